@@ -1,0 +1,1 @@
+//! The processor as a device: reference kernels, written to be read.

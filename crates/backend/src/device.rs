@@ -1,0 +1,73 @@
+//! A device: what it is, what it can do, and what it gives out.
+
+use exo_types::{DType, DeviceFacts, TensorView};
+
+use crate::{
+    AllocError, Buffer, Element, KvCache, KvShape, OpKind, Program, Recording, RunError, Stream, Weight, WeightError,
+};
+
+/// Whether and how an op runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Support {
+    /// By a kernel of this device.
+    Native,
+    /// Not at all: the planner must not place it here.
+    Unsupported,
+}
+
+/// What the device holds right now. Live counts return to zero when every handle is dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemoryReport {
+    /// Memory it may use in all.
+    pub total_bytes: u64,
+    /// Free now, as far as the system says.
+    pub free_bytes: u64,
+    /// Given out by this device handle and not yet returned.
+    pub allocated_bytes: u64,
+    /// Number of live buffers, weights and caches.
+    pub live_allocations: u64,
+}
+
+/// Sensor readings; `None` where the device does not tell.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Monitor {
+    /// Degrees Celsius.
+    pub temperature_c: Option<f32>,
+    /// Watts drawn.
+    pub power_w: Option<f32>,
+    /// Megahertz now.
+    pub clock_mhz: Option<f32>,
+    /// Share of the device in use, 0 to 1.
+    pub utilisation: Option<f32>,
+}
+
+/// One accelerator or processor. Opening it is the backend crate's constructor; dropping it shuts it down.
+pub trait Device: Send + Sync {
+    /// What it is.
+    fn facts(&self) -> DeviceFacts;
+
+    /// What it holds and what is free.
+    fn memory(&self) -> MemoryReport;
+
+    /// Sensors.
+    fn monitor(&self) -> Monitor;
+
+    /// Whether `op` runs here, on weights stored as `dtype` where it has a weight.
+    fn supports_op(&self, op: OpKind, dtype: Option<DType>) -> Support;
+
+    /// `len` elements of working memory, zeroed.
+    fn buffer(&self, element: Element, len: usize) -> Result<Buffer, AllocError>;
+
+    /// Takes a tensor in, in whatever layout the device likes.
+    fn weight(&self, tensor: &TensorView) -> Result<Weight, WeightError>;
+
+    /// A key-value cache; pages hold anything until written.
+    fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError>;
+
+    /// Prepares a recording for running. Panics on operands whose shapes contradict each other: a recording is
+    /// made by `models` from checked configurations.
+    fn compile(&self, recording: Recording) -> Result<Box<dyn Program>, RunError>;
+
+    /// A queue of work on this device.
+    fn stream(&self) -> Result<Box<dyn Stream>, AllocError>;
+}

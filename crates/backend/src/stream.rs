@@ -1,0 +1,114 @@
+//! Ordered work on a device: copies, programs, and waiting for them with a bound.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::{Buffer, KvCache, RunError};
+
+/// A compiled recording. The backend that compiled it downcasts.
+pub trait Program: Any + Send + Sync {
+    /// For the downcast.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// The numbers of one run: how many rows the buffers hold this time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunShape {
+    /// T
+    pub tokens: usize,
+    /// R
+    pub selected: usize,
+}
+
+/// Asks a run to stop at the next layer boundary.
+#[derive(Clone, Default, Debug)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// Asks every run that was given this token to stop.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was asked.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A member of a tensor-parallel group did not deliver its partial sums.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the exchange of partial sums failed: {reason}")]
+pub struct ExchangeError {
+    /// Who, and what happened.
+    pub reason: String,
+}
+
+/// Adds up partial sums over the devices that share a layer.
+pub trait Exchange: Send + Sync {
+    /// Whether there is nobody to exchange with; `models` then records no [`crate::Op::Exchange`].
+    fn is_alone(&self) -> bool;
+
+    /// Replaces `partial` by the sum over the group, added in the group's order.
+    fn sum(&self, partial: &mut [f32]) -> Result<(), ExchangeError>;
+}
+
+/// The group of one.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Alone;
+
+impl Exchange for Alone {
+    fn is_alone(&self) -> bool {
+        true
+    }
+
+    fn sum(&self, _partial: &mut [f32]) -> Result<(), ExchangeError> {
+        Ok(())
+    }
+}
+
+/// A queue of work. Calls return when the work is queued, not when it is done; a download says when.
+/// Work of one stream runs in the order it was queued.
+pub trait Stream: Send {
+    /// Copies `data` into `to`, from element `at` on. Panics if it does not fit or the type differs.
+    fn upload_f32(&mut self, to: &Buffer, at: usize, data: &[f32]) -> Result<(), RunError>;
+
+    /// Copies `data` into `to`, from element `at` on. Panics if it does not fit or the type differs.
+    fn upload_u32(&mut self, to: &Buffer, at: usize, data: &[u32]) -> Result<(), RunError>;
+
+    /// Runs a program once.
+    fn run(
+        &mut self,
+        program: &dyn Program,
+        shape: RunShape,
+        exchange: &dyn Exchange,
+        cancel: &CancelToken,
+    ) -> Result<(), RunError>;
+
+    /// Copies one buffer to another of the same device, `len` elements from the start.
+    fn copy(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<(), RunError>;
+
+    /// Waits for everything queued and fills `into` from element `at` on.
+    fn download_f32(
+        &mut self,
+        from: &Buffer,
+        at: usize,
+        into: &mut [f32],
+        deadline: Duration,
+    ) -> Result<(), RunError>;
+
+    /// Waits for everything queued.
+    fn synchronize(&mut self, deadline: Duration) -> Result<(), RunError>;
+
+    /// The keys and values of one page of one layer in the neutral format: keys `[K, P, D]` then values
+    /// `[K, P, D]`, as f32.
+    fn export_kv(&mut self, kv: &KvCache, layer: usize, page: usize) -> Result<Vec<f32>, RunError>;
+
+    /// Writes a page in the neutral format.
+    fn import_kv(&mut self, kv: &KvCache, layer: usize, page: usize, data: &[f32]) -> Result<(), RunError>;
+
+    /// Overwrites a page of every layer with zeros, before another principal gets it.
+    fn clear_kv(&mut self, kv: &KvCache, page: usize) -> Result<(), RunError>;
+}

@@ -1,0 +1,1 @@
+//! Coordinator, instance scheduler, driver, worker reconcile and stage as state machines.

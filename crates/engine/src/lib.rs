@@ -1,0 +1,1 @@
+//! One shard at work: weights, KV cache, prefill and decode steps, batching.

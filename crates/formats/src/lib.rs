@@ -1,0 +1,1 @@
+//! GGUF files and Hugging Face folders to a model description and a tensor table.

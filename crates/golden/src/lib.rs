@@ -1,0 +1,1 @@
+//! Reference tensors and tiny models for tests.

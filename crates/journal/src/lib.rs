@@ -1,0 +1,1 @@
+//! The event log: append, hash chain, snapshot, replay.

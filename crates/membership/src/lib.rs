@@ -1,0 +1,1 @@
+//! Who is alive, who leads, in which epoch: a state machine over messages.

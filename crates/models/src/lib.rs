@@ -1,0 +1,1 @@
+//! Model architectures in terms of the backend contract.

@@ -1,0 +1,1 @@
+//! The running process: the one home of tasks and timers.

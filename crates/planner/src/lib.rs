@@ -1,0 +1,1 @@
+//! Assigns the layers of a model to the devices of a cluster.

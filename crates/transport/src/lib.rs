@@ -1,0 +1,1 @@
+//! Authenticated streams of bytes between nodes: QUIC, TLS over TCP, and an in-memory twin.

@@ -1,0 +1,95 @@
+//! Facts about nodes and their devices, as reported and shown. A missing source is `None`, never a guess.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::NodeId;
+
+/// A device within its node, stable across restarts: `cpu`, later `cuda:GPU-…`, `vulkan:0000:01:00.0`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct DeviceId(pub String);
+
+impl DeviceId {
+    /// The node's processor.
+    pub fn cpu() -> Self {
+        Self("cpu".to_owned())
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What kind of device it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum DeviceKind {
+    /// The processor.
+    Cpu,
+    /// A graphics card with its own memory.
+    DiscreteGpu,
+    /// A graphics unit that shares the processor's memory.
+    IntegratedGpu,
+}
+
+/// How far a device can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SupportClass {
+    /// Everything works.
+    Full,
+    /// Some operations or types run elsewhere.
+    Partial,
+    /// Works in tests, never run on this hardware by us.
+    Experimental,
+    /// Not used; the reason says why.
+    Unsupported,
+}
+
+/// One accelerator or processor of a node.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DeviceFacts {
+    /// Its name within the node.
+    pub id: DeviceId,
+    /// What kind it is.
+    pub kind: DeviceKind,
+    /// Marketing name, as the system tells it.
+    pub name: String,
+    /// Which backend and instruction set run it, for example `cpu/avx2`.
+    pub backend: String,
+    /// Memory it may hold models in, in all.
+    pub memory_total_bytes: u64,
+    /// Of that, free for models now.
+    pub memory_free_bytes: u64,
+    /// Cores or compute units given to it.
+    pub compute_units: u32,
+    /// Measured sequential read bandwidth, bytes per second.
+    pub read_bytes_per_s: Option<f64>,
+    /// Measured rate of matrix multiply-adds times two, per second.
+    pub flops_per_s: Option<f64>,
+    /// How far it can be used.
+    pub support: SupportClass,
+    /// Why not fully, or what would make it better. Empty when there is nothing to say.
+    pub support_reason: String,
+}
+
+/// What a node says of itself to the cluster.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeFacts {
+    /// The node.
+    pub node: NodeId,
+    /// Name for people: the host name unless configured.
+    pub name: String,
+    /// Program version.
+    pub version: String,
+    /// Operating system and architecture, for example `linux-x86_64`.
+    pub platform: String,
+    /// Its devices.
+    pub devices: Vec<DeviceFacts>,
+    /// Whether it runs on mains power; `None` when unknown.
+    pub mains_power: Option<bool>,
+}

@@ -1,0 +1,28 @@
+//! The words every room shares: identifiers, element types, shards, placements, steps, device facts.
+//!
+//! Plain values with `serde`, no behaviour beyond arithmetic on themselves. A type belongs here when two rooms
+//! that must not know each other both need it.
+//!
+//! **Architecture invariant:** depends on no other room, and knows neither clock, socket, file nor thread.
+
+#![forbid(unsafe_code)]
+
+mod device;
+mod dtype;
+mod ids;
+mod sampling;
+mod shape;
+mod shard;
+mod step;
+mod tensor;
+mod time;
+
+pub use device::{DeviceFacts, DeviceId, DeviceKind, NodeFacts, SupportClass};
+pub use dtype::DType;
+pub use ids::{Epoch, InstanceId, ModelId, NodeId, ParseIdError, Principal, RequestId, SequenceId};
+pub use sampling::{SampledToken, SamplingParams, SamplingParamsError};
+pub use shape::{LayerShape, ModelShape};
+pub use shard::{Experts, LayerRange, Placement, Residency, Shard, Slice, Stage};
+pub use step::{FailureKind, SequenceSpec, StepFrame, StepSequence, WireDType};
+pub use tensor::{ByteSource, SourceLost, TensorView};
+pub use time::Time;

@@ -1,0 +1,91 @@
+//! What a planner needs to know of a model: bytes and arithmetic per unit, no tensors.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{LayerRange, Shard};
+
+/// One transformer layer in numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LayerShape {
+    /// Stored bytes of the layer's weights.
+    pub weight_bytes: u64,
+    /// Multiply-adds times two, per token, without attention over the context.
+    pub flops_per_token: u64,
+    /// Bytes of keys and values one token adds to the cache.
+    pub kv_bytes_per_token: u64,
+}
+
+/// A model in numbers. Layers may be unequal.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ModelShape {
+    /// Per layer, first to last.
+    pub layers: Vec<LayerShape>,
+    /// Stored bytes of the embedding table.
+    pub embedding_bytes: u64,
+    /// Stored bytes of final norm and output head. A tied head counts the embedding table again: the last stage holds a copy.
+    pub head_bytes: u64,
+    /// Whether embedding and head are one table (held once when one device has both ends).
+    pub tied: bool,
+    /// Width C of the hidden state.
+    pub hidden: u32,
+    /// Tokens in the vocabulary.
+    pub vocab: u32,
+    /// Longest context the model was made for.
+    pub context_tokens_max: u32,
+}
+
+impl ModelShape {
+    /// Number of layers.
+    pub fn layer_count(&self) -> u32 {
+        self.layers.len() as u32
+    }
+
+    /// Stored bytes of everything.
+    pub fn weight_bytes(&self) -> u64 {
+        self.shard_weight_bytes(&Shard::whole(self.layer_count()))
+    }
+
+    /// Stored bytes of what `shard` holds. Layers beyond the model count nothing.
+    pub fn shard_weight_bytes(&self, shard: &Shard) -> u64 {
+        let layers: u64 = self.layers_of(shard.layers).map(|l| l.weight_bytes).sum();
+        let embedding = if shard.embedding { self.embedding_bytes } else { 0 };
+        let head = match (shard.head, self.tied && shard.embedding) {
+            (false, _) => 0,
+            (true, false) => self.head_bytes,
+            (true, true) => self.head_bytes.saturating_sub(self.embedding_bytes),
+        };
+        layers + embedding + head
+    }
+
+    /// Bytes one token of context costs in the layers of `shard`.
+    pub fn shard_kv_bytes_per_token(&self, shard: &Shard) -> u64 {
+        self.layers_of(shard.layers).map(|l| l.kv_bytes_per_token).sum()
+    }
+
+    fn layers_of(&self, range: LayerRange) -> impl Iterator<Item = &LayerShape> {
+        self.layers.iter().skip(range.start as usize).take(range.len() as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tied_table_is_counted_once_per_device() {
+        let layer = LayerShape { weight_bytes: 10, flops_per_token: 20, kv_bytes_per_token: 4 };
+        let shape = ModelShape {
+            layers: vec![layer; 4],
+            embedding_bytes: 100,
+            head_bytes: 101,
+            tied: true,
+            hidden: 8,
+            vocab: 16,
+            context_tokens_max: 64,
+        };
+        assert_eq!(shape.weight_bytes(), 40 + 101);
+        let last = Shard::pipeline(LayerRange::new(2, 4), 4);
+        assert_eq!(shape.shard_weight_bytes(&last), 20 + 101);
+        assert_eq!(shape.shard_kv_bytes_per_token(&last), 8);
+    }
+}
