@@ -1,1 +1,72 @@
-fn main() {}
+//! The project's own commands. `cargo xtask --help` lists them.
+//!
+//! `demo` and `test` are the two commands of the README: each does its own set-up on a fresh machine.
+
+#![forbid(unsafe_code)]
+
+mod graph;
+mod licences;
+mod run;
+mod setup;
+mod test;
+mod tidy;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own commands", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Set up, build the release binary and run `exo demo`: a cluster of three nodes and a model split over them
+    #[command(after_help = "Example: cargo xtask demo -- --keep")]
+    Demo {
+        /// Arguments for `exo demo`
+        #[arg(last = true)]
+        args: Vec<String>,
+    },
+    /// Set up, then check format, lints, docs, licences and house rules, and run every test: what CI runs
+    Test {
+        /// Only run the tests whose name contains this
+        filter: Option<String>,
+        /// Skip format, lints, docs, licences and house rules
+        #[arg(long)]
+        tests_only: bool,
+    },
+    /// Check the house rules: long functions, dead files, broken links in docs
+    Tidy {
+        /// Accept today's long functions as the new upper bound
+        #[arg(long)]
+        bless: bool,
+    },
+    /// Write the dependency edges between rooms into docs/ARCHITECTURE.md
+    Graph {
+        /// Fail if the page is out of date instead of writing it
+        #[arg(long)]
+        check: bool,
+    },
+    /// Check the licence of every dependency
+    Licences,
+}
+
+fn main() -> anyhow::Result<()> {
+    run::enter_workspace()?;
+    match Cli::parse().command {
+        Command::Demo { args } => demo(&args),
+        Command::Test { filter, tests_only } => test::run(filter.as_deref(), tests_only),
+        Command::Tidy { bless } => tidy::run(bless),
+        Command::Graph { check } => graph::run(check),
+        Command::Licences => licences::run(),
+    }
+}
+
+fn demo(args: &[String]) -> anyhow::Result<()> {
+    setup::for_build()?;
+    run::cargo(&["build", "--release", "--package", "exo"])?;
+    let binary = run::target_dir()?.join("release").join(if cfg!(windows) { "exo.exe" } else { "exo" });
+    run::replace(&binary, &[&["demo".to_owned()], args].concat())
+}

@@ -1,0 +1,95 @@
+//! The edges between rooms, printed into the architecture page: a new edge is a line in review.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Context, bail};
+
+use crate::run;
+
+const PAGE: &str = "docs/ARCHITECTURE.md";
+const START: &str = "<!-- graph: written by `cargo xtask graph` -->";
+const END: &str = "<!-- graph: end -->";
+
+/// From the words everyone shares to the faces: an edge may only point up this list.
+const ORDER: &[&str] = &[
+    "exo-types",
+    "exo-formats",
+    "exo-tokenizer",
+    "exo-sampler",
+    "exo-planner",
+    "exo-membership",
+    "exo-cluster",
+    "exo-api",
+    "exo-backend",
+    "exo-device",
+    "exo-backend-cpu",
+    "exo-transport",
+    "exo-discovery",
+    "exo-store",
+    "exo-journal",
+    "exo-models",
+    "exo-engine",
+    "exo-node",
+    "exo-server",
+    "exo",
+];
+
+/// Writes the graph, or checks it. Fails on an edge that points down.
+pub fn run(check: bool) -> anyhow::Result<()> {
+    let edges = edges()?;
+    forbid_downward(&edges)?;
+    let mut graph = String::new();
+    for (from, to) in &edges {
+        writeln!(graph, "    {from:16} -> {}", to.join(", "))?;
+    }
+    let page = std::fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
+    let (before, rest) = page.split_once(START).with_context(|| format!("{PAGE} lacks `{START}`"))?;
+    let (_, after) = rest.split_once(END).with_context(|| format!("{PAGE} lacks `{END}`"))?;
+    let new = format!("{before}{START}\n\n{graph}\n{END}{after}");
+    if new == page {
+        return Ok(());
+    }
+    if check {
+        bail!("{PAGE} is out of date: run `cargo xtask graph`");
+    }
+    std::fs::write(PAGE, new).with_context(|| format!("cannot write {PAGE}"))
+}
+
+fn edges() -> anyhow::Result<BTreeMap<String, Vec<String>>> {
+    let metadata = run::metadata(true)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let mut edges = BTreeMap::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let dependencies = package["dependencies"].as_array().into_iter().flatten();
+        let mut ours: Vec<String> = dependencies
+            .filter(|d| d["kind"].is_null() && d["path"].is_string())
+            .filter_map(|d| d["name"].as_str().map(str::to_owned))
+            .collect();
+        ours.sort();
+        if !ours.is_empty() {
+            edges.insert(name.to_owned(), ours);
+        }
+    }
+    Ok(edges)
+}
+
+fn forbid_downward(edges: &BTreeMap<String, Vec<String>>) -> anyhow::Result<()> {
+    let rank = |name: &str| ORDER.iter().position(|n| *n == name);
+    for (from, targets) in edges {
+        for to in targets {
+            let Some(above) = rank(to) else {
+                bail!(
+                    "{from} depends on {to}, which nothing shipped may use, or which ORDER in xtask/src/graph.rs lacks"
+                );
+            };
+            if rank(from).is_some_and(|own| own <= above) {
+                bail!(
+                    "{from} depends on {to}: dependencies point towards exo-types, see docs/ARCHITECTURE.md"
+                );
+            }
+        }
+    }
+    Ok(())
+}

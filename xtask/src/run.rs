@@ -1,0 +1,81 @@
+//! Running other programs, and finding our own folders.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+/// Makes the workspace root the current folder, wherever the command was called from.
+pub fn enter_workspace() -> anyhow::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in no workspace")?;
+    std::env::set_current_dir(root).with_context(|| format!("cannot enter {}", root.display()))
+}
+
+/// Runs cargo, the one that runs us, and fails when it fails.
+pub fn cargo(args: &[&str]) -> anyhow::Result<()> {
+    command(&cargo_program(), args)
+}
+
+/// The cargo that runs us.
+pub fn cargo_program() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
+}
+
+/// Runs a program with our terminal and fails when it fails.
+pub fn command(program: &str, args: &[&str]) -> anyhow::Result<()> {
+    let status = Command::new(program).args(args).stdin(Stdio::null()).status();
+    let status = status.with_context(|| format!("cannot start `{program}`"))?;
+    if !status.success() {
+        bail!("`{program} {}` failed: {status}", args.join(" "));
+    }
+    Ok(())
+}
+
+/// Runs a program and gives what it printed.
+pub fn output(program: &str, args: &[&str]) -> anyhow::Result<String> {
+    let out = Command::new(program).args(args).stdin(Stdio::null()).output();
+    let out = out.with_context(|| format!("cannot start `{program}`"))?;
+    if !out.status.success() {
+        bail!("`{program} {}` failed: {}", args.join(" "), String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Whether a program is on the PATH.
+pub fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let sbin = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(sbin).any(|dir| dir.join(program).is_file())
+}
+
+/// Where cargo builds.
+pub fn target_dir() -> anyhow::Result<PathBuf> {
+    let metadata = metadata(true)?;
+    let dir = metadata["target_directory"].as_str().context("cargo metadata names no target directory")?;
+    Ok(PathBuf::from(dir))
+}
+
+/// `cargo metadata` as JSON.
+pub fn metadata(no_deps: bool) -> anyhow::Result<serde_json::Value> {
+    let mut args = vec!["metadata", "--format-version", "1"];
+    if no_deps {
+        args.push("--no-deps");
+    }
+    Ok(serde_json::from_str(&output(&cargo_program(), &args)?)?)
+}
+
+/// Becomes the program, so that Ctrl-C and the exit status are its own.
+pub fn replace(program: &Path, args: &[String]) -> anyhow::Result<()> {
+    let mut command = Command::new(program);
+    command.args(args);
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::CommandExt;
+        Err(command.exec()).with_context(|| format!("cannot start {}", program.display()))
+    }
+    #[cfg(not(unix))]
+    {
+        let status = command.status().with_context(|| format!("cannot start {}", program.display()))?;
+        if status.success() { Ok(()) } else { bail!("{} failed: {status}", program.display()) }
+    }
+}

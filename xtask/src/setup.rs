@@ -1,0 +1,95 @@
+//! What the README's two commands install for themselves on a fresh Debian machine.
+//!
+//! As root on Debian packages come through apt; anywhere else a precise message says what to install.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+
+use crate::run;
+
+/// A Debian package and the program that shows it is there.
+struct Package {
+    program: &'static str,
+    package: &'static str,
+    why: &'static str,
+}
+
+/// What a build needs beyond Rust: a C compiler for one crate's assembly.
+pub fn for_build() -> anyhow::Result<()> {
+    ensure(&[Package { program: "cc", package: "gcc", why: "compiles the assembly of the TLS crate" }])
+}
+
+/// What the tests need beyond a build. Gives the Python that has the official `openai` package.
+pub fn for_tests() -> anyhow::Result<()> {
+    for_build()?;
+    ensure(&[
+        Package {
+            program: "python3",
+            package: "python3",
+            why: "runs the official OpenAI client against exo",
+        },
+        Package {
+            program: "ip",
+            package: "iproute2",
+            why: "makes network namespaces for the multi-host tests",
+        },
+        Package { program: "curl", package: "curl", why: "checks the API as a user would" },
+    ])?;
+    python_packages()
+}
+
+fn ensure(packages: &[Package]) -> anyhow::Result<()> {
+    let missing: Vec<_> = packages.iter().filter(|p| !run::has(p.program)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = missing.iter().map(|p| p.package).collect();
+    if !can_apt() {
+        let list: Vec<_> = missing.iter().map(|p| format!("  {}: {}", p.package, p.why)).collect();
+        bail!("these programs are missing; install them and run the command again\n{}", list.join("\n"));
+    }
+    apt_install(&names)
+}
+
+fn apt_install(names: &[&str]) -> anyhow::Result<()> {
+    eprintln!("set-up: installing {}", names.join(", "));
+    run::command("apt-get", &["update", "-qq"])?;
+    let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    args.extend(names);
+    run::command("apt-get", &args)
+}
+
+#[cfg(unix)]
+fn can_apt() -> bool {
+    rustix::process::geteuid().is_root() && run::has("apt-get")
+}
+
+#[cfg(not(unix))]
+fn can_apt() -> bool {
+    false
+}
+
+/// A private virtual environment with the packages of `crates/server/tests/requirements.txt`.
+fn python_packages() -> anyhow::Result<()> {
+    let wanted = Path::new("crates/server/tests/requirements.txt");
+    let mark = Path::new(".venv/installed.txt");
+    let text =
+        std::fs::read_to_string(wanted).with_context(|| format!("cannot read {}", wanted.display()))?;
+    if std::fs::read_to_string(mark).is_ok_and(|done| done == text) {
+        return Ok(());
+    }
+    eprintln!("set-up: Python packages for the API tests");
+    let venv = ["-m", "venv", "--clear", ".venv"];
+    if run::command("python3", &venv).is_err() {
+        // Debian splits `venv` off from Python; which package is only known after the failure.
+        if !can_apt() {
+            bail!("`python3 -m venv` does not work; install Debian's python3-venv");
+        }
+        apt_install(&["python3-venv"])?;
+        run::command("python3", &venv)?;
+    }
+    let requirements = wanted.to_string_lossy();
+    run::command(".venv/bin/python", &["-m", "pip", "install", "--quiet", "-r", &requirements])?;
+    std::fs::write(mark, text).with_context(|| format!("cannot write {}", mark.display()))
+}

@@ -1,0 +1,142 @@
+//! House rules as ratchets: old code never blocks new work, new code does not get worse.
+//!
+//! Long functions: the count per file in `xtask/long-functions.txt` may only fall. Dead files: a `.rs` file that
+//! no module tree names. Links: a relative link in a Markdown page must lead somewhere.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::run;
+
+const RATCHET: &str = "xtask/long-functions.txt";
+/// STYLE section 8: functions past this are noted.
+const LINES_MAX: usize = 70;
+
+/// Runs every rule; `bless` rewrites the ratchet.
+pub fn run(bless: bool) -> anyhow::Result<()> {
+    let listed = run::output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
+    let files: Vec<PathBuf> = listed.lines().map(PathBuf::from).filter(|p| p.is_file()).collect();
+    let mut complaints = dead_files(&files)?;
+    complaints.extend(broken_links(&files)?);
+    complaints.extend(long_functions(&files, bless)?);
+    if complaints.is_empty() {
+        return Ok(());
+    }
+    bail!("{}", complaints.join("\n"))
+}
+
+fn rust_files(files: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
+    files.iter().filter(|p| p.extension().is_some_and(|e| e == "rs"))
+}
+
+fn dead_files(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for file in rust_files(files).filter(|p| p.components().any(|c| c.as_os_str() == "src")) {
+        let stem = file.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
+        let parent = file.parent().unwrap_or(Path::new("."));
+        if matches!(stem, "lib" | "main") || parent.ends_with("src/bin") || parent.ends_with("examples") {
+            continue;
+        }
+        let (name, homes) = if stem == "mod" {
+            let folder = parent.file_name().and_then(|s| s.to_str()).unwrap_or_default();
+            (folder, homes_of(parent.parent().unwrap_or(parent)))
+        } else {
+            (stem, homes_of(parent))
+        };
+        let named = homes.iter().filter(|h| h.is_file()).any(|home| {
+            std::fs::read_to_string(home).is_ok_and(|text| {
+                text.contains(&format!("mod {name};")) || text.contains(&format!("mod {name} {{"))
+            })
+        });
+        if !named {
+            complaints.push(format!("{}: no module names this file", file.display()));
+        }
+    }
+    Ok(complaints)
+}
+
+/// Files that may declare a module whose file lies in `folder`.
+fn homes_of(folder: &Path) -> Vec<PathBuf> {
+    let beside = folder.with_extension("rs");
+    vec![folder.join("lib.rs"), folder.join("main.rs"), folder.join("mod.rs"), beside]
+}
+
+fn broken_links(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for file in files.iter().filter(|p| p.extension().is_some_and(|e| e == "md")) {
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let path = target.split('#').next().unwrap_or_default();
+            let outside = target.contains("://") || target.starts_with('#') || target.starts_with("mailto:");
+            if !outside && !path.is_empty() && !file.parent().unwrap_or(Path::new("")).join(path).exists() {
+                complaints.push(format!("{}: link to `{target}` leads nowhere", file.display()));
+            }
+        }
+    }
+    Ok(complaints)
+}
+
+fn long_functions(files: &[PathBuf], bless: bool) -> anyhow::Result<Vec<String>> {
+    let mut now = BTreeMap::new();
+    for file in rust_files(files) {
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let long = count_long(&text);
+        if long > 0 {
+            now.insert(file.display().to_string(), long);
+        }
+    }
+    if bless {
+        let text: String = now.iter().map(|(file, n)| format!("{n} {file}\n")).collect();
+        std::fs::write(RATCHET, text).with_context(|| format!("cannot write {RATCHET}"))?;
+        return Ok(Vec::new());
+    }
+    let before = read_ratchet()?;
+    let worse = now.iter().filter(|(file, n)| **n > before.get(*file).copied().unwrap_or(0));
+    Ok(worse
+        .map(|(file, n)| format!("{file}: {n} functions past {LINES_MAX} lines; split them at a seam"))
+        .collect())
+}
+
+fn read_ratchet() -> anyhow::Result<BTreeMap<String, usize>> {
+    let text = std::fs::read_to_string(RATCHET).unwrap_or_default();
+    text.lines()
+        .map(|line| {
+            let (n, file) = line.split_once(' ').with_context(|| format!("{RATCHET}: `{line}`"))?;
+            Ok((file.to_owned(), n.parse()?))
+        })
+        .collect()
+}
+
+/// Functions of formatted code: from a line that opens one to the closing brace at the same depth.
+fn count_long(text: &str) -> usize {
+    let mut open: Vec<(usize, usize)> = Vec::new(); // (indent, first line)
+    let mut long = 0;
+    for (n, line) in text.lines().enumerate() {
+        let body = line.trim_start();
+        let indent = line.len() - body.len();
+        let head = body.split('(').next().unwrap_or_default();
+        if head.split_whitespace().any(|w| w == "fn") && !body.starts_with("//") && !body.ends_with(';') {
+            open.push((indent, n));
+        } else if body == "}" && open.last().is_some_and(|(at, _)| *at == indent) {
+            let (_, first) = open.pop().unwrap_or_default();
+            long += usize::from(n - first + 1 > LINES_MAX);
+        }
+    }
+    long
+}
+
+#[cfg(test)]
+mod tests {
+    use super::count_long;
+
+    #[test]
+    fn a_function_is_long_past_seventy_lines() {
+        let of = |lines: usize| format!("fn f() {{\n{}}}\n", "    x;\n".repeat(lines - 2));
+        assert_eq!(count_long(&of(70)), 0);
+        assert_eq!(count_long(&of(71)), 1);
+    }
+}
