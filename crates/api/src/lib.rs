@@ -1,1 +1,28 @@
-//! Request and response types of the HTTP API and its description.
+//! What is said over HTTP, and the one interface behind it.
+//!
+//! Three vocabularies: [`openai`] (the wire types of `/v1/*`, checked field by field), [`view`] (what `/exo/v1/*`
+//! shows of the cluster) and [`generate`] (a request for text as the node understands it, after checking). The
+//! [`Facade`] is all that `server` knows of a node and all that a node knows of `server`. [`openapi`] lists every
+//! endpoint and writes `openapi.json`.
+//!
+//! **Architecture invariant:** plain values and one trait. No socket, no clock, no HTTP library; `node` depends on
+//! this crate and never on `server`.
+//!
+//! Start reading at [`Facade`].
+
+#![forbid(unsafe_code)]
+
+pub mod facade;
+pub mod generate;
+pub mod view;
+
+pub use facade::{AdminError, BoxFuture, BoxStream, Facade, GenerateStream};
+pub use generate::{
+    ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent, GenerateRequest, Prompt, Summary,
+    Timings, TokenPiece, TopToken, Usage,
+};
+pub use view::{
+    ClusterView, DeviceView, EpochView, HealthStatus, HealthView, InstanceState, InstanceView,
+    JoinRequestView, JoinWindowView, JournalView, LayersView, LinkView, MemberRole, MemberView, ModelView,
+    NodeStatus, NodeView, PlaceRequest, QueueView, StageView,
+};

@@ -1,0 +1,126 @@
+//! The interface between the HTTP server and the node behind it.
+
+use std::pin::Pin;
+
+use exo_types::{InstanceId, NodeId};
+use futures_util::Stream;
+
+use crate::{
+    ClusterView, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, MemberView,
+    ModelView, PlaceRequest,
+};
+
+/// A future that may cross threads.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A stream that may cross threads.
+pub type BoxStream<T> = Pin<Box<dyn Stream<Item = T> + Send>>;
+
+/// The life of one request. **Dropping it cancels the request** and frees its slot. It ends after
+/// [`GenerateEvent::Done`] or after an error; a stream that ends otherwise is reported as an internal error.
+///
+/// A reader may be slow (a phone on a bad network), so whatever feeds the stream must not make other requests wait.
+pub type GenerateStream = BoxStream<Result<GenerateEvent, GenerateError>>;
+
+/// What a node offers to its HTTP server. Object safe; every call returns in bounded time.
+pub trait Facade: Send + Sync + 'static {
+    /// Starts a request. What can be refused at once (unknown model, prompt too long, bad template) is refused
+    /// here; everything later arrives in the stream. A known model that is not placed is placed.
+    fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<GenerateStream, GenerateError>>;
+
+    /// Models this node can name, sorted by name.
+    fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>>;
+
+    /// The cluster as this node sees it now.
+    fn cluster(&self) -> BoxFuture<'_, Result<ClusterView, AdminError>>;
+
+    /// A view at once and another whenever something changed, at most ten a second.
+    fn watch(&self) -> BoxStream<ClusterView>;
+
+    /// Places a model and returns as soon as the plan stands; loading goes on and shows in [`Facade::cluster`].
+    fn place(&self, request: PlaceRequest) -> BoxFuture<'_, Result<InstanceView, AdminError>>;
+
+    /// Unloads an instance; its running requests end with a typed error.
+    fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Members of the cluster.
+    fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>>;
+
+    /// Lets a node in that asks to join.
+    fn admit_member(&self, node: NodeId) -> BoxFuture<'_, Result<MemberView, AdminError>>;
+
+    /// Puts a member out: its certificate is void everywhere.
+    fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Makes a model file or folder on this node known.
+    fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>>;
+
+    /// Forgets a model by name or id. Files the user added stay on disk.
+    fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Whether the node works. Must not wait for anything.
+    fn health(&self) -> HealthView;
+
+    /// Begins a clean shutdown and returns.
+    fn shutdown(&self);
+}
+
+/// Why an administrative call failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// Nothing of that name.
+    #[error("no {what} `{name}`")]
+    NotFound {
+        /// What was looked for: `instance`, `member`, `model`, `join request`.
+        what: &'static str,
+        /// Its name or id.
+        name: String,
+    },
+    /// A parameter is wrong.
+    #[error("{message}")]
+    Invalid {
+        /// Its name in the API.
+        param: String,
+        /// What is wrong and what is allowed.
+        message: String,
+    },
+    /// It goes against the present state: a member removing itself, a model in use.
+    #[error("{message}")]
+    Conflict {
+        /// What stands in the way.
+        message: String,
+    },
+    /// The cluster's memory is too small.
+    #[error("`{model}` needs {needed_bytes} bytes, {free_bytes} are free: {detail}")]
+    DoesNotFit {
+        /// The model.
+        model: String,
+        /// Bytes needed in all.
+        needed_bytes: u64,
+        /// Bytes free in all.
+        free_bytes: u64,
+        /// Where how much is missing.
+        detail: String,
+    },
+    /// This node or its user may not do that.
+    #[error("{message}")]
+    Forbidden {
+        /// Why not.
+        message: String,
+    },
+    /// Not now: no coordinator, shutting down.
+    #[error("not available at the moment: {reason}")]
+    Unavailable {
+        /// Why.
+        reason: String,
+        /// When to try again.
+        retry_after_s: u32,
+    },
+    /// It was tried and failed.
+    #[error("{message}")]
+    Failed {
+        /// What happened, for people.
+        message: String,
+    },
+}

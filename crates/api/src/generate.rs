@@ -1,0 +1,284 @@
+//! A request for text after its checking, and what comes back while it runs.
+
+use std::time::Duration;
+
+use exo_types::{FailureKind, Principal, RequestId, SamplingParams};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What to continue.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Prompt {
+    /// A conversation, to be put through the model's chat template with the answer's opening appended.
+    Chat {
+        /// In order, at least one.
+        messages: Vec<ChatMessage>,
+    },
+    /// Text, to be tokenised with the model's own start tokens.
+    Text(String),
+    /// Token ids, taken as they are. The node checks them against the vocabulary.
+    Tokens(Vec<u32>),
+}
+
+/// One message of a conversation. Roles are `system`, `user` and `assistant`; `developer` arrives as `system`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChatMessage {
+    /// Who speaks.
+    pub role: String,
+    /// What is said: text parts are joined already.
+    pub content: String,
+    /// The speaker's name, where given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// A checked request. Every number is in its range and every parameter is honoured.
+#[derive(Clone, PartialEq, Debug)]
+pub struct GenerateRequest {
+    /// Drawn by the server; names the request in logs and spans.
+    pub request: RequestId,
+    /// The model's name, or the hexadecimal form of its id.
+    pub model: String,
+    /// What to continue.
+    pub prompt: Prompt,
+    /// How many answers, at least 1. Choice `i` draws with `sampling.seed + i` (wrapping), so that they differ.
+    pub choices: u16,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Upper bound of tokens per choice, at least 1. The node lowers it to what the context leaves free.
+    pub max_tokens: Option<u32>,
+    /// A choice ends before the first of these; none is empty. The node applies them to the decoded text and holds
+    /// back text that could be the start of one.
+    pub stop: Vec<String>,
+    /// Go on past the end-of-text token (for benchmarks).
+    pub ignore_eos: bool,
+    /// Send the prompt's text as the first delta of each choice (completions only).
+    pub echo: bool,
+    /// On whose behalf.
+    pub principal: Principal,
+    /// How long the request may wait for placing, loading and a free slot, before
+    /// [`GenerateError::Unavailable`].
+    pub queue_wait_max: Duration,
+}
+
+/// What happens to a running request, in order: any number of `Queued`, one `Started`, then per choice deltas and
+/// one `Finished`, and after the last choice one `Done`, which ends the stream.
+#[derive(Clone, PartialEq, Debug)]
+pub enum GenerateEvent {
+    /// Waiting, and for what. Sent when the reason changes, at most a few times a second.
+    Queued {
+        /// For people: `placing`, `loading 37 %`, `waiting for a slot`.
+        reason: String,
+    },
+    /// The prompt is being read.
+    Started {
+        /// Tokens of the prompt, after the template.
+        prompt_tokens: u32,
+    },
+    /// Text of one choice.
+    Delta(Delta),
+    /// One choice is complete.
+    Finished {
+        /// Which choice, from 0.
+        index: u16,
+        /// Why it ended.
+        reason: FinishReason,
+        /// Tokens generated for it, including those of a stop string.
+        completion_tokens: u32,
+    },
+    /// All choices are complete.
+    Done(Summary),
+}
+
+/// A piece of one choice's text.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Delta {
+    /// Which choice, from 0.
+    pub index: u16,
+    /// Whole characters; may be empty while a character or a stop string is incomplete.
+    pub text: String,
+    /// The tokens that became final with this piece. Filled only when log-probabilities were asked for.
+    pub tokens: Vec<TokenPiece>,
+}
+
+/// One token with its probability.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TokenPiece {
+    /// Its id.
+    pub id: u32,
+    /// Its text; incomplete characters appear as U+FFFD.
+    pub text: String,
+    /// Its bytes, exact.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+    /// The likeliest tokens at its place, best first.
+    pub top: Vec<TopToken>,
+}
+
+/// A token that could have been chosen.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TopToken {
+    /// Its id.
+    pub id: u32,
+    /// Its text; incomplete characters appear as U+FFFD.
+    pub text: String,
+    /// Its bytes, exact.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}
+
+/// Why a choice ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model ended it, or a stop string appeared.
+    Stop,
+    /// `max_tokens` or the context was reached.
+    Length,
+}
+
+/// Tokens a request took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Tokens of the prompt, counted once however many choices.
+    pub prompt_tokens: u32,
+    /// Tokens generated over all choices.
+    pub completion_tokens: u32,
+    /// Prompt tokens whose keys and values were already there.
+    pub cached_tokens: u32,
+}
+
+/// Measured times of a request.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct Timings {
+    /// From arrival to the first prompt token at work.
+    pub queued_ms: f64,
+    /// From arrival to the first generated token.
+    pub ttft_ms: f64,
+    /// Tokens of the prompt read per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens_per_s: Option<f64>,
+    /// Tokens generated per second over all choices, after the first token; `None` for a single token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_s: Option<f64>,
+}
+
+/// The end of a request.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Summary {
+    /// Tokens.
+    pub usage: Usage,
+    /// Times.
+    pub timings: Timings,
+    /// The model's id in full.
+    pub model_id: String,
+    /// Kernel families that computed it, first stage first, each once: `cpu/avx2`. The same families and the same
+    /// seed give the same text.
+    pub kernels: Vec<String>,
+    /// Stages of the pipeline.
+    pub stages: u32,
+}
+
+/// Why there is no answer, or why it stopped short.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GenerateError {
+    /// No model of that name.
+    #[error("no model `{model}` is known here{}", known_hint(.known))]
+    ModelUnknown {
+        /// What was asked for.
+        model: String,
+        /// Names there are, for the message; may be cut short.
+        known: Vec<String>,
+    },
+    /// The cluster's memory is too small.
+    #[error("`{model}` needs {needed_bytes} bytes, {free_bytes} are free: {detail}")]
+    DoesNotFit {
+        /// The model.
+        model: String,
+        /// Bytes needed in all.
+        needed_bytes: u64,
+        /// Bytes free in all.
+        free_bytes: u64,
+        /// Where how much is missing.
+        detail: String,
+    },
+    /// The model's files cannot be used.
+    #[error("`{model}` could not be loaded: {reason}")]
+    LoadFailed {
+        /// The model.
+        model: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No room for the prompt and one token of answer.
+    #[error(
+        "the prompt has {prompt_tokens} tokens, the model's context holds {context_tokens} including the answer"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt_tokens: u64,
+        /// Tokens of the context.
+        context_tokens: u64,
+    },
+    /// The chat template refused, looped or produced too much.
+    #[error("the model's chat template failed on these messages: {message}")]
+    TemplateFailed {
+        /// What the template engine said.
+        message: String,
+    },
+    /// A parameter does not go with this model.
+    #[error("{message}")]
+    Invalid {
+        /// Its name in the API; empty when it is the request as a whole.
+        param: String,
+        /// What is wrong and what is allowed.
+        message: String,
+    },
+    /// Too many requests wait already.
+    #[error("{waiting} requests wait for `{model}` already")]
+    QueueFull {
+        /// The model.
+        model: String,
+        /// Requests waiting.
+        waiting: u32,
+        /// When to try again.
+        retry_after_s: u32,
+    },
+    /// Not now: still loading after the longest wait, no coordinator, shutting down.
+    #[error("not available at the moment: {reason}")]
+    Unavailable {
+        /// Why.
+        reason: String,
+        /// When to try again.
+        retry_after_s: u32,
+    },
+    /// It ran and broke.
+    #[error("{message}")]
+    Failed {
+        /// The stable kind.
+        kind: FailureKind,
+        /// What happened, for people.
+        message: String,
+    },
+    /// Nothing came within the time allowed.
+    #[error("no result within {waited_ms} ms: {reason}")]
+    Deadline {
+        /// How long was waited.
+        waited_ms: u64,
+        /// For what.
+        reason: String,
+    },
+    /// A bug of ours; the node goes on.
+    #[error("internal error: {message}")]
+    Internal {
+        /// What is known.
+        message: String,
+    },
+}
+
+fn known_hint(known: &[String]) -> String {
+    if known.is_empty() { String::new() } else { format!("; there are: {}", known.join(", ")) }
+}

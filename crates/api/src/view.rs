@@ -1,0 +1,381 @@
+//! What `/exo/v1/*` shows. Ids are strings in their full form; a source that is missing is `null`.
+
+use std::collections::BTreeMap;
+
+use exo_types::{DeviceFacts, DeviceKind, LayerRange, SupportClass};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The cluster as one node sees it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ClusterView {
+    /// The cluster's id, or `null` before one is founded or joined.
+    pub cluster: Option<String>,
+    /// The node that answers.
+    pub self_node: String,
+    /// Who leads, in which epoch; `null` during an election.
+    pub epoch: Option<EpochView>,
+    /// Nodes, sorted by name.
+    pub nodes: Vec<NodeView>,
+    /// Measured paths between nodes.
+    pub links: Vec<LinkView>,
+    /// Placed models.
+    pub instances: Vec<InstanceView>,
+    /// Whether strangers may join by themselves.
+    pub join_window: JoinWindowView,
+    /// Strangers that ask to join.
+    pub join_requests: Vec<JoinRequestView>,
+    /// The end of the event log.
+    pub journal: JournalView,
+}
+
+/// The reign of a coordinator.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EpochView {
+    /// Grows with each election.
+    pub counter: u64,
+    /// The coordinator's node id.
+    pub coordinator: String,
+}
+
+/// What a member may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberRole {
+    /// May admit and remove members.
+    Admin,
+    /// Works.
+    Worker,
+}
+
+/// Whether a node is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeStatus {
+    /// Its lease is fresh.
+    Alive,
+    /// Late; declared lost soon.
+    Suspected,
+    /// Asleep or paused, and it said so.
+    Suspended,
+    /// Gone.
+    Lost,
+}
+
+/// One node.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct NodeView {
+    /// Node id.
+    pub id: String,
+    /// For people.
+    pub name: String,
+    /// Whether it is the node that answers.
+    pub is_self: bool,
+    /// What it may do.
+    pub role: MemberRole,
+    /// Whether it is there.
+    pub status: NodeStatus,
+    /// Program version; empty when not known yet.
+    pub version: String,
+    /// Operating system and architecture; empty when not known yet.
+    pub platform: String,
+    /// Its devices.
+    pub devices: Vec<DeviceView>,
+    /// Where it is reached, `ip:port`.
+    pub addresses: Vec<String>,
+    /// Whether it runs on mains power.
+    pub mains_power: Option<bool>,
+    /// Resident memory of its process.
+    #[serde(default)]
+    pub process_bytes: Option<u64>,
+}
+
+/// One device of a node; see [`DeviceFacts`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DeviceView {
+    /// Its name within the node: `cpu`.
+    pub id: String,
+    /// What kind it is.
+    #[schema(value_type = String, example = "cpu")]
+    pub kind: DeviceKind,
+    /// Marketing name.
+    pub name: String,
+    /// Backend and instruction set: `cpu/avx2`.
+    pub backend: String,
+    /// Memory it may hold models in.
+    pub memory_total_bytes: u64,
+    /// Of that, free.
+    pub memory_free_bytes: u64,
+    /// Cores or compute units.
+    pub compute_units: u32,
+    /// Measured read bandwidth.
+    pub read_bytes_per_s: Option<f64>,
+    /// Measured arithmetic.
+    pub flops_per_s: Option<f64>,
+    /// How far it can be used.
+    #[schema(value_type = String, example = "full")]
+    pub support: SupportClass,
+    /// Why not fully; empty when there is nothing to say.
+    pub support_reason: String,
+}
+
+impl From<&DeviceFacts> for DeviceView {
+    fn from(facts: &DeviceFacts) -> Self {
+        Self {
+            id: facts.id.0.clone(),
+            kind: facts.kind,
+            name: facts.name.clone(),
+            backend: facts.backend.clone(),
+            memory_total_bytes: facts.memory_total_bytes,
+            memory_free_bytes: facts.memory_free_bytes,
+            compute_units: facts.compute_units,
+            read_bytes_per_s: facts.read_bytes_per_s,
+            flops_per_s: facts.flops_per_s,
+            support: facts.support,
+            support_reason: facts.support_reason.clone(),
+        }
+    }
+}
+
+/// A measured path.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LinkView {
+    /// The node that measured.
+    pub from: String,
+    /// The other end.
+    pub to: String,
+    /// Round trip, median of the last measurements.
+    pub rtt_ms: Option<f64>,
+    /// Bulk bandwidth.
+    pub bytes_per_s: Option<f64>,
+    /// `tcp`, `quic`.
+    pub transport: String,
+}
+
+/// A placed model.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct InstanceView {
+    /// Instance id, like `i1a`.
+    pub id: String,
+    /// The model's id.
+    pub model_id: String,
+    /// The model's name.
+    pub model: String,
+    /// How far it is.
+    pub state: InstanceState,
+    /// Grows each time it is placed anew.
+    pub generation: u32,
+    /// Longest sequence, prompt and answer.
+    pub context_tokens: u32,
+    /// Sequences that may run at once.
+    pub slots: u32,
+    /// First stage first.
+    pub stages: Vec<StageView>,
+    /// Requests at it.
+    pub queue: QueueView,
+    /// What the plan promises for one stream.
+    #[serde(default)]
+    pub predicted_tokens_per_s: Option<f64>,
+    /// What the last requests reached.
+    #[serde(default)]
+    pub measured_tokens_per_s: Option<f64>,
+}
+
+/// How far an instance is.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum InstanceState {
+    /// The plan is being made or agreed.
+    Placing,
+    /// Stages read or fetch their tensors.
+    Loading {
+        /// Of all bytes, those in place: 0 to 1.
+        progress: f64,
+    },
+    /// Serves.
+    Ready,
+    /// A stage is lost; it is being placed again.
+    Degraded {
+        /// What is wrong.
+        reason: String,
+    },
+    /// Given up.
+    Failed {
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// One stage of an instance.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct StageView {
+    /// Node id.
+    pub node: String,
+    /// The node's name.
+    pub node_name: String,
+    /// Which of its devices.
+    pub device: String,
+    /// Layers held.
+    pub layers: LayersView,
+    /// Whether it holds the embedding.
+    pub embedding: bool,
+    /// Whether it holds the output head.
+    pub head: bool,
+    /// Bytes of tensors it is to hold.
+    pub weight_bytes: u64,
+    /// Of those, bytes in place.
+    pub weight_bytes_held: u64,
+    /// Bytes of its key-value cache.
+    pub kv_bytes: u64,
+    /// Share of a token's time spent here, 0 to 1, measured.
+    #[serde(default)]
+    pub time_share: Option<f64>,
+    /// Where its tensors come from when they are not on its disk: the name of a member.
+    #[serde(default)]
+    pub fetched_from: Option<String>,
+}
+
+/// A half-open range of layers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LayersView {
+    /// First layer held.
+    pub start: u32,
+    /// First layer not held.
+    pub end: u32,
+}
+
+impl From<LayerRange> for LayersView {
+    fn from(range: LayerRange) -> Self {
+        Self { start: range.start, end: range.end }
+    }
+}
+
+/// Requests at an instance.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct QueueView {
+    /// Running sequences.
+    pub running: u32,
+    /// Waiting sequences.
+    pub waiting: u32,
+}
+
+/// Whether strangers may join by themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct JoinWindowView {
+    /// Whether it is open.
+    pub open: bool,
+    /// Until when, seconds since 1970.
+    pub open_until_unix_s: Option<u64>,
+}
+
+/// A stranger that asks to join.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct JoinRequestView {
+    /// Node id.
+    pub node: String,
+    /// What it calls itself. Not to be trusted.
+    pub name: String,
+    /// Where it comes from.
+    pub address: String,
+    /// The four words that both sides show.
+    pub check_words: String,
+}
+
+/// A member, there or not.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MemberView {
+    /// Node id.
+    pub node: String,
+    /// Its name when it joined.
+    pub name: String,
+    /// What it may do.
+    pub role: MemberRole,
+    /// Whether it is the node that answers.
+    pub is_self: bool,
+    /// The four words shown when it joined, where known.
+    #[serde(default)]
+    pub check_words: Option<String>,
+}
+
+/// The end of the event log.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct JournalView {
+    /// Number of entries.
+    pub entries: u64,
+    /// Hash of the last one, hexadecimal; empty for an empty log.
+    pub head: String,
+}
+
+/// A model that can be asked for.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ModelView {
+    /// The root hash of its manifest.
+    pub id: String,
+    /// What requests call it.
+    pub name: String,
+    /// `llama`, `qwen3`.
+    pub architecture: String,
+    /// `gguf` or `safetensors`.
+    pub format: String,
+    /// Stored bytes by element type: `{"Q4_K": 1000, "F32": 10}`.
+    #[serde(default)]
+    pub dtypes: BTreeMap<String, u64>,
+    /// Stored bytes of all weights.
+    pub weight_bytes: u64,
+    /// Transformer layers.
+    pub layers: u32,
+    /// Longest context it was made for.
+    pub context_tokens_max: u32,
+    /// Where it lies on the node that answers; `null` when only others have it.
+    pub path: Option<String>,
+    /// Names of the nodes that have it.
+    pub nodes: Vec<String>,
+    /// Whether it has a chat template.
+    pub chat: bool,
+    /// The instances of it there are.
+    #[serde(default)]
+    pub instances: Vec<String>,
+    /// When it became known, seconds since 1970.
+    #[serde(default)]
+    pub added_unix_s: u64,
+}
+
+/// Asks for a model to be placed. What is left out is chosen by the planner.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlaceRequest {
+    /// Name or id.
+    pub model: String,
+    /// Longest sequence, prompt and answer.
+    #[serde(default)]
+    pub context_tokens: Option<u32>,
+    /// Sequences that may run at once.
+    #[serde(default)]
+    pub slots: Option<u32>,
+    /// Split over at least so many nodes.
+    #[serde(default)]
+    pub nodes_min: Option<u32>,
+}
+
+/// How the node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum HealthStatus {
+    /// Takes requests.
+    Ok,
+    /// Not yet.
+    Starting,
+    /// No more.
+    Stopping,
+}
+
+/// Answer of `/health`. Open to anyone who reaches the port, so it names nothing private.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct HealthView {
+    /// How the node is.
+    pub status: HealthStatus,
+    /// Program version.
+    pub version: String,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+}

@@ -1,0 +1,99 @@
+//! What a listener is started with.
+
+use std::time::Duration;
+
+use exo_types::Principal;
+
+/// Settings of one listener. [`ServerOptions::new`] has the defaults; each bound says why it is what it is.
+#[derive(Clone)]
+pub struct ServerOptions {
+    /// The local secret: whoever sends it as a bearer token may use `/exo/v1/*`. Read from its 0600 file by the
+    /// caller. Must not be empty.
+    pub local_secret: String,
+    /// Host names besides `localhost`, `127.0.0.1` and `[::1]` that requests may be addressed to, without port.
+    pub allowed_hosts: Vec<String>,
+    /// Keys that open `/v1/*` on a listener that is not on loopback.
+    pub api_keys: Vec<ApiKey>,
+    /// Largest request body. The longest prompts have some megabytes.
+    pub body_bytes_max: usize,
+    /// For the whole header of a request, and for an idle connection.
+    pub header_timeout: Duration,
+    /// For the whole body of a request.
+    pub body_timeout: Duration,
+    /// For the client to take what was written. A client that stops reading is cut off and its slot freed.
+    pub write_timeout: Duration,
+    /// Connections at once; further ones are answered 503 and closed.
+    pub connections_max: usize,
+    /// How long a request may wait for placing, loading and a slot.
+    pub queue_wait_max: Duration,
+    /// Longest silence of the node within a request. The last resort of "no request hangs": longer than
+    /// `queue_wait_max` because a queued request may have nothing new to tell.
+    pub silence_max: Duration,
+    /// How long a streaming request waits in the queue before its headers are sent. Until then a refusal is a
+    /// status code; afterwards the client sees why it waits, and a refusal is an `error` event.
+    pub stream_headers_after: Duration,
+    /// Comment lines while nothing else is sent, so that proxies and people see that it lives.
+    pub keep_alive_every: Duration,
+    /// For administrative calls to the node.
+    pub admin_timeout: Duration,
+    /// For running requests to end after the shutdown signal.
+    pub shutdown_grace: Duration,
+}
+
+impl ServerOptions {
+    /// The defaults.
+    pub fn new(local_secret: impl Into<String>) -> Self {
+        Self {
+            local_secret: local_secret.into(),
+            allowed_hosts: Vec::new(),
+            api_keys: Vec::new(),
+            body_bytes_max: 16 << 20,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            connections_max: 512,
+            queue_wait_max: Duration::from_secs(120),
+            silence_max: Duration::from_secs(150),
+            stream_headers_after: Duration::from_secs(2),
+            keep_alive_every: Duration::from_secs(5),
+            admin_timeout: Duration::from_secs(30),
+            shutdown_grace: Duration::from_secs(3),
+        }
+    }
+}
+
+/// An API key, as its hash: what is stored cannot be used as a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ApiKey {
+    hash: [u8; 32],
+}
+
+impl ApiKey {
+    /// The hash of a key in clear.
+    pub fn from_key(key: &str) -> Self {
+        Self { hash: *blake3::hash(key.as_bytes()).as_bytes() }
+    }
+
+    /// A hash that was stored, 64 hexadecimal characters; `None` if it is not one.
+    pub fn from_hash(hex: &str) -> Option<Self> {
+        Some(Self { hash: *blake3::Hash::from_hex(hex).ok()?.as_bytes() })
+    }
+
+    /// What to store.
+    pub fn to_hash(self) -> String {
+        blake3::Hash::from_bytes(self.hash).to_hex().to_string()
+    }
+
+    /// Whether `other` is the same key, in time independent of where they differ.
+    pub(crate) fn matches(&self, other: &Self) -> bool {
+        // blake3's own comparison is constant-time.
+        blake3::Hash::from_bytes(self.hash) == blake3::Hash::from_bytes(other.hash)
+    }
+
+    /// On whose behalf its holder's requests run.
+    pub(crate) fn principal(&self) -> Principal {
+        let mut id = [0; 16];
+        id.copy_from_slice(&self.hash[..16]);
+        Principal(id)
+    }
+}
