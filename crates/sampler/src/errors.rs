@@ -1,0 +1,18 @@
+//! What can go wrong while sampling.
+
+/// The logits cannot be sampled from. The sampler is unchanged.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SampleError {
+    /// No logits at all.
+    #[error("there are no logits to sample from")]
+    Empty,
+    /// The model computed something that is not a number, or infinity.
+    #[error("the logit of token {token} is {value}, the model's result is not to be believed")]
+    NotFinite {
+        /// The first such token.
+        token: u32,
+        /// NaN or an infinity.
+        value: f32,
+    },
+}

@@ -1,0 +1,148 @@
+//! Top-k, top-p and min-p, without sorting a whole vocabulary.
+
+use std::cmp::Ordering;
+
+/// Tokens still in the draw, with their scratch. The order of `ids` is a function of the logits alone, so the
+/// same draw falls on the same token everywhere.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Candidates {
+    pub(crate) ids: Vec<u32>,
+    pub(crate) weights: Vec<f64>,
+}
+
+/// How many tokens top-p orders at first. Most answers need fewer; each further round takes four times more.
+const TOP_P_CHUNK: usize = 256;
+
+impl Candidates {
+    /// Every token of a vocabulary, in the order of ids.
+    pub(crate) fn fill(&mut self, vocab: usize) {
+        self.ids.clear();
+        self.ids.extend(0..vocab as u32);
+    }
+
+    /// Keeps the `k` most likely, most likely first; 0 keeps all.
+    pub(crate) fn top_k(&mut self, logits: &[f32], k: usize) {
+        if k == 0 || k >= self.ids.len() {
+            return;
+        }
+        self.ids.select_nth_unstable_by(k - 1, |a, b| likelier_first(logits, *a, *b));
+        self.ids.truncate(k);
+        self.ids.sort_unstable_by(|a, b| likelier_first(logits, *a, *b));
+    }
+
+    /// Keeps the smallest set of most likely tokens whose probabilities, among those kept so far, sum to at
+    /// least `p`; never fewer than one. 1 or more keeps all.
+    pub(crate) fn top_p(&mut self, logits: &[f32], p: f64) {
+        if p.is_nan() || p >= 1.0 || self.ids.len() < 2 {
+            return;
+        }
+        let max = self.max_logit(logits);
+        let weight = |id: u32| (f64::from(logits[id as usize]) - max).exp();
+        let target = p * self.ids.iter().map(|&id| weight(id)).sum::<f64>();
+        let (mut kept, mut sum, mut chunk) = (0, 0.0, TOP_P_CHUNK);
+        while kept < self.ids.len() {
+            order_next(&mut self.ids[kept..], chunk, logits);
+            let ordered_end = self.ids.len().min(kept + chunk);
+            for &id in &self.ids[kept..ordered_end] {
+                sum += weight(id);
+                kept += 1;
+                if sum >= target {
+                    return self.ids.truncate(kept);
+                }
+            }
+            chunk *= 4;
+        }
+    }
+
+    /// Drops tokens less likely than `p` times the most likely; 0 keeps all.
+    pub(crate) fn min_p(&mut self, logits: &[f32], p: f32) {
+        if p.is_nan() || p <= 0.0 {
+            return;
+        }
+        let least = self.max_logit(logits) + f64::from(p.min(1.0)).ln();
+        self.ids.retain(|&id| f64::from(logits[id as usize]) >= least);
+    }
+
+    pub(crate) fn max_logit(&self, logits: &[f32]) -> f64 {
+        f64::from(self.ids.iter().map(|&id| logits[id as usize]).fold(f32::MIN, f32::max))
+    }
+}
+
+/// Brings the `count` most likely of `ids` to the front, in order.
+fn order_next(ids: &mut [u32], count: usize, logits: &[f32]) {
+    let count = count.min(ids.len());
+    if count < ids.len() {
+        ids.select_nth_unstable_by(count, |a, b| likelier_first(logits, *a, *b));
+    }
+    ids[..count].sort_unstable_by(|a, b| likelier_first(logits, *a, *b));
+}
+
+/// A total order (logits are finite and ids differ), so unstable sorts have one result.
+fn likelier_first(logits: &[f32], a: u32, b: u32) -> Ordering {
+    logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all(logits: &[f32]) -> Candidates {
+        let mut c = Candidates::default();
+        c.fill(logits.len());
+        c
+    }
+
+    #[test]
+    fn top_k_keeps_the_lower_id_among_equals() {
+        let logits = [1.0, 2.0, 2.0, 2.0];
+        let mut c = all(&logits);
+        c.top_k(&logits, 2);
+        assert_eq!(c.ids, [1, 2]);
+    }
+
+    #[test]
+    fn top_p_keeps_the_token_that_crosses_the_threshold() {
+        let logits = [0.5f32.ln(), 0.3f32.ln(), 0.2f32.ln()];
+        for (p, kept) in [(0.0, 1), (0.49, 1), (0.51, 2), (0.79, 2), (0.81, 3), (1.0, 3)] {
+            let mut c = all(&logits);
+            c.top_p(&logits, p);
+            assert_eq!(c.ids.len(), kept, "p = {p}");
+        }
+    }
+
+    #[test]
+    fn min_p_is_relative_to_the_most_likely() {
+        let logits = [0.5f32.ln(), 0.3f32.ln(), 0.2f32.ln()];
+        for (p, kept) in [(0.0, 3), (0.39, 3), (0.41, 2), (0.61, 1), (1.0, 1)] {
+            let mut c = all(&logits);
+            c.min_p(&logits, p);
+            assert_eq!(c.ids.len(), kept, "p = {p}");
+        }
+    }
+
+    proptest! {
+        /// The chunked search keeps what sorting everything and summing would keep.
+        #[test]
+        fn top_p_agrees_with_a_full_sort(
+            logits in prop::collection::vec(-6f32..6.0, 1..3000),
+            p in 0f64..1.0,
+        ) {
+            let mut sorted: Vec<u32> = (0..logits.len() as u32).collect();
+            sorted.sort_by(|a, b| likelier_first(&logits, *a, *b));
+            let max = f64::from(logits[sorted[0] as usize]);
+            let weight = |id: &u32| (f64::from(logits[*id as usize]) - max).exp();
+            let total: f64 = (0..logits.len() as u32).map(|id| weight(&id)).sum();
+            let mut sum = 0.0;
+            let crossed = sorted.iter().position(|id| { sum += weight(id); sum >= p * total });
+            sorted.truncate(crossed.map_or(usize::MAX, |i| i + 1));
+            let mut c = all(&logits);
+            c.top_p(&logits, p);
+            if c.ids.len() < logits.len() {
+                prop_assert_eq!(c.ids, sorted);
+            } else {
+                prop_assert_eq!(sorted.len(), logits.len());
+            }
+        }
+    }
+}
