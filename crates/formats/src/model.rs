@@ -1,0 +1,228 @@
+//! An opened model: its description, its files and its table of tensors.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use exo_types::{ByteSource, DType, LayerShape, ModelShape, Shard, SourceLost, TensorView};
+
+use crate::{LayerTensor, ModelConfig, TensorError, TensorName, TokenizerSource};
+
+/// How a model is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ModelKind {
+    /// One GGUF file.
+    Gguf,
+    /// A folder as Hugging Face's libraries write it.
+    HuggingFace,
+}
+
+/// One file of a model. Everything a copy needs is listed, small JSON files included.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ModelFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its name within the model: a single path component.
+    pub name: String,
+    /// Its length in bytes.
+    pub len: u64,
+    /// The prefix every node needs before it can open the model: a header, or the whole of a small file.
+    pub head_bytes: u64,
+    /// Further ranges every node needs, for example RoPE factors stored as a tensor. Usually empty.
+    pub shared: Vec<Range<u64>>,
+}
+
+/// A range of bytes in one of a model's files.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FileRange {
+    /// Which file: an index into [`Model::files`].
+    pub file: usize,
+    /// Start of the range.
+    pub start: u64,
+    /// One past its last byte.
+    pub end: u64,
+}
+
+impl FileRange {
+    /// Bytes in the range.
+    pub fn len(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Whether it holds no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Where one tensor is stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Stored {
+    pub(crate) checkpoint_name: String,
+    pub(crate) file: usize,
+    pub(crate) dtype: DType,
+    pub(crate) rows: u64,
+    pub(crate) cols: u64,
+    /// Bytes of the file; inside it, checked when the header was read.
+    pub(crate) range: Range<u64>,
+}
+
+/// An opened model. Holds its files mapped; tensor bytes are read when looked at.
+pub struct Model {
+    /// A name for people and for the API: the file's stem or the folder's name.
+    pub name: String,
+    /// How it is stored.
+    pub kind: ModelKind,
+    /// What it is.
+    pub config: ModelConfig,
+    /// What its tokenizer is built from.
+    pub tokenizer: TokenizerSource,
+    /// The Jinja template that turns messages into a prompt.
+    pub chat_template: Option<String>,
+    /// Its files, in the order every copy lists them.
+    pub files: Vec<ModelFile>,
+    /// One per file; `None` for files without tensors.
+    pub(crate) sources: Vec<Option<Arc<dyn ByteSource>>>,
+    pub(crate) tensors: BTreeMap<TensorName, Stored>,
+}
+
+impl Model {
+    /// The model in numbers, for planning. Keys and values are counted as f32.
+    pub fn shape(&self) -> ModelShape {
+        self.shape_with_kv(4)
+    }
+
+    /// The model in numbers, with `kv_element_bytes` bytes for each element of a key or value.
+    pub fn shape_with_kv(&self, kv_element_bytes: u32) -> ModelShape {
+        let c = &self.config;
+        let embedding_bytes = self.stored_bytes(TensorName::Embedding);
+        let own_head_bytes = if c.tied { embedding_bytes } else { self.stored_bytes(TensorName::Head) };
+        ModelShape {
+            layers: (0..c.layers).map(|i| self.layer_shape(i, kv_element_bytes)).collect(),
+            embedding_bytes,
+            head_bytes: self.stored_bytes(TensorName::OutputNorm).saturating_add(own_head_bytes),
+            tied: c.tied,
+            hidden: c.hidden,
+            vocab: c.vocab,
+            context_tokens_max: c.context_tokens_max,
+        }
+    }
+
+    /// The tensor, as a view into the mapped file. The head of a tied model is its embedding table.
+    pub fn tensor(&self, name: TensorName) -> Result<TensorView, TensorError> {
+        self.optional_tensor(name)?.ok_or(TensorError::Absent { name })
+    }
+
+    /// The tensor, or `None` if this model has none of that name.
+    pub fn optional_tensor(&self, name: TensorName) -> Result<Option<TensorView>, TensorError> {
+        Ok(self.tensors.get(&self.resolve(name)).and_then(|stored| self.view(stored)))
+    }
+
+    /// Exactly the tensors `shard` needs, in the order of use. A tied last stage needs the embedding table.
+    /// Layers beyond the model name nothing.
+    pub fn tensors_of(&self, shard: &Shard) -> Vec<TensorName> {
+        let mut names = Vec::new();
+        if shard.embedding {
+            names.push(TensorName::Embedding);
+        }
+        let layers = shard.layers.start..shard.layers.end.min(self.config.layers);
+        names.extend(layers.flat_map(|i| LayerTensor::ALL.map(|t| TensorName::Layer(i, t))));
+        if shard.head {
+            names.push(TensorName::OutputNorm);
+            names.push(self.resolve(TensorName::Head));
+        }
+        let mut seen_embedding = false;
+        names.retain(|name| {
+            let again = *name == TensorName::Embedding && std::mem::replace(&mut seen_embedding, true);
+            !again && self.tensors.contains_key(name)
+        });
+        names
+    }
+
+    /// The tensor bytes `shard` needs: sorted, with touching ranges merged.
+    pub fn byte_ranges(&self, shard: &Shard) -> Vec<FileRange> {
+        let stored = self.tensors_of(shard).into_iter().filter_map(|name| self.tensors.get(&name));
+        merged(stored.map(|s| FileRange { file: s.file, start: s.range.start, end: s.range.end }).collect())
+    }
+
+    /// Whether every mapped file still is what it was when it was opened.
+    pub fn check(&self) -> Result<(), SourceLost> {
+        self.sources.iter().flatten().try_for_each(|source| source.check())
+    }
+
+    fn resolve(&self, name: TensorName) -> TensorName {
+        if self.config.tied && name == TensorName::Head { TensorName::Embedding } else { name }
+    }
+
+    fn view(&self, stored: &Stored) -> Option<TensorView> {
+        let source = self.sources.get(stored.file)?.clone()?;
+        let (start, end) =
+            (usize::try_from(stored.range.start).ok()?, usize::try_from(stored.range.end).ok()?);
+        Some(TensorView {
+            name: stored.checkpoint_name.clone(),
+            dtype: stored.dtype,
+            rows: stored.rows,
+            cols: stored.cols,
+            source,
+            range: start..end,
+        })
+    }
+
+    fn stored_bytes(&self, name: TensorName) -> u64 {
+        self.tensors.get(&name).map_or(0, |s| s.range.end - s.range.start)
+    }
+
+    fn layer_shape(&self, layer: u32, kv_element_bytes: u32) -> LayerShape {
+        let stored =
+            LayerTensor::ALL.into_iter().filter_map(|t| self.tensors.get(&TensorName::Layer(layer, t)));
+        let (mut weight_bytes, mut flops_per_token) = (0u64, 0u64);
+        for s in stored {
+            weight_bytes = weight_bytes.saturating_add(s.range.end - s.range.start);
+            if s.rows > 1 {
+                flops_per_token = flops_per_token.saturating_add(2 * s.rows * s.cols);
+            }
+        }
+        let c = &self.config;
+        let kv_elements = 2 * u64::from(c.kv_heads) * u64::from(c.head_dim);
+        LayerShape {
+            weight_bytes,
+            flops_per_token,
+            kv_bytes_per_token: kv_elements * u64::from(kv_element_bytes),
+        }
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let c = &self.config;
+        write!(f, "Model({} {} layers, {} tensors)", self.name, c.layers, self.tensors.len())
+    }
+}
+
+/// `ranges` sorted, with those that touch or overlap joined.
+fn merged(mut ranges: Vec<FileRange>) -> Vec<FileRange> {
+    ranges.sort_unstable();
+    let mut out: Vec<FileRange> = Vec::new();
+    for range in ranges {
+        match out.last_mut() {
+            Some(last) if last.file == range.file && range.start <= last.end => {
+                last.end = last.end.max(range.end)
+            }
+            _ => out.push(range),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn touching_ranges_of_one_file_merge_and_others_do_not() {
+        let range = |file, start, end| FileRange { file, start, end };
+        let given = vec![range(1, 0, 4), range(0, 8, 12), range(0, 0, 8), range(0, 13, 14), range(0, 2, 5)];
+        assert_eq!(merged(given), [range(0, 0, 12), range(0, 13, 14), range(1, 0, 4)]);
+    }
+}
