@@ -1,1 +1,31 @@
 //! Text to token ids and back, streaming decode, chat templates.
+//!
+//! A [`Tokenizer`] is made from a [`exo_formats::TokenizerSource`]: a `tokenizer.json` as it is, or the
+//! `tokenizer.ggml.*` keys of a GGUF file, rebuilt. The `tokenizers` crate does the segmenting; what surrounds it
+//! here is what a server needs and the crate does not promise: regular expressions that cannot run away, a
+//! decoder that costs the same for every token, and errors where the crate would panic or fall silent.
+//!
+//! **Special tokens in text.** Control tokens (`<|eot_id|>`) written out in a text become those tokens only with
+//! [`EncodeOptions::parse_special`]. Rendered chat prompts need it, and once rendered nothing tells the template's
+//! own markers from a user's; raw completions parse them too, as OpenAI-compatible servers do. Who must not let
+//! users write control tokens encodes their text without it.
+//!
+//! **Time.** Everything a file can make slow is bounded by steps. Only where a step itself can be made slow (a
+//! regular expression, a template filter over a large string) a stopwatch ends the call with an error; it never
+//! changes a result that is returned.
+//!
+//! **Architecture invariant:** no file, no socket, no model; the date in a template comes from the caller.
+//!
+//! Start reading at [`Tokenizer`], [`StreamDecoder`] and [`ChatTemplate`].
+
+#![forbid(unsafe_code)]
+
+mod errors;
+mod stream;
+mod template;
+mod tokenizer;
+
+pub use errors::{DecodeError, EncodeError, TemplateError, TokenizerError};
+pub use stream::StreamDecoder;
+pub use template::{ChatTemplate, RenderOptions};
+pub use tokenizer::{EncodeOptions, Tokenizer};
