@@ -1,1 +1,34 @@
-//! Model files on disk: manifest, verify by hash, share with peers, partial copies.
+//! Model files on disk: which models this node knows, their manifests, and partial copies fetched from peers.
+//!
+//! A [`Manifest`] lists a model's files cut into chunks with a BLAKE3 hash each; its root hash is the
+//! [`ModelId`](exo_types::ModelId). A model is either *local* (the user's own file: read, never written, never
+//! deleted) or *fetched*: sparse files under the data folder that hold the chunks a node needed so far
+//! ([`PartialModel`]), each verified before it was written.
+//!
+//! Everything here blocks; `node` calls it from blocking tasks.
+//!
+//! **Architecture invariant:** no network. Chunks come and go as bytes; who sent them is `node`'s business.
+//!
+//! Start reading at [`Store`].
+
+#![forbid(unsafe_code)]
+
+mod caches;
+mod chunk;
+mod disk;
+mod errors;
+mod hashing;
+mod manifest;
+mod names;
+mod partial;
+mod record;
+mod registry;
+mod store;
+
+pub use caches::{CachedModel, local_caches};
+pub use chunk::ChunkRef;
+pub use errors::{ChunkError, FindError, ManifestError, StoreError, StoreWarning};
+pub use manifest::{FileEntry, Manifest, ModelKind};
+pub use partial::PartialModel;
+pub use record::{ModelRecord, RecordProblem, Source};
+pub use store::Store;

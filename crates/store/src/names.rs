@@ -1,0 +1,1 @@
+//! Which names a model's files may have.

@@ -1,0 +1,57 @@
+//! What the store tells of a model it knows.
+
+use std::path::PathBuf;
+
+use exo_types::ModelId;
+use serde::{Deserialize, Serialize};
+
+/// Where a model's bytes come from.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// The user's own file or folder.
+    Local,
+    /// Chunks received from peers, under the data folder.
+    Fetched,
+    /// Carried by the binary.
+    Builtin,
+}
+
+/// One model the store knows.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ModelRecord {
+    /// Root hash of its manifest.
+    pub id: ModelId,
+    /// Its name, for people and for the API. Two models may share one.
+    pub name: String,
+    /// The file or folder.
+    pub path: PathBuf,
+    /// Bytes of all its files, held or not.
+    pub bytes: u64,
+    /// Bytes of it on this disk.
+    pub held_bytes: u64,
+    /// Whether every byte is here and usable.
+    pub complete: bool,
+    /// Where its bytes come from.
+    pub source: Source,
+    /// Why it cannot be used although it was added.
+    pub problem: Option<RecordProblem>,
+}
+
+/// What became of a file after it was added. Such a model is listed and not served; add it again.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordProblem {
+    /// The file is gone or unreadable.
+    #[error("{} is gone or cannot be read", path.display())]
+    Vanished {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Size or modification time differ.
+    #[error("{} changed after it was added", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+}
