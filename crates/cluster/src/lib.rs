@@ -1,1 +1,44 @@
 //! Coordinator, instance scheduler, driver, worker reconcile and stage as state machines.
+//!
+//! Every machine is a struct with `handle(now: Time, input) -> Vec<Output>`. The process around them (`node`)
+//! feeds them time, messages and disk results and carries out what they put out; a simulator does the same with
+//! invented ones. What nodes say to each other is [`wire`]; the protocol in words is `docs/protocol.md`.
+//!
+//! | machine | runs on | one per |
+//! |---|---|---|
+//! | [`Coordinator`] | every node, active on the elected one | process |
+//! | [`Worker`] | every node | process |
+//! | [`Scheduler`] | the first stage's node | instance generation |
+//! | [`StageMachine`] | every stage's node | stage of an instance generation |
+//! | [`Driver`] | the node that took the request | sequence |
+//!
+//! **Architecture invariant:** no clock, socket, file, thread or global randomness; ordered maps and closed enums
+//! only, so that one seed replays a whole cluster. What a peer sends is checked before it is believed, and every
+//! state a request can be in has a deadline.
+//!
+//! Start reading at [`wire`], then [`Scheduler`] and [`StageMachine`].
+
+#![forbid(unsafe_code)]
+
+mod coordinator;
+mod driver;
+mod events;
+mod instances;
+mod replication;
+mod scheduler;
+mod stage;
+mod state;
+pub mod wire;
+mod worker;
+
+pub use coordinator::{
+    AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, ReplyTo,
+};
+pub use driver::{Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
+pub use events::{ClusterId, Event, EventError, InstanceRequest, Member, PlaceObjective, Role};
+pub use instances::{InstanceState, InstanceView, StageStatus, StageView};
+pub use replication::{FollowerStep, LeaderStep, LogHead, follow, lead};
+pub use scheduler::{Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats};
+pub use stage::{ComputeResult, StageGeometry, StageInput, StageMachine, StageOutput};
+pub use state::{ApplyError, State, StateInstance};
+pub use worker::{Action, ActualShard, Phase, ShardKey, Worker, WorkerConfig, WorkerInput, plan};

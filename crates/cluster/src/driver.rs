@@ -1,0 +1,156 @@
+//! The driver of one sequence.
+
+use std::time::Duration;
+
+use exo_types::{FailureKind, InstanceId, ModelId, NodeId, SampledToken, SequenceId, SequenceSpec, Time};
+
+use crate::InstanceView;
+use crate::wire::{DataMessage, EndReason, Submission};
+
+/// Deadlines of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DriverConfig {
+    /// From the start until the sequence runs: placing, loading and queueing.
+    pub queue_deadline: Duration,
+    /// Between two tokens.
+    pub idle_deadline: Duration,
+    /// Added to the first token's deadline per prompt token.
+    pub prefill_deadline_per_token: Duration,
+    /// From start to end, whatever happens.
+    pub overall_deadline: Duration,
+}
+
+impl Default for DriverConfig {
+    fn default() -> Self {
+        Self {
+            queue_deadline: Duration::from_secs(120),
+            idle_deadline: Duration::from_secs(30),
+            prefill_deadline_per_token: Duration::from_millis(250),
+            overall_deadline: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// What a driver is made for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DriverStart {
+    /// The model to answer with. Any ready instance of it will do.
+    pub model: ModelId,
+    /// Sampling and prompt; `spec.driver` is this node.
+    pub spec: SequenceSpec,
+    /// Tokens to generate at most.
+    pub max_tokens: u32,
+    /// Tokens that end the answer.
+    pub stop_tokens: Vec<u32>,
+    /// Go on behind stop tokens.
+    pub ignore_eos: bool,
+}
+
+/// What happens to a driver.
+#[derive(Clone, PartialEq, Debug)]
+pub enum DriverInput {
+    /// Time passed. At least once a second.
+    Tick,
+    /// The instances as now known. Feed it at the start and on every change.
+    Instances(Vec<InstanceView>),
+    /// No instance can serve the model: the coordinator refused to place it.
+    PlaceRefused {
+        /// Why, for people.
+        message: String,
+    },
+    /// A message about this sequence; others are ignored. `from` is the authenticated sender.
+    Message {
+        /// Who sent it.
+        from: NodeId,
+        /// What.
+        message: DataMessage,
+    },
+    /// Membership or a broken connection says the node is gone.
+    NodeLost(NodeId),
+    /// Nobody listens any more, or a stop string was found: end with [`EndReason::Cancelled`].
+    Cancel,
+}
+
+/// What a driver wants done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum DriverOutput {
+    /// Send to the scheduler (possibly on this node): `Submit` or `Cancel`.
+    Send {
+        /// The first stage's node.
+        to: NodeId,
+        /// What.
+        message: DataMessage,
+    },
+    /// Show a token to the client. Positions come in order, each once.
+    Token {
+        /// Where it stands in the sequence, prompt included.
+        position: u32,
+        /// The token.
+        token: SampledToken,
+    },
+    /// The answer is complete. Last output.
+    Ended(EndReason),
+    /// There will be no (more) answer. Last output.
+    Failed {
+        /// Why; clients see it as an error code.
+        kind: FailureKind,
+        /// For people.
+        message: String,
+    },
+}
+
+/// How far a request is, to show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DriverPhase {
+    /// No instance serves the model yet.
+    WaitingForInstance,
+    /// Submitted, no answer of the scheduler yet.
+    Submitted(InstanceId),
+    /// In the scheduler's queue.
+    Queued(InstanceId),
+    /// Computing.
+    Running(InstanceId),
+    /// Over.
+    Over,
+}
+
+/// Follows one sequence from the request to its end.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    #[allow(dead_code)]
+    config: DriverConfig,
+    start: DriverStart,
+}
+
+impl Driver {
+    /// A driver that waits for an instance. Feed it [`DriverInput::Instances`] next.
+    pub fn new(config: DriverConfig, _now: Time, start: DriverStart) -> Self {
+        Self { config, start }
+    }
+
+    /// Takes in what happened and says what to do. Outputs are in order.
+    pub fn handle(&mut self, _now: Time, _input: DriverInput) -> Vec<DriverOutput> {
+        Vec::new()
+    }
+
+    /// The sequence.
+    pub fn sequence(&self) -> SequenceId {
+        self.start.spec.sequence
+    }
+
+    /// How far it is.
+    pub fn phase(&self) -> DriverPhase {
+        DriverPhase::WaitingForInstance
+    }
+
+    /// Prompt and everything generated so far: what a replay would submit.
+    pub fn history(&self) -> &[u32] {
+        &self.start.spec.history
+    }
+
+    /// The submission for a placement's generation.
+    pub(crate) fn _submission(&self, instance: InstanceId, generation: u32) -> Submission {
+        let DriverStart { spec, max_tokens, stop_tokens, ignore_eos, .. } = self.start.clone();
+        Submission { instance, generation, spec, max_tokens, stop_tokens, ignore_eos }
+    }
+}

@@ -1,0 +1,159 @@
+//! Facts that last: what the log holds. Past tense, decided by the coordinator, never telemetry or tokens.
+
+use exo_types::{InstanceId, ModelId, ModelShape, NodeId, Placement};
+use serde::{Deserialize, Serialize};
+
+use crate::wire::limits;
+
+/// A cluster, named at its founding.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct ClusterId(pub [u8; 16]);
+
+/// What a member may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Computes and answers requests.
+    Worker,
+    /// Also signs certificates and removals.
+    Admin,
+}
+
+/// A node that belongs to the cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// The node.
+    pub node: NodeId,
+    /// Name for people.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// The certificate an admin key signed, as `membership` encodes it. Verified by `node` before it gets here.
+    pub certificate: Vec<u8>,
+}
+
+/// What the planner should aim for, as the log keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum PlaceObjective {
+    /// The fastest single stream that fits.
+    Fit,
+    /// At least this many stages, where the model and the cluster have them.
+    Spread {
+        /// How many.
+        stages_min: u32,
+    },
+}
+
+/// What was asked for when an instance was placed: enough to place it again without asking anybody.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct InstanceRequest {
+    /// The model, by manifest.
+    pub model: ModelId,
+    /// Name for people and for the API.
+    pub model_name: String,
+    /// The model in numbers.
+    pub shape: ModelShape,
+    /// Longest sequence in tokens.
+    pub context_tokens: u32,
+    /// Sequences that may run at once.
+    pub slots: u32,
+    /// What the planner should aim for.
+    pub objective: PlaceObjective,
+    /// The node that should hold the first stage, if the caller cares.
+    pub pinned_first: Option<NodeId>,
+    /// Nodes known to hold the model's file when it was placed; weights are fetched from them.
+    pub holders: Vec<NodeId>,
+}
+
+/// One lasting fact.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Event {
+    /// The cluster was founded. Always the first event, and only the first.
+    ClusterCreated {
+        /// The cluster.
+        cluster: ClusterId,
+        /// Name for people.
+        name: String,
+        /// The first member, an admin.
+        founder: Member,
+        /// Seconds since 1970, by the founder's clock.
+        at_unix_s: u64,
+    },
+    /// Until when strangers on the local network join on sight; a past time closes the window.
+    JoinWindow {
+        /// Seconds since 1970.
+        until_unix_s: u64,
+    },
+    /// A node became a member.
+    MemberAdmitted(Member),
+    /// A node is a member no more, and its certificate is revoked for ever.
+    MemberRemoved {
+        /// The node.
+        node: NodeId,
+        /// Why, for people.
+        reason: String,
+    },
+    /// A member may sign certificates from now on.
+    AdminAppointed {
+        /// The member.
+        node: NodeId,
+        /// Its new certificate.
+        certificate: Vec<u8>,
+    },
+    /// A model was placed for the first time.
+    InstancePlaced {
+        /// What was asked.
+        request: InstanceRequest,
+        /// What was decided; generation 1.
+        placement: Placement,
+    },
+    /// An instance was placed again; the generation grew.
+    InstanceReplaced {
+        /// The new assignment.
+        placement: Placement,
+        /// Why, for people.
+        reason: String,
+    },
+    /// An instance is no more.
+    InstanceRemoved {
+        /// The instance.
+        instance: InstanceId,
+        /// Why, for people: asked for, or which bytes are missing.
+        reason: String,
+    },
+}
+
+/// Bytes that are no event.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventError {
+    /// More bytes than an event may have.
+    #[error("the event has {len_bytes} bytes, at most {max_bytes} are allowed")]
+    TooLong {
+        /// Bytes given.
+        len_bytes: usize,
+        /// The bound.
+        max_bytes: usize,
+    },
+    /// Not decodable.
+    #[error("the bytes are not an event: {0}")]
+    Malformed(#[from] postcard::Error),
+}
+
+impl Event {
+    /// The bytes that go into the journal.
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).expect("events hold only types postcard can write")
+    }
+
+    /// The event in one journal entry.
+    pub fn decode(bytes: &[u8]) -> Result<Self, EventError> {
+        if bytes.len() > limits::EVENT_BYTES_MAX {
+            return Err(EventError::TooLong { len_bytes: bytes.len(), max_bytes: limits::EVENT_BYTES_MAX });
+        }
+        Ok(postcard::from_bytes(bytes)?)
+    }
+}

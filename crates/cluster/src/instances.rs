@@ -1,0 +1,117 @@
+//! How instances are doing: what workers report of their stages and what everybody is told of the whole.
+
+use exo_types::{InstanceId, ModelId, Placement};
+use serde::{Deserialize, Serialize};
+
+/// How far a stage's worker is with it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum StageStatus {
+    /// The worker has not reported on it yet.
+    Unknown,
+    /// Waiting for memory, a manifest or a retry.
+    Waiting,
+    /// Weights are being fetched from another member.
+    Fetching {
+        /// Bytes here already.
+        done_bytes: u64,
+        /// Bytes in all; 0 while unknown.
+        total_bytes: u64,
+    },
+    /// Weights are being read into the device.
+    Loading {
+        /// Bytes loaded.
+        done_bytes: u64,
+        /// Bytes in all; 0 while unknown.
+        total_bytes: u64,
+    },
+    /// Loaded and able to compute.
+    Ready {
+        /// KV pages of this stage.
+        pages: u32,
+        /// Tokens a page holds.
+        page_tokens: u32,
+    },
+    /// The last attempt failed; the worker retries unless told otherwise.
+    Failed {
+        /// What happened, for people.
+        reason: String,
+        /// Attempts so far.
+        attempts: u32,
+    },
+}
+
+impl StageStatus {
+    /// A number that grows while there is progress: a change of it puts the loading deadline off.
+    pub(crate) fn progress(&self) -> (u8, u64) {
+        match self {
+            Self::Unknown | Self::Failed { .. } => (0, 0),
+            Self::Waiting => (1, 0),
+            Self::Fetching { done_bytes, .. } => (2, *done_bytes),
+            Self::Loading { done_bytes, .. } => (3, *done_bytes),
+            Self::Ready { .. } => (4, 0),
+        }
+    }
+}
+
+/// One stage as shown.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StageView {
+    /// How far it is. Node, device and shard are in the placement, at the same index.
+    pub status: StageStatus,
+    /// Bytes of weights, cache and workspace it needs.
+    pub memory_bytes: u64,
+}
+
+/// How an instance is doing as a whole.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InstanceState {
+    /// Decided, not yet durable or not yet known to its workers.
+    Placing,
+    /// Its stages are fetching and loading.
+    Loading,
+    /// Every stage can compute: its scheduler takes sequences.
+    Ready,
+    /// A stage is lost; a new placement is being decided.
+    Degraded {
+        /// Which, for people.
+        reason: String,
+    },
+    /// Given up; the removal is on its way to the log.
+    Failed {
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+/// An instance as every member sees it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct InstanceView {
+    /// Name of the model, for people and for the API.
+    pub model_name: String,
+    /// Where it is; its instance, generation and model.
+    pub placement: Placement,
+    /// How it does.
+    pub state: InstanceState,
+    /// Per stage, in the placement's order.
+    pub stages: Vec<StageView>,
+}
+
+impl InstanceView {
+    /// The instance.
+    pub fn instance(&self) -> InstanceId {
+        self.placement.instance
+    }
+
+    /// The model.
+    pub fn model(&self) -> ModelId {
+        self.placement.model
+    }
+
+    /// Whether sequences can be submitted.
+    pub fn is_ready(&self) -> bool {
+        self.state == InstanceState::Ready
+    }
+}

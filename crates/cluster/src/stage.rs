@@ -1,0 +1,102 @@
+//! What a stage does with a step.
+
+use exo_types::{FailureKind, NodeId, Placement, StepFrame, Time};
+
+use crate::wire::{DataMessage, StageCommand, StepMessage, TokenResult};
+
+/// Numbers of the loaded model a stage checks frames against.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StageGeometry {
+    /// Width of a hidden row in elements.
+    pub hidden: u32,
+    /// Tokens in the vocabulary.
+    pub vocab: u32,
+}
+
+/// What the engine made of a step.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ComputeResult {
+    /// Hidden rows in the wire's encoding: any stage but the last.
+    Rows(Vec<u8>),
+    /// Sampled tokens: the last stage. One per sequence with `sample`, in the frame's order.
+    Tokens(Vec<TokenResult>),
+    /// It failed; the sequences of the step are lost.
+    Failed {
+        /// Why.
+        kind: FailureKind,
+        /// For people.
+        message: String,
+    },
+}
+
+/// What happens to a stage.
+#[derive(Clone, PartialEq, Debug)]
+pub enum StageInput {
+    /// A step arrived: from the previous stage, or on the first stage from the scheduler of this node.
+    Step {
+        /// The authenticated sender.
+        from: NodeId,
+        /// The step.
+        message: StepMessage,
+    },
+    /// The engine is done with the step last put out.
+    ComputeDone {
+        /// Which.
+        step: u64,
+        /// With what.
+        result: ComputeResult,
+    },
+}
+
+/// What a stage wants done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum StageOutput {
+    /// Run this on the engine: the commands, then (if it has sequences) the batch. Answer with `ComputeDone`;
+    /// at most one is out at a time. For a frame without sequences the answer is `Rows(vec![])` or
+    /// `Tokens(vec![])`.
+    Compute {
+        /// Carried out first, in order.
+        commands: Vec<StageCommand>,
+        /// The batch.
+        frame: StepFrame,
+        /// Hidden rows of the batch; empty on the first stage.
+        rows: Vec<u8>,
+    },
+    /// Send to a node (possibly this one).
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What: `Step`, `Tokens`, `StepFailed` or `StaleGeneration`.
+        message: DataMessage,
+    },
+}
+
+/// One stage of one instance generation.
+#[derive(Clone, Debug)]
+pub struct StageMachine {
+    #[allow(dead_code)]
+    placement: Placement,
+    #[allow(dead_code)]
+    index: usize,
+    #[allow(dead_code)]
+    geometry: StageGeometry,
+}
+
+impl StageMachine {
+    /// Stage `index` of `placement`, just loaded: no sequence open, step 1 comes first. Panics if there is no such
+    /// stage.
+    pub fn new(placement: Placement, index: usize, geometry: StageGeometry) -> Self {
+        assert!(index < placement.stages.len(), "stage {index} of {}", placement.stages.len());
+        Self { placement, index, geometry }
+    }
+
+    /// Takes in what happened and says what to do. Outputs are in order.
+    pub fn handle(&mut self, _now: Time, _input: StageInput) -> Vec<StageOutput> {
+        Vec::new()
+    }
+
+    /// Sequences open now.
+    pub fn sequences_open(&self) -> usize {
+        0
+    }
+}

@@ -1,0 +1,122 @@
+//! Bytes of messages: a version byte, then postcard; a step's header has its length in front and rows behind.
+
+use super::check::{Check, CheckError};
+use super::limits::{CONTROL_BYTES_MAX, DATA_HEADER_BYTES_MAX, ROWS_BYTES_MAX};
+use super::{ControlMessage, DataMessage};
+
+/// First byte of every message. Nodes of different versions refuse each other's messages.
+pub const WIRE_VERSION: u8 = 1;
+
+/// Bytes that are no message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Nothing at all.
+    #[error("the message is empty")]
+    Empty,
+    /// Another version.
+    #[error("the message has version {got}, this node speaks {WIRE_VERSION}")]
+    Version {
+        /// The first byte.
+        got: u8,
+    },
+    /// More bytes than the channel allows.
+    #[error("{what} has {len_bytes} bytes, at most {max_bytes} are allowed")]
+    TooLong {
+        /// The message or a part of it.
+        what: &'static str,
+        /// Bytes given or announced.
+        len_bytes: usize,
+        /// The bound.
+        max_bytes: usize,
+    },
+    /// The announced header is longer than the message.
+    #[error("the header is announced with {announced_bytes} bytes, {len_bytes} follow")]
+    Truncated {
+        /// Bytes announced.
+        announced_bytes: usize,
+        /// Bytes there.
+        len_bytes: usize,
+    },
+    /// Not decodable.
+    #[error("the bytes are not a message: {0}")]
+    Malformed(#[from] postcard::Error),
+    /// Bytes behind the end.
+    #[error("{len_bytes} bytes follow the end of the message")]
+    Trailing {
+        /// How many.
+        len_bytes: usize,
+    },
+    /// Decoded, but a value is out of bounds.
+    #[error(transparent)]
+    OutOfBounds(#[from] CheckError),
+}
+
+impl ControlMessage {
+    /// The bytes to send.
+    pub fn encode(&self) -> Vec<u8> {
+        let out = vec![WIRE_VERSION];
+        postcard::to_extend(self, out).expect("messages hold only types postcard can write")
+    }
+
+    /// The message in `bytes`, every count and length within bounds.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let body = versioned(bytes, "the control message", CONTROL_BYTES_MAX)?;
+        let (message, rest) = postcard::take_from_bytes::<Self>(body)?;
+        none_left(rest)?;
+        message.check()?;
+        Ok(message)
+    }
+}
+
+impl DataMessage {
+    /// The bytes to send.
+    pub fn encode(&self) -> Vec<u8> {
+        // The header's length is known only afterwards: its place is kept free.
+        let out = vec![WIRE_VERSION, 0, 0, 0, 0];
+        let mut out = postcard::to_extend(self, out).expect("messages hold only types postcard can write");
+        let header_len = u32::try_from(out.len() - 5).expect("headers are far below 4 GiB");
+        out[1..5].copy_from_slice(&header_len.to_le_bytes());
+        if let Self::Step(step) = self {
+            out.extend_from_slice(&step.rows);
+        }
+        out
+    }
+
+    /// The message in `bytes`, every count and length within bounds.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let body = versioned(bytes, "the data message", 5 + DATA_HEADER_BYTES_MAX + ROWS_BYTES_MAX)?;
+        let Some((length, body)) = body.split_first_chunk::<4>() else {
+            return Err(WireError::Truncated { announced_bytes: 4, len_bytes: body.len() });
+        };
+        let announced_bytes = u32::from_le_bytes(*length) as usize;
+        if announced_bytes > DATA_HEADER_BYTES_MAX {
+            let (what, max_bytes) = ("the header", DATA_HEADER_BYTES_MAX);
+            return Err(WireError::TooLong { what, len_bytes: announced_bytes, max_bytes });
+        }
+        let Some((header, rows)) = body.split_at_checked(announced_bytes) else {
+            return Err(WireError::Truncated { announced_bytes, len_bytes: body.len() });
+        };
+        let (mut message, rest) = postcard::take_from_bytes::<Self>(header)?;
+        none_left(rest)?;
+        match &mut message {
+            Self::Step(step) => step.rows = rows.to_vec(),
+            _ => none_left(rows)?,
+        }
+        message.check()?;
+        Ok(message)
+    }
+}
+
+fn versioned<'a>(bytes: &'a [u8], what: &'static str, max_bytes: usize) -> Result<&'a [u8], WireError> {
+    let (&got, body) = bytes.split_first().ok_or(WireError::Empty)?;
+    match (got, bytes.len()) {
+        (_, len_bytes) if len_bytes > max_bytes => Err(WireError::TooLong { what, len_bytes, max_bytes }),
+        (WIRE_VERSION, _) => Ok(body),
+        (got, _) => Err(WireError::Version { got }),
+    }
+}
+
+fn none_left(rest: &[u8]) -> Result<(), WireError> {
+    if rest.is_empty() { Ok(()) } else { Err(WireError::Trailing { len_bytes: rest.len() }) }
+}

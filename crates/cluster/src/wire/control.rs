@@ -1,0 +1,281 @@
+//! What nodes say to coordinate: reports upwards, desired state downwards, requests, the log.
+
+use exo_types::{DeviceId, Epoch, InstanceId, ModelId, NodeFacts, NodeId, Placement, Shard};
+use serde::{Deserialize, Serialize};
+
+use crate::{InstanceRequest, InstanceView, StageStatus};
+
+/// A message on the control channel. The sender is whoever the transport authenticated.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ControlMessage {
+    /// A message of the `membership` machine, in its own encoding.
+    Membership(Vec<u8>),
+    /// Member to coordinator: itself, its models, its stages. Sent on change and once a second.
+    Report(Box<NodeReport>),
+    /// Coordinator to member: the shards it should hold.
+    Desired(DesiredState),
+    /// Coordinator to every member: all instances and how they do. Sent on change and with each reign.
+    Instances {
+        /// The sender's reign.
+        epoch: Epoch,
+        /// All instances.
+        instances: Vec<InstanceView>,
+    },
+    /// Any member to coordinator: do this. Answered by `Reply` with the same number.
+    Request {
+        /// Chosen by the asker, unique among its open requests.
+        request: u64,
+        /// What.
+        ask: ControlAsk,
+    },
+    /// Coordinator to the asker.
+    Reply {
+        /// The asker's number.
+        request: u64,
+        /// The answer.
+        reply: ControlReply,
+    },
+    /// The log, from the coordinator to members and the members' requests for it.
+    Log(LogMessage),
+    /// To the sender of a command of an older reign.
+    Refused(Refusal),
+}
+
+/// What a member says of itself.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Name, devices, memory. `facts.node` must be the sender.
+    pub facts: NodeFacts,
+    /// Models on its disk.
+    pub models: Vec<HeldModel>,
+    /// Its stages.
+    pub stages: Vec<StageReport>,
+    /// Measured paths to other nodes.
+    pub links: Vec<LinkReport>,
+    /// Epoch and revision of the desired state it works towards; `None` before the first.
+    pub desired: Option<(Epoch, u64)>,
+    /// Instances whose scheduler on this node gave up: the coordinator places them anew.
+    pub troubles: Vec<Trouble>,
+}
+
+/// A model on a node's disk.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HeldModel {
+    /// The model.
+    pub model: ModelId,
+    /// Name for people.
+    pub name: String,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Whether all of it is there: only such nodes serve it to others.
+    pub complete: bool,
+}
+
+/// How far a node is with one stage.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StageReport {
+    /// The instance.
+    pub instance: InstanceId,
+    /// The placement's generation.
+    pub generation: u32,
+    /// Index of the stage in the placement.
+    pub stage: u32,
+    /// How far.
+    pub status: StageStatus,
+    /// Bytes of device memory it holds now: added to the free memory when the stage is about to go.
+    pub held_bytes: u64,
+}
+
+/// A measured path from the reporting node.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// The other end.
+    pub peer: NodeId,
+    /// Median round trip in microseconds.
+    pub rtt_us: u32,
+    /// Measured bandwidth, if measured.
+    pub bytes_per_s: Option<f64>,
+}
+
+/// An instance that failed while running.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Trouble {
+    /// The instance.
+    pub instance: InstanceId,
+    /// The generation that failed; a newer one is not affected.
+    pub generation: u32,
+    /// What happened, for people.
+    pub reason: String,
+}
+
+/// What a worker should hold. Replaces whatever was desired before.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DesiredState {
+    /// The coordinator's reign; a lower one is refused.
+    pub epoch: Epoch,
+    /// Grows with every change within the reign.
+    pub revision: u64,
+    /// All shards, in order of instance and stage.
+    pub shards: Vec<DesiredShard>,
+}
+
+/// One shard a worker should hold.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DesiredShard {
+    /// The whole placement: neighbours, context, slots.
+    pub placement: Placement,
+    /// Which of its stages this is.
+    pub stage: u32,
+    /// Name of the model, for people.
+    pub model_name: String,
+    /// Members that hold the model's file, to fetch from.
+    pub holders: Vec<NodeId>,
+    /// Bytes of weights, cache and workspace the planner counted.
+    pub memory_bytes: u64,
+}
+
+impl DesiredShard {
+    /// What is held. Panics if the stage is not in the placement: decoding has checked that it is.
+    pub fn shard(&self) -> &Shard {
+        &self.placement.stages[self.stage as usize].shard
+    }
+
+    /// On which device. Panics like [`DesiredShard::shard`].
+    pub fn device(&self) -> &DeviceId {
+        &self.placement.stages[self.stage as usize].device
+    }
+}
+
+/// What members ask the coordinator to do.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ControlAsk {
+    /// Place a model, or answer with the instance that serves it already.
+    Place(InstanceRequest),
+    /// Remove an instance.
+    RemoveInstance {
+        /// The instance.
+        instance: InstanceId,
+    },
+    /// Admit a member. The certificate is verified by `node` before the coordinator sees it.
+    Admit(crate::Member),
+    /// Remove a member; signed by an admin, verified by `node`.
+    RemoveMember {
+        /// The member.
+        node: NodeId,
+        /// Why, for people.
+        reason: String,
+        /// The admin's signature over the removal, as `membership` encodes it.
+        signature: Vec<u8>,
+    },
+    /// Make a member an admin; signed by one, verified by `node`.
+    Appoint {
+        /// The member.
+        node: NodeId,
+        /// Its new certificate.
+        certificate: Vec<u8>,
+    },
+    /// Open the join window until then, or close it with a past time. Verified by `node` like a removal.
+    JoinWindow {
+        /// Seconds since 1970.
+        until_unix_s: u64,
+        /// The admin's signature, as `membership` encodes it.
+        signature: Vec<u8>,
+    },
+}
+
+/// The coordinator's answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum ControlReply {
+    /// Durable and on its way to the workers.
+    Placed {
+        /// The instance, now placing or loading, or already there.
+        view: InstanceView,
+        /// The planner's reasons, one line per device.
+        reasons: Vec<String>,
+    },
+    /// Durably done.
+    Done,
+    /// Not done.
+    Refused {
+        /// Which class of reason.
+        refusal: ControlRefusal,
+        /// With numbers, for people.
+        message: String,
+    },
+}
+
+/// Why the coordinator did not do what was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ControlRefusal {
+    /// This node is not the coordinator (any more).
+    NotCoordinator,
+    /// The model fits nowhere; the message says how many bytes are missing.
+    DoesNotFit,
+    /// No such instance or member.
+    Unknown,
+    /// The request contradicts itself or the cluster's state.
+    Invalid,
+    /// The log could not be written.
+    LogFailed,
+}
+
+/// Replication of the log. Entries are events in their encoding, chained by the journal's hash.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LogMessage {
+    /// Coordinator to members: what follows entry `after_index`.
+    Entries {
+        /// The sender's reign.
+        epoch: Epoch,
+        /// Number of entries before these.
+        after_index: u64,
+        /// Chain hash after that many entries.
+        after_hash: [u8; 32],
+        /// The entries, in order.
+        entries: Vec<Vec<u8>>,
+    },
+    /// Coordinator to a member whose log does not continue: throw yours away, start here.
+    Snapshot {
+        /// The sender's reign.
+        epoch: Epoch,
+        /// Number of entries folded into it.
+        index: u64,
+        /// Chain hash after them.
+        hash: [u8; 32],
+        /// [`crate::State::encode`].
+        state: Vec<u8>,
+    },
+    /// Member to coordinator: this is the end of my log, send what follows.
+    Pull {
+        /// Number of entries.
+        index: u64,
+        /// Chain hash after them.
+        hash: [u8; 32],
+    },
+}
+
+/// A command of an older reign was not followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The sender's reign is over.
+    #[error("epoch {got} is over, {seen} has begun")]
+    StaleEpoch {
+        /// The sender's.
+        got: Epoch,
+        /// The highest seen.
+        seen: Epoch,
+    },
+    /// An older desired state of the same reign.
+    #[error("revision {got} is older than {seen}")]
+    StaleRevision {
+        /// The sender's.
+        got: u64,
+        /// The highest seen.
+        seen: u64,
+    },
+}

@@ -1,0 +1,202 @@
+//! What nodes say while tokens flow: sequences to the scheduler, steps along the pipeline, tokens back.
+
+use exo_types::{FailureKind, InstanceId, SampledToken, SequenceId, SequenceSpec, StepFrame, WireDType};
+use serde::{Deserialize, Serialize};
+
+/// A message on the data channel. The sender is whoever the transport authenticated.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum DataMessage {
+    /// Driver to scheduler: run this sequence.
+    Submit(Submission),
+    /// Driver to scheduler: stop it, nobody listens.
+    Cancel {
+        /// The instance.
+        instance: InstanceId,
+        /// Its generation.
+        generation: u32,
+        /// The sequence.
+        sequence: SequenceId,
+    },
+    /// Scheduler to driver: it is queued.
+    Accepted {
+        /// The instance.
+        instance: InstanceId,
+        /// Its generation.
+        generation: u32,
+        /// The sequence.
+        sequence: SequenceId,
+        /// Sequences in front of it.
+        queue_ahead: u32,
+    },
+    /// Scheduler to driver: its pages are reserved, its first step is next.
+    Started {
+        /// The instance.
+        instance: InstanceId,
+        /// Its generation.
+        generation: u32,
+        /// The sequence.
+        sequence: SequenceId,
+    },
+    /// Scheduler to driver: it does not run.
+    Rejected {
+        /// The instance.
+        instance: InstanceId,
+        /// The generation the scheduler serves.
+        generation: u32,
+        /// The sequence.
+        sequence: SequenceId,
+        /// Why.
+        kind: FailureKind,
+        /// With numbers, for people.
+        message: String,
+    },
+    /// Along the pipeline: commands, then a batch.
+    Step(StepMessage),
+    /// Last stage to scheduler (every step, also without tokens) and to the drivers (only theirs).
+    Tokens(TokensMessage),
+    /// Scheduler to driver: no more tokens come than these.
+    SequenceEnded {
+        /// The instance.
+        instance: InstanceId,
+        /// Its generation.
+        generation: u32,
+        /// The sequence.
+        sequence: SequenceId,
+        /// Why.
+        reason: EndReason,
+        /// Tokens generated in this submission. The driver waits for the last of them: they come another way.
+        generated: u32,
+    },
+    /// Scheduler to driver: it will not be finished.
+    SequenceFailed {
+        /// The instance.
+        instance: InstanceId,
+        /// Its generation.
+        generation: u32,
+        /// The sequence.
+        sequence: SequenceId,
+        /// Why.
+        kind: FailureKind,
+        /// For people.
+        message: String,
+    },
+    /// Any stage to scheduler and to the drivers of the step: it could not be computed.
+    StepFailed(StepFailure),
+    /// To the sender of something for a generation that is not served here.
+    StaleGeneration {
+        /// The instance.
+        instance: InstanceId,
+        /// What the sender named.
+        got: u32,
+        /// What is served; `None` if the instance is not here at all.
+        serving: Option<u32>,
+    },
+}
+
+/// A sequence and when to end it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Submission {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its generation.
+    pub generation: u32,
+    /// Sampling and history: the prompt, and on a replay what was generated before.
+    pub spec: SequenceSpec,
+    /// Tokens to generate at most, at least one.
+    pub max_tokens: u32,
+    /// Tokens that end the answer (they are reported as its last token).
+    pub stop_tokens: Vec<u32>,
+    /// Go on behind stop tokens (benchmarks).
+    pub ignore_eos: bool,
+}
+
+/// Why a sequence ended well.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum EndReason {
+    /// A stop token was chosen.
+    StopToken,
+    /// As many tokens as asked for.
+    MaxTokens,
+    /// The context is full.
+    ContextFull,
+    /// The driver asked: client gone, or a stop string.
+    Cancelled,
+}
+
+/// What a stage does to its sequences before the step behind it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum StageCommand {
+    /// Make room for a sequence.
+    Open(SequenceSpec),
+    /// Forget positions from `length` on.
+    Truncate {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Positions kept.
+        length: u32,
+    },
+    /// Free the sequence's pages.
+    Close(SequenceId),
+}
+
+/// One step on its way. A batch without sequences only carries commands.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StepMessage {
+    /// Carried out before the batch, in order.
+    pub commands: Vec<StageCommand>,
+    /// The batch.
+    pub frame: StepFrame,
+    /// How `rows` are encoded.
+    pub rows_dtype: WireDType,
+    /// Hidden rows, little-endian, in the order of the frame's tokens; empty towards the first stage. Travels
+    /// as a raw tail behind the rest.
+    #[serde(skip)]
+    pub rows: Vec<u8>,
+}
+
+/// The outcome of one step.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TokensMessage {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its generation.
+    pub generation: u32,
+    /// The step.
+    pub step: u64,
+    /// One per sampled sequence.
+    pub results: Vec<TokenResult>,
+}
+
+/// One sampled token.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TokenResult {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// Where the token stands in the sequence (prompt included, from 0).
+    pub position: u32,
+    /// The token.
+    pub token: SampledToken,
+}
+
+/// A step that could not be computed. The pipeline goes on without its sequences.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StepFailure {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Its generation.
+    pub generation: u32,
+    /// The step.
+    pub step: u64,
+    /// Index of the stage that failed.
+    pub stage: u32,
+    /// The sequences lost with it (for a driver: only its own).
+    pub sequences: Vec<SequenceId>,
+    /// Why.
+    pub kind: FailureKind,
+    /// For people.
+    pub message: String,
+}

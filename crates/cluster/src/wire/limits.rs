@@ -1,0 +1,40 @@
+//! Bounds of everything a peer may send. Each is checked while decoding, before anything is believed.
+
+/// Bytes of one control message. A cluster's snapshot is the largest.
+pub const CONTROL_BYTES_MAX: usize = 8 << 20;
+/// Bytes of one data message without its hidden rows: a history of a million tokens fits.
+pub const DATA_HEADER_BYTES_MAX: usize = 8 << 20;
+/// Bytes of hidden rows behind one step: 1024 tokens of width 16384 in f32.
+pub const ROWS_BYTES_MAX: usize = 64 << 20;
+/// Bytes of one event.
+pub const EVENT_BYTES_MAX: usize = 256 << 10;
+/// Bytes of a text for people: names, reasons, versions.
+pub const TEXT_BYTES_MAX: usize = 4096;
+/// Members of a cluster.
+pub const MEMBERS_MAX: usize = 256;
+/// Devices of one node.
+pub const DEVICES_MAX: usize = 64;
+/// Instances of a cluster.
+pub const INSTANCES_MAX: usize = 256;
+/// Stages of one instance.
+pub const STAGES_MAX: usize = 256;
+/// Models one node may name.
+pub const MODELS_MAX: usize = 4096;
+/// Layers of a model.
+pub const LAYERS_MAX: usize = 4096;
+/// Tokens of one sequence.
+pub const CONTEXT_TOKENS_MAX: u32 = 1 << 20;
+/// Sequences one instance runs at once, and sequences of one step.
+pub const SEQUENCES_MAX: usize = 1024;
+/// Tokens of one step over all sequences.
+pub const STEP_TOKENS_MAX: usize = 8192;
+/// Commands in front of one step.
+pub const COMMANDS_MAX: usize = 2 * SEQUENCES_MAX;
+/// Stop tokens of one sequence.
+pub const STOP_TOKENS_MAX: usize = 64;
+/// Entries of a logit bias.
+pub const LOGIT_BIAS_MAX: usize = 4096;
+/// Candidates reported per sampled token.
+pub const TOP_MAX: usize = 20;
+/// Log entries in one message.
+pub const LOG_ENTRIES_MAX: usize = 1024;

@@ -1,0 +1,21 @@
+//! Every message between nodes, with its encoding.
+//!
+//! Two channels: [`ControlMessage`] coordinates, [`DataMessage`] carries sequences, steps and tokens. Both are
+//! postcard behind a version byte; decoding bounds every count and every text before anything is believed, so
+//! that a hostile peer costs at most the bytes it sent. Hidden rows follow a step as a raw tail.
+
+mod check;
+mod codec;
+mod control;
+mod data;
+pub mod limits;
+
+pub use check::CheckError;
+pub use codec::{WIRE_VERSION, WireError};
+pub use control::{
+    ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredShard, DesiredState, HeldModel,
+    LinkReport, LogMessage, NodeReport, Refusal, StageReport, Trouble,
+};
+pub use data::{
+    DataMessage, EndReason, StageCommand, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
+};

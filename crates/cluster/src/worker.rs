@@ -1,0 +1,244 @@
+//! The worker's reconcile loop.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use exo_types::{DeviceId, Epoch, InstanceId, ModelId, NodeId, Placement, Shard, Time};
+
+use crate::wire::{DesiredShard, DesiredState, Refusal, StageReport};
+
+/// Deadlines and backoff of a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WorkerConfig {
+    /// An action without progress for this long is given up.
+    pub stall_deadline: Duration,
+    /// Wait after the first failure; doubled with each further one.
+    pub backoff_min: Duration,
+    /// Longest wait between attempts.
+    pub backoff_max: Duration,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            stall_deadline: Duration::from_secs(60),
+            backoff_min: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Names one stage of one generation on this node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ShardKey {
+    /// The instance.
+    pub instance: InstanceId,
+    /// The placement's generation.
+    pub generation: u32,
+    /// Index of the stage.
+    pub stage: u32,
+}
+
+/// How far a shard is on this node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Nothing is here.
+    Absent,
+    /// The manifest is being looked up, on disk or at a holder.
+    FetchingManifest,
+    /// The manifest is here.
+    ManifestHeld,
+    /// Missing byte ranges are being fetched.
+    FetchingChunks {
+        /// Bytes here.
+        done_bytes: u64,
+        /// Bytes in all; 0 while unknown.
+        total_bytes: u64,
+    },
+    /// All its bytes are on disk.
+    Stored,
+    /// Its tensors are being read into the device.
+    Loading {
+        /// Bytes loaded.
+        done_bytes: u64,
+        /// Bytes in all; 0 while unknown.
+        total_bytes: u64,
+    },
+    /// It computes.
+    Ready {
+        /// KV pages.
+        pages: u32,
+        /// Tokens a page holds.
+        page_tokens: u32,
+    },
+    /// Its memory is being freed.
+    Unloading,
+}
+
+/// A shard this node has something of.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ActualShard {
+    /// Which.
+    pub key: ShardKey,
+    /// The model.
+    pub model: ModelId,
+    /// What is held.
+    pub shard: Shard,
+    /// On which device.
+    pub device: DeviceId,
+    /// Context and slots it was loaded for: the cache's geometry.
+    pub cache: (u32, u32),
+    /// Bytes it holds or will hold.
+    pub memory_bytes: u64,
+    /// How far it is.
+    pub phase: Phase,
+    /// When the phase, or progress within it, began.
+    pub since: Time,
+    /// Failures in a row.
+    pub failures: u32,
+    /// The last failure, for people.
+    pub failure: Option<String>,
+    /// Not before this time; set after a failure.
+    pub retry_at: Time,
+}
+
+/// The next thing a worker should do.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Action {
+    /// Have the manifest on disk: look there, else ask `holders` in turn. Answer `ManifestHeld` or `Failed`.
+    FetchManifest {
+        /// For which shard.
+        key: ShardKey,
+        /// The model.
+        model: ModelId,
+        /// Whom to ask.
+        holders: Vec<NodeId>,
+    },
+    /// Have the byte ranges of the shard's tensors on disk. Answer `Progress`, then `Stored` or `Failed`.
+    FetchChunks {
+        /// For which shard.
+        key: ShardKey,
+        /// The model.
+        model: ModelId,
+        /// Which part of it.
+        shard: Shard,
+        /// Whom to ask.
+        holders: Vec<NodeId>,
+    },
+    /// Load it. Answer `Progress`, then `Ready` or `Failed`.
+    LoadShard {
+        /// Which.
+        key: ShardKey,
+        /// The whole placement.
+        placement: Placement,
+    },
+    /// Give a loaded shard to a newer generation of the same stage: close its sequences, keep its weights.
+    /// Answer `Ready` or `Failed` for `to`; `from` is gone either way.
+    AdoptShard {
+        /// The loaded one.
+        from: ShardKey,
+        /// The wanted one.
+        to: ShardKey,
+        /// The whole new placement.
+        placement: Placement,
+    },
+    /// Free it. Answer `Unloaded`.
+    UnloadShard {
+        /// Which.
+        key: ShardKey,
+    },
+    /// Stop a fetch or load in progress. Answer `Unloaded` once nothing of it runs or holds memory.
+    Cancel {
+        /// Which.
+        key: ShardKey,
+    },
+}
+
+/// What happens to a worker.
+#[derive(Clone, PartialEq, Debug)]
+pub enum WorkerInput {
+    /// Time passed. At least once a second.
+    Tick,
+    /// The coordinator's wish.
+    Desired(DesiredState),
+    /// The manifest is on disk.
+    ManifestHeld(ShardKey),
+    /// A fetch or load moved on.
+    Progress {
+        /// Which.
+        key: ShardKey,
+        /// Bytes done.
+        done_bytes: u64,
+        /// Bytes in all.
+        total_bytes: u64,
+    },
+    /// All bytes are on disk.
+    Stored(ShardKey),
+    /// It computes.
+    Ready {
+        /// Which.
+        key: ShardKey,
+        /// KV pages.
+        pages: u32,
+        /// Tokens a page holds.
+        page_tokens: u32,
+    },
+    /// The action failed; nothing of it runs or holds memory.
+    Failed {
+        /// Which.
+        key: ShardKey,
+        /// What happened, for people.
+        reason: String,
+    },
+    /// It is gone.
+    Unloaded(ShardKey),
+}
+
+/// Brings this node's shards to what the coordinator wants.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    #[allow(dead_code)]
+    config: WorkerConfig,
+    #[allow(dead_code)]
+    memory_bytes: BTreeMap<DeviceId, u64>,
+    #[allow(dead_code)]
+    actual: Vec<ActualShard>,
+}
+
+impl Worker {
+    /// A worker that holds nothing. `memory_bytes` is what each device may hold in all.
+    pub fn new(config: WorkerConfig, memory_bytes: BTreeMap<DeviceId, u64>) -> Self {
+        Self { config, memory_bytes, actual: Vec::new() }
+    }
+
+    /// Takes in what happened and returns what to start now, in order; a stale desired state is refused.
+    pub fn handle(&mut self, _now: Time, _input: WorkerInput) -> Result<Vec<Action>, Refusal> {
+        Ok(Vec::new())
+    }
+
+    /// What to report of the stages.
+    pub fn reports(&self) -> Vec<StageReport> {
+        Vec::new()
+    }
+
+    /// What is wanted here.
+    pub fn desired(&self) -> &[DesiredShard] {
+        &[]
+    }
+
+    /// Epoch and revision of the wish being worked on, for the report.
+    pub fn desired_revision(&self) -> Option<(Epoch, u64)> {
+        None
+    }
+}
+
+/// The next action that brings `actual` nearer to `desired`; `None` when there is nothing to do now.
+pub fn plan(
+    _desired: &[DesiredShard],
+    _actual: &[ActualShard],
+    _memory_bytes: &BTreeMap<DeviceId, u64>,
+    _now: Time,
+) -> Option<Action> {
+    None
+}
