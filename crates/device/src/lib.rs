@@ -1,1 +1,104 @@
-//! What this machine has: processor, memory, measured bandwidth.
+//! What this machine has: processor, memory, mains power, measured bandwidth.
+//!
+//! Everything is read from the system at the moment of the call and nothing is kept; callers cache what was costly
+//! ([`read_bandwidth`], [`calibrate`]). A source that is missing is `None`, never a guess.
+//!
+//! **Architecture invariant:** opens no device and runs no model; it measures through the contract it is handed.
+//!
+//! Start reading at [`probe`].
+
+#![forbid(unsafe_code)]
+
+mod bandwidth;
+mod calibrate;
+mod memory;
+mod power;
+mod processor;
+
+use std::path::PathBuf;
+
+use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
+
+pub use bandwidth::read_bandwidth;
+pub use calibrate::{Calibration, CalibrationError, calibrate};
+pub use memory::{Memory, memory};
+pub use power::mains_power;
+pub use processor::{cores, platform, processor_name};
+
+/// Left to the rest of the machine, besides what is in use already: 1/16 of memory, at most 2 GiB.
+fn default_reserve_bytes(total_bytes: u64) -> u64 {
+    (total_bytes / 16).min(2 << 30)
+}
+
+/// Where to look and how much to do.
+#[derive(Clone, Debug)]
+pub struct ProbeOptions {
+    /// Where `/proc` and `/sys` are: `/`, or a fixture.
+    pub root: PathBuf,
+    /// Memory never offered to models; `None` for a sixteenth of it, at most 2 GiB.
+    pub reserve_bytes: Option<u64>,
+    /// Whether to spend up to 150 ms on measuring read bandwidth.
+    pub measure_bandwidth: bool,
+}
+
+impl Default for ProbeOptions {
+    fn default() -> Self {
+        Self { root: PathBuf::from("/"), reserve_bytes: None, measure_bandwidth: false }
+    }
+}
+
+/// The processor as a device. `backend` is `cpu`: whoever opens it adds the instruction set.
+pub fn probe(options: &ProbeOptions) -> DeviceFacts {
+    let memory = memory(&options.root);
+    let total = memory.map_or(0, |m| m.total_bytes);
+    let reserve = options.reserve_bytes.unwrap_or_else(|| default_reserve_bytes(total));
+    let cores = cores();
+    let (support, support_reason) = match memory {
+        Some(_) => (SupportClass::Full, String::new()),
+        None => (SupportClass::Partial, "the system does not say how much memory it has".to_owned()),
+    };
+    DeviceFacts {
+        id: DeviceId::cpu(),
+        kind: DeviceKind::Cpu,
+        name: processor_name(&options.root).unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        backend: "cpu".to_owned(),
+        memory_total_bytes: total.saturating_sub(reserve),
+        memory_free_bytes: memory.map_or(0, |m| m.available_bytes).saturating_sub(reserve),
+        compute_units: cores as u32,
+        read_bytes_per_s: options.measure_bandwidth.then(|| read_bandwidth(cores)).flatten(),
+        flops_per_s: None,
+        support,
+        support_reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_memory_cores_and_a_name() {
+        let facts = probe(&ProbeOptions::default());
+        assert!(facts.memory_total_bytes > 64 << 20, "{facts:?}");
+        assert!(facts.memory_free_bytes <= facts.memory_total_bytes);
+        assert!(facts.compute_units >= 1);
+        assert!(!facts.name.is_empty());
+    }
+
+    #[test]
+    fn an_empty_root_is_partial_support_and_not_a_guess() {
+        let empty = tempfile::tempdir().unwrap();
+        let facts = probe(&ProbeOptions { root: empty.path().to_owned(), ..ProbeOptions::default() });
+        if cfg!(target_os = "linux") {
+            assert_eq!(facts.memory_total_bytes, 0);
+            assert_eq!(facts.support, SupportClass::Partial);
+        }
+    }
+
+    #[test]
+    fn a_reserve_is_not_offered() {
+        let all = probe(&ProbeOptions { reserve_bytes: Some(0), ..ProbeOptions::default() });
+        let less = probe(&ProbeOptions { reserve_bytes: Some(1 << 20), ..ProbeOptions::default() });
+        assert_eq!(all.memory_total_bytes - less.memory_total_bytes, 1 << 20);
+    }
+}
