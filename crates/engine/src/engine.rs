@@ -1,0 +1,142 @@
+//! The engine and its sequences. Loading is in `load`, stepping in `step`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use exo_backend::{Device, KvCache, Program, Stream};
+use exo_formats::ModelConfig;
+use exo_models::StepBuffers;
+use exo_types::{SequenceId, SequenceSpec, Shard};
+
+use crate::load::ShardWeights;
+use crate::pages::PagePool;
+use crate::plan::HostBatch;
+use crate::sequence::{Chooser, Sequence};
+use crate::{EngineOptions, EngineReport, SequenceError};
+
+/// One shard of a model on one device, ready to step.
+pub struct Engine {
+    pub(crate) config: ModelConfig,
+    pub(crate) shard: Shard,
+    pub(crate) options: EngineOptions,
+    pub(crate) weights: ShardWeights,
+    pub(crate) buffers: StepBuffers,
+    pub(crate) kv: KvCache,
+    pub(crate) layers: Box<dyn Program>,
+    /// Only where the shard has the head.
+    pub(crate) head: Option<Box<dyn Program>>,
+    pub(crate) stream: Box<dyn Stream>,
+    pub(crate) pages: PagePool,
+    pub(crate) sequences: BTreeMap<SequenceId, Sequence>,
+    /// What is uploaded at each step; kept for its memory.
+    pub(crate) host: HostBatch,
+    pub(crate) steps: u64,
+    pub(crate) tokens: u64,
+    /// Last: everything above was made by it.
+    pub(crate) device: Arc<dyn Device>,
+}
+
+impl Engine {
+    /// What part of the model it holds.
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// The model it holds a part of.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// How large it was made.
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    /// The device it runs on.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Gives a sequence a slot. It takes pages as it grows.
+    pub fn open(&mut self, spec: SequenceSpec) -> Result<(), SequenceError> {
+        self.check_spec(&spec)?;
+        let (sequence, principal) = (spec.sequence, spec.principal);
+        let chooser = self.shard.head.then(|| Chooser::new(spec));
+        self.sequences.insert(sequence, Sequence { principal, len: 0, pages: Vec::new(), chooser });
+        Ok(())
+    }
+
+    /// Frees a sequence's slot and pages.
+    pub fn close(&mut self, sequence: SequenceId) -> Result<(), SequenceError> {
+        let closed = self.sequences.remove(&sequence).ok_or(SequenceError::Unknown { sequence })?;
+        self.pages.give_back(closed.pages);
+        Ok(())
+    }
+
+    /// Forgets a sequence's positions from `to` on. What was sampled stays known, so that it can be replayed.
+    pub fn truncate(&mut self, sequence: SequenceId, to: u32) -> Result<(), SequenceError> {
+        let has = self.sequences.get(&sequence).ok_or(SequenceError::Unknown { sequence })?.len;
+        if to > has {
+            return Err(SequenceError::TruncateBeyondEnd { sequence, has, to });
+        }
+        self.set_len(sequence, to);
+        Ok(())
+    }
+
+    /// Positions a sequence has in the cache; `None` if it is not open.
+    pub fn positions(&self, sequence: SequenceId) -> Option<u32> {
+        self.sequences.get(&sequence).map(|s| s.len)
+    }
+
+    /// What it holds and has done.
+    pub fn report(&self) -> EngineReport {
+        EngineReport {
+            weight_bytes: self.weights.bytes,
+            kv_bytes: self.kv.shape.total_bytes(),
+            workspace_bytes: self.buffers.bytes(),
+            pages_free: self.pages.free_count() as u32,
+            pages_total: self.pages.total() as u32,
+            sequences: self.sequences.len() as u32,
+            steps: self.steps,
+            tokens: self.tokens,
+        }
+    }
+
+    /// Sets an open sequence to `len` positions and returns the pages beyond them. Never lengthens what is cached.
+    pub(crate) fn set_len(&mut self, sequence: SequenceId, len: u32) {
+        if let Some(s) = self.sequences.get_mut(&sequence) {
+            s.len = len;
+            let keep = len.div_ceil(self.options.page_tokens) as usize;
+            let keep = keep.min(s.pages.len());
+            self.pages.give_back(s.pages.drain(keep..));
+        }
+    }
+
+    fn check_spec(&self, spec: &SequenceSpec) -> Result<(), SequenceError> {
+        let (sequence, tokens) = (spec.sequence, spec.history.len());
+        let EngineOptions { slots, context_tokens, .. } = self.options;
+        if self.sequences.contains_key(&sequence) {
+            return Err(SequenceError::AlreadyOpen { sequence });
+        }
+        if self.sequences.len() >= slots as usize {
+            return Err(SequenceError::NoSlot { slots });
+        }
+        if tokens > context_tokens as usize {
+            return Err(SequenceError::HistoryTooLong { tokens, context_tokens });
+        }
+        if spec.prompt_tokens as usize > tokens {
+            return Err(SequenceError::PromptBeyondHistory { prompt_tokens: spec.prompt_tokens, tokens });
+        }
+        let vocab = self.config.vocab;
+        if let Some(&token) = spec.history.iter().find(|t| **t >= vocab) {
+            return Err(SequenceError::TokenOutOfRange { token, vocab });
+        }
+        Ok(spec.sampling.check()?)
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Engine({}, {} of {} slots)", self.shard, self.sequences.len(), self.options.slots)
+    }
+}

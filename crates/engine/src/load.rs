@@ -1,0 +1,232 @@
+//! From a model file to an engine: checks, weights, cache, buffers, programs. In that order, so that what cannot
+//! work is refused before memory is taken, and what fails later frees what was taken by dropping it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use exo_backend::{Alone, Device, KvShape, Support, Weight};
+use exo_formats::{Model, ModelConfig, TensorName};
+use exo_models::{
+    Block, HeadWeights, LayerWeights, StepBuffers, StepLimits, WeightSource, block, op_on, record_head,
+    record_layers, rope_frequencies, tensor_shape,
+};
+use exo_types::{Shard, TensorView};
+
+use crate::pages::PagePool;
+use crate::plan::HostBatch;
+use crate::{Engine, EngineOptions, LoadError, LoadProgress};
+
+/// Rows whose logits are computed at once, if there are fewer slots: enough to score a prompt without a head
+/// pass per token, few enough that a large vocabulary costs megabytes.
+const LOGIT_ROWS_MIN: u32 = 8;
+
+/// Largest value of an option; bounds every product of two of them far below 2^64.
+const OPTION_MAX: u64 = 1 << 24;
+
+impl Engine {
+    /// Takes the tensors of `shard`, and only those, to `device` and prepares the steps. `progress` is called after
+    /// each tensor.
+    pub fn load(
+        device: Arc<dyn Device>,
+        model: &Model,
+        shard: Shard,
+        options: EngineOptions,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, LoadError> {
+        let config = model.config.clone();
+        let block = block(&config)?;
+        check_shard(&shard, config.layers)?;
+        check_options(&options, &config)?;
+        let tensors = tensors_of(model, &shard)?;
+        check_tensors(device.as_ref(), &config, &tensors)?;
+
+        let weights = ShardWeights::load(device.as_ref(), &config, &block, &shard, tensors, progress)?;
+        let kv = device.kv_cache(kv_shape(&config, &shard, &options))?;
+        let limits = step_limits(&options);
+        let buffers = StepBuffers::allocate(device.as_ref(), &config, &shard, limits)?;
+        let layers = record_layers(&config, &block, &shard, &weights, &buffers, &kv, &Alone);
+        let layers = device.compile(layers)?;
+        let head = || device.compile(record_head(&config, &weights, &buffers));
+        let head = shard.head.then(head).transpose()?;
+        let stream = device.stream()?;
+        tracing::debug!(target: "events::shard", layers = %shard.layers, bytes = weights.bytes, "loaded");
+        let (pages, host) = (PagePool::new(kv.shape.pages as u32), HostBatch::default());
+        let sequences = BTreeMap::new();
+        Ok(Self {
+            config,
+            shard,
+            options,
+            weights,
+            buffers,
+            kv,
+            layers,
+            head,
+            stream,
+            pages,
+            sequences,
+            host,
+            steps: 0,
+            tokens: 0,
+            device,
+        })
+    }
+}
+
+/// The weights of a shard, resident for its life.
+pub(crate) struct ShardWeights {
+    first_layer: u32,
+    layers: Vec<Arc<LayerWeights>>,
+    embedding: Option<Weight>,
+    head: Option<HeadWeights>,
+    rope: Weight,
+    /// Device memory of all of them.
+    pub bytes: u64,
+}
+
+impl WeightSource for ShardWeights {
+    fn acquire(&self, layer: u32) -> Arc<LayerWeights> {
+        self.layers[(layer - self.first_layer) as usize].clone()
+    }
+
+    fn embedding(&self) -> Option<&Weight> {
+        self.embedding.as_ref()
+    }
+
+    fn head(&self) -> Option<&HeadWeights> {
+        self.head.as_ref()
+    }
+
+    fn rope_frequencies(&self) -> &Weight {
+        &self.rope
+    }
+}
+
+impl ShardWeights {
+    fn load(
+        device: &dyn Device,
+        config: &ModelConfig,
+        block: &Block,
+        shard: &Shard,
+        tensors: Vec<(TensorName, TensorView)>,
+        progress: &mut dyn FnMut(LoadProgress),
+    ) -> Result<Self, LoadError> {
+        let bytes_total = tensors.iter().map(|(_, view)| view.range.len() as u64).sum();
+        let (mut bytes_done, mut loaded) = (0, BTreeMap::new());
+        progress(LoadProgress { bytes_done, bytes_total });
+        for (name, view) in tensors {
+            loaded.insert(name, device.weight(&view)?);
+            bytes_done += view.range.len() as u64;
+            progress(LoadProgress { bytes_done, bytes_total });
+        }
+        let rope = device.weight(&rope_frequencies(config))?;
+        let bytes = loaded.values().chain([&rope]).map(|w| w.footprint_bytes).sum();
+        let layers = shard.layers.iter().map(|layer| {
+            LayerWeights::collect(block, |t| loaded.get(&TensorName::Layer(layer, t)).cloned())
+                .map(Arc::new)
+                .map_err(|t| missing(TensorName::Layer(layer, t)))
+        });
+        let layers = layers.collect::<Result<_, _>>()?;
+        let need = |name| loaded.get(&name).cloned().ok_or_else(|| missing(name));
+        let embedding = shard.embedding.then(|| need(TensorName::Embedding)).transpose()?;
+        let output = if config.tied { TensorName::Embedding } else { TensorName::Head };
+        let head = if shard.head {
+            Some(HeadWeights { norm: need(TensorName::OutputNorm)?, output: need(output)? })
+        } else {
+            None
+        };
+        Ok(Self { first_layer: shard.layers.start, layers, embedding, head, rope, bytes })
+    }
+}
+
+fn missing(name: TensorName) -> LoadError {
+    LoadError::MissingTensor { name: name.to_string() }
+}
+
+fn check_shard(shard: &Shard, layer_count: u32) -> Result<(), LoadError> {
+    let refuse = |reason| Err(LoadError::Shard { shard: *shard, layer_count, reason });
+    if shard.layers.is_empty() {
+        return refuse("it has no layers");
+    }
+    if shard.layers.end > layer_count {
+        return refuse("it has layers beyond the model");
+    }
+    // Between the layers of two stages nothing but hidden rows can travel.
+    if shard.embedding != (shard.layers.start == 0) {
+        return refuse("the embedding belongs to the stage with the first layer");
+    }
+    if shard.head != (shard.layers.end == layer_count) {
+        return refuse("the head belongs to the stage with the last layer");
+    }
+    Ok(())
+}
+
+fn check_options(options: &EngineOptions, config: &ModelConfig) -> Result<(), LoadError> {
+    let ranges = [
+        ("context_tokens", options.context_tokens, u64::from(config.context_tokens_max).min(OPTION_MAX)),
+        ("slots", options.slots, 1 << 16),
+        ("chunk_tokens_max", options.chunk_tokens_max, 1 << 16),
+        ("page_tokens", options.page_tokens, 1 << 16),
+    ];
+    for (name, value, max) in ranges {
+        let (value, min) = (u64::from(value), 1);
+        if !(min..=max).contains(&value) {
+            return Err(LoadError::Option { name, value, min, max });
+        }
+    }
+    // Page numbers are 32 bits wide.
+    let (pages, max) =
+        (u64::from(options.slots) * u64::from(options.pages_per_sequence()), u64::from(u32::MAX));
+    if pages > max {
+        return Err(LoadError::Option { name: "pages", value: pages, min: 1, max });
+    }
+    Ok(())
+}
+
+fn tensors_of(model: &Model, shard: &Shard) -> Result<Vec<(TensorName, TensorView)>, LoadError> {
+    let names = model.tensors_of(shard).into_iter();
+    names.map(|name| model.tensor(name).map(|view| (name, view)).map_err(|_| missing(name))).collect()
+}
+
+/// What the device is asked to do with each tensor must be something it can, and shapes must be the configured ones:
+/// a device takes contradictions for our mistake.
+fn check_tensors(
+    device: &dyn Device,
+    config: &ModelConfig,
+    tensors: &[(TensorName, TensorView)],
+) -> Result<(), LoadError> {
+    for (name, view) in tensors {
+        let (expected_rows, expected_cols) = tensor_shape(config, *name);
+        if (view.rows, view.cols) != (expected_rows, expected_cols) {
+            let (name, rows, cols) = (view.name.clone(), view.rows, view.cols);
+            return Err(LoadError::TensorShape { name, rows, cols, expected_rows, expected_cols });
+        }
+        if let Some(op) = op_on(*name)
+            && device.supports_op(op, Some(view.dtype)) == Support::Unsupported
+        {
+            return Err(LoadError::Unsupported { name: view.name.clone(), dtype: view.dtype, op });
+        }
+    }
+    Ok(())
+}
+
+fn kv_shape(config: &ModelConfig, shard: &Shard, options: &EngineOptions) -> KvShape {
+    KvShape {
+        layers: shard.layers.len() as usize,
+        kv_heads: config.kv_heads as usize,
+        head_dim: config.head_dim as usize,
+        page_tokens: options.page_tokens as usize,
+        pages: options.slots as usize * options.pages_per_sequence() as usize,
+        dtype: options.kv_dtype,
+    }
+}
+
+fn step_limits(options: &EngineOptions) -> StepLimits {
+    let EngineOptions { slots, chunk_tokens_max, .. } = *options;
+    StepLimits {
+        tokens: chunk_tokens_max as usize,
+        // Every sequence of a step has at least one token.
+        sequences: slots.min(chunk_tokens_max) as usize,
+        selected: slots.max(LOGIT_ROWS_MIN).min(chunk_tokens_max) as usize,
+        pages_per_sequence: options.pages_per_sequence() as usize,
+    }
+}

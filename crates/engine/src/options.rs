@@ -1,0 +1,79 @@
+//! What goes into an engine and what comes out: plain values.
+
+use exo_backend::KvDType;
+use exo_types::{SampledToken, SequenceId};
+
+/// How large an engine is made. Decides the memory it takes, never the values it computes (but for `kv_dtype`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EngineOptions {
+    /// Longest sequence (prompt and answer) in tokens.
+    pub context_tokens: u32,
+    /// Sequences that may be open at once; each can grow to the whole context.
+    pub slots: u32,
+    /// Tokens of one step, over all its sequences.
+    pub chunk_tokens_max: u32,
+    /// Tokens of one page of the key-value cache.
+    pub page_tokens: u32,
+    /// Element type of cached keys and values. F16 halves the memory and rounds.
+    pub kv_dtype: KvDType,
+}
+
+impl EngineOptions {
+    /// The usual chunk and page size, exact keys and values.
+    pub fn new(context_tokens: u32, slots: u32) -> Self {
+        Self { context_tokens, slots, chunk_tokens_max: 256, page_tokens: 32, kv_dtype: KvDType::F32 }
+    }
+
+    /// Pages a sequence of full length occupies.
+    pub(crate) fn pages_per_sequence(&self) -> u32 {
+        self.context_tokens.div_ceil(self.page_tokens)
+    }
+}
+
+/// How far loading is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LoadProgress {
+    /// Stored bytes of the tensors taken in.
+    pub bytes_done: u64,
+    /// Stored bytes of the shard.
+    pub bytes_total: u64,
+}
+
+/// What a step starts from.
+#[derive(Clone, Copy, Debug)]
+pub enum StepInput<'a> {
+    /// The token ids of the frame: the first stage.
+    Tokens,
+    /// `[T, C]` hidden rows in the frame's order: every later stage.
+    Hidden(&'a [f32]),
+}
+
+/// What a step gives.
+#[derive(Clone, PartialEq, Debug)]
+pub enum StepOutput {
+    /// `[T, C]` hidden rows for the next stage.
+    Hidden(Vec<f32>),
+    /// From the last stage: one token for each sequence of the frame that wanted one, in its order.
+    Sampled(Vec<(SequenceId, SampledToken)>),
+}
+
+/// What an engine holds and has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EngineReport {
+    /// Device memory of the weights, mapped pages included; a tied table counts once.
+    pub weight_bytes: u64,
+    /// Device memory of the key-value cache.
+    pub kv_bytes: u64,
+    /// Device memory of the working buffers.
+    pub workspace_bytes: u64,
+    /// Pages nobody holds.
+    pub pages_free: u32,
+    /// Pages in all.
+    pub pages_total: u32,
+    /// Open sequences.
+    pub sequences: u32,
+    /// Steps finished.
+    pub steps: u64,
+    /// Tokens of those steps.
+    pub tokens: u64,
+}

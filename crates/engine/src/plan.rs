@@ -1,0 +1,130 @@
+//! Looks at a step before anything is done about it, and lays out what it uploads.
+
+use exo_types::{StepFrame, StepSequence};
+
+use crate::{Engine, StepError, StepInput};
+
+/// What a step uploads, in host memory that is reused from step to step.
+#[derive(Debug, Default)]
+pub(crate) struct HostBatch {
+    /// `[T]`
+    pub ids: Vec<u32>,
+    /// `[T]`
+    pub positions: Vec<u32>,
+    /// `[T]`
+    pub sequences: Vec<u32>,
+    /// `[S, pages_per_sequence]`; columns beyond a sequence's pages are never read.
+    pub page_table: Vec<u32>,
+    /// Last row of each sequence that samples.
+    pub rows: Vec<u32>,
+    /// `[R, V]`: logits as they come back.
+    pub logits: Vec<f32>,
+}
+
+impl HostBatch {
+    fn clear(&mut self) {
+        for list in [&mut self.ids, &mut self.positions, &mut self.sequences, &mut self.rows] {
+            list.clear();
+        }
+        self.page_table.clear();
+    }
+}
+
+impl Engine {
+    /// Whether the step can be done, as far as can be known before doing it. Changes nothing.
+    pub(crate) fn check_step(&self, frame: &StepFrame, input: StepInput<'_>) -> Result<(), StepError> {
+        let (tokens, max) = (frame.token_count(), self.options.chunk_tokens_max as usize);
+        if tokens == 0 {
+            return Err(StepError::Empty { sequence: None });
+        }
+        if tokens > max {
+            return Err(StepError::TooManyTokens { tokens, max });
+        }
+        self.check_input(input, tokens)?;
+        let (mut needed, mut free) = (0, self.pages.free_count());
+        for (i, part) in frame.sequences.iter().enumerate() {
+            if frame.sequences[..i].iter().any(|other| other.sequence == part.sequence) {
+                return Err(StepError::DuplicateSequence { sequence: part.sequence });
+            }
+            let (more, freed) = self.check_part(part)?;
+            needed += more;
+            free += freed;
+        }
+        if needed > free { Err(StepError::OutOfPages { needed, free }) } else { Ok(()) }
+    }
+
+    fn check_input(&self, input: StepInput<'_>, tokens: usize) -> Result<(), StepError> {
+        match (input, self.shard.embedding) {
+            (StepInput::Tokens, true) => Ok(()),
+            (StepInput::Hidden(rows), false) => {
+                let hidden = self.config.hidden as usize;
+                let (got, expected) = (rows.len(), tokens * hidden);
+                if got != expected {
+                    return Err(StepError::HiddenLength { got, expected, tokens, hidden });
+                }
+                Ok(())
+            }
+            (_, true) => Err(StepError::WrongInput { expected: "token ids" }),
+            (_, false) => Err(StepError::WrongInput { expected: "hidden rows" }),
+        }
+    }
+
+    /// Checks one sequence's part. Returns the pages it takes, and those its truncation frees before.
+    fn check_part(&self, part: &StepSequence) -> Result<(usize, usize), StepError> {
+        let sequence = part.sequence;
+        let open = self.sequences.get(&sequence).ok_or(StepError::UnknownSequence { sequence })?;
+        if open.principal != part.principal {
+            return Err(StepError::PrincipalMismatch { sequence });
+        }
+        if part.tokens.is_empty() {
+            return Err(StepError::Empty { sequence: Some(sequence) });
+        }
+        let (has, to) = (open.len, part.truncate_to.unwrap_or(open.len));
+        if to > has {
+            return Err(StepError::TruncateBeyondEnd { sequence, has, to });
+        }
+        if part.start != to {
+            return Err(StepError::PositionGap { sequence, expected: to, got: part.start });
+        }
+        let (tokens, context_tokens) =
+            (u64::from(part.start) + part.tokens.len() as u64, self.options.context_tokens);
+        if tokens > u64::from(context_tokens) {
+            return Err(StepError::ContextExceeded { sequence, tokens, context_tokens });
+        }
+        let position = tokens as u32;
+        if let Some(chooser) = &open.chooser
+            && part.sample
+            && chooser.known() < tokens as usize
+        {
+            return Err(StepError::HistoryIncomplete { sequence, known: chooser.known(), position });
+        }
+        let vocab = self.config.vocab;
+        if self.shard.embedding
+            && let Some(&token) = part.tokens.iter().find(|t| **t >= vocab)
+        {
+            return Err(StepError::TokenOutOfRange { token, vocab });
+        }
+        let pages = |positions: u32| positions.div_ceil(self.options.page_tokens) as usize;
+        Ok((pages(position) - pages(part.start), open.pages.len() - pages(part.start)))
+    }
+
+    /// Lays the step out for upload. Every sequence holds its pages already.
+    pub(crate) fn lay_out(&mut self, frame: &StepFrame) {
+        self.host.clear();
+        let columns = self.buffers.batch.pages_per_sequence;
+        for (index, part) in frame.sequences.iter().enumerate() {
+            let count = part.tokens.len() as u32;
+            self.host.positions.extend(part.start..part.start + count);
+            self.host.sequences.extend(part.tokens.iter().map(|_| index as u32));
+            if self.shard.embedding {
+                self.host.ids.extend(&part.tokens);
+            }
+            let pages = self.sequences.get(&part.sequence).map_or(&[][..], |s| &s.pages);
+            self.host.page_table.extend(pages);
+            self.host.page_table.resize((index + 1) * columns, 0);
+            if part.sample {
+                self.host.rows.push(self.host.positions.len() as u32 - 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Scoring of given text, on an engine that holds the whole model.
+
+use std::time::Duration;
+
+use exo_backend::CancelToken;
+use exo_types::{InstanceId, SampledToken, SequenceId, StepFrame, StepSequence};
+
+use crate::{Engine, StepError, StepInput};
+
+impl Engine {
+    /// Appends `tokens` to an open sequence, in chunks, and shows `see` the logits `[V]` after each: first the index
+    /// of the token, then the row. Each chunk may take `deadline`.
+    pub fn for_each_logits(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        cancel: &CancelToken,
+        deadline: Duration,
+        mut see: impl FnMut(usize, &[f32]),
+    ) -> Result<(), StepError> {
+        let open = self.sequences.get(&sequence).ok_or(StepError::UnknownSequence { sequence })?;
+        let (principal, chunk) = (open.principal, self.options.chunk_tokens_max as usize);
+        let vocab = self.config.vocab as usize;
+        for (index, tokens) in tokens.chunks(chunk).enumerate() {
+            let start = self.positions(sequence).unwrap_or(0);
+            let tokens = tokens.to_vec();
+            let part = StepSequence { sequence, principal, start, tokens, sample: false, truncate_to: None };
+            let frame = StepFrame { instance: InstanceId(0), generation: 0, step: 0, sequences: vec![part] };
+            let logits = self.step_logits(&frame, StepInput::Tokens, cancel, deadline)?;
+            logits.chunks_exact(vocab).enumerate().for_each(|(i, row)| see(index * chunk + i, row));
+        }
+        Ok(())
+    }
+
+    /// The logits `[T, V]` after each of `tokens`, appended to an open sequence.
+    pub fn logits(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
+        let mut all = Vec::new();
+        self.for_each_logits(sequence, tokens, &CancelToken::default(), Duration::MAX, |_, row| {
+            all.extend_from_slice(row);
+        })?;
+        Ok(all)
+    }
+
+    /// For each of `tokens` but the first: its log-probability after those before it, with the `top` most likely
+    /// instead. What a completion with `echo` and `logprobs` reports of its prompt.
+    pub fn score(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        top: usize,
+        cancel: &CancelToken,
+        deadline: Duration,
+    ) -> Result<Vec<SampledToken>, StepError> {
+        let mut scores = Vec::with_capacity(tokens.len().saturating_sub(1));
+        self.for_each_logits(sequence, tokens, cancel, deadline, |i, row| {
+            scores.extend(tokens.get(i + 1).map(|&next| score_of(row, next, top)));
+        })?;
+        Ok(scores)
+    }
+
+    /// How surprised the model is by `tokens`, as a geometric mean: 1 is certainty, V is a blind guess. Needs an open
+    /// sequence without positions and at least two tokens, else there is nothing to measure.
+    pub fn perplexity(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<f64, StepError> {
+        let scores = self.score(sequence, tokens, 0, &CancelToken::default(), Duration::MAX)?;
+        if scores.is_empty() {
+            return Err(StepError::Empty { sequence: Some(sequence) });
+        }
+        let sum: f64 = scores.iter().filter_map(|s| s.logprob).map(f64::from).sum();
+        Ok((-sum / scores.len() as f64).exp())
+    }
+}
+
+fn score_of(logits: &[f32], token: u32, top: usize) -> SampledToken {
+    let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    let log_sum = max + logits.iter().map(|l| (f64::from(*l) - max).exp()).sum::<f64>().ln();
+    let logprob = |token: u32| (f64::from(logits[token as usize]) - log_sum) as f32;
+    let mut ids: Vec<u32> = Vec::new();
+    if top > 0 {
+        ids.extend(0..logits.len() as u32);
+        let better_first =
+            |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+        let top = top.min(ids.len());
+        ids.select_nth_unstable_by(top - 1, better_first);
+        ids.truncate(top);
+        ids.sort_unstable_by(better_first);
+    }
+    let top = ids.into_iter().map(|id| (id, logprob(id))).collect();
+    SampledToken { token, logprob: Some(logprob(token)), top }
+}

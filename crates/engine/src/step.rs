@@ -1,0 +1,206 @@
+//! One forward pass over a batch.
+
+use std::time::{Duration, Instant};
+
+use exo_backend::{Alone, CancelToken, RunError, RunShape};
+use exo_types::{SampledToken, SequenceId, StepFrame};
+
+use crate::{Engine, StepError, StepInput, StepOutput};
+
+/// What a step is allowed: how long it may take, and who may stop it.
+#[derive(Clone, Copy)]
+struct Leave<'a> {
+    cancel: &'a CancelToken,
+    started: Instant,
+    deadline: Duration,
+}
+
+impl Leave<'_> {
+    /// Time that is left, or the error that none is.
+    fn left(&self) -> Result<Duration, RunError> {
+        let left = self.deadline.checked_sub(self.started.elapsed()).filter(|d| !d.is_zero());
+        left.ok_or(RunError::Deadline { waited_ms: self.deadline.as_millis() as u64 })
+    }
+}
+
+impl Engine {
+    /// Runs one step: all its sequences advance by their tokens, or none does.
+    ///
+    /// The last stage gives a token for each sequence that wants one, drawn for the position after its tokens; an
+    /// earlier stage gives hidden rows. If the step fails while it runs, what it truncated stays truncated.
+    pub fn step(
+        &mut self,
+        frame: &StepFrame,
+        input: StepInput<'_>,
+        cancel: &CancelToken,
+        deadline: Duration,
+    ) -> Result<StepOutput, StepError> {
+        let leave = Leave { cancel, started: Instant::now(), deadline };
+        self.check_step(frame, input)?;
+        self.advance(frame, |engine| {
+            engine.run_layers(frame, input, leave)?;
+            if engine.shard.head {
+                engine.sample_rows(frame, leave).map(StepOutput::Sampled)
+            } else {
+                engine.hidden_rows(frame, leave).map(StepOutput::Hidden)
+            }
+        })
+    }
+
+    /// Runs one step like [`Engine::step`], and gives the logits `[T, V]` of all its rows instead of sampling.
+    /// For scoring prompts and for tests; only on a stage with the output head.
+    pub fn step_logits(
+        &mut self,
+        frame: &StepFrame,
+        input: StepInput<'_>,
+        cancel: &CancelToken,
+        deadline: Duration,
+    ) -> Result<Vec<f32>, StepError> {
+        if !self.shard.head {
+            return Err(StepError::NoHead);
+        }
+        let leave = Leave { cancel, started: Instant::now(), deadline };
+        self.check_step(frame, input)?;
+        self.advance(frame, |engine| {
+            engine.run_layers(frame, input, leave)?;
+            let all: Vec<u32> = (0..frame.token_count() as u32).collect();
+            let mut logits = Vec::with_capacity(all.len() * engine.config.vocab as usize);
+            engine.for_logits(&all, frame.token_count(), leave, |_, row| logits.extend_from_slice(row))?;
+            Ok(logits)
+        })
+    }
+
+    /// Truncates, gives out pages and runs `work`. On success every sequence advances, else none keeps a new page.
+    fn advance<T>(
+        &mut self,
+        frame: &StepFrame,
+        work: impl FnOnce(&mut Self) -> Result<T, StepError>,
+    ) -> Result<T, StepError> {
+        for part in &frame.sequences {
+            self.set_len(part.sequence, part.start);
+        }
+        let result = self.take_pages(frame).and_then(|()| {
+            self.lay_out(frame);
+            work(self)
+        });
+        for part in &frame.sequences {
+            let taken = if result.is_ok() { part.tokens.len() as u32 } else { 0 };
+            self.set_len(part.sequence, part.start + taken);
+        }
+        if result.is_ok() {
+            self.steps += 1;
+            self.tokens += frame.token_count() as u64;
+        }
+        result
+    }
+
+    /// Gives each sequence the pages its new tokens need. Pages of another principal are overwritten first.
+    fn take_pages(&mut self, frame: &StepFrame) -> Result<(), StepError> {
+        for part in &frame.sequences {
+            let sequence = part.sequence;
+            let open = self.sequences.get_mut(&sequence).ok_or(StepError::UnknownSequence { sequence })?;
+            let end = part.start + part.tokens.len() as u32;
+            let more = end.div_ceil(self.options.page_tokens) as usize - open.pages.len();
+            let taken = self.pages.take(more, open.principal)?;
+            // Noted before the clearing, which may fail: the pages find their way back with the sequence's.
+            open.pages.extend(taken.iter().map(|t| t.page));
+            for page in taken {
+                if page.must_clear {
+                    self.stream.clear_kv(&self.kv, page.page as usize)?;
+                }
+                self.pages.own(page.page, open.principal);
+            }
+        }
+        Ok(())
+    }
+
+    fn run_layers(
+        &mut self,
+        frame: &StepFrame,
+        input: StepInput<'_>,
+        leave: Leave<'_>,
+    ) -> Result<(), StepError> {
+        leave.left()?;
+        let (stream, b, host) = (&mut self.stream, &self.buffers, &self.host);
+        stream.upload_u32(&b.batch.positions, 0, &host.positions)?;
+        stream.upload_u32(&b.batch.sequences, 0, &host.sequences)?;
+        stream.upload_u32(&b.batch.page_table, 0, &host.page_table)?;
+        match (input, &b.ids) {
+            (StepInput::Hidden(rows), _) => stream.upload_f32(&b.hidden, 0, rows)?,
+            (StepInput::Tokens, Some(ids)) => stream.upload_u32(ids, 0, &host.ids)?,
+            (StepInput::Tokens, None) => return Err(StepError::WrongInput { expected: "hidden rows" }),
+        }
+        let shape = RunShape { tokens: frame.token_count(), selected: 0 };
+        Ok(stream.run(self.layers.as_ref(), shape, &Alone, leave.cancel)?)
+    }
+
+    fn hidden_rows(&mut self, frame: &StepFrame, leave: Leave<'_>) -> Result<Vec<f32>, StepError> {
+        let mut rows = vec![0.0; frame.token_count() * self.config.hidden as usize];
+        self.stream.download_f32(&self.buffers.hidden, 0, &mut rows, leave.left()?)?;
+        Ok(rows)
+    }
+
+    /// Draws a token for each sequence that wants one. Samplers take their tokens only when all were drawn.
+    fn sample_rows(
+        &mut self,
+        frame: &StepFrame,
+        leave: Leave<'_>,
+    ) -> Result<Vec<(SequenceId, SampledToken)>, StepError> {
+        let rows = std::mem::take(&mut self.host.rows);
+        if rows.is_empty() {
+            // A prompt chunk: nothing to draw, but the step must be over, and known to have worked.
+            self.stream.synchronize(leave.left()?)?;
+            return Ok(Vec::new());
+        }
+        let wanting: Vec<_> = frame.sequences.iter().filter(|s| s.sample).collect();
+        let mut sequences = std::mem::take(&mut self.sequences);
+        let mut drawn = Vec::with_capacity(wanting.len());
+        let finished = self.for_logits(&rows, frame.token_count(), leave, |index, logits| {
+            let part = wanting[index];
+            let chooser = sequences.get_mut(&part.sequence).and_then(|s| s.chooser.as_mut());
+            let position = part.start + part.tokens.len() as u32;
+            drawn.extend(chooser.map(|c| (part.sequence, c.sample(logits, position))));
+        });
+        self.sequences = sequences;
+        self.host.rows = rows;
+        finished?;
+        let drawn = drawn.into_iter().map(|(sequence, token)| match token {
+            Ok(token) => Ok((sequence, token)),
+            Err(source) => Err(StepError::Sample { sequence, source }),
+        });
+        let drawn = drawn.collect::<Result<Vec<_>, _>>()?;
+        for (sequence, token) in &drawn {
+            if let Some(chooser) = self.sequences.get_mut(sequence).and_then(|s| s.chooser.as_mut()) {
+                chooser.accept(token.token);
+            }
+        }
+        Ok(drawn)
+    }
+
+    /// Runs the head over `rows` of the step's `tokens`, as many at a time as fit, and shows each row's logits.
+    fn for_logits(
+        &mut self,
+        rows: &[u32],
+        tokens: usize,
+        leave: Leave<'_>,
+        mut see: impl FnMut(usize, &[f32]),
+    ) -> Result<(), StepError> {
+        let (Some(program), Some(buffers)) = (&self.head, &self.buffers.head) else {
+            return Err(StepError::NoHead);
+        };
+        let vocab = self.config.vocab as usize;
+        for (group_index, group) in rows.chunks(buffers.rows.len).enumerate() {
+            leave.left()?;
+            self.stream.upload_u32(&buffers.rows, 0, group)?;
+            let shape = RunShape { tokens, selected: group.len() };
+            self.stream.run(program.as_ref(), shape, &Alone, leave.cancel)?;
+            let logits = &mut self.host.logits;
+            logits.resize(group.len() * vocab, 0.0);
+            self.stream.download_f32(&buffers.logits, 0, logits, leave.left()?)?;
+            for (i, row) in logits.chunks_exact(vocab).enumerate() {
+                see(group_index * buffers.rows.len + i, row);
+            }
+        }
+        Ok(())
+    }
+}
