@@ -2,8 +2,8 @@
 //!
 //! Three vocabularies: [`openai`] (the wire types of `/v1/*`, checked field by field), [`view`] (what `/exo/v1/*`
 //! shows of the cluster) and [`generate`] (a request for text as the node understands it, after checking). The
-//! [`Facade`] is all that `server` knows of a node and all that a node knows of `server`. [`openapi`] lists every
-//! endpoint and writes `openapi.json`.
+//! [`Facade`] is all that `server` knows of a node and all that a node knows of `server`. [`endpoints`] lists
+//! the routes, [`openapi`] describes them.
 //!
 //! **Architecture invariant:** plain values and one trait. No socket, no clock, no HTTP library; `node` depends on
 //! this crate and never on `server`.
@@ -12,8 +12,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod endpoints;
 pub mod facade;
 pub mod generate;
+pub mod openai;
+pub mod openapi;
 pub mod view;
 
 pub use facade::{AdminError, BoxFuture, BoxStream, Facade, GenerateStream};
@@ -22,7 +25,7 @@ pub use generate::{
     Timings, TokenPiece, TopToken, Usage,
 };
 pub use view::{
-    ClusterView, DeviceView, EpochView, HealthStatus, HealthView, InstanceState, InstanceView,
-    JoinRequestView, JoinWindowView, JournalView, LayersView, LinkView, MemberRole, MemberView, ModelView,
-    NodeStatus, NodeView, PlaceRequest, QueueView, StageView,
+    AddModelRequest, AdmitRequest, ClusterView, DeviceView, EpochView, HealthStatus, HealthView,
+    InstanceState, InstanceView, JoinRequestView, JoinWindowView, JournalView, LayersView, LinkView,
+    MemberRole, MemberView, ModelView, NodeStatus, NodeView, PlaceRequest, QueueView, StageView,
 };

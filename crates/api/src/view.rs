@@ -379,3 +379,19 @@ pub struct HealthView {
     /// Seconds since the start.
     pub uptime_s: u64,
 }
+
+/// Makes a model on the node that answers known.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddModelRequest {
+    /// Absolute path of a GGUF file or of a folder with `config.json` and safetensors.
+    pub path: String,
+}
+
+/// Lets a node in that asks to join.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdmitRequest {
+    /// Node id, from the join requests of the cluster view.
+    pub node: String,
+}

@@ -1,0 +1,175 @@
+//! Every endpoint, once. `openapi.json` is made from this list, and `server` tests that it serves all of it.
+
+/// How a resource is acted on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Method {
+    /// Read.
+    Get,
+    /// Make or start.
+    Post,
+    /// Take away.
+    Delete,
+}
+
+impl Method {
+    /// As HTTP writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// Who may call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Anyone who reaches the port.
+    Open,
+    /// Anyone on loopback; elsewhere with an API key.
+    Api,
+    /// Who has the local secret.
+    Admin,
+}
+
+/// What a success carries. Names are those of schemas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// A JSON object.
+    One(&'static str),
+    /// A JSON array of objects.
+    Many(&'static str),
+    /// A JSON object, or with `stream` server-sent events of the second.
+    OneOrStream(&'static str, &'static str),
+    /// Server-sent events.
+    Stream(&'static str),
+    /// Nothing: 204.
+    Nothing,
+    /// Free-form JSON.
+    Json,
+}
+
+/// One endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Endpoint {
+    /// How.
+    pub method: Method,
+    /// Where; `{name}` stands for one parameter.
+    pub path: &'static str,
+    /// Its name in generated clients.
+    pub operation: &'static str,
+    /// What it does, for people.
+    pub summary: &'static str,
+    /// Who may.
+    pub access: Access,
+    /// Schema of the body.
+    pub request: Option<&'static str>,
+    /// What comes back.
+    pub answer: Answer,
+}
+
+const fn get(
+    path: &'static str,
+    operation: &'static str,
+    access: Access,
+    answer: Answer,
+    summary: &'static str,
+) -> Endpoint {
+    Endpoint { method: Method::Get, path, operation, summary, access, request: None, answer }
+}
+
+const fn post(
+    path: &'static str,
+    operation: &'static str,
+    access: Access,
+    request: Option<&'static str>,
+    answer: Answer,
+    summary: &'static str,
+) -> Endpoint {
+    Endpoint { method: Method::Post, path, operation, summary, access, request, answer }
+}
+
+const fn delete(path: &'static str, operation: &'static str, summary: &'static str) -> Endpoint {
+    let (access, answer) = (Access::Admin, Answer::Nothing);
+    Endpoint { method: Method::Delete, path, operation, summary, access, request: None, answer }
+}
+
+use Access::{Admin, Api, Open};
+use Answer::{Json, Many, Nothing, One, OneOrStream, Stream};
+
+/// All endpoints but the landing page.
+pub const ENDPOINTS: &[Endpoint] = &[
+    get(
+        "/health",
+        "health",
+        Open,
+        One("HealthView"),
+        "Whether the node takes requests: 200, or 503 while it does not",
+    ),
+    get("/openapi.json", "openapi", Open, Json, "This description"),
+    get("/v1/models", "list_models", Api, One("ModelList"), "Models that can be asked for"),
+    get("/v1/models/{model}", "get_model", Api, One("ModelObject"), "One model"),
+    post(
+        "/v1/chat/completions",
+        "create_chat_completion",
+        Api,
+        Some("ChatRequest"),
+        OneOrStream("ChatCompletion", "ChatChunk"),
+        "The next message of a conversation; places the model if it is not placed",
+    ),
+    post(
+        "/v1/completions",
+        "create_completion",
+        Api,
+        Some("CompletionRequest"),
+        OneOrStream("Completion", "Completion"),
+        "The continuation of a text; places the model if it is not placed",
+    ),
+    get("/exo/v1/cluster", "cluster", Admin, One("ClusterView"), "The cluster as this node sees it"),
+    get(
+        "/exo/v1/events",
+        "events",
+        Admin,
+        Stream("ClusterView"),
+        "The cluster now, and again whenever it changes",
+    ),
+    get("/exo/v1/instances", "list_instances", Admin, Many("InstanceView"), "Placed models"),
+    post(
+        "/exo/v1/instances",
+        "place",
+        Admin,
+        Some("PlaceRequest"),
+        One("InstanceView"),
+        "Places a model; returns when the plan stands, loading goes on",
+    ),
+    get("/exo/v1/instances/{instance}", "get_instance", Admin, One("InstanceView"), "One placed model"),
+    delete("/exo/v1/instances/{instance}", "unload", "Unloads a placed model"),
+    get("/exo/v1/members", "list_members", Admin, Many("MemberView"), "Members of the cluster"),
+    post(
+        "/exo/v1/members",
+        "admit",
+        Admin,
+        Some("AdmitRequest"),
+        One("MemberView"),
+        "Lets a node in that asks to join",
+    ),
+    delete("/exo/v1/members/{node}", "remove_member", "Puts a member out"),
+    get(
+        "/exo/v1/models",
+        "list_local_models",
+        Admin,
+        Many("ModelView"),
+        "Models with their files and places",
+    ),
+    post(
+        "/exo/v1/models",
+        "add_model",
+        Admin,
+        Some("AddModelRequest"),
+        One("ModelView"),
+        "Makes a model file or folder of this node known",
+    ),
+    delete("/exo/v1/models/{model}", "remove_model", "Forgets a model; files the user added stay"),
+    post("/exo/v1/shutdown", "shutdown", Admin, None, Nothing, "Ends the node cleanly"),
+];

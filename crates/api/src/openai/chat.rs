@@ -1,0 +1,156 @@
+//! `POST /v1/chat/completions`: the request.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::common::{CommonFields, RequestContext, token_bound};
+use super::fields::{BadParam, Fields, short};
+use super::neutral;
+use crate::generate::{ChatMessage, GenerateRequest, Prompt};
+
+/// Asks for the next message of a conversation. Parameters beside these are refused by name unless they ask for
+/// nothing.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChatRequest {
+    /// Name or id of a model.
+    pub model: String,
+    /// The conversation: `role` is system, developer, user or assistant; `content` a string or text parts.
+    pub messages: Vec<ChatMessage>,
+    /// Upper bound of generated tokens per choice, at least 1. Default: what the context leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_completion_tokens: Option<u32>,
+    /// The older name of `max_completion_tokens`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// Report the probability of each token. Default false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<bool>,
+    /// With `logprobs`: how many of the likeliest tokens to report, 0 to 20. Default 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_logprobs: Option<u8>,
+    /// Parameters of both endpoints.
+    #[serde(flatten)]
+    pub common: CommonFields,
+}
+
+impl ChatRequest {
+    /// Reads a body, refusing by name whatever would not be honoured.
+    pub fn parse(body: Value) -> Result<Self, BadParam> {
+        let mut fields = Fields::new(body, "")?;
+        let request = Self {
+            model: fields.take_required("model", "a string")?,
+            messages: parse_messages(fields.take_required("messages", "an array of messages")?)?,
+            max_completion_tokens: token_bound(
+                "max_completion_tokens",
+                fields.take_value("max_completion_tokens"),
+            )?,
+            max_tokens: token_bound("max_tokens", fields.take_value("max_tokens"))?,
+            logprobs: fields.take("logprobs", "true or false")?,
+            top_logprobs: fields.take("top_logprobs", "a whole number between 0 and 20")?,
+            common: CommonFields::take(&mut fields)?,
+        };
+        neutral::check_chat(&mut fields)?;
+        fields.finish()?;
+        request.check_together()?;
+        Ok(request)
+    }
+
+    fn check_together(&self) -> Result<(), BadParam> {
+        if self.top_logprobs.is_some_and(|n| n > 0) && self.logprobs != Some(true) {
+            return Err(BadParam::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true"));
+        }
+        match (self.max_tokens, self.max_completion_tokens) {
+            (Some(a), Some(b)) if a != b => Err(BadParam::invalid(
+                "max_tokens",
+                format!("`max_tokens` is {a} and `max_completion_tokens` is {b}: send one of them"),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The request as the node understands it.
+    pub fn into_generate(self, context: RequestContext) -> Result<GenerateRequest, BadParam> {
+        let logprobs = (self.logprobs == Some(true)).then(|| self.top_logprobs.unwrap_or(0));
+        Ok(GenerateRequest {
+            request: context.request,
+            choices: self.common.choices()?,
+            sampling: self.common.sampling(context.seed, logprobs, "top_logprobs")?,
+            max_tokens: self.max_completion_tokens.or(self.max_tokens),
+            stop: self.common.stops()?,
+            ignore_eos: self.common.ignore_eos == Some(true),
+            echo: false,
+            principal: context.principal,
+            queue_wait_max: context.queue_wait_max,
+            model: self.model,
+            prompt: Prompt::Chat { messages: self.messages },
+        })
+    }
+}
+
+fn parse_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {
+    if values.is_empty() {
+        return Err(BadParam::invalid("messages", "`messages` must hold at least one message"));
+    }
+    values.into_iter().enumerate().map(|(i, value)| parse_message(value, &format!("messages[{i}]"))).collect()
+}
+
+/// Fields of messages that come back from answers (ours or OpenAI's) and say nothing when empty.
+const EMPTY_IN_MESSAGES: [&str; 6] =
+    ["tool_calls", "function_call", "audio", "refusal", "annotations", "tool_call_id"];
+
+fn parse_message(value: Value, path: &str) -> Result<ChatMessage, BadParam> {
+    let mut fields = Fields::new(value, path)?;
+    let role: String = fields.take_required("role", "a string")?;
+    let role = match role.as_str() {
+        "system" | "user" | "assistant" => role,
+        // OpenAI's newer word for the same thing; templates know only the older one.
+        "developer" => "system".to_owned(),
+        "tool" | "function" => {
+            let name = fields.name("role");
+            return Err(BadParam::unsupported(name, format!("messages of role `{role}` are not supported")));
+        }
+        other => {
+            let message = format!("`{other:.40}` is no role: system, developer, user and assistant are");
+            return Err(BadParam::invalid(fields.name("role"), message));
+        }
+    };
+    for name in EMPTY_IN_MESSAGES {
+        if fields.take_value(name).is_some_and(|v| v != Value::Array(Vec::new())) {
+            let name = fields.name(name);
+            return Err(BadParam::unsupported(name.clone(), format!("`{name}` is not supported")));
+        }
+    }
+    let content_name = fields.name("content");
+    let content = fields.take_value("content").ok_or_else(|| BadParam::missing(&content_name))?;
+    let content = parse_content(content, &content_name)?;
+    let name = fields.take("name", "a string")?;
+    fields.finish()?;
+    Ok(ChatMessage { role, content, name })
+}
+
+fn parse_content(content: Value, path: &str) -> Result<String, BadParam> {
+    match content {
+        Value::String(text) => Ok(text),
+        Value::Array(parts) => {
+            parts.into_iter().enumerate().map(|(i, part)| parse_part(part, &format!("{path}[{i}]"))).collect()
+        }
+        other => {
+            let message =
+                format!("`{path}` must be a string or an array of text parts, not {}", short(&other));
+            Err(BadParam::invalid(path, message))
+        }
+    }
+}
+
+fn parse_part(part: Value, path: &str) -> Result<String, BadParam> {
+    let mut fields = Fields::new(part, path)?;
+    let kind: String = fields.take_required("type", "a string")?;
+    if kind != "text" {
+        let message = format!("parts of type `{kind:.40}` are not supported, only `text` is");
+        return Err(BadParam::unsupported(fields.name("type"), message));
+    }
+    let text = fields.take_required("text", "a string")?;
+    fields.finish()?;
+    Ok(text)
+}

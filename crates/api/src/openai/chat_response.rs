@@ -1,0 +1,148 @@
+//! `POST /v1/chat/completions`: the answer, whole and in chunks.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::usage::{ExoSummary, UsageBody, finite_logprob};
+use crate::generate::{FinishReason, TokenPiece, TopToken};
+
+/// The whole answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChatCompletion {
+    /// `chatcmpl-` and the request's id.
+    pub id: String,
+    /// Always `chat.completion`.
+    pub object: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// As requested.
+    pub model: String,
+    /// The kernel families: equal fingerprints and seeds give equal text.
+    pub system_fingerprint: Option<String>,
+    /// The answers, by index.
+    pub choices: Vec<ChatChoice>,
+    /// Tokens taken.
+    pub usage: UsageBody,
+    /// How it was made.
+    pub exo: ExoSummary,
+}
+
+/// One answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChatChoice {
+    /// From 0.
+    pub index: u16,
+    /// The message.
+    pub message: AssistantMessage,
+    /// Probabilities, where asked for.
+    pub logprobs: Option<ChatLogprobs>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+}
+
+/// What the model says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AssistantMessage {
+    /// Always `assistant`.
+    pub role: String,
+    /// The text.
+    pub content: String,
+    /// Always `null`.
+    pub refusal: Option<String>,
+}
+
+/// Probabilities of an answer's tokens.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct ChatLogprobs {
+    /// Token by token.
+    pub content: Vec<ChatTokenLogprob>,
+    /// Always `null`.
+    pub refusal: Option<String>,
+}
+
+/// The probability of one token.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChatTokenLogprob {
+    /// Its text.
+    pub token: String,
+    /// Natural logarithm; -9999 for nearly impossible.
+    pub logprob: f32,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// The likeliest tokens at its place.
+    pub top_logprobs: Vec<ChatTopLogprob>,
+}
+
+/// The probability of a token that could have been chosen.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChatTopLogprob {
+    /// Its text.
+    pub token: String,
+    /// Natural logarithm; -9999 for nearly impossible.
+    pub logprob: f32,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl From<TokenPiece> for ChatTokenLogprob {
+    fn from(piece: TokenPiece) -> Self {
+        Self {
+            token: piece.text,
+            logprob: finite_logprob(piece.logprob),
+            bytes: piece.bytes,
+            top_logprobs: piece.top.into_iter().map(ChatTopLogprob::from).collect(),
+        }
+    }
+}
+
+impl From<TopToken> for ChatTopLogprob {
+    fn from(top: TopToken) -> Self {
+        Self { token: top.text, logprob: finite_logprob(top.logprob), bytes: top.bytes }
+    }
+}
+
+/// A piece of a streamed answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChatChunk {
+    /// The same in all chunks.
+    pub id: String,
+    /// Always `chat.completion.chunk`.
+    pub object: String,
+    /// Seconds since 1970, the same in all chunks.
+    pub created: u64,
+    /// As requested.
+    pub model: String,
+    /// The kernel families, in the usage chunk.
+    pub system_fingerprint: Option<String>,
+    /// One choice, or none in the usage chunk.
+    pub choices: Vec<ChatChunkChoice>,
+    /// Tokens taken, in the usage chunk.
+    pub usage: Option<UsageBody>,
+    /// How it was made, in the usage chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exo: Option<ExoSummary>,
+}
+
+/// What is new in one choice.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ChatChunkChoice {
+    /// From 0.
+    pub index: u16,
+    /// The new part.
+    pub delta: ChatDelta,
+    /// Probabilities of the new tokens, where asked for.
+    pub logprobs: Option<ChatLogprobs>,
+    /// Why it ended, in the choice's last chunk.
+    pub finish_reason: Option<FinishReason>,
+}
+
+/// The new part of a message.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct ChatDelta {
+    /// `assistant`, in the choice's first chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// Text to append.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+}

@@ -1,0 +1,115 @@
+//! `POST /v1/completions`: the request.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::common::{CommonFields, RequestContext, token_bound};
+use super::fields::{BadParam, Fields, short};
+use super::neutral;
+use crate::generate::{GenerateRequest, Prompt};
+
+/// OpenAI's default of `max_tokens` on this endpoint, which clients rely on to get a short answer.
+pub const MAX_TOKENS_DEFAULT: u32 = 16;
+
+/// Asks for text to be continued. Parameters beside these are refused by name unless they ask for nothing.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CompletionRequest {
+    /// Name or id of a model.
+    pub model: String,
+    /// A string or an array of token ids, or an array with one of these.
+    #[schema(value_type = Object)]
+    pub prompt: Value,
+    /// Upper bound of generated tokens per choice, at least 1. Default 16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+    /// Report the probability of each token and of so many of the likeliest, 0 to 20. Not together with `echo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<u8>,
+    /// Begin each answer with the prompt. Default false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub echo: Option<bool>,
+    /// Parameters of both endpoints.
+    #[serde(flatten)]
+    pub common: CommonFields,
+}
+
+impl CompletionRequest {
+    /// Reads a body, refusing by name whatever would not be honoured.
+    pub fn parse(body: Value) -> Result<Self, BadParam> {
+        let mut fields = Fields::new(body, "")?;
+        let request = Self {
+            model: fields.take_required("model", "a string")?,
+            prompt: fields.take_value("prompt").ok_or_else(|| BadParam::missing("prompt"))?,
+            max_tokens: token_bound("max_tokens", fields.take_value("max_tokens"))?,
+            logprobs: fields.take("logprobs", "a whole number between 0 and 20")?,
+            echo: fields.take("echo", "true or false")?,
+            common: CommonFields::take(&mut fields)?,
+        };
+        neutral::check_completion(&mut fields)?;
+        fields.finish()?;
+        if request.echo == Some(true) && request.logprobs.is_some() {
+            let message = "`logprobs` together with `echo` is not supported: the prompt is not scored";
+            return Err(BadParam::unsupported("logprobs", message));
+        }
+        Ok(request)
+    }
+
+    /// The request as the node understands it.
+    pub fn into_generate(self, context: RequestContext) -> Result<GenerateRequest, BadParam> {
+        Ok(GenerateRequest {
+            request: context.request,
+            choices: self.common.choices()?,
+            sampling: self.common.sampling(context.seed, self.logprobs, "logprobs")?,
+            max_tokens: Some(self.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT)),
+            stop: self.common.stops()?,
+            ignore_eos: self.common.ignore_eos == Some(true),
+            echo: self.echo == Some(true),
+            principal: context.principal,
+            queue_wait_max: context.queue_wait_max,
+            model: self.model,
+            prompt: parse_prompt(self.prompt)?,
+        })
+    }
+}
+
+fn parse_prompt(prompt: Value) -> Result<Prompt, BadParam> {
+    match prompt {
+        Value::String(text) => Ok(Prompt::Text(text)),
+        Value::Array(items) if items.is_empty() => Err(BadParam::invalid("prompt", "`prompt` is empty")),
+        Value::Array(items) if items.iter().all(Value::is_number) => parse_tokens(&items),
+        Value::Array(mut items) if items.len() == 1 && (items[0].is_string() || items[0].is_array()) => {
+            // One level only: what stands inside must be a string or ids, not another array of one.
+            match items.swap_remove(0) {
+                Value::Array(ids) if ids.is_empty() => {
+                    Err(BadParam::invalid("prompt", "`prompt[0]` is empty"))
+                }
+                Value::Array(ids) => parse_tokens(&ids),
+                text => parse_prompt(text),
+            }
+        }
+        Value::Array(items) if items.iter().all(|i| i.is_string() || i.is_array()) => {
+            let n = items.len();
+            Err(BadParam::unsupported(
+                "prompt",
+                format!("`prompt` holds {n} prompts, one per request is supported"),
+            ))
+        }
+        other => {
+            let message =
+                format!("`prompt` must be a string or an array of token ids, not {}", short(&other));
+            Err(BadParam::invalid("prompt", message))
+        }
+    }
+}
+
+fn parse_tokens(items: &[Value]) -> Result<Prompt, BadParam> {
+    let id = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
+    let Some(bad) = items.iter().position(|v| id(v).is_none()) else {
+        return Ok(Prompt::Tokens(items.iter().filter_map(id).collect()));
+    };
+    Err(BadParam::invalid(
+        "prompt",
+        format!("`prompt[{bad}]` must be a token id, not {}", short(&items[bad])),
+    ))
+}

@@ -1,0 +1,109 @@
+//! `POST /v1/completions`: the answer, whole and in chunks (which have the same shape here).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::usage::{ExoSummary, UsageBody, finite_logprob};
+use crate::generate::{FinishReason, TokenPiece};
+
+/// The whole answer, or a chunk of it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Completion {
+    /// `cmpl-` and the request's id.
+    pub id: String,
+    /// Always `text_completion`.
+    pub object: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// As requested.
+    pub model: String,
+    /// The kernel families; in a stream only in the usage chunk.
+    pub system_fingerprint: Option<String>,
+    /// The answers by index, or what is new in one of them.
+    pub choices: Vec<CompletionChoice>,
+    /// Tokens taken; in a stream only in the usage chunk.
+    pub usage: Option<UsageBody>,
+    /// How it was made; in a stream only in the usage chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exo: Option<ExoSummary>,
+}
+
+/// One answer, or what is new in it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CompletionChoice {
+    /// The text, after the prompt's with `echo`.
+    pub text: String,
+    /// From 0.
+    pub index: u16,
+    /// Probabilities, where asked for.
+    pub logprobs: Option<CompletionLogprobs>,
+    /// Why it ended, in the choice's last chunk.
+    pub finish_reason: Option<FinishReason>,
+}
+
+/// Probabilities of an answer's tokens, as parallel lists.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct CompletionLogprobs {
+    /// Texts; a token that is part of a character is written `bytes:\xe2\x82`.
+    pub tokens: Vec<String>,
+    /// Natural logarithms.
+    pub token_logprobs: Vec<f32>,
+    /// The likeliest tokens at each place.
+    pub top_logprobs: Vec<BTreeMap<String, f32>>,
+    /// Where each token begins, in characters of the answer.
+    pub text_offset: Vec<u64>,
+}
+
+impl CompletionLogprobs {
+    /// Appends `piece`, which begins at character `offset`; returns where the next one begins.
+    pub fn push(&mut self, piece: TokenPiece, offset: u64) -> u64 {
+        let chars = piece.text.chars().count() as u64;
+        self.tokens.push(shown(&piece.text, &piece.bytes));
+        self.token_logprobs.push(finite_logprob(piece.logprob));
+        let top = piece.top.iter().map(|t| (shown(&t.text, &t.bytes), finite_logprob(t.logprob)));
+        self.top_logprobs.push(top.collect());
+        self.text_offset.push(offset);
+        offset + chars
+    }
+
+    /// Appends all of `other`.
+    pub fn append(&mut self, other: Self) {
+        self.tokens.extend(other.tokens);
+        self.token_logprobs.extend(other.token_logprobs);
+        self.top_logprobs.extend(other.top_logprobs);
+        self.text_offset.extend(other.text_offset);
+    }
+}
+
+/// Parts of a character would all read U+FFFD and collide as keys; OpenAI writes their bytes instead.
+fn shown(text: &str, bytes: &[u8]) -> String {
+    if std::str::from_utf8(bytes).is_ok() {
+        return text.to_owned();
+    }
+    bytes.iter().fold("bytes:".to_owned(), |out, b| out + &format!("\\x{b:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::TopToken;
+
+    #[test]
+    fn halves_of_a_character_stay_apart_and_minus_infinity_stays_a_number() {
+        let half =
+            |byte: u8, logprob| TopToken { id: 0, text: "\u{fffd}".into(), bytes: vec![byte], logprob };
+        let mut logprobs = CompletionLogprobs::default();
+        let piece = TokenPiece {
+            id: 1,
+            text: "né".into(),
+            bytes: "né".into(),
+            logprob: -0.5,
+            top: vec![half(0xe2, -1.0), half(0xc3, f32::NEG_INFINITY)],
+        };
+        assert_eq!(logprobs.push(piece, 3), 5);
+        let keys: Vec<_> = logprobs.top_logprobs[0].iter().collect();
+        assert_eq!(keys, [(&"bytes:\\xc3".to_owned(), &-9999.0), (&"bytes:\\xe2".to_owned(), &-1.0)]);
+    }
+}

@@ -1,0 +1,71 @@
+//! What a request took, in OpenAI's shape and in ours.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::generate::{Summary, Timings, Usage};
+
+/// Tokens a request took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct UsageBody {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens generated over all choices.
+    pub completion_tokens: u32,
+    /// Their sum.
+    pub total_tokens: u32,
+    /// About the prompt.
+    pub prompt_tokens_details: PromptTokensDetails,
+}
+
+/// About the prompt's tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PromptTokensDetails {
+    /// Those that need not be computed again.
+    pub cached_tokens: u32,
+}
+
+impl From<Usage> for UsageBody {
+    fn from(usage: Usage) -> Self {
+        Self {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.completion_tokens,
+            total_tokens: usage.prompt_tokens.saturating_add(usage.completion_tokens),
+            prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
+        }
+    }
+}
+
+/// Extension `exo`: how the answer was made. Beside `usage`, in the whole answer and in the last chunk.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ExoSummary {
+    /// The request's id, as in the logs.
+    pub request: String,
+    /// The model's id.
+    pub model_id: String,
+    /// Kernel families, first stage first.
+    pub kernels: Vec<String>,
+    /// Stages of the pipeline.
+    pub stages: u32,
+    /// Measured times.
+    pub timings: Timings,
+}
+
+impl ExoSummary {
+    /// Of a finished request.
+    pub fn new(request: String, summary: &Summary) -> Self {
+        Self {
+            request,
+            model_id: summary.model_id.clone(),
+            kernels: summary.kernels.clone(),
+            stages: summary.stages,
+            timings: summary.timings,
+        }
+    }
+}
+
+/// A log-probability that JSON can hold: OpenAI's floor for impossible tokens.
+pub(super) fn finite_logprob(logprob: f32) -> f32 {
+    const FLOOR: f32 = -9999.0;
+    if logprob >= FLOOR { logprob } else { FLOOR }
+}

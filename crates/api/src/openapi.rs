@@ -1,0 +1,186 @@
+//! The description of the API, made from [`ENDPOINTS`] and the schemas of the types. `openapi.json` at the root of the
+//! repository is written by `cargo run -p exo-api --example openapi`, and a test fails when it differs.
+
+use utoipa::OpenApi;
+use utoipa::openapi::path::{OperationBuilder, Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::schema::{ArrayBuilder, Ref, Schema, Type};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{
+    ContentBuilder, HttpMethod, InfoBuilder, ObjectBuilder, Paths, RefOr, Required, Response, ResponseBuilder,
+};
+
+use crate::endpoints::{Access, Answer, ENDPOINTS, Endpoint, Method};
+use crate::{openai, view};
+
+#[derive(OpenApi)]
+#[openapi(components(schemas(
+    openai::ChatRequest,
+    openai::ChatCompletion,
+    openai::ChatChunk,
+    openai::CompletionRequest,
+    openai::Completion,
+    openai::ErrorBody,
+    openai::ModelList,
+    openai::ModelObject,
+    view::HealthView,
+    view::ClusterView,
+    view::InstanceView,
+    view::PlaceRequest,
+    view::MemberView,
+    view::AdmitRequest,
+    view::ModelView,
+    view::AddModelRequest,
+)))]
+struct Schemas;
+
+const API_KEY: &str = "api_key";
+const LOCAL_SECRET: &str = "local_secret";
+
+/// The description of the API.
+pub fn document() -> utoipa::openapi::OpenApi {
+    let mut document = Schemas::openapi();
+    document.info =
+        InfoBuilder::new().title("exo").version(env!("CARGO_PKG_VERSION")).description(Some(ABOUT)).build();
+    document.paths = ENDPOINTS.iter().fold(Paths::new(), |mut paths, endpoint| {
+        paths.add_path_operation(endpoint.path, vec![http(endpoint.method)], operation(endpoint));
+        paths
+    });
+    if let Some(components) = document.components.as_mut() {
+        let bearer = |about: &str| {
+            let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about));
+            SecurityScheme::Http(scheme.build())
+        };
+        components.add_security_scheme(API_KEY, bearer("Needed unless the API is called on loopback."));
+        components
+            .add_security_scheme(LOCAL_SECRET, bearer("The content of the node's secret file (mode 0600)."));
+    }
+    document
+}
+
+const ABOUT: &str = "The API of one exo node. `/v1/*` is compatible with OpenAI's; `/exo/v1/*` shows and changes the \
+cluster. A parameter that is not honoured is refused with a 400 that names it. Every POST needs `Content-Type: \
+application/json`.";
+
+/// [`document`] as it stands in the repository: indented, with a final newline.
+pub fn to_json() -> String {
+    // Serialising plain owned values to a string has no way to fail.
+    document().to_pretty_json().expect("the description serialises") + "\n"
+}
+
+fn operation(endpoint: &Endpoint) -> OperationBuilder {
+    let mut op =
+        OperationBuilder::new().operation_id(Some(endpoint.operation)).summary(Some(endpoint.summary)).tag(
+            endpoint.path.split("/v1/").next().filter(|_| endpoint.path.contains("/v1/")).map_or("node", tag),
+        );
+    if let Some(parameter) = parameter(endpoint.path) {
+        op = op.parameter(parameter);
+    }
+    if let Some(schema) = endpoint.request {
+        let content = ContentBuilder::new().schema(Some(reference(schema))).build();
+        let body = RequestBodyBuilder::new().required(Some(Required::True)).content(JSON, content);
+        op = op.request_body(Some(body.build()));
+    }
+    op = match endpoint.access {
+        Access::Open => op,
+        // The empty requirement says that none will do: on loopback.
+        Access::Api => op
+            .security(SecurityRequirement::default())
+            .security(SecurityRequirement::new(API_KEY, Vec::<String>::new())),
+        Access::Admin => op.security(SecurityRequirement::new(LOCAL_SECRET, Vec::<String>::new())),
+    };
+    let status = if endpoint.answer == Answer::Nothing { "204" } else { "200" };
+    op.response(status, success(endpoint.answer)).response("default", failure())
+}
+
+fn http(method: Method) -> HttpMethod {
+    match method {
+        Method::Get => HttpMethod::Get,
+        Method::Post => HttpMethod::Post,
+        Method::Delete => HttpMethod::Delete,
+    }
+}
+
+fn tag(path: &str) -> &'static str {
+    match path {
+        path if path.starts_with("/exo/") => "cluster",
+        path if path.starts_with("/v1/") => "openai",
+        _ => "node",
+    }
+}
+
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
+
+fn reference(schema: &str) -> RefOr<Schema> {
+    RefOr::Ref(Ref::from_schema_name(schema))
+}
+
+fn success(answer: Answer) -> Response {
+    let content = |schema: RefOr<Schema>| ContentBuilder::new().schema(Some(schema)).build();
+    let builder = ResponseBuilder::new().description("Success");
+    let builder = match answer {
+        Answer::One(schema) => builder.content(JSON, content(reference(schema))),
+        Answer::Many(schema) => {
+            let array = ArrayBuilder::new().items(reference(schema)).build();
+            builder.content(JSON, content(RefOr::T(Schema::Array(array))))
+        }
+        Answer::OneOrStream(one, event) => {
+            builder.content(JSON, content(reference(one))).content(EVENTS, content(reference(event)))
+        }
+        Answer::Stream(event) => builder.content(EVENTS, content(reference(event))),
+        Answer::Nothing => builder,
+        Answer::Json => {
+            let object = ObjectBuilder::new().schema_type(Type::Object).build();
+            builder.content(JSON, content(RefOr::T(Schema::Object(object))))
+        }
+    };
+    builder.build()
+}
+
+fn failure() -> Response {
+    let content = ContentBuilder::new().schema(Some(reference("ErrorBody"))).build();
+    ResponseBuilder::new().description("Refused or failed; `code` is stable").content(JSON, content).build()
+}
+
+fn parameter(path: &str) -> Option<Parameter> {
+    let name = path.split_once('{')?.1.split_once('}')?.0;
+    let text = ObjectBuilder::new().schema_type(Type::String).build();
+    let builder = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True);
+    Some(builder.schema(Some(RefOr::T(Schema::Object(text)))).build())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_description_is_the_current_one() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../openapi.json");
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(committed == to_json(), "openapi.json differs: run `cargo run -p exo-api --example openapi`");
+    }
+
+    #[test]
+    fn every_schema_that_is_referred_to_exists() {
+        let json = to_json();
+        let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let schemas = value["components"]["schemas"].as_object().unwrap();
+        for part in json.split("#/components/schemas/").skip(1) {
+            let name = part.split('"').next().unwrap();
+            assert!(schemas.contains_key(name), "{name} is referred to but not described");
+        }
+    }
+
+    #[test]
+    fn everything_under_exo_needs_the_secret() {
+        for endpoint in ENDPOINTS {
+            assert_eq!(
+                endpoint.path.starts_with("/exo/"),
+                endpoint.access == Access::Admin,
+                "{}",
+                endpoint.path
+            );
+        }
+    }
+}
