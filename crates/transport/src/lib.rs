@@ -1,1 +1,45 @@
 //! Authenticated streams of bytes between nodes: QUIC, TLS over TCP, and an in-memory twin.
+//!
+//! A node is its Ed25519 key ([`NodeKey`]). Both ends of every connection prove theirs in a TLS 1.3 handshake with
+//! raw public keys (RFC 7250): no certificate authority, no names. Who may connect is a [`MemberSet`] that the
+//! caller keeps current; a stranger is refused in the handshake, a removed member at once. What is gained is a
+//! [`Channel`]: two directions of bounded [frames](Frame) that carry bytes and a kind, nothing more.
+//!
+//! Strangers reach one thing only, the join exchange ([`JoinChannel`]): TCP, 4 KiB each way, 5 seconds, 8 at once.
+//!
+//! **Architecture invariant:** nothing here knows what a tensor, a model or an instance is. Frames have a kind
+//! byte that belongs to the layer above.
+//!
+//! Start reading at [`Endpoint`]; [`Transport`] is what it shares with its twin, [`MemoryEndpoint`].
+
+#![forbid(unsafe_code)]
+
+mod accept;
+mod channel;
+mod endpoint;
+mod errors;
+mod frame;
+mod half_open;
+mod hello;
+mod identity;
+mod join;
+mod live;
+mod members;
+mod memory;
+mod pipe;
+mod quic;
+mod tcp;
+mod tls;
+
+pub use channel::{Channel, Incoming, Transport, TransportFuture, Via};
+pub use endpoint::{Endpoint, Options};
+pub use errors::{BindError, DialError, FrameError, JoinError, SendError};
+pub use frame::{FRAME_VERSION, Frame, FrameLimits, FrameReader, FrameWriter};
+pub use hello::{KIND_HELLO, Protocols};
+pub use identity::{
+    CertDecodeError, CertError, ClusterId, KeyFileError, MemberCert, NodeKey, Role, check_words,
+    verify_signature,
+};
+pub use join::{JOIN_BYTES_MAX, JOIN_CONCURRENT_MAX, JOIN_TIME_MAX, JoinChannel};
+pub use members::MemberSet;
+pub use memory::{MemoryEndpoint, MemoryNet};

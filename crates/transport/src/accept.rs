@@ -1,0 +1,102 @@
+//! What both listeners and both diallers share, and the last steps that turn a proven stream into a channel.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_types::NodeId;
+use tokio::io::AsyncRead;
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use crate::channel::{Channel, Incoming, Via};
+use crate::errors::DialError;
+use crate::frame::{FrameLimits, FrameReader, FrameWriter, RawSend};
+use crate::hello::{self, HELLO_BYTES_MAX, Hello, HelloError, Protocols};
+use crate::live::Live;
+use crate::members::MemberSet;
+
+/// Channels that wait to be taken by `accept`.
+pub(crate) const QUEUE_MAX: usize = 64;
+
+/// One endpoint's state, shared by its tasks.
+pub(crate) struct Shared {
+    pub(crate) node: NodeId,
+    pub(crate) members: MemberSet,
+    pub(crate) live: Arc<Live>,
+    pub(crate) protocols: Protocols,
+    pub(crate) handshake_max: Duration,
+    pub(crate) queue: mpsc::Sender<Incoming>,
+    /// Join exchanges that may run at once.
+    pub(crate) joins: Arc<Semaphore>,
+    pub(crate) closed: watch::Sender<bool>,
+}
+
+/// A stream whose other end is proven, before the hello.
+pub(crate) struct Proven {
+    pub(crate) peer: NodeId,
+    pub(crate) remote: SocketAddr,
+    pub(crate) via: Via,
+    pub(crate) send: Box<dyn RawSend>,
+    pub(crate) recv: Box<dyn AsyncRead + Send + Unpin>,
+    /// Lives as long as either half.
+    pub(crate) guard: Arc<dyn Any + Send + Sync>,
+}
+
+impl Proven {
+    fn halves(self) -> (FrameWriter, FrameReader) {
+        let limits = FrameLimits { payload_bytes_max: HELLO_BYTES_MAX };
+        let mut writer = FrameWriter::over(self.send, limits);
+        let mut reader = FrameReader::over(self.recv, limits);
+        writer.keep_alive(self.guard.clone());
+        reader.keep_alive(self.guard);
+        (writer, reader)
+    }
+}
+
+impl Shared {
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.closed.borrow()
+    }
+
+    /// The accepting side's hello; queues the channel. Whatever goes wrong ends here, with a line in the log.
+    pub(crate) async fn welcome(&self, proven: Proven) {
+        let Proven { peer, remote, via, .. } = proven;
+        let (mut writer, mut reader) = proven.halves();
+        let (protocol, purpose) =
+            match hello::answer(&mut writer, &mut reader, self.protocols, self.handshake_max).await {
+                Ok(agreed) => agreed,
+                Err(HelloError::Version { theirs }) => {
+                    tracing::warn!(%peer, %theirs, ours = %self.protocols, "no protocol version in common");
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(%peer, ?error, "channel refused");
+                    return;
+                }
+            };
+        let channel = Channel { peer, remote, via, initiator: false, purpose, protocol, writer, reader };
+        let _ = tokio::time::timeout(self.handshake_max, self.queue.send(Incoming::Channel(channel))).await;
+    }
+
+    /// The dialling side's hello.
+    pub(crate) async fn greet(&self, proven: Proven, purpose: u8) -> Result<Channel, DialError> {
+        let Proven { peer, remote, via, .. } = proven;
+        let (mut writer, mut reader) = proven.halves();
+        let ours = Hello { protocols: self.protocols, purpose };
+        match hello::greet(&mut writer, &mut reader, ours).await {
+            Ok(protocol) => {
+                Ok(Channel { peer, remote, via, initiator: true, purpose, protocol, writer, reader })
+            }
+            Err(HelloError::Version { theirs }) => {
+                Err(DialError::Version { peer, ours: self.protocols, theirs })
+            }
+            // Its key is proven and it hung up: the only thing it could dislike is us.
+            Err(HelloError::Closed) => Err(DialError::Refused {
+                addr: remote,
+                why: "it closed the connection; this node is probably not a member there".to_owned(),
+            }),
+            Err(HelloError::Malformed(why)) => Err(DialError::Broken { addr: remote, why }),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The one thing a stranger may do: a short exchange of small messages, with its key proven.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use exo_types::NodeId;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use crate::errors::JoinError;
+use crate::frame::{FrameLimits, HEADER_BYTES, Header};
+
+/// Bytes a join exchange may carry in each direction, framing included.
+pub const JOIN_BYTES_MAX: usize = 4096;
+/// How long a join exchange may last.
+pub const JOIN_TIME_MAX: Duration = Duration::from_secs(5);
+/// Join exchanges an endpoint serves at once; more are hung up on.
+pub const JOIN_CONCURRENT_MAX: usize = 8;
+
+pub(crate) trait RawDuplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> RawDuplex for T {}
+
+/// A join exchange with a node that proved its key and nothing else. Dropping it hangs up.
+pub struct JoinChannel {
+    /// The other side's proven key.
+    pub peer: NodeId,
+    /// From where.
+    pub remote: SocketAddr,
+    /// Whether this side dialled.
+    pub initiator: bool,
+    stream: Box<dyn RawDuplex>,
+    exporter: [u8; 32],
+    deadline: Instant,
+    sent_bytes: usize,
+    received_bytes: usize,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+impl JoinChannel {
+    pub(crate) fn new(
+        peer: NodeId,
+        remote: SocketAddr,
+        initiator: bool,
+        stream: impl RawDuplex + 'static,
+        exporter: [u8; 32],
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        Self {
+            peer,
+            remote,
+            initiator,
+            stream: Box::new(stream),
+            exporter,
+            deadline: Instant::now() + JOIN_TIME_MAX,
+            sent_bytes: 0,
+            received_bytes: 0,
+            _place: place,
+        }
+    }
+
+    /// A secret that only the two ends of this connection know (the TLS exporter): a code that is proven over it
+    /// cannot be relayed by somebody in between.
+    pub fn exporter(&self) -> &[u8; 32] {
+        &self.exporter
+    }
+
+    /// Sends one message.
+    pub async fn send(&mut self, kind: u8, payload: &[u8]) -> Result<(), JoinError> {
+        let total = self.sent_bytes + HEADER_BYTES + payload.len();
+        if total > JOIN_BYTES_MAX {
+            return Err(JoinError::TooLarge);
+        }
+        self.sent_bytes = total;
+        let mut bytes = Header::encode(kind, payload.len() as u32).to_vec();
+        bytes.extend_from_slice(payload);
+        let stream = &mut self.stream;
+        in_time(self.deadline, async {
+            stream.write_all(&bytes).await?;
+            stream.flush().await
+        })
+        .await
+    }
+
+    /// The next message.
+    pub async fn recv(&mut self) -> Result<(u8, Vec<u8>), JoinError> {
+        let left = JOIN_BYTES_MAX.saturating_sub(self.received_bytes + HEADER_BYTES);
+        let mut head = [0; HEADER_BYTES];
+        in_time(self.deadline, self.stream.read_exact(&mut head)).await?;
+        let limits = FrameLimits { payload_bytes_max: left as u32 };
+        let header = Header::decode(head, limits).map_err(|error| match error {
+            crate::FrameError::TooLarge { .. } => JoinError::TooLarge,
+            other => JoinError::Protocol(other.to_string()),
+        })?;
+        let mut payload = vec![0; header.len]; // at most 4 KiB
+        in_time(self.deadline, self.stream.read_exact(&mut payload)).await?;
+        self.received_bytes += HEADER_BYTES + header.len;
+        Ok((header.kind, payload))
+    }
+
+    /// Says that this side is done and waits, within the exchange's time, until the other side is too, so that
+    /// the last message is not lost with the connection.
+    pub async fn finish(mut self) -> Result<(), JoinError> {
+        let stream = &mut self.stream;
+        in_time(self.deadline, async {
+            stream.shutdown().await?;
+            let mut rest = [0; 64];
+            for _ in 0..JOIN_BYTES_MAX / rest.len() {
+                if stream.read(&mut rest).await? == 0 {
+                    break;
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for JoinChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "JoinChannel({} at {})", self.peer, self.remote)
+    }
+}
+
+async fn in_time<T>(deadline: Instant, io: impl Future<Output = std::io::Result<T>>) -> Result<T, JoinError> {
+    match tokio::time::timeout_at(deadline, io).await {
+        Ok(outcome) => outcome.map_err(|_| JoinError::Closed),
+        Err(_) => Err(JoinError::Timeout),
+    }
+}

@@ -1,0 +1,255 @@
+//! QUIC: one pooled connection per peer and address, one bidirectional stream per channel.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use exo_types::NodeId;
+use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
+use quinn::{Connection, ConnectionError, TransportConfig, VarInt};
+use rustls::pki_types::CertificateDer;
+
+use crate::accept::{Proven, Shared};
+use crate::channel::{Channel, Via};
+use crate::errors::DialError;
+use crate::frame::RawSend;
+use crate::half_open::HalfOpen;
+use crate::live::Registration;
+use crate::tls::{self, ALPN_CLUSTER, Identity, SERVER_NAME};
+
+/// A silent peer is given up after this; the keep-alive makes silence mean something.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// Streams a peer may have open towards us at once.
+const STREAMS_MAX: u32 = 256;
+/// Unread bytes per stream and per connection: what a slow reader costs, and what fast links need in flight.
+const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
+/// The system's default loses packets even on loopback (measured: 3.5 %).
+const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+
+const CODE_CLOSED: VarInt = VarInt::from_u32(0);
+const CODE_REMOVED: VarInt = VarInt::from_u32(1);
+const CODE_ABORTED: VarInt = VarInt::from_u32(2);
+
+/// A UDP socket bound to `addr` with large buffers, where the system allows them.
+pub(crate) fn bind_socket(addr: SocketAddr) -> io::Result<UdpSocket> {
+    let domain = socket2::Domain::for_address(addr);
+    let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, Some(socket2::Protocol::UDP))?;
+    if addr.is_ipv6() && addr.ip().is_unspecified() {
+        let _ = socket.set_only_v6(false);
+    }
+    let sized = socket
+        .set_recv_buffer_size(SOCKET_BUFFER_BYTES)
+        .and_then(|()| socket.set_send_buffer_size(SOCKET_BUFFER_BYTES));
+    if let Err(error) = sized {
+        tracing::debug!(%error, "UDP buffers stay at the system's default");
+    }
+    socket.bind(&addr.into())?;
+    Ok(socket.into())
+}
+
+/// Makes the endpoint of a bound socket.
+pub(crate) fn endpoint(socket: UdpSocket, config: rustls::ServerConfig) -> io::Result<quinn::Endpoint> {
+    let crypto = QuicServerConfig::try_from(config).map_err(io::Error::other)?;
+    let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    server.transport_config(Arc::new(transport_config(STREAMS_MAX)));
+    let runtime = quinn::default_runtime().ok_or_else(|| io::Error::other("no tokio runtime"))?;
+    quinn::Endpoint::new(quinn::EndpointConfig::default(), Some(server), socket, runtime)
+}
+
+fn transport_config(peer_streams_max: u32) -> TransportConfig {
+    let mut config = TransportConfig::default();
+    config
+        .max_idle_timeout(Some(IDLE_MAX.try_into().expect("a few seconds fit")))
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_concurrent_bidi_streams(peer_streams_max.into())
+        .max_concurrent_uni_streams(0u32.into())
+        .datagram_receive_buffer_size(None)
+        .stream_receive_window(STREAM_WINDOW_BYTES.into())
+        .receive_window(CONNECTION_WINDOW_BYTES.into())
+        .send_window(u64::from(CONNECTION_WINDOW_BYTES));
+    config
+}
+
+/// Accepts connections until the endpoint is closed.
+pub(crate) async fn listen(endpoint: quinn::Endpoint, half_open: Arc<HalfOpen>, shared: Arc<Shared>) {
+    while let Some(incoming) = endpoint.accept().await {
+        // When crowded, strangers first show that their address is real.
+        if half_open.is_crowded() && incoming.may_retry() && !incoming.remote_address_validated() {
+            let _ = incoming.retry();
+            continue;
+        }
+        let (shared, remote) = (shared.clone(), incoming.remote_address());
+        half_open.run(async move {
+            match incoming.await {
+                Ok(connection) => admit(connection, shared),
+                Err(error) => tracing::debug!(%remote, %error, "QUIC connection refused"),
+            }
+        });
+    }
+}
+
+fn admit(connection: Connection, shared: Arc<Shared>) {
+    let Some(peer) = proven_peer(&connection) else {
+        connection.close(CODE_REMOVED, b"no proven key");
+        return;
+    };
+    let Some(registration) = register(&shared, peer, &connection) else { return };
+    tokio::spawn(async move {
+        let registration = Arc::new(registration);
+        let remote = connection.remote_address();
+        while let Ok((send, recv)) = connection.accept_bi().await {
+            let (shared, guard) = (shared.clone(), registration.clone());
+            let proven =
+                Proven { peer, remote, via: Via::Quic, send: Box::new(send), recv: Box::new(recv), guard };
+            tokio::spawn(async move { shared.welcome(proven).await });
+        }
+    });
+}
+
+fn proven_peer(connection: &Connection) -> Option<NodeId> {
+    let handshake = connection.handshake_data()?.downcast::<HandshakeData>().ok()?;
+    if handshake.protocol.as_deref() != Some(ALPN_CLUSTER) {
+        return None;
+    }
+    let certs = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    tls::node_of(&certs)
+}
+
+/// On the list of live connections first, then checked: a removal in between finds it there.
+fn register(shared: &Shared, peer: NodeId, connection: &Connection) -> Option<Registration> {
+    let handle = connection.clone();
+    let registration = shared.live.register(peer, move || handle.close(CODE_REMOVED, b"disconnected"));
+    if !shared.members.contains(peer) || shared.is_closed() {
+        connection.close(CODE_REMOVED, b"not a member");
+        return None;
+    }
+    Some(registration)
+}
+
+/// A connection that was dialled, kept for the next channel.
+struct Pooled {
+    connection: Connection,
+    registration: Arc<Registration>,
+}
+
+type Slot = Arc<tokio::sync::Mutex<Option<Pooled>>>;
+
+/// The connections this endpoint dialled.
+#[derive(Default)]
+pub(crate) struct Pool(Mutex<HashMap<(NodeId, SocketAddr), Slot>>);
+
+impl Pool {
+    /// Opens a channel on the pooled connection, or on a new one.
+    pub(crate) async fn dial(
+        &self,
+        endpoint: &quinn::Endpoint,
+        identity: &Identity,
+        shared: &Shared,
+        peer: NodeId,
+        addr: SocketAddr,
+        purpose: u8,
+    ) -> Result<Channel, DialError> {
+        let slot = self.slot(peer, addr);
+        let (connection, guard) = {
+            let mut pooled = slot.lock().await;
+            if pooled.as_ref().is_none_or(|p| p.connection.close_reason().is_some()) {
+                *pooled = None;
+                *pooled = Some(connect(endpoint, identity, shared, peer, addr).await?);
+            }
+            let pooled = pooled.as_ref().expect("filled just above");
+            (pooled.connection.clone(), pooled.registration.clone())
+        };
+        let mut unanswered = ForgetUnlessKept { slot, connection: Some(connection.clone()) };
+        let (send, recv) = connection.open_bi().await.map_err(|e| dial_error(addr, &e))?;
+        let (send, recv) = (Box::new(send), Box::new(recv));
+        let proven = Proven { peer, remote: addr, via: Via::Quic, send, recv, guard };
+        let outcome = shared.greet(proven, purpose).await;
+        if outcome.is_ok() {
+            unanswered.connection = None;
+        }
+        outcome
+    }
+
+    fn slot(&self, peer: NodeId, addr: SocketAddr) -> Slot {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|_, slot| match slot.try_lock() {
+            Ok(pooled) => pooled.as_ref().is_some_and(|p| p.connection.close_reason().is_none()),
+            Err(_) => true, // being dialled now
+        });
+        slots.entry((peer, addr)).or_default().clone()
+    }
+}
+
+/// A dial that fails or is dropped (its time is over) takes the connection out of the pool, so that the next one
+/// starts afresh. Channels that already use it are left alone: they notice for themselves.
+struct ForgetUnlessKept {
+    slot: Slot,
+    connection: Option<Connection>,
+}
+
+impl Drop for ForgetUnlessKept {
+    fn drop(&mut self) {
+        let Some(connection) = &self.connection else { return };
+        if let Ok(mut pooled) = self.slot.try_lock()
+            && pooled.as_ref().is_some_and(|p| p.connection.stable_id() == connection.stable_id())
+        {
+            *pooled = None;
+        }
+    }
+}
+
+async fn connect(
+    endpoint: &quinn::Endpoint,
+    identity: &Identity,
+    shared: &Shared,
+    peer: NodeId,
+    addr: SocketAddr,
+) -> Result<Pooled, DialError> {
+    let broken = |why: String| DialError::Broken { addr, why };
+    let (config, verifier) = identity.client(peer, &shared.members).map_err(|e| broken(e.to_string()))?;
+    let crypto = QuicClientConfig::try_from(config).map_err(|e| broken(e.to_string()))?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    // Channels are opened by the side that dialled.
+    config.transport_config(Arc::new(transport_config(0)));
+    let connecting = endpoint
+        .connect_with(config, addr, SERVER_NAME)
+        .map_err(|e| DialError::Unreachable { addr, source: io::Error::other(e) })?;
+    let connection = connecting.await.map_err(|error| match verifier.seen() {
+        Some(found) if found != peer => DialError::WrongPeer { addr, expected: peer, found },
+        _ => dial_error(addr, &error),
+    })?;
+    if proven_peer(&connection) != Some(peer) {
+        connection.close(CODE_REMOVED, b"no proven key");
+        return Err(broken("the peer proved no key".to_owned()));
+    }
+    let registration = register(shared, peer, &connection).ok_or(DialError::NotMember { peer })?;
+    Ok(Pooled { connection, registration: Arc::new(registration) })
+}
+
+fn dial_error(addr: SocketAddr, error: &ConnectionError) -> DialError {
+    let why = error.to_string();
+    match error {
+        ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_) => {
+            DialError::Refused { addr, why }
+        }
+        ConnectionError::TimedOut => DialError::Timeout { addr, within: IDLE_MAX },
+        _ => DialError::Broken { addr, why },
+    }
+}
+
+/// Closes all connections and gives peers a moment to hear of it.
+pub(crate) async fn close(endpoint: &quinn::Endpoint) {
+    endpoint.close(CODE_CLOSED, b"closed");
+    let _ = tokio::time::timeout(Duration::from_secs(1), endpoint.wait_idle()).await;
+}
+
+impl RawSend for quinn::SendStream {
+    fn abort(&mut self) {
+        let _ = Pin::new(self).reset(CODE_ABORTED);
+    }
+}

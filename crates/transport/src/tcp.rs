@@ -1,0 +1,285 @@
+//! TLS over TCP: one connection per channel. A dead process resets it, and that is its great virtue.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use exo_types::NodeId;
+use rustls::pki_types::CertificateDer;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{LazyConfigAcceptor, TlsConnector, TlsStream};
+
+use crate::accept::{Proven, Shared};
+use crate::channel::{Channel, Incoming, Via};
+use crate::errors::DialError;
+use crate::frame::RawSend;
+use crate::half_open::HalfOpen;
+use crate::join::JoinChannel;
+use crate::tls::{self, ALPN_CLUSTER, ALPN_JOIN, Identity, Verifier};
+
+/// A peer that vanished without a reset is noticed after about this long, also in the middle of sending.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+const EXPORTER_LABEL: &[u8] = b"EXPORTER-exo-join-v1";
+/// How long a refused peer may take to read why.
+const LINGER_MAX: Duration = Duration::from_millis(500);
+
+/// Server configurations by protocol name.
+pub(crate) struct ServerConfigs {
+    pub(crate) cluster: Arc<rustls::ServerConfig>,
+    pub(crate) join: Arc<rustls::ServerConfig>,
+}
+
+/// Accepts connections until dropped.
+pub(crate) async fn listen(
+    listener: TcpListener,
+    configs: Arc<ServerConfigs>,
+    half_open: Arc<HalfOpen>,
+    shared: Arc<Shared>,
+) {
+    loop {
+        match listener.accept().await {
+            Ok((tcp, remote)) => {
+                let (configs, shared) = (configs.clone(), shared.clone());
+                half_open.run(async move {
+                    if let Err(error) = serve(tcp, remote, &configs, &shared).await {
+                        tracing::debug!(%remote, %error, "TCP connection refused");
+                    }
+                });
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: wait for some to be closed.
+                tracing::warn!(%error, "cannot accept TCP connections");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve(
+    tcp: TcpStream,
+    remote: SocketAddr,
+    configs: &ServerConfigs,
+    shared: &Shared,
+) -> io::Result<()> {
+    tune(&tcp);
+    let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), tcp).await?;
+    let joins = start.client_hello().alpn().is_some_and(|mut names| names.any(|name| name == ALPN_JOIN));
+    let place = if joins {
+        let place = shared.joins.clone().try_acquire_owned();
+        Some(place.map_err(|_| io::Error::other("too many join exchanges at once"))?)
+    } else {
+        None
+    };
+    let config = if joins { &configs.join } else { &configs.cluster };
+    let stream = match start.into_stream(config.clone()).into_fallible().await {
+        Ok(stream) => stream,
+        Err((error, tcp)) => {
+            linger(tcp).await;
+            return Err(error);
+        }
+    };
+    let stream = TlsStream::Server(stream);
+    let peer = proven_peer(&stream, if joins { ALPN_JOIN } else { ALPN_CLUSTER })?;
+    if joins {
+        let exporter = exporter(&stream)?;
+        let join = JoinChannel::new(peer, remote, false, stream, exporter, place);
+        let _ = shared.queue.send(Incoming::Join(join)).await;
+    } else {
+        let proven = register(shared, peer, remote, stream)
+            .ok_or_else(|| io::Error::other("removed during the handshake"))?;
+        shared.welcome(proven).await;
+    }
+    Ok(())
+}
+
+/// Opens a channel to `peer`.
+pub(crate) async fn dial(
+    identity: &Identity,
+    shared: &Shared,
+    peer: NodeId,
+    addr: SocketAddr,
+    purpose: u8,
+) -> Result<Channel, DialError> {
+    let (config, verifier) =
+        identity.client(peer, &shared.members).map_err(|e| DialError::Broken { addr, why: e.to_string() })?;
+    let stream = connect(config, &verifier, addr, Some(peer)).await?;
+    check_alpn(&stream, addr, ALPN_CLUSTER)?;
+    let proven = register(shared, peer, addr, stream).ok_or(DialError::NotMember { peer })?;
+    shared.greet(proven, purpose).await
+}
+
+/// Opens the join exchange with whoever is there.
+pub(crate) async fn dial_join(identity: &Identity, addr: SocketAddr) -> Result<JoinChannel, DialError> {
+    let broken = |why: String| DialError::Broken { addr, why };
+    let (config, verifier) = identity.join_client().map_err(|e| broken(e.to_string()))?;
+    let stream = connect(config, &verifier, addr, None).await?;
+    let peer = proven_peer(&stream, ALPN_JOIN).map_err(|e| broken(e.to_string()))?;
+    let exporter = exporter(&stream).map_err(|e| broken(e.to_string()))?;
+    Ok(JoinChannel::new(peer, addr, true, stream, exporter, None))
+}
+
+async fn connect(
+    config: rustls::ClientConfig,
+    verifier: &Verifier,
+    addr: SocketAddr,
+    expected: Option<NodeId>,
+) -> Result<TlsStream<TcpStream>, DialError> {
+    let tcp = TcpStream::connect(addr).await.map_err(|source| DialError::Unreachable { addr, source })?;
+    tune(&tcp);
+    match TlsConnector::from(Arc::new(config)).connect(tls::server_name(), tcp).await {
+        Ok(stream) => Ok(TlsStream::Client(stream)),
+        Err(error) => Err(match (expected, verifier.seen()) {
+            (Some(expected), Some(found)) if found != expected => {
+                DialError::WrongPeer { addr, expected, found }
+            }
+            _ => handshake_error(addr, &error),
+        }),
+    }
+}
+
+fn handshake_error(addr: SocketAddr, error: &io::Error) -> DialError {
+    let why = error.to_string();
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(rustls::Error::AlertReceived(_)) => DialError::Refused { addr, why },
+        _ => DialError::Broken { addr, why },
+    }
+}
+
+fn proven_peer(stream: &TlsStream<TcpStream>, alpn: &[u8]) -> io::Result<NodeId> {
+    let (_, session) = stream.get_ref();
+    if session.alpn_protocol() != Some(alpn) {
+        return Err(io::Error::other("no exo protocol was agreed"));
+    }
+    let certs: &[CertificateDer<'_>] = session.peer_certificates().unwrap_or_default();
+    tls::node_of(certs).ok_or_else(|| io::Error::other("the peer proved no Ed25519 key"))
+}
+
+fn check_alpn(stream: &TlsStream<TcpStream>, addr: SocketAddr, alpn: &[u8]) -> Result<(), DialError> {
+    if stream.get_ref().1.alpn_protocol() == Some(alpn) {
+        return Ok(());
+    }
+    Err(DialError::Broken { addr, why: "no exo protocol was agreed".to_owned() })
+}
+
+fn exporter(stream: &TlsStream<TcpStream>) -> io::Result<[u8; 32]> {
+    let secret = match stream {
+        TlsStream::Client(s) => s.get_ref().1.export_keying_material([0; 32], EXPORTER_LABEL, None),
+        TlsStream::Server(s) => s.get_ref().1.export_keying_material([0; 32], EXPORTER_LABEL, None),
+    };
+    secret.map_err(io::Error::other)
+}
+
+/// Puts the connection on the list of live ones; `None` if its peer was removed meanwhile. On the list first,
+/// then checked: a removal in between finds it there.
+fn register(
+    shared: &Shared,
+    peer: NodeId,
+    remote: SocketAddr,
+    stream: TlsStream<TcpStream>,
+) -> Option<Proven> {
+    let wire = Arc::new(Wire(Mutex::new(stream)));
+    let weak = Arc::downgrade(&wire);
+    let registration = shared.live.register(peer, move || {
+        if let Some(wire) = weak.upgrade() {
+            wire.shut();
+        }
+    });
+    if !shared.members.contains(peer) || shared.is_closed() {
+        return None;
+    }
+    let (send, recv) = (Box::new(TlsSend(wire.clone())), Box::new(TlsRecv(wire)));
+    Some(Proven { peer, remote, via: Via::Tcp, send, recv, guard: Arc::new(registration) })
+}
+
+/// Low latency, and a dead peer noticed within seconds. Best effort: the connection works without.
+fn tune(tcp: &TcpStream) {
+    let socket = SockRef::from(tcp);
+    let keepalive = socket2::TcpKeepalive::new().with_time(Duration::from_secs(2));
+    #[cfg(not(any(target_os = "openbsd", target_os = "haiku")))]
+    let keepalive = keepalive.with_interval(Duration::from_secs(1));
+    #[cfg(not(any(target_os = "openbsd", target_os = "haiku", target_os = "windows")))]
+    let keepalive = keepalive.with_retries(3);
+    let outcome = tcp.set_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let outcome = outcome.and_then(|()| socket.set_tcp_user_timeout(Some(SILENCE_MAX)));
+    if let Err(error) = outcome {
+        tracing::debug!(%error, "TCP socket options not set");
+    }
+}
+
+/// Closing with unread bytes resets the connection and loses the alert that says why: read them first.
+async fn linger(mut tcp: TcpStream) {
+    let _ = tokio::time::timeout(LINGER_MAX, async {
+        tcp.shutdown().await?;
+        let mut sink = [0; 1024];
+        for _ in 0..16 {
+            if tcp.read(&mut sink).await? == 0 {
+                break;
+            }
+        }
+        io::Result::Ok(())
+    })
+    .await;
+}
+
+/// A TLS stream whose halves live in different tasks and that a third may break off.
+///
+/// The lock is held only while polling, never while waiting.
+struct Wire(Mutex<TlsStream<TcpStream>>);
+
+struct TlsSend(Arc<Wire>);
+struct TlsRecv(Arc<Wire>);
+
+impl Wire {
+    fn lock(&self) -> MutexGuard<'_, TlsStream<TcpStream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shut(&self) {
+        let _ = SockRef::from(self.lock().get_ref().0).shutdown(std::net::Shutdown::Both);
+    }
+}
+
+impl RawSend for TlsSend {
+    fn abort(&mut self) {
+        self.0.shut();
+    }
+}
+
+impl AsyncWrite for TlsSend {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.lock()).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.lock()).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_shutdown(cx)
+    }
+}
+
+impl AsyncRead for TlsRecv {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_read(cx, buf)
+    }
+}
