@@ -3,7 +3,7 @@
 use exo_types::{InstanceId, ModelId, ModelShape, NodeId, Placement};
 use serde::{Deserialize, Serialize};
 
-use crate::wire::limits;
+use crate::wire::{Check, CheckError, limits};
 
 /// A cluster, named at its founding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -141,6 +141,9 @@ pub enum EventError {
     /// Not decodable.
     #[error("the bytes are not an event: {0}")]
     Malformed(#[from] postcard::Error),
+    /// Decoded, but a value is out of bounds.
+    #[error(transparent)]
+    OutOfBounds(#[from] CheckError),
 }
 
 impl Event {
@@ -154,6 +157,8 @@ impl Event {
         if bytes.len() > limits::EVENT_BYTES_MAX {
             return Err(EventError::TooLong { len_bytes: bytes.len(), max_bytes: limits::EVENT_BYTES_MAX });
         }
-        Ok(postcard::from_bytes(bytes)?)
+        let event: Self = postcard::from_bytes(bytes)?;
+        event.check()?;
+        Ok(event)
     }
 }

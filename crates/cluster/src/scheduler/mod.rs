@@ -1,169 +1,61 @@
-//! The instance scheduler.
+//! The instance scheduler: who runs, and what each step computes.
+//!
+//! Drivers submit sequences; they wait in a bounded [`queue`], one principal after the other. A sequence is
+//! admitted when every stage has pages for the longest it can become, so a running sequence never runs out of
+//! them. Steps are numbered and composed from decodes first, then prompt chunks; at most one micro-batch per stage
+//! is in flight, and a sequence whose token is in flight waits for it. Freed pages may be given away at once,
+//! because the `Close` that frees them travels in front of the `Open` that takes them.
+//!
+//! Start reading at [`Scheduler::handle`].
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+mod compose;
+mod outcome;
+mod pages;
+mod queue;
+mod sequence;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::collections::{BTreeMap, VecDeque};
 
 use exo_types::{FailureKind, NodeId, Placement, SequenceId, Time};
 
-use crate::wire::{EndReason, StepFailure, StepMessage, Submission, TokensMessage};
-
-/// Bounds of one instance's scheduler.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SchedulerConfig {
-    /// Sequences that may wait; one more is rejected.
-    pub queue_len_max: usize,
-    /// Prompt tokens of one step at most.
-    pub chunk_tokens_max: u32,
-    /// A step in flight (and at the head of the pipeline) without completion for this long loses the instance.
-    pub step_deadline: Duration,
-    /// Added to the deadline per token of the step.
-    pub step_deadline_per_token: Duration,
-}
-
-impl Default for SchedulerConfig {
-    fn default() -> Self {
-        Self {
-            queue_len_max: 64,
-            chunk_tokens_max: 128,
-            step_deadline: Duration::from_secs(30),
-            step_deadline_per_token: Duration::from_millis(250),
-        }
-    }
-}
-
-/// What happens to a scheduler.
-#[derive(Clone, PartialEq, Debug)]
-pub enum SchedulerInput {
-    /// Time passed. At least once a second.
-    Tick,
-    /// A driver's sequence. `from` is the authenticated sender.
-    Submit {
-        /// The driver's node.
-        from: NodeId,
-        /// The sequence.
-        submission: Submission,
-    },
-    /// A driver lost interest.
-    Cancel {
-        /// The driver's node.
-        from: NodeId,
-        /// The instance's generation it meant.
-        generation: u32,
-        /// The sequence.
-        sequence: SequenceId,
-    },
-    /// The last stage's outcome of a step.
-    Tokens {
-        /// The last stage's node.
-        from: NodeId,
-        /// The outcome.
-        tokens: TokensMessage,
-    },
-    /// A stage could not compute a step.
-    StepFailed {
-        /// The stage's node.
-        from: NodeId,
-        /// The failure.
-        failure: StepFailure,
-    },
-    /// Membership or a broken connection says the node is gone. Drivers' nodes count too: their sequences stop.
-    NodeLost(NodeId),
-    /// The instance is removed or placed anew: everything ends.
-    Stop {
-        /// Why, for people.
-        reason: String,
-    },
-}
-
-/// What a scheduler wants done.
-#[derive(Clone, PartialEq, Debug)]
-pub enum SchedulerOutput {
-    /// Tell a driver: [`crate::wire::DataMessage::Accepted`].
-    Accepted {
-        /// The driver's node.
-        to: NodeId,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Sequences in front of it.
-        queue_ahead: u32,
-    },
-    /// Tell a driver: [`crate::wire::DataMessage::Started`].
-    Started {
-        /// The driver's node.
-        to: NodeId,
-        /// The sequence.
-        sequence: SequenceId,
-    },
-    /// Tell a driver: [`crate::wire::DataMessage::Rejected`].
-    Rejected {
-        /// The driver's node.
-        to: NodeId,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Why.
-        kind: FailureKind,
-        /// For people.
-        message: String,
-    },
-    /// Feed the first stage, which runs on this node.
-    Step(StepMessage),
-    /// Tell a driver: [`crate::wire::DataMessage::SequenceEnded`].
-    Ended {
-        /// The driver's node.
-        to: NodeId,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Why.
-        reason: EndReason,
-        /// Tokens generated in this submission.
-        generated: u32,
-    },
-    /// Tell a driver: [`crate::wire::DataMessage::SequenceFailed`].
-    Failed {
-        /// The driver's node.
-        to: NodeId,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Why.
-        kind: FailureKind,
-        /// For people.
-        message: String,
-    },
-    /// The instance cannot go on: report it as [`crate::wire::Trouble`] and throw this scheduler away.
-    InstanceFailed {
-        /// Which class of failure.
-        kind: FailureKind,
-        /// For people.
-        message: String,
-    },
-}
-
-/// Numbers to show.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SchedulerStats {
-    /// Sequences waiting.
-    pub queued: usize,
-    /// Sequences holding a slot.
-    pub running: usize,
-    /// Steps in flight.
-    pub steps_in_flight: usize,
-    /// Steps composed so far.
-    pub steps: u64,
-    /// Pages reserved at the fullest stage.
-    pub pages_reserved: u32,
-    /// Pages of that stage.
-    pub pages: u32,
-}
+use self::pages::PageBudget;
+use self::queue::Queue;
+use self::sequence::Running;
+pub use self::words::{SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats};
+use crate::wire::{EndReason, StageCommand, Submission};
 
 /// Decides what each step of one instance generation computes.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
-    #[allow(dead_code)]
     config: SchedulerConfig,
-    #[allow(dead_code)]
     placement: Placement,
-    #[allow(dead_code)]
-    running: BTreeMap<SequenceId, ()>,
+    budget: PageBudget,
+    queue: Queue,
+    running: BTreeMap<SequenceId, Running>,
+    /// Grows with every admission: the order of prompts, and what tells two lives of one id apart.
+    tickets: u64,
+    /// Commands for the next step.
+    commands: Vec<StageCommand>,
+    in_flight: VecDeque<Flight>,
+    steps: u64,
+    /// When the pipeline last gave a step back.
+    completed_at: Time,
+    failures_in_row: u32,
+    /// Why nothing is served any more.
+    over: Option<String>,
+}
+
+/// A step on its way.
+#[derive(Clone, Debug)]
+struct Flight {
+    step: u64,
+    sent_at: Time,
+    tokens: u32,
+    /// Sequences that sample in it: id, ticket, position of the token to come.
+    sampled: Vec<(SequenceId, u64, u32)>,
 }
 
 impl Scheduler {
@@ -171,16 +63,152 @@ impl Scheduler {
     /// Panics if their number differs from the placement's stages.
     pub fn new(config: SchedulerConfig, placement: Placement, pages: &[(u32, u32)]) -> Self {
         assert_eq!(placement.stages.len(), pages.len(), "pages of every stage are needed");
-        Self { config, placement, running: BTreeMap::new() }
+        Self {
+            budget: PageBudget::new(pages),
+            queue: Queue::new(config.queue_len_max),
+            config,
+            placement,
+            running: BTreeMap::new(),
+            tickets: 0,
+            commands: Vec::new(),
+            in_flight: VecDeque::new(),
+            steps: 0,
+            completed_at: Time::ZERO,
+            failures_in_row: 0,
+            over: None,
+        }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
-    pub fn handle(&mut self, _now: Time, _input: SchedulerInput) -> Vec<SchedulerOutput> {
-        Vec::new()
+    pub fn handle(&mut self, now: Time, input: SchedulerInput) -> Vec<SchedulerOutput> {
+        let mut out = Vec::new();
+        match input {
+            SchedulerInput::Tick => self.check_deadline(now, &mut out),
+            SchedulerInput::Submit { from, submission } => self.submit(from, submission, &mut out),
+            SchedulerInput::Cancel { from, generation, sequence } => {
+                self.cancel(from, generation, sequence, &mut out);
+            }
+            SchedulerInput::Tokens { from, tokens } => self.tokens(now, from, tokens, &mut out),
+            SchedulerInput::PipelineBroken { from, generation, kind, message } => {
+                let is_stage = self.placement.stage_of(from).is_some();
+                if is_stage && generation == self.placement.generation {
+                    self.fail_instance(kind, message, &mut out);
+                }
+            }
+            SchedulerInput::NodeLost(node) => self.node_lost(node, &mut out),
+            SchedulerInput::Stop { reason } => self.stop(FailureKind::InstanceGone, &reason, &mut out),
+        }
+        if self.over.is_none() {
+            self.pump(now, &mut out);
+        }
+        out
     }
 
     /// Numbers to show.
     pub fn stats(&self) -> SchedulerStats {
-        SchedulerStats::default()
+        let (pages_reserved, pages) = self.budget.fullest();
+        SchedulerStats {
+            queued: self.queue.len(),
+            running: self.running.len(),
+            steps_in_flight: self.in_flight.len(),
+            steps: self.steps,
+            pages_reserved,
+            pages,
+        }
+    }
+
+    fn submit(&mut self, from: NodeId, submission: Submission, out: &mut Vec<SchedulerOutput>) {
+        let sequence = submission.spec.sequence;
+        if self.driver_of(sequence) == Some(from) {
+            // Sent again after a reconnect: it has its place already.
+            out.push(SchedulerOutput::Accepted { to: from, sequence, queue_ahead: 0 });
+            return;
+        }
+        match self.refusal(from, &submission) {
+            Some((kind, message)) => {
+                out.push(SchedulerOutput::Rejected { to: from, sequence, kind, message });
+            }
+            None => {
+                let queue_ahead = self.queue.len() as u32;
+                self.queue.push(submission);
+                out.push(SchedulerOutput::Accepted { to: from, sequence, queue_ahead });
+            }
+        }
+    }
+
+    fn driver_of(&self, sequence: SequenceId) -> Option<NodeId> {
+        let running = self.running.get(&sequence).map(|r| r.driver);
+        running.or_else(|| self.queue.get(sequence).map(|s| s.spec.driver))
+    }
+
+    fn refusal(&self, from: NodeId, submission: &Submission) -> Option<(FailureKind, String)> {
+        let Submission { instance, generation, spec, max_tokens, .. } = submission;
+        let (context, history) = (self.placement.context_tokens, spec.history.len());
+        if let Some(reason) = &self.over {
+            return Some((FailureKind::InstanceGone, reason.clone()));
+        }
+        if (*instance, *generation) != (self.placement.instance, self.placement.generation) {
+            let serving = self.placement.generation;
+            let message =
+                format!("{instance} generation {generation} was asked for, {serving} is served here");
+            return Some((FailureKind::InstanceGone, message));
+        }
+        if spec.driver != from || self.driver_of(spec.sequence).is_some() {
+            let message = format!("sequence {} belongs to another driver than {from}", spec.sequence);
+            return Some((FailureKind::Protocol, message));
+        }
+        if history == 0 || history >= context as usize || *max_tokens == 0 {
+            let message = format!(
+                "{history} tokens of prompt and {max_tokens} more were asked of a context of {context}"
+            );
+            return Some((FailureKind::Protocol, message));
+        }
+        let tokens = self.tokens_max(submission);
+        if !self.budget.could_ever_fit(tokens) {
+            let message = format!("{tokens} tokens need more KV pages than the smallest stage has");
+            return Some((FailureKind::OutOfMemory, message));
+        }
+        self.queue.is_full().then(|| {
+            let message = format!("{} sequences are waiting for this instance", self.queue.len());
+            (FailureKind::QueueFull, message)
+        })
+    }
+
+    /// The longest the sequence can become.
+    fn tokens_max(&self, submission: &Submission) -> u32 {
+        let history = submission.spec.history.len() as u32;
+        history.saturating_add(submission.max_tokens).min(self.placement.context_tokens)
+    }
+
+    fn cancel(
+        &mut self,
+        from: NodeId,
+        generation: u32,
+        sequence: SequenceId,
+        out: &mut Vec<SchedulerOutput>,
+    ) {
+        if generation != self.placement.generation || self.driver_of(sequence) != Some(from) {
+            return;
+        }
+        let (to, reason) = (from, EndReason::Cancelled);
+        if self.queue.remove(sequence).is_some() {
+            out.push(SchedulerOutput::Ended { to, sequence, reason, generated: 0 });
+        } else if let Some(gone) = self.release(sequence) {
+            out.push(SchedulerOutput::Ended { to, sequence, reason, generated: gone.generated });
+        }
+    }
+
+    fn node_lost(&mut self, node: NodeId, out: &mut Vec<SchedulerOutput>) {
+        if let Some(stage) = self.placement.stage_of(node) {
+            let message = format!("stage {stage} on node {node} is lost");
+            self.fail_instance(FailureKind::StageLost, message, out);
+            return;
+        }
+        self.queue.remove_driver(node);
+        let orphans = self.running.iter().filter(|(_, r)| r.driver == node);
+        let orphans: Vec<SequenceId> = orphans.map(|(&sequence, _)| sequence).collect();
+        for sequence in orphans {
+            self.release(sequence);
+        }
     }
 }

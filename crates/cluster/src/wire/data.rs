@@ -81,8 +81,22 @@ pub enum DataMessage {
         /// For people.
         message: String,
     },
-    /// Any stage to scheduler and to the drivers of the step: it could not be computed.
+    /// Any stage to the drivers of the step: it could not be computed. The scheduler learns it in `Tokens`.
     StepFailed(StepFailure),
+    /// Any stage to the scheduler: steps no longer fit together here, or a neighbour cannot be reached. The
+    /// generation is over.
+    PipelineBroken {
+        /// The instance.
+        instance: InstanceId,
+        /// Its generation.
+        generation: u32,
+        /// Index of the stage that noticed.
+        stage: u32,
+        /// Why.
+        kind: FailureKind,
+        /// For people.
+        message: String,
+    },
     /// To the sender of something for a generation that is not served here.
     StaleGeneration {
         /// The instance.
@@ -150,6 +164,8 @@ pub struct StepMessage {
     pub commands: Vec<StageCommand>,
     /// The batch.
     pub frame: StepFrame,
+    /// What earlier stages could not compute of this step; the last stage passes it on to the scheduler.
+    pub failures: Vec<StepFailure>,
     /// How `rows` are encoded.
     pub rows_dtype: WireDType,
     /// Hidden rows, little-endian, in the order of the frame's tokens; empty towards the first stage. Travels
@@ -169,6 +185,8 @@ pub struct TokensMessage {
     pub step: u64,
     /// One per sampled sequence.
     pub results: Vec<TokenResult>,
+    /// What stages could not compute of this step (for a driver: empty, it is told by `StepFailed`).
+    pub failures: Vec<StepFailure>,
 }
 
 /// One sampled token.

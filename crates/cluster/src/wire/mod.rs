@@ -10,6 +10,7 @@ mod control;
 mod data;
 pub mod limits;
 
+pub(crate) use check::Check;
 pub use check::CheckError;
 pub use codec::{WIRE_VERSION, WireError};
 pub use control::{

@@ -1,6 +1,6 @@
-//! What a stage does with a step.
+//! What a stage is told and what it wants done.
 
-use exo_types::{FailureKind, NodeId, Placement, StepFrame, Time};
+use exo_types::{FailureKind, NodeId, StepFrame};
 
 use crate::wire::{DataMessage, StageCommand, StepMessage, TokenResult};
 
@@ -51,9 +51,9 @@ pub enum StageInput {
 /// What a stage wants done.
 #[derive(Clone, PartialEq, Debug)]
 pub enum StageOutput {
-    /// Run this on the engine: the commands, then (if it has sequences) the batch. Answer with `ComputeDone`;
-    /// at most one is out at a time. For a frame without sequences the answer is `Rows(vec![])` or
-    /// `Tokens(vec![])`.
+    /// Run this on the engine: the commands (which cannot fail: they were checked, and memory is only taken by
+    /// batches), then the batch, if it has sequences. Answer with `ComputeDone`; at most one is out at a time.
+    /// For a frame without sequences the answer is `Rows(vec![])` or `Tokens(vec![])`.
     Compute {
         /// Carried out first, in order.
         commands: Vec<StageCommand>,
@@ -66,37 +66,7 @@ pub enum StageOutput {
     Send {
         /// To whom.
         to: NodeId,
-        /// What: `Step`, `Tokens`, `StepFailed` or `StaleGeneration`.
+        /// What: `Step`, `Tokens`, `StepFailed`, `PipelineBroken` or `StaleGeneration`.
         message: DataMessage,
     },
-}
-
-/// One stage of one instance generation.
-#[derive(Clone, Debug)]
-pub struct StageMachine {
-    #[allow(dead_code)]
-    placement: Placement,
-    #[allow(dead_code)]
-    index: usize,
-    #[allow(dead_code)]
-    geometry: StageGeometry,
-}
-
-impl StageMachine {
-    /// Stage `index` of `placement`, just loaded: no sequence open, step 1 comes first. Panics if there is no such
-    /// stage.
-    pub fn new(placement: Placement, index: usize, geometry: StageGeometry) -> Self {
-        assert!(index < placement.stages.len(), "stage {index} of {}", placement.stages.len());
-        Self { placement, index, geometry }
-    }
-
-    /// Takes in what happened and says what to do. Outputs are in order.
-    pub fn handle(&mut self, _now: Time, _input: StageInput) -> Vec<StageOutput> {
-        Vec::new()
-    }
-
-    /// Sequences open now.
-    pub fn sequences_open(&self) -> usize {
-        0
-    }
 }

@@ -5,8 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_types::{InstanceId, NodeId, Placement};
 use serde::{Deserialize, Serialize};
 
-use crate::wire::limits;
+use crate::wire::{Check, CheckError, limits};
 use crate::{ClusterId, Event, EventError, InstanceRequest, Member, Role};
+
+mod apply;
+mod errors;
+#[cfg(test)]
+mod tests;
+
+pub use errors::ApplyError;
 
 /// An instance as the log knows it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -28,88 +35,7 @@ pub struct State {
     instance_last: Option<InstanceId>,
 }
 
-/// An event that contradicts the state.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ApplyError {
-    /// Something before, or a second, founding.
-    #[error("the cluster is {}", if *.founded { "founded already" } else { "not founded yet" })]
-    Founding {
-        /// Whether it is.
-        founded: bool,
-    },
-    /// The founder or an appointed admin does not qualify.
-    #[error("{node} is not an admin member")]
-    NotAdmin {
-        /// The node.
-        node: NodeId,
-    },
-    /// Removal is for ever: a removed key never comes back.
-    #[error("{node} was removed from this cluster")]
-    Revoked {
-        /// The node.
-        node: NodeId,
-    },
-    /// No such member.
-    #[error("{node} is not a member")]
-    UnknownMember {
-        /// The node.
-        node: NodeId,
-    },
-    /// A cluster keeps at least one admin.
-    #[error("{node} is the only admin: appoint another first")]
-    LastAdmin {
-        /// The node.
-        node: NodeId,
-    },
-    /// No such instance.
-    #[error("there is no instance {instance}")]
-    UnknownInstance {
-        /// The instance.
-        instance: InstanceId,
-    },
-    /// Instance ids are never used twice.
-    #[error("instance {instance} is not after {last}, the last one placed")]
-    InstanceReused {
-        /// The new one.
-        instance: InstanceId,
-        /// The last one.
-        last: InstanceId,
-    },
-    /// Generations count up by one.
-    #[error("instance {instance} goes from generation {from} to {to}")]
-    Generation {
-        /// The instance.
-        instance: InstanceId,
-        /// Now.
-        from: u32,
-        /// Offered.
-        to: u32,
-    },
-    /// The placement is not one of this request.
-    #[error("the placement of instance {instance} does not serve its request: {what}")]
-    Placement {
-        /// The instance.
-        instance: InstanceId,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// More members or instances than a cluster may have.
-    #[error("a cluster has at most {max} {what}")]
-    TooMany {
-        /// Of what.
-        what: &'static str,
-        /// The bound.
-        max: usize,
-    },
-}
-
 impl State {
-    /// Takes in one fact, or leaves the state as it was.
-    pub fn apply(&mut self, _event: &Event) -> Result<(), ApplyError> {
-        Ok(())
-    }
-
     /// The snapshot's bytes.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("states hold only types postcard can write")
@@ -120,7 +46,9 @@ impl State {
         if bytes.len() > limits::CONTROL_BYTES_MAX {
             return Err(EventError::TooLong { len_bytes: bytes.len(), max_bytes: limits::CONTROL_BYTES_MAX });
         }
-        Ok(postcard::from_bytes(bytes)?)
+        let state: Self = postcard::from_bytes(bytes)?;
+        state.check()?;
+        Ok(state)
     }
 
     /// Identity and name; `None` before the founding.
@@ -164,4 +92,26 @@ impl State {
         let reason = "removed while the cluster was split";
         missing.map(|&node| Event::MemberRemoved { node, reason: reason.to_owned() }).collect()
     }
+}
+
+/// A snapshot comes from a peer or a disk: its maps must say of each entry what the entry says of itself.
+impl Check for State {
+    fn check(&self) -> Result<(), CheckError> {
+        let members = self.members.iter().all(|(&node, m)| m.node == node && !self.removed.contains(&node));
+        let instances = self.instances.iter().all(|(&id, i)| {
+            i.placement.instance == id && Some(id) <= self.instance_last && serves(&i.placement, &i.request)
+        });
+        if !members || !instances {
+            return Err(CheckError::Invalid { what: "a snapshot contradicts itself" });
+        }
+        self.members.values().try_for_each(Member::check)?;
+        self.instances.values().try_for_each(|i| i.request.check().and(i.placement.check()))
+    }
+}
+
+/// Whether the placement is one of the request: same model, all its layers, the context and slots asked for.
+fn serves(placement: &Placement, request: &InstanceRequest) -> bool {
+    placement.model == request.model
+        && placement.tiles(request.shape.layer_count())
+        && (placement.context_tokens, placement.slots) == (request.context_tokens, request.slots)
 }

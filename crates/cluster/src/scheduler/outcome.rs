@@ -1,0 +1,146 @@
+//! What comes back: tokens, failed steps, silence.
+
+use exo_types::{FailureKind, NodeId, SequenceId, Time};
+
+use super::sequence::Running;
+use super::{Flight, Scheduler, SchedulerOutput};
+use crate::wire::{StageCommand, StepFailure, TokenResult, TokensMessage};
+
+/// Failed steps in a row after which the instance is given up: the device does not recover by itself.
+const FAILURES_IN_ROW_MAX: u32 = 3;
+
+impl Scheduler {
+    pub(super) fn tokens(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        tokens: TokensMessage,
+        out: &mut Vec<SchedulerOutput>,
+    ) {
+        let own = (self.placement.instance, self.placement.generation);
+        let is_last = self.placement.stages.last().is_some_and(|s| s.node == from);
+        if !is_last || (tokens.instance, tokens.generation) != own {
+            return;
+        }
+        match self.in_flight.front() {
+            Some(flight) if flight.step == tokens.step => {}
+            Some(flight) if tokens.step > flight.step => {
+                let message = format!("step {} came back before step {}", tokens.step, flight.step);
+                return self.fail_instance(FailureKind::Protocol, message, out);
+            }
+            _ => return, // a step that was counted already
+        }
+        let Some(flight) = self.in_flight.pop_front() else { return };
+        self.completed_at = now;
+        self.take_failures(flight.tokens > 0, &tokens.failures, out);
+        if self.over.is_none() {
+            self.take_results(&flight, tokens.results, out);
+        }
+    }
+
+    fn take_failures(&mut self, computed: bool, failures: &[StepFailure], out: &mut Vec<SchedulerOutput>) {
+        for failure in failures {
+            for &sequence in &failure.sequences {
+                self.fail(sequence, failure.kind, &failure.message, out);
+            }
+        }
+        let device = failures.iter().find(|f| f.kind != FailureKind::OutOfMemory);
+        self.failures_in_row = match (device, computed) {
+            (Some(_), _) => self.failures_in_row + 1,
+            (None, true) => 0,
+            (None, false) => self.failures_in_row, // only commands: says nothing of the device
+        };
+        if let Some(failure) = device.filter(|_| self.failures_in_row >= FAILURES_IN_ROW_MAX) {
+            let message = format!("{FAILURES_IN_ROW_MAX} steps in a row failed: {}", failure.message);
+            self.fail_instance(failure.kind, message, out);
+        }
+    }
+
+    fn take_results(&mut self, flight: &Flight, results: Vec<TokenResult>, out: &mut Vec<SchedulerOutput>) {
+        for &(sequence, ticket, position) in &flight.sampled {
+            let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == ticket) else {
+                continue; // cancelled or failed meanwhile
+            };
+            let result = results.iter().find(|r| r.sequence == sequence && r.position == position);
+            let Some(result) = result else {
+                let message = format!("step {} came back without the token at {position}", flight.step);
+                self.fail(sequence, FailureKind::Protocol, &message, out);
+                continue;
+            };
+            let end = running.sampled(result.token.token, flight.step, self.placement.context_tokens);
+            let Some(reason) = end else { continue };
+            if let Some(gone) = self.release(sequence) {
+                let (to, generated) = (gone.driver, gone.generated);
+                out.push(SchedulerOutput::Ended { to, sequence, reason, generated });
+            }
+        }
+    }
+
+    pub(super) fn check_deadline(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
+        let Some(flight) = self.in_flight.front() else { return };
+        // The pipeline works on one step after the other: this one had its turn when the last one came back.
+        let waited = now.since(flight.sent_at.max(self.completed_at));
+        if waited > self.config.step_deadline + self.config.step_deadline_per_token * flight.tokens {
+            let message = format!("step {} did not come back in {} s", flight.step, waited.as_secs());
+            self.fail_instance(FailureKind::StageLost, message, out);
+        }
+    }
+
+    /// Gives a running sequence's pages back and sees to it that the stages forget it.
+    pub(super) fn release(&mut self, sequence: SequenceId) -> Option<Running> {
+        let running = self.running.remove(&sequence)?;
+        self.budget.release(running.reserved_tokens);
+        let unsent = self.commands.iter().position(|c| is_open_of(c, sequence));
+        match unsent {
+            Some(index) => drop(self.commands.remove(index)),
+            None => self.commands.push(StageCommand::Close(sequence)),
+        }
+        Some(running)
+    }
+
+    fn fail(
+        &mut self,
+        sequence: SequenceId,
+        kind: FailureKind,
+        message: &str,
+        out: &mut Vec<SchedulerOutput>,
+    ) {
+        if let Some(gone) = self.release(sequence) {
+            let message = message.to_owned();
+            out.push(SchedulerOutput::Failed { to: gone.driver, sequence, kind, message });
+        }
+    }
+
+    /// Every sequence fails and the instance is reported.
+    pub(super) fn fail_instance(
+        &mut self,
+        kind: FailureKind,
+        message: String,
+        out: &mut Vec<SchedulerOutput>,
+    ) {
+        if self.over.is_some() {
+            return;
+        }
+        self.stop(kind, &message, out);
+        out.push(SchedulerOutput::InstanceFailed { kind, message });
+    }
+
+    /// Every sequence fails; nothing is taken any more.
+    pub(super) fn stop(&mut self, kind: FailureKind, reason: &str, out: &mut Vec<SchedulerOutput>) {
+        let running: Vec<SequenceId> = self.running.keys().copied().collect();
+        for sequence in running {
+            self.fail(sequence, kind, reason, out);
+        }
+        while let Some(waiting) = self.queue.pop() {
+            let (to, sequence, message) = (waiting.spec.driver, waiting.spec.sequence, reason.to_owned());
+            out.push(SchedulerOutput::Failed { to, sequence, kind, message });
+        }
+        self.in_flight.clear();
+        self.commands.clear();
+        self.over = Some(reason.to_owned());
+    }
+}
+
+fn is_open_of(command: &StageCommand, sequence: SequenceId) -> bool {
+    matches!(command, StageCommand::Open(spec) if spec.sequence == sequence)
+}

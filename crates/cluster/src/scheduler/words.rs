@@ -1,0 +1,159 @@
+//! What a scheduler is told, what it answers, and its bounds.
+
+use std::time::Duration;
+
+use exo_types::{FailureKind, NodeId, SequenceId};
+
+use crate::wire::{EndReason, StepMessage, Submission, TokensMessage};
+
+/// Bounds of one instance's scheduler.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SchedulerConfig {
+    /// Sequences that may wait; one more is rejected.
+    pub queue_len_max: usize,
+    /// Prompt tokens of one step at most.
+    pub chunk_tokens_max: u32,
+    /// A step in flight (and at the head of the pipeline) without completion for this long loses the instance.
+    pub step_deadline: Duration,
+    /// Added to the deadline per token of the step.
+    pub step_deadline_per_token: Duration,
+}
+
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        Self {
+            queue_len_max: 64,
+            chunk_tokens_max: 128,
+            step_deadline: Duration::from_secs(30),
+            step_deadline_per_token: Duration::from_millis(250),
+        }
+    }
+}
+
+/// What happens to a scheduler.
+#[derive(Clone, PartialEq, Debug)]
+pub enum SchedulerInput {
+    /// Time passed. At least once a second.
+    Tick,
+    /// A driver's sequence. `from` is the authenticated sender.
+    Submit {
+        /// The driver's node.
+        from: NodeId,
+        /// The sequence.
+        submission: Submission,
+    },
+    /// A driver lost interest.
+    Cancel {
+        /// The driver's node.
+        from: NodeId,
+        /// The instance's generation it meant.
+        generation: u32,
+        /// The sequence.
+        sequence: SequenceId,
+    },
+    /// The last stage's outcome of a step.
+    Tokens {
+        /// The last stage's node.
+        from: NodeId,
+        /// The outcome.
+        tokens: TokensMessage,
+    },
+    /// A stage cannot go on.
+    PipelineBroken {
+        /// The stage's node.
+        from: NodeId,
+        /// The generation it meant.
+        generation: u32,
+        /// Why.
+        kind: FailureKind,
+        /// For people.
+        message: String,
+    },
+    /// Membership or a broken connection says the node is gone. Drivers' nodes count too: their sequences stop.
+    NodeLost(NodeId),
+    /// The instance is removed or placed anew: everything ends.
+    Stop {
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+/// What a scheduler wants done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum SchedulerOutput {
+    /// Tell a driver: [`crate::wire::DataMessage::Accepted`].
+    Accepted {
+        /// The driver's node.
+        to: NodeId,
+        /// The sequence.
+        sequence: SequenceId,
+        /// Sequences in front of it.
+        queue_ahead: u32,
+    },
+    /// Tell a driver: [`crate::wire::DataMessage::Started`].
+    Started {
+        /// The driver's node.
+        to: NodeId,
+        /// The sequence.
+        sequence: SequenceId,
+    },
+    /// Tell a driver: [`crate::wire::DataMessage::Rejected`].
+    Rejected {
+        /// The driver's node.
+        to: NodeId,
+        /// The sequence.
+        sequence: SequenceId,
+        /// Why.
+        kind: FailureKind,
+        /// For people.
+        message: String,
+    },
+    /// Feed the first stage, which runs on this node.
+    Step(StepMessage),
+    /// Tell a driver: [`crate::wire::DataMessage::SequenceEnded`].
+    Ended {
+        /// The driver's node.
+        to: NodeId,
+        /// The sequence.
+        sequence: SequenceId,
+        /// Why.
+        reason: EndReason,
+        /// Tokens generated in this submission.
+        generated: u32,
+    },
+    /// Tell a driver: [`crate::wire::DataMessage::SequenceFailed`].
+    Failed {
+        /// The driver's node.
+        to: NodeId,
+        /// The sequence.
+        sequence: SequenceId,
+        /// Why.
+        kind: FailureKind,
+        /// For people.
+        message: String,
+    },
+    /// The instance cannot go on: report it as [`crate::wire::Trouble`] and throw this scheduler away.
+    InstanceFailed {
+        /// Which class of failure.
+        kind: FailureKind,
+        /// For people.
+        message: String,
+    },
+}
+
+/// Numbers to show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SchedulerStats {
+    /// Sequences waiting.
+    pub queued: usize,
+    /// Sequences holding a slot.
+    pub running: usize,
+    /// Steps in flight.
+    pub steps_in_flight: usize,
+    /// Steps composed so far.
+    pub steps: u64,
+    /// Pages reserved at the fullest stage.
+    pub pages_reserved: u32,
+    /// Pages of that stage.
+    pub pages: u32,
+}

@@ -1,0 +1,138 @@
+//! A step arrives: order, commands, batch, rows; then the engine gets it.
+
+use exo_types::{NodeId, StepSequence};
+
+use super::{Broken, Computing, Open, StageMachine, StageOutput};
+use crate::wire::{DataMessage, StageCommand, StepMessage};
+
+impl StageMachine {
+    pub(super) fn arrive(
+        &mut self,
+        from: NodeId,
+        message: StepMessage,
+        out: &mut Vec<StageOutput>,
+    ) -> Result<(), Broken> {
+        let (instance, serving) = (self.placement.instance, self.placement.generation);
+        if from != self.upstream() || message.frame.instance != instance {
+            return Ok(()); // nobody who feeds this stage
+        }
+        if message.frame.generation != serving {
+            let (got, serving) = (message.frame.generation, Some(serving));
+            let message = DataMessage::StaleGeneration { instance, got, serving };
+            out.push(StageOutput::Send { to: from, message });
+            return Ok(());
+        }
+        let (got, expected) = (message.frame.step, self.step_next + self.waiting.len() as u64);
+        if got < expected {
+            return Ok(()); // sent again after a reconnect
+        }
+        if got > expected {
+            return Err(Broken::Order { got, expected });
+        }
+        // The scheduler keeps one step per stage in flight: more than that is a peer filling our memory.
+        let (waiting, stages) = (self.waiting.len() + 1, self.placement.stages.len());
+        if waiting > stages {
+            return Err(Broken::TooMany { waiting, stages });
+        }
+        self.waiting.push_back(message);
+        Ok(())
+    }
+
+    /// Gives the engine the next step, if it is idle and one is there.
+    pub(super) fn start_next(&mut self, out: &mut Vec<StageOutput>) -> Result<(), Broken> {
+        if self.computing.is_some() {
+            return Ok(());
+        }
+        let Some(message) = self.waiting.pop_front() else { return Ok(()) };
+        self.step_next += 1;
+        let StepMessage { commands, mut frame, failures, rows, .. } = message;
+        for command in &commands {
+            self.command(frame.step, command)?;
+        }
+        let expected_bytes = if self.index == 0 { 0 } else { self.rows_bytes(frame.token_count()) };
+        if rows.len() != expected_bytes {
+            return Err(Broken::Rows { step: frame.step, got_bytes: rows.len(), expected_bytes });
+        }
+        for part in &frame.sequences {
+            self.advance(frame.step, part)?;
+        }
+        let rows = self.without_lost(&frame.sequences, rows);
+        frame.sequences.retain(|s| !self.is_lost(s));
+        let drivers =
+            frame.sequences.iter().filter_map(|s| Some(self.open.get(&s.sequence)?.driver)).collect();
+        let computing = Computing { commands: commands.clone(), frame: frame.clone(), failures, drivers };
+        self.computing = Some(computing);
+        out.push(StageOutput::Compute { commands, frame, rows });
+        Ok(())
+    }
+
+    fn command(&mut self, step: u64, command: &StageCommand) -> Result<(), Broken> {
+        let wrong = |what, sequence| Err(Broken::Sequence { step, what, sequence });
+        match command {
+            StageCommand::Open(spec) if self.open.contains_key(&spec.sequence) => {
+                wrong("opens again", spec.sequence)
+            }
+            StageCommand::Open(spec) if self.open.len() >= self.placement.slots as usize => {
+                wrong("finds no slot for", spec.sequence)
+            }
+            StageCommand::Open(spec) => {
+                let open = Open { principal: spec.principal, driver: spec.driver, length: 0, lost: false };
+                self.open.insert(spec.sequence, open);
+                Ok(())
+            }
+            StageCommand::Truncate { sequence, length } => match self.open.get_mut(sequence) {
+                Some(open) if *length <= open.length => {
+                    open.length = *length;
+                    Ok(())
+                }
+                _ => wrong("truncates beyond the end", *sequence),
+            },
+            StageCommand::Close(sequence) => match self.open.remove(sequence) {
+                Some(_) => Ok(()),
+                None => wrong("closes unknown", *sequence),
+            },
+        }
+    }
+
+    /// Moves the sequence forward by its part of the step.
+    fn advance(&mut self, step: u64, part: &StepSequence) -> Result<(), Broken> {
+        let sequence = part.sequence;
+        let (context, vocab) = (self.placement.context_tokens, self.geometry.vocab);
+        let Some(open) = self.open.get_mut(&sequence) else {
+            return Err(Broken::Sequence { step, what: "computes unopened", sequence });
+        };
+        if open.principal != part.principal {
+            return Err(Broken::Sequence { step, what: "names a wrong principal for", sequence });
+        }
+        let length = part.truncate_to.map_or(open.length, |keep| keep.min(open.length));
+        let end = u64::from(part.start) + part.tokens.len() as u64;
+        if part.tokens.is_empty() || part.start != length || end > u64::from(context) {
+            return Err(Broken::Position { step, sequence, start: part.start, end, length, context });
+        }
+        if let Some(&token) = part.tokens.iter().find(|&&t| t >= vocab) {
+            return Err(Broken::Token { step, token, vocab });
+        }
+        open.length = end as u32;
+        Ok(())
+    }
+
+    fn is_lost(&self, part: &StepSequence) -> bool {
+        self.open.get(&part.sequence).is_some_and(|open| open.lost)
+    }
+
+    /// The rows of the sequences that are still computed here.
+    fn without_lost(&self, parts: &[StepSequence], rows: Vec<u8>) -> Vec<u8> {
+        if rows.is_empty() || !parts.iter().any(|s| self.is_lost(s)) {
+            return rows;
+        }
+        let (mut kept, mut at) = (Vec::with_capacity(rows.len()), 0);
+        for part in parts {
+            let end = at + self.rows_bytes(part.tokens.len());
+            if !self.is_lost(part) {
+                kept.extend_from_slice(&rows[at..end]);
+            }
+            at = end;
+        }
+        kept
+    }
+}

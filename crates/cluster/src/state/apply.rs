@@ -1,0 +1,119 @@
+//! The fold: one fact at a time, each checked against what is known before anything changes.
+
+use exo_types::{InstanceId, NodeId, Placement};
+
+use super::{ApplyError, State, StateInstance, serves};
+use crate::wire::limits::{INSTANCES_MAX, MEMBERS_MAX};
+use crate::{Event, InstanceRequest, Member, Role};
+
+impl State {
+    /// Takes in one fact, or errs and leaves the state as it was.
+    pub fn apply(&mut self, event: &Event) -> Result<(), ApplyError> {
+        let founding = matches!(event, Event::ClusterCreated { .. });
+        if founding == self.cluster.is_some() {
+            return Err(ApplyError::Founding { founded: self.cluster.is_some() });
+        }
+        match event {
+            Event::ClusterCreated { cluster, name, founder, .. } => {
+                if founder.role != Role::Admin {
+                    return Err(ApplyError::NotAdmin { node: founder.node });
+                }
+                self.cluster = Some((*cluster, name.clone()));
+                self.members.insert(founder.node, founder.clone());
+            }
+            Event::JoinWindow { until_unix_s } => self.join_window_until_unix_s = *until_unix_s,
+            Event::MemberAdmitted(member) => self.admit(member)?,
+            Event::MemberRemoved { node, .. } => self.remove_member(*node)?,
+            Event::AdminAppointed { node, certificate } => self.appoint(*node, certificate)?,
+            Event::InstancePlaced { request, placement } => self.place(request, placement)?,
+            Event::InstanceReplaced { placement, .. } => self.replace(placement)?,
+            Event::InstanceRemoved { instance, .. } => {
+                let known = self.instances.remove(instance);
+                known.ok_or(ApplyError::UnknownInstance { instance: *instance })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A second admission of a member replaces name and certificate; its role never falls this way.
+    fn admit(&mut self, member: &Member) -> Result<(), ApplyError> {
+        if self.removed.contains(&member.node) {
+            return Err(ApplyError::Revoked { node: member.node });
+        }
+        if self.members.len() >= MEMBERS_MAX && !self.members.contains_key(&member.node) {
+            return Err(ApplyError::TooMany { what: "members", max: MEMBERS_MAX });
+        }
+        let mut member = member.clone();
+        if self.members.get(&member.node).is_some_and(|m| m.role == Role::Admin) {
+            member.role = Role::Admin;
+        }
+        self.members.insert(member.node, member);
+        Ok(())
+    }
+
+    /// Removing a stranger is a fact too: its key is revoked (removals of merged halves arrive this way).
+    fn remove_member(&mut self, node: NodeId) -> Result<(), ApplyError> {
+        let is_admin = self.admins().any(|admin| admin == node);
+        if is_admin && self.admins().count() == 1 {
+            return Err(ApplyError::LastAdmin { node });
+        }
+        self.members.remove(&node);
+        self.removed.insert(node);
+        Ok(())
+    }
+
+    fn appoint(&mut self, node: NodeId, certificate: &[u8]) -> Result<(), ApplyError> {
+        let member = self.members.get_mut(&node).ok_or(ApplyError::UnknownMember { node })?;
+        member.role = Role::Admin;
+        member.certificate = certificate.to_vec();
+        Ok(())
+    }
+
+    fn place(&mut self, request: &InstanceRequest, placement: &Placement) -> Result<(), ApplyError> {
+        let instance = placement.instance;
+        if let Some(last) = self.instance_last.filter(|&last| instance <= last) {
+            return Err(ApplyError::InstanceReused { instance, last });
+        }
+        if placement.generation != 1 {
+            return Err(ApplyError::Generation { instance, from: 0, to: placement.generation });
+        }
+        if self.instances.len() >= INSTANCES_MAX {
+            return Err(ApplyError::TooMany { what: "instances", max: INSTANCES_MAX });
+        }
+        self.check_placement(placement, request)?;
+        let entry = StateInstance { request: request.clone(), placement: placement.clone() };
+        self.instances.insert(instance, entry);
+        self.instance_last = Some(instance);
+        Ok(())
+    }
+
+    fn replace(&mut self, placement: &Placement) -> Result<(), ApplyError> {
+        let instance = placement.instance;
+        let now = self.instance(instance)?;
+        let (from, to) = (now.placement.generation, placement.generation);
+        if from.checked_add(1) != Some(to) {
+            return Err(ApplyError::Generation { instance, from, to });
+        }
+        self.check_placement(placement, &now.request)?;
+        if let Some(entry) = self.instances.get_mut(&instance) {
+            entry.placement = placement.clone();
+        }
+        Ok(())
+    }
+
+    fn instance(&self, instance: InstanceId) -> Result<&StateInstance, ApplyError> {
+        self.instances.get(&instance).ok_or(ApplyError::UnknownInstance { instance })
+    }
+
+    fn check_placement(&self, placement: &Placement, request: &InstanceRequest) -> Result<(), ApplyError> {
+        let instance = placement.instance;
+        if !serves(placement, request) {
+            let what = "another model, context or slots, or not all layers";
+            return Err(ApplyError::Placement { instance, what });
+        }
+        if !placement.stages.iter().all(|s| self.members.contains_key(&s.node)) {
+            return Err(ApplyError::Placement { instance, what: "a stage is on no member" });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+use exo_types::{
+    DeviceId, InstanceId, LayerRange, LayerShape, ModelId, ModelShape, NodeId, Placement, Shard, Stage,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::PlaceObjective;
+
+fn node(n: u8) -> NodeId {
+    NodeId([n; 32])
+}
+
+fn member(n: u8, role: Role) -> Member {
+    Member { node: node(n), name: format!("n{n}"), role, certificate: vec![n] }
+}
+
+fn request() -> InstanceRequest {
+    let layer = LayerShape { weight_bytes: 10, flops_per_token: 20, kv_bytes_per_token: 4 };
+    InstanceRequest {
+        model: ModelId([9; 32]),
+        model_name: "m".into(),
+        shape: ModelShape {
+            layers: vec![layer; 4],
+            embedding_bytes: 5,
+            head_bytes: 5,
+            tied: false,
+            hidden: 8,
+            vocab: 16,
+            context_tokens_max: 64,
+        },
+        context_tokens: 64,
+        slots: 2,
+        objective: PlaceObjective::Fit,
+        pinned_first: None,
+        holders: vec![node(1)],
+    }
+}
+
+fn placement(id: u64, generation: u32, on: &[u8]) -> Placement {
+    let cut = |i: usize| (i * 4 / on.len()) as u32;
+    let shard = |i| Shard::pipeline(LayerRange::new(cut(i), cut(i + 1)), 4);
+    let stage = |(i, &n): (usize, &u8)| Stage { node: node(n), device: DeviceId::cpu(), shard: shard(i) };
+    Placement {
+        instance: InstanceId(id),
+        generation,
+        model: ModelId([9; 32]),
+        stages: on.iter().enumerate().map(stage).collect(),
+        context_tokens: 64,
+        slots: 2,
+    }
+}
+
+fn founded() -> State {
+    let mut state = State::default();
+    let (cluster, founder) = (ClusterId([1; 16]), member(1, Role::Admin));
+    state.apply(&Event::ClusterCreated { cluster, name: "home".into(), founder, at_unix_s: 0 }).unwrap();
+    state.apply(&Event::MemberAdmitted(member(2, Role::Worker))).unwrap();
+    state
+}
+
+/// The error of applying `event` to `state`, after checking that an error changed nothing.
+fn refusal(state: &mut State, event: Event) -> Option<String> {
+    let before = state.clone();
+    let error = state.apply(&event).err()?;
+    assert_eq!(*state, before, "a refused event must leave the state alone");
+    Some(error.to_string())
+}
+
+fn placed(id: u64, generation: u32, on: &[u8]) -> Event {
+    Event::InstancePlaced { request: request(), placement: placement(id, generation, on) }
+}
+
+fn replaced(id: u64, generation: u32, on: &[u8]) -> Event {
+    Event::InstanceReplaced { placement: placement(id, generation, on), reason: String::new() }
+}
+
+#[test]
+fn a_removed_member_never_comes_back() {
+    let mut state = founded();
+    assert_eq!(refusal(&mut state, Event::MemberRemoved { node: node(2), reason: String::new() }), None);
+    let again = refusal(&mut state, Event::MemberAdmitted(member(2, Role::Worker)));
+    assert!(again.is_some_and(|e| e.contains("was removed")));
+}
+
+#[test]
+fn the_only_admin_stays_until_another_is_appointed() {
+    let mut state = founded();
+    let remove = Event::MemberRemoved { node: node(1), reason: String::new() };
+    assert!(refusal(&mut state, remove.clone()).is_some_and(|e| e.contains("only admin")));
+    let appoint = Event::AdminAppointed { node: node(2), certificate: vec![2, 2] };
+    assert_eq!(refusal(&mut state, appoint), None);
+    assert_eq!(refusal(&mut state, remove), None);
+    assert_eq!(state.admins().collect::<Vec<_>>(), vec![node(2)]);
+}
+
+#[test]
+fn generations_count_up_by_one_and_ids_are_never_reused() {
+    let mut state = founded();
+    assert!(refusal(&mut state, placed(5, 2, &[1])).is_some_and(|e| e.contains("generation")));
+    assert_eq!(refusal(&mut state, placed(5, 1, &[1, 2])), None);
+    assert!(refusal(&mut state, replaced(5, 3, &[1])).is_some_and(|e| e.contains("from generation 1 to 3")));
+    assert_eq!(refusal(&mut state, replaced(5, 2, &[1])), None);
+    let removed = Event::InstanceRemoved { instance: InstanceId(5), reason: String::new() };
+    assert_eq!(refusal(&mut state, removed), None);
+    assert!(refusal(&mut state, placed(5, 1, &[1])).is_some_and(|e| e.contains("not after")));
+}
+
+#[test]
+fn a_placement_lies_on_members_and_covers_the_model() {
+    let mut state = founded();
+    assert!(refusal(&mut state, placed(1, 1, &[1, 3])).is_some_and(|e| e.contains("no member")));
+    let mut short = placement(1, 1, &[1, 2]);
+    short.stages.pop();
+    let short = Event::InstancePlaced { request: request(), placement: short };
+    assert!(refusal(&mut state, short).is_some_and(|e| e.contains("layers")));
+}
+
+#[test]
+fn nothing_happens_before_the_founding_and_nothing_founds_twice() {
+    let mut state = State::default();
+    assert!(refusal(&mut state, Event::JoinWindow { until_unix_s: 1 }).is_some());
+    let (cluster, founder) = (ClusterId([1; 16]), member(1, Role::Admin));
+    let again = Event::ClusterCreated { cluster, name: "b".into(), founder, at_unix_s: 0 };
+    assert!(refusal(&mut founded(), again).is_some());
+}
+
+#[test]
+fn a_snapshot_survives_a_round_trip_and_a_contradictory_one_is_refused() {
+    let mut state = founded();
+    state.apply(&placed(5, 1, &[1, 2])).unwrap();
+    assert_eq!(State::decode(&state.encode()), Ok(state.clone()));
+    state.removed.insert(node(2));
+    assert!(State::decode(&state.encode()).is_err());
+}
+
+#[test]
+fn a_merge_takes_over_the_other_halfs_removals() {
+    let (mut ours, mut theirs) = (founded(), founded());
+    theirs.apply(&Event::MemberRemoved { node: node(2), reason: String::new() }).unwrap();
+    for event in ours.removals_missing(&theirs) {
+        ours.apply(&event).unwrap();
+    }
+    assert!(ours.is_removed(node(2)) && ours.removals_missing(&theirs).is_empty());
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_decoding_an_event_or_a_snapshot_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = Event::decode(&bytes);
+        let _ = State::decode(&bytes);
+    }
+}

@@ -1,0 +1,225 @@
+//! Bounds of the control channel and of the log's events.
+
+use exo_types::{DeviceFacts, NodeFacts};
+
+use super::super::limits::{
+    CONTROL_BYTES_MAX, DEVICES_MAX, EVENT_BYTES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX,
+};
+use super::super::{
+    ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, HeldModel, LinkReport, LogMessage,
+    NodeReport, StageReport, Trouble,
+};
+use super::placement::name;
+use super::{Check, CheckError, at_most, ensure, text};
+use crate::{Event, InstanceView, Member, StageStatus};
+
+/// Bytes of one membership message.
+const MEMBERSHIP_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a certificate or signature.
+const CERTIFICATE_BYTES_MAX: usize = 4096;
+/// Lines of reasons in a reply: one per device of the cluster.
+const REASONS_MAX: usize = MEMBERS_MAX * DEVICES_MAX;
+/// No memory is larger; sums over a cluster stay below 2^63.
+const MEMORY_BYTES_MAX: u64 = 1 << 48;
+
+impl Check for ControlMessage {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Membership(bytes) => at_most("bytes of membership", bytes.len(), MEMBERSHIP_BYTES_MAX),
+            Self::Report(report) => report.check(),
+            Self::Desired(desired) => desired.check(),
+            Self::Instances { instances, .. } => {
+                at_most("instances", instances.len(), INSTANCES_MAX)?;
+                instances.check()
+            }
+            Self::Request { ask, .. } => ask.check(),
+            Self::Reply { reply, .. } => reply.check(),
+            Self::Log(log) => log.check(),
+            Self::Refused(_) => Ok(()),
+        }
+    }
+}
+
+impl Check for NodeReport {
+    fn check(&self) -> Result<(), CheckError> {
+        self.facts.check()?;
+        at_most("models", self.models.len(), MODELS_MAX)?;
+        at_most("stages", self.stages.len(), 4 * INSTANCES_MAX)?;
+        at_most("links", self.links.len(), MEMBERS_MAX)?;
+        at_most("troubles", self.troubles.len(), INSTANCES_MAX)?;
+        self.models.check()?;
+        self.stages.check()?;
+        self.links.check()?;
+        self.troubles.check()
+    }
+}
+
+impl Check for NodeFacts {
+    fn check(&self) -> Result<(), CheckError> {
+        text("bytes of a node's name", &self.name)?;
+        text("bytes of a version", &self.version)?;
+        text("bytes of a platform", &self.platform)?;
+        at_most("devices", self.devices.len(), DEVICES_MAX)?;
+        self.devices.check()
+    }
+}
+
+impl Check for DeviceFacts {
+    fn check(&self) -> Result<(), CheckError> {
+        at_most("bytes of a device's name", self.id.0.len(), 256)?;
+        text("bytes of a device's model", &self.name)?;
+        text("bytes of a backend", &self.backend)?;
+        text("bytes of a reason", &self.support_reason)?;
+        let memory = self.memory_total_bytes.max(self.memory_free_bytes);
+        ensure(memory <= MEMORY_BYTES_MAX, "a device claims more than 2^48 bytes of memory")?;
+        rate(self.read_bytes_per_s)?;
+        rate(self.flops_per_s)
+    }
+}
+
+/// Rates feed the planner's divisions: positive and finite, or not there.
+fn rate(per_s: Option<f64>) -> Result<(), CheckError> {
+    ensure(per_s.is_none_or(|r| r.is_finite() && r > 0.0), "a rate is not a positive number")
+}
+
+impl Check for HeldModel {
+    fn check(&self) -> Result<(), CheckError> {
+        name(&self.name)
+    }
+}
+
+impl Check for StageReport {
+    fn check(&self) -> Result<(), CheckError> {
+        ensure(self.held_bytes <= MEMORY_BYTES_MAX, "a stage claims more than 2^48 bytes of memory")?;
+        self.status.check()
+    }
+}
+
+impl Check for StageStatus {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Failed { reason, .. } => text("bytes of a reason", reason),
+            Self::Ready { page_tokens: 0, .. } => ensure(false, "a stage has pages without tokens"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Check for LinkReport {
+    fn check(&self) -> Result<(), CheckError> {
+        rate(self.bytes_per_s)
+    }
+}
+
+impl Check for Trouble {
+    fn check(&self) -> Result<(), CheckError> {
+        text("bytes of a reason", &self.reason)
+    }
+}
+
+impl Check for DesiredState {
+    fn check(&self) -> Result<(), CheckError> {
+        at_most("desired shards", self.shards.len(), 4 * INSTANCES_MAX)?;
+        self.shards.check()
+    }
+}
+
+impl Check for DesiredShard {
+    fn check(&self) -> Result<(), CheckError> {
+        name(&self.model_name)?;
+        at_most("holders of a model", self.holders.len(), MEMBERS_MAX)?;
+        self.placement.check()?;
+        let inside = (self.stage as usize) < self.placement.stages.len();
+        ensure(inside, "a desired stage is not in its placement")
+    }
+}
+
+impl Check for InstanceView {
+    fn check(&self) -> Result<(), CheckError> {
+        name(&self.model_name)?;
+        self.placement.check()?;
+        let same = self.stages.len() == self.placement.stages.len();
+        ensure(same, "a view has another number of stages than its placement")?;
+        self.stages.iter().try_for_each(|s| s.status.check())
+    }
+}
+
+impl Check for ControlAsk {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Place(request) => request.check(),
+            Self::Admit(member) => member.check(),
+            Self::RemoveMember { reason, signature, .. } => {
+                text("bytes of a reason", reason)?;
+                signed(signature)
+            }
+            Self::Appoint { certificate: bytes, .. } | Self::JoinWindow { signature: bytes, .. } => {
+                signed(bytes)
+            }
+            Self::RemoveInstance { .. } => Ok(()),
+        }
+    }
+}
+
+fn signed(bytes: &[u8]) -> Result<(), CheckError> {
+    at_most("bytes of a certificate or signature", bytes.len(), CERTIFICATE_BYTES_MAX)
+}
+
+impl Check for ControlReply {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Placed { view, reasons } => {
+                at_most("reasons", reasons.len(), REASONS_MAX)?;
+                reasons.iter().try_for_each(|r| text("bytes of a reason", r))?;
+                view.check()
+            }
+            Self::Refused { message, .. } => at_most("bytes of a message", message.len(), 1 << 20),
+            Self::Done => Ok(()),
+        }
+    }
+}
+
+impl Check for LogMessage {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Entries { entries, .. } => {
+                at_most("log entries", entries.len(), LOG_ENTRIES_MAX)?;
+                entries.iter().try_for_each(|e| at_most("bytes of an event", e.len(), EVENT_BYTES_MAX))
+            }
+            Self::Snapshot { state, .. } => at_most("bytes of a snapshot", state.len(), CONTROL_BYTES_MAX),
+            Self::Pull { .. } => Ok(()),
+        }
+    }
+}
+
+impl Check for Member {
+    fn check(&self) -> Result<(), CheckError> {
+        text("bytes of a node's name", &self.name)?;
+        signed(&self.certificate)
+    }
+}
+
+impl Check for Event {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::ClusterCreated { name, founder, .. } => {
+                text("bytes of a cluster's name", name)?;
+                founder.check()
+            }
+            Self::MemberAdmitted(member) => member.check(),
+            Self::MemberRemoved { reason, .. } | Self::InstanceRemoved { reason, .. } => {
+                at_most("bytes of a reason", reason.len(), EVENT_BYTES_MAX)
+            }
+            Self::AdminAppointed { certificate, .. } => signed(certificate),
+            Self::InstancePlaced { request, placement } => {
+                request.check()?;
+                placement.check()
+            }
+            Self::InstanceReplaced { placement, reason } => {
+                text("bytes of a reason", reason)?;
+                placement.check()
+            }
+            Self::JoinWindow { .. } => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Bounds of the data channel.
+
+use std::collections::BTreeSet;
+
+use exo_types::{SequenceSpec, StepFrame, StepSequence};
+
+use super::super::limits::{
+    COMMANDS_MAX, CONTEXT_TOKENS_MAX, LOGIT_BIAS_MAX, SEQUENCES_MAX, STAGES_MAX, STEP_TOKENS_MAX,
+    STOP_TOKENS_MAX, TOP_MAX,
+};
+use super::super::{
+    DataMessage, StageCommand, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
+};
+use super::{Check, CheckError, at_most, ensure, text};
+
+impl Check for DataMessage {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Submit(submission) => submission.check(),
+            Self::Step(step) => step.check(),
+            Self::Tokens(tokens) => tokens.check(),
+            Self::StepFailed(failure) => failure.check(),
+            Self::Rejected { message, .. }
+            | Self::SequenceFailed { message, .. }
+            | Self::PipelineBroken { message, .. } => text("message", message),
+            Self::Cancel { .. }
+            | Self::Accepted { .. }
+            | Self::Started { .. }
+            | Self::SequenceEnded { .. }
+            | Self::StaleGeneration { .. } => Ok(()),
+        }
+    }
+}
+
+impl Check for Submission {
+    fn check(&self) -> Result<(), CheckError> {
+        ensure(self.max_tokens > 0, "a submission asks for no token")?;
+        ensure(!self.spec.history.is_empty(), "a submission has no prompt")?;
+        at_most("stop tokens", self.stop_tokens.len(), STOP_TOKENS_MAX)?;
+        self.spec.check()
+    }
+}
+
+impl Check for SequenceSpec {
+    fn check(&self) -> Result<(), CheckError> {
+        at_most("tokens of a history", self.history.len(), CONTEXT_TOKENS_MAX as usize)?;
+        at_most("entries of a logit bias", self.sampling.logit_bias.len(), LOGIT_BIAS_MAX)?;
+        ensure(self.prompt_tokens as usize <= self.history.len(), "a prompt is longer than its history")?;
+        ensure(self.sampling.check().is_ok(), "a sampling parameter is out of its range")
+    }
+}
+
+impl Check for StepMessage {
+    fn check(&self) -> Result<(), CheckError> {
+        at_most("commands of a step", self.commands.len(), COMMANDS_MAX)?;
+        for command in &self.commands {
+            if let StageCommand::Open(spec) = command {
+                spec.check()?;
+            }
+        }
+        at_most("failures of a step", self.failures.len(), STAGES_MAX)?;
+        self.failures.check()?;
+        self.frame.check()
+    }
+}
+
+impl Check for StepFrame {
+    fn check(&self) -> Result<(), CheckError> {
+        at_most("sequences of a step", self.sequences.len(), SEQUENCES_MAX)?;
+        self.sequences.check()?;
+        at_most("tokens of a step", self.token_count(), STEP_TOKENS_MAX)?;
+        let distinct: BTreeSet<_> = self.sequences.iter().map(|s| s.sequence).collect();
+        ensure(distinct.len() == self.sequences.len(), "a step names a sequence twice")
+    }
+}
+
+impl Check for StepSequence {
+    fn check(&self) -> Result<(), CheckError> {
+        ensure(!self.tokens.is_empty(), "a step has a sequence without tokens")?;
+        let end = self.start as usize + self.tokens.len();
+        at_most("end position of a sequence", end, CONTEXT_TOKENS_MAX as usize)
+    }
+}
+
+impl Check for TokensMessage {
+    fn check(&self) -> Result<(), CheckError> {
+        at_most("results of a step", self.results.len(), SEQUENCES_MAX)?;
+        at_most("failures of a step", self.failures.len(), STAGES_MAX)?;
+        self.failures.check()?;
+        self.results.check()
+    }
+}
+
+impl Check for TokenResult {
+    fn check(&self) -> Result<(), CheckError> {
+        at_most("position of a token", self.position as usize, CONTEXT_TOKENS_MAX as usize)?;
+        at_most("candidates of a token", self.token.top.len(), TOP_MAX)
+    }
+}
+
+impl Check for StepFailure {
+    fn check(&self) -> Result<(), CheckError> {
+        at_most("sequences of a failed step", self.sequences.len(), SEQUENCES_MAX)?;
+        text("message", &self.message)
+    }
+}

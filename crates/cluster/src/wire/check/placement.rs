@@ -1,0 +1,76 @@
+//! Bounds of models and placements, wherever they come from: a peer, the log, a snapshot.
+
+use exo_types::{LayerShape, ModelShape, Placement};
+
+use super::super::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX, MEMBERS_MAX, SEQUENCES_MAX, STAGES_MAX};
+use super::{Check, CheckError, at_most, ensure, text};
+use crate::{InstanceRequest, PlaceObjective};
+
+/// Bytes of one tensor group: sums over [`LAYERS_MAX`] layers stay below 2^63.
+const GROUP_BYTES_MAX: u64 = 1 << 50;
+/// Bytes one token adds to one layer's cache; with the next bound, all caches stay below 2^63 bytes.
+const KV_BYTES_MAX: u64 = 1 << 24;
+/// Context times slots.
+const CACHE_TOKENS_MAX: u64 = 1 << 26;
+/// Bytes of a device's name.
+const DEVICE_ID_BYTES_MAX: usize = 256;
+
+impl Check for InstanceRequest {
+    fn check(&self) -> Result<(), CheckError> {
+        name(&self.model_name)?;
+        at_most("holders of a model", self.holders.len(), MEMBERS_MAX)?;
+        cache(self.context_tokens, self.slots)?;
+        if let PlaceObjective::Spread { stages_min } = self.objective {
+            at_most("stages asked for", stages_min as usize, STAGES_MAX)?;
+        }
+        self.shape.check()
+    }
+}
+
+impl Check for ModelShape {
+    fn check(&self) -> Result<(), CheckError> {
+        ensure(!self.layers.is_empty(), "a model has no layers")?;
+        at_most("layers of a model", self.layers.len(), LAYERS_MAX)?;
+        ensure(
+            self.embedding_bytes <= GROUP_BYTES_MAX && self.head_bytes <= GROUP_BYTES_MAX,
+            "a model's embedding or head has more than 2^50 bytes",
+        )?;
+        self.layers.check()
+    }
+}
+
+impl Check for LayerShape {
+    fn check(&self) -> Result<(), CheckError> {
+        let small = self.weight_bytes <= GROUP_BYTES_MAX
+            && self.flops_per_token <= GROUP_BYTES_MAX
+            && self.kv_bytes_per_token <= KV_BYTES_MAX;
+        ensure(small, "a layer is larger than any layer can be")
+    }
+}
+
+impl Check for Placement {
+    fn check(&self) -> Result<(), CheckError> {
+        at_most("stages of a placement", self.stages.len(), STAGES_MAX)?;
+        for stage in &self.stages {
+            at_most("bytes of a device's name", stage.device.0.len(), DEVICE_ID_BYTES_MAX)?;
+        }
+        let layer_count = self.stages.last().map_or(0, |s| s.shard.layers.end);
+        at_most("layers of a placement", layer_count as usize, LAYERS_MAX)?;
+        ensure(self.tiles(layer_count), "a placement has gaps or no stages")?;
+        ensure(self.generation > 0, "a placement has generation 0")?;
+        cache(self.context_tokens, self.slots)
+    }
+}
+
+fn cache(context_tokens: u32, slots: u32) -> Result<(), CheckError> {
+    ensure(context_tokens > 0 && slots > 0, "a placement has no context or no slots")?;
+    at_most("tokens of a context", context_tokens as usize, CONTEXT_TOKENS_MAX as usize)?;
+    at_most("slots of an instance", slots as usize, SEQUENCES_MAX)?;
+    let tokens = u64::from(context_tokens) * u64::from(slots);
+    ensure(tokens <= CACHE_TOKENS_MAX, "context times slots is above 2^26 tokens")
+}
+
+/// Texts of views and requests share one bound.
+pub(super) fn name(model_name: &str) -> Result<(), CheckError> {
+    text("bytes of a model name", model_name)
+}
