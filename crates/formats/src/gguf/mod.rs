@@ -1,4 +1,25 @@
-//! The GGUF container, versions 2 and 3.
+//! The GGUF container, versions 2 and 3: metadata keys, a table of tensors, then their bytes.
+//!
+//! [`Gguf::parse`] reads a header and nothing behind it. Every length is compared with what is left of the file
+//! before memory is asked for, so a hostile header costs its own size.
+//!
+//! Source: ggml's `docs/gguf.md`.
+
+mod header;
+mod metadata;
+mod model;
+mod reader;
+mod tokenizer;
+mod value;
+
+pub(crate) use header::number_of;
+pub use header::{Gguf, GgufTensor};
+pub use metadata::Metadata;
+pub(crate) use model::{open_bytes, open_file};
+pub use value::{Array, Value, ValueKind};
+
+/// The first four bytes of every GGUF file.
+pub const MAGIC: [u8; 4] = *b"GGUF";
 
 /// A GGUF header that cannot be: which field, at which byte, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

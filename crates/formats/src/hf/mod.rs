@@ -1,1 +1,8 @@
-//! hf
+//! Hugging Face folders: `config.json`, a tokenizer, and one or many `*.safetensors`.
+
+mod config;
+mod folder;
+mod json;
+mod safetensors;
+
+pub(crate) use folder::{CONFIG, open_folder};

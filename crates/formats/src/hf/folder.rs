@@ -1,0 +1,250 @@
+//! A whole folder: which files it needs, and what each gives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use exo_types::ByteSource;
+use serde_json::Value;
+
+use super::config::{self, Problem};
+use super::{json, safetensors};
+use crate::layout::{self, Found};
+use crate::names::Dialect;
+use crate::{
+    JsonError, MappedFile, Model, ModelConfig, ModelFile, ModelKind, OpenError, SafetensorsError,
+    TokenizerSource,
+};
+
+/// The file every folder has.
+pub(crate) const CONFIG: &str = "config.json";
+const GENERATION: &str = "generation_config.json";
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const TEMPLATE: &str = "chat_template.jinja";
+const INDEX: &str = "model.safetensors.index.json";
+const SINGLE: &str = "model.safetensors";
+
+// Limits far above real files: the largest tokenizers have 35 MB, the largest index some 20 MB.
+const CONFIG_BYTES_MAX: u64 = 4 << 20;
+const TEMPLATE_BYTES_MAX: u64 = 4 << 20;
+const TOKENIZER_CONFIG_BYTES_MAX: u64 = 16 << 20;
+const INDEX_BYTES_MAX: u64 = 64 << 20;
+const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
+const WEIGHT_FILES_MAX: usize = 2000;
+
+/// Opens the folder.
+pub(crate) fn open_folder(folder: &Path) -> Result<Model, OpenError> {
+    let config_path = folder.join(CONFIG);
+    let config_json = json::read_object(&config_path, CONFIG_BYTES_MAX)?
+        .ok_or_else(|| not_a_model(folder, format!("there is no {CONFIG} in it{}", gguf_hint(folder))))?;
+    let generation = json::read_object(&folder.join(GENERATION), CONFIG_BYTES_MAX)?;
+    let mut config = config::read(&config_json, generation.as_ref()).map_err(|problem| match problem {
+        Problem::Json(source) => OpenError::Json { path: config_path.clone(), source },
+        Problem::Config(source) => OpenError::Config { path: config_path.clone(), source },
+    })?;
+    let tokenizer_json = json::read_bytes(&folder.join(TOKENIZER), TOKENIZER_BYTES_MAX)?
+        .ok_or_else(|| not_a_model(folder, format!("there is no {TOKENIZER} in it")))?;
+    let tokenizer_config = json::read_object(&folder.join(TOKENIZER_CONFIG), TOKENIZER_CONFIG_BYTES_MAX)?;
+    add_named_end(&mut config, tokenizer_config.as_ref());
+    let chat_template = read_template(folder, tokenizer_config.as_ref())?;
+    let weights = Weights::open(folder)?;
+    let small = [CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, TEMPLATE, INDEX];
+    let small = small.iter().filter_map(|name| small_file(folder, name)).collect::<Vec<_>>();
+    weights.into_model(folder, config, small, |config, files, sources, tensors| Model {
+        name: crate::open::name_of_folder(folder),
+        kind: ModelKind::HuggingFace,
+        config,
+        tokenizer: TokenizerSource::Json { tokenizer_json, tokenizer_config },
+        chat_template,
+        files,
+        sources,
+        tensors,
+    })
+}
+
+fn not_a_model(folder: &Path, reason: String) -> OpenError {
+    OpenError::NotAModel { path: folder.to_owned(), reason }
+}
+
+/// A person who names the folder of a GGUF file gets told its name.
+fn gguf_hint(folder: &Path) -> String {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(1000);
+    let mut names: Vec<_> = entries.map(|e| e.file_name()).collect();
+    names.retain(|n| Path::new(n).extension().is_some_and(|e| e == "gguf"));
+    names.sort();
+    names.first().map_or_else(String::new, |n| format!("; perhaps you mean the file {}", n.to_string_lossy()))
+}
+
+fn small_file(folder: &Path, name: &str) -> Option<ModelFile> {
+    let path = folder.join(name);
+    let metadata = fs::metadata(&path).ok().filter(|m| m.is_file())?;
+    let len = metadata.len();
+    Some(ModelFile { path, name: name.to_owned(), len, head_bytes: len, shared: Vec::new() })
+}
+
+/// The tokenizer's own end token, which chat models sometimes name there only. It is given as text;
+/// `added_tokens_decoder` knows its id.
+fn add_named_end(config: &mut ModelConfig, tokenizer_config: Option<&Value>) {
+    let Some(tokenizer) = tokenizer_config else { return };
+    let text = |v: &Value| v.as_str().or_else(|| v.get("content")?.as_str()).map(str::to_owned);
+    let Some(end) = tokenizer.get("eos_token").and_then(text) else { return };
+    let Some(added) = tokenizer.get("added_tokens_decoder").and_then(Value::as_object) else { return };
+    let named = added.iter().find(|(_, token)| text(token).as_deref() == Some(end.as_str()));
+    if let Some(id) = named.and_then(|(id, _)| id.parse().ok()).filter(|id| *id < config.vocab) {
+        config.eos.push(id);
+        config.eos.sort_unstable();
+        config.eos.dedup();
+    }
+}
+
+/// The template: a file of its own wins over the one in `tokenizer_config.json`, as in transformers.
+fn read_template(folder: &Path, tokenizer_config: Option<&Value>) -> Result<Option<String>, OpenError> {
+    if let Some(text) = json::read_text(&folder.join(TEMPLATE), TEMPLATE_BYTES_MAX)? {
+        return Ok(Some(text));
+    }
+    let Some(value) = tokenizer_config.and_then(|t| json::get(t, "chat_template")) else { return Ok(None) };
+    if let Some(text) = value.as_str() {
+        return Ok(Some(text.to_owned()));
+    }
+    let wrong =
+        || json::wrong("chat_template", value, "a string, or a list of objects with name and template");
+    let list = value.as_array().ok_or_else(wrong).map_err(json::at(&folder.join(TOKENIZER_CONFIG)))?;
+    let named = |name: &str| {
+        let found = list.iter().find(|t| t.get("name").and_then(Value::as_str) == Some(name))?;
+        found.get("template")?.as_str().map(str::to_owned)
+    };
+    Ok(named("default"))
+}
+
+/// The safetensors files of a folder, mapped, with their headers read.
+struct Weights {
+    names: Vec<String>,
+    maps: Vec<Arc<dyn ByteSource>>,
+    headers: Vec<safetensors::Header>,
+}
+
+impl Weights {
+    fn open(folder: &Path) -> Result<Self, OpenError> {
+        // As in transformers: the single file wins over an index.
+        let index = if folder.join(SINGLE).exists() { None } else { read_index(folder)? };
+        let names: Vec<String> = match &index {
+            Some(index) => index.values().cloned().collect::<BTreeSet<_>>().into_iter().collect(),
+            None => vec![single_file(folder)?],
+        };
+        if names.len() > WEIGHT_FILES_MAX {
+            let reason =
+                format!("its index names {} files, at most {WEIGHT_FILES_MAX} are allowed", names.len());
+            return Err(not_a_model(folder, reason));
+        }
+        let mut weights = Self { names, maps: Vec::new(), headers: Vec::new() };
+        for name in &weights.names {
+            let (map, header) = open_weights(&folder.join(name))?;
+            weights.maps.push(map);
+            weights.headers.push(header);
+        }
+        weights.check_index(folder, index.unwrap_or_default())?;
+        Ok(weights)
+    }
+
+    fn check_index(&self, folder: &Path, index: BTreeMap<String, String>) -> Result<(), OpenError> {
+        let held: Vec<BTreeSet<&str>> =
+            self.headers.iter().map(|h| h.entries.iter().map(|e| e.name.as_str()).collect()).collect();
+        for (tensor, file) in index {
+            let holds =
+                self.names.iter().position(|n| *n == file).is_some_and(|i| held[i].contains(tensor.as_str()));
+            if !holds {
+                let source = SafetensorsError::NotInFile { tensor };
+                return Err(OpenError::Safetensors { path: folder.join(file), source });
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins the weights with everything else. Small files come first, so a weight file's index moves.
+    fn into_model(
+        self,
+        folder: &Path,
+        mut config: ModelConfig,
+        mut files: Vec<ModelFile>,
+        build: impl FnOnce(
+            ModelConfig,
+            Vec<ModelFile>,
+            Vec<Option<Arc<dyn ByteSource>>>,
+            BTreeMap<crate::TensorName, crate::model::Stored>,
+        ) -> Model,
+    ) -> Result<Model, OpenError> {
+        let mut sources: Vec<Option<Arc<dyn ByteSource>>> = vec![None; files.len()];
+        let mut found = Vec::new();
+        for ((name, map), header) in self.names.into_iter().zip(self.maps).zip(self.headers) {
+            let file = files.len();
+            let (path, len) = (folder.join(&name), map.bytes().len() as u64);
+            map.check().map_err(|source| OpenError::Lost { path: path.clone(), source })?;
+            files.push(ModelFile { path, name, len, head_bytes: header.head_bytes, shared: Vec::new() });
+            sources.push(Some(map));
+            found.extend(header.entries.into_iter().map(|e| Found {
+                checkpoint_name: e.name,
+                file,
+                dtype: e.dtype,
+                shape: e.shape,
+                range: e.range,
+            }));
+        }
+        let names: Vec<String> = files.iter().map(|f| f.name.clone()).collect();
+        let tensors = layout::arrange(&mut config, Dialect::HuggingFace, found, &names)
+            .map_err(|source| OpenError::Layout { path: folder.to_owned(), source })?;
+        Ok(build(config, files, sources, tensors))
+    }
+}
+
+fn open_weights(path: &Path) -> Result<(Arc<dyn ByteSource>, safetensors::Header), OpenError> {
+    let io_error = |source| OpenError::Io { attempt: "map", path: path.to_owned(), source };
+    if !fs::metadata(path).map_err(io_error)?.is_file() {
+        return Err(not_a_model(path, "it is not a regular file".to_owned()));
+    }
+    let map = MappedFile::open(path).map_err(io_error)?;
+    let header = safetensors::parse(map.bytes());
+    map.check().map_err(|source| OpenError::Lost { path: path.to_owned(), source })?;
+    let header = header.map_err(|source| OpenError::Safetensors { path: path.to_owned(), source })?;
+    Ok((Arc::new(map), header))
+}
+
+/// Tensor name to file name, if the folder has an index.
+fn read_index(folder: &Path) -> Result<Option<BTreeMap<String, String>>, OpenError> {
+    let path = folder.join(INDEX);
+    let Some(index) = json::read_object(&path, INDEX_BYTES_MAX)? else { return Ok(None) };
+    let missing = || JsonError::Missing { field: "weight_map".to_owned() };
+    let map = json::get(&index, "weight_map").ok_or_else(missing).map_err(json::at(&path))?;
+    let wrong = |value: &Value| json::wrong("weight_map", value, "an object from tensor to file name");
+    let map = map.as_object().ok_or_else(|| wrong(map)).map_err(json::at(&path))?;
+    let one = |(tensor, file): (&String, &Value)| {
+        let name = file.as_str().filter(|name| is_plain_file_name(name)).ok_or_else(|| wrong(file))?;
+        Ok((tensor.clone(), name.to_owned()))
+    };
+    map.iter().map(one).collect::<Result<_, _>>().map(Some).map_err(json::at(&path))
+}
+
+/// A file of this folder, not one elsewhere.
+fn is_plain_file_name(name: &str) -> bool {
+    name.ends_with(".safetensors") && !name.starts_with('.') && !name.contains(['/', '\\', ':', '\0'])
+}
+
+/// `model.safetensors`, or the only such file there is.
+fn single_file(folder: &Path) -> Result<String, OpenError> {
+    if folder.join(SINGLE).exists() {
+        return Ok(SINGLE.to_owned());
+    }
+    let entries = fs::read_dir(folder).map_err(|source| OpenError::Io {
+        attempt: "list",
+        path: folder.to_owned(),
+        source,
+    })?;
+    let names = entries.flatten().filter_map(|e| e.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|n| is_plain_file_name(n)).take(3).collect();
+    match (names.pop(), names.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (None, _) => Err(not_a_model(folder, "there is no *.safetensors file in it".to_owned())),
+        _ => Err(not_a_model(folder, format!("it has several *.safetensors files and no {INDEX}"))),
+    }
+}
