@@ -1,11 +1,36 @@
 //! HTTP: the OpenAI-compatible API and the administrative routes.
+//!
+//! Everything a node does for a client passes through [`exo_api::Facade`]; this crate only speaks HTTP. Who may
+//! speak to it is in `guard`, what can go wrong in `errors`, and every wait has a bound in [`ServerOptions`]. A client that leaves, stalls or is cut off drops the node's stream, and with it the
+//! request.
+//!
+//! **Architecture invariant:** knows no model, device or peer, and nothing of the node but the facade.
+//!
+//! Start reading at [`serve`].
+
 #![forbid(unsafe_code)]
 
+mod admin;
+mod app;
+mod body;
+mod chat;
+mod completion;
+mod encode;
+mod errors;
+mod guard;
+mod listen;
+mod openai;
 mod options;
+mod source;
+mod sse;
+mod timed_io;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use exo_api::Facade;
+use tokio_util::sync::CancellationToken;
+
 pub use options::{ApiKey, ServerOptions};
 
 /// The listener could not be served.
@@ -16,7 +41,7 @@ pub enum ServeError {
     #[error("{address} is reachable from other machines, so the API needs at least one API key there")]
     NoApiKey {
         /// Where it listens.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
     },
     /// An empty secret would let everyone in.
     #[error("the local secret is empty")]
@@ -27,14 +52,30 @@ pub enum ServeError {
 }
 
 /// Serves HTTP on `listener` until `shutdown` is ready, then lets running requests end for
-/// [`ServerOptions::shutdown_grace`].
+/// [`ServerOptions::shutdown_grace`]. A listener that is not on loopback needs an API key in `options`.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     facade: Arc<dyn Facade>,
     options: ServerOptions,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    let _ = (listener, facade, options);
-    shutdown.await;
+    let address = listener.local_addr().map_err(ServeError::Address)?;
+    if options.local_secret.is_empty() {
+        return Err(ServeError::NoLocalSecret);
+    }
+    if !address.ip().to_canonical().is_loopback() && options.api_keys.is_empty() {
+        return Err(ServeError::NoApiKey { address });
+    }
+    let stopping = CancellationToken::new();
+    // Also when this future is dropped: answers without an end must not keep their connections.
+    let stop_when_dropped = stopping.clone().drop_guard();
+    let guard = guard::Guard::new(address, &options);
+    let app = Arc::new(app::App { facade, options: options.clone(), guard, stopping: stopping.clone() });
+    let stop = async {
+        shutdown.await;
+        stopping.cancel();
+    };
+    tokio::join!(stop, listen::run(listener, app::router(app), options, stopping.clone()));
+    drop(stop_when_dropped);
     Ok(())
 }

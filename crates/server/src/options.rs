@@ -14,7 +14,7 @@ pub struct ServerOptions {
     pub allowed_hosts: Vec<String>,
     /// Keys that open `/v1/*` on a listener that is not on loopback.
     pub api_keys: Vec<ApiKey>,
-    /// Largest request body. The longest prompts have some megabytes.
+    /// Largest request body. A prompt of a million tokens has about four megabytes.
     pub body_bytes_max: usize,
     /// For the whole header of a request, and for an idle connection.
     pub header_timeout: Duration,
@@ -47,7 +47,7 @@ impl ServerOptions {
             local_secret: local_secret.into(),
             allowed_hosts: Vec::new(),
             api_keys: Vec::new(),
-            body_bytes_max: 16 << 20,
+            body_bytes_max: 8 << 20,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),

@@ -1,0 +1,122 @@
+//! `/exo/v1/*`: the cluster, shown and changed. Every route here is behind the local secret.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use exo_api::{AddModelRequest, AdminError, AdmitRequest, PlaceRequest};
+use exo_types::{InstanceId, NodeId, ParseIdError};
+use futures_util::{StreamExt, stream};
+
+use crate::app::App;
+use crate::body::{json, read_json, read_typed};
+use crate::encode::{push_comment, push_data};
+use crate::errors::ApiError;
+use crate::sse::event_stream;
+
+type Answer = Result<Response, ApiError>;
+
+/// `GET /exo/v1/cluster`
+pub async fn cluster(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&app.admin(app.facade.cluster()).await?))
+}
+
+/// `GET /exo/v1/events`: ends with the server.
+pub async fn events(State(app): State<Arc<App>>) -> Answer {
+    let every = app.options.keep_alive_every;
+    let views = app.facade.watch();
+    let texts = stream::unfold(views, move |mut views| async move {
+        let mut out = String::new();
+        match tokio::time::timeout(every, views.next()).await {
+            Ok(None) => return None,
+            Ok(Some(view)) => {
+                out.push_str("event: cluster\n");
+                push_data(&mut out, &view);
+            }
+            Err(_) => push_comment(&mut out, "keep-alive"),
+        }
+        Some((out, views))
+    });
+    Ok(event_stream(texts.take_until(app.stopping.clone().cancelled_owned())))
+}
+
+/// `GET /exo/v1/instances`
+pub async fn instances(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&app.admin(app.facade.cluster()).await?.instances))
+}
+
+/// `GET /exo/v1/instances/{instance}`
+pub async fn instance(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
+    let id = parse::<InstanceId>("instance", &id)?.to_string();
+    let instances = app.admin(app.facade.cluster()).await?.instances;
+    let found = instances.iter().find(|i| i.id == id);
+    found.map(json).ok_or_else(|| AdminError::NotFound { what: "instance", name: id }.into())
+}
+
+/// `POST /exo/v1/instances`
+pub async fn place(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let place: PlaceRequest = read_typed(&parts.headers, body, &app.options).await?;
+    Ok(json(&app.admin(app.facade.place(place)).await?))
+}
+
+/// `DELETE /exo/v1/instances/{instance}`
+pub async fn unload(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
+    app.admin(app.facade.unload(parse("instance", &id)?)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `GET /exo/v1/members`
+pub async fn members(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&app.admin(app.facade.members()).await?))
+}
+
+/// `POST /exo/v1/members`
+pub async fn admit(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let admit: AdmitRequest = read_typed(&parts.headers, body, &app.options).await?;
+    Ok(json(&app.admin(app.facade.admit_member(parse("node", &admit.node)?)).await?))
+}
+
+/// `DELETE /exo/v1/members/{node}`
+pub async fn remove_member(State(app): State<Arc<App>>, Path(node): Path<String>) -> Answer {
+    app.admin(app.facade.remove_member(parse::<NodeId>("node", &node)?)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `GET /exo/v1/models`
+pub async fn models(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&app.admin(app.facade.models()).await?))
+}
+
+/// `POST /exo/v1/models`
+pub async fn add_model(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let add: AddModelRequest = read_typed(&parts.headers, body, &app.options).await?;
+    Ok(json(&app.admin(app.facade.add_model(add.path)).await?))
+}
+
+/// `DELETE /exo/v1/models/{model}`
+pub async fn remove_model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Answer {
+    app.admin(app.facade.remove_model(model)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `POST /exo/v1/shutdown`
+pub async fn shutdown(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let empty = axum::http::header::CONTENT_LENGTH;
+    if parts.headers.get(empty).is_some_and(|n| n != "0") {
+        read_json(&parts.headers, body, &app.options).await?;
+    }
+    app.facade.shutdown();
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn parse<T: FromStr<Err = ParseIdError>>(param: &str, text: &str) -> Result<T, ApiError> {
+    text.parse().map_err(|e: ParseIdError| {
+        AdminError::Invalid { param: param.to_owned(), message: e.to_string() }.into()
+    })
+}

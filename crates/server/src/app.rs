@@ -1,0 +1,153 @@
+//! What handlers share, and the routes.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Extension, Router};
+use exo_api::{AdminError, Facade, HealthStatus};
+use exo_types::RequestId;
+use futures_util::FutureExt;
+use tokio_util::sync::CancellationToken;
+
+use crate::body::json;
+use crate::errors::ApiError;
+use crate::guard::{Guard, Peer};
+use crate::options::ServerOptions;
+use crate::{admin, openai};
+
+/// What handlers share.
+pub struct App {
+    /// The node.
+    pub facade: Arc<dyn Facade>,
+    /// The settings.
+    pub options: ServerOptions,
+    /// Who may.
+    pub guard: Guard,
+    /// Cancelled when the server stops: endless answers end.
+    pub stopping: CancellationToken,
+}
+
+impl App {
+    /// Runs an administrative call, bounded in time.
+    pub async fn admin<T>(&self, call: impl Future<Output = Result<T, AdminError>>) -> Result<T, ApiError> {
+        let limit = self.options.admin_timeout;
+        let answer = tokio::time::timeout(limit, call).await;
+        let late =
+            |_| ApiError::deadline(format!("the node did not answer within {} s", limit.as_secs_f32()));
+        Ok(answer.map_err(late)??)
+    }
+}
+
+/// All routes. A test compares them with [`exo_api::endpoints::ENDPOINTS`].
+pub fn router(app: Arc<App>) -> Router {
+    let open = Router::new()
+        .route("/", get(landing))
+        .route("/health", get(health))
+        .route("/openapi.json", get(description));
+    // Model names may hold slashes, as on the hub.
+    let v1 = Router::new()
+        .route("/v1/models", get(openai::models))
+        .route("/v1/models/{*model}", get(openai::model))
+        .route("/v1/chat/completions", post(openai::chat))
+        .route("/v1/completions", post(openai::completion))
+        .route_layer(from_fn_with_state(app.clone(), need_principal));
+    let exo = Router::new()
+        .route("/exo/v1/cluster", get(admin::cluster))
+        .route("/exo/v1/events", get(admin::events))
+        .route("/exo/v1/instances", get(admin::instances).post(admin::place))
+        .route("/exo/v1/instances/{instance}", get(admin::instance).delete(admin::unload))
+        .route("/exo/v1/members", get(admin::members).post(admin::admit))
+        .route("/exo/v1/members/{node}", delete(admin::remove_member))
+        .route("/exo/v1/models", get(admin::models).post(admin::add_model))
+        .route("/exo/v1/models/{*model}", delete(admin::remove_model))
+        .route("/exo/v1/shutdown", post(admin::shutdown))
+        .route_layer(from_fn_with_state(app.clone(), need_secret));
+    open.merge(v1)
+        .merge(exo)
+        .fallback(openai::not_found)
+        .method_not_allowed_fallback(openai::method_not_allowed)
+        .layer(from_fn_with_state(app.clone(), guarded))
+        .layer(from_fn(outermost))
+        .with_state(app)
+}
+
+/// Names the request, catches panics and sets the headers every answer has.
+async fn outermost(mut request: Request, next: Next) -> Response {
+    let mut id = [0; 16];
+    if let Err(e) = getrandom::fill(&mut id) {
+        return ApiError::internal(format!("no randomness for a request id: {e}")).into_response();
+    }
+    let id = RequestId(u128::from_le_bytes(id));
+    request.extensions_mut().insert(id);
+    tracing::debug!(%id, method = %request.method(), path = request.uri().path(), "request");
+    let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => response,
+        Err(_panic) => {
+            tracing::error!(%id, "a panic while answering");
+            ApiError::internal("a panic while answering; the node goes on").into_response()
+        }
+    };
+    let headers = response.headers_mut();
+    headers.insert(HeaderName::from_static("x-request-id"), ascii(&id.to_string()));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+    tracing::debug!(%id, status = response.status().as_u16(), "answered");
+    response
+}
+
+fn ascii(hex: &str) -> HeaderValue {
+    HeaderValue::from_str(hex).expect("hexadecimal digits are a header value")
+}
+
+async fn guarded(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    app.guard.check(&parts)?;
+    Ok(next.run(Request::from_parts(parts, body)).await)
+}
+
+async fn need_principal(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    app.guard.principal(request.headers())?;
+    Ok(next.run(request).await)
+}
+
+async fn need_secret(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    app.guard.check_admin(request.headers(), peer)?;
+    Ok(next.run(request).await)
+}
+
+async fn landing() -> Response {
+    let mut response = include_str!("landing.html").into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'";
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    response
+}
+
+async fn health(State(app): State<Arc<App>>) -> Response {
+    let health = app.facade.health();
+    let ok = health.status == HealthStatus::Ok;
+    let status = if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, json(&health)).into_response()
+}
+
+async fn description() -> Response {
+    let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    (kind, exo_api::openapi::to_json()).into_response()
+}

@@ -1,0 +1,68 @@
+//! From the node's events to OpenAI's chunks and answers: what both endpoints share.
+
+use exo_api::openai::{ExoSummary, UsageBody};
+use exo_api::{GenerateEvent, Summary};
+use serde::Serialize;
+
+/// What stands at the top of every chunk and answer of one request.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// The request's id as logs show it.
+    pub request: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// As requested.
+    pub model: String,
+    /// Number of choices.
+    pub choices: u16,
+}
+
+impl Head {
+    /// The `exo` extension at the end of the request.
+    pub fn exo(&self, summary: &Summary) -> ExoSummary {
+        ExoSummary::new(self.request.clone(), summary)
+    }
+}
+
+/// The kernel families as OpenAI's `system_fingerprint`.
+pub fn fingerprint(summary: &Summary) -> Option<String> {
+    (!summary.kernels.is_empty()).then(|| summary.kernels.join("+"))
+}
+
+/// The usage in OpenAI's shape.
+pub fn usage(summary: &Summary) -> UsageBody {
+    summary.usage.into()
+}
+
+/// Turns events into the chunks of one endpoint.
+pub trait Chunks: Send + 'static {
+    /// Appends the events (in the sense of server-sent events) that `event` becomes; often one, sometimes none.
+    fn push(&mut self, event: GenerateEvent, out: &mut String);
+}
+
+/// Builds the whole answer of one endpoint.
+pub trait Whole: Send {
+    /// What it becomes.
+    type Answer: Serialize;
+
+    /// Takes an event before the last.
+    fn push(&mut self, event: GenerateEvent);
+
+    /// The answer; `None` if a choice did not finish, which is the node's fault.
+    fn finish(self, summary: &Summary) -> Option<Self::Answer>;
+}
+
+/// Appends one server-sent event.
+pub fn push_data<T: Serialize>(out: &mut String, value: &T) {
+    out.push_str("data: ");
+    // JSON of plain values always serialises, and never holds a line break.
+    out.push_str(&serde_json::to_string(value).expect("plain values serialise"));
+    out.push_str("\n\n");
+}
+
+/// Appends a comment, which clients skip. Line breaks would end it and start something else.
+pub fn push_comment(out: &mut String, text: &str) {
+    out.push_str(": ");
+    out.extend(text.chars().map(|c| if c.is_control() { ' ' } else { c }));
+    out.push_str("\n\n");
+}

@@ -1,0 +1,268 @@
+//! Every way a request can fail, as a status code and a body in OpenAI's shape. One table: [`ApiError::from`] for
+//! what the node says, the constructors for what this crate finds by itself. Codes are stable.
+
+use axum::Json;
+use axum::http::header::{CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use exo_api::openai::{BadParam, ErrorBody, ErrorDetail};
+use exo_api::{AdminError, GenerateError};
+use exo_types::FailureKind;
+
+/// A request that got no answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ApiError {
+    /// The status code.
+    pub status: StatusCode,
+    /// OpenAI's class of error.
+    pub kind: &'static str,
+    /// Stable, for programs.
+    pub code: &'static str,
+    /// The parameter to change.
+    pub param: Option<String>,
+    /// For people.
+    pub message: String,
+    /// When to try again.
+    pub retry_after_s: Option<u32>,
+    /// The connection cannot be used further: its request was not read to the end.
+    pub close: bool,
+}
+
+const INVALID: &str = "invalid_request_error";
+const SERVER: &str = "server_error";
+
+/// After a lost stage: placing again takes a moment.
+const REPLACE_RETRY_S: u32 = 2;
+
+impl ApiError {
+    /// An error without parameter or retry time.
+    pub fn new(
+        status: StatusCode,
+        kind: &'static str,
+        code: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        let message = message.into();
+        Self { status, kind, code, param: None, message, retry_after_s: None, close: false }
+    }
+
+    /// The client's fault.
+    pub fn invalid(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(status, INVALID, code, message)
+    }
+
+    /// No or a wrong key.
+    pub fn unauthorized(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", code, message)
+    }
+
+    /// Not from there.
+    pub fn forbidden(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", code, message)
+    }
+
+    /// Ours.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "internal_error", message)
+    }
+
+    /// Nothing came in time.
+    pub fn deadline(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, SERVER, "deadline_exceeded", message)
+    }
+
+    fn unavailable(code: &'static str, message: String, retry_after_s: u32) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message);
+        Self { retry_after_s: Some(retry_after_s.max(1)), ..error }
+    }
+
+    fn param(self, param: impl Into<String>) -> Self {
+        Self { param: Some(param.into()).filter(|p| !p.is_empty()), ..self }
+    }
+
+    /// The connection ends after this answer.
+    pub fn closing(self) -> Self {
+        Self { close: true, ..self }
+    }
+
+    /// As JSON, for a body or an event.
+    pub fn body(&self) -> ErrorBody {
+        ErrorBody {
+            error: ErrorDetail {
+                message: self.message.clone(),
+                kind: self.kind.to_owned(),
+                param: self.param.clone(),
+                code: self.code.to_owned(),
+            },
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after_s {
+            headers.insert(RETRY_AFTER, seconds.into());
+        } else if self.status.is_server_error() {
+            // OpenAI's clients repeat every 5xx unless told that it is useless.
+            headers.insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.close {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}
+
+impl From<BadParam> for ApiError {
+    fn from(bad: BadParam) -> Self {
+        Self::invalid(StatusCode::BAD_REQUEST, bad.kind.code(), bad.message).param(bad.param)
+    }
+}
+
+impl From<GenerateError> for ApiError {
+    fn from(error: GenerateError) -> Self {
+        use GenerateError as E;
+        let message = error.to_string();
+        match error {
+            E::ModelUnknown { .. } => {
+                Self::invalid(StatusCode::NOT_FOUND, "model_not_found", message).param("model")
+            }
+            E::DoesNotFit { .. } => does_not_fit(message),
+            E::LoadFailed { .. } => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "model_load_failed", message)
+            }
+            E::PromptTooLong { .. } => {
+                Self::invalid(StatusCode::BAD_REQUEST, "context_length_exceeded", message).param("messages")
+            }
+            E::TemplateFailed { .. } => {
+                Self::invalid(StatusCode::BAD_REQUEST, "chat_template_failed", message).param("messages")
+            }
+            E::Invalid { param, .. } => {
+                Self::invalid(StatusCode::BAD_REQUEST, "invalid_value", message).param(param)
+            }
+            E::QueueFull { retry_after_s, .. } => Self::unavailable("queue_full", message, retry_after_s),
+            E::Unavailable { retry_after_s, .. } => Self::unavailable("unavailable", message, retry_after_s),
+            E::Failed { kind, .. } => failed(kind, message),
+            E::Deadline { .. } => Self::deadline(message),
+            E::Internal { .. } => Self::internal(message),
+            // A variant this crate does not know yet still has its own words.
+            _ => Self::internal(message),
+        }
+    }
+}
+
+impl From<AdminError> for ApiError {
+    fn from(error: AdminError) -> Self {
+        use AdminError as E;
+        let message = error.to_string();
+        match error {
+            E::NotFound { what, .. } => {
+                Self::invalid(StatusCode::NOT_FOUND, "not_found", message).param(what)
+            }
+            E::Invalid { param, .. } => {
+                Self::invalid(StatusCode::BAD_REQUEST, "invalid_value", message).param(param)
+            }
+            E::Conflict { .. } => Self::invalid(StatusCode::CONFLICT, "conflict", message),
+            E::DoesNotFit { .. } => does_not_fit(message),
+            E::Forbidden { .. } => Self::forbidden("forbidden", message),
+            E::Unavailable { retry_after_s, .. } => Self::unavailable("unavailable", message, retry_after_s),
+            E::Failed { .. } => Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "failed", message),
+            _ => Self::internal(message),
+        }
+    }
+}
+
+fn does_not_fit(message: String) -> ApiError {
+    ApiError::new(StatusCode::INSUFFICIENT_STORAGE, SERVER, "insufficient_memory", message).param("model")
+}
+
+fn failed(kind: FailureKind, message: String) -> ApiError {
+    let broken = |code| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, code, message.clone());
+    let again = |code| ApiError::unavailable(code, message.clone(), REPLACE_RETRY_S);
+    match kind {
+        FailureKind::StageLost => again("stage_lost"),
+        FailureKind::InstanceGone => again("instance_gone"),
+        FailureKind::QueueFull => again("queue_full"),
+        FailureKind::OutOfMemory => again("out_of_memory"),
+        FailureKind::Deadline => ApiError::deadline(message),
+        FailureKind::Device => broken("device_failed"),
+        FailureKind::Protocol => broken("protocol_error"),
+        _ => ApiError::internal(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(name: &str, error: ApiError) -> String {
+        let retry = error.retry_after_s.map(|s| format!("retry {s} s")).unwrap_or_default();
+        let param = error.param.unwrap_or_default();
+        format!(
+            "{name:<28} {} {:<22} {:<24} {param:<8} {retry}",
+            error.status.as_u16(),
+            error.kind,
+            error.code
+        )
+        .trim_end()
+        .to_owned()
+    }
+
+    fn of(error: GenerateError) -> String {
+        let name = format!("{error:?}");
+        let name = name.split([' ', '{']).next().unwrap_or_default().to_owned();
+        let kind = if let GenerateError::Failed { kind, .. } = &error {
+            format!(" {kind:?}")
+        } else {
+            String::new()
+        };
+        line(&(name + &kind), error.into())
+    }
+
+    #[test]
+    fn the_error_table_is_stable() {
+        use FailureKind as K;
+        let (model, text) = (|| "m".to_owned(), || "x".to_owned());
+        let mut lines = vec![
+            of(GenerateError::ModelUnknown { model: model(), known: vec![] }),
+            of(GenerateError::DoesNotFit { model: model(), needed_bytes: 2, free_bytes: 1, detail: text() }),
+            of(GenerateError::LoadFailed { model: model(), reason: text() }),
+            of(GenerateError::PromptTooLong { prompt_tokens: 9, context_tokens: 8 }),
+            of(GenerateError::TemplateFailed { message: text() }),
+            of(GenerateError::Invalid { param: "stop".into(), message: text() }),
+            of(GenerateError::QueueFull { model: model(), waiting: 3, retry_after_s: 4 }),
+            of(GenerateError::Unavailable { reason: text(), retry_after_s: 0 }),
+            of(GenerateError::Deadline { waited_ms: 5, reason: text() }),
+            of(GenerateError::Internal { message: text() }),
+        ];
+        let kinds = [
+            K::StageLost,
+            K::InstanceGone,
+            K::QueueFull,
+            K::Deadline,
+            K::Device,
+            K::OutOfMemory,
+            K::Protocol,
+        ];
+        lines.extend(kinds.map(|kind| of(GenerateError::Failed { kind, message: text() })));
+        let admin = [
+            AdminError::NotFound { what: "instance", name: text() },
+            AdminError::Invalid { param: "path".into(), message: text() },
+            AdminError::Conflict { message: text() },
+            AdminError::DoesNotFit { model: model(), needed_bytes: 2, free_bytes: 1, detail: text() },
+            AdminError::Forbidden { message: text() },
+            AdminError::Unavailable { reason: text(), retry_after_s: 7 },
+            AdminError::Failed { message: text() },
+        ];
+        lines.extend(admin.map(|e| {
+            let name = format!("admin {e:?}");
+            line(name.split(" {").next().unwrap_or_default(), e.into())
+        }));
+        insta::assert_snapshot!(lines.join("\n"));
+    }
+}

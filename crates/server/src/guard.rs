@@ -1,0 +1,168 @@
+//! Who may talk to us. The API is local by default, and a web page in the user's own browser is a stranger:
+//! it can send requests to loopback, so every request shows that it was meant for us and by whom.
+//!
+//! - `Host` must be on the allow-list: a page whose DNS name was rebound to 127.0.0.1 sends its own name.
+//! - `Origin`, where sent, must be our own; no CORS header is ever answered. `Sec-Fetch-Site` likewise.
+//! - `POST` must be `application/json`: a form or a "simple" cross-site request cannot be.
+//! - `/exo/*` needs the local secret, and `/v1/*` an API key on a listener that other machines reach.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, ORIGIN};
+use axum::http::request::Parts;
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method, StatusCode};
+use exo_types::Principal;
+
+use crate::errors::ApiError;
+use crate::options::{ApiKey, ServerOptions};
+
+/// Where the client's end of the connection is.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+/// The rules of one listener.
+pub struct Guard {
+    /// Whether the listener is reachable from this machine only.
+    loopback: bool,
+    hosts: Vec<String>,
+    secret: ApiKey,
+    keys: Vec<ApiKey>,
+}
+
+impl Guard {
+    /// The rules for a listener at `address`.
+    pub fn new(address: SocketAddr, options: &ServerOptions) -> Self {
+        let own = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned);
+        let more = options.allowed_hosts.iter().map(|h| h.to_ascii_lowercase());
+        Self {
+            loopback: address.ip().to_canonical().is_loopback(),
+            hosts: own.into_iter().chain(more).collect(),
+            secret: ApiKey::from_key(&options.local_secret),
+            keys: options.api_keys.clone(),
+        }
+    }
+
+    /// What holds for every request.
+    pub fn check(&self, request: &Parts) -> Result<(), ApiError> {
+        let host = self.check_host(request)?;
+        check_origin(&request.headers, &host, request.uri.path())?;
+        check_content(&request.method, &request.headers)
+    }
+
+    fn check_host(&self, request: &Parts) -> Result<String, ApiError> {
+        let mut hosts = request.headers.get_all(HOST).iter();
+        let (Some(host), None) = (hosts.next(), hosts.next()) else {
+            let message = "a request needs exactly one Host header";
+            return Err(ApiError::invalid(StatusCode::BAD_REQUEST, "bad_host", message));
+        };
+        let host = host.to_str().unwrap_or_default().to_ascii_lowercase();
+        // A proxy-style request line (`GET http://name/`) names a host of its own.
+        let named = request.uri.authority().map(|a| a.as_str().to_ascii_lowercase());
+        for authority in std::iter::once(&host).chain(&named) {
+            if !self.allows_host(authority) {
+                let message =
+                    format!("requests to host `{authority:.100}` are not answered; see `allowed_hosts`");
+                return Err(ApiError::forbidden("host_not_allowed", message));
+            }
+        }
+        Ok(host)
+    }
+
+    fn allows_host(&self, authority: &str) -> bool {
+        let Ok(parsed) = authority.parse::<Authority>() else { return false };
+        let name = parsed.host();
+        if authority.contains('@') {
+            return false;
+        }
+        // An address cannot be rebound: who names it, means it. On loopback the short list is enough.
+        let is_address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
+        self.hosts.iter().any(|h| h == name) || (is_address && !self.loopback)
+    }
+
+    /// On whose behalf a request to `/v1/*` runs.
+    pub fn principal(&self, headers: &HeaderMap) -> Result<Principal, ApiError> {
+        let given = bearer(headers).map(ApiKey::from_key);
+        // No early exit: how long it takes must not tell which key it is.
+        let known = self.keys.iter().fold(None, |known, key| match given {
+            Some(given) if given.matches(key) => Some(key),
+            _ => known,
+        });
+        if let Some(key) = known {
+            return Ok(key.principal());
+        }
+        let local = self.loopback || given.is_some_and(|g| g.matches(&self.secret));
+        match (local, given) {
+            (true, _) => Ok(Principal::LOCAL),
+            (false, None) => {
+                let message = "an API key is needed: send `Authorization: Bearer KEY`";
+                Err(ApiError::unauthorized("missing_api_key", message))
+            }
+            (false, Some(_)) => {
+                Err(ApiError::unauthorized("invalid_api_key", "the API key is not known here"))
+            }
+        }
+    }
+
+    /// Whether a request may use `/exo/v1/*`.
+    pub fn check_admin(&self, headers: &HeaderMap, peer: Peer) -> Result<(), ApiError> {
+        if !peer.0.ip().to_canonical().is_loopback() {
+            // The secret would cross the network in clear.
+            let message = "administrative routes answer on this machine only";
+            return Err(ApiError::forbidden("local_only", message));
+        }
+        match bearer(headers).map(ApiKey::from_key) {
+            None => {
+                let message = "the local secret is needed: send `Authorization: Bearer SECRET`";
+                Err(ApiError::unauthorized("missing_local_secret", message))
+            }
+            Some(given) if given.matches(&self.secret) => Ok(()),
+            Some(_) => Err(ApiError::unauthorized(
+                "invalid_local_secret",
+                "that is not the local secret of this node",
+            )),
+        }
+    }
+}
+
+fn check_origin(headers: &HeaderMap, host: &str, path: &str) -> Result<(), ApiError> {
+    let refused = |who: &str| {
+        let message = format!("a page of {who} may not call this API");
+        ApiError::forbidden("origin_not_allowed", message)
+    };
+    for origin in headers.get_all(ORIGIN) {
+        let origin = origin.to_str().unwrap_or("another origin").to_ascii_lowercase();
+        let own = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        if own != Some(host) {
+            return Err(refused(&format!("`{origin:.100}`")));
+        }
+    }
+    // Browsers tell it even where they send no Origin. A link to the landing page is fine.
+    let site = headers.get("sec-fetch-site").map(|v| v.as_bytes());
+    match site {
+        Some(b"cross-site" | b"same-site") if path != "/" => Err(refused("another site")),
+        _ => Ok(()),
+    }
+}
+
+fn check_content(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
+    if !matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
+        return Ok(());
+    }
+    let unsupported =
+        |m: &str| ApiError::invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", m);
+    let kind = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    if !essence.eq_ignore_ascii_case("application/json") {
+        return Err(unsupported("a POST needs `Content-Type: application/json`"));
+    }
+    match headers.get(CONTENT_ENCODING).map(|v| v.as_bytes()) {
+        None | Some(b"identity") => Ok(()),
+        Some(_) => Err(unsupported("compressed bodies are not supported")),
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}

@@ -1,0 +1,118 @@
+//! Accepting connections, a bounded number of them, and ending them in order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::guard::Peer;
+use crate::options::ServerOptions;
+use crate::timed_io::TimedIo;
+
+/// Largest header of a request, all lines together.
+const HEADER_BYTES_MAX: usize = 64 << 10;
+/// Pause after a failed accept, usually for want of file descriptors: trying at once would only burn the core.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// For telling a client that there is no room.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
+/// Clients being told so at once; beyond it they are only closed.
+const REFUSALS_MAX: usize = 32;
+
+/// Serves until `stopping` is cancelled, then lets connections end for the grace time.
+pub async fn run(listener: TcpListener, router: Router, options: ServerOptions, stopping: CancellationToken) {
+    let mut connections = JoinSet::new();
+    let room = Arc::new(Semaphore::new(options.connections_max));
+    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
+    loop {
+        let (stream, peer) = tokio::select! {
+            () = stopping.cancelled() => break,
+            // Finished tasks are taken out as they end, so that the set does not grow.
+            Some(_) = connections.join_next() => continue,
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            },
+        };
+        if let Ok(permit) = room.clone().try_acquire_owned() {
+            let connection = connection(stream, peer, router.clone(), options.clone(), stopping.clone());
+            connections.spawn(async move {
+                connection.await;
+                drop(permit);
+            });
+        } else if let Ok(permit) = refusals.clone().try_acquire_owned() {
+            connections.spawn(async move {
+                refuse(stream).await;
+                drop(permit);
+            });
+        }
+    }
+    let ended = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(options.shutdown_grace, ended).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    router: Router,
+    options: ServerOptions,
+    stopping: CancellationToken,
+) {
+    // Tokens are small and must not wait for each other.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "no TCP_NODELAY");
+    }
+    let service = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        service.call(request)
+    });
+    let io = TokioIo::new(TimedIo::new(stream, options.write_timeout));
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(options.header_timeout)
+        .max_buf_size(HEADER_BYTES_MAX)
+        .serve_connection(io, service);
+    let mut serving = std::pin::pin!(serving);
+    let ended = tokio::select! {
+        ended = serving.as_mut() => ended,
+        () = stopping.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%peer, %error, "a connection broke");
+    }
+}
+
+async fn refuse(mut stream: TcpStream) {
+    const BODY: &str = r#"{"error":{"message":"too many connections","type":"server_error","param":null,"code":"too_many_connections"}}"#;
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{BODY}",
+        BODY.len()
+    );
+    let write = async {
+        stream.write_all(answer.as_bytes()).await?;
+        stream.shutdown().await
+    };
+    // Whether it arrives is up to the client.
+    let _ = tokio::time::timeout(REFUSAL_TIME, write).await;
+}

@@ -1,0 +1,91 @@
+//! The life of one request as this crate watches it: the node's stream, with a bound on silence and a net under
+//! panics. Dropping it drops the node's stream and so cancels the request.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_api::{Facade, GenerateError, GenerateEvent, GenerateRequest, GenerateStream};
+use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
+use tokio::time::Instant;
+
+/// The events of one request.
+pub struct Source {
+    stream: GenerateStream,
+    silence_max: Duration,
+    /// The last sign of progress: the start of the request, and every event after `Queued`.
+    heard: Instant,
+    /// Why it waits, as last told.
+    pub waiting_for: Option<String>,
+    ended: bool,
+}
+
+/// What a look at the source gave.
+pub enum Heard {
+    /// The next event.
+    Event(GenerateEvent),
+    /// The request failed; nothing follows.
+    Failed(GenerateError),
+    /// Nothing yet.
+    Quiet,
+}
+
+impl Source {
+    /// Starts `request` on the first look.
+    pub fn new(facade: Arc<dyn Facade>, request: GenerateRequest, silence_max: Duration) -> Self {
+        // Starting is part of the stream, so that a node that ponders before it accepts is bounded like one that
+        // ponders afterwards, and a client that leaves meanwhile cancels it.
+        let start = async move { facade.generate(request).await };
+        Self {
+            stream: Box::pin(stream::once(start).try_flatten()),
+            silence_max,
+            heard: Instant::now(),
+            waiting_for: None,
+            ended: false,
+        }
+    }
+
+    /// The next event, waiting at most until `until`. After a failure or `Done` every look fails.
+    pub async fn next(&mut self, until: Instant) -> Heard {
+        if self.ended {
+            return self.end(GenerateError::Internal { message: "the answer has ended".to_owned() });
+        }
+        let silent = self.heard + self.silence_max;
+        let look = AssertUnwindSafe(self.stream.next()).catch_unwind();
+        let failure = match tokio::time::timeout_at(until.min(silent), look).await {
+            Err(_) if Instant::now() < silent => return Heard::Quiet,
+            Err(_) => {
+                let waited_ms = u64::try_from(self.silence_max.as_millis()).unwrap_or(u64::MAX);
+                let reason = self.waiting_for.clone().unwrap_or_else(|| "the node is silent".to_owned());
+                GenerateError::Deadline { waited_ms, reason }
+            }
+            Ok(Err(_panic)) => GenerateError::Internal { message: "a panic while answering".to_owned() },
+            Ok(Ok(None)) => {
+                GenerateError::Internal { message: "the answer ended without its end".to_owned() }
+            }
+            Ok(Ok(Some(Err(error)))) => error,
+            Ok(Ok(Some(Ok(event)))) => return self.take(event),
+        };
+        self.end(failure)
+    }
+
+    fn take(&mut self, event: GenerateEvent) -> Heard {
+        match &event {
+            // Being told again why one waits is no progress: the bound must hold all the same.
+            GenerateEvent::Queued { reason } => self.waiting_for = Some(reason.clone()),
+            GenerateEvent::Done(_) => self.ended = true,
+            _ => {
+                self.heard = Instant::now();
+                self.waiting_for = None;
+            }
+        }
+        Heard::Event(event)
+    }
+
+    fn end(&mut self, failure: GenerateError) -> Heard {
+        self.ended = true;
+        // The slot is freed now, not when the client has read the error.
+        self.stream = Box::pin(stream::empty());
+        Heard::Failed(failure)
+    }
+}

@@ -1,0 +1,480 @@
+//! A node made of scripts, a server around it, and a client that says exactly the bytes it is told to.
+
+#![allow(dead_code)] // each test file uses its part
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use exo_api::{
+    AdminError, BoxFuture, BoxStream, ClusterView, Delta, Facade, FinishReason, GenerateError, GenerateEvent,
+    GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState, InstanceView, JoinWindowView,
+    JournalView, MemberRole, MemberView, ModelView, PlaceRequest, Prompt, QueueView, Summary, Timings,
+    TokenPiece, TopToken, Usage,
+};
+use exo_server::{ServerOptions, serve};
+use exo_types::{FailureKind, InstanceId, NodeId};
+use futures_util::{StreamExt, stream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+pub const SECRET: &str = "s3cret-of-this-node";
+
+/// Behaves as the name of the model says; see `generate`.
+#[derive(Default)]
+pub struct Fake {
+    pub last: Mutex<Option<GenerateRequest>>,
+    pub calls: Mutex<Vec<String>>,
+    live: Arc<AtomicUsize>,
+}
+
+impl Fake {
+    /// Requests whose streams exist.
+    pub fn live(&self) -> usize {
+        self.live.load(Ordering::SeqCst)
+    }
+
+    fn note(&self, call: impl Into<String>) {
+        self.calls.lock().unwrap().push(call.into());
+    }
+}
+
+/// Counts a stream as long as it lives.
+struct Alive(Arc<AtomicUsize>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+type Item = Result<GenerateEvent, GenerateError>;
+
+fn delta(index: u16, text: &str, probabilities: bool) -> Item {
+    let top = |text: &str, logprob| TopToken { id: 1, text: text.into(), bytes: text.into(), logprob };
+    let piece = TokenPiece {
+        id: 7,
+        text: text.into(),
+        bytes: text.into(),
+        logprob: -0.25,
+        top: vec![top(text, -0.25), top("?", -2.0)],
+    };
+    let tokens = if probabilities { vec![piece] } else { Vec::new() };
+    Ok(GenerateEvent::Delta(Delta { index, text: text.into(), tokens }))
+}
+
+fn started() -> Item {
+    Ok(GenerateEvent::Started { prompt_tokens: 5 })
+}
+
+fn queued(reason: &str) -> Item {
+    Ok(GenerateEvent::Queued { reason: reason.into() })
+}
+
+fn done(completion_tokens: u32) -> Item {
+    Ok(GenerateEvent::Done(Summary {
+        usage: Usage { prompt_tokens: 5, completion_tokens, cached_tokens: 2 },
+        timings: Timings {
+            queued_ms: 1.0,
+            ttft_ms: 2.0,
+            prompt_tokens_per_s: None,
+            tokens_per_s: Some(50.0),
+        },
+        model_id: "ab".repeat(32),
+        kernels: vec!["cpu/avx2".into()],
+        stages: 3,
+    }))
+}
+
+/// "The answer." to each choice, one word a delta, as a good node would.
+fn good(request: &GenerateRequest) -> Vec<Item> {
+    let probabilities = request.sampling.logprobs.is_some();
+    let mut items = vec![queued("waiting for a slot"), started()];
+    for index in 0..request.choices {
+        if let (true, Prompt::Text(text)) = (request.echo, &request.prompt) {
+            items.push(delta(index, text, false));
+        }
+        items.extend([delta(index, "The", probabilities), delta(index, " answer.", probabilities)]);
+        items.push(delta(index, "", false));
+        let reason = if request.max_tokens == Some(2) { FinishReason::Length } else { FinishReason::Stop };
+        items.push(Ok(GenerateEvent::Finished { index, reason, completion_tokens: 2 }));
+    }
+    items.push(done(2 * u32::from(request.choices)));
+    items
+}
+
+fn failed() -> GenerateError {
+    GenerateError::Failed { kind: FailureKind::StageLost, message: "node b is gone".into() }
+}
+
+fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
+    let then = |first: Vec<Item>, rest: GenerateStream| -> GenerateStream {
+        Box::pin(stream::iter(first).chain(rest))
+    };
+    let after = |ms, item: Item| -> GenerateStream {
+        Box::pin(stream::once(async move {
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            item
+        }))
+    };
+    Ok(match request.model.as_str() {
+        "good" | "org/good" => Box::pin(stream::iter(good(request))),
+        // Queued for longer than headers wait, then a good answer.
+        "loading" => {
+            let rest = stream::iter(good(request));
+            let wait = after(300, queued("loading 74 %"));
+            then(vec![queued("loading 37 %")], Box::pin(wait.chain(rest)))
+        }
+        "never-loads" => {
+            let late =
+                GenerateError::Unavailable { reason: "still loading at 99 %".into(), retry_after_s: 9 };
+            then(vec![queued("loading 99 %")], after(300, Err(late)))
+        }
+        "endless" => {
+            let tick = |i: u64| async move {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                (delta(0, "x", false), i + 1)
+            };
+            then(vec![started()], Box::pin(stream::unfold(0, move |i| async move { Some(tick(i).await) })))
+        }
+        // As much as the reader takes, at once.
+        "flood" => {
+            let big = "x".repeat(16 << 10);
+            then(vec![started()], Box::pin(stream::repeat_with(move || delta(0, &big, false))))
+        }
+        "silent" => Box::pin(stream::pending()),
+        "babbling" => Box::pin(stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Some((queued("placing"), ()))
+        })),
+        "breaks" => then(vec![started(), delta(0, "The", false)], after(0, Err(failed()))),
+        "stops-short" => Box::pin(stream::iter(vec![started(), delta(0, "The", false)])),
+        "panics" => panic!("a bug while starting"),
+        "panics-later" => {
+            then(vec![started()], Box::pin(stream::once(async { panic!("a bug while running") })))
+        }
+        "small" => return Err(GenerateError::PromptTooLong { prompt_tokens: 9000, context_tokens: 4096 }),
+        other => {
+            let known = vec!["good".to_owned()];
+            return Err(GenerateError::ModelUnknown { model: other.into(), known });
+        }
+    })
+}
+
+impl Facade for Fake {
+    fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<GenerateStream, GenerateError>> {
+        *self.last.lock().unwrap() = Some(request.clone());
+        Box::pin(async move {
+            self.live.fetch_add(1, Ordering::SeqCst);
+            let alive = Alive(self.live.clone());
+            let events = script(&request)?;
+            let counted = events.map(move |item| {
+                let _ = &alive;
+                item
+            });
+            Ok(Box::pin(counted) as GenerateStream)
+        })
+    }
+
+    fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>> {
+        Box::pin(async { Ok(vec![model("good"), model("org/good")]) })
+    }
+
+    fn cluster(&self) -> BoxFuture<'_, Result<ClusterView, AdminError>> {
+        Box::pin(async { Ok(cluster()) })
+    }
+
+    fn watch(&self) -> BoxStream<ClusterView> {
+        Box::pin(stream::iter([cluster()]).chain(stream::pending()))
+    }
+
+    fn place(&self, request: PlaceRequest) -> BoxFuture<'_, Result<InstanceView, AdminError>> {
+        Box::pin(async move {
+            self.note(format!("place {request:?}"));
+            if request.model == "huge" {
+                let detail = "a lacks 5 bytes, b lacks 3".to_owned();
+                return Err(AdminError::DoesNotFit {
+                    model: "huge".into(),
+                    needed_bytes: 9,
+                    free_bytes: 1,
+                    detail,
+                });
+            }
+            Ok(instance())
+        })
+    }
+
+    fn unload(&self, id: InstanceId) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(async move {
+            self.note(format!("unload {id}"));
+            match id {
+                InstanceId(0x1a) => Ok(()),
+                _ => Err(AdminError::NotFound { what: "instance", name: id.to_string() }),
+            }
+        })
+    }
+
+    fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {
+        Box::pin(async { Ok(vec![member()]) })
+    }
+
+    fn admit_member(&self, node: NodeId) -> BoxFuture<'_, Result<MemberView, AdminError>> {
+        self.note(format!("admit {node}"));
+        Box::pin(async { Ok(member()) })
+    }
+
+    fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note(format!("remove {node}"));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>> {
+        self.note(format!("add {path}"));
+        Box::pin(async { Ok(model("good")) })
+    }
+
+    fn remove_model(&self, name: String) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note(format!("forget {name}"));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn health(&self) -> HealthView {
+        HealthView { status: HealthStatus::Ok, version: "0".into(), uptime_s: 1 }
+    }
+
+    fn shutdown(&self) {
+        self.note("shutdown");
+    }
+}
+
+fn model(name: &str) -> ModelView {
+    ModelView {
+        id: "ab".repeat(32),
+        name: name.into(),
+        architecture: "llama".into(),
+        format: "gguf".into(),
+        dtypes: Default::default(),
+        weight_bytes: 10,
+        layers: 8,
+        context_tokens_max: 4096,
+        path: None,
+        nodes: vec!["a".into()],
+        chat: true,
+        instances: vec![],
+        added_unix_s: 5,
+    }
+}
+
+fn instance() -> InstanceView {
+    InstanceView {
+        id: "i1a".into(),
+        model_id: "ab".repeat(32),
+        model: "good".into(),
+        state: InstanceState::Loading { progress: 0.5 },
+        generation: 1,
+        context_tokens: 4096,
+        slots: 4,
+        stages: vec![],
+        queue: QueueView::default(),
+        predicted_tokens_per_s: None,
+        measured_tokens_per_s: None,
+    }
+}
+
+fn member() -> MemberView {
+    let node = NodeId([1; 32]).to_full();
+    MemberView { node, name: "a".into(), role: MemberRole::Admin, is_self: true, check_words: None }
+}
+
+fn cluster() -> ClusterView {
+    ClusterView {
+        cluster: None,
+        self_node: NodeId([1; 32]).to_full(),
+        epoch: None,
+        nodes: vec![],
+        links: vec![],
+        instances: vec![instance()],
+        join_window: JoinWindowView::default(),
+        join_requests: vec![],
+        journal: JournalView::default(),
+    }
+}
+
+/// A running server.
+pub struct Server {
+    pub address: SocketAddr,
+    pub fake: Arc<Fake>,
+    pub stop: tokio::sync::oneshot::Sender<()>,
+    pub task: tokio::task::JoinHandle<Result<(), exo_server::ServeError>>,
+}
+
+/// Short times, so that bounds can be tested; everything else as by default.
+pub fn quick() -> ServerOptions {
+    ServerOptions {
+        stream_headers_after: Duration::from_millis(100),
+        keep_alive_every: Duration::from_millis(50),
+        ..ServerOptions::new(SECRET)
+    }
+}
+
+pub async fn start() -> Server {
+    start_with("127.0.0.1:0", quick()).await
+}
+
+pub async fn start_with(listen: &str, options: ServerOptions) -> Server {
+    let listener = TcpListener::bind(listen).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let fake = Arc::new(Fake::default());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let facade = fake.clone();
+    let task = tokio::spawn(async move {
+        let shutdown = async {
+            let _ = stopped.await;
+        };
+        serve(listener, facade, options, shutdown).await
+    });
+    Server { address, fake, stop, task }
+}
+
+/// An answer, taken apart.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: String,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
+    }
+
+    /// Status, code and parameter of an error.
+    pub fn error(&self) -> String {
+        let error = &self.json()["error"];
+        assert!(error["message"].as_str().is_some_and(|m| !m.is_empty()), "no message: {}", self.body);
+        assert!(error["type"].is_string() && error.as_object().unwrap().contains_key("param"));
+        let param = error["param"].as_str().map(|p| format!(" {p}")).unwrap_or_default();
+        format!("{} {}{param}", self.status, error["code"].as_str().unwrap_or("-"))
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .lines()
+            .find_map(|l| l.split_once(": ").filter(|(n, _)| n.eq_ignore_ascii_case(name)))
+            .map(|(_, v)| v)
+    }
+}
+
+impl Server {
+    /// Sends bytes and reads until the server closes, at most 10 s.
+    pub async fn raw(&self, bytes: &[u8]) -> Answer {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        // A server that answers early may close while we write.
+        let _ = stream.write_all(bytes).await;
+        let mut read = Vec::new();
+        let all = stream.read_to_end(&mut read);
+        tokio::time::timeout(Duration::from_secs(10), all).await.expect("an answer within 10 s").unwrap_or(0);
+        parse(&read)
+    }
+
+    /// Sends a request whose head is `lines`; Host and Connection are added unless given.
+    pub async fn send(&self, line: &str, headers: &[&str], body: &str) -> Answer {
+        let has = |name: &str| headers.iter().any(|h| h.to_ascii_lowercase().starts_with(name));
+        let mut text = format!("{line} HTTP/1.1\r\nconnection: close\r\n");
+        if !has("host:") {
+            text += &format!("host: {}\r\n", self.address);
+        }
+        for header in headers {
+            text += &format!("{header}\r\n");
+        }
+        if !body.is_empty() || line.starts_with("POST") {
+            text += &format!("content-length: {}\r\n", body.len());
+        }
+        self.raw((text + "\r\n" + body).as_bytes()).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.send(&format!("GET {path}"), &[], "").await
+    }
+
+    pub async fn post(&self, path: &str, body: &str) -> Answer {
+        self.send(&format!("POST {path}"), &["content-type: application/json"], body).await
+    }
+
+    pub async fn admin(&self, line: &str, body: &str) -> Answer {
+        let secret = format!("authorization: Bearer {SECRET}");
+        self.send(line, &["content-type: application/json", &secret], body).await
+    }
+
+    /// A chat request to `model` with `extra` fields (JSON, leading comma).
+    pub async fn chat(&self, model: &str, extra: &str) -> Answer {
+        self.post("/v1/chat/completions", &chat_body(model, extra)).await
+    }
+
+    pub async fn complete(&self, model: &str, extra: &str) -> Answer {
+        self.post("/v1/completions", &format!(r#"{{"model":"{model}","prompt":"Once"{extra}}}"#)).await
+    }
+
+    /// Waits until `count` requests live at the node, at most a second.
+    pub async fn until_live(&self, count: usize) {
+        for _ in 0..100 {
+            if self.fake.live() == count {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{} requests live after a second, not {count}", self.fake.live());
+    }
+}
+
+pub fn chat_body(model: &str, extra: &str) -> String {
+    format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Hi"}}]{extra}}}"#)
+}
+
+fn parse(bytes: &[u8]) -> Answer {
+    let text = String::from_utf8_lossy(bytes);
+    let (headers, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let status = headers.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+    let chunked = headers.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    let body = if chunked { unchunk(body) } else { body.to_owned() };
+    Answer { status, headers: headers.to_owned(), body }
+}
+
+fn unchunk(mut body: &str) -> String {
+    let mut out = String::new();
+    while let Some((size, rest)) = body.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).unwrap_or(0);
+        if size == 0 || rest.len() < size {
+            break;
+        }
+        out.push_str(&rest[..size]);
+        body = rest[size..].trim_start_matches("\r\n");
+    }
+    out
+}
+
+/// The parts of an event stream: `data`, `event` and comment lines as they stand, ids and times made plain.
+pub fn events(answer: &Answer) -> String {
+    let plain = |value: &mut serde_json::Value| {
+        if let Some(object) = value.as_object_mut() {
+            for name in ["id", "created"] {
+                if let Some(v) = object.get_mut(name) {
+                    *v = "…".into();
+                }
+            }
+            if let Some(request) = object.get_mut("exo").and_then(|e| e.get_mut("request")) {
+                *request = "…".into();
+            }
+        }
+    };
+    let line = |line: &str| match line.strip_prefix("data: ").map(serde_json::from_str::<serde_json::Value>) {
+        Some(Ok(mut value)) => {
+            plain(&mut value);
+            format!("data: {value}")
+        }
+        _ => line.to_owned(),
+    };
+    answer.body.lines().filter(|l| !l.is_empty()).map(line).collect::<Vec<_>>().join("\n")
+}

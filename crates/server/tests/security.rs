@@ -1,0 +1,334 @@
+//! Each rule of the guard, and an attempt to get past it.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{SECRET, chat_body, quick, start, start_with};
+use exo_server::{ApiKey, ServeError, ServerOptions};
+use exo_types::Principal;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const JSON: &str = "content-type: application/json";
+
+#[tokio::test]
+async fn a_host_that_was_rebound_to_us_is_refused() {
+    let server = start().await;
+    let port = server.address.port();
+    for host in [
+        "evil.example".to_owned(),
+        format!("evil.example:{port}"),
+        "127.0.0.1.evil.example".to_owned(),
+        "localhost.evil.example".to_owned(),
+        "localhost@evil.example".to_owned(),
+        "evil.example@localhost".to_owned(),
+        "127.0.0.2".to_owned(),
+        "192.168.0.9".to_owned(),
+        "[::2]".to_owned(),
+        "localhost:80:80".to_owned(),
+        " ".to_owned(),
+    ] {
+        let answer = server.send("GET /v1/models", &[&format!("host: {host}")], "").await;
+        assert_eq!(answer.error(), "403 host_not_allowed", "host {host}");
+    }
+    for host in ["localhost", "LOCALHOST:1", "127.0.0.1:9", "[::1]", "[::1]:80"] {
+        let answer = server.send("GET /v1/models", &[&format!("host: {host}")], "").await;
+        assert_eq!(answer.status, 200, "host {host}");
+    }
+}
+
+#[tokio::test]
+async fn every_place_a_host_can_stand_is_checked() {
+    let server = start().await;
+    let proxy = server.send("GET http://evil.example/v1/models", &["host: localhost"], "").await;
+    assert_eq!(proxy.error(), "403 host_not_allowed");
+    let twice = server.send("GET /v1/models", &["host: localhost", "host: evil.example"], "").await;
+    assert_eq!(twice.error(), "400 bad_host");
+    let none = server.raw(b"GET /v1/models HTTP/1.0\r\n\r\n").await;
+    assert_eq!(none.error(), "400 bad_host");
+    // Even the harmless pages.
+    assert_eq!(server.send("GET /health", &["host: evil.example"], "").await.status, 403);
+}
+
+#[tokio::test]
+async fn a_host_can_be_allowed_by_name() {
+    let options = ServerOptions { allowed_hosts: vec!["Desk.local".into()], ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    assert_eq!(server.send("GET /v1/models", &["host: desk.LOCAL:52415"], "").await.status, 200);
+    assert_eq!(server.send("GET /v1/models", &["host: other.local"], "").await.status, 403);
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_is_refused_and_gets_no_cors_headers() {
+    let server = start().await;
+    let own = format!("origin: http://{}", server.address);
+    let other_port = "origin: http://127.0.0.1:1".to_owned();
+    let others = ["origin: https://evil.example", "origin: null", "origin: http://localhost", &other_port];
+    for origin in others {
+        let answer = server.send("POST /v1/chat/completions", &[JSON, origin], &chat_body("good", "")).await;
+        assert_eq!(answer.error(), "403 origin_not_allowed", "{origin}");
+        assert_eq!(answer.header("access-control-allow-origin"), None);
+        assert_eq!(server.send("GET /v1/models", &[origin], "").await.status, 403);
+    }
+    assert!(server.fake.last.lock().unwrap().is_none(), "nothing reached the node");
+    let answer = server.send("POST /v1/chat/completions", &[JSON, &own], &chat_body("good", "")).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("access-control-allow-origin"), None);
+}
+
+#[tokio::test]
+async fn a_preflight_is_not_answered_with_permission() {
+    let server = start().await;
+    let headers = ["origin: https://evil.example", "access-control-request-method: POST"];
+    let cross = server.send("OPTIONS /v1/chat/completions", &headers, "").await;
+    assert_eq!(cross.error(), "403 origin_not_allowed");
+    let own = server.send("OPTIONS /v1/chat/completions", &[], "").await;
+    assert_eq!(own.error(), "405 method_not_allowed");
+    for answer in [cross, own] {
+        assert!(!answer.headers.to_ascii_lowercase().contains("access-control"), "{}", answer.headers);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_a_browser_marks_as_foreign_is_refused() {
+    let server = start().await;
+    let cross = ["sec-fetch-site: cross-site", "sec-fetch-mode: no-cors"];
+    assert_eq!(server.send("GET /v1/models", &cross, "").await.error(), "403 origin_not_allowed");
+    assert_eq!(server.send("GET /", &cross, "").await.status, 200, "a link to the landing page");
+    assert_eq!(server.send("GET /v1/models", &["sec-fetch-site: same-origin"], "").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_form_post_is_refused() {
+    let server = start().await;
+    for kind in
+        ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx", ""]
+    {
+        let header = format!("content-type: {kind}");
+        let answer = server.send("POST /v1/chat/completions", &[&header], &chat_body("good", "")).await;
+        assert_eq!(answer.error(), "415 unsupported_media_type", "{kind}");
+        let secret = format!("authorization: Bearer {SECRET}");
+        let answer = server.send("POST /exo/v1/shutdown", &[&header, &secret], "").await;
+        assert_eq!(answer.error(), "415 unsupported_media_type", "{kind}");
+    }
+    assert_eq!(server.send("POST /v1/completions", &[], "{}").await.error(), "415 unsupported_media_type");
+    let zipped = server.send("POST /v1/completions", &[JSON, "content-encoding: gzip"], "{}").await;
+    assert_eq!(zipped.error(), "415 unsupported_media_type");
+    let charset = "content-type: Application/JSON; charset=utf-8";
+    let answer = server.send("POST /v1/chat/completions", &[charset], &chat_body("good", "")).await;
+    assert_eq!(answer.status, 200);
+    assert!(server.fake.calls.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn administration_needs_the_local_secret() {
+    let server = start().await;
+    let nearly = &SECRET[..SECRET.len() - 1];
+    let wrong = [
+        "authorization: Bearer wrong".to_owned(),
+        format!("authorization: Bearer {nearly}"),
+        format!("authorization: Bearer {SECRET}x"),
+        "authorization: Bearer ".to_owned(),
+        format!("authorization: Basic {SECRET}"),
+        format!("authorization: {SECRET}"),
+        format!("x-authorization: Bearer {SECRET}"),
+    ];
+    for header in &wrong {
+        let answer = server.send("GET /exo/v1/cluster", &[header], "").await;
+        assert_eq!(answer.status, 401, "{header}");
+        assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+    }
+    assert_eq!(
+        server.send("GET /exo/v1/cluster?secret=x", &[], "").await.error(),
+        "401 missing_local_secret"
+    );
+    assert_eq!(
+        server.send("DELETE /exo/v1/instances/i1a", &[JSON], "").await.error(),
+        "401 missing_local_secret"
+    );
+    assert_eq!(server.post("/exo/v1/shutdown", "").await.error(), "401 missing_local_secret");
+    assert!(server.fake.calls.lock().unwrap().is_empty(), "nothing reached the node");
+    assert_eq!(server.admin("GET /exo/v1/cluster", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn no_spelling_of_an_administrative_path_goes_around_the_secret() {
+    let server = start().await;
+    for path in [
+        "//exo/v1/cluster",
+        "/exo//v1/cluster",
+        "/./exo/v1/cluster",
+        "/v1/../exo/v1/cluster",
+        "/v1/models/../../exo/v1/cluster",
+        "/%65xo/v1/cluster",
+        "/EXO/v1/cluster",
+        "/exo/v1/cluster/",
+        "/exo/v1/cluster%2f",
+        "/exo/v1/cluster;x",
+    ] {
+        let answer = server.get(path).await;
+        assert!(matches!(answer.status, 401 | 404), "{path}: {} {}", answer.status, answer.body);
+        assert!(!answer.body.contains("self_node"));
+    }
+}
+
+#[tokio::test]
+async fn a_listener_that_others_reach_needs_a_key() {
+    let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let facade = std::sync::Arc::new(common::Fake::default());
+    let refused = exo_server::serve(listener, facade.clone(), ServerOptions::new(SECRET), async {}).await;
+    assert!(matches!(refused, Err(ServeError::NoApiKey { .. })));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let refused = exo_server::serve(listener, facade, ServerOptions::new(""), async {}).await;
+    assert!(matches!(refused, Err(ServeError::NoLocalSecret)));
+}
+
+#[tokio::test]
+async fn on_such_a_listener_the_api_opens_to_keys_only() {
+    let keys =
+        vec![ApiKey::from_key("other"), ApiKey::from_hash(&ApiKey::from_key("sesame").to_hash()).unwrap()];
+    let mut server = start_with("0.0.0.0:0", ServerOptions { api_keys: keys, ..quick() }).await;
+    server.address.set_ip("127.0.0.1".parse().unwrap());
+    for path in ["/v1/models", "/v1/models/good"] {
+        assert_eq!(server.get(path).await.error(), "401 missing_api_key");
+    }
+    assert_eq!(server.chat("good", "").await.error(), "401 missing_api_key");
+    assert_eq!(server.complete("good", "").await.error(), "401 missing_api_key");
+    let wrong = server.send("GET /v1/models", &["authorization: Bearer sesam"], "").await;
+    assert_eq!(wrong.error(), "401 invalid_api_key");
+    let hash = ApiKey::from_key("sesame").to_hash();
+    let stolen = server.send("GET /v1/models", &[&format!("authorization: Bearer {hash}")], "").await;
+    assert_eq!(stolen.error(), "401 invalid_api_key", "the stored hash is no key");
+    let right = ["authorization: Bearer sesame", JSON];
+    let answer = server.send("POST /v1/chat/completions", &right, &chat_body("good", "")).await;
+    assert_eq!(answer.status, 200);
+    let principal = server.fake.last.lock().unwrap().as_ref().unwrap().principal;
+    assert_ne!(principal, Principal::LOCAL, "another user's cache is not shared");
+    assert_eq!(server.get("/health").await.status, 200);
+    // The key of the API is no key to the cluster.
+    assert_eq!(server.send("GET /exo/v1/cluster", &right, "").await.error(), "401 invalid_local_secret");
+}
+
+#[tokio::test]
+async fn a_body_of_100_mb_is_refused_and_the_client_sees_why() {
+    let server = start().await;
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: {}\r\n{JSON}\r\ncontent-length: {}\r\n\r\n",
+        server.address,
+        100 << 20
+    );
+    let mut bytes = head.into_bytes();
+    bytes.resize(bytes.len() + (100 << 20), b' ');
+    let began = Instant::now();
+    let answer = server.raw(&bytes).await;
+    assert_eq!(answer.error(), "413 body_too_large");
+    assert!(began.elapsed() < Duration::from_secs(8));
+    assert_eq!(server.get("/health").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_hides_its_size_is_cut_off_at_the_bound() {
+    let options = ServerOptions { body_bytes_max: 1000, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let mut text = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: {}\r\n{JSON}\r\ntransfer-encoding: chunked\r\n\r\n",
+        server.address
+    );
+    for _ in 0..20 {
+        text += &format!("64\r\n{}\r\n", " ".repeat(100));
+    }
+    assert_eq!(server.raw((text + "0\r\n\r\n").as_bytes()).await.error(), "413 body_too_large");
+    // Who asks before sending is not told to send.
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: {}\r\n{JSON}\r\nexpect: 100-continue\r\ncontent-length: 5000\r\n\r\n",
+        server.address
+    );
+    assert_eq!(server.raw(head.as_bytes()).await.error(), "413 body_too_large");
+}
+
+#[tokio::test]
+async fn what_is_no_json_is_refused_with_its_place() {
+    let server = start().await;
+    let answer = server.post("/v1/completions", "{\"model\":\n \"m\" \"prompt\"}").await;
+    assert_eq!(answer.error(), "400 invalid_json");
+    assert!(answer.body.contains("line 2 column 6"), "{}", answer.body);
+    assert_eq!(server.post("/v1/completions", "").await.error(), "400 invalid_json");
+    assert_eq!(server.post("/v1/completions", &"[".repeat(100_000)).await.error(), "400 invalid_json");
+    let mut bytes =
+        format!("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{JSON}\r\ncontent-length: 12\r\n\r\n")
+            .into_bytes();
+    bytes.extend(b"{\"model\":\n\"\xff");
+    let answer = server.raw(&bytes).await;
+    assert_eq!(answer.error(), "400 invalid_utf8");
+    assert!(answer.body.contains("line 2 column 2"), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn a_header_that_dribbles_in_is_cut_off() {
+    let options = ServerOptions { header_timeout: Duration::from_millis(200), ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let mut slow = TcpStream::connect(server.address).await.unwrap();
+    let began = Instant::now();
+    let closed = async {
+        loop {
+            let mut byte = [0; 64];
+            if slow.write_all(b"x").await.is_err() {
+                return;
+            }
+            let read = tokio::time::timeout(Duration::from_millis(50), slow.read(&mut byte)).await;
+            if matches!(read, Ok(Ok(0) | Err(_))) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(3), closed).await.expect("the connection is closed");
+    assert!(began.elapsed() < Duration::from_secs(3));
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed() {
+    let options = ServerOptions { header_timeout: Duration::from_millis(200), ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let mut idle = TcpStream::connect(server.address).await.unwrap();
+    idle.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(3), idle.read_to_end(&mut answer)).await;
+    assert!(closed.is_ok(), "kept open after its answer");
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn a_body_that_dribbles_in_is_cut_off() {
+    let options = ServerOptions { body_timeout: Duration::from_millis(200), ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let head =
+        format!("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n{JSON}\r\ncontent-length: 50\r\n\r\n{{");
+    let answer = server.raw(head.as_bytes()).await;
+    assert_eq!(answer.error(), "408 body_too_slow");
+}
+
+#[tokio::test]
+async fn too_many_connections_are_told_so() {
+    let options = ServerOptions { connections_max: 2, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let held = [
+        TcpStream::connect(server.address).await.unwrap(),
+        TcpStream::connect(server.address).await.unwrap(),
+    ];
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let answer = server.get("/health").await;
+    assert_eq!(answer.error(), "503 too_many_connections");
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    drop(held);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(server.get("/health").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_huge_header_is_refused() {
+    let server = start().await;
+    let header = format!("x: {}", "y".repeat(200 << 10));
+    assert_eq!(server.send("GET /health", &[&header], "").await.status, 431);
+    assert_eq!(server.get("/health").await.status, 200);
+}
