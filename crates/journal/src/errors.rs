@@ -1,0 +1,222 @@
+//! What can go wrong, one enum per operation.
+
+use std::io;
+use std::path::PathBuf;
+
+use redb::{CommitError, DatabaseError, SetDurabilityError, StorageError, TableError, TransactionError};
+
+use crate::chain::Head;
+
+/// The disk did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StorageFailure {
+    /// No room left.
+    #[error("the disk is full")]
+    DiskFull,
+    /// Not allowed.
+    #[error("no permission to write there")]
+    NotPermitted,
+    /// The file's own structure is damaged.
+    #[error("the file is damaged: {0}")]
+    Corrupted(String),
+    /// An earlier write failed and the file is in an unknown state until it is opened again.
+    #[error("an earlier write failed; open the journal again")]
+    EarlierFailure,
+    /// Anything else the system said.
+    #[error(transparent)]
+    Io(io::Error),
+}
+
+/// A journal could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// Another process has it open.
+    #[error("another exo uses this data folder ({path} is locked)")]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Not a journal, or damaged. Never replaced: it may be all that is left of the cluster's history.
+    #[error("{path} is no journal or is damaged: {why}; move it away to start with an empty one")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        why: String,
+    },
+    /// Written by another version of exo.
+    #[error("{path} has journal format {found}, this exo reads {known}")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// In the file.
+        found: u32,
+        /// Ours.
+        known: u32,
+    },
+    /// An entry is not the one that was written.
+    #[error("{path} was altered")]
+    Altered {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        #[source]
+        broken: ChainBroken,
+    },
+    /// The system said no.
+    #[error("cannot open the journal {path}")]
+    Storage {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        failure: StorageFailure,
+    },
+}
+
+/// A batch was not written; nothing of it is in the log.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppendError {
+    /// One entry is too large.
+    #[error("an entry of {bytes} bytes, the journal takes {max_bytes}")]
+    EntryTooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// All together are too large.
+    #[error("a batch of {bytes} bytes, the journal takes {max_bytes} at once")]
+    BatchTooLarge {
+        /// Their length.
+        bytes: usize,
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// The disk.
+    #[error("cannot write to the journal")]
+    Storage(#[source] StorageFailure),
+}
+
+/// A snapshot was not written; the log is as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// The state is of another history than the log.
+    #[error("a snapshot at {upto} does not belong to this log, which ends at {head}")]
+    NotInLog {
+        /// What the snapshot claims to stand for.
+        upto: Head,
+        /// The log's end.
+        head: Head,
+    },
+    /// The state is too large.
+    #[error("a state of {bytes} bytes, the journal takes {max_bytes}")]
+    StateTooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// The tail does not fit.
+    #[error("the entries after the snapshot were not taken")]
+    Tail(#[source] AppendError),
+    /// The disk.
+    #[error("cannot write the snapshot")]
+    Storage(#[source] StorageFailure),
+}
+
+/// The chain does not hold: from entry `seq` on the log is not what was written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the chain breaks at entry {seq}: {why}")]
+pub struct ChainBroken {
+    /// The first entry that does not fit.
+    pub seq: u64,
+    /// How.
+    pub why: String,
+}
+
+impl From<StorageError> for StorageFailure {
+    fn from(error: StorageError) -> Self {
+        match error {
+            StorageError::Io(e) if e.kind() == io::ErrorKind::StorageFull => Self::DiskFull,
+            StorageError::Io(e) if e.kind() == io::ErrorKind::QuotaExceeded => Self::DiskFull,
+            StorageError::Io(e) => e.into(),
+            StorageError::Corrupted(why) => Self::Corrupted(why),
+            StorageError::PreviousIo => Self::EarlierFailure,
+            other => Self::Io(io::Error::other(other.to_string())),
+        }
+    }
+}
+
+impl From<io::Error> for StorageFailure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Self::NotPermitted,
+            _ => Self::Io(error),
+        }
+    }
+}
+
+impl From<TransactionError> for StorageFailure {
+    fn from(error: TransactionError) -> Self {
+        match error {
+            TransactionError::Storage(e) => e.into(),
+            other => Self::Io(io::Error::other(other.to_string())),
+        }
+    }
+}
+
+impl From<TableError> for StorageFailure {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::Storage(e) => e.into(),
+            // Our tables have one name and one type each: anything else is not our file.
+            other => Self::Corrupted(other.to_string()),
+        }
+    }
+}
+
+impl From<CommitError> for StorageFailure {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Storage(e) => e.into(),
+            other => Self::Io(io::Error::other(other.to_string())),
+        }
+    }
+}
+
+impl From<SetDurabilityError> for StorageFailure {
+    fn from(error: SetDurabilityError) -> Self {
+        Self::Io(io::Error::other(error.to_string()))
+    }
+}
+
+impl JournalError {
+    pub(crate) fn storage(path: &std::path::Path, failure: impl Into<StorageFailure>) -> Self {
+        let path = path.to_owned();
+        match failure.into() {
+            StorageFailure::Corrupted(why) => Self::Damaged { path, why },
+            failure => Self::Storage { path, failure },
+        }
+    }
+
+    pub(crate) fn database(path: &std::path::Path, error: DatabaseError) -> Self {
+        let path_buf = path.to_owned();
+        match error {
+            DatabaseError::DatabaseAlreadyOpen => Self::InUse { path: path_buf },
+            // "Invalid data" is what redb says of a file that was never its own.
+            DatabaseError::Storage(StorageError::Io(e))
+                if matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+            {
+                Self::Damaged { path: path_buf, why: e.to_string() }
+            }
+            DatabaseError::Storage(e) => Self::storage(path, e),
+            other => Self::Damaged { path: path_buf, why: other.to_string() },
+        }
+    }
+}

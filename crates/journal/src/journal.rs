@@ -1,0 +1,304 @@
+//! The log itself, over one redb file.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use redb::{Database, ReadableDatabase, TableDefinition, WriteTransaction};
+
+use crate::chain::Head;
+use crate::errors::{AppendError, ChainBroken, JournalError, SnapshotError, StorageFailure};
+use crate::file;
+
+/// Largest entry.
+pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+/// Largest batch of one append.
+pub const BATCH_BYTES_MAX: usize = 16 << 20;
+/// Largest state of a snapshot.
+pub const STATE_BYTES_MAX: usize = 64 << 20;
+/// [`Journal::read_from`] stops after this many bytes, so that an answer fits a frame.
+pub const READ_BYTES_MAX: usize = 8 << 20;
+
+const FORMAT: u32 = 1;
+/// Entry number to chain hash after it (32 bytes) and payload.
+const LOG: TableDefinition<u64, &[u8]> = TableDefinition::new("log");
+/// Single values: the format, the head, the base (head of the snapshot, or of the empty log), and the state with
+/// its BLAKE3 hash before it.
+const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
+const KEY_FORMAT: &str = "format";
+const KEY_HEAD: &str = "head";
+const KEY_BASE: &str = "base";
+const KEY_STATE: &str = "state";
+const HASH_BYTES: usize = 32;
+
+/// An append-only, hash-chained log in one file. One process at a time has it open.
+#[derive(Debug)]
+pub struct Journal {
+    db: Database,
+    head: Head,
+    base: Head,
+}
+
+/// What was found on opening.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opened {
+    /// The log's end.
+    pub head: Head,
+    /// Present if the last user did not close the file, which then was repaired.
+    pub recovered: Option<Recovered>,
+}
+
+/// What a repair left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovered {
+    /// Entries that are whole, checked against the chain. Appends that were acknowledged are among them.
+    pub entries: u64,
+}
+
+/// A state that stands for the entries before `head`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The log's end when the state was taken.
+    pub head: Head,
+    /// The state's bytes.
+    pub state: Vec<u8>,
+}
+
+impl Journal {
+    /// Opens the journal at `path`, or makes an empty one, and checks its chain.
+    pub fn open(path: &Path) -> Result<(Self, Opened), JournalError> {
+        file::create_if_absent(path, |db| found(db).map_err(|e| JournalError::storage(path, e)))?;
+        let (db, repaired) = file::open(path)?;
+        let checked = catch_unwind(AssertUnwindSafe(|| Self::load(db, path)));
+        let journal = checked.map_err(|_| file::damaged(path, "its structure contradicts itself"))??;
+        let head = journal.head;
+        let recovered = repaired.then_some(Recovered { entries: head.seq - journal.base.seq });
+        if let Some(Recovered { entries }) = recovered {
+            tracing::warn!(entries, "the journal was not closed last time; it was repaired and is whole");
+        }
+        Ok((journal, Opened { head, recovered }))
+    }
+
+    fn load(db: Database, path: &Path) -> Result<Self, JournalError> {
+        let failed = |failure: StorageFailure| JournalError::storage(path, failure);
+        let missing = |what| file::damaged(path, &format!("it has no {what}"));
+        let format = read_meta(&db, KEY_FORMAT).map_err(failed)?.ok_or_else(|| missing("format"))?;
+        let found = format.try_into().map(u32::from_le_bytes).map_err(|_| missing("format"))?;
+        if found != FORMAT {
+            return Err(JournalError::Format { path: path.to_owned(), found, known: FORMAT });
+        }
+        let head_of = |key, what| {
+            let bytes = read_meta(&db, key).map_err(failed)?;
+            bytes.and_then(|b| Head::decode(&b)).ok_or_else(|| missing(what))
+        };
+        let (head, base) = (head_of(KEY_HEAD, "head")?, head_of(KEY_BASE, "base")?);
+        if base.seq > head.seq {
+            return Err(file::damaged(path, "its snapshot lies beyond its end"));
+        }
+        let journal = Self { db, head, base };
+        journal.verify().map_err(|broken| JournalError::Altered { path: path.to_owned(), broken })?;
+        Ok(journal)
+    }
+
+    /// The log's end.
+    pub fn head(&self) -> Head {
+        self.head
+    }
+
+    /// Writes `batch` behind the log's end, all of it or nothing, and returns when it is on the disk.
+    pub fn append(&mut self, batch: &[Vec<u8>]) -> Result<Head, AppendError> {
+        check_batch(batch)?;
+        if batch.is_empty() {
+            return Ok(self.head);
+        }
+        let head = self
+            .write(|txn| {
+                let head = put_entries(txn, self.head, batch)?;
+                put_meta(txn, KEY_HEAD, &head.encode())?;
+                Ok(head)
+            })
+            .map_err(AppendError::Storage)?;
+        self.head = head;
+        Ok(head)
+    }
+
+    /// Up to `max` entries from entry `seq` on, each with its number; also stops after [`READ_BYTES_MAX`]. Entries
+    /// that a snapshot replaced are gone: the answer then starts behind it.
+    pub fn read_from(&self, seq: u64, max: usize) -> Result<Vec<(u64, Vec<u8>)>, StorageFailure> {
+        let txn = self.db.begin_read().map_err(storage)?;
+        let log = txn.open_table(LOG)?;
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        for entry in log.range(seq..)?.take(max) {
+            let (number, value) = entry?;
+            let payload = payload_of(number.value(), value.value())?;
+            bytes += payload.len();
+            if bytes > READ_BYTES_MAX && !entries.is_empty() {
+                break;
+            }
+            entries.push((number.value(), payload.to_vec()));
+        }
+        Ok(entries)
+    }
+
+    /// The chain hash after the first `seq` entries; `None` beyond the end or where a snapshot replaced them.
+    pub fn hash_at(&self, seq: u64) -> Result<Option<[u8; 32]>, StorageFailure> {
+        if seq == self.base.seq {
+            return Ok(Some(self.base.hash));
+        }
+        if seq < self.base.seq || seq > self.head.seq {
+            return Ok(None);
+        }
+        let txn = self.db.begin_read().map_err(storage)?;
+        let value = txn.open_table(LOG)?.get(seq - 1)?;
+        Ok(value.and_then(|v| v.value().first_chunk().copied()))
+    }
+
+    /// Replaces the entries before `upto` by the state they amount to. `upto` must be a head this log had.
+    pub fn snapshot(&mut self, upto: Head, state: &[u8]) -> Result<(), SnapshotError> {
+        check_state(state)?;
+        if self.hash_at(upto.seq).map_err(SnapshotError::Storage)? != Some(upto.hash) {
+            return Err(SnapshotError::NotInLog { upto, head: self.head });
+        }
+        self.write(|txn| {
+            txn.open_table(LOG)?.retain_in(..upto.seq, |_, _| false)?;
+            put_meta(txn, KEY_BASE, &upto.encode())?;
+            put_state(txn, state)
+        })
+        .map_err(SnapshotError::Storage)?;
+        self.base = upto;
+        Ok(())
+    }
+
+    /// The last snapshot; replay starts from it.
+    pub fn latest_snapshot(&self) -> Result<Option<Snapshot>, StorageFailure> {
+        let Some(stored) = read_meta(&self.db, KEY_STATE)? else { return Ok(None) };
+        let sound = stored.split_first_chunk().filter(|(hash, state)| blake3::hash(state) == **hash);
+        let (_, state) = sound.ok_or_else(|| StorageFailure::Corrupted("the snapshot's state".to_owned()))?;
+        Ok(Some(Snapshot { head: self.base, state: state.to_vec() }))
+    }
+
+    /// Throws the whole log away for another's snapshot and what followed it: a joiner, or a node whose history
+    /// lost. All of it or nothing.
+    pub fn install_snapshot(&mut self, snapshot: &Snapshot, tail: &[Vec<u8>]) -> Result<Head, SnapshotError> {
+        check_state(&snapshot.state)?;
+        check_batch(tail).map_err(SnapshotError::Tail)?;
+        let head = self
+            .write(|txn| {
+                txn.open_table(LOG)?.retain(|_, _| false)?;
+                let head = put_entries(txn, snapshot.head, tail)?;
+                put_meta(txn, KEY_BASE, &snapshot.head.encode())?;
+                put_state(txn, &snapshot.state)?;
+                put_meta(txn, KEY_HEAD, &head.encode())?;
+                Ok(head)
+            })
+            .map_err(SnapshotError::Storage)?;
+        (self.base, self.head) = (snapshot.head, head);
+        Ok(head)
+    }
+
+    /// Checks the snapshot's state and recomputes the chain from the snapshot (or the beginning) to the end.
+    pub fn verify(&self) -> Result<Head, ChainBroken> {
+        let mut at = self.base;
+        let broken = |seq, why: &str| ChainBroken { seq, why: why.to_owned() };
+        let unread = |seq| move |e: StorageFailure| ChainBroken { seq, why: e.to_string() };
+        self.latest_snapshot().map_err(unread(at.seq))?;
+        let txn = self.db.begin_read().map_err(|e| unread(at.seq)(storage(e)))?;
+        let log = txn.open_table(LOG).map_err(|e| unread(at.seq)(e.into()))?;
+        for entry in log.range::<u64>(..).map_err(|e| unread(at.seq)(e.into()))? {
+            let (number, value) = entry.map_err(|e| unread(at.seq)(e.into()))?;
+            if number.value() != at.seq {
+                return Err(broken(at.seq, "it is missing"));
+            }
+            let (hash, payload) = value
+                .value()
+                .split_first_chunk::<HASH_BYTES>()
+                .ok_or_else(|| broken(at.seq, "it is cut short"))?;
+            let next = at.then(payload);
+            if next.hash != *hash {
+                return Err(broken(at.seq, "its content or an earlier one is not what was written"));
+            }
+            at = next;
+        }
+        if at == self.head { Ok(at) } else { Err(broken(at.seq, "the log ends before its head")) }
+    }
+
+    /// One transaction, on the disk when this returns. An error leaves nothing of it.
+    fn write<T>(
+        &self,
+        work: impl FnOnce(&WriteTransaction) -> Result<T, StorageFailure>,
+    ) -> Result<T, StorageFailure> {
+        let mut txn = self.db.begin_write()?;
+        txn.set_durability(redb::Durability::Immediate)?;
+        let value = work(&txn)?;
+        txn.commit()?;
+        Ok(value)
+    }
+}
+
+/// Makes an empty database a journal.
+fn found(db: &Database) -> Result<(), StorageFailure> {
+    let txn = db.begin_write()?;
+    txn.open_table(LOG)?;
+    put_meta(&txn, KEY_FORMAT, &FORMAT.to_le_bytes())?;
+    put_meta(&txn, KEY_HEAD, &Head::EMPTY.encode())?;
+    put_meta(&txn, KEY_BASE, &Head::EMPTY.encode())?;
+    Ok(txn.commit()?)
+}
+
+fn put_entries(txn: &WriteTransaction, from: Head, batch: &[Vec<u8>]) -> Result<Head, StorageFailure> {
+    let mut log = txn.open_table(LOG)?;
+    let mut head = from;
+    for payload in batch {
+        let (seq, next) = (head.seq, head.then(payload));
+        log.insert(seq, [&next.hash[..], payload].concat().as_slice())?;
+        head = next;
+    }
+    Ok(head)
+}
+
+fn put_meta(txn: &WriteTransaction, key: &str, value: &[u8]) -> Result<(), StorageFailure> {
+    txn.open_table(META)?.insert(key, value)?;
+    Ok(())
+}
+
+fn put_state(txn: &WriteTransaction, state: &[u8]) -> Result<(), StorageFailure> {
+    put_meta(txn, KEY_STATE, &[&blake3::hash(state).as_bytes()[..], state].concat())
+}
+
+fn read_meta(db: &Database, key: &str) -> Result<Option<Vec<u8>>, StorageFailure> {
+    let txn = db.begin_read().map_err(storage)?;
+    let value = txn.open_table(META)?.get(key)?;
+    Ok(value.map(|v| v.value().to_vec()))
+}
+
+fn payload_of(seq: u64, value: &[u8]) -> Result<&[u8], StorageFailure> {
+    value.get(HASH_BYTES..).ok_or_else(|| StorageFailure::Corrupted(format!("entry {seq} is cut short")))
+}
+
+fn storage(error: redb::TransactionError) -> StorageFailure {
+    error.into()
+}
+
+fn check_batch(batch: &[Vec<u8>]) -> Result<(), AppendError> {
+    let mut bytes = 0;
+    for payload in batch {
+        if payload.len() > PAYLOAD_BYTES_MAX {
+            return Err(AppendError::EntryTooLarge { bytes: payload.len(), max_bytes: PAYLOAD_BYTES_MAX });
+        }
+        bytes += payload.len();
+    }
+    if bytes > BATCH_BYTES_MAX {
+        return Err(AppendError::BatchTooLarge { bytes, max_bytes: BATCH_BYTES_MAX });
+    }
+    Ok(())
+}
+
+fn check_state(state: &[u8]) -> Result<(), SnapshotError> {
+    if state.len() > STATE_BYTES_MAX {
+        return Err(SnapshotError::StateTooLarge { bytes: state.len(), max_bytes: STATE_BYTES_MAX });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;
