@@ -81,13 +81,15 @@ mod guard {
     }
 
     impl Slot {
-        const EMPTY: Self = Self {
-            taken: AtomicBool::new(false),
-            lost: AtomicBool::new(false),
-            version: AtomicUsize::new(0),
-            start: AtomicUsize::new(0),
-            len: AtomicUsize::new(0),
-        };
+        const fn empty() -> Self {
+            Self {
+                taken: AtomicBool::new(false),
+                lost: AtomicBool::new(false),
+                version: AtomicUsize::new(0),
+                start: AtomicUsize::new(0),
+                len: AtomicUsize::new(0),
+            }
+        }
 
         fn set(&self, start: usize, len: usize) {
             self.version.fetch_add(1, Ordering::Acquire);
@@ -108,7 +110,7 @@ mod guard {
         }
     }
 
-    static TABLE: [Slot; SLOTS] = [const { Slot::EMPTY }; SLOTS];
+    static TABLE: [Slot; SLOTS] = [const { Slot::empty() }; SLOTS];
     static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
     /// What handled SIGBUS before us. Written once, before our handler can run.
     static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();

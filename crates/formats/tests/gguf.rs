@@ -146,12 +146,14 @@ fn qwen_files_rotate_halves_and_need_their_extra_tensors() {
     assert_eq!(model.tensors_of(&Shard::pipeline(LayerRange::new(1, 2), 3)).len(), 12);
 }
 
+type Change = dyn Fn(&mut GgufWriter<'_>);
+
 /// One metadata key or tensor more than the good file has.
 #[test]
 fn contradictions_are_named() {
-    let with = |change: &dyn Fn(&mut GgufWriter<'_>)| error(sample(DType::F16, false, change));
+    let with = |change: &Change| error(sample(DType::F16, false, change));
     let f16 = |n: u64| vec![0u8; 2 * n as usize];
-    let cases: [(&dyn Fn(&mut GgufWriter<'_>), &str); 9] = [
+    let cases: [(&Change, &str); 9] = [
         (&|w| _ = w.u32("llama.block_count", 3), "metadata `llama.block_count` at byte"),
         (&|w| _ = w.u32("llama.expert_count", 8), "mixtures of experts"),
         (&|w| _ = w.u32("split.count", 2), "llama-gguf-split"),

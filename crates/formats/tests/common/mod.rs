@@ -1,5 +1,5 @@
 //! A small valid model, written by our own writer, for tests here and in `store`.
-#![allow(dead_code)] // each test binary uses its part
+#![allow(dead_code, clippy::unwrap_used)] // each test binary uses its part; helpers of tests may unwrap
 
 use exo_formats::write::GgufWriter;
 use exo_types::DType;
