@@ -1,1 +1,29 @@
 //! The processor as a device: reference kernels, written to be read.
+//!
+//! Weights stay where they are, usually in a mapped file: [`CpuDevice`] keeps the view and reads the stored blocks
+//! row by row into a scratch row per thread. Vectors (norms, biases, rotary frequencies) become f32 when taken in.
+//! Work is done when a call returns: a [`CpuStream`] has no queue, so its deadlines cannot pass.
+//!
+//! **Batch invariance** comes from one rule: every sum along a reduced dimension runs in fixed lanes and a fixed
+//! tree that depend on the length of that dimension alone. Tiles, chunks and threads only choose *which* sums run.
+//!
+//! **Architecture invariant:** knows no model, no file and no network; nothing above it names it but the binary.
+//!
+//! Start reading at [`CpuDevice::open`], then `ops::matmul`.
+
+mod check;
+mod device;
+mod isa;
+mod ledger;
+mod math;
+mod ops;
+mod program;
+pub mod quant;
+mod simd;
+mod storage;
+mod stream;
+
+pub use device::{CpuDevice, CpuOptions, OpenError};
+pub use isa::Isa;
+pub use program::CpuProgram;
+pub use stream::CpuStream;

@@ -3,7 +3,8 @@
 use exo_types::{DType, DeviceFacts, TensorView};
 
 use crate::{
-    AllocError, Buffer, Element, KvCache, KvShape, OpKind, Program, Recording, RunError, Stream, Weight, WeightError,
+    AllocError, Buffer, Element, KvCache, KvShape, OpKind, Program, Recording, RunError, Stream, Weight,
+    WeightError,
 };
 
 /// Whether and how an op runs.

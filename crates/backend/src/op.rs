@@ -81,7 +81,8 @@ pub enum Op {
         /// Which rows.
         rows: Rows,
     },
-    /// Rotates each pair of each head of `x` in place by `position · frequencies[i]`, scaled by `magnitude`.
+    /// Rotates each pair of each head of `x` in place by `position · frequencies[i]` (the product is
+    /// rounded to f32, as reference implementations do).
     Rope {
         /// `[T, heads, D]`
         x: Buffer,
@@ -130,7 +131,7 @@ pub enum Op {
         /// Sliding window in tokens.
         window: Option<u32>,
     },
-    /// `out[t, f] = gate[t, f] / (1 + exp(-gate[t, f])) · up[t, f]`. `out` may be `gate`.
+    /// `out[t, f] = gate[t, f] / (1 + exp(-gate[t, f])) · up[t, f]`. `out` may be `gate`, not `up`.
     SwiGlu {
         /// `[T, F]`
         gate: Buffer,

@@ -78,7 +78,7 @@ pub trait Stream: Send {
     /// Copies `data` into `to`, from element `at` on. Panics if it does not fit or the type differs.
     fn upload_u32(&mut self, to: &Buffer, at: usize, data: &[u32]) -> Result<(), RunError>;
 
-    /// Runs a program once.
+    /// Runs a program once. Panics if `shape` asks for more rows than the program's buffers hold.
     fn run(
         &mut self,
         program: &dyn Program,
@@ -87,7 +87,8 @@ pub trait Stream: Send {
         cancel: &CancelToken,
     ) -> Result<(), RunError>;
 
-    /// Copies one buffer to another of the same device, `len` elements from the start.
+    /// Copies one buffer to another of the same device and element type, `len` elements from the start. Panics if
+    /// they do not fit.
     fn copy(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<(), RunError>;
 
     /// Waits for everything queued and fills `into` from element `at` on.
@@ -106,7 +107,7 @@ pub trait Stream: Send {
     /// `[K, P, D]`, as f32.
     fn export_kv(&mut self, kv: &KvCache, layer: usize, page: usize) -> Result<Vec<f32>, RunError>;
 
-    /// Writes a page in the neutral format.
+    /// Writes a page in the neutral format. Panics if `data` is not one page long.
     fn import_kv(&mut self, kv: &KvCache, layer: usize, page: usize, data: &[f32]) -> Result<(), RunError>;
 
     /// Overwrites a page of every layer with zeros, before another principal gets it.

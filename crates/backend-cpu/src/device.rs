@@ -1,0 +1,217 @@
+//! The processor as a [`Device`]: opening it, and giving out memory.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use exo_backend::{
+    AllocError, Buffer, Device, Element, KvCache, KvShape, MemoryReport, Monitor, OpKind, Program, Recording,
+    RunError, Stream, Support, Weight, WeightError,
+};
+use exo_device::ProbeOptions;
+use exo_types::{DType, DeviceFacts, TensorView};
+
+use crate::ledger::Ledger;
+use crate::program::CpuProgram;
+use crate::storage::{self, BufferData, CpuBuffer, CpuKv, CpuWeight, KvData, Owner, Shared};
+use crate::stream::CpuStream;
+use crate::{Isa, isa::Level};
+
+/// Allocations below this are not held against the system's free memory: asking costs more than they do.
+const SYSTEM_CHECK_BYTES_MIN: u64 = 16 << 20;
+
+/// How to open the processor.
+#[derive(Clone, Debug, Default)]
+pub struct CpuOptions {
+    /// Worker threads; `None` for every processor this process may use.
+    pub threads: Option<usize>,
+    /// Instruction set; `None` for the widest there is.
+    pub isa: Option<Isa>,
+    /// Bytes of buffers, weights and caches together; `None` for the machine's memory less a reserve.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+/// The processor could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The instruction set that was asked for is not there.
+    #[error("this processor does not have {}", .isa.name())]
+    MissingIsa {
+        /// The one asked for.
+        isa: Isa,
+    },
+    /// The system gave no threads.
+    #[error("{threads} worker threads could not be started")]
+    Threads {
+        /// How many were asked for.
+        threads: usize,
+        /// What the system said.
+        #[source]
+        source: rayon::ThreadPoolBuildError,
+    },
+}
+
+/// What the device, its programs and its streams share.
+pub(crate) struct Shop {
+    pub(crate) owner: Owner,
+    pub(crate) level: Level,
+    pub(crate) pool: rayon::ThreadPool,
+    pub(crate) ledger: Arc<Ledger>,
+    /// Held while one op locks its operands: two streams that use the same buffers in opposite order cannot wait
+    /// for each other. The pool is shared anyway, so nothing is lost.
+    pub(crate) turn: Mutex<()>,
+}
+
+impl std::fmt::Debug for Shop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} x {}", self.level.isa().name(), self.pool.current_num_threads())
+    }
+}
+
+/// The processor.
+#[derive(Debug)]
+pub struct CpuDevice {
+    shop: Arc<Shop>,
+    facts: DeviceFacts,
+    root: PathBuf,
+}
+
+impl CpuDevice {
+    /// Starts the worker threads and looks at the machine.
+    pub fn open(options: CpuOptions) -> Result<Arc<Self>, OpenError> {
+        let isa = options.isa.unwrap_or_else(Isa::best);
+        let level = Level::detect(isa).ok_or(OpenError::MissingIsa { isa })?;
+        let threads = options.threads.unwrap_or_else(exo_device::cores).max(1);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|i| format!("exo-cpu-{i}"))
+            .build()
+            .map_err(|source| OpenError::Threads { threads, source })?;
+        let probe = ProbeOptions::default();
+        let mut facts = exo_device::probe(&probe);
+        facts.backend = format!("cpu/{}", isa.name());
+        facts.compute_units = threads as u32;
+        // Without a source for the machine's memory the system's refusal is the only bound left.
+        let machine = if facts.memory_total_bytes > 0 { facts.memory_total_bytes } else { u64::MAX };
+        let ledger = Ledger::new(options.memory_limit_bytes.unwrap_or(machine));
+        facts.memory_total_bytes = ledger.limit_bytes();
+        let shop = Arc::new(Shop { owner: Owner::next(), level, pool, ledger, turn: Mutex::new(()) });
+        Ok(Arc::new(Self { shop, facts, root: probe.root }))
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.shop.level.isa()
+    }
+
+    /// Worker threads.
+    pub fn threads(&self) -> usize {
+        self.shop.pool.current_num_threads()
+    }
+
+    /// Refuses an allocation of ordinary memory that the system could only serve by swapping or killing.
+    fn check_system(&self, what: &str, needed_bytes: u64) -> Result<(), AllocError> {
+        if needed_bytes < SYSTEM_CHECK_BYTES_MIN {
+            return Ok(());
+        }
+        match exo_device::memory(Path::new(&self.root)) {
+            Some(memory) if memory.available_bytes < needed_bytes => Err(AllocError::OutOfMemory {
+                what: what.to_owned(),
+                needed_bytes,
+                free_bytes: memory.available_bytes,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Device for CpuDevice {
+    fn facts(&self) -> DeviceFacts {
+        DeviceFacts { memory_free_bytes: self.memory().free_bytes, ..self.facts.clone() }
+    }
+
+    fn memory(&self) -> MemoryReport {
+        let ledger = &self.shop.ledger;
+        let unbooked = ledger.limit_bytes().saturating_sub(ledger.allocated_bytes());
+        let system = exo_device::memory(&self.root).map_or(u64::MAX, |memory| memory.available_bytes);
+        MemoryReport {
+            total_bytes: ledger.limit_bytes(),
+            free_bytes: unbooked.min(system),
+            allocated_bytes: ledger.allocated_bytes(),
+            live_allocations: ledger.live(),
+        }
+    }
+
+    /// Nothing: what the system tells about the processor is the whole machine's.
+    fn monitor(&self) -> Monitor {
+        Monitor::default()
+    }
+
+    fn supports_op(&self, _op: OpKind, _dtype: Option<DType>) -> Support {
+        Support::Native
+    }
+
+    fn buffer(&self, element: Element, len: usize) -> Result<Buffer, AllocError> {
+        let what = format!("a buffer of {len} {}", storage::element_name(element));
+        let bytes = (len as u64).saturating_mul(4);
+        let ticket = self.shop.ledger.take(&what, bytes)?;
+        self.check_system(&what, bytes)?;
+        let data = match element {
+            Element::F32 => BufferData::F32(Shared::zeroed(&what, len)?),
+            Element::U32 => BufferData::U32(Shared::zeroed(&what, len)?),
+        };
+        let storage = Arc::new(CpuBuffer { owner: self.shop.owner, data, _ticket: ticket });
+        Ok(Buffer { element, len, storage })
+    }
+
+    fn weight(&self, tensor: &TensorView) -> Result<Weight, WeightError> {
+        let row_bytes = tensor.row_bytes();
+        let held = tensor.range.len();
+        assert!(
+            tensor.rows.checked_mul(row_bytes as u64) == Some(held as u64),
+            "{tensor:?} needs {} rows of {row_bytes} bytes, its range has {held}",
+            tensor.rows
+        );
+        let vector_bytes = if tensor.rows == 1 { 4 * tensor.cols } else { 0 };
+        let footprint_bytes = held as u64 + vector_bytes;
+        let ticket = self.shop.ledger.take(&tensor.name, footprint_bytes)?;
+        let vector = (tensor.rows == 1).then(|| CpuWeight::decode_vector(tensor));
+        if vector.is_some() {
+            tensor.source.check()?; // what was copied must have been the real bytes
+        }
+        let owner = self.shop.owner;
+        Ok(Weight {
+            name: tensor.name.as_str().into(),
+            dtype: tensor.dtype,
+            rows: tensor.rows as usize,
+            cols: tensor.cols as usize,
+            footprint_bytes,
+            storage: Arc::new(CpuWeight {
+                owner,
+                tensor: tensor.clone(),
+                row_bytes,
+                vector,
+                _ticket: ticket,
+            }),
+        })
+    }
+
+    fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {
+        let what = format!("a key-value cache of {} layers and {} pages", shape.layers, shape.pages);
+        let factors = [2, shape.layers, shape.pages, shape.kv_heads, shape.page_tokens, shape.head_dim];
+        let elements = factors.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX);
+        let bytes = (elements as u64).saturating_mul(shape.dtype.bytes() as u64);
+        let ticket = self.shop.ledger.take(&what, bytes)?;
+        self.check_system(&what, bytes)?;
+        let data = KvData::zeroed(&shape, elements)?;
+        Ok(KvCache { shape, storage: Arc::new(CpuKv { owner: self.shop.owner, data, _ticket: ticket }) })
+    }
+
+    fn compile(&self, recording: Recording) -> Result<Box<dyn Program>, RunError> {
+        Ok(Box::new(CpuProgram::new(&self.shop, recording)))
+    }
+
+    fn stream(&self) -> Result<Box<dyn Stream>, AllocError> {
+        Ok(Box::new(CpuStream::new(&self.shop)))
+    }
+}

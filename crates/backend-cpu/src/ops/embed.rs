@@ -1,0 +1,30 @@
+//! Rows of a table.
+
+use exo_backend::{OpKind, RunError};
+
+use super::in_range;
+use crate::isa::Level;
+use crate::quant;
+use crate::storage::CpuWeight;
+
+/// Looks up each token's row, in f32.
+///
+/// `out[t, c] = table[ids[t], c]`
+///
+/// | operand | shape    | layout          | type   |
+/// |---------|----------|-----------------|--------|
+/// | `table` | `[V, C]` | rows contiguous | stored |
+/// | `ids`   | `[T]`    | contiguous      | u32    |
+/// | `out`   | `[T, C]` | rows contiguous | f32    |
+///
+/// Exact for float types, otherwise the value of the block. Fails before it writes if an id is not below V.
+pub(super) fn embed(level: Level, out: &mut [f32], table: &CpuWeight, ids: &[u32]) -> Result<(), RunError> {
+    let rows = table.tensor.rows as usize;
+    for id in ids {
+        in_range(OpKind::Embed, "a token id", *id, rows)?;
+    }
+    for (out, id) in out.chunks_exact_mut(table.tensor.cols as usize).zip(ids) {
+        level.dispatch(quant::Dequantise { dtype: table.dtype(), row: table.row(*id as usize), out });
+    }
+    Ok(())
+}

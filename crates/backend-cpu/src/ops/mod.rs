@@ -1,0 +1,133 @@
+//! One operation per file. Here: locking the operands of an op and calling it.
+
+mod add;
+mod attention;
+mod embed;
+mod kv_write;
+mod matmul;
+mod paging;
+mod rms_norm;
+mod rope;
+mod select_rows;
+mod swiglu;
+
+use exo_backend::{Buffer, Op, OpKind, Rows, RunError, RunShape};
+
+use crate::isa::Level;
+use crate::storage::{self, CpuBuffer, CpuWeight, Owner, same};
+use paging::Paging;
+
+/// Elementwise work below this many elements is done by one thread: waking another takes as long.
+const PARALLEL_ELEMENTS_MIN: usize = 1 << 15;
+
+/// What every op of a run needs besides its own operands.
+pub(crate) struct Operands {
+    pub(crate) owner: Owner,
+    pub(crate) level: Level,
+    pub(crate) shape: RunShape,
+}
+
+impl Operands {
+    fn buffer<'a>(&self, handle: &'a Buffer) -> &'a CpuBuffer {
+        storage::buffer(handle, self.owner)
+    }
+
+    fn weight<'a>(&self, handle: &'a exo_backend::Weight) -> &'a CpuWeight {
+        storage::weight(handle, self.owner)
+    }
+
+    fn count(&self, rows: Rows) -> usize {
+        match rows {
+            Rows::Tokens => self.shape.tokens,
+            Rows::Selected => self.shape.selected,
+        }
+    }
+
+    /// Copies the first `len` elements of `x` to `out` unless they are one buffer: an op may then work in place.
+    fn bring(&self, x: &Buffer, out: &Buffer, len: usize) {
+        if !same(x, out) {
+            self.buffer(out).f32().write()[..len].copy_from_slice(&self.buffer(x).f32().read()[..len]);
+        }
+    }
+}
+
+/// Runs one op. Operands were checked when the program was compiled; only what lies in buffers is checked here.
+pub(crate) fn run(op: &Op, on: &Operands) -> Result<(), RunError> {
+    let (level, tokens) = (on.level, on.shape.tokens);
+    match op {
+        Op::Embed { table, ids, out } => {
+            let (ids, mut out) = (on.buffer(ids).u32().read(), on.buffer(out).f32().write());
+            embed::embed(level, &mut out[..tokens * table.cols], on.weight(table), &ids[..tokens])
+        }
+        Op::RmsNorm { x, weight, out, eps, groups, rows } => {
+            let len = on.count(*rows) * groups * weight.cols;
+            on.bring(x, out, len);
+            let mut out = on.buffer(out).f32().write();
+            rms_norm::rms_norm(level, &mut out[..len], on.weight(weight).vector(), *eps);
+            Ok(())
+        }
+        Op::MatMul { weight, bias, x, out, rows } => {
+            let count = on.count(*rows);
+            let (x, mut out) = (on.buffer(x).f32().read(), on.buffer(out).f32().write());
+            let bias = bias.as_ref().map(|bias| on.weight(bias).vector());
+            let (x, out) = (&x[..count * weight.cols], &mut out[..count * weight.rows]);
+            matmul::matmul(level, out, x, on.weight(weight), bias);
+            Ok(())
+        }
+        Op::Rope { x, positions, frequencies, heads, head_dim, style } => {
+            let (positions, mut x) = (on.buffer(positions).u32().read(), on.buffer(x).f32().write());
+            let x = &mut x[..tokens * heads * head_dim];
+            rope::rope(x, &positions[..tokens], on.weight(frequencies).vector(), *heads, *head_dim, *style);
+            Ok(())
+        }
+        Op::KvWrite { kv, layer, k, v, batch } => {
+            let (k, v) = (on.buffer(k).f32().read(), on.buffer(v).f32().read());
+            let paging = Paging::new(OpKind::KvWrite, kv, *layer, batch, on);
+            kv_write::kv_write(storage::kv(kv, on.owner), &k, &v, &paging)
+        }
+        Op::Attention { q, kv, layer, batch, out, heads, scale, window } => {
+            let (q, mut out) = (on.buffer(q).f32().read(), on.buffer(out).f32().write());
+            let paging = Paging::new(OpKind::Attention, kv, *layer, batch, on);
+            let len = tokens * heads * kv.shape.head_dim;
+            let kv = storage::kv(kv, on.owner);
+            attention::attention(level, &mut out[..len], &q[..len], kv, &paging, *heads, *scale, *window)
+        }
+        Op::SwiGlu { gate, up, out, width } => {
+            let len = tokens * width;
+            on.bring(gate, out, len);
+            let (up, mut out) = (on.buffer(up).f32().read(), on.buffer(out).f32().write());
+            swiglu::swiglu(level, &mut out[..len], &up[..len]);
+            Ok(())
+        }
+        Op::Add { x, y, width } => {
+            let len = tokens * width;
+            if same(x, y) {
+                on.buffer(x).f32().write()[..len].iter_mut().for_each(|x| *x += *x);
+            } else {
+                let (y, mut x) = (on.buffer(y).f32().read(), on.buffer(x).f32().write());
+                add::add(level, &mut x[..len], &y[..len]);
+            }
+            Ok(())
+        }
+        Op::SelectRows { x, rows, out, width } => {
+            let selected = on.shape.selected;
+            let (x, rows) = (on.buffer(x).f32().read(), on.buffer(rows).u32().read());
+            let mut out = on.buffer(out).f32().write();
+            select_rows::select_rows(
+                &mut out[..selected * width],
+                &x[..tokens * width],
+                &rows[..selected],
+                *width,
+            )
+        }
+        Op::Exchange { .. } | Op::LayerBoundary { .. } => Ok(()), // the program's own business
+    }
+}
+
+/// Fails unless `value < limit`.
+fn in_range(op: OpKind, what: &'static str, value: u32, limit: usize) -> Result<usize, RunError> {
+    match (value as usize) < limit {
+        true => Ok(value as usize),
+        false => Err(RunError::OutOfRange { op, what, value: u64::from(value), limit: limit as u64 }),
+    }
+}

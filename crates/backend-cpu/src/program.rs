@@ -1,0 +1,95 @@
+//! A checked recording, and running it op by op.
+
+use std::any::Any;
+use std::sync::{Arc, PoisonError};
+
+use exo_backend::{CancelToken, Exchange, Op, Program, Recording, RunError, RunShape, Weight};
+use exo_types::ByteSource;
+
+use crate::check::{Capacity, check};
+use crate::device::Shop;
+use crate::ops::{self, Operands};
+use crate::storage::{self, Owner};
+
+/// A recording whose operands were found to fit each other and this device.
+pub struct CpuProgram {
+    owner: Owner,
+    ops: Vec<Op>,
+    capacity: Capacity,
+    /// The files behind the weights, each once.
+    sources: Vec<Arc<dyn ByteSource>>,
+}
+
+impl std::fmt::Debug for CpuProgram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CpuProgram({} ops)", self.ops.len())
+    }
+}
+
+impl Program for CpuProgram {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl CpuProgram {
+    /// Panics on operands that contradict each other or belong elsewhere.
+    pub(crate) fn new(shop: &Shop, recording: Recording) -> Self {
+        let mut capacity = Capacity::default();
+        let mut sources: Vec<Arc<dyn ByteSource>> = Vec::new();
+        for op in &recording.ops {
+            check(op, shop.owner, &mut capacity);
+            for weight in weights_of(op) {
+                let source = &storage::weight(weight, shop.owner).tensor.source;
+                if !sources.iter().any(|known| Arc::ptr_eq(known, source)) {
+                    sources.push(Arc::clone(source));
+                }
+            }
+        }
+        Self { owner: shop.owner, ops: recording.ops, capacity, sources }
+    }
+
+    pub(crate) fn run(
+        &self,
+        shop: &Shop,
+        shape: RunShape,
+        exchange: &dyn Exchange,
+        cancel: &CancelToken,
+    ) -> Result<(), RunError> {
+        assert!(self.owner == shop.owner, "the program was compiled by another device");
+        let Capacity { tokens, selected } = self.capacity;
+        assert!(
+            shape.tokens <= tokens && shape.selected <= selected,
+            "{shape:?} is beyond the buffers of the program, which hold {tokens} and {selected} rows"
+        );
+        let result = shop.pool.install(|| {
+            self.ops.iter().try_for_each(|op| match op {
+                Op::LayerBoundary { layer } if cancel.is_cancelled() => {
+                    Err(RunError::Cancelled { layer: *layer })
+                }
+                Op::Exchange { x, width } => {
+                    // Without the turn: the sum may wait for another stream of this very device.
+                    let mut x = storage::buffer(x, self.owner).f32().write();
+                    Ok(exchange.sum(&mut x[..shape.tokens * width])?)
+                }
+                op => {
+                    let _turn = shop.turn.lock().unwrap_or_else(PoisonError::into_inner);
+                    ops::run(op, &Operands { owner: self.owner, level: shop.level, shape })
+                }
+            })
+        });
+        // A lost file may have caused whatever else went wrong, so it is the answer that explains most.
+        self.sources.iter().try_for_each(|source| source.check())?;
+        result
+    }
+}
+
+fn weights_of(op: &Op) -> Vec<&Weight> {
+    match op {
+        Op::Embed { table, .. } => vec![table],
+        Op::RmsNorm { weight, .. } => vec![weight],
+        Op::MatMul { weight, bias, .. } => std::iter::once(weight).chain(bias).collect(),
+        Op::Rope { frequencies, .. } => vec![frequencies],
+        _ => Vec::new(),
+    }
+}

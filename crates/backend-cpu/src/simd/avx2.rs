@@ -1,0 +1,100 @@
+//! Eight lanes of AVX2 with fused multiply-add and half conversion.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+use crate::isa::Kernel;
+
+/// Proof that AVX2, FMA and F16C were detected: [`Avx2::detect`] is the only way to one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    pub(crate) fn detect() -> Option<Self> {
+        let there = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        there.then_some(Self(()))
+    }
+
+    /// Runs `kernel` compiled with these features.
+    pub(crate) fn vectorise<K: Kernel>(self, kernel: K) -> K::Out {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn wide<K: Kernel>(kernel: K, simd: Avx2) -> K::Out {
+            kernel.run(simd)
+        }
+        // SAFETY: a value of this type exists only where the three features were detected.
+        unsafe { wide(kernel, self) }
+    }
+}
+
+/// Adds the four lanes: 0 with 2, 1 with 3, then the two.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn sum_of_4(v: __m128) -> f32 {
+    let two = _mm_add_ps(v, _mm_movehl_ps(v, v));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+}
+
+// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
+// slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
+impl Simd for Avx2 {
+    type V = __m256;
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32]) -> __m256 {
+        let from = &from[..8];
+        // SAFETY: see above.
+        unsafe { _mm256_loadu_ps(from.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn load_f32_bytes(self, from: &[u8]) -> __m256 {
+        let from = &from[..32];
+        // SAFETY: see above.
+        unsafe { _mm256_loadu_ps(from.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[u8]) -> __m256 {
+        let from = &from[..16];
+        // SAFETY: see above.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[u8]) -> __m256 {
+        let from = &from[..16];
+        // SAFETY: see above.
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    fn store(self, v: __m256, to: &mut [f32]) {
+        let to = &mut to[..8];
+        // SAFETY: see above.
+        unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn sum(self, v: __m256) -> f32 {
+        // SAFETY: see above.
+        unsafe { sum_of_4(_mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v))) }
+    }
+}

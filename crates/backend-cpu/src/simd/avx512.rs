@@ -1,0 +1,101 @@
+//! Sixteen lanes of AVX-512.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+use crate::isa::Kernel;
+
+/// Proof that AVX-512 F, BW, DQ, VL and what [`super::Avx2`] needs were detected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512(());
+
+impl Avx512 {
+    pub(crate) fn detect() -> Option<Self> {
+        let there = super::Avx2::detect().is_some()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        there.then_some(Self(()))
+    }
+
+    /// Runs `kernel` compiled with these features.
+    pub(crate) fn vectorise<K: Kernel>(self, kernel: K) -> K::Out {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        fn wide<K: Kernel>(kernel: K, simd: Avx512) -> K::Out {
+            kernel.run(simd)
+        }
+        // SAFETY: a value of this type exists only where the features were detected.
+        unsafe { wide(kernel, self) }
+    }
+}
+
+// Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
+// slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
+impl Simd for Avx512 {
+    type V = __m512;
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32]) -> __m512 {
+        let from = &from[..16];
+        // SAFETY: see above.
+        unsafe { _mm512_loadu_ps(from.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn load_f32_bytes(self, from: &[u8]) -> __m512 {
+        let from = &from[..64];
+        // SAFETY: see above.
+        unsafe { _mm512_loadu_ps(from.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[u8]) -> __m512 {
+        let from = &from[..32];
+        // SAFETY: see above.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[u8]) -> __m512 {
+        let from = &from[..32];
+        // SAFETY: see above.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    fn store(self, v: __m512, to: &mut [f32]) {
+        let to = &mut to[..16];
+        // SAFETY: see above.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), v) }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn sum(self, v: __m512) -> f32 {
+        // Not `_mm512_reduce_add_ps`: its order is the compiler's choice, which may differ between two callers.
+        // SAFETY: see above.
+        unsafe {
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+            super::avx2::sum_of_4(_mm_add_ps(
+                _mm256_castps256_ps128(eight),
+                _mm256_extractf128_ps::<1>(eight),
+            ))
+        }
+    }
+}

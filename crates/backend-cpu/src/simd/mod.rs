@@ -1,0 +1,143 @@
+//! Vectors of f32 lanes, one type per instruction set, and the sums built from them.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod scalar;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+pub(crate) use scalar::Scalar;
+
+/// Lanes of the widest instruction set: room for a padded tail.
+pub(crate) const LANES_MAX: usize = 16;
+
+/// The few vector operations the kernels need. A value is the proof that the processor has the instructions.
+pub(crate) trait Simd: Copy + Send + Sync {
+    /// `LANES` f32.
+    type V: Copy;
+    const LANES: usize;
+    fn splat(self, value: f32) -> Self::V;
+    /// The first `LANES` elements.
+    fn load(self, from: &[f32]) -> Self::V;
+    /// The first `LANES` little-endian f32, at any address.
+    fn load_f32_bytes(self, from: &[u8]) -> Self::V;
+    /// The first `LANES` little-endian IEEE halves, at any address.
+    fn load_f16(self, from: &[u8]) -> Self::V;
+    /// The first `LANES` little-endian bfloat16, at any address.
+    fn load_bf16(self, from: &[u8]) -> Self::V;
+    fn store(self, v: Self::V, to: &mut [f32]);
+    /// `a · b + c`; rounded once where the instruction set can.
+    fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// All lanes added by halving: lane i with lane i + n/2, then again.
+    fn sum(self, v: Self::V) -> f32;
+}
+
+/// Elements that can be loaded as f32 lanes: a row of a weight or of the cache.
+pub(crate) trait Row: Copy {
+    /// `LANES` elements from `at` on.
+    fn load<S: Simd>(self, simd: S, at: usize) -> S::V;
+    /// Element `at`.
+    fn get(self, at: usize) -> f32;
+}
+
+/// f32 elements in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct F32Row<'a>(pub(crate) &'a [f32]);
+/// Stored f32, unaligned.
+#[derive(Clone, Copy)]
+pub(crate) struct F32Bytes<'a>(pub(crate) &'a [u8]);
+/// Stored halves, unaligned.
+#[derive(Clone, Copy)]
+pub(crate) struct F16Bytes<'a>(pub(crate) &'a [u8]);
+/// Stored bfloat16, unaligned.
+#[derive(Clone, Copy)]
+pub(crate) struct Bf16Bytes<'a>(pub(crate) &'a [u8]);
+
+impl Row for F32Row<'_> {
+    #[inline(always)]
+    fn load<S: Simd>(self, simd: S, at: usize) -> S::V {
+        simd.load(&self.0[at..at + S::LANES])
+    }
+    #[inline(always)]
+    fn get(self, at: usize) -> f32 {
+        self.0[at]
+    }
+}
+
+impl Row for F32Bytes<'_> {
+    #[inline(always)]
+    fn load<S: Simd>(self, simd: S, at: usize) -> S::V {
+        simd.load_f32_bytes(&self.0[4 * at..4 * (at + S::LANES)])
+    }
+    #[inline(always)]
+    fn get(self, at: usize) -> f32 {
+        crate::math::f32_at(self.0, at)
+    }
+}
+
+impl Row for F16Bytes<'_> {
+    #[inline(always)]
+    fn load<S: Simd>(self, simd: S, at: usize) -> S::V {
+        simd.load_f16(&self.0[2 * at..2 * (at + S::LANES)])
+    }
+    #[inline(always)]
+    fn get(self, at: usize) -> f32 {
+        crate::math::f16_at(self.0, at)
+    }
+}
+
+impl Row for Bf16Bytes<'_> {
+    #[inline(always)]
+    fn load<S: Simd>(self, simd: S, at: usize) -> S::V {
+        simd.load_bf16(&self.0[2 * at..2 * (at + S::LANES)])
+    }
+    #[inline(always)]
+    fn get(self, at: usize) -> f32 {
+        crate::math::bf16_at(self.0, at)
+    }
+}
+
+/// The last `len - at` elements, padded with zeros to a whole vector.
+#[inline(always)]
+pub(crate) fn load_tail<S: Simd, A: Row>(simd: S, row: A, at: usize, len: usize) -> S::V {
+    let mut padded = [0.0; LANES_MAX];
+    for (slot, i) in padded.iter_mut().zip(at..len) {
+        *slot = row.get(i);
+    }
+    simd.load(&padded)
+}
+
+/// `Σ_i a[i] · b[i]` over `len` elements: lane l adds the elements l, l + LANES, … in order.
+#[inline(always)]
+pub(crate) fn dot<S: Simd, A: Row, B: Row>(simd: S, a: A, b: B, len: usize) -> f32 {
+    let mut sum = simd.splat(0.0);
+    let mut at = 0;
+    while at + S::LANES <= len {
+        sum = simd.mul_add(a.load(simd, at), b.load(simd, at), sum);
+        at += S::LANES;
+    }
+    if at < len {
+        sum = simd.mul_add(load_tail(simd, a, at, len), load_tail(simd, b, at, len), sum);
+    }
+    simd.sum(sum)
+}
+
+/// `y[i] += alpha · x[i]`.
+#[inline(always)]
+pub(crate) fn axpy<S: Simd, A: Row>(simd: S, alpha: f32, x: A, y: &mut [f32]) {
+    let alphas = simd.splat(alpha);
+    let mut at = 0;
+    while at + S::LANES <= y.len() {
+        let lanes = &mut y[at..at + S::LANES];
+        let sum = simd.mul_add(alphas, x.load(simd, at), simd.load(lanes));
+        simd.store(sum, lanes);
+        at += S::LANES;
+    }
+    for (i, slot) in y.iter_mut().enumerate().skip(at) {
+        *slot += alpha * x.get(i);
+    }
+}

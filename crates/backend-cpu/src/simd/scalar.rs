@@ -1,0 +1,58 @@
+//! Eight lanes in plain Rust, for any processor. The compiler finds what vector instructions there are.
+
+use super::Simd;
+use crate::math::{bf16_at, f16_at, f32_at};
+
+/// Needs nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scalar;
+
+impl Simd for Scalar {
+    type V = [f32; 8];
+    const LANES: usize = 8;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> [f32; 8] {
+        [value; 8]
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32]) -> [f32; 8] {
+        let from = &from[..8];
+        std::array::from_fn(|i| from[i])
+    }
+
+    #[inline(always)]
+    fn load_f32_bytes(self, from: &[u8]) -> [f32; 8] {
+        let from = &from[..32];
+        std::array::from_fn(|i| f32_at(from, i))
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[u8]) -> [f32; 8] {
+        let from = &from[..16];
+        std::array::from_fn(|i| f16_at(from, i))
+    }
+
+    #[inline(always)]
+    fn load_bf16(self, from: &[u8]) -> [f32; 8] {
+        let from = &from[..16];
+        std::array::from_fn(|i| bf16_at(from, i))
+    }
+
+    #[inline(always)]
+    fn store(self, v: [f32; 8], to: &mut [f32]) {
+        to[..8].copy_from_slice(&v);
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+
+    #[inline(always)]
+    fn sum(self, v: [f32; 8]) -> f32 {
+        let four: [f32; 4] = std::array::from_fn(|i| v[i] + v[i + 4]);
+        (four[0] + four[2]) + (four[1] + four[3])
+    }
+}

@@ -1,0 +1,188 @@
+//! What stands behind the handles of this device, and the way back from a handle to it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use exo_backend::{AllocError, Buffer, Element, KvCache, KvDType, KvShape, Storage, Weight};
+use exo_types::{DType, TensorView};
+
+use crate::ledger::Ticket;
+use crate::quant;
+
+/// Tells the handles of one open device from those of another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Owner(u64);
+
+impl Owner {
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Elements behind a lock. A kernel that panicked leaves numbers, not broken structures: poison is ignored.
+#[derive(Debug)]
+pub(crate) struct Shared<T>(RwLock<Vec<T>>);
+
+impl<T: Copy + Default> Shared<T> {
+    /// `len` zeros, or the system's refusal. Pages are not touched: they cost nothing until written.
+    pub(crate) fn zeroed(what: &str, len: usize) -> Result<Self, AllocError> {
+        // `vec!` aborts where memory cannot be had, so ask first in a way that may fail.
+        let mut trial: Vec<T> = Vec::new();
+        if trial.try_reserve_exact(len).is_err() {
+            let needed_bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+            return Err(AllocError::OutOfMemory { what: what.to_owned(), needed_bytes, free_bytes: 0 });
+        }
+        drop(trial);
+        Ok(Self(RwLock::new(vec![T::default(); len])))
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Vec<T>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Vec<T>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Working memory.
+#[derive(Debug)]
+pub(crate) struct CpuBuffer {
+    pub(crate) owner: Owner,
+    pub(crate) data: BufferData,
+    pub(crate) _ticket: Ticket,
+}
+
+#[derive(Debug)]
+pub(crate) enum BufferData {
+    F32(Shared<f32>),
+    U32(Shared<u32>),
+}
+
+impl CpuBuffer {
+    pub(crate) fn f32(&self) -> &Shared<f32> {
+        match &self.data {
+            BufferData::F32(data) => data,
+            BufferData::U32(_) => panic!("the buffer holds u32 where f32 is needed"),
+        }
+    }
+
+    pub(crate) fn u32(&self) -> &Shared<u32> {
+        match &self.data {
+            BufferData::U32(data) => data,
+            BufferData::F32(_) => panic!("the buffer holds f32 where u32 is needed"),
+        }
+    }
+}
+
+/// A weight: the stored rows where they are, and for a vector its elements too.
+#[derive(Debug)]
+pub(crate) struct CpuWeight {
+    pub(crate) owner: Owner,
+    pub(crate) tensor: TensorView,
+    pub(crate) row_bytes: usize,
+    /// The only row as f32: norms, biases and frequencies are read whole at every step.
+    pub(crate) vector: Option<Vec<f32>>,
+    pub(crate) _ticket: Ticket,
+}
+
+impl CpuWeight {
+    pub(crate) fn vector(&self) -> &[f32] {
+        self.vector
+            .as_deref()
+            .unwrap_or_else(|| panic!("{} is a matrix where a vector is needed", self.tensor.name))
+    }
+
+    /// Stored bytes of row `n`.
+    pub(crate) fn row(&self, n: usize) -> &[u8] {
+        &self.tensor.bytes()[n * self.row_bytes..(n + 1) * self.row_bytes]
+    }
+
+    /// The only row of a one-row tensor as f32.
+    pub(crate) fn decode_vector(tensor: &TensorView) -> Vec<f32> {
+        let mut vector = vec![0.0; tensor.cols as usize];
+        quant::dequantise_row(tensor.dtype, tensor.bytes(), &mut vector);
+        vector
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.tensor.dtype
+    }
+}
+
+/// Keys and values: `[layers, pages, key or value, K, P, D]`, so that a page is already in the neutral format.
+#[derive(Debug)]
+pub(crate) struct CpuKv {
+    pub(crate) owner: Owner,
+    pub(crate) data: KvData,
+    pub(crate) _ticket: Ticket,
+}
+
+#[derive(Debug)]
+pub(crate) enum KvData {
+    F32(Shared<f32>),
+    /// IEEE halves as bits.
+    F16(Shared<u16>),
+}
+
+impl KvData {
+    pub(crate) fn zeroed(shape: &KvShape, elements: usize) -> Result<Self, AllocError> {
+        const WHAT: &str = "a key-value cache";
+        Ok(match shape.dtype {
+            KvDType::F32 => Self::F32(Shared::zeroed(WHAT, elements)?),
+            KvDType::F16 => Self::F16(Shared::zeroed(WHAT, elements)?),
+            other => panic!("no key-value cache of {other:?} on this device"),
+        })
+    }
+}
+
+/// Elements of one page of one layer, keys and values.
+pub(crate) fn page_elements(shape: &KvShape) -> usize {
+    2 * shape.kv_heads * shape.page_tokens * shape.head_dim
+}
+
+/// First element of a page.
+pub(crate) fn page_start(shape: &KvShape, layer: usize, page: usize) -> usize {
+    (layer * shape.pages + page) * page_elements(shape)
+}
+
+fn own<'a, T: 'static>(
+    storage: &'a Storage,
+    owner: Owner,
+    of: impl Fn(&T) -> Owner,
+    what: &dyn std::fmt::Debug,
+) -> &'a T {
+    let inner = storage.downcast_ref::<T>();
+    let inner = inner.unwrap_or_else(|| panic!("{what:?} belongs to another backend"));
+    assert!(of(inner) == owner, "{what:?} belongs to another device");
+    inner
+}
+
+/// The buffer behind a handle. Panics if another device made it.
+pub(crate) fn buffer(handle: &Buffer, owner: Owner) -> &CpuBuffer {
+    own(&handle.storage, owner, |b: &CpuBuffer| b.owner, handle)
+}
+
+/// The weight behind a handle. Panics if another device made it.
+pub(crate) fn weight(handle: &Weight, owner: Owner) -> &CpuWeight {
+    own(&handle.storage, owner, |w: &CpuWeight| w.owner, handle)
+}
+
+/// The cache behind a handle. Panics if another device made it.
+pub(crate) fn kv(handle: &KvCache, owner: Owner) -> &CpuKv {
+    own(&handle.storage, owner, |k: &CpuKv| k.owner, handle)
+}
+
+/// Whether two handles are one buffer.
+pub(crate) fn same(a: &Buffer, b: &Buffer) -> bool {
+    std::ptr::addr_eq(std::sync::Arc::as_ptr(&a.storage), std::sync::Arc::as_ptr(&b.storage))
+}
+
+/// The element type's name in messages.
+pub(crate) fn element_name(element: Element) -> &'static str {
+    match element {
+        Element::F32 => "f32",
+        Element::U32 => "u32",
+    }
+}
