@@ -20,7 +20,14 @@
 
 #![forbid(unsafe_code)]
 
+mod build;
 mod errors;
+mod gguf;
+mod guard;
+mod json;
+mod pieces;
+mod pipeline;
+mod pre;
 mod stream;
 mod template;
 mod tokenizer;

@@ -1,8 +1,37 @@
 //! The tokenizer of one model.
 
-use exo_formats::TokenizerSource;
+use std::fmt;
+use std::sync::Arc;
 
-use crate::{DecodeError, EncodeError, StreamDecoder, TokenizerError};
+use exo_formats::TokenizerSource;
+use tokenizers::{Model, NormalizedString, OffsetType};
+
+use crate::build::{Built, guarded};
+use crate::guard::{Deadline, ENCODE_TIME_MAX};
+use crate::pipeline::encode_error;
+use crate::{DecodeError, EncodeError, StreamDecoder, TokenizerError, gguf, json};
+
+/// Longest text encoded at once: about half a million tokens. The crate needs some hundred bytes for each.
+const TEXT_BYTES_MAX: usize = 2 << 20;
+/// The same for tokenizers with added tokens that look at the text before them (masks of encoder models): the
+/// crate reads all of it for each.
+const TEXT_BYTES_MAX_LOOKING_BACK: usize = 128 << 10;
+
+/// Control tokens that end an answer, by the names models give them, where the files name only some of them.
+const END_NAMES: [&str; 12] = [
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<|end_of_turn|>",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+];
 
 /// How a text is encoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -14,73 +43,151 @@ pub struct EncodeOptions {
     pub parse_special: bool,
 }
 
+/// What a source says about the ends of a text.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Frame {
+    pub(crate) before: Vec<u32>,
+    pub(crate) after: Vec<u32>,
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Option<u32>,
+    pub(crate) eot: Option<u32>,
+}
+
 /// Text to ids and back. Cheap to clone; clones share everything.
 #[derive(Clone)]
-pub struct Tokenizer {}
+pub struct Tokenizer(Arc<Inner>);
+
+struct Inner {
+    built: Built,
+    frame: Frame,
+    end_ids: Vec<u32>,
+}
 
 impl Tokenizer {
     /// Builds the tokenizer a model file describes.
-    pub fn from_source(_source: &TokenizerSource) -> Result<Self, TokenizerError> {
-        todo!()
+    pub fn from_source(source: &TokenizerSource) -> Result<Self, TokenizerError> {
+        let (built, frame) = match source {
+            TokenizerSource::Json { tokenizer_json, tokenizer_config } => {
+                json::build(tokenizer_json, tokenizer_config.as_ref())?
+            }
+            TokenizerSource::Gguf(gguf) => gguf::build(gguf)?,
+        };
+        let end_ids = end_ids(&built, &frame);
+        Ok(Self(Arc::new(Inner { built, frame, end_ids })))
     }
 
     /// The ids of `text`.
-    pub fn encode(&self, _text: &str, _options: EncodeOptions) -> Result<Vec<u32>, EncodeError> {
-        todo!()
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, EncodeError> {
+        let built = &self.0.built;
+        let limit = if built.looks_back { TEXT_BYTES_MAX_LOOKING_BACK } else { TEXT_BYTES_MAX };
+        if text.len() > limit {
+            return Err(EncodeError::TooLong { bytes: text.len(), limit });
+        }
+        let encoded = guarded(|| built.encode(text, options.parse_special));
+        let ids = encoded.map_err(|reason| EncodeError::Model { reason })??;
+        if !options.add_special {
+            return Ok(ids);
+        }
+        let frame = &self.0.frame;
+        Ok([frame.before.as_slice(), &ids, &frame.after].concat())
     }
 
     /// The text of `ids`; bytes that are not UTF-8 become U+FFFD. `skip_special` leaves control tokens out.
-    pub fn decode(&self, _ids: &[u32], _skip_special: bool) -> Result<String, DecodeError> {
-        todo!()
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, DecodeError> {
+        let vocab_len = self.vocab_len();
+        if let Some(&id) = ids.iter().find(|&&id| id >= vocab_len) {
+            return Err(DecodeError::UnknownToken { id, vocab_len });
+        }
+        let mut decoder = self.stream(skip_special);
+        let mut text = String::new();
+        ids.iter().for_each(|&id| decoder.push_into(id, &mut text));
+        text.push_str(&decoder.finish());
+        Ok(text)
     }
 
     /// A decoder that takes ids one by one. What it gives out, joined, is what [`Tokenizer::decode`] returns.
-    pub fn stream(&self, _skip_special: bool) -> StreamDecoder {
-        todo!()
+    pub fn stream(&self, skip_special: bool) -> StreamDecoder {
+        StreamDecoder::new(Arc::clone(&self.0.built.pieces), skip_special, true)
     }
 
     /// Like [`Tokenizer::stream`] for text that continues other text: a SentencePiece space at its start stays.
-    pub fn stream_continuing(&self, _skip_special: bool) -> StreamDecoder {
-        todo!()
+    pub fn stream_continuing(&self, skip_special: bool) -> StreamDecoder {
+        StreamDecoder::new(Arc::clone(&self.0.built.pieces), skip_special, false)
     }
 
     /// The token as text for people, lossy; `None` beyond the vocabulary. Control tokens show their name.
-    pub fn token_text(&self, _id: u32) -> Option<String> {
-        todo!()
+    pub fn token_text(&self, id: u32) -> Option<String> {
+        self.0.built.pieces.get(id).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
     }
 
     /// The bytes the token stands for; `None` beyond the vocabulary.
-    pub fn token_bytes(&self, _id: u32) -> Option<Vec<u8>> {
-        todo!()
+    pub fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        self.0.built.pieces.get(id).map(<[u8]>::to_vec)
     }
 
     /// The id of the token written exactly so in the vocabulary.
-    pub fn token_id(&self, _text: &str) -> Option<u32> {
-        todo!()
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        self.0.built.vocab.token_to_id(text, &self.0.built.model)
     }
 
     /// Whether the id is a control token.
-    pub fn is_special(&self, _id: u32) -> bool {
-        todo!()
+    pub fn is_special(&self, id: u32) -> bool {
+        self.0.built.pieces.is_special(id)
     }
 
     /// One more than the highest id. A model's logits may be longer (padding) but not shorter.
     pub fn vocab_len(&self) -> u32 {
-        todo!()
+        self.0.built.pieces.len()
     }
 
     /// Beginning of sequence.
     pub fn bos(&self) -> Option<u32> {
-        todo!()
+        self.0.frame.bos
     }
 
     /// End of sequence.
     pub fn eos(&self) -> Option<u32> {
-        todo!()
+        self.0.frame.eos
     }
 
     /// Every token that ends an answer: `eos`, end of turn, and their well-known names. Sorted.
     pub fn end_ids(&self) -> &[u32] {
-        todo!()
+        &self.0.end_ids
     }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tokenizer({} tokens)", self.vocab_len())
+    }
+}
+
+impl Built {
+    fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EncodeError> {
+        let deadline = Deadline::start();
+        let vocab = if parse_special { &self.vocab } else { &self.vocab_plain };
+        let normalizer = self.pipeline.normalizer(deadline);
+        let mut words = vocab.extract_and_normalize(Some(&normalizer), text);
+        normalizer.outcome()?;
+        self.pipeline.cut(&mut words, deadline)?;
+        let tokenize = |word: &NormalizedString| {
+            if deadline.is_past() {
+                let reason = format!("it took longer than {} s", ENCODE_TIME_MAX.as_secs());
+                return Err(EncodeError::Model { reason }.into());
+            }
+            self.model.tokenize(word.get())
+        };
+        words.tokenize(tokenize).map_err(encode_error)?;
+        let encoding = words.into_encoding(None, 0, OffsetType::None).map_err(encode_error)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+}
+
+fn end_ids(built: &Built, frame: &Frame) -> Vec<u32> {
+    let named = END_NAMES.iter().filter_map(|name| built.vocab.token_to_id(name, &built.model));
+    let named = named.filter(|&id| built.pieces.is_special(id));
+    let mut ids: Vec<u32> = named.chain(frame.eos).chain(frame.eot).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
 }
