@@ -1,6 +1,7 @@
 //! A node made of scripts, a server around it, and a client that says exactly the bytes it is told to.
 
-#![allow(dead_code)] // each test file uses its part
+// Each test file uses its part; helpers of tests fail by panicking.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -305,7 +306,7 @@ fn cluster() -> ClusterView {
 pub struct Server {
     pub address: SocketAddr,
     pub fake: Arc<Fake>,
-    pub stop: tokio::sync::oneshot::Sender<()>,
+    pub stop: Arc<tokio::sync::Notify>,
     pub task: tokio::task::JoinHandle<Result<(), exo_server::ServeError>>,
 }
 
@@ -326,14 +327,9 @@ pub async fn start_with(listen: &str, options: ServerOptions) -> Server {
     let listener = TcpListener::bind(listen).await.unwrap();
     let address = listener.local_addr().unwrap();
     let fake = Arc::new(Fake::default());
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let facade = fake.clone();
-    let task = tokio::spawn(async move {
-        let shutdown = async {
-            let _ = stopped.await;
-        };
-        serve(listener, facade, options, shutdown).await
-    });
+    let stop = Arc::new(tokio::sync::Notify::new());
+    let (facade, stopped) = (fake.clone(), stop.clone());
+    let task = tokio::spawn(async move { serve(listener, facade, options, stopped.notified()).await });
     Server { address, fake, stop, task }
 }
 

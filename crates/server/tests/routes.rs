@@ -1,0 +1,161 @@
+//! Every endpoint is served, and errors have one shape.
+
+mod common;
+
+use common::{SECRET, start};
+use exo_api::endpoints::{Access, Answer, ENDPOINTS, Method};
+use exo_types::NodeId;
+use serde_json::Value;
+
+/// A path of `endpoint` with something that exists in it.
+fn path(template: &str) -> String {
+    template
+        .replace("{model}", "org/good")
+        .replace("{instance}", "i1a")
+        .replace("{node}", &NodeId([1; 32]).to_full())
+}
+
+fn body(request: Option<&str>) -> String {
+    match request {
+        Some("ChatRequest") => common::chat_body("good", ""),
+        Some("CompletionRequest") => r#"{"model":"good","prompt":"x"}"#.to_owned(),
+        Some("PlaceRequest") => r#"{"model":"good","slots":2}"#.to_owned(),
+        Some("AdmitRequest") => format!(r#"{{"node":"{}"}}"#, NodeId([1; 32]).to_full()),
+        Some("AddModelRequest") => r#"{"path":"/models/good.gguf"}"#.to_owned(),
+        Some(other) => panic!("no example of {other}"),
+        None => String::new(),
+    }
+}
+
+#[tokio::test]
+async fn every_described_endpoint_is_served_with_the_access_it_describes() {
+    let server = start().await;
+    let schemas: Value = serde_json::from_str(&exo_api::openapi::to_json()).unwrap();
+    for endpoint in ENDPOINTS.iter().filter(|e| e.operation != "events") {
+        let line = format!("{} {}", endpoint.method.as_str(), path(endpoint.path));
+        let body = body(endpoint.request);
+        let open = server.send(&line, &["content-type: application/json"], &body).await;
+        if endpoint.access == Access::Admin {
+            assert_eq!(open.error(), "401 missing_local_secret", "{line}");
+        }
+        let answer = server.admin(&line, &body).await;
+        let expected = if endpoint.answer == Answer::Nothing { 204 } else { 200 };
+        assert_eq!(answer.status, expected, "{line}: {}", answer.body);
+        let (one, schema) = match endpoint.answer {
+            Answer::One(schema) | Answer::OneOrStream(schema, _) => (answer.json(), schema),
+            Answer::Many(schema) => (answer.json()[0].clone(), schema),
+            Answer::Stream(_) | Answer::Nothing | Answer::Json => continue,
+        };
+        // Field by field as described: generated clients rely on it.
+        let properties = &schemas["components"]["schemas"][schema]["properties"];
+        for (name, value) in one.as_object().unwrap() {
+            assert!(properties.get(name).is_some(), "{line}: {name}: {value} is not described in {schema}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn other_methods_are_refused_by_name() {
+    let server = start().await;
+    for endpoint in ENDPOINTS.iter().filter(|e| e.method == Method::Get && e.access != Access::Admin) {
+        let answer = server.admin(&format!("PUT {}", path(endpoint.path)), "").await;
+        assert_eq!(answer.error(), "405 method_not_allowed", "{}", endpoint.path);
+    }
+    assert_eq!(server.get("/v1/chat/completions").await.error(), "405 method_not_allowed");
+    assert_eq!(server.get("/v1/embeddings").await.error(), "404 no_such_route");
+    assert_eq!(server.post("/v1/nothing", "{}").await.error(), "404 no_such_route");
+}
+
+#[tokio::test]
+async fn administration_reaches_the_node() {
+    let server = start().await;
+    let node = NodeId([1; 32]).to_full();
+    let place = r#"{"model":"good","context_tokens":512,"nodes_min":2}"#;
+    assert_eq!(server.admin("POST /exo/v1/instances", place).await.json()["id"], "i1a");
+    server.admin("DELETE /exo/v1/instances/i1a", "").await;
+    server.admin("POST /exo/v1/members", &format!(r#"{{"node":"{node}"}}"#)).await;
+    server.admin(&format!("DELETE /exo/v1/members/{node}"), "").await;
+    server.admin("POST /exo/v1/models", r#"{"path":"/m.gguf"}"#).await;
+    server.admin("DELETE /exo/v1/models/org/good", "").await;
+    server.admin("POST /exo/v1/shutdown", "{}").await;
+    insta::assert_snapshot!(server.fake.calls.lock().unwrap().join("\n"), @r#"
+    place PlaceRequest { model: "good", context_tokens: Some(512), slots: None, nodes_min: Some(2) }
+    unload i1a
+    admit aeaqcaib
+    remove aeaqcaib
+    add /m.gguf
+    forget org/good
+    shutdown
+    "#);
+}
+
+#[tokio::test]
+async fn administration_errors_name_what_is_wrong() {
+    let server = start().await;
+    assert_eq!(server.admin("GET /exo/v1/instances/i2", "").await.error(), "404 not_found instance");
+    assert_eq!(server.admin("DELETE /exo/v1/instances/i2", "").await.error(), "404 not_found instance");
+    assert_eq!(server.admin("DELETE /exo/v1/instances/x", "").await.error(), "400 invalid_value instance");
+    assert_eq!(server.admin("DELETE /exo/v1/members/x", "").await.error(), "400 invalid_value node");
+    let huge = server.admin("POST /exo/v1/instances", r#"{"model":"huge"}"#).await;
+    assert_eq!(huge.error(), "507 insufficient_memory model");
+    assert!(huge.body.contains("a lacks 5 bytes, b lacks 3"), "{}", huge.body);
+    let slip = server.admin("POST /exo/v1/instances", r#"{"model":"good","slot":1}"#).await;
+    assert_eq!(slip.error(), "400 invalid_value");
+    assert!(slip.body.contains("slot"), "{}", slip.body);
+    assert_eq!(
+        server.admin("POST /exo/v1/members", r#"{"node":"me"}"#).await.error(),
+        "400 invalid_value node"
+    );
+}
+
+#[tokio::test]
+async fn requests_that_cannot_run_say_why() {
+    let server = start().await;
+    assert_eq!(server.chat("nothing", "").await.error(), "404 model_not_found model");
+    assert_eq!(server.chat("nothing", r#","stream":true"#).await.error(), "404 model_not_found model");
+    assert_eq!(server.get("/v1/models/nothing").await.error(), "404 model_not_found model");
+    assert_eq!(server.chat("small", "").await.error(), "400 context_length_exceeded messages");
+    assert_eq!(server.complete("small", "").await.error(), "400 context_length_exceeded prompt");
+    let tools = server.chat("good", r#","tools":[{"type":"function"}]"#).await;
+    assert_eq!(tools.error(), "400 unsupported_parameter tools");
+    assert_eq!(server.complete("good", r#","max_tokens":0"#).await.error(), "400 invalid_value max_tokens");
+    assert_eq!(server.complete("good", r#","tempo":1"#).await.error(), "400 unknown_parameter tempo");
+}
+
+#[tokio::test]
+async fn events_tell_the_cluster_at_once_and_end_with_the_server() {
+    let server = start().await;
+    let secret = format!("authorization: Bearer {SECRET}");
+    let headers = [secret.as_str()];
+    let later = async {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        server.stop.notify_one();
+    };
+    let (answer, ()) = tokio::join!(server.send("GET /exo/v1/events", &headers, ""), later);
+    let (first, rest) = answer.body.split_once("\n\n").unwrap();
+    let view: Value = serde_json::from_str(first.strip_prefix("event: cluster\ndata: ").unwrap()).unwrap();
+    assert_eq!(view["instances"][0]["state"]["progress"], 0.5);
+    assert!(rest.starts_with(": keep-alive\n\n"), "{rest}");
+}
+
+#[tokio::test]
+async fn the_landing_page_runs_no_script_and_loads_nothing() {
+    let server = start().await;
+    let page = server.get("/").await;
+    assert_eq!(page.status, 200);
+    assert!(page.body.contains("/v1/models"));
+    assert!(page.header("content-security-policy").is_some_and(|p| p.starts_with("default-src 'none'")));
+    for part in ["<script", "src=", "http://fonts", "https://"] {
+        assert!(!page.body.contains(part), "{part}");
+    }
+}
+
+#[tokio::test]
+async fn answers_carry_their_request_id_and_are_not_cached() {
+    let server = start().await;
+    let answer = server.chat("good", "").await;
+    let id = answer.header("x-request-id").unwrap().to_owned();
+    assert_eq!(answer.json()["id"], format!("chatcmpl-{id}"));
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+}

@@ -1,0 +1,212 @@
+//! What goes over the wire while a request runs, and what happens when either side stops.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Server, chat_body, events, quick, start, start_with};
+use exo_server::ServerOptions;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const STREAM: &str = r#","stream":true"#;
+
+#[tokio::test]
+async fn a_chat_stream_has_openais_shape() {
+    let server = start().await;
+    let answer = server.chat("good", r#","stream":true,"stream_options":{"include_usage":true}"#).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("content-type"), Some("text/event-stream; charset=utf-8"));
+    insta::assert_snapshot!(events(&answer));
+}
+
+#[tokio::test]
+async fn without_include_usage_every_chunk_has_a_choice() {
+    let server = start().await;
+    for answer in [server.chat("good", STREAM).await, server.complete("good", STREAM).await] {
+        let chunks = answer.body.lines().filter_map(|l| l.strip_prefix("data: {"));
+        for chunk in chunks {
+            let value: serde_json::Value = serde_json::from_str(&format!("{{{chunk}")).unwrap();
+            assert_eq!(value["choices"].as_array().unwrap().len(), 1, "{value}");
+        }
+        assert!(answer.body.ends_with("data: [DONE]\n\n"));
+    }
+}
+
+#[tokio::test]
+async fn choices_stream_under_their_index() {
+    let server = start().await;
+    let answer = server.chat("good", r#","stream":true,"n":2,"max_tokens":2"#).await;
+    insta::assert_snapshot!(events(&answer));
+}
+
+#[tokio::test]
+async fn a_completion_stream_has_openais_shape() {
+    let server = start().await;
+    let extra = r#","stream":true,"echo":true,"stream_options":{"include_usage":true}"#;
+    insta::assert_snapshot!(events(&server.complete("good", extra).await));
+}
+
+#[tokio::test]
+async fn probabilities_stream_with_their_tokens() {
+    let server = start().await;
+    let chat = server.chat("good", r#","stream":true,"logprobs":true,"top_logprobs":2"#).await;
+    let completion = server.complete("good", r#","stream":true,"logprobs":2"#).await;
+    insta::assert_snapshot!(format!("{}\n\n{}", events(&chat), events(&completion)));
+}
+
+#[tokio::test]
+async fn whole_answers_have_openais_shape() {
+    let server = start().await;
+    let extra = r#","n":2,"logprobs":true,"top_logprobs":1"#;
+    let mut chat = server.chat("good", extra).await;
+    let mut completion = server.complete("good", r#","echo":true"#).await;
+    let mut scored = server.complete("good", r#","logprobs":1"#).await;
+    for answer in [&mut chat, &mut completion, &mut scored] {
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.body = format!("data: {}", answer.body);
+    }
+    insta::assert_snapshot!(format!("{}\n\n{}\n\n{}", events(&chat), events(&completion), events(&scored)));
+}
+
+#[tokio::test]
+async fn whoever_waits_sees_why_and_then_gets_the_answer() {
+    let server = start().await;
+    let answer = server.chat("loading", STREAM).await;
+    assert_eq!(answer.status, 200);
+    let (waiting, rest) = answer.body.split_once("data: ").unwrap();
+    assert!(waiting.starts_with(": loading 37 %\n\n"), "{waiting}");
+    assert!(waiting.contains(": loading 74 %\n\n"), "{waiting}");
+    assert!(rest.ends_with("data: [DONE]\n\n"));
+    assert_eq!(server.chat("loading", "").await.status, 200, "without a stream it waits too");
+}
+
+#[tokio::test]
+async fn a_model_that_does_not_come_up_ends_in_503_or_an_error_event() {
+    let server = start().await;
+    let whole = server.chat("never-loads", "").await;
+    assert_eq!(whole.error(), "503 unavailable");
+    assert_eq!(whole.header("retry-after"), Some("9"));
+    let streamed = server.chat("never-loads", STREAM).await;
+    assert_eq!(streamed.status, 200, "its headers were sent when it had waited for a while");
+    insta::assert_snapshot!(events(&streamed).lines().skip_while(|l| l.starts_with(':')).collect::<Vec<_>>().join("\n"), @r#"
+    event: error
+    data: {"error":{"message":"not available at the moment: still loading at 99 %","type":"server_error","param":null,"code":"unavailable"}}
+    "#);
+    let patient = ServerOptions { stream_headers_after: Duration::from_secs(2), ..quick() };
+    let server = start_with("127.0.0.1:0", patient).await;
+    assert_eq!(
+        server.chat("never-loads", STREAM).await.error(),
+        "503 unavailable",
+        "until then it is a status"
+    );
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_says_so_and_ends() {
+    let server = start().await;
+    let answer = server.chat("breaks", STREAM).await;
+    insta::assert_snapshot!(events(&answer));
+    let whole = server.chat("breaks", "").await;
+    assert_eq!(whole.error(), "503 stage_lost");
+    assert!(whole.header("retry-after").is_some());
+    for model in ["stops-short", "panics-later"] {
+        let answer = server.chat(model, STREAM).await;
+        assert!(answer.body.contains("event: error\n"), "{}", answer.body);
+        assert!(answer.body.contains(r#""code":"internal_error""#), "{}", answer.body);
+        assert!(!answer.body.contains("[DONE]"));
+        assert_eq!(server.chat(model, "").await.error(), "500 internal_error");
+    }
+    server.until_live(0).await;
+}
+
+#[tokio::test]
+async fn a_panic_is_a_500_and_the_server_goes_on() {
+    let server = start().await;
+    for extra in ["", STREAM] {
+        let answer = server.chat("panics", extra).await;
+        assert_eq!(answer.error(), "500 internal_error");
+        assert_eq!(answer.header("x-should-retry"), Some("false"));
+    }
+    assert_eq!(server.chat("good", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_node_that_falls_silent_is_not_waited_for() {
+    let options = ServerOptions { silence_max: Duration::from_millis(300), ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    // One that keeps saying that it is placing makes no progress either.
+    for model in ["silent", "babbling"] {
+        assert_eq!(server.chat(model, "").await.error(), "504 deadline_exceeded", "{model}");
+        let streamed = server.chat(model, STREAM).await;
+        assert!(streamed.body.contains(r#""code":"deadline_exceeded""#), "{model}: {}", streamed.body);
+    }
+    server.until_live(0).await;
+}
+
+/// A request whose client is under the test's control.
+async fn hold(server: &Server, model: &str, extra: &str) -> TcpStream {
+    let body = chat_body(model, extra);
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
+    stream.write_all(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_frees_its_slot_within_a_second() {
+    let server = start().await;
+    for (model, extra) in
+        [("endless", STREAM), ("endless", ""), ("silent", STREAM), ("silent", ""), ("loading", "")]
+    {
+        let client = hold(&server, model, extra).await;
+        server.until_live(1).await;
+        drop(client);
+        let began = Instant::now();
+        server.until_live(0).await;
+        assert!(began.elapsed() < Duration::from_secs(1), "{model} {extra}");
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_sent_as_they_come() {
+    let server = start().await;
+    let mut client = hold(&server, "endless", STREAM).await;
+    let mut seen = String::new();
+    let mut buffer = [0; 1024];
+    let began = Instant::now();
+    while seen.matches(r#""content":"x""#).count() < 5 {
+        let n = tokio::time::timeout(Duration::from_secs(1), client.read(&mut buffer))
+            .await
+            .expect("tokens")
+            .unwrap();
+        seen += &String::from_utf8_lossy(&buffer[..n]);
+    }
+    assert!(began.elapsed() < Duration::from_secs(1), "five tokens of 10 ms took {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_client_that_stops_reading_is_cut_off() {
+    let options = ServerOptions { write_timeout: Duration::from_millis(300), ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let client = hold(&server, "flood", STREAM).await;
+    server.until_live(1).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    server.until_live(0).await;
+    drop(client);
+}
+
+#[tokio::test]
+async fn shutdown_ends_streams_and_returns() {
+    let options = ServerOptions { shutdown_grace: Duration::from_millis(200), ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let _client = hold(&server, "endless", STREAM).await;
+    server.until_live(1).await;
+    server.stop.notify_one();
+    let ended = tokio::time::timeout(Duration::from_secs(2), server.task).await;
+    ended.expect("serve returns").unwrap().unwrap();
+    assert_eq!(server.fake.live(), 0);
+    assert!(TcpStream::connect(server.address).await.is_err(), "the port is free again");
+}
