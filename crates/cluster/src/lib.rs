@@ -28,6 +28,8 @@ mod replication;
 mod scheduler;
 mod stage;
 mod state;
+#[cfg(test)]
+mod testing;
 pub mod wire;
 mod worker;
 

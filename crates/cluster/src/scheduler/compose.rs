@@ -105,6 +105,7 @@ impl Scheduler {
         self.in_flight.push_back(Flight { step: self.steps, sent_at: now, tokens, sampled });
         let (instance, generation) = (self.placement.instance, self.placement.generation);
         StepMessage {
+            stage: 0,
             commands: std::mem::take(&mut self.commands),
             frame: StepFrame { instance, generation, step: self.steps, sequences },
             failures: Vec::new(),

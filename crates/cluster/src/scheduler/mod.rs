@@ -18,6 +18,7 @@ mod tests;
 mod words;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use exo_types::{FailureKind, NodeId, Placement, SequenceId, Time};
 
@@ -26,6 +27,9 @@ use self::queue::Queue;
 use self::sequence::Running;
 pub use self::words::{SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats};
 use crate::wire::{EndReason, StageCommand, Submission};
+
+/// How often a driver without a token hears that its sequence is on its way.
+const BEAT_EVERY: Duration = Duration::from_secs(5);
 
 /// Decides what each step of one instance generation computes.
 #[derive(Clone, Debug)]
@@ -43,6 +47,8 @@ pub struct Scheduler {
     steps: u64,
     /// When the pipeline last gave a step back.
     completed_at: Time,
+    /// When those waiting for their first token were last told that the pipeline moves.
+    beat_at: Time,
     failures_in_row: u32,
     /// Why nothing is served any more.
     over: Option<String>,
@@ -74,6 +80,7 @@ impl Scheduler {
             in_flight: VecDeque::new(),
             steps: 0,
             completed_at: Time::ZERO,
+            beat_at: Time::ZERO,
             failures_in_row: 0,
             over: None,
         }
@@ -83,7 +90,10 @@ impl Scheduler {
     pub fn handle(&mut self, now: Time, input: SchedulerInput) -> Vec<SchedulerOutput> {
         let mut out = Vec::new();
         match input {
-            SchedulerInput::Tick => self.check_deadline(now, &mut out),
+            SchedulerInput::Tick => {
+                self.check_deadline(now, &mut out);
+                self.beat(now, &mut out);
+            }
             SchedulerInput::Submit { from, submission } => self.submit(from, submission, &mut out),
             SchedulerInput::Cancel { from, generation, sequence } => {
                 self.cancel(from, generation, sequence, &mut out);

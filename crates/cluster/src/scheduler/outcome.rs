@@ -3,7 +3,7 @@
 use exo_types::{FailureKind, NodeId, SequenceId, Time};
 
 use super::sequence::Running;
-use super::{Flight, Scheduler, SchedulerOutput};
+use super::{BEAT_EVERY, Flight, Scheduler, SchedulerOutput};
 use crate::wire::{StageCommand, StepFailure, TokenResult, TokensMessage};
 
 /// Failed steps in a row after which the instance is given up: the device does not recover by itself.
@@ -84,6 +84,16 @@ impl Scheduler {
             let message = format!("step {} did not come back in {} s", flight.step, waited.as_secs());
             self.fail_instance(FailureKind::StageLost, message, out);
         }
+    }
+
+    /// Tells drivers without a token that the pipeline moves, if it does.
+    pub(super) fn beat(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
+        if self.completed_at <= self.beat_at || now.since(self.beat_at) < BEAT_EVERY {
+            return;
+        }
+        self.beat_at = now;
+        let silent = self.running.iter().filter(|(_, r)| r.generated == 0);
+        out.extend(silent.map(|(&sequence, r)| SchedulerOutput::Started { to: r.driver, sequence }));
     }
 
     /// Gives a running sequence's pages back and sees to it that the stages forget it.

@@ -1,1 +1,275 @@
+use std::time::Duration;
 
+use exo_types::{FailureKind, Principal, Time};
+
+use super::*;
+use crate::testing::{node, placement, result, seq, submission};
+use crate::wire::{StepFailure, StepMessage, TokenResult, TokensMessage};
+
+/// A scheduler over the nodes `on`, each stage with `pages` pages of 4 tokens.
+fn scheduler(on: &[u8], pages: u32) -> Scheduler {
+    let config = SchedulerConfig { chunk_tokens_max: 8, queue_len_max: 3, ..SchedulerConfig::default() };
+    Scheduler::new(config, placement(1, 1, on), &vec![(pages, 4); on.len()])
+}
+
+fn submit(s: &mut Scheduler, n: u128, prompt: u32, max_tokens: u32) -> Vec<SchedulerOutput> {
+    submit_as(s, n, prompt, max_tokens, Principal::LOCAL)
+}
+
+fn submit_as(
+    s: &mut Scheduler,
+    n: u128,
+    prompt: u32,
+    max_tokens: u32,
+    who: Principal,
+) -> Vec<SchedulerOutput> {
+    let mut submission = submission(n, prompt, max_tokens);
+    submission.spec.principal = who;
+    s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission })
+}
+
+fn tokens(s: &mut Scheduler, step: u64, results: Vec<TokenResult>) -> Vec<SchedulerOutput> {
+    let from = s.placement.stages.last().unwrap().node;
+    let (instance, generation, failures) = (s.placement.instance, 1, Vec::new());
+    let tokens = TokensMessage { instance, generation, step, results, failures };
+    s.handle(Time::ZERO, SchedulerInput::Tokens { from, tokens })
+}
+
+/// Outputs as one line each; a step as `step N: open S, close S | S@start+count[*]` (`*` samples).
+fn show(out: &[SchedulerOutput]) -> Vec<String> {
+    let line = |o: &SchedulerOutput| match o {
+        SchedulerOutput::Accepted { sequence, queue_ahead, .. } => {
+            format!("accepted {} behind {queue_ahead}", sequence.request.0)
+        }
+        SchedulerOutput::Started { sequence, .. } => format!("started {}", sequence.request.0),
+        SchedulerOutput::Rejected { sequence, kind, .. } => {
+            format!("rejected {} {kind:?}", sequence.request.0)
+        }
+        SchedulerOutput::Step(step) => show_step(step),
+        SchedulerOutput::Ended { sequence, reason, generated, .. } => {
+            format!("ended {} {reason:?} after {generated}", sequence.request.0)
+        }
+        SchedulerOutput::Failed { sequence, kind, .. } => format!("failed {} {kind:?}", sequence.request.0),
+        SchedulerOutput::InstanceFailed { kind, .. } => format!("instance failed {kind:?}"),
+    };
+    out.iter().map(line).collect()
+}
+
+fn show_step(step: &StepMessage) -> String {
+    let command = |c: &StageCommand| match c {
+        StageCommand::Open(spec) => format!("open {}", spec.sequence.request.0),
+        StageCommand::Truncate { sequence, .. } => format!("truncate {}", sequence.request.0),
+        StageCommand::Close(sequence) => format!("close {}", sequence.request.0),
+    };
+    let part = |s: &exo_types::StepSequence| {
+        let star = if s.sample { "*" } else { "" };
+        format!("{}@{}+{}{star}", s.sequence.request.0, s.start, s.tokens.len())
+    };
+    let commands: Vec<String> = step.commands.iter().map(command).collect();
+    let parts: Vec<String> = step.frame.sequences.iter().map(part).collect();
+    format!("step {}: {} | {}", step.frame.step, commands.join(", "), parts.join(" "))
+}
+
+#[test]
+fn one_sequence_has_one_decode_in_flight_and_ends_at_its_stop_token() {
+    let mut s = scheduler(&[1, 2], 16);
+    let out = submit(&mut s, 1, 3, 10);
+    assert_eq!(show(&out), ["accepted 1 behind 0", "started 1", "step 1: open 1 | 1@0+3*"]);
+    assert_eq!(show(&tokens(&mut s, 1, vec![result(1, 3, 7)])), ["step 2:  | 1@3+1*"]);
+    let out = tokens(&mut s, 2, vec![result(1, 4, 99)]);
+    assert_eq!(show(&out), ["ended 1 StopToken after 2", "step 3: close 1 | "]);
+    assert_eq!(show(&tokens(&mut s, 3, vec![])), Vec::<String>::new());
+    assert_eq!(s.stats().pages_reserved, 0);
+}
+
+#[test]
+fn ignoring_the_stop_token_leaves_the_token_limit() {
+    let mut s = scheduler(&[1], 16);
+    let mut submission = submission(1, 3, 2);
+    submission.ignore_eos = true;
+    s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission });
+    assert_eq!(show(&tokens(&mut s, 1, vec![result(1, 3, 99)])), ["step 2:  | 1@3+1*"]);
+    let out = tokens(&mut s, 2, vec![result(1, 4, 99)]);
+    assert_eq!(show(&out)[0], "ended 1 MaxTokens after 2");
+}
+
+#[test]
+fn a_full_context_ends_the_sequence_at_its_last_position() {
+    let mut s = scheduler(&[1], 16);
+    submit(&mut s, 1, 62, 1000); // chunks of 8: steps 1 to 8
+    let mut last = Vec::new();
+    for step in 1..=7 {
+        last = tokens(&mut s, step, vec![]);
+    }
+    assert_eq!(show(&last), ["step 8:  | 1@56+6*"]);
+    assert_eq!(show(&tokens(&mut s, 8, vec![result(1, 62, 5)])), ["step 9:  | 1@62+1*"]);
+    let out = tokens(&mut s, 9, vec![result(1, 63, 5)]);
+    assert_eq!(show(&out)[0], "ended 1 ContextFull after 2");
+}
+
+#[test]
+fn chunks_of_one_prompt_follow_each_other_without_waiting() {
+    let mut s = scheduler(&[1, 2, 3], 16);
+    let out = submit(&mut s, 1, 30, 4);
+    assert_eq!(
+        show(&out)[2..],
+        ["step 1: open 1 | 1@0+8", "step 2:  | 1@8+8", "step 3:  | 1@16+8"],
+        "three stages, three micro-batches"
+    );
+}
+
+#[test]
+fn running_sequences_decode_before_a_new_prompt_is_read() {
+    let mut s = scheduler(&[1], 16);
+    submit(&mut s, 1, 2, 10);
+    submit(&mut s, 2, 12, 10);
+    let out = tokens(&mut s, 1, vec![result(1, 2, 7)]);
+    assert_eq!(show(&out), ["step 2: open 2 | 1@2+1* 2@0+8"]);
+    let out = tokens(&mut s, 2, vec![result(1, 3, 7)]);
+    assert_eq!(show(&out), ["step 3:  | 1@3+1* 2@8+4*"]);
+}
+
+#[test]
+fn decodes_are_spread_over_the_stages() {
+    let mut s = scheduler(&[1, 2], 64);
+    for n in 1..=4 {
+        submit(&mut s, n, 2, 10);
+    }
+    // Step 1 read prompt 1, step 2 prompts 2 (submitted while 1 was in flight); 3 and 4 wait for a place.
+    let out = tokens(&mut s, 1, vec![result(1, 2, 7)]);
+    assert_eq!(show(&out), ["step 3: open 3, open 4 | 1@2+1* 3@0+2* 4@0+2*"]);
+    let out = tokens(&mut s, 2, vec![result(2, 2, 7)]);
+    assert_eq!(show(&out), ["step 4:  | 2@2+1*"]);
+    let out = tokens(&mut s, 3, vec![result(1, 3, 7), result(3, 2, 7), result(4, 2, 7)]);
+    assert_eq!(show(&out), ["step 5:  | 1@3+1* 3@2+1*"], "two of four: the rest fills the other stage");
+}
+
+#[test]
+fn admission_waits_for_pages_of_the_longest_a_sequence_can_become() {
+    let mut s = scheduler(&[1, 2], 5); // 20 tokens
+    assert_eq!(show(&submit(&mut s, 1, 4, 8))[1], "started 1", "3 pages");
+    assert_eq!(show(&submit(&mut s, 2, 4, 8)), ["accepted 2 behind 0"], "3 more do not fit");
+    assert_eq!(show(&submit(&mut s, 3, 4, 30)), ["rejected 3 OutOfMemory"], "would never fit");
+    let cancel = SchedulerInput::Cancel { from: node(9), generation: 1, sequence: seq(1) };
+    let out = s.handle(Time::ZERO, cancel);
+    let expected = ["ended 1 Cancelled after 0", "started 2", "step 2: close 1, open 2 | 2@0+4*"];
+    assert_eq!(show(&out), expected, "the slot is free at once");
+    assert_eq!(
+        show(&tokens(&mut s, 1, vec![result(1, 4, 7)])),
+        Vec::<String>::new(),
+        "a late token is nobody's"
+    );
+}
+
+#[test]
+fn principals_take_turns() {
+    let mut s = scheduler(&[1], 4); // one sequence at a time
+    let (a, b) = (Principal([1; 16]), Principal([2; 16]));
+    submit_as(&mut s, 1, 4, 12, a);
+    for (n, who) in [(2, a), (3, a), (4, b)] {
+        submit_as(&mut s, n, 4, 12, who);
+    }
+    let mut order = Vec::new();
+    for n in [1, 2, 4] {
+        let cancel = SchedulerInput::Cancel { from: node(9), generation: 1, sequence: seq(n) };
+        let out = show(&s.handle(Time::ZERO, cancel));
+        order.extend(out.into_iter().filter(|l| l.starts_with("started")));
+    }
+    assert_eq!(order, ["started 2", "started 4", "started 3"]);
+}
+
+#[test]
+fn a_full_queue_rejects_and_a_repeated_submission_does_not_count() {
+    let mut s = scheduler(&[1], 4);
+    for n in 1..=4 {
+        submit(&mut s, n, 4, 12);
+    }
+    assert_eq!(show(&submit(&mut s, 5, 4, 12)), ["rejected 5 QueueFull"]);
+    assert_eq!(show(&submit(&mut s, 4, 4, 12)), ["accepted 4 behind 0"]);
+    assert_eq!(s.stats().queued, 3);
+}
+
+#[test]
+fn nonsense_is_rejected_with_a_reason() {
+    let mut s = scheduler(&[1], 16);
+    assert_eq!(show(&submit(&mut s, 1, 64, 1)), ["rejected 1 Protocol"], "no room for an answer");
+    let mut old = submission(2, 4, 4);
+    old.generation = 7;
+    let out = s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission: old });
+    assert_eq!(show(&out), ["rejected 2 InstanceGone"]);
+    let stolen = submission(3, 4, 4);
+    let out = s.handle(Time::ZERO, SchedulerInput::Submit { from: node(8), submission: stolen });
+    assert_eq!(show(&out), ["rejected 3 Protocol"], "submitted in another node's name");
+}
+
+#[test]
+fn a_lost_stage_fails_every_sequence_at_once() {
+    let mut s = scheduler(&[1, 2], 8);
+    submit(&mut s, 1, 4, 12);
+    submit(&mut s, 2, 4, 40);
+    submit(&mut s, 3, 4, 12);
+    let out = show(&s.handle(Time::ZERO, SchedulerInput::NodeLost(node(2))));
+    assert_eq!(out.len(), 3, "{out:?}: 2 was rejected, 1 and 3 fail, the instance fails");
+    assert_eq!(out[2], "instance failed StageLost");
+    assert_eq!(show(&submit(&mut s, 4, 4, 4)), ["rejected 4 InstanceGone"]);
+    assert!(s.handle(Time::ZERO, SchedulerInput::NodeLost(node(1))).is_empty(), "said once");
+}
+
+#[test]
+fn a_lost_driver_frees_its_slots() {
+    let mut s = scheduler(&[1], 16);
+    submit(&mut s, 1, 4, 12);
+    s.handle(Time::ZERO, SchedulerInput::NodeLost(node(9)));
+    assert_eq!((s.stats().running, s.stats().pages_reserved), (0, 0));
+}
+
+#[test]
+fn a_silent_pipeline_is_given_up_after_the_step_deadline() {
+    let mut s = scheduler(&[1, 2], 16);
+    submit(&mut s, 1, 4, 12); // 30 s, and 4 tokens more at 250 ms
+    assert!(s.handle(Time::from_millis(31_000), SchedulerInput::Tick).is_empty());
+    let out = show(&s.handle(Time::from_millis(31_001), SchedulerInput::Tick));
+    assert_eq!(out, ["failed 1 StageLost", "instance failed StageLost"]);
+    assert_eq!(s.config.step_deadline, Duration::from_secs(30));
+}
+
+fn failed(s: &mut Scheduler, step: u64, n: u128, kind: FailureKind) -> Vec<String> {
+    let from = s.placement.stages.last().unwrap().node;
+    let (instance, generation) = (s.placement.instance, 1);
+    let (sequences, message) = (vec![seq(n)], "broken".to_owned());
+    let failure = StepFailure { instance, generation, step, stage: 0, sequences, kind, message };
+    let tokens = TokensMessage { instance, generation, step, results: vec![], failures: vec![failure] };
+    show(&s.handle(Time::ZERO, SchedulerInput::Tokens { from, tokens }))
+}
+
+#[test]
+fn a_failed_step_costs_its_sequences_and_three_in_a_row_cost_the_instance() {
+    let mut s = scheduler(&[1], 64);
+    for n in 1..=3 {
+        submit(&mut s, n, 8, 12); // a whole chunk: one sequence per step
+    }
+    assert_eq!(failed(&mut s, 1, 1, FailureKind::Device)[0], "failed 1 Device");
+    assert_eq!(failed(&mut s, 2, 2, FailureKind::Device)[0], "failed 2 Device");
+    let last = failed(&mut s, 3, 3, FailureKind::Device);
+    assert_eq!(last, ["failed 3 Device", "instance failed Device"]);
+}
+
+#[test]
+fn a_step_that_comes_back_without_its_token_fails_the_sequence() {
+    let mut s = scheduler(&[1], 64);
+    submit(&mut s, 1, 4, 12);
+    assert_eq!(show(&tokens(&mut s, 1, vec![result(1, 9, 7)]))[0], "failed 1 Protocol");
+    assert_eq!(show(&tokens(&mut s, 1, vec![])), Vec::<String>::new(), "a repeated outcome is ignored");
+}
+
+#[test]
+fn those_behind_long_prompts_hear_that_the_pipeline_moves() {
+    let mut s = scheduler(&[1], 64);
+    submit(&mut s, 1, 60, 4);
+    submit(&mut s, 2, 2, 4);
+    let tick = |s: &mut Scheduler, ms| show(&s.handle(Time::from_millis(ms), SchedulerInput::Tick));
+    assert!(tick(&mut s, 6_000).is_empty(), "no step came back yet");
+    s.completed_at = Time::from_millis(6_500);
+    assert_eq!(tick(&mut s, 7_000), ["started 1", "started 2"]);
+    assert!(tick(&mut s, 20_000).is_empty(), "nothing moved since");
+}

@@ -13,7 +13,8 @@ impl StageMachine {
         out: &mut Vec<StageOutput>,
     ) -> Result<(), Broken> {
         let (instance, serving) = (self.placement.instance, self.placement.generation);
-        if from != self.upstream() || message.frame.instance != instance {
+        let is_ours = message.frame.instance == instance && message.stage as usize == self.index;
+        if from != self.upstream() || !is_ours {
             return Ok(()); // nobody who feeds this stage
         }
         if message.frame.generation != serving {

@@ -50,8 +50,9 @@ impl StageMachine {
 
     fn forward(&self, done: Computing, rows: Vec<u8>, out: &mut Vec<StageOutput>) {
         let Computing { commands, frame, failures, .. } = done;
-        let message = StepMessage { commands, frame, failures, rows_dtype: WireDType::F32, rows };
-        let to = self.placement.stages[self.index + 1].node;
+        let (next, rows_dtype) = (self.index + 1, WireDType::F32);
+        let message = StepMessage { stage: next as u32, commands, frame, failures, rows_dtype, rows };
+        let to = self.placement.stages[next].node;
         out.push(StageOutput::Send { to, message: DataMessage::Step(message) });
     }
 

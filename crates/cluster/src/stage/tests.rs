@@ -1,1 +1,187 @@
+use exo_types::{InstanceId, StepSequence, WireDType};
 
+use super::*;
+use crate::testing::{node, placement, result, seq, spec};
+
+/// Stage `index` over the nodes 1, 2, 3; hidden rows of 2 floats, a vocabulary of 100.
+fn stage(index: usize) -> StageMachine {
+    StageMachine::new(placement(1, 1, &[1, 2, 3]), index, StageGeometry { hidden: 2, vocab: 100 })
+}
+
+fn part(n: u128, start: u32, tokens: &[u32]) -> StepSequence {
+    let (sequence, principal) = (seq(n), Principal::LOCAL);
+    StepSequence { sequence, principal, start, tokens: tokens.to_vec(), sample: true, truncate_to: None }
+}
+
+/// A step whose rows count up, as many as its tokens need behind the first stage.
+fn step(index: usize, step: u64, commands: Vec<StageCommand>, sequences: Vec<StepSequence>) -> StepMessage {
+    let frame = StepFrame { instance: InstanceId(1), generation: 1, step, sequences };
+    let bytes = if index == 0 { 0 } else { frame.token_count() * 8 };
+    let rows = (0..bytes).map(|b| b as u8).collect();
+    StepMessage { stage: index as u32, commands, frame, failures: vec![], rows_dtype: WireDType::F32, rows }
+}
+
+fn open(n: u128) -> StageCommand {
+    StageCommand::Open(spec(n, node(9), 4))
+}
+
+fn feed(s: &mut StageMachine, message: StepMessage) -> Vec<StageOutput> {
+    let from = s.upstream();
+    s.handle(Time::ZERO, StageInput::Step { from, message })
+}
+
+fn done(s: &mut StageMachine, step: u64, result: ComputeResult) -> Vec<StageOutput> {
+    s.handle(Time::ZERO, StageInput::ComputeDone { step, result })
+}
+
+/// Outputs as one line each.
+fn show(out: &[StageOutput]) -> Vec<String> {
+    let ids = |frame: &StepFrame| -> String {
+        frame.sequences.iter().map(|s| format!(" {}@{}", s.sequence.request.0, s.start)).collect()
+    };
+    let line = |o: &StageOutput| match o {
+        StageOutput::Compute { frame, rows, .. } => {
+            format!("compute {}:{} rows {}", frame.step, ids(frame), rows.len())
+        }
+        StageOutput::Send { to, message } => match message {
+            DataMessage::Step(s) => format!(
+                "step {} to {}:{} rows {} failures {}",
+                s.frame.step,
+                to.0[0],
+                ids(&s.frame),
+                s.rows.len(),
+                s.failures.len()
+            ),
+            DataMessage::Tokens(t) => {
+                let (results, failures) = (t.results.len(), t.failures.len());
+                format!("tokens {} to {}: {results} failures {failures}", t.step, to.0[0])
+            }
+            DataMessage::StepFailed(f) => format!("failed {} to {}: {:?}", f.step, to.0[0], f.kind),
+            DataMessage::PipelineBroken { message, .. } => format!("broken to {}: {message}", to.0[0]),
+            DataMessage::StaleGeneration { got, serving, .. } => format!("stale {got}, serving {serving:?}"),
+            other => format!("unexpected {other:?}"),
+        },
+    };
+    out.iter().map(line).collect()
+}
+
+#[test]
+fn a_middle_stage_computes_and_passes_on() {
+    let mut s = stage(1);
+    let out = feed(&mut s, step(1, 1, vec![open(1)], vec![part(1, 0, &[4, 5])]));
+    assert_eq!(show(&out), ["compute 1: 1@0 rows 16"]);
+    let out = done(&mut s, 1, ComputeResult::Rows(vec![0; 16]));
+    assert_eq!(show(&out), ["step 1 to 3: 1@0 rows 16 failures 0"]);
+}
+
+#[test]
+fn the_last_stage_tells_the_scheduler_and_each_driver_its_own() {
+    let mut s = stage(2);
+    let mut other = spec(2, node(8), 4);
+    other.driver = node(8);
+    let commands = vec![open(1), StageCommand::Open(other)];
+    feed(&mut s, step(2, 1, commands, vec![part(1, 0, &[4]), part(2, 0, &[5])]));
+    let out = done(&mut s, 1, ComputeResult::Tokens(vec![result(1, 1, 7), result(2, 1, 8)]));
+    let expected =
+        ["tokens 1 to 1: 2 failures 0", "tokens 1 to 8: 1 failures 0", "tokens 1 to 9: 1 failures 0"];
+    assert_eq!(show(&out), expected);
+}
+
+#[test]
+fn steps_wait_their_turn_and_repeated_ones_are_ignored() {
+    let mut s = stage(0);
+    feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[4])]));
+    assert!(feed(&mut s, step(0, 2, vec![], vec![part(1, 1, &[4])])).is_empty(), "one at a time");
+    assert!(feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[4])])).is_empty(), "sent again");
+    let out = done(&mut s, 1, ComputeResult::Rows(vec![0; 8]));
+    assert_eq!(show(&out), ["step 1 to 2: 1@0 rows 8 failures 0", "compute 2: 1@1 rows 0"]);
+}
+
+#[test]
+fn a_failed_step_goes_on_empty_and_its_sequences_are_left_out_until_closed() {
+    let mut s = stage(1);
+    feed(&mut s, step(1, 1, vec![open(1), open(2)], vec![part(1, 0, &[4])]));
+    let (kind, message) = (FailureKind::OutOfMemory, "full".to_owned());
+    let out = done(&mut s, 1, ComputeResult::Failed { kind, message });
+    assert_eq!(show(&out), ["failed 1 to 9: OutOfMemory", "step 1 to 3: rows 0 failures 1"]);
+
+    // The next chunk of 1 was on its way already: its row is dropped, that of 2 stays.
+    let out = feed(&mut s, step(1, 2, vec![], vec![part(1, 1, &[4]), part(2, 0, &[5])]));
+    let StageOutput::Compute { rows, .. } = &out[0] else { panic!("{out:?}") };
+    assert_eq!(
+        (show(&out)[0].as_str(), &rows[..]),
+        ("compute 2: 2@0 rows 8", &[8, 9, 10, 11, 12, 13, 14, 15][..])
+    );
+    done(&mut s, 2, ComputeResult::Rows(vec![0; 8]));
+    feed(&mut s, step(1, 3, vec![StageCommand::Close(seq(1))], vec![]));
+    assert_eq!(s.sequences_open(), 1);
+}
+
+#[test]
+fn an_engine_that_answers_something_else_fails_the_step() {
+    let mut s = stage(2);
+    feed(&mut s, step(2, 1, vec![open(1)], vec![part(1, 0, &[4])]));
+    let out = done(&mut s, 1, ComputeResult::Tokens(vec![result(1, 5, 7)]));
+    assert_eq!(show(&out), ["failed 1 to 9: Device", "tokens 1 to 1: 0 failures 1"]);
+}
+
+#[test]
+fn another_generation_is_refused_by_name() {
+    let mut s = stage(1);
+    let mut old = step(1, 1, vec![], vec![]);
+    old.frame.generation = 3;
+    assert_eq!(show(&feed(&mut s, old)), ["stale 3, serving Some(1)"]);
+    assert!(
+        s.handle(Time::ZERO, StageInput::Step { from: node(7), message: step(1, 1, vec![], vec![]) })
+            .is_empty()
+    );
+}
+
+/// What a first step breaks the pipeline with.
+fn broken(index: usize, message: StepMessage) -> String {
+    let mut s = stage(index);
+    let out = show(&feed(&mut s, message));
+    assert!(feed(&mut s, step(index, 1, vec![], vec![])).is_empty(), "a broken stage is silent");
+    out.join("; ")
+}
+
+#[test]
+fn a_step_that_does_not_fit_breaks_the_pipeline_with_numbers() {
+    let check = |index, message, expected: &str| {
+        let got = broken(index, message);
+        assert!(got.starts_with("broken to 1") && got.contains(expected), "{got}");
+    };
+    check(1, step(1, 2, vec![], vec![]), "step 2 arrived, 1 was next");
+    check(1, step(1, 1, vec![], vec![part(1, 0, &[1])]), "computes unopened");
+    check(1, step(1, 1, vec![open(1), open(1)], vec![]), "opens again");
+    check(1, step(1, 1, vec![open(1), open(2), open(3), open(4), open(5)], vec![]), "no slot");
+    check(1, step(1, 1, vec![StageCommand::Close(seq(1))], vec![]), "closes unknown");
+    check(1, step(1, 1, vec![open(1)], vec![part(1, 3, &[1])]), "at 3..4, this stage holds 0");
+    check(1, step(1, 1, vec![open(1)], vec![part(1, 0, &[1; 65])]), "at 0..65");
+    check(0, step(0, 1, vec![open(1)], vec![part(1, 0, &[100])]), "token 100, the vocabulary has 100");
+    let mut short = step(1, 1, vec![open(1)], vec![part(1, 0, &[1])]);
+    short.rows.pop();
+    check(1, short, "carries 7 bytes of rows, 8 belong");
+    let mut foreign = part(1, 0, &[1]);
+    foreign.principal = Principal([3; 16]);
+    check(1, step(1, 1, vec![open(1)], vec![foreign]), "wrong principal");
+}
+
+#[test]
+fn a_truncated_sequence_goes_on_from_where_it_was_cut() {
+    let mut s = stage(0);
+    feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[1, 2, 3])]));
+    done(&mut s, 1, ComputeResult::Rows(vec![0; 24]));
+    let truncate = StageCommand::Truncate { sequence: seq(1), length: 2 };
+    let mut again = part(1, 1, &[9]);
+    again.truncate_to = Some(1);
+    assert_eq!(show(&feed(&mut s, step(0, 2, vec![truncate], vec![again]))), ["compute 2: 1@1 rows 0"]);
+}
+
+#[test]
+fn more_steps_than_the_pipeline_has_in_flight_break_it() {
+    let mut s = stage(0);
+    feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[1])]));
+    let out: Vec<String> = (2..=5).flat_map(|n| show(&feed(&mut s, step(0, n, vec![], vec![])))).collect();
+    assert!(out.len() == 1 && out[0].contains("4 steps are waiting"), "{out:?}");
+}

@@ -1,53 +1,11 @@
-use exo_types::{
-    DeviceId, InstanceId, LayerRange, LayerShape, ModelId, ModelShape, NodeId, Placement, Shard, Stage,
-};
+use exo_types::InstanceId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::PlaceObjective;
-
-fn node(n: u8) -> NodeId {
-    NodeId([n; 32])
-}
+use crate::testing::{node, placement, request};
 
 fn member(n: u8, role: Role) -> Member {
     Member { node: node(n), name: format!("n{n}"), role, certificate: vec![n] }
-}
-
-fn request() -> InstanceRequest {
-    let layer = LayerShape { weight_bytes: 10, flops_per_token: 20, kv_bytes_per_token: 4 };
-    InstanceRequest {
-        model: ModelId([9; 32]),
-        model_name: "m".into(),
-        shape: ModelShape {
-            layers: vec![layer; 4],
-            embedding_bytes: 5,
-            head_bytes: 5,
-            tied: false,
-            hidden: 8,
-            vocab: 16,
-            context_tokens_max: 64,
-        },
-        context_tokens: 64,
-        slots: 2,
-        objective: PlaceObjective::Fit,
-        pinned_first: None,
-        holders: vec![node(1)],
-    }
-}
-
-fn placement(id: u64, generation: u32, on: &[u8]) -> Placement {
-    let cut = |i: usize| (i * 4 / on.len()) as u32;
-    let shard = |i| Shard::pipeline(LayerRange::new(cut(i), cut(i + 1)), 4);
-    let stage = |(i, &n): (usize, &u8)| Stage { node: node(n), device: DeviceId::cpu(), shard: shard(i) };
-    Placement {
-        instance: InstanceId(id),
-        generation,
-        model: ModelId([9; 32]),
-        stages: on.iter().enumerate().map(stage).collect(),
-        context_tokens: 64,
-        slots: 2,
-    }
 }
 
 fn founded() -> State {

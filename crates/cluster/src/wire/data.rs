@@ -29,7 +29,8 @@ pub enum DataMessage {
         /// Sequences in front of it.
         queue_ahead: u32,
     },
-    /// Scheduler to driver: its pages are reserved, its first step is next.
+    /// Scheduler to driver: its pages are reserved and it is being computed. Repeated every few seconds until its
+    /// first token while the pipeline moves: behind long prompts that token may take a while.
     Started {
         /// The instance.
         instance: InstanceId,
@@ -160,6 +161,8 @@ pub enum StageCommand {
 /// One step on its way. A batch without sequences only carries commands.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StepMessage {
+    /// Index of the stage it is for: one node may hold several.
+    pub stage: u32,
     /// Carried out before the batch, in order.
     pub commands: Vec<StageCommand>,
     /// The batch.

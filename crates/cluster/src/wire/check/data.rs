@@ -52,6 +52,7 @@ impl Check for SequenceSpec {
 
 impl Check for StepMessage {
     fn check(&self) -> Result<(), CheckError> {
+        ensure((self.stage as usize) < STAGES_MAX, "a step is for a stage no placement has")?;
         at_most("commands of a step", self.commands.len(), COMMANDS_MAX)?;
         for command in &self.commands {
             if let StageCommand::Open(spec) = command {

@@ -1,18 +1,18 @@
-//! The driver of one sequence.
+//! What a driver is told, what it answers, and its deadlines.
 
 use std::time::Duration;
 
-use exo_types::{FailureKind, InstanceId, ModelId, NodeId, SampledToken, SequenceId, SequenceSpec, Time};
+use exo_types::{FailureKind, InstanceId, ModelId, NodeId, SampledToken, SequenceSpec};
 
 use crate::InstanceView;
-use crate::wire::{DataMessage, EndReason, Submission};
+use crate::wire::{DataMessage, EndReason};
 
 /// Deadlines of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DriverConfig {
     /// From the start until the sequence runs: placing, loading and queueing.
     pub queue_deadline: Duration,
-    /// Between two tokens.
+    /// Between two tokens. Longer than the scheduler's deadline for a full step, so that the cause is told.
     pub idle_deadline: Duration,
     /// Added to the first token's deadline per prompt token.
     pub prefill_deadline_per_token: Duration,
@@ -24,7 +24,7 @@ impl Default for DriverConfig {
     fn default() -> Self {
         Self {
             queue_deadline: Duration::from_secs(120),
-            idle_deadline: Duration::from_secs(30),
+            idle_deadline: Duration::from_secs(65),
             prefill_deadline_per_token: Duration::from_millis(250),
             overall_deadline: Duration::from_secs(3600),
         }
@@ -53,7 +53,7 @@ pub enum DriverInput {
     Tick,
     /// The instances as now known. Feed it at the start and on every change.
     Instances(Vec<InstanceView>),
-    /// No instance can serve the model: the coordinator refused to place it.
+    /// No instance can serve the model: the coordinator refused to place it. Counts only while waiting for one.
     PlaceRefused {
         /// Why, for people.
         message: String,
@@ -112,45 +112,4 @@ pub enum DriverPhase {
     Running(InstanceId),
     /// Over.
     Over,
-}
-
-/// Follows one sequence from the request to its end.
-#[derive(Clone, Debug)]
-pub struct Driver {
-    #[allow(dead_code)]
-    config: DriverConfig,
-    start: DriverStart,
-}
-
-impl Driver {
-    /// A driver that waits for an instance. Feed it [`DriverInput::Instances`] next.
-    pub fn new(config: DriverConfig, _now: Time, start: DriverStart) -> Self {
-        Self { config, start }
-    }
-
-    /// Takes in what happened and says what to do. Outputs are in order.
-    pub fn handle(&mut self, _now: Time, _input: DriverInput) -> Vec<DriverOutput> {
-        Vec::new()
-    }
-
-    /// The sequence.
-    pub fn sequence(&self) -> SequenceId {
-        self.start.spec.sequence
-    }
-
-    /// How far it is.
-    pub fn phase(&self) -> DriverPhase {
-        DriverPhase::WaitingForInstance
-    }
-
-    /// Prompt and everything generated so far: what a replay would submit.
-    pub fn history(&self) -> &[u32] {
-        &self.start.spec.history
-    }
-
-    /// The submission for a placement's generation.
-    pub(crate) fn _submission(&self, instance: InstanceId, generation: u32) -> Submission {
-        let DriverStart { spec, max_tokens, stop_tokens, ignore_eos, .. } = self.start.clone();
-        Submission { instance, generation, spec, max_tokens, stop_tokens, ignore_eos }
-    }
 }

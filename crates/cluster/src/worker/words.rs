@@ -1,11 +1,10 @@
-//! The worker's reconcile loop.
+//! What a worker is told, what it does, and its deadlines.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exo_types::{DeviceId, Epoch, InstanceId, ModelId, NodeId, Placement, Shard, Time};
+use exo_types::{DeviceId, InstanceId, ModelId, NodeId, Placement, Shard, Time};
 
-use crate::wire::{DesiredShard, DesiredState, Refusal, StageReport};
+use crate::wire::DesiredState;
 
 /// Deadlines and backoff of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -191,54 +190,6 @@ pub enum WorkerInput {
         /// What happened, for people.
         reason: String,
     },
-    /// It is gone.
+    /// It is gone: asked for, or because its device was lost.
     Unloaded(ShardKey),
-}
-
-/// Brings this node's shards to what the coordinator wants.
-#[derive(Clone, Debug)]
-pub struct Worker {
-    #[allow(dead_code)]
-    config: WorkerConfig,
-    #[allow(dead_code)]
-    memory_bytes: BTreeMap<DeviceId, u64>,
-    #[allow(dead_code)]
-    actual: Vec<ActualShard>,
-}
-
-impl Worker {
-    /// A worker that holds nothing. `memory_bytes` is what each device may hold in all.
-    pub fn new(config: WorkerConfig, memory_bytes: BTreeMap<DeviceId, u64>) -> Self {
-        Self { config, memory_bytes, actual: Vec::new() }
-    }
-
-    /// Takes in what happened and returns what to start now, in order; a stale desired state is refused.
-    pub fn handle(&mut self, _now: Time, _input: WorkerInput) -> Result<Vec<Action>, Refusal> {
-        Ok(Vec::new())
-    }
-
-    /// What to report of the stages.
-    pub fn reports(&self) -> Vec<StageReport> {
-        Vec::new()
-    }
-
-    /// What is wanted here.
-    pub fn desired(&self) -> &[DesiredShard] {
-        &[]
-    }
-
-    /// Epoch and revision of the wish being worked on, for the report.
-    pub fn desired_revision(&self) -> Option<(Epoch, u64)> {
-        None
-    }
-}
-
-/// The next action that brings `actual` nearer to `desired`; `None` when there is nothing to do now.
-pub fn plan(
-    _desired: &[DesiredShard],
-    _actual: &[ActualShard],
-    _memory_bytes: &BTreeMap<DeviceId, u64>,
-    _now: Time,
-) -> Option<Action> {
-    None
 }

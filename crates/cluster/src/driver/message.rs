@@ -1,0 +1,135 @@
+//! Messages to a driver: from its scheduler, from the last stage, from a stage that failed.
+
+use exo_types::{FailureKind, InstanceId, NodeId, Time};
+
+use super::{Driver, DriverOutput, SUBMIT_AGAIN_AFTER, Stand};
+use crate::wire::{DataMessage, TokenResult};
+
+impl Driver {
+    pub(super) fn message(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        message: DataMessage,
+        out: &mut Vec<DriverOutput>,
+    ) {
+        let own = self.sequence();
+        match message {
+            DataMessage::Accepted { instance, generation, sequence, .. } if sequence == own => {
+                self.stands(now, from, (instance, generation), Stand::Queued);
+            }
+            DataMessage::Started { instance, generation, sequence } if sequence == own => {
+                self.stands(now, from, (instance, generation), Stand::Running);
+            }
+            // The sender names its own generation, which differs when ours is old.
+            DataMessage::Rejected { sequence, kind, message, .. }
+                if sequence == own && self.is_scheduler(from) =>
+            {
+                self.rejected(now, kind, message, out);
+            }
+            DataMessage::StaleGeneration { instance, serving, .. } => {
+                self.stale(now, from, instance, serving, out);
+            }
+            DataMessage::Tokens(tokens) => {
+                let last = self.serves(tokens.instance, tokens.generation).and_then(|p| p.stages.last());
+                if last.is_some_and(|s| s.node == from) {
+                    tokens.results.into_iter().for_each(|r| self.token(now, r, out));
+                }
+            }
+            DataMessage::SequenceEnded { instance, generation, sequence, reason, generated } => {
+                if sequence == own && self.is_scheduler(from) && self.serves(instance, generation).is_some() {
+                    if let Some(seat) = &mut self.seat {
+                        seat.ended = Some((reason, generated, now));
+                        seat.stand = Stand::Running;
+                    }
+                    self.end_if_complete(out);
+                }
+            }
+            DataMessage::SequenceFailed { instance, generation, sequence, kind, message } => {
+                if sequence == own && self.is_scheduler(from) && self.serves(instance, generation).is_some() {
+                    self.fail(kind, message, out);
+                }
+            }
+            DataMessage::StepFailed(failure) => {
+                let serving = self.serves(failure.instance, failure.generation);
+                let is_stage = serving.is_some_and(|p| p.stage_of(from).is_some());
+                if is_stage && failure.sequences.contains(&own) {
+                    self.fail(failure.kind, failure.message, out);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The scheduler says where the sequence stands. It never goes back: messages may be repeated.
+    fn stands(&mut self, now: Time, from: NodeId, at: (InstanceId, u32), stand: Stand) {
+        if !self.is_scheduler(from) || self.serves(at.0, at.1).is_none() {
+            return;
+        }
+        if let Some(seat) = &mut self.seat {
+            if seat.stand != Stand::Running {
+                seat.stand = stand;
+            }
+            seat.moved_at = now;
+        }
+    }
+
+    /// A scheduler that is not there (yet, or any more) is asked again later; any other refusal is final.
+    fn rejected(&mut self, now: Time, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
+        match (kind, self.seat.as_ref().map(|seat| seat.received)) {
+            (FailureKind::InstanceGone, Some(0)) => {
+                self.seat = None;
+                self.submit_at = now + SUBMIT_AGAIN_AFTER;
+            }
+            _ => self.fail(kind, message, out),
+        }
+    }
+
+    fn stale(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        instance: InstanceId,
+        serving: Option<u32>,
+        out: &mut Vec<DriverOutput>,
+    ) {
+        let ours = self.seat.as_ref().map(|s| (s.placement.instance, s.placement.generation));
+        let Some((_, generation)) = ours.filter(|&(i, _)| i == instance && self.is_scheduler(from)) else {
+            return;
+        };
+        if serving == Some(generation) {
+            return; // about a message of an earlier life
+        }
+        let message = format!("instance {instance} is not served at generation {generation} any more");
+        self.rejected(now, FailureKind::InstanceGone, message, out);
+    }
+
+    fn token(&mut self, now: Time, result: TokenResult, out: &mut Vec<DriverOutput>) {
+        if result.sequence != self.sequence() || self.over {
+            return;
+        }
+        let expected = self.start.spec.history.len() as u32;
+        if result.position > expected {
+            let message = format!("the token at {} arrived, {expected} was next", result.position);
+            self.fail(FailureKind::Protocol, message, out);
+            return;
+        }
+        if result.position < expected {
+            return; // sent again after a reconnect
+        }
+        let Some(seat) = &mut self.seat else { return };
+        seat.received += 1;
+        seat.moved_at = now;
+        seat.stand = Stand::Running;
+        self.start.spec.history.push(result.token.token);
+        out.push(DriverOutput::Token { position: result.position, token: result.token });
+        self.end_if_complete(out);
+    }
+
+    fn end_if_complete(&mut self, out: &mut Vec<DriverOutput>) {
+        let Some(seat) = &self.seat else { return };
+        if let Some((reason, _, _)) = seat.ended.filter(|&(_, generated, _)| seat.received >= generated) {
+            self.end(reason, out);
+        }
+    }
+}

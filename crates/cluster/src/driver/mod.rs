@@ -1,0 +1,249 @@
+//! The driver of one sequence: from the request to its last token, or to a typed failure within a stated bound.
+//!
+//! It waits for an instance of its model, submits to the scheduler there, takes tokens in order of position from
+//! the last stage, and ends when the scheduler says how many there are and the last of them is here. It keeps the
+//! whole history, so that a later replay is the same submission with a longer history.
+//!
+//! | state | ends by |
+//! |---|---|
+//! | waiting, submitted, queued | `queue_deadline` after the request |
+//! | running | `idle_deadline` after the last sign of progress |
+//! | ended, tokens outstanding | [`LAST_TOKENS_WITHIN`] |
+//! | any | a lost node of the placement, at once; `overall_deadline` |
+//!
+//! Start reading at [`Driver::handle`].
+
+mod message;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::time::Duration;
+
+use exo_types::{FailureKind, InstanceId, NodeId, Placement, SequenceId, Time};
+
+pub use self::words::{DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
+use crate::wire::{DataMessage, EndReason, Submission};
+use crate::{InstanceState, InstanceView};
+
+/// The scheduler's word that a sequence ended may overtake the last stage's tokens; not by more than this.
+const LAST_TOKENS_WITHIN: Duration = Duration::from_secs(10);
+/// After a refusal (the scheduler is not up yet, or the placement is old) and between unanswered submissions.
+const SUBMIT_AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Follows one sequence from the request to its end.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    config: DriverConfig,
+    start: DriverStart,
+    started_at: Time,
+    /// Instances of the model, as last heard.
+    candidates: Vec<InstanceView>,
+    /// Not before this time.
+    submit_at: Time,
+    seat: Option<Seat>,
+    over: bool,
+}
+
+/// Where the sequence was submitted.
+#[derive(Clone, Debug)]
+struct Seat {
+    placement: Placement,
+    stand: Stand,
+    /// The last sign of progress.
+    moved_at: Time,
+    /// Tokens received of this submission.
+    received: u32,
+    /// The scheduler said it ended: why, after how many tokens, when.
+    ended: Option<(EndReason, u32, Time)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stand {
+    Submitted,
+    Queued,
+    Running,
+}
+
+impl Driver {
+    /// A driver that waits for an instance. Feed it [`DriverInput::Instances`] next.
+    pub fn new(config: DriverConfig, now: Time, start: DriverStart) -> Self {
+        let (started_at, submit_at) = (now, now);
+        Self { config, start, started_at, candidates: Vec::new(), submit_at, seat: None, over: false }
+    }
+
+    /// Takes in what happened and says what to do. Outputs are in order.
+    pub fn handle(&mut self, now: Time, input: DriverInput) -> Vec<DriverOutput> {
+        let mut out = Vec::new();
+        if self.over {
+            return out;
+        }
+        match input {
+            DriverInput::Tick => self.tick(now, &mut out),
+            DriverInput::Instances(views) => self.instances(now, views, &mut out),
+            DriverInput::PlaceRefused { message } if self.seat.is_none() => {
+                self.fail(FailureKind::InstanceGone, message, &mut out);
+            }
+            DriverInput::PlaceRefused { .. } => {}
+            DriverInput::Message { from, message } => self.message(now, from, message, &mut out),
+            DriverInput::NodeLost(node) => {
+                let stage = self.seat.as_ref().and_then(|seat| seat.placement.stage_of(node));
+                if let Some(stage) = stage {
+                    self.fail(
+                        FailureKind::StageLost,
+                        format!("stage {stage} on node {node} is lost"),
+                        &mut out,
+                    );
+                }
+            }
+            DriverInput::Cancel => {
+                self.leave(&mut out);
+                self.end(EndReason::Cancelled, &mut out);
+            }
+        }
+        out
+    }
+
+    /// The sequence.
+    pub fn sequence(&self) -> SequenceId {
+        self.start.spec.sequence
+    }
+
+    /// How far it is.
+    pub fn phase(&self) -> DriverPhase {
+        match &self.seat {
+            _ if self.over => DriverPhase::Over,
+            None => DriverPhase::WaitingForInstance,
+            Some(seat) => match seat.stand {
+                Stand::Submitted => DriverPhase::Submitted(seat.placement.instance),
+                Stand::Queued => DriverPhase::Queued(seat.placement.instance),
+                Stand::Running => DriverPhase::Running(seat.placement.instance),
+            },
+        }
+    }
+
+    /// Prompt and everything generated so far: what a replay would submit.
+    pub fn history(&self) -> &[u32] {
+        &self.start.spec.history
+    }
+
+    fn tick(&mut self, now: Time, out: &mut Vec<DriverOutput>) {
+        if let Some(message) = self.overdue(now) {
+            self.fail(FailureKind::Deadline, message, out);
+            return;
+        }
+        let unanswered = |seat: &Seat| seat.stand == Stand::Submitted;
+        if now >= self.submit_at && self.seat.as_ref().is_none_or(unanswered) {
+            self.submit(now, out);
+        }
+    }
+
+    /// Which deadline has passed, in words.
+    fn overdue(&self, now: Time) -> Option<String> {
+        let (age, config) = (now.since(self.started_at), &self.config);
+        if age > config.overall_deadline {
+            return Some(format!("the request took more than {} s", config.overall_deadline.as_secs()));
+        }
+        let Some(seat) = self.seat.as_ref().filter(|seat| seat.stand == Stand::Running) else {
+            let late = age > config.queue_deadline;
+            return late.then(|| format!("not started after {} s: {}", age.as_secs(), self.standing()));
+        };
+        let waited = now.since(seat.moved_at);
+        if let Some((_, generated, at)) = seat.ended {
+            let late = now.since(at) > LAST_TOKENS_WITHIN;
+            return late.then(|| format!("{} of {generated} tokens arrived", seat.received));
+        }
+        let prompt = self.start.spec.history.len() as u32;
+        let prefill =
+            if seat.received == 0 { config.prefill_deadline_per_token * prompt } else { Duration::ZERO };
+        let late = waited > config.idle_deadline + prefill;
+        late.then(|| format!("no token for {} s", waited.as_secs()))
+    }
+
+    /// What the request waits for, for people.
+    fn standing(&self) -> String {
+        match (&self.seat, self.candidates.first()) {
+            (Some(seat), _) => {
+                format!("{:?} at instance {}", seat.stand, seat.placement.instance).to_lowercase()
+            }
+            (None, Some(view)) => format!("instance {} is {:?}", view.instance(), view.state),
+            (None, None) => "the model is not placed".to_owned(),
+        }
+    }
+
+    fn instances(&mut self, now: Time, views: Vec<InstanceView>, out: &mut Vec<DriverOutput>) {
+        self.candidates = views.into_iter().filter(|v| v.model() == self.start.model).collect();
+        match &self.seat {
+            Some(seat) => {
+                if let Some((kind, message)) = lost_seat(&seat.placement, &self.candidates) {
+                    self.fail(kind, message, out);
+                }
+            }
+            None if now >= self.submit_at => self.submit(now, out),
+            None => {}
+        }
+    }
+
+    /// Submits to a ready instance, or again to the one that has not answered. The scheduler counts it once.
+    fn submit(&mut self, now: Time, out: &mut Vec<DriverOutput>) {
+        let ready: Vec<&InstanceView> = self.candidates.iter().filter(|v| v.is_ready()).collect();
+        let replica = self.start.spec.sequence.request.0.checked_rem(ready.len() as u128);
+        let chosen = replica.map(|index| ready[index as usize].placement.clone());
+        let Some(placement) = self.seat.take().map(|seat| seat.placement).or(chosen) else { return };
+        self.submit_at = now + SUBMIT_AGAIN_AFTER;
+        let DriverStart { spec, max_tokens, stop_tokens, ignore_eos, .. } = self.start.clone();
+        let (instance, generation) = (placement.instance, placement.generation);
+        let submission = Submission { instance, generation, spec, max_tokens, stop_tokens, ignore_eos };
+        out.push(DriverOutput::Send {
+            to: placement.stages[0].node,
+            message: DataMessage::Submit(submission),
+        });
+        let stand = Stand::Submitted;
+        self.seat = Some(Seat { placement, stand, moved_at: now, received: 0, ended: None });
+    }
+
+    /// Tells the scheduler, if there is one, that nobody listens any more.
+    fn leave(&self, out: &mut Vec<DriverOutput>) {
+        let Some(Seat { placement, .. }) = &self.seat else { return };
+        let (instance, generation) = (placement.instance, placement.generation);
+        let message = DataMessage::Cancel { instance, generation, sequence: self.sequence() };
+        out.push(DriverOutput::Send { to: placement.stages[0].node, message });
+    }
+
+    fn end(&mut self, reason: EndReason, out: &mut Vec<DriverOutput>) {
+        self.over = true;
+        out.push(DriverOutput::Ended(reason));
+    }
+
+    fn fail(&mut self, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
+        self.leave(out);
+        self.over = true;
+        out.push(DriverOutput::Failed { kind, message });
+    }
+
+    fn serves(&self, instance: InstanceId, generation: u32) -> Option<&Placement> {
+        let placement = &self.seat.as_ref()?.placement;
+        ((placement.instance, placement.generation) == (instance, generation)).then_some(placement)
+    }
+
+    fn is_scheduler(&self, node: NodeId) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.placement.stages[0].node == node)
+    }
+}
+
+/// Why a placement serves no more, if the news say so. A new coordinator may not know yet how far stages are:
+/// only "degraded", "failed", another generation or absence count.
+fn lost_seat(placement: &Placement, news: &[InstanceView]) -> Option<(FailureKind, String)> {
+    let instance = placement.instance;
+    let Some(view) = news.iter().find(|v| v.instance() == instance) else {
+        return Some((FailureKind::InstanceGone, format!("instance {instance} was removed")));
+    };
+    match &view.state {
+        InstanceState::Degraded { reason } => Some((FailureKind::StageLost, reason.clone())),
+        InstanceState::Failed { reason } => Some((FailureKind::InstanceGone, reason.clone())),
+        InstanceState::Placing | InstanceState::Loading | InstanceState::Ready => {
+            let newer = view.placement.generation > placement.generation;
+            newer.then(|| (FailureKind::StageLost, format!("instance {instance} was placed anew")))
+        }
+    }
+}
