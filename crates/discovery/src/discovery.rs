@@ -1,0 +1,260 @@
+//! The mDNS side: announce this node, report others.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+use exo_types::NodeId;
+use mdns_sd::{IfKind, Receiver, ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent, ServiceInfo};
+use tokio::sync::mpsc;
+
+use crate::announcement::{Announced, Announcement, Found, TXT_ID, judge, named_node};
+use crate::interfaces::{Interface, InterfaceReach, local_interfaces, probe_multicast};
+use crate::remembered::Remembered;
+
+/// The service every node announces.
+pub const SERVICE_TYPE: &str = "_exo-gpu._tcp.local.";
+/// How long the goodbye may take.
+const GOODBYE_MAX: Duration = Duration::from_millis(500);
+/// How long a suspected peer has to answer.
+const SUSPECT_MAX: Duration = Duration::from_secs(2);
+/// Reports that wait to be taken.
+const QUEUE_MAX: usize = 64;
+
+/// What to announce, and where.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// This node.
+    pub node: NodeId,
+    /// The port it listens on.
+    pub port: u16,
+    /// What to say of it: short keys and values, 128 bytes together. `id` is taken.
+    pub txt: BTreeMap<String, String>,
+    /// Names of the interfaces to use; all if empty. Loopback is always used.
+    pub interfaces: Vec<String>,
+    /// Announce and listen on this machine only: for a node that listens on 127.0.0.1.
+    pub loopback_only: bool,
+}
+
+/// Discovery could not start. The caller goes on without: peers are then given by address.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DiscoveryError {
+    /// No interface carries multicast.
+    #[error("multicast does not work on {tried}; give peers with --peer HOST:PORT")]
+    NoMulticast {
+        /// Which interfaces were tried, with their addresses.
+        tried: String,
+    },
+    /// The list of interfaces is not to be had.
+    #[error("cannot list the network interfaces")]
+    Interfaces(#[source] io::Error),
+    /// mDNS did not start.
+    #[error("cannot start mDNS: {0}")]
+    Daemon(String),
+    /// What was to be announced does not fit.
+    #[error("cannot announce this node: {0}")]
+    Announcement(String),
+}
+
+/// What this node says of itself was not changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot change what is announced: {0}")]
+pub struct UpdateError(String);
+
+/// A running announcement and search. Dropping it says goodbye without waiting for it to be sent.
+pub struct Discovery {
+    daemon: ServiceDaemon,
+    options: Options,
+    reach: Vec<InterfaceReach>,
+    is_stopped: bool,
+}
+
+impl Discovery {
+    /// Announces this node and reports others until dropped. May block for 0.1 s per interface without multicast.
+    ///
+    /// An error says why nobody will be found; `Ok` says that multicast leaves and reaches this machine, not that
+    /// the network carries it.
+    pub fn start(options: Options) -> Result<(Self, mpsc::Receiver<Found>), DiscoveryError> {
+        let reach = probe_multicast(&usable(&options)?);
+        if !reach.iter().any(|r| r.multicast) {
+            let tried: Vec<_> =
+                reach.iter().map(|r| format!("{} ({})", r.interface.name, r.interface.ip)).collect();
+            let tried = if tried.is_empty() { "any interface".to_owned() } else { tried.join(", ") };
+            return Err(DiscoveryError::NoMulticast { tried });
+        }
+        let info = service_info(&options).map_err(DiscoveryError::Announcement)?;
+        let daemon_error = |e: mdns_sd::Error| DiscoveryError::Daemon(e.to_string());
+        let daemon = ServiceDaemon::new().map_err(daemon_error)?;
+        let this = Self { daemon, options, reach, is_stopped: false };
+        this.select_interfaces().map_err(daemon_error)?;
+        let events = this.daemon.browse(SERVICE_TYPE).map_err(daemon_error)?;
+        this.daemon.register(info).map_err(daemon_error)?;
+        let (reports, found) = mpsc::channel(QUEUE_MAX);
+        let me = this.options.node;
+        std::thread::Builder::new()
+            .name("exo-mdns-found".to_owned())
+            .spawn(move || report(me, &events, &reports))
+            .map_err(|e| DiscoveryError::Daemon(e.to_string()))?;
+        Ok((this, found))
+    }
+
+    fn select_interfaces(&self) -> mdns_sd::Result<()> {
+        let Options { interfaces, loopback_only, .. } = &self.options;
+        if *loopback_only || !interfaces.is_empty() {
+            self.daemon.disable_interface(IfKind::All)?;
+            for name in interfaces.iter().filter(|_| !loopback_only) {
+                self.daemon.enable_interface(name.as_str())?;
+            }
+        }
+        self.daemon.enable_interface(IfKind::LoopbackV4)
+    }
+
+    /// The addresses of this machine that are used, and whether multicast works there.
+    pub fn reach(&self) -> &[InterfaceReach] {
+        &self.reach
+    }
+
+    /// Changes what is said of this node, and announces it.
+    pub fn update_txt(&mut self, txt: BTreeMap<String, String>) -> Result<(), UpdateError> {
+        let options = Options { txt, ..self.options.clone() };
+        let info = service_info(&options).map_err(UpdateError)?;
+        self.daemon.register(info).map_err(|e| UpdateError(e.to_string()))?;
+        self.options = options;
+        Ok(())
+    }
+
+    /// Asks whether `node` is still there; if it does not answer within 2 s it is reported lost. Its announcement
+    /// alone would last two minutes.
+    pub fn suspect(&self, node: NodeId) {
+        let _ = self.daemon.verify(full_name(node), SUSPECT_MAX);
+    }
+
+    /// Says goodbye and stops. Blocks for a second at most.
+    pub fn shutdown(mut self) {
+        self.is_stopped = true;
+        if let Ok(done) = self.daemon.unregister(&full_name(self.options.node)) {
+            let _ = done.recv_timeout(GOODBYE_MAX);
+        }
+        if let Ok(done) = self.daemon.shutdown() {
+            let _ = done.recv_timeout(GOODBYE_MAX);
+        }
+    }
+}
+
+impl Drop for Discovery {
+    fn drop(&mut self) {
+        if !self.is_stopped {
+            let _ = self.daemon.unregister(&full_name(self.options.node));
+            let _ = self.daemon.shutdown();
+        }
+    }
+}
+
+fn full_name(node: NodeId) -> String {
+    format!("{}.{SERVICE_TYPE}", node.to_instance_name())
+}
+
+fn usable(options: &Options) -> Result<Vec<Interface>, DiscoveryError> {
+    let mut all = local_interfaces().map_err(DiscoveryError::Interfaces)?;
+    all.retain(|i| {
+        let named = options.interfaces.is_empty() || options.interfaces.contains(&i.name);
+        i.ip.is_loopback() || (named && !options.loopback_only)
+    });
+    Ok(all)
+}
+
+fn service_info(options: &Options) -> Result<ServiceInfo, String> {
+    let Options { node, port, txt, loopback_only, .. } = options;
+    if let Some((k, v)) = txt.iter().find(|(k, v)| *k == TXT_ID || k.len() + v.len() > 128) {
+        return Err(format!("the TXT entry `{k}` ({} bytes) is too long or taken", v.len()));
+    }
+    let mut properties: Vec<_> = txt.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    properties.push((TXT_ID.to_owned(), node.to_full()));
+    let name = node.to_instance_name();
+    // A host name of its own: two nodes of one machine must not answer for each other.
+    let host = format!("exo-{name}.local.");
+    let ip = if *loopback_only { "127.0.0.1" } else { "" };
+    let info = ServiceInfo::new(SERVICE_TYPE, &name, &host, ip, *port, &properties[..]);
+    let mut info = info.map_err(|e| e.to_string())?;
+    if !loopback_only {
+        info = info.enable_addr_auto();
+    }
+    // The name is a key: nobody else has it, and probing for one costs a second.
+    info.set_requires_probe(false);
+    Ok(info)
+}
+
+/// Runs until the daemon stops or nobody listens.
+fn report(me: NodeId, events: &Receiver<ServiceEvent>, reports: &mpsc::Sender<Found>) {
+    let mut known = Remembered::default();
+    while let Ok(event) = events.recv() {
+        let found = match event {
+            ServiceEvent::ServiceResolved(service) => resolved(me, &service, &mut known),
+            ServiceEvent::ServiceRemoved(_, full_name) => known.lose(instance_of(&full_name)),
+            _ => None,
+        };
+        if let Some(found) = found
+            && reports.blocking_send(found).is_err()
+        {
+            return;
+        }
+    }
+}
+
+fn resolved(me: NodeId, service: &ResolvedService, known: &mut Remembered) -> Option<Found> {
+    let announcement = announcement_of(service);
+    let instance = announcement.instance.clone();
+    let node = match named_node(&announcement) {
+        Ok(node) => node,
+        Err(why) => {
+            tracing::debug!(instance, why, "announcement ignored");
+            return None;
+        }
+    };
+    if node == me {
+        return None;
+    }
+    let interfaces = local_interfaces().unwrap_or_default();
+    let found = judge(node, announcement, &interfaces);
+    if found.addrs.is_empty() || !known.is_news(&instance, node, &found) {
+        return None;
+    }
+    tracing::debug!(peer = %node, addrs = ?found.addrs, "announcement");
+    Some(found)
+}
+
+fn announcement_of(service: &ResolvedService) -> Announcement {
+    let addresses = service.addresses.iter().map(|scoped| {
+        let (ip, scope, on_loopback) = match scoped {
+            ScopedIp::V4(v4) => {
+                let heard_on = v4.interface_ids();
+                let on_loopback =
+                    !heard_on.is_empty() && heard_on.iter().all(|id| is_loopback_name(&id.name));
+                ((*v4.addr()).into(), 0, on_loopback)
+            }
+            ScopedIp::V6(v6) => {
+                let scope = v6.scope_id();
+                ((*v6.addr()).into(), scope.index, is_loopback_name(&scope.name))
+            }
+            other => (other.to_ip_addr(), 0, false),
+        };
+        Announced { ip, scope, on_loopback }
+    });
+    let txt = service.txt_properties.iter().map(|p| (p.key().to_owned(), p.val_str().to_owned()));
+    Announcement {
+        instance: instance_of(&service.fullname).to_owned(),
+        port: service.port,
+        addresses: addresses.collect(),
+        txt: txt.collect(),
+    }
+}
+
+fn instance_of(full_name: &str) -> &str {
+    full_name.strip_suffix(SERVICE_TYPE).and_then(|name| name.strip_suffix('.')).unwrap_or(full_name)
+}
+
+/// Asks the system, because the name differs between systems (`lo`, `lo0`, `Loopback Pseudo-Interface 1`).
+fn is_loopback_name(name: &str) -> bool {
+    local_interfaces().unwrap_or_default().iter().any(|i| i.name == name && i.ip.is_loopback())
+}

@@ -1,0 +1,154 @@
+//! The networks this machine is on, and whether multicast works there.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+/// The group of mDNS.
+const GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
+/// A datagram to oneself arrives in microseconds where it arrives at all.
+const PROBE_WAIT: Duration = Duration::from_millis(100);
+
+/// One address of this machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// The system's name, like `eth0`.
+    pub name: String,
+    /// The address.
+    pub ip: IpAddr,
+    /// Leading bits that the whole network shares.
+    pub prefix_len: u8,
+}
+
+/// What was learned of one address on starting.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InterfaceReach {
+    /// The address.
+    pub interface: Interface,
+    /// Whether a multicast datagram sent there came back to us. `false` may be a firewall or an interface without
+    /// multicast; IPv6 is not probed and says `false`.
+    pub multicast: bool,
+}
+
+/// All addresses of interfaces that are up.
+pub fn local_interfaces() -> io::Result<Vec<Interface>> {
+    let addresses = if_addrs::get_if_addrs()?;
+    Ok(addresses
+        .into_iter()
+        .filter(|address| address.is_oper_up())
+        .map(|address| {
+            let prefix_len = match &address.addr {
+                if_addrs::IfAddr::V4(v4) => v4.prefixlen,
+                if_addrs::IfAddr::V6(v6) => v6.prefixlen,
+            };
+            Interface { ip: address.ip(), name: address.name, prefix_len }
+        })
+        .collect())
+}
+
+/// Whether `ip` is reached without a router from one of `interfaces`.
+pub fn is_on_link(ip: IpAddr, interfaces: &[Interface]) -> bool {
+    match ip {
+        IpAddr::V4(v4) if v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast() => false,
+        IpAddr::V6(v6) if v6.is_unspecified() || v6.is_multicast() => false,
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => interfaces.iter().any(|i| i.ip.is_ipv6()),
+        _ => interfaces.iter().any(|i| shares_network(ip, i)),
+    }
+}
+
+fn shares_network(ip: IpAddr, interface: &Interface) -> bool {
+    let kept = u32::from(interface.prefix_len);
+    match (ip, interface.ip) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let mask = u32::MAX.checked_shl(Ipv4Addr::BITS.saturating_sub(kept)).unwrap_or(0);
+            u32::from(a) & mask == u32::from(b) & mask
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            let mask = u128::MAX.checked_shl(Ipv6Addr::BITS.saturating_sub(kept)).unwrap_or(0);
+            u128::from(a) & mask == u128::from(b) & mask
+        }
+        _ => false,
+    }
+}
+
+/// Sends a multicast datagram out of each address and looks whether it comes back. Takes 0.1 s per address where
+/// it does not.
+pub(crate) fn probe_multicast(interfaces: &[Interface]) -> Vec<InterfaceReach> {
+    let probe = |interface: &Interface| {
+        let outcome = match interface.ip {
+            IpAddr::V4(ip) => echoes_multicast(ip),
+            IpAddr::V6(_) => Ok(false),
+        };
+        let multicast = outcome.unwrap_or_else(|error| {
+            tracing::debug!(interface = interface.name, ip = %interface.ip, %error, "no multicast");
+            false
+        });
+        InterfaceReach { interface: interface.clone(), multicast }
+    };
+    interfaces.iter().map(probe).collect()
+}
+
+fn echoes_multicast(ip: Ipv4Addr) -> io::Result<bool> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let options = socket2::SockRef::from(&socket);
+    options.set_multicast_if_v4(&ip)?;
+    options.set_multicast_loop_v4(true)?;
+    options.set_multicast_ttl_v4(1)?;
+    socket.join_multicast_v4(&GROUP, &ip)?;
+    socket.set_read_timeout(Some(PROBE_WAIT))?;
+    let port = socket.local_addr()?.port();
+    let word = *b"exo multicast probe";
+    socket.send_to(&word, SocketAddr::from((GROUP, port)))?;
+    let mut heard = [0; 64];
+    loop {
+        match socket.recv_from(&mut heard) {
+            Ok((n, from)) if heard[..n] == word && from.port() == port => return Ok(true),
+            Ok(_) => {}
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                return Ok(false);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn interface(text: &str) -> Interface {
+        let (ip, prefix) = text.split_once('/').unwrap();
+        Interface { name: "eth0".to_owned(), ip: ip.parse().unwrap(), prefix_len: prefix.parse().unwrap() }
+    }
+
+    #[test]
+    fn only_addresses_of_our_own_networks_are_on_link() {
+        let ours = [interface("192.168.1.7/24"), interface("10.0.0.1/32"), interface("fd00::2/64")];
+        let on_link = |ip: &str| is_on_link(ip.parse().unwrap(), &ours);
+        assert!(on_link("192.168.1.200") && on_link("10.0.0.1") && on_link("fd00::99"));
+        assert!(on_link("fe80::1"), "link-local by name");
+        assert!(!on_link("192.168.2.7") && !on_link("10.0.0.2") && !on_link("fd00:1::2"));
+        assert!(!on_link("8.8.8.8") && !on_link("2001:db8::1"));
+        assert!(
+            !on_link("0.0.0.0") && !on_link("224.0.0.251") && !on_link("255.255.255.255") && !on_link("::")
+        );
+    }
+
+    #[test]
+    fn this_machine_has_a_loopback_address() {
+        assert!(local_interfaces().unwrap().iter().any(|i| i.ip.is_loopback()));
+    }
+
+    proptest! {
+        /// Any prefix length, sensible or not, gives an answer.
+        #[test]
+        fn no_prefix_length_panics(a: [u8; 4], b: [u8; 4], c: [u8; 16], prefix_len: u8) {
+            let v4 = Interface { name: String::new(), ip: a.into(), prefix_len };
+            let v6 = Interface { name: String::new(), ip: c.into(), prefix_len };
+            is_on_link(IpAddr::from(b), &[v4, v6.clone()]);
+            is_on_link(IpAddr::from(c), &[v6]);
+        }
+    }
+}
