@@ -262,6 +262,7 @@ mod guard {
 }
 
 #[cfg(all(test, unix))]
+#[allow(clippy::unwrap_used)] // clippy knows a test module by a plain `cfg(test)` only
 mod tests {
     use super::*;
 

@@ -152,7 +152,9 @@ type Change = dyn Fn(&mut GgufWriter<'_>);
 #[test]
 fn contradictions_are_named() {
     let with = |change: &Change| error(sample(DType::F16, false, change));
-    let f16 = |n: u64| vec![0u8; 2 * n as usize];
+    fn f16(n: u64) -> Vec<u8> {
+        vec![0; 2 * n as usize]
+    }
     let cases: [(&Change, &str); 9] = [
         (&|w| _ = w.u32("llama.block_count", 3), "metadata `llama.block_count` at byte"),
         (&|w| _ = w.u32("llama.expert_count", 8), "mixtures of experts"),

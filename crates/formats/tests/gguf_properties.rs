@@ -1,5 +1,7 @@
 //! No bytes break the GGUF reader: damaged files give a model or an error, never a panic.
 
+#![allow(clippy::unwrap_used)] // helpers are outside of what `allow-unwrap-in-tests` sees
+
 mod common;
 
 use common::sample;

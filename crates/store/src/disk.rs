@@ -1,1 +1,155 @@
-//! disk
+//! The few ways this crate touches the disk, each with an error that says path and bytes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::UNIX_EPOCH;
+
+use serde::{Deserialize, Serialize};
+
+use crate::StoreError;
+
+/// Turns the system's answer into ours.
+pub(crate) fn failed(attempt: &'static str, path: &Path, bytes: u64, source: io::Error) -> StoreError {
+    let path = path.to_owned();
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::DiskFull { path, bytes },
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            StoreError::Permission { attempt, path }
+        }
+        _ => StoreError::Io { attempt, path, bytes, source },
+    }
+}
+
+/// Creates the folder and those around it.
+pub(crate) fn create_folder(path: &Path) -> Result<(), StoreError> {
+    fs::create_dir_all(path).map_err(|e| failed("create the folder", path, 0, e))
+}
+
+/// Replaces the file by `bytes`: afterwards it is the old one or the new one, even after a power cut.
+pub(crate) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let unique = format!("tmp-{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
+    let temporary = path.with_extension(unique);
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        sync_folder_of(path)
+    };
+    write().map_err(|e| {
+        // The first error is the one to report; a leftover file is harmless.
+        let _ = fs::remove_file(&temporary);
+        failed("write", path, bytes.len() as u64, e)
+    })
+}
+
+/// Makes a rename durable, where folders can be synchronised.
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(folder) if cfg!(unix) => File::open(folder)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// The file's bytes, at most `bytes_max`; `None` if there is no such file.
+pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|f| f.take(bytes_max + 1).read_to_end(&mut bytes));
+    match read {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(failed("read", path, 0, e)),
+        Ok(len) if len as u64 > bytes_max => {
+            let too_long =
+                io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {bytes_max} bytes"));
+            Err(failed("read", path, len as u64, too_long))
+        }
+        Ok(_) => Ok(Some(bytes)),
+    }
+}
+
+/// Size and modification time: enough to notice that somebody's file is not the one we hashed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Fingerprint {
+    pub(crate) size: u64,
+    pub(crate) modified_ns: u64,
+}
+
+impl Fingerprint {
+    pub(crate) fn of(metadata: &fs::Metadata) -> Self {
+        let since = metadata.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+        let modified_ns = since.and_then(|d| u64::try_from(d.as_nanos()).ok()).unwrap_or(0);
+        Self { size: metadata.len(), modified_ns }
+    }
+}
+
+/// Reads exactly `buffer` from `offset` on. Does not move anybody's cursor.
+pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::FileExt::read_exact_at(file, buffer, offset);
+    #[cfg(windows)]
+    {
+        let mut done = 0;
+        while done < buffer.len() {
+            match std::os::windows::fs::FileExt::seek_read(file, &mut buffer[done..], offset + done as u64)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes all of `bytes` from `offset` on.
+pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    #[cfg(unix)]
+    return std::os::unix::fs::FileExt::write_all_at(file, bytes, offset);
+    #[cfg(windows)]
+    {
+        let mut done = 0;
+        while done < bytes.len() {
+            match std::os::windows::fs::FileExt::seek_write(file, &bytes[done..], offset + done as u64)? {
+                0 => return Err(ErrorKind::WriteZero.into()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `/dev/full` answers every write as a full disk does.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_says_path_and_bytes() {
+        let path = Path::new("/dev/full");
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        let error = (&file).write_all(&[0; 4096]).map_err(|e| failed("write", path, 4096, e)).unwrap_err();
+        assert_eq!(error.to_string(), "the disk is full: 4096 bytes for /dev/full do not fit");
+    }
+
+    #[test]
+    fn permission_and_other_failures_are_told_apart() {
+        let path = Path::new("/x");
+        let say = |kind: ErrorKind| failed("write", path, 7, kind.into()).to_string();
+        assert_eq!(say(ErrorKind::PermissionDenied), "no permission to write /x");
+        assert_eq!(say(ErrorKind::ReadOnlyFilesystem), "no permission to write /x");
+        assert_eq!(say(ErrorKind::NotADirectory), "cannot write /x (7 bytes)");
+    }
+
+    #[test]
+    fn an_atomic_write_leaves_no_other_file_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        write_atomic(&path, b"one").unwrap();
+        write_atomic(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert!(write_atomic(&folder.path().join("none/b"), b"x").is_err());
+    }
+}

@@ -61,6 +61,14 @@ pub enum StoreError {
     /// A manifest cannot be.
     #[error("the manifest cannot be used")]
     Manifest(#[source] ManifestError),
+    /// The header of a partial copy has not arrived yet.
+    #[error("{missing} chunks of the header of model {id} are not here yet")]
+    HeadMissing {
+        /// Which model.
+        id: ModelId,
+        /// How many chunks must come first.
+        missing: usize,
+    },
     /// The file changed while it was hashed.
     #[error("{} changed while it was read", path.display())]
     ChangedMeanwhile {

@@ -18,6 +18,8 @@ mod chunk;
 mod disk;
 mod errors;
 mod hashing;
+mod held;
+mod local;
 mod manifest;
 mod names;
 mod partial;

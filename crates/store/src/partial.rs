@@ -1,79 +1,246 @@
-//! A copy that holds only some chunks.
+//! A copy that holds only some chunks: sparse files, and a map of what they hold.
+//!
+//! A chunk counts as held *on disk* only after its bytes were synchronised, so after a crash or a power cut the
+//! map never promises what is not there; at most the last few chunks are fetched again.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exo_formats::{FileRange, Model};
 use exo_types::ModelId;
 
+use crate::chunk::touched;
+use crate::disk::{create_folder, failed, read_at, read_bounded, write_at};
+use crate::held::HeldMap;
+use crate::manifest::ModelKind;
 use crate::{ChunkError, ChunkRef, Manifest, StoreError};
+
+/// Chunks written between two synchronisations: what a crash may cost.
+const UNSYNCED_MAX: usize = 16;
+const FILES: &str = "files";
+const HELD: &str = "held";
 
 /// Sparse files and a map of the chunks they hold. Shared by everyone who fetches or serves the model.
 #[derive(Debug)]
 pub struct PartialModel {
-    manifest: Manifest,
+    id: ModelId,
+    manifest: Arc<Manifest>,
+    /// Holds the folder of files and the map.
+    folder: PathBuf,
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    held: HeldMap,
+    /// Held in memory, not yet promised on disk.
+    unsynced: Vec<ChunkRef>,
 }
 
 impl PartialModel {
+    /// The copy in `folder`: what is there already, or an empty one of the right lengths.
+    pub(crate) fn open(folder: &Path, id: ModelId, manifest: Arc<Manifest>) -> Result<Self, StoreError> {
+        let files = folder.join(FILES);
+        create_folder(&files)?;
+        let stored = read_bounded(&folder.join(HELD), HeldMap::encoded_len(&manifest))?;
+        let mut held = stored.and_then(|bytes| HeldMap::decode(&bytes, id, &manifest));
+        for (index, file) in manifest.files.iter().enumerate() {
+            let was_there = create_sparse(&files.join(&file.name), file.size)?;
+            if !was_there && let Some(held) = &mut held {
+                held.forget_file(index as u32, &manifest); // somebody deleted the file: its chunks are gone
+            }
+        }
+        let held = held.unwrap_or_else(|| HeldMap::empty(&manifest));
+        let path = match manifest.kind {
+            ModelKind::Gguf => files.join(&manifest.files[0].name), // a checked manifest has exactly one
+            ModelKind::HuggingFace => files,
+        };
+        let state = Mutex::new(State { held, unsynced: Vec::new() });
+        Ok(Self { id, manifest, folder: folder.to_owned(), path, state })
+    }
+
     /// The model.
     pub fn id(&self) -> ModelId {
-        self.manifest.root()
+        self.id
     }
 
     /// Its manifest.
-    pub fn manifest(&self) -> &Manifest {
+    pub fn manifest(&self) -> &Arc<Manifest> {
         &self.manifest
     }
 
     /// The file or folder that `exo_formats::open` takes once nothing of the head is missing.
     pub fn path(&self) -> &Path {
-        Path::new("")
+        &self.path
     }
 
     /// Chunks that must come before the model opens.
     pub fn missing_head(&self) -> Vec<ChunkRef> {
-        Vec::new()
+        let ranges = self.manifest.files.iter().enumerate().flat_map(|(index, file)| {
+            let head = FileRange { file: index, start: 0, end: file.head_bytes };
+            let shared = file.shared.iter().map(move |(start, end)| FileRange {
+                file: index,
+                start: *start,
+                end: *end,
+            });
+            std::iter::once(head).chain(shared)
+        });
+        self.missing(&ranges.collect::<Vec<_>>())
     }
 
     /// Chunks that `ranges` touch and that are not held, ascending.
     pub fn missing(&self, ranges: &[FileRange]) -> Vec<ChunkRef> {
-        let _ = ranges;
-        Vec::new()
+        let mut wanted = BTreeSet::new();
+        for range in ranges {
+            let Some(file) = self.manifest.files.get(range.file) else { continue };
+            let indices = touched(range.start, range.end.min(file.size), self.manifest.chunk_bytes);
+            wanted.extend(indices.map(|index| ChunkRef { file: range.file as u32, index }));
+        }
+        let state = self.state();
+        wanted.into_iter().filter(|chunk| !state.held.has(*chunk)).collect()
     }
 
     /// Whether the chunk is held.
     pub fn has_chunk(&self, chunk: ChunkRef) -> bool {
-        let _ = chunk;
-        false
+        self.state().held.has(chunk)
     }
 
     /// Verifies the bytes and writes them. Writing a chunk that is held does nothing.
     pub fn write_chunk(&self, chunk: ChunkRef, bytes: &[u8]) -> Result<(), ChunkError> {
-        let _ = bytes;
-        Err(ChunkError::OutOfRange { model: self.id(), chunk })
+        let model = self.id;
+        let (Some(len), Some(hash)) = (self.manifest.chunk_len(chunk), self.manifest.chunk_hash(chunk))
+        else {
+            return Err(ChunkError::OutOfRange { model, chunk });
+        };
+        let found_bytes = bytes.len() as u64;
+        if found_bytes != len {
+            return Err(ChunkError::Length { model, chunk, expected_bytes: len, found_bytes });
+        }
+        if blake3::hash(bytes) != *hash {
+            return Err(ChunkError::Mismatch { model, chunk });
+        }
+        if self.has_chunk(chunk) {
+            return Ok(());
+        }
+        let path = self.file_path(chunk.file);
+        let file = OpenOptions::new().write(true).open(&path);
+        let written = file.and_then(|file| write_at(&file, bytes, self.manifest.chunk_start(chunk)));
+        written.map_err(|e| failed("write", &path, found_bytes, e))?;
+        let mut state = self.state();
+        if state.held.add(chunk, len) {
+            state.unsynced.push(chunk);
+        }
+        if state.unsynced.len() >= UNSYNCED_MAX || self.is_complete_in(&state) {
+            self.flush_state(&mut state)?;
+        }
+        Ok(())
     }
 
     /// The bytes of a chunk that is held.
     pub fn read_chunk(&self, chunk: ChunkRef) -> Result<Vec<u8>, ChunkError> {
-        Err(ChunkError::NotHeld { model: self.id(), chunk })
+        let model = self.id;
+        let len = self.manifest.chunk_len(chunk).ok_or(ChunkError::OutOfRange { model, chunk })?;
+        if !self.has_chunk(chunk) {
+            return Err(ChunkError::NotHeld { model, chunk });
+        }
+        let path = self.file_path(chunk.file);
+        let mut bytes = vec![0; len as usize];
+        let file = File::open(&path);
+        let read = file.and_then(|file| read_at(&file, &mut bytes, self.manifest.chunk_start(chunk)));
+        read.map_err(|e| failed("read", &path, len, e))?;
+        Ok(bytes)
     }
 
     /// Bytes of the chunks held.
     pub fn held_bytes(&self) -> u64 {
-        0
+        self.state().held.bytes()
     }
 
     /// Whether every chunk is held.
     pub fn is_complete(&self) -> bool {
-        false
+        self.is_complete_in(&self.state())
     }
 
     /// Makes what was written durable. Also happens every few chunks and on drop.
     pub fn flush(&self) -> Result<(), StoreError> {
-        Ok(())
+        self.flush_state(&mut self.state())
     }
 
     /// Opens the model. Tensors whose chunks are missing read as zeros.
     pub fn open_model(&self) -> Result<Model, StoreError> {
-        Err(StoreError::UnknownModel { id: self.id() })
+        let missing = self.missing_head().len();
+        if missing > 0 {
+            return Err(StoreError::HeadMissing { id: self.id, missing });
+        }
+        let mut model = exo_formats::open(&self.path).map_err(StoreError::Open)?;
+        model.name.clone_from(&self.manifest.name);
+        Ok(model)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_complete_in(&self, state: &State) -> bool {
+        state.held.bytes() == self.manifest.total_bytes()
+    }
+
+    fn file_path(&self, file: u32) -> PathBuf {
+        let name = self.manifest.files.get(file as usize).map(|f| f.name.as_str()).unwrap_or_default();
+        self.folder.join(FILES).join(name)
+    }
+
+    /// First the bytes, then the map that promises them.
+    fn flush_state(&self, state: &mut State) -> Result<(), StoreError> {
+        if state.unsynced.is_empty() {
+            return Ok(());
+        }
+        let unsynced = std::mem::take(&mut state.unsynced);
+        let synced = self.sync_files(&unsynced).and_then(|()| self.write_map(&state.held));
+        if synced.is_err() {
+            // Some systems report a full disk only here. What is not safe is not held.
+            for chunk in unsynced {
+                state.held.remove(chunk, self.manifest.chunk_len(chunk).unwrap_or(0));
+            }
+        }
+        synced
+    }
+
+    fn sync_files(&self, chunks: &[ChunkRef]) -> Result<(), StoreError> {
+        let files: BTreeSet<u32> = chunks.iter().map(|c| c.file).collect();
+        for path in files.into_iter().map(|file| self.file_path(file)) {
+            let synced = OpenOptions::new().write(true).open(&path).and_then(|file| file.sync_data());
+            let bytes = chunks.len() as u64 * u64::from(self.manifest.chunk_bytes);
+            synced.map_err(|e| failed("synchronise", &path, bytes, e))?;
+        }
+        Ok(())
+    }
+
+    fn write_map(&self, held: &HeldMap) -> Result<(), StoreError> {
+        crate::disk::write_atomic(&self.folder.join(HELD), &held.encode(self.id))
     }
 }
+
+impl Drop for PartialModel {
+    fn drop(&mut self) {
+        if let Err(error) = self.flush() {
+            tracing::warn!(model = %self.id, %error, "the last chunks of a partial copy will be fetched again");
+        }
+    }
+}
+
+/// Makes the file if it is not there, with this length and no blocks. Returns whether it was there.
+fn create_sparse(path: &Path, size: u64) -> Result<bool, StoreError> {
+    if fs::metadata(path).is_ok_and(|m| m.is_file() && m.len() == size) {
+        return Ok(true);
+    }
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
+    file.and_then(|file| file.set_len(size)).map_err(|e| failed("make", path, size, e))?;
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,23 +1,41 @@
 //! The models of one data folder.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_formats::Model;
 use exo_types::ModelId;
 
-use crate::{ChunkError, ChunkRef, FindError, Manifest, ModelRecord, PartialModel, StoreError, StoreWarning};
+use crate::disk::{create_folder, failed, write_atomic};
+use crate::local::{absolute, fingerprints, insert_local, read_local, root_of, usable_local};
+use crate::registry::{self, Entry, Layout, Local};
+use crate::{
+    ChunkError, ChunkRef, FindError, Manifest, ModelRecord, PartialModel, Source, StoreError, StoreWarning,
+    names,
+};
+
+/// Shorter prefixes of an id are too easily somebody's name.
+const ID_PREFIX_CHARS_MIN: usize = 6;
 
 /// The models of one data folder. Share it behind an `Arc`; every method takes `&self` and blocks.
 #[derive(Debug)]
 pub struct Store {
-    data_dir: PathBuf,
+    layout: Layout,
+    manifests: Mutex<BTreeMap<ModelId, Arc<Manifest>>>,
+    partials: Mutex<BTreeMap<ModelId, Arc<PartialModel>>>,
 }
 
 impl Store {
     /// Opens the store in `data_dir`, creating it if need be. Warnings are for the user and stop nothing.
     pub fn open(data_dir: &Path) -> Result<(Self, Vec<StoreWarning>), StoreError> {
-        Ok((Self { data_dir: data_dir.to_owned() }, Vec::new()))
+        let layout = Layout { data_dir: data_dir.to_owned() };
+        for folder in [&layout.manifests(), &layout.fetched()] {
+            create_folder(folder)?;
+        }
+        let (_, warnings) = registry::load(&layout)?;
+        Ok((Self { layout, manifests: Mutex::default(), partials: Mutex::default() }, warnings))
     }
 
     /// Adds the user's own file or folder: opens it, hashes it (unless the same path, size and time were hashed
@@ -27,64 +45,267 @@ impl Store {
         path: &Path,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<ModelRecord, StoreError> {
-        let _ = (&self.data_dir, path, progress);
-        Err(StoreError::UnknownModel { id: ModelId([0; 32]) })
+        self.add(path, None, false, progress)
+    }
+
+    /// [`Store::add_path`] under a name of the caller's choice, for files whose own names say nothing.
+    pub fn add_path_as(
+        &self,
+        path: &Path,
+        name: &str,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<ModelRecord, StoreError> {
+        self.add(path, Some(name), false, progress)
     }
 
     /// Adds a GGUF file the binary carries: writes it under the data folder if it is not there yet.
     pub fn add_builtin(&self, file_name: &str, bytes: &[u8]) -> Result<ModelRecord, StoreError> {
-        let _ = (file_name, bytes);
-        Err(StoreError::UnknownModel { id: ModelId([0; 32]) })
+        if let Some(reason) = names::refusal(file_name) {
+            return Err(StoreError::Name { name: file_name.chars().take(80).collect(), reason });
+        }
+        create_folder(&self.layout.builtin())?;
+        let path = self.layout.builtin().join(file_name);
+        if !fs::read(&path).is_ok_and(|there| there == bytes) {
+            write_atomic(&path, bytes)?;
+        }
+        self.add(&path, None, true, &mut |_, _| {})
     }
 
     /// Every model known, by name.
     pub fn list(&self) -> Result<Vec<ModelRecord>, StoreError> {
-        Ok(Vec::new())
+        let mut records: Vec<ModelRecord> = self.entries()?.iter().map(|e| self.record_of(e)).collect();
+        records.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
+        Ok(records)
     }
 
     /// One model by id.
     pub fn record(&self, id: ModelId) -> Result<ModelRecord, StoreError> {
-        Err(StoreError::UnknownModel { id })
+        Ok(self.record_of(&self.entry(id)?))
     }
 
     /// The one model that `text` means: an id, the first characters of one (at least 6), a name, or a path.
     pub fn find(&self, text: &str) -> Result<ModelRecord, FindError> {
-        Err(FindError::Nothing { text: text.to_owned(), known: String::new() })
+        let records = self.list()?;
+        let path = absolute(Path::new(text)).ok();
+        let lower = text.to_lowercase();
+        let is_prefix = lower.len() >= ID_PREFIX_CHARS_MIN && lower.bytes().all(|b| b.is_ascii_hexdigit());
+        let rules: [&dyn Fn(&ModelRecord) -> bool; 4] = [
+            &|r| r.name == text,
+            &|r| r.name.to_lowercase() == lower,
+            &|r| path.as_ref() == Some(&r.path),
+            &|r| is_prefix && r.id.to_full().starts_with(&lower),
+        ];
+        for rule in rules {
+            let mut matches = records.iter().filter(|r| rule(r));
+            match (matches.next(), matches.next()) {
+                (None, _) => {}
+                (Some(only), None) => return Ok(only.clone()),
+                (Some(_), Some(_)) => {
+                    let all = records.iter().filter(|r| rule(r));
+                    let candidates = all.map(|r| format!("{} ({})", r.name, r.id)).collect();
+                    return Err(FindError::Ambiguous { text: text.to_owned(), candidates });
+                }
+            }
+        }
+        let names: Vec<&str> = records.iter().map(|r| r.name.as_str()).collect();
+        let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        Err(FindError::Nothing { text: text.chars().take(200).collect(), known })
     }
 
     /// Forgets a model. Deletes fetched bytes, never the user's own file. Returns the bytes freed.
     pub fn remove(&self, id: ModelId) -> Result<u64, StoreError> {
-        Err(StoreError::UnknownModel { id })
+        let entry = self.entry(id)?;
+        let mut freed = if entry.fetched { self.partial(id)?.map_or(0, |p| p.held_bytes()) } else { 0 };
+        registry::update(&self.layout, |entries| entries.retain(|e| e.id != id))?;
+        lock(&self.partials).remove(&id);
+        lock(&self.manifests).remove(&id);
+        if entry.fetched {
+            let folder = self.layout.fetched_model(id);
+            fs::remove_dir_all(&folder).map_err(|e| failed("delete", &folder, freed, e))?;
+        }
+        if let Some(local) = entry.local.filter(|l| l.is_builtin && l.path.starts_with(self.layout.builtin()))
+        {
+            fs::remove_file(&local.path).map_err(|e| failed("delete", &local.path, entry.bytes, e))?;
+            freed += entry.bytes;
+        }
+        // Last, and harmless if it stays: a manifest without an entry is not listed.
+        let _ = fs::remove_file(self.layout.manifest(id));
+        Ok(freed)
     }
 
     /// Opens a model for reading, whole or partial.
     pub fn open_model(&self, id: ModelId) -> Result<Model, StoreError> {
-        Err(StoreError::UnknownModel { id })
+        let entry = self.entry(id)?;
+        match usable_local(&entry) {
+            Some(Ok(local)) => {
+                let mut model = exo_formats::open(&local.path).map_err(StoreError::Open)?;
+                model.name = entry.name;
+                Ok(model)
+            }
+            Some(Err(problem)) if !entry.fetched => Err(StoreError::Unusable { id, problem }),
+            _ => self.partial(id)?.ok_or(StoreError::UnknownModel { id })?.open_model(),
+        }
     }
 
     /// The model's manifest.
     pub fn manifest(&self, id: ModelId) -> Result<Arc<Manifest>, StoreError> {
-        Err(StoreError::UnknownModel { id })
+        if let Some(known) = lock(&self.manifests).get(&id) {
+            return Ok(known.clone());
+        }
+        let manifest = Arc::new(registry::read_manifest(&self.layout, id)?);
+        lock(&self.manifests).insert(id, manifest.clone());
+        Ok(manifest)
     }
 
     /// The partial copy of `manifest`'s model: the one on disk, or a new empty one. Everyone shares one.
     pub fn prepare(&self, manifest: &Manifest) -> Result<Arc<PartialModel>, StoreError> {
-        Err(StoreError::UnknownModel { id: manifest.root() })
+        manifest.check().map_err(StoreError::Manifest)?;
+        let id = manifest.root();
+        let mut partials = lock(&self.partials);
+        if let Some(known) = partials.get(&id) {
+            return Ok(known.clone());
+        }
+        write_atomic(&self.layout.manifest(id), &manifest.to_bytes())?;
+        let shared = Arc::new(manifest.clone());
+        let partial = Arc::new(PartialModel::open(&self.layout.fetched_model(id), id, shared)?);
+        registry::update(&self.layout, |entries| match entries.iter_mut().find(|e| e.id == id) {
+            Some(entry) => entry.fetched = true,
+            None => entries.push(Entry {
+                id,
+                name: manifest.name.clone(),
+                kind: manifest.kind,
+                bytes: manifest.total_bytes(),
+                local: None,
+                fetched: true,
+            }),
+        })?;
+        partials.insert(id, partial.clone());
+        Ok(partial)
+    }
+
+    /// The partial copy of a model, if there is one.
+    pub fn partial(&self, id: ModelId) -> Result<Option<Arc<PartialModel>>, StoreError> {
+        if let Some(known) = lock(&self.partials).get(&id) {
+            return Ok(Some(known.clone()));
+        }
+        if !self.entries()?.iter().any(|e| e.id == id && e.fetched) {
+            return Ok(None);
+        }
+        let manifest = self.manifest(id)?;
+        let mut partials = lock(&self.partials);
+        if let Some(known) = partials.get(&id) {
+            return Ok(Some(known.clone())); // somebody was faster
+        }
+        let partial = Arc::new(PartialModel::open(&self.layout.fetched_model(id), id, manifest)?);
+        partials.insert(id, partial.clone());
+        Ok(Some(partial))
     }
 
     /// Whether [`Store::read_chunk`] would give this chunk.
     pub fn has_chunk(&self, id: ModelId, chunk: ChunkRef) -> bool {
-        let _ = (id, chunk);
-        false
+        let Ok(entry) = self.entry(id) else { return false };
+        if let Some(Ok(_)) = usable_local(&entry) {
+            return self.manifest(id).is_ok_and(|m| m.chunk_len(chunk).is_some());
+        }
+        matches!(self.partial(id), Ok(Some(partial)) if partial.has_chunk(chunk))
     }
 
     /// A chunk to send to a peer: from the local model, or from what was fetched.
     pub fn read_chunk(&self, id: ModelId, chunk: ChunkRef) -> Result<Vec<u8>, ChunkError> {
-        Err(ChunkError::NotHeld { model: id, chunk })
+        let entry = self.entry(id)?;
+        if let Some(Ok(local)) = usable_local(&entry) {
+            let manifest = self.manifest(id)?;
+            let len = manifest.chunk_len(chunk).ok_or(ChunkError::OutOfRange { model: id, chunk })?;
+            let file = local.files.get(chunk.file as usize);
+            let file = file.ok_or(ChunkError::OutOfRange { model: id, chunk })?;
+            return Ok(read_local(file, id, manifest.chunk_start(chunk), len)?);
+        }
+        match self.partial(id)? {
+            Some(partial) => partial.read_chunk(chunk),
+            None => Err(ChunkError::NotHeld { model: id, chunk }),
+        }
     }
 
     /// Bytes of the model on this disk: all of a local one, the chunks held of a fetched one.
     pub fn held_bytes(&self, id: ModelId) -> Result<u64, StoreError> {
-        Err(StoreError::UnknownModel { id })
+        Ok(self.record(id)?.held_bytes)
     }
+
+    fn entries(&self) -> Result<Vec<Entry>, StoreError> {
+        let (entries, warnings) = registry::load(&self.layout)?;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(entries)
+    }
+
+    fn entry(&self, id: ModelId) -> Result<Entry, StoreError> {
+        self.entries()?.into_iter().find(|e| e.id == id).ok_or(StoreError::UnknownModel { id })
+    }
+
+    fn add(
+        &self,
+        path: &Path,
+        name: Option<&str>,
+        is_builtin: bool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<ModelRecord, StoreError> {
+        let path = absolute(path).map_err(|e| failed("find", path, 0, e))?;
+        let mut model = exo_formats::open(&path).map_err(StoreError::Open)?;
+        if let Some(name) = name {
+            model.name = name.chars().filter(|c| !c.is_control()).take(128).collect();
+        }
+        let local = Local { path: root_of(&model, &path), is_builtin, files: fingerprints(&model)? };
+        let known =
+            self.entries()?.into_iter().find(|e| e.local.as_ref() == Some(&local) && e.name == model.name);
+        if let Some(entry) = known.filter(|e| self.manifest(e.id).is_ok()) {
+            progress(entry.bytes, entry.bytes);
+            return Ok(self.record_of(&entry));
+        }
+        let manifest = Manifest::of(&model, progress)?;
+        if fingerprints(&model)? != local.files || model.check().is_err() {
+            return Err(StoreError::ChangedMeanwhile { path });
+        }
+        let id = manifest.root();
+        write_atomic(&self.layout.manifest(id), &manifest.to_bytes())?;
+        let entry = registry::update(&self.layout, |entries| insert_local(entries, id, &manifest, local))?;
+        lock(&self.manifests).insert(id, Arc::new(manifest));
+        Ok(self.record_of(&entry))
+    }
+
+    fn record_of(&self, entry: &Entry) -> ModelRecord {
+        let local = usable_local(entry);
+        let partial = if entry.fetched { self.partial(entry.id).ok().flatten() } else { None };
+        let is_local = matches!(local, Some(Ok(_)));
+        let source = match &entry.local {
+            Some(local) if is_local || partial.is_none() => {
+                if local.is_builtin {
+                    Source::Builtin
+                } else {
+                    Source::Local
+                }
+            }
+            _ => Source::Fetched,
+        };
+        let fetched_path = || partial.as_ref().map_or_else(PathBuf::new, |p| p.path().to_owned());
+        let path = match (&entry.local, source) {
+            (Some(local), Source::Local | Source::Builtin) => local.path.clone(),
+            _ => fetched_path(),
+        };
+        let held_bytes = if is_local { entry.bytes } else { partial.as_ref().map_or(0, |p| p.held_bytes()) };
+        ModelRecord {
+            id: entry.id,
+            name: entry.name.clone(),
+            path,
+            bytes: entry.bytes,
+            held_bytes,
+            complete: held_bytes == entry.bytes,
+            source,
+            problem: local.and_then(Result::err),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

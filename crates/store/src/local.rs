@@ -1,0 +1,84 @@
+//! The user's own copies: read where they are, watched for changes, never written.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use exo_formats::Model;
+use exo_types::ModelId;
+
+use crate::disk::{Fingerprint, failed, read_at};
+use crate::registry::{Entry, Local, LocalFile};
+use crate::{Manifest, RecordProblem, StoreError};
+
+/// An absolute path without `..`. The last component stays as it is: a link into a cache keeps its name.
+pub(crate) fn absolute(path: &Path) -> std::io::Result<PathBuf> {
+    let whole = std::path::absolute(path)?;
+    match (whole.parent(), whole.file_name()) {
+        (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
+        _ => fs::canonicalize(whole),
+    }
+}
+
+/// What to open the model by: the folder for a folder, whichever of its files was named.
+pub(crate) fn root_of(model: &Model, path: &Path) -> PathBuf {
+    let is_folder = model.kind == exo_formats::ModelKind::HuggingFace && !path.is_dir();
+    path.parent().filter(|_| is_folder).unwrap_or(path).to_owned()
+}
+
+pub(crate) fn fingerprints(model: &Model) -> Result<Vec<LocalFile>, StoreError> {
+    let one = |path: &PathBuf| {
+        let metadata = fs::metadata(path).map_err(|e| failed("find", path, 0, e))?;
+        Ok(LocalFile { path: path.clone(), fingerprint: Fingerprint::of(&metadata) })
+    };
+    model.files.iter().map(|f| one(&f.path)).collect()
+}
+
+/// Puts the model in the list. What stood at the same path before is not there any more.
+pub(crate) fn insert_local(
+    entries: &mut Vec<Entry>,
+    id: ModelId,
+    manifest: &Manifest,
+    local: Local,
+) -> Entry {
+    for entry in entries.iter_mut().filter(|e| e.id != id) {
+        entry.local = entry.local.take().filter(|other| other.path != local.path);
+    }
+    let fetched = entries.iter().any(|e| e.id == id && e.fetched);
+    entries.retain(|e| e.id != id && (e.local.is_some() || e.fetched));
+    let entry = Entry {
+        id,
+        name: manifest.name.clone(),
+        kind: manifest.kind,
+        bytes: manifest.total_bytes(),
+        local: Some(local),
+        fetched,
+    };
+    entries.push(entry.clone());
+    entry
+}
+
+/// The user's own copy, if there is one, or what became of it.
+pub(crate) fn usable_local(entry: &Entry) -> Option<Result<&Local, RecordProblem>> {
+    let local = entry.local.as_ref()?;
+    let problem = local.files.iter().find_map(|file| match fs::metadata(&file.path) {
+        Err(_) => Some(RecordProblem::Vanished { path: file.path.clone() }),
+        Ok(m) if Fingerprint::of(&m) != file.fingerprint => {
+            Some(RecordProblem::Changed { path: file.path.clone() })
+        }
+        Ok(_) => None,
+    });
+    Some(problem.map_or(Ok(local), Err))
+}
+
+/// Reads from the user's file, which may be another by now: asked of the opened file, not of the path.
+pub(crate) fn read_local(file: &LocalFile, id: ModelId, start: u64, len: u64) -> Result<Vec<u8>, StoreError> {
+    let at = |e| failed("read", &file.path, len, e);
+    let opened = File::open(&file.path).map_err(at)?;
+    if Fingerprint::of(&opened.metadata().map_err(at)?) != file.fingerprint {
+        let problem = RecordProblem::Changed { path: file.path.clone() };
+        return Err(StoreError::Unusable { id, problem });
+    }
+    let mut bytes = vec![0; len as usize];
+    read_at(&opened, &mut bytes, start).map_err(at)?;
+    Ok(bytes)
+}

@@ -1,0 +1,134 @@
+use std::sync::Arc;
+
+use exo_types::{DType, LayerRange, Shard};
+
+use super::*;
+
+#[path = "../../../formats/tests/common/mod.rs"]
+mod common;
+
+/// A whole model on disk with its manifest in small chunks, and a folder for a copy.
+struct Scene {
+    folder: tempfile::TempDir,
+    whole: Model,
+    manifest: Arc<Manifest>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sample.gguf");
+        let factors: Vec<u8> = (0..8).flat_map(|_| 2f32.to_le_bytes()).collect();
+        let file = common::sample(DType::F32, true, |w| {
+            _ = w.tensor("rope_freqs.weight", DType::F32, &[8], factors)
+        });
+        fs::write(&path, file).unwrap();
+        let whole = exo_formats::open(&path).unwrap();
+        let manifest = Manifest::with_chunks(&whole, 4096, 0, &mut |_, _| {}).unwrap();
+        Self { folder, whole, manifest: Arc::new(manifest) }
+    }
+
+    fn copy(&self) -> PartialModel {
+        PartialModel::open(&self.folder.path().join("copy"), self.manifest.root(), self.manifest.clone())
+            .unwrap()
+    }
+
+    /// What a peer that has the whole model would send.
+    fn send(&self, chunk: ChunkRef) -> Vec<u8> {
+        let bytes = fs::read(&self.whole.files[chunk.file as usize].path).unwrap();
+        let start = self.manifest.chunk_start(chunk) as usize;
+        bytes[start..start + self.manifest.chunk_len(chunk).unwrap() as usize].to_vec()
+    }
+
+    fn fetch(&self, copy: &PartialModel, chunks: &[ChunkRef]) {
+        chunks.iter().for_each(|c| copy.write_chunk(*c, &self.send(*c)).unwrap());
+    }
+}
+
+#[test]
+fn a_partial_copy_holds_its_share_and_gives_the_same_bytes() {
+    let scene = Scene::new();
+    let copy = scene.copy();
+    assert!(matches!(copy.open_model(), Err(StoreError::HeadMissing { missing, .. }) if missing > 0));
+    scene.fetch(&copy, &copy.missing_head());
+    let model = copy.open_model().unwrap();
+    assert_eq!(
+        model.config, scene.whole.config,
+        "the RoPE factors at the end of the file came with the head"
+    );
+    let shard = Shard::pipeline(LayerRange::new(1, 2), 3);
+    let ranges = model.byte_ranges(&shard);
+    scene.fetch(&copy, &copy.missing(&ranges));
+    assert_eq!(copy.missing(&ranges), []);
+    for name in model.tensors_of(&shard) {
+        assert_eq!(model.tensor(name).unwrap().bytes(), scene.whole.tensor(name).unwrap().bytes(), "{name}");
+    }
+    let other = exo_formats::TensorName::Layer(0, exo_formats::LayerTensor::Up);
+    assert_ne!(model.tensor(other).unwrap().bytes(), scene.whole.tensor(other).unwrap().bytes());
+    assert!(copy.held_bytes() < scene.manifest.total_bytes() / 2, "{} bytes", copy.held_bytes());
+}
+
+#[test]
+fn a_wrong_chunk_is_refused_by_name_and_nothing_is_written() {
+    let scene = Scene::new();
+    let copy = scene.copy();
+    let chunk = ChunkRef { file: 0, index: 3 };
+    let mut bytes = scene.send(chunk);
+    bytes[100] ^= 1;
+    let error = copy.write_chunk(chunk, &bytes).unwrap_err();
+    assert!(error.to_string().starts_with("chunk 3 of file 0 of model"), "{error}");
+    assert!(error.to_string().ends_with("does not match its hash"), "{error}");
+    assert!(matches!(
+        copy.write_chunk(chunk, &bytes[1..]),
+        Err(ChunkError::Length { found_bytes: 4095, .. })
+    ));
+    let beyond = ChunkRef { file: 0, index: 9999 };
+    assert!(matches!(copy.write_chunk(beyond, &bytes), Err(ChunkError::OutOfRange { .. })));
+    assert!(matches!(copy.read_chunk(chunk), Err(ChunkError::NotHeld { .. })));
+    assert_eq!((copy.held_bytes(), copy.has_chunk(chunk)), (0, false));
+    assert!(fs::read(copy.path()).unwrap().iter().all(|b| *b == 0));
+}
+
+#[test]
+fn a_copy_resumes_with_what_was_flushed_before_it_was_killed() {
+    let scene = Scene::new();
+    let copy = scene.copy();
+    let all = copy.missing(&[FileRange { file: 0, start: 0, end: u64::MAX }]);
+    scene.fetch(&copy, &all[..20]);
+    std::mem::forget(copy); // no drop: as after kill -9
+    let resumed = scene.copy();
+    assert_eq!(resumed.held_bytes(), 16 * 4096, "every sixteenth chunk synchronises");
+    assert_eq!(resumed.read_chunk(all[5]).unwrap(), scene.send(all[5]));
+    scene.fetch(&resumed, &all);
+    assert!(resumed.is_complete());
+    drop(resumed);
+    let complete = scene.copy();
+    assert!(complete.is_complete() && complete.missing_head().is_empty());
+    assert_eq!(fs::read(complete.path()).unwrap(), fs::read(&scene.whole.files[0].path).unwrap());
+}
+
+#[test]
+fn a_damaged_map_or_a_lost_file_costs_the_chunks_and_nothing_else() {
+    let scene = Scene::new();
+    let copy = scene.copy();
+    scene.fetch(&copy, &copy.missing_head());
+    let path = copy.path().to_owned();
+    drop(copy);
+    let map = scene.folder.path().join("copy").join(HELD);
+    let good = fs::read(&map).unwrap();
+    fs::write(&map, &good[..good.len() - 1]).unwrap();
+    assert_eq!(scene.copy().held_bytes(), 0);
+    fs::write(&map, &good).unwrap();
+    assert!(scene.copy().held_bytes() > 0);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(scene.copy().held_bytes(), 0, "the map cannot promise what is gone");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_says_so() {
+    let scene = Scene::new();
+    fs::write(scene.folder.path().join("copy"), b"a file where the folder should be").unwrap();
+    let error =
+        PartialModel::open(&scene.folder.path().join("copy"), scene.manifest.root(), scene.manifest.clone());
+    assert!(error.unwrap_err().to_string().starts_with("cannot create the folder"));
+}

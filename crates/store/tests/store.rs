@@ -1,0 +1,231 @@
+//! The store as `node` uses it: add, find, serve, fetch, remove, restart.
+#![allow(clippy::unwrap_used)] // helpers are outside of what `allow-unwrap-in-tests` sees
+
+#[path = "../../formats/tests/common/mod.rs"]
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use exo_store::{
+    ChunkError, ChunkRef, FindError, ModelRecord, RecordProblem, Source, Store, StoreError, StoreWarning,
+};
+use exo_types::{DType, ModelId, Shard};
+
+struct Home {
+    folder: tempfile::TempDir,
+}
+
+impl Home {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn store(&self) -> Store {
+        let (store, warnings) = Store::open(&self.folder.path().join("data")).unwrap();
+        assert_eq!(warnings, []);
+        store
+    }
+
+    /// A model file of the user's own.
+    fn model(&self, name: &str, matrix: DType) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::write(&path, common::sample(matrix, true, |_| {})).unwrap();
+        path
+    }
+}
+
+fn add(store: &Store, path: &Path) -> ModelRecord {
+    store.add_path(path, &mut |_, _| {}).unwrap()
+}
+
+#[test]
+fn a_model_is_hashed_once_and_survives_a_restart() {
+    let home = Home::new();
+    let path = home.model("a.gguf", DType::F16);
+    let mut calls = Vec::new();
+    let record = home.store().add_path(&path, &mut |done, total| calls.push((done, total))).unwrap();
+    assert_eq!(
+        (calls.first(), calls.last()),
+        (Some(&(0, record.bytes)), Some(&(record.bytes, record.bytes)))
+    );
+    assert!(calls.len() > 1);
+    let store = home.store();
+    calls.clear();
+    let again = store.add_path(&path, &mut |done, total| calls.push((done, total))).unwrap();
+    assert_eq!(calls, [(record.bytes, record.bytes)], "nothing was hashed again");
+    assert_eq!(again, record);
+    assert_eq!(store.list().unwrap(), [record.clone()]);
+    assert_eq!((record.complete, record.source, record.problem), (true, Source::Local, None));
+    assert_eq!(store.manifest(record.id).unwrap().root(), record.id);
+    assert_eq!(store.open_model(record.id).unwrap().config.layers, 3);
+}
+
+#[test]
+fn the_same_bytes_are_the_same_model_wherever_they_are() {
+    let home = Home::new();
+    let store = home.store();
+    let a = add(&store, &home.model("a.gguf", DType::F16));
+    let b = add(&store, &home.model("b.gguf", DType::F16));
+    assert_eq!(a.id, b.id);
+    assert_ne!(a.id, add(&store, &home.model("c.gguf", DType::F32)).id);
+    assert_eq!(store.list().unwrap().len(), 2);
+}
+
+#[test]
+fn a_model_is_found_by_name_path_id_and_prefix() {
+    let home = Home::new();
+    let store = home.store();
+    let path = home.model("Tiny.gguf", DType::F16);
+    let record = add(&store, &path);
+    let id = record.id.to_full();
+    for text in ["Tiny", "tiny", path.to_str().unwrap(), id.as_str(), &id[..12]] {
+        assert_eq!(store.find(text).unwrap().id, record.id, "{text}");
+    }
+    let error = store.find("other").unwrap_err();
+    assert_eq!(error.to_string(), "no model `other` here; known are Tiny");
+    assert!(store.find(&id[..5]).is_err(), "too short to be an id");
+    fs::create_dir(home.folder.path().join("x")).unwrap();
+    add(&store, &home.model("x/Tiny.gguf", DType::F32));
+    assert!(
+        matches!(store.find("tiny"), Err(FindError::Ambiguous { candidates, .. }) if candidates.len() == 2)
+    );
+}
+
+#[test]
+fn a_file_that_changed_or_vanished_is_reported_and_not_served() {
+    let home = Home::new();
+    let store = home.store();
+    let path = home.model("a.gguf", DType::F16);
+    let record = add(&store, &path);
+    let chunk = ChunkRef { file: 0, index: 0 };
+    let whole = fs::read(&path).unwrap();
+    assert_eq!(store.read_chunk(record.id, chunk).unwrap(), whole[..64 << 10]);
+    fs::write(&path, [&whole[..], b"x"].concat()).unwrap();
+    let problem = store.record(record.id).unwrap().problem;
+    assert_eq!(problem, Some(RecordProblem::Changed { path: path.clone() }));
+    assert!(store.read_chunk(record.id, chunk).is_err() && !store.has_chunk(record.id, chunk));
+    assert!(matches!(store.open_model(record.id), Err(StoreError::Unusable { .. })));
+    fs::remove_file(&path).unwrap();
+    let listed = store.list().unwrap().remove(0);
+    assert_eq!(
+        (listed.complete, listed.problem),
+        (false, Some(RecordProblem::Vanished { path: path.clone() }))
+    );
+    let other = add(&store, &home.model("a.gguf", DType::F32));
+    assert_eq!(store.list().unwrap(), [other], "what stood at that path before is forgotten");
+}
+
+#[test]
+fn a_model_travels_in_chunks_from_one_store_to_another() {
+    let (from, to) = (Home::new(), Home::new());
+    let (sender, receiver) = (from.store(), to.store());
+    let id = add(&sender, &from.model("a.gguf", DType::F32)).id;
+    let bytes = sender.manifest(id).unwrap().to_bytes();
+    let manifest = exo_store::Manifest::from_bytes(&bytes).unwrap();
+    assert_eq!(manifest.root(), id);
+    let copy = receiver.prepare(&manifest).unwrap();
+    let fetch = |chunks: Vec<ChunkRef>| {
+        for chunk in chunks {
+            copy.write_chunk(chunk, &sender.read_chunk(id, chunk).unwrap()).unwrap();
+        }
+    };
+    fetch(copy.missing_head());
+    let record = receiver.record(id).unwrap();
+    assert_eq!(
+        (record.source, record.complete, record.held_bytes),
+        (Source::Fetched, false, copy.held_bytes())
+    );
+    let model = receiver.open_model(id).unwrap();
+    assert_eq!(model.name, "a");
+    fetch(copy.missing(&model.byte_ranges(&Shard::whole(3))));
+    assert!(receiver.record(id).unwrap().complete);
+    // A third node may fetch from the copy.
+    let last = ChunkRef { file: 0, index: 1 };
+    assert_eq!(receiver.read_chunk(id, last).unwrap(), sender.read_chunk(id, last).unwrap());
+    assert!(matches!(
+        receiver.read_chunk(id, ChunkRef { file: 0, index: 99 }),
+        Err(ChunkError::OutOfRange { .. })
+    ));
+    assert!(matches!(receiver.read_chunk(ModelId([1; 32]), last), Err(ChunkError::Store(_))));
+    drop((copy, receiver));
+    let receiver = to.store();
+    assert!(receiver.record(id).unwrap().complete, "after a restart too");
+    let freed = receiver.remove(id).unwrap();
+    assert_eq!(freed, manifest.total_bytes());
+    assert_eq!(fs::read_dir(to.folder.path().join("data/models")).unwrap().count(), 0);
+}
+
+#[test]
+fn removing_a_model_never_deletes_the_users_file() {
+    let home = Home::new();
+    let store = home.store();
+    let path = home.model("a.gguf", DType::F16);
+    let id = add(&store, &path).id;
+    assert_eq!(store.remove(id).unwrap(), 0);
+    assert!(path.exists() && store.list().unwrap().is_empty());
+    assert!(matches!(store.remove(id), Err(StoreError::UnknownModel { .. })));
+}
+
+#[test]
+fn a_builtin_model_is_written_once_and_served_like_any_other() {
+    let home = Home::new();
+    let store = home.store();
+    let bytes = common::sample(DType::Q8_0, true, |_| {});
+    let record = store.add_builtin("demo.gguf", &bytes).unwrap();
+    assert_eq!((record.source, record.complete, record.name.as_str()), (Source::Builtin, true, "demo"));
+    let before = fs::metadata(&record.path).unwrap().modified().unwrap();
+    assert_eq!(home.store().add_builtin("demo.gguf", &bytes).unwrap(), record);
+    assert_eq!(fs::metadata(&record.path).unwrap().modified().unwrap(), before);
+    assert!(store.has_chunk(record.id, ChunkRef { file: 0, index: 0 }));
+    assert!(matches!(store.add_builtin("../demo.gguf", &bytes), Err(StoreError::Name { .. })));
+}
+
+#[test]
+fn a_damaged_list_is_moved_aside_and_fetched_models_are_found_again() {
+    let (from, to) = (Home::new(), Home::new());
+    let sender = from.store();
+    let id = add(&sender, &from.model("a.gguf", DType::F16)).id;
+    to.store().prepare(&sender.manifest(id).unwrap()).unwrap();
+    add(&to.store(), &to.model("own.gguf", DType::F32));
+    let data = to.folder.path().join("data");
+    fs::write(data.join("models.json"), b"{\"version\":1,\"models\":[{").unwrap();
+    fs::create_dir(data.join("models/strange")).unwrap();
+    let (store, warnings) = Store::open(&data).unwrap();
+    let moved_to = data.join("models.json.damaged-0");
+    assert_eq!(warnings[0], StoreWarning::RegistryRebuilt { moved_to: moved_to.clone(), recovered: 1 });
+    assert!(matches!(&warnings[1], StoreWarning::DamagedCopy { path, .. } if path.ends_with("strange")));
+    assert!(moved_to.exists());
+    assert_eq!(store.list().unwrap().iter().map(|r| r.id).collect::<Vec<_>>(), [id]);
+    let (_, warnings) = Store::open(&data).unwrap();
+    assert_eq!(warnings, [], "the second time all is well");
+}
+
+#[test]
+fn what_is_no_model_is_not_added() {
+    let home = Home::new();
+    let store = home.store();
+    let path = home.folder.path().join("a.gguf");
+    fs::write(&path, b"GGUF but no more").unwrap();
+    assert!(matches!(store.add_path(&path, &mut |_, _| {}), Err(StoreError::Open(_))));
+    assert!(matches!(
+        store.add_path(Path::new("/nowhere/a.gguf"), &mut |_, _| {}),
+        Err(StoreError::Io { .. })
+    ));
+    assert_eq!(store.list().unwrap(), []);
+}
+
+#[test]
+fn two_stores_on_one_folder_lose_nothing() {
+    let home = Home::new();
+    let (a, b) = (home.store(), home.store());
+    let paths: Vec<PathBuf> = [DType::F32, DType::F16, DType::Q8_0, DType::Q4_0]
+        .map(|d| home.model(&format!("{d}.gguf"), d))
+        .into();
+    std::thread::scope(|s| {
+        for (store, paths) in [(&a, &paths[..2]), (&b, &paths[2..])] {
+            s.spawn(move || paths.iter().for_each(|p| _ = add(store, p)));
+        }
+    });
+    assert_eq!(a.list().unwrap().len(), 4);
+}
