@@ -19,6 +19,10 @@ mod device;
 mod errors;
 mod handles;
 mod op;
+pub mod oracle;
+mod random;
+mod report;
+mod rig;
 mod stream;
 
 pub use device::{Device, MemoryReport, Monitor, Support};

@@ -1,0 +1,178 @@
+//! Attention over paged sequences.
+
+use exo_types::DType;
+
+use super::{Case, pick};
+use crate::random::Random;
+use crate::report::Trouble;
+use crate::rig::{Place, Rig};
+use crate::{KvDType, KvShape, Op, OpKind};
+
+#[derive(Clone, Copy)]
+struct Attention {
+    name: &'static str,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    page_tokens: usize,
+    window: Option<u32>,
+    dtype: KvDType,
+    /// Of queries and keys: large ones make scores whose exponentials are no floats.
+    magnitude: f32,
+}
+
+const PLAIN: Attention = Attention {
+    name: "",
+    heads: 4,
+    kv_heads: 4,
+    head_dim: 64,
+    page_tokens: 16,
+    window: None,
+    dtype: KvDType::F32,
+    magnitude: 1.0,
+};
+
+const CASES: &[Attention] = &[
+    Attention { name: "plain", ..PLAIN },
+    Attention { name: "four query heads to a key head", heads: 8, kv_heads: 2, ..PLAIN },
+    Attention {
+        name: "seven query heads to the only key head",
+        heads: 7,
+        kv_heads: 1,
+        head_dim: 128,
+        ..PLAIN
+    },
+    Attention { name: "odd head", heads: 3, kv_heads: 3, head_dim: 21, ..PLAIN },
+    Attention { name: "half cache", heads: 6, kv_heads: 3, dtype: KvDType::F16, ..PLAIN },
+    Attention { name: "half cache, odd head", head_dim: 19, dtype: KvDType::F16, ..PLAIN },
+    Attention { name: "window of a page and one", window: Some(17), ..PLAIN },
+    Attention { name: "window of a page", window: Some(16), dtype: KvDType::F16, ..PLAIN },
+    Attention { name: "window of one", window: Some(1), ..PLAIN },
+    Attention { name: "window longer than everything", window: Some(1000), ..PLAIN },
+    Attention { name: "pages of one token", page_tokens: 1, head_dim: 32, ..PLAIN },
+    Attention { name: "large scores", magnitude: 30.0, ..PLAIN },
+];
+
+/// Tokens in each of two sequences.
+const LENGTHS: [usize; 2] = [50, 23];
+/// Rows asked for: both sequences, both sides of page boundaries.
+const PLACES: [(usize, usize); 9] =
+    [(0, 0), (0, 1), (0, 15), (0, 16), (1, 22), (0, 17), (1, 0), (0, 49), (0, 31)];
+
+pub(super) fn cases() -> Vec<Box<dyn Case>> {
+    CASES.iter().map(|case| Box::new(*case) as Box<dyn Case>).collect()
+}
+
+impl Attention {
+    fn scale(&self) -> f32 {
+        1.0 / (self.head_dim as f32).sqrt()
+    }
+
+    fn kv_width(&self) -> usize {
+        self.kv_heads * self.head_dim
+    }
+
+    fn q(&self) -> Vec<f32> {
+        Random::new(13).normals(PLACES.len() * self.heads * self.head_dim, self.magnitude)
+    }
+
+    /// Keys and values `[tokens, K, D]` of a sequence.
+    fn history(&self, sequence: usize) -> (Vec<f32>, Vec<f32>) {
+        let mut random = Random::new(14 + sequence as u64);
+        let count = LENGTHS[sequence] * self.kv_width();
+        (random.normals(count, self.magnitude), random.normals(count, 1.0))
+    }
+
+    /// Pages in no order, none shared, with one left over.
+    fn table(&self) -> (Vec<Vec<usize>>, usize) {
+        let columns = LENGTHS[0].div_ceil(self.page_tokens);
+        let pages = 2 * columns + 1;
+        let mut numbers: Vec<usize> = (0..pages).collect();
+        let mut random = Random::new(20);
+        for i in (1..pages).rev() {
+            numbers.swap(i, random.below(i + 1));
+        }
+        (numbers.chunks_exact(columns).take(2).map(<[usize]>::to_vec).collect(), pages)
+    }
+
+    /// Keys and values as they are stored.
+    fn stored(&self, value: f32) -> f64 {
+        match self.dtype {
+            KvDType::F32 => f64::from(value),
+            KvDType::F16 => f64::from(half::f16::from_f32(value)),
+        }
+    }
+
+    fn exact_head(&self, row: usize, head: usize, (keys, values): &(Vec<f32>, Vec<f32>), out: &mut Vec<f64>) {
+        let d = self.head_dim;
+        let position = PLACES[row].1;
+        let first = self.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
+        let kv_head = head * self.kv_heads / self.heads;
+        let at = |p: usize| p * self.kv_width() + kv_head * d;
+        let q = self.q()[(row * self.heads + head) * d..][..d].to_vec();
+        let score = |p: usize| -> f64 {
+            let products = q.iter().zip(&keys[at(p)..][..d]).map(|(q, k)| f64::from(*q) * self.stored(*k));
+            products.sum::<f64>() * f64::from(self.scale())
+        };
+        let scores: Vec<f64> = (first..=position).map(score).collect();
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        for i in 0..d {
+            let terms = weights.iter().zip(first..).map(|(w, p)| w * self.stored(values[at(p) + i]));
+            out.push(terms.sum::<f64>() / total);
+        }
+    }
+}
+
+impl Case for Attention {
+    fn name(&self) -> String {
+        format!("attention {} / {} heads of {}: {}", self.heads, self.kv_heads, self.head_dim, self.name)
+    }
+
+    fn needs(&self) -> (OpKind, Option<DType>) {
+        (OpKind::Attention, None)
+    }
+
+    fn nmse_max(&self) -> f64 {
+        // A score of 1000 is rounded to 6e-5, and so is the weight that its exponential becomes.
+        if self.magnitude > 1.0 { 1e-7 } else { 1e-11 }
+    }
+
+    fn rows(&self) -> usize {
+        PLACES.len()
+    }
+
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+        let (table, pages) = self.table();
+        let (kv_heads, head_dim, page_tokens) = (self.kv_heads, self.head_dim, self.page_tokens);
+        let shape = KvShape { layers: 2, kv_heads, head_dim, page_tokens, pages, dtype: self.dtype };
+        let (kv, layer) = (rig.kv(shape)?, 1);
+        for (sequence, length) in LENGTHS.into_iter().enumerate() {
+            let (k, v) = self.history(sequence);
+            let places: Vec<Place> = (0..length).map(|position| Place { sequence, position }).collect();
+            let (k, v) = (rig.rows(&k, self.kv_width())?, rig.rows(&v, self.kv_width())?);
+            let batch = rig.batch(&places, &table)?;
+            rig.run(Op::KvWrite { kv: kv.clone(), layer, k, v, batch }, length)?;
+        }
+        let width = self.heads * self.head_dim;
+        let at = |r: &usize| Place { sequence: PLACES[*r].0, position: PLACES[*r].1 };
+        let batch = rig.batch(&rows.iter().map(at).collect::<Vec<_>>(), &table)?;
+        let q = rig.rows(&pick(&self.q(), width, rows), width)?;
+        let out = rig.result(rows.len(), width)?;
+        let (heads, scale, window) = (self.heads, self.scale(), self.window);
+        rig.run(Op::Attention { q, kv, layer, batch, out: out.clone(), heads, scale, window }, rows.len())?;
+        rig.read(&out, rows.len(), width)
+    }
+
+    fn exact(&self) -> Vec<f64> {
+        let histories = [self.history(0), self.history(1)];
+        let mut out = Vec::new();
+        for (row, (sequence, _)) in PLACES.into_iter().enumerate() {
+            for head in 0..self.heads {
+                self.exact_head(row, head, &histories[sequence], &mut out);
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,87 @@
+//! KvWrite, read back through the neutral page format.
+
+use exo_types::DType;
+
+use super::{Case, pick};
+use crate::random::Random;
+use crate::report::Trouble;
+use crate::rig::{Place, Rig};
+use crate::{KvDType, KvShape, Op, OpKind};
+
+struct KvWrite {
+    dtype: KvDType,
+    shape: KvShape,
+    places: Vec<Place>,
+    table: Vec<Vec<usize>>,
+}
+
+pub(super) fn cases() -> Vec<Box<dyn Case>> {
+    let case = |dtype| {
+        let shape = KvShape { layers: 2, kv_heads: 3, head_dim: 20, page_tokens: 4, pages: 7, dtype };
+        let place = |(sequence, position)| Place { sequence, position };
+        let places = [(0, 0), (0, 3), (0, 4), (1, 0), (1, 11), (0, 9)].map(place).to_vec();
+        Box::new(KvWrite { dtype, shape, places, table: vec![vec![5, 0, 3], vec![1, 6, 2]] }) as Box<dyn Case>
+    };
+    vec![case(KvDType::F32), case(KvDType::F16)]
+}
+
+impl KvWrite {
+    fn width(&self) -> usize {
+        self.shape.kv_heads * self.shape.head_dim
+    }
+
+    fn keys_and_values(&self) -> (Vec<f32>, Vec<f32>) {
+        let count = self.places.len() * self.width();
+        (Random::new(11).normals(count, 1.0), Random::new(12).normals(count, 1.0))
+    }
+}
+
+impl Case for KvWrite {
+    fn name(&self) -> String {
+        format!("kv write {:?} of {} rows in {} sequences", self.dtype, self.places.len(), self.table.len())
+    }
+
+    fn needs(&self) -> (OpKind, Option<DType>) {
+        (OpKind::KvWrite, None)
+    }
+
+    fn nmse_max(&self) -> f64 {
+        0.0
+    }
+
+    fn rows(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Key and value of each row, found in the exported page of the second layer.
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+        let (layer, p, d) = (1, self.shape.page_tokens, self.shape.head_dim);
+        let (k, v) = self.keys_and_values();
+        let places: Vec<Place> = rows.iter().map(|r| self.places[*r]).collect();
+        let kv = rig.kv(self.shape)?;
+        let k = rig.rows(&pick(&k, self.width(), rows), self.width())?;
+        let v = rig.rows(&pick(&v, self.width(), rows), self.width())?;
+        let batch = rig.batch(&places, &self.table)?;
+        rig.run(Op::KvWrite { kv: kv.clone(), layer, k, v, batch }, rows.len())?;
+        let mut found = Vec::new();
+        for place in places {
+            let page = rig.stream.export_kv(&kv, layer, self.table[place.sequence][place.position / p])?;
+            for half in page.chunks(page.len() / 2) {
+                for head in half.chunks(p * d) {
+                    found.extend(&head[place.position % p * d..][..d]);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn exact(&self) -> Vec<f64> {
+        let (k, v) = self.keys_and_values();
+        let stored = |value: &f32| match self.dtype {
+            KvDType::F32 => f64::from(*value),
+            KvDType::F16 => f64::from(half::f16::from_f32(*value)),
+        };
+        let rows = k.chunks(self.width()).zip(v.chunks(self.width()));
+        rows.flat_map(|(k, v)| k.iter().chain(v).map(stored)).collect()
+    }
+}

@@ -1,0 +1,109 @@
+//! MatMul, for every stored type.
+
+use exo_types::DType;
+
+use super::{Case, blocks, pick};
+use crate::random::Random;
+use crate::report::Trouble;
+use crate::rig::Rig;
+use crate::{Op, OpKind, Rows, RunShape};
+
+struct MatMul {
+    dtype: DType,
+    rows: usize,
+    n: usize,
+    k: usize,
+    bias: bool,
+    of: Rows,
+}
+
+/// Rows, outputs, inputs, bias. Types of 32 elements to a block need K to be a multiple of 32, K-quants of 256.
+const FLOATS: &[(usize, usize, usize, bool)] =
+    &[(1, 1, 1, false), (3, 5, 17, true), (9, 33, 1027, false), (21, 70, 64, true), (2, 300, 256, false)];
+const BLOCKS_OF_32: &[(usize, usize, usize, bool)] =
+    &[(3, 5, 32, true), (9, 33, 1056, false), (18, 130, 64, true)];
+const BLOCKS_OF_256: &[(usize, usize, usize, bool)] =
+    &[(3, 5, 256, true), (9, 33, 1280, false), (18, 70, 512, true)];
+
+pub(super) fn cases() -> Vec<Box<dyn Case>> {
+    let mut cases: Vec<Box<dyn Case>> = Vec::new();
+    for dtype in DType::ALL {
+        let shapes = match dtype.block_elements() {
+            1 => FLOATS,
+            32 => BLOCKS_OF_32,
+            _ => BLOCKS_OF_256,
+        };
+        for (rows, n, k, bias) in shapes.iter().copied() {
+            cases.push(Box::new(MatMul { dtype, rows, n, k, bias, of: Rows::Tokens }));
+        }
+    }
+    // The output head works on the selected rows.
+    cases.push(Box::new(MatMul {
+        dtype: DType::F16,
+        rows: 4,
+        n: 65,
+        k: 96,
+        bias: false,
+        of: Rows::Selected,
+    }));
+    cases
+}
+
+impl MatMul {
+    fn x(&self) -> Vec<f32> {
+        Random::new(5).normals(self.rows * self.k, 1.0)
+    }
+
+    fn weight(&self) -> Vec<u8> {
+        blocks::random(&mut Random::new(6), self.dtype, self.n * self.k)
+    }
+
+    fn bias(&self) -> Option<Vec<f32>> {
+        self.bias.then(|| Random::new(7).normals(self.n, 3.0))
+    }
+}
+
+impl Case for MatMul {
+    fn name(&self) -> String {
+        let bias = if self.bias { " with bias" } else { "" };
+        format!("matmul {}[{}, {}] by {} {:?}{bias}", self.dtype, self.n, self.k, self.rows, self.of)
+    }
+
+    fn needs(&self) -> (OpKind, Option<DType>) {
+        (OpKind::MatMul, Some(self.dtype))
+    }
+
+    /// Sums of f32 products in any order, on values that are exactly the stored ones. A backend that rounds `x` to
+    /// eight bits per block, as others do for quantised weights, owes about 1e-5: it needs a decision page first.
+    fn nmse_max(&self) -> f64 {
+        1e-11
+    }
+
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
+        let weight = rig.matrix(self.dtype, self.n, self.k, self.weight())?;
+        let bias = self.bias().map(|bias| rig.vector(&bias)).transpose()?;
+        let x = rig.rows(&pick(&self.x(), self.k, rows), self.k)?;
+        let out = rig.result(rows.len(), self.n)?;
+        let op = Op::MatMul { weight, bias, x, out: out.clone(), rows: self.of };
+        let shape = match self.of {
+            Rows::Tokens => RunShape { tokens: rows.len(), selected: 0 },
+            Rows::Selected => RunShape { tokens: 0, selected: rows.len() },
+        };
+        rig.run_shaped(vec![op], shape)?;
+        rig.read(&out, rows.len(), self.n)
+    }
+
+    fn exact(&self) -> Vec<f64> {
+        let (x, weight, bias) = (self.x(), blocks::decode(self.dtype, &self.weight()), self.bias());
+        let product = |t: usize, n: usize| -> f64 {
+            let (x, w) = (&x[t * self.k..][..self.k], &weight[n * self.k..][..self.k]);
+            let sum: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * w).sum();
+            sum + bias.as_ref().map_or(0.0, |bias| f64::from(bias[n]))
+        };
+        (0..self.rows).flat_map(|t| (0..self.n).map(move |n| (t, n))).map(|(t, n)| product(t, n)).collect()
+    }
+}

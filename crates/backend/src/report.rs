@@ -1,0 +1,117 @@
+//! What the oracle and the conformance suite found.
+
+use std::fmt;
+
+use crate::{AllocError, RunError, WeightError};
+
+/// How one case ended.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outcome {
+    /// As it should be.
+    Passed,
+    /// Too far from the formula.
+    OverBudget {
+        /// Normalised mean square error: Σ(got - exact)² / Σ exact².
+        nmse: f64,
+        /// The most allowed.
+        nmse_max: f64,
+        /// Element that is furthest off, what it should be and what it is.
+        worst: (usize, f64, f32),
+    },
+    /// Wrong in another way.
+    Failed {
+        /// What was seen and what was expected.
+        what: String,
+    },
+    /// Not tried.
+    Skipped {
+        /// Why.
+        why: String,
+    },
+}
+
+/// One case and its end.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CaseResult {
+    /// Op, operands and what is special about them.
+    pub name: String,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+impl fmt::Display for CaseResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.outcome {
+            Outcome::Passed => write!(f, "pass  {}", self.name),
+            Outcome::OverBudget { nmse, nmse_max, worst: (i, exact, got) } => write!(
+                f,
+                "FAIL  {}: nmse {nmse:.2e} is over {nmse_max:.0e}; element {i} is {got:e} and should be {exact:e}",
+                self.name
+            ),
+            Outcome::Failed { what } => write!(f, "FAIL  {}: {what}", self.name),
+            Outcome::Skipped { why } => write!(f, "skip  {}: {why}", self.name),
+        }
+    }
+}
+
+/// Every case of a suite, in order.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Report {
+    /// The results.
+    pub cases: Vec<CaseResult>,
+}
+
+impl Report {
+    pub(crate) fn push(&mut self, name: impl Into<String>, outcome: Outcome) {
+        self.cases.push(CaseResult { name: name.into(), outcome });
+    }
+
+    /// Cases that failed.
+    pub fn failures(&self) -> impl Iterator<Item = &CaseResult> {
+        self.cases
+            .iter()
+            .filter(|case| matches!(case.outcome, Outcome::OverBudget { .. } | Outcome::Failed { .. }))
+    }
+
+    /// Cases that were not tried.
+    pub fn skipped(&self) -> impl Iterator<Item = &CaseResult> {
+        self.cases.iter().filter(|case| matches!(case.outcome, Outcome::Skipped { .. }))
+    }
+
+    /// Panics with every failure, if there is one, or if no case ran at all.
+    pub fn assert_passed(&self) {
+        let failures: Vec<String> = self.failures().map(ToString::to_string).collect();
+        assert!(
+            failures.is_empty(),
+            "{} of {} cases:\n{}",
+            failures.len(),
+            self.cases.len(),
+            failures.join("\n")
+        );
+        assert!(self.cases.len() > self.skipped().count(), "every case was skipped");
+    }
+}
+
+/// What a device may answer in the middle of a case.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Trouble {
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    #[error(transparent)]
+    Weight(#[from] WeightError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("element {at} past the rows of the step was overwritten with {value:e}")]
+    WroteBeyond { at: usize, value: f32 },
+    #[error("{0}")]
+    Wrong(String),
+}
+
+impl From<Result<(), Trouble>> for Outcome {
+    fn from(result: Result<(), Trouble>) -> Self {
+        match result {
+            Ok(()) => Self::Passed,
+            Err(trouble) => Self::Failed { what: trouble.to_string() },
+        }
+    }
+}
