@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod conformance;
 mod device;
 mod errors;
 mod handles;
@@ -29,4 +30,5 @@ pub use device::{Device, MemoryReport, Monitor, Support};
 pub use errors::{AllocError, RunError, WeightError};
 pub use handles::{Buffer, Element, KvCache, KvDType, KvShape, Storage, Weight};
 pub use op::{AttentionBatch, Op, OpKind, Recording, RopeStyle, Rows};
+pub use report::{CaseResult, Outcome, Report};
 pub use stream::{Alone, CancelToken, Exchange, ExchangeError, Program, RunShape, Stream};

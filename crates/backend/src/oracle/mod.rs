@@ -18,7 +18,7 @@ mod rope;
 use exo_types::DType;
 
 use crate::report::Trouble;
-pub use crate::report::{CaseResult, Outcome, Report};
+use crate::report::{Outcome, Report};
 use crate::rig::Rig;
 use crate::{Device, OpKind, Support};
 

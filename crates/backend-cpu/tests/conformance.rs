@@ -1,0 +1,132 @@
+//! The contract's promises, and those only this device makes.
+
+#![allow(clippy::unwrap_used)] // a test file, helpers included
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use exo_backend::{
+    Alone, CancelToken, Device, Element, Exchange, ExchangeError, Op, Outcome, Recording, Rows, RunError,
+    RunShape, conformance,
+};
+use exo_backend_cpu::{CpuDevice, CpuOptions, Isa, OpenError};
+use exo_types::{ByteSource, DType, SourceLost, TensorView};
+
+fn open(isa: Isa) -> Arc<CpuDevice> {
+    let options = CpuOptions { threads: Some(2), isa: Some(isa), memory_limit_bytes: Some((8 << 20) + 3) };
+    CpuDevice::open(options).unwrap()
+}
+
+#[test]
+fn the_contract_is_kept_on_every_instruction_set() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let report = conformance::run(&*open(isa), &*open(isa));
+        report.assert_passed();
+        assert_eq!(report.skipped().count(), 0, "{isa:?}: a small limit leaves nothing to skip");
+    }
+}
+
+#[test]
+fn without_a_limit_only_the_filling_is_skipped() {
+    let device = CpuDevice::open(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
+    let report = conformance::run(&*device, &*open(Isa::Scalar));
+    report.assert_passed();
+    let skipped: Vec<_> = report.skipped().map(|case| case.name.as_str()).collect();
+    if device.memory().total_bytes > 1 << 30 {
+        assert_eq!(skipped, ["the last byte can be had and one more cannot"]);
+    }
+    assert!(report.cases.iter().any(|case| case.outcome == Outcome::Passed));
+}
+
+/// A mapped file that is cut short while in use.
+struct Truncated {
+    bytes: Vec<u8>,
+    lost: AtomicBool,
+}
+
+impl ByteSource for Truncated {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn check(&self) -> Result<(), SourceLost> {
+        match self.lost.load(Ordering::Relaxed) {
+            true => Err(SourceLost { name: "model.gguf".to_owned() }),
+            false => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_file_lost_between_two_runs_ends_the_second() {
+    let device = open(Isa::best());
+    let source = Arc::new(Truncated { bytes: vec![0; 64], lost: AtomicBool::new(false) });
+    let (name, range) = ("w".to_owned(), 0..64);
+    let tensor = TensorView { name, dtype: DType::F16, rows: 4, cols: 8, range, source: source.clone() };
+    let weight = device.weight(&tensor).unwrap();
+    let (x, out) = (device.buffer(Element::F32, 8).unwrap(), device.buffer(Element::F32, 4).unwrap());
+    let ops = vec![Op::MatMul { weight, bias: None, x, out, rows: Rows::Tokens }];
+    let program = device.compile(Recording { ops }).unwrap();
+    let mut stream = device.stream().unwrap();
+    let mut run =
+        || stream.run(&*program, RunShape { tokens: 1, selected: 0 }, &Alone, &CancelToken::default());
+    assert_eq!(run(), Ok(()));
+    source.lost.store(true, Ordering::Relaxed);
+    assert_eq!(run(), Err(RunError::SourceLost(SourceLost { name: "model.gguf".to_owned() })));
+}
+
+/// An exchange with a bug.
+struct Panics;
+
+impl Exchange for Panics {
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    fn sum(&self, _partial: &mut [f32]) -> Result<(), ExchangeError> {
+        panic!("on purpose")
+    }
+}
+
+#[test]
+fn a_panic_in_a_run_leaves_the_device_and_its_buffers_usable() {
+    let device = open(Isa::best());
+    let x = device.buffer(Element::F32, 1).unwrap();
+    let y = device.buffer(Element::F32, 1).unwrap();
+    let mut stream = device.stream().unwrap();
+    stream.upload_f32(&y, 0, &[2.0]).unwrap();
+    let ops = vec![Op::Add { x: x.clone(), y, width: 1 }, Op::Exchange { x: x.clone(), width: 1 }];
+    let program = device.compile(Recording { ops }).unwrap();
+    let shape = RunShape { tokens: 1, selected: 0 };
+    let panicking = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        stream.run(&*program, shape, &Panics, &CancelToken::default())
+    }));
+    assert!(panicking.is_err());
+    stream.run(&*program, shape, &Alone, &CancelToken::default()).unwrap();
+    let mut got = [0.0];
+    stream.download_f32(&x, 0, &mut got, std::time::Duration::ZERO).unwrap();
+    assert_eq!(got, [4.0]);
+}
+
+#[test]
+fn an_instruction_set_that_is_not_there_is_an_error() {
+    for isa in Isa::ALL {
+        match CpuDevice::open(CpuOptions { threads: Some(1), isa: Some(isa), memory_limit_bytes: None }) {
+            Ok(device) => {
+                assert_eq!((device.isa(), device.threads()), (isa, 1));
+                assert_eq!(device.facts().backend, format!("cpu/{}", isa.name()));
+            }
+            Err(OpenError::MissingIsa { isa: missing }) => assert!(missing == isa && !isa.is_available()),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_calibration_measures_something() {
+    let device = CpuDevice::open(CpuOptions::default()).unwrap();
+    let measured = exo_device::calibrate(&*device).unwrap();
+    println!("{measured:?}");
+    assert!(measured.read_bytes_per_s > 1e7 && measured.flops_per_s > 1e7, "{measured:?}");
+    assert_eq!(device.memory().live_allocations, 0);
+}

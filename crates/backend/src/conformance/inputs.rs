@@ -1,0 +1,92 @@
+//! Numbers in buffers that point nowhere: an error with the op and the number, and the device goes on.
+
+use exo_types::DType;
+
+use super::Check;
+use crate::report::Trouble;
+use crate::rig::{Place, Rig};
+use crate::{KvDType, KvShape, Op, OpKind, RunError, RunShape};
+
+pub(super) const CHECKS: &[(&str, Check)] = &[
+    ("a token beyond the vocabulary is an error", |rig| {
+        embed(rig, 4).and_then(|()| refused(OpKind::Embed, 5, embed(rig, 5)))?;
+        refused(OpKind::Embed, u32::MAX.into(), embed(rig, u32::MAX as usize))
+    }),
+    ("a row beyond the step is an error", |rig| {
+        select(rig, 1).and_then(|()| refused(OpKind::SelectRows, 2, select(rig, 2)))
+    }),
+    ("a position beyond the page table is an error", |rig| {
+        for op in [OpKind::KvWrite, OpKind::Attention] {
+            paged(rig, op, Place { sequence: 1, position: 7 }, 2)?;
+            refused(op, 8, paged(rig, op, Place { sequence: 1, position: 8 }, 2))?;
+            refused(
+                op,
+                u32::MAX.into(),
+                paged(rig, op, Place { sequence: 0, position: u32::MAX as usize }, 2),
+            )?;
+        }
+        Ok(())
+    }),
+    ("a sequence beyond the page table is an error", |rig| {
+        for op in [OpKind::KvWrite, OpKind::Attention] {
+            refused(op, 2, paged(rig, op, Place { sequence: 2, position: 0 }, 2))?;
+        }
+        Ok(())
+    }),
+    ("a page beyond the cache is an error", |rig| {
+        for op in [OpKind::KvWrite, OpKind::Attention] {
+            refused(op, 3, paged(rig, op, Place { sequence: 0, position: 5 }, 3))?;
+            refused(
+                op,
+                u32::MAX.into(),
+                paged(rig, op, Place { sequence: 0, position: 5 }, u32::MAX as usize),
+            )?;
+        }
+        Ok(())
+    }),
+    ("a page number that no row needs may be anything", |rig| {
+        paged(rig, OpKind::KvWrite, Place { sequence: 0, position: 3 }, u32::MAX as usize)?;
+        paged(rig, OpKind::Attention, Place { sequence: 0, position: 3 }, u32::MAX as usize)
+    }),
+];
+
+fn refused(expected: OpKind, number: u64, result: Result<(), Trouble>) -> Result<(), Trouble> {
+    match result {
+        Err(Trouble::Run(RunError::OutOfRange { op, value, .. })) if op == expected && value == number => {
+            Ok(())
+        }
+        other => Err(Trouble::Wrong(format!("{expected:?} of {number}: {other:?}"))),
+    }
+}
+
+/// A good token and `id`, from a vocabulary of five.
+fn embed(rig: &mut Rig<'_>, id: usize) -> Result<(), Trouble> {
+    let table = rig.matrix(DType::F32, 5, 2, vec![0; 40])?;
+    let (ids, out) = (rig.numbers([0, id])?, rig.result(2, 2)?);
+    rig.run(Op::Embed { table, ids, out }, 2)
+}
+
+/// Row `row` of two.
+fn select(rig: &mut Rig<'_>, row: usize) -> Result<(), Trouble> {
+    let x = rig.rows(&[1.0; 4], 2)?;
+    let (rows, out) = (rig.numbers([row])?, rig.result(1, 2)?);
+    rig.run_shaped(vec![Op::SelectRows { x, rows, out, width: 2 }], RunShape { tokens: 2, selected: 1 })
+}
+
+/// A row at `place`, with two sequences of two pages of four tokens in a cache of three pages. `second` is the second
+/// page of sequence 0.
+fn paged(rig: &mut Rig<'_>, op: OpKind, place: Place, second: usize) -> Result<(), Trouble> {
+    let shape =
+        KvShape { layers: 1, kv_heads: 1, head_dim: 2, page_tokens: 4, pages: 3, dtype: KvDType::F32 };
+    let (kv, layer) = (rig.kv(shape)?, 0);
+    let batch = rig.batch(&[place], &[vec![0, second], vec![1, 2]])?;
+    let q = rig.rows(&[1.0; 2], 2)?;
+    let op = match op {
+        OpKind::KvWrite => Op::KvWrite { kv, layer, k: q.clone(), v: q, batch },
+        _ => {
+            let out = rig.result(1, 2)?;
+            Op::Attention { q, kv, layer, batch, out, heads: 1, scale: 1.0, window: None }
+        }
+    };
+    rig.run(op, 1)
+}

@@ -1,0 +1,81 @@
+//! Whether a device keeps the contract's promises about memory, order, cancellation and bad input. For the tests of
+//! backends; nothing that is shipped calls it.
+//!
+//! Some cases provoke panics on purpose and catch them: their messages in the output of a passing test are no failure.
+//!
+//! Start reading at [`run`].
+
+mod inputs;
+mod kv;
+mod memory;
+mod order;
+
+use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::report::{Outcome, Report, Trouble};
+use crate::rig::Rig;
+use crate::{Buffer, Device, Element, Op};
+
+type Check = fn(&mut Rig<'_>) -> Result<(), Trouble>;
+
+/// Runs every case on `device`. `other` is another device of the same backend, or the same one opened again: its handles must
+/// be refused. A device whose memory is small enough to fill, 1 GiB or less, is filled.
+pub fn run(device: &dyn Device, other: &dyn Device) -> Report {
+    let mut report = Report::default();
+    let checks: Vec<(&str, Check)> =
+        [memory::CHECKS, order::CHECKS, kv::CHECKS, inputs::CHECKS].into_iter().flatten().copied().collect();
+    for (name, check) in checks {
+        let result = Rig::new(device).and_then(|mut rig| {
+            check(&mut rig)?;
+            still_works(&mut rig)
+        });
+        report.push(name, result.into());
+    }
+    report.push("handles of another device are refused", memory::foreign_handles(device, other).into());
+    report.push("the last byte can be had and one more cannot", memory::exact_fit(device));
+    let left = device.memory();
+    let clean = left.live_allocations == 0 && left.allocated_bytes == 0;
+    let what = format!("{left:?} after every handle was dropped");
+    report.push("nothing is left at the end", if clean { Outcome::Passed } else { Outcome::Failed { what } });
+    report
+}
+
+/// After whatever happened, a sum is still a sum.
+fn still_works(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+    let x = rig.rows(&[1.0, 2.0], 2)?;
+    let y = rig.rows(&[10.0, 20.0], 2)?;
+    rig.run(Op::Add { x: x.clone(), y, width: 2 }, 1)?;
+    expect("a sum afterwards", &rig.read(&x, 1, 2)?, &[11.0, 22.0])
+}
+
+fn expect<A, B>(what: &str, got: &A, expected: &B) -> Result<(), Trouble>
+where
+    A: PartialEq<B> + Debug + ?Sized,
+    B: Debug + ?Sized,
+{
+    match got == expected {
+        true => Ok(()),
+        false => Err(Trouble::Wrong(format!("{what}: {got:?}, expected {expected:?}"))),
+    }
+}
+
+fn must_panic(what: &str, action: impl FnOnce()) -> Result<(), Trouble> {
+    match catch_unwind(AssertUnwindSafe(action)) {
+        Err(_) => Ok(()),
+        Ok(()) => Err(Trouble::Wrong(format!("{what} was accepted"))),
+    }
+}
+
+/// A buffer of exactly these elements.
+fn exactly(rig: &mut Rig<'_>, data: &[f32]) -> Result<Buffer, Trouble> {
+    let buffer = rig.device.buffer(Element::F32, data.len())?;
+    rig.stream.upload_f32(&buffer, 0, data)?;
+    Ok(buffer)
+}
+
+fn all(rig: &mut Rig<'_>, buffer: &Buffer) -> Result<Vec<f32>, Trouble> {
+    let mut data = vec![0.0; buffer.len];
+    rig.stream.download_f32(buffer, 0, &mut data, crate::rig::DEADLINE)?;
+    Ok(data)
+}
