@@ -109,11 +109,15 @@ pub enum Event {
         request: InstanceRequest,
         /// What was decided; generation 1.
         placement: Placement,
+        /// Bytes each stage needs, as the planner counted them.
+        memory_bytes: Vec<u64>,
     },
     /// An instance was placed again; the generation grew.
     InstanceReplaced {
         /// The new assignment.
         placement: Placement,
+        /// Bytes each stage needs, as the planner counted them.
+        memory_bytes: Vec<u64>,
         /// Why, for people.
         reason: String,
     },

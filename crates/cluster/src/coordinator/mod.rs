@@ -1,181 +1,102 @@
 //! The coordinator: decides what is placed where, keeps it so, and answers who asks.
+//!
+//! Every node has one over its copy of the log; it acts between [`CoordinatorInput::Lead`] and
+//! [`CoordinatorInput::Follow`]. It keeps two states: the durable one, from which workers and members are told, and
+//! the planned one with the appends on their way, from which it decides. After each input it surveys all
+//! instances: what lost a stage is placed anew, or removed with the missing bytes, in the same call.
+//!
+//! Start reading at [`Coordinator::handle`]; `survey` keeps the promises, `log` the handshake with the journal.
 
-use std::time::Duration;
+mod asks;
+mod log;
+mod place;
+mod survey;
+mod tell;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use exo_types::{Epoch, InstanceId, NodeId, Time};
 
-use crate::wire::{ControlReply, DesiredState, NodeReport};
-use crate::{Event, InstanceRequest, InstanceView, Member, State};
-
-/// Deadlines of a coordinator.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CoordinatorConfig {
-    /// A loading stage without progress for this long fails the instance.
-    pub load_deadline: Duration,
-    /// A member whose report does not show the desired state is told again after this long.
-    pub resend_after: Duration,
-    /// A new coordinator waits this long for its members' reports before it calls their stages lost.
-    pub settle: Duration,
-    /// Replacements of one instance without becoming ready in between; one more removes it.
-    pub replacements_max: u32,
-}
-
-impl Default for CoordinatorConfig {
-    fn default() -> Self {
-        Self {
-            load_deadline: Duration::from_secs(120),
-            resend_after: Duration::from_secs(2),
-            settle: Duration::from_secs(5),
-            replacements_max: 3,
-        }
-    }
-}
-
-/// Names one append to the log; grows.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct AppendId(pub u64);
-
-/// Who asked, and their number for it. `node` may be this node itself.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ReplyTo {
-    /// The asker.
-    pub node: NodeId,
-    /// The asker's number.
-    pub request: u64,
-}
-
-/// What happens to a coordinator.
-///
-/// **The log handshake.** While leading, every lasting change comes out as [`CoordinatorOutput::Append`]; the node
-/// writes the events to its journal in one transaction, replicates them, and answers `Appended` or `AppendFailed`
-/// with the same id, in order. What depends on the change (desired states, replies) comes out only then. While
-/// following, the node journals what it receives first and then tells the coordinator with `Replicated`.
-#[derive(Clone, PartialEq, Debug)]
-pub enum CoordinatorInput {
-    /// Time passed. At least once a second.
-    Tick,
-    /// This node was elected; the epoch is on disk.
-    Lead {
-        /// Its reign.
-        epoch: Epoch,
-    },
-    /// Another node leads, or nobody.
-    Follow,
-    /// Membership says the node is alive (also said of this node).
-    NodeUp(NodeId),
-    /// Membership says the node is gone.
-    NodeLost(NodeId),
-    /// A member reported. `from` is the authenticated sender.
-    Report {
-        /// The member.
-        from: NodeId,
-        /// Its report.
-        report: Box<NodeReport>,
-    },
-    /// Place a model, or answer with the instance that serves it already.
-    Place {
-        /// Who asks.
-        reply: ReplyTo,
-        /// What.
-        request: InstanceRequest,
-    },
-    /// Remove an instance.
-    Remove {
-        /// Who asks.
-        reply: ReplyTo,
-        /// Which.
-        instance: InstanceId,
-        /// Why, for people.
-        reason: String,
-    },
-    /// Admit a member whose certificate `node` has verified.
-    AdmitMember {
-        /// Who asks.
-        reply: ReplyTo,
-        /// Whom.
-        member: Member,
-    },
-    /// Remove a member; `node` has verified that an admin asks.
-    RemoveMember {
-        /// Who asks.
-        reply: ReplyTo,
-        /// Whom.
-        node: NodeId,
-        /// Why, for people.
-        reason: String,
-    },
-    /// Any other verified fact: founding, join window, appointment.
-    Record {
-        /// Who asks.
-        reply: ReplyTo,
-        /// The fact; not one about instances.
-        event: Event,
-    },
-    /// The events are durable.
-    Appended(AppendId),
-    /// The events could not be written, and none of later appends will be.
-    AppendFailed {
-        /// Which.
-        append: AppendId,
-        /// What the journal said.
-        reason: String,
-    },
-    /// While following: events arrived and are durable here.
-    Replicated(Vec<Event>),
-    /// While following: a snapshot arrived and is durable here.
-    Restored(Box<State>),
-}
-
-/// What a coordinator wants done.
-#[derive(Clone, PartialEq, Debug)]
-pub enum CoordinatorOutput {
-    /// Make these events durable in one transaction, then answer [`CoordinatorInput::Appended`].
-    Append {
-        /// The number to answer with.
-        append: AppendId,
-        /// In order.
-        events: Vec<Event>,
-    },
-    /// Tell a worker (possibly this node's) what to hold.
-    SendDesired {
-        /// To whom.
-        to: NodeId,
-        /// What.
-        desired: DesiredState,
-    },
-    /// Answer a request.
-    Reply {
-        /// To whom.
-        to: ReplyTo,
-        /// What.
-        reply: ControlReply,
-    },
-    /// One instance changed its state: to show, to log.
-    InstanceChanged(Box<InstanceView>),
-    /// Tell every member, this node included, of all instances.
-    Instances {
-        /// This reign.
-        epoch: Epoch,
-        /// All of them.
-        instances: Vec<InstanceView>,
-    },
-}
+use self::log::Pending;
+use self::survey::Watch;
+use self::tell::{Published, Told};
+pub use self::words::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, ReplyTo};
+use crate::wire::{ControlReply, NodeReport};
+use crate::{InstanceView, State};
 
 /// The coordinator's machine. Every node has one; it acts between `Lead` and `Follow`.
 #[derive(Clone, Debug)]
 pub struct Coordinator {
+    me: NodeId,
+    config: CoordinatorConfig,
+    /// What is in the log.
     state: State,
+    alive: BTreeSet<NodeId>,
+    /// Said to be gone, and not back since.
+    lost: BTreeSet<NodeId>,
+    /// The latest report of each member alive.
+    reports: BTreeMap<NodeId, NodeReport>,
+    reign: Option<Reign>,
+}
+
+/// What a coordinator keeps while it leads.
+#[derive(Clone, Debug)]
+struct Reign {
+    epoch: Epoch,
+    since: Time,
+    /// The state with all appends on their way.
+    planned: State,
+    appends: BTreeMap<AppendId, Pending>,
+    append_last: AppendId,
+    watches: BTreeMap<InstanceId, Watch>,
+    /// What each worker was told.
+    told: BTreeMap<NodeId, Told>,
+    revision: u64,
+    published: Published,
 }
 
 impl Coordinator {
     /// A following coordinator over what the journal holds.
-    pub fn new(_me: NodeId, _config: CoordinatorConfig, state: State) -> Self {
-        Self { state }
+    pub fn new(me: NodeId, config: CoordinatorConfig, state: State) -> Self {
+        let (alive, lost) = (BTreeSet::from([me]), BTreeSet::new());
+        Self { me, config, state, alive, lost, reports: BTreeMap::new(), reign: None }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
-    pub fn handle(&mut self, _now: Time, _input: CoordinatorInput) -> Vec<CoordinatorOutput> {
-        Vec::new()
+    pub fn handle(&mut self, now: Time, input: CoordinatorInput) -> Vec<CoordinatorOutput> {
+        let mut out = Vec::new();
+        match input {
+            CoordinatorInput::Tick => {}
+            CoordinatorInput::Lead { epoch } => self.lead(now, epoch, &mut out),
+            CoordinatorInput::Follow => self.abdicate(&mut out),
+            CoordinatorInput::NodeUp(node) => self.node_up(node),
+            CoordinatorInput::NodeLost(node) => self.node_lost(node),
+            CoordinatorInput::Report { from, report } => self.report(from, *report),
+            CoordinatorInput::Place { reply, request } => self.place(now, reply, request, &mut out),
+            CoordinatorInput::Remove { reply, instance, reason } => {
+                self.remove(reply, instance, reason, &mut out);
+            }
+            CoordinatorInput::AdmitMember { reply, member } => self.admit(reply, member, &mut out),
+            CoordinatorInput::RemoveMember { reply, node, reason } => {
+                self.remove_member(reply, node, reason, &mut out);
+            }
+            CoordinatorInput::Record { reply, event } => self.record(reply, event, &mut out),
+            CoordinatorInput::Appended(append) => self.appended(now, append, &mut out),
+            CoordinatorInput::AppendFailed { append, reason } => {
+                self.append_failed(now, append, &reason, &mut out);
+            }
+            CoordinatorInput::Replicated(events) => self.replicated(&events),
+            CoordinatorInput::Restored(state) => self.restored(*state),
+        }
+        if self.reign.is_some() {
+            self.survey(now, &mut out);
+            self.tell_workers(now, &mut out);
+            self.publish(now, &mut out);
+        }
+        out
     }
 
     /// The durable state.
@@ -185,6 +106,90 @@ impl Coordinator {
 
     /// All instances as now known; while following, without the stages' progress.
     pub fn instances(&self) -> Vec<InstanceView> {
-        Vec::new()
+        self.state.instances().keys().filter_map(|&instance| self.view(instance)).collect()
     }
+
+    fn lead(&mut self, now: Time, epoch: Epoch, out: &mut Vec<CoordinatorOutput>) {
+        if self.reign.as_ref().is_some_and(|r| r.epoch >= epoch) {
+            return;
+        }
+        self.abdicate(out);
+        let watches = self.state.instances().iter().map(|(&id, i)| (id, Watch::new(now, i))).collect();
+        self.reign = Some(Reign {
+            epoch,
+            since: now,
+            planned: self.state.clone(),
+            appends: BTreeMap::new(),
+            append_last: AppendId(0),
+            watches,
+            told: BTreeMap::new(),
+            revision: 0,
+            published: Published::default(),
+        });
+    }
+
+    /// Ends the reign; whoever waits for an answer is told to ask elsewhere.
+    fn abdicate(&mut self, out: &mut Vec<CoordinatorOutput>) {
+        let Some(reign) = self.reign.take() else { return };
+        for pending in reign.appends.into_values() {
+            for (to, _) in pending.replies {
+                out.push(not_coordinator(to));
+            }
+        }
+    }
+
+    fn node_up(&mut self, node: NodeId) {
+        self.lost.remove(&node);
+        if self.alive.insert(node)
+            && let Some(reign) = &mut self.reign
+        {
+            reign.told.remove(&node);
+            reign.published.outdated = true;
+        }
+    }
+
+    fn node_lost(&mut self, node: NodeId) {
+        if node == self.me {
+            return;
+        }
+        self.alive.remove(&node);
+        self.lost.insert(node);
+        self.reports.remove(&node);
+        if let Some(reign) = &mut self.reign {
+            reign.told.remove(&node);
+        }
+    }
+
+    /// Members report about themselves only.
+    fn report(&mut self, from: NodeId, report: NodeReport) {
+        if report.facts.node == from && self.state.members().contains_key(&from) && !self.lost.contains(&from)
+        {
+            self.reports.insert(from, report);
+        }
+    }
+
+    /// Whether the node can hold nothing any more. Right after an election, members nobody has spoken of yet are
+    /// given time to appear.
+    fn is_gone(&self, reign: &Reign, now: Time, node: NodeId) -> bool {
+        let settled = now.since(reign.since) >= self.config.settle;
+        let unseen = settled && !self.alive.contains(&node);
+        self.lost.contains(&node) || !reign.planned.members().contains_key(&node) || unseen
+    }
+
+    /// The node's name for people.
+    fn name_of(&self, node: NodeId) -> String {
+        let member = self.state.members().get(&node);
+        member.map_or_else(|| node.to_string(), |m| format!("{} ({node})", m.name))
+    }
+}
+
+fn not_coordinator(to: ReplyTo) -> CoordinatorOutput {
+    let message = "this node does not lead (any more); ask again".to_owned();
+    let refusal = crate::wire::ControlRefusal::NotCoordinator;
+    CoordinatorOutput::Reply { to, reply: ControlReply::Refused { refusal, message } }
+}
+
+/// Texts go to the log and over the wire, where they are bounded.
+fn clip(text: &str) -> String {
+    text.chars().take(crate::wire::limits::TEXT_BYTES_MAX / 4).collect()
 }

@@ -1,1 +1,195 @@
+use exo_types::ModelId;
 
+use super::*;
+use crate::testing::{MODEL, node, placement, result, seq, spec};
+use crate::wire::{StepFailure, TokenResult, TokensMessage};
+use crate::{StageStatus, StageView};
+
+fn driver() -> Driver {
+    let spec = spec(1, node(9), 4);
+    let (model, max_tokens, stop_tokens, ignore_eos) = (MODEL, 10, vec![99], false);
+    let start = DriverStart { model, spec, max_tokens, stop_tokens, ignore_eos };
+    Driver::new(DriverConfig::default(), Time::ZERO, start)
+}
+
+fn view(generation: u32, state: InstanceState) -> InstanceView {
+    let stage = StageView { status: StageStatus::Unknown, memory_bytes: 0 };
+    let (placement, stages) = (placement(1, generation, &[1, 2]), vec![stage; 2]);
+    InstanceView { model_name: "m".into(), placement, state, stages }
+}
+
+fn feed(d: &mut Driver, ms: u64, input: DriverInput) -> Vec<String> {
+    show(&d.handle(Time::from_millis(ms), input))
+}
+
+fn say(d: &mut Driver, ms: u64, from: u8, message: DataMessage) -> Vec<String> {
+    feed(d, ms, DriverInput::Message { from: node(from), message })
+}
+
+fn show(out: &[DriverOutput]) -> Vec<String> {
+    let line = |o: &DriverOutput| match o {
+        DriverOutput::Send { to, message: DataMessage::Submit(s) } => {
+            format!("submit to {} generation {} with {}", to.0[0], s.generation, s.spec.history.len())
+        }
+        DriverOutput::Send { to, .. } => format!("cancel at {}", to.0[0]),
+        DriverOutput::Token { position, token } => format!("token {} at {position}", token.token),
+        DriverOutput::Ended(reason) => format!("ended {reason:?}"),
+        DriverOutput::Failed { kind, message } => format!("failed {kind:?}: {message}"),
+    };
+    out.iter().map(line).collect()
+}
+
+fn started() -> DataMessage {
+    let (instance, generation, sequence) = (InstanceId(1), 1, seq(1));
+    DataMessage::Started { instance, generation, sequence }
+}
+
+fn ended(reason: EndReason, generated: u32) -> DataMessage {
+    let (instance, generation, sequence) = (InstanceId(1), 1, seq(1));
+    DataMessage::SequenceEnded { instance, generation, sequence, reason, generated }
+}
+
+fn tokens(results: Vec<TokenResult>) -> DataMessage {
+    let (instance, generation, step, failures) = (InstanceId(1), 1, 1, vec![]);
+    DataMessage::Tokens(TokensMessage { instance, generation, step, results, failures })
+}
+
+/// A driver whose sequence runs on nodes 1 and 2 since 1 s.
+fn running() -> Driver {
+    let mut d = driver();
+    feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
+    say(&mut d, 1000, 1, started());
+    d
+}
+
+#[test]
+fn a_request_is_submitted_once_the_model_is_ready_and_ends_with_its_last_token() {
+    let mut d = driver();
+    assert!(feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Loading)])).is_empty());
+    let ready = DriverInput::Instances(vec![view(1, InstanceState::Ready)]);
+    assert_eq!(feed(&mut d, 5, ready), ["submit to 1 generation 1 with 4"]);
+    say(&mut d, 6, 1, started());
+    assert_eq!(say(&mut d, 7, 2, tokens(vec![result(1, 4, 7)])), ["token 7 at 4"]);
+    // The end overtakes the last token: they come from different nodes.
+    assert!(say(&mut d, 8, 1, ended(EndReason::StopToken, 2)).is_empty());
+    assert_eq!(say(&mut d, 9, 2, tokens(vec![result(1, 5, 99)])), ["token 99 at 5", "ended StopToken"]);
+    assert_eq!(d.history().len(), 6);
+    assert!(feed(&mut d, 10, DriverInput::NodeLost(node(1))).is_empty(), "nothing after the end");
+}
+
+#[test]
+fn repeated_tokens_are_ignored_and_a_gap_is_a_protocol_failure() {
+    let mut d = running();
+    say(&mut d, 1000, 2, tokens(vec![result(1, 4, 7)]));
+    assert!(say(&mut d, 1000, 2, tokens(vec![result(1, 4, 7)])).is_empty());
+    let out = say(&mut d, 1000, 2, tokens(vec![result(1, 6, 7)]));
+    assert_eq!(out, ["cancel at 1", "failed Protocol: the token at 6 arrived, 5 was next"]);
+}
+
+#[test]
+fn tokens_of_anyone_but_the_last_stage_are_ignored() {
+    let mut d = running();
+    assert!(say(&mut d, 1000, 3, tokens(vec![result(1, 4, 7)])).is_empty());
+    assert!(say(&mut d, 1000, 2, ended(EndReason::StopToken, 0)).is_empty(), "only the scheduler ends");
+}
+
+#[test]
+fn a_lost_stage_fails_the_request_at_once() {
+    let check = |input| {
+        let out = feed(&mut running(), 1001, input);
+        assert!(out.last().is_some_and(|l| l.starts_with("failed StageLost")), "{out:?}");
+    };
+    check(DriverInput::NodeLost(node(2)));
+    check(DriverInput::Instances(vec![view(1, InstanceState::Degraded { reason: "gone".into() })]));
+    check(DriverInput::Instances(vec![view(2, InstanceState::Loading)]));
+    assert!(
+        feed(&mut running(), 1001, DriverInput::NodeLost(node(3))).is_empty(),
+        "a stranger's loss is nothing"
+    );
+    let settling = DriverInput::Instances(vec![view(1, InstanceState::Placing)]);
+    assert!(feed(&mut running(), 1001, settling).is_empty(), "a new coordinator that knows nothing yet");
+}
+
+#[test]
+fn a_failed_step_and_a_removed_instance_end_the_request() {
+    let (instance, generation, message) = (InstanceId(1), 1, "nan".to_owned());
+    let (step, stage, sequences, kind) = (1, 1, vec![seq(1)], FailureKind::Device);
+    let failure = StepFailure { instance, generation, step, stage, sequences, kind, message };
+    let out = say(&mut running(), 1001, 2, DataMessage::StepFailed(failure));
+    assert_eq!(out[1], "failed Device: nan");
+    let out = feed(&mut running(), 1001, DriverInput::Instances(vec![]));
+    assert_eq!(out[1], "failed InstanceGone: instance i1 was removed");
+}
+
+#[test]
+fn a_scheduler_that_is_not_up_yet_is_asked_again() {
+    let mut d = driver();
+    feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
+    let stale = DataMessage::StaleGeneration { instance: InstanceId(1), got: 1, serving: None };
+    assert!(say(&mut d, 10, 1, stale).is_empty());
+    assert!(feed(&mut d, 400, DriverInput::Tick).is_empty());
+    assert_eq!(feed(&mut d, 510, DriverInput::Tick), ["submit to 1 generation 1 with 4"]);
+    assert_eq!(
+        feed(&mut d, 1010, DriverInput::Tick),
+        ["submit to 1 generation 1 with 4"],
+        "no answer at all"
+    );
+}
+
+#[test]
+fn a_final_refusal_reaches_the_client_with_its_kind() {
+    let mut d = driver();
+    feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
+    let (instance, generation, sequence) = (InstanceId(1), 1, seq(1));
+    let (kind, message) = (FailureKind::QueueFull, "64 wait".to_owned());
+    let out = say(&mut d, 1, 1, DataMessage::Rejected { instance, generation, sequence, kind, message });
+    assert_eq!(out[1], "failed QueueFull: 64 wait");
+    let refused = DriverInput::PlaceRefused { message: "5 bytes are missing".into() };
+    assert_eq!(feed(&mut driver(), 1, refused), ["failed InstanceGone: 5 bytes are missing"]);
+}
+
+#[test]
+fn every_state_has_its_deadline() {
+    let check = |mut d: Driver, last_ms: u64, expected: &str| {
+        let early = feed(&mut d, last_ms, DriverInput::Tick);
+        assert!(!early.iter().any(|l| l.starts_with("failed")), "{early:?}");
+        let out = feed(&mut d, last_ms + 1, DriverInput::Tick);
+        assert!(
+            out.last().is_some_and(|l| l.starts_with("failed Deadline") && l.contains(expected)),
+            "{out:?}"
+        );
+    };
+    check(driver(), 120_000, "not placed");
+    let mut queued = driver();
+    feed(&mut queued, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
+    let (instance, generation, sequence, queue_ahead) = (InstanceId(1), 1, seq(1), 3);
+    say(&mut queued, 0, 1, DataMessage::Accepted { instance, generation, sequence, queue_ahead });
+    assert_eq!(queued.phase(), DriverPhase::Queued(InstanceId(1)));
+    check(queued, 120_000, "queued at instance i1");
+    check(running(), 1000 + 65_000 + 4 * 250, "no token for");
+    let mut between = running();
+    say(&mut between, 2000, 2, tokens(vec![result(1, 4, 7)]));
+    check(between, 2000 + 65_000, "no token for");
+    let mut last = running();
+    say(&mut last, 2000, 1, ended(EndReason::MaxTokens, 1));
+    check(last, 12_000, "0 of 1 tokens arrived");
+    let mut beaten = running();
+    for ms in (1000..3_600_000).step_by(5000) {
+        say(&mut beaten, ms, 1, started());
+    }
+    check(beaten, 3_600_000, "more than 3600 s");
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_slot() {
+    let out = feed(&mut running(), 1001, DriverInput::Cancel);
+    assert_eq!(out, ["cancel at 1", "ended Cancelled"]);
+    assert_eq!(feed(&mut driver(), 0, DriverInput::Cancel), ["ended Cancelled"]);
+}
+
+#[test]
+fn only_instances_of_the_model_count() {
+    let mut other = view(1, InstanceState::Ready);
+    other.placement.model = ModelId([8; 32]);
+    assert!(feed(&mut driver(), 0, DriverInput::Instances(vec![other])).is_empty());
+}

@@ -1,10 +1,10 @@
 //! The fold: one fact at a time, each checked against what is known before anything changes.
 
-use exo_types::{InstanceId, NodeId, Placement};
+use exo_types::{NodeId, Placement};
 
 use super::{ApplyError, State, StateInstance, serves};
 use crate::wire::limits::{INSTANCES_MAX, MEMBERS_MAX};
-use crate::{Event, InstanceRequest, Member, Role};
+use crate::{Event, Member, Role};
 
 impl State {
     /// Takes in one fact, or errs and leaves the state as it was.
@@ -25,8 +25,16 @@ impl State {
             Event::MemberAdmitted(member) => self.admit(member)?,
             Event::MemberRemoved { node, .. } => self.remove_member(*node)?,
             Event::AdminAppointed { node, certificate } => self.appoint(*node, certificate)?,
-            Event::InstancePlaced { request, placement } => self.place(request, placement)?,
-            Event::InstanceReplaced { placement, .. } => self.replace(placement)?,
+            Event::InstancePlaced { request, placement, memory_bytes } => {
+                self.place(StateInstance {
+                    request: request.clone(),
+                    placement: placement.clone(),
+                    memory_bytes: memory_bytes.clone(),
+                })?;
+            }
+            Event::InstanceReplaced { placement, memory_bytes, .. } => {
+                self.replace(placement, memory_bytes)?
+            }
             Event::InstanceRemoved { instance, .. } => {
                 let known = self.instances.remove(instance);
                 known.ok_or(ApplyError::UnknownInstance { instance: *instance })?;
@@ -69,45 +77,41 @@ impl State {
         Ok(())
     }
 
-    fn place(&mut self, request: &InstanceRequest, placement: &Placement) -> Result<(), ApplyError> {
-        let instance = placement.instance;
+    fn place(&mut self, placed: StateInstance) -> Result<(), ApplyError> {
+        let instance = placed.placement.instance;
         if let Some(last) = self.instance_last.filter(|&last| instance <= last) {
             return Err(ApplyError::InstanceReused { instance, last });
         }
-        if placement.generation != 1 {
-            return Err(ApplyError::Generation { instance, from: 0, to: placement.generation });
+        if placed.placement.generation != 1 {
+            return Err(ApplyError::Generation { instance, from: 0, to: placed.placement.generation });
         }
         if self.instances.len() >= INSTANCES_MAX {
             return Err(ApplyError::TooMany { what: "instances", max: INSTANCES_MAX });
         }
-        self.check_placement(placement, request)?;
-        let entry = StateInstance { request: request.clone(), placement: placement.clone() };
-        self.instances.insert(instance, entry);
+        self.check_placement(&placed)?;
+        self.instances.insert(instance, placed);
         self.instance_last = Some(instance);
         Ok(())
     }
 
-    fn replace(&mut self, placement: &Placement) -> Result<(), ApplyError> {
+    fn replace(&mut self, placement: &Placement, memory_bytes: &[u64]) -> Result<(), ApplyError> {
         let instance = placement.instance;
-        let now = self.instance(instance)?;
+        let now = self.instances.get(&instance).ok_or(ApplyError::UnknownInstance { instance })?;
         let (from, to) = (now.placement.generation, placement.generation);
         if from.checked_add(1) != Some(to) {
             return Err(ApplyError::Generation { instance, from, to });
         }
-        self.check_placement(placement, &now.request)?;
-        if let Some(entry) = self.instances.get_mut(&instance) {
-            entry.placement = placement.clone();
-        }
+        let (request, memory_bytes) = (now.request.clone(), memory_bytes.to_vec());
+        let replaced = StateInstance { request, placement: placement.clone(), memory_bytes };
+        self.check_placement(&replaced)?;
+        self.instances.insert(instance, replaced);
         Ok(())
     }
 
-    fn instance(&self, instance: InstanceId) -> Result<&StateInstance, ApplyError> {
-        self.instances.get(&instance).ok_or(ApplyError::UnknownInstance { instance })
-    }
-
-    fn check_placement(&self, placement: &Placement, request: &InstanceRequest) -> Result<(), ApplyError> {
+    fn check_placement(&self, placed: &StateInstance) -> Result<(), ApplyError> {
+        let StateInstance { request, placement, memory_bytes } = placed;
         let instance = placement.instance;
-        if !serves(placement, request) {
+        if !serves(placement, memory_bytes, request) {
             let what = "another model, context or slots, or not all layers";
             return Err(ApplyError::Placement { instance, what });
         }

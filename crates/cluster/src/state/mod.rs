@@ -22,6 +22,8 @@ pub struct StateInstance {
     pub request: InstanceRequest,
     /// Where it is now.
     pub placement: Placement,
+    /// Bytes each stage needs.
+    pub memory_bytes: Vec<u64>,
 }
 
 /// What lasts of a cluster. [`State::default`] is the state before any event.
@@ -99,7 +101,9 @@ impl Check for State {
     fn check(&self) -> Result<(), CheckError> {
         let members = self.members.iter().all(|(&node, m)| m.node == node && !self.removed.contains(&node));
         let instances = self.instances.iter().all(|(&id, i)| {
-            i.placement.instance == id && Some(id) <= self.instance_last && serves(&i.placement, &i.request)
+            i.placement.instance == id
+                && Some(id) <= self.instance_last
+                && serves(&i.placement, &i.memory_bytes, &i.request)
         });
         if !members || !instances {
             return Err(CheckError::Invalid { what: "a snapshot contradicts itself" });
@@ -110,8 +114,9 @@ impl Check for State {
 }
 
 /// Whether the placement is one of the request: same model, all its layers, the context and slots asked for.
-fn serves(placement: &Placement, request: &InstanceRequest) -> bool {
+fn serves(placement: &Placement, memory_bytes: &[u64], request: &InstanceRequest) -> bool {
     placement.model == request.model
+        && placement.stages.len() == memory_bytes.len()
         && placement.tiles(request.shape.layer_count())
         && (placement.context_tokens, placement.slots) == (request.context_tokens, request.slots)
 }

@@ -25,11 +25,19 @@ fn refusal(state: &mut State, event: Event) -> Option<String> {
 }
 
 fn placed(id: u64, generation: u32, on: &[u8]) -> Event {
-    Event::InstancePlaced { request: request(), placement: placement(id, generation, on) }
+    Event::InstancePlaced {
+        request: request(),
+        placement: placement(id, generation, on),
+        memory_bytes: vec![1; on.len()],
+    }
 }
 
 fn replaced(id: u64, generation: u32, on: &[u8]) -> Event {
-    Event::InstanceReplaced { placement: placement(id, generation, on), reason: String::new() }
+    Event::InstanceReplaced {
+        placement: placement(id, generation, on),
+        memory_bytes: vec![1; on.len()],
+        reason: String::new(),
+    }
 }
 
 #[test]
@@ -69,7 +77,7 @@ fn a_placement_lies_on_members_and_covers_the_model() {
     assert!(refusal(&mut state, placed(1, 1, &[1, 3])).is_some_and(|e| e.contains("no member")));
     let mut short = placement(1, 1, &[1, 2]);
     short.stages.pop();
-    let short = Event::InstancePlaced { request: request(), placement: short };
+    let short = Event::InstancePlaced { request: request(), placement: short, memory_bytes: vec![1] };
     assert!(refusal(&mut state, short).is_some_and(|e| e.contains("layers")));
 }
 

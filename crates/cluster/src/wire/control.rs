@@ -57,6 +57,8 @@ pub struct NodeReport {
     pub desired: Option<(Epoch, u64)>,
     /// Instances whose scheduler on this node gave up: the coordinator places them anew.
     pub troubles: Vec<Trouble>,
+    /// Resident memory of its process, if the system says.
+    pub process_bytes: Option<u64>,
 }
 
 /// A model on a node's disk.
@@ -81,10 +83,16 @@ pub struct StageReport {
     pub generation: u32,
     /// Index of the stage in the placement.
     pub stage: u32,
+    /// On which device it is.
+    pub device: DeviceId,
     /// How far.
     pub status: StageStatus,
     /// Bytes of device memory it holds now: added to the free memory when the stage is about to go.
     pub held_bytes: u64,
+    /// Of those, bytes of weights, as the engine counted them. To show; 0 until `node` fills it in.
+    pub weight_bytes: u64,
+    /// Microseconds it has computed so far. To show; 0 until `node` fills it in.
+    pub busy_us: u64,
 }
 
 /// A measured path from the reporting node.

@@ -269,5 +269,6 @@ fn report(entry: &ActualShard) -> StageReport {
     };
     let ShardKey { instance, generation, stage } = entry.key;
     let held_bytes = if entry.phase.holds_memory() { entry.memory_bytes } else { 0 };
-    StageReport { instance, generation, stage, status, held_bytes }
+    let device = entry.device.clone();
+    StageReport { instance, generation, stage, device, status, held_bytes, weight_bytes: 0, busy_us: 0 }
 }

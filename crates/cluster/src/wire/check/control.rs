@@ -4,6 +4,7 @@ use exo_types::{DeviceFacts, NodeFacts};
 
 use super::super::limits::{
     CONTROL_BYTES_MAX, DEVICES_MAX, EVENT_BYTES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX,
+    STAGES_MAX,
 };
 use super::super::{
     ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, HeldModel, LinkReport, LogMessage,
@@ -211,15 +212,21 @@ impl Check for Event {
                 at_most("bytes of a reason", reason.len(), EVENT_BYTES_MAX)
             }
             Self::AdminAppointed { certificate, .. } => signed(certificate),
-            Self::InstancePlaced { request, placement } => {
+            Self::InstancePlaced { request, placement, memory_bytes } => {
                 request.check()?;
+                stage_bytes(memory_bytes)?;
                 placement.check()
             }
-            Self::InstanceReplaced { placement, reason } => {
+            Self::InstanceReplaced { placement, memory_bytes, reason } => {
                 text("bytes of a reason", reason)?;
+                stage_bytes(memory_bytes)?;
                 placement.check()
             }
             Self::JoinWindow { .. } => Ok(()),
         }
     }
+}
+
+fn stage_bytes(memory_bytes: &[u64]) -> Result<(), CheckError> {
+    at_most("stages of a placement", memory_bytes.len(), STAGES_MAX)
 }

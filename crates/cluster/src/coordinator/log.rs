@@ -1,0 +1,137 @@
+//! The handshake with the journal: decide on the planned state, act on the durable one.
+
+use exo_types::Time;
+
+use super::{AppendId, Coordinator, CoordinatorOutput, Reign, ReplyTo, Watch, clip};
+use crate::wire::{ControlRefusal, ControlReply};
+use crate::{ApplyError, Event, State};
+
+/// Events on their way to the journal, and who waits for them.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub(super) events: Vec<Event>,
+    pub(super) replies: Vec<(ReplyTo, Answer)>,
+}
+
+/// What is answered once the events are durable.
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    Done,
+    /// The view is taken when the answer is sent.
+    Placed {
+        instance: exo_types::InstanceId,
+        reasons: Vec<String>,
+    },
+}
+
+impl Reign {
+    /// Decides `event`: it is planned from now on, durable when the journal says so.
+    pub(super) fn append(
+        &mut self,
+        event: Event,
+        reply: Option<(ReplyTo, Answer)>,
+        out: &mut Vec<CoordinatorOutput>,
+    ) -> Result<(), ApplyError> {
+        self.planned.apply(&event)?;
+        self.append_last = AppendId(self.append_last.0 + 1);
+        let (append, events) = (self.append_last, vec![event]);
+        out.push(CoordinatorOutput::Append { append, events: events.clone() });
+        self.appends.insert(append, Pending { events, replies: reply.into_iter().collect() });
+        Ok(())
+    }
+}
+
+impl Coordinator {
+    pub(super) fn appended(&mut self, now: Time, append: AppendId, out: &mut Vec<CoordinatorOutput>) {
+        let Some(reign) = &mut self.reign else { return };
+        // The journal writes in order: an answer for a later append is also one for the earlier.
+        let later = reign.appends.split_off(&AppendId(append.0 + 1));
+        let durable = std::mem::replace(&mut reign.appends, later);
+        for pending in durable.into_values() {
+            for event in &pending.events {
+                apply_durable(&mut self.state, event);
+            }
+            self.watch_changes(now, &pending.events);
+            for (to, answer) in pending.replies {
+                let reply = self.answer(answer);
+                out.push(CoordinatorOutput::Reply { to, reply });
+            }
+        }
+    }
+
+    /// Nothing from here on was written: what was planned is forgotten, who asked is told.
+    pub(super) fn append_failed(
+        &mut self,
+        now: Time,
+        append: AppendId,
+        reason: &str,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        let Some(reign) = &mut self.reign else { return };
+        let failed = reign.appends.split_off(&append);
+        reign.planned = self.state.clone();
+        for pending in reign.appends.values() {
+            pending.events.iter().for_each(|event| apply_durable(&mut reign.planned, event));
+        }
+        for (to, _) in failed.into_values().flat_map(|pending| pending.replies) {
+            let message = clip(&format!("the log could not be written: {reason}"));
+            let reply = ControlReply::Refused { refusal: ControlRefusal::LogFailed, message };
+            out.push(CoordinatorOutput::Reply { to, reply });
+        }
+        // A decision about an instance is taken again at the next survey, not before a moment has passed.
+        for watch in reign.watches.values_mut() {
+            watch.decide_at = now + std::time::Duration::from_secs(1);
+        }
+    }
+
+    pub(super) fn replicated(&mut self, events: &[Event]) {
+        if self.reign.is_none() {
+            events.iter().for_each(|event| apply_durable(&mut self.state, event));
+        }
+    }
+
+    pub(super) fn restored(&mut self, state: State) {
+        if self.reign.is_none() {
+            self.state = state;
+        }
+    }
+
+    /// New and newly placed instances are watched from now, removed ones no more.
+    fn watch_changes(&mut self, now: Time, events: &[Event]) {
+        let Some(reign) = &mut self.reign else { return };
+        for event in events {
+            match event {
+                Event::InstancePlaced { placement, .. } | Event::InstanceReplaced { placement, .. } => {
+                    let Some(entry) = self.state.instances().get(&placement.instance) else { continue };
+                    let before = reign.watches.get(&placement.instance).map_or(0, |w| w.replacements);
+                    let mut watch = Watch::new(now, entry);
+                    watch.replacements = before;
+                    reign.watches.insert(placement.instance, watch);
+                }
+                Event::InstanceRemoved { instance, .. } => drop(reign.watches.remove(instance)),
+                _ => {}
+            }
+        }
+    }
+
+    fn answer(&self, answer: Answer) -> ControlReply {
+        match answer {
+            Answer::Done => ControlReply::Done,
+            Answer::Placed { instance, reasons } => match self.view(instance) {
+                Some(view) => ControlReply::Placed { view, reasons },
+                None => {
+                    let message = format!("instance {instance} was removed before it was durable");
+                    ControlReply::Refused { refusal: ControlRefusal::Unknown, message }
+                }
+            },
+        }
+    }
+}
+
+/// Durable events were checked before they were written; one that does not apply is said aloud and left out, the
+/// same way on every node.
+fn apply_durable(state: &mut State, event: &Event) {
+    if let Err(error) = state.apply(event) {
+        tracing::error!(%error, ?event, "an event of the log does not apply");
+    }
+}

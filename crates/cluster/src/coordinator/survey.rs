@@ -1,0 +1,178 @@
+//! The survey after each input: how every instance does, and what has to be decided about it now.
+
+use exo_types::{InstanceId, Time};
+
+use super::{Coordinator, CoordinatorOutput, clip};
+use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateInstance};
+
+/// What is remembered of an instance between reports.
+#[derive(Clone, Debug)]
+pub(super) struct Watch {
+    pub(super) state: InstanceState,
+    /// Replacements since it was last ready.
+    pub(super) replacements: u32,
+    /// No decision before this time: the log has just failed.
+    pub(super) decide_at: Time,
+    /// The furthest each stage has come.
+    best: Vec<(u8, u64)>,
+    moved_at: Time,
+}
+
+/// What a survey finds wrong with an instance.
+enum Verdict {
+    /// Place it anew.
+    Replace(String),
+    /// Give it up.
+    Remove(String),
+}
+
+impl Watch {
+    pub(super) fn new(now: Time, entry: &StateInstance) -> Self {
+        let best = vec![(0, 0); entry.placement.stages.len()];
+        Self { state: InstanceState::Placing, replacements: 0, decide_at: now, best, moved_at: now }
+    }
+}
+
+impl Coordinator {
+    pub(super) fn survey(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
+        let instances: Vec<InstanceId> = self.state.instances().keys().copied().collect();
+        for instance in instances {
+            let verdict = self.verdict(now, instance);
+            match verdict {
+                Some(Verdict::Replace(reason)) => self.replace(now, instance, reason, out),
+                Some(Verdict::Remove(reason)) => self.give_up(now, instance, reason, out),
+                None => {}
+            }
+        }
+    }
+
+    /// Brings the watch up to date and says what is to be done. An instance whose next generation or removal is on
+    /// its way to the log is left alone until it is durable.
+    fn verdict(&mut self, now: Time, instance: InstanceId) -> Option<Verdict> {
+        let statuses = self.statuses(instance)?;
+        let entry = self.state.instances().get(&instance)?;
+        let reign = self.reign.as_ref()?;
+        let planned = reign.planned.instances().get(&instance)?;
+        let watch = reign.watches.get(&instance)?;
+        if planned.placement.generation != entry.placement.generation || now < watch.decide_at {
+            return None;
+        }
+        let stages = &entry.placement.stages;
+        if let Some(index) = stages.iter().position(|s| self.is_gone(reign, now, s.node)) {
+            let node = self.name_of(stages[index].node);
+            return Some(Verdict::Replace(format!("stage {index} on {node} is lost")));
+        }
+        if let Some(reason) = self.trouble(entry) {
+            return Some(Verdict::Replace(reason));
+        }
+        let was_ready = watch.state == InstanceState::Ready;
+        let unready = statuses.iter().position(|s| !matches!(s, StageStatus::Ready { .. }));
+        if let Some(index) = unready.filter(|_| was_ready) {
+            let (node, status) = (self.name_of(stages[index].node), &statuses[index]);
+            return Some(Verdict::Replace(format!("stage {index} on {node} is no longer ready: {status:?}")));
+        }
+        self.observe(now, instance, &statuses)
+    }
+
+    /// What a scheduler reported of this generation.
+    fn trouble(&self, entry: &StateInstance) -> Option<String> {
+        let (instance, generation) = (entry.placement.instance, entry.placement.generation);
+        let scheduler = self.reports.get(&entry.placement.stages.first()?.node)?;
+        let mut troubles = scheduler.troubles.iter();
+        troubles.find(|t| (t.instance, t.generation) == (instance, generation)).map(|t| t.reason.clone())
+    }
+
+    /// Notes progress; an instance that makes none for too long is given up.
+    fn observe(&mut self, now: Time, instance: InstanceId, statuses: &[StageStatus]) -> Option<Verdict> {
+        let deadline = self.config.load_deadline;
+        let watch = self.reign.as_mut()?.watches.get_mut(&instance)?;
+        for (best, status) in watch.best.iter_mut().zip(statuses) {
+            if status.progress() > *best {
+                *best = status.progress();
+                watch.moved_at = now;
+            }
+        }
+        if statuses.iter().all(|s| matches!(s, StageStatus::Ready { .. })) {
+            watch.state = InstanceState::Ready;
+            watch.replacements = 0;
+            return None;
+        }
+        let unheard = statuses.iter().any(|s| matches!(s, StageStatus::Unknown));
+        watch.state = if unheard { InstanceState::Placing } else { InstanceState::Loading };
+        if now.since(watch.moved_at) <= deadline {
+            return None;
+        }
+        let index = statuses.iter().position(|s| !matches!(s, StageStatus::Ready { .. }))?;
+        let node = self.name_of(self.state.instances().get(&instance)?.placement.stages[index].node);
+        let (status, seconds) = (&statuses[index], deadline.as_secs());
+        Some(Verdict::Remove(format!("stage {index} on {node} made no progress for {seconds} s: {status:?}")))
+    }
+
+    /// Each stage as its worker last reported it.
+    fn statuses(&self, instance: InstanceId) -> Option<Vec<StageStatus>> {
+        let placement = &self.state.instances().get(&instance)?.placement;
+        let status = |(index, node)| {
+            let reports = self.reports.get(node).map_or(&[][..], |r| &r.stages);
+            let is_this = |r: &&crate::wire::StageReport| {
+                (r.instance, r.generation, r.stage) == (instance, placement.generation, index)
+            };
+            reports.iter().find(is_this).map_or(StageStatus::Unknown, |r| r.status.clone())
+        };
+        Some((0..).zip(placement.stages.iter().map(|s| &s.node)).map(status).collect())
+    }
+
+    /// Plans the next generation on what is left, or removes the instance with the reason.
+    fn replace(&mut self, now: Time, instance: InstanceId, reason: String, out: &mut Vec<CoordinatorOutput>) {
+        let max = self.config.replacements_max;
+        let Some(entry) = self.state.instances().get(&instance).cloned() else { return };
+        let Some(watch) = self.reign.as_mut().and_then(|r| r.watches.get_mut(&instance)) else { return };
+        if watch.replacements >= max {
+            let why = format!("placed anew {max} times without becoming ready; last: {reason}");
+            return self.give_up(now, instance, why, out);
+        }
+        watch.replacements += 1;
+        let reason = clip(&reason);
+        watch.state = InstanceState::Degraded { reason: reason.clone() };
+        match self.plan_again(now, &entry) {
+            Ok((placement, memory_bytes)) => {
+                let event = Event::InstanceReplaced { placement, memory_bytes, reason };
+                self.decide(now, instance, event, out);
+            }
+            Err(error) => self.give_up(now, instance, format!("{reason}; {error}"), out),
+        }
+    }
+
+    fn give_up(&mut self, now: Time, instance: InstanceId, reason: String, out: &mut Vec<CoordinatorOutput>) {
+        let reason = clip(&reason);
+        if let Some(watch) = self.reign.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
+            watch.state = InstanceState::Failed { reason: reason.clone() };
+        }
+        self.decide(now, instance, Event::InstanceRemoved { instance, reason }, out);
+    }
+
+    /// Appends a decision of the coordinator's own. One that the state refuses would be a bug of the planner; it is
+    /// said aloud and taken again later instead of in a loop.
+    fn decide(&mut self, now: Time, instance: InstanceId, event: Event, out: &mut Vec<CoordinatorOutput>) {
+        let Some(reign) = &mut self.reign else { return };
+        if let Err(error) = reign.append(event, None, out) {
+            tracing::error!(%instance, %error, "a decision does not apply");
+            if let Some(watch) = reign.watches.get_mut(&instance) {
+                watch.decide_at = now + std::time::Duration::from_secs(1);
+            }
+        }
+    }
+
+    /// The instance as shown: its durable placement, and how it does.
+    pub(super) fn view(&self, instance: InstanceId) -> Option<InstanceView> {
+        let entry = self.state.instances().get(&instance)?;
+        let statuses = self.statuses(instance)?;
+        let stage = |(status, &memory_bytes): (StageStatus, &u64)| StageView { status, memory_bytes };
+        let watch = self.reign.as_ref().and_then(|r| r.watches.get(&instance));
+        Some(InstanceView {
+            model_name: entry.request.model_name.clone(),
+            placement: entry.placement.clone(),
+            state: watch.map_or(InstanceState::Placing, |w| w.state.clone()),
+            stages: statuses.into_iter().zip(&entry.memory_bytes).map(stage).collect(),
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! What a coordinator is told, what it wants done, and its deadlines.
+
+use std::time::Duration;
+
+use exo_types::{Epoch, InstanceId, NodeId};
+
+use crate::wire::{ControlReply, DesiredState, NodeReport};
+use crate::{Event, InstanceRequest, InstanceView, Member, State};
+
+/// Deadlines of a coordinator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CoordinatorConfig {
+    /// A loading stage without progress for this long fails the instance.
+    pub load_deadline: Duration,
+    /// A member whose report does not show the desired state is told again after this long.
+    pub resend_after: Duration,
+    /// A new coordinator waits this long for its members' reports before it calls their stages lost.
+    pub settle: Duration,
+    /// Replacements of one instance without becoming ready in between; one more removes it.
+    pub replacements_max: u32,
+}
+
+impl Default for CoordinatorConfig {
+    fn default() -> Self {
+        Self {
+            load_deadline: Duration::from_secs(120),
+            resend_after: Duration::from_secs(2),
+            settle: Duration::from_secs(5),
+            replacements_max: 3,
+        }
+    }
+}
+
+/// Names one append to the log; grows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct AppendId(pub u64);
+
+/// Who asked, and their number for it. `node` may be this node itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ReplyTo {
+    /// The asker.
+    pub node: NodeId,
+    /// The asker's number.
+    pub request: u64,
+}
+
+/// What happens to a coordinator.
+///
+/// **The log handshake.** While leading, every lasting change comes out as [`CoordinatorOutput::Append`]; the node
+/// writes the events to its journal in one transaction, replicates them, and answers `Appended` or `AppendFailed`
+/// with the same id, in order. What depends on the change (desired states, replies) comes out only then. While
+/// following, the node journals what it receives first and then tells the coordinator with `Replicated`.
+#[derive(Clone, PartialEq, Debug)]
+pub enum CoordinatorInput {
+    /// Time passed. At least once a second.
+    Tick,
+    /// This node was elected; the epoch is on disk.
+    Lead {
+        /// Its reign.
+        epoch: Epoch,
+    },
+    /// Another node leads, or nobody.
+    Follow,
+    /// Membership says the node is alive (also said of this node).
+    NodeUp(NodeId),
+    /// Membership says the node is gone.
+    NodeLost(NodeId),
+    /// A member reported. `from` is the authenticated sender.
+    Report {
+        /// The member.
+        from: NodeId,
+        /// Its report.
+        report: Box<NodeReport>,
+    },
+    /// Place a model, or answer with the instance that serves it already.
+    Place {
+        /// Who asks.
+        reply: ReplyTo,
+        /// What.
+        request: InstanceRequest,
+    },
+    /// Remove an instance.
+    Remove {
+        /// Who asks.
+        reply: ReplyTo,
+        /// Which.
+        instance: InstanceId,
+        /// Why, for people.
+        reason: String,
+    },
+    /// Admit a member whose certificate `node` has verified.
+    AdmitMember {
+        /// Who asks.
+        reply: ReplyTo,
+        /// Whom.
+        member: Member,
+    },
+    /// Remove a member; `node` has verified that an admin asks.
+    RemoveMember {
+        /// Who asks.
+        reply: ReplyTo,
+        /// Whom.
+        node: NodeId,
+        /// Why, for people.
+        reason: String,
+    },
+    /// Any other verified fact: founding, join window, appointment.
+    Record {
+        /// Who asks.
+        reply: ReplyTo,
+        /// The fact; not one about instances.
+        event: Event,
+    },
+    /// The events are durable.
+    Appended(AppendId),
+    /// The events could not be written, and none of later appends will be.
+    AppendFailed {
+        /// Which.
+        append: AppendId,
+        /// What the journal said.
+        reason: String,
+    },
+    /// While following: events arrived and are durable here.
+    Replicated(Vec<Event>),
+    /// While following: a snapshot arrived and is durable here.
+    Restored(Box<State>),
+}
+
+/// What a coordinator wants done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum CoordinatorOutput {
+    /// Make these events durable in one transaction, then answer [`CoordinatorInput::Appended`].
+    Append {
+        /// The number to answer with.
+        append: AppendId,
+        /// In order.
+        events: Vec<Event>,
+    },
+    /// Tell a worker (possibly this node's) what to hold.
+    SendDesired {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        desired: DesiredState,
+    },
+    /// Answer a request.
+    Reply {
+        /// To whom.
+        to: ReplyTo,
+        /// What.
+        reply: ControlReply,
+    },
+    /// One instance changed its state: to show, to log.
+    InstanceChanged(Box<InstanceView>),
+    /// Tell every member, this node included, of all instances.
+    Instances {
+        /// This reign.
+        epoch: Epoch,
+        /// All of them.
+        instances: Vec<InstanceView>,
+    },
+}
