@@ -3,7 +3,8 @@
 use exo_backend::KvDType;
 use exo_types::{SampledToken, SequenceId};
 
-/// How large an engine is made. Decides the memory it takes, never the values it computes (but for `kv_dtype`).
+/// How large an engine is made. Decides the memory it takes, never the values it computes, but for
+/// `kv_dtype` and, in the last bits, `page_tokens`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EngineOptions {
     /// Longest sequence (prompt and answer) in tokens.
@@ -12,7 +13,8 @@ pub struct EngineOptions {
     pub slots: u32,
     /// Tokens of one step, over all its sequences.
     pub chunk_tokens_max: u32,
-    /// Tokens of one page of the key-value cache.
+    /// Tokens of one page of the key-value cache. Attention is summed page by page: engines that must give the same
+    /// bits need the same value.
     pub page_tokens: u32,
     /// Element type of cached keys and values. F16 halves the memory and rounds.
     pub kv_dtype: KvDType,

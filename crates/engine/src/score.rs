@@ -7,6 +7,9 @@ use exo_types::{InstanceId, SampledToken, SequenceId, StepFrame, StepSequence};
 
 use crate::{Engine, StepError, StepInput};
 
+/// For callers that set no deadline: no chunk takes this long on a device that still works.
+const CHUNK_DEADLINE: Duration = Duration::from_secs(600);
+
 impl Engine {
     /// Appends `tokens` to an open sequence, in chunks, and shows `see` the logits `[V]` after each: first the index
     /// of the token, then the row. Each chunk may take `deadline`.
@@ -35,7 +38,7 @@ impl Engine {
     /// The logits `[T, V]` after each of `tokens`, appended to an open sequence.
     pub fn logits(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<Vec<f32>, StepError> {
         let mut all = Vec::new();
-        self.for_each_logits(sequence, tokens, &CancelToken::default(), Duration::MAX, |_, row| {
+        self.for_each_logits(sequence, tokens, &CancelToken::default(), CHUNK_DEADLINE, |_, row| {
             all.extend_from_slice(row);
         })?;
         Ok(all)
@@ -61,7 +64,7 @@ impl Engine {
     /// How surprised the model is by `tokens`, as a geometric mean: 1 is certainty, V is a blind guess. Needs an open
     /// sequence without positions and at least two tokens, else there is nothing to measure.
     pub fn perplexity(&mut self, sequence: SequenceId, tokens: &[u32]) -> Result<f64, StepError> {
-        let scores = self.score(sequence, tokens, 0, &CancelToken::default(), Duration::MAX)?;
+        let scores = self.score(sequence, tokens, 0, &CancelToken::default(), CHUNK_DEADLINE)?;
         if scores.is_empty() {
             return Err(StepError::Empty { sequence: Some(sequence) });
         }

@@ -204,3 +204,55 @@ impl Engine {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use exo_backend_cpu::{CpuDevice, CpuOptions};
+    use exo_golden::Fixture;
+    use exo_types::{
+        InstanceId, NodeId, Principal, RequestId, SamplingParams, SequenceSpec, Shard, StepSequence,
+    };
+
+    use super::*;
+    use crate::EngineOptions;
+
+    const PAGE_TOKENS: u32 = 8;
+
+    /// An engine of a single page, so that everybody gets the same one.
+    fn engine() -> Engine {
+        let model = exo_formats::open(&Fixture::load("qwen3-f16").gguf()).unwrap();
+        let device = CpuDevice::open(CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
+        let options = EngineOptions { page_tokens: PAGE_TOKENS, ..EngineOptions::new(PAGE_TOKENS, 1) };
+        Engine::load(device, &model, Shard::whole(model.config.layers), options, &mut |_| {}).unwrap()
+    }
+
+    /// Runs `tokens` for `principal` and gives, per slot of the page in the last layer, whether anything is in it.
+    fn slots_used_after(engine: &mut Engine, principal: Principal, tokens: &[u32]) -> Vec<bool> {
+        let sequence = SequenceId { request: RequestId(1), index: 0 };
+        let (driver, sampling) = (NodeId([0; 32]), SamplingParams::greedy());
+        let history = Vec::new();
+        engine
+            .open(SequenceSpec { sequence, principal, driver, sampling, history, prompt_tokens: 0 })
+            .unwrap();
+        let tokens = tokens.to_vec();
+        let part = StepSequence { sequence, principal, start: 0, tokens, sample: false, truncate_to: None };
+        let frame = StepFrame { instance: InstanceId(0), generation: 0, step: 0, sequences: vec![part] };
+        engine.step(&frame, StepInput::Tokens, &CancelToken::default(), Duration::from_secs(60)).unwrap();
+        engine.close(sequence).unwrap();
+        let page = engine.stream.export_kv(&engine.kv, engine.kv.shape.layers - 1, 0).unwrap();
+        let (slots, d) = (PAGE_TOKENS as usize, engine.kv.shape.head_dim);
+        let used = |slot| page.chunks_exact(slots * d).any(|h| h[slot * d..][..d].iter().any(|v| *v != 0.0));
+        (0..slots).map(used).collect()
+    }
+
+    #[test]
+    fn a_freed_page_is_cleared_before_another_principal_gets_it() {
+        let (mut engine, [a, b]) = (engine(), [Principal([1; 16]), Principal([2; 16])]);
+        assert_eq!(slots_used_after(&mut engine, a, &[5; 8]), [true; 8]);
+        let mut only_first = [false; 8];
+        only_first[0] = true;
+        assert_eq!(slots_used_after(&mut engine, b, &[5]), only_first);
+        // To its own owner a page may come back as it was: nothing before a sequence's positions is ever read.
+        assert_eq!(slots_used_after(&mut engine, b, &[5, 6]).iter().filter(|u| **u).count(), 2);
+    }
+}

@@ -183,3 +183,6 @@ impl Recorder<'_> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;
