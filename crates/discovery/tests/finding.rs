@@ -1,5 +1,7 @@
 //! Two nodes on one machine, and on two hosts made of network namespaces.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test may do both
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

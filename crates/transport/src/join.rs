@@ -124,6 +124,10 @@ impl fmt::Debug for JoinChannel {
 }
 
 async fn in_time<T>(deadline: Instant, io: impl Future<Output = std::io::Result<T>>) -> Result<T, JoinError> {
+    // `timeout_at` would let through whatever is ready at once, however late it is.
+    if Instant::now() >= deadline {
+        return Err(JoinError::Timeout);
+    }
     match tokio::time::timeout_at(deadline, io).await {
         Ok(outcome) => outcome.map_err(|_| JoinError::Closed),
         Err(_) => Err(JoinError::Timeout),

@@ -123,7 +123,7 @@ mod tests {
     const LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 64 << 20 };
 
     fn runtime() -> tokio::runtime::Runtime {
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
     }
 
     /// All frames in `bytes`, then how it ended.

@@ -1,0 +1,85 @@
+//! Two nodes on some network, by one line.
+
+#![allow(dead_code)] // each test file uses its part
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_transport::{
+    Channel, Endpoint, FrameLimits, Incoming, JoinChannel, MemberSet, MemoryNet, NodeKey, Options, Transport,
+    Via,
+};
+
+pub const LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 32 << 20 };
+pub const SECOND: Duration = Duration::from_secs(1);
+/// Long enough for any one step on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+/// Which network a conformance test runs on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Quic,
+    Tcp,
+    Memory,
+}
+
+impl Kind {
+    pub fn via(self) -> Via {
+        if self == Self::Quic { Via::Quic } else { Via::Tcp }
+    }
+}
+
+/// Nodes with the seeds 1, 2, 3…, each a member at the others.
+pub struct World {
+    pub kind: Kind,
+    net: MemoryNet,
+}
+
+pub fn key(seed: u8) -> NodeKey {
+    NodeKey::from_seed(&[seed; 32])
+}
+
+pub fn everyone() -> MemberSet {
+    MemberSet::new((1..=5).map(|seed| key(seed).node_id()))
+}
+
+impl World {
+    pub fn new(kind: Kind) -> Self {
+        Self { kind, net: MemoryNet::new() }
+    }
+
+    pub async fn node(&self, seed: u8) -> Arc<dyn Transport> {
+        self.node_with(seed, |_| {}).await
+    }
+
+    pub async fn node_with(&self, seed: u8, change: impl FnOnce(&mut Options)) -> Arc<dyn Transport> {
+        let mut options = Options::new(LOOPBACK, key(seed), everyone());
+        change(&mut options);
+        match self.kind {
+            Kind::Memory => Arc::new(self.net.bind(options).unwrap()),
+            _ => Arc::new(Endpoint::bind(options).await.unwrap()),
+        }
+    }
+
+    /// A channel from `a` to `b`: both ends.
+    pub async fn channel(&self, a: &Arc<dyn Transport>, b: &Arc<dyn Transport>) -> (Channel, Channel) {
+        let dialled = a.dial(b.node(), b.local_addr(), self.kind.via(), 7, PATIENCE).await.unwrap();
+        (dialled, next_channel(b).await)
+    }
+}
+
+pub async fn next_channel(node: &Arc<dyn Transport>) -> Channel {
+    match tokio::time::timeout(PATIENCE, node.accept()).await.expect("nobody connected") {
+        Some(Incoming::Channel(channel)) => channel,
+        other => panic!("not a channel: {other:?}"),
+    }
+}
+
+pub async fn next_join(node: &Arc<dyn Transport>) -> JoinChannel {
+    match tokio::time::timeout(PATIENCE, node.accept()).await.expect("nobody connected") {
+        Some(Incoming::Join(join)) => join,
+        other => panic!("not a join: {other:?}"),
+    }
+}
