@@ -219,6 +219,63 @@ fn counts_larger_than_the_file_are_refused() {
     assert!(error(array).contains(&format!("length of metadata `tokenizer.ggml.token_type` at byte {at}")));
 }
 
+/// A good file with bytes replaced from `skip` bytes after the end of `name` on.
+fn patched(name: &str, skip: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut file = sample(DType::F16, false, |_| {});
+    let at = file.windows(name.len()).position(|w| w == name.as_bytes()).unwrap() + name.len() + skip;
+    file[at..at + bytes.len()].copy_from_slice(bytes);
+    file
+}
+
+#[test]
+fn impossible_lines_of_the_tensor_table_are_refused() {
+    // After a matrix's name: number of dimensions (4 bytes), two dimensions (8 each), type (4), offset (8).
+    let (count, first, second, offset) = (0, 4, 12, 24);
+    let name = "blk.1.attn_q.weight";
+    let cases: [(usize, u64, &str); 8] = [
+        (first, 0, "dimension of tensor `blk.1.attn_q.weight` at byte"),
+        (second, 1 << 60, "rows must fill blocks"),
+        (second, 1 << 40, "truncated or damaged"),
+        (offset, 0, "offset of tensor `blk.1.attn_q.weight`"),
+        (offset, 33, "is 33, not a multiple of 32"),
+        (offset, u64::MAX - 31, "truncated or damaged"),
+        (offset, 1 << 40, "truncated or damaged"),
+        (count, 7 | 64 << 32, "number of dimensions of tensor `blk.1.attn_q.weight`"),
+    ];
+    for (skip, number, expected) in cases {
+        let said = error(patched(name, skip, &number.to_le_bytes()));
+        assert!(said.contains(expected), "{number} at {skip}: expected `{expected}` in `{said}`");
+    }
+    let overlap = error(patched(name, offset, &0u64.to_le_bytes()));
+    assert!(overlap.contains("lies within tensor"), "{overlap}");
+    let twice =
+        error(sample(DType::F16, false, |w| _ = w.tensor(name, DType::F16, &[64, 64], vec![0; 64 * 64 * 2])));
+    assert!(
+        twice.contains("name of tensor `blk.1.attn_q.weight` at byte") && twice.contains("appears twice"),
+        "{twice}"
+    );
+}
+
+#[test]
+fn impossible_values_of_metadata_are_refused() {
+    let nested = error(patched("tokenizer.ggml.tokens", 4, &9u32.to_le_bytes()));
+    assert!(nested.contains("`tokenizer.ggml.tokens`") && nested.contains("array of arrays"), "{nested}");
+    let unknown = error(patched("llama.block_count", 0, &13u32.to_le_bytes()));
+    assert!(unknown.contains("type of metadata `llama.block_count` at byte"), "{unknown}");
+    let float = error(patched("llama.block_count", 0, &6u32.to_le_bytes()));
+    assert!(float.contains("is a f32, expected an integer"), "{float}");
+    let layers = error(patched("llama.block_count", 4, &u32::MAX.to_le_bytes()));
+    assert!(layers.contains("`layers` is 4294967295"), "{layers}");
+    let heads = error(patched("llama.attention.head_count", 4, &0u32.to_le_bytes()));
+    assert!(heads.contains("`heads` is 0"), "{heads}");
+    let eps = error(patched("llama.attention.layer_norm_rms_epsilon", 4, &f32::NAN.to_le_bytes()));
+    assert!(eps.contains("RMSNorm epsilon"), "{eps}");
+    let theta = error(patched("llama.rope.freq_base", 4, &f32::INFINITY.to_le_bytes()));
+    assert!(theta.contains("rope_theta"), "{theta}");
+    let utf8 = error(patched("tokenizer.ggml.model", 12, b"\xff"));
+    assert!(utf8.contains("not UTF-8"), "{utf8}");
+}
+
 #[test]
 fn wrong_magic_version_and_truncation_are_told_apart() {
     let good = sample(DType::F16, false, |_| {});
