@@ -20,10 +20,15 @@ pub(crate) fn open(path: &Path) -> Result<(Database, bool), JournalError> {
     let seen = repaired.clone();
     let mut builder = builder();
     builder.set_repair_callback(move |_| seen.set(true));
-    // A damaged file may trip an assertion inside redb: that, too, is a damaged file and not a crash.
-    let opened = catch_unwind(AssertUnwindSafe(|| builder.open(path)));
+    // A damaged file may trip an assertion inside redb: that, too, is a damaged file and not a crash. Its checksums
+    // are compared now, because what is damaged below the log's table would trip one later, in a write.
+    let opened = catch_unwind(AssertUnwindSafe(|| {
+        let mut db = builder.open(path)?;
+        let sound = db.check_integrity()?;
+        Ok((db, sound))
+    }));
     match opened {
-        Ok(Ok(db)) => Ok((db, repaired.get())),
+        Ok(Ok((db, sound))) => Ok((db, repaired.get() || !sound)),
         Ok(Err(error)) => Err(JournalError::database(path, error)),
         Err(_) => Err(damaged(path, "its structure contradicts itself")),
     }
