@@ -36,6 +36,7 @@ OUT = Path(__file__).parent / "fixtures"
 PROMPT_TOKENS = 24
 ANSWER_TOKENS = 64
 FORCED_TOKENS = 16  # of the answer, whose logits a quantised fixture holds too
+RANDOM_BLOCKS_SEED = 0
 LOGIT_ERROR = 1e-3  # of the standard deviation: what the tests allow
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LLAMA3 = {
@@ -64,10 +65,14 @@ class Shape:
     scaling: dict | None = None
     window: int | None = None
     extra: dict = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)  # of single tensors, by part of their Hugging Face name
 
     @property
     def quantised(self) -> bool:
         return self.dtype not in DTYPES
+
+    def type_of(self, hf: str) -> str:
+        return next((t for part, t in self.types.items() if part in hf), self.dtype)
 
 
 SHAPES = [
@@ -88,6 +93,13 @@ SHAPES = [
     Shape("llama-q4_0", "llama", "Q4_0", 2, 64, 96, 4, 2, 16, 131, False, True),
     Shape("qwen3-q8_0", "qwen3", "Q8_0", 2, 32, 64, 6, 3, 16, 139, True, True, theta=1e6, eps=1e-6),
     Shape("qwen3-q4_0", "qwen3", "Q4_0", 2, 32, 64, 6, 3, 16, 139, True, True, theta=1e6, eps=1e-6),
+    # The other 32-blocks, each where it would be noticed.
+    Shape("llama-q4_1-q5", "llama", "Q4_1", 2, 32, 64, 4, 2, 16, 131, False, True,
+          types={"q_proj": "Q5_0", "v_proj": "Q5_1", "down_proj": "Q5_0", "lm_head": "Q5_1"}),
+    # Every K-quant in one layer. Rows of 64 do not fill a block of 256 and stay Q8_0, as llama.cpp has it.
+    Shape("llama-k-quants", "llama", "Q4_K", 1, 256, 256, 4, 2, 16, 97, True, True,
+          types={"embed": "Q6_K", "k_proj": "Q2_K", "v_proj": "Q6_K", "o_proj": "Q8_0", "up_proj": "Q3_K",
+                 "down_proj": "Q5_K"}),
 ]
 
 
@@ -248,7 +260,7 @@ def write_gguf(s: Shape, weights: dict[str, np.ndarray], path: Path) -> None:
         w.add_tensor("rope_freqs.weight", llama3_factors(s))
     for name, value in weights.items():
         value = permute(value, heads) if (heads := rope_heads(s, name)) else value
-        add_tensor(w, gguf_name(name), value, "F32" if value.ndim == 1 else s.dtype)
+        add_tensor(w, gguf_name(name), value, "F32" if value.ndim == 1 else s.type_of(name))
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
@@ -261,8 +273,37 @@ def add_tensor(w: gguf.GGUFWriter, name: str, value: np.ndarray, dtype: str) -> 
         w.add_tensor(name, value.astype(np.float32))
     elif dtype == "F16":
         w.add_tensor(name, value.astype(np.float16))
+    elif dtype in K_QUANTS:
+        w.add_tensor(name, random_blocks(name, value.shape, dtype), raw_dtype=kind)
     else:
         w.add_tensor(name, quantize(value.astype(np.float32), kind), raw_dtype=kind)
+
+
+# Where the f16 scales of a block are: of the values, then (if any) of the minima, and what a minimum's scale must be
+# in terms of the value's for values to be around zero.
+K_QUANTS = {"Q2_K": (80, 82, 1.5), "Q3_K": (108, None, 0), "Q4_K": (0, 2, 7.5), "Q5_K": (0, 2, 15.5),
+            "Q6_K": (208, None, 0)}
+
+
+def random_blocks(name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """A matrix of random blocks: gguf-py reads K-quants but does not write them, and any bits are a valid block."""
+    kind = gguf.GGMLQuantizationType[dtype]
+    rows, cols = shape
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng([RANDOM_BLOCKS_SEED, *name.encode()])
+    blocks = rng.integers(0, 256, (rows, cols // elements, size), dtype=np.uint8)
+    # No two blocks share a scale: one that is read from the wrong block shows.
+    factors = rng.uniform(0.5, 1.5, blocks.shape[:2])
+    at, minimum, ratio = K_QUANTS[dtype]
+
+    def scaled(d: float) -> np.ndarray:
+        for offset, factor in ((at, d), (minimum, d * ratio)):
+            if offset is not None:
+                half = (factors * factor).astype(np.float16)
+                blocks[:, :, offset : offset + 2] = half[..., None].view(np.uint8)
+        return blocks.reshape(rows, -1)
+
+    return scaled(float(1.5 * cols**-0.5 / dequantize(scaled(1.0), kind).std()))
 
 
 def llama3_factors(s: Shape) -> np.ndarray:

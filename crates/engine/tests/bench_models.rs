@@ -44,15 +44,16 @@ impl Reference {
     }
 }
 
-/// Forced tokens: the worst logit among those the reference lists, in standard deviations, and how many steps agree.
-fn compare(source: &Path, reference: &Reference) -> (f32, usize) {
+/// Forced tokens: the worst logit among those the reference lists, in standard deviations, how many steps agree, and at
+/// how many places of the prompt the best token does.
+fn compare(source: &Path, reference: &Reference) -> (f32, usize, usize) {
     let mut engine = solo(source, EngineOptions::new(256, 1), 2);
     let vocab = engine.stages[0].config().vocab as usize;
     engine.open(&spec(1, &[], SamplingParams::greedy()));
     let prefill = engine.logits(vec![part(1, 0, &reference.prompt, false)]).unwrap();
     let best = |row: &[f32]| (0..vocab).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap() as u32;
-    let got_top1: Vec<u32> = prefill.chunks_exact(vocab).map(best).collect();
-    println!("  prompt top-1 equal: {}", got_top1 == reference.top1);
+    let top1_same =
+        prefill.chunks_exact(vocab).zip(&reference.top1).filter(|(row, id)| best(row) == **id).count();
     let mut row = prefill[prefill.len() - vocab..].to_vec();
     let mut worst = row.iter().zip(&reference.head).map(|(g, w)| (g - w).abs()).fold(0.0, f32::max);
     let mut same = 0;
@@ -61,7 +62,7 @@ fn compare(source: &Path, reference: &Reference) -> (f32, usize) {
         same += usize::from(same == i && best(&row) == token);
         row = engine.logits(vec![part(1, reference.prompt.len() + i, &[token], false)]).unwrap();
     }
-    (worst / reference.std, same)
+    (worst / reference.std, same, top1_same)
 }
 
 #[test]
@@ -78,8 +79,13 @@ fn bench_models_agree_with_transformers() {
         let certain = certain_steps(&reference.gaps, reference.std);
         let name = model.file_name().unwrap().to_string_lossy().into_owned();
         for source in [model.join("hf"), model.join(format!("{name}-F16.gguf"))] {
-            let (worst, same) = compare(&source, &reference);
-            println!("{}: worst logit {worst:.2e} std, {same} of {certain} certain steps", source.display());
+            let (worst, same, top1_same) = compare(&source, &reference);
+            let (steps, prompt) = (reference.greedy.len(), reference.prompt.len());
+            println!(
+                "{}: worst logit {worst:.2e} std, {same} of {steps} greedy steps ({certain} must agree), best token \
+                of {top1_same} of {prompt} prompt positions",
+                source.display()
+            );
             // The script rounds to five digits behind the point: far below what is allowed.
             assert!(worst < LOGIT_ERROR_MAX && same >= certain, "{}", source.display());
             checked += 1;

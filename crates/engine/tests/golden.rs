@@ -29,7 +29,7 @@ fn logits_are_those_of_transformers() {
 
 #[test]
 fn greedy_text_is_that_of_transformers() {
-    for fixture in fixtures(false) {
+    for fixture in Fixture::all() {
         let steps = certain_steps(&fixture.gaps, fixture.logit_std);
         assert_eq!(steps, 64, "the script looks for such seeds");
         for source in fixture.sources() {

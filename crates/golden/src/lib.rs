@@ -20,7 +20,7 @@ pub use drift::Drift;
 pub const LOGIT_ERROR_MAX: f32 = 1e-3;
 
 /// Names of all fixtures, in the order of the script.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 12] = [
     "llama-f32",
     "llama-bf16-tied",
     "mistral-f16-window",
@@ -31,6 +31,8 @@ pub const NAMES: [&str; 10] = [
     "llama-q4_0",
     "qwen3-q8_0",
     "qwen3-q4_0",
+    "llama-q4_1-q5",
+    "llama-k-quants",
 ];
 
 /// One tiny model and what the reference computed for it.
