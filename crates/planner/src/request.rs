@@ -25,6 +25,14 @@ pub struct PlanRequest<'a> {
     pub pinned_first: Option<NodeId>,
 }
 
+impl PlanRequest<'_> {
+    /// The measured path between two nodes, in this direction or else the other.
+    pub fn link(&self, from: NodeId, to: NodeId) -> Option<&LinkFacts> {
+        let between = |a, b| self.links.iter().find(move |l| l.from == a && l.to == b);
+        between(from, to).or_else(|| between(to, from))
+    }
+}
+
 /// One device as the planner sees it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanDevice {

@@ -1,0 +1,98 @@
+//! How many bytes a stage needs.
+
+use exo_types::{LayerRange, ModelShape, Shard};
+
+use crate::{PlanRequest, StageMemory};
+
+/// Rows a prefill step works on at once.
+const CHUNK_TOKENS: u64 = 512;
+/// Buffers of a layer, in rows of the hidden width: the residual stream, its norm, queries, keys, values,
+/// attention output, and gate and up of a feed-forward about four times as wide.
+const ROWS_OF_HIDDEN: u64 = 14;
+/// What a process needs beside its tensors: code, stacks, connections, allocator slack.
+const FIXED_BYTES: u64 = 64 << 20;
+
+/// Bytes of a stage beside weights and KV: the buffers of one prefill chunk in f32, one row of logits for every
+/// slot where the head is, and 64 MiB for everything else.
+pub fn workspace_bytes(shape: &ModelShape, slots: u32, head: bool) -> u64 {
+    let chunk = CHUNK_TOKENS * ROWS_OF_HIDDEN * u64::from(shape.hidden) * 4;
+    let logits = if head { u64::from(slots) * u64::from(shape.vocab) * 4 } else { 0 };
+    FIXED_BYTES.saturating_add(chunk).saturating_add(logits)
+}
+
+/// Bytes of every range of layers, by sums from the start. Sums saturate: a hostile shape fits nowhere.
+pub(crate) struct Sizes<'a> {
+    shape: &'a ModelShape,
+    slots: u32,
+    tokens: u64,
+    /// Weights and KV of the first n layers.
+    layers: Vec<u64>,
+}
+
+impl<'a> Sizes<'a> {
+    pub(crate) fn of(request: &PlanRequest<'a>) -> Self {
+        let tokens = u64::from(request.context_tokens) * u64::from(request.slots);
+        let mut layers = vec![0u64];
+        for layer in &request.shape.layers {
+            let bytes = layer.weight_bytes.saturating_add(layer.kv_bytes_per_token.saturating_mul(tokens));
+            layers.push(layers[layers.len() - 1].saturating_add(bytes));
+        }
+        Self { shape: request.shape, slots: request.slots, tokens, layers }
+    }
+
+    pub(crate) fn layer_count(&self) -> u32 {
+        self.layers.len() as u32 - 1
+    }
+
+    /// Everything a stage of these layers needs.
+    pub(crate) fn stage(&self, range: LayerRange) -> StageMemory {
+        let shard = Shard::pipeline(range, self.layer_count());
+        StageMemory {
+            weight_bytes: self.shape.shard_weight_bytes(&shard),
+            kv_bytes: self.shape.shard_kv_bytes_per_token(&shard).saturating_mul(self.tokens),
+            workspace_bytes: workspace_bytes(self.shape, self.slots, shard.head),
+        }
+    }
+
+    /// The same as one number, by subtraction.
+    pub(crate) fn bytes(&self, start: u32, end: u32) -> u64 {
+        let layers = self.layers[end as usize].saturating_sub(self.layers[start as usize]);
+        let (first, last) = (start == 0, end == self.layer_count());
+        layers
+            .saturating_add(self.ends_bytes(first, last))
+            .saturating_add(workspace_bytes(self.shape, self.slots, last))
+    }
+
+    /// Weights and KV of the whole model on one device.
+    pub(crate) fn model_bytes(&self) -> u64 {
+        self.layers[self.layers.len() - 1].saturating_add(self.ends_bytes(true, true))
+    }
+
+    /// Workspace of a stage in the middle.
+    pub(crate) fn workspace(&self) -> u64 {
+        workspace_bytes(self.shape, self.slots, false)
+    }
+
+    /// The piece that cannot be split and needs the most: a layer alone, or with the embedding or head that the
+    /// first or last layer comes with.
+    pub(crate) fn largest_unit(&self) -> (String, u64) {
+        let last = self.layer_count() - 1;
+        let unit = |layer: u32| {
+            let name = match (layer == 0, layer == last) {
+                (true, true) => "the only layer with embedding and head".to_owned(),
+                (true, false) => "layer 0 with the embedding".to_owned(),
+                (false, true) => format!("layer {layer} with the output head"),
+                (false, false) => format!("layer {layer}"),
+            };
+            let bytes = self.bytes(layer, layer + 1) - workspace_bytes(self.shape, self.slots, layer == last);
+            (name, bytes)
+        };
+        (0..=last).map(unit).max_by_key(|(_, bytes)| *bytes).unwrap_or_default()
+    }
+
+    fn ends_bytes(&self, first: bool, last: bool) -> u64 {
+        let empty =
+            Shard { embedding: first, head: last, ..Shard::pipeline(LayerRange::new(0, 0), u32::MAX) };
+        self.shape.shard_weight_bytes(&empty)
+    }
+}

@@ -1,0 +1,356 @@
+//! Placements, one line a case, and against brute force.
+
+use std::time::Duration;
+
+use exo_planner::{LinkFacts, Objective, Plan, PlanDevice, PlanError, PlanRequest, plan, workspace_bytes};
+use exo_types::{
+    DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelId, ModelShape, NodeId, Shard,
+    SupportClass,
+};
+use proptest::prelude::*;
+
+const GIB: u64 = 1 << 30;
+
+/// Layers of 1 GiB, a tied table of 1 MiB, one token of context at 1 KiB a layer.
+fn model(layers: u32) -> ModelShape {
+    let layer = LayerShape { weight_bytes: GIB - 1024, flops_per_token: 2 * GIB, kv_bytes_per_token: 1024 };
+    ModelShape {
+        layers: vec![layer; layers as usize],
+        embedding_bytes: 1 << 20,
+        head_bytes: (1 << 20) + 64,
+        tied: true,
+        hidden: 64,
+        vocab: 1000,
+        context_tokens_max: 4096,
+    }
+}
+
+/// A device with room for so many layers of [`model`], ends and workspace included.
+fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
+    let mut key = [0; 32];
+    key[..name.len().min(32)].copy_from_slice(&name.as_bytes()[..name.len().min(32)]);
+    let room = workspace_bytes(&model(1), 1, true) + (2 << 20) + 64;
+    PlanDevice {
+        node: NodeId(key),
+        node_name: name.to_owned(),
+        device: DeviceFacts {
+            id: DeviceId::cpu(),
+            kind: DeviceKind::Cpu,
+            name: "test".to_owned(),
+            backend: "cpu/test".to_owned(),
+            memory_total_bytes: 64 * GIB,
+            memory_free_bytes: (layers * GIB as f64) as u64 + room,
+            compute_units: 4,
+            read_bytes_per_s: speed.map(|s| s * 1e9),
+            flops_per_s: speed.map(|s| s * 1e11),
+            support: SupportClass::Full,
+            support_reason: String::new(),
+        },
+        excluded: None,
+    }
+}
+
+/// Reads `name=layers[@GB/s][!]` per device (`!` excludes it), then `+N` for at least N stages and `>name` for the
+/// pinned one. The only test code that knows the API.
+fn run(cluster: &str, layers: u32, links: &[LinkFacts]) -> (Vec<PlanDevice>, Result<Plan, PlanError>) {
+    let (mut devices, mut objective, mut pinned_first) = (Vec::new(), Objective::Fit, None);
+    for word in cluster.split_whitespace() {
+        if let Some(stages) = word.strip_prefix('+') {
+            objective = Objective::Spread { stages_min: stages.parse().expect("a number") };
+        } else if let Some(name) = word.strip_prefix('>') {
+            pinned_first = Some(device(name, 0.0, None).node);
+        } else {
+            let (name, rest) = word.split_once('=').expect("name=layers");
+            let excluded = rest.ends_with('!').then(|| "leaving".to_owned());
+            let (room, speed) =
+                rest.trim_end_matches('!').split_once('@').unwrap_or((rest.trim_end_matches('!'), ""));
+            let one = device(name, room.parse().expect("layers"), speed.parse().ok());
+            devices.push(PlanDevice { excluded, ..one });
+        }
+    }
+    let shape = model(layers);
+    let request = PlanRequest {
+        shape: &shape,
+        model: ModelId([0; 32]),
+        context_tokens: 1,
+        slots: 1,
+        devices: &devices,
+        links,
+        objective,
+        pinned_first,
+    };
+    let planned = plan(&request);
+    (devices, planned)
+}
+
+fn name(devices: &[PlanDevice], node: NodeId) -> String {
+    devices.iter().find(|d| d.node == node).expect("a known node").node_name.clone()
+}
+
+fn check(cluster: &str, layers: u32) -> String {
+    match run(cluster, layers, &[]) {
+        (_, Err(error)) => error.to_string(),
+        (devices, Ok(plan)) => {
+            let line =
+                |s: &exo_types::Stage| format!("{:8} layers {}\n", name(&devices, s.node), s.shard.layers);
+            plan.stages.iter().map(line).collect()
+        }
+    }
+}
+
+fn reasons(cluster: &str, layers: u32) -> String {
+    let (devices, planned) = run(cluster, layers, &[]);
+    let plan = planned.expect("fits");
+    plan.reasons.iter().map(|r| format!("{}: {}\n", name(&devices, r.node), r.text)).collect()
+}
+
+#[test]
+fn a_phone_takes_what_the_desktop_cannot_hold() {
+    insta::assert_snapshot!(check("desktop=24 phone=8", 32), @r"
+    desktop  layers 0..24
+    phone    layers 24..32
+    ");
+}
+
+#[test]
+fn solo_when_it_fits_on_the_fastest_that_holds_it() {
+    insta::assert_snapshot!(check("slow=40@10 fast=40@50 small=8@90", 32), @r"fast     layers 0..32");
+}
+
+#[test]
+fn the_pinned_node_comes_first_where_it_can() {
+    insta::assert_snapshot!(check("a=40@50 b=40@10 >b", 32), @r"b        layers 0..32");
+    insta::assert_snapshot!(check("a=20@50 b=20@50 >b", 32), @r"
+    b        layers 0..16
+    a        layers 16..32
+    ");
+}
+
+#[test]
+fn no_more_devices_than_needed() {
+    insta::assert_snapshot!(check("a=10 b=10 c=10 d=24", 32), @r"
+    d        layers 0..23
+    a        layers 23..32
+    ");
+}
+
+#[test]
+fn spread_shares_by_speed_within_memory() {
+    insta::assert_snapshot!(check("a=40@30 b=40@20 c=40@10 +3", 12), @r"
+    a        layers 0..6
+    b        layers 6..10
+    c        layers 10..12
+    ");
+    insta::assert_snapshot!(check("a=4@30 b=40@20 c=40@10 +3", 12), @r"
+    a        layers 0..4
+    b        layers 4..9
+    c        layers 9..12
+    ");
+}
+
+#[test]
+fn spread_shares_by_memory_when_one_was_never_measured() {
+    insta::assert_snapshot!(check("a=10@30 b=20 c=30@10 +3", 12), @r"
+    a        layers 0..2
+    c        layers 2..8
+    b        layers 8..12
+    ");
+}
+
+#[test]
+fn every_device_gets_a_reason() {
+    insta::assert_snapshot!(reasons("a=20@50 b=20@10 c=40@90! d=0@90 e=11@1", 32), @r"
+    a: layers 0..20 + embedding: 20.1 GiB of 20.1 GiB free; share by measured read speed, within memory
+    b: layers 20..32 + head: 12.1 GiB of 20.1 GiB free; share by measured read speed, within memory
+    c: excluded: leaving
+    d: no layer: the smallest needs 1.1 GiB, 67.8 MiB are free
+    e: no layer: 2 devices are enough, and each hop costs time
+    ");
+    insta::assert_snapshot!(reasons("a=40 b=20", 32), @r"
+    a: layers 0..32 + embedding + head: 32.1 GiB of 40.1 GiB free; the whole model fits here, and a hop costs time
+    b: no layer: the model fits on one device, and each hop costs time
+    ");
+}
+
+#[test]
+fn a_model_that_does_not_fit_says_what_is_missing_and_where() {
+    insta::assert_snapshot!(check("a=10 b=4", 32), @r"the model needs 34360787008 bytes, the devices have 15036587968 usable of 15174475712 free: 19324199040 bytes are missing (a cpu: 10739519456 usable of 10808463328 free, b cpu: 4297068512 usable of 4366012384 free); the largest single unit is layer 31 with the output head with 1074790464 bytes");
+}
+
+#[test]
+fn a_model_that_fits_in_sum_and_not_in_pieces_says_what_would_help() {
+    let (_, planned) = run("a=1.5 b=1.5", 3, &[]);
+    let Err(PlanError::DoesNotFit { missing_bytes, largest_unit, .. }) = planned else {
+        panic!("{planned:?}");
+    };
+    // Half a layer more on either, less the slack every test device has.
+    assert!((GIB / 2 - (4 << 20)..=GIB / 2).contains(&missing_bytes), "{missing_bytes}");
+    assert_eq!(largest_unit, "layer 2 with the output head");
+}
+
+#[test]
+fn requests_that_cannot_be_met_are_told_apart() {
+    insta::assert_snapshot!(check("a=10! b=10!", 4), @r"no device can be used: a cpu: excluded: leaving; b cpu: excluded: leaving");
+    insta::assert_snapshot!(check("a=10 b=10 +3", 4), @r"3 stages were asked for, 2 are possible (2 usable devices, 4 layers)");
+    insta::assert_snapshot!(check("a=10 b=10 c=0 +3", 4), @r"3 stages were asked for, 2 are possible (the other devices cannot hold a layer)");
+    insta::assert_snapshot!(check("a=10 b=10 c=10 +3", 2), @r"3 stages were asked for, 2 are possible (3 usable devices, 2 layers)");
+    insta::assert_snapshot!(check("a=10", 0), @r"nothing to place: layers is 0");
+}
+
+#[test]
+fn speed_is_predicted_only_where_everything_was_measured() {
+    let node = |name| device(name, 0.0, None).node;
+    let link = |from, to, rtt| LinkFacts { from: node(from), to: node(to), rtt, bytes_per_s: Some(1e9) };
+    let links = [link("a", "b", Some(Duration::from_millis(2)))];
+    let decode =
+        |cluster, links: &[LinkFacts]| run(cluster, 4, links).1.expect("fits").predicted.decode_tokens_per_s;
+    assert_eq!(decode("a=2@10 b=2", &links), None, "b was never measured");
+    assert_eq!(decode("a=2@10 b=2@10", &[]), None, "the link was never measured");
+    assert_eq!(decode("a=2@10 b=2@10", &[link("a", "b", None)]), None, "nor its round trip");
+    let solo = decode("a=4@10", &[]).expect("measured");
+    assert!((solo - 10e9 / (4.0 * GIB as f64)).abs() < 0.01, "{solo}");
+    let split = decode("a=2@10 b=2@10", &links).expect("measured");
+    let (solo_ms, split_ms) = (1e3 / solo, 1e3 / split);
+    assert!((split_ms - solo_ms - 2.0).abs() < 0.01, "two half round trips: {solo_ms} {split_ms}");
+}
+
+#[test]
+fn the_order_follows_the_shortest_way_around() {
+    let node = |name| device(name, 0.0, None).node;
+    let link = |from, to, ms| {
+        let rtt = Some(Duration::from_millis(ms));
+        LinkFacts { from: node(from), to: node(to), rtt, bytes_per_s: None }
+    };
+    // a-c and b-d are far apart, so they must not be neighbours.
+    let mut links = vec![link("a", "c", 90), link("b", "d", 90)];
+    links.extend([link("a", "b", 1), link("b", "c", 1), link("c", "d", 1), link("d", "a", 1)]);
+    let (devices, planned) = run("a=1 c=1 b=1 d=1", 4, &links);
+    let stages = planned.expect("fits").stages;
+    let order: String = stages.iter().map(|s| name(&devices, s.node)).collect();
+    assert_eq!(order, "abcd");
+}
+
+/// Whether any order of any subset holds the model, each stage at least one layer, and at least `stages` of them.
+fn brute_force(shape: &ModelShape, free: &[u64], tokens: u64, stages: usize) -> bool {
+    fn place(shape: &ModelShape, free: &[u64], tokens: u64, used: u32, start: u32, stages: usize) -> bool {
+        let count = shape.layer_count();
+        if start == count {
+            return used.count_ones() as usize >= stages;
+        }
+        (0..free.len()).filter(|i| used & (1 << i) == 0).any(|i| {
+            (start + 1..=count).any(|end| {
+                let shard = Shard::pipeline(LayerRange::new(start, end), count);
+                let needed = shape.shard_weight_bytes(&shard)
+                    + shape.shard_kv_bytes_per_token(&shard) * tokens
+                    + workspace_bytes(shape, 1, shard.head);
+                needed <= free[i] && place(shape, free, tokens, used | 1 << i, end, stages)
+            })
+        })
+    }
+    place(shape, free, tokens, 0, 0, stages)
+}
+
+/// Unequal layers, in units that make the ends and the KV cache matter.
+fn shapes() -> impl Strategy<Value = ModelShape> {
+    const UNIT: u64 = 1 << 20;
+    let layer = (1u64..6, 0u64..3).prop_map(|(weights, kv)| LayerShape {
+        weight_bytes: weights * UNIT,
+        flops_per_token: weights,
+        kv_bytes_per_token: kv * UNIT / 8,
+    });
+    (prop::collection::vec(layer, 1..7), 0u64..5, any::<bool>()).prop_map(|(layers, ends, tied)| ModelShape {
+        layers,
+        embedding_bytes: ends * UNIT,
+        head_bytes: ends * UNIT + 64,
+        tied,
+        hidden: 64,
+        vocab: 1000,
+        context_tokens_max: 64,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Shards tile the model and fit; and there is a plan exactly when brute force finds one.
+    #[test]
+    fn plans_tile_fit_and_exist_when_they_can(
+        shape in shapes(),
+        rooms in prop::collection::vec((0u64..14, prop::option::of(1f64..50.0)), 1..5),
+        spread in 0u32..4,
+        pinned in 0usize..6,
+    ) {
+        const CONTEXT: u32 = 4;
+        let devices: Vec<PlanDevice> = rooms.iter().enumerate().map(|(i, &(room, speed))| {
+            let mut one = device(&format!("n{i}"), 0.0, speed);
+            one.device.memory_free_bytes = workspace_bytes(&shape, 1, false) + (room << 20);
+            one
+        }).collect();
+        let objective = if spread == 0 { Objective::Fit } else { Objective::Spread { stages_min: spread } };
+        let request = PlanRequest {
+            shape: &shape, model: ModelId([0; 32]), context_tokens: CONTEXT, slots: 1, devices: &devices,
+            links: &[], objective, pinned_first: devices.get(pinned).map(|d| d.node),
+        };
+        let free: Vec<u64> = devices.iter().map(|d| d.device.memory_free_bytes).collect();
+        let possible = brute_force(&shape, &free, CONTEXT.into(), spread as usize);
+        let planned = plan(&request);
+        prop_assert_eq!(planned.is_ok(), possible, "{:?}", planned);
+        prop_assert_eq!(&planned, &plan(&request), "the same request gives the same plan");
+        let Ok(plan) = planned else { return Ok(()) };
+        let mut next = 0;
+        for (stage, memory) in plan.stages.iter().zip(&plan.memory) {
+            prop_assert_eq!(stage.shard.layers.start, next);
+            prop_assert!(!stage.shard.layers.is_empty());
+            prop_assert_eq!(stage.shard, Shard::pipeline(stage.shard.layers, shape.layer_count()));
+            next = stage.shard.layers.end;
+            let of = devices.iter().find(|d| d.node == stage.node).expect("a known node");
+            prop_assert!(memory.total_bytes() <= of.device.memory_free_bytes);
+            prop_assert_eq!(memory.weight_bytes, shape.shard_weight_bytes(&stage.shard));
+        }
+        prop_assert_eq!(next, shape.layer_count());
+        let mut nodes: Vec<NodeId> = plan.stages.iter().map(|s| s.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        prop_assert_eq!(nodes.len(), plan.stages.len(), "one stage a device");
+        prop_assert!(plan.stages.len() >= spread as usize);
+        prop_assert_eq!(plan.reasons.len(), devices.len());
+        if spread == 0 {
+            let fewer = (1..plan.stages.len()).any(|n| subsets_fit(&shape, &free, CONTEXT.into(), n));
+            prop_assert!(!fewer, "fewer devices would do");
+        }
+    }
+
+    /// What an error says is missing is missing: with it added in the best place the model fits, without it not.
+    #[test]
+    fn missing_bytes_are_enough(shape in shapes(), rooms in prop::collection::vec(0u64..8, 1..4)) {
+        let devices: Vec<PlanDevice> = rooms.iter().enumerate().map(|(i, &room)| {
+            let mut one = device(&format!("n{i}"), 0.0, None);
+            one.device.memory_free_bytes = workspace_bytes(&shape, 1, false) + (room << 20);
+            one
+        }).collect();
+        let try_with = |devices: &[PlanDevice]| plan(&PlanRequest {
+            shape: &shape, model: ModelId([0; 32]), context_tokens: 4, slots: 1, devices, links: &[],
+            objective: Objective::Fit, pinned_first: None,
+        });
+        let Err(PlanError::DoesNotFit { missing_bytes, needed_bytes, usable_bytes, .. }) = try_with(&devices) else {
+            return Ok(());
+        };
+        prop_assert!(missing_bytes > 0);
+        if usable_bytes >= needed_bytes {
+            let fits_after = (0..devices.len()).any(|i| {
+                let mut grown = devices.clone();
+                grown[i].device.memory_free_bytes += missing_bytes;
+                try_with(&grown).is_ok()
+            });
+            prop_assert!(fits_after);
+        }
+    }
+}
+
+/// Whether some `n` of the devices hold the model.
+fn subsets_fit(shape: &ModelShape, free: &[u64], tokens: u64, n: usize) -> bool {
+    (0..1u32 << free.len()).filter(|set| set.count_ones() as usize == n).any(|set| {
+        let some: Vec<u64> = (0..free.len()).filter(|i| set & (1 << i) != 0).map(|i| free[i]).collect();
+        brute_force(shape, &some, tokens, 0)
+    })
+}
