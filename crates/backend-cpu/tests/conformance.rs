@@ -1,6 +1,6 @@
 //! The contract's promises, and those only this device makes.
 
-#![allow(clippy::unwrap_used)] // a test file, helpers included
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file, helpers included
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

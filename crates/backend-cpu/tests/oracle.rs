@@ -1,6 +1,6 @@
 //! The op oracle on every instruction set of this machine.
 
-#![allow(clippy::unwrap_used)] // a test file, helpers included
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file, helpers included
 
 use std::sync::Arc;
 

@@ -35,7 +35,8 @@ fn name(_root: &Path) -> Option<String> {
     system.cpus().first().map(|cpu| cpu.brand().trim().to_owned())
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
 

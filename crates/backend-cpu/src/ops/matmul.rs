@@ -47,7 +47,9 @@ pub(super) fn matmul(level: Level, out: &mut [f32], x: &[f32], w: &CpuWeight, bi
     let piece = (TASK_BYTES / w.row_bytes.max(1)).clamp(1, n).next_multiple_of(BLOCK_ROWS);
     let work = |i: usize| {
         let rows = i * piece..((i + 1) * piece).min(n);
-        level.dispatch(Piece { w, k, x, tokens, bias, rows, out: &out });
+        let piece = Piece { w, k, x, tokens, bias, rows, out: &out };
+        // Taken here and not in the kernel: `with_borrow_mut` is a call, and its closure would not be vectorised.
+        SCRATCH.with_borrow_mut(|scratch| level.dispatch(Multiply { piece, scratch }));
     };
     let pieces = n.div_ceil(piece);
     if n * k * tokens < PARALLEL_PRODUCTS_MIN {
@@ -102,18 +104,25 @@ thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Kernel for Piece<'_> {
+/// A [`Piece`] and the scratch of the thread it runs on.
+struct Multiply<'a> {
+    piece: Piece<'a>,
+    scratch: &'a mut Vec<f32>,
+}
+
+impl Kernel for Multiply<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let direct = self.tokens <= DIRECT_TOKENS_MAX;
-        let rows = self.rows.clone();
-        match self.w.dtype() {
-            DType::F32 if direct => self.products(simd, rows, |n| F32Bytes(self.w.row(n))),
-            DType::F16 if direct => self.products(simd, rows, |n| F16Bytes(self.w.row(n))),
-            DType::BF16 if direct => self.products(simd, rows, |n| Bf16Bytes(self.w.row(n))),
-            _ => SCRATCH.with_borrow_mut(|scratch| self.converted(simd, scratch)),
+        let piece = &self.piece;
+        let direct = piece.tokens <= DIRECT_TOKENS_MAX;
+        let rows = piece.rows.clone();
+        match piece.w.dtype() {
+            DType::F32 if direct => piece.products(simd, rows, |n| F32Bytes(piece.w.row(n))),
+            DType::F16 if direct => piece.products(simd, rows, |n| F16Bytes(piece.w.row(n))),
+            DType::BF16 if direct => piece.products(simd, rows, |n| Bf16Bytes(piece.w.row(n))),
+            _ => piece.converted(simd, self.scratch),
         }
     }
 }

@@ -1,0 +1,65 @@
+//! How fast the kernels are here: `cargo run --release -p exo-backend-cpu --example speed [threads]`.
+//!
+//! For each stored type, the rate at which decode reads weights (one row) and prefill computes (64 rows); beside them
+//! the machine's read bandwidth, which bounds the first.
+
+#![allow(clippy::print_stdout)] // its output is its purpose
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use exo_backend::{Alone, CancelToken, Device, Element, Op, Recording, Rows, RunShape};
+use exo_backend_cpu::{CpuDevice, CpuOptions, Isa};
+use exo_types::{DType, TensorView};
+
+const COLS: usize = 2048;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let threads = std::env::args().nth(1).map(|word| word.parse()).transpose()?;
+    let cores = threads.unwrap_or_else(exo_device::cores);
+    let bandwidth = exo_device::read_bandwidth(cores).unwrap_or(f64::NAN);
+    println!("{cores} threads read {:.1} GB/s", bandwidth / 1e9);
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let device = CpuDevice::open(CpuOptions { threads, isa: Some(isa), memory_limit_bytes: None })?;
+        for dtype in DType::ALL {
+            let rows = (64 << 20) / (dtype.bytes_of(COLS as u64).unwrap_or(1) as usize);
+            let (seconds, bytes) = best_of(&device, dtype, rows, 1)?;
+            let (small, _) = best_of(&device, dtype, 1024, 64)?;
+            let decode = bytes as f64 / seconds;
+            let prefill = 2.0 * (COLS * 1024 * 64) as f64 / small;
+            println!(
+                "{:7} {dtype:5} decode {:6.2} GB/s ({:3.0} %)  prefill {:6.1} GFLOP/s",
+                isa.name(),
+                decode / 1e9,
+                100.0 * decode / bandwidth,
+                prefill / 1e9
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Seconds of the fastest of a few products, and the bytes of the weight.
+fn best_of(
+    device: &CpuDevice,
+    dtype: DType,
+    rows: usize,
+    tokens: usize,
+) -> Result<(f64, u64), Box<dyn std::error::Error>> {
+    let len = dtype.bytes_of((rows * COLS) as u64).unwrap_or(0) as usize;
+    // Bytes of 0x1c are small ordinary numbers in every type.
+    let source = Arc::new(vec![0x1c_u8; len]);
+    let (name, rows64, cols) = ("w".to_owned(), rows as u64, COLS as u64);
+    let weight = device.weight(&TensorView { name, dtype, rows: rows64, cols, range: 0..len, source })?;
+    let (x, out) = (device.buffer(Element::F32, tokens * COLS)?, device.buffer(Element::F32, tokens * rows)?);
+    let ops = vec![Op::MatMul { weight, bias: None, x, out, rows: Rows::Tokens }];
+    let program = device.compile(Recording { ops })?;
+    let mut stream = device.stream()?;
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let start = Instant::now();
+        stream.run(&*program, RunShape { tokens, selected: 0 }, &Alone, &CancelToken::default())?;
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    Ok((best, len as u64))
+}
