@@ -1,1 +1,34 @@
 //! Who is alive, who leads, in which epoch: a state machine over messages.
+//!
+//! Members hold leases at the coordinator and followers watch it: both are one heartbeat in each direction. A node
+//! is *suspected* after about a second of silence or at once when its connection is reset, and *lost* within five
+//! seconds, or a second and a half after a reset that nothing contradicts. A clean exit says goodbye and is lost at
+//! once; a *suspended* node (sleep, heat) keeps its place until it said it would be back.
+//!
+//! An election happens only when the coordinator is lost or two halves meet. There is no majority: of two nodes
+//! either may go on alone, and when halves merge, the side that serves more announces the higher counter plus one.
+//! The [`Epoch`](exo_types::Epoch) is the pair (counter, coordinator), on disk before it is announced.
+//!
+//! **Architecture invariant:** nothing here asks the time, opens a socket or draws a random number. Time and
+//! messages come in through [`Membership::handle`], decisions go out as [`Output`]s, in order.
+//!
+//! Start reading at [`Membership::handle`].
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod detector;
+mod election;
+mod io;
+mod machine;
+mod meeting;
+mod message;
+mod report;
+
+pub use config::{Config, EPOCH_JUMP_MAX, Persisted};
+pub use io::{Input, LossReason, NodeStatus, Output};
+pub use machine::Membership;
+pub use message::{Body, Heartbeat, Message, MessageError, Rank, Role, Seen};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Taking, adopting and losing the lead.
+
+use exo_types::{Epoch, NodeId, Time};
+
+use crate::machine::{Membership, Stance};
+use crate::message::{Body, Rank, Role};
+use crate::{NodeStatus, Output};
+
+impl Membership {
+    /// Applies the time passed: detectors, then whoever leads.
+    pub(crate) fn advance(&mut self) {
+        let (now, config) = (self.now, self.config);
+        let close = self.close_to();
+        for (node, peer) in &mut self.peers {
+            peer.advance(now, close.is_none_or(|c| c == *node), &config);
+        }
+        if self.stance == Stance::Following {
+            let status = self.coordinator().and_then(|c| self.peers.get(&c)).map(|p| p.status);
+            if !matches!(status, Some(NodeStatus::Alive | NodeStatus::Suspected)) {
+                self.lose_coordinator();
+            }
+        }
+        if matches!(self.stance, Stance::Seeking { .. }) {
+            self.seek();
+        }
+    }
+
+    /// The one peer this node exchanges heartbeats with at the fast rate; `None`: with all of them.
+    pub(crate) fn close_to(&self) -> Option<NodeId> {
+        self.coordinator().filter(|_| self.stance == Stance::Following)
+    }
+
+    /// Claims the lead when nothing speaks against it and every better candidate had its chance.
+    fn seek(&mut self) {
+        let clear = self.may_claim();
+        let Stance::Seeking { clear_since } = &mut self.stance else { return };
+        if !clear {
+            *clear_since = None;
+            return;
+        }
+        let since = *clear_since.get_or_insert(self.now);
+        if self.now >= self.claim_at(since) {
+            self.lead(0);
+        }
+    }
+
+    /// When this node claims, if it has been free to since then.
+    pub(crate) fn claim_at(&self, clear_since: Time) -> Time {
+        let mine = (self.rank(), self.me);
+        let better = |(node, peer): &(&NodeId, &crate::detector::Peer)| {
+            peer.status == NodeStatus::Alive && peer.said.is_some_and(|s| (s.rank, **node) > mine)
+        };
+        let better = u32::try_from(self.peers.iter().filter(better).count()).unwrap_or(u32::MAX);
+        clear_since + self.config.stagger.saturating_mul(better)
+    }
+
+    /// Nobody alive is led or leads, and nobody's fate is open.
+    fn may_claim(&self) -> bool {
+        let patient = self.now.since(self.waiting_since) < self.config.patience;
+        self.suspended.is_none()
+            && self.peers.values().all(|peer| match peer.status {
+                NodeStatus::Alive => peer
+                    .said
+                    .is_some_and(|s| matches!(s.role, Role::Seeking | Role::Following { fresh: false })),
+                NodeStatus::Suspected => false,
+                NodeStatus::Unseen => !patient,
+                NodeStatus::Suspended { .. } | NodeStatus::Lost(_) => true,
+            })
+    }
+
+    /// Takes the lead under a counter above this node's own and `counter`.
+    pub(crate) fn lead(&mut self, counter: u64) {
+        let above = self.epoch.map_or(0, |e| e.counter).max(counter);
+        let Some(counter) = above.checked_add(1) else { return };
+        let epoch = Epoch { counter, key: self.me };
+        self.epoch = Some(epoch);
+        self.stance = Stance::Leading { since: self.now };
+        self.table.clear();
+        tracing::info!(target: "events::lead", %epoch);
+        self.out.push(Output::Persist(epoch));
+        self.out.push(Output::CoordinatorChanged { epoch, coordinator: self.me });
+        self.out.push(Output::Lead { epoch });
+        let beat = self.heartbeat_now();
+        for to in self.linked() {
+            self.send(to, Body::Announce(beat.clone()));
+        }
+        self.beaten();
+    }
+
+    /// Follows the coordinator of `epoch`.
+    pub(crate) fn adopt(&mut self, epoch: Epoch) {
+        self.stop_leading();
+        self.stance = Stance::Following;
+        self.table.clear();
+        if self.epoch.replace(epoch) != Some(epoch) {
+            self.out.push(Output::Persist(epoch));
+        }
+        self.out.push(Output::CoordinatorChanged { epoch, coordinator: epoch.key });
+        self.beat_soon();
+    }
+
+    /// The coordinator is gone or leads no more.
+    pub(crate) fn lose_coordinator(&mut self) {
+        self.stance = Stance::Seeking { clear_since: None };
+        self.table.clear();
+        if let Some(epoch) = self.epoch {
+            self.out.push(Output::CoordinatorLost { epoch });
+        }
+        self.beat_soon();
+    }
+
+    /// Says so if this node led. The caller sets the new stance.
+    pub(crate) fn stop_leading(&mut self) {
+        if self.is_leading() {
+            self.out.push(Output::StepDown);
+            if let Some(epoch) = self.epoch {
+                self.out.push(Output::CoordinatorLost { epoch });
+            }
+            self.beat_soon();
+        }
+    }
+
+    /// Whether the coordinator was heard within the time of suspicion, and since this node was last frozen.
+    pub(crate) fn is_fresh(&self) -> bool {
+        let coordinator = self.close_to().and_then(|c| self.peers.get(&c));
+        coordinator.is_some_and(|p| p.status == NodeStatus::Alive && p.said.is_some())
+    }
+
+    /// Members that hold a lease of this node's reign.
+    pub(crate) fn follower_count(&self) -> usize {
+        self.peers.values().filter(|p| p.follows(self.epoch)).count()
+    }
+
+    /// This node's standing: as coordinator its side is who follows it, else who lives.
+    pub(crate) fn rank(&self) -> Rank {
+        let alive = |p: &&crate::detector::Peer| p.status == NodeStatus::Alive;
+        let others = match self.stance {
+            Stance::Leading { .. } => self.follower_count(),
+            _ => self.peers.values().filter(alive).count(),
+        };
+        let members = u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1);
+        let minutes = self.now.since(self.started).as_secs() / 60 + 1;
+        Rank {
+            served: members.saturating_add(self.instances_served),
+            uptime_class: u8::try_from(minutes.ilog2()).unwrap_or(u8::MAX),
+            mains_power: self.mains_power,
+        }
+    }
+}

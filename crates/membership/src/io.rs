@@ -1,0 +1,155 @@
+//! What goes into the machine and what comes out.
+
+use std::collections::BTreeSet;
+
+use exo_types::{Epoch, NodeId, Time};
+use serde::{Deserialize, Serialize};
+
+use crate::Message;
+
+/// What happened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// Time passed. At the latest at the last [`Output::WakeAt`]; more often does no harm.
+    Tick,
+    /// The admitted members now, this node among them. Until the first of these the node is outside and silent;
+    /// a node that is the only member leads at once.
+    Members(BTreeSet<NodeId>),
+    /// This node gave up a cluster of its own and became a member of this one: it forgets its epoch and waits to be
+    /// led. Later changes come as [`Input::Members`].
+    Joined(BTreeSet<NodeId>),
+    /// The connection to this member came up. Messages are sent to connected members only.
+    LinkUp(NodeId),
+    /// The connection to this member was reset or closed: it is suspected at once.
+    LinkReset(NodeId),
+    /// A member said something. `from` is whom the transport authenticated.
+    Message {
+        /// Who.
+        from: NodeId,
+        /// What.
+        message: Message,
+    },
+    /// This node's standing in elections changed.
+    LocalFacts {
+        /// Running instances this node serves: all of the cluster's on the coordinator, else those with a stage here.
+        instances_served: u32,
+        /// Whether it runs on mains power.
+        mains_power: bool,
+    },
+    /// The process ends: goodbye to all. Nothing comes out afterwards.
+    Leave,
+    /// The node will not answer until then, and keeps what it holds. A coordinator steps down.
+    Suspend {
+        /// For people: "sleep", "too hot".
+        reason: String,
+        /// When it means to be back.
+        until: Time,
+    },
+    /// The node is back.
+    Resume,
+}
+
+/// What to do, in this order: everything after a `Persist` waits until it is on disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Send to a member. Dropping it when the connection is gone is fine.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        message: Message,
+    },
+    /// Write this epoch to disk and flush it **before** carrying out what follows.
+    Persist(Epoch),
+    /// The node works, for the first time or again after suspicion, suspension or loss.
+    NodeUp(NodeId),
+    /// The node may be gone. Decide nothing for good yet.
+    NodeSuspected(NodeId),
+    /// The node is away on purpose until then and keeps what it holds.
+    NodeSuspended {
+        /// Which.
+        node: NodeId,
+        /// When it means to be back.
+        until: Time,
+    },
+    /// The node is gone with everything it held. If it returns, a `NodeUp` follows.
+    NodeLost {
+        /// Which.
+        node: NodeId,
+        /// Why.
+        reason: LossReason,
+    },
+    /// Follow this coordinator and refuse commands of lower epochs. Also said to the coordinator itself.
+    CoordinatorChanged {
+        /// The reign.
+        epoch: Epoch,
+        /// Its coordinator: `epoch.key`.
+        coordinator: NodeId,
+    },
+    /// Nobody leads, as far as this node can see. Commands of this epoch may still be in flight.
+    CoordinatorLost {
+        /// The reign that ended.
+        epoch: Epoch,
+    },
+    /// This node leads from now on, under this epoch. Said again with a higher epoch when halves merge.
+    Lead {
+        /// The reign.
+        epoch: Epoch,
+    },
+    /// This node leads no more.
+    StepDown,
+    /// Call `handle` again at that time if nothing happens before. Replaces the previous one.
+    WakeAt(Time),
+}
+
+/// Why a node is lost.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// It said goodbye.
+    Left,
+    /// It said nothing for too long.
+    Silent,
+    /// Its connection was reset and it did not come back.
+    Reset,
+    /// It came back as another process, which holds nothing of what the old one held.
+    Restarted,
+    /// It is no member any more.
+    Removed,
+    /// It did not return from suspension.
+    Overslept,
+    /// It has not been heard since this node started or it was admitted.
+    NeverSeen,
+}
+
+impl std::fmt::Display for LossReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Left => "left",
+            Self::Silent => "silent for too long",
+            Self::Reset => "connection reset",
+            Self::Restarted => "restarted",
+            Self::Removed => "removed from the cluster",
+            Self::Overslept => "did not return from suspension",
+            Self::NeverSeen => "not seen yet",
+        })
+    }
+}
+
+/// How a member does, as this node sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeStatus {
+    /// Not heard yet.
+    Unseen,
+    /// Works.
+    Alive,
+    /// Silent, or its connection was reset.
+    Suspected,
+    /// Away on purpose.
+    Suspended {
+        /// When it means to be back.
+        until: Time,
+    },
+    /// Gone.
+    Lost(LossReason),
+}

@@ -1,0 +1,286 @@
+//! The machine: its state, and what each input does to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use exo_types::{Epoch, NodeId, Time};
+
+use crate::detector::{Peer, Run};
+use crate::message::{Body, Message, SUSPENSION_MS_MAX, Seen, short_reason};
+use crate::{Config, EPOCH_JUMP_MAX, Input, LossReason, NodeStatus, Output, Persisted};
+
+/// A pause of this machine longer than this was a frozen process (laptop lid, debugger), not silent peers.
+const FROZEN: Duration = Duration::from_secs(2);
+
+/// What this node does in the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stance {
+    /// No member (yet, or any more): silent.
+    Outside,
+    /// Looks for a coordinator; since when nothing has spoken against claiming.
+    Seeking { clear_since: Option<Time> },
+    /// Follows the coordinator of `epoch`.
+    Following,
+    /// Leads `epoch`, announced at that time.
+    Leading { since: Time },
+}
+
+/// Membership as one node sees it.
+#[derive(Debug)]
+pub struct Membership {
+    pub(crate) config: Config,
+    pub(crate) me: NodeId,
+    pub(crate) now: Time,
+    pub(crate) started: Time,
+    pub(crate) epoch: Option<Epoch>,
+    pub(crate) stance: Stance,
+    pub(crate) peers: BTreeMap<NodeId, Peer>,
+    /// The coordinator's view of the others, while following.
+    pub(crate) table: BTreeMap<NodeId, NodeStatus>,
+    /// What `Output`s have said of each peer.
+    pub(crate) shown: BTreeMap<NodeId, NodeStatus>,
+    pub(crate) instances_served: u32,
+    pub(crate) mains_power: bool,
+    /// This node's own suspension: why and until when.
+    pub(crate) suspended: Option<(String, Time)>,
+    pub(crate) ended: bool,
+    pub(crate) woken_at: Option<Time>,
+    /// Since when this node waits for members it has never heard.
+    pub(crate) waiting_since: Time,
+    pub(crate) out: Vec<Output>,
+}
+
+impl Membership {
+    /// A node that has just started and does not know the members yet.
+    pub fn new(config: Config, me: NodeId, persisted: Persisted, now: Time) -> Self {
+        Self {
+            config,
+            me,
+            now,
+            started: now,
+            epoch: persisted.epoch,
+            stance: Stance::Outside,
+            peers: BTreeMap::new(),
+            table: BTreeMap::new(),
+            shown: BTreeMap::new(),
+            instances_served: 0,
+            mains_power: false,
+            suspended: None,
+            ended: false,
+            woken_at: None,
+            waiting_since: now,
+            out: Vec::new(),
+        }
+    }
+
+    /// Takes one input at `now` (which never runs backwards) and says what to do, in order.
+    pub fn handle(&mut self, now: Time, input: Input) -> Vec<Output> {
+        if self.ended {
+            return Vec::new();
+        }
+        self.pass_time(now);
+        self.take(input);
+        if self.stance != Stance::Outside && !self.ended {
+            self.advance();
+            self.report();
+            self.beat();
+            self.wake();
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    /// The epoch this node has adopted. Commands of lower epochs are to be refused.
+    pub fn epoch(&self) -> Option<Epoch> {
+        self.epoch
+    }
+
+    /// Who leads, as far as this node knows.
+    pub fn coordinator(&self) -> Option<NodeId> {
+        let led = matches!(self.stance, Stance::Following | Stance::Leading { .. });
+        self.epoch.filter(|_| led).map(|e| e.key)
+    }
+
+    /// Whether this node leads.
+    pub fn is_leading(&self) -> bool {
+        matches!(self.stance, Stance::Leading { .. })
+    }
+
+    /// Whether this node leads and may place instances. A coordinator that hears none of its members holds no
+    /// lease until they are back or declared lost: it may be the smaller half.
+    pub fn may_place(&self) -> bool {
+        let mut doubtful = false;
+        for peer in self.peers.values() {
+            match peer.status {
+                NodeStatus::Alive => return self.is_leading(),
+                NodeStatus::Suspected => doubtful = true,
+                _ => {}
+            }
+        }
+        self.is_leading() && !doubtful
+    }
+
+    /// How a member does, as last said by an [`Output`]. This node itself is alive or suspended.
+    pub fn status(&self, node: NodeId) -> Option<NodeStatus> {
+        if node == self.me {
+            let until = self.suspended.as_ref().map(|(_, until)| *until);
+            return Some(until.map_or(NodeStatus::Alive, |until| NodeStatus::Suspended { until }));
+        }
+        self.shown.get(&node).copied()
+    }
+
+    fn pass_time(&mut self, now: Time) {
+        let gap = now.since(self.now);
+        let slack = self.config.heartbeat_idle;
+        if gap > FROZEN && self.stance != Stance::Outside && !self.peers.is_empty() {
+            for peer in self.peers.values_mut() {
+                peer.thaw(gap.saturating_sub(slack));
+            }
+            self.waiting_since = self.waiting_since + gap;
+            if let Stance::Seeking { clear_since } = &mut self.stance {
+                *clear_since = None;
+            }
+        }
+        self.now = self.now.max(now);
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Tick => {}
+            Input::Members(members) => self.members(&members),
+            Input::Joined(members) => self.joined(&members),
+            Input::LinkUp(node) => self.with_peer(node, Peer::link_up),
+            Input::LinkReset(node) => self.with_peer(node, Peer::link_reset),
+            Input::Message { from, message } => self.message(from, message),
+            Input::LocalFacts { instances_served, mains_power } => {
+                (self.instances_served, self.mains_power) = (instances_served, mains_power);
+            }
+            Input::Leave => self.leave(),
+            Input::Suspend { reason, until } => self.suspend(reason, until),
+            Input::Resume => {
+                self.suspended = None;
+                self.beat_soon();
+            }
+        }
+    }
+
+    fn with_peer(&mut self, node: NodeId, change: impl Fn(&mut Peer, Time)) {
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&node) {
+            change(peer, now);
+        }
+    }
+
+    fn members(&mut self, members: &BTreeSet<NodeId>) {
+        if !members.contains(&self.me) {
+            self.step_outside();
+            return;
+        }
+        let removed: Vec<_> = self.peers.keys().filter(|n| !members.contains(n)).copied().collect();
+        for node in removed {
+            self.forget(node);
+        }
+        for node in members.iter().filter(|n| **n != self.me) {
+            self.peers.entry(*node).or_insert_with(|| Peer::new(self.now));
+        }
+        if self.stance == Stance::Outside {
+            self.waiting_since = self.now;
+            self.stance = Stance::Seeking { clear_since: None };
+        }
+    }
+
+    fn joined(&mut self, members: &BTreeSet<NodeId>) {
+        self.step_outside();
+        self.epoch = None;
+        self.members(members);
+    }
+
+    /// No member any more: what was known of the cluster no longer holds.
+    fn step_outside(&mut self) {
+        self.stop_leading();
+        for node in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.forget(node);
+        }
+        self.table.clear();
+        self.stance = Stance::Outside;
+    }
+
+    fn forget(&mut self, node: NodeId) {
+        self.peers.remove(&node);
+        self.table.remove(&node);
+        if !matches!(self.shown.remove(&node), None | Some(NodeStatus::Lost(_) | NodeStatus::Unseen)) {
+            self.out.push(Output::NodeLost { node, reason: LossReason::Removed });
+        }
+    }
+
+    fn message(&mut self, from: NodeId, message: Message) {
+        let Message { epoch, incarnation, body } = message;
+        let floor = self.epoch.map_or(0, |e| e.counter);
+        if let Some(epoch) = epoch.filter(|e| e.counter.saturating_sub(floor) > EPOCH_JUMP_MAX) {
+            tracing::warn!(peer = %from, %epoch, floor, "refused an epoch that jumps too far");
+            return;
+        }
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        match peer.run(incarnation) {
+            Run::Over => return,
+            Run::Restarted => self.restarted(from),
+            Run::Same => {}
+        }
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.hear(now);
+        match body {
+            Body::Heartbeat(beat) => self.heartbeat(from, epoch, &beat, false),
+            Body::Announce(beat) => self.heartbeat(from, epoch, &beat, true),
+            Body::Goodbye => peer.left(),
+            Body::Suspended { for_ms, .. } => {
+                let until = now + Duration::from_millis(for_ms.min(SUSPENSION_MS_MAX));
+                (peer.status, peer.said) = (NodeStatus::Suspended { until }, None);
+            }
+        }
+    }
+
+    /// Another process speaks with the peer's key: all the old one held is gone, its reign too.
+    fn restarted(&mut self, node: NodeId) {
+        if matches!(self.shown.get(&node), Some(s) if !matches!(s, NodeStatus::Lost(_) | NodeStatus::Unseen))
+        {
+            self.shown.insert(node, NodeStatus::Lost(LossReason::Restarted));
+            self.out.push(Output::NodeLost { node, reason: LossReason::Restarted });
+        }
+        if self.stance == Stance::Following && self.coordinator() == Some(node) {
+            self.lose_coordinator();
+        }
+    }
+
+    fn leave(&mut self) {
+        self.stop_leading();
+        for to in self.linked() {
+            self.send(to, Body::Goodbye);
+        }
+        self.ended = true;
+    }
+
+    fn suspend(&mut self, reason: String, until: Time) {
+        let until = until.min(self.now + Duration::from_millis(SUSPENSION_MS_MAX));
+        self.suspended = Some((short_reason(reason), until));
+        if self.is_leading() {
+            self.stop_leading();
+            self.stance = Stance::Seeking { clear_since: None };
+        }
+        self.beat_soon();
+    }
+
+    /// The coordinator's table, as statuses at this time.
+    pub(crate) fn keep_table(&mut self, table: &[(NodeId, Seen)]) {
+        let now = self.now;
+        self.table = table.iter().map(|(node, seen)| (*node, seen.at(now))).collect();
+    }
+
+    pub(crate) fn linked(&self) -> Vec<NodeId> {
+        self.peers.iter().filter(|(_, p)| p.linked).map(|(n, _)| *n).collect()
+    }
+
+    pub(crate) fn send(&mut self, to: NodeId, body: Body) {
+        let message = Message { epoch: self.epoch, incarnation: self.config.incarnation, body };
+        self.out.push(Output::Send { to, message });
+    }
+}

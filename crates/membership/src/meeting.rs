@@ -1,0 +1,103 @@
+//! What a heartbeat means for who leads: adoption, and the meeting of two halves.
+
+use exo_types::{Epoch, NodeId};
+
+use crate::NodeStatus;
+use crate::detector::Said;
+use crate::machine::{Membership, Stance};
+use crate::message::{Heartbeat, Role};
+
+impl Membership {
+    /// A heartbeat or an announcement came from a living member.
+    pub(crate) fn heartbeat(
+        &mut self,
+        from: NodeId,
+        epoch: Option<Epoch>,
+        beat: &Heartbeat,
+        announced: bool,
+    ) {
+        let leading = beat.role == Role::Leading;
+        if leading && epoch.is_none_or(|e| e.key != from) {
+            tracing::warn!(peer = %from, "refused a leader under another node's epoch");
+            return;
+        }
+        let said = Said { epoch, role: beat.role, rank: beat.rank };
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.said = Some(said);
+        }
+        match self.stance {
+            Stance::Outside => {}
+            Stance::Seeking { .. } => {
+                if let Some(epoch) = epoch.filter(|e| leading && Some(*e) >= self.epoch) {
+                    self.adopt(epoch);
+                }
+            }
+            Stance::Following if self.coordinator() == Some(from) => self.from_coordinator(epoch, leading),
+            Stance::Following => {
+                // A node that is led ignores the leader of another half until the two leaders have compared
+                // themselves; the winner announces.
+                let higher = leading && epoch > self.epoch;
+                if let Some(epoch) = epoch.filter(|_| higher && (announced || !self.is_fresh())) {
+                    self.adopt(epoch);
+                }
+            }
+            Stance::Leading { .. } => self.meet(from, said, announced),
+        }
+        if self.stance == Stance::Following && self.coordinator() == Some(from) && epoch == self.epoch {
+            self.keep_table(&beat.table);
+        }
+    }
+
+    fn from_coordinator(&mut self, epoch: Option<Epoch>, leading: bool) {
+        match epoch {
+            Some(epoch) if leading && Some(epoch) > self.epoch => self.adopt(epoch),
+            _ if !leading && epoch >= self.epoch => self.lose_coordinator(),
+            _ => {} // the lease is renewed, or the message is older than the reign
+        }
+    }
+
+    /// This node leads and hears somebody.
+    fn meet(&mut self, from: NodeId, said: Said, announced: bool) {
+        let theirs_is_higher = said.epoch > self.epoch;
+        match said.role {
+            Role::Leading => self.meet_leader(from, said, announced),
+            // It has seen a later reign that is over; without a higher counter it would refuse this one.
+            Role::Seeking if theirs_is_higher => self.reign_anew(said.epoch),
+            Role::Following { fresh: true } if theirs_is_higher && self.is_left_over(from, said) => {
+                self.stop_leading();
+                self.stance = Stance::Seeking { clear_since: None };
+            }
+            Role::Seeking | Role::Following { .. } => {}
+        }
+    }
+
+    /// Whether a later reign goes on out of this node's sight while nobody follows this one any more. (With followers
+    /// it goes on until the two leaders can hear each other.)
+    fn is_left_over(&self, from: NodeId, said: Said) -> bool {
+        let config = &self.config;
+        let lives = |node| self.peers.get(&node).is_some_and(|p| p.status == NodeStatus::Alive);
+        let long_heard =
+            self.peers.get(&from).is_some_and(|p| self.now.since(p.alive_since) >= config.declare);
+        self.follower_count() == 0 && long_heard && said.epoch.is_some_and(|e| !lives(e.key))
+    }
+
+    /// Two halves meet: the side that serves more wins and announces the higher counter plus one.
+    fn meet_leader(&mut self, from: NodeId, said: Said, announced: bool) {
+        let Some(theirs) = said.epoch else { return };
+        let they_win = (said.rank, from) > (self.rank(), self.me);
+        match Some(theirs) > self.epoch {
+            true if they_win || announced => self.adopt(theirs),
+            _ if !they_win => self.reign_anew(said.epoch),
+            _ => {} // they win under a lower epoch: their announcement comes
+        }
+    }
+
+    /// A higher epoch for the reign of this node, unless the last one is so fresh that the answer is still in flight.
+    fn reign_anew(&mut self, theirs: Option<Epoch>) {
+        if let Stance::Leading { since } = self.stance
+            && self.now.since(since) >= self.config.reign_min
+        {
+            self.lead(theirs.map_or(0, |e| e.counter));
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What nodes say to each other about being alive and leading. Every message carries the sender's epoch.
+
+use exo_types::{Epoch, NodeId};
+use serde::{Deserialize, Serialize};
+
+use crate::LossReason;
+
+/// Entries of a coordinator's table; a cluster is smaller.
+const TABLE_MAX: usize = 4096;
+/// Bytes of a reason.
+const REASON_BYTES_MAX: usize = 256;
+/// Bytes of an encoded message: a full table.
+const MESSAGE_BYTES_MAX: usize = 512 + TABLE_MAX * 48;
+/// Longest suspension, milliseconds: a day.
+pub(crate) const SUSPENSION_MS_MAX: u64 = 24 * 3600 * 1000;
+
+/// One message.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Message {
+    /// The epoch the sender has adopted.
+    pub epoch: Option<Epoch>,
+    /// Which run of the sender's process this is.
+    pub incarnation: u64,
+    /// What it says.
+    pub body: Body,
+}
+
+/// What a message says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Body {
+    /// I live. To the coordinator it renews the sender's lease, from the coordinator it grants it.
+    Heartbeat(Heartbeat),
+    /// I lead from now on, under the message's epoch.
+    Announce(Heartbeat),
+    /// I leave and hold nothing any more.
+    Goodbye,
+    /// I am away for so long and keep what I hold.
+    Suspended {
+        /// For people.
+        reason: String,
+        /// Milliseconds from now.
+        for_ms: u64,
+    },
+}
+
+/// A sign of life.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// What the sender does in its epoch.
+    pub role: Role,
+    /// Its standing, should there be an election.
+    pub rank: Rank,
+    /// From a coordinator: how every other member does. Empty from others.
+    pub table: Vec<(NodeId, Seen)>,
+}
+
+/// What a node does in its epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// Looks for a coordinator.
+    Seeking,
+    /// Follows the coordinator of its epoch.
+    Following {
+        /// Whether it heard the coordinator within the time of suspicion. While any node says yes, nobody claims.
+        fresh: bool,
+    },
+    /// Is the coordinator of its epoch.
+    Leading,
+}
+
+/// A node's standing in elections, best greatest. The fields are compared in this order; the node's key decides last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub struct Rank {
+    /// Living members on its side, itself included, plus running instances it serves.
+    pub served: u32,
+    /// How long it has run, as the binary logarithm of minutes: coarse, so that two nodes agree who is older.
+    pub uptime_class: u8,
+    /// Whether it runs on mains power.
+    pub mains_power: bool,
+}
+
+/// How a member does, in a coordinator's table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Seen {
+    /// Not heard yet.
+    Unseen,
+    /// Works.
+    Alive,
+    /// May be gone.
+    Suspected,
+    /// Away on purpose for so many more milliseconds.
+    Suspended {
+        /// From now.
+        for_ms: u64,
+    },
+    /// Gone.
+    Lost(LossReason),
+}
+
+/// Why bytes are not a message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// Longer than any message.
+    #[error("a membership message of {len} bytes; at most {max} are allowed")]
+    TooLong {
+        /// Bytes given.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// Not the encoding.
+    #[error("not a membership message of {len} bytes")]
+    Malformed {
+        /// Bytes given.
+        len: usize,
+        /// What the decoder says.
+        #[source]
+        source: postcard::Error,
+    },
+    /// Well-formed, but a field is out of bounds.
+    #[error("a membership message with {what} of {value}; at most {max} are allowed")]
+    OutOfBounds {
+        /// Which field.
+        what: &'static str,
+        /// Its size.
+        value: u64,
+        /// The bound.
+        max: u64,
+    },
+}
+
+impl Message {
+    /// The message as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("integers, lists and short texts always encode")
+    }
+
+    /// The message in `bytes`, within bounds.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
+        let len = bytes.len();
+        if len > MESSAGE_BYTES_MAX {
+            return Err(MessageError::TooLong { len, max: MESSAGE_BYTES_MAX });
+        }
+        let decoded: Result<(Self, &[u8]), _> = postcard::take_from_bytes(bytes);
+        let (message, rest) = decoded.map_err(|source| MessageError::Malformed { len, source })?;
+        at_most("trailing bytes", rest.len() as u64, 0)?;
+        message.check()?;
+        Ok(message)
+    }
+
+    /// Whether every field is within bounds. `decode` has asked; a simulator may ask too.
+    pub fn check(&self) -> Result<(), MessageError> {
+        match &self.body {
+            Body::Heartbeat(beat) | Body::Announce(beat) => {
+                at_most("table entries", beat.table.len() as u64, TABLE_MAX as u64)
+            }
+            Body::Goodbye => Ok(()),
+            Body::Suspended { reason, for_ms } => {
+                at_most("reason bytes", reason.len() as u64, REASON_BYTES_MAX as u64)?;
+                at_most("suspension milliseconds", *for_ms, SUSPENSION_MS_MAX)
+            }
+        }
+    }
+}
+
+/// `reason` cut to what a message may carry.
+pub(crate) fn short_reason(mut reason: String) -> String {
+    let end = (0..=REASON_BYTES_MAX.min(reason.len())).rev().find(|i| reason.is_char_boundary(*i));
+    reason.truncate(end.unwrap_or(0));
+    reason
+}
+
+fn at_most(what: &'static str, value: u64, max: u64) -> Result<(), MessageError> {
+    if value > max { Err(MessageError::OutOfBounds { what, value, max }) } else { Ok(()) }
+}

@@ -1,0 +1,164 @@
+//! What goes out without being asked: changes in how members do, heartbeats, the next deadline.
+
+use std::time::Duration;
+
+use exo_types::{NodeId, Time};
+
+use crate::machine::{Membership, Stance};
+use crate::message::{Body, Heartbeat, Role, Seen};
+use crate::{LossReason, NodeStatus, Output};
+
+impl Membership {
+    /// Says what changed since it was last said.
+    pub(crate) fn report(&mut self) {
+        let nodes: Vec<_> = self.peers.keys().copied().collect();
+        for node in nodes {
+            let status = self.judge(node);
+            let before = self.shown.insert(node, status).unwrap_or(NodeStatus::Unseen);
+            if before == status {
+                continue;
+            }
+            if self.is_leading() {
+                self.beat_soon(); // the table changed: followers hear it now
+            }
+            self.out.extend(match (before, status) {
+                (_, NodeStatus::Unseen) => None,
+                (_, NodeStatus::Alive) => Some(Output::NodeUp(node)),
+                (_, NodeStatus::Suspected) => Some(Output::NodeSuspected(node)),
+                (NodeStatus::Suspended { .. }, NodeStatus::Suspended { .. }) => None, // the end moved a little
+                (_, NodeStatus::Suspended { until }) => Some(Output::NodeSuspended { node, until }),
+                (NodeStatus::Lost(_), NodeStatus::Lost(_)) => None, // lost is lost, whatever the reason
+                (_, NodeStatus::Lost(reason)) => Some(Output::NodeLost { node, reason }),
+            });
+        }
+    }
+
+    /// How a member does: the coordinator decides for those it leads, as it alone hears them all often. A follower's
+    /// own suspicion counts at once, its own verdict of loss only while nobody leads.
+    fn judge(&self, node: NodeId) -> NodeStatus {
+        let own = self.peers.get(&node).map_or(NodeStatus::Unseen, |p| p.status);
+        let told = self.table.get(&node).filter(|_| self.is_fresh() && self.coordinator() != Some(node));
+        match (told, own) {
+            (None | Some(NodeStatus::Unseen), _) => own,
+            (_, NodeStatus::Lost(LossReason::Left)) => own,
+            (Some(NodeStatus::Alive), NodeStatus::Suspected) => own,
+            (Some(NodeStatus::Alive), NodeStatus::Lost(reason)) if reason != LossReason::NeverSeen => {
+                NodeStatus::Suspected
+            }
+            (Some(told), _) => *told,
+        }
+    }
+
+    /// Sends the heartbeats that are due.
+    pub(crate) fn beat(&mut self) {
+        let now = self.now;
+        let due: Vec<_> =
+            self.peers.iter().filter(|(_, p)| p.linked && p.next_beat <= now).map(|(n, _)| *n).collect();
+        if due.is_empty() {
+            return;
+        }
+        let body = match &self.suspended {
+            Some((reason, until)) => {
+                let for_ms = u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX);
+                Body::Suspended { reason: reason.clone(), for_ms }
+            }
+            None => Body::Heartbeat(self.heartbeat_now()),
+        };
+        for node in due {
+            self.send(node, body.clone());
+            let next = now + self.interval(node);
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.next_beat = next;
+            }
+        }
+    }
+
+    fn interval(&self, node: NodeId) -> Duration {
+        let close = self.close_to().is_none_or(|c| c == node);
+        if close { self.config.heartbeat } else { self.config.heartbeat_idle }
+    }
+
+    /// Everybody hears the next heartbeat now.
+    pub(crate) fn beat_soon(&mut self) {
+        for peer in self.peers.values_mut() {
+            peer.next_beat = self.now;
+        }
+    }
+
+    /// Everybody just heard from this node.
+    pub(crate) fn beaten(&mut self) {
+        for peer in self.peers.values_mut().filter(|p| p.linked) {
+            peer.next_beat = self.now + self.config.heartbeat;
+        }
+    }
+
+    pub(crate) fn heartbeat_now(&self) -> Heartbeat {
+        let role = match self.stance {
+            Stance::Leading { .. } => Role::Leading,
+            Stance::Following => Role::Following { fresh: self.is_fresh() },
+            Stance::Seeking { .. } | Stance::Outside => Role::Seeking,
+        };
+        let listed = self.peers.iter().filter(|_| role == Role::Leading);
+        let table = listed.map(|(node, peer)| (*node, Seen::of(peer.status, self.now))).collect();
+        Heartbeat { role, rank: self.rank(), table }
+    }
+
+    /// Asks to be woken for the next thing that time alone brings about.
+    pub(crate) fn wake(&mut self) {
+        let close = self.close_to();
+        let peers = self.peers.iter().flat_map(|(node, peer)| {
+            let deadline = peer.deadline(close.is_none_or(|c| c == *node), &self.config);
+            [deadline, Some(peer.next_beat).filter(|_| peer.linked)]
+        });
+        let claim = match self.stance {
+            Stance::Seeking { clear_since: Some(since) } => Some(self.claim_at(since)),
+            Stance::Seeking { clear_since: None } => Some(self.waiting_since + self.config.patience),
+            _ => None,
+        };
+        let later = |at: &Time| *at > self.now;
+        // Often enough that a longer pause can only mean that this process did not run.
+        let check = Some(self.now + Duration::from_secs(1)).filter(|_| !self.peers.is_empty());
+        let next = peers.chain([claim, check]).flatten().filter(later).min();
+        if let Some(at) = next.filter(|_| next != self.woken_at) {
+            self.out.push(Output::WakeAt(at));
+        }
+        self.woken_at = next;
+    }
+}
+
+impl Seen {
+    /// A status as the table says it.
+    pub(crate) fn of(status: NodeStatus, now: Time) -> Self {
+        match status {
+            NodeStatus::Unseen => Self::Unseen,
+            NodeStatus::Alive => Self::Alive,
+            NodeStatus::Suspected => Self::Suspected,
+            NodeStatus::Suspended { until } => {
+                Self::Suspended { for_ms: u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX) }
+            }
+            NodeStatus::Lost(reason) => Self::Lost(reason),
+        }
+    }
+
+    /// What the table says, as a status.
+    pub(crate) fn at(self, now: Time) -> NodeStatus {
+        match self {
+            Self::Unseen => NodeStatus::Unseen,
+            Self::Alive => NodeStatus::Alive,
+            Self::Suspected => NodeStatus::Suspected,
+            Self::Suspended { for_ms } => {
+                let for_ms = for_ms.min(crate::message::SUSPENSION_MS_MAX);
+                NodeStatus::Suspended { until: now + Duration::from_millis(for_ms) }
+            }
+            Self::Lost(reason) => NodeStatus::Lost(reason),
+        }
+    }
+}
+
+impl Membership {
+    /// The members that work, this node among them.
+    pub fn alive(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let others = self.shown.iter().filter(|(_, s)| matches!(s, NodeStatus::Alive)).map(|(n, _)| *n);
+        others.chain([self.me])
+    }
+}
