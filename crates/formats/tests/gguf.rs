@@ -1,5 +1,7 @@
 //! GGUF files: what a good one gives, and what each kind of bad one says.
 
+#![allow(clippy::unwrap_used)] // helpers are outside of what `allow-unwrap-in-tests` sees
+
 mod common;
 
 use common::{bytes, chain, sample, tensor_bytes};
