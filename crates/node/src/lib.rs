@@ -1,1 +1,35 @@
-//! The running process: the one home of tasks and timers.
+//! The running node: the one home of tasks and timers.
+//!
+//! [`start`] opens the data folder, the journal, the network and the devices, and runs the **core**: one task that
+//! owns every state machine (`membership`, `cluster`) and feeds them time, messages and results. Dialling, fetching,
+//! loading and computing happen in other tasks and threads and come back as events. What HTTP needs of a node is
+//! [`exo_api::Facade`].
+//!
+//! **Architecture invariant:** a library. No globals, no signal handlers, no `exit`; what the system provides comes
+//! through [`Host`], so that an app can embed it.
+//!
+//! Start reading at [`start`], then the `core` module.
+
+#![forbid(unsafe_code)]
+
+mod bulk;
+mod choice;
+mod config;
+mod core;
+mod engine_host;
+mod facade;
+mod files;
+mod generate;
+mod host;
+mod library;
+mod links;
+mod node;
+mod notice;
+mod start;
+
+pub use config::NodeConfig;
+pub use files::{FilesError, running_api};
+pub use host::{Host, SystemHost};
+pub use node::Node;
+pub use notice::Notice;
+pub use start::{StartError, start};

@@ -1,0 +1,215 @@
+//! Model files between members: asking for a manifest or a chunk, and answering from the store.
+//!
+//! One channel, one asker; answers come in the order of the questions, so a few questions may be on the way.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_store::{ChunkRef, Manifest, PartialModel, Store};
+use exo_transport::{Channel, DialError, Endpoint, FrameReader, FrameWriter, Via};
+use exo_types::{ModelId, NodeId};
+use serde::{Deserialize, Serialize};
+
+use crate::links::{Purpose, split};
+
+/// Questions on the way at once: hides the round trip without holding much.
+const IN_FLIGHT_MAX: usize = 8;
+/// For one answer: a chunk over a very slow link, or a manifest that is hashed first.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// An asker that says nothing for this long is hung up on.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+const KIND_ASK: u8 = 1;
+const KIND_BYTES: u8 = 2;
+const KIND_REFUSED: u8 = 3;
+
+#[derive(Serialize, Deserialize)]
+enum Ask {
+    Manifest(ModelId),
+    Chunk { model: ModelId, chunk: ChunkRef },
+}
+
+/// A transfer did not work with this holder; another may do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// No connection.
+    #[error("cannot reach {holder}")]
+    Dial {
+        /// The holder.
+        holder: NodeId,
+        /// Why.
+        #[source]
+        source: DialError,
+    },
+    /// The connection broke.
+    #[error("the transfer from {holder} broke off: {reason}")]
+    Broken {
+        /// The holder.
+        holder: NodeId,
+        /// What happened.
+        reason: String,
+    },
+    /// The holder does not have it (any more).
+    #[error("{holder} refused: {reason}")]
+    Refused {
+        /// The holder.
+        holder: NodeId,
+        /// In its words.
+        reason: String,
+    },
+    /// What came is not what was asked for.
+    #[error("{holder} sent something else than asked for: {reason}")]
+    Wrong {
+        /// The holder.
+        holder: NodeId,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It could not be kept.
+    #[error("cannot store what was fetched: {reason}")]
+    Disk {
+        /// Why, with its causes.
+        reason: String,
+    },
+}
+
+/// A connection to one holder.
+pub struct Fetcher {
+    holder: NodeId,
+    writer: FrameWriter,
+    reader: FrameReader,
+}
+
+impl Fetcher {
+    /// Dials the holder at the first address that answers: TCP first, it is the faster path for bulk.
+    pub async fn dial(
+        endpoint: &Endpoint,
+        holder: NodeId,
+        addresses: &[SocketAddr],
+    ) -> Result<Self, FetchError> {
+        let mut last = DialError::NotMember { peer: holder };
+        for via in [Via::Tcp, Via::Quic] {
+            for address in addresses {
+                match endpoint.dial(holder, *address, via, Purpose::Bulk.byte(), Duration::from_secs(5)).await
+                {
+                    Ok(channel) => {
+                        let (writer, reader) = split(channel, Purpose::Bulk);
+                        return Ok(Self { holder, writer, reader });
+                    }
+                    Err(error) => last = error,
+                }
+            }
+        }
+        Err(FetchError::Dial { holder, source: last })
+    }
+
+    /// The manifest of a model, checked against its id.
+    pub async fn manifest(&mut self, model: ModelId) -> Result<Manifest, FetchError> {
+        let holder = self.holder;
+        self.ask(&Ask::Manifest(model)).await?;
+        let bytes = self.answer().await?;
+        let wrong = |reason: String| FetchError::Wrong { holder, reason };
+        let manifest = Manifest::from_bytes(&bytes).map_err(|e| wrong(e.to_string()))?;
+        if manifest.root() != model {
+            return Err(wrong(format!("a manifest of {} instead of {model}", manifest.root())));
+        }
+        Ok(manifest)
+    }
+
+    /// Fetches chunks in order into `partial`; `progress` is told the bytes of each. Every chunk is verified
+    /// against the manifest before it is written.
+    pub async fn chunks(
+        &mut self,
+        partial: &Arc<PartialModel>,
+        chunks: &[ChunkRef],
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<(), FetchError> {
+        let model = partial.id();
+        let mut asked = VecDeque::new();
+        let mut next = chunks.iter();
+        loop {
+            while asked.len() < IN_FLIGHT_MAX {
+                let Some(&chunk) = next.next() else { break };
+                self.ask(&Ask::Chunk { model, chunk }).await?;
+                asked.push_back(chunk);
+            }
+            let Some(chunk) = asked.pop_front() else { return Ok(()) };
+            let bytes = self.answer().await?;
+            let len = bytes.len() as u64;
+            keep(self.holder, partial.clone(), chunk, bytes).await?;
+            progress(len);
+        }
+    }
+
+    async fn ask(&mut self, ask: &Ask) -> Result<(), FetchError> {
+        let bytes = postcard::to_allocvec(ask).unwrap_or_default();
+        let sent = self.writer.send(KIND_ASK, &[&bytes]).await;
+        sent.map_err(|e| FetchError::Broken { holder: self.holder, reason: e.to_string() })
+    }
+
+    async fn answer(&mut self) -> Result<bytes::Bytes, FetchError> {
+        let holder = self.holder;
+        let frame = self.reader.next(Some(ANSWER_MAX)).await;
+        let frame = frame.map_err(|e| FetchError::Broken { holder, reason: e.to_string() })?;
+        match frame.kind {
+            KIND_BYTES => Ok(frame.payload),
+            KIND_REFUSED => {
+                let reason = String::from_utf8_lossy(&frame.payload).chars().take(400).collect();
+                Err(FetchError::Refused { holder, reason })
+            }
+            kind => Err(FetchError::Wrong { holder, reason: format!("a frame of kind {kind}") }),
+        }
+    }
+}
+
+async fn keep(
+    holder: NodeId,
+    partial: Arc<PartialModel>,
+    chunk: ChunkRef,
+    bytes: bytes::Bytes,
+) -> Result<(), FetchError> {
+    let written = tokio::task::spawn_blocking(move || partial.write_chunk(chunk, &bytes)).await;
+    match written {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error @ exo_store::ChunkError::Store(_))) => {
+            Err(FetchError::Disk { reason: crate::engine_host::chain(&error) })
+        }
+        Ok(Err(error)) => Err(FetchError::Wrong { holder, reason: error.to_string() }),
+        Err(error) => Err(FetchError::Disk { reason: error.to_string() }),
+    }
+}
+
+/// Answers one member's questions until it hangs up.
+pub async fn serve(channel: Channel, store: Arc<Store>) {
+    let peer = channel.peer;
+    let (mut writer, mut reader) = split(channel, Purpose::Bulk);
+    while let Ok(frame) = reader.next(Some(IDLE_MAX)).await {
+        let Ok(ask) = postcard::from_bytes::<Ask>(&frame.payload) else {
+            tracing::warn!(%peer, "a question that is none; hanging up");
+            return;
+        };
+        let store = store.clone();
+        let answer = tokio::task::spawn_blocking(move || look_up(&store, &ask)).await;
+        let sent = match answer {
+            Ok(Ok(bytes)) => writer.send(KIND_BYTES, &[&bytes]).await,
+            Ok(Err(reason)) => writer.send(KIND_REFUSED, &[reason.as_bytes()]).await,
+            Err(_) => writer.send(KIND_REFUSED, &[b"internal error"]).await,
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+fn look_up(store: &Store, ask: &Ask) -> Result<Vec<u8>, String> {
+    match ask {
+        Ask::Manifest(model) => match store.manifest(*model) {
+            Ok(manifest) => Ok(manifest.to_bytes()),
+            Err(e) => Err(e.to_string()),
+        },
+        Ask::Chunk { model, chunk } => store.read_chunk(*model, *chunk).map_err(|e| e.to_string()),
+    }
+}

@@ -1,0 +1,32 @@
+//! What a node is started with. Plain values; where they come from is the caller's business.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Settings of one node.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Keys, journal, models. Created if absent; one node at a time uses it.
+    pub data_dir: PathBuf,
+    /// For people.
+    pub name: String,
+    /// Only nodes of the same group find each other; empty is a group like any other.
+    pub group: String,
+    /// For other nodes, UDP and TCP. On loopback only nodes of this machine are found. Port 0 picks one; a fixed
+    /// port that is taken is replaced by a free one, because peers learn the port from discovery.
+    pub listen: SocketAddr,
+    /// Nodes to reach besides those discovered, `host:port`.
+    pub peers: Vec<String>,
+    /// Whether to look for nodes by mDNS.
+    pub discovery: bool,
+    /// Whether a new cluster starts with its join window shut.
+    pub trust_closed: bool,
+    /// Processor threads for models; `None` takes what the system grants.
+    pub threads: Option<usize>,
+    /// Memory models may take; `None` takes what is free less a reserve.
+    pub memory_max_bytes: Option<u64>,
+    /// Context of an instance unless asked otherwise; never more than the model's own.
+    pub context_tokens: u32,
+    /// Slots of an instance unless asked otherwise.
+    pub slots: u32,
+}

@@ -1,0 +1,309 @@
+//! The core: one task that owns every state machine of the node and feeds them time, messages and results.
+//!
+//! It never waits for anything but the next event: dialling, fetching, loading and computing happen in other tasks
+//! and threads and come back as events. What the machines put out is carried out in order, and messages to this
+//! node itself go through the same door as those from others.
+
+mod commands;
+mod coordination;
+mod joining;
+mod membership;
+mod peers;
+mod requests;
+mod shards;
+mod view;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use exo_backend::Device;
+use exo_cluster::wire::{ControlMessage, DataMessage, NodeReport};
+use exo_cluster::{Coordinator, InstanceView, ShardKey, Worker};
+use exo_discovery::{Discovery, Found};
+use exo_journal::Journal;
+use exo_membership::Membership;
+use exo_transport::{Channel, Endpoint, JoinChannel, MemberSet, NodeKey};
+use exo_types::{Epoch, InstanceId, NodeId, RequestId, SequenceId, Time};
+use tokio::sync::{broadcast, mpsc, watch};
+
+pub use commands::{Command, ModelHolders, Resolved, instance_request};
+pub use joining::{JoinOutcome, unix_s};
+pub use requests::StartRequest;
+pub use view::empty_view;
+
+use crate::config::NodeConfig;
+use crate::engine_host::EngineEvent;
+use crate::files::DataDir;
+use crate::host::Host;
+use crate::library::Library;
+use crate::links::Purpose;
+use crate::notice::Notice;
+use peers::Peer;
+use requests::{DriverEntry, SchedulerEntry};
+use shards::StageEntry;
+
+/// Time between ticks of the machines.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Everything that can happen to the core.
+pub enum CoreEvent {
+    /// A member opened a channel.
+    Incoming(Channel),
+    /// A stranger opened the join exchange.
+    JoinIncoming(JoinChannel),
+    /// Our own dial ended.
+    Dialled { peer: NodeId, purpose: Purpose, outcome: Result<Channel, String> },
+    /// A link ended.
+    LinkClosed { peer: NodeId, purpose: Purpose, id: u64, reason: String },
+    /// A message from a member.
+    Frame { peer: NodeId, purpose: Purpose, bytes: Bytes },
+    /// A ping came back.
+    RoundTrip { peer: NodeId, purpose: Purpose, rtt: Duration },
+    /// Discovery saw something.
+    Found(Found),
+    /// Our own attempt to join ended.
+    Joined(JoinOutcome),
+    /// An address of `--peer` was resolved and asked who it is.
+    Probed { address: SocketAddr, node: Option<NodeId> },
+    /// An engine thread said something.
+    Engine(EngineEvent),
+    /// A fetch for a shard moved on or ended.
+    Fetch { key: ShardKey, event: shards::FetchEvent },
+    /// The API asks.
+    Command(Command),
+    /// A client left (`None`), or a stop string ended one choice.
+    Cancel { request: RequestId, index: Option<u16> },
+}
+
+/// Where events for the core go.
+#[derive(Clone)]
+pub struct CoreSender {
+    /// From the network: bounded, so that a flood waits in the sockets.
+    bounded: mpsc::Sender<CoreEvent>,
+    /// From this process: each event answers something the core or a bounded number of clients asked for.
+    local: mpsc::UnboundedSender<CoreEvent>,
+}
+
+impl CoreSender {
+    /// For the network: waits while the core is behind.
+    pub async fn send(&self, event: CoreEvent) -> Result<(), ()> {
+        self.bounded.send(event).await.map_err(|_| ())
+    }
+
+    /// For this process: never waits. Events after the end go nowhere.
+    pub fn post(&self, event: CoreEvent) {
+        let _ = self.local.send(event);
+    }
+
+    /// Nobody listens to this request, or to one of its choices, any more.
+    pub fn cancel_request(&self, request: RequestId, index: Option<u16>) {
+        self.post(CoreEvent::Cancel { request, index });
+    }
+}
+
+/// The receiving ends of a [`CoreSender`].
+pub struct Inbox {
+    bounded: mpsc::Receiver<CoreEvent>,
+    local: mpsc::UnboundedReceiver<CoreEvent>,
+}
+
+/// Both ends.
+pub fn channel() -> (CoreSender, Inbox) {
+    let (bounded, bounded_rx) = mpsc::channel(1024);
+    let (local, local_rx) = mpsc::unbounded_channel();
+    (CoreSender { bounded, local }, Inbox { bounded: bounded_rx, local: local_rx })
+}
+
+/// What start-up hands to the core.
+pub struct Parts {
+    pub config: NodeConfig,
+    pub host: Arc<dyn Host>,
+    pub data: DataDir,
+    pub key: NodeKey,
+    pub endpoint: Endpoint,
+    pub members: MemberSet,
+    pub journal: Journal,
+    pub library: Arc<Library>,
+    pub device: Arc<dyn Device>,
+    pub facts: exo_types::NodeFacts,
+    pub membership: Membership,
+    pub coordinator: Coordinator,
+    pub worker: Worker,
+    pub discovery: Option<Discovery>,
+    pub remembered: BTreeMap<NodeId, Vec<SocketAddr>>,
+    pub sender: CoreSender,
+    pub notices: broadcast::Sender<Notice>,
+    pub started: Instant,
+}
+
+/// A message to this node itself.
+enum Local {
+    Control(ControlMessage),
+    Data(DataMessage),
+}
+
+/// The state of the running node.
+pub struct Core {
+    p: Parts,
+    me: NodeId,
+    queue: VecDeque<Local>,
+    peers: BTreeMap<NodeId, Peer>,
+    links_opened: u64,
+    /// Addresses of `--peer` and of discovery whose node is not a member (yet).
+    strangers: joining::Strangers,
+    leader: Option<(Epoch, NodeId)>,
+    statuses: BTreeMap<NodeId, exo_api::NodeStatus>,
+    reports: BTreeMap<NodeId, NodeReport>,
+    report_sent: Time,
+    instances: Vec<InstanceView>,
+    stages: BTreeMap<ShardKey, StageEntry>,
+    fetches: BTreeMap<ShardKey, tokio_util::sync::CancellationToken>,
+    schedulers: BTreeMap<InstanceId, SchedulerEntry>,
+    drivers: BTreeMap<SequenceId, DriverEntry>,
+    troubles: Vec<exo_cluster::wire::Trouble>,
+    asks: coordination::Asks,
+    view: watch::Sender<exo_api::ClusterView>,
+    view_stale: bool,
+    stopping: bool,
+}
+
+impl Core {
+    /// A core over started parts.
+    pub fn new(p: Parts, view: watch::Sender<exo_api::ClusterView>) -> Self {
+        let me = p.key.node_id();
+        let mut core = Self {
+            me,
+            queue: VecDeque::new(),
+            peers: BTreeMap::new(),
+            links_opened: 0,
+            strangers: joining::Strangers::new(&p.config.peers),
+            leader: None,
+            statuses: BTreeMap::from([(me, exo_api::NodeStatus::Alive)]),
+            reports: BTreeMap::new(),
+            report_sent: Time::ZERO,
+            instances: Vec::new(),
+            stages: BTreeMap::new(),
+            fetches: BTreeMap::new(),
+            schedulers: BTreeMap::new(),
+            drivers: BTreeMap::new(),
+            troubles: Vec::new(),
+            asks: coordination::Asks::default(),
+            view,
+            view_stale: true,
+            stopping: false,
+            p,
+        };
+        for (node, addresses) in std::mem::take(&mut core.p.remembered) {
+            core.peer(node).remember(addresses);
+        }
+        core
+    }
+
+    /// Runs until a clean end is asked for. The journal is closed and the data folder free when it returns.
+    pub async fn run(mut self, mut inbox: Inbox, mut stop: watch::Receiver<bool>) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        self.begin();
+        self.settle();
+        loop {
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|s| *s) => break,
+                Some(event) = inbox.local.recv() => self.handle(event),
+                Some(event) = inbox.bounded.recv() => self.handle(event),
+                _ = tick.tick() => self.tick(),
+            }
+            self.settle();
+        }
+        self.end().await;
+    }
+
+    /// Time for the machines: since this process started.
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.p.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+
+    fn begin(&mut self) {
+        self.members_changed();
+        self.report_now();
+    }
+
+    fn handle(&mut self, event: CoreEvent) {
+        match event {
+            CoreEvent::Incoming(channel) => self.incoming(channel),
+            CoreEvent::JoinIncoming(channel) => self.join_incoming(channel),
+            CoreEvent::Dialled { peer, purpose, outcome } => self.dialled(peer, purpose, outcome),
+            CoreEvent::LinkClosed { peer, purpose, id, reason } => {
+                self.link_closed(peer, purpose, id, &reason)
+            }
+            CoreEvent::Frame { peer, purpose, bytes } => self.frame(peer, purpose, &bytes),
+            CoreEvent::RoundTrip { peer, purpose, rtt } => self.round_trip(peer, purpose, rtt),
+            CoreEvent::Found(found) => self.found(found),
+            CoreEvent::Joined(outcome) => self.joined(outcome),
+            CoreEvent::Probed { address, node } => self.probed(address, node),
+            CoreEvent::Engine(event) => self.engine_event(event),
+            CoreEvent::Fetch { key, event } => self.fetch_event(key, event),
+            CoreEvent::Command(command) => self.command(command),
+            CoreEvent::Cancel { request, index } => self.cancel_request(request, index),
+        }
+    }
+
+    fn tick(&mut self) {
+        self.tick_membership();
+        self.tick_coordination();
+        self.tick_worker();
+        self.tick_requests();
+        self.tick_peers();
+        self.tick_joining();
+        self.report_if_due();
+        self.publish_view();
+    }
+
+    /// Delivers messages to this node until there are none: each may cause others.
+    fn settle(&mut self) {
+        while let Some(local) = self.queue.pop_front() {
+            let me = self.me;
+            match local {
+                Local::Control(message) => self.control(me, message),
+                Local::Data(message) => self.data(me, message),
+            }
+        }
+    }
+
+    fn notice(&self, notice: Notice) {
+        tracing::info!(%notice, "notice");
+        let _ = self.p.notices.send(notice);
+    }
+
+    /// What people call a node.
+    fn name_of(&self, node: NodeId) -> String {
+        if node == self.me {
+            return self.p.config.name.clone();
+        }
+        let member = self.p.coordinator.state().members().get(&node).map(|m| m.name.clone());
+        member.unwrap_or_else(|| node.to_string())
+    }
+
+    async fn end(mut self) {
+        self.stopping = true;
+        self.say_goodbye();
+        self.settle();
+        self.drivers.clear();
+        for stage in self.stages.values_mut() {
+            stage.stop();
+        }
+        for fetch in self.fetches.values() {
+            fetch.cancel();
+        }
+        if let Some(discovery) = self.p.discovery.take() {
+            let _ = tokio::task::spawn_blocking(move || discovery.shutdown()).await;
+        }
+        // The goodbyes are queued in the links: give their writers a moment before everything closes.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        self.peers.clear();
+        self.p.endpoint.close().await;
+    }
+}

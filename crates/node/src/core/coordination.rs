@@ -1,0 +1,401 @@
+//! The control channel: reports, desired state, requests to the coordinator, and the log.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use exo_cluster::wire::{
+    ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredState, HeldModel, LinkReport,
+    LogMessage, NodeReport, Refusal, limits,
+};
+use exo_cluster::{
+    AppendId, CoordinatorInput, CoordinatorOutput, Event, FollowerStep, InstanceView, LeaderStep, LogHead,
+    Member, ReplyTo, State, WorkerInput, follow, lead,
+};
+use exo_types::{Epoch, NodeId, Time};
+use tokio::sync::oneshot;
+
+use super::Core;
+use crate::notice::Notice;
+
+/// Reports go out on change and at least this often.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// How long the coordinator has for an answer.
+const ASK_MAX: Duration = Duration::from_secs(10);
+
+/// Questions to the coordinator that have no answer yet.
+#[derive(Default)]
+pub(super) struct Asks {
+    last: u64,
+    open: BTreeMap<u64, (Time, oneshot::Sender<ControlReply>)>,
+    /// Models that requests asked to have placed.
+    pub(super) placing: BTreeMap<exo_types::ModelId, Time>,
+}
+
+impl Core {
+    /// A message on the control channel, from a member or from this node itself.
+    pub(super) fn control(&mut self, from: NodeId, message: ControlMessage) {
+        match message {
+            ControlMessage::Membership(bytes) => self.membership_message(from, &bytes),
+            ControlMessage::Report(report) => self.report(from, *report),
+            ControlMessage::Desired(desired) => self.desired(from, desired),
+            ControlMessage::Instances { epoch, instances } => self.instances_told(from, epoch, instances),
+            ControlMessage::Request { request, ask } => self.asked(from, request, ask),
+            ControlMessage::Reply { request, reply } => self.answered(request, reply),
+            ControlMessage::Log(message) => self.log_message(from, message),
+            ControlMessage::Refused(refusal) => tracing::info!(peer = %from, %refusal, "refused"),
+            _ => tracing::warn!(peer = %from, "a control message this version does not know"),
+        }
+    }
+
+    pub(super) fn tick_coordination(&mut self) {
+        self.feed_coordinator(CoordinatorInput::Tick);
+        let now = self.now();
+        let late = |(asked, _): &(Time, _)| now.since(*asked) > ASK_MAX;
+        // Dropping the sender tells the asker that no answer came.
+        self.asks.open.retain(|_, ask| !late(ask));
+    }
+
+    // ---- the coordinator's machine ----
+
+    pub(super) fn feed_coordinator(&mut self, input: CoordinatorInput) {
+        let mut inputs = std::collections::VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let now = self.now();
+            for output in self.p.coordinator.handle(now, input) {
+                inputs.extend(self.coordinator_output(output));
+            }
+        }
+    }
+
+    fn coordinator_output(&mut self, output: CoordinatorOutput) -> Option<CoordinatorInput> {
+        match output {
+            CoordinatorOutput::Append { append, events } => return Some(self.append(append, &events)),
+            CoordinatorOutput::SendDesired { to, desired } => {
+                self.send_control(to, ControlMessage::Desired(desired));
+            }
+            CoordinatorOutput::Reply { to, reply } => {
+                // The state may have changed with what is answered: members must be current before the asker acts.
+                self.members_changed_if_needed();
+                self.send_control(to.node, ControlMessage::Reply { request: to.request, reply });
+            }
+            CoordinatorOutput::InstanceChanged(_) => self.view_stale = true,
+            CoordinatorOutput::Instances { epoch, instances } => self.tell_instances(epoch, instances),
+        }
+        None
+    }
+
+    fn append(&mut self, append: AppendId, events: &[Event]) -> CoordinatorInput {
+        let before = self.log_head();
+        let entries: Vec<Vec<u8>> = events.iter().map(Event::encode).collect();
+        match tokio::task::block_in_place(|| self.p.journal.append(&entries)) {
+            Ok(_) => {
+                self.replicate(before, entries);
+                CoordinatorInput::Appended(append)
+            }
+            Err(error) => {
+                let reason = crate::engine_host::chain(&error);
+                self.notice(Notice::Warning(format!("the journal cannot be written: {reason}")));
+                CoordinatorInput::AppendFailed { append, reason }
+            }
+        }
+    }
+
+    fn replicate(&mut self, before: LogHead, entries: Vec<Vec<u8>>) {
+        let Some((epoch, _)) = self.leader else { return };
+        let message =
+            LogMessage::Entries { epoch, after_index: before.index, after_hash: before.hash, entries };
+        for node in self.other_members() {
+            self.send_control(node, ControlMessage::Log(message.clone()));
+        }
+    }
+
+    fn tell_instances(&mut self, epoch: Epoch, instances: Vec<InstanceView>) {
+        for node in self.other_members() {
+            self.send_control(node, ControlMessage::Instances { epoch, instances: instances.clone() });
+        }
+        self.instances_now(instances);
+    }
+
+    pub(super) fn other_members(&self) -> Vec<NodeId> {
+        let members = self.p.coordinator.state().members().keys().copied();
+        members.filter(|n| *n != self.me).collect()
+    }
+
+    /// Follows the member list of the state, which an append, entries or a snapshot may have changed.
+    fn members_changed_if_needed(&mut self) {
+        let current = self.other_members();
+        let same =
+            current.len() == self.p.members.len() && current.iter().all(|n| self.p.members.contains(*n));
+        if !same {
+            self.members_changed();
+        }
+    }
+
+    // ---- reports ----
+
+    fn report(&mut self, from: NodeId, report: NodeReport) {
+        if report.facts.node != from {
+            tracing::warn!(peer = %from, "a report in another node's name");
+            return;
+        }
+        self.view_stale = true;
+        self.reports.insert(from, report.clone());
+        if self.is_leading() {
+            self.feed_coordinator(CoordinatorInput::Report { from, report: Box::new(report) });
+        }
+    }
+
+    pub(super) fn report_if_due(&mut self) {
+        if self.now().since(self.report_sent) >= REPORT_EVERY {
+            self.report_now();
+        }
+    }
+
+    /// Tells every member how this node is: the coordinator decides by it, the others show it.
+    pub(super) fn report_now(&mut self) {
+        self.report_sent = self.now();
+        let report = self.own_report();
+        for node in self.other_members() {
+            self.send_control(node, ControlMessage::Report(Box::new(report.clone())));
+        }
+        self.report(self.me, report);
+    }
+
+    fn own_report(&mut self) -> NodeReport {
+        let memory = self.p.device.memory();
+        for device in &mut self.p.facts.devices {
+            device.memory_free_bytes = memory.free_bytes;
+        }
+        let links = self.peers.iter().filter_map(|(node, peer)| {
+            let rtt_us = u32::try_from(peer.rtt()?.as_micros()).unwrap_or(u32::MAX);
+            Some(LinkReport { peer: *node, rtt_us, bytes_per_s: None })
+        });
+        NodeReport {
+            facts: self.p.facts.clone(),
+            models: self.held_models(),
+            process_bytes: self.p.host.process_bytes(),
+            stages: self.stage_reports(),
+            links: links.collect(),
+            desired: self.p.worker.desired_revision(),
+            troubles: self.troubles.clone(),
+        }
+    }
+
+    fn held_models(&self) -> Vec<HeldModel> {
+        let records = self.p.library.store().list().unwrap_or_default();
+        let held = records.into_iter().filter(|r| r.problem.is_none()).map(|r| HeldModel {
+            model: r.id,
+            name: r.name,
+            bytes: r.bytes,
+            complete: r.complete,
+        });
+        held.take(limits::MODELS_MAX).collect()
+    }
+
+    // ---- commands of the coordinator ----
+
+    fn desired(&mut self, from: NodeId, desired: DesiredState) {
+        if desired.epoch.key != from {
+            tracing::warn!(peer = %from, "a command in another coordinator's name");
+            return;
+        }
+        self.feed_worker_from(from, WorkerInput::Desired(desired));
+    }
+
+    fn instances_told(&mut self, from: NodeId, epoch: Epoch, instances: Vec<InstanceView>) {
+        let current = self.leader.is_none_or(|(seen, _)| epoch >= seen);
+        if epoch.key == from && current {
+            self.instances_now(instances);
+        } else if let Some((seen, _)) = self.leader {
+            self.send_control(from, ControlMessage::Refused(Refusal::StaleEpoch { got: epoch, seen }));
+        }
+    }
+
+    // ---- asking the coordinator ----
+
+    /// Asks the coordinator, which may be this node. The receiver fails when no answer comes in time.
+    pub(super) fn ask(&mut self, ask: ControlAsk) -> oneshot::Receiver<ControlReply> {
+        let (tx, rx) = oneshot::channel();
+        self.asks.last += 1;
+        let request = self.asks.last;
+        let now = self.now();
+        match self.leader {
+            Some((_, node)) => {
+                self.asks.open.insert(request, (now, tx));
+                self.send_control(node, ControlMessage::Request { request, ask });
+            }
+            None => {
+                let message = "the cluster is electing a coordinator".to_owned();
+                let _ = tx.send(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message });
+            }
+        }
+        rx
+    }
+
+    fn answered(&mut self, request: u64, reply: ControlReply) {
+        if let Some((_, tx)) = self.asks.open.remove(&request) {
+            let _ = tx.send(reply);
+        }
+    }
+
+    fn asked(&mut self, from: NodeId, request: u64, ask: ControlAsk) {
+        let reply = ReplyTo { node: from, request };
+        let input = self.is_leading().then(|| self.checked(from, reply, ask));
+        match input {
+            Some(Ok(input)) => self.feed_coordinator(input),
+            Some(Err(message)) => self.refuse(reply, ControlRefusal::Invalid, message),
+            None => {
+                self.refuse(reply, ControlRefusal::NotCoordinator, format!("{} does not coordinate", self.me))
+            }
+        }
+    }
+
+    fn refuse(&mut self, to: ReplyTo, refusal: ControlRefusal, message: String) {
+        let reply = ControlReply::Refused { refusal, message };
+        self.send_control(to.node, ControlMessage::Reply { request: to.request, reply });
+    }
+
+    /// What a member may ask. The sender is authenticated; administration needs an admin.
+    fn checked(&self, from: NodeId, reply: ReplyTo, ask: ControlAsk) -> Result<CoordinatorInput, String> {
+        let admin = self.p.coordinator.state().admins().any(|n| n == from);
+        let only_admin = |input| {
+            if admin { Ok(input) } else { Err(format!("{from} is not an admin of this cluster")) }
+        };
+        match ask {
+            ControlAsk::Place(request) => Ok(CoordinatorInput::Place { reply, request }),
+            ControlAsk::RemoveInstance { instance } => {
+                let reason = format!("unloaded by {}", self.name_of(from));
+                Ok(CoordinatorInput::Remove { reply, instance, reason })
+            }
+            ControlAsk::Admit(member) => {
+                self.check_certificate(&member)?;
+                only_admin(CoordinatorInput::AdmitMember { reply, member })
+            }
+            ControlAsk::RemoveMember { node, reason, .. } => {
+                only_admin(CoordinatorInput::RemoveMember { reply, node, reason })
+            }
+            ControlAsk::Appoint { node, certificate } => only_admin(CoordinatorInput::Record {
+                reply,
+                event: Event::AdminAppointed { node, certificate },
+            }),
+            ControlAsk::JoinWindow { until_unix_s, .. } => {
+                only_admin(CoordinatorInput::Record { reply, event: Event::JoinWindow { until_unix_s } })
+            }
+            _ => Err("this version does not know that request".to_owned()),
+        }
+    }
+
+    fn check_certificate(&self, member: &Member) -> Result<(), String> {
+        let certificate =
+            exo_transport::MemberCert::decode(&member.certificate).map_err(|e| e.to_string())?;
+        let state = self.p.coordinator.state();
+        if certificate.node != member.node
+            || state.cluster().is_none_or(|(id, _)| id.0 != certificate.cluster.0)
+        {
+            return Err("the certificate is for another node or cluster".to_owned());
+        }
+        certificate.verify(|key| state.admins().any(|n| n == *key)).map_err(|e| e.to_string())
+    }
+
+    // ---- the log ----
+
+    pub(super) fn log_head(&self) -> LogHead {
+        let head = self.p.journal.head();
+        LogHead { index: head.seq, hash: head.hash }
+    }
+
+    /// Asks for what this node's log lacks, if `node` is who to ask.
+    pub(super) fn pull_log_from(&mut self, node: NodeId) {
+        if self.pull_for_join(node) {
+            return;
+        }
+        if self.leader.is_some_and(|(_, leader)| leader == node) && node != self.me {
+            let LogHead { index, hash } = self.log_head();
+            self.send_control(node, ControlMessage::Log(LogMessage::Pull { index, hash }));
+        }
+    }
+
+    fn log_message(&mut self, from: NodeId, message: LogMessage) {
+        if let LogMessage::Pull { index, hash } = message {
+            return self.log_pulled(from, LogHead { index, hash });
+        }
+        if self.join_log(from, &message) {
+            return;
+        }
+        let seen = self.leader.map(|(epoch, _)| epoch);
+        let step = follow(self.log_head(), seen, message);
+        match step {
+            FollowerStep::Append(entries) => self.log_append(entries),
+            FollowerStep::Restore { index, hash, state } => self.log_restore(LogHead { index, hash }, &state),
+            FollowerStep::Pull => self.pull_log_from(from),
+            FollowerStep::Nothing => {}
+            FollowerStep::Refuse(refusal) => {
+                self.send_control(from, ControlMessage::Refused(refusal));
+            }
+        }
+    }
+
+    fn log_append(&mut self, entries: Vec<Vec<u8>>) {
+        let events: Result<Vec<_>, _> = entries.iter().map(|e| Event::decode(e)).collect();
+        let events = match events {
+            Ok(events) => events,
+            Err(error) => return tracing::warn!(%error, "the coordinator sent an entry that is no event"),
+        };
+        match tokio::task::block_in_place(|| self.p.journal.append(&entries)) {
+            Ok(_) => {
+                self.feed_coordinator(CoordinatorInput::Replicated(events));
+                self.members_changed_if_needed();
+            }
+            Err(error) => self.notice(Notice::Warning(format!("the journal cannot be written: {error}"))),
+        }
+    }
+
+    /// Replaces this node's log and state by another's.
+    pub(super) fn log_restore(&mut self, head: LogHead, bytes: &[u8]) {
+        let state = match State::decode(bytes) {
+            Ok(state) => state,
+            Err(error) => return tracing::warn!(%error, "the coordinator sent a snapshot that is none"),
+        };
+        let at = exo_journal::Head { seq: head.index, hash: head.hash };
+        let snapshot = exo_journal::Snapshot { head: at, state: bytes.to_vec() };
+        match tokio::task::block_in_place(|| self.p.journal.install_snapshot(&snapshot, &[])) {
+            Ok(_) => {
+                self.feed_coordinator(CoordinatorInput::Restored(Box::new(state)));
+                self.members_changed_if_needed();
+            }
+            Err(error) => self.notice(Notice::Warning(format!("the journal cannot be written: {error}"))),
+        }
+    }
+
+    fn log_pulled(&mut self, from: NodeId, follower: LogHead) {
+        if !self.is_leading() {
+            return;
+        }
+        let (Some((epoch, _)), head) = (self.leader, self.log_head()) else { return };
+        let step = lead(head, follower, |index| self.p.journal.hash_at(index).ok().flatten());
+        let message = match step {
+            LeaderStep::SendEntries { after_index } => self.entries_after(epoch, after_index, follower.hash),
+            LeaderStep::SendSnapshot => {
+                let state = self.p.coordinator.state().encode();
+                Some(LogMessage::Snapshot { epoch, index: head.index, hash: head.hash, state })
+            }
+            LeaderStep::Nothing => None,
+        };
+        if let Some(message) = message {
+            self.send_control(from, ControlMessage::Log(message));
+        }
+    }
+
+    fn entries_after(&self, epoch: Epoch, after_index: u64, after_hash: [u8; 32]) -> Option<LogMessage> {
+        match self.p.journal.read_from(after_index, limits::LOG_ENTRIES_MAX) {
+            Ok(entries) => {
+                let entries = entries.into_iter().map(|(_, bytes)| bytes).collect();
+                Some(LogMessage::Entries { epoch, after_index, after_hash, entries })
+            }
+            Err(error) => {
+                tracing::error!(%error, "the journal cannot be read");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Members as network peers: addresses, links, dialling with backoff.
+//!
+//! Each pair keeps two links, control and data. The node with the lower id dials; the other one only when nothing
+//! came for a while, so that a firewall on one side does not keep a pair apart. If both dialled, both keep the one
+//! the lower id opened.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use exo_cluster::wire::{ControlMessage, DataMessage};
+use exo_transport::{Channel, Via};
+use exo_types::{NodeId, Time};
+
+use super::{Core, CoreEvent, Local};
+use crate::links::{Link, PING_EVERY, Purpose};
+
+/// How long a dial may take.
+const DIAL_MAX: Duration = Duration::from_secs(3);
+/// How long the higher id waits for the lower one to dial.
+const PATIENCE: Duration = Duration::from_millis(1200);
+/// Waits between attempts, doubling.
+const BACKOFF_MIN: Duration = Duration::from_millis(200);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Addresses kept per peer; the oldest unproven one goes first.
+const ADDRESSES_MAX: usize = 8;
+/// Round trips the median is taken over.
+const RTT_WINDOW: usize = 9;
+
+/// A member as seen from here.
+#[derive(Default)]
+pub(super) struct Peer {
+    /// Where it may be, best first.
+    pub(super) addresses: Vec<SocketAddr>,
+    links: BTreeMap<Purpose, Link>,
+    dials: BTreeMap<Purpose, Dial>,
+    known_since: Option<Time>,
+    rtts: Vec<Duration>,
+    pinged: Time,
+}
+
+#[derive(Default)]
+struct Dial {
+    under_way: bool,
+    failures: u32,
+    next: Time,
+}
+
+impl Peer {
+    /// Adds addresses behind those already known.
+    pub(super) fn remember(&mut self, addresses: impl IntoIterator<Item = SocketAddr>) {
+        for address in addresses {
+            if !self.addresses.contains(&address) && self.addresses.len() < ADDRESSES_MAX {
+                self.addresses.push(address);
+            }
+        }
+    }
+
+    /// Puts an address that works in front.
+    pub(super) fn prefer(&mut self, address: SocketAddr) {
+        self.addresses.retain(|a| *a != address);
+        self.addresses.insert(0, address);
+        self.addresses.truncate(ADDRESSES_MAX);
+    }
+
+    /// Median of the last round trips.
+    pub(super) fn rtt(&self) -> Option<Duration> {
+        let mut sorted = self.rtts.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied()
+    }
+
+    /// What carries the tokens.
+    pub(super) fn data_via(&self) -> Option<Via> {
+        self.links.get(&Purpose::Data).map(|l| l.via)
+    }
+
+    /// Whether messages reach it.
+    pub(super) fn is_linked(&self) -> bool {
+        self.links.contains_key(&Purpose::Control)
+    }
+
+    /// Lets the next dial happen at once.
+    pub(super) fn hurry(&mut self) {
+        for dial in self.dials.values_mut() {
+            (dial.failures, dial.next) = (0, Time::ZERO);
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn peer(&mut self, node: NodeId) -> &mut Peer {
+        let now = self.now();
+        let peer = self.peers.entry(node).or_default();
+        peer.known_since.get_or_insert(now);
+        peer
+    }
+
+    /// Sends to a member or to this node. `false` if there is no link: the machines' deadlines cover the loss.
+    pub(super) fn send_control(&mut self, to: NodeId, message: ControlMessage) -> bool {
+        if to == self.me {
+            self.queue.push_back(Local::Control(message));
+            return true;
+        }
+        self.send_bytes(to, Purpose::Control, || message.encode())
+    }
+
+    /// Like [`Core::send_control`] for the other link. Without a link the receiver counts as lost for requests.
+    pub(super) fn send_data(&mut self, to: NodeId, message: DataMessage) {
+        if to == self.me {
+            self.queue.push_back(Local::Data(message));
+        } else if !self.send_bytes(to, Purpose::Data, || message.encode()) {
+            self.unreachable(to);
+        }
+    }
+
+    fn send_bytes(&mut self, to: NodeId, purpose: Purpose, bytes: impl FnOnce() -> Vec<u8>) -> bool {
+        let Some(link) = self.peers.get(&to).and_then(|p| p.links.get(&purpose)) else { return false };
+        let (id, sent) = (link.id, link.send(bytes()));
+        if !sent {
+            self.link_closed(to, purpose, id, "the peer takes no more messages");
+        }
+        sent
+    }
+
+    /// A member opened a channel to us.
+    pub(super) fn incoming(&mut self, channel: Channel) {
+        match Purpose::from_byte(channel.purpose) {
+            Some(Purpose::Bulk) => {
+                tokio::spawn(crate::bulk::serve(channel, self.p.library.store().clone()));
+            }
+            Some(purpose) => self.open_link(channel, purpose),
+            None => {
+                tracing::warn!(peer = %channel.peer, purpose = channel.purpose, "a channel of unknown purpose")
+            }
+        }
+    }
+
+    fn open_link(&mut self, channel: Channel, purpose: Purpose) {
+        let (node, me) = (channel.peer, self.me);
+        let opened_by_lower = (channel.initiator && me < node) || (!channel.initiator && node < me);
+        let peer = self.peer(node);
+        if peer.links.contains_key(&purpose) && !opened_by_lower {
+            return; // both dialled; the other one stays
+        }
+        if channel.initiator {
+            peer.prefer(channel.remote);
+        }
+        self.links_opened += 1;
+        let link = Link::start(self.links_opened, channel, purpose, self.p.sender.clone());
+        tracing::debug!(peer = %node, ?purpose, via = %link.via, "link open");
+        let peer = self.peer(node);
+        peer.dials.entry(purpose).or_default().failures = 0;
+        peer.links.insert(purpose, link);
+        match purpose {
+            Purpose::Data if !self.peer(node).is_linked() => {}
+            _ => self.control_up(node),
+        }
+    }
+
+    /// Our dial ended.
+    pub(super) fn dialled(&mut self, node: NodeId, purpose: Purpose, outcome: Result<Channel, String>) {
+        let now = self.now();
+        let dial = self.peer(node).dials.entry(purpose).or_default();
+        dial.under_way = false;
+        match outcome {
+            Ok(channel) => self.open_link(channel, purpose),
+            Err(reason) => {
+                dial.failures += 1;
+                let wait = BACKOFF_MIN * 2u32.saturating_pow(dial.failures.min(10) - 1);
+                dial.next = now + wait.min(BACKOFF_MAX);
+                tracing::debug!(peer = %node, ?purpose, reason, "dial failed");
+            }
+        }
+    }
+
+    /// A link ended. An earlier link than the present one changes nothing.
+    pub(super) fn link_closed(&mut self, node: NodeId, purpose: Purpose, id: u64, reason: &str) {
+        let now = self.now();
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.links.get(&purpose).is_none_or(|l| l.id != id) {
+            return;
+        }
+        tracing::debug!(peer = %node, ?purpose, reason, "link closed");
+        peer.links.remove(&purpose);
+        peer.known_since = Some(now);
+        peer.dials.entry(purpose).or_default().next = now + BACKOFF_MIN;
+        match purpose {
+            Purpose::Control => self.control_down(node),
+            Purpose::Data => {
+                // What was in the link is lost: steps and tokens do not come again.
+                self.unreachable(node);
+                self.control_down(node);
+            }
+            Purpose::Bulk => {}
+        }
+    }
+
+    /// Dials what is missing, pings what is there.
+    pub(super) fn tick_peers(&mut self) {
+        let (now, me) = (self.now(), self.me);
+        let members: Vec<_> =
+            self.p.coordinator.state().members().keys().copied().filter(|n| *n != me).collect();
+        for node in members {
+            self.ping(node, now);
+            for purpose in [Purpose::Control, Purpose::Data] {
+                if self.should_dial(node, purpose, now) {
+                    self.dial(node, purpose);
+                }
+            }
+        }
+    }
+
+    fn ping(&mut self, node: NodeId, now: Time) {
+        let peer = self.peer(node);
+        if now.since(peer.pinged) >= PING_EVERY {
+            peer.pinged = now;
+            peer.links.values().for_each(Link::ping);
+        }
+    }
+
+    fn should_dial(&mut self, node: NodeId, purpose: Purpose, now: Time) -> bool {
+        let first = self.me < node;
+        let peer = self.peer(node);
+        if peer.links.contains_key(&purpose) || peer.addresses.is_empty() {
+            return false;
+        }
+        let waited = now.since(peer.known_since.unwrap_or(now));
+        let dial = peer.dials.entry(purpose).or_default();
+        !dial.under_way && now >= dial.next && (first || waited >= PATIENCE)
+    }
+
+    fn dial(&mut self, node: NodeId, purpose: Purpose) {
+        let peer = self.peer(node);
+        let addresses = peer.addresses.clone();
+        peer.dials.entry(purpose).or_default().under_way = true;
+        let (endpoint, core) = (self.p.endpoint.clone(), self.p.sender.clone());
+        let order = if purpose == Purpose::Control { [Via::Quic, Via::Tcp] } else { [Via::Tcp, Via::Quic] };
+        tokio::spawn(async move {
+            let mut outcome = Err("no address".to_owned());
+            'all: for via in order {
+                for address in &addresses {
+                    match endpoint.dial(node, *address, via, purpose.byte(), DIAL_MAX).await {
+                        Ok(channel) => {
+                            outcome = Ok(channel);
+                            break 'all;
+                        }
+                        Err(error) => outcome = Err(crate::engine_host::chain(&error)),
+                    }
+                }
+            }
+            core.post(CoreEvent::Dialled { peer: node, purpose, outcome });
+        });
+    }
+
+    /// A ping came back.
+    pub(super) fn round_trip(&mut self, node: NodeId, purpose: Purpose, rtt: Duration) {
+        if purpose != Purpose::Data {
+            return;
+        }
+        let peer = self.peer(node);
+        if peer.rtts.len() == RTT_WINDOW {
+            peer.rtts.remove(0);
+        }
+        peer.rtts.push(rtt);
+    }
+
+    /// A message from a member: decoded with every bound checked, or the link is cut.
+    pub(super) fn frame(&mut self, node: NodeId, purpose: Purpose, bytes: &[u8]) {
+        let error = match purpose {
+            Purpose::Control => match ControlMessage::decode(bytes) {
+                Ok(message) => return self.control(node, message),
+                Err(error) => error,
+            },
+            _ => match DataMessage::decode(bytes) {
+                Ok(message) => return self.data(node, message),
+                Err(error) => error,
+            },
+        };
+        tracing::warn!(peer = %node, ?purpose, %error, "a message that is none; cutting the link");
+        if let Some(id) = self.peers.get(&node).and_then(|p| p.links.get(&purpose)).map(|l| l.id) {
+            self.link_closed(node, purpose, id, "the peer broke the protocol");
+        }
+    }
+
+    /// Remembers where members were reached, for the next start.
+    pub(super) fn keep_addresses(&self) {
+        let known: BTreeMap<NodeId, Vec<SocketAddr>> = self
+            .peers
+            .iter()
+            .filter(|(node, peer)| self.p.members.contains(**node) && !peer.addresses.is_empty())
+            .map(|(node, peer)| (*node, peer.addresses.clone()))
+            .collect();
+        if let Err(error) = self.p.data.set_peers(&known) {
+            tracing::warn!(%error, "addresses are not remembered");
+        }
+    }
+}

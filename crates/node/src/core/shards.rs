@@ -1,0 +1,299 @@
+//! Carries out the worker's actions: fetching, loading, computing, freeing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_cluster::wire::{DataMessage, NodeReport, StageReport, StepMessage};
+use exo_cluster::{Action, ComputeResult, ShardKey, StageInput, StageMachine, StageOutput, WorkerInput};
+use exo_engine::EngineOptions;
+use exo_types::{ModelId, NodeId, Placement, Shard};
+use tokio_util::sync::CancellationToken;
+
+use super::{Core, CoreEvent};
+use crate::engine_host::{EngineEvent, EngineHost, Events, Job, LoadRequest, Loaded, chain};
+use crate::library::Holder;
+
+/// How a fetch goes.
+pub enum FetchEvent {
+    /// The manifest is on disk.
+    ManifestHeld,
+    /// Bytes moved.
+    Progress { done_bytes: u64, total_bytes: u64 },
+    /// Everything is on disk.
+    Stored,
+    /// The model is open and can be loaded.
+    Opened { model: Arc<exo_formats::Model>, placement: Box<Placement> },
+    /// It did not work; nothing of it runs any more.
+    Failed { reason: String },
+}
+
+/// A shard on this node: its thread and, once loaded, its stage.
+pub(super) struct StageEntry {
+    host: EngineHost,
+    placement: Placement,
+    machine: Option<StageMachine>,
+    pub(super) loaded: Option<Loaded>,
+    /// Time spent computing.
+    pub(super) busy: Duration,
+    /// Steps computed.
+    pub(super) steps: u64,
+}
+
+impl StageEntry {
+    pub(super) fn stop(&mut self) {
+        self.host.stop();
+    }
+}
+
+impl Core {
+    pub(super) fn tick_worker(&mut self) {
+        self.feed_worker(WorkerInput::Tick);
+    }
+
+    pub(super) fn feed_worker(&mut self, input: WorkerInput) {
+        let me = self.me;
+        self.feed_worker_from(me, input);
+    }
+
+    /// Like `feed_worker`, for a wish that came from somewhere: a stale one is refused there.
+    pub(super) fn feed_worker_from(&mut self, from: NodeId, input: WorkerInput) {
+        let now = self.now();
+        match self.p.worker.handle(now, input) {
+            Ok(actions) => {
+                let any = !actions.is_empty();
+                actions.into_iter().for_each(|action| self.act(action));
+                if any {
+                    self.report_now();
+                }
+            }
+            Err(refusal) => {
+                self.send_control(from, exo_cluster::wire::ControlMessage::Refused(refusal));
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        tracing::debug!(?action, "worker");
+        match action {
+            Action::FetchManifest { key, model, holders } => self.fetch_manifest(key, model, &holders),
+            Action::FetchChunks { key, model, shard, holders } => {
+                self.fetch_chunks(key, model, shard, &holders)
+            }
+            Action::LoadShard { key, placement } => self.open_and_load(key, placement),
+            Action::AdoptShard { from, to, placement } => self.adopt(from, to, placement),
+            Action::UnloadShard { key } | Action::Cancel { key } => self.release(key),
+            other => tracing::error!(?other, "an action this version does not know"),
+        }
+    }
+
+    // ---- fetching ----
+
+    /// Who has a model and where they are; this node itself needs no fetching.
+    pub(super) fn holders_of(&self, model: ModelId, named: &[NodeId]) -> Vec<Holder> {
+        let has = |report: &NodeReport| report.models.iter().any(|m| m.model == model && m.complete);
+        let reporting = self.reports.iter().filter(|(_, r)| has(r)).map(|(n, _)| *n);
+        let mut nodes: Vec<NodeId> =
+            named.iter().copied().chain(reporting).filter(|n| *n != self.me).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let holder = |node| Some(Holder { node, addresses: self.peers.get(&node)?.addresses.clone() });
+        nodes.into_iter().filter_map(holder).filter(|h| !h.addresses.is_empty()).collect()
+    }
+
+    fn fetch_manifest(&mut self, key: ShardKey, model: ModelId, named: &[NodeId]) {
+        let (library, holders) = (self.p.library.clone(), self.holders_of(model, named));
+        self.spawn_fetch(key, async move {
+            match library.ensure_manifest(model, &holders).await {
+                Ok(()) => FetchEvent::ManifestHeld,
+                Err(reason) => FetchEvent::Failed { reason },
+            }
+        });
+    }
+
+    fn fetch_chunks(&mut self, key: ShardKey, model: ModelId, shard: Shard, named: &[NodeId]) {
+        let (library, holders) = (self.p.library.clone(), self.holders_of(model, named));
+        let core = self.p.sender.clone();
+        self.spawn_fetch(key, async move {
+            let mut progress = |done_bytes, total_bytes| {
+                core.post(CoreEvent::Fetch { key, event: FetchEvent::Progress { done_bytes, total_bytes } });
+            };
+            match library.ensure_shard(model, &shard, &holders, &mut progress).await {
+                Ok(()) => FetchEvent::Stored,
+                Err(reason) => FetchEvent::Failed { reason },
+            }
+        });
+    }
+
+    /// Opening a model reads headers from disk: done like a fetch, loading follows.
+    fn open_and_load(&mut self, key: ShardKey, placement: Placement) {
+        let library = self.p.library.clone();
+        let model = placement.model;
+        self.spawn_fetch(key, async move {
+            let store = library.store().clone();
+            let opened = tokio::task::spawn_blocking(move || store.open_model(model)).await;
+            match opened {
+                Ok(Ok(model)) => {
+                    FetchEvent::Opened { model: Arc::new(model), placement: Box::new(placement) }
+                }
+                Ok(Err(error)) => FetchEvent::Failed { reason: chain(&error) },
+                Err(error) => FetchEvent::Failed { reason: error.to_string() },
+            }
+        });
+    }
+
+    fn spawn_fetch(&mut self, key: ShardKey, work: impl Future<Output = FetchEvent> + Send + 'static) {
+        let token = CancellationToken::new();
+        if let Some(before) = self.fetches.insert(key, token.clone()) {
+            before.cancel();
+        }
+        let core = self.p.sender.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = token.cancelled() => {}
+                event = work => core.post(CoreEvent::Fetch { key, event }),
+            }
+        });
+    }
+
+    pub(super) fn fetch_event(&mut self, key: ShardKey, event: FetchEvent) {
+        self.view_stale = true;
+        if !matches!(event, FetchEvent::Progress { .. }) {
+            self.fetches.remove(&key);
+        }
+        match event {
+            FetchEvent::ManifestHeld => self.feed_worker(WorkerInput::ManifestHeld(key)),
+            FetchEvent::Progress { done_bytes, total_bytes } => {
+                self.feed_worker(WorkerInput::Progress { key, done_bytes, total_bytes });
+            }
+            FetchEvent::Stored => self.feed_worker(WorkerInput::Stored(key)),
+            FetchEvent::Opened { model, placement } => self.load(key, model, *placement),
+            FetchEvent::Failed { reason } => self.feed_worker(WorkerInput::Failed { key, reason }),
+        }
+    }
+
+    // ---- loading and computing ----
+
+    fn load(&mut self, key: ShardKey, model: Arc<exo_formats::Model>, placement: Placement) {
+        let Some(stage) = placement.stages.get(key.stage as usize) else { return };
+        let options = EngineOptions {
+            chunk_tokens_max: exo_cluster::SchedulerConfig::default().chunk_tokens_max.max(placement.slots),
+            ..EngineOptions::new(placement.context_tokens, placement.slots)
+        };
+        let core = self.p.sender.clone();
+        let events: Events = Arc::new(move |event| core.post(CoreEvent::Engine(event)));
+        let request = LoadRequest { key, device: self.p.device.clone(), model, shard: stage.shard, options };
+        let host = EngineHost::start(request, events);
+        let (machine, loaded) = (None, None);
+        self.stages
+            .insert(key, StageEntry { host, placement, machine, loaded, busy: Duration::ZERO, steps: 0 });
+    }
+
+    /// The same weights serve a newer generation; its sequences are gone, so the engine starts empty.
+    fn adopt(&mut self, from: ShardKey, to: ShardKey, placement: Placement) {
+        self.drop_scheduler(from.instance, from.generation);
+        if let Some(mut old) = self.stages.remove(&from) {
+            old.stop();
+        }
+        // The mapped file is still cached by the system, so loading again costs little and keeps no second state.
+        self.open_and_load(to, placement);
+    }
+
+    fn release(&mut self, key: ShardKey) {
+        if let Some(fetch) = self.fetches.remove(&key) {
+            fetch.cancel();
+        }
+        self.drop_scheduler(key.instance, key.generation);
+        match self.stages.get_mut(&key) {
+            Some(stage) => stage.stop(), // `Unloaded` comes when the thread has ended
+            None => self.feed_worker(WorkerInput::Unloaded(key)),
+        }
+    }
+
+    pub(super) fn engine_event(&mut self, event: EngineEvent) {
+        match event {
+            EngineEvent::Progress { key, done_bytes, total_bytes } => {
+                self.view_stale = true;
+                self.feed_worker(WorkerInput::Progress { key, done_bytes, total_bytes });
+            }
+            EngineEvent::Ready { key, loaded } => self.stage_ready(key, loaded),
+            EngineEvent::LoadFailed { key, reason } => {
+                self.stages.remove(&key);
+                self.feed_worker(WorkerInput::Failed { key, reason });
+            }
+            EngineEvent::Computed { key, step, result, busy } => self.computed(key, step, result, busy),
+            EngineEvent::Unloaded { key } => {
+                if self.stages.remove(&key).is_some() {
+                    self.feed_worker(WorkerInput::Unloaded(key));
+                }
+            }
+        }
+    }
+
+    fn stage_ready(&mut self, key: ShardKey, loaded: Loaded) {
+        let Some(entry) = self.stages.get_mut(&key) else { return };
+        let index = key.stage as usize;
+        entry.machine = Some(StageMachine::new(entry.placement.clone(), index, loaded.geometry));
+        entry.loaded = Some(loaded);
+        self.view_stale = true;
+        let Loaded { pages, page_tokens, .. } = loaded;
+        self.feed_worker(WorkerInput::Ready { key, pages, page_tokens });
+        self.report_now();
+    }
+
+    fn computed(&mut self, key: ShardKey, step: u64, result: ComputeResult, busy: Duration) {
+        if let Some(entry) = self.stages.get_mut(&key) {
+            entry.busy += busy;
+            entry.steps += 1;
+        }
+        self.feed_stage(key, StageInput::ComputeDone { step, result });
+    }
+
+    /// A step arrived for one of this node's stages.
+    pub(super) fn step_arrived(&mut self, from: NodeId, message: StepMessage) {
+        let (instance, generation) = (message.frame.instance, message.frame.generation);
+        // A node runs at most one stage of an instance: it has one device that computes.
+        let mine = |key: &&ShardKey| key.instance == instance && key.generation == generation;
+        let key = self.stages.keys().find(mine).copied();
+        match key {
+            Some(key) => self.feed_stage(key, StageInput::Step { from, message }),
+            None => {
+                let serving = self.stages.keys().find(|k| k.instance == instance).map(|k| k.generation);
+                self.send_data(from, DataMessage::StaleGeneration { instance, got: generation, serving });
+            }
+        }
+    }
+
+    fn feed_stage(&mut self, key: ShardKey, input: StageInput) {
+        let now = self.now();
+        let Some(entry) = self.stages.get_mut(&key) else { return };
+        let Some(machine) = &mut entry.machine else { return };
+        let outputs = machine.handle(now, input);
+        let mut sends = Vec::new();
+        for output in outputs {
+            match output {
+                StageOutput::Compute { commands, frame, rows } => {
+                    entry.host.compute(Job { commands, frame, rows })
+                }
+                StageOutput::Send { to, message } => sends.push((to, message)),
+            }
+        }
+        for (to, message) in sends {
+            self.send_data(to, message);
+        }
+    }
+
+    pub(super) fn stage_reports(&self) -> Vec<StageReport> {
+        let mut reports = self.p.worker.reports();
+        for report in &mut reports {
+            let key =
+                ShardKey { instance: report.instance, generation: report.generation, stage: report.stage };
+            (report.weight_bytes, report.busy_us) = self.stage_numbers(key);
+        }
+        reports
+    }
+
+    /// Whether a shard of this instance computes here.
+    pub(super) fn is_loaded(&self, key: ShardKey) -> bool {
+        self.stages.get(&key).is_some_and(|s| s.loaded.is_some())
+    }
+}

@@ -1,0 +1,259 @@
+//! One thread per loaded shard. It owns the engine: loading and stepping block, tasks must not.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use exo_backend::{CancelToken, Device, RunError};
+use exo_cluster::wire::{StageCommand, TokenResult};
+use exo_cluster::{ComputeResult, ShardKey, StageGeometry};
+use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
+use exo_formats::Model;
+use exo_types::{FailureKind, Shard, StepFrame};
+
+/// Longest time one step may take on a device: a chunk of prompt on a slow processor takes seconds.
+const STEP_MAX: Duration = Duration::from_secs(120);
+/// How often an idle thread looks whether it is still wanted.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// What an engine thread tells.
+#[derive(Debug)]
+pub enum EngineEvent {
+    /// Loading moved on.
+    Progress { key: ShardKey, done_bytes: u64, total_bytes: u64 },
+    /// Loaded.
+    Ready { key: ShardKey, loaded: Loaded },
+    /// Not loaded; nothing is held.
+    LoadFailed { key: ShardKey, reason: String },
+    /// A step is done, well or not.
+    Computed { key: ShardKey, step: u64, result: ComputeResult, busy: Duration },
+    /// The thread has ended and freed everything.
+    Unloaded { key: ShardKey },
+}
+
+/// Numbers of a loaded shard.
+#[derive(Clone, Copy, Debug)]
+pub struct Loaded {
+    pub geometry: StageGeometry,
+    pub pages: u32,
+    pub page_tokens: u32,
+    pub weight_bytes: u64,
+}
+
+/// A step for the engine.
+pub struct Job {
+    pub commands: Vec<StageCommand>,
+    pub frame: StepFrame,
+    pub rows: Vec<u8>,
+}
+
+/// A running engine thread. Dropping it stops the thread at the next layer.
+pub struct EngineHost {
+    jobs: Option<Sender<Job>>,
+    cancel: CancelToken,
+}
+
+/// What to load.
+pub struct LoadRequest {
+    pub key: ShardKey,
+    pub device: Arc<dyn Device>,
+    pub model: Arc<Model>,
+    pub shard: Shard,
+    pub options: EngineOptions,
+}
+
+/// Where events go. Never blocks.
+pub type Events = Arc<dyn Fn(EngineEvent) + Send + Sync>;
+
+impl EngineHost {
+    /// Starts a thread that loads and then computes. Every outcome, also a refusal to start, comes as an event.
+    pub fn start(request: LoadRequest, events: Events) -> Self {
+        let (jobs, inbox) = channel();
+        let cancel = CancelToken::default();
+        let (thread_cancel, key, fallback) = (cancel.clone(), request.key, events.clone());
+        let name = format!("stage {} {}", key.instance, key.stage);
+        let spawned = std::thread::Builder::new().name(name).spawn(move || {
+            run(request, &inbox, &thread_cancel, &events);
+            // Everything the engine held is dropped by now.
+            events(EngineEvent::Unloaded { key });
+        });
+        if let Err(e) = spawned {
+            fallback(EngineEvent::LoadFailed { key, reason: format!("no thread for the shard: {e}") });
+        }
+        Self { jobs: Some(jobs), cancel }
+    }
+
+    /// Hands over a step. The result comes as an event; a thread that died is reported by its `Unloaded`.
+    pub fn compute(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.send(job);
+        }
+    }
+
+    /// Asks the thread to free everything and end: `Unloaded` follows.
+    pub fn stop(&mut self) {
+        self.cancel.cancel();
+        self.jobs = None;
+    }
+}
+
+impl Drop for EngineHost {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run(request: LoadRequest, inbox: &Receiver<Job>, cancel: &CancelToken, events: &Events) {
+    let key = request.key;
+    // A bug in a kernel must cost one shard, not the node.
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut engine = match load(&request, events) {
+            Ok(engine) => engine,
+            Err(reason) => return events(EngineEvent::LoadFailed { key, reason }),
+        };
+        events(EngineEvent::Ready { key, loaded: loaded(&engine) });
+        serve(key, &mut engine, inbox, cancel, events);
+    }));
+    if outcome.is_err() {
+        events(EngineEvent::LoadFailed {
+            key,
+            reason: "the engine panicked; the log has the place".to_owned(),
+        });
+    }
+}
+
+fn load(request: &LoadRequest, events: &Events) -> Result<Engine, String> {
+    let key = request.key;
+    let mut told = Instant::now();
+    let mut progress = |p: exo_engine::LoadProgress| {
+        if told.elapsed() > Duration::from_millis(100) {
+            told = Instant::now();
+            events(EngineEvent::Progress { key, done_bytes: p.bytes_done, total_bytes: p.bytes_total });
+        }
+    };
+    let device = request.device.clone();
+    let engine = Engine::load(device, &request.model, request.shard, request.options, &mut progress);
+    engine.map_err(|e| chain(&e))
+}
+
+fn loaded(engine: &Engine) -> Loaded {
+    let (report, config) = (engine.report(), engine.config());
+    Loaded {
+        geometry: StageGeometry { hidden: config.hidden, vocab: config.vocab },
+        pages: report.pages_total,
+        page_tokens: engine.options().page_tokens,
+        weight_bytes: report.weight_bytes,
+    }
+}
+
+fn serve(key: ShardKey, engine: &mut Engine, inbox: &Receiver<Job>, cancel: &CancelToken, events: &Events) {
+    loop {
+        match inbox.recv_timeout(IDLE) {
+            Ok(job) => {
+                let start = Instant::now();
+                let step = job.frame.step;
+                let result = compute(engine, job, cancel);
+                events(EngineEvent::Computed { key, step, result, busy: start.elapsed() });
+            }
+            Err(RecvTimeoutError::Timeout) if !cancel.is_cancelled() => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn compute(engine: &mut Engine, job: Job, cancel: &CancelToken) -> ComputeResult {
+    for command in job.commands {
+        if let Err(message) = apply(engine, command) {
+            return ComputeResult::Failed { kind: FailureKind::Device, message };
+        }
+    }
+    if job.frame.sequences.is_empty() {
+        return if engine.shard().head {
+            ComputeResult::Tokens(Vec::new())
+        } else {
+            ComputeResult::Rows(Vec::new())
+        };
+    }
+    let hidden = floats(&job.rows);
+    let input = if engine.shard().embedding { StepInput::Tokens } else { StepInput::Hidden(&hidden) };
+    match engine.step(&job.frame, input, cancel, STEP_MAX) {
+        Ok(StepOutput::Hidden(rows)) => ComputeResult::Rows(bytes(&rows)),
+        Ok(StepOutput::Sampled(tokens)) => ComputeResult::Tokens(results(&job.frame, tokens)),
+        Err(error) => ComputeResult::Failed { kind: kind_of(&error), message: chain(&error) },
+    }
+}
+
+fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {
+    let result = match command {
+        StageCommand::Open(spec) => engine.open(spec),
+        StageCommand::Truncate { sequence, length } => engine.truncate(sequence, length),
+        StageCommand::Close(sequence) => engine.close(sequence),
+        other => return Err(format!("this version does not know the command {other:?}")),
+    };
+    result.map_err(|e| chain(&e))
+}
+
+fn results(
+    frame: &StepFrame,
+    tokens: Vec<(exo_types::SequenceId, exo_types::SampledToken)>,
+) -> Vec<TokenResult> {
+    let position = |id| {
+        let part = frame.sequences.iter().find(|s| s.sequence == id);
+        part.map_or(0, |s| s.start + s.tokens.len() as u32)
+    };
+    tokens
+        .into_iter()
+        .map(|(sequence, token)| TokenResult { sequence, position: position(sequence), token })
+        .collect()
+}
+
+fn kind_of(error: &StepError) -> FailureKind {
+    match error {
+        StepError::OutOfPages { .. } => FailureKind::OutOfMemory,
+        StepError::Run(RunError::Alloc(_)) => FailureKind::OutOfMemory,
+        StepError::Run(RunError::Deadline { .. }) => FailureKind::Deadline,
+        StepError::Run(RunError::Cancelled { .. }) => FailureKind::InstanceGone,
+        StepError::Run(_) => FailureKind::Device,
+        _ => FailureKind::Protocol,
+    }
+}
+
+/// An error with its causes in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Little-endian f32 rows as numbers; a tail of less than four bytes is dropped, the stage machine refused it.
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+fn bytes(rows: &[f32]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(rows.len() * 4);
+    for value in rows {
+        out.extend_from_slice(&value.to_le_bytes());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_survive_the_wire_bit_for_bit() {
+        let rows = [0.0, -0.0, f32::MIN_POSITIVE / 2.0, f32::MAX, 1.0 / 3.0];
+        let back = floats(&bytes(&rows));
+        assert!(rows.iter().zip(&back).all(|(a, b)| a.to_bits() == b.to_bits()));
+    }
+}

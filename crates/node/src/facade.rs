@@ -1,0 +1,402 @@
+//! The node as its HTTP server sees it: the bridge from [`exo_api::Facade`] to the core.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exo_api::{
+    AdminError, BoxFuture, BoxStream, ClusterView, Facade, GenerateError, GenerateRequest, GenerateStream,
+    HealthStatus, HealthView, InstanceView, MemberView, ModelView, PlaceRequest,
+};
+use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
+use exo_cluster::{DriverConfig, DriverStart};
+use exo_types::{InstanceId, NodeId, SequenceId, SequenceSpec};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::config::NodeConfig;
+use crate::core::{Command, CoreEvent, CoreSender, ModelHolders, Resolved, StartRequest, instance_request};
+use crate::engine_host::chain;
+use crate::generate::{Prepared, Running, prepare, stream};
+use crate::library::{Library, OpenModel};
+
+/// For an answer of the core, which never waits itself.
+const CORE_MAX: Duration = Duration::from_secs(12);
+
+/// See the module.
+pub struct NodeFacade {
+    pub core: CoreSender,
+    pub library: Arc<Library>,
+    pub view: watch::Receiver<ClusterView>,
+    pub config: NodeConfig,
+    pub stop: watch::Sender<bool>,
+    pub started: Instant,
+}
+
+impl NodeFacade {
+    async fn ask_core<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
+        let (tx, rx) = oneshot::channel();
+        self.core.post(CoreEvent::Command(command(tx)));
+        tokio::time::timeout(CORE_MAX, rx).await.ok()?.ok()
+    }
+
+    async fn resolve(&self, model: &str) -> Result<Resolved, Missing> {
+        let wanted = model.to_owned();
+        match self.ask_core(|answer| Command::Resolve { model: wanted, answer }).await {
+            Some(Ok(resolved)) => Ok(resolved),
+            Some(Err(known)) => Err(Missing::Unknown(known)),
+            None => Err(Missing::Stopping),
+        }
+    }
+
+    async fn run(&self, request: GenerateRequest) -> Result<GenerateStream, GenerateError> {
+        let arrived = Instant::now();
+        let resolved = self.resolve(&request.model).await.map_err(|m| m.for_request(&request.model))?;
+        let open = self.library.open(resolved.id, &resolved.holders).await;
+        let model = request.model.clone();
+        let open = open.map_err(|reason| GenerateError::LoadFailed { model, reason })?;
+        let context = self.context_of(&resolved, &open);
+        let (request, prepared) = prepare_blocking(request, open.clone()).await?;
+        let prompt_tokens = prepared.tokens.len() as u64;
+        if prompt_tokens >= u64::from(context) {
+            return Err(GenerateError::PromptTooLong { prompt_tokens, context_tokens: context.into() });
+        }
+        let (tx, events) = mpsc::unbounded_channel();
+        let start = StartRequest {
+            config: DriverConfig { queue_deadline: request.queue_wait_max, ..DriverConfig::default() },
+            starts: starts(&request, &resolved, &open, &prepared, context),
+            place: instance_request(&resolved, &open, self.config.context_tokens, self.config.slots, 1),
+            events: tx,
+        };
+        self.core.post(CoreEvent::Command(Command::Start(start)));
+        let core = self.core.clone();
+        Ok(stream(Running { request, open, prepared, events, core, arrived }))
+    }
+
+    fn context_of(&self, resolved: &Resolved, open: &OpenModel) -> u32 {
+        let default = self.config.context_tokens.min(open.model.config.context_tokens_max);
+        resolved.context_tokens.unwrap_or(default)
+    }
+
+    async fn ask_coordinator(&self, ask: ControlAsk) -> Result<ControlReply, AdminError> {
+        let reply = self.ask_core(|answer| Command::Ask { ask: Box::new(ask), answer }).await;
+        let reply = reply.ok_or_else(|| unavailable("the coordinator did not answer"))?;
+        match reply {
+            ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message } => {
+                Err(unavailable(&message))
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    async fn place_model(&self, request: PlaceRequest) -> Result<InstanceView, AdminError> {
+        let resolved = self.resolve(&request.model).await.map_err(|m| m.for_admin(&request.model))?;
+        let open = self.library.open(resolved.id, &resolved.holders).await;
+        let open = open.map_err(|message| AdminError::Failed { message })?;
+        let context = request.context_tokens.unwrap_or(self.config.context_tokens);
+        let slots = request.slots.unwrap_or(self.config.slots);
+        let wanted = instance_request(&resolved, &open, context, slots, request.nodes_min.unwrap_or(1));
+        let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
+        match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
+            ControlReply::Placed { view, .. } => self.wait_for_view(view.instance()).await,
+            ControlReply::Refused { refusal: ControlRefusal::DoesNotFit, message } => {
+                let nodes = self.view.borrow().nodes.clone();
+                let free_bytes = nodes.iter().flat_map(|n| &n.devices).map(|d| d.memory_free_bytes).sum();
+                Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail: message })
+            }
+            ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
+            _ => Err(AdminError::Failed {
+                message: "the coordinator gave an answer of another kind".to_owned(),
+            }),
+        }
+    }
+
+    /// The coordinator's news of the instance arrive beside its answer.
+    async fn wait_for_view(&self, instance: InstanceId) -> Result<InstanceView, AdminError> {
+        let id = instance.to_string();
+        let mut views = self.view.clone();
+        let seen =
+            tokio::time::timeout(CORE_MAX, views.wait_for(|v| v.instances.iter().any(|i| i.id == id))).await;
+        let found =
+            seen.ok().and_then(Result::ok).and_then(|v| v.instances.iter().find(|i| i.id == id).cloned());
+        found.ok_or_else(|| unavailable("the new instance is not known here yet"))
+    }
+
+    async fn done(&self, ask: ControlAsk, what: &'static str, name: String) -> Result<(), AdminError> {
+        match self.ask_coordinator(ask).await? {
+            ControlReply::Refused { refusal: ControlRefusal::Unknown, .. } => {
+                Err(AdminError::NotFound { what, name })
+            }
+            ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
+            _ => Ok(()),
+        }
+    }
+
+    async fn list_models(&self) -> Result<Vec<ModelView>, AdminError> {
+        let held = self.ask_core(|answer| Command::Holders { answer }).await;
+        let held = held.ok_or_else(|| unavailable("the node is shutting down"))?;
+        let mut views = Vec::new();
+        for model in held {
+            views.push(self.model_view(model).await);
+        }
+        Ok(views)
+    }
+
+    /// A model that only others have is shown by what they report; its details come with its first use here.
+    async fn model_view(&self, held: ModelHolders) -> ModelView {
+        let local = self.library.store().record(held.id).ok();
+        let mut view = ModelView {
+            id: held.id.to_full(),
+            name: held.name,
+            architecture: String::new(),
+            format: String::new(),
+            dtypes: BTreeMap::new(),
+            weight_bytes: held.bytes,
+            layers: 0,
+            context_tokens_max: 0,
+            path: local.as_ref().map(|r| r.path.display().to_string()),
+            nodes: held.node_names,
+            chat: true,
+            instances: held.instances.iter().map(ToString::to_string).collect(),
+            added_unix_s: 0,
+        };
+        if local.is_some_and(|r| r.complete)
+            && let Ok(open) = self.library.open(held.id, &[]).await
+        {
+            let model = &open.model;
+            view.architecture = model.config.architecture.to_string();
+            view.format = format_name(model.kind).to_owned();
+            view.weight_bytes = model.shape().weight_bytes();
+            view.layers = model.config.layers;
+            view.context_tokens_max = model.config.context_tokens_max;
+            view.chat = open.template.is_some();
+            view.dtypes = dtypes(model);
+        }
+        view
+    }
+
+    async fn add(&self, path: String) -> Result<ModelView, AdminError> {
+        let library = self.library.clone();
+        let added = tokio::task::spawn_blocking(move || {
+            library.store().add_path(&PathBuf::from(path), &mut |_, _| {}).map_err(|e| chain(&e))
+        });
+        let record = match added.await {
+            Ok(Ok(record)) => record,
+            Ok(Err(message)) => return Err(AdminError::Invalid { param: "path".to_owned(), message }),
+            Err(e) => return Err(AdminError::Failed { message: e.to_string() }),
+        };
+        // Opened now, so that a model we cannot run is refused here and not at its first request.
+        if let Err(message) = self.library.open(record.id, &[]).await {
+            let _ = self.library.store().remove(record.id);
+            return Err(AdminError::Invalid { param: "path".to_owned(), message });
+        }
+        self.core.post(CoreEvent::Command(Command::ModelsChanged));
+        let models = self.list_models().await?;
+        let id = record.id.to_full();
+        let found = models.into_iter().find(|m| m.id == id);
+        found
+            .ok_or_else(|| AdminError::Failed { message: "the model was added but is not listed".to_owned() })
+    }
+
+    async fn remove(&self, wanted: String) -> Result<(), AdminError> {
+        let resolved = self.resolve(&wanted).await.map_err(|m| m.for_admin(&wanted))?;
+        let instances = self.ask_core(|answer| Command::Instances { answer }).await.unwrap_or_default();
+        if let Some(instance) = instances.iter().find(|i| i.model() == resolved.id) {
+            let message = format!("`{wanted}` is placed as {}; unload it first", instance.instance());
+            return Err(AdminError::Conflict { message });
+        }
+        self.library.forget(resolved.id);
+        let library = self.library.clone();
+        let removed =
+            tokio::task::spawn_blocking(move || library.store().remove(resolved.id).map_err(|e| chain(&e)));
+        match removed.await {
+            Ok(Ok(_)) => {
+                self.core.post(CoreEvent::Command(Command::ModelsChanged));
+                Ok(())
+            }
+            Ok(Err(message)) => Err(AdminError::Failed { message }),
+            Err(e) => Err(AdminError::Failed { message: e.to_string() }),
+        }
+    }
+
+    async fn list_members(&self) -> Result<Vec<MemberView>, AdminError> {
+        let words = self.ask_core(|answer| Command::Words { answer }).await;
+        let words: BTreeMap<String, String> =
+            words.unwrap_or_default().into_iter().map(|(n, w)| (n.to_full(), w)).collect();
+        let view = self.view.borrow().clone();
+        let member = |n: exo_api::NodeView| MemberView {
+            check_words: words.get(&n.id).cloned(),
+            node: n.id,
+            name: n.name,
+            role: n.role,
+            is_self: n.is_self,
+        };
+        Ok(view.nodes.into_iter().map(member).collect())
+    }
+}
+
+impl Facade for NodeFacade {
+    fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<GenerateStream, GenerateError>> {
+        Box::pin(self.run(request))
+    }
+
+    fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>> {
+        Box::pin(self.list_models())
+    }
+
+    fn cluster(&self) -> BoxFuture<'_, Result<ClusterView, AdminError>> {
+        let view = self.view.borrow().clone();
+        Box::pin(async move { Ok(view) })
+    }
+
+    fn watch(&self) -> BoxStream<ClusterView> {
+        let mut view = self.view.clone();
+        view.mark_changed();
+        Box::pin(futures_util::stream::unfold(view, |mut view| async move {
+            view.changed().await.ok()?;
+            let now = view.borrow_and_update().clone();
+            Some((now, view))
+        }))
+    }
+
+    fn place(&self, request: PlaceRequest) -> BoxFuture<'_, Result<InstanceView, AdminError>> {
+        Box::pin(self.place_model(request))
+    }
+
+    fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(self.done(ControlAsk::RemoveInstance { instance }, "instance", instance.to_string()))
+    }
+
+    fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {
+        Box::pin(self.list_members())
+    }
+
+    fn admit_member(&self, node: NodeId) -> BoxFuture<'_, Result<MemberView, AdminError>> {
+        Box::pin(async move {
+            let invited = self.ask_core(|answer| Command::Invite { node, answer }).await;
+            let name = invited.ok_or_else(|| unavailable("the node is shutting down"))??;
+            let role = exo_api::MemberRole::Worker;
+            Ok(MemberView { node: node.to_full(), name, role, is_self: false, check_words: None })
+        })
+    }
+
+    fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
+        let me = self.view.borrow().self_node.clone();
+        Box::pin(async move {
+            if node.to_full() == me {
+                let message = "a node does not remove itself; do it from another member".to_owned();
+                return Err(AdminError::Conflict { message });
+            }
+            let reason = "removed by an admin".to_owned();
+            let ask = ControlAsk::RemoveMember { node, reason, signature: Vec::new() };
+            self.done(ask, "member", node.to_full()).await
+        })
+    }
+
+    fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>> {
+        Box::pin(self.add(path))
+    }
+
+    fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(self.remove(model))
+    }
+
+    fn health(&self) -> HealthView {
+        let status = if *self.stop.borrow() { HealthStatus::Stopping } else { HealthStatus::Ok };
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        HealthView { status, version, uptime_s: self.started.elapsed().as_secs() }
+    }
+
+    fn shutdown(&self) {
+        self.stop.send_replace(true);
+    }
+}
+
+/// Why a model name means nothing.
+enum Missing {
+    Unknown(Vec<String>),
+    Stopping,
+}
+
+impl Missing {
+    fn for_request(self, model: &str) -> GenerateError {
+        match self {
+            Self::Unknown(known) => GenerateError::ModelUnknown { model: model.to_owned(), known },
+            Self::Stopping => GenerateError::Unavailable {
+                reason: "the node is shutting down".to_owned(),
+                retry_after_s: 5,
+            },
+        }
+    }
+
+    fn for_admin(self, model: &str) -> AdminError {
+        match self {
+            Self::Unknown(_) => AdminError::NotFound { what: "model", name: model.to_owned() },
+            Self::Stopping => unavailable("the node is shutting down"),
+        }
+    }
+}
+
+fn unavailable(reason: &str) -> AdminError {
+    AdminError::Unavailable { reason: reason.to_owned(), retry_after_s: 5 }
+}
+
+async fn prepare_blocking(
+    request: GenerateRequest,
+    open: Arc<OpenModel>,
+) -> Result<(GenerateRequest, Prepared), GenerateError> {
+    let prepared = tokio::task::spawn_blocking(move || {
+        let prepared = prepare(&open, &request)?;
+        Ok((request, prepared))
+    });
+    prepared.await.map_err(|e| GenerateError::Internal { message: e.to_string() })?
+}
+
+fn starts(
+    request: &GenerateRequest,
+    resolved: &Resolved,
+    open: &OpenModel,
+    prepared: &Prepared,
+    context: u32,
+) -> Vec<DriverStart> {
+    let prompt_tokens = prepared.tokens.len() as u32;
+    let room = context.saturating_sub(prompt_tokens);
+    let start = |index: u16| {
+        let mut sampling = request.sampling.clone();
+        sampling.seed = sampling.seed.wrapping_add(index.into());
+        DriverStart {
+            model: resolved.id,
+            spec: SequenceSpec {
+                sequence: SequenceId { request: request.request, index },
+                principal: request.principal,
+                driver: resolved.me,
+                sampling,
+                history: prepared.tokens.clone(),
+                prompt_tokens,
+            },
+            max_tokens: request.max_tokens.unwrap_or(room).min(room),
+            stop_tokens: open.end_ids.clone(),
+            ignore_eos: request.ignore_eos,
+        }
+    };
+    (0..request.choices).map(start).collect()
+}
+
+fn format_name(kind: exo_formats::ModelKind) -> &'static str {
+    match kind {
+        exo_formats::ModelKind::Gguf => "gguf",
+        exo_formats::ModelKind::HuggingFace => "safetensors",
+    }
+}
+
+/// Stored bytes by element type.
+fn dtypes(model: &exo_formats::Model) -> BTreeMap<String, u64> {
+    let whole = exo_types::Shard::whole(model.config.layers);
+    let mut bytes = BTreeMap::new();
+    for name in model.tensors_of(&whole) {
+        if let Ok(tensor) = model.tensor(name) {
+            *bytes.entry(tensor.dtype.to_string()).or_default() += tensor.range.len() as u64;
+        }
+    }
+    bytes
+}

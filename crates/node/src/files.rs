@@ -1,0 +1,243 @@
+//! The small files of the data folder: the lock, the local secret, the API's address, the epoch, known addresses.
+//!
+//! Each is written whole to a neighbour and renamed, so that a crash leaves the old or the new one.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use exo_types::{Epoch, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// A file of the data folder could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilesError {
+    /// The folder is not there and cannot be made, or cannot be written.
+    #[error("cannot use the data folder {}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Another process has the folder.
+    #[error("the data folder {} is already in use by another exo{}", path.display(), .pid.map(|p| format!(" (process {p})")).unwrap_or_default())]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// The other process, if it wrote its number.
+        pid: Option<u32>,
+    },
+    /// Reading or writing one file failed.
+    #[error("cannot {what} {}", path.display())]
+    File {
+        /// Read or write.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file holds something else than we wrote.
+    #[error("{} is damaged ({reason}); move it aside to start without it", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// The data folder, held by this process until dropped.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ApiFile {
+    address: SocketAddr,
+    pid: u32,
+}
+
+impl DataDir {
+    /// Makes the folder if need be and takes its lock.
+    pub fn open(path: &Path) -> Result<Self, FilesError> {
+        let folder = |source| FilesError::Folder { path: path.to_owned(), source };
+        std::fs::create_dir_all(path).map_err(folder)?;
+        restrict(path, 0o700).map_err(folder)?;
+        let lock_path = path.join("lock");
+        let mut options = OpenOptions::new();
+        let mut lock =
+            options.create(true).truncate(false).read(true).write(true).open(&lock_path).map_err(folder)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(std::fs::TryLockError::WouldBlock) => {
+                let pid = std::fs::read_to_string(&lock_path).ok().and_then(|t| t.trim().parse().ok());
+                return Err(FilesError::InUse { path: path.to_owned(), pid });
+            }
+            Err(std::fs::TryLockError::Error(source)) => return Err(folder(source)),
+        }
+        lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id())).map_err(folder)?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The secret that opens the administrative routes; made on first use, readable by the owner only.
+    pub fn local_secret(&self) -> Result<String, FilesError> {
+        let path = self.path.join("api-secret");
+        match std::fs::read_to_string(&path) {
+            Ok(text) if text.trim().len() >= 32 => return Ok(text.trim().to_owned()),
+            Ok(_) => return Err(FilesError::Damaged { path, reason: "too short for a secret".to_owned() }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(FilesError::File { what: "read", path, source }),
+        }
+        let mut bytes = [0; 32];
+        getrandom::fill(&mut bytes).map_err(|e| FilesError::File {
+            what: "draw random bytes for",
+            path: path.clone(),
+            source: io::Error::other(e.to_string()),
+        })?;
+        let secret: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        self.write("api-secret", secret.as_bytes())?;
+        Ok(secret)
+    }
+
+    /// Says where the API is, for commands on this machine. For whoever holds the folder through a node.
+    pub fn publish_api(path: &Path, address: SocketAddr) -> Result<(), FilesError> {
+        let file = ApiFile { address, pid: std::process::id() };
+        let bytes = serde_json::to_vec_pretty(&file).unwrap_or_default();
+        write(path, "api.json", &bytes)
+    }
+
+    /// Takes the address back at the end.
+    pub fn retract_api(path: &Path) {
+        let _ = std::fs::remove_file(path.join("api.json"));
+    }
+
+    /// The last epoch announced or followed.
+    pub fn epoch(&self) -> Result<Option<Epoch>, FilesError> {
+        self.read_json("epoch.json")
+    }
+
+    /// Keeps an epoch; on disk when this returns.
+    pub fn set_epoch(&self, epoch: Epoch) -> Result<(), FilesError> {
+        self.write_json("epoch.json", &epoch)
+    }
+
+    /// Addresses at which members were reached before.
+    pub fn peers(&self) -> Result<BTreeMap<String, Vec<SocketAddr>>, FilesError> {
+        Ok(self.read_json("peers.json")?.unwrap_or_default())
+    }
+
+    /// Keeps the addresses.
+    pub fn set_peers(&self, peers: &BTreeMap<NodeId, Vec<SocketAddr>>) -> Result<(), FilesError> {
+        let named: BTreeMap<String, &Vec<SocketAddr>> = peers.iter().map(|(n, a)| (n.to_full(), a)).collect();
+        self.write_json("peers.json", &named)
+    }
+
+    fn read_json<T: serde::de::DeserializeOwned>(&self, name: &str) -> Result<Option<T>, FilesError> {
+        let path = self.path.join(name);
+        match std::fs::read(&path) {
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(value) => Ok(Some(value)),
+                Err(e) => Err(FilesError::Damaged { path, reason: e.to_string() }),
+            },
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(FilesError::File { what: "read", path, source }),
+        }
+    }
+
+    fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), FilesError> {
+        let bytes = serde_json::to_vec_pretty(value).unwrap_or_default();
+        self.write(name, &bytes)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), FilesError> {
+        write(&self.path, name, bytes)
+    }
+}
+
+/// Writes a file of the folder whole, readable by its owner only.
+fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), FilesError> {
+    let (path, neighbour) = (folder.join(name), folder.join(format!("{name}.new")));
+    let write = || -> io::Result<()> {
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(&neighbour)?;
+        restrict(&neighbour, 0o600)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&neighbour, &path)
+    };
+    write().map_err(|source| FilesError::File { what: "write", path: path.clone(), source })
+}
+
+/// Where the API of the node on this data folder is, and its secret; `None` if none was published. Whether it still
+/// runs, only a request shows.
+pub fn running_api(data_dir: &Path) -> Option<(SocketAddr, String)> {
+    let bytes = std::fs::read(data_dir.join("api.json")).ok()?;
+    let file: ApiFile = serde_json::from_slice(&bytes).ok()?;
+    let secret = std::fs::read_to_string(data_dir.join("api-secret")).ok()?;
+    Some((file.address, secret.trim().to_owned()))
+}
+
+#[cfg(unix)]
+fn restrict(path: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+#[cfg(not(unix))]
+fn restrict(_path: &Path, _mode: u32) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_belongs_to_one_process_until_it_is_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+        let second = DataDir::open(dir.path());
+        assert!(matches!(second, Err(FilesError::InUse { pid: Some(pid), .. }) if pid == std::process::id()));
+        drop(first);
+        assert!(DataDir::open(dir.path()).is_ok());
+    }
+
+    #[test]
+    fn the_secret_stays_the_same_and_only_the_owner_reads_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let secret = data.local_secret().unwrap();
+        assert_eq!(secret, data.local_secret().unwrap());
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = std::fs::metadata(dir.path().join("api-secret")).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn a_damaged_epoch_is_an_error_and_not_a_fresh_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        assert_eq!(data.epoch().unwrap(), None);
+        let epoch = Epoch { counter: 4, key: NodeId([3; 32]) };
+        data.set_epoch(epoch).unwrap();
+        assert_eq!(data.epoch().unwrap(), Some(epoch));
+        std::fs::write(dir.path().join("epoch.json"), b"{").unwrap();
+        assert!(matches!(data.epoch(), Err(FilesError::Damaged { .. })));
+    }
+}

@@ -1,0 +1,314 @@
+//! One request from messages to text: template, tokens, stop strings, events. The tokens come from the core.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use exo_api::{
+    FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt, Summary, Timings,
+    Usage,
+};
+use exo_cluster::wire::EndReason;
+use exo_types::{FailureKind, RequestId, SampledToken};
+use tokio::sync::mpsc;
+
+use crate::choice::Choice;
+use crate::core::CoreSender;
+use crate::library::OpenModel;
+
+/// What the core tells about the sequences of one request.
+#[derive(Debug)]
+pub enum SequenceEvent {
+    /// Waiting, and for what.
+    Queued(String),
+    /// Computing, by these kernels, over so many stages.
+    Started { kernels: Vec<String>, stages: u32 },
+    /// A token of a choice.
+    Token { index: u16, token: SampledToken },
+    /// A choice ended.
+    Ended { index: u16, reason: EndReason },
+    /// The model cannot be placed.
+    Refused(GenerateError),
+    /// A choice failed, and with it the request.
+    Failed { kind: FailureKind, message: String },
+}
+
+/// The request as tokens.
+pub struct Prepared {
+    /// The prompt.
+    pub tokens: Vec<u32>,
+    /// What `echo` sends first.
+    pub echo: String,
+}
+
+/// Renders and tokenises. Blocks for as long as a long prompt takes: call it where that is allowed.
+pub fn prepare(open: &OpenModel, request: &GenerateRequest) -> Result<Prepared, GenerateError> {
+    let tokens = match &request.prompt {
+        Prompt::Chat { messages } => chat_tokens(open, messages)?,
+        Prompt::Text(text) => encode(open, text, true)?,
+        Prompt::Tokens(tokens) => {
+            let vocab = open.model.config.vocab;
+            if let Some(token) = tokens.iter().find(|t| **t >= vocab) {
+                return Err(invalid(
+                    "prompt",
+                    format!("token {token} is not below the vocabulary's {vocab}"),
+                ));
+            }
+            tokens.clone()
+        }
+    };
+    if tokens.is_empty() {
+        return Err(invalid("prompt", "the prompt has no token".to_owned()));
+    }
+    let echo = match &request.prompt {
+        _ if !request.echo => String::new(),
+        Prompt::Text(text) => text.clone(),
+        _ => open.tokenizer.decode(&tokens, true).map_err(|e| invalid("prompt", e.to_string()))?,
+    };
+    if request.echo && request.sampling.logprobs.is_some() {
+        let message =
+            "`echo` together with `logprobs` is not supported: the prompt's probabilities are not computed";
+        return Err(invalid("logprobs", message.to_owned()));
+    }
+    Ok(Prepared { tokens, echo })
+}
+
+fn chat_tokens(open: &OpenModel, messages: &[exo_api::ChatMessage]) -> Result<Vec<u32>, GenerateError> {
+    let template = match &open.template {
+        Some(Ok(template)) => template,
+        Some(Err(message)) => return Err(GenerateError::TemplateFailed { message: message.clone() }),
+        None => {
+            let message = "this model has no chat template; use /v1/completions".to_owned();
+            return Err(invalid("messages", message));
+        }
+    };
+    let messages: Vec<_> = messages.iter().filter_map(|m| serde_json::to_value(m).ok()).collect();
+    let options = exo_tokenizer::RenderOptions {
+        add_generation_prompt: true,
+        now: Some(local_now()),
+        ..Default::default()
+    };
+    let text = template.render(&messages, &options);
+    let text = text.map_err(|e| GenerateError::TemplateFailed { message: crate::engine_host::chain(&e) })?;
+    encode(open, &text, false)
+}
+
+fn encode(open: &OpenModel, text: &str, add_special: bool) -> Result<Vec<u32>, GenerateError> {
+    let options = exo_tokenizer::EncodeOptions { add_special, parse_special: true };
+    open.tokenizer.encode(text, options).map_err(|e| invalid("prompt", crate::engine_host::chain(&e)))
+}
+
+fn local_now() -> chrono::NaiveDateTime {
+    chrono::Local::now().naive_local()
+}
+
+fn invalid(param: &str, message: String) -> GenerateError {
+    GenerateError::Invalid { param: param.to_owned(), message }
+}
+
+/// Everything the streaming half needs.
+pub struct Running {
+    pub request: GenerateRequest,
+    pub open: Arc<OpenModel>,
+    pub prepared: Prepared,
+    pub events: mpsc::UnboundedReceiver<SequenceEvent>,
+    pub core: CoreSender,
+    pub arrived: Instant,
+}
+
+/// Turns the core's events into the client's. Dropping the stream cancels the request.
+pub fn stream(running: Running) -> GenerateStream {
+    let (tx, rx) = mpsc::unbounded_channel();
+    let cancel = CancelOnDrop { request: running.request.request, core: running.core.clone() };
+    tokio::spawn(async move {
+        let result = pump(running, &tx).await;
+        if let Err(error) = result {
+            let _ = tx.send(Err(error));
+        }
+    });
+    Box::pin(futures_util::stream::unfold((rx, cancel), |(mut rx, cancel)| async move {
+        rx.recv().await.map(|item| (item, (rx, cancel)))
+    }))
+}
+
+struct CancelOnDrop {
+    request: RequestId,
+    core: CoreSender,
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.core.cancel_request(self.request, None);
+    }
+}
+
+type Sink = mpsc::UnboundedSender<Result<GenerateEvent, GenerateError>>;
+
+async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
+    let prompt_tokens = running.prepared.tokens.len() as u32;
+    let count = running.request.choices;
+    let mut choices: Vec<_> = (0..count).map(|i| Choice::new(i, &running.request, &running.open)).collect();
+    let mut progress = Progress::new(running.arrived, prompt_tokens);
+    while let Some(event) = running.events.recv().await {
+        match event {
+            SequenceEvent::Queued(reason) => send(sink, GenerateEvent::Queued { reason })?,
+            SequenceEvent::Started { kernels, stages } => {
+                if progress.start(kernels, stages) {
+                    send(sink, GenerateEvent::Started { prompt_tokens })?;
+                    echo(sink, &running, count)?;
+                }
+            }
+            SequenceEvent::Token { index, token } => {
+                progress.token();
+                let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
+                if let Some(delta) = choice.push(&token) {
+                    send(sink, GenerateEvent::Delta(delta))?;
+                }
+                if choice.found_stop() {
+                    running.core.cancel_request(running.request.request, Some(index));
+                }
+            }
+            SequenceEvent::Ended { index, reason } => {
+                let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
+                finish(sink, choice, reason)?;
+            }
+            SequenceEvent::Refused(error) => return Err(error),
+            SequenceEvent::Failed { kind, message } => {
+                return Err(failure(&running, kind, message, &progress));
+            }
+        }
+        if choices.iter().all(Choice::is_finished) {
+            return send(sink, GenerateEvent::Done(progress.summary(&running, &choices)));
+        }
+    }
+    Err(GenerateError::Unavailable { reason: "the node is shutting down".to_owned(), retry_after_s: 5 })
+}
+
+fn send(sink: &Sink, event: GenerateEvent) -> Result<(), GenerateError> {
+    // A closed sink means that the client left; the drop of the stream has cancelled the request.
+    let _ = sink.send(Ok(event));
+    Ok(())
+}
+
+fn echo(sink: &Sink, running: &Running, count: u16) -> Result<(), GenerateError> {
+    if !running.request.echo {
+        return Ok(());
+    }
+    for index in 0..count {
+        let text = running.prepared.echo.clone();
+        send(sink, GenerateEvent::Delta(exo_api::Delta { index, text, tokens: Vec::new() }))?;
+    }
+    Ok(())
+}
+
+fn finish(sink: &Sink, choice: &mut Choice, end: EndReason) -> Result<(), GenerateError> {
+    if choice.is_finished() {
+        return Ok(());
+    }
+    if let Some(delta) = choice.finish() {
+        send(sink, GenerateEvent::Delta(delta))?;
+    }
+    let reason = match end {
+        _ if choice.found_stop() => FinishReason::Stop,
+        EndReason::StopToken | EndReason::Cancelled => FinishReason::Stop,
+        _ => FinishReason::Length,
+    };
+    let (index, completion_tokens) = (choice.index(), choice.tokens());
+    send(sink, GenerateEvent::Finished { index, reason, completion_tokens })
+}
+
+fn failure(running: &Running, kind: FailureKind, message: String, progress: &Progress) -> GenerateError {
+    let model = running.request.model.clone();
+    match kind {
+        FailureKind::QueueFull => GenerateError::QueueFull { model, waiting: 64, retry_after_s: 5 },
+        FailureKind::Deadline if !progress.is_started() => {
+            GenerateError::Unavailable { reason: message, retry_after_s: 30 }
+        }
+        FailureKind::Deadline => GenerateError::Deadline {
+            waited_ms: running.arrived.elapsed().as_millis() as u64,
+            reason: message,
+        },
+        kind => GenerateError::Failed { kind, message },
+    }
+}
+
+/// Times and totals of a request.
+struct Progress {
+    arrived: Instant,
+    prompt_tokens: u32,
+    started: Option<Instant>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+    tokens: u32,
+    kernels: Vec<String>,
+    stages: u32,
+}
+
+impl Progress {
+    fn new(arrived: Instant, prompt_tokens: u32) -> Self {
+        Self {
+            arrived,
+            prompt_tokens,
+            started: None,
+            first_token: None,
+            last_token: None,
+            tokens: 0,
+            kernels: Vec::new(),
+            stages: 0,
+        }
+    }
+
+    fn is_started(&self) -> bool {
+        self.started.is_some()
+    }
+
+    /// Whether this is the first choice to start.
+    fn start(&mut self, kernels: Vec<String>, stages: u32) -> bool {
+        if self.started.is_some() {
+            return false;
+        }
+        (self.started, self.kernels, self.stages) = (Some(Instant::now()), kernels, stages);
+        true
+    }
+
+    fn token(&mut self) {
+        let now = Instant::now();
+        self.first_token.get_or_insert(now);
+        self.last_token = Some(now);
+        self.tokens += 1;
+    }
+
+    fn summary(&self, running: &Running, choices: &[Choice]) -> Summary {
+        let ms = |at: Option<Instant>| at.map_or(0.0, |t| (t - self.arrived).as_secs_f64() * 1e3);
+        let rate = |n: u32, from: Option<Instant>, to: Option<Instant>| {
+            let seconds = (to? - from?).as_secs_f64();
+            (n > 0 && seconds > 0.0).then(|| f64::from(n) / seconds)
+        };
+        let first_generated = choices.len() as u32;
+        Summary {
+            usage: Usage {
+                prompt_tokens: self.prompt_tokens,
+                completion_tokens: choices.iter().map(Choice::tokens).sum(),
+                cached_tokens: 0,
+            },
+            timings: Timings {
+                queued_ms: ms(self.started),
+                ttft_ms: ms(self.first_token),
+                prompt_tokens_per_s: rate(self.prompt_tokens, self.started, self.first_token),
+                tokens_per_s: rate(
+                    self.tokens.saturating_sub(first_generated),
+                    self.first_token,
+                    self.last_token,
+                ),
+            },
+            model_id: running.open_id(),
+            kernels: self.kernels.clone(),
+            stages: self.stages,
+        }
+    }
+}
+
+impl Running {
+    fn open_id(&self) -> String {
+        self.open.id.to_full()
+    }
+}

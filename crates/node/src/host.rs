@@ -1,0 +1,46 @@
+//! What a node asks of the system around it, so that an app can answer differently from a server.
+
+use std::path::Path;
+
+use exo_types::DeviceFacts;
+
+/// The system as a node sees it.
+pub trait Host: Send + Sync + 'static {
+    /// Whether the machine runs on mains power; `None` when it does not say.
+    fn mains_power(&self) -> Option<bool>;
+
+    /// The processor as a device, with memory free now. `measure` allows a short measurement of its bandwidth.
+    fn processor(&self, measure: bool) -> DeviceFacts;
+
+    /// Operating system and architecture.
+    fn platform(&self) -> String;
+
+    /// Resident memory of this process, if the system says.
+    fn process_bytes(&self) -> Option<u64>;
+}
+
+/// An ordinary machine: Linux, Windows or macOS outside a sandbox.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemHost;
+
+impl Host for SystemHost {
+    fn mains_power(&self) -> Option<bool> {
+        exo_device::mains_power(Path::new("/"))
+    }
+
+    fn processor(&self, measure: bool) -> DeviceFacts {
+        let options = exo_device::ProbeOptions { measure_bandwidth: measure, ..Default::default() };
+        exo_device::probe(&options)
+    }
+
+    fn platform(&self) -> String {
+        exo_device::platform()
+    }
+
+    fn process_bytes(&self) -> Option<u64> {
+        let pid = sysinfo::get_current_pid().ok()?;
+        let mut system = sysinfo::System::new().ok()?;
+        system.refresh_processes(sysinfo::ProcessesToUpdate::Some(&[pid]), true);
+        system.process(pid).map(sysinfo::Process::memory)
+    }
+}

@@ -1,0 +1,220 @@
+//! The models this node can talk about: opened files, tokenizers and templates, kept while they are in use.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use exo_formats::Model;
+use exo_store::{ChunkRef, PartialModel, Store};
+use exo_tokenizer::{ChatTemplate, Tokenizer};
+use exo_transport::Endpoint;
+use exo_types::{ModelId, NodeId, Shard};
+
+use crate::bulk::{FetchError, Fetcher};
+use crate::engine_host::chain;
+
+/// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large vocabularies.
+const OPEN_MAX: usize = 8;
+
+/// A model with what turns text into its tokens.
+pub struct OpenModel {
+    /// Its identity.
+    pub id: ModelId,
+    /// Description and tensors.
+    pub model: Arc<Model>,
+    /// Text to tokens.
+    pub tokenizer: Tokenizer,
+    /// Messages to text, if the model brings a template; its error is told when it is used.
+    pub template: Option<Result<ChatTemplate, String>>,
+    /// Tokens that end an answer: the model's and the tokenizer's.
+    pub end_ids: Vec<u32>,
+}
+
+/// Someone who has a model, and where to reach them.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// Who.
+    pub node: NodeId,
+    /// Where.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// Opens models from the store and fetches from members what is missing.
+pub struct Library {
+    store: Arc<Store>,
+    endpoint: Endpoint,
+    open: Mutex<HashMap<ModelId, Arc<OpenModel>>>,
+}
+
+impl Library {
+    /// A library over a store.
+    pub fn new(store: Arc<Store>, endpoint: Endpoint) -> Self {
+        Self { store, endpoint, open: Mutex::default() }
+    }
+
+    /// The store below.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Opens the description of a model, from disk or from the headers a holder sends.
+    pub async fn open(&self, id: ModelId, holders: &[Holder]) -> Result<Arc<OpenModel>, String> {
+        if let Some(open) = self.cached(id) {
+            return Ok(open);
+        }
+        self.ensure_manifest(id, holders).await?;
+        let store = self.store.clone();
+        let opened = tokio::task::spawn_blocking(move || open_model(&store, id)).await;
+        let open = Arc::new(opened.map_err(|e| e.to_string())??);
+        let mut cache = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= OPEN_MAX {
+            cache.clear();
+        }
+        cache.insert(id, open.clone());
+        Ok(open)
+    }
+
+    /// Forgets an opened model, so that its files can go.
+    pub fn forget(&self, id: ModelId) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    fn cached(&self, id: ModelId) -> Option<Arc<OpenModel>> {
+        let cache = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.get(&id).filter(|o| o.model.check().is_ok()).cloned()
+    }
+
+    /// Has manifest and headers on disk, fetching them if need be.
+    pub async fn ensure_manifest(&self, id: ModelId, holders: &[Holder]) -> Result<(), String> {
+        let partial = match self.local(id).await? {
+            Local::Complete => return Ok(()),
+            Local::Partial(partial) => partial,
+            Local::Absent => self.fetch_manifest(id, holders).await?,
+        };
+        let missing = partial.missing_head();
+        self.fetch(&partial, &missing, holders, &mut |_| {}).await
+    }
+
+    /// Has the tensors of a shard on disk, fetching exactly what is missing. `progress` gets (done, total) bytes.
+    pub async fn ensure_shard(
+        &self,
+        id: ModelId,
+        shard: &Shard,
+        holders: &[Holder],
+        progress: &mut (dyn FnMut(u64, u64) + Send),
+    ) -> Result<(), String> {
+        let Local::Partial(partial) = self.local(id).await? else { return Ok(()) };
+        let opened = partial.clone();
+        let model =
+            tokio::task::spawn_blocking(move || opened.open_model()).await.map_err(|e| e.to_string())?;
+        let ranges = model.map_err(|e| chain(&e))?.byte_ranges(shard);
+        let missing = partial.missing(&ranges);
+        let total = missing.len() as u64 * u64::from(partial.manifest().chunk_bytes);
+        let mut done = 0;
+        self.fetch(&partial, &missing, holders, &mut |bytes| {
+            done += bytes;
+            progress(done.min(total), total);
+        })
+        .await?;
+        let flushed =
+            tokio::task::spawn_blocking(move || partial.flush()).await.map_err(|e| e.to_string())?;
+        flushed.map_err(|e| chain(&e))
+    }
+
+    async fn local(&self, id: ModelId) -> Result<Local, String> {
+        let store = self.store.clone();
+        let found = tokio::task::spawn_blocking(move || match store.record(id) {
+            Ok(record) if record.complete && record.problem.is_none() => Ok(Local::Complete),
+            Ok(_) => match store.manifest(id) {
+                Ok(manifest) => store.prepare(&manifest).map(Local::Partial).map_err(|e| chain(&e)),
+                Err(_) => Ok(Local::Absent),
+            },
+            Err(_) => Ok(Local::Absent),
+        });
+        found.await.map_err(|e| e.to_string())?
+    }
+
+    async fn fetch_manifest(&self, id: ModelId, holders: &[Holder]) -> Result<Arc<PartialModel>, String> {
+        let mut errors = Errors::default();
+        for holder in holders {
+            let fetched = async {
+                let mut fetcher = Fetcher::dial(&self.endpoint, holder.node, &holder.addresses).await?;
+                fetcher.manifest(id).await
+            };
+            match fetched.await {
+                Ok(manifest) => {
+                    let store = self.store.clone();
+                    let prepared = tokio::task::spawn_blocking(move || store.prepare(&manifest)).await;
+                    return prepared.map_err(|e| e.to_string())?.map_err(|e| chain(&e));
+                }
+                Err(error) => errors.add(&error),
+            }
+        }
+        Err(errors.text(id))
+    }
+
+    /// Fetches chunks from the holders in turn; what one could not give, the next is asked for.
+    async fn fetch(
+        &self,
+        partial: &Arc<PartialModel>,
+        chunks: &[ChunkRef],
+        holders: &[Holder],
+        progress: &mut (dyn FnMut(u64) + Send),
+    ) -> Result<(), String> {
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let mut errors = Errors::default();
+        for holder in holders {
+            let fetched = async {
+                let missing: Vec<_> = chunks.iter().copied().filter(|c| !partial.has_chunk(*c)).collect();
+                let mut fetcher = Fetcher::dial(&self.endpoint, holder.node, &holder.addresses).await?;
+                fetcher.chunks(partial, &missing, progress).await
+            };
+            match fetched.await {
+                Ok(()) => return Ok(()),
+                Err(error @ FetchError::Disk { .. }) => return Err(chain(&error)),
+                Err(error) => errors.add(&error),
+            }
+        }
+        Err(errors.text(partial.id()))
+    }
+}
+
+enum Local {
+    Complete,
+    Partial(Arc<PartialModel>),
+    Absent,
+}
+
+#[derive(Default)]
+struct Errors(Vec<String>);
+
+impl Errors {
+    fn add(&mut self, error: &FetchError) {
+        self.0.push(chain(error));
+    }
+
+    fn text(&self, id: ModelId) -> String {
+        if self.0.is_empty() {
+            return format!("no member that is reachable has model {id}");
+        }
+        format!("model {id} could not be fetched: {}", self.0.join("; "))
+    }
+}
+
+fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, String> {
+    let model = Arc::new(store.open_model(id).map_err(|e| chain(&e))?);
+    let tokenizer = Tokenizer::from_source(&model.tokenizer).map_err(|e| chain(&e))?;
+    let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));
+    let (bos, eos) = (text(tokenizer.bos().or(model.config.bos)), text(tokenizer.eos()));
+    let template = model
+        .chat_template
+        .as_deref()
+        .map(|source| ChatTemplate::new(source, bos.as_deref(), eos.as_deref()).map_err(|e| chain(&e)));
+    let mut end_ids = model.config.eos.clone();
+    end_ids.extend_from_slice(tokenizer.end_ids());
+    end_ids.sort_unstable();
+    end_ids.dedup();
+    Ok(OpenModel { id, model, tokenizer, template, end_ids })
+}

@@ -1,0 +1,168 @@
+//! The two tasks behind an open channel to a member: one writes what is queued, one reads and tells the core.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exo_cluster::wire::limits;
+use exo_transport::{Channel, FrameLimits, FrameReader, FrameWriter, Via};
+use exo_types::NodeId;
+use tokio::sync::mpsc;
+
+use crate::core::{CoreEvent, CoreSender};
+
+/// Messages that may wait for a slow peer; one more and the link is given up.
+const QUEUE_LEN_MAX: usize = 1024;
+/// A link carries at least a ping this often.
+pub const PING_EVERY: Duration = Duration::from_millis(1000);
+/// No frame for this long and the link is dead, whatever the transport says.
+const SILENCE_MAX: Duration = Duration::from_secs(6);
+
+const KIND_MESSAGE: u8 = 1;
+const KIND_PING: u8 = 2;
+const KIND_PONG: u8 = 3;
+
+/// What a channel between members is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Purpose {
+    /// [`exo_cluster::wire::ControlMessage`]s, over QUIC where it works.
+    Control,
+    /// [`exo_cluster::wire::DataMessage`]s, over TCP where it works: its reset tells of a death at once.
+    Data,
+    /// Questions for chunks of model files.
+    Bulk,
+}
+
+impl Purpose {
+    /// Its byte in the hello.
+    pub fn byte(self) -> u8 {
+        match self {
+            Self::Control => 1,
+            Self::Data => 2,
+            Self::Bulk => 3,
+        }
+    }
+
+    /// What a peer's byte means.
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Control, Self::Data, Self::Bulk].into_iter().find(|p| p.byte() == byte)
+    }
+
+    fn limits(self) -> FrameLimits {
+        let max = match self {
+            Self::Control => limits::CONTROL_BYTES_MAX + 16,
+            Self::Data => limits::DATA_HEADER_BYTES_MAX + limits::ROWS_BYTES_MAX + 16,
+            Self::Bulk => 64 << 20,
+        };
+        FrameLimits { payload_bytes_max: max as u32 }
+    }
+}
+
+/// Splits a channel with the bounds of its purpose.
+pub fn split(channel: Channel, purpose: Purpose) -> (FrameWriter, FrameReader) {
+    channel.split(purpose.limits())
+}
+
+enum Outgoing {
+    Message(Vec<u8>),
+    Ping,
+    Pong(Vec<u8>),
+}
+
+/// The sending end of an open link. Dropping it closes the link.
+pub struct Link {
+    /// Tells this link from an earlier one to the same peer.
+    pub id: u64,
+    /// Over what.
+    pub via: Via,
+    queue: mpsc::Sender<Outgoing>,
+}
+
+impl Link {
+    /// Starts both tasks.
+    pub fn start(id: u64, channel: Channel, purpose: Purpose, core: CoreSender) -> Self {
+        let (peer, via) = (channel.peer, channel.via);
+        let (writer, reader) = split(channel, purpose);
+        let (queue, outgoing) = mpsc::channel(QUEUE_LEN_MAX);
+        let end = Arc::new(End { peer, purpose, id, core });
+        // The reader holds the queue weakly: only the core keeps a link open.
+        tokio::spawn(read(reader, queue.downgrade(), end.clone()));
+        tokio::spawn(write(writer, outgoing, end));
+        Self { id, via, queue }
+    }
+
+    /// Queues a message; `false` if the link is closed or the peer takes nothing any more.
+    pub fn send(&self, bytes: Vec<u8>) -> bool {
+        self.queue.try_send(Outgoing::Message(bytes)).is_ok()
+    }
+
+    /// Queues a ping.
+    pub fn ping(&self) {
+        let _ = self.queue.try_send(Outgoing::Ping);
+    }
+}
+
+/// Tells the core once when either task ends.
+struct End {
+    peer: NodeId,
+    purpose: Purpose,
+    id: u64,
+    core: CoreSender,
+}
+
+impl End {
+    async fn closed(&self, reason: String) {
+        let event = CoreEvent::LinkClosed { peer: self.peer, purpose: self.purpose, id: self.id, reason };
+        let _ = self.core.send(event).await;
+    }
+}
+
+async fn write(mut writer: FrameWriter, mut outgoing: mpsc::Receiver<Outgoing>, end: Arc<End>) {
+    while let Some(item) = outgoing.recv().await {
+        let sent = match item {
+            Outgoing::Message(bytes) => writer.send(KIND_MESSAGE, &[&bytes]).await,
+            Outgoing::Ping => writer.send(KIND_PING, &[&own_clock_us().to_le_bytes()]).await,
+            Outgoing::Pong(stamp) => writer.send(KIND_PONG, &[&stamp]).await,
+        };
+        if let Err(error) = sent {
+            return end.closed(error.to_string()).await;
+        }
+    }
+    let _ = tokio::time::timeout(Duration::from_secs(1), writer.finish()).await;
+}
+
+/// Microseconds of this process's own clock. A ping carries it out and back, so no two clocks are compared.
+fn own_clock_us() -> u64 {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_micros() as u64
+}
+
+async fn read(mut reader: FrameReader, queue: mpsc::WeakSender<Outgoing>, end: Arc<End>) {
+    loop {
+        let frame = match reader.next(Some(SILENCE_MAX)).await {
+            Ok(frame) => frame,
+            Err(error) => return end.closed(error.to_string()).await,
+        };
+        let event = match frame.kind {
+            KIND_MESSAGE => CoreEvent::Frame { peer: end.peer, purpose: end.purpose, bytes: frame.payload },
+            KIND_PING => {
+                if let Some(queue) = queue.upgrade() {
+                    let _ = queue.try_send(Outgoing::Pong(frame.payload.to_vec()));
+                }
+                continue;
+            }
+            KIND_PONG => match round_trip(&frame.payload) {
+                Some(rtt) => CoreEvent::RoundTrip { peer: end.peer, purpose: end.purpose, rtt },
+                None => return end.closed("a pong that answers no ping".to_owned()).await,
+            },
+            other => return end.closed(format!("a frame of unknown kind {other}")).await,
+        };
+        if end.core.send(event).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn round_trip(payload: &[u8]) -> Option<Duration> {
+    let sent = u64::from_le_bytes(payload.try_into().ok()?);
+    own_clock_us().checked_sub(sent).map(Duration::from_micros)
+}

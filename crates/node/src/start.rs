@@ -1,0 +1,303 @@
+//! Start-up: opens everything a node needs, founds its cluster on first use, and lets the core run.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use exo_backend::Device;
+use exo_backend_cpu::{CpuDevice, CpuOptions};
+use exo_cluster::{
+    ClusterId, Coordinator, CoordinatorConfig, Event, Member, Role, State, Worker, WorkerConfig,
+};
+use exo_discovery::{Discovery, Found};
+use exo_journal::Journal;
+use exo_membership::{Membership, Persisted};
+use exo_store::Store;
+use exo_transport::{BindError, Endpoint, Incoming, MemberCert, MemberSet, NodeKey, Options};
+use exo_types::{NodeFacts, NodeId, Time};
+use tokio::sync::{broadcast, mpsc};
+
+use crate::config::NodeConfig;
+use crate::core::{CoreEvent, CoreSender, Parts, unix_s};
+use crate::files::{DataDir, FilesError};
+use crate::host::Host;
+use crate::library::Library;
+use crate::node::Node;
+
+/// How long a new cluster lets nodes join on sight.
+const JOIN_WINDOW_S: u64 = 600;
+/// The model that the binary carries, so that there is something to run before any download.
+const DEMO_MODEL: &[u8] = include_bytes!("../../../demo-model/exo-demo-Q8_0.gguf");
+/// What the built-in model is called.
+pub const DEMO_MODEL_FILE: &str = "demo.gguf";
+
+/// The node could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The data folder or one of its files.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    /// The node's key.
+    #[error("cannot use the node's key")]
+    Key(#[source] exo_transport::KeyFileError),
+    /// The event log.
+    #[error("cannot use the journal {}", path.display())]
+    Journal {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The event log contradicts itself.
+    #[error("entry {index} of the journal {} cannot be used: {reason}; move the file aside to found a new cluster", path.display())]
+    JournalEntry {
+        /// The file.
+        path: PathBuf,
+        /// Which entry.
+        index: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The models on disk.
+    #[error("cannot use the models in the data folder")]
+    Store(#[source] exo_store::StoreError),
+    /// The port for other nodes.
+    #[error("cannot listen for other nodes")]
+    Bind(#[source] BindError),
+    /// The processor as a device.
+    #[error("cannot use the processor")]
+    Device(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The founding of this node's cluster.
+    #[error("cannot found a cluster: {0}")]
+    Found(String),
+}
+
+/// Starts a node. Needs a multi-threaded tokio runtime; touches no global, installs no signal handler.
+pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
+    let started = Instant::now();
+    let data = DataDir::open(&config.data_dir)?;
+    let secret = data.local_secret()?;
+    let key = NodeKey::load_or_create(&data.path().join("node.key")).map_err(StartError::Key)?;
+    let me = key.node_id();
+    let (journal, state) = open_journal(&data, &config, &key)?;
+    let store = open_store(&data)?;
+    let members = MemberSet::new(state.members().keys().copied().filter(|n| *n != me));
+    let endpoint = bind(&config, &key, &members).await?;
+    let library = Arc::new(Library::new(Arc::new(store.0), endpoint.clone()));
+    let (device, facts) = open_device(&config, host.as_ref(), me)?;
+    let (sender, inbox) = crate::core::channel();
+    let (notices, _) = broadcast::channel(256);
+    warn_all(&notices, store.1);
+    let discovery = discover(&config, &endpoint, me, state.members().len() <= 1, &sender, &notices);
+    accept(endpoint.clone(), sender.clone());
+    let persisted = Persisted { epoch: data.epoch()? };
+    let memory: BTreeMap<_, _> = facts.devices.iter().map(|d| (d.id.clone(), d.memory_total_bytes)).collect();
+    let parts = Parts {
+        membership: membership(me, persisted, Time::ZERO),
+        coordinator: Coordinator::new(me, CoordinatorConfig::default(), state),
+        worker: Worker::new(WorkerConfig::default(), memory),
+        remembered: remembered(&data)?,
+        config: config.clone(),
+        host,
+        data,
+        key,
+        endpoint: endpoint.clone(),
+        members,
+        journal,
+        library: library.clone(),
+        device,
+        facts,
+        discovery,
+        sender: sender.clone(),
+        notices: notices.clone(),
+        started,
+    };
+    Ok(Node::run(parts, inbox, secret, library))
+}
+
+/// A membership machine with the usual timing.
+fn membership(me: NodeId, persisted: Persisted, now: Time) -> Membership {
+    let incarnation = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+    Membership::new(exo_membership::Config { incarnation, ..Default::default() }, me, persisted, now)
+}
+
+/// What discovery says of this node, but for whether it is fresh.
+pub fn announcement(config: &NodeConfig) -> BTreeMap<String, String> {
+    let short = |text: &str| text.chars().filter(|c| !c.is_control()).take(40).collect::<String>();
+    BTreeMap::from([
+        ("v".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        ("name".to_owned(), short(&config.name)),
+        ("group".to_owned(), short(&config.group)),
+    ])
+}
+
+fn open_journal(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<(Journal, State), StartError> {
+    let path = data.path().join("journal.redb");
+    let wrong =
+        |source: Box<dyn std::error::Error + Send + Sync>| StartError::Journal { path: path.clone(), source };
+    let (mut journal, _) = Journal::open(&path).map_err(|e| wrong(Box::new(e)))?;
+    let (mut state, mut next) = match journal.latest_snapshot().map_err(|e| wrong(Box::new(e)))? {
+        Some(snapshot) => {
+            (State::decode(&snapshot.state).map_err(|e| wrong(Box::new(e)))?, snapshot.head.seq)
+        }
+        None => (State::default(), 0),
+    };
+    loop {
+        let entries = journal.read_from(next, 1024).map_err(|e| wrong(Box::new(e)))?;
+        let Some((last, _)) = entries.last() else { break };
+        next = last + 1;
+        for (index, bytes) in entries {
+            let bad = |reason: String| StartError::JournalEntry { path: path.clone(), index, reason };
+            let event = Event::decode(&bytes).map_err(|e| bad(e.to_string()))?;
+            state.apply(&event).map_err(|e| bad(e.to_string()))?;
+        }
+    }
+    if state.cluster().is_none() {
+        found_cluster(&mut journal, &mut state, config, key)?;
+    }
+    Ok((journal, state))
+}
+
+/// A node begins as the founder and only member of a cluster of its own.
+fn found_cluster(
+    journal: &mut Journal,
+    state: &mut State,
+    config: &NodeConfig,
+    key: &NodeKey,
+) -> Result<(), StartError> {
+    let found = |reason: String| StartError::Found(reason);
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|e| found(e.to_string()))?;
+    let (me, now) = (key.node_id(), unix_s());
+    let cluster = exo_transport::ClusterId(id);
+    let certificate = MemberCert::issue(key, cluster, me, &config.name, exo_transport::Role::Admin, now);
+    let certificate = certificate.encode();
+    let founder = Member { node: me, name: config.name.clone(), role: Role::Admin, certificate };
+    let name = format!("{}'s cluster", config.name);
+    let until = if config.trust_closed { 0 } else { now + JOIN_WINDOW_S };
+    let events = [
+        Event::ClusterCreated { cluster: ClusterId(id), name, founder, at_unix_s: now },
+        Event::JoinWindow { until_unix_s: until },
+    ];
+    for event in &events {
+        state.apply(event).map_err(|e| found(e.to_string()))?;
+    }
+    let bytes: Vec<_> = events.iter().map(Event::encode).collect();
+    journal.append(&bytes).map(|_| ()).map_err(|e| found(crate::engine_host::chain(&e)))
+}
+
+fn open_store(data: &DataDir) -> Result<(Store, Vec<String>), StartError> {
+    let (store, warnings) = Store::open(data.path()).map_err(StartError::Store)?;
+    store.add_builtin(DEMO_MODEL_FILE, DEMO_MODEL).map_err(StartError::Store)?;
+    Ok((store, warnings.iter().map(ToString::to_string).collect()))
+}
+
+async fn bind(config: &NodeConfig, key: &NodeKey, members: &MemberSet) -> Result<Endpoint, StartError> {
+    let options = |listen| Options::new(listen, key.clone(), members.clone());
+    match Endpoint::bind(options(config.listen)).await {
+        // Peers learn the port from discovery: another one serves as well, and two nodes fit on one machine.
+        Err(BindError::InUse { .. }) if config.listen.port() != 0 => {
+            let any = SocketAddr::new(config.listen.ip(), 0);
+            Endpoint::bind(options(any)).await.map_err(StartError::Bind)
+        }
+        bound => bound.map_err(StartError::Bind),
+    }
+}
+
+fn open_device(
+    config: &NodeConfig,
+    host: &dyn Host,
+    me: NodeId,
+) -> Result<(Arc<dyn Device>, NodeFacts), StartError> {
+    let probed = host.processor(true);
+    let limit =
+        config.memory_max_bytes.unwrap_or(probed.memory_total_bytes).min(probed.memory_total_bytes.max(1));
+    let options = CpuOptions { threads: config.threads, isa: None, memory_limit_bytes: Some(limit) };
+    let device = CpuDevice::open(options).map_err(|e| StartError::Device(Box::new(e)))?;
+    let mut facts = device.facts();
+    facts.name = probed.name;
+    facts.memory_total_bytes = limit;
+    facts.memory_free_bytes = probed.memory_free_bytes.min(limit);
+    facts.read_bytes_per_s = probed.read_bytes_per_s;
+    facts.support_reason = probed.support_reason;
+    let node = NodeFacts {
+        node: me,
+        name: config.name.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        platform: host.platform(),
+        devices: vec![facts],
+        mains_power: host.mains_power(),
+    };
+    Ok((device, node))
+}
+
+fn remembered(data: &DataDir) -> Result<BTreeMap<NodeId, Vec<SocketAddr>>, StartError> {
+    let named = data.peers()?;
+    Ok(named.into_iter().filter_map(|(node, addresses)| Some((node.parse().ok()?, addresses))).collect())
+}
+
+/// Starts discovery; without multicast the node goes on and says so.
+fn discover(
+    config: &NodeConfig,
+    endpoint: &Endpoint,
+    me: NodeId,
+    fresh: bool,
+    core: &CoreSender,
+    notices: &broadcast::Sender<crate::Notice>,
+) -> Option<Discovery> {
+    if !config.discovery {
+        return None;
+    }
+    let mut txt = announcement(config);
+    txt.insert("fresh".to_owned(), if fresh { "1" } else { "0" }.to_owned());
+    let options = exo_discovery::Options {
+        node: me,
+        port: endpoint.local_addr().port(),
+        txt,
+        interfaces: Vec::new(),
+        loopback_only: endpoint.local_addr().ip().is_loopback(),
+    };
+    match tokio::task::block_in_place(|| Discovery::start(options)) {
+        Ok((discovery, found)) => {
+            tokio::spawn(pass_on(found, core.clone()));
+            Some(discovery)
+        }
+        Err(error) => {
+            warn_all(notices, vec![format!("other nodes are not found by themselves: {error}")]);
+            None
+        }
+    }
+}
+
+async fn pass_on(mut found: mpsc::Receiver<Found>, core: CoreSender) {
+    while let Some(found) = found.recv().await {
+        if core.send(CoreEvent::Found(found)).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn accept(endpoint: Endpoint, core: CoreSender) {
+    tokio::spawn(async move {
+        while let Some(incoming) = endpoint.accept().await {
+            let event = match incoming {
+                Incoming::Channel(channel) => CoreEvent::Incoming(channel),
+                Incoming::Join(channel) => CoreEvent::JoinIncoming(channel),
+            };
+            if core.send(event).await.is_err() {
+                return;
+            }
+        }
+    });
+}
+
+fn warn_all(notices: &broadcast::Sender<crate::Notice>, warnings: Vec<String>) {
+    for warning in warnings {
+        tracing::warn!(warning, "start");
+        let _ = notices.send(crate::Notice::Warning(warning));
+    }
+}
