@@ -1,6 +1,7 @@
 """Trains the demo model on generated text. Killed at any moment it goes on from the last checkpoint.
 
-    nice -n 19 python train.py --dir /tmp/demo-train --steps 4000
+    nice -n 19 python train.py --dir /tmp/demo-train --steps 4000 --until 2400 --mix first
+    nice -n 19 python train.py --dir /tmp/demo-train --steps 5600
     python export.py --dir /tmp/demo-train
 
 Batches depend on (seed, step) only, so an interrupted run sees the same text as an uninterrupted one. What is
@@ -41,8 +42,8 @@ def row(maker, tokenizer, length):
     return ids[: length + 1], weights[: length + 1]
 
 
-def batch(tokenizer, seed, step, rows, length):
-    maker = generate.Maker("train", random.Random(f"train {seed} {step}"))
+def batch(tokenizer, seed, step, rows, length, mix):
+    maker = generate.Maker("train", random.Random(f"train {seed} {step}"), mix)
     made = [row(maker, tokenizer, length) for _ in range(rows)]
     return torch.tensor([r[0] for r in made]), torch.tensor([r[1] for r in made])
 
@@ -85,6 +86,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=Path, required=True, help="tokenizer, checkpoint and log live here")
     parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--until", type=int, help="end at this step of the schedule")
+    parser.add_argument("--mix", choices=list(generate.Maker.MIXES), default="second", help="shares of the tasks")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens per step")
     parser.add_argument("--length", type=int, default=256, help="tokens per row; the last tenth of the steps doubles it")
     parser.add_argument("--rate", type=float, default=2e-3)
@@ -119,9 +122,10 @@ def main():
         return (each * weights).sum() / weights.sum()
 
     began, smooth = time.time(), None
-    for step in range(start, args.steps):
+    last = min(args.steps, args.until or args.steps)
+    for step in range(start, last):
         length = args.length * 2 if step >= args.steps * 9 // 10 else args.length
-        ids, weights = batch(tokenizer, args.seed, step, args.tokens // length, length)
+        ids, weights = batch(tokenizer, args.seed, step, args.tokens // length, length, args.mix)
         for group in optimiser.param_groups:
             group["lr"] = rate(step, args)
         loss = loss_of(ids, weights)
@@ -136,10 +140,10 @@ def main():
         if (step + 1) % 25 == 0:
             speed = (step + 1 - start) * args.tokens / (time.time() - began)
             print(f"step {step + 1} loss {smooth:.4f} rate {rate(step, args):.2e} {speed:.0f} tokens/s", flush=True)
-        if (step + 1) % 100 == 0 or step + 1 == args.steps:
+        if (step + 1) % 100 == 0 or step + 1 == last:
             save(path, model=model.state_dict(), average=average.state_dict(), optimiser=optimiser.state_dict(), step=step + 1)
-        if (step + 1) % 400 == 0 or step + 1 == args.steps:
-            exact, perplexity = evaluate(average, tokenizer, 1000 if step + 1 == args.steps else 250)
+        if (step + 1) % 400 == 0 or step + 1 == last:
+            exact, perplexity = evaluate(average, tokenizer, 1000 if step + 1 == last else 250)
             print(f"held out: exact {exact}, answer perplexity {perplexity:.4f}", flush=True)
 
 

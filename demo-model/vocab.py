@@ -24,7 +24,7 @@ def pre_tokenizer(pattern):
 
 
 def train(seed=7, turns=20000):
-    maker = generate.Maker("train", random.Random(f"vocabulary {seed}"))
+    maker = generate.Maker("train", random.Random(f"vocabulary {seed}"), "first")
     texts = [text for _ in range(turns) for text in maker.turn()[1:]]
     texts += (generate.SYSTEMS + ["user", "assistant", "system"]) * (turns // 20)
     tokenizer = Tokenizer(models.BPE(ignore_merges=True))
