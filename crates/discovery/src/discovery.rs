@@ -14,6 +14,9 @@ use crate::remembered::Remembered;
 
 /// The service every node announces.
 pub const SERVICE_TYPE: &str = "_exo-gpu._tcp.local.";
+/// How often the interfaces are looked at. A cable that was just plugged in, or an address that is still being
+/// checked for duplicates when we start, would otherwise cost five seconds.
+const NETWORK_CHECK_S: u32 = 1;
 /// How long the goodbye may take.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
 /// How long a suspected peer has to answer.
@@ -100,6 +103,7 @@ impl Discovery {
     }
 
     fn select_interfaces(&self) -> mdns_sd::Result<()> {
+        self.daemon.set_ip_check_interval(NETWORK_CHECK_S)?;
         let Options { interfaces, loopback_only, .. } = &self.options;
         if *loopback_only || !interfaces.is_empty() {
             self.daemon.disable_interface(IfKind::All)?;
