@@ -1,4 +1,4 @@
-//! How fast the kernels are here: `cargo run --release -p exo-backend-cpu --example speed [threads]`.
+//! How fast the kernels are here: `cargo run --release -p exo-backend-cpu --example speed [threads [type]]`.
 //!
 //! For each stored type, the rate at which decode reads weights (one row) and prefill computes (64 rows); beside them
 //! the machine's read bandwidth, which bounds the first.
@@ -16,12 +16,13 @@ const COLS: usize = 2048;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let threads = std::env::args().nth(1).map(|word| word.parse()).transpose()?;
+    let only = std::env::args().nth(2);
     let cores = threads.unwrap_or_else(exo_device::cores);
     let bandwidth = exo_device::read_bandwidth(cores).unwrap_or(f64::NAN);
     println!("{cores} threads read {:.1} GB/s", bandwidth / 1e9);
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
         let device = CpuDevice::open(CpuOptions { threads, isa: Some(isa), memory_limit_bytes: None })?;
-        for dtype in DType::ALL {
+        for dtype in DType::ALL.into_iter().filter(|d| only.as_ref().is_none_or(|o| d.to_string() == *o)) {
             let rows = (64 << 20) / (dtype.bytes_of(COLS as u64).unwrap_or(1) as usize);
             let (seconds, bytes) = best_of(&device, dtype, rows, 1)?;
             let (small, _) = best_of(&device, dtype, 1024, 64)?;
@@ -56,7 +57,7 @@ fn best_of(
     let program = device.compile(Recording { ops })?;
     let mut stream = device.stream()?;
     let mut best = f64::INFINITY;
-    for _ in 0..5 {
+    for _ in 0..10 {
         let start = Instant::now();
         stream.run(&*program, RunShape { tokens, selected: 0 }, &Alone, &CancelToken::default())?;
         best = best.min(start.elapsed().as_secs_f64());

@@ -110,14 +110,20 @@ impl<E: Row, F: Fn(Elements) -> E> Kernel for Head<'_, F> {
             let before = largest;
             largest = scores.iter().fold(largest, |a, b| a.max(*b));
             let shrink = exp(before - largest);
-            self.out.iter_mut().for_each(|out| *out *= shrink);
-            scores.iter_mut().for_each(|score| *score = exp(*score - largest));
+            for out in self.out.iter_mut() {
+                *out *= shrink;
+            }
+            for score in scores.iter_mut() {
+                *score = exp(*score - largest);
+            }
             total = total * shrink + scores.iter().sum::<f32>();
             for (weight, slot) in scores.iter().zip(slots) {
                 let value = (self.elements)(values + slot * d..values + (slot + 1) * d);
                 axpy(simd, *weight, value, self.out);
             }
         }
-        self.out.iter_mut().for_each(|out| *out /= total);
+        for out in self.out.iter_mut() {
+            *out /= total;
+        }
     }
 }

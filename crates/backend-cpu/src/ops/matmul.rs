@@ -139,7 +139,7 @@ impl Piece<'_> {
         while first < self.rows.end {
             let rows = first..(first + block).min(self.rows.end);
             for (n, row) in rows.clone().zip(scratch.chunks_exact_mut(self.k)) {
-                quant::dequantise_inline(self.w.dtype(), self.w.row(n), row);
+                quant::dequantise_inline(simd, self.w.dtype(), self.w.row(n), row);
             }
             let converted = &scratch[..];
             self.products(simd, rows, |n| F32Row(&converted[(n - first) * self.k..(n - first + 1) * self.k]));

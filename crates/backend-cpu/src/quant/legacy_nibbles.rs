@@ -1,29 +1,22 @@
 //! What Q4_0, Q4_1, Q5_0 and Q5_1 share: the low four bits of elements i and i + 16 in byte i, fifth bits in a u32.
 
 use crate::math::to_f16;
+use crate::simd::Simd;
 
-/// Low and high nibble of each byte: elements 0..16, then 16..32.
+/// Quants `at..at + LANES` of four bits: elements 0..16 are the low nibbles, 16..32 the high ones.
 #[inline(always)]
-pub(super) fn nibbles(bytes: &[u8; 16]) -> [u8; 32] {
-    let mut quants = [0; 32];
-    for i in 0..16 {
-        quants[i] = bytes[i] & 0x0f;
-        quants[i + 16] = bytes[i] >> 4;
-    }
-    quants
+pub(super) fn nibbles<S: Simd>(simd: S, bytes: &[u8], at: usize) -> S::V {
+    simd.load_bits(&bytes[at % 16..], 4 * (at as u32 / 16), 15)
 }
 
 /// [`nibbles`] with element i's fifth bit from bit i of `high`.
 #[inline(always)]
-pub(super) fn with_fifth_bits(bytes: &[u8; 16], high: u32) -> [u8; 32] {
-    let mut quants = nibbles(bytes);
-    for (i, q) in quants.iter_mut().enumerate() {
-        *q |= ((high >> i & 1) as u8) << 4;
-    }
-    quants
+pub(super) fn five_bits<S: Simd>(simd: S, bytes: &[u8], high: u32, at: usize) -> S::V {
+    // Small whole numbers: the sum is exact.
+    simd.mul_add(simd.spread_bits(high >> at), simd.splat(16.0), nibbles(simd, bytes, at))
 }
 
-/// The inverse of [`nibbles`]; higher bits are dropped.
+/// Four bits of each quant, as [`nibbles`] reads them.
 pub(super) fn pack_nibbles(quants: &[u8; 32]) -> [u8; 16] {
     std::array::from_fn(|i| (quants[i] & 0x0f) | (quants[i + 16] << 4))
 }

@@ -5,17 +5,18 @@
 //! elements 32·j + i sit in bits 2j and 2j + 1 of byte i.
 
 use crate::math::f16_at;
+use crate::simd::Simd;
 
 #[inline(always)]
-pub(super) fn dequantise(block: &[u8; 84], out: &mut [f32; 256]) {
+pub(super) fn dequantise<S: Simd>(simd: S, block: &[u8; 84], out: &mut [f32; 256]) {
     let (d, dmin) = (f16_at(block, 40), f16_at(block, 41));
     for (group, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let scale = d * f32::from(block[group] & 0x0f);
-        let min = dmin * f32::from(block[group] >> 4);
-        let shift = 2 * (group / 2 % 4);
-        let start = 16 + 32 * (group / 8) + 16 * (group % 2);
-        for (out, byte) in out.iter_mut().zip(&block[start..start + 16]) {
-            *out = scale * f32::from(byte >> shift & 3) - min;
+        let scale = simd.splat(d * f32::from(block[group] & 0x0f));
+        let min = simd.splat(dmin * f32::from(block[group] >> 4));
+        let quants = &block[16 + 32 * (group / 8) + 16 * (group % 2)..];
+        for at in (0..16).step_by(S::LANES) {
+            let q = simd.load_bits(&quants[at..], 2 * (group as u32 / 2 % 4), 3);
+            simd.store(simd.sub(simd.mul(scale, q), min), &mut out[at..]);
         }
     }
 }

@@ -5,18 +5,22 @@
 //! the block have their third bit in bit j of byte i.
 
 use crate::math::f16_at;
+use crate::simd::Simd;
 
 #[inline(always)]
-pub(super) fn dequantise(block: &[u8; 110], out: &mut [f32; 256]) {
+pub(super) fn dequantise<S: Simd>(simd: S, block: &[u8; 110], out: &mut [f32; 256]) {
     let d = f16_at(block, 54);
+    let four = simd.splat(4.0);
     for (group, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        let scale = d * f32::from(scale(&block[96..108], group) as i8 - 32);
-        let shift = 2 * (group / 2 % 4);
-        let start = 32 + 32 * (group / 8) + 16 * (group % 2);
-        let thirds = &block[16 * (group % 2)..16 * (group % 2) + 16];
-        for ((out, byte), third) in out.iter_mut().zip(&block[start..start + 16]).zip(thirds) {
-            let missing = (third >> (group / 2) & 1 ^ 1) << 2;
-            *out = scale * f32::from((byte >> shift & 3) as i8 - missing as i8);
+        let scale = simd.splat(d * f32::from(scale(&block[96..108], group) as i8 - 32));
+        let quants = &block[32 + 32 * (group / 8) + 16 * (group % 2)..];
+        let thirds = &block[16 * (group % 2)..];
+        for at in (0..16).step_by(S::LANES) {
+            let low = simd.load_bits(&quants[at..], 2 * (group as u32 / 2 % 4), 3);
+            let third = simd.load_bits(&thirds[at..], group as u32 / 2, 1);
+            // low - 4 where the third bit is clear, low where it is set: whole numbers, exact.
+            let q = simd.mul_add(third, four, simd.sub(low, four));
+            simd.store(simd.mul(scale, q), &mut out[at..]);
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use super::legacy_nibbles::{nibbles, pack_nibbles, symmetric};
 use crate::math::f16_at;
+use crate::simd::Simd;
 
 #[inline(always)]
-pub(super) fn dequantise(block: &[u8; 18], out: &mut [f32; 32]) {
-    let d = f16_at(block, 0);
-    let quants = nibbles(block[2..].first_chunk().expect("16 bytes follow the scale"));
-    for (out, q) in out.iter_mut().zip(quants) {
-        *out = d * f32::from(q as i8 - 8);
+pub(super) fn dequantise<S: Simd>(simd: S, block: &[u8; 18], out: &mut [f32; 32]) {
+    let d = simd.splat(f16_at(block, 0));
+    let centre = simd.splat(8.0);
+    for at in (0..32).step_by(S::LANES) {
+        let q = nibbles(simd, &block[2..], at);
+        simd.store(simd.mul(d, simd.sub(q, centre)), &mut out[at..]);
     }
 }
 

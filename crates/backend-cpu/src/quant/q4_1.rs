@@ -2,13 +2,15 @@
 
 use super::legacy_nibbles::{nibbles, pack_nibbles, with_minimum};
 use crate::math::f16_at;
+use crate::simd::Simd;
 
 #[inline(always)]
-pub(super) fn dequantise(block: &[u8; 20], out: &mut [f32; 32]) {
-    let (d, m) = (f16_at(block, 0), f16_at(block, 1));
-    let quants = nibbles(block[4..].first_chunk().expect("16 bytes follow the scales"));
-    for (out, q) in out.iter_mut().zip(quants) {
-        *out = d * f32::from(q) + m;
+pub(super) fn dequantise<S: Simd>(simd: S, block: &[u8; 20], out: &mut [f32; 32]) {
+    let d = simd.splat(f16_at(block, 0));
+    let m = simd.splat(f16_at(block, 1));
+    for at in (0..32).step_by(S::LANES) {
+        let q = nibbles(simd, &block[4..], at);
+        simd.store(simd.add(simd.mul(d, q), m), &mut out[at..]);
     }
 }
 

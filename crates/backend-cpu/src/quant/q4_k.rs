@@ -5,20 +5,18 @@
 
 use super::scales_6_bit::unpack;
 use crate::math::f16_at;
+use crate::simd::Simd;
 
 #[inline(always)]
-pub(super) fn dequantise(block: &[u8; 144], out: &mut [f32; 256]) {
+pub(super) fn dequantise<S: Simd>(simd: S, block: &[u8; 144], out: &mut [f32; 256]) {
     let (d, dmin) = (f16_at(block, 0), f16_at(block, 1));
     let (scales, mins) = unpack(&block[4..16]);
-    let (bytes, pairs) = (block[16..].as_chunks::<32>().0, out.as_chunks_mut::<64>().0);
-    for (j, (bytes, out)) in bytes.iter().zip(pairs).enumerate() {
-        let scale = [d * f32::from(scales[2 * j]), d * f32::from(scales[2 * j + 1])];
-        let min = [dmin * f32::from(mins[2 * j]), dmin * f32::from(mins[2 * j + 1])];
-        for i in 0..32 {
-            out[i] = scale[0] * f32::from(bytes[i] & 0x0f) - min[0];
-        }
-        for i in 0..32 {
-            out[32 + i] = scale[1] * f32::from(bytes[i] >> 4) - min[1];
+    for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (scale, min) = (simd.splat(d * f32::from(scales[g])), simd.splat(dmin * f32::from(mins[g])));
+        let quants = &block[16 + 32 * (g / 2)..];
+        for at in (0..32).step_by(S::LANES) {
+            let q = simd.load_bits(&quants[at..], 4 * (g as u32 % 2), 15);
+            simd.store(simd.sub(simd.mul(scale, q), min), &mut out[at..]);
         }
     }
 }

@@ -1,15 +1,17 @@
 //! 32 elements: an f16 scale, 32 fifth bits and 32 nibbles. `x = d · (q - 16)`
 
-use super::legacy_nibbles::{pack_fifth_bits, pack_nibbles, symmetric, with_fifth_bits};
+use super::legacy_nibbles::{five_bits, pack_fifth_bits, pack_nibbles, symmetric};
 use crate::math::f16_at;
+use crate::simd::Simd;
 
 #[inline(always)]
-pub(super) fn dequantise(block: &[u8; 22], out: &mut [f32; 32]) {
-    let d = f16_at(block, 0);
+pub(super) fn dequantise<S: Simd>(simd: S, block: &[u8; 22], out: &mut [f32; 32]) {
+    let d = simd.splat(f16_at(block, 0));
+    let centre = simd.splat(16.0);
     let high = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
-    let quants = with_fifth_bits(block[6..].first_chunk().expect("16 bytes follow the fifth bits"), high);
-    for (out, q) in out.iter_mut().zip(quants) {
-        *out = d * f32::from(q as i8 - 16);
+    for at in (0..32).step_by(S::LANES) {
+        let q = five_bits(simd, &block[6..], high, at);
+        simd.store(simd.mul(d, simd.sub(q, centre)), &mut out[at..]);
     }
 }
 

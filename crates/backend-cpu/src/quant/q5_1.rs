@@ -1,15 +1,17 @@
 //! 32 elements: an f16 scale, an f16 minimum, 32 fifth bits and 32 nibbles. `x = d · q + m`
 
-use super::legacy_nibbles::{pack_fifth_bits, pack_nibbles, with_fifth_bits, with_minimum};
+use super::legacy_nibbles::{five_bits, pack_fifth_bits, pack_nibbles, with_minimum};
 use crate::math::f16_at;
+use crate::simd::Simd;
 
 #[inline(always)]
-pub(super) fn dequantise(block: &[u8; 24], out: &mut [f32; 32]) {
-    let (d, m) = (f16_at(block, 0), f16_at(block, 1));
+pub(super) fn dequantise<S: Simd>(simd: S, block: &[u8; 24], out: &mut [f32; 32]) {
+    let d = simd.splat(f16_at(block, 0));
+    let m = simd.splat(f16_at(block, 1));
     let high = u32::from_le_bytes([block[4], block[5], block[6], block[7]]);
-    let quants = with_fifth_bits(block[8..].first_chunk().expect("16 bytes follow the fifth bits"), high);
-    for (out, q) in out.iter_mut().zip(quants) {
-        *out = d * f32::from(q) + m;
+    for at in (0..32).step_by(S::LANES) {
+        let q = five_bits(simd, &block[8..], high, at);
+        simd.store(simd.add(simd.mul(d, q), m), &mut out[at..]);
     }
 }
 

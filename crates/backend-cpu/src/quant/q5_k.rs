@@ -5,19 +5,20 @@
 
 use super::scales_6_bit::unpack;
 use crate::math::f16_at;
+use crate::simd::Simd;
 
 #[inline(always)]
-pub(super) fn dequantise(block: &[u8; 176], out: &mut [f32; 256]) {
+pub(super) fn dequantise<S: Simd>(simd: S, block: &[u8; 176], out: &mut [f32; 256]) {
     let (d, dmin) = (f16_at(block, 0), f16_at(block, 1));
     let (scales, mins) = unpack(&block[4..16]);
-    let fifths = &block[16..48];
+    let (fifths, sixteen) = (&block[16..48], simd.splat(16.0));
     for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let (scale, min) = (d * f32::from(scales[g]), dmin * f32::from(mins[g]));
-        let bytes = &block[48 + 32 * (g / 2)..80 + 32 * (g / 2)];
-        let shift = 4 * (g % 2);
-        for i in 0..32 {
-            let q = (bytes[i] >> shift & 0x0f) | (fifths[i] >> g & 1) << 4;
-            out[i] = scale * f32::from(q) - min;
+        let (scale, min) = (simd.splat(d * f32::from(scales[g])), simd.splat(dmin * f32::from(mins[g])));
+        let quants = &block[48 + 32 * (g / 2)..];
+        for at in (0..32).step_by(S::LANES) {
+            let low = simd.load_bits(&quants[at..], 4 * (g as u32 % 2), 15);
+            let q = simd.mul_add(simd.load_bits(&fifths[at..], g as u32, 1), sixteen, low);
+            simd.store(simd.sub(simd.mul(scale, q), min), &mut out[at..]);
         }
     }
 }

@@ -5,21 +5,22 @@
 //! 32·j + i in bits 2j and 2j + 1 of byte i).
 
 use crate::math::f16_at;
+use crate::simd::Simd;
 
 #[inline(always)]
-pub(super) fn dequantise(block: &[u8; 210], out: &mut [f32; 256]) {
+pub(super) fn dequantise<S: Simd>(simd: S, block: &[u8; 210], out: &mut [f32; 256]) {
     let d = f16_at(block, 104);
-    for (j, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let (half, quarter) = (j / 4, j % 4);
-        let low = &block[64 * half + 32 * (quarter % 2)..64 * half + 32 * (quarter % 2) + 32];
-        let high = &block[128 + 32 * half..160 + 32 * half];
-        let (shift_low, shift_high) = (4 * (quarter / 2), 2 * quarter);
-        for (g, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            let scale = d * f32::from(block[192 + 2 * j + g] as i8);
-            for i in 0..16 {
-                let q = (low[16 * g + i] >> shift_low & 0x0f) | (high[16 * g + i] >> shift_high & 3) << 4;
-                out[i] = scale * f32::from(q as i8 - 32);
-            }
+    let (sixteen, centre) = (simd.splat(16.0), simd.splat(32.0));
+    for (group, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+        let scale = simd.splat(d * f32::from(block[192 + group] as i8));
+        let (half, within) = (group / 8, 16 * (group % 8));
+        let low = &block[64 * half + within % 64..];
+        let high = &block[128 + 32 * half + within % 32..];
+        for at in (0..16).step_by(S::LANES) {
+            let low = simd.load_bits(&low[at..], 4 * (within as u32 / 64), 15);
+            let high = simd.load_bits(&high[at..], 2 * (within as u32 / 32), 3);
+            let q = simd.sub(simd.mul_add(high, sixteen, low), centre);
+            simd.store(simd.mul(scale, q), &mut out[at..]);
         }
     }
 }

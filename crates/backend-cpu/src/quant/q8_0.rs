@@ -1,12 +1,13 @@
 //! 32 elements: an f16 scale and 32 signed bytes. `x = d · q`
 
 use crate::math::{f16_at, to_f16};
+use crate::simd::Simd;
 
 #[inline(always)]
-pub(super) fn dequantise(block: &[u8; 34], out: &mut [f32; 32]) {
-    let d = f16_at(block, 0);
-    for (out, q) in out.iter_mut().zip(&block[2..]) {
-        *out = f32::from(*q as i8) * d;
+pub(super) fn dequantise<S: Simd>(simd: S, block: &[u8; 34], out: &mut [f32; 32]) {
+    let d = simd.splat(f16_at(block, 0));
+    for at in (0..32).step_by(S::LANES) {
+        simd.store(simd.mul(simd.load_i8(&block[2 + at..]), d), &mut out[at..]);
     }
 }
 

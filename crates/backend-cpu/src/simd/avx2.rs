@@ -80,6 +80,52 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn load_bits(self, from: &[u8], shift: u32, mask: u32) -> __m256 {
+        let from = &from[..8];
+        // SAFETY: see above.
+        unsafe {
+            let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().cast()));
+            let shifted = _mm256_srl_epi32(wide, _mm_cvtsi32_si128(shift as i32));
+            _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(mask as i32)))
+        }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, from: &[u8]) -> __m256 {
+        let from = &from[..8];
+        // SAFETY: see above.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().cast()))) }
+    }
+
+    #[inline(always)]
+    fn spread_bits(self, bits: u32) -> __m256 {
+        // SAFETY: see above.
+        unsafe {
+            let lanes =
+                _mm256_srlv_epi32(_mm256_set1_epi32(bits as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+            _mm256_cvtepi32_ps(_mm256_and_si256(lanes, _mm256_set1_epi32(1)))
+        }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
     fn store(self, v: __m256, to: &mut [f32]) {
         let to = &mut to[..8];
         // SAFETY: see above.

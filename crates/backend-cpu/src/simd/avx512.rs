@@ -74,6 +74,48 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn load_bits(self, from: &[u8], shift: u32, mask: u32) -> __m512 {
+        let from = &from[..16];
+        // SAFETY: see above.
+        unsafe {
+            let wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            let shifted = _mm512_srl_epi32(wide, _mm_cvtsi32_si128(shift as i32));
+            _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(mask as i32)))
+        }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, from: &[u8]) -> __m512 {
+        let from = &from[..16];
+        // SAFETY: see above.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()))) }
+    }
+
+    #[inline(always)]
+    fn spread_bits(self, bits: u32) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_maskz_mov_ps(bits as __mmask16, _mm512_set1_ps(1.0)) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
     fn store(self, v: __m512, to: &mut [f32]) {
         let to = &mut to[..16];
         // SAFETY: see above.

@@ -29,7 +29,16 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn load_f16(self, from: &[u8]) -> Self::V;
     /// The first `LANES` little-endian bfloat16, at any address.
     fn load_bf16(self, from: &[u8]) -> Self::V;
+    /// Of the first `LANES` bytes the bits that `mask` keeps after a shift to the right, as numbers.
+    fn load_bits(self, from: &[u8], shift: u32, mask: u32) -> Self::V;
+    /// The first `LANES` bytes as signed numbers.
+    fn load_i8(self, from: &[u8]) -> Self::V;
+    /// Bit l of `bits` as lane l: 0 or 1.
+    fn spread_bits(self, bits: u32) -> Self::V;
     fn store(self, v: Self::V, to: &mut [f32]);
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a · b + c`; rounded once where the instruction set can.
     fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// All lanes added by halving: lane i with lane i + n/2, then again.

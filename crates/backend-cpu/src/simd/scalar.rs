@@ -41,6 +41,38 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn load_bits(self, from: &[u8], shift: u32, mask: u32) -> [f32; 8] {
+        let from = &from[..8];
+        std::array::from_fn(|i| (u32::from(from[i]) >> shift & mask) as i32 as f32)
+    }
+
+    #[inline(always)]
+    fn load_i8(self, from: &[u8]) -> [f32; 8] {
+        let from = &from[..8];
+        std::array::from_fn(|i| f32::from(from[i] as i8))
+    }
+
+    #[inline(always)]
+    fn spread_bits(self, bits: u32) -> [f32; 8] {
+        std::array::from_fn(|i| (bits >> i & 1) as i32 as f32)
+    }
+
+    #[inline(always)]
+    fn mul(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| a[i] * b[i])
+    }
+
+    #[inline(always)]
+    fn add(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| a[i] + b[i])
+    }
+
+    #[inline(always)]
+    fn sub(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| a[i] - b[i])
+    }
+
+    #[inline(always)]
     fn store(self, v: [f32; 8], to: &mut [f32]) {
         to[..8].copy_from_slice(&v);
     }
