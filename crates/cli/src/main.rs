@@ -1,1 +1,71 @@
-fn main() {}
+//! `exo`: the binary. Reads the command line, runs one command, prints one error with one hint.
+//!
+//! The work is in `node` and `server`; commands about a running cluster only talk to its API.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod args;
+mod client;
+mod commands;
+mod config;
+mod hint;
+mod run_node;
+mod ui;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use config::Config;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            ui::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let config = Config::resolve(&cli.settings.flags(), &environment, cli.settings.config.as_deref())?;
+    start_logging(config.text("log"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(dispatch(cli.command.unwrap_or(Command::Start), &config));
+    // A blocking read of the terminal must not hold up the exit.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    result
+}
+
+async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode> {
+    let done = |()| ExitCode::SUCCESS;
+    match command {
+        Command::Start => commands::start::run(config).await.map(done),
+        Command::Run(args) => commands::run::run(config, args).await.map(done),
+        Command::Demo(args) => commands::demo::run(config, args).await,
+        Command::Status(json) => commands::status::run(config, json).await.map(done),
+        Command::Models { action, json } => commands::models::run(config, action, json).await.map(done),
+        Command::Place(args) => commands::place::place(config, args).await.map(done),
+        Command::Unload { instance } => commands::place::unload(config, &instance).await.map(done),
+        Command::Remove { node } => commands::members::remove(config, &node).await.map(done),
+        Command::Admit { node } => commands::members::admit(config, &node).await.map(done),
+        Command::Doctor(json) => commands::doctor::run(config, json).await,
+        Command::Config(json) => commands::settings::run(config, json).map(done),
+    }
+}
+
+fn start_logging(filter: &str) -> anyhow::Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .map_err(|e| anyhow::anyhow!("setting `log` is `{filter}`: {e}"))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(ui::colours(&std::io::stderr()))
+        .init();
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! The command line: what can be asked, with an example each.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "exo",
+    version,
+    about = "Turns the machines you own into one computer that runs language models",
+    after_help = "Examples:\n  exo                          start a node; others on this network find it\n  \
+                  exo run demo \"What is 17 + 25?\"   one answer\n  \
+                  exo demo                     a cluster of three nodes on this machine, start to end"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Flags that stand for settings; see `exo config`.
+#[derive(Args, Default)]
+pub struct Settings {
+    /// Configuration file instead of the one `exo config` names
+    #[arg(long, global = true, value_name = "FILE", env = "EXO_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Folder for keys, journal and fetched models
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Name of this node, for people
+    #[arg(long, global = true)]
+    name: Option<String>,
+    /// Address of API and dashboard
+    #[arg(long, global = true, value_name = "ADDR:PORT")]
+    api_listen: Option<String>,
+    /// Address for other nodes, UDP and TCP; port 0 picks one
+    #[arg(long, global = true, value_name = "ADDR:PORT")]
+    listen: Option<String>,
+    /// A node to reach, host:port; may be repeated
+    #[arg(long = "peer", global = true, value_name = "HOST:PORT")]
+    peers: Vec<String>,
+    /// Do not look for nodes by mDNS
+    #[arg(long, global = true)]
+    no_discovery: bool,
+    /// auto lets nodes join a new cluster for 10 minutes, closed never
+    #[arg(long, global = true, value_name = "auto|closed")]
+    trust: Option<String>,
+    /// Processor threads for models
+    #[arg(long, global = true, value_name = "N")]
+    threads: Option<String>,
+    /// Memory models may take, in MiB
+    #[arg(long, global = true, value_name = "MIB")]
+    memory_mib: Option<String>,
+    /// What is logged, as in RUST_LOG
+    #[arg(long, global = true, value_name = "FILTER")]
+    log: Option<String>,
+}
+
+impl Settings {
+    /// The settings given as flags, by name.
+    pub fn flags(&self) -> BTreeMap<&'static str, String> {
+        let given = [
+            ("data_dir", &self.data_dir),
+            ("name", &self.name),
+            ("api_listen", &self.api_listen),
+            ("listen", &self.listen),
+            ("trust", &self.trust),
+            ("threads", &self.threads),
+            ("memory_mib", &self.memory_mib),
+            ("log", &self.log),
+        ];
+        let mut flags: BTreeMap<_, _> =
+            given.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect();
+        if !self.peers.is_empty() {
+            flags.insert("peers", self.peers.join(","));
+        }
+        if self.no_discovery {
+            flags.insert("discovery", "false".to_owned());
+        }
+        flags
+    }
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Start a node (what `exo` alone does)
+    #[command(after_help = "Example: exo start --peer 192.168.1.20:52416")]
+    Start,
+    /// Answer a prompt with a model, or chat with it; uses the running node, else starts one for the while
+    #[command(after_help = "Examples:\n  exo run demo \"Put 9, 3, 7 in order.\"\n  exo run ./model.gguf\n  \
+                            echo \"What is 2 + 2?\" | exo run demo")]
+    Run(Run),
+    /// Show a cluster of three nodes on this machine: a model split over them, answers streaming
+    #[command(after_help = "Examples:\n  exo demo\n  exo demo --keep     leave the cluster and its API up")]
+    Demo(Demo),
+    /// Show nodes, devices, instances and links of the cluster
+    #[command(after_help = "Example: exo status --json | jq .instances")]
+    Status(Json),
+    /// List models, make one known, or forget one
+    #[command(after_help = "Examples:\n  exo models\n  exo models add ~/models/llama-3.2-1b-Q8_0.gguf\n  \
+                            exo models remove llama-3.2-1b-Q8_0")]
+    Models {
+        #[command(subcommand)]
+        action: Option<ModelsAction>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Place a model on the cluster and load it
+    #[command(after_help = "Example: exo place demo --nodes 2 --context 2048")]
+    Place(Place),
+    /// Unload a placed model
+    #[command(after_help = "Example: exo unload demo")]
+    Unload {
+        /// Instance id (as in `exo status`) or model name
+        instance: String,
+    },
+    /// Remove a node from the cluster: its certificate is void everywhere
+    #[command(after_help = "Example: exo remove old-laptop")]
+    Remove {
+        /// Name or id of the node
+        node: String,
+    },
+    /// Let a node in that asks to join
+    #[command(after_help = "Example: exo admit new-laptop")]
+    Admit {
+        /// Name or id of the node, as in `exo status`
+        node: String,
+    },
+    /// Check what works on this machine and what does not, with the next step
+    #[command(after_help = "Example: exo doctor")]
+    Doctor(Json),
+    /// Show every setting and where its value comes from
+    #[command(after_help = "Example: EXO_THREADS=2 exo config")]
+    Config(Json),
+}
+
+#[derive(Args, Default, Clone, Copy)]
+pub struct Json {
+    /// Print JSON for scripts
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Run {
+    /// Name of a model (`exo models`), or a GGUF file or Hugging Face folder
+    pub model: String,
+    /// The prompt; without it a chat at a prompt, or standard input
+    pub prompt: Vec<String>,
+    /// What the model is told first
+    #[arg(long)]
+    pub system: Option<String>,
+    /// Longest answer in tokens
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<u32>,
+    /// 0 always takes the likeliest token
+    #[arg(long, default_value_t = 0.7)]
+    pub temperature: f32,
+    /// The same seed gives the same answer
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Print the answer as JSON when it is complete
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Demo {
+    /// Leave the cluster and its API up until Ctrl-C
+    #[arg(long)]
+    pub keep: bool,
+    /// Number of nodes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=8))]
+    pub nodes: u32,
+}
+
+#[derive(Args)]
+pub struct Place {
+    /// Name of a model (`exo models`), or a GGUF file or Hugging Face folder
+    pub model: String,
+    /// Longest sequence in tokens, prompt and answer
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<u32>,
+    /// Sequences that may run at once
+    #[arg(long, value_name = "N")]
+    pub slots: Option<u32>,
+    /// Split over at least this many nodes
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<u32>,
+    /// Return as soon as the plan stands instead of waiting for the load
+    #[arg(long)]
+    pub no_wait: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Subcommand)]
+pub enum ModelsAction {
+    /// Make a GGUF file or a Hugging Face folder known
+    Add {
+        /// The file or folder
+        path: PathBuf,
+    },
+    /// Forget a model; files that you added stay on disk
+    Remove {
+        /// Its name or id
+        model: String,
+    },
+}

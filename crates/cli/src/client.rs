@@ -1,0 +1,215 @@
+//! Talks to a node's API over HTTP, with a bound on every wait.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// For connecting and for an answer that needs no model.
+const ANSWER_MAX: Duration = Duration::from_secs(35);
+/// The node promises a sign of life every few seconds of a stream; more silence than this is a fault.
+const SILENCE_MAX: Duration = Duration::from_secs(180);
+
+/// A running node's API.
+#[derive(Clone)]
+pub struct Client {
+    address: SocketAddr,
+    secret: String,
+}
+
+/// What the node refused, in its own words.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Refused {
+    /// HTTP status.
+    pub status: u16,
+    /// The stable code, if the answer had one.
+    pub code: Option<String>,
+    /// For people.
+    pub message: String,
+}
+
+impl Client {
+    /// The API at `address`, with the local secret for administration.
+    pub fn new(address: SocketAddr, secret: String) -> Self {
+        Self { address, secret }
+    }
+
+    /// The node that runs on this data folder, if one answers.
+    pub async fn running(data_dir: &Path) -> Option<Self> {
+        let (address, secret) = exo_node::running_api(data_dir)?;
+        let client = Self { address, secret };
+        let health = client.get::<serde_json::Value>("/health");
+        let answer = tokio::time::timeout(Duration::from_secs(3), health).await;
+        matches!(answer, Ok(Ok(_))).then_some(client)
+    }
+
+    /// Where the API is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Fetches a resource.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        self.call(Method::GET, path, Bytes::new()).await
+    }
+
+    /// Sends a document, gets a document.
+    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> anyhow::Result<T> {
+        self.call(Method::POST, path, serde_json::to_vec(body)?.into()).await
+    }
+
+    /// Deletes a resource.
+    pub async fn delete(&self, path: &str) -> anyhow::Result<()> {
+        self.call::<serde_json::Value>(Method::DELETE, path, Bytes::new()).await.map(|_| ())
+    }
+
+    /// Starts a streamed answer.
+    pub async fn stream(&self, path: &str, body: &impl Serialize) -> anyhow::Result<Events> {
+        let body = serde_json::to_vec(body)?.into();
+        let sent = self.send(Method::POST, path, body);
+        let response = tokio::time::timeout(SILENCE_MAX, sent).await.context("the node did not answer")??;
+        if !response.status().is_success() {
+            return Err(refusal(response).await);
+        }
+        Ok(Events { body: response.into_body(), buffer: Vec::new() })
+    }
+
+    async fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<T> {
+        let answer = async {
+            let response = self.send(method, path, body).await?;
+            if !response.status().is_success() {
+                return Err(refusal(response).await);
+            }
+            let bytes = response.into_body().collect().await.context("the answer broke off")?.to_bytes();
+            let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
+            serde_json::from_slice(bytes)
+                .with_context(|| format!("the answer to {path} is not what exo sends"))
+        };
+        tokio::time::timeout(ANSWER_MAX, answer)
+            .await
+            .with_context(|| format!("no answer from {} within {} s", self.address, ANSWER_MAX.as_secs()))?
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Response<Incoming>> {
+        let connect = tokio::net::TcpStream::connect(self.address);
+        let socket = tokio::time::timeout(Duration::from_secs(5), connect)
+            .await
+            .with_context(|| format!("no connection to the node at {} within 5 s", self.address))?
+            .with_context(|| format!("cannot connect to the node at {}", self.address))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
+        tokio::spawn(connection);
+        let mut request = Request::builder()
+            .method(&method)
+            .uri(path)
+            .header("host", format!("localhost:{}", self.address.port()))
+            .header("authorization", format!("Bearer {}", self.secret));
+        if method != Method::GET {
+            request = request.header("content-type", "application/json");
+        }
+        let response = sender.send_request(request.body(Full::new(body))?);
+        response.await.with_context(|| format!("the node at {} closed the connection", self.address))
+    }
+}
+
+async fn refusal(response: Response<Incoming>) -> anyhow::Error {
+    let status = response.status().as_u16();
+    let collected = tokio::time::timeout(Duration::from_secs(5), response.into_body().collect()).await;
+    let bytes = collected.ok().and_then(Result::ok).map(|c| c.to_bytes()).unwrap_or_default();
+    let error = serde_json::from_slice::<serde_json::Value>(&bytes).unwrap_or_default();
+    let text = |name: &str| error["error"][name].as_str().map(str::to_owned);
+    let message = text("message").unwrap_or_else(|| format!("the node answered with status {status}"));
+    Refused { status, code: text("code"), message }.into()
+}
+
+/// One server-sent event.
+#[derive(Debug, PartialEq)]
+pub enum Event {
+    /// A document.
+    Data(serde_json::Value),
+    /// Why there is nothing yet.
+    Comment(String),
+}
+
+/// A streamed answer. Dropping it cancels the request.
+pub struct Events {
+    body: Incoming,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    /// The next event; `None` after the last one.
+    pub async fn next(&mut self) -> anyhow::Result<Option<Event>> {
+        loop {
+            if let Some(event) = next_line_event(&mut self.buffer)? {
+                return Ok(event);
+            }
+            let frame = tokio::time::timeout(SILENCE_MAX, self.body.frame())
+                .await
+                .with_context(|| format!("the node fell silent for {} s", SILENCE_MAX.as_secs()))?;
+            match frame {
+                None => bail!("the node ended the stream before the answer was complete"),
+                Some(frame) => {
+                    let frame = frame.context("the node broke off the stream")?;
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes the first complete line off the buffer. `Some(None)` is the end mark.
+fn next_line_event(buffer: &mut Vec<u8>) -> anyhow::Result<Option<Option<Event>>> {
+    while let Some(end) = buffer.iter().position(|b| *b == b'\n') {
+        let line: Vec<u8> = buffer.drain(..=end).collect();
+        let line = String::from_utf8_lossy(&line);
+        let line = line.trim_end();
+        if let Some(comment) = line.strip_prefix(':') {
+            return Ok(Some(Some(Event::Comment(comment.trim().to_owned()))));
+        }
+        let Some(data) = line.strip_prefix("data:") else { continue };
+        if data.trim() == "[DONE]" {
+            return Ok(Some(None));
+        }
+        let value: serde_json::Value = serde_json::from_str(data).context("the node sent a broken event")?;
+        if let Some(message) = value["error"]["message"].as_str() {
+            let code = value["error"]["code"].as_str().map(str::to_owned);
+            return Err(Refused { status: 200, code, message: message.to_owned() }.into());
+        }
+        return Ok(Some(Some(Event::Data(value))));
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_split_over_packets_become_events_once_complete() {
+        let mut buffer = b": loading 3 %\n\ndata: {\"a\":1}\n\nda".to_vec();
+        let mut next = || next_line_event(&mut buffer).unwrap();
+        assert_eq!(next(), Some(Some(Event::Comment("loading 3 %".to_owned()))));
+        assert_eq!(next(), Some(Some(Event::Data(serde_json::json!({"a": 1})))));
+        assert_eq!(next(), None);
+        buffer.extend_from_slice(b"ta: [DONE]\n");
+        assert_eq!(next_line_event(&mut buffer).unwrap(), Some(None));
+    }
+
+    #[test]
+    fn an_error_inside_the_stream_is_an_error() {
+        let mut buffer = b"data: {\"error\":{\"message\":\"stage lost\",\"code\":\"stage_lost\"}}\n".to_vec();
+        let error = next_line_event(&mut buffer).unwrap_err();
+        assert_eq!(error.downcast_ref::<Refused>().unwrap().code.as_deref(), Some("stage_lost"));
+    }
+}

@@ -1,0 +1,24 @@
+//! One file per command.
+
+pub mod demo;
+pub mod doctor;
+pub mod members;
+pub mod models;
+pub mod place;
+pub mod run;
+pub mod settings;
+pub mod start;
+pub mod status;
+
+use crate::client::Client;
+use crate::config::Config;
+use crate::hint::NoNode;
+
+/// The running node, or the error that says how to get one.
+pub async fn running(config: &Config) -> anyhow::Result<Client> {
+    let data_dir = config.data_dir();
+    match Client::running(&data_dir).await {
+        Some(client) => Ok(client),
+        None => Err(NoNode { data_dir: data_dir.display().to_string() }.into()),
+    }
+}

@@ -1,0 +1,168 @@
+//! The machine: where files go, what computes.
+
+use std::path::{Path, PathBuf};
+
+use exo_backend_cpu::Isa;
+use exo_node::{Host, SystemHost};
+
+use super::Check;
+use crate::config::Config;
+use crate::ui;
+
+/// Less than this left on the disk and a fetched model will not fit.
+const DISK_FREE_LOW_BYTES: u64 = 2 << 30;
+
+/// Whether the data folder can be written.
+pub(super) fn data_folder(config: &Config, in_use_by_us: bool) -> Check {
+    const NAME: &str = "data folder";
+    let path = config.data_dir();
+    if in_use_by_us {
+        return Check::ok(NAME, format!("{}, in use by the running node", path.display()));
+    }
+    let existing = existing_part(&path);
+    if !existing.is_dir() {
+        return Check::broken(NAME, format!("{} is not a folder", existing.display()))
+            .next("give --data-dir another place");
+    }
+    match tempfile::Builder::new().prefix(".exo-doctor-").tempfile_in(&existing) {
+        Ok(_) if existing == path => Check::ok(NAME, format!("{} can be written", path.display())),
+        Ok(_) => Check::ok(NAME, format!("{} will be made when a node starts", path.display())),
+        Err(error) => Check::broken(NAME, format!("{} cannot be written: {error}", existing.display()))
+            .next("check who owns it, or give --data-dir a folder of your own"),
+    }
+}
+
+/// The longest leading part of `path` that exists.
+fn existing_part(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/")).to_owned()
+}
+
+/// Room for fetched models.
+#[cfg(unix)]
+pub(super) fn disk(config: &Config) -> Option<Check> {
+    let status = rustix::fs::statvfs(existing_part(&config.data_dir())).ok()?;
+    let free = status.f_bavail.saturating_mul(status.f_frsize);
+    let found = format!("{} free for models fetched from other nodes", ui::bytes(free));
+    Some(match free {
+        0..DISK_FREE_LOW_BYTES => {
+            Check::warning("disk", found).next("free some space, or give --data-dir a folder on another disk")
+        }
+        _ => Check::ok("disk", found),
+    })
+}
+
+#[cfg(not(unix))]
+pub(super) fn disk(_config: &Config) -> Option<Check> {
+    None
+}
+
+/// What computes.
+pub(super) fn processor(config: &Config) -> Check {
+    let facts = SystemHost.processor(true);
+    let isa = Isa::best();
+    let given = config.parse::<usize>("threads").unwrap_or(0);
+    let threads =
+        if given > 0 { format!("{given} threads as set") } else { format!("{} cores", facts.compute_units) };
+    let speed = facts.read_bytes_per_s.map_or(String::new(), |b| format!(", reads {:.1} GB/s", b / 1e9));
+    let found = format!("{} · {threads} · instructions {}{speed}", facts.name, isa.name());
+    match isa {
+        Isa::Scalar => Check::warning("processor", found)
+            .next("slow: this version has fast kernels for AVX2 and AVX-512 only"),
+        _ => Check::ok("processor", found),
+    }
+}
+
+/// Room for models in memory.
+pub(super) fn memory(config: &Config) -> Check {
+    let facts = SystemHost.processor(false);
+    if facts.memory_total_bytes == 0 {
+        return Check::broken("memory", "the system does not say how much memory there is")
+            .next("say how much models may take with --memory-mib");
+    }
+    let found = format!("{} free for models", ui::bytes(facts.memory_free_bytes));
+    match config.parse::<u64>("memory_mib").unwrap_or(0) {
+        0 => Check::ok("memory", found),
+        limit => Check::ok("memory", format!("{found}, at most {} as set", ui::bytes(limit << 20))),
+    }
+}
+
+/// Graphics processors the system shows. None is used: this version has no backend for them.
+pub(super) fn display_adapters(root: &Path) -> Vec<Check> {
+    let adapters = adapters(root);
+    if adapters.is_empty() {
+        return vec![Check::note(
+            "graphics",
+            "no graphics processor seen; this version runs on the processor only",
+        )];
+    }
+    let note = |adapter| {
+        let found = format!("{adapter}: seen, not used: this version runs on the processor only");
+        Check::note("graphics", found)
+    };
+    adapters.into_iter().map(note).collect()
+}
+
+fn adapters(root: &Path) -> Vec<String> {
+    let mut found: Vec<String> =
+        entries(&root.join("sys/class/drm")).iter().filter_map(|p| drm_card(p)).collect();
+    // NVIDIA's driver shows its cards here even where no display uses them.
+    for card in entries(&root.join("proc/driver/nvidia/gpus")) {
+        let text = std::fs::read_to_string(card.join("information")).unwrap_or_default();
+        let model = text.lines().find_map(|line| line.strip_prefix("Model:"));
+        found.extend(model.map(|m| m.trim().to_owned()));
+    }
+    found
+}
+
+/// `card0` is a card, `card0-HDMI-A-1` one of its sockets.
+fn drm_card(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let number = name.strip_prefix("card")?;
+    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let read = |file: &str| {
+        std::fs::read_to_string(path.join("device").join(file)).ok().map(|t| t.trim().to_owned())
+    };
+    let maker = match read("vendor").as_deref() {
+        Some("0x10de") => "NVIDIA".to_owned(),
+        Some("0x1002") => "AMD".to_owned(),
+        Some("0x8086") => "Intel".to_owned(),
+        Some(other) => format!("maker {other}"),
+        None => "unknown maker".to_owned(),
+    };
+    let model = read("device").map(|d| format!(", device {d}")).unwrap_or_default();
+    Some(format!("{name} ({maker}{model})"))
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<_> =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    paths.sort();
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cards_are_listed_once_and_their_sockets_are_not() {
+        let root = tempfile::tempdir().unwrap();
+        let drm = root.path().join("sys/class/drm");
+        std::fs::create_dir_all(drm.join("card0/device")).unwrap();
+        std::fs::create_dir_all(drm.join("card0-HDMI-A-1")).unwrap();
+        std::fs::write(drm.join("card0/device/vendor"), "0x1002\n").unwrap();
+        std::fs::write(drm.join("card0/device/device"), "0x744c\n").unwrap();
+        let checks = display_adapters(root.path());
+        assert_eq!(checks.len(), 1);
+        assert!(checks[0].found.starts_with("card0 (AMD, device 0x744c): seen, not used"), "{checks:?}");
+    }
+
+    #[test]
+    fn a_machine_without_cards_says_so() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(display_adapters(root.path())[0].found.starts_with("no graphics processor seen"));
+    }
+}

@@ -1,0 +1,63 @@
+//! `exo remove` and `exo admit`: who belongs to the cluster.
+
+use anyhow::bail;
+use exo_api::{ClusterView, MemberView};
+
+use super::running;
+use crate::config::Config;
+use crate::ui;
+
+/// Puts a member out.
+pub async fn remove(config: &Config, node: &str) -> anyhow::Result<()> {
+    let client = running(config).await?;
+    let members: Vec<MemberView> = client.get("/exo/v1/members").await?;
+    let known = members.iter().map(|m| (m.node.as_str(), m.name.as_str()));
+    let id = pick(node, known, "member")?;
+    client.delete(&format!("/exo/v1/members/{id}")).await?;
+    ui::line(format!("removed {node}: its certificate is void on every member"));
+    Ok(())
+}
+
+/// Lets a stranger in.
+pub async fn admit(config: &Config, node: &str) -> anyhow::Result<()> {
+    let client = running(config).await?;
+    let view: ClusterView = client.get("/exo/v1/cluster").await?;
+    let known = view.join_requests.iter().map(|r| (r.node.as_str(), r.name.as_str()));
+    let id = pick(node, known, "node that asks to join")?;
+    let member: MemberView = client.post("/exo/v1/members", &serde_json::json!({"node": id})).await?;
+    ui::line(format!("{} is a member now; undo with `exo remove {}`", member.name, member.name));
+    Ok(())
+}
+
+/// The id meant by a name, an id or the start of an id.
+fn pick<'a>(
+    wanted: &str,
+    known: impl Iterator<Item = (&'a str, &'a str)> + Clone,
+    what: &str,
+) -> anyhow::Result<String> {
+    let fits = |(id, name): &(&str, &str)| *name == wanted || (wanted.len() >= 4 && id.starts_with(wanted));
+    let found: Vec<_> = known.clone().filter(fits).collect();
+    match found.as_slice() {
+        [(id, _)] => Ok((*id).to_owned()),
+        [] => {
+            let names: Vec<_> = known.map(|(_, name)| name).collect();
+            bail!("no {what} is called `{wanted}`; there are: {}", names.join(", "))
+        }
+        _ => bail!("`{wanted}` means {} of them; use the id", found.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pick;
+
+    #[test]
+    fn a_name_an_id_or_its_start_mean_one_node_or_an_error() {
+        let known = [("abcdef", "laptop"), ("abcxyz", "desk"), ("q", "desk")];
+        let pick = |w| pick(w, known.iter().copied(), "member").ok();
+        assert_eq!(pick("laptop").as_deref(), Some("abcdef"));
+        assert_eq!(pick("abcx").as_deref(), Some("abcxyz"));
+        assert_eq!(pick("abc"), None, "too short to be meant");
+        assert_eq!(pick("desk"), None, "two of that name");
+    }
+}

@@ -1,0 +1,89 @@
+//! `exo place` and `exo unload`.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use exo_api::{ClusterView, InstanceState, InstanceView, PlaceRequest};
+
+use super::status::{STAGE_HEADER, stage_rows};
+use super::{models, running};
+use crate::args::Place;
+use crate::client::Client;
+use crate::config::Config;
+use crate::ui;
+
+/// Longest load without any progress before the command gives up; the node itself gives up at 120 s.
+const STALLED_MAX: Duration = Duration::from_secs(130);
+
+/// Places a model and waits until it serves.
+pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
+    let client = running(config).await?;
+    let model = models::resolve(&client, &args.model).await?;
+    let request =
+        PlaceRequest { model, context_tokens: args.context, slots: args.slots, nodes_min: args.nodes };
+    let mut instance: InstanceView = client.post("/exo/v1/instances", &request).await?;
+    if !args.json.json {
+        ui::table(&STAGE_HEADER, stage_rows(&instance));
+    }
+    if !args.no_wait {
+        instance = wait_ready(&client, &instance.id).await?;
+    }
+    if args.json.json {
+        return ui::json(&instance);
+    }
+    ui::line(format!("{} {}", instance.id, super::status::state_text(&instance.state)));
+    Ok(())
+}
+
+/// Shows the load until the instance serves; an error if it fails or stalls.
+pub async fn wait_ready(client: &Client, id: &str) -> anyhow::Result<InstanceView> {
+    let bar = ui::bar(1000, "{spinner} loading [{bar:30}] {percent} %  {msg}");
+    let mut moved = (Instant::now(), -1.0);
+    loop {
+        let view: ClusterView = client.get("/exo/v1/cluster").await?;
+        let Some(instance) = view.instances.into_iter().find(|i| i.id == id) else {
+            bail!("instance {id} was removed while it loaded");
+        };
+        match &instance.state {
+            InstanceState::Ready => {
+                bar.finish_and_clear();
+                return Ok(instance);
+            }
+            InstanceState::Failed { reason } => {
+                bar.finish_and_clear();
+                bail!("instance {id} failed: {reason}");
+            }
+            InstanceState::Loading { progress } => {
+                bar.set_position((progress * 1000.0) as u64);
+                if *progress > moved.1 {
+                    moved = (Instant::now(), *progress);
+                }
+            }
+            InstanceState::Degraded { reason } => bar.set_message(reason.clone()),
+            InstanceState::Placing => bar.set_message("placing"),
+        }
+        if moved.0.elapsed() > STALLED_MAX {
+            bail!("instance {id} made no progress for {} s", STALLED_MAX.as_secs());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Unloads by instance id or by model name.
+pub async fn unload(config: &Config, wanted: &str) -> anyhow::Result<()> {
+    let client = running(config).await?;
+    let view: ClusterView = client.get("/exo/v1/cluster").await?;
+    let found: Vec<_> = view.instances.iter().filter(|i| i.id == wanted || i.model == wanted).collect();
+    if found.is_empty() {
+        let ids: Vec<_> = view.instances.iter().map(|i| format!("{} ({})", i.id, i.model)).collect();
+        bail!(
+            "nothing called `{wanted}` is placed; there are: {}",
+            if ids.is_empty() { "none".to_owned() } else { ids.join(", ") }
+        );
+    }
+    for instance in found {
+        client.delete(&format!("/exo/v1/instances/{}", instance.id)).await?;
+        ui::line(format!("unloaded {} ({})", instance.id, instance.model));
+    }
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! `exo config`: every setting, its value, and where that came from.
+
+use crate::args::Json;
+use crate::config::{Config, default_file};
+use crate::ui;
+
+/// Prints the settings.
+pub fn run(config: &Config, json: Json) -> anyhow::Result<()> {
+    if json.json {
+        let all: serde_json::Map<_, _> = config
+            .entries()
+            .map(|(key, value)| {
+                let entry = serde_json::json!({"value": shown(key.name, &value.text), "source": value.source.to_string()});
+                (key.name.to_owned(), entry)
+            })
+            .collect();
+        return ui::json(&all);
+    }
+    let rows = config
+        .entries()
+        .map(|(key, value)| {
+            let text = shown(key.name, &value.text);
+            vec![key.name.to_owned(), text, value.source.to_string(), key.help.to_owned()]
+        })
+        .collect();
+    ui::table(&["setting", "value", "from", "what it is"], rows);
+    ui::line(format!("file: {}", default_file()?.display()));
+    Ok(())
+}
+
+/// Keys are secrets: only their number is shown.
+fn shown(name: &str, text: &str) -> String {
+    if name == "api_keys" && !text.is_empty() {
+        return format!("({} set)", text.split(',').count());
+    }
+    text.to_owned()
+}

@@ -1,0 +1,101 @@
+//! `exo` and `exo start`: run a node until Ctrl-C.
+
+use anyhow::Context;
+use exo_api::ClusterView;
+use tokio::io::AsyncReadExt;
+
+use crate::config::Config;
+use crate::{run_node, ui};
+
+/// Starts a node, says where it is and what it has, then what happens around it.
+pub async fn run(config: &Config) -> anyhow::Result<()> {
+    let mut stop = StopSignal::new()?;
+    let running = run_node::start(config, config.api_listen()?).await?;
+    let mut notices = running.node.notices();
+    let view: ClusterView = running.client.get("/exo/v1/cluster").await?;
+    greet(&running, &view);
+    loop {
+        tokio::select! {
+            () = stop.wait() => break,
+            () = running.node.stopped() => break,
+            notice = notices.recv() => match notice {
+                Ok(notice) => ui::line(notice),
+                Err(tokio::sync::broadcast::error::RecvError::Lagged(n)) => tracing::debug!(n, "notices missed"),
+                Err(tokio::sync::broadcast::error::RecvError::Closed) => break,
+            },
+        }
+    }
+    ui::line("leaving the cluster");
+    running.stop().await;
+    Ok(())
+}
+
+fn greet(running: &run_node::Running, view: &ClusterView) {
+    let node = &running.node;
+    ui::line(format!("exo {} · node {} ({})", env!("CARGO_PKG_VERSION"), node.name(), node.id()));
+    ui::line(format!("  API        http://{}/v1", running.client.address()));
+    ui::line(format!("  cluster    {} (UDP and TCP)", node.listen_addr()));
+    for device in view.nodes.iter().filter(|n| n.is_self).flat_map(|n| &n.devices) {
+        let free = ui::bytes(device.memory_free_bytes);
+        ui::line(format!("  device     {} · {} · {free} free for models", device.name, device.backend));
+        if !device.support_reason.is_empty() {
+            ui::line(format!("             {}", device.support_reason));
+        }
+    }
+    let others: Vec<_> = view.nodes.iter().filter(|n| !n.is_self).map(|n| n.name.clone()).collect();
+    ui::line(match others.as_slice() {
+        [] => "  sees       no other node yet".to_owned(),
+        names => format!("  sees       {}", names.join(", ")),
+    });
+    ui::line("  try        exo run demo \"What is 17 + 25?\"");
+}
+
+/// Ctrl-C, a polite kill, or, when a parent asked for it, the end of standard input.
+pub struct StopSignal {
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+    with_stdin: bool,
+}
+
+impl StopSignal {
+    /// Starts to listen. `EXO_STOP_WITH_STDIN=1` ties the node's life to its parent's pipe.
+    pub fn new() -> anyhow::Result<Self> {
+        #[cfg(unix)]
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            #[cfg(unix)]
+            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            #[cfg(unix)]
+            interrupt: signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?,
+            with_stdin: std::env::var_os("EXO_STOP_WITH_STDIN").is_some_and(|v| v == "1"),
+        })
+    }
+
+    /// Waits until it is time to stop.
+    pub async fn wait(&mut self) {
+        let with_stdin = self.with_stdin;
+        #[cfg(unix)]
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            () = stdin_ended(), if with_stdin => {}
+        }
+        #[cfg(not(unix))]
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            () = stdin_ended(), if with_stdin => {}
+        }
+    }
+}
+
+async fn stdin_ended() {
+    let mut stdin = tokio::io::stdin();
+    let mut buffer = [0; 256];
+    while let Ok(n) = stdin.read(&mut buffer).await {
+        if n == 0 {
+            return;
+        }
+    }
+}

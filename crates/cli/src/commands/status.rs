@@ -1,0 +1,131 @@
+//! `exo status`: nodes, devices, instances and links of the cluster.
+
+use exo_api::{ClusterView, InstanceState, InstanceView, NodeStatus};
+
+use super::running;
+use crate::args::Json;
+use crate::config::Config;
+use crate::ui;
+
+/// Prints the cluster as the running node sees it.
+pub async fn run(config: &Config, json: Json) -> anyhow::Result<()> {
+    let client = running(config).await?;
+    let view: ClusterView = client.get("/exo/v1/cluster").await?;
+    if json.json {
+        return ui::json(&view);
+    }
+    nodes(&view);
+    instances(&view);
+    links(&view);
+    requests(&view);
+    Ok(())
+}
+
+fn nodes(view: &ClusterView) {
+    let leader = view.epoch.as_ref().map(|e| e.coordinator.as_str());
+    let mut rows = Vec::new();
+    for node in &view.nodes {
+        let mut name = node.name.clone();
+        if node.is_self {
+            name.push_str(" (this)");
+        }
+        if leader == Some(node.id.as_str()) {
+            name.push_str(" (coordinator)");
+        }
+        let status = status_text(node.status);
+        if node.devices.is_empty() {
+            rows.push(vec![name, status.to_owned(), "-".to_owned(), "-".to_owned(), "-".to_owned()]);
+            continue;
+        }
+        for device in &node.devices {
+            let memory = format!(
+                "{} of {}",
+                ui::bytes(device.memory_free_bytes),
+                ui::bytes(device.memory_total_bytes)
+            );
+            let speed =
+                device.read_bytes_per_s.map_or("not measured".to_owned(), |b| format!("{:.1} GB/s", b / 1e9));
+            let what = format!("{} ({})", device.name, device.backend);
+            rows.push(vec![std::mem::take(&mut name), status.to_owned(), what, memory, speed]);
+        }
+    }
+    ui::table(&["node", "status", "device", "memory free", "reads"], rows);
+}
+
+fn status_text(status: NodeStatus) -> &'static str {
+    match status {
+        NodeStatus::Alive => "alive",
+        NodeStatus::Suspected => "suspected",
+        NodeStatus::Suspended => "suspended",
+        NodeStatus::Lost => "lost",
+    }
+}
+
+fn instances(view: &ClusterView) {
+    if view.instances.is_empty() {
+        ui::line("no model is placed; `exo run demo` places one");
+        return;
+    }
+    for instance in &view.instances {
+        let state = state_text(&instance.state);
+        let (running, waiting) = (instance.queue.running, instance.queue.waiting);
+        ui::line(format!(
+            "{} {} · {state} · context {} · {running} running, {waiting} waiting",
+            instance.id, instance.model, instance.context_tokens
+        ));
+        ui::table(&STAGE_HEADER, stage_rows(instance));
+    }
+}
+
+/// Columns of [`stage_rows`].
+pub const STAGE_HEADER: [&str; 6] = ["node", "device", "layers", "weights", "cache", "time"];
+
+/// One row per stage of an instance.
+pub fn stage_rows(instance: &InstanceView) -> Vec<Vec<String>> {
+    let row = |stage: &exo_api::StageView| {
+        let mut layers = format!("{}..{}", stage.layers.start, stage.layers.end);
+        if stage.embedding {
+            layers.push_str(" + embedding");
+        }
+        if stage.head {
+            layers.push_str(" + head");
+        }
+        let share = stage.time_share.map_or("-".to_owned(), |s| format!("{:.0} %", s * 100.0));
+        let (name, device) = (stage.node_name.clone(), stage.device.clone());
+        vec![name, device, layers, ui::bytes(stage.weight_bytes), ui::bytes(stage.kv_bytes), share]
+    };
+    instance.stages.iter().map(row).collect()
+}
+
+/// The state in words.
+pub fn state_text(state: &InstanceState) -> String {
+    match state {
+        InstanceState::Placing => "placing".to_owned(),
+        InstanceState::Loading { progress } => format!("loading {:.0} %", progress * 100.0),
+        InstanceState::Ready => "ready".to_owned(),
+        InstanceState::Degraded { reason } => format!("degraded: {reason}"),
+        InstanceState::Failed { reason } => format!("failed: {reason}"),
+    }
+}
+
+fn links(view: &ClusterView) {
+    if view.links.is_empty() {
+        return;
+    }
+    let name =
+        |id: &str| view.nodes.iter().find(|n| n.id == id).map_or_else(|| id.to_owned(), |n| n.name.clone());
+    let rows = view.links.iter().map(|link| {
+        let rtt = link.rtt_ms.map_or("not measured".to_owned(), |ms| format!("{ms:.2} ms"));
+        vec![name(&link.from), name(&link.to), link.transport.clone(), rtt]
+    });
+    ui::table(&["from", "to", "by", "round trip"], rows.collect());
+}
+
+fn requests(view: &ClusterView) {
+    for request in &view.join_requests {
+        ui::line(format!(
+            "{} at {} asks to join ({}): `exo admit {}` lets it in",
+            request.name, request.address, request.check_words, request.name
+        ));
+    }
+}

@@ -1,0 +1,259 @@
+//! Settings: flags over `EXO_*` environment over the TOML file over defaults, each with where it came from.
+//!
+//! Every setting passes through text, so one table serves flags, environment, file, `exo config` and the manual.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, bail};
+use etcetera::BaseStrategy;
+
+/// One setting: its name in the file (the flag is the same with dashes, the variable `EXO_` and capitals).
+pub struct Key {
+    pub name: &'static str,
+    pub default: &'static str,
+    pub help: &'static str,
+}
+
+/// Every setting. An empty default means "none" or "chosen by exo"; the help says which.
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "data_dir",
+        default: "",
+        help: "folder for keys, journal and fetched models (default: XDG data)",
+    },
+    Key { name: "name", default: "", help: "name for people (default: the host name)" },
+    Key { name: "api_listen", default: "127.0.0.1:52415", help: "address of API and dashboard" },
+    Key {
+        name: "listen",
+        default: "0.0.0.0:52416",
+        help: "address for other nodes, UDP and TCP; port 0 picks one",
+    },
+    Key { name: "peers", default: "", help: "addresses of nodes to reach, host:port, comma between" },
+    Key { name: "discovery", default: "true", help: "find nodes by mDNS" },
+    Key { name: "group", default: "", help: "only nodes of the same group find each other" },
+    Key {
+        name: "trust",
+        default: "auto",
+        help: "auto: a new cluster lets nodes join for 10 minutes; closed: never",
+    },
+    Key {
+        name: "threads",
+        default: "0",
+        help: "processor threads for models, 0 takes what the system grants",
+    },
+    Key {
+        name: "memory_mib",
+        default: "0",
+        help: "memory models may take, 0 takes what is free less a reserve",
+    },
+    Key { name: "context_tokens", default: "4096", help: "context given to a model unless asked otherwise" },
+    Key { name: "slots", default: "4", help: "sequences that may run at once unless asked otherwise" },
+    Key { name: "allowed_hosts", default: "", help: "host names the API answers to besides localhost" },
+    Key {
+        name: "api_keys",
+        default: "",
+        help: "keys for /v1 when api_listen is not loopback, comma between",
+    },
+    Key { name: "log", default: "warn", help: "what is logged, as in RUST_LOG" },
+];
+
+/// Where a value came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    Flag,
+    Environment(String),
+    File(PathBuf),
+    Default,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => f.write_str("flag"),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// A value with its source.
+#[derive(Clone, Debug)]
+pub struct Value {
+    pub text: String,
+    pub source: Source,
+}
+
+/// All settings, resolved.
+pub struct Config {
+    values: BTreeMap<&'static str, Value>,
+}
+
+impl Config {
+    /// Resolves every key. `flags` holds what was given on the command line; `file` an explicit configuration file,
+    /// which then must exist.
+    pub fn resolve(
+        flags: &BTreeMap<&'static str, String>,
+        environment: &dyn Fn(&str) -> Option<String>,
+        file: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let path = match file {
+            Some(path) => path.to_owned(),
+            None => default_file()?,
+        };
+        let table = read_file(&path, file.is_some())?;
+        let mut values = BTreeMap::new();
+        for key in KEYS {
+            let variable = format!("EXO_{}", key.name.to_uppercase());
+            let value = if let Some(text) = flags.get(key.name) {
+                Value { text: text.clone(), source: Source::Flag }
+            } else if let Some(text) = environment(&variable) {
+                Value { text, source: Source::Environment(variable) }
+            } else if let Some(text) = table.get(key.name) {
+                Value { text: text.clone(), source: Source::File(path.clone()) }
+            } else {
+                Value { text: default_of(key)?, source: Source::Default }
+            };
+            values.insert(key.name, value);
+        }
+        Ok(Self { values })
+    }
+
+    /// Every key with its value, in the order of [`KEYS`].
+    pub fn entries(&self) -> impl Iterator<Item = (&'static Key, &Value)> {
+        KEYS.iter().filter_map(|key| self.values.get(key.name).map(|value| (key, value)))
+    }
+
+    /// The text of a setting. Panics on a name that is not in [`KEYS`]: a bug here, not input.
+    pub fn text(&self, name: &str) -> &str {
+        &self.value(name).text
+    }
+
+    /// A setting as a value; the error says where the text came from.
+    pub fn parse<T: FromStr>(&self, name: &str) -> anyhow::Result<T>
+    where
+        T::Err: fmt::Display,
+    {
+        let value = self.value(name);
+        value
+            .text
+            .trim()
+            .parse()
+            .map_err(|e| anyhow::anyhow!("setting `{name}` is `{}` (from {}): {e}", value.text, value.source))
+    }
+
+    /// A setting that lists several values with commas between.
+    pub fn list(&self, name: &str) -> Vec<String> {
+        self.text(name).split(',').map(str::trim).filter(|t| !t.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// The data folder.
+    pub fn data_dir(&self) -> PathBuf {
+        PathBuf::from(self.text("data_dir"))
+    }
+
+    /// The API's address.
+    pub fn api_listen(&self) -> anyhow::Result<SocketAddr> {
+        self.parse("api_listen")
+    }
+
+    fn value(&self, name: &str) -> &Value {
+        self.values.get(name).unwrap_or_else(|| panic!("`{name}` is not a setting"))
+    }
+}
+
+/// The configuration file exo looks for: `exo/config.toml` in the XDG configuration folder.
+pub fn default_file() -> anyhow::Result<PathBuf> {
+    Ok(strategy()?.config_dir().join("exo").join("config.toml"))
+}
+
+fn strategy() -> anyhow::Result<impl BaseStrategy> {
+    etcetera::choose_base_strategy()
+        .context("no home folder is known; set HOME, or give --data-dir and --config")
+}
+
+fn default_of(key: &Key) -> anyhow::Result<String> {
+    match key.name {
+        "data_dir" => Ok(strategy()?.data_dir().join("exo").display().to_string()),
+        "name" => Ok(sysinfo::System::host_name().unwrap_or_else(|_| "node".to_owned())),
+        _ => Ok(key.default.to_owned()),
+    }
+}
+
+fn read_file(path: &Path, must_exist: bool) -> anyhow::Result<BTreeMap<String, String>> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !must_exist => return Ok(BTreeMap::new()),
+        Err(e) => return Err(e).with_context(|| format!("cannot read configuration {}", path.display())),
+    };
+    let table: toml::Table =
+        text.parse().with_context(|| format!("configuration {} is not TOML", path.display()))?;
+    let mut values = BTreeMap::new();
+    for (name, value) in table {
+        if !KEYS.iter().any(|k| k.name == name) {
+            let known: Vec<_> = KEYS.iter().map(|k| k.name).collect();
+            bail!("{}: `{name}` is not a setting; there are: {}", path.display(), known.join(", "));
+        }
+        let text = as_text(&value)
+            .with_context(|| format!("{}: `{name}` must be a text, number, flag or list", path.display()))?;
+        values.insert(name, text);
+    }
+    Ok(values)
+}
+
+fn as_text(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(s) => Some(s.clone()),
+        toml::Value::Integer(i) => Some(i.to_string()),
+        toml::Value::Boolean(b) => Some(b.to_string()),
+        toml::Value::Array(list) => {
+            let texts: Option<Vec<_>> = list.iter().map(as_text).collect();
+            Some(texts?.join(","))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(flags: &[(&'static str, &str)], env: &[(&str, &str)], file: &str) -> anyhow::Result<Config> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("config.toml");
+        std::fs::write(&path, file)?;
+        let flags = flags.iter().map(|(k, v)| (*k, (*v).to_owned())).collect();
+        let env: BTreeMap<_, _> = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Config::resolve(&flags, &|name| env.get(name).cloned(), Some(&path))
+    }
+
+    #[test]
+    fn a_flag_beats_the_environment_beats_the_file_beats_the_default() {
+        let file = "name = \"file\"\nthreads = 3\npeers = [\"a:1\", \"b:2\"]\n";
+        let config = resolve(&[("name", "flag")], &[("EXO_NAME", "env"), ("EXO_SLOTS", "9")], file).unwrap();
+        assert_eq!(config.text("name"), "flag");
+        assert_eq!(config.value("name").source, Source::Flag);
+        assert_eq!(config.parse::<u32>("slots").unwrap(), 9);
+        assert_eq!(config.value("slots").source, Source::Environment("EXO_SLOTS".to_owned()));
+        assert_eq!(config.list("peers"), ["a:1", "b:2"]);
+        assert!(matches!(config.value("threads").source, Source::File(_)));
+        assert_eq!(config.value("trust").source, Source::Default);
+    }
+
+    #[test]
+    fn a_misspelt_setting_is_named() {
+        let error = resolve(&[], &[], "thread = 3").err().unwrap().to_string();
+        assert!(error.contains("`thread` is not a setting"), "{error}");
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_kind_says_where_it_came_from() {
+        let config = resolve(&[], &[("EXO_THREADS", "many")], "").unwrap();
+        let error = config.parse::<usize>("threads").unwrap_err().to_string();
+        assert!(error.contains("many") && error.contains("EXO_THREADS"), "{error}");
+    }
+}

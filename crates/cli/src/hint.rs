@@ -1,0 +1,49 @@
+//! One hint per kind of failure: the next thing to do.
+
+use std::io::ErrorKind;
+
+use crate::client::Refused;
+
+/// The hint for an error, if we know one.
+pub fn of(error: &anyhow::Error) -> Option<String> {
+    if error.is::<NoNode>() {
+        return Some("start one with `exo`, or name its data folder with --data-dir".to_owned());
+    }
+    if let Some(refused) = error.downcast_ref::<Refused>() {
+        return refused_hint(refused);
+    }
+    let text = format!("{error:#}");
+    let table: &[(&str, &str)] = &[
+        (
+            "Address already in use",
+            "another program, or another exo, has this port; give --api-listen or --listen another one",
+        ),
+        ("already in use by", "end the other exo first, or give this one its own --data-dir"),
+        ("is not a setting", "`exo config` lists the settings and where their values come from"),
+        ("Permission denied", "check who owns the file or folder, or give --data-dir a folder of your own"),
+        ("No space left", "free some disk space, or give --data-dir a folder on another disk"),
+    ];
+    if let Some((_, hint)) = table.iter().find(|(part, _)| text.contains(part)) {
+        return Some((*hint).to_owned());
+    }
+    let io = error.chain().find_map(|e| e.downcast_ref::<std::io::Error>())?;
+    (io.kind() == ErrorKind::NotFound).then(|| "check the path".to_owned())
+}
+
+fn refused_hint(refused: &Refused) -> Option<String> {
+    let hint = match refused.code.as_deref()? {
+        "model_not_found" => "`exo models` lists the models; `exo models add PATH` makes one known",
+        "insufficient_memory" => "start exo on more machines, or ask for less with --context and --slots",
+        "context_length_exceeded" => "shorten the prompt, or place the model with a larger --context",
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+/// A command needs a running node and there is none.
+#[derive(Debug, thiserror::Error)]
+#[error("no exo node is running on the data folder {data_dir}")]
+pub struct NoNode {
+    /// Where we looked.
+    pub data_dir: String,
+}

@@ -1,0 +1,106 @@
+//! A node with its HTTP server inside this process: what `exo start` runs and `exo run` starts for the while.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use exo_node::{Node, NodeConfig, SystemHost};
+use exo_server::{ApiKey, ServerOptions};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::client::Client;
+use crate::config::Config;
+
+/// How long a clean exit may take before what is left is dropped.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(8);
+
+/// A node and its API, until [`Running::stop`].
+pub struct Running {
+    pub node: Node,
+    pub client: Client,
+    stop: watch::Sender<bool>,
+    server: JoinHandle<Result<(), exo_server::ServeError>>,
+}
+
+/// Opens the API's port, starts the node, serves.
+pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Running> {
+    // The port first: a node that nobody can reach must not join a cluster.
+    let listener = TcpListener::bind(api_listen)
+        .await
+        .with_context(|| format!("cannot open the API on {api_listen}"))?;
+    let address = listener.local_addr().context("the API's socket has no address")?;
+    let node = exo_node::start(node_config(config)?, Arc::new(SystemHost)).await?;
+    let options = server_options(config, &node, address)?;
+    let (stop, stopped) = watch::channel(false);
+    let facade = node.facade();
+    let server =
+        tokio::spawn(async move { exo_server::serve(listener, facade, options, wait(stopped)).await });
+    node.publish_api(address)?;
+    let client = Client::new(reachable(address), node.local_secret().to_owned());
+    Ok(Running { node, client, stop, server })
+}
+
+impl Running {
+    /// Says goodbye to the cluster and closes everything, within a bound.
+    pub async fn stop(self) {
+        let _ = self.stop.send(true);
+        let all = async {
+            let _ = self.server.await;
+            self.node.shutdown().await;
+        };
+        if tokio::time::timeout(SHUTDOWN_MAX, all).await.is_err() {
+            tracing::warn!(seconds = SHUTDOWN_MAX.as_secs(), "shutdown did not finish in time");
+        }
+    }
+}
+
+async fn wait(mut stopped: watch::Receiver<bool>) {
+    let _ = stopped.wait_for(|s| *s).await;
+}
+
+/// An address that this machine can connect to when the listener has the wildcard one.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}
+
+fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
+    let trust_closed = match config.text("trust") {
+        "auto" => false,
+        "closed" => true,
+        other => bail!("setting `trust` is `{other}`: it must be `auto` or `closed`"),
+    };
+    let memory_mib: u64 = config.parse("memory_mib")?;
+    let threads: usize = config.parse("threads")?;
+    Ok(NodeConfig {
+        data_dir: config.data_dir(),
+        name: config.text("name").to_owned(),
+        group: config.text("group").to_owned(),
+        listen: config.parse("listen")?,
+        peers: config.list("peers"),
+        discovery: config.parse("discovery")?,
+        trust_closed,
+        threads: (threads > 0).then_some(threads),
+        memory_max_bytes: (memory_mib > 0).then(|| memory_mib << 20),
+        context_tokens: config.parse("context_tokens")?,
+        slots: config.parse("slots")?,
+    })
+}
+
+fn server_options(config: &Config, node: &Node, address: SocketAddr) -> anyhow::Result<ServerOptions> {
+    let mut options = ServerOptions::new(node.local_secret());
+    options.allowed_hosts = config.list("allowed_hosts");
+    options.api_keys = config.list("api_keys").iter().map(|k| ApiKey::from_key(k)).collect();
+    if !address.ip().is_loopback() && options.api_keys.is_empty() {
+        bail!("the API would be reachable from other machines at {address}: set `api_keys` for it");
+    }
+    Ok(options)
+}
