@@ -217,15 +217,21 @@ fn what_is_no_model_is_not_added() {
 
 #[test]
 fn two_stores_on_one_folder_lose_nothing() {
+    const EACH: u8 = 12;
     let home = Home::new();
     let (a, b) = (home.store(), home.store());
-    let paths: Vec<PathBuf> = [DType::F32, DType::F16, DType::Q8_0, DType::Q4_0]
-        .map(|d| home.model(&format!("{d}.gguf"), d))
-        .into();
+    let id = add(&a, &home.model("a.gguf", DType::F16)).id;
+    let template = a.manifest(id).unwrap();
     std::thread::scope(|s| {
-        for (store, paths) in [(&a, &paths[..2]), (&b, &paths[2..])] {
-            s.spawn(move || paths.iter().for_each(|p| _ = add(store, p)));
+        for (store, first) in [(&a, 1), (&b, 1 + EACH)] {
+            let mut manifest = (*template).clone();
+            s.spawn(move || {
+                for i in first..first + EACH {
+                    manifest.files[0].chunks[0] = [i; 32]; // another hash, another model
+                    store.prepare(&manifest).unwrap();
+                }
+            });
         }
     });
-    assert_eq!(a.list().unwrap().len(), 4);
+    assert_eq!(a.list().unwrap().len(), 1 + 2 * usize::from(EACH));
 }
