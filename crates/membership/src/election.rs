@@ -131,14 +131,11 @@ impl Membership {
         self.peers.values().filter(|p| p.follows(self.epoch)).count()
     }
 
-    /// This node's standing: as coordinator its side is who follows it, else who lives.
+    /// This node's standing. A coordinator's side are the members that follow it. Candidates count themselves only:
+    /// what each has heard so far differs, and they must agree on who is best.
     pub(crate) fn rank(&self) -> Rank {
-        let alive = |p: &&crate::detector::Peer| p.status == NodeStatus::Alive;
-        let others = match self.stance {
-            Stance::Leading { .. } => self.follower_count(),
-            _ => self.peers.values().filter(alive).count(),
-        };
-        let members = u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1);
+        let followers = if self.is_leading() { self.follower_count() } else { 0 };
+        let members = u32::try_from(followers).unwrap_or(u32::MAX).saturating_add(1);
         let minutes = self.now.since(self.started).as_secs() / 60 + 1;
         Rank {
             served: members.saturating_add(self.instances_served),

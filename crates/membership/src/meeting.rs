@@ -32,7 +32,7 @@ impl Membership {
                     self.adopt(epoch);
                 }
             }
-            Stance::Following if self.coordinator() == Some(from) => self.from_coordinator(epoch, leading),
+            Stance::Following if self.coordinator() == Some(from) => self.hear_coordinator(epoch, leading),
             Stance::Following => {
                 // A node that is led ignores the leader of another half until the two leaders have compared
                 // themselves; the winner announces.
@@ -48,7 +48,7 @@ impl Membership {
         }
     }
 
-    fn from_coordinator(&mut self, epoch: Option<Epoch>, leading: bool) {
+    fn hear_coordinator(&mut self, epoch: Option<Epoch>, leading: bool) {
         match epoch {
             Some(epoch) if leading && Some(epoch) > self.epoch => self.adopt(epoch),
             _ if !leading && epoch >= self.epoch => self.lose_coordinator(),

@@ -71,7 +71,7 @@ pub enum Role {
 /// A node's standing in elections, best greatest. The fields are compared in this order; the node's key decides last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct Rank {
-    /// Living members on its side, itself included, plus running instances it serves.
+    /// Members on its side, itself included (of a candidate: itself alone), plus running instances it serves.
     pub served: u32,
     /// How long it has run, as the binary logarithm of minutes: coarse, so that two nodes agree who is older.
     pub uptime_class: u8,

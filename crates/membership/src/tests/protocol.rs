@@ -1,0 +1,320 @@
+//! Claims about small clusters, one scenario each.
+
+use std::time::Duration;
+
+use exo_types::{Epoch, Time};
+
+use super::sim::{Sim, id, ids};
+use crate::{
+    Body, Config, EPOCH_JUMP_MAX, Heartbeat, Input, LossReason, Membership, Message, MessageError,
+    NodeStatus, Output, Persisted, Rank, Role,
+};
+
+fn epoch(counter: u64, key: usize) -> Epoch {
+    Epoch { counter, key: id(key) }
+}
+
+fn leader_says(epoch: Epoch) -> Message {
+    let rank = Rank { served: 2, uptime_class: 0, mains_power: false };
+    let beat = Heartbeat { role: Role::Leading, rank, table: Vec::new() };
+    Message { epoch: Some(epoch), incarnation: 1, body: Body::Heartbeat(beat) }
+}
+
+#[test]
+fn a_node_alone_leads_at_once_and_writes_its_epoch_first() {
+    let persisted = Persisted { epoch: Some(epoch(7, 3)) };
+    let mut machine = Membership::new(Config::default(), id(0), persisted, Time::ZERO);
+    let out = machine.handle(Time::ZERO, Input::Members(ids([0])));
+    let mine = epoch(8, 0);
+    let wanted = [
+        Output::Persist(mine),
+        Output::CoordinatorChanged { epoch: mine, coordinator: id(0) },
+        Output::Lead { epoch: mine },
+    ];
+    assert_eq!(out, wanted);
+    assert!(machine.may_place());
+}
+
+#[test]
+fn a_node_that_is_no_member_says_nothing() {
+    let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
+    assert_eq!(machine.handle(Time::ZERO, Input::Tick), []);
+    assert_eq!(machine.handle(Time::from_millis(9000), Input::Members(ids([1, 2]))), []);
+    assert_eq!(machine.coordinator(), None);
+}
+
+#[test]
+fn nodes_that_start_together_elect_one_of_them_once() {
+    let sim = Sim::settled(1, 5);
+    assert_eq!(sim.agreed(), Ok(4), "equal standing: the greatest key");
+    assert_eq!(sim.nodes.iter().map(|n| n.led.len()).sum::<usize>(), 1, "one election");
+}
+
+#[test]
+fn a_joiner_adopts_the_epoch_it_finds_and_causes_no_election() {
+    let mut sim = Sim::new(2, 3);
+    sim.start_with(0, ids([0]));
+    sim.run_ms(10);
+    let reign = sim.machine(0).epoch();
+    for joiner in [1, 2] {
+        sim.start_with(joiner, ids([joiner]));
+        sim.run_ms(50);
+        assert!(sim.machine(joiner).is_leading(), "alone it led itself");
+        sim.input(0, Input::Members(ids(0..=joiner)));
+        if joiner == 2 {
+            sim.input(1, Input::Members(ids(0..=joiner)));
+        }
+        sim.join(joiner, ids(0..=joiner));
+        (0..joiner).for_each(|i| sim.connect(i, joiner));
+        sim.run_ms(600);
+        assert_eq!(sim.machine(joiner).epoch(), reign);
+    }
+    sim.run_ms(2000);
+    assert_eq!(sim.agreed(), Ok(0));
+    assert_eq!(sim.machine(0).epoch(), reign);
+}
+
+#[test]
+fn a_killed_member_is_suspected_at_once_and_lost_within_two_seconds() {
+    let mut sim = Sim::settled(3, 3);
+    let at = sim.now;
+    sim.crash(0);
+    sim.run_ms(20);
+    for i in [1, 2] {
+        assert_eq!(sim.machine(i).status(id(0)), Some(NodeStatus::Suspected));
+    }
+    sim.run_ms(2000);
+    for i in [1, 2] {
+        let (after, reason) = sim.lost_after(i, 0, at).expect("declared");
+        assert!(after < Duration::from_secs(2) && reason == LossReason::Reset, "{after:?} {reason}");
+    }
+    assert_eq!(sim.agreed(), Ok(2), "the coordinator lived: it stays");
+    assert_eq!(sim.nodes[2].led.len(), 1);
+}
+
+#[test]
+fn an_unplugged_member_is_suspected_in_about_a_second_and_lost_within_five() {
+    let mut sim = Sim::settled(4, 3);
+    let at = sim.now;
+    sim.unplug(0);
+    sim.run_ms(1300);
+    assert_eq!(sim.machine(1).status(id(0)), Some(NodeStatus::Suspected), "a follower knows from the table");
+    assert_eq!(sim.machine(1).status(id(2)), Some(NodeStatus::Alive));
+    sim.run_ms(3700);
+    for i in [1, 2] {
+        let (after, reason) = sim.lost_after(i, 0, at).expect("declared within five seconds");
+        assert!(after > Duration::from_secs(3) && reason == LossReason::Silent, "{after:?} {reason}");
+    }
+}
+
+#[test]
+fn either_of_two_goes_on_alone() {
+    for (victim, survivor) in [(0, 1), (1, 0)] {
+        for silently in [false, true] {
+            let mut sim = Sim::settled(5, 2);
+            if silently {
+                sim.unplug(victim)
+            } else {
+                sim.crash(victim)
+            }
+            sim.run_ms(if silently { 5000 } else { 2000 });
+            assert_eq!(sim.agreed(), Ok(survivor));
+            assert!(sim.machine(survivor).may_place());
+        }
+    }
+}
+
+#[test]
+fn a_goodbye_costs_a_round_trip() {
+    let mut sim = Sim::settled(6, 3);
+    let at = sim.now;
+    sim.leave(2); // the coordinator
+    sim.run_ms(300);
+    assert_eq!(sim.agreed(), Ok(1));
+    let (after, reason) = sim.lost_after(0, 2, at).expect("declared");
+    assert!(after < Duration::from_millis(20) && reason == LossReason::Left);
+    let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
+    machine.handle(Time::ZERO, Input::Leave);
+    assert_eq!(machine.handle(Time::ZERO, Input::Members(ids([0]))), [], "nothing after leaving");
+}
+
+#[test]
+fn a_quick_restart_is_a_loss_because_the_new_process_holds_nothing() {
+    let mut sim = Sim::settled(7, 3);
+    let at = sim.now;
+    sim.crash(0);
+    sim.run_ms(300);
+    sim.start(0);
+    sim.run_ms(700);
+    for i in [1, 2] {
+        let (after, reason) = sim.lost_after(i, 0, at).expect("declared");
+        assert!(after < Duration::from_millis(800) && reason == LossReason::Restarted, "{after:?} {reason}");
+    }
+    assert_eq!(sim.agreed(), Ok(2), "the incumbent stays");
+    assert_eq!(sim.nodes[2].led.len(), 1, "and its epoch too");
+}
+
+#[test]
+fn a_suspended_node_keeps_its_place_until_it_is_overdue() {
+    let mut sim = Sim::settled(8, 2);
+    let until = sim.now + Duration::from_secs(20);
+    sim.input(0, Input::Suspend { reason: "lid".to_owned(), until });
+    sim.run_ms(10);
+    sim.unplug(0); // asleep
+    sim.run_ms(19_000);
+    assert!(matches!(sim.machine(1).status(id(0)), Some(NodeStatus::Suspended { .. })));
+    assert!(sim.nodes[1].lost.is_empty());
+    sim.run_ms(7_000);
+    assert_eq!(sim.machine(1).status(id(0)), Some(NodeStatus::Lost(LossReason::Overslept)));
+}
+
+#[test]
+fn a_suspended_coordinator_hands_over_and_returns_as_a_member() {
+    let mut sim = Sim::settled(9, 3);
+    let until = sim.now + Duration::from_secs(5);
+    sim.input(2, Input::Suspend { reason: "hot".to_owned(), until });
+    sim.run_ms(1000);
+    assert!(sim.machine(1).is_leading() && !sim.machine(2).is_leading());
+    sim.input(2, Input::Resume);
+    sim.run_ms(1500);
+    assert_eq!(sim.agreed(), Ok(1));
+}
+
+#[test]
+fn the_half_that_serves_more_wins_whatever_the_keys() {
+    for busy in [0, 4] {
+        let mut sim = Sim::settled(10, 5);
+        // {0, 1} | {2, 3, 4}; with instances on 0 the smaller half serves more.
+        for (a, b) in [0, 1].iter().flat_map(|a| [2, 3, 4].map(|b| (*a, b))) {
+            sim.cut(a, b);
+        }
+        sim.run_ms(6000);
+        assert!(sim.machine(4).is_leading() && sim.machine(1).is_leading());
+        let lesser = sim.machine(1).epoch().max(sim.machine(4).epoch());
+        let served = |n| Input::LocalFacts { instances_served: n, mains_power: false };
+        sim.input(if busy == 0 { 1 } else { 4 }, served(3));
+        sim.run_ms(500);
+        sim.cuts().into_iter().for_each(|(a, b)| sim.mend(a, b, true));
+        sim.run_ms(3000);
+        assert_eq!(sim.agreed(), Ok(if busy == 0 { 1 } else { 4 }));
+        let counter = |e: Option<Epoch>| e.map(|e| e.counter);
+        assert_eq!(
+            counter(sim.machine(0).epoch()),
+            counter(lesser).map(|c| c + 1),
+            "the higher counter plus one"
+        );
+    }
+}
+
+#[test]
+fn a_coordinator_that_hears_nobody_places_nothing_until_the_others_are_declared_lost() {
+    let mut sim = Sim::settled(11, 3);
+    assert!(sim.machine(2).may_place());
+    [0, 1].iter().for_each(|i| sim.cut(*i, 2));
+    sim.run_ms(1500);
+    assert!(sim.machine(2).is_leading() && !sim.machine(2).may_place());
+    sim.run_ms(4000);
+    assert!(sim.machine(2).may_place(), "a lone survivor goes on");
+}
+
+#[test]
+fn a_node_cut_off_from_the_coordinator_alone_does_not_usurp_it() {
+    let mut sim = Sim::settled(12, 3);
+    sim.cut(0, 2);
+    sim.run_ms(30_000);
+    assert!(sim.machine(2).is_leading());
+    assert_eq!(sim.nodes.iter().map(|n| n.led.len()).sum::<usize>(), 1, "no second election");
+    assert_eq!(sim.machine(1).coordinator(), Some(id(2)));
+    sim.mend(0, 2, true);
+    sim.run_ms(1500);
+    assert_eq!(sim.agreed(), Ok(2));
+}
+
+#[test]
+fn a_coordinator_with_a_lower_epoch_than_a_returning_member_raises_its_own() {
+    let mut sim = Sim::settled(13, 2);
+    sim.crash(0);
+    sim.run_ms(2500);
+    let mut machine =
+        Membership::new(Config::default(), id(0), Persisted { epoch: Some(epoch(40, 5)) }, sim.now);
+    machine.handle(sim.now, Input::Members(ids([0, 1])));
+    let out = machine.handle(sim.now, Input::LinkUp(id(1)));
+    let said =
+        out.into_iter().find_map(|o| if let Output::Send { message, .. } = o { Some(message) } else { None });
+    sim.input(1, Input::Message { from: id(0), message: said.expect("a heartbeat on connecting") });
+    assert_eq!(sim.machine(1).epoch(), Some(epoch(41, 1)));
+}
+
+#[test]
+fn lower_epochs_are_not_followed_and_wild_jumps_are_not_heard() {
+    let fresh = |persisted| {
+        let mut machine =
+            Membership::new(Config::default(), id(0), Persisted { epoch: persisted }, Time::ZERO);
+        machine.handle(Time::ZERO, Input::Members(ids([0, 1])));
+        machine
+    };
+    let hear = |machine: &mut Membership, message| {
+        machine.handle(Time::ZERO, Input::Message { from: id(1), message });
+        (machine.coordinator(), machine.status(id(1)))
+    };
+    let (alive, unseen) = (Some(NodeStatus::Alive), Some(NodeStatus::Unseen));
+    assert_eq!(hear(&mut fresh(Some(epoch(6, 1))), leader_says(epoch(5, 1))), (None, alive));
+    assert_eq!(hear(&mut fresh(Some(epoch(5, 1))), leader_says(epoch(5, 1))), (Some(id(1)), alive));
+    let edge = 5 + EPOCH_JUMP_MAX;
+    assert_eq!(hear(&mut fresh(Some(epoch(5, 1))), leader_says(epoch(edge, 1))), (Some(id(1)), alive));
+    assert_eq!(hear(&mut fresh(Some(epoch(5, 1))), leader_says(epoch(edge + 1, 1))), (None, unseen));
+    assert_eq!(hear(&mut fresh(None), leader_says(epoch(u64::MAX, 1))), (None, unseen));
+    assert_eq!(
+        hear(&mut fresh(None), leader_says(epoch(5, 2))),
+        (None, alive),
+        "nobody leads another's epoch"
+    );
+}
+
+#[test]
+fn a_removed_member_is_lost_and_falls_silent() {
+    let mut sim = Sim::settled(14, 3);
+    let at = sim.now;
+    for i in 0..3 {
+        sim.input(i, Input::Members(ids([1, 2])));
+    }
+    assert_eq!(sim.lost_after(1, 0, at), Some((Duration::ZERO, LossReason::Removed)));
+    assert_eq!(sim.machine(0).coordinator(), None);
+    let heard = sim.nodes[2].lost.len();
+    sim.run_ms(6000);
+    assert_eq!(sim.nodes[2].lost.len(), heard);
+    assert_eq!(sim.machine(2).status(id(0)), None);
+}
+
+#[test]
+fn a_frozen_process_does_not_declare_the_others_lost_when_it_thaws() {
+    let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
+    machine.handle(Time::ZERO, Input::Members(ids([0, 1])));
+    machine.handle(Time::ZERO, Input::LinkUp(id(1)));
+    machine.handle(Time::from_millis(10), Input::Message { from: id(1), message: leader_says(epoch(1, 1)) });
+    let out = machine.handle(Time::from_millis(60_000), Input::Tick);
+    assert!(
+        !out.iter().any(|o| matches!(o, Output::NodeLost { .. } | Output::CoordinatorLost { .. })),
+        "{out:?}"
+    );
+    let lost = (1..60).flat_map(|i| machine.handle(Time::from_millis(60_000 + 100 * i), Input::Tick));
+    assert!(
+        lost.filter(|o| matches!(o, Output::NodeLost { .. })).count() == 1,
+        "silence after the thaw counts"
+    );
+}
+
+#[test]
+fn bytes_that_are_no_message_are_refused() {
+    let good = leader_says(epoch(5, 1)).encode();
+    assert!(Message::decode(&good).is_ok());
+    assert!(matches!(Message::decode(&good[..good.len() - 1]), Err(MessageError::Malformed { .. })));
+    assert!(matches!(
+        Message::decode(&[good.clone(), vec![0]].concat()),
+        Err(MessageError::OutOfBounds { .. })
+    ));
+    assert!(matches!(Message::decode(&vec![0; 1 << 20]), Err(MessageError::TooLong { .. })));
+    let long = Body::Suspended { reason: "x".repeat(300), for_ms: 1 };
+    let bytes = Message { epoch: None, incarnation: 0, body: long }.encode();
+    assert!(matches!(Message::decode(&bytes), Err(MessageError::OutOfBounds { what: "reason bytes", .. })));
+}
