@@ -9,10 +9,10 @@ use rayon::prelude::*;
 
 use crate::isa::{Kernel, Level};
 use crate::quant;
-use crate::simd::{Bf16Bytes, F16Bytes, F32Bytes, F32Row, Row, Simd, load_tail};
+use crate::simd::{Bf16Bytes, F16Bytes, F32Bytes, F32Row, Q8Bytes, Row, Simd, load_tail};
 use crate::storage::CpuWeight;
 
-/// Up to this many rows of `x`, float weights are converted while they are multiplied; beyond it, once before.
+/// Up to this many rows of `x`, floats and Q8_0 are converted while they are multiplied; beyond it, once before.
 const DIRECT_TOKENS_MAX: usize = 4;
 /// Bytes of weights that one piece of work reads: enough to be worth a wake-up, few enough to share out evenly.
 const TASK_BYTES: usize = 64 << 10;
@@ -122,6 +122,7 @@ impl Kernel for Multiply<'_> {
             DType::F32 if direct => piece.products(simd, rows, |n| F32Bytes(piece.w.row(n))),
             DType::F16 if direct => piece.products(simd, rows, |n| F16Bytes(piece.w.row(n))),
             DType::BF16 if direct => piece.products(simd, rows, |n| Bf16Bytes(piece.w.row(n))),
+            DType::Q8_0 if direct => piece.products(simd, rows, |n| Q8Bytes(piece.w.row(n).as_chunks().0)),
             _ => piece.converted(simd, self.scratch),
         }
     }

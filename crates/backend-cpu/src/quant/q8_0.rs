@@ -1,11 +1,11 @@
 //! 32 elements: an f16 scale and 32 signed bytes. `x = d · q`
 
-use crate::math::{f16_at, to_f16};
+use crate::math::to_f16;
 use crate::simd::Simd;
 
 #[inline(always)]
 pub(super) fn dequantise<S: Simd>(simd: S, block: &[u8; 34], out: &mut [f32; 32]) {
-    let d = simd.splat(f16_at(block, 0));
+    let d = simd.splat_f16([block[0], block[1]]);
     for at in (0..32).step_by(S::LANES) {
         simd.store(simd.mul(simd.load_i8(&block[2 + at..]), d), &mut out[at..]);
     }

@@ -74,6 +74,15 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn splat_f16(self, from: [u8; 2]) -> __m512 {
+        // SAFETY: see above.
+        unsafe {
+            let half = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(from))));
+            _mm512_broadcastss_ps(half)
+        }
+    }
+
+    #[inline(always)]
     fn load_bits(self, from: &[u8], shift: u32, mask: u32) -> __m512 {
         let from = &from[..16];
         // SAFETY: see above.

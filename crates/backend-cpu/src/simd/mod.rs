@@ -29,6 +29,8 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn load_f16(self, from: &[u8]) -> Self::V;
     /// The first `LANES` little-endian bfloat16, at any address.
     fn load_bf16(self, from: &[u8]) -> Self::V;
+    /// One little-endian half in every lane.
+    fn splat_f16(self, from: [u8; 2]) -> Self::V;
     /// Of the first `LANES` bytes the bits that `mask` keeps after a shift to the right, as numbers.
     fn load_bits(self, from: &[u8], shift: u32, mask: u32) -> Self::V;
     /// The first `LANES` bytes as signed numbers.
@@ -65,6 +67,26 @@ pub(crate) struct F16Bytes<'a>(pub(crate) &'a [u8]);
 /// Stored bfloat16, unaligned.
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16Bytes<'a>(pub(crate) &'a [u8]);
+
+/// Stored Q8_0 blocks. Scale times quant has 19 significant bits at most: exact, converted early or late.
+#[derive(Clone, Copy)]
+pub(crate) struct Q8Bytes<'a>(pub(crate) &'a [[u8; 34]]);
+
+impl Row for Q8Bytes<'_> {
+    #[inline(always)]
+    fn load<S: Simd>(self, simd: S, at: usize) -> S::V {
+        let block = &self.0[at / 32];
+        simd.mul(
+            simd.load_i8(&block[2 + at % 32..2 + at % 32 + S::LANES]),
+            simd.splat_f16([block[0], block[1]]),
+        )
+    }
+    #[inline(always)]
+    fn get(self, at: usize) -> f32 {
+        let block = &self.0[at / 32];
+        f32::from(block[2 + at % 32] as i8) * crate::math::f16_at(block, 0)
+    }
+}
 
 impl Row for F32Row<'_> {
     #[inline(always)]

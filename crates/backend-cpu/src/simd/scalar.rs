@@ -41,6 +41,11 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn splat_f16(self, from: [u8; 2]) -> [f32; 8] {
+        [f16_at(&from, 0); 8]
+    }
+
+    #[inline(always)]
     fn load_bits(self, from: &[u8], shift: u32, mask: u32) -> [f32; 8] {
         let from = &from[..8];
         std::array::from_fn(|i| (u32::from(from[i]) >> shift & mask) as i32 as f32)
