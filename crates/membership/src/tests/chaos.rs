@@ -33,6 +33,7 @@ fn disturb(sim: &mut Sim) {
 }
 
 fn heal(sim: &mut Sim) {
+    sim.loss_permille = 0;
     sim.cuts().into_iter().for_each(|(a, b)| sim.mend(a, b, true));
     (0..sim.nodes.len()).filter(|i| !sim.up(*i)).collect::<Vec<_>>().into_iter().for_each(|i| sim.start(i));
 }

@@ -272,6 +272,10 @@ impl Sim {
                 self.input(node, Input::Tick);
             }
             Event::Reset { node, peer } if self.up(node) && !self.up(peer) => {
+                // What the connection still carried ends with it.
+                let carried =
+                    |e: &Event| matches!(e, Event::Deliver { from, to, .. } if (*from, *to) == (peer, node));
+                self.events.retain(|_, e| !carried(e));
                 self.input(node, Input::LinkReset(id(peer)));
             }
             Event::Up { node, peer } if self.reaches(node, peer) => {
