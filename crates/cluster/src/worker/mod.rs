@@ -43,6 +43,7 @@ impl Worker {
         match input {
             WorkerInput::Tick => self.give_up_stalled(now, &mut actions),
             WorkerInput::Desired(desired) => self.want(desired)?,
+            WorkerInput::Moved => self.desired = None,
             WorkerInput::ManifestHeld(key) => {
                 self.advance(now, key, &Phase::FetchingManifest, Phase::ManifestHeld)
             }

@@ -73,6 +73,15 @@ fn an_older_reign_and_an_older_revision_are_refused() {
 }
 
 #[test]
+fn after_moving_to_another_cluster_the_old_reign_binds_no_more_and_its_shards_leave() {
+    let (mut w, old) = (worker(), shard(1, 1, 60));
+    feed(&mut w, 0, wish(7, 5, std::slice::from_ref(&old)));
+    ready(&mut w, &old);
+    assert_eq!(feed(&mut w, 0, WorkerInput::Moved), ["unload 1.1"]);
+    assert!(feed(&mut w, 0, wish(1, 1, &[])).is_empty(), "a lower epoch of the new cluster is obeyed");
+}
+
+#[test]
 fn unloading_comes_before_loading_when_memory_would_not_hold_both() {
     let (mut w, old, new) = (worker(), shard(1, 1, 60), shard(2, 1, 60));
     feed(&mut w, 0, wish(1, 1, std::slice::from_ref(&old)));

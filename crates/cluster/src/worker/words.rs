@@ -161,6 +161,8 @@ pub enum WorkerInput {
     Tick,
     /// The coordinator's wish.
     Desired(DesiredState),
+    /// This node belongs to another cluster now: what the old one wanted is void, and so is its epoch.
+    Moved,
     /// The manifest is on disk.
     ManifestHeld(ShardKey),
     /// A fetch or load moved on.

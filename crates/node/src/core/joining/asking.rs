@@ -147,6 +147,7 @@ impl Core {
 
     fn move_in(&mut self, head: LogHead, state: &State, grant: Grant) {
         self.feed_coordinator(exo_cluster::CoordinatorInput::Follow);
+        self.feed_worker(exo_cluster::WorkerInput::Moved);
         self.leader = None;
         self.log_restore(head, &state.encode());
         // The restored members are fed as the new home, not as a change of the old one.
