@@ -1,1 +1,370 @@
+use exo_types::{DeviceFacts, DeviceId, DeviceKind, NodeFacts, SupportClass};
 
+use super::*;
+use crate::testing::{node, request};
+use crate::wire::{ControlRefusal, DesiredState, HeldModel, StageReport, Trouble};
+use crate::{ClusterId, Event, InstanceState, Member, PlaceObjective, Role, StageStatus};
+
+/// Per device: enough for the whole test model with workspace, several times.
+const PLENTY: u64 = 64 << 30;
+
+fn epoch(counter: u64) -> Epoch {
+    Epoch { counter, key: node(1) }
+}
+
+fn member(n: u8) -> Member {
+    let role = if n == 1 { Role::Admin } else { Role::Worker };
+    Member { node: node(n), name: format!("n{n}"), role, certificate: vec![n] }
+}
+
+/// The log with members 1 to `members` and nothing placed.
+fn founded(members: u8) -> State {
+    let mut state = State::default();
+    let (cluster, founder) = (ClusterId([1; 16]), member(1));
+    state.apply(&Event::ClusterCreated { cluster, name: "home".into(), founder, at_unix_s: 0 }).unwrap();
+    for n in 2..=members {
+        state.apply(&Event::MemberAdmitted(member(n))).unwrap();
+    }
+    state
+}
+
+fn report(n: u8, free: u64) -> NodeReport {
+    let device = DeviceFacts {
+        id: DeviceId::cpu(),
+        kind: DeviceKind::Cpu,
+        name: "cpu".into(),
+        backend: "cpu".into(),
+        memory_total_bytes: PLENTY,
+        memory_free_bytes: free,
+        compute_units: 4,
+        read_bytes_per_s: Some(1e10),
+        flops_per_s: Some(1e11),
+        support: SupportClass::Full,
+        support_reason: String::new(),
+    };
+    let (name, version, platform) = (format!("n{n}"), "0".to_owned(), "test".to_owned());
+    let facts =
+        NodeFacts { node: node(n), name, version, platform, devices: vec![device], mains_power: None };
+    NodeReport {
+        facts,
+        models: vec![],
+        stages: vec![],
+        links: vec![],
+        desired: None,
+        troubles: vec![],
+        process_bytes: None,
+        reached: Vec::new(),
+    }
+}
+
+/// A coordinator that leads over `members` nodes, with a journal that answers at once, and what it last told whom.
+struct Bench {
+    coordinator: Coordinator,
+    now: Time,
+    log: Vec<Event>,
+    desired: BTreeMap<NodeId, DesiredState>,
+    replies: Vec<ControlReply>,
+    states: Vec<InstanceState>,
+}
+
+impl Bench {
+    fn new(members: u8) -> Self {
+        let coordinator = Coordinator::new(node(1), CoordinatorConfig::default(), founded(members));
+        let (log, desired, replies, states) = (vec![], BTreeMap::new(), vec![], vec![]);
+        let mut bench = Self { coordinator, now: Time::ZERO, log, desired, replies, states };
+        bench.feed(CoordinatorInput::Lead { epoch: epoch(1) });
+        for n in 1..=members {
+            bench.feed(CoordinatorInput::NodeUp(node(n)));
+            bench.report(n, report(n, PLENTY));
+        }
+        bench
+    }
+
+    fn report(&mut self, n: u8, report: NodeReport) {
+        self.feed(CoordinatorInput::Report { from: node(n), report: Box::new(report) });
+    }
+
+    fn feed(&mut self, input: CoordinatorInput) {
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            for output in self.coordinator.handle(self.now, input) {
+                match output {
+                    CoordinatorOutput::Append { append, events } => {
+                        self.log.extend(events);
+                        inputs.push(CoordinatorInput::Appended(append));
+                    }
+                    CoordinatorOutput::SendDesired { to, desired } => drop(self.desired.insert(to, desired)),
+                    CoordinatorOutput::Reply { reply, .. } => self.replies.push(reply),
+                    CoordinatorOutput::InstanceChanged(view) => self.states.push(view.state),
+                    CoordinatorOutput::Instances { .. } => {}
+                }
+            }
+        }
+    }
+
+    fn place(&mut self, stages_min: u32) {
+        let reply = ReplyTo { node: node(1), request: 1 };
+        let objective = PlaceObjective::Spread { stages_min };
+        self.feed(CoordinatorInput::Place { reply, request: InstanceRequest { objective, ..request() } });
+    }
+
+    /// Every worker reports its desired shards with this status.
+    fn all_report(&mut self, status: &StageStatus) {
+        for (to, desired) in self.desired.clone() {
+            let mut report = report(to.0[0], PLENTY);
+            report.desired = Some((desired.epoch, desired.revision));
+            report.stages = desired.shards.iter().map(|s| stage_report(s, status)).collect();
+            self.report(to.0[0], report);
+        }
+    }
+
+    fn ready(members: u8, stages_min: u32) -> Self {
+        let mut bench = Self::new(members);
+        bench.place(stages_min);
+        bench.all_report(&StageStatus::Ready { pages: 8, page_tokens: 16 });
+        assert_eq!(bench.state(), Some(InstanceState::Ready));
+        bench
+    }
+
+    fn state(&self) -> Option<InstanceState> {
+        self.coordinator.instances().first().map(|v| v.state.clone())
+    }
+
+    fn placement(&self) -> &exo_types::Placement {
+        &self.coordinator.state().instances().values().next().unwrap().placement
+    }
+
+    fn advance(&mut self, seconds: u64) {
+        self.now = self.now + std::time::Duration::from_secs(seconds);
+        self.feed(CoordinatorInput::Tick);
+    }
+}
+
+use crate::InstanceRequest;
+
+fn stage_report(shard: &crate::wire::DesiredShard, status: &StageStatus) -> StageReport {
+    let (instance, generation) = (shard.placement.instance, shard.placement.generation);
+    let (stage, device, held_bytes) = (shard.stage, DeviceId::cpu(), shard.memory_bytes);
+    StageReport {
+        instance,
+        generation,
+        stage,
+        device,
+        status: status.clone(),
+        held_bytes,
+        weight_bytes: 0,
+        busy_us: 0,
+    }
+}
+
+#[test]
+fn a_placed_model_is_loaded_by_its_workers_and_becomes_ready() {
+    let mut bench = Bench::new(3);
+    bench.place(3);
+    let Some(ControlReply::Placed { view, reasons }) = bench.replies.pop() else {
+        panic!("{:?}", bench.replies)
+    };
+    assert_eq!((view.placement.stages.len(), view.placement.generation), (3, 1));
+    assert_eq!(reasons.len(), 3, "one reason per device: {reasons:?}");
+    assert_eq!(bench.state(), Some(InstanceState::Placing));
+    assert!(bench.desired.values().all(|d| d.shards.len() == 1), "{:?}", bench.desired);
+    bench.all_report(&StageStatus::Loading { done_bytes: 1, total_bytes: 2 });
+    assert_eq!(bench.state(), Some(InstanceState::Loading));
+    bench.all_report(&StageStatus::Ready { pages: 8, page_tokens: 16 });
+    let expected = [InstanceState::Placing, InstanceState::Loading, InstanceState::Ready];
+    assert_eq!(bench.states, expected);
+}
+
+#[test]
+fn nothing_is_told_before_the_log_has_it() {
+    let mut bench = Bench::new(1);
+    let reply = ReplyTo { node: node(1), request: 1 };
+    let out = bench.coordinator.handle(Time::ZERO, CoordinatorInput::Place { reply, request: request() });
+    assert!(matches!(out[..], [CoordinatorOutput::Append { .. }]), "{out:?}");
+    let failed = CoordinatorInput::AppendFailed { append: AppendId(1), reason: "disk full".into() };
+    bench.feed(failed);
+    let Some(ControlReply::Refused { refusal, message }) = bench.replies.pop() else { panic!() };
+    assert!(refusal == ControlRefusal::LogFailed && message.contains("disk full"), "{message}");
+    assert!(bench.coordinator.state().instances().is_empty());
+    bench.place(1);
+    assert!(
+        matches!(bench.replies[..], [ControlReply::Placed { .. }]),
+        "the next attempt is free to succeed"
+    );
+}
+
+#[test]
+fn asking_again_for_a_placed_model_answers_with_the_instance_there_is() {
+    let mut bench = Bench::ready(2, 2);
+    bench.place(1);
+    let [ControlReply::Placed { view: a, .. }, ControlReply::Placed { view: b, .. }] = &bench.replies[..]
+    else {
+        panic!("{:?}", bench.replies)
+    };
+    assert_eq!((a.placement.instance, bench.log.len()), (b.placement.instance, 1));
+}
+
+#[test]
+fn a_lost_stage_is_placed_anew_on_what_is_left_in_one_call() {
+    let mut bench = Bench::ready(3, 3);
+    let lost = bench.placement().stages[2].node;
+    let out = bench.coordinator.handle(bench.now, CoordinatorInput::NodeLost(lost));
+    let replaced = out.iter().find_map(|o| match o {
+        CoordinatorOutput::Append { events, .. } => events.first(),
+        _ => None,
+    });
+    let Some(Event::InstanceReplaced { placement, reason, .. }) = replaced else { panic!("{out:?}") };
+    assert_eq!((placement.generation, placement.stages.len()), (2, 2));
+    assert!(placement.stages.iter().all(|s| s.node != lost) && reason.contains("is lost"), "{reason}");
+    let degraded = out.iter().any(|o| {
+        matches!(o, CoordinatorOutput::InstanceChanged(v) if matches!(v.state, InstanceState::Degraded { .. }))
+    });
+    assert!(degraded, "{out:?}");
+    bench.feed(CoordinatorInput::Appended(AppendId(2)));
+    assert_eq!(bench.state(), Some(InstanceState::Placing));
+    let told =
+        |n: &NodeId| bench.desired[n].shards.iter().map(|s| s.placement.generation).collect::<Vec<_>>();
+    assert!(bench.placement().stages.iter().all(|s| told(&s.node) == [2]));
+}
+
+#[test]
+fn an_instance_that_no_longer_fits_is_removed_with_the_missing_bytes() {
+    let mut bench = Bench::ready(2, 2);
+    for n in 1..=2 {
+        let mut full = report(n, 0);
+        let desired = bench.desired[&node(n)].clone();
+        full.desired = Some((desired.epoch, desired.revision));
+        let ready = StageStatus::Ready { pages: 8, page_tokens: 16 };
+        full.stages = desired.shards.iter().map(|s| stage_report(s, &ready)).collect();
+        // What the stage holds is all there is: less than the whole model needs.
+        full.stages.iter_mut().for_each(|s| s.held_bytes = 3000);
+        bench.report(n, full);
+    }
+    let lost = bench.placement().stages[1].node;
+    bench.feed(CoordinatorInput::NodeLost(lost));
+    let Some(Event::InstanceRemoved { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    assert!(reason.contains("is lost") && reason.contains("bytes"), "{reason}");
+    assert!(matches!(bench.states.last(), Some(InstanceState::Failed { .. })), "{:?}", bench.states);
+    assert!(bench.coordinator.instances().is_empty());
+}
+
+#[test]
+fn loading_without_progress_fails_with_the_stage_and_its_status() {
+    let mut bench = Bench::new(2);
+    bench.place(2);
+    bench.all_report(&StageStatus::Fetching { done_bytes: 5, total_bytes: 9 });
+    bench.advance(119);
+    bench.all_report(&StageStatus::Fetching { done_bytes: 6, total_bytes: 9 });
+    bench.advance(120);
+    assert_eq!(bench.state(), Some(InstanceState::Loading), "a byte is progress");
+    bench.all_report(&StageStatus::Failed { reason: "no holder".into(), attempts: 9 });
+    bench.advance(1);
+    let Some(Event::InstanceRemoved { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    assert!(reason.contains("no progress for 120 s") && reason.contains("no holder"), "{reason}");
+}
+
+#[test]
+fn trouble_and_unreadiness_start_a_new_generation_and_a_fourth_in_a_row_gives_up() {
+    let mut bench = Bench::ready(2, 2);
+    for generation in 1..=4 {
+        let first = bench.placement().stages[0].node.0[0];
+        let instance = bench.placement().instance;
+        let mut troubled = report(first, PLENTY);
+        troubled.troubles = vec![Trouble { instance, generation, reason: "stuck".into() }];
+        bench.report(first, troubled.clone());
+        if generation < 4 {
+            assert_eq!(bench.placement().generation, generation + 1);
+            bench.report(first, troubled); // an old trouble does not touch the new generation
+            assert_eq!(bench.placement().generation, generation + 1);
+        }
+    }
+    let Some(Event::InstanceRemoved { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    assert!(reason.contains("3 times") && reason.contains("stuck"), "{reason}");
+
+    let mut bench = Bench::ready(2, 2);
+    bench.report(2, report(2, PLENTY)); // restarted: its stage is not there any more
+    assert_eq!(bench.placement().generation, 2);
+}
+
+#[test]
+fn a_worker_that_did_not_hear_is_told_again() {
+    let mut bench = Bench::new(2);
+    bench.place(2);
+    let told = bench.desired.clone();
+    bench.desired.clear();
+    bench.advance(1);
+    assert!(bench.desired.is_empty());
+    bench.advance(1);
+    assert_eq!(bench.desired, told);
+    bench.all_report(&StageStatus::Waiting);
+    bench.desired.clear();
+    bench.advance(3);
+    assert!(bench.desired.is_empty(), "heard");
+}
+
+#[test]
+fn a_new_coordinator_waits_for_its_members_before_it_calls_them_lost() {
+    let old = Bench::ready(3, 3);
+    let state = old.coordinator.state().clone();
+    let mut bench = Bench::new(1);
+    bench.coordinator = Coordinator::new(node(2), CoordinatorConfig::default(), state);
+    bench.feed(CoordinatorInput::NodeUp(node(2)));
+    bench.feed(CoordinatorInput::Lead { epoch: Epoch { counter: 2, key: node(2) } });
+    bench.feed(CoordinatorInput::NodeUp(node(3)));
+    bench.desired = old.desired;
+    bench.desired.retain(|n, _| *n != node(1));
+    bench.all_report(&StageStatus::Ready { pages: 8, page_tokens: 16 });
+    bench.advance(4);
+    assert_eq!(bench.placement().generation, 1, "node 1 has not shown up yet");
+    bench.advance(1);
+    assert_eq!(bench.placement().generation, 2);
+    assert!(bench.placement().stages.iter().all(|s| s.node != node(1)));
+}
+
+#[test]
+fn a_removed_member_loses_its_stages() {
+    let mut bench = Bench::ready(3, 3);
+    let reply = ReplyTo { node: node(1), request: 7 };
+    bench.feed(CoordinatorInput::RemoveMember { reply, node: node(3), reason: "sold".into() });
+    assert!(bench.placement().stages.iter().all(|s| s.node != node(3)));
+    bench.feed(CoordinatorInput::RemoveMember { reply, node: node(1), reason: "sold".into() });
+    let Some(ControlReply::Refused { refusal, .. }) = bench.replies.last() else { panic!() };
+    assert_eq!(*refusal, ControlRefusal::Invalid, "the only admin");
+}
+
+#[test]
+fn weights_come_from_members_that_have_all_of_them() {
+    let mut bench = Bench::new(3);
+    let mut holder = report(2, PLENTY);
+    let (name, bytes) = ("m".to_owned(), 5000);
+    holder.models = vec![HeldModel { model: crate::testing::MODEL, name, bytes, complete: true }];
+    bench.report(2, holder);
+    bench.place(3);
+    let holders = bench.desired[&node(3)].shards[0].holders.clone();
+    assert_eq!(
+        holders,
+        [node(1), node(2)],
+        "the one known when it was asked for, and the one that reports it"
+    );
+}
+
+#[test]
+fn who_does_not_lead_says_so() {
+    let mut bench = Bench::new(2);
+    bench.feed(CoordinatorInput::Follow);
+    bench.place(1);
+    let Some(ControlReply::Refused { refusal, .. }) = bench.replies.last() else { panic!() };
+    assert_eq!(*refusal, ControlRefusal::NotCoordinator);
+    assert!(bench.log.is_empty());
+}
+
+#[test]
+fn instance_ids_of_two_halves_with_the_same_counter_differ() {
+    let mut a = Bench::new(2);
+    let mut b = Bench::new(2);
+    b.feed(CoordinatorInput::Follow);
+    b.feed(CoordinatorInput::Lead { epoch: Epoch { counter: 1, key: node(2) } });
+    a.place(1);
+    b.place(1);
+    assert_ne!(a.placement().instance, b.placement().instance);
+}

@@ -21,14 +21,10 @@ impl Driver {
             DataMessage::Started { instance, generation, sequence } if sequence == own => {
                 self.stands(now, from, (instance, generation), Stand::Running);
             }
-            // The sender names its own generation, which differs when ours is old.
-            DataMessage::Rejected { sequence, kind, message, .. }
-                if sequence == own && self.is_scheduler(from) =>
+            DataMessage::Rejected { instance, generation, sequence, kind, message }
+                if sequence == own && self.is_scheduler_of(from, instance, generation) =>
             {
                 self.rejected(now, kind, message, out);
-            }
-            DataMessage::StaleGeneration { instance, serving, .. } => {
-                self.stale(now, from, instance, serving, out);
             }
             DataMessage::Tokens(tokens) => {
                 let last = self.serves(tokens.instance, tokens.generation).and_then(|p| p.stages.last());
@@ -36,19 +32,19 @@ impl Driver {
                     tokens.results.into_iter().for_each(|r| self.token(now, r, out));
                 }
             }
-            DataMessage::SequenceEnded { instance, generation, sequence, reason, generated } => {
-                if sequence == own && self.is_scheduler(from) && self.serves(instance, generation).is_some() {
-                    if let Some(seat) = &mut self.seat {
-                        seat.ended = Some((reason, generated, now));
-                        seat.stand = Stand::Running;
-                    }
-                    self.end_if_complete(out);
+            DataMessage::SequenceEnded { instance, generation, sequence, reason, generated }
+                if sequence == own && self.is_scheduler_of(from, instance, generation) =>
+            {
+                if let Some(seat) = &mut self.seat {
+                    seat.ended = Some((reason, generated, now));
+                    seat.stand = Stand::Running;
                 }
+                self.end_if_complete(out);
             }
-            DataMessage::SequenceFailed { instance, generation, sequence, kind, message } => {
-                if sequence == own && self.is_scheduler(from) && self.serves(instance, generation).is_some() {
-                    self.fail(kind, message, out);
-                }
+            DataMessage::SequenceFailed { instance, generation, sequence, kind, message }
+                if sequence == own && self.is_scheduler_of(from, instance, generation) =>
+            {
+                self.fail(kind, message, out);
             }
             DataMessage::StepFailed(failure) => {
                 let serving = self.serves(failure.instance, failure.generation);
@@ -57,13 +53,14 @@ impl Driver {
                     self.fail(failure.kind, failure.message, out);
                 }
             }
+            // `StaleGeneration` names no sequence: it may be about another one's submission. Submitting again covers it.
             _ => {}
         }
     }
 
     /// The scheduler says where the sequence stands. It never goes back: messages may be repeated.
     fn stands(&mut self, now: Time, from: NodeId, at: (InstanceId, u32), stand: Stand) {
-        if !self.is_scheduler(from) || self.serves(at.0, at.1).is_none() {
+        if !self.is_scheduler_of(from, at.0, at.1) {
             return;
         }
         if let Some(seat) = &mut self.seat {
@@ -83,25 +80,6 @@ impl Driver {
             }
             _ => self.fail(kind, message, out),
         }
-    }
-
-    fn stale(
-        &mut self,
-        now: Time,
-        from: NodeId,
-        instance: InstanceId,
-        serving: Option<u32>,
-        out: &mut Vec<DriverOutput>,
-    ) {
-        let ours = self.seat.as_ref().map(|s| (s.placement.instance, s.placement.generation));
-        let Some((_, generation)) = ours.filter(|&(i, _)| i == instance && self.is_scheduler(from)) else {
-            return;
-        };
-        if serving == Some(generation) {
-            return; // about a message of an earlier life
-        }
-        let message = format!("instance {instance} is not served at generation {generation} any more");
-        self.rejected(now, FailureKind::InstanceGone, message, out);
     }
 
     fn token(&mut self, now: Time, result: TokenResult, out: &mut Vec<DriverOutput>) {

@@ -89,11 +89,8 @@ impl Driver {
             DriverInput::NodeLost(node) => {
                 let stage = self.seat.as_ref().and_then(|seat| seat.placement.stage_of(node));
                 if let Some(stage) = stage {
-                    self.fail(
-                        FailureKind::StageLost,
-                        format!("stage {stage} on node {node} is lost"),
-                        &mut out,
-                    );
+                    let message = format!("stage {stage} on node {node} is lost");
+                    self.seat_lost(now, FailureKind::StageLost, message, &mut out);
                 }
             }
             DriverInput::Cancel => {
@@ -176,7 +173,7 @@ impl Driver {
         match &self.seat {
             Some(seat) => {
                 if let Some((kind, message)) = lost_seat(&seat.placement, &self.candidates) {
-                    self.fail(kind, message, out);
+                    self.seat_lost(now, kind, message, out);
                 }
             }
             None if now >= self.submit_at => self.submit(now, out),
@@ -221,13 +218,23 @@ impl Driver {
         out.push(DriverOutput::Failed { kind, message });
     }
 
+    /// Where it was submitted serves no more. A submission nobody has answered is made again elsewhere.
+    fn seat_lost(&mut self, now: Time, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
+        if self.seat.as_ref().is_some_and(|seat| seat.stand == Stand::Submitted) {
+            self.seat = None;
+            self.submit_at = now + SUBMIT_AGAIN_AFTER;
+        } else {
+            self.fail(kind, message, out);
+        }
+    }
+
     fn serves(&self, instance: InstanceId, generation: u32) -> Option<&Placement> {
         let placement = &self.seat.as_ref()?.placement;
         ((placement.instance, placement.generation) == (instance, generation)).then_some(placement)
     }
 
-    fn is_scheduler(&self, node: NodeId) -> bool {
-        self.seat.as_ref().is_some_and(|seat| seat.placement.stages[0].node == node)
+    fn is_scheduler_of(&self, node: NodeId, instance: InstanceId, generation: u32) -> bool {
+        self.serves(instance, generation).is_some_and(|placement| placement.stages[0].node == node)
     }
 }
 

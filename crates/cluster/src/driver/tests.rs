@@ -121,12 +121,16 @@ fn a_failed_step_and_a_removed_instance_end_the_request() {
     assert_eq!(out[1], "failed InstanceGone: instance i1 was removed");
 }
 
+fn rejected(generation: u32, kind: FailureKind, message: &str) -> DataMessage {
+    let (instance, sequence, message) = (InstanceId(1), seq(1), message.to_owned());
+    DataMessage::Rejected { instance, generation, sequence, kind, message }
+}
+
 #[test]
 fn a_scheduler_that_is_not_up_yet_is_asked_again() {
     let mut d = driver();
     feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
-    let stale = DataMessage::StaleGeneration { instance: InstanceId(1), got: 1, serving: None };
-    assert!(say(&mut d, 10, 1, stale).is_empty());
+    assert!(say(&mut d, 10, 1, rejected(1, FailureKind::InstanceGone, "not here")).is_empty());
     assert!(feed(&mut d, 400, DriverInput::Tick).is_empty());
     assert_eq!(feed(&mut d, 510, DriverInput::Tick), ["submit to 1 generation 1 with 4"]);
     assert_eq!(
@@ -137,12 +141,28 @@ fn a_scheduler_that_is_not_up_yet_is_asked_again() {
 }
 
 #[test]
+fn a_late_refusal_of_an_older_or_another_submission_does_not_count() {
+    let mut d = driver();
+    feed(&mut d, 0, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
+    say(&mut d, 10, 1, rejected(1, FailureKind::InstanceGone, "not here"));
+    say(&mut d, 10, 1, DataMessage::StaleGeneration { instance: InstanceId(1), got: 2, serving: None });
+    assert_eq!(d.phase(), DriverPhase::Submitted(InstanceId(1)));
+}
+
+#[test]
+fn an_unanswered_submission_moves_to_the_next_generation() {
+    let mut d = driver();
+    feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
+    assert!(feed(&mut d, 1, DriverInput::NodeLost(node(2))).is_empty());
+    feed(&mut d, 2, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
+    assert_eq!(feed(&mut d, 600, DriverInput::Tick), ["submit to 1 generation 2 with 4"]);
+}
+
+#[test]
 fn a_final_refusal_reaches_the_client_with_its_kind() {
     let mut d = driver();
     feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
-    let (instance, generation, sequence) = (InstanceId(1), 1, seq(1));
-    let (kind, message) = (FailureKind::QueueFull, "64 wait".to_owned());
-    let out = say(&mut d, 1, 1, DataMessage::Rejected { instance, generation, sequence, kind, message });
+    let out = say(&mut d, 1, 1, rejected(1, FailureKind::QueueFull, "64 wait"));
     assert_eq!(out[1], "failed QueueFull: 64 wait");
     let refused = DriverInput::PlaceRefused { message: "5 bytes are missing".into() };
     assert_eq!(feed(&mut driver(), 1, refused), ["failed InstanceGone: 5 bytes are missing"]);

@@ -47,6 +47,7 @@ pub struct DriverStart {
 }
 
 /// What happens to a driver.
+#[allow(clippy::large_enum_variant)] // one at a time, handed on at once
 #[derive(Clone, PartialEq, Debug)]
 pub enum DriverInput {
     /// Time passed. At least once a second.
@@ -72,6 +73,7 @@ pub enum DriverInput {
 }
 
 /// What a driver wants done.
+#[allow(clippy::large_enum_variant)] // one at a time, handed on at once
 #[derive(Clone, PartialEq, Debug)]
 pub enum DriverOutput {
     /// Send to the scheduler (possibly on this node): `Submit` or `Cancel`.

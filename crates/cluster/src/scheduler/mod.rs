@@ -136,7 +136,8 @@ impl Scheduler {
         }
         match self.refusal(from, &submission) {
             Some((kind, message)) => {
-                out.push(SchedulerOutput::Rejected { to: from, sequence, kind, message });
+                let generation = submission.generation;
+                out.push(SchedulerOutput::Rejected { to: from, sequence, generation, kind, message });
             }
             None => {
                 let queue_ahead = self.queue.len() as u32;

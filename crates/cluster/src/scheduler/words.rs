@@ -103,6 +103,8 @@ pub enum SchedulerOutput {
         to: NodeId,
         /// The sequence.
         sequence: SequenceId,
+        /// The generation its submission named.
+        generation: u32,
         /// Why.
         kind: FailureKind,
         /// For people.

@@ -59,6 +59,8 @@ pub struct NodeReport {
     pub troubles: Vec<Trouble>,
     /// Resident memory of its process, if the system says.
     pub process_bytes: Option<u64>,
+    /// Where it reaches other members: hints for those that have not met. An address is never trust.
+    pub reached: Vec<(NodeId, std::net::SocketAddr)>,
 }
 
 /// A model on a node's disk.

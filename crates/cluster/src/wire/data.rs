@@ -43,7 +43,7 @@ pub enum DataMessage {
     Rejected {
         /// The instance.
         instance: InstanceId,
-        /// The generation the scheduler serves.
+        /// The generation its submission named.
         generation: u32,
         /// The sequence.
         sequence: SequenceId,

@@ -9,6 +9,8 @@ mod codec;
 mod control;
 mod data;
 pub mod limits;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use check::Check;
 pub use check::CheckError;

@@ -48,6 +48,7 @@ impl Check for NodeReport {
         at_most("stages", self.stages.len(), 4 * INSTANCES_MAX)?;
         at_most("links", self.links.len(), MEMBERS_MAX)?;
         at_most("troubles", self.troubles.len(), INSTANCES_MAX)?;
+        at_most("addresses", self.reached.len(), MEMBERS_MAX)?;
         self.models.check()?;
         self.stages.check()?;
         self.links.check()?;

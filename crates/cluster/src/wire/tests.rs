@@ -1,0 +1,187 @@
+use exo_types::{FailureKind, InstanceId, Principal, StepFrame, StepSequence, WireDType};
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{node, placement, request, result, seq, spec, submission};
+use crate::{InstanceState, InstanceView, StageStatus, StageView};
+
+fn step(tokens: usize) -> StepMessage {
+    let (sequence, principal) = (seq(1), Principal::LOCAL);
+    let part = StepSequence {
+        sequence,
+        principal,
+        start: 0,
+        tokens: vec![3; tokens],
+        sample: true,
+        truncate_to: None,
+    };
+    let frame = StepFrame { instance: InstanceId(1), generation: 1, step: 1, sequences: vec![part] };
+    let commands =
+        vec![StageCommand::Open(spec(1, node(9), 4)), StageCommand::Truncate { sequence, length: 1 }];
+    let rows = (0..tokens * 8).map(|b| b as u8).collect();
+    StepMessage { stage: 1, commands, frame, failures: vec![], rows_dtype: WireDType::F32, rows }
+}
+
+fn view() -> InstanceView {
+    let stage = StageView { status: StageStatus::Ready { pages: 4, page_tokens: 16 }, memory_bytes: 5 };
+    let (placement, stages) = (placement(1, 1, &[1, 2]), vec![stage; 2]);
+    InstanceView { model_name: "m".into(), placement, state: InstanceState::Ready, stages }
+}
+
+fn desired() -> DesiredState {
+    let (placement, model_name) = (placement(1, 1, &[1, 2]), "m".to_owned());
+    let shard = DesiredShard { placement, stage: 1, model_name, holders: vec![node(1)], memory_bytes: 7 };
+    DesiredState { epoch: epoch(), revision: 3, shards: vec![shard] }
+}
+
+fn epoch() -> exo_types::Epoch {
+    exo_types::Epoch { counter: 2, key: node(1) }
+}
+
+fn data_messages() -> Vec<DataMessage> {
+    let (instance, generation, sequence, message) = (InstanceId(1), 1, seq(1), "why".to_owned());
+    let kind = FailureKind::Device;
+    vec![
+        DataMessage::Submit(submission(1, 4, 9)),
+        DataMessage::Step(step(2)),
+        DataMessage::Tokens(TokensMessage {
+            instance,
+            generation,
+            step: 1,
+            results: vec![result(1, 4, 7)],
+            failures: vec![],
+        }),
+        DataMessage::SequenceFailed { instance, generation, sequence, kind, message },
+        DataMessage::SequenceEnded {
+            instance,
+            generation,
+            sequence,
+            reason: EndReason::StopToken,
+            generated: 3,
+        },
+    ]
+}
+
+fn control_messages() -> Vec<ControlMessage> {
+    vec![
+        ControlMessage::Membership(vec![1, 2, 3]),
+        ControlMessage::Desired(desired()),
+        ControlMessage::Instances { epoch: epoch(), instances: vec![view()] },
+        ControlMessage::Request { request: 7, ask: ControlAsk::Place(request()) },
+        ControlMessage::Reply {
+            request: 7,
+            reply: ControlReply::Placed { view: view(), reasons: vec!["r".into()] },
+        },
+        ControlMessage::Refused(Refusal::StaleRevision { got: 1, seen: 2 }),
+    ]
+}
+
+#[test]
+fn messages_survive_a_round_trip_rows_included() {
+    for message in data_messages() {
+        assert_eq!(DataMessage::decode(&message.encode()), Ok(message));
+    }
+    for message in control_messages() {
+        assert_eq!(ControlMessage::decode(&message.encode()), Ok(message));
+    }
+}
+
+/// Why the bytes are refused.
+fn refusal(bytes: &[u8]) -> String {
+    DataMessage::decode(bytes).map_or_else(|e| e.to_string(), |m| panic!("accepted {m:?}"))
+}
+
+#[test]
+fn malformed_bytes_are_refused_with_numbers() {
+    let good = DataMessage::Submit(submission(1, 4, 9)).encode();
+    assert_eq!(refusal(&[]), "the message is empty");
+    assert_eq!(refusal(&[9, 0, 0]), "the message has version 9, this node speaks 1");
+    assert_eq!(refusal(&[1, 0, 0]), "the header is announced with 4 bytes, 2 follow");
+    assert_eq!(refusal(&[1, 9, 0, 0, 0, 7]), "the header is announced with 9 bytes, 1 follow");
+    assert!(refusal(&[1, 255, 255, 255, 255]).contains("4294967295 bytes, at most"));
+    assert!(refusal(&good[..good.len() - 1]).contains("announced"));
+    let mut trailing = good;
+    trailing.push(0);
+    assert_eq!(refusal(&trailing), "1 bytes follow the end of the message", "only steps have rows");
+}
+
+/// Why an encodable but hostile message is refused.
+fn bound(message: DataMessage) -> String {
+    refusal(&message.encode())
+}
+
+#[test]
+fn counts_beyond_their_bounds_are_refused_by_name() {
+    let with = |change: fn(&mut StepMessage)| {
+        let mut step = step(1);
+        change(&mut step);
+        bound(DataMessage::Step(step))
+    };
+    assert!(with(|s| s.frame.sequences[0].tokens = vec![0; 9000]).contains("tokens of a step: 9000 given"));
+    assert!(with(|s| s.frame.sequences[0].tokens.clear()).contains("without tokens"));
+    assert!(with(|s| s.frame.sequences.push(s.frame.sequences[0].clone())).contains("twice"));
+    assert!(with(|s| s.frame.sequences[0].start = u32::MAX).contains("end position"));
+    assert!(with(|s| s.commands = vec![StageCommand::Close(seq(1)); 3000]).contains("commands of a step"));
+    let mut nan = submission(1, 4, 9);
+    nan.spec.sampling.temperature = f32::NAN;
+    assert!(bound(DataMessage::Submit(nan)).contains("out of its range"));
+    let mut none = submission(1, 4, 9);
+    none.max_tokens = 0;
+    assert!(bound(DataMessage::Submit(none)).contains("no token"));
+}
+
+#[test]
+fn placements_and_models_that_contradict_themselves_are_refused() {
+    let refused =
+        |message: ControlMessage| ControlMessage::decode(&message.encode()).unwrap_err().to_string();
+    let mut outside = desired();
+    outside.shards[0].stage = 2;
+    assert!(refused(ControlMessage::Desired(outside)).contains("not in its placement"));
+    let mut backwards = desired();
+    backwards.shards[0].placement.stages[1].shard.layers.end = 0;
+    assert!(refused(ControlMessage::Desired(backwards)).contains("gaps"));
+    let mut huge = request();
+    huge.shape.layers[0].weight_bytes = u64::MAX;
+    let ask = ControlAsk::Place(huge);
+    assert!(refused(ControlMessage::Request { request: 1, ask }).contains("larger than any layer"));
+    let mut wide = request();
+    (wide.context_tokens, wide.slots) = (1 << 20, 1024);
+    let ask = ControlAsk::Place(wide);
+    assert!(refused(ControlMessage::Request { request: 1, ask }).contains("2^26"));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_decoding_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let mut versioned = vec![WIRE_VERSION];
+        versioned.extend(&bytes);
+        let _ = ControlMessage::decode(&versioned);
+        let _ = DataMessage::decode(&versioned);
+        let mut framed = vec![WIRE_VERSION];
+        framed.extend((bytes.len() as u32).to_le_bytes());
+        framed.extend(&bytes);
+        let _ = DataMessage::decode(&framed);
+    }
+
+    /// Flipping any byte of a real message gives an error or another message that is within its bounds and
+    /// encodes again.
+    #[test]
+    fn no_flipped_byte_makes_decoding_panic(which in 0usize..11, at in any::<prop::sample::Index>(), value: u8) {
+        let (data, control) = (data_messages(), control_messages());
+        if let Some(message) = data.get(which) {
+            let mut bytes = message.encode();
+            let index = at.index(bytes.len());
+            bytes[index] = value;
+            if let Ok(other) = DataMessage::decode(&bytes) {
+                prop_assert!(DataMessage::decode(&other.encode()).is_ok());
+            }
+        } else {
+            let mut bytes = control[which - data.len()].encode();
+            let index = at.index(bytes.len());
+            bytes[index] = value;
+            if let Ok(other) = ControlMessage::decode(&bytes) {
+                prop_assert!(ControlMessage::decode(&other.encode()).is_ok());
+            }
+        }
+    }
+}
