@@ -318,3 +318,36 @@ fn bytes_that_are_no_message_are_refused() {
     let bytes = Message { epoch: None, incarnation: 0, body: long }.encode();
     assert!(matches!(Message::decode(&bytes), Err(MessageError::OutOfBounds { what: "reason bytes", .. })));
 }
+
+#[test]
+fn a_coordinator_nobody_follows_steps_down_when_a_member_is_led_out_of_its_sight() {
+    let mut sim = Sim::settled(15, 3);
+    [0, 1].iter().for_each(|i| sim.cut(*i, 2));
+    sim.run_ms(6000);
+    assert!(sim.machine(2).is_leading() && sim.machine(1).is_leading(), "two halves");
+    sim.mend(0, 2, true);
+    sim.run_ms(6000);
+    assert!(!sim.machine(2).is_leading(), "0 follows 1, whom 2 cannot hear");
+    assert_eq!(sim.machine(0).coordinator(), Some(id(1)));
+    sim.mend(1, 2, true);
+    sim.run_ms(1500);
+    assert_eq!(sim.agreed(), Ok(1));
+}
+
+#[test]
+fn a_late_message_does_not_raise_a_node_that_said_goodbye() {
+    let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
+    machine.handle(Time::ZERO, Input::Members(ids([0, 1])));
+    let mut hear = |message| {
+        machine.handle(Time::ZERO, Input::Message { from: id(1), message });
+        machine.status(id(1))
+    };
+    let beat = leader_says(epoch(1, 1));
+    assert_eq!(hear(beat.clone()), Some(NodeStatus::Alive));
+    assert_eq!(
+        hear(Message { body: Body::Goodbye, ..beat.clone() }),
+        Some(NodeStatus::Lost(LossReason::Left))
+    );
+    assert_eq!(hear(beat.clone()), Some(NodeStatus::Lost(LossReason::Left)));
+    assert_eq!(hear(Message { incarnation: 2, ..beat }), Some(NodeStatus::Alive), "another run");
+}

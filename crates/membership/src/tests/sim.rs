@@ -162,10 +162,14 @@ impl Sim {
 
     /// The process dies; its peers' sockets are reset.
     pub fn crash(&mut self, i: usize) {
+        self.gone(i, Duration::ZERO);
+    }
+
+    fn gone(&mut self, i: usize, flushed: Duration) {
         self.nodes[i].machine = None;
         for j in 0..self.nodes.len() {
             if self.up(j) && !self.cut.contains(&pair(i, j)) {
-                let after = self.delay();
+                let after = flushed + self.delay();
                 self.later(after, Event::Reset { node: j, peer: i });
             }
         }
@@ -176,9 +180,11 @@ impl Sim {
         self.nodes[i].machine = None;
     }
 
+    /// A clean exit: what was said arrives, then the connection closes.
     pub fn leave(&mut self, i: usize) {
         self.input(i, Input::Leave);
-        self.crash(i);
+        let flushed = self.delay_max + Duration::from_millis(1);
+        self.gone(i, flushed);
     }
 
     /// Nothing passes between the two any more. Sockets stay open: silence is all they see.
