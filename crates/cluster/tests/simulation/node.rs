@@ -82,7 +82,7 @@ impl SimNode {
             desired,
             troubles,
             process_bytes: None,
-        reached: Vec::new(),
+            reached: Vec::new(),
         }
     }
 

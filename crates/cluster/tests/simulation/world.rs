@@ -438,7 +438,7 @@ const PROMPT_MAX: u32 = 25;
 
 fn answer(sequence: SequenceId, position: u32) -> SampledToken {
     let hash = mix(sequence.request.0 as u64 ^ u64::from(position) << 32);
-    let token = if hash % 20 == 0 { STOP } else { (hash >> 8) as u32 % 90 };
+    let token = if hash.is_multiple_of(20) { STOP } else { (hash >> 8) as u32 % 90 };
     SampledToken { token, logprob: None, top: Vec::new() }
 }
 
