@@ -93,9 +93,12 @@ pub(crate) async fn greet(
     reader: &mut FrameReader,
     ours: Hello,
 ) -> Result<u16, HelloError> {
-    writer.send(KIND_HELLO, &[&ours.encode()]).await?;
+    // Whoever refuses says why and hangs up, perhaps before our greeting is out: listen even if that failed.
+    let sent = writer.send(KIND_HELLO, &[&ours.encode()]).await;
     let theirs = receive(reader, None).await?.protocols;
-    ours.protocols.common(theirs).ok_or(HelloError::Version { theirs })
+    let version = ours.protocols.common(theirs).ok_or(HelloError::Version { theirs })?;
+    sent?;
+    Ok(version)
 }
 
 /// Waits for the greeting and answers: the accepting side. A version that does not fit is answered too, so that

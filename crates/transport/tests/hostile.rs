@@ -157,6 +157,18 @@ impl rustls::client::ResolvesClientCert for NoKey {
     }
 }
 
+/// Refused by TLS itself, before a byte of ours is read: the later check of the member set is a second line.
+#[tokio::test]
+async fn a_stranger_is_refused_in_the_handshake() {
+    let node = strict(2).await;
+    let config = intruder::config(99, key(99).node_id().0, &[b"exo/1"]);
+    let mut tls = intruder::connect(node.local_addr(), config).await.unwrap();
+    let error = tls.read(&mut [0; 16]).await.unwrap_err();
+    let alert = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let denied = rustls::Error::AlertReceived(rustls::AlertDescription::AccessDenied);
+    assert_eq!(alert, Some(&denied), "{error}");
+}
+
 /// The join protocol admits strangers, so it must exist on one listener only and lead to nothing else.
 #[tokio::test]
 async fn the_join_protocol_does_not_exist_over_quic() {
