@@ -23,6 +23,7 @@ use crate::join::JoinChannel;
 use crate::tls::{self, ALPN_CLUSTER, ALPN_JOIN, Identity, Verifier};
 
 /// A peer that vanished without a reset is noticed after about this long, also in the middle of sending.
+#[cfg(any(target_os = "linux", target_os = "android"))]
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-exo-join-v1";
 /// How long a refused peer may take to read why.
