@@ -8,6 +8,8 @@
 //! **Batch invariance.** Within one device, instruction set and kernel family a row's result is *bitwise*
 //! independent of the rows, sequences, chunks, threads and pages computed beside it. The op oracle checks it.
 //!
+//! A backend is right when [`oracle::run`] and [`conformance::run`] pass on it; both are for tests only.
+//!
 //! **Architecture invariant:** nothing here knows a model, a file or a network; no crate above `backend-*`
 //! names a concrete device.
 //!

@@ -115,3 +115,15 @@ impl From<Result<(), Trouble>> for Outcome {
         }
     }
 }
+
+/// Runs a case; a panic in it is a failure of the case and not the end of the suite.
+pub(crate) fn guarded(case: impl FnOnce() -> Outcome) -> Outcome {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(case)) {
+        Ok(outcome) => outcome,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message");
+            Outcome::Failed { what: format!("panicked: {text}") }
+        }
+    }
+}

@@ -13,7 +13,7 @@ mod order;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::report::{Outcome, Report, Trouble};
+use crate::report::{Outcome, Report, Trouble, guarded};
 use crate::rig::Rig;
 use crate::{Buffer, Device, Element, Op};
 
@@ -26,14 +26,14 @@ pub fn run(device: &dyn Device, other: &dyn Device) -> Report {
     let checks: Vec<(&str, Check)> =
         [memory::CHECKS, order::CHECKS, kv::CHECKS, inputs::CHECKS].into_iter().flatten().copied().collect();
     for (name, check) in checks {
-        let result = Rig::new(device).and_then(|mut rig| {
-            check(&mut rig)?;
-            still_works(&mut rig)
-        });
-        report.push(name, result.into());
+        let with = |rig: &mut Rig<'_>| check(rig).and_then(|()| still_works(rig));
+        report.push(name, guarded(|| Rig::new(device).and_then(|mut rig| with(&mut rig)).into()));
     }
-    report.push("handles of another device are refused", memory::foreign_handles(device, other).into());
-    report.push("the last byte can be had and one more cannot", memory::exact_fit(device));
+    report.push(
+        "handles of another device are refused",
+        guarded(|| memory::foreign_handles(device, other).into()),
+    );
+    report.push("the last byte can be had and one more cannot", guarded(|| memory::exact_fit(device)));
     let left = device.memory();
     let clean = left.live_allocations == 0 && left.allocated_bytes == 0;
     let what = format!("{left:?} after every handle was dropped");

@@ -17,8 +17,8 @@ mod rope;
 
 use exo_types::DType;
 
-use crate::report::Trouble;
 use crate::report::{Outcome, Report};
+use crate::report::{Trouble, guarded};
 use crate::rig::Rig;
 use crate::{Device, OpKind, Support};
 
@@ -53,7 +53,7 @@ fn cases() -> Vec<Box<dyn Case>> {
 pub fn run(device: &dyn Device) -> Report {
     let mut report = Report::default();
     for case in cases() {
-        report.push(case.name(), check(&*case, device));
+        report.push(case.name(), guarded(|| check(&*case, device)));
     }
     report
 }
@@ -67,7 +67,7 @@ pub fn same_bits(a: &dyn Device, b: &dyn Device) -> Report {
             let (first, second) = (case.run(&mut Rig::new(a)?, &all)?, case.run(&mut Rig::new(b)?, &all)?);
             compare_bits("on the other device", &first, &second)
         };
-        report.push(case.name(), compare().into());
+        report.push(case.name(), guarded(|| compare().into()));
     }
     report
 }
