@@ -56,7 +56,7 @@ const FILTERS: [&str; 41] = [
     "upper",
 ];
 
-const TESTS: [&str; 46] = [
+const TESTS: [&str; 42] = [
     "!=",
     "<",
     "<=",
@@ -99,10 +99,6 @@ const TESTS: [&str; 46] = [
     "true",
     "undefined",
     "upper",
-    "undefined",
-    "none",
-    "defined",
-    "string",
 ];
 
 /// Widest padding a format or an indent may ask for.
