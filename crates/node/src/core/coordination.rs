@@ -139,6 +139,7 @@ impl Core {
             return;
         }
         self.view_stale = true;
+        self.learn_addresses(from, &report.reached);
         self.reports.insert(from, report.clone());
         if self.is_leading() {
             self.feed_coordinator(CoordinatorInput::Report { from, report: Box::new(report) });
@@ -174,6 +175,7 @@ impl Core {
             facts: self.p.facts.clone(),
             models: self.held_models(),
             process_bytes: self.p.host.process_bytes(),
+            reached: self.reached(),
             stages: self.stage_reports(),
             links: links.collect(),
             desired: self.p.worker.desired_revision(),

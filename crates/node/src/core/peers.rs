@@ -283,6 +283,26 @@ impl Core {
         }
     }
 
+    /// Where linked members are, for members that have not met them.
+    pub(super) fn reached(&self) -> Vec<(NodeId, SocketAddr)> {
+        let linked = self.peers.iter().filter(|(_, p)| p.is_linked());
+        linked.filter_map(|(node, peer)| Some((*node, *peer.addresses.first()?))).collect()
+    }
+
+    /// What a member says of others' addresses. Its loopback is ours only if we reach it over loopback.
+    pub(super) fn learn_addresses(&mut self, from: NodeId, reached: &[(NodeId, SocketAddr)]) {
+        if from == self.me {
+            return;
+        }
+        let near = self.peers.get(&from).and_then(|p| p.addresses.first()).is_some_and(|a| a.ip().is_loopback());
+        for (node, address) in reached {
+            let useful = near || !address.ip().is_loopback();
+            if *node != self.me && useful && self.p.members.contains(*node) {
+                self.peer(*node).remember([*address]);
+            }
+        }
+    }
+
     /// Remembers where members were reached, for the next start.
     pub(super) fn keep_addresses(&self) {
         let known: BTreeMap<NodeId, Vec<SocketAddr>> = self

@@ -294,7 +294,7 @@ impl Core {
             SchedulerOutput::Started { to, sequence } => {
                 (to, DataMessage::Started { instance, generation, sequence })
             }
-            SchedulerOutput::Rejected { to, sequence, kind, message } => {
+            SchedulerOutput::Rejected { to, sequence, generation, kind, message } => {
                 (to, DataMessage::Rejected { instance, generation, sequence, kind, message })
             }
             SchedulerOutput::Step(step) => (self.me, DataMessage::Step(step)),
@@ -368,7 +368,13 @@ impl Core {
         if self.schedulers.contains_key(&instance) {
             return self.feed_scheduler(instance, SchedulerInput::Submit { from, submission });
         }
-        let message = DataMessage::StaleGeneration { instance, got: submission.generation, serving: None };
+        let message = DataMessage::Rejected {
+            instance,
+            generation: submission.generation,
+            sequence: submission.spec.sequence,
+            kind: exo_types::FailureKind::InstanceGone,
+            message: format!("{} runs no scheduler for instance {instance}", self.me),
+        };
         self.send_data(from, message);
     }
 

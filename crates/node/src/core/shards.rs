@@ -251,9 +251,8 @@ impl Core {
     /// A step arrived for one of this node's stages.
     pub(super) fn step_arrived(&mut self, from: NodeId, message: StepMessage) {
         let (instance, generation) = (message.frame.instance, message.frame.generation);
-        // A node runs at most one stage of an instance: it has one device that computes.
-        let mine = |key: &&ShardKey| key.instance == instance && key.generation == generation;
-        let key = self.stages.keys().find(mine).copied();
+        let key = ShardKey { instance, generation, stage: message.stage };
+        let key = self.stages.contains_key(&key).then_some(key);
         match key {
             Some(key) => self.feed_stage(key, StageInput::Step { from, message }),
             None => {

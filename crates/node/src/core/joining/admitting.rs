@@ -66,7 +66,9 @@ impl Core {
         if !ask.fresh {
             return refused("a node with a cluster of its own cannot join another");
         }
-        if self.strangers.grant.is_some() || self.strangers.attempt.is_some() {
+        // Two fresh nodes that ask each other: the lower key lets the other one in.
+        let busy = self.strangers.attempt.is_some_and(|with| with != *node || self.me > *node);
+        if self.strangers.grant.is_some() || busy {
             return Ok(JoinAnswer::Later);
         }
         let now = self.now();

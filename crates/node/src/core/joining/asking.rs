@@ -28,9 +28,10 @@ impl Core {
         let ready =
             |s: &Stranger| now.since(s.seen) >= LOOK_AROUND && now >= s.next && !s.addresses.is_empty();
         let found = &self.strangers.found;
+        let named = found.iter().find(|(_, s)| s.named && ready(s)).map(|(n, _)| *n);
         let with_members = found.iter().find(|(_, s)| !s.fresh && ready(s)).map(|(n, _)| *n);
         let lowest_fresh = found.iter().find(|(_, s)| s.fresh).filter(|(n, s)| **n < self.me && ready(s));
-        with_members.or(lowest_fresh.map(|(n, _)| *n))
+        named.or(with_members).or(lowest_fresh.map(|(n, _)| *n))
     }
 
     pub(super) fn try_to_join(&mut self, node: NodeId, now: Time) {
@@ -70,6 +71,9 @@ impl Core {
         if let Ok(JoinAnswer::Here { name, fresh }) = answer {
             if !self.p.members.contains(with) && with != self.me {
                 self.stranger(with, vec![address], name, fresh);
+                if let Some(stranger) = self.strangers.found.get_mut(&with) {
+                    stranger.named = true;
+                }
             }
             return;
         }

@@ -54,6 +54,8 @@ struct Stranger {
     addresses: Vec<SocketAddr>,
     name: String,
     fresh: bool,
+    /// Named with `--peer`: joined whatever its key.
+    named: bool,
     seen: Time,
     next: Time,
 }
@@ -171,6 +173,7 @@ impl Core {
             addresses: Vec::new(),
             name: name.clone(),
             fresh,
+            named: false,
             seen: now,
             next: Time::ZERO,
         });
