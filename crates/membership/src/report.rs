@@ -154,11 +154,3 @@ impl Seen {
         }
     }
 }
-
-impl Membership {
-    /// The members that work, this node among them.
-    pub fn alive(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let others = self.shown.iter().filter(|(_, s)| matches!(s, NodeStatus::Alive)).map(|(n, _)| *n);
-        others.chain([self.me])
-    }
-}

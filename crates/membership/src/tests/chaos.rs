@@ -3,10 +3,14 @@
 
 use std::time::Duration;
 
+use exo_types::{Epoch, Time};
 use proptest::prelude::*;
 
-use super::sim::Sim;
-use crate::LossReason;
+use super::sim::{Sim, id, ids};
+use crate::{
+    Body, Config, EPOCH_JUMP_MAX, Heartbeat, Input, LossReason, Membership, Message, Output, Persisted, Rank,
+    Role, Seen,
+};
 
 /// One thing goes wrong, or is put right.
 fn disturb(sim: &mut Sim) {
@@ -98,5 +102,68 @@ proptest! {
             prop_assert!(lost.is_some_and(|(_, reason)| reason != LossReason::Restarted));
         }
         prop_assert!(sim.agreed().is_ok(), "{:?}", sim.agreed());
+    }
+}
+
+/// Any message, honest or not, from plausible to extreme.
+fn any_message() -> impl Strategy<Value = Message> {
+    let counter = prop_oneof![0u64..20, Just(EPOCH_JUMP_MAX), any::<u64>()];
+    let epoch =
+        proptest::option::of((counter, 0usize..4).prop_map(|(counter, i)| Epoch { counter, key: id(i) }));
+    let role = prop_oneof![
+        Just(Role::Seeking),
+        any::<bool>().prop_map(|fresh| Role::Following { fresh }),
+        Just(Role::Leading)
+    ];
+    let seen = prop_oneof![
+        Just(Seen::Unseen),
+        Just(Seen::Alive),
+        any::<u64>().prop_map(|for_ms| Seen::Suspended { for_ms }),
+        Just(Seen::Lost(LossReason::Silent))
+    ];
+    let table = proptest::collection::vec((0usize..4, seen).prop_map(|(i, seen)| (id(i), seen)), 0..6);
+    let beat = (role, any::<u32>(), any::<u8>(), table).prop_map(|(role, served, uptime_class, table)| {
+        Heartbeat { role, rank: Rank { served, uptime_class, mains_power: false }, table }
+    });
+    let body = prop_oneof![
+        4 => beat.clone().prop_map(Body::Heartbeat),
+        2 => beat.prop_map(Body::Announce),
+        1 => Just(Body::Goodbye),
+        1 => any::<u64>().prop_map(|for_ms| Body::Suspended { reason: String::new(), for_ms }),
+    ];
+    (epoch, 0u64..3, body).prop_map(|(epoch, incarnation, body)| Message { epoch, incarnation, body })
+}
+
+proptest! {
+    /// A lying member can confuse, not break: no panic, no flood, no falling epoch, no lead under another's name.
+    #[test]
+    fn lies_neither_break_the_machine_nor_lower_its_epoch(
+        said in proptest::collection::vec((1usize..3, any_message(), 0u64..3000), 1..60)
+    ) {
+        let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
+        machine.handle(Time::ZERO, Input::Members(ids(0..3)));
+        let (mut now, mut disk) = (Time::ZERO, None);
+        for (from, message, pause_ms) in said {
+            now = now + Duration::from_millis(pause_ms);
+            let out = machine.handle(now, Input::Message { from: id(from), message });
+            prop_assert!(out.len() < 20, "{out:?}");
+            for output in out {
+                match output {
+                    Output::Persist(epoch) => {
+                        prop_assert!(Some(epoch) > disk);
+                        disk = Some(epoch);
+                    }
+                    Output::Lead { epoch } => prop_assert_eq!((epoch.key, Some(epoch)), (id(0), disk)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        if let Ok(message) = Message::decode(&bytes) {
+            prop_assert!(message.check().is_ok());
+        }
     }
 }
