@@ -53,7 +53,17 @@ enum Command {
     Licences,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> std::process::ExitCode {
+    match dispatch() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch() -> anyhow::Result<()> {
     run::enter_workspace()?;
     match Cli::parse().command {
         Command::Demo { args } => demo(&args),

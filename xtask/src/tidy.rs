@@ -59,8 +59,11 @@ fn dead_files(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
 
 /// Files that may declare a module whose file lies in `folder`.
 fn homes_of(folder: &Path) -> Vec<PathBuf> {
-    let beside = folder.with_extension("rs");
-    vec![folder.join("lib.rs"), folder.join("main.rs"), folder.join("mod.rs"), beside]
+    let mut homes = vec![folder.with_extension("rs")];
+    // A file beside may name it too, with a `path` attribute.
+    let beside = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    homes.extend(beside.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "rs")));
+    homes
 }
 
 fn broken_links(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {

@@ -104,6 +104,11 @@ impl Journal {
         self.head
     }
 
+    /// Where the entries begin: the head the last snapshot stands for, or the empty one.
+    pub fn base(&self) -> Head {
+        self.base
+    }
+
     /// Writes `batch` behind the log's end, all of it or nothing, and returns when it is on the disk.
     pub fn append(&mut self, batch: &[Vec<u8>]) -> Result<Head, AppendError> {
         check_batch(batch)?;

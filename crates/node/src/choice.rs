@@ -26,7 +26,11 @@ impl Choice {
     pub fn new(index: u16, request: &GenerateRequest, open: &OpenModel) -> Self {
         Self {
             index,
-            decoder: open.tokenizer.stream(true),
+            decoder: match request.prompt {
+                exo_api::Prompt::Chat { .. } => open.tokenizer.stream(true),
+                // A continuation keeps the space it begins with.
+                _ => open.tokenizer.stream_continuing(true),
+            },
             tokenizer: open.tokenizer.clone(),
             stop: request.stop.clone(),
             held: String::new(),

@@ -165,6 +165,8 @@ pub struct Core {
     drivers: BTreeMap<SequenceId, DriverEntry>,
     troubles: Vec<exo_cluster::wire::Trouble>,
     asks: coordination::Asks,
+    /// The log grew since it was last looked at.
+    snapshot_due: bool,
     view: watch::Sender<exo_api::ClusterView>,
     view_stale: bool,
     stopping: bool,
@@ -191,6 +193,7 @@ impl Core {
             drivers: BTreeMap::new(),
             troubles: Vec::new(),
             asks: coordination::Asks::default(),
+            snapshot_due: false,
             view,
             view_stale: true,
             stopping: false,

@@ -37,7 +37,10 @@ async fn three_nodes_give_the_text_of_one_and_each_holds_its_share() {
     }
     until(Duration::from_secs(5), "every stage reports what it holds", || async {
         let view = nodes[0].facade.cluster().await.unwrap();
-        view.instances.iter().flat_map(|i| &i.stages).all(|s| s.weight_bytes_held > 0 && s.time_share.is_some())
+        view.instances
+            .iter()
+            .flat_map(|i| &i.stages)
+            .all(|s| s.weight_bytes_held > 0 && s.time_share.is_some())
     })
     .await;
     let view = nodes[0].facade.cluster().await.unwrap();

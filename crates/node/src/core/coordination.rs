@@ -19,6 +19,8 @@ use crate::notice::Notice;
 
 /// Reports go out on change and at least this often.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Entries after which the log is folded into a snapshot: a start replays no more than these.
+const SNAPSHOT_EVERY: u64 = 256;
 /// How long the coordinator has for an answer.
 const ASK_MAX: Duration = Duration::from_secs(10);
 
@@ -49,6 +51,7 @@ impl Core {
 
     pub(super) fn tick_coordination(&mut self) {
         self.feed_coordinator(CoordinatorInput::Tick);
+        self.snapshot_if_due();
         let now = self.now();
         let late = |(asked, _): &(Time, _)| now.since(*asked) > ASK_MAX;
         // Dropping the sender tells the asker that no answer came.
@@ -90,6 +93,7 @@ impl Core {
         match tokio::task::block_in_place(|| self.p.journal.append(&entries)) {
             Ok(_) => {
                 self.replicate(before, entries);
+                self.snapshot_due = true;
                 CoordinatorInput::Appended(append)
             }
             Err(error) => {
@@ -346,9 +350,23 @@ impl Core {
         match tokio::task::block_in_place(|| self.p.journal.append(&entries)) {
             Ok(_) => {
                 self.feed_coordinator(CoordinatorInput::Replicated(events));
+                self.snapshot_due = true;
                 self.members_changed_if_needed();
             }
             Err(error) => self.notice(Notice::Warning(format!("the journal cannot be written: {error}"))),
+        }
+    }
+
+    /// Folds the log into a snapshot now and then, once the state holds all of it.
+    fn snapshot_if_due(&mut self) {
+        let head = self.p.journal.head();
+        let base = self.p.journal.base().seq;
+        if !std::mem::take(&mut self.snapshot_due) || head.seq.saturating_sub(base) < SNAPSHOT_EVERY {
+            return;
+        }
+        let state = self.p.coordinator.state().encode();
+        if let Err(error) = tokio::task::block_in_place(|| self.p.journal.snapshot(head, &state)) {
+            tracing::warn!(%error, "the journal is not folded; it goes on growing");
         }
     }
 

@@ -294,7 +294,8 @@ impl Core {
         if from == self.me {
             return;
         }
-        let near = self.peers.get(&from).and_then(|p| p.addresses.first()).is_some_and(|a| a.ip().is_loopback());
+        let near =
+            self.peers.get(&from).and_then(|p| p.addresses.first()).is_some_and(|a| a.ip().is_loopback());
         for (node, address) in reached {
             let useful = near || !address.ip().is_loopback();
             if *node != self.me && useful && self.p.members.contains(*node) {

@@ -1,10 +1,16 @@
 //! Nodes in one process, on loopback, each with its own data folder.
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "test support: each binary uses a part, and a failure ends the test"
+)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exo_api::{ChatMessage, Facade, GenerateError, GenerateEvent, GenerateRequest, InstanceState, PlaceRequest, Prompt};
+use exo_api::{
+    ChatMessage, Facade, GenerateError, GenerateEvent, GenerateRequest, InstanceState, PlaceRequest, Prompt,
+};
 use exo_node::{Node, NodeConfig, SystemHost, start};
 use exo_types::{Principal, RequestId, SamplingParams};
 use futures_util::StreamExt;
@@ -54,7 +60,10 @@ pub async fn cluster(count: usize) -> Vec<TestNode> {
         async move {
             for n in nodes {
                 let view = n.facade.cluster().await.unwrap();
-                let alive = view.nodes.iter().filter(|n| n.status == exo_api::NodeStatus::Alive && !n.devices.is_empty());
+                let alive = view
+                    .nodes
+                    .iter()
+                    .filter(|n| n.status == exo_api::NodeStatus::Alive && !n.devices.is_empty());
                 if alive.count() < nodes.len() || view.epoch.is_none() {
                     return false;
                 }
@@ -121,7 +130,8 @@ pub async fn answer(node: &TestNode, request: GenerateRequest) -> Result<String,
     let mut stream = node.facade.generate(request).await?;
     let mut text = String::new();
     loop {
-        let next = tokio::time::timeout(Duration::from_secs(60), stream.next()).await.expect("a sign of life");
+        let next =
+            tokio::time::timeout(Duration::from_secs(60), stream.next()).await.expect("a sign of life");
         match next.expect("the stream ends with Done or an error")? {
             GenerateEvent::Delta(delta) => text.push_str(&delta.text),
             GenerateEvent::Done(_) => return Ok(text),
