@@ -89,7 +89,7 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         discovery: config.parse("discovery")?,
         trust_closed,
         threads: (threads > 0).then_some(threads),
-        memory_max_bytes: (memory_mib > 0).then(|| memory_mib << 20),
+        memory_max_bytes: (memory_mib > 0).then_some(memory_mib << 20),
         context_tokens: config.parse("context_tokens")?,
         slots: config.parse("slots")?,
     })

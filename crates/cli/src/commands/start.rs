@@ -1,5 +1,7 @@
 //! `exo` and `exo start`: run a node until Ctrl-C.
 
+use std::time::{Duration, Instant};
+
 use anyhow::Context;
 use exo_api::ClusterView;
 use tokio::io::AsyncReadExt;
@@ -7,13 +9,15 @@ use tokio::io::AsyncReadExt;
 use crate::config::Config;
 use crate::{run_node, ui};
 
+/// For the node's first look at itself; without it the greeting is shorter, nothing else.
+const VIEW_MAX: Duration = Duration::from_secs(2);
+
 /// Starts a node, says where it is and what it has, then what happens around it.
 pub async fn run(config: &Config) -> anyhow::Result<()> {
     let mut stop = StopSignal::new()?;
     let running = run_node::start(config, config.api_listen()?).await?;
     let mut notices = running.node.notices();
-    let view: ClusterView = running.client.get("/exo/v1/cluster").await?;
-    greet(&running, &view);
+    greet(&running, &first_view(&running).await?);
     loop {
         tokio::select! {
             () = stop.wait() => break,
@@ -28,6 +32,18 @@ pub async fn run(config: &Config) -> anyhow::Result<()> {
     ui::line("leaving the cluster");
     running.stop().await;
     Ok(())
+}
+
+/// The node's view of itself, which is complete a moment after the start.
+async fn first_view(running: &run_node::Running) -> anyhow::Result<ClusterView> {
+    let began = Instant::now();
+    loop {
+        let view: ClusterView = running.client.get("/exo/v1/cluster").await?;
+        if view.nodes.iter().any(|n| n.is_self && !n.devices.is_empty()) || began.elapsed() > VIEW_MAX {
+            return Ok(view);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 fn greet(running: &run_node::Running, view: &ClusterView) {

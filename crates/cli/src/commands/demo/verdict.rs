@@ -4,6 +4,9 @@ use exo_api::InstanceView;
 
 use super::ask::{Known, Measured};
 
+/// Beside the tensors of the file a device holds small tables of its own, like the frequencies of positions.
+const DEVICE_OWN_BYTES: u64 = 64 << 10;
+
 /// The model at work in one way: on one node, or split.
 pub struct Run {
     /// The instance once it has answered, so with bytes held and shares of time.
@@ -54,7 +57,7 @@ fn shares(solo: &InstanceView, split: &InstanceView, nodes: usize) -> Vec<String
         if held == 0 || held >= whole {
             broken.push(format!("{name} holds {held} bytes of tensors, the whole model has {whole}"));
         }
-        if held != planned {
+        if held.abs_diff(planned) > planned / 50 + DEVICE_OWN_BYTES {
             broken.push(format!("{name} holds {held} bytes of tensors, its share is {planned}"));
         }
     }
@@ -72,16 +75,17 @@ mod tests {
 
     use super::*;
 
+    /// Shares in units of a million bytes.
     fn instance(held: &[u64]) -> InstanceView {
-        let stage = |bytes: &u64| StageView {
+        let stage = |millions: &u64| StageView {
             node: String::new(),
             node_name: "anna".to_owned(),
             device: "cpu".to_owned(),
             layers: LayersView { start: 0, end: 1 },
             embedding: false,
             head: false,
-            weight_bytes: *bytes,
-            weight_bytes_held: *bytes,
+            weight_bytes: millions * 1_000_000,
+            weight_bytes_held: millions * 1_000_000,
             kv_bytes: 0,
             time_share: None,
             fetched_from: None,
@@ -126,11 +130,11 @@ mod tests {
             "differs from solo and from what is known"
         );
         assert_eq!(check(&run(&[90], "41"), &run(&[30, 30, 30], "41")).len(), 1);
-        assert!(check(&solo, &run(&[90, 30, 30], "42"))[0].contains("anna holds 90 bytes"));
-        assert!(check(&solo, &run(&[30, 20, 30], "42"))[0].contains("80 bytes of tensors together"));
+        assert!(check(&solo, &run(&[90, 30, 30], "42"))[0].contains("anna holds 90000000 bytes"));
+        assert!(check(&solo, &run(&[30, 20, 30], "42"))[0].contains("80000000 bytes of tensors together"));
         assert!(check(&solo, &run(&[45, 45], "42"))[0].contains("split 2"));
         let mut more = run(&[30, 30, 30], "42");
-        more.instance.stages[1].weight_bytes_held = 31;
-        assert!(check(&solo, &more)[0].contains("its share is 30"));
+        more.instance.stages[1].weight_bytes_held += 1_000_000;
+        assert!(check(&solo, &more)[0].contains("its share is 30000000"));
     }
 }

@@ -1,0 +1,372 @@
+//! Nodes as processes, and the ways to talk to them. The only test code that knows the command line and the API.
+
+// Each test file uses its part; helpers of tests fail by panicking.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+pub const EXO: &str = env!("CARGO_BIN_EXE_exo");
+/// For what takes a second on an idle machine.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// Waits until `ready` gives a value; a panic says what was waited for.
+pub fn wait_for<T>(what: &str, at_most: Duration, mut ready: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(began.elapsed() < at_most, "{what}: not within {at_most:?}");
+        std::thread::sleep(Duration::from_millis(25));
+    }
+}
+
+/// `exo` with a clean environment: neither settings nor files of whoever runs the tests.
+pub fn exo(args: &[&str]) -> Command {
+    clean(Command::new(EXO), args)
+}
+
+fn clean(mut command: Command, args: &[&str]) -> Command {
+    for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("EXO_")) {
+        command.env_remove(name);
+    }
+    command.args(args).env("EXO_CONFIG", empty_config()).env("NO_PROXY", "*").stdin(Stdio::null());
+    command
+}
+
+/// A configuration file without settings.
+fn empty_config() -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("empty.toml");
+    if !path.exists() {
+        std::fs::write(&path, "").unwrap();
+    }
+    path
+}
+
+/// Runs a command to its end, which must come within `at_most`.
+pub fn finish(command: &mut Command, at_most: Duration) -> Output {
+    let what = format!("{command:?}");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let read = |mut from: Box<dyn Read + Send>| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = from.read_to_end(&mut bytes);
+            bytes
+        })
+    };
+    let (stdout, stderr) = (read(Box::new(stdout)), read(Box::new(stderr)));
+    let mut child = Killed(child);
+    let status = wait_for(&what, at_most, || child.0.try_wait().unwrap());
+    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+}
+
+/// Runs `exo` to its end.
+pub fn run(args: &[&str]) -> Output {
+    finish(&mut exo(args), SOON)
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A process that does not outlive the test.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A node as a process of its own.
+pub struct Node {
+    pub data_dir: PathBuf,
+    pub address: String,
+    secret: String,
+    process: Killed,
+    lines: Arc<Mutex<Vec<String>>>,
+    _folder: Option<tempfile::TempDir>,
+}
+
+/// What a node is started with.
+#[derive(Default, Clone)]
+pub struct Start<'a> {
+    pub name: &'a str,
+    /// Nodes of the same group find each other; others of this machine do not disturb.
+    pub group: &'a str,
+    pub flags: Vec<String>,
+    /// A name of `ip netns`, to run in.
+    pub namespace: Option<String>,
+}
+
+impl Node {
+    /// A node on loopback that looks for nobody.
+    pub fn alone() -> Self {
+        Self::start(Start { name: "solo", group: "alone", flags: vec!["--no-discovery".to_owned()], ..Start::default() })
+    }
+
+    pub fn start(start: Start<'_>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut node = Self::start_in(&folder.path().join("data"), start);
+        node._folder = Some(folder);
+        node
+    }
+
+    /// Starts on a data folder and waits until the API answers.
+    pub fn start_in(data_dir: &Path, start: Start<'_>) -> Self {
+        let mut node = Self::spawn(data_dir, &start);
+        let published = data_dir.join("api.json");
+        let address = wait_for("the node's API", SOON, || {
+            node.assert_running();
+            let file: Value = serde_json::from_slice(&std::fs::read(&published).ok()?).ok()?;
+            Some(file["address"].as_str()?.to_owned())
+        });
+        node.address = address;
+        node.secret = std::fs::read_to_string(data_dir.join("api-secret")).unwrap().trim().to_owned();
+        if start.namespace.is_none() {
+            wait_for("the node's view of itself", SOON, || node.devices().map(|_| ()));
+        }
+        node
+    }
+
+    fn spawn(data_dir: &Path, start: &Start<'_>) -> Self {
+        let program = match &start.namespace {
+            None => Command::new(EXO),
+            Some(namespace) => {
+                let mut ip = Command::new("ip");
+                ip.args(["netns", "exec", namespace, EXO]);
+                ip
+            }
+        };
+        let listen = if start.namespace.is_some() { "0.0.0.0:0" } else { "127.0.0.1:0" };
+        let data = data_dir.to_str().unwrap();
+        let args = ["start", "--data-dir", data, "--name", start.name, "--api-listen", "127.0.0.1:0", "--listen", listen];
+        let mut command = clean(program, &args);
+        command.args(&start.flags).env("EXO_GROUP", format!("{}-{}", start.group, std::process::id()));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        gather(child.stdout.take().unwrap(), &lines);
+        gather(child.stderr.take().unwrap(), &lines);
+        Self {
+            data_dir: data_dir.to_owned(),
+            address: String::new(),
+            secret: String::new(),
+            process: Killed(child),
+            lines,
+            _folder: None,
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.0.id()
+    }
+
+    /// All it printed so far.
+    pub fn log(&self) -> String {
+        self.lines.lock().unwrap().join("\n")
+    }
+
+    pub fn assert_running(&mut self) {
+        if let Some(status) = self.process.0.try_wait().unwrap() {
+            panic!("the node ended: {status}\n{}", self.log());
+        }
+    }
+
+    /// Kills it as `kill -9` does.
+    pub fn kill(&mut self) {
+        self.process.0.kill().unwrap();
+        self.process.0.wait().unwrap();
+    }
+
+    /// Sends a signal and gives the exit status.
+    pub fn signal(&mut self, name: &str) -> std::process::ExitStatus {
+        let pid = self.pid().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+        wait_for("the node's end", SOON, || self.process.0.try_wait().unwrap())
+    }
+
+    /// `exo` with this node's data folder.
+    pub fn exo(&self, args: &[&str]) -> Output {
+        finish(exo(args).arg("--data-dir").arg(&self.data_dir), SOON)
+    }
+
+    pub fn get(&self, path: &str) -> Value {
+        let answer = self.call("GET", path, None);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.json()
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.call("POST", path, Some(body.to_string()))
+    }
+
+    /// A request as plain as `curl` sends it.
+    pub fn call(&self, method: &str, path: &str, body: Option<String>) -> Answer {
+        let mut stream = self.send(method, path, body);
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap_or_else(|e| panic!("{path}: {e}\n{}", self.log()));
+        Answer::parse(&bytes)
+    }
+
+    /// Sends a request whose answer is read as it comes.
+    pub fn send(&self, method: &str, path: &str, body: Option<String>) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let body = body.unwrap_or_default();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.address,
+            self.secret,
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    }
+
+    /// The devices this node sees in itself, once it does.
+    fn devices(&self) -> Option<Value> {
+        let view = self.get("/exo/v1/cluster");
+        let node = view["nodes"].as_array()?.iter().find(|n| n["is_self"] == true)?.clone();
+        node["devices"].as_array().is_some_and(|d| !d.is_empty()).then(|| node["devices"].clone())
+    }
+
+    /// Names of the nodes it sees alive.
+    pub fn sees(&self) -> Vec<String> {
+        let view = self.get("/exo/v1/cluster");
+        let nodes = view["nodes"].as_array().unwrap().iter();
+        let alive = nodes.filter(|n| n["status"] == "alive" && !n["devices"].as_array().unwrap().is_empty());
+        alive.map(|n| n["name"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// One instance, if it is there.
+    pub fn instance(&self, id: &str) -> Option<Value> {
+        let view = self.get("/exo/v1/cluster");
+        view["instances"].as_array().unwrap().iter().find(|i| i["id"] == id).cloned()
+    }
+
+    /// Places a model over at least so many nodes and waits until it serves.
+    pub fn place(&self, model: &str, nodes: u32) -> Value {
+        let answer = self.post("/exo/v1/instances", &json!({"model": model, "nodes_min": nodes}));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let id = answer.json()["id"].as_str().unwrap().to_owned();
+        wait_for("the instance to serve", SOON, || {
+            let instance = self.instance(&id)?;
+            assert!(instance["state"]["kind"] != "failed", "{instance:#}");
+            (instance["state"]["kind"] == "ready").then_some(instance)
+        })
+    }
+
+    /// A chat answer, greedy.
+    pub fn ask(&self, model: &str, prompt: &str) -> Answer {
+        let messages = json!([{"role": "user", "content": prompt}]);
+        self.post("/v1/chat/completions", &json!({"model": model, "messages": messages, "temperature": 0}))
+    }
+}
+
+/// Several nodes that found each other.
+pub fn cluster(group: &str, names: &[&str]) -> Vec<Node> {
+    let start = |name: &&str| Node::start(Start { name, group, ..Start::default() });
+    let nodes: Vec<_> = names.iter().map(start).collect();
+    for node in &nodes {
+        wait_for("one cluster", SOON, || (node.sees().len() == names.len()).then_some(()));
+    }
+    nodes
+}
+
+fn gather(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
+    let lines = lines.clone();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            lines.lock().unwrap().push(line);
+        }
+    });
+}
+
+/// An HTTP answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub body: String,
+}
+
+impl Answer {
+    fn parse(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
+        let body = if head.to_ascii_lowercase().contains("transfer-encoding: chunked") { unchunk(body) } else { body.to_owned() };
+        Self { status, body }
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
+    }
+
+    /// The text of a chat answer.
+    pub fn text(&self) -> String {
+        assert_eq!(self.status, 200, "{}", self.body);
+        self.json()["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    }
+
+    /// The stable code of a refusal.
+    pub fn code(&self) -> String {
+        self.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+fn unchunk(body: &str) -> String {
+    let mut out = String::new();
+    let mut rest = body;
+    while let Some((size, after)) = rest.split_once("\r\n") {
+        let size = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
+        if size == 0 || size > after.len() {
+            break;
+        }
+        out.push_str(&after[..size]);
+        rest = after[size..].trim_start_matches("\r\n");
+    }
+    out
+}
+
+/// The prompts whose answers are known.
+pub fn known() -> Vec<(String, String)> {
+    let text = include_str!("../../../../demo-model/expected.json");
+    let value: Value = serde_json::from_str(text).unwrap();
+    let text = |v: &Value| v.as_str().unwrap().to_owned();
+    value["greedy"].as_array().unwrap().iter().map(|k| (text(&k["prompt"]), text(&k["answer"]))).collect()
+}
+
+/// The built-in model's file in the repository.
+pub fn demo_gguf() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/exo-demo-Q8_0.gguf")
+}
+
+/// Says that a check could not run, and why; `cargo xtask test` gathers these lines.
+pub fn skip(test: &str, why: &str) {
+    println!("skipped: {test}: {why}");
+    if let Some(path) = std::env::var_os("EXO_TEST_SKIPS") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let _ = file.and_then(|mut f| writeln!(f, "{test}: {why}"));
+    }
+}
+
+/// Whether a process of this number runs.
+pub fn is_alive(pid: u32) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // A zombie has ended; only its parent has not noticed.
+    state.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
+}
