@@ -176,7 +176,8 @@ impl Core {
     fn load(&mut self, key: ShardKey, model: Arc<exo_formats::Model>, placement: Placement) {
         let Some(stage) = placement.stages.get(key.stage as usize) else { return };
         let options = EngineOptions {
-            chunk_tokens_max: exo_cluster::SchedulerConfig::default().chunk_tokens_max.max(placement.slots),
+            // A step may carry a full chunk of prompt beside one token of every other sequence.
+            chunk_tokens_max: exo_cluster::SchedulerConfig::default().chunk_tokens_max + placement.slots,
             ..EngineOptions::new(placement.context_tokens, placement.slots)
         };
         let core = self.p.sender.clone();
