@@ -28,8 +28,22 @@ pub async fn run(config: &Config, args: Run) -> anyhow::Result<()> {
         result = answer_or_chat(&running.client, &args) => result,
         () = stop.wait() => Ok(()),
     };
+    unload_own(&running.client).await;
     running.stop().await;
     result
+}
+
+/// What was placed for the while must not be loaded again at the next start. A cluster's instances stay.
+async fn unload_own(client: &Client) {
+    let Ok(view) = client.get::<exo_api::ClusterView>("/exo/v1/cluster").await else { return };
+    if view.nodes.len() > 1 {
+        return;
+    }
+    for instance in view.instances {
+        if let Err(error) = client.delete(&format!("/exo/v1/instances/{}", instance.id)).await {
+            tracing::warn!(%error, "an instance stays placed");
+        }
+    }
 }
 
 async fn answer_or_chat(client: &Client, args: &Run) -> anyhow::Result<()> {

@@ -21,7 +21,9 @@ impl Core {
     }
 
     pub(super) fn whom_to_join(&self, now: Time) -> Option<NodeId> {
-        let idle = self.strangers.attempt.is_none() && self.strangers.grant.is_none();
+        // Moving in replaces this node's instances: not while somebody waits for an answer from them.
+        let idle =
+            self.strangers.attempt.is_none() && self.strangers.grant.is_none() && self.drivers.is_empty();
         if !self.is_fresh() || !idle || self.p.config.trust_closed && self.p.config.peers.is_empty() {
             return None;
         }
