@@ -32,8 +32,11 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
         .await
         .with_context(|| format!("cannot open the API on {api_listen}"))?;
     let address = listener.local_addr().context("the API's socket has no address")?;
+    let api_keys = api_keys(config, address)?;
     let node = exo_node::start(node_config(config)?, Arc::new(SystemHost)).await?;
-    let options = server_options(config, &node, address)?;
+    let mut options = ServerOptions::new(node.local_secret());
+    options.allowed_hosts = config.list("allowed_hosts");
+    options.api_keys = api_keys;
     let (stop, stopped) = watch::channel(false);
     let facade = node.facade();
     let server =
@@ -95,12 +98,11 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
     })
 }
 
-fn server_options(config: &Config, node: &Node, address: SocketAddr) -> anyhow::Result<ServerOptions> {
-    let mut options = ServerOptions::new(node.local_secret());
-    options.allowed_hosts = config.list("allowed_hosts");
-    options.api_keys = config.list("api_keys").iter().map(|k| ApiKey::from_key(k)).collect();
-    if !address.ip().is_loopback() && options.api_keys.is_empty() {
+/// The keys of the API. Without any it must stay on this machine.
+fn api_keys(config: &Config, address: SocketAddr) -> anyhow::Result<Vec<ApiKey>> {
+    let keys: Vec<_> = config.list("api_keys").iter().map(|k| ApiKey::from_key(k)).collect();
+    if !address.ip().is_loopback() && keys.is_empty() {
         bail!("the API would be reachable from other machines at {address}: set `api_keys` for it");
     }
-    Ok(options)
+    Ok(keys)
 }

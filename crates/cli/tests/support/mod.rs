@@ -115,7 +115,12 @@ pub struct Start<'a> {
 impl Node {
     /// A node on loopback that looks for nobody.
     pub fn alone() -> Self {
-        Self::start(Start { name: "solo", group: "alone", flags: vec!["--no-discovery".to_owned()], ..Start::default() })
+        Self::start(Start {
+            name: "solo",
+            group: "alone",
+            flags: vec!["--no-discovery".to_owned()],
+            ..Start::default()
+        })
     }
 
     pub fn start(start: Start<'_>) -> Self {
@@ -132,7 +137,8 @@ impl Node {
         let address = wait_for("the node's API", SOON, || {
             node.assert_running();
             let file: Value = serde_json::from_slice(&std::fs::read(&published).ok()?).ok()?;
-            Some(file["address"].as_str()?.to_owned())
+            // A node that was killed left its own file behind.
+            (file["pid"] == node.pid()).then(|| file["address"].as_str().map(str::to_owned))?
         });
         node.address = address;
         node.secret = std::fs::read_to_string(data_dir.join("api-secret")).unwrap().trim().to_owned();
@@ -153,7 +159,17 @@ impl Node {
         };
         let listen = if start.namespace.is_some() { "0.0.0.0:0" } else { "127.0.0.1:0" };
         let data = data_dir.to_str().unwrap();
-        let args = ["start", "--data-dir", data, "--name", start.name, "--api-listen", "127.0.0.1:0", "--listen", listen];
+        let args = [
+            "start",
+            "--data-dir",
+            data,
+            "--name",
+            start.name,
+            "--api-listen",
+            "127.0.0.1:0",
+            "--listen",
+            listen,
+        ];
         let mut command = clean(program, &args);
         command.args(&start.flags).env("EXO_GROUP", format!("{}-{}", start.group, std::process::id()));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -308,7 +324,11 @@ impl Answer {
         let text = String::from_utf8_lossy(bytes);
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
-        let body = if head.to_ascii_lowercase().contains("transfer-encoding: chunked") { unchunk(body) } else { body.to_owned() };
+        let body = if head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+            unchunk(body)
+        } else {
+            body.to_owned()
+        };
         Self { status, body }
     }
 

@@ -1,0 +1,139 @@
+//! One node and its API, as plain HTTP and through OpenAI's own package.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use support::{Node, finish, known, skip, stderr, stdout};
+
+#[test]
+fn a_chat_and_a_completion_are_answered_and_the_model_is_placed_by_the_way() {
+    let node = Node::alone();
+    for (prompt, answer) in known() {
+        assert_eq!(node.ask("demo", &prompt).text(), answer, "{prompt}");
+    }
+    let body = json!({"model": "demo", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0});
+    let first = node.post("/v1/completions", &body).json();
+    assert_eq!(first["usage"]["completion_tokens"], 8, "{first}");
+    let again = node.post("/v1/completions", &body).json();
+    assert_eq!(first["choices"], again["choices"], "greedy text repeats itself");
+}
+
+#[test]
+fn several_requests_at_once_give_the_texts_of_each_alone() {
+    let node = Node::alone();
+    let known = known();
+    std::thread::scope(|scope| {
+        let all: Vec<_> =
+            known.iter().map(|(prompt, _)| scope.spawn(|| node.ask("demo", prompt).text())).collect();
+        for (thread, (prompt, answer)) in all.into_iter().zip(&known) {
+            assert_eq!(&thread.join().unwrap(), answer, "{prompt}");
+        }
+    });
+}
+
+#[test]
+fn the_openai_package_works_against_a_real_node() {
+    const TEST: &str = "the_openai_package_works_against_a_real_node";
+    let node = Node::alone();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/openai_client.py");
+    let url = format!("http://{}/v1", node.address);
+    let mut command = Command::new(python());
+    // A proxy of the environment must not stand between the two.
+    command.args([script, &url, "demo", "--real"]).env("NO_PROXY", "*").env("no_proxy", "*");
+    if Command::new(python()).arg("--version").output().is_err() {
+        return skip(TEST, "there is no Python");
+    }
+    let output = finish(&mut command, Duration::from_secs(60));
+    let text = stdout(&output);
+    if output.status.code() == Some(77) {
+        return skip(TEST, text.trim());
+    }
+    let end = text.trim_end().ends_with("ok");
+    assert!(output.status.success() && end, "{text}\n{}\n{}", stderr(&output), node.log());
+}
+
+/// `EXO_TEST_PYTHON`, the repository's `.venv`, or the system's.
+fn python() -> PathBuf {
+    let venv = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/python"));
+    match std::env::var_os("EXO_TEST_PYTHON") {
+        Some(python) => python.into(),
+        None if venv.exists() => venv,
+        None => "python3".into(),
+    }
+}
+
+#[test]
+fn bounds_of_a_request_are_checked_and_named() {
+    let node = Node::alone();
+    let chat = |more: serde_json::Value| {
+        let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "What is 47 + 38?"}], "temperature": 0});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        node.post("/v1/chat/completions", &body)
+    };
+    let none = chat(json!({"max_tokens": 0}));
+    assert_eq!(
+        (none.status, none.json()["error"]["param"].as_str()),
+        (400, Some("max_tokens")),
+        "{}",
+        none.body
+    );
+    let huge = chat(json!({"max_tokens": 4_000_000_000u64}));
+    assert!(huge.text().ends_with("47 + 38 = 85."), "as much as the context leaves free: {}", huge.body);
+    for wrong in [json!(-1), json!(1.5), json!("many")] {
+        let answer = chat(json!({"max_tokens": wrong}));
+        assert_eq!(answer.status, 400, "{wrong}: {}", answer.body);
+    }
+    let unknown = node.ask("no-such-model", "Hello");
+    assert_eq!((unknown.status, unknown.code().as_str()), (404, "model_not_found"));
+    let long = node.ask("demo", &"one two three four ".repeat(400));
+    assert_eq!((long.status, long.code().as_str()), (400, "context_length_exceeded"), "{}", long.body);
+    assert!(long.body.contains("512"), "the message says how long the context is: {}", long.body);
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "and the node goes on");
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_slot() {
+    let node = Node::alone();
+    node.place("demo", 1);
+    let body = json!({"model": "demo", "prompt": "Once", "max_tokens": 480, "ignore_eos": true, "stream": true, "n": 4});
+    let streams: Vec<_> =
+        (0..4).map(|_| node.send("POST", "/v1/completions", Some(body.to_string()))).collect();
+    drop(streams);
+    let began = Instant::now();
+    let queue = || {
+        let view = node.get("/exo/v1/cluster");
+        let queue = &view["instances"][0]["queue"];
+        queue["running"].as_u64().unwrap() + queue["waiting"].as_u64().unwrap()
+    };
+    support::wait_for("the queue to empty", Duration::from_secs(5), || (queue() == 0).then_some(()));
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn what_fits_nowhere_says_how_many_bytes_are_missing() {
+    let flags = vec!["--no-discovery".to_owned(), "--memory-mib".to_owned(), "6".to_owned()];
+    let node = Node::start(support::Start { name: "small", group: "small", flags, ..Default::default() });
+    let answer = node.post("/exo/v1/instances", &json!({"model": "demo"}));
+    assert_eq!((answer.status, answer.code().as_str()), (507, "insufficient_memory"), "{}", answer.body);
+    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.contains("missing") || message.contains("lacks") || message.contains("short"),
+        "{message}"
+    );
+    assert!(message.contains("small"), "it names the node: {message}");
+    let asked = node.ask("demo", "Hello");
+    assert_eq!((asked.status, asked.code().as_str()), (507, "insufficient_memory"), "{}", asked.body);
+    let shown = node.exo(&["place", "demo"]);
+    assert!(
+        !shown.status.success() && stderr(&shown).contains("hint: start exo on more machines"),
+        "{}",
+        stderr(&shown)
+    );
+}

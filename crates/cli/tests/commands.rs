@@ -1,0 +1,270 @@
+//! Commands as a user types them: help, settings, one answer, and errors that say what to do.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::{Node, SOON, Start, demo_gguf, exo, finish, is_alive, known, run, stderr, stdout, wait_for};
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    let commands = [
+        "start", "run", "demo", "status", "models", "place", "unload", "remove", "admit", "doctor", "config",
+    ];
+    for command in commands {
+        let output = run(&[command, "--help"]);
+        assert!(
+            output.status.success() && stdout(&output).contains("Example"),
+            "{command}: {}",
+            stdout(&output)
+        );
+    }
+    assert!(stdout(&run(&["--help"])).contains("exo demo"));
+    let wrong = run(&["dmeo"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(stderr(&wrong).contains("demo"), "a slip is answered with what was meant: {}", stderr(&wrong));
+}
+
+#[test]
+fn config_shows_where_each_value_comes_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("exo.toml");
+    std::fs::write(&file, "slots = 7\napi_keys = [\"very-secret\"]\n").unwrap();
+    let mut command = exo(&["config", "--json", "--name", "box", "--config", file.to_str().unwrap()]);
+    let output = finish(command.env("EXO_THREADS", "3"), SOON);
+    let all: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((&all["name"]["value"], &all["name"]["source"]), (&"box".into(), &"flag".into()));
+    assert_eq!(
+        (&all["threads"]["value"], &all["threads"]["source"]),
+        (&"3".into(), &"environment EXO_THREADS".into())
+    );
+    assert_eq!(
+        (&all["slots"]["value"], &all["slots"]["source"]),
+        (&"7".into(), &file.to_str().unwrap().into())
+    );
+    assert!(!stdout(&output).contains("very-secret"), "a key is not shown");
+    std::fs::write(&file, "slotz = 7\n").unwrap();
+    let wrong = run(&["config", "--config", file.to_str().unwrap()]);
+    assert!(
+        !wrong.status.success() && stderr(&wrong).contains("`slotz` is not a setting"),
+        "{}",
+        stderr(&wrong)
+    );
+}
+
+#[test]
+fn one_prompt_is_answered_without_a_running_node_and_nothing_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let (prompt, answer) = &known()[0];
+    let args = ["run", "demo", prompt, "--temperature", "0", "--no-discovery", "--listen", "127.0.0.1:0"];
+    let output = finish(exo(&args).arg("--data-dir").arg(&data), SOON);
+    assert_eq!(stdout(&output).trim(), answer, "{}", stderr(&output));
+    assert!(!data.join("api.json").exists(), "the node that answered has left");
+}
+
+#[test]
+fn a_running_node_answers_commands() {
+    let node = Node::alone();
+    let (prompt, answer) = &known()[1];
+    assert_eq!(stdout(&node.exo(&["run", "demo", prompt, "--temperature", "0"])).trim(), answer);
+    let status = stdout(&node.exo(&["status"]));
+    assert!(
+        status.contains("solo (this)") && status.contains("demo") && status.contains("ready"),
+        "{status}"
+    );
+    let models = stdout(&node.exo(&["models"]));
+    assert!(models.contains("demo") && models.contains("llama"), "{models}");
+    let unloaded = node.exo(&["unload", "demo"]);
+    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    let placed = node.exo(&["place", "demo", "--context", "128", "--slots", "2", "--json"]);
+    let placed: serde_json::Value = serde_json::from_str(&stdout(&placed)).unwrap();
+    assert_eq!((&placed["context_tokens"], &placed["slots"]), (&128.into(), &2.into()));
+}
+
+#[test]
+fn a_model_of_the_users_is_added_used_and_forgotten_and_its_file_stays() {
+    let node = Node::alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.gguf");
+    support_copy(&path);
+    let added = node.exo(&["models", "add", path.to_str().unwrap()]);
+    assert!(added.status.success() && stdout(&added).contains("added mine"), "{}", stderr(&added));
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("mine", prompt).text(), answer);
+    let busy = node.exo(&["models", "remove", "mine"]);
+    assert!(!busy.status.success() && stderr(&busy).contains("unload it first"), "{}", stderr(&busy));
+    assert!(node.exo(&["unload", "mine"]).status.success());
+    wait_for("the model to be forgotten", SOON, || {
+        node.exo(&["models", "remove", "mine"]).status.success().then_some(())
+    });
+    assert_eq!(node.ask("mine", prompt).status, 404);
+    assert!(path.exists(), "a file the user added is the user's");
+}
+
+/// The demo model under another name inside, so that it is another model.
+fn support_copy(path: &std::path::Path) {
+    let mut bytes = std::fs::read(demo_gguf()).unwrap();
+    let at = bytes.windows(8).position(|w| w == b"exo demo").unwrap();
+    bytes[at..at + 8].copy_from_slice(b"exo mine");
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn the_doctor_tells_what_works_and_what_the_next_step_is() {
+    let node = Node::alone();
+    let output = node.exo(&["doctor", "--json", "--peer", "127.0.0.1:1"]);
+    let checks: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let verdict = |name: &str| {
+        let check = checks.as_array().unwrap().iter().find(|c| c["check"] == name);
+        check.unwrap_or_else(|| panic!("no check `{name}`: {checks:#}"))["verdict"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert!(output.status.success());
+    for name in ["data folder", "processor", "memory", "node", "cluster", "coordinator", "demo model"] {
+        assert_eq!(verdict(name), "ok", "{name}");
+    }
+    assert_eq!((verdict("graphics").as_str(), verdict("peer").as_str()), ("note", "warning"));
+    assert!(stdout(&output).contains("this version runs on the processor only"));
+}
+
+#[test]
+fn the_doctor_fails_when_something_essential_is_broken() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("not-a-folder");
+    std::fs::write(&file, "").unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().to_string();
+    let output = run(&["doctor", "--data-dir", file.to_str().unwrap(), "--api-listen", &port]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("is not a folder") && text.contains("cannot be opened"), "{text}");
+    assert!(text.contains("next: end the program that has it"), "{text}");
+}
+
+#[test]
+fn commands_without_a_node_say_how_to_start_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(&["status", "--data-dir", folder.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("no exo node is running") && stderr(&output).contains("hint: start one")
+    );
+}
+
+#[test]
+fn a_port_in_use_ends_the_start_before_it_touches_anything() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().to_string();
+    let output = run(&["start", "--data-dir", data.to_str().unwrap(), "--api-listen", &port]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(&format!("cannot open the API on {port}")), "{}", stderr(&output));
+    assert!(stderr(&output).contains("hint: another program"), "{}", stderr(&output));
+    assert!(!data.exists());
+}
+
+#[test]
+fn two_nodes_do_not_share_a_data_folder() {
+    let node = Node::alone();
+    let data = node.data_dir.to_str().unwrap();
+    let second =
+        run(&["start", "--data-dir", data, "--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"]);
+    assert_eq!(second.status.code(), Some(1));
+    let text = stderr(&second);
+    assert!(
+        text.contains("already in use by another exo") && text.contains(&node.pid().to_string()),
+        "{text}"
+    );
+    assert!(text.contains("hint: end the other exo"), "{text}");
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "the first goes on");
+}
+
+#[test]
+fn a_data_folder_that_cannot_be_used_is_named() {
+    // A file in its place: permissions stop nobody who is root.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("data");
+    std::fs::write(&file, "").unwrap();
+    let output = run(&["start", "--data-dir", file.to_str().unwrap(), "--api-listen", "127.0.0.1:0"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(file.to_str().unwrap()), "{}", stderr(&output));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_data_folder_without_write_permission_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    if rustix::process::geteuid().is_root() {
+        return support::skip("a_data_folder_without_write_permission_is_named", "root may write anywhere");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o500)).unwrap();
+    let data = folder.path().join("data");
+    let output = run(&["start", "--data-dir", data.to_str().unwrap(), "--api-listen", "127.0.0.1:0"]);
+    assert!(
+        stderr(&output).contains("Permission denied") && stderr(&output).contains("hint: "),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn an_open_api_needs_a_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let args = [
+        "start",
+        "--data-dir",
+        data.to_str().unwrap(),
+        "--api-listen",
+        "0.0.0.0:0",
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    let output = run(&args);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("set `api_keys`"), "{}", stderr(&output));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_node_ends_cleanly_on_either_signal() {
+    for signal in ["-TERM", "-INT"] {
+        let mut node = Node::alone();
+        node.place("demo", 1);
+        let (pid, began) = (node.pid(), Instant::now());
+        let status = node.signal(signal);
+        assert!(status.success(), "{signal}: {status}\n{}", node.log());
+        assert!(began.elapsed() < Duration::from_secs(5), "{signal} took {:?}", began.elapsed());
+        assert!(!is_alive(pid) && !node.data_dir.join("api.json").exists());
+        let again = Node::start_in(
+            &node.data_dir,
+            Start { name: "solo", group: "alone", flags: vec!["--no-discovery".into()], ..Start::default() },
+        );
+        let members = again.get("/exo/v1/members");
+        assert_eq!(members.as_array().unwrap().len(), 1, "the same cluster as before: {members}");
+    }
+}
+
+#[test]
+fn a_node_is_ready_within_a_second_of_its_start() {
+    let mut fastest = Duration::MAX;
+    // The best of three: a busy test machine only ever makes it slower.
+    for _ in 0..3 {
+        let folder = tempfile::tempdir().unwrap();
+        let began = Instant::now();
+        let start =
+            Start { name: "quick", group: "quick", flags: vec!["--no-discovery".into()], ..Start::default() };
+        let node = Node::start_in(&folder.path().join("data"), start);
+        assert_eq!(node.get("/health")["status"], "ok");
+        fastest = fastest.min(began.elapsed());
+    }
+    assert!(fastest < Duration::from_secs(1), "{fastest:?}");
+}
