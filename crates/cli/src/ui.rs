@@ -48,7 +48,8 @@ pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 /// Prints a table that fits the terminal.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+    let style = presets::UTF8_HORIZONTAL_ONLY.row_separator(comfy_table::LineStyle::none());
+    table.load_style(style).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(header);
     for row in rows {
         table.add_row(row);

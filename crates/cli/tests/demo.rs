@@ -2,6 +2,7 @@
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+#![allow(clippy::disallowed_methods, reason = "a signal at a chosen moment")]
 
 mod support;
 
@@ -30,6 +31,14 @@ fn the_demo_succeeds_unattended_and_shows_the_known_answers() {
     }
     assert!(!text.contains('\u{1b}'), "colours and cursor moves belong on a terminal");
     assert_left_nothing(folder.path());
+}
+
+#[test]
+fn a_user_who_turned_discovery_off_gets_a_demo_without_it() {
+    let output = finish(&mut exo(&["demo", "--no-discovery", "--nodes", "2"]), DEMO_MAX);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}\n{}", stderr(&output));
+    assert!(text.contains("mDNS is off: joining by address") && !text.contains("found each other"), "{text}");
 }
 
 #[test]
@@ -95,8 +104,8 @@ fn without_multicast_the_demo_says_so_and_joins_by_address() {
         );
     }
     let folder = tempfile::tempdir().unwrap();
-    // A network of its own whose loopback carries no multicast.
-    let script = "ip link set lo up && ip link set lo multicast off && ip route add blackhole 224.0.0.0/4 && exec \"$0\" demo";
+    // A network of its own in which no socket may listen to multicast.
+    let script = "ip link set lo up && echo 0 > /proc/sys/net/ipv4/igmp_max_memberships && exec \"$0\" demo";
     let mut command = exo(&[]);
     command.env("TMPDIR", folder.path());
     let mut unshare = Command::new("unshare");
@@ -117,7 +126,8 @@ fn without_multicast_the_demo_says_so_and_joins_by_address() {
     }
     assert!(output.status.success(), "{text}\n{}", stderr(&output));
     assert!(
-        text.contains("starting again with --peer") && text.contains("joined through --peer 127.0.0.1:"),
+        text.contains("mDNS did not bring them together")
+            && text.contains("joined through --peer 127.0.0.1:"),
         "{text}"
     );
 }

@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+#![allow(clippy::print_stdout, reason = "numbers for whoever reads a failure")]
 
 mod support;
 

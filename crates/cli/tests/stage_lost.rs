@@ -54,7 +54,7 @@ fn lose_a_stage(group: &str, coordinator: bool) {
     text.push_str(&String::from_utf8_lossy(&rest));
     assert!(killed.elapsed() < ERROR_MAX, "the error came after {:?}", killed.elapsed());
     assert!(!text.contains("[DONE]"), "the answer was complete before the node died: {text}");
-    let error = text.lines().filter_map(|l| l.strip_prefix("data: ")).last().unwrap();
+    let error = text.lines().filter_map(|l| l.strip_prefix("data: ")).next_back().unwrap();
     let error: Value = serde_json::from_str(error).unwrap_or_else(|e| panic!("{e}: {text}"));
     let code = error["error"]["code"].as_str().unwrap_or_default();
     assert!(["stage_lost", "instance_gone"].contains(&code), "{text}");

@@ -4,6 +4,7 @@
 
 mod ask;
 mod nodes;
+mod unite;
 mod verdict;
 
 use std::process::ExitCode;
@@ -21,12 +22,9 @@ use crate::config::Config;
 use crate::ui;
 use ask::{Known, MODEL};
 use nodes::{Nodes, POLL};
+use unite::unite;
 use verdict::{Run, broken_promises};
 
-/// How long mDNS gets before the nodes are told each other's address; it takes about a second where it works.
-const DISCOVERY_MAX: Duration = Duration::from_secs(5);
-/// For nodes that know each other's address.
-const JOIN_MAX: Duration = Duration::from_secs(15);
 /// For loading a model of a few megabytes that every node has.
 const LOAD_MAX: Duration = Duration::from_secs(20);
 /// For the cluster to agree that nothing is placed, and for fresh numbers of an instance.
@@ -37,9 +35,10 @@ const INTERRUPTED: u8 = 130;
 /// Runs the demo. Whatever happens, no process and no file of it stays.
 pub async fn run(config: &Config, args: Demo) -> anyhow::Result<ExitCode> {
     let mut stop = StopSignal::new()?;
+    let discovery: bool = config.parse("discovery")?;
     let mut nodes = Nodes::new(config)?;
     let outcome = tokio::select! {
-        outcome = show(&mut nodes, &args) => Some(outcome),
+        outcome = show(&mut nodes, &args, discovery) => Some(outcome),
         () = stop.wait() => None,
     };
     if args.keep && matches!(outcome, Some(Ok(()))) {
@@ -62,12 +61,12 @@ pub async fn run(config: &Config, args: Demo) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn show(nodes: &mut Nodes, args: &Demo) -> anyhow::Result<()> {
+async fn show(nodes: &mut Nodes, args: &Demo, discovery: bool) -> anyhow::Result<()> {
     let began = Instant::now();
     let known = ask::known()?;
     let all = args.nodes as usize;
     ui::line(format!("exo {} · a cluster of {all} nodes on this machine\n", env!("CARGO_PKG_VERSION")));
-    unite(nodes, all).await?;
+    unite(nodes, all, discovery).await?;
     let result = compare(nodes, &known, all).await;
     // The nodes' own words say more than a refused connection.
     let (solo, split) = result.map_err(|e| anyhow::anyhow!("{e:#}{}", nodes.last_words()))?;
@@ -81,63 +80,6 @@ async fn show(nodes: &mut Nodes, args: &Demo) -> anyhow::Result<()> {
     );
     ui::line(format!("took {:.1} s", began.elapsed().as_secs_f64()));
     Ok(())
-}
-
-/// Starts the nodes and waits until they are one cluster: found by mDNS, else by address.
-async fn unite(nodes: &mut Nodes, all: usize) -> anyhow::Result<()> {
-    let began = Instant::now();
-    for _ in 0..all {
-        nodes.spawn(&[])?;
-    }
-    nodes.wait_started().await?;
-    ui::line(format!(
-        "started {all} nodes in {:.1} s, each a process of its own",
-        began.elapsed().as_secs_f64()
-    ));
-    let began = Instant::now();
-    if nodes.wait_united(DISCOVERY_MAX).await? {
-        ui::line(format!("found each other by mDNS in {:.1} s", began.elapsed().as_secs_f64()));
-    } else {
-        let waited = DISCOVERY_MAX.as_secs();
-        ui::line(format!("mDNS did not bring them together within {waited} s: starting again with --peer"));
-        unite_by_address(nodes, all).await?;
-    }
-    let view: ClusterView = nodes.first()?.get("/exo/v1/cluster").await?;
-    introduce(nodes, &view);
-    Ok(())
-}
-
-async fn unite_by_address(nodes: &mut Nodes, all: usize) -> anyhow::Result<()> {
-    nodes.stop().await;
-    let alone = "--no-discovery".to_owned();
-    nodes.spawn(std::slice::from_ref(&alone))?;
-    nodes.wait_started().await?;
-    let view: ClusterView = nodes.first()?.get("/exo/v1/cluster").await?;
-    let first = view.nodes.iter().find(|n| n.is_self).and_then(|n| n.addresses.first()).cloned();
-    let first = first.context("the first node does not say where others reach it")?;
-    for _ in 1..all {
-        nodes.spawn(&[alone.clone(), format!("--peer={first}")])?;
-    }
-    nodes.wait_started().await?;
-    if !nodes.wait_united(JOIN_MAX).await? {
-        let waited = JOIN_MAX.as_secs();
-        bail!(
-            "the nodes did not become one cluster within {waited} s, even by address{}",
-            nodes.last_words()
-        );
-    }
-    ui::line(format!("joined through --peer {first}"));
-    Ok(())
-}
-
-fn introduce(nodes: &Nodes, view: &ClusterView) {
-    let leader = view.epoch.as_ref().map(|e| e.coordinator.as_str());
-    for node in &view.nodes {
-        let role = if leader == Some(node.id.as_str()) { " · coordinator" } else { "" };
-        let api = nodes.client_of(&node.name).map(|c| c.address().to_string()).unwrap_or_default();
-        let device = node.devices.first().map(|d| d.name.as_str()).unwrap_or_default();
-        ui::line(format!("  {:6} API http://{api} · {device}{role}", node.name));
-    }
 }
 
 /// The model on one node, then split over all of them.

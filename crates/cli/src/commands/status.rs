@@ -116,9 +116,14 @@ fn links(view: &ClusterView) {
         |id: &str| view.nodes.iter().find(|n| n.id == id).map_or_else(|| id.to_owned(), |n| n.name.clone());
     let rows = view.links.iter().map(|link| {
         let rtt = link.rtt_ms.map_or("not measured".to_owned(), |ms| format!("{ms:.2} ms"));
-        vec![name(&link.from), name(&link.to), link.transport.clone(), rtt]
+        vec![name(&link.from), name(&link.to), or_dash(&link.transport), rtt]
     });
     ui::table(&["from", "to", "by", "round trip"], rows.collect());
+}
+
+/// Only the node that measured knows how its link travels.
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".to_owned() } else { text.to_owned() }
 }
 
 fn requests(view: &ClusterView) {

@@ -1,7 +1,8 @@
 //! Nodes as processes, and the ways to talk to them. The only test code that knows the command line and the API.
 
 // Each test file uses its part; helpers of tests fail by panicking.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, clippy::unwrap_used, clippy::print_stdout)]
+#![allow(clippy::disallowed_methods, reason = "waits between two looks at another process")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
