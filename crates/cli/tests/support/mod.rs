@@ -241,7 +241,7 @@ impl Node {
     /// Sends a request whose answer is read as it comes.
     pub fn send(&self, method: &str, path: &str, body: Option<String>) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
         let body = body.unwrap_or_default();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\
