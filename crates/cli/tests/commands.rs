@@ -70,11 +70,12 @@ fn a_running_node_answers_commands() {
     let node = Node::alone();
     let (prompt, answer) = &known()[1];
     assert_eq!(stdout(&node.exo(&["run", "demo", prompt, "--temperature", "0"])).trim(), answer);
-    let status = stdout(&node.exo(&["status"]));
-    assert!(
-        status.contains("solo (this)") && status.contains("demo") && status.contains("ready"),
-        "{status}"
-    );
+    // The view is made ten times a second.
+    wait_for("the status to show the instance", SOON, || {
+        let status = stdout(&node.exo(&["status"]));
+        assert!(status.contains("solo (this)"), "{status}");
+        (status.contains("demo") && status.contains("ready")).then_some(())
+    });
     let models = stdout(&node.exo(&["models"]));
     assert!(models.contains("demo") && models.contains("llama"), "{models}");
     let unloaded = node.exo(&["unload", "demo"]);
