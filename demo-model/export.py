@@ -35,7 +35,7 @@ PROMPTS = [
     "Put 9, 3, 7 in order.",
     "Tell me a story about a fox and a lantern.",
     "Who are you?",
-    "Mia has the drum. Tom has the map. Who has the map?",
+    "The key is red. The cup is green. What colour is the cup?",
     "Sort these words: owl, bread, kite.",
 ]
 

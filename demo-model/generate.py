@@ -49,10 +49,16 @@ class Maker:
     TASKS = ["sum", "order", "words", "story", "facts", "small", "reading", "chat", "repeat"]
     # Stories are long: a few of them are most of the tokens. `repeat` and `reading` teach to copy from the context,
     # which stories and word problems need and do not teach fast.
-    MIXES = {"first": [24, 15, 9, 26, 9, 7, 12, 8, 0], "second": [22, 18, 9, 12, 7, 9, 20, 6, 14]}
+    MIXES = {
+        "first": [24, 15, 9, 26, 9, 7, 12, 8, 0],
+        "second": [22, 18, 9, 12, 7, 9, 20, 6, 14],
+        "third": [20, 27, 6, 10, 6, 7, 24, 5, 5],
+        "fourth": [18, 24, 6, 20, 6, 7, 22, 6, 4],
+    }
 
-    def __init__(self, split, rng, mix="second"):
+    def __init__(self, split, rng, mix="fourth"):
         self.heldout, self.rng, self.weights = split == "heldout", rng, self.MIXES[mix]
+        self.habit = 0.7 if mix == "fourth" else 0.0
 
     def turn(self, task=None):
         """(task, question, answer)."""
@@ -142,12 +148,12 @@ class Maker:
 
     def story(self):
         while True:
-            question, cast = stories.ask(self.rng)
+            question, cast = stories.ask(self.rng, self.habit)
             if is_heldout(cast.key(), 20) == self.heldout:
                 return question, stories.tell(self.rng, cast)
 
     def plain_story(self):
-        cast = self.mine(lambda: stories.Cast(self.rng), lambda c: c.key(), 20)
+        cast = self.mine(lambda: stories.Cast(self.rng, self.habit), lambda c: c.key(), 20)
         return stories.tell(self.rng, cast)
 
     def facts(self):

@@ -4,6 +4,8 @@ Everything a story mentions stays consistent: a name keeps its animal and pronou
 its preposition. A broken model is seen at once, because Mia becomes a fox or the kite changes colour.
 """
 
+import zlib
+
 CHARACTERS = {
     "Mia": ("mouse", "she", "her"),
     "Tom": ("fox", "he", "his"),
@@ -36,17 +38,28 @@ def a(word):
     return ("an " if word[0] in "aeiou" else "a ") + word
 
 
+def choose(rng, options, key, habit):
+    """One of the options: with probability `habit` the one that `key` always gets, else any.
+
+    Without habits all stories are equally likely, and the greedy one hangs on the last bits of a sum."""
+    if habit and rng.random() < habit:
+        return options[zlib.crc32(key.encode()) % len(options)]
+    return rng.choice(options)
+
+
 class Cast:
     """Who and what one story is about."""
 
-    def __init__(self, rng, hero=None, friend=None, thing=None):
+    def __init__(self, rng, habit, hero=None, friend=None, thing=None):
         names = list(CHARACTERS)
-        self.hero = hero or rng.choice([n for n in names if n != friend])
-        self.friend = friend or rng.choice([n for n in names if n != self.hero])
-        self.thing = thing or rng.choice(OBJECTS)
-        self.colour = rng.choice(COLOURS)
-        self.home, self.place = rng.sample(list(PLACES), 2)
-        self.plot = rng.choice(PLOTS)
+        self.habit = habit
+        self.hero = hero or choose(rng, [n for n in names if n != friend], "anybody", habit)
+        self.friend = friend or choose(rng, [n for n in names if n != self.hero], "friend " + self.hero, habit)
+        self.thing = thing or choose(rng, OBJECTS, "thing of " + self.hero, habit)
+        self.colour = choose(rng, COLOURS, "colour of " + self.thing, habit)
+        self.home = choose(rng, list(PLACES), "home of " + self.hero, habit)
+        self.place = choose(rng, [p for p in PLACES if p != self.home], "place of " + self.thing, habit)
+        self.plot = choose(rng, PLOTS, "plot " + self.hero, habit)
 
     def key(self):
         return "story " + " ".join([self.hero, self.friend, self.thing, self.place, self.plot])
@@ -57,7 +70,8 @@ def tell(rng, c):
     animal, he, his = CHARACTERS[c.hero]
     f_animal, f_he, f_his = CHARACTERS[c.friend]
     He, F_He, thing = he.capitalize(), f_he.capitalize(), f"{c.colour} {c.thing}"
-    home, place, pick = PLACES[c.home], PLACES[c.place], rng.choice
+    home, place = PLACES[c.home], PLACES[c.place]
+    pick = lambda options: choose(rng, options, "telling of " + c.hero, c.habit)
     opening = pick([
         f"Once upon a time there was {a(animal)} called {c.hero} who lived {home}.",
         f"{c.hero} the {animal} lived {home}.",
@@ -126,7 +140,7 @@ def tell(rng, c):
     return " ".join([opening] + body)
 
 
-def ask(rng):
+def ask(rng, habit):
     """A request for a story and the cast that answers it."""
     kind = rng.randrange(6)
     tell_me = rng.choice(["Tell me a story", "Tell me a short story", "Write a story", "Write a short story", "Can you tell me a story"])
@@ -136,17 +150,17 @@ def ask(rng):
     thing = rng.choice(OBJECTS)
     animal, f_animal = CHARACTERS[hero][0], CHARACTERS[friend][0]
     if kind == 0:
-        return tell_me + end, Cast(rng)
+        return tell_me + end, Cast(rng, habit)
     if kind == 1:
         who = rng.choice([a(animal), hero, f"{hero} the {animal}"])
-        return f"{tell_me} about {who}{end}", Cast(rng, hero=hero)
+        return f"{tell_me} about {who}{end}", Cast(rng, habit, hero=hero)
     if kind == 2:
-        return f"{tell_me} about {a(thing)}{end}", Cast(rng, thing=thing)
+        return f"{tell_me} about {a(thing)}{end}", Cast(rng, habit, thing=thing)
     if kind == 3:
         who = rng.choice([a(animal), hero])
-        return f"{tell_me} about {who} and {a(thing)}{end}", Cast(rng, hero=hero, thing=thing)
+        return f"{tell_me} about {who} and {a(thing)}{end}", Cast(rng, habit, hero=hero, thing=thing)
     if kind == 4:
         pair = rng.choice([f"{hero} and {friend}", f"{a(animal)} and {a(f_animal)}"])
-        return f"{tell_me} about {pair}{end}", Cast(rng, hero=hero, friend=friend)
+        return f"{tell_me} about {pair}{end}", Cast(rng, habit, hero=hero, friend=friend)
     who = rng.choice([f"{a(animal)}, {a(f_animal)} and {a(thing)}", f"{hero}, {friend} and {a(thing)}"])
-    return f"{tell_me} about {who}{end}", Cast(rng, hero=hero, friend=friend, thing=thing)
+    return f"{tell_me} about {who}{end}", Cast(rng, habit, hero=hero, friend=friend, thing=thing)

@@ -1,7 +1,9 @@
 """Trains the demo model on generated text. Killed at any moment it goes on from the last checkpoint.
 
     nice -n 19 python train.py --dir /tmp/demo-train --steps 4000 --until 2400 --mix first
-    nice -n 19 python train.py --dir /tmp/demo-train --steps 5600
+    nice -n 19 python train.py --dir /tmp/demo-train --steps 5600 --until 4100 --mix second
+    nice -n 19 python train.py --dir /tmp/demo-train --steps 5200 --mix third
+    nice -n 19 python train.py --dir /tmp/demo-train --steps 5700 --rate 5e-3 --mix fourth
     python export.py --dir /tmp/demo-train
 
 Batches depend on (seed, step) only, so an interrupted run sees the same text as an uninterrupted one. What is
@@ -87,7 +89,7 @@ def main():
     parser.add_argument("--dir", type=Path, required=True, help="tokenizer, checkpoint and log live here")
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--until", type=int, help="end at this step of the schedule")
-    parser.add_argument("--mix", choices=list(generate.Maker.MIXES), default="second", help="shares of the tasks")
+    parser.add_argument("--mix", choices=list(generate.Maker.MIXES), default="fourth", help="shares of the tasks")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens per step")
     parser.add_argument("--length", type=int, default=256, help="tokens per row; the last tenth of the steps doubles it")
     parser.add_argument("--rate", type=float, default=2e-3)
