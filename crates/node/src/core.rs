@@ -154,6 +154,8 @@ pub struct Core {
     links_opened: u64,
     /// Addresses of `--peer` and of discovery whose node is not a member (yet).
     strangers: joining::Strangers,
+    membership_outputs: VecDeque<exo_membership::Output>,
+    membership_busy: bool,
     leader: Option<(Epoch, NodeId)>,
     statuses: BTreeMap<NodeId, exo_api::NodeStatus>,
     reports: BTreeMap<NodeId, NodeReport>,
@@ -182,6 +184,8 @@ impl Core {
             peers: BTreeMap::new(),
             links_opened: 0,
             strangers: joining::Strangers::new(&p.config.peers),
+            membership_outputs: VecDeque::new(),
+            membership_busy: false,
             leader: None,
             statuses: BTreeMap::from([(me, exo_api::NodeStatus::Alive)]),
             reports: BTreeMap::new(),

@@ -246,6 +246,10 @@ impl Core {
 
     fn asked(&mut self, from: NodeId, request: u64, ask: ControlAsk) {
         let reply = ReplyTo { node: from, request };
+        if matches!(ask, ControlAsk::Place(_)) && !self.p.membership.may_place() {
+            let message = "the coordinator hears none of its members; it places when it does".to_owned();
+            return self.refuse(reply, ControlRefusal::NotCoordinator, message);
+        }
         let input = self.is_leading().then(|| self.checked(from, reply, ask));
         match input {
             Some(Ok(input)) => self.feed_coordinator(input),

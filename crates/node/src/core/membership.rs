@@ -52,11 +52,17 @@ impl Core {
         }
     }
 
+    /// Carrying out an output may feed the machine again; what it says then comes after what it said before.
     pub(super) fn feed_membership(&mut self, input: Input) {
         let now = self.now();
-        for output in self.p.membership.handle(now, input) {
+        self.membership_outputs.extend(self.p.membership.handle(now, input));
+        if std::mem::replace(&mut self.membership_busy, true) {
+            return;
+        }
+        while let Some(output) = self.membership_outputs.pop_front() {
             self.membership_output(output);
         }
+        self.membership_busy = false;
     }
 
     fn membership_output(&mut self, output: Output) {
