@@ -107,7 +107,8 @@ fn run(request: LoadRequest, inbox: &Receiver<Job>, cancel: &CancelToken, events
     let key = request.key;
     // A bug in a kernel must cost one shard, not the node.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let mut engine = match load(&request, events) {
+        // The model goes with the request: a vocabulary of 128 000 tokens must not stay for the life of a shard.
+        let mut engine = match load(request, events) {
             Ok(engine) => engine,
             Err(reason) => return events(EngineEvent::LoadFailed { key, reason }),
         };
@@ -122,7 +123,7 @@ fn run(request: LoadRequest, inbox: &Receiver<Job>, cancel: &CancelToken, events
     }
 }
 
-fn load(request: &LoadRequest, events: &Events) -> Result<Engine, String> {
+fn load(request: LoadRequest, events: &Events) -> Result<Engine, String> {
     let key = request.key;
     let mut told = Instant::now();
     let mut progress = |p: exo_engine::LoadProgress| {
