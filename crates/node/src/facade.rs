@@ -161,16 +161,15 @@ impl NodeFacade {
             added_unix_s: 0,
         };
         if local.is_some_and(|r| r.complete)
-            && let Ok(open) = self.library.open(held.id, &[]).await
+            && let Ok(details) = self.library.details(held.id).await
         {
-            let model = &open.model;
-            view.architecture = model.config.architecture.to_string();
-            view.format = format_name(model.kind).to_owned();
-            view.weight_bytes = model.shape().weight_bytes();
-            view.layers = model.config.layers;
-            view.context_tokens_max = model.config.context_tokens_max;
-            view.chat = open.template.is_some();
-            view.dtypes = dtypes(model);
+            view.architecture = details.architecture;
+            view.format = details.format.to_owned();
+            view.weight_bytes = details.weight_bytes;
+            view.layers = details.layers;
+            view.context_tokens_max = details.context_tokens_max;
+            view.chat = details.chat;
+            view.dtypes = details.dtypes;
         }
         view
     }
@@ -190,6 +189,8 @@ impl NodeFacade {
             let _ = self.library.store().remove(record.id);
             return Err(AdminError::Invalid { param: "path".to_owned(), message });
         }
+        // This node may never be asked for it: its vocabulary is read again when it is.
+        self.library.release(record.id);
         self.core.post(CoreEvent::Command(Command::ModelsChanged));
         let models = self.list_models().await?;
         let id = record.id.to_full();
@@ -380,23 +381,4 @@ fn starts(
         }
     };
     (0..request.choices).map(start).collect()
-}
-
-fn format_name(kind: exo_formats::ModelKind) -> &'static str {
-    match kind {
-        exo_formats::ModelKind::Gguf => "gguf",
-        exo_formats::ModelKind::HuggingFace => "safetensors",
-    }
-}
-
-/// Stored bytes by element type.
-fn dtypes(model: &exo_formats::Model) -> BTreeMap<String, u64> {
-    let whole = exo_types::Shard::whole(model.config.layers);
-    let mut bytes = BTreeMap::new();
-    for name in model.tensors_of(&whole) {
-        if let Ok(tensor) = model.tensor(name) {
-            *bytes.entry(tensor.dtype.to_string()).or_default() += tensor.range.len() as u64;
-        }
-    }
-    bytes
 }

@@ -16,6 +16,7 @@ mod bulk;
 mod choice;
 mod config;
 mod core;
+mod details;
 mod engine_host;
 mod facade;
 mod files;

@@ -11,6 +11,7 @@ use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId, Shard};
 
 use crate::bulk::{FetchError, Fetcher};
+use crate::details::Details;
 use crate::engine_host::chain;
 
 /// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large vocabularies.
@@ -44,12 +45,13 @@ pub struct Library {
     store: Arc<Store>,
     endpoint: Endpoint,
     open: Mutex<HashMap<ModelId, Arc<OpenModel>>>,
+    details: Mutex<HashMap<ModelId, Details>>,
 }
 
 impl Library {
     /// A library over a store.
     pub fn new(store: Arc<Store>, endpoint: Endpoint) -> Self {
-        Self { store, endpoint, open: Mutex::default() }
+        Self { store, endpoint, open: Mutex::default(), details: Mutex::default() }
     }
 
     /// The store below.
@@ -74,8 +76,26 @@ impl Library {
         Ok(open)
     }
 
-    /// Forgets an opened model, so that its files can go.
+    /// What lists show of a model on this node's disk. Read once.
+    pub async fn details(&self, id: ModelId) -> Result<Details, String> {
+        if let Some(details) = self.details.lock().unwrap_or_else(PoisonError::into_inner).get(&id) {
+            return Ok(details.clone());
+        }
+        let store = self.store.clone();
+        let read = move || store.open_model(id).map(|model| Details::of(&model)).map_err(|e| chain(&e));
+        let details = tokio::task::spawn_blocking(read).await.map_err(|e| e.to_string())??;
+        self.details.lock().unwrap_or_else(PoisonError::into_inner).insert(id, details.clone());
+        Ok(details)
+    }
+
+    /// Forgets a model, so that its files can go.
     pub fn forget(&self, id: ModelId) {
+        self.release(id);
+        self.details.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+
+    /// Lets go of an opened model's memory; requests that use it keep it until they end.
+    pub fn release(&self, id: ModelId) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 

@@ -1,0 +1,50 @@
+//! What lists show of a model, kept apart from the model: its vocabulary alone can take tens of megabytes, and a list
+//! of models must not hold them all.
+
+use std::collections::BTreeMap;
+
+use exo_formats::{Model, ModelKind};
+use exo_types::Shard;
+
+/// The numbers of one model.
+#[derive(Clone, Debug)]
+pub struct Details {
+    pub architecture: String,
+    pub format: &'static str,
+    /// Stored bytes by element type.
+    pub dtypes: BTreeMap<String, u64>,
+    pub weight_bytes: u64,
+    pub layers: u32,
+    pub context_tokens_max: u32,
+    /// Whether it brings a chat template.
+    pub chat: bool,
+}
+
+impl Details {
+    /// Of an opened model.
+    pub fn of(model: &Model) -> Self {
+        Self {
+            architecture: model.config.architecture.to_string(),
+            format: match model.kind {
+                ModelKind::Gguf => "gguf",
+                ModelKind::HuggingFace => "safetensors",
+            },
+            dtypes: dtypes(model),
+            weight_bytes: model.shape().weight_bytes(),
+            layers: model.config.layers,
+            context_tokens_max: model.config.context_tokens_max,
+            chat: model.chat_template.is_some(),
+        }
+    }
+}
+
+fn dtypes(model: &Model) -> BTreeMap<String, u64> {
+    let whole = Shard::whole(model.config.layers);
+    let mut bytes = BTreeMap::new();
+    for name in model.tensors_of(&whole) {
+        if let Ok(tensor) = model.tensor(name) {
+            *bytes.entry(tensor.dtype.to_string()).or_default() += tensor.range.len() as u64;
+        }
+    }
+    bytes
+}
