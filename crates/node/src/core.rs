@@ -72,6 +72,8 @@ pub enum CoreEvent {
     Engine(EngineEvent),
     /// A fetch for a shard moved on or ended.
     Fetch { key: ShardKey, event: shards::FetchEvent },
+    /// The models on disk, looked at in the background.
+    Held(Vec<exo_cluster::wire::HeldModel>),
     /// The API asks.
     Command(Command),
     /// A client left (`None`), or a stop string ended one choice.
@@ -160,6 +162,9 @@ pub struct Core {
     statuses: BTreeMap<NodeId, exo_api::NodeStatus>,
     reports: BTreeMap<NodeId, NodeReport>,
     report_sent: Time,
+    held: Vec<exo_cluster::wire::HeldModel>,
+    held_at: Time,
+    held_under_way: bool,
     instances: Vec<InstanceView>,
     stages: BTreeMap<ShardKey, StageEntry>,
     fetches: BTreeMap<ShardKey, tokio_util::sync::CancellationToken>,
@@ -190,6 +195,9 @@ impl Core {
             statuses: BTreeMap::from([(me, exo_api::NodeStatus::Alive)]),
             reports: BTreeMap::new(),
             report_sent: Time::ZERO,
+            held: Vec::new(),
+            held_at: Time::ZERO,
+            held_under_way: false,
             instances: Vec::new(),
             stages: BTreeMap::new(),
             fetches: BTreeMap::new(),
@@ -219,11 +227,15 @@ impl Core {
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|s| *s) => break,
+                // First: ticks come ten times a second and cannot starve the others, who could starve them.
+                _ = tick.tick() => self.tick(),
                 Some(event) = inbox.local.recv() => self.handle(event),
                 Some(event) = inbox.bounded.recv() => self.handle(event),
-                _ = tick.tick() => self.tick(),
             }
             self.settle();
+            if self.stopping {
+                break;
+            }
         }
         self.end().await;
     }
@@ -234,6 +246,7 @@ impl Core {
     }
 
     fn begin(&mut self) {
+        self.look_at_models();
         self.members_changed();
         self.report_now();
     }
@@ -253,6 +266,10 @@ impl Core {
             CoreEvent::Probed { address, node } => self.probed(address, node),
             CoreEvent::Engine(event) => self.engine_event(event),
             CoreEvent::Fetch { key, event } => self.fetch_event(key, event),
+            CoreEvent::Held(held) => {
+                self.held_under_way = false;
+                self.held = held;
+            }
             CoreEvent::Command(command) => self.command(command),
             CoreEvent::Cancel { request, index } => self.cancel_request(request, index),
         }

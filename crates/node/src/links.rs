@@ -74,20 +74,22 @@ pub struct Link {
     pub id: u64,
     /// Over what.
     pub via: Via,
+    /// Whether this side dialled.
+    pub initiator: bool,
     queue: mpsc::Sender<Outgoing>,
 }
 
 impl Link {
     /// Starts both tasks.
     pub fn start(id: u64, channel: Channel, purpose: Purpose, core: CoreSender) -> Self {
-        let (peer, via) = (channel.peer, channel.via);
+        let (peer, via, initiator) = (channel.peer, channel.via, channel.initiator);
         let (writer, reader) = split(channel, purpose);
         let (queue, outgoing) = mpsc::channel(QUEUE_LEN_MAX);
         let end = Arc::new(End { peer, purpose, id, core });
         // The reader holds the queue weakly: only the core keeps a link open.
         tokio::spawn(read(reader, queue.downgrade(), end.clone()));
         tokio::spawn(write(writer, outgoing, end));
-        Self { id, via, queue }
+        Self { id, via, initiator, queue }
     }
 
     /// Queues a message; `false` if the link is closed or the peer takes nothing any more.

@@ -25,7 +25,10 @@ pub async fn admit(config: &Config, node: &str) -> anyhow::Result<()> {
     let known = view.join_requests.iter().map(|r| (r.node.as_str(), r.name.as_str()));
     let id = pick(node, known, "node that asks to join")?;
     let member: MemberView = client.post("/exo/v1/members", &serde_json::json!({"node": id})).await?;
-    ui::line(format!("{} is a member now; undo with `exo remove {}`", member.name, member.name));
+    ui::line(format!(
+        "{} is let in when it asks next, within seconds; undo with `exo remove {}`",
+        member.name, member.name
+    ));
     Ok(())
 }
 

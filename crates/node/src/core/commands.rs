@@ -78,11 +78,19 @@ impl Core {
             }
             Command::Instances { answer } => drop(answer.send(self.instances.clone())),
             Command::Invite { node, answer } => {
+                let admin = self.p.coordinator.state().admins().any(|n| n == self.me);
+                if !admin {
+                    let message = "this node is not an admin of its cluster; ask on the founder's".to_owned();
+                    return drop(answer.send(Err(AdminError::Conflict { message })));
+                }
                 let name = self.invite(node);
                 let missing = AdminError::NotFound { what: "join request", name: node.to_full() };
                 drop(answer.send(name.ok_or(missing)));
             }
-            Command::ModelsChanged => self.report_now(),
+            Command::ModelsChanged => {
+                self.look_at_models();
+                self.report_now();
+            }
             Command::JoinAsked(asked) => self.join_asked(asked),
             Command::MemberIn { member, listen } => self.member_in(&member, listen),
             Command::Placed { model, reply } => self.placed(model, reply),

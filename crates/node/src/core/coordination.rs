@@ -21,6 +21,8 @@ use crate::notice::Notice;
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Entries after which the log is folded into a snapshot: a start replays no more than these.
 const SNAPSHOT_EVERY: u64 = 256;
+/// Files may vanish or change behind our back.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long the coordinator has for an answer.
 const ASK_MAX: Duration = Duration::from_secs(10);
 
@@ -28,7 +30,7 @@ const ASK_MAX: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct Asks {
     last: u64,
-    open: BTreeMap<u64, (Time, oneshot::Sender<ControlReply>)>,
+    open: BTreeMap<u64, (Time, NodeId, oneshot::Sender<ControlReply>)>,
     /// Models that requests asked to have placed.
     pub(super) placing: BTreeMap<exo_types::ModelId, Time>,
 }
@@ -42,7 +44,7 @@ impl Core {
             ControlMessage::Desired(desired) => self.desired(from, desired),
             ControlMessage::Instances { epoch, instances } => self.instances_told(from, epoch, instances),
             ControlMessage::Request { request, ask } => self.asked(from, request, ask),
-            ControlMessage::Reply { request, reply } => self.answered(request, reply),
+            ControlMessage::Reply { request, reply } => self.answered(from, request, reply),
             ControlMessage::Log(message) => self.log_message(from, message),
             ControlMessage::Refused(refusal) => tracing::info!(peer = %from, %refusal, "refused"),
             _ => tracing::warn!(peer = %from, "a control message this version does not know"),
@@ -53,7 +55,7 @@ impl Core {
         self.feed_coordinator(CoordinatorInput::Tick);
         self.snapshot_if_due();
         let now = self.now();
-        let late = |(asked, _): &(Time, _)| now.since(*asked) > ASK_MAX;
+        let late = |(asked, ..): &(Time, NodeId, _)| now.since(*asked) > ASK_MAX;
         // Dropping the sender tells the asker that no answer came.
         self.asks.open.retain(|_, ask| !late(ask));
     }
@@ -151,6 +153,9 @@ impl Core {
     }
 
     pub(super) fn report_if_due(&mut self) {
+        if self.now().since(self.held_at) >= LOOK_EVERY {
+            self.refresh_models();
+        }
         if self.now().since(self.report_sent) >= REPORT_EVERY {
             self.report_now();
         }
@@ -177,7 +182,7 @@ impl Core {
         });
         NodeReport {
             facts: self.p.facts.clone(),
-            models: self.held_models(),
+            models: self.held.clone(),
             process_bytes: self.p.host.process_bytes(),
             reached: self.reached(),
             stages: self.stage_reports(),
@@ -187,33 +192,36 @@ impl Core {
         }
     }
 
-    fn held_models(&self) -> Vec<HeldModel> {
-        let records = self.p.library.store().list().unwrap_or_default();
-        let held = records.into_iter().filter(|r| r.problem.is_none()).map(|r| HeldModel {
-            model: r.id,
-            name: r.name,
-            bytes: r.bytes,
-            complete: r.complete,
-        });
-        held.take(limits::MODELS_MAX).collect()
+    /// Looks at the models on disk at once: at the start, and when a person changed them.
+    pub(super) fn look_at_models(&mut self) {
+        let store = self.p.library.store().clone();
+        self.held = tokio::task::block_in_place(|| held_models(&store));
+    }
+
+    /// Looks at them in the background, so that a slow disk does not hold up the core.
+    pub(super) fn refresh_models(&mut self) {
+        if std::mem::replace(&mut self.held_under_way, true) {
+            return;
+        }
+        self.held_at = self.now();
+        let (store, core) = (self.p.library.store().clone(), self.p.sender.clone());
+        tokio::task::spawn_blocking(move || core.post(super::CoreEvent::Held(held_models(&store))));
     }
 
     // ---- commands of the coordinator ----
 
     fn desired(&mut self, from: NodeId, desired: DesiredState) {
-        if desired.epoch.key != from {
-            tracing::warn!(peer = %from, "a command in another coordinator's name");
-            return;
+        if !self.leads(desired.epoch, from) {
+            return self.refuse_epoch(from, desired.epoch);
         }
         self.feed_worker_from(from, WorkerInput::Desired(desired));
     }
 
     fn instances_told(&mut self, from: NodeId, epoch: Epoch, instances: Vec<InstanceView>) {
-        let current = self.leader.is_none_or(|(seen, _)| epoch >= seen);
-        if epoch.key == from && current {
+        if self.leads(epoch, from) {
             self.instances_now(instances);
-        } else if let Some((seen, _)) = self.leader {
-            self.send_control(from, ControlMessage::Refused(Refusal::StaleEpoch { got: epoch, seen }));
+        } else {
+            self.refuse_epoch(from, epoch);
         }
     }
 
@@ -227,7 +235,7 @@ impl Core {
         let now = self.now();
         match self.leader {
             Some((_, node)) => {
-                self.asks.open.insert(request, (now, tx));
+                self.asks.open.insert(request, (now, node, tx));
                 self.send_control(node, ControlMessage::Request { request, ask });
             }
             None => {
@@ -238,9 +246,26 @@ impl Core {
         rx
     }
 
-    fn answered(&mut self, request: u64, reply: ControlReply) {
-        if let Some((_, tx)) = self.asks.open.remove(&request) {
+    /// An answer counts only from whom was asked: the numbers are easily guessed.
+    fn answered(&mut self, from: NodeId, request: u64, reply: ControlReply) {
+        if self.asks.open.get(&request).is_none_or(|(_, asked, _)| *asked != from) {
+            return;
+        }
+        if let Some((_, _, tx)) = self.asks.open.remove(&request) {
             let _ = tx.send(reply);
+        }
+    }
+
+    /// Whether `from` is the coordinator this node follows, in that very epoch. Membership hears of a new reign on
+    /// the same ordered link before anything else is said in it, so a command in another epoch is stale or forged.
+    fn leads(&self, epoch: Epoch, from: NodeId) -> bool {
+        self.leader == Some((epoch, from))
+    }
+
+    fn refuse_epoch(&mut self, from: NodeId, got: Epoch) {
+        tracing::debug!(peer = %from, epoch = %got, "a command of another reign");
+        if let Some((seen, _)) = self.leader.filter(|(seen, _)| got < *seen) {
+            self.send_control(from, ControlMessage::Refused(Refusal::StaleEpoch { got, seen }));
         }
     }
 
@@ -332,6 +357,12 @@ impl Core {
         if self.join_log(from, &message) {
             return;
         }
+        let (LogMessage::Entries { epoch, .. } | LogMessage::Snapshot { epoch, .. }) = &message else {
+            return;
+        };
+        if from == self.me || !self.leads(*epoch, from) {
+            return self.refuse_epoch(from, *epoch);
+        }
         let seen = self.leader.map(|(epoch, _)| epoch);
         let step = follow(self.log_head(), seen, message);
         match step {
@@ -380,12 +411,21 @@ impl Core {
             Ok(state) => state,
             Err(error) => return tracing::warn!(%error, "the coordinator sent a snapshot that is none"),
         };
+        // Removals merge by union: what this side removed while it was apart is asked for again.
+        let ours = self.p.coordinator.state();
+        let same = state.cluster().map(|(id, _)| id) == ours.cluster().map(|(id, _)| id);
+        let missing = if same { state.removals_missing(ours) } else { Vec::new() };
         let at = exo_journal::Head { seq: head.index, hash: head.hash };
         let snapshot = exo_journal::Snapshot { head: at, state: bytes.to_vec() };
         match tokio::task::block_in_place(|| self.p.journal.install_snapshot(&snapshot, &[])) {
             Ok(_) => {
                 self.feed_coordinator(CoordinatorInput::Restored(Box::new(state)));
                 self.members_changed_if_needed();
+                for event in missing {
+                    if let Event::MemberRemoved { node, reason } = event {
+                        drop(self.ask(ControlAsk::RemoveMember { node, reason, signature: Vec::new() }));
+                    }
+                }
             }
             Err(error) => self.notice(Notice::Warning(format!("the journal cannot be written: {error}"))),
         }
@@ -422,4 +462,15 @@ impl Core {
             }
         }
     }
+}
+
+fn held_models(store: &exo_store::Store) -> Vec<HeldModel> {
+    let records = store.list().unwrap_or_default();
+    let held = records.into_iter().filter(|r| r.problem.is_none()).map(|r| HeldModel {
+        model: r.id,
+        name: r.name,
+        bytes: r.bytes,
+        complete: r.complete,
+    });
+    held.take(limits::MODELS_MAX).collect()
 }

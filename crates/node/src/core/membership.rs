@@ -23,7 +23,8 @@ impl Core {
             self.p.coordinator.state().members().keys().copied().chain([self.me]).collect();
         let others = members.iter().copied().filter(|n| *n != self.me);
         self.p.members.replace(others.chain(self.joining_members()));
-        self.peers.retain(|node, _| members.contains(node));
+        let joining = self.joining_members();
+        self.peers.retain(|node, _| members.contains(node) || joining.contains(node));
         self.statuses.retain(|node, _| members.contains(node));
         self.reports.retain(|node, _| members.contains(node));
         self.feed_membership(Input::Members(members));
@@ -70,7 +71,12 @@ impl Core {
             Output::Send { to, message } => {
                 self.send_control(to, ControlMessage::Membership(message.encode()));
             }
-            Output::Persist(epoch) => self.persist(epoch),
+            Output::Persist(epoch) => {
+                if !self.persist(epoch) {
+                    // What follows would announce an epoch that a restart forgets.
+                    self.membership_outputs.clear();
+                }
+            }
             Output::NodeUp(node) => self.node_up(node),
             Output::NodeSuspected(node) => self.set_status(node, NodeStatus::Suspected),
             Output::NodeSuspended { node, .. } => self.set_status(node, NodeStatus::Suspended),
@@ -83,13 +89,15 @@ impl Core {
         }
     }
 
-    fn persist(&mut self, epoch: Epoch) {
-        if let Err(error) = tokio::task::block_in_place(|| self.p.data.set_epoch(epoch)) {
+    fn persist(&mut self, epoch: Epoch) -> bool {
+        let kept = tokio::task::block_in_place(|| self.p.data.set_epoch(epoch));
+        if let Err(error) = &kept {
             // Announcing what a restart would forget could give two coordinators one epoch: better to stop.
             tracing::error!(%error, "the epoch cannot be kept; this node stops");
             self.notice(Notice::Warning(format!("the epoch cannot be kept, this node stops: {error}")));
             self.stopping = true;
         }
+        kept.is_ok()
     }
 
     fn node_up(&mut self, node: NodeId) {

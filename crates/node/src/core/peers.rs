@@ -139,10 +139,16 @@ impl Core {
     fn open_link(&mut self, channel: Channel, purpose: Purpose) {
         let (node, me) = (channel.peer, self.me);
         let opened_by_lower = (channel.initiator && me < node) || (!channel.initiator && node < me);
-        let peer = self.peer(node);
-        if peer.links.contains_key(&purpose) && !opened_by_lower {
-            return; // both dialled; the other one stays
+        let old = self.peers.get(&node).and_then(|p| p.links.get(&purpose)).map(|l| (l.id, l.initiator));
+        match old {
+            // One side has one dial of a purpose under way: opening it again, it has lost the first.
+            Some((id, initiator)) if initiator == channel.initiator => {
+                self.link_closed(node, purpose, id, "the peer opened it anew");
+            }
+            Some(_) if !opened_by_lower => return, // both dialled; the other one stays
+            _ => {}
         }
+        let peer = self.peer(node);
         if channel.initiator {
             peer.prefer(channel.remote);
         }
@@ -199,8 +205,17 @@ impl Core {
     /// Dials what is missing, pings what is there.
     pub(super) fn tick_peers(&mut self) {
         let (now, me) = (self.now(), self.me);
-        let members: Vec<_> =
-            self.p.coordinator.state().members().keys().copied().filter(|n| *n != me).collect();
+        let joining = self.joining_members();
+        let members: std::collections::BTreeSet<_> = self
+            .p
+            .coordinator
+            .state()
+            .members()
+            .keys()
+            .copied()
+            .chain(joining)
+            .filter(|n| *n != me)
+            .collect();
         for node in members {
             self.ping(node, now);
             for purpose in [Purpose::Control, Purpose::Data] {
@@ -267,6 +282,9 @@ impl Core {
 
     /// A message from a member: decoded with every bound checked, or the link is cut.
     pub(super) fn frame(&mut self, node: NodeId, purpose: Purpose, bytes: &[u8]) {
+        if !self.p.members.contains(node) {
+            return; // removed while this waited in the queue
+        }
         let error = match purpose {
             Purpose::Control => match ControlMessage::decode(bytes) {
                 Ok(message) => return self.control(node, message),
@@ -312,7 +330,7 @@ impl Core {
             .filter(|(node, peer)| self.p.members.contains(**node) && !peer.addresses.is_empty())
             .map(|(node, peer)| (*node, peer.addresses.clone()))
             .collect();
-        if let Err(error) = self.p.data.set_peers(&known) {
+        if let Err(error) = tokio::task::block_in_place(|| self.p.data.set_peers(&known)) {
             tracing::warn!(%error, "addresses are not remembered");
         }
     }

@@ -259,7 +259,9 @@ impl Core {
         for (id, view) in mine {
             let generation = view.placement.generation;
             let key = ShardKey { instance: id, generation, stage: 0 };
-            if view.is_ready() && !self.schedulers.contains_key(&id) && self.is_loaded(key) {
+            // A generation whose pipeline broke gets no second scheduler: its stages are out of step.
+            let troubled = self.troubles.iter().any(|t| t.instance == id && t.generation == generation);
+            if view.is_ready() && !troubled && !self.schedulers.contains_key(&id) && self.is_loaded(key) {
                 let Some(pages) = pages_of(&view) else { continue };
                 let config = SchedulerConfig::default();
                 let scheduler = Scheduler::new(config, view.placement.clone(), &pages);

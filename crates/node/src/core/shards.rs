@@ -157,15 +157,18 @@ impl Core {
 
     pub(super) fn fetch_event(&mut self, key: ShardKey, event: FetchEvent) {
         self.view_stale = true;
-        if !matches!(event, FetchEvent::Progress { .. }) {
-            self.fetches.remove(&key);
+        if !matches!(event, FetchEvent::Progress { .. }) && self.fetches.remove(&key).is_none() {
+            return; // cancelled while it was on its way here
         }
         match event {
             FetchEvent::ManifestHeld => self.feed_worker(WorkerInput::ManifestHeld(key)),
             FetchEvent::Progress { done_bytes, total_bytes } => {
                 self.feed_worker(WorkerInput::Progress { key, done_bytes, total_bytes });
             }
-            FetchEvent::Stored => self.feed_worker(WorkerInput::Stored(key)),
+            FetchEvent::Stored => {
+                self.refresh_models();
+                self.feed_worker(WorkerInput::Stored(key));
+            }
             FetchEvent::Opened { model, placement } => self.load(key, model, *placement),
             FetchEvent::Failed { reason } => self.feed_worker(WorkerInput::Failed { key, reason }),
         }
@@ -205,7 +208,10 @@ impl Core {
         }
         self.drop_scheduler(key.instance, key.generation);
         match self.stages.get_mut(&key) {
-            Some(stage) => stage.stop(), // `Unloaded` comes when the thread has ended
+            Some(stage) => {
+                stage.loaded = None;
+                stage.stop(); // `Unloaded` comes when the thread has ended
+            }
             None => self.feed_worker(WorkerInput::Unloaded(key)),
         }
     }

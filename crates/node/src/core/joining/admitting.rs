@@ -72,7 +72,8 @@ impl Core {
             return Ok(JoinAnswer::Later);
         }
         let now = self.now();
-        let lower = self.strangers.found.iter().find(|(n, s)| s.fresh && **n < self.me && **n != *node);
+        let lower =
+            self.strangers.found.iter().find(|(n, s)| s.fresh && !s.failed && **n < self.me && **n != *node);
         if let Some((lower, s)) =
             lower.filter(|(_, s)| self.is_fresh() && now.since(s.seen) < Duration::from_secs(3))
         {
@@ -95,8 +96,18 @@ impl Core {
     fn shut(&mut self, node: NodeId, ask: &JoinAsk, listen: SocketAddr) -> Result<JoinAnswer, Box<Member>> {
         let known = self.strangers.requests.contains_key(&node);
         let name: String = ask.name.chars().filter(|c| !c.is_control()).take(64).collect();
-        if !known && self.strangers.requests.len() < REQUESTS_MAX {
-            let request = Request { name: name.clone(), listen, admitted: false };
+        let now = self.now();
+        if let Some(request) = self.strangers.requests.get_mut(&node) {
+            request.asked = now;
+        }
+        if !known && self.strangers.requests.len() >= REQUESTS_MAX {
+            // Throw-away keys must not keep the one a person waits for out of sight.
+            let others = self.strangers.requests.iter().filter(|(_, r)| !r.admitted);
+            let oldest = others.min_by_key(|(_, r)| r.asked).map(|(n, _)| *n);
+            oldest.map(|n| self.strangers.requests.remove(&n));
+        }
+        if !known {
+            let request = Request { name: name.clone(), listen, asked: now, admitted: false };
             self.strangers.requests.insert(node, request);
             self.view_stale = true;
             self.notice(Notice::Asks { name: name.clone(), words: check_words(self.me, node).join(" ") });

@@ -24,7 +24,7 @@ impl Core {
         // Moving in replaces this node's instances: not while somebody waits for an answer from them.
         let idle =
             self.strangers.attempt.is_none() && self.strangers.grant.is_none() && self.drivers.is_empty();
-        if !self.is_fresh() || !idle || self.p.config.trust_closed && self.p.config.peers.is_empty() {
+        if !self.is_fresh() || !idle {
             return None;
         }
         let ready =
@@ -32,8 +32,14 @@ impl Core {
         let found = &self.strangers.found;
         let named = found.iter().find(|(_, s)| s.named && ready(s)).map(|(n, _)| *n);
         let with_members = found.iter().find(|(_, s)| !s.fresh && ready(s)).map(|(n, _)| *n);
-        let lowest_fresh = found.iter().find(|(_, s)| s.fresh).filter(|(n, s)| **n < self.me && ready(s));
-        named.or(with_members).or(lowest_fresh.map(|(n, _)| *n))
+        // Who did not answer is not waited for: a dead node's record may last for minutes.
+        let mut fresh = found.iter().filter(|(_, s)| s.fresh && !s.failed);
+        let lowest_fresh = fresh.next().filter(|(n, s)| **n < self.me && ready(s));
+        let again = || found.iter().find(|(n, s)| s.fresh && s.failed && **n < self.me && ready(s));
+        if self.p.config.trust_closed {
+            return named; // only whom a person named
+        }
+        named.or(with_members).or(lowest_fresh.or_else(again).map(|(n, _)| *n))
     }
 
     pub(super) fn try_to_join(&mut self, node: NodeId, now: Time) {
@@ -50,8 +56,12 @@ impl Core {
         };
         let (endpoint, core) = (self.p.endpoint.clone(), self.p.sender.clone());
         tokio::spawn(async move {
-            let mut outcome =
-                JoinOutcome { with: node, address: addresses[0], answer: Err("no address".to_owned()) };
+            let mut outcome = JoinOutcome {
+                probe: false,
+                with: node,
+                address: addresses[0],
+                answer: Err("no address".to_owned()),
+            };
             for address in addresses {
                 outcome.address = address;
                 outcome.answer = match exchange(&endpoint, address, &ask).await {
@@ -69,8 +79,9 @@ impl Core {
 
     /// Our question was answered.
     pub(in crate::core) fn joined(&mut self, outcome: JoinOutcome) {
-        let JoinOutcome { with, address, answer } = outcome;
-        if let Ok(JoinAnswer::Here { name, fresh }) = answer {
+        let JoinOutcome { probe, with, address, answer } = outcome;
+        if probe {
+            let Ok(JoinAnswer::Here { name, fresh }) = answer else { return };
             if !self.p.members.contains(with) && with != self.me {
                 self.stranger(with, vec![address], name, fresh);
                 if let Some(stranger) = self.strangers.found.get_mut(&with) {
@@ -84,6 +95,9 @@ impl Core {
         }
         self.strangers.attempt = None;
         let now = self.now();
+        if let (Some(stranger), Ok(_)) = (self.strangers.found.get_mut(&with), &answer) {
+            stranger.failed = false;
+        }
         match answer {
             Ok(JoinAnswer::Welcome(welcome)) => self.welcomed(with, address, *welcome),
             Ok(JoinAnswer::Elsewhere { node, addresses }) if node != self.me => {
@@ -101,7 +115,13 @@ impl Core {
                     stranger.next = now + Duration::from_millis(300);
                 }
             }
-            Err(reason) => tracing::debug!(peer = %with, reason, "join attempt failed"),
+            Err(reason) => {
+                tracing::debug!(peer = %with, reason, "join attempt failed");
+                if let Some(stranger) = self.strangers.found.get_mut(&with) {
+                    stranger.failed = true;
+                    stranger.next = now + if stranger.named { RETRY } else { RETRY_REFUSED };
+                }
+            }
         }
     }
 

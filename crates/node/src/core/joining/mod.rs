@@ -56,6 +56,8 @@ struct Stranger {
     fresh: bool,
     /// Named with `--peer`: joined whatever its key.
     named: bool,
+    /// Did not answer when it was asked: others come first.
+    failed: bool,
     seen: Time,
     next: Time,
 }
@@ -71,6 +73,8 @@ pub(super) struct Request {
     pub(super) name: String,
     /// Where it listens.
     pub(super) listen: SocketAddr,
+    /// When it last asked.
+    asked: Time,
     /// Let in by a person; the next time it asks it is told.
     admitted: bool,
 }
@@ -138,6 +142,8 @@ struct Welcome {
 
 /// How our attempt to join ended.
 pub struct JoinOutcome {
+    /// Only asked who is there.
+    probe: bool,
     with: NodeId,
     address: SocketAddr,
     answer: Result<JoinAnswer, String>,
@@ -174,9 +180,13 @@ impl Core {
             name: name.clone(),
             fresh,
             named: false,
+            failed: false,
             seen: now,
             next: Time::ZERO,
         });
+        if entry.addresses != addresses {
+            entry.failed = false;
+        }
         (entry.addresses, entry.name) = (addresses, name);
         if entry.fresh && !fresh {
             entry.next = Time::ZERO; // it has a cluster now: worth asking at once
@@ -228,7 +238,12 @@ impl Core {
                     Err(_) => (None, None),
                 };
                 if let (Some(node), Some(answer)) = (node, answer) {
-                    core.post(CoreEvent::Joined(JoinOutcome { with: node, address, answer: Ok(answer) }));
+                    core.post(CoreEvent::Joined(JoinOutcome {
+                        probe: true,
+                        with: node,
+                        address,
+                        answer: Ok(answer),
+                    }));
                 }
                 core.post(CoreEvent::Probed { address, node });
             });
