@@ -13,6 +13,7 @@
 
 mod check;
 mod device;
+mod freed_memory;
 mod isa;
 mod ledger;
 mod math;
@@ -24,6 +25,7 @@ mod storage;
 mod stream;
 
 pub use device::{CpuDevice, CpuOptions, OpenError};
+pub use freed_memory::return_freed_memory;
 pub use isa::Isa;
 pub use program::CpuProgram;
 pub use stream::CpuStream;

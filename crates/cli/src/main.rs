@@ -21,6 +21,7 @@ use args::{Cli, Command};
 use config::Config;
 
 fn main() -> ExitCode {
+    exo_backend_cpu::return_freed_memory();
     let cli = Cli::parse();
     match run(cli) {
         Ok(code) => code,
