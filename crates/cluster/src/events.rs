@@ -28,7 +28,7 @@ pub struct Member {
     pub name: String,
     /// What it may do.
     pub role: Role,
-    /// The certificate an admin key signed, as `membership` encodes it. Verified by `node` before it gets here.
+    /// The certificate an admin key signed, as `transport` encodes it. Verified by `node` before it gets here.
     pub certificate: Vec<u8>,
 }
 

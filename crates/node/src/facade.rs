@@ -289,7 +289,7 @@ impl Facade for NodeFacade {
                 return Err(AdminError::Conflict { message });
             }
             let reason = "removed by an admin".to_owned();
-            let ask = ControlAsk::RemoveMember { node, reason, signature: Vec::new() };
+            let ask = ControlAsk::RemoveMember { node, reason };
             self.done(ask, "member", node.to_full()).await
         })
     }

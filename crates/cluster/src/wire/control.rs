@@ -170,28 +170,12 @@ pub enum ControlAsk {
     },
     /// Admit a member. The certificate is verified by `node` before the coordinator sees it.
     Admit(crate::Member),
-    /// Remove a member; signed by an admin, verified by `node`.
+    /// Remove a member. `node` has checked that the authenticated sender is an admin.
     RemoveMember {
         /// The member.
         node: NodeId,
         /// Why, for people.
         reason: String,
-        /// The admin's signature over the removal, as `membership` encodes it.
-        signature: Vec<u8>,
-    },
-    /// Make a member an admin; signed by one, verified by `node`.
-    Appoint {
-        /// The member.
-        node: NodeId,
-        /// Its new certificate.
-        certificate: Vec<u8>,
-    },
-    /// Open the join window until then, or close it with a past time. Verified by `node` like a removal.
-    JoinWindow {
-        /// Seconds since 1970.
-        until_unix_s: u64,
-        /// The admin's signature, as `membership` encodes it.
-        signature: Vec<u8>,
     },
 }
 

@@ -306,15 +306,8 @@ impl Core {
                 self.check_certificate(&member)?;
                 only_admin(CoordinatorInput::AdmitMember { reply, member })
             }
-            ControlAsk::RemoveMember { node, reason, .. } => {
+            ControlAsk::RemoveMember { node, reason } => {
                 only_admin(CoordinatorInput::RemoveMember { reply, node, reason })
-            }
-            ControlAsk::Appoint { node, certificate } => only_admin(CoordinatorInput::Record {
-                reply,
-                event: Event::AdminAppointed { node, certificate },
-            }),
-            ControlAsk::JoinWindow { until_unix_s, .. } => {
-                only_admin(CoordinatorInput::Record { reply, event: Event::JoinWindow { until_unix_s } })
             }
             _ => Err("this version does not know that request".to_owned()),
         }
@@ -423,7 +416,7 @@ impl Core {
                 self.members_changed_if_needed();
                 for event in missing {
                     if let Event::MemberRemoved { node, reason } = event {
-                        drop(self.ask(ControlAsk::RemoveMember { node, reason, signature: Vec::new() }));
+                        drop(self.ask(ControlAsk::RemoveMember { node, reason }));
                     }
                 }
             }

@@ -151,20 +151,14 @@ impl Check for ControlAsk {
         match self {
             Self::Place(request) => request.check(),
             Self::Admit(member) => member.check(),
-            Self::RemoveMember { reason, signature, .. } => {
-                text("bytes of a reason", reason)?;
-                signed(signature)
-            }
-            Self::Appoint { certificate: bytes, .. } | Self::JoinWindow { signature: bytes, .. } => {
-                signed(bytes)
-            }
+            Self::RemoveMember { reason, .. } => text("bytes of a reason", reason),
             Self::RemoveInstance { .. } => Ok(()),
         }
     }
 }
 
-fn signed(bytes: &[u8]) -> Result<(), CheckError> {
-    at_most("bytes of a certificate or signature", bytes.len(), CERTIFICATE_BYTES_MAX)
+fn certificate(bytes: &[u8]) -> Result<(), CheckError> {
+    at_most("bytes of a certificate", bytes.len(), CERTIFICATE_BYTES_MAX)
 }
 
 impl Check for ControlReply {
@@ -197,7 +191,7 @@ impl Check for LogMessage {
 impl Check for Member {
     fn check(&self) -> Result<(), CheckError> {
         text("bytes of a node's name", &self.name)?;
-        signed(&self.certificate)
+        certificate(&self.certificate)
     }
 }
 
@@ -212,7 +206,7 @@ impl Check for Event {
             Self::MemberRemoved { reason, .. } | Self::InstanceRemoved { reason, .. } => {
                 at_most("bytes of a reason", reason.len(), EVENT_BYTES_MAX)
             }
-            Self::AdminAppointed { certificate, .. } => signed(certificate),
+            Self::AdminAppointed { certificate: bytes, .. } => certificate(bytes),
             Self::InstancePlaced { request, placement, memory_bytes } => {
                 request.check()?;
                 stage_bytes(memory_bytes)?;
