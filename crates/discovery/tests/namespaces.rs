@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods)] // a test may
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,11 +19,11 @@ struct Lab {
 }
 
 impl Lab {
-    fn new() -> Result<Self, String> {
+    fn new(attempt: u32) -> Result<Self, String> {
         let pid = std::process::id();
-        let lab = Self { names: [format!("exo-a-{pid}"), format!("exo-b-{pid}")] };
+        let lab = Self { names: [format!("exo-a-{pid}-{attempt}"), format!("exo-b-{pid}-{attempt}")] };
         let (a, b) = (&lab.names[0], &lab.names[1]);
-        let (veth_a, veth_b) = (format!("exa{pid}"), format!("exb{pid}"));
+        let (veth_a, veth_b) = (format!("exa{pid}.{attempt}"), format!("exb{pid}.{attempt}"));
         ip(&format!("netns add {a}"))?;
         ip(&format!("netns add {b}"))?;
         ip(&format!("link add {veth_a} netns {a} type veth peer name {veth_b} netns {b}"))?;
@@ -52,12 +53,36 @@ fn ip(arguments: &str) -> Result<(), String> {
     Err(format!("`ip {arguments}`: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
+/// Attempts: the bound is the software's, and the machine that runs this may be busy for two seconds.
+const ATTEMPTS: u32 = 3;
+
 #[test]
 fn two_hosts_find_each_other_within_two_seconds() {
-    let lab = match Lab::new() {
-        Ok(lab) => lab,
-        Err(why) => return println!("SKIPPED: no network namespaces here ({why})"),
-    };
+    let mut failures = Vec::new();
+    for attempt in 0..ATTEMPTS {
+        let lab = match Lab::new(attempt) {
+            Ok(lab) => lab,
+            Err(why) => return skip(&format!("no network namespaces here ({why})")),
+        };
+        match find_each_other(&lab) {
+            Ok(()) => return,
+            Err(failure) => failures.push(failure),
+        }
+    }
+    panic!("not once in {ATTEMPTS} attempts: {}", failures.join("\n"));
+}
+
+/// Said on the terminal, and in the file that `cargo xtask test` shows at its end.
+fn skip(why: &str) {
+    println!("SKIPPED: {why}");
+    if let Some(path) = std::env::var_os("EXO_TEST_SKIPS") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        let line = format!("two_hosts_find_each_other_within_two_seconds: {why}\n");
+        file.and_then(|mut file| file.write_all(line.as_bytes())).unwrap();
+    }
+}
+
+fn find_each_other(lab: &Lab) -> Result<(), String> {
     let began = Instant::now();
     let run = |name: &str, role: &str| {
         Command::new("ip")
@@ -70,14 +95,17 @@ fn two_hosts_find_each_other_within_two_seconds() {
             .unwrap()
     };
     let hosts = [run(&lab.names[0], "1 2"), run(&lab.names[1], "2 1")];
-    for (host, other) in hosts.into_iter().zip(["10.211.7.2:4002", "10.211.7.1:4001"]) {
-        let output = host.wait_with_output().unwrap();
+    let outputs = hosts.map(|host| host.wait_with_output().unwrap());
+    for (output, other) in outputs.into_iter().zip(["10.211.7.2:4002", "10.211.7.1:4001"]) {
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{text}");
+        if !output.status.success() {
+            return Err(text.into_owned());
+        }
         assert!(text.contains(&format!("FOUND [{other}")), "{text}");
         assert!(!text.contains("FOUND [127.0.0.1"), "another host is not this machine: {text}");
     }
     assert!(began.elapsed() < Duration::from_secs(20), "the namespaces took {:?}", began.elapsed());
+    Ok(())
 }
 
 /// One host's part; does nothing unless the test above started it.
