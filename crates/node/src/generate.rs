@@ -219,7 +219,10 @@ fn finish(sink: &Sink, choice: &mut Choice, end: EndReason) -> Result<(), Genera
 fn failure(running: &Running, kind: FailureKind, message: String, progress: &Progress) -> GenerateError {
     let model = running.request.model.clone();
     match kind {
-        FailureKind::QueueFull => GenerateError::QueueFull { model, waiting: 64, retry_after_s: 5 },
+        FailureKind::QueueFull => {
+            let waiting = exo_cluster::SchedulerConfig::default().queue_len_max as u32;
+            GenerateError::QueueFull { model, waiting, retry_after_s: 5 }
+        }
         FailureKind::Deadline if !progress.is_started() => {
             GenerateError::Unavailable { reason: message, retry_after_s: 30 }
         }
