@@ -198,12 +198,12 @@ impl Device for CpuDevice {
 
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {
         let what = format!("a key-value cache of {} layers and {} pages", shape.layers, shape.pages);
-        let factors = [2, shape.layers, shape.pages, shape.kv_heads, shape.page_tokens, shape.head_dim];
-        let elements = factors.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX);
-        let bytes = (elements as u64).saturating_mul(shape.dtype.bytes() as u64);
+        let factors = [2, shape.layers, shape.pages, shape.kv_heads, shape.page_tokens];
+        let rows = factors.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX);
+        let bytes = (rows as u64).saturating_mul(shape.dtype.row_bytes(shape.head_dim) as u64);
         let ticket = self.shop.ledger.take(&what, bytes)?;
         self.check_system(&what, bytes)?;
-        let data = KvData::zeroed(&shape, elements)?;
+        let data = KvData::zeroed(&shape, rows)?;
         Ok(KvCache { shape, storage: Arc::new(CpuKv { owner: self.shop.owner, data, _ticket: ticket }) })
     }
 

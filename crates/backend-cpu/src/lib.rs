@@ -15,6 +15,7 @@ mod check;
 mod device;
 mod freed_memory;
 mod isa;
+mod kv_q8;
 mod ledger;
 mod math;
 mod ops;

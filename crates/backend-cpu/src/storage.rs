@@ -124,17 +124,32 @@ pub(crate) enum KvData {
     F32(Shared<f32>),
     /// IEEE halves as bits.
     F16(Shared<u16>),
+    Q8 {
+        quants: Shared<i8>,
+        /// IEEE halves as bits, `[.., ceil(D / 32)]`.
+        scales: Shared<u16>,
+    },
 }
 
 impl KvData {
-    pub(crate) fn zeroed(shape: &KvShape, elements: usize) -> Result<Self, AllocError> {
+    /// `rows` keys and values of one head, all zero.
+    pub(crate) fn zeroed(shape: &KvShape, rows: usize) -> Result<Self, AllocError> {
         const WHAT: &str = "a key-value cache";
+        let elements = rows.saturating_mul(shape.head_dim);
         Ok(match shape.dtype {
             KvDType::F32 => Self::F32(Shared::zeroed(WHAT, elements)?),
             KvDType::F16 => Self::F16(Shared::zeroed(WHAT, elements)?),
-            other => panic!("no key-value cache of {other:?} on this device"),
+            KvDType::Q8 => Self::Q8 {
+                quants: Shared::zeroed(WHAT, elements)?,
+                scales: Shared::zeroed(WHAT, rows.saturating_mul(kv_groups(shape.head_dim)))?,
+            },
         })
     }
+}
+
+/// Groups of a row of a Q8 cache.
+pub(crate) fn kv_groups(head_dim: usize) -> usize {
+    head_dim.div_ceil(KvDType::GROUP)
 }
 
 /// Elements of one page of one layer, keys and values.

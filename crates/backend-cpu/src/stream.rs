@@ -1,5 +1,6 @@
 //! A stream of the processor: every call does its work before it returns.
 
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -8,9 +9,10 @@ use exo_backend::{
 };
 
 use crate::device::Shop;
+use crate::kv_q8;
 use crate::math;
 use crate::program::CpuProgram;
-use crate::storage::{self, BufferData, KvData, page_elements, page_start, same};
+use crate::storage::{self, BufferData, KvData, kv_groups, page_elements, page_start, same};
 
 /// Work on the processor. Nothing is queued, so a deadline has nothing to wait for and cannot pass.
 #[derive(Debug)]
@@ -23,7 +25,7 @@ impl CpuStream {
         Self { shop: Arc::clone(shop) }
     }
 
-    fn page(&self, kv: &KvCache, layer: usize, page: usize) -> Result<std::ops::Range<usize>, RunError> {
+    fn page(&self, kv: &KvCache, layer: usize, page: usize) -> Result<Range<usize>, RunError> {
         let op = OpKind::KvWrite;
         let check = |what, value: usize, limit: usize| match value < limit {
             true => Ok(()),
@@ -34,6 +36,12 @@ impl CpuStream {
         let start = page_start(&kv.shape, layer, page);
         Ok(start..start + page_elements(&kv.shape))
     }
+}
+
+/// The rows of a page of a Q8 cache: where their quants are, and their scales.
+fn rows_of_q8(kv: &KvCache, page: Range<usize>) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+    let (d, groups) = (kv.shape.head_dim, kv_groups(kv.shape.head_dim));
+    page.step_by(d).map(move |at| (at..at + d, at / d * groups..(at / d + 1) * groups))
 }
 
 /// Panics unless `len` elements from `at` on are within `buffer`.
@@ -105,6 +113,11 @@ impl Stream for CpuStream {
         Ok(match &storage::kv(kv, self.shop.owner).data {
             KvData::F32(data) => data.read()[range].to_vec(),
             KvData::F16(data) => data.read()[range].iter().map(|bits| math::f16(*bits)).collect(),
+            KvData::Q8 { quants, scales } => {
+                let (quants, scales) = (quants.read(), scales.read());
+                let rows = rows_of_q8(kv, range);
+                rows.flat_map(|(row, groups)| kv_q8::dequantise(&quants[row], &scales[groups])).collect()
+            }
         })
     }
 
@@ -118,6 +131,13 @@ impl Stream for CpuStream {
                     *slot = math::to_f16(*value);
                 }
             }
+            KvData::Q8 { quants, scales } => {
+                let (mut quants, mut scales) = (quants.write(), scales.write());
+                let rows = data.chunks_exact(kv.shape.head_dim).zip(rows_of_q8(kv, range));
+                for (values, (row, groups)) in rows {
+                    kv_q8::quantise(values, &mut quants[row], &mut scales[groups]);
+                }
+            }
         }
         Ok(())
     }
@@ -128,6 +148,12 @@ impl Stream for CpuStream {
             match &storage::kv(kv, self.shop.owner).data {
                 KvData::F32(data) => data.write()[range].fill(0.0),
                 KvData::F16(data) => data.write()[range].fill(0),
+                KvData::Q8 { quants, scales } => {
+                    for (_, groups) in rows_of_q8(kv, range.clone()) {
+                        scales.write()[groups].fill(0);
+                    }
+                    quants.write()[range].fill(0);
+                }
             }
         }
         Ok(())

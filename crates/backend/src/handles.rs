@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use exo_types::DType;
+use exo_types::{DType, KvDType};
 
 /// What stands behind a handle. The backend that made it downcasts; a handle of another device fails there.
 pub type Storage = Arc<dyn Any + Send + Sync>;
@@ -58,26 +58,6 @@ impl fmt::Debug for Weight {
     }
 }
 
-/// Element type of cached keys and values.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum KvDType {
-    /// Exact.
-    F32,
-    /// Half the memory; rounds each key and value to 11 bits.
-    F16,
-}
-
-impl KvDType {
-    /// Bytes of one element.
-    pub const fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 => 2,
-        }
-    }
-}
-
 /// Geometry of a key-value cache: `pages` pages of `page_tokens` tokens for each of `layers` layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KvShape {
@@ -96,9 +76,9 @@ pub struct KvShape {
 }
 
 impl KvShape {
-    /// Bytes of one page in one layer, keys and values.
+    /// Bytes of one page in one layer: keys and values with their scales. A backend's own layout may need more.
     pub fn page_bytes(&self) -> u64 {
-        2 * (self.kv_heads * self.head_dim * self.page_tokens * self.dtype.bytes()) as u64
+        2 * (self.kv_heads * self.page_tokens * self.dtype.row_bytes(self.head_dim)) as u64
     }
 
     /// Bytes of the whole cache.

@@ -21,6 +21,7 @@ pub mod conformance;
 mod device;
 mod errors;
 mod handles;
+mod kv_values;
 mod op;
 pub mod oracle;
 mod random;
@@ -30,7 +31,8 @@ mod stream;
 
 pub use device::{Device, MemoryReport, Monitor, Support};
 pub use errors::{AllocError, RunError, WeightError};
-pub use handles::{Buffer, Element, KvCache, KvDType, KvShape, Storage, Weight};
+pub use exo_types::KvDType;
+pub use handles::{Buffer, Element, KvCache, KvShape, Storage, Weight};
 pub use op::{AttentionBatch, Op, OpKind, Recording, RopeStyle, Rows};
 pub use report::{CaseResult, Outcome, Report};
 pub use stream::{Alone, CancelToken, Exchange, ExchangeError, Program, RunShape, Stream};

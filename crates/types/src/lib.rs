@@ -10,6 +10,7 @@
 mod device;
 mod dtype;
 mod ids;
+mod kv;
 mod sampling;
 mod shape;
 mod shard;
@@ -20,6 +21,7 @@ mod time;
 pub use device::{DeviceFacts, DeviceId, DeviceKind, NodeFacts, SupportClass};
 pub use dtype::DType;
 pub use ids::{Epoch, InstanceId, ModelId, NodeId, ParseIdError, Principal, RequestId, SequenceId};
+pub use kv::{KvDType, ParseKvDTypeError};
 pub use sampling::{SampledToken, SamplingParams, SamplingParamsError};
 pub use shape::{LayerShape, ModelShape};
 pub use shard::{Experts, LayerRange, Placement, Residency, Shard, Slice, Stage};

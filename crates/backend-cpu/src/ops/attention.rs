@@ -6,8 +6,8 @@ use rayon::prelude::*;
 use super::paging::Paging;
 use crate::isa::{Kernel, Level};
 use crate::math::exp;
-use crate::simd::{F16Bytes, F32Row, Row, Simd, axpy, dot};
-use crate::storage::{CpuKv, KvData};
+use crate::simd::{F16Bytes, F32Row, Q8Row, Row, Simd, axpy, dot};
+use crate::storage::{CpuKv, KvData, kv_groups};
 
 /// Weighs the cached values of each row's sequence by how well their keys match the row's query.
 ///
@@ -16,8 +16,8 @@ use crate::storage::{CpuKv, KvData};
 /// | operand    | shape       | layout                                  | type       |
 /// |------------|-------------|-----------------------------------------|------------|
 /// | `q`, `out` | `[T, H, D]` | rows contiguous                         | f32        |
-/// | keys       | `[K, P, D]` | first half of a page                    | f32 or f16 |
-/// | values     | `[K, P, D]` | second half of a page                   | f32 or f16 |
+/// | keys       | `[K, P, D]` | first half of a page                    | stored     |
+/// | values     | `[K, P, D]` | second half of a page                   | stored     |
 ///
 /// One query head of one row is one piece of work. It goes through its pages in order, keeping the largest score
 /// so far and rescaling what it has when a page holds a larger one (online softmax), so its result depends on its own
@@ -43,6 +43,15 @@ pub(super) fn attention(
         KvData::F16(data) => {
             let data = data.read();
             each_head(level, out, q, paging, &shape, |range| F16Bytes(bytemuck::cast_slice(&data[range])));
+        }
+        KvData::Q8 { quants, scales } => {
+            let (quants, scales) = (quants.read(), scales.read());
+            let (d, groups) = (paging.shape.head_dim, kv_groups(paging.shape.head_dim));
+            let row = |range: Elements| Q8Row {
+                scales: &scales[range.start / d * groups..][..groups],
+                quants: &quants[range],
+            };
+            each_head(level, out, q, paging, &shape, row);
         }
     }
     Ok(())

@@ -88,6 +88,25 @@ impl Row for Q8Bytes<'_> {
     }
 }
 
+/// A row of a Q8 cache: the scales are bits of halves, one for 32 elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Q8Row<'a> {
+    pub(crate) quants: &'a [i8],
+    pub(crate) scales: &'a [u16],
+}
+
+impl Row for Q8Row<'_> {
+    #[inline(always)]
+    fn load<S: Simd>(self, simd: S, at: usize) -> S::V {
+        let quants = bytemuck::cast_slice(&self.quants[at..at + S::LANES]);
+        simd.mul(simd.load_i8(quants), simd.splat_f16(self.scales[at / 32].to_le_bytes()))
+    }
+    #[inline(always)]
+    fn get(self, at: usize) -> f32 {
+        f32::from(self.quants[at]) * crate::math::f16(self.scales[at / 32])
+    }
+}
+
 impl Row for F32Row<'_> {
     #[inline(always)]
     fn load<S: Simd>(self, simd: S, at: usize) -> S::V {

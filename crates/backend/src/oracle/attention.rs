@@ -3,6 +3,7 @@
 use exo_types::DType;
 
 use super::{Case, pick};
+use crate::kv_values::as_stored;
 use crate::random::Random;
 use crate::report::Trouble;
 use crate::rig::{Place, Rig};
@@ -43,8 +44,15 @@ const CASES: &[Attention] = &[
         ..PLAIN
     },
     Attention { name: "odd head", heads: 3, kv_heads: 3, head_dim: 21, ..PLAIN },
-    Attention { name: "half cache", heads: 6, kv_heads: 3, dtype: KvDType::F16, ..PLAIN },
-    Attention { name: "half cache, odd head", head_dim: 19, dtype: KvDType::F16, ..PLAIN },
+    Attention { name: "f16", heads: 6, kv_heads: 3, dtype: KvDType::F16, ..PLAIN },
+    Attention { name: "f16, odd head", head_dim: 19, dtype: KvDType::F16, ..PLAIN },
+    Attention { name: "f16, pages of 32", head_dim: 80, page_tokens: 32, dtype: KvDType::F16, ..PLAIN },
+    Attention { name: "f16, five to one", heads: 5, kv_heads: 1, head_dim: 96, dtype: KvDType::F16, ..PLAIN },
+    Attention { name: "f16, large scores", magnitude: 30.0, dtype: KvDType::F16, ..PLAIN },
+    Attention { name: "q8", heads: 6, kv_heads: 3, dtype: KvDType::Q8, ..PLAIN },
+    Attention { name: "q8, odd head", head_dim: 37, page_tokens: 32, dtype: KvDType::Q8, ..PLAIN },
+    Attention { name: "q8, four to one", heads: 8, kv_heads: 2, head_dim: 80, dtype: KvDType::Q8, ..PLAIN },
+    Attention { name: "q8, window", window: Some(18), page_tokens: 32, dtype: KvDType::Q8, ..PLAIN },
     Attention { name: "window of a page and one", window: Some(17), ..PLAIN },
     Attention { name: "window of a page", window: Some(16), dtype: KvDType::F16, ..PLAIN },
     Attention { name: "window of one", window: Some(1), ..PLAIN },
@@ -76,11 +84,14 @@ impl Attention {
         Random::new(13).normals(PLACES.len() * self.heads * self.head_dim, self.magnitude)
     }
 
-    /// Keys and values `[tokens, K, D]` of a sequence.
+    /// Keys and values `[tokens, K, D]` of a sequence, such that the cache holds them exactly: what is measured is
+    /// attention, not the rounding of a write.
     fn history(&self, sequence: usize) -> (Vec<f32>, Vec<f32>) {
         let mut random = Random::new(14 + sequence as u64);
         let count = LENGTHS[sequence] * self.kv_width();
-        (random.normals(count, self.magnitude), random.normals(count, 1.0))
+        let (keys, values) = (random.normals(count, self.magnitude), random.normals(count, 1.0));
+        let stored = |values: Vec<f32>| as_stored(self.dtype, self.head_dim, &values);
+        (stored(keys), stored(values))
     }
 
     /// Pages in no order, none shared, with one left over.
@@ -95,14 +106,6 @@ impl Attention {
         (numbers.chunks_exact(columns).take(2).map(<[usize]>::to_vec).collect(), pages)
     }
 
-    /// Keys and values as they are stored.
-    fn stored(&self, value: f32) -> f64 {
-        match self.dtype {
-            KvDType::F32 => f64::from(value),
-            KvDType::F16 => f64::from(half::f16::from_f32(value)),
-        }
-    }
-
     fn exact_head(&self, row: usize, head: usize, (keys, values): &(Vec<f32>, Vec<f32>), out: &mut Vec<f64>) {
         let d = self.head_dim;
         let position = PLACES[row].1;
@@ -111,7 +114,7 @@ impl Attention {
         let at = |p: usize| p * self.kv_width() + kv_head * d;
         let q = self.q()[(row * self.heads + head) * d..][..d].to_vec();
         let score = |p: usize| -> f64 {
-            let products = q.iter().zip(&keys[at(p)..][..d]).map(|(q, k)| f64::from(*q) * self.stored(*k));
+            let products = q.iter().zip(&keys[at(p)..][..d]).map(|(q, k)| f64::from(*q) * f64::from(*k));
             products.sum::<f64>() * f64::from(self.scale())
         };
         let scores: Vec<f64> = (first..=position).map(score).collect();
@@ -119,7 +122,7 @@ impl Attention {
         let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
         let total: f64 = weights.iter().sum();
         for i in 0..d {
-            let terms = weights.iter().zip(first..).map(|(w, p)| w * self.stored(values[at(p) + i]));
+            let terms = weights.iter().zip(first..).map(|(w, p)| w * f64::from(values[at(p) + i]));
             out.push(terms.sum::<f64>() / total);
         }
     }

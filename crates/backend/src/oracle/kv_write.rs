@@ -3,26 +3,28 @@
 use exo_types::DType;
 
 use super::{Case, pick};
+use crate::kv_values::rounding_nmse_max;
 use crate::random::Random;
 use crate::report::Trouble;
 use crate::rig::{Place, Rig};
 use crate::{KvDType, KvShape, Op, OpKind};
 
 struct KvWrite {
-    dtype: KvDType,
     shape: KvShape,
     places: Vec<Place>,
     table: Vec<Vec<usize>>,
 }
 
 pub(super) fn cases() -> Vec<Box<dyn Case>> {
-    let case = |dtype| {
-        let shape = KvShape { layers: 2, kv_heads: 3, head_dim: 20, page_tokens: 4, pages: 7, dtype };
+    let case = |(dtype, head_dim)| {
+        let shape = KvShape { layers: 2, kv_heads: 3, head_dim, page_tokens: 4, pages: 7, dtype };
         let place = |(sequence, position)| Place { sequence, position };
         let places = [(0, 0), (0, 3), (0, 4), (1, 0), (1, 11), (0, 9)].map(place).to_vec();
-        Box::new(KvWrite { dtype, shape, places, table: vec![vec![5, 0, 3], vec![1, 6, 2]] }) as Box<dyn Case>
+        Box::new(KvWrite { shape, places, table: vec![vec![5, 0, 3], vec![1, 6, 2]] }) as Box<dyn Case>
     };
-    vec![case(KvDType::F32), case(KvDType::F16)]
+    // 80 and 37: the last group of a row is shorter.
+    let types = KvDType::ALL.into_iter();
+    types.flat_map(|dtype| [20, 37, 64, 80].map(|head_dim| (dtype, head_dim))).map(case).collect()
 }
 
 impl KvWrite {
@@ -38,7 +40,8 @@ impl KvWrite {
 
 impl Case for KvWrite {
     fn name(&self) -> String {
-        format!("kv write {:?} of {} rows in {} sequences", self.dtype, self.places.len(), self.table.len())
+        let (dtype, d, rows) = (self.shape.dtype, self.shape.head_dim, self.places.len());
+        format!("kv write {dtype} heads of {d}, {rows} rows in {} sequences", self.table.len())
     }
 
     fn needs(&self) -> (OpKind, Option<DType>) {
@@ -46,7 +49,7 @@ impl Case for KvWrite {
     }
 
     fn nmse_max(&self) -> f64 {
-        0.0
+        rounding_nmse_max(self.shape.dtype)
     }
 
     fn rows(&self) -> usize {
@@ -77,11 +80,7 @@ impl Case for KvWrite {
 
     fn exact(&self) -> Vec<f64> {
         let (k, v) = self.keys_and_values();
-        let stored = |value: &f32| match self.dtype {
-            KvDType::F32 => f64::from(*value),
-            KvDType::F16 => f64::from(half::f16::from_f32(*value)),
-        };
         let rows = k.chunks(self.width()).zip(v.chunks(self.width()));
-        rows.flat_map(|(k, v)| k.iter().chain(v).map(stored)).collect()
+        rows.flat_map(|(k, v)| k.iter().chain(v)).map(|value| f64::from(*value)).collect()
     }
 }
