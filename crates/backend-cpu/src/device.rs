@@ -4,13 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use exo_backend::{
-    AllocError, Buffer, Device, Element, KvCache, KvShape, MemoryReport, Monitor, OpKind, Program, Recording,
-    RunError, Stream, Support, Weight, WeightError,
+    AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Program,
+    Recording, RunError, Stream, Support, Weight, WeightError,
 };
 use exo_device::ProbeOptions;
 use exo_types::{DType, DeviceFacts, TensorView};
 
-use crate::ledger::Ledger;
 use crate::program::CpuProgram;
 use crate::storage::{self, BufferData, CpuBuffer, CpuKv, CpuWeight, KvData, Owner, Shared};
 use crate::stream::CpuStream;

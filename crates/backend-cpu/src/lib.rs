@@ -11,12 +11,10 @@
 //!
 //! Start reading at [`CpuDevice::open`], then `ops::matmul`.
 
-mod check;
 mod device;
 mod freed_memory;
 mod isa;
 mod kv_q8;
-mod ledger;
 mod math;
 mod ops;
 mod program;

@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::sync::{Arc, PoisonError};
 
-use exo_backend::{CancelToken, Exchange, Op, Program, Recording, RunError, RunShape, Weight};
+use exo_backend::{
+    CancelToken, Capacity, Exchange, Op, Program, Recording, RunError, RunShape, Weight, check_op,
+};
 use exo_types::ByteSource;
 
-use crate::check::{Capacity, check};
 use crate::device::Shop;
 use crate::ops::{self, Operands};
 use crate::storage::{self, Owner};
@@ -38,7 +39,7 @@ impl CpuProgram {
         let mut capacity = Capacity::default();
         let mut sources: Vec<Arc<dyn ByteSource>> = Vec::new();
         for op in &recording.ops {
-            check(op, shop.owner, &mut capacity);
+            check_op(op, &shop.owner, &mut capacity);
             for weight in weights_of(op) {
                 let source = &storage::weight(weight, shop.owner).tensor.source;
                 if !sources.iter().any(|known| Arc::ptr_eq(known, source)) {

@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use exo_backend::{AllocError, Buffer, Element, KvCache, KvDType, KvShape, Storage, Weight};
+use exo_backend::{AllocError, Buffer, Element, KvCache, KvDType, KvShape, Owns, Storage, Ticket, Weight};
 use exo_types::{DType, TensorView};
 
-use crate::ledger::Ticket;
 use crate::quant;
 
 /// Tells the handles of one open device from those of another.
@@ -17,6 +16,20 @@ impl Owner {
     pub(crate) fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Owns for Owner {
+    fn assert_owns_buffer(&self, handle: &Buffer) {
+        buffer(handle, *self);
+    }
+
+    fn assert_owns_weight(&self, handle: &Weight) {
+        weight(handle, *self);
+    }
+
+    fn assert_owns_kv(&self, handle: &KvCache) {
+        kv(handle, *self);
     }
 }
 
@@ -187,11 +200,6 @@ pub(crate) fn weight(handle: &Weight, owner: Owner) -> &CpuWeight {
 /// The cache behind a handle. Panics if another device made it.
 pub(crate) fn kv(handle: &KvCache, owner: Owner) -> &CpuKv {
     own(&handle.storage, owner, |k: &CpuKv| k.owner, handle)
-}
-
-/// Whether two handles are one buffer.
-pub(crate) fn same(a: &Buffer, b: &Buffer) -> bool {
-    std::ptr::addr_eq(std::sync::Arc::as_ptr(&a.storage), std::sync::Arc::as_ptr(&b.storage))
 }
 
 /// The element type's name in messages.

@@ -5,14 +5,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use exo_backend::{
-    Buffer, CancelToken, Element, Exchange, KvCache, OpKind, Program, RunError, RunShape, Stream,
+    Buffer, CancelToken, Element, Exchange, KvCache, OpKind, Program, RunError, RunShape, Stream, same_buffer,
 };
 
 use crate::device::Shop;
 use crate::kv_q8;
 use crate::math;
 use crate::program::CpuProgram;
-use crate::storage::{self, BufferData, KvData, kv_groups, page_elements, page_start, same};
+use crate::storage::{self, BufferData, KvData, kv_groups, page_elements, page_start};
 
 /// Work on the processor. Nothing is queued, so a deadline has nothing to wait for and cannot pass.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Stream for CpuStream {
         assert_fits(to, from.element, 0, len);
         let owner = self.shop.owner;
         let (source, target) = (storage::buffer(from, owner), storage::buffer(to, owner));
-        if same(from, to) {
+        if same_buffer(from, to) {
             return Ok(());
         }
         let _turn = self.shop.turn.lock().unwrap_or_else(PoisonError::into_inner);

@@ -17,11 +17,13 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 pub mod conformance;
 mod device;
 mod errors;
 mod handles;
 mod kv_values;
+mod ledger;
 mod op;
 pub mod oracle;
 mod random;
@@ -29,10 +31,12 @@ mod report;
 mod rig;
 mod stream;
 
+pub use check::{Capacity, Owns, check_op, same_buffer};
 pub use device::{Device, MemoryReport, Monitor, Support};
 pub use errors::{AllocError, RunError, WeightError};
 pub use exo_types::KvDType;
 pub use handles::{Buffer, Element, KvCache, KvShape, Storage, Weight};
+pub use ledger::{Ledger, Ticket};
 pub use op::{AttentionBatch, Op, OpKind, Recording, RopeStyle, Rows};
 pub use report::{CaseResult, Outcome, Report};
 pub use stream::{Alone, CancelToken, Exchange, ExchangeError, Program, RunShape, Stream};

@@ -11,10 +11,10 @@ mod rope;
 mod select_rows;
 mod swiglu;
 
-use exo_backend::{Buffer, Op, OpKind, Rows, RunError, RunShape};
+use exo_backend::{Buffer, Op, OpKind, Rows, RunError, RunShape, same_buffer};
 
 use crate::isa::Level;
-use crate::storage::{self, CpuBuffer, CpuWeight, Owner, same};
+use crate::storage::{self, CpuBuffer, CpuWeight, Owner};
 use paging::Paging;
 
 /// Elementwise work below this many elements is done by one thread: waking another takes as long.
@@ -45,7 +45,7 @@ impl Operands {
 
     /// Copies the first `len` elements of `x` to `out` unless they are one buffer: an op may then work in place.
     fn bring(&self, x: &Buffer, out: &Buffer, len: usize) {
-        if !same(x, out) {
+        if !same_buffer(x, out) {
             self.buffer(out).f32().write()[..len].copy_from_slice(&self.buffer(x).f32().read()[..len]);
         }
     }
@@ -101,7 +101,7 @@ pub(crate) fn run(op: &Op, on: &Operands) -> Result<(), RunError> {
         }
         Op::Add { x, y, width } => {
             let len = tokens * width;
-            if same(x, y) {
+            if same_buffer(x, y) {
                 on.buffer(x).f32().write()[..len].iter_mut().for_each(|x| *x += *x);
             } else {
                 let (y, mut x) = (on.buffer(y).f32().read(), on.buffer(x).f32().write());

@@ -3,35 +3,39 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exo_backend::AllocError;
+use crate::AllocError;
 
-/// The books of one device.
+/// The books of one device: every backend that counts for itself keeps them here.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub struct Ledger {
     limit_bytes: u64,
     allocated_bytes: AtomicU64,
     live: AtomicU64,
 }
 
 impl Ledger {
-    pub(crate) fn new(limit_bytes: u64) -> Arc<Self> {
+    /// Books of a device that may give out `limit_bytes`.
+    pub fn new(limit_bytes: u64) -> Arc<Self> {
         Arc::new(Self { limit_bytes, allocated_bytes: AtomicU64::new(0), live: AtomicU64::new(0) })
     }
 
-    pub(crate) fn limit_bytes(&self) -> u64 {
+    /// Bytes it may give out in all.
+    pub fn limit_bytes(&self) -> u64 {
         self.limit_bytes
     }
 
-    pub(crate) fn allocated_bytes(&self) -> u64 {
+    /// Bytes given out now.
+    pub fn allocated_bytes(&self) -> u64 {
         self.allocated_bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn live(&self) -> u64 {
+    /// Bookings not yet returned.
+    pub fn live(&self) -> u64 {
         self.live.load(Ordering::Relaxed)
     }
 
     /// Books `bytes`, or says how many are free. The ticket returns them.
-    pub(crate) fn take(self: &Arc<Self>, what: &str, bytes: u64) -> Result<Ticket, AllocError> {
+    pub fn take(self: &Arc<Self>, what: &str, bytes: u64) -> Result<Ticket, AllocError> {
         let add = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= self.limit_bytes);
         match self.allocated_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
             Ok(_) => {
@@ -49,7 +53,7 @@ impl Ledger {
 
 /// A booking. Dropping it returns the bytes.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     ledger: Arc<Ledger>,
     bytes: u64,
 }

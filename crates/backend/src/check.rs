@@ -1,14 +1,14 @@
-//! Whether the operands of an op fit each other: checked once, when a recording is compiled.
+//! Whether the operands of an op fit each other: for backends to ask once, when they compile a recording.
 
-use exo_backend::{AttentionBatch, Buffer, Element, KvCache, Op, Rows, Weight};
-
-use crate::storage::{self, Owner, same};
+use crate::{AttentionBatch, Buffer, Element, KvCache, Op, Rows, Weight};
 
 /// The most rows that the buffers of a program hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Capacity {
-    pub(crate) tokens: usize,
-    pub(crate) selected: usize,
+pub struct Capacity {
+    /// T at most.
+    pub tokens: usize,
+    /// R at most.
+    pub selected: usize,
 }
 
 impl Default for Capacity {
@@ -17,15 +17,30 @@ impl Default for Capacity {
     }
 }
 
+/// Whose handles they are.
+pub trait Owns {
+    /// Panics unless the buffer is this device's.
+    fn assert_owns_buffer(&self, buffer: &Buffer);
+    /// Panics unless the weight is this device's.
+    fn assert_owns_weight(&self, weight: &Weight);
+    /// Panics unless the cache is this device's.
+    fn assert_owns_kv(&self, kv: &KvCache);
+}
+
+/// Whether two handles are one buffer.
+pub fn same_buffer(a: &Buffer, b: &Buffer) -> bool {
+    std::ptr::addr_eq(std::sync::Arc::as_ptr(&a.storage), std::sync::Arc::as_ptr(&b.storage))
+}
+
 /// One op under examination.
 struct Check<'a> {
-    owner: Owner,
+    owner: &'a dyn Owns,
     capacity: &'a mut Capacity,
     op: &'a Op,
 }
 
-/// Panics unless the operands of `op` are of this device and fit; lowers `capacity` to the rows they hold.
-pub(crate) fn check(op: &Op, owner: Owner, capacity: &mut Capacity) {
+/// Panics unless the operands of `op` belong to `owner` and fit; lowers `capacity` to the rows they hold.
+pub fn check_op(op: &Op, owner: &dyn Owns, capacity: &mut Capacity) {
     let mut c = Check { owner, capacity, op };
     match op {
         Op::Embed { table, ids, out } => {
@@ -97,7 +112,7 @@ impl Check<'_> {
 
     /// `[rows, width]` elements of this device.
     fn rows(&mut self, buffer: &Buffer, element: Element, width: usize, rows: Rows) {
-        storage::buffer(buffer, self.owner);
+        self.owner.assert_owns_buffer(buffer);
         self.that(buffer.element == element, "wrong element type");
         self.that(width > 0, "rows of no elements");
         let held = buffer.len / width;
@@ -108,7 +123,7 @@ impl Check<'_> {
     }
 
     fn weight(&self, weight: &Weight) {
-        storage::weight(weight, self.owner);
+        self.owner.assert_owns_weight(weight);
         self.that(weight.rows > 0 && weight.cols > 0, "a weight without elements");
     }
 
@@ -118,17 +133,17 @@ impl Check<'_> {
     }
 
     fn distinct(&self, a: &Buffer, b: &Buffer) {
-        self.that(!same(a, b), "the result may not replace this operand");
+        self.that(!same_buffer(a, b), "the result may not replace this operand");
     }
 
     fn kv(&mut self, kv: &KvCache, layer: usize, batch: &AttentionBatch) {
-        storage::kv(kv, self.owner);
+        self.owner.assert_owns_kv(kv);
         let shape = &kv.shape;
         self.that(layer < shape.layers, "no such layer in the cache");
         self.that(shape.kv_heads * shape.head_dim * shape.page_tokens > 0, "a cache without elements");
         self.rows(&batch.positions, Element::U32, 1, Rows::Tokens);
         self.rows(&batch.sequences, Element::U32, 1, Rows::Tokens);
-        storage::buffer(&batch.page_table, self.owner);
+        self.owner.assert_owns_buffer(&batch.page_table);
         self.that(batch.page_table.element == Element::U32, "wrong element type");
         self.that(batch.pages_per_sequence > 0, "page tables without columns");
     }
