@@ -3,8 +3,8 @@
 use exo_types::{DType, DeviceFacts, TensorView};
 
 use crate::{
-    AllocError, Buffer, Element, KvCache, KvShape, OpKind, Program, Recording, RunError, Stream, Weight,
-    WeightError,
+    Activations, AllocError, Buffer, Element, KvCache, KvShape, OpKind, Program, Recording, RunError, Stream,
+    Weight, WeightError,
 };
 
 /// Whether and how an op runs.
@@ -55,6 +55,12 @@ pub trait Device: Send + Sync {
 
     /// Whether `op` runs here, on weights stored as `dtype` where it has a weight.
     fn supports_op(&self, op: OpKind, dtype: Option<DType>) -> Support;
+
+    /// What [`crate::Op::MatMul`] computes with where the weight is stored as `dtype`. The op oracle holds the device
+    /// to it.
+    fn activations(&self, _dtype: DType) -> Activations {
+        Activations::Exact
+    }
 
     /// `len` elements of working memory, zeroed.
     fn buffer(&self, element: Element, len: usize) -> Result<Buffer, AllocError>;

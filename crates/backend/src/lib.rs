@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activations;
 mod check;
 pub mod conformance;
 mod device;
@@ -31,6 +32,7 @@ mod report;
 mod rig;
 mod stream;
 
+pub use activations::Activations;
 pub use check::{Capacity, Owns, check_op, same_buffer};
 pub use device::{Device, MemoryReport, Monitor, Support};
 pub use errors::{AllocError, RunError, WeightError};

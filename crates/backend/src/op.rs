@@ -68,7 +68,8 @@ pub enum Op {
         /// Which rows.
         rows: Rows,
     },
-    /// `out[r, n] = Σ_k x[r, k] · weight[n, k] + bias[n]`. Computed on the stored blocks.
+    /// `out[r, n] = Σ_k x[r, k] · weight[n, k] + bias[n]`. Computed on the stored blocks, and on `x` as
+    /// [`crate::Device::activations`] says.
     MatMul {
         /// `[N, K]`
         weight: Weight,
