@@ -1,7 +1,7 @@
 //! The processor as a [`Device`]: opening it, and giving out memory.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use exo_backend::{
     AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Program,
@@ -10,6 +10,7 @@ use exo_backend::{
 use exo_device::ProbeOptions;
 use exo_types::{DType, DeviceFacts, TensorView};
 
+use crate::pool::Pool;
 use crate::program::CpuProgram;
 use crate::storage::{self, BufferData, CpuBuffer, CpuKv, CpuWeight, KvData, Owner, Shared};
 use crate::stream::CpuStream;
@@ -46,7 +47,7 @@ pub enum OpenError {
         threads: usize,
         /// What the system said.
         #[source]
-        source: rayon::ThreadPoolBuildError,
+        source: std::io::Error,
     },
 }
 
@@ -54,16 +55,15 @@ pub enum OpenError {
 pub(crate) struct Shop {
     pub(crate) owner: Owner,
     pub(crate) level: Level,
-    pub(crate) pool: rayon::ThreadPool,
+    /// Its turn is held while one op locks its operands: two streams that use the same buffers in opposite order
+    /// cannot wait for each other.
+    pub(crate) pool: Pool,
     pub(crate) ledger: Arc<Ledger>,
-    /// Held while one op locks its operands: two streams that use the same buffers in opposite order cannot wait
-    /// for each other. The pool is shared anyway, so nothing is lost.
-    pub(crate) turn: Mutex<()>,
 }
 
 impl std::fmt::Debug for Shop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} x {}", self.level.isa().name(), self.pool.current_num_threads())
+        write!(f, "{} x {}", self.level.isa().name(), self.pool.threads())
     }
 }
 
@@ -81,11 +81,7 @@ impl CpuDevice {
         let isa = options.isa.unwrap_or_else(Isa::best);
         let level = Level::detect(isa).ok_or(OpenError::MissingIsa { isa })?;
         let threads = options.threads.unwrap_or_else(exo_device::cores).max(1);
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|i| format!("exo-cpu-{i}"))
-            .build()
-            .map_err(|source| OpenError::Threads { threads, source })?;
+        let pool = Pool::new(threads).map_err(|source| OpenError::Threads { threads, source })?;
         let probe = ProbeOptions::default();
         let mut facts = exo_device::probe(&probe);
         facts.backend = format!("cpu/{}", isa.name());
@@ -94,7 +90,7 @@ impl CpuDevice {
         let machine = if facts.memory_total_bytes > 0 { facts.memory_total_bytes } else { u64::MAX };
         let ledger = Ledger::new(options.memory_limit_bytes.unwrap_or(machine));
         facts.memory_total_bytes = ledger.limit_bytes();
-        let shop = Arc::new(Shop { owner: Owner::next(), level, pool, ledger, turn: Mutex::new(()) });
+        let shop = Arc::new(Shop { owner: Owner::next(), level, pool, ledger });
         Ok(Arc::new(Self { shop, facts, root: probe.root }))
     }
 
@@ -105,7 +101,7 @@ impl CpuDevice {
 
     /// Worker threads.
     pub fn threads(&self) -> usize {
-        self.shop.pool.current_num_threads()
+        self.shop.pool.threads()
     }
 
     /// Refuses an allocation of ordinary memory that the system could only serve by swapping or killing.

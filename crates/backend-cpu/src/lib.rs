@@ -17,6 +17,7 @@ mod isa;
 mod kv_q8;
 mod math;
 mod ops;
+mod pool;
 mod program;
 pub mod quant;
 mod simd;

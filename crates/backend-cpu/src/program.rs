@@ -1,7 +1,7 @@
 //! A checked recording, and running it op by op.
 
 use std::any::Any;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use exo_backend::{
     CancelToken, Capacity, Exchange, Op, Program, Recording, RunError, RunShape, Weight, check_op,
@@ -63,21 +63,19 @@ impl CpuProgram {
             shape.tokens <= tokens && shape.selected <= selected,
             "{shape:?} is beyond the buffers of the program, which hold {tokens} and {selected} rows"
         );
-        let result = shop.pool.install(|| {
-            self.ops.iter().try_for_each(|op| match op {
-                Op::LayerBoundary { layer } if cancel.is_cancelled() => {
-                    Err(RunError::Cancelled { layer: *layer })
-                }
-                Op::Exchange { x, width } => {
-                    // Without the turn: the sum may wait for another stream of this very device.
-                    let mut x = storage::buffer(x, self.owner).f32().write();
-                    Ok(exchange.sum(&mut x[..shape.tokens * width])?)
-                }
-                op => {
-                    let _turn = shop.turn.lock().unwrap_or_else(PoisonError::into_inner);
-                    ops::run(op, &Operands { owner: self.owner, level: shop.level, shape })
-                }
-            })
+        let result = self.ops.iter().try_for_each(|op| match op {
+            Op::LayerBoundary { layer } if cancel.is_cancelled() => {
+                Err(RunError::Cancelled { layer: *layer })
+            }
+            Op::Exchange { x, width } => {
+                // Without the turn: the sum may wait for another stream of this very device.
+                let mut x = storage::buffer(x, self.owner).f32().write();
+                Ok(exchange.sum(&mut x[..shape.tokens * width])?)
+            }
+            op => {
+                let turn = shop.pool.turn();
+                ops::run(op, &Operands { owner: self.owner, level: shop.level, shape, turn })
+            }
         });
         // A lost file may have caused whatever else went wrong, so it is the answer that explains most.
         self.sources.iter().try_for_each(|source| source.check())?;

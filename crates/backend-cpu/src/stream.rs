@@ -1,7 +1,7 @@
 //! A stream of the processor: every call does its work before it returns.
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use exo_backend::{
@@ -84,7 +84,7 @@ impl Stream for CpuStream {
         if same_buffer(from, to) {
             return Ok(());
         }
-        let _turn = self.shop.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.shop.pool.turn();
         match &source.data {
             BufferData::F32(data) => target.f32().write()[..len].copy_from_slice(&data.read()[..len]),
             BufferData::U32(data) => target.u32().write()[..len].copy_from_slice(&data.read()[..len]),

@@ -1,18 +1,17 @@
 //! The residual sum.
 
-use rayon::prelude::*;
-
 use super::PARALLEL_ELEMENTS_MIN;
 use crate::isa::{Kernel, Level};
+use crate::pool::Turn;
 use crate::simd::Simd;
 
 /// `x[i] += y[i]`, elementwise; both contiguous and of one length.
-pub(super) fn add(level: Level, x: &mut [f32], y: &[f32]) {
-    if x.len() < PARALLEL_ELEMENTS_MIN {
-        return level.dispatch(Piece { x, y });
-    }
-    let (x, y) = (x.par_chunks_mut(PARALLEL_ELEMENTS_MIN), y.par_chunks(PARALLEL_ELEMENTS_MIN));
-    x.zip(y).for_each(|(x, y)| level.dispatch(Piece { x, y }));
+pub(super) fn add(turn: &Turn<'_>, level: Level, x: &mut [f32], y: &[f32]) {
+    turn.chunks_mut(x, PARALLEL_ELEMENTS_MIN, |i, x| {
+        let first = i * PARALLEL_ELEMENTS_MIN;
+        let y = &y[first..first + x.len()];
+        level.dispatch(Piece { x, y });
+    });
 }
 
 struct Piece<'a> {

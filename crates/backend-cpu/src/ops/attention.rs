@@ -1,11 +1,11 @@
 //! Attention over paged keys and values.
 
 use exo_backend::RunError;
-use rayon::prelude::*;
 
 use super::paging::Paging;
 use crate::isa::{Kernel, Level};
 use crate::math::exp;
+use crate::pool::Turn;
 use crate::simd::{F16Bytes, F32Row, Q8Row, Row, Simd, axpy, dot};
 use crate::storage::{CpuKv, KvData, kv_groups};
 
@@ -19,11 +19,12 @@ use crate::storage::{CpuKv, KvData, kv_groups};
 /// | keys       | `[K, P, D]` | first half of a page                    | stored     |
 /// | values     | `[K, P, D]` | second half of a page                   | stored     |
 ///
-/// One query head of one row is one piece of work. It goes through its pages in order, keeping the largest score
+/// One query head of one row goes through its pages in order, keeping the largest score
 /// so far and rescaling what it has when a page holds a larger one (online softmax), so its result depends on its own
 /// positions and on P alone. Cost: reads each page once for every query head; decode is bound by that.
 /// Sources: Vaswani et al. 2017, arXiv:1706.03762; Milakov & Gimelshein 2018, arXiv:1805.02867.
 pub(super) fn attention(
+    turn: &Turn<'_>,
     level: Level,
     out: &mut [f32],
     q: &[f32],
@@ -38,11 +39,13 @@ pub(super) fn attention(
     match &kv.data {
         KvData::F32(data) => {
             let data = data.read();
-            each_head(level, out, q, paging, &shape, |range| F32Row(&data[range]));
+            each_head(turn, level, out, q, paging, &shape, |range| F32Row(&data[range]));
         }
         KvData::F16(data) => {
             let data = data.read();
-            each_head(level, out, q, paging, &shape, |range| F16Bytes(bytemuck::cast_slice(&data[range])));
+            each_head(turn, level, out, q, paging, &shape, |range| {
+                F16Bytes(bytemuck::cast_slice(&data[range]))
+            });
         }
         KvData::Q8 { quants, scales } => {
             let (quants, scales) = (quants.read(), scales.read());
@@ -51,7 +54,7 @@ pub(super) fn attention(
                 scales: &scales[range.start / d * groups..][..groups],
                 quants: &quants[range],
             };
-            each_head(level, out, q, paging, &shape, row);
+            each_head(turn, level, out, q, paging, &shape, row);
         }
     }
     Ok(())
@@ -66,6 +69,7 @@ struct Shape {
 type Elements = std::ops::Range<usize>;
 
 fn each_head<E: Row>(
+    turn: &Turn<'_>,
     level: Level,
     out: &mut [f32],
     q: &[f32],
@@ -74,14 +78,17 @@ fn each_head<E: Row>(
     elements: impl Fn(Elements) -> E + Sync,
 ) {
     let d = paging.shape.head_dim;
-    let work = out.par_chunks_exact_mut(d).zip(q.par_chunks_exact(d)).enumerate();
-    work.for_each_init(
-        || vec![0.0; paging.shape.page_tokens],
-        |scores, (i, (out, q))| {
-            let (t, head) = (i / shape.heads, i % shape.heads);
+    // The heads that read the same keys are one piece.
+    let group = shape.heads / paging.shape.kv_heads;
+    turn.chunks_mut(out, group * d, |i, out| {
+        let mut scores = vec![0.0; paging.shape.page_tokens];
+        let first = i * group;
+        let q = &q[first * d..][..out.len()];
+        for (i, (out, q)) in (first..).zip(out.chunks_exact_mut(d).zip(q.chunks_exact(d))) {
+            let (t, head, scores) = (i / shape.heads, i % shape.heads, &mut scores[..]);
             level.dispatch(Head { out, q, paging, shape, t, head, scores, elements: &elements });
-        },
-    );
+        }
+    });
 }
 
 struct Head<'a, F> {

@@ -5,16 +5,16 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use exo_types::DType;
-use rayon::prelude::*;
 
 use crate::isa::{Kernel, Level};
+use crate::pool::Turn;
 use crate::quant;
 use crate::simd::{Bf16Bytes, F16Bytes, F32Bytes, F32Row, Q8Bytes, Row, Simd, load_tail};
 use crate::storage::CpuWeight;
 
 /// Up to this many rows of `x`, floats and Q8_0 are converted while they are multiplied; beyond it, once before.
 const DIRECT_TOKENS_MAX: usize = 4;
-/// Bytes of weights that one piece of work reads: enough to be worth a wake-up, few enough to share out evenly.
+/// Bytes of weights that one piece of work reads: enough to be worth sharing out, few enough to share out evenly.
 const TASK_BYTES: usize = 64 << 10;
 /// Weight rows that are converted together when `x` has many rows: `x` is then read once for this many.
 const BLOCK_ROWS: usize = 16;
@@ -36,7 +36,14 @@ const PARALLEL_PRODUCTS_MIN: usize = 1 << 15;
 /// are halved. Which products share a tile does not show in any of them. Blocks are converted to f32 a few rows at a time
 /// in a scratch of the thread; `x` stays f32. Cost: decode reads the weights once and is bound by that;
 /// prefill by multiply-adds. Threads take runs of weight rows.
-pub(super) fn matmul(level: Level, out: &mut [f32], x: &[f32], w: &CpuWeight, bias: Option<&[f32]>) {
+pub(super) fn matmul(
+    turn: &Turn<'_>,
+    level: Level,
+    out: &mut [f32],
+    x: &[f32],
+    w: &CpuWeight,
+    bias: Option<&[f32]>,
+) {
     let (n, k) = (w.tensor.rows as usize, w.tensor.cols as usize);
     let tokens = x.len() / k;
     if tokens == 0 {
@@ -55,7 +62,7 @@ pub(super) fn matmul(level: Level, out: &mut [f32], x: &[f32], w: &CpuWeight, bi
     if n * k * tokens < PARALLEL_PRODUCTS_MIN {
         (0..pieces).for_each(work);
     } else {
-        (0..pieces).into_par_iter().for_each(work);
+        turn.run(pieces, &work);
     }
 }
 

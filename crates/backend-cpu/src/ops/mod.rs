@@ -14,25 +14,27 @@ mod swiglu;
 use exo_backend::{Buffer, Op, OpKind, Rows, RunError, RunShape, same_buffer};
 
 use crate::isa::Level;
+use crate::pool::Turn;
 use crate::storage::{self, CpuBuffer, CpuWeight, Owner};
 use paging::Paging;
 
-/// Elementwise work below this many elements is done by one thread: waking another takes as long.
+/// Elementwise work below this many elements is done by one thread: sharing it out takes as long.
 const PARALLEL_ELEMENTS_MIN: usize = 1 << 15;
 
 /// What every op of a run needs besides its own operands.
-pub(crate) struct Operands {
+pub(crate) struct Operands<'a> {
     pub(crate) owner: Owner,
     pub(crate) level: Level,
     pub(crate) shape: RunShape,
+    pub(crate) turn: Turn<'a>,
 }
 
-impl Operands {
-    fn buffer<'a>(&self, handle: &'a Buffer) -> &'a CpuBuffer {
+impl Operands<'_> {
+    fn buffer<'h>(&self, handle: &'h Buffer) -> &'h CpuBuffer {
         storage::buffer(handle, self.owner)
     }
 
-    fn weight<'a>(&self, handle: &'a exo_backend::Weight) -> &'a CpuWeight {
+    fn weight<'h>(&self, handle: &'h exo_backend::Weight) -> &'h CpuWeight {
         storage::weight(handle, self.owner)
     }
 
@@ -52,8 +54,8 @@ impl Operands {
 }
 
 /// Runs one op. Operands were checked when the program was compiled; only what lies in buffers is checked here.
-pub(crate) fn run(op: &Op, on: &Operands) -> Result<(), RunError> {
-    let (level, tokens) = (on.level, on.shape.tokens);
+pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
+    let (turn, level, tokens) = (&on.turn, on.level, on.shape.tokens);
     match op {
         Op::Embed { table, ids, out } => {
             let (ids, mut out) = (on.buffer(ids).u32().read(), on.buffer(out).f32().write());
@@ -63,7 +65,7 @@ pub(crate) fn run(op: &Op, on: &Operands) -> Result<(), RunError> {
             let len = on.count(*rows) * groups * weight.cols;
             on.bring(x, out, len);
             let mut out = on.buffer(out).f32().write();
-            rms_norm::rms_norm(level, &mut out[..len], on.weight(weight).vector(), *eps);
+            rms_norm::rms_norm(turn, level, &mut out[..len], on.weight(weight).vector(), *eps);
             Ok(())
         }
         Op::MatMul { weight, bias, x, out, rows } => {
@@ -71,7 +73,7 @@ pub(crate) fn run(op: &Op, on: &Operands) -> Result<(), RunError> {
             let (x, mut out) = (on.buffer(x).f32().read(), on.buffer(out).f32().write());
             let bias = bias.as_ref().map(|bias| on.weight(bias).vector());
             let (x, out) = (&x[..count * weight.cols], &mut out[..count * weight.rows]);
-            matmul::matmul(level, out, x, on.weight(weight), bias);
+            matmul::matmul(turn, level, out, x, on.weight(weight), bias);
             Ok(())
         }
         Op::Rope { x, positions, frequencies, heads, head_dim, style } => {
@@ -90,13 +92,23 @@ pub(crate) fn run(op: &Op, on: &Operands) -> Result<(), RunError> {
             let paging = Paging::new(OpKind::Attention, kv, *layer, batch, on);
             let len = tokens * heads * kv.shape.head_dim;
             let kv = storage::kv(kv, on.owner);
-            attention::attention(level, &mut out[..len], &q[..len], kv, &paging, *heads, *scale, *window)
+            attention::attention(
+                turn,
+                level,
+                &mut out[..len],
+                &q[..len],
+                kv,
+                &paging,
+                *heads,
+                *scale,
+                *window,
+            )
         }
         Op::SwiGlu { gate, up, out, width } => {
             let len = tokens * width;
             on.bring(gate, out, len);
             let (up, mut out) = (on.buffer(up).f32().read(), on.buffer(out).f32().write());
-            swiglu::swiglu(level, &mut out[..len], &up[..len]);
+            swiglu::swiglu(turn, level, &mut out[..len], &up[..len]);
             Ok(())
         }
         Op::Add { x, y, width } => {
@@ -105,7 +117,7 @@ pub(crate) fn run(op: &Op, on: &Operands) -> Result<(), RunError> {
                 on.buffer(x).f32().write()[..len].iter_mut().for_each(|x| *x += *x);
             } else {
                 let (y, mut x) = (on.buffer(y).f32().read(), on.buffer(x).f32().write());
-                add::add(level, &mut x[..len], &y[..len]);
+                add::add(turn, level, &mut x[..len], &y[..len]);
             }
             Ok(())
         }

@@ -26,7 +26,7 @@ impl<'a> Paging<'a> {
         kv: &KvCache,
         layer: usize,
         batch: &'a AttentionBatch,
-        on: &Operands,
+        on: &Operands<'_>,
     ) -> Self {
         Self {
             op,

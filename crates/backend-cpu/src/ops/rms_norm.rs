@@ -1,9 +1,8 @@
 //! RMSNorm.
 
-use rayon::prelude::*;
-
 use super::PARALLEL_ELEMENTS_MIN;
 use crate::isa::{Kernel, Level};
+use crate::pool::Turn;
 use crate::simd::{F32Row, Simd, dot};
 
 /// Divides each row by its root mean square, then scales it, in place.
@@ -17,12 +16,11 @@ use crate::simd::{F32Row, Simd, dot};
 ///
 /// R counts heads too where heads are normalised one by one. Squares are summed in the lanes of [`dot`].
 /// Cost: reads a row twice, from cache the second time. Source: Zhang & Sennrich 2019, arXiv:1910.07467.
-pub(super) fn rms_norm(level: Level, x: &mut [f32], w: &[f32], eps: f32) {
-    if x.len() < PARALLEL_ELEMENTS_MIN {
+pub(super) fn rms_norm(turn: &Turn<'_>, level: Level, x: &mut [f32], w: &[f32], eps: f32) {
+    let rows = (PARALLEL_ELEMENTS_MIN / w.len()).max(1);
+    turn.chunks_mut(x, rows * w.len(), |_, x| {
         x.chunks_exact_mut(w.len()).for_each(|row| level.dispatch(Row { row, w, eps }));
-    } else {
-        x.par_chunks_exact_mut(w.len()).for_each(|row| level.dispatch(Row { row, w, eps }));
-    }
+    });
 }
 
 struct Row<'a> {

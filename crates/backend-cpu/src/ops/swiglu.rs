@@ -1,10 +1,9 @@
 //! The gated activation of the feed-forward block.
 
-use rayon::prelude::*;
-
 use super::PARALLEL_ELEMENTS_MIN;
 use crate::isa::{Kernel, Level};
 use crate::math::exp;
+use crate::pool::Turn;
 use crate::simd::Simd;
 
 /// Gates `up` by SiLU of `gate`, in place of `gate`.
@@ -13,12 +12,12 @@ use crate::simd::Simd;
 ///
 /// [`exp`] is our own, so the result does not hang on the system's library. A very negative gate gives -0.
 /// Source: Shazeer 2020, arXiv:2002.05202.
-pub(super) fn swiglu(level: Level, gate: &mut [f32], up: &[f32]) {
-    if gate.len() < PARALLEL_ELEMENTS_MIN {
-        return level.dispatch(Piece { gate, up });
-    }
-    let (gate, up) = (gate.par_chunks_mut(PARALLEL_ELEMENTS_MIN), up.par_chunks(PARALLEL_ELEMENTS_MIN));
-    gate.zip(up).for_each(|(gate, up)| level.dispatch(Piece { gate, up }));
+pub(super) fn swiglu(turn: &Turn<'_>, level: Level, gate: &mut [f32], up: &[f32]) {
+    turn.chunks_mut(gate, PARALLEL_ELEMENTS_MIN, |i, gate| {
+        let first = i * PARALLEL_ELEMENTS_MIN;
+        let up = &up[first..first + gate.len()];
+        level.dispatch(Piece { gate, up });
+    });
 }
 
 struct Piece<'a> {
