@@ -5,7 +5,7 @@
 pub enum Activations {
     /// `x` as it is.
     Exact,
-    /// `x` rounded to eight bits in blocks of 32 columns (the last may be shorter), see decision 0009. With `a` the
+    /// `x` rounded to eight bits in blocks of 32 columns (the last may be shorter), see decision 0010. With `a` the
     /// largest magnitude of a block, its elements become `d · q`:
     ///
     /// `d = a / 127`, `q = round(x · (127 / a))`, ties to even; the two quotients and the product are rounded to f32.

@@ -42,7 +42,7 @@ trait Case {
 }
 
 /// The most that declared rounding may cost: three times what eight bits do to blocks of 32 normally distributed
-/// numbers (decision 0009).
+/// numbers (decision 0010).
 const ROUNDING_NMSE_MAX: f64 = 1e-4;
 
 fn cases() -> Vec<Box<dyn Case>> {
