@@ -80,6 +80,7 @@ pub(crate) fn submission(n: u128, prompt: u32, max_tokens: u32) -> Submission {
         max_tokens,
         stop_tokens: vec![99],
         ignore_eos: false,
+        speculate: true,
     }
 }
 
@@ -88,5 +89,5 @@ pub(crate) fn token(id: u32) -> SampledToken {
 }
 
 pub(crate) fn result(n: u128, position: u32, id: u32) -> TokenResult {
-    TokenResult { sequence: seq(n), position, token: token(id) }
+    TokenResult { sequence: seq(n), position, tokens: vec![token(id)], drafts: 0 }
 }

@@ -26,8 +26,8 @@ impl Engine {
         let vocab = self.config.vocab as usize;
         for (index, tokens) in tokens.chunks(chunk).enumerate() {
             let start = self.positions(sequence).unwrap_or(0);
-            let tokens = tokens.to_vec();
-            let part = StepSequence { sequence, principal, start, tokens, sample: false, truncate_to: None };
+            let (tokens, sample, drafts, truncate_to) = (tokens.to_vec(), false, 0, None);
+            let part = StepSequence { sequence, principal, start, tokens, sample, drafts, truncate_to };
             let frame = StepFrame { instance: InstanceId(0), generation: 0, step: 0, sequences: vec![part] };
             let logits = self.step_logits(&frame, StepInput::Tokens, cancel, deadline)?;
             logits.chunks_exact(vocab).enumerate().for_each(|(i, row)| see(index * chunk + i, row));

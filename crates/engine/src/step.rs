@@ -235,7 +235,8 @@ mod tests {
             .open(SequenceSpec { sequence, principal, driver, sampling, history, prompt_tokens: 0 })
             .unwrap();
         let tokens = tokens.to_vec();
-        let part = StepSequence { sequence, principal, start: 0, tokens, sample: false, truncate_to: None };
+        let (start, sample, drafts, truncate_to) = (0, false, 0, None);
+        let part = StepSequence { sequence, principal, start, tokens, sample, drafts, truncate_to };
         let frame = StepFrame { instance: InstanceId(0), generation: 0, step: 0, sequences: vec![part] };
         engine.step(&frame, StepInput::Tokens, &CancelToken::default(), Duration::from_secs(60)).unwrap();
         engine.close(sequence).unwrap();

@@ -9,7 +9,7 @@ use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, ShardKey, StageGeometry};
 use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_formats::Model;
-use exo_types::{FailureKind, Shard, StepFrame};
+use exo_types::{FailureKind, Shard, StepFrame, StepSequence};
 
 /// Longest time one step may take on a device: a chunk of prompt on a slow processor takes seconds.
 const STEP_MAX: Duration = Duration::from_secs(120);
@@ -198,14 +198,12 @@ fn results(
     frame: &StepFrame,
     tokens: Vec<(exo_types::SequenceId, exo_types::SampledToken)>,
 ) -> Vec<TokenResult> {
-    let position = |id| {
-        let part = frame.sequences.iter().find(|s| s.sequence == id);
-        part.map_or(0, |s| s.start + s.tokens.len() as u32)
+    let sampled = frame.sequences.iter().filter(|s| s.sample);
+    let result = |(part, (sequence, token)): (&StepSequence, (_, _))| {
+        let (position, tokens, drafts) = (part.sample_position(), vec![token], part.drafts);
+        TokenResult { sequence, position, tokens, drafts }
     };
-    tokens
-        .into_iter()
-        .map(|(sequence, token)| TokenResult { sequence, position: position(sequence), token })
-        .collect()
+    sampled.zip(tokens).map(result).collect()
 }
 
 fn kind_of(error: &StepError) -> FailureKind {

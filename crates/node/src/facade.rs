@@ -378,6 +378,7 @@ fn starts(
             max_tokens: request.max_tokens.unwrap_or(room).min(room),
             stop_tokens: open.end_ids.clone(),
             ignore_eos: request.ignore_eos,
+            speculate: true,
         }
     };
     (0..request.choices).map(start).collect()

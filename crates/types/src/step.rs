@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{InstanceId, NodeId, Principal, SamplingParams, SequenceId};
 
+/// Guessed tokens one part of a step may carry: far more than pays on any device we know, few enough that a step's
+/// logits stay small.
+pub const DRAFTS_MAX: u32 = 16;
+
 /// What opening a sequence tells every stage.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SequenceSpec {
@@ -31,12 +35,42 @@ pub struct StepSequence {
     pub principal: Principal,
     /// Position of the first token of this part in the sequence.
     pub start: u32,
-    /// Token ids, at least one. Later stages use their number only: hidden rows stand for them.
+    /// Token ids, at least one. Later stages compute with their number only: hidden rows stand for them.
     pub tokens: Vec<u32>,
-    /// Whether the last stage samples after the last of these tokens.
+    /// Whether the last stage samples after the last of these tokens that is not a draft.
     pub sample: bool,
-    /// Forget positions from here on before the step (speculation, replay); `None` keeps all.
+    /// How many tokens at the end are drafts: guesses at what will be sampled. Where the token sampled is the draft
+    /// that stands there, the last stage samples after that one too. Fewer than the tokens, at most [`DRAFTS_MAX`],
+    /// 0 where nothing is sampled.
+    pub drafts: u32,
+    /// Forget positions from here on before the step (rejected drafts, replay); `None` keeps all.
     pub truncate_to: Option<u32>,
+}
+
+impl StepSequence {
+    /// The part in two: tokens that are the sequence's, and drafts. Panics if there are more drafts than tokens.
+    pub fn split_drafts(&self) -> (&[u32], &[u32]) {
+        self.tokens.split_at(self.tokens.len() - self.drafts as usize)
+    }
+
+    /// Position of the first token sampled. Panics as [`StepSequence::split_drafts`].
+    pub fn sample_position(&self) -> u32 {
+        self.start + self.split_drafts().0.len() as u32
+    }
+
+    /// Whether `sampled`, in order from [`StepSequence::sample_position`], is what this part can give: every token
+    /// but the last is the draft at its place, and the last is not, or comes after all drafts.
+    pub fn is_answered_by(&self, sampled: impl IntoIterator<Item = u32>) -> bool {
+        let mut drafts = self.split_drafts().1.iter();
+        let mut open = self.sample;
+        for token in sampled {
+            if !open {
+                return false;
+            }
+            open = drafts.next() == Some(&token);
+        }
+        !open
+    }
 }
 
 /// One forward pass over a batch. The hidden rows, where present, follow in the order of `sequences`.

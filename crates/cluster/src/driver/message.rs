@@ -29,7 +29,7 @@ impl Driver {
             DataMessage::Tokens(tokens) => {
                 let last = self.serves(tokens.instance, tokens.generation).and_then(|p| p.stages.last());
                 if last.is_some_and(|s| s.node == from) {
-                    tokens.results.into_iter().for_each(|r| self.token(now, r, out));
+                    tokens.results.into_iter().for_each(|r| self.tokens(now, r, out));
                 }
             }
             DataMessage::SequenceEnded { instance, generation, sequence, reason, generated }
@@ -82,7 +82,7 @@ impl Driver {
         }
     }
 
-    fn token(&mut self, now: Time, result: TokenResult, out: &mut Vec<DriverOutput>) {
+    fn tokens(&mut self, now: Time, result: TokenResult, out: &mut Vec<DriverOutput>) {
         if result.sequence != self.sequence() || self.over {
             return;
         }
@@ -96,11 +96,13 @@ impl Driver {
             return; // sent again after a reconnect
         }
         let Some(seat) = &mut self.seat else { return };
-        seat.received += 1;
+        seat.received += result.tokens.len() as u32;
         seat.moved_at = now;
         seat.stand = Stand::Running;
-        self.start.spec.history.push(result.token.token);
-        out.push(DriverOutput::Token { position: result.position, token: result.token });
+        for (position, token) in (result.position..).zip(result.tokens) {
+            self.start.spec.history.push(token.token);
+            out.push(DriverOutput::Token { position, token });
+        }
         self.end_if_complete(out);
     }
 

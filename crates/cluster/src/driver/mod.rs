@@ -188,9 +188,10 @@ impl Driver {
         let chosen = replica.map(|index| ready[index as usize].placement.clone());
         let Some(placement) = self.seat.take().map(|seat| seat.placement).or(chosen) else { return };
         self.submit_at = now + SUBMIT_AGAIN_AFTER;
-        let DriverStart { spec, max_tokens, stop_tokens, ignore_eos, .. } = self.start.clone();
+        let DriverStart { spec, max_tokens, stop_tokens, ignore_eos, speculate, .. } = self.start.clone();
         let (instance, generation) = (placement.instance, placement.generation);
-        let submission = Submission { instance, generation, spec, max_tokens, stop_tokens, ignore_eos };
+        let submission =
+            Submission { instance, generation, spec, max_tokens, stop_tokens, ignore_eos, speculate };
         out.push(DriverOutput::Send {
             to: placement.stages[0].node,
             message: DataMessage::Submit(submission),

@@ -8,7 +8,7 @@ use crate::{StageStatus, StageView};
 fn driver() -> Driver {
     let spec = spec(1, node(9), 4);
     let (model, max_tokens, stop_tokens, ignore_eos) = (MODEL, 10, vec![99], false);
-    let start = DriverStart { model, spec, max_tokens, stop_tokens, ignore_eos };
+    let start = DriverStart { model, spec, max_tokens, stop_tokens, ignore_eos, speculate: true };
     Driver::new(DriverConfig::default(), Time::ZERO, start)
 }
 

@@ -44,6 +44,8 @@ pub struct DriverStart {
     pub stop_tokens: Vec<u32>,
     /// Go on behind stop tokens.
     pub ignore_eos: bool,
+    /// Whether tokens may be guessed ahead.
+    pub speculate: bool,
 }
 
 /// What happens to a driver.

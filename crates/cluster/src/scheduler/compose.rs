@@ -98,7 +98,7 @@ impl Scheduler {
         self.steps += 1;
         let sampled = sequences.iter().filter(|s| s.sample).filter_map(|s| {
             let running = self.running.get(&s.sequence)?;
-            Some((s.sequence, running.ticket, running.position()))
+            Some((running.ticket, s.clone()))
         });
         let sampled = sampled.collect();
         let tokens = sequences.iter().map(|s| s.tokens.len() as u32).sum();

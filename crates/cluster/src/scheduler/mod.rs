@@ -20,7 +20,7 @@ mod words;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use exo_types::{FailureKind, NodeId, Placement, SequenceId, Time};
+use exo_types::{FailureKind, NodeId, Placement, SequenceId, StepSequence, Time};
 
 use self::pages::PageBudget;
 use self::queue::Queue;
@@ -60,8 +60,8 @@ struct Flight {
     step: u64,
     sent_at: Time,
     tokens: u32,
-    /// Sequences that sample in it: id, ticket, position of the token to come.
-    sampled: Vec<(SequenceId, u64, u32)>,
+    /// Parts that sample in it, with the tickets of their sequences.
+    sampled: Vec<(u64, StepSequence)>,
 }
 
 impl Scheduler {

@@ -57,17 +57,18 @@ impl Scheduler {
     }
 
     fn take_results(&mut self, flight: &Flight, results: Vec<TokenResult>, out: &mut Vec<SchedulerOutput>) {
-        for &(sequence, ticket, position) in &flight.sampled {
-            let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == ticket) else {
+        for (ticket, part) in &flight.sampled {
+            let sequence = part.sequence;
+            let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == *ticket) else {
                 continue; // cancelled or failed meanwhile
             };
-            let result = results.iter().find(|r| r.sequence == sequence && r.position == position);
-            let Some(result) = result else {
-                let message = format!("step {} came back without the token at {position}", flight.step);
+            let Some(result) = results.iter().find(|r| r.answers(part)) else {
+                let (step, position) = (flight.step, part.sample_position());
+                let message = format!("step {step} came back without the tokens from {position} on");
                 self.fail(sequence, FailureKind::Protocol, &message, out);
                 continue;
             };
-            let end = running.sampled(result.token.token, flight.step, self.placement.context_tokens);
+            let end = running.sampled(result, flight.step, self.placement.context_tokens);
             let Some(reason) = end else { continue };
             if let Some(gone) = self.release(sequence) {
                 let (to, generated) = (gone.driver, gone.generated);

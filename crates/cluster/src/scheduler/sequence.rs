@@ -2,7 +2,7 @@
 
 use exo_types::{NodeId, Principal, SequenceId, StepSequence};
 
-use crate::wire::{EndReason, Submission};
+use crate::wire::{EndReason, Submission, TokenResult};
 
 /// A sequence that holds pages.
 #[derive(Clone, Debug)]
@@ -30,7 +30,8 @@ enum Next {
     /// Its next token is in flight.
     Awaited,
     /// This token goes through the pipeline. `since` is the step that sampled it: the longest waiting goes first.
-    Decode { token: u32, since: u64 },
+    /// `behind_rejected`: the stages hold drafts that were rejected where it belongs.
+    Decode { token: u32, since: u64, behind_rejected: bool },
 }
 
 impl Running {
@@ -51,11 +52,6 @@ impl Running {
         }
     }
 
-    /// Position of the token sampled next.
-    pub(super) fn position(&self) -> u32 {
-        self.length
-    }
-
     /// Whether its prompt is through.
     pub(super) fn is_decoding(&self) -> bool {
         !matches!(self.next, Next::Prefill { .. })
@@ -71,9 +67,14 @@ impl Running {
 
     /// Its part of the next step: the waiting token, or up to `chunk_tokens` of the prompt.
     pub(super) fn take(&mut self, sequence: SequenceId, chunk_tokens: usize) -> Option<StepSequence> {
+        let mut truncate_to = None;
         let (start, tokens, sample) = match &mut self.next {
             Next::Awaited => return None,
-            Next::Decode { token, .. } => (self.length - 1, vec![*token], true),
+            Next::Decode { token, behind_rejected, .. } => {
+                let start = self.length - 1;
+                truncate_to = behind_rejected.then_some(start);
+                (start, vec![*token], true)
+            }
             Next::Prefill { history, sent } => {
                 let start = *sent;
                 *sent = history.len().min(start + chunk_tokens);
@@ -86,14 +87,21 @@ impl Running {
         if sample {
             self.next = Next::Awaited;
         }
-        Some(StepSequence { sequence, principal: self.principal, start, tokens, sample, truncate_to: None })
+        let principal = self.principal;
+        Some(StepSequence { sequence, principal, start, tokens, sample, drafts: 0, truncate_to })
     }
 
-    /// Takes in the sampled token; says whether it was the last, and why.
-    pub(super) fn sampled(&mut self, token: u32, step: u64, context_tokens: u32) -> Option<EndReason> {
-        self.length += 1;
-        self.generated += 1;
-        self.next = Next::Decode { token, since: step };
+    /// Takes in what a step sampled; says whether the last of it ends the sequence, and why.
+    pub(super) fn sampled(
+        &mut self,
+        result: &TokenResult,
+        step: u64,
+        context_tokens: u32,
+    ) -> Option<EndReason> {
+        let (count, token) = (result.tokens.len() as u32, result.tokens.last()?.token);
+        self.length += count;
+        self.generated += count;
+        self.next = Next::Decode { token, since: step, behind_rejected: count <= result.drafts };
         if !self.ignore_eos && self.stop_tokens.contains(&token) {
             return Some(EndReason::StopToken);
         }

@@ -10,7 +10,8 @@ fn stage(index: usize) -> StageMachine {
 
 fn part(n: u128, start: u32, tokens: &[u32]) -> StepSequence {
     let (sequence, principal) = (seq(n), Principal::LOCAL);
-    StepSequence { sequence, principal, start, tokens: tokens.to_vec(), sample: true, truncate_to: None }
+    let (tokens, sample, drafts, truncate_to) = (tokens.to_vec(), true, 0, None);
+    StepSequence { sequence, principal, start, tokens, sample, drafts, truncate_to }
 }
 
 /// A step whose rows count up, as many as its tokens need behind the first stage.

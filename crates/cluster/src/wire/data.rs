@@ -1,6 +1,8 @@
 //! What nodes say while tokens flow: sequences to the scheduler, steps along the pipeline, tokens back.
 
-use exo_types::{FailureKind, InstanceId, SampledToken, SequenceId, SequenceSpec, StepFrame, WireDType};
+use exo_types::{
+    FailureKind, InstanceId, SampledToken, SequenceId, SequenceSpec, StepFrame, StepSequence, WireDType,
+};
 use serde::{Deserialize, Serialize};
 
 /// A message on the data channel. The sender is whoever the transport authenticated.
@@ -124,6 +126,8 @@ pub struct Submission {
     pub stop_tokens: Vec<u32>,
     /// Go on behind stop tokens (benchmarks).
     pub ignore_eos: bool,
+    /// Whether tokens may be guessed ahead. Changes how fast the answer comes, never what it is.
+    pub speculate: bool,
 }
 
 /// Why a sequence ended well.
@@ -186,21 +190,32 @@ pub struct TokensMessage {
     pub generation: u32,
     /// The step.
     pub step: u64,
-    /// One per sampled sequence.
+    /// One per sequence that samples.
     pub results: Vec<TokenResult>,
     /// What stages could not compute of this step (for a driver: empty, it is told by `StepFailed`).
     pub failures: Vec<StepFailure>,
 }
 
-/// One sampled token.
+/// What a step sampled of one sequence.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TokenResult {
     /// The sequence.
     pub sequence: SequenceId,
-    /// Where the token stands in the sequence (prompt included, from 0).
+    /// Where the first token stands in the sequence (prompt included, from 0).
     pub position: u32,
-    /// The token.
-    pub token: SampledToken,
+    /// The tokens, in order: at least one; every one but the last is an accepted draft.
+    pub tokens: Vec<SampledToken>,
+    /// Drafts the step carried for it. One more token than these at most.
+    pub drafts: u32,
+}
+
+impl TokenResult {
+    /// Whether it is what `part` of a step can give.
+    pub fn answers(&self, part: &StepSequence) -> bool {
+        let place = (self.sequence, self.position, self.drafts);
+        place == (part.sequence, part.sample_position(), part.drafts)
+            && part.is_answered_by(self.tokens.iter().map(|t| t.token))
+    }
 }
 
 /// A step that could not be computed. The pipeline goes on without its sequences.

@@ -13,6 +13,7 @@ fn step(tokens: usize) -> StepMessage {
         start: 0,
         tokens: vec![3; tokens],
         sample: true,
+        drafts: 0,
         truncate_to: None,
     };
     let frame = StepFrame { instance: InstanceId(1), generation: 1, step: 1, sequences: vec![part] };
@@ -112,16 +113,36 @@ fn bound(message: DataMessage) -> String {
 
 #[test]
 fn counts_beyond_their_bounds_are_refused_by_name() {
-    let with = |change: fn(&mut StepMessage)| {
+    let with = |change: &dyn Fn(&mut StepMessage)| {
         let mut step = step(1);
         change(&mut step);
         bound(DataMessage::Step(step))
     };
-    assert!(with(|s| s.frame.sequences[0].tokens = vec![0; 9000]).contains("tokens of a step: 9000 given"));
-    assert!(with(|s| s.frame.sequences[0].tokens.clear()).contains("without tokens"));
-    assert!(with(|s| s.frame.sequences.push(s.frame.sequences[0].clone())).contains("twice"));
-    assert!(with(|s| s.frame.sequences[0].start = u32::MAX).contains("end position"));
-    assert!(with(|s| s.commands = vec![StageCommand::Close(seq(1)); 3000]).contains("commands of a step"));
+    assert!(with(&|s| s.frame.sequences[0].tokens = vec![0; 9000]).contains("tokens of a step: 9000 given"));
+    assert!(with(&|s| s.frame.sequences[0].tokens.clear()).contains("without tokens"));
+    assert!(with(&|s| s.frame.sequences.push(s.frame.sequences[0].clone())).contains("twice"));
+    assert!(with(&|s| s.frame.sequences[0].start = u32::MAX).contains("end position"));
+    let drafts = |tokens, drafts, sample| {
+        with(&|s| {
+            let part = &mut s.frame.sequences[0];
+            (part.tokens, part.drafts, part.sample) = (vec![3; tokens], drafts, sample);
+        })
+    };
+    assert!(drafts(2, 2, true).contains("drafts only"));
+    assert!(drafts(30, 17, true).contains("drafts of a sequence: 17 given, at most 16"));
+    assert!(drafts(2, 1, false).contains("nothing is sampled"));
+    let answer = |tokens: usize, drafts, position| {
+        let mut result = result(1, position, 7);
+        (result.tokens, result.drafts) = (vec![result.tokens[0].clone(); tokens], drafts);
+        let (instance, generation, step, failures) = (InstanceId(1), 1, 1, vec![]);
+        let results = vec![result];
+        bound(DataMessage::Tokens(TokensMessage { instance, generation, step, results, failures }))
+    };
+    assert!(answer(0, 0, 4).contains("no token"));
+    assert!(answer(3, 1, 4).contains("tokens of a sampled sequence: 3 given, at most 2"));
+    assert!(answer(18, 17, 4).contains("drafts of a sequence"));
+    assert!(answer(2, 1, 1 << 20).contains("position of a token"));
+    assert!(with(&|s| s.commands = vec![StageCommand::Close(seq(1)); 3000]).contains("commands of a step"));
     let mut nan = submission(1, 4, 9);
     nan.spec.sampling.temperature = f32::NAN;
     assert!(bound(DataMessage::Submit(nan)).contains("out of its range"));

@@ -11,7 +11,7 @@ use exo_cluster::{
 };
 use exo_types::{
     Epoch, FailureKind, InstanceId, LayerShape, ModelId, ModelShape, NodeId, Principal, RequestId,
-    SampledToken, SamplingParams, SequenceId, SequenceSpec, StepFrame, Time,
+    SampledToken, SamplingParams, SequenceId, SequenceSpec, StepFrame, StepSequence, Time,
 };
 
 use crate::node::{Effect, SimNode};
@@ -287,9 +287,13 @@ impl World {
         }
     }
 
-    /// The engine: hidden rows of zeros, tokens by hash. No position of a sequence may ever be computed twice.
+    /// The engine: hidden rows of zeros, tokens by hash. No position of a sequence may be computed twice
+    /// unless it was truncated.
     fn compute(&mut self, node: NodeId, key: ShardKey, frame: &StepFrame) {
         for part in &frame.sequences {
+            if let Some(keep) = part.truncate_to {
+                self.computed.retain(|at, _| (at.0, at.1) != (key, part.sequence) || at.2 < keep);
+            }
             for (position, &token) in (part.start..).zip(&part.tokens) {
                 let twice = self.computed.insert((key, part.sequence, position), token);
                 assert_eq!(twice, None, "{key:?} computed {} at {position} twice", part.sequence);
@@ -300,17 +304,7 @@ impl World {
         let result = if self.rng.chance(self.chance.device_failures_per_10_000) {
             ComputeResult::Failed { kind: FailureKind::Device, message: "chance".into() }
         } else if is_last {
-            ComputeResult::Tokens(
-                frame
-                    .sequences
-                    .iter()
-                    .filter(|s| s.sample)
-                    .map(|s| {
-                        let position = s.start + s.tokens.len() as u32;
-                        TokenResult { sequence: s.sequence, position, token: answer(s.sequence, position) }
-                    })
-                    .collect(),
-            )
+            ComputeResult::Tokens(frame.sequences.iter().filter(|s| s.sample).map(sampled).collect())
         } else {
             ComputeResult::Rows(vec![0; frame.token_count() * 8])
         };
@@ -366,9 +360,9 @@ impl World {
             history: vec![1; prompt as usize],
             prompt_tokens: prompt,
         };
-        let max_tokens = 1 + self.rng.below(30) as u32;
+        let (max_tokens, stop_tokens) = (1 + self.rng.below(30) as u32, vec![STOP]);
         let start =
-            DriverStart { model: MODEL, spec, max_tokens, stop_tokens: vec![STOP], ignore_eos: false };
+            DriverStart { model: MODEL, spec, max_tokens, stop_tokens, ignore_eos: false, speculate: true };
         let (now, life) = (self.now, self.life(node));
         let (started_at, ended_at, failure, tokens) = (now, None, None, 0);
         self.requests.push(Request { node, life, sequence, started_at, ended_at, failure, tokens });
@@ -435,6 +429,16 @@ impl World {
 }
 
 const PROMPT_MAX: u32 = 25;
+
+/// The answer's tokens as far as the drafts are right, and one more.
+fn sampled(part: &StepSequence) -> TokenResult {
+    let (sequence, position, drafts) = (part.sequence, part.sample_position(), part.drafts);
+    let guesses = part.split_drafts().1.iter();
+    let right = (position..).zip(guesses).take_while(|&(at, guess)| answer(sequence, at).token == *guess);
+    let end = position + right.count() as u32;
+    let tokens = (position..=end).map(|at| answer(sequence, at)).collect();
+    TokenResult { sequence, position, tokens, drafts }
+}
 
 fn answer(sequence: SequenceId, position: u32) -> SampledToken {
     let hash = mix(sequence.request.0 as u64 ^ u64::from(position) << 32);

@@ -153,6 +153,7 @@ pub fn part(n: u16, start: usize, tokens: &[u32], sample: bool) -> StepSequence 
         start: start as u32,
         tokens: tokens.to_vec(),
         sample,
+        drafts: 0,
         truncate_to: None,
     }
 }

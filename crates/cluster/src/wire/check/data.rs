@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use exo_types::{SequenceSpec, StepFrame, StepSequence};
+use exo_types::{DRAFTS_MAX, SequenceSpec, StepFrame, StepSequence};
 
 use super::super::limits::{
     COMMANDS_MAX, CONTEXT_TOKENS_MAX, LOGIT_BIAS_MAX, SEQUENCES_MAX, STAGES_MAX, STEP_TOKENS_MAX,
@@ -78,6 +78,9 @@ impl Check for StepFrame {
 impl Check for StepSequence {
     fn check(&self) -> Result<(), CheckError> {
         ensure(!self.tokens.is_empty(), "a step has a sequence without tokens")?;
+        at_most("drafts of a sequence", self.drafts as usize, DRAFTS_MAX as usize)?;
+        ensure((self.drafts as usize) < self.tokens.len(), "a step has a sequence of drafts only")?;
+        ensure(self.sample || self.drafts == 0, "a step has drafts where nothing is sampled")?;
         let end = self.start as usize + self.tokens.len();
         at_most("end position of a sequence", end, CONTEXT_TOKENS_MAX as usize)
     }
@@ -94,8 +97,12 @@ impl Check for TokensMessage {
 
 impl Check for TokenResult {
     fn check(&self) -> Result<(), CheckError> {
-        at_most("position of a token", self.position as usize, CONTEXT_TOKENS_MAX as usize)?;
-        at_most("candidates of a token", self.token.top.len(), TOP_MAX)
+        at_most("drafts of a sequence", self.drafts as usize, DRAFTS_MAX as usize)?;
+        ensure(!self.tokens.is_empty(), "a sampled sequence has no token")?;
+        at_most("tokens of a sampled sequence", self.tokens.len(), self.drafts as usize + 1)?;
+        let end = self.position as usize + self.tokens.len() - 1;
+        at_most("position of a token", end, CONTEXT_TOKENS_MAX as usize)?;
+        self.tokens.iter().try_for_each(|t| at_most("candidates of a token", t.top.len(), TOP_MAX))
     }
 }
 
