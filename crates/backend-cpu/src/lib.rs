@@ -18,6 +18,7 @@ mod kv_q8;
 mod math;
 mod ops;
 mod pool;
+pub mod probe;
 mod program;
 pub mod quant;
 mod simd;

@@ -1,0 +1,222 @@
+//! How fast memory is read, by the fastest of several loops.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use super::region::Region;
+use super::team::{self, Member};
+
+/// Many times the last-level cache of a processor that a model's weights do not fit into either.
+const BUFFER_BYTES: usize = 256 << 20;
+/// The least that is still worth a measurement; a machine with little memory gives a sixteenth of what is free.
+const BUFFER_BYTES_MIN: usize = 32 << 20;
+/// For one reading. Every loop runs at least once, whatever it takes.
+const READ_TIME: Duration = Duration::from_millis(100);
+/// Bytes that a loop takes at once from each of its streams.
+const STRIDE_WORDS: usize = 16;
+
+/// What pages memory is read from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageSize {
+    /// 4 KiB, or whatever the system's plain page is.
+    Small,
+    /// 2 MiB, as far as the system has them: see [`BandwidthProbe::huge_share`].
+    Huge,
+}
+
+/// No memory to measure with.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no {needed_bytes} bytes of memory to measure read bandwidth with")]
+pub struct ProbeError {
+    /// What was asked of the system.
+    pub needed_bytes: usize,
+}
+
+/// The best of the loops.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Reading {
+    /// Bytes per second of all threads together.
+    pub bytes_per_s: f64,
+    /// Which loop it was, for example `32-byte loads, two streams`.
+    pub kernel: &'static str,
+}
+
+/// Memory to read, kept between readings: filling it takes longer than reading it.
+pub struct BandwidthProbe {
+    region: Region,
+}
+
+impl BandwidthProbe {
+    /// Takes up to 256 MiB in pages of the wanted size and writes to each.
+    pub fn new(pages: PageSize) -> Result<Self, ProbeError> {
+        let free = exo_device::memory(std::path::Path::new("/")).map_or(u64::MAX, |m| m.available_bytes);
+        let bytes = usize::try_from(free / 16).unwrap_or(usize::MAX);
+        let bytes = bytes.clamp(BUFFER_BYTES_MIN, BUFFER_BYTES).next_multiple_of(2 << 20);
+        let region = Region::new(bytes, pages).ok_or(ProbeError { needed_bytes: bytes })?;
+        Ok(Self { region })
+    }
+
+    /// Resident bytes it holds.
+    pub fn bytes(&self) -> u64 {
+        size_of_val(self.region.words()) as u64
+    }
+
+    /// How much of it the system has put into 2 MiB pages, 0 to 1; `None` where it does not say.
+    pub fn huge_share(&self) -> Option<f64> {
+        self.region.huge_bytes().map(|huge| huge as f64 / self.bytes() as f64)
+    }
+
+    /// Reads with `threads` threads (at most one per processor), each its own part, for about 100 ms: the fastest
+    /// pass of the fastest loop.
+    pub fn read(&self, threads: usize) -> Reading {
+        let kernels = kernels();
+        let words = self.region.words();
+        let times = team::run(threads, |member| {
+            let piece = words.len() / member.count;
+            passes(&words[member.index * piece..][..piece], &kernels, member)
+        });
+        let bytes = (words.len() / times.len() * times.len() * 8) as f64;
+        // A pass is over when its last thread is done; every thread did the same passes.
+        let slowest = |pass: usize| times.iter().map(|t| t[pass]).fold(1e-9, f64::max);
+        let passes = (0..times[0].len()).map(|pass| Reading {
+            bytes_per_s: bytes / slowest(pass),
+            kernel: kernels[pass % kernels.len()].name,
+        });
+        let best = passes.max_by(|a, b| a.bytes_per_s.total_cmp(&b.bytes_per_s));
+        best.expect("every loop runs at least once")
+    }
+}
+
+/// Runs every loop in turn, all threads at once, until the time is over: seconds of each pass.
+fn passes(part: &[u64], kernels: &[Kernel], member: &Member<'_>) -> Vec<f64> {
+    let (began, mut times) = (Instant::now(), Vec::new());
+    loop {
+        for kernel in kernels {
+            member.line_up();
+            let pass = Instant::now();
+            // SAFETY: `kernels` lists only loops whose instructions this processor has.
+            black_box(unsafe { (kernel.run)(black_box(part)) });
+            times.push(pass.elapsed().as_secs_f64());
+        }
+        if !member.go_on(began, READ_TIME) {
+            return times;
+        }
+    }
+}
+
+/// One way to read memory.
+struct Kernel {
+    name: &'static str,
+    run: unsafe fn(&[u64]) -> u64,
+}
+
+/// The loops this processor can run. Which is fastest differs by machine and by the number of threads: wider loads
+/// ask for more at once, two streams keep two of the prefetchers busy, and asking for the page after this one gets
+/// past the 4 KiB boundary at which hardware prefetchers stop.
+fn kernels() -> Vec<Kernel> {
+    let mut kernels = vec![
+        Kernel { name: "plain loads", run: plain::<1> },
+        Kernel { name: "plain loads, two streams", run: plain::<2> },
+    ];
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx2") {
+            kernels.extend([
+                Kernel { name: "32-byte loads", run: x86::avx2::<1, 0> },
+                Kernel { name: "32-byte loads, two streams", run: x86::avx2::<2, 0> },
+                Kernel { name: "32-byte loads, prefetched", run: x86::avx2::<1, 4096> },
+            ]);
+        }
+        if is_x86_feature_detected!("avx512f") {
+            kernels.extend([
+                Kernel { name: "64-byte loads", run: x86::avx512::<1, 0> },
+                Kernel { name: "64-byte loads, two streams", run: x86::avx512::<2, 0> },
+                Kernel { name: "64-byte loads, prefetched", run: x86::avx512::<1, 4096> },
+            ]);
+        }
+    }
+    kernels
+}
+
+/// # Safety
+/// None is needed: it has the signature of its siblings.
+unsafe fn plain<const STREAMS: usize>(words: &[u64]) -> u64 {
+    sum::<STREAMS>(words, |_| ())
+}
+
+/// Adds up `words`, read as `STREAMS` parts side by side. `ahead` is shown the address of every stride. Sixteen sums
+/// side by side per stream: the adds must not be what is measured. Compiled once for each width of load.
+#[inline(always)]
+fn sum<const STREAMS: usize>(words: &[u64], ahead: impl Fn(*const u64)) -> u64 {
+    let part = words.len() / STREAMS;
+    let mut lanes = [[0u64; STRIDE_WORDS]; STREAMS];
+    for at in (0..part - part % STRIDE_WORDS).step_by(STRIDE_WORDS) {
+        for (stream, lanes) in lanes.iter_mut().enumerate() {
+            let stride = &words[stream * part + at..][..STRIDE_WORDS];
+            ahead(stride.as_ptr());
+            for (lane, word) in lanes.iter_mut().zip(stride) {
+                *lane = lane.wrapping_add(*word);
+            }
+        }
+    }
+    lanes.as_flattened().iter().fold(0, |all, lane| all.wrapping_add(*lane))
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+    /// Asks for both cache lines of the stride `AHEAD` bytes further on.
+    #[inline(always)]
+    fn prefetch<const AHEAD: usize>(from: *const u64) {
+        if AHEAD > 0 {
+            let ahead = from.wrapping_byte_add(AHEAD).cast::<i8>();
+            // SAFETY: a prefetch reads nothing: an address outside of any mapping is ignored.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(ahead);
+                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_byte_add(64));
+            }
+        }
+    }
+
+    /// # Safety
+    /// The processor must have AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn avx2<const STREAMS: usize, const AHEAD: usize>(words: &[u64]) -> u64 {
+        super::sum::<STREAMS>(words, prefetch::<AHEAD>)
+    }
+
+    /// # Safety
+    /// The processor must have AVX-512 F.
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn avx512<const STREAMS: usize, const AHEAD: usize>(words: &[u64]) -> u64 {
+        super::sum::<STREAMS>(words, prefetch::<AHEAD>)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_loop_reads_every_word_of_its_strides() {
+        let words: Vec<u64> = (0..4 * STRIDE_WORDS as u64).collect();
+        let all = words.iter().sum::<u64>();
+        for kernel in kernels() {
+            // SAFETY: `kernels` lists only loops whose instructions this processor has.
+            assert_eq!(unsafe { (kernel.run)(&words) }, all, "{}", kernel.name);
+        }
+    }
+
+    #[test]
+    fn memory_reads_faster_than_a_disk_and_slower_than_light() {
+        let probe = BandwidthProbe::new(PageSize::Huge).unwrap();
+        for threads in [1, 2, 10_000] {
+            let began = Instant::now();
+            let reading = probe.read(threads);
+            assert!((1e8..1e13).contains(&reading.bytes_per_s), "{reading:?}");
+            assert!(began.elapsed() < Duration::from_secs(10));
+        }
+        assert!(probe.huge_share().is_none_or(|share| (0.0..=1.0).contains(&share)));
+    }
+}
