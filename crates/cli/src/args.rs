@@ -129,6 +129,15 @@ pub enum Command {
         /// Name or id of the node, as in `exo status`
         node: String,
     },
+    /// Measure a model on this machine: tokens per second, and what part of the machine's limits that is
+    #[command(
+        after_help = "Examples:\n  exo bench demo\n  exo bench ./model.gguf -p 512,128 -n 64 -d 0,4096 --threads 1,2\n  \
+                            exo bench ./model.gguf -p 0 -b 1,4,8      several streams at once\n  \
+                            exo bench ./model.gguf --json > bench.json\n\n\
+                            Each sample stands beside a probe taken at the same moment: decode beside the machine's read \
+                            bandwidth\n(2 MiB pages), prefill beside the rate of its multiply-add instruction."
+    )]
+    Bench(Bench),
     /// Check what works on this machine and what does not, with the next step
     #[command(after_help = "Example: exo doctor")]
     Doctor(Json),
@@ -195,6 +204,55 @@ pub struct Place {
     pub no_wait: bool,
     #[command(flatten)]
     pub json: Json,
+}
+
+#[derive(Args)]
+pub struct Bench {
+    /// GGUF file, Hugging Face folder, `demo`, or the name of a model (`exo models`)
+    pub model: String,
+    /// Lengths of prompt to prefill, comma between; 0 for none
+    #[arg(short = 'p', long = "n-prompt", value_name = "TOKENS", default_value = "512")]
+    pub prompt: String,
+    /// Numbers of tokens to generate; 0 for none
+    #[arg(short = 'n', long = "n-gen", value_name = "TOKENS", default_value = "64")]
+    pub generate: String,
+    /// Tokens already in the context when a test starts
+    #[arg(short = 'd', long = "n-depth", value_name = "TOKENS", default_value = "0")]
+    pub depth: String,
+    /// Sequences that generate at once, in the same steps
+    #[arg(short = 'b', long = "batch", value_name = "STREAMS", default_value = "1")]
+    pub batch: String,
+    /// Element types of the key-value cache: f16, q8, f32
+    #[arg(long, value_name = "TYPES", default_value = "f16")]
+    pub kv: String,
+    /// Samples of each test
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repetitions: u32,
+    /// Print JSON for scripts
+    #[arg(long, conflicts_with = "markdown")]
+    json: bool,
+    /// Print tables in Markdown
+    #[arg(long)]
+    markdown: bool,
+}
+
+impl Bench {
+    /// What the flags ask for.
+    pub fn format(&self) -> Format {
+        match (self.json, self.markdown) {
+            (true, _) => Format::Json,
+            (_, true) => Format::Markdown,
+            _ => Format::Terminal,
+        }
+    }
+}
+
+/// How `exo bench` prints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Format {
+    Terminal,
+    Markdown,
+    Json,
 }
 
 #[derive(Subcommand)]

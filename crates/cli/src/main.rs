@@ -55,6 +55,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Unload { instance } => commands::place::unload(config, &instance).await.map(done),
         Command::Remove { node } => commands::members::remove(config, &node).await.map(done),
         Command::Admit { node } => commands::members::admit(config, &node).await.map(done),
+        Command::Bench(args) => commands::bench::run(config, args).await,
         Command::Doctor(json) => commands::doctor::run(config, json).await,
         Command::Config(json) => commands::settings::run(config, json).map(done),
     }

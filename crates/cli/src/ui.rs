@@ -27,6 +27,15 @@ pub fn error(error: &anyhow::Error) {
     }
 }
 
+/// Prints what the user should know although it stops nothing.
+pub fn warning(text: &str) {
+    if colours(&std::io::stderr()) {
+        eprintln!("{} {text}", "warning:".yellow().bold());
+    } else {
+        eprintln!("warning: {text}");
+    }
+}
+
 /// Prints a line. A closed pipe is not worth a panic.
 pub fn line(text: impl std::fmt::Display) {
     let _ = writeln!(std::io::stdout(), "{text}");

@@ -12,6 +12,7 @@ use support::{Node, SOON, Start, demo_gguf, exo, finish, is_alive, known, run, s
 fn every_command_has_help_with_an_example() {
     let commands = [
         "start", "run", "demo", "status", "models", "place", "unload", "remove", "admit", "doctor", "config",
+        "bench",
     ];
     for command in commands {
         let output = run(&[command, "--help"]);

@@ -33,4 +33,4 @@ pub use files::{FilesError, running_api};
 pub use host::{Host, SystemHost};
 pub use node::Node;
 pub use notice::Notice;
-pub use start::{StartError, start};
+pub use start::{DEMO_MODEL, StartError, start};

@@ -28,8 +28,8 @@ use crate::node::Node;
 
 /// How long a new cluster lets nodes join on sight.
 const JOIN_WINDOW_S: u64 = 600;
-/// The model that the binary carries, so that there is something to run before any download.
-const DEMO_MODEL: &[u8] = include_bytes!("../../../demo-model/exo-demo-Q8_0.gguf");
+/// The model that the binary carries, a GGUF file, so that there is something to run before any download.
+pub const DEMO_MODEL: &[u8] = include_bytes!("../../../demo-model/exo-demo-Q8_0.gguf");
 /// What the built-in model is called.
 pub const DEMO_MODEL_FILE: &str = "demo.gguf";
 

@@ -1,8 +1,7 @@
 //! What nodes say while tokens flow: sequences to the scheduler, steps along the pipeline, tokens back.
 
 use exo_types::{
-    FailureKind, InstanceId, PageKey, SampledToken, SequenceId, SequenceSpec, StepFrame, StepSequence,
-    WireDType,
+    FailureKind, InstanceId, SampledToken, SequenceId, SequenceSpec, StepFrame, StepSequence, WireDType,
 };
 use serde::{Deserialize, Serialize};
 
@@ -33,8 +32,7 @@ pub enum DataMessage {
         queue_ahead: u32,
     },
     /// Scheduler to driver: its pages are reserved and it is being computed. Repeated every few seconds until its
-    /// first token while the pipeline moves (behind long prompts that token may take a while), and when more of its
-    /// prompt turns out to be cached.
+    /// first token while the pipeline moves: behind long prompts that token may take a while.
     Started {
         /// The instance.
         instance: InstanceId,
@@ -42,8 +40,6 @@ pub enum DataMessage {
         generation: u32,
         /// The sequence.
         sequence: SequenceId,
-        /// Leading tokens whose keys and values are there already; the last word counts.
-        cached_tokens: u32,
     },
     /// Scheduler to driver: it does not run.
     Rejected {
@@ -154,12 +150,7 @@ pub enum EndReason {
 #[non_exhaustive]
 pub enum StageCommand {
     /// Make room for a sequence.
-    Open {
-        /// The sequence.
-        spec: SequenceSpec,
-        /// Pages it begins with, in order of position: kept ones of its own principal.
-        cached: Vec<PageKey>,
-    },
+    Open(SequenceSpec),
     /// Forget positions from `length` on.
     Truncate {
         /// The sequence.
@@ -167,16 +158,7 @@ pub enum StageCommand {
         /// Positions kept.
         length: u32,
     },
-    /// Keep full pages of a sequence beyond its end, for others to begin with.
-    Keep {
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which of its pages (the first is 0), and their names from now on.
-        pages: Vec<(u32, PageKey)>,
-    },
-    /// Free kept pages; no open sequence began with them or named them.
-    Forget(Vec<PageKey>),
-    /// Free the sequence's pages, but for kept ones.
+    /// Free the sequence's pages.
     Close(SequenceId),
 }
 

@@ -1,0 +1,62 @@
+//! `exo bench`: what a model does on this machine, with the machine's own limits measured beside each number.
+//!
+//! Runs in this process, on the device, without node or API. `plan` turns the arguments into tests, `subject` opens
+//! the model, `lane` drives an engine, `measure` takes the samples, `work` says how many bytes and products a step
+//! costs, `report` prints.
+
+mod lane;
+mod measure;
+mod memory;
+mod plan;
+mod report;
+mod stats;
+mod subject;
+mod work;
+
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use exo_backend::CancelToken;
+
+use crate::args::Bench;
+use crate::config::Config;
+use crate::ui;
+use measure::Measured;
+use plan::Plan;
+
+/// From Ctrl-C to the end of the layer that is being computed, on a slow device.
+const STOP_MAX: Duration = Duration::from_secs(20);
+/// As shells report a program that Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+/// Measures and prints. After Ctrl-C prints what was measured until then.
+pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
+    let plan = Plan::new(&args, config.text("threads"))?;
+    let subject = subject::Subject::find(&args.model, &config.data_dir())?;
+    for warning in plan.warnings() {
+        ui::warning(&warning);
+    }
+    let cancel = CancelToken::default();
+    let measured = Arc::new(Mutex::new(Measured::default()));
+    let (sink, token) = (measured.clone(), cancel.clone());
+    let mut work = tokio::task::spawn_blocking(move || measure::all(&subject, &plan, &sink, &token));
+    let mut stop = super::start::StopSignal::new()?;
+    let (result, interrupted) = tokio::select! {
+        result = &mut work => (result, false),
+        () = stop.wait() => {
+            cancel.cancel();
+            let ended = tokio::time::timeout(STOP_MAX, work).await;
+            (ended.unwrap_or(Ok(Ok(()))), true)
+        }
+    };
+    let measured = std::mem::take(&mut *measured.lock().unwrap_or_else(PoisonError::into_inner));
+    if !interrupted {
+        result.context("the benchmark broke off")??;
+    }
+    if !measured.is_empty() {
+        report::print(&measured, args.format())?;
+    }
+    Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
