@@ -29,6 +29,19 @@ pub struct MemoryReport {
     pub live_allocations: u64,
 }
 
+/// Where the bytes lie that a device has given out. Reads are fastest from large pages.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Residence {
+    /// Weights copied to the device's memory, in whatever layout.
+    pub copied_bytes: u64,
+    /// Weights used straight from a mapped file.
+    pub mapped_bytes: u64,
+    /// Memory of weights, caches and buffers in pages of 2 MiB or more; `None` where the system does not tell.
+    pub huge_page_bytes: Option<u64>,
+    /// Why the last weight that should have been copied stayed in its file.
+    pub mapped_because: Option<String>,
+}
+
 /// Sensor readings; `None` where the device does not tell.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Monitor {
@@ -49,6 +62,11 @@ pub trait Device: Send + Sync {
 
     /// What it holds and what is free.
     fn memory(&self) -> MemoryReport;
+
+    /// Where what it holds lies. Asks the system, which may take some milliseconds: not for every step.
+    fn residence(&self) -> Residence {
+        Residence::default()
+    }
 
     /// Sensors.
     fn monitor(&self) -> Monitor;

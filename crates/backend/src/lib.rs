@@ -34,7 +34,7 @@ mod stream;
 
 pub use activations::Activations;
 pub use check::{Capacity, Owns, check_op, same_buffer};
-pub use device::{Device, MemoryReport, Monitor, Support};
+pub use device::{Device, MemoryReport, Monitor, Residence, Support};
 pub use errors::{AllocError, RunError, WeightError};
 pub use exo_types::KvDType;
 pub use handles::{Buffer, Element, KvCache, KvShape, Storage, Weight};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use exo_backend::{Device, KvCache, Program, Stream};
 use exo_formats::ModelConfig;
 use exo_models::StepBuffers;
-use exo_types::{SequenceId, SequenceSpec, Shard};
+use exo_types::{PageKey, SequenceId, SequenceSpec, Shard};
 
 use crate::load::ShardWeights;
-use crate::pages::PagePool;
+use crate::pages::{PagePool, Refused};
 use crate::plan::HostBatch;
 use crate::sequence::{Chooser, Sequence};
 use crate::{EngineOptions, EngineReport, SequenceError};
@@ -59,14 +59,59 @@ impl Engine {
 
     /// Gives a sequence a slot. It takes pages as it grows.
     pub fn open(&mut self, spec: SequenceSpec) -> Result<(), SequenceError> {
+        self.open_cached(spec, &[])
+    }
+
+    /// Gives a sequence a slot, and kept pages of its principal as its first positions: the caller knows that they
+    /// were filled from the same tokens. The first step starts behind them.
+    pub fn open_cached(&mut self, spec: SequenceSpec, cached: &[PageKey]) -> Result<(), SequenceError> {
         self.check_spec(&spec)?;
-        let (sequence, principal) = (spec.sequence, spec.principal);
+        let (sequence, principal, tokens) = (spec.sequence, spec.principal, spec.history.len());
+        let cached_tokens = cached.len().saturating_mul(self.options.page_tokens as usize);
+        if cached_tokens > tokens {
+            return Err(SequenceError::CachedBeyondHistory { cached_tokens, tokens });
+        }
+        let pages = self.pages.share(cached, principal).map_err(|(key, refused)| match refused {
+            Refused::Unknown => SequenceError::PageUnknown { key },
+            Refused::Foreign => SequenceError::PageForeign { key },
+        })?;
         let chooser = self.shard.head.then(|| Chooser::new(spec));
-        self.sequences.insert(sequence, Sequence { principal, len: 0, pages: Vec::new(), chooser });
+        self.sequences.insert(sequence, Sequence { principal, len: cached_tokens as u32, pages, chooser });
         Ok(())
     }
 
-    /// Frees a sequence's slot and pages.
+    /// Keeps full pages of a sequence under names, for [`Engine::open_cached`]; all of them or none. They stay when
+    /// the sequence is closed, until they are forgotten.
+    pub fn keep(&mut self, sequence: SequenceId, pages: &[(u32, PageKey)]) -> Result<(), SequenceError> {
+        let open = self.sequences.get(&sequence).ok_or(SequenceError::Unknown { sequence })?;
+        let (has, full) = (open.len, open.len / self.options.page_tokens);
+        if let Some(&(index, _)) = pages.iter().find(|(index, _)| *index >= full) {
+            return Err(SequenceError::PageNotFull { sequence, index, has });
+        }
+        let mut keys: Vec<PageKey> = pages.iter().map(|(_, key)| *key).collect();
+        keys.sort_unstable();
+        let twice = keys.windows(2).find(|k| k[0] == k[1]).map(|k| k[0]);
+        if let Some(key) = twice.or_else(|| keys.into_iter().find(|key| self.pages.is_kept(*key))) {
+            return Err(SequenceError::PageTaken { key });
+        }
+        for &(index, key) in pages {
+            self.pages.keep(open.pages[index as usize], key);
+        }
+        Ok(())
+    }
+
+    /// Keeps pages no longer. Those that an open sequence holds are free when it is closed.
+    pub fn forget(&mut self, keys: &[PageKey]) -> Result<(), SequenceError> {
+        if let Some(&key) = keys.iter().find(|key| !self.pages.is_kept(**key)) {
+            return Err(SequenceError::PageUnknown { key });
+        }
+        for key in keys {
+            self.pages.forget(*key);
+        }
+        Ok(())
+    }
+
+    /// Frees a sequence's slot, and those of its pages that are not kept.
     pub fn close(&mut self, sequence: SequenceId) -> Result<(), SequenceError> {
         let closed = self.sequences.remove(&sequence).ok_or(SequenceError::Unknown { sequence })?;
         self.pages.give_back(closed.pages);
@@ -95,6 +140,7 @@ impl Engine {
             kv_bytes: self.kv.shape.total_bytes(),
             workspace_bytes: self.buffers.bytes(),
             pages_free: self.pages.free_count() as u32,
+            pages_kept: self.pages.kept_count() as u32,
             pages_total: self.pages.total() as u32,
             sequences: self.sequences.len() as u32,
             steps: self.steps,

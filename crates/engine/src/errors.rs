@@ -4,7 +4,7 @@
 use exo_backend::{AllocError, RunError, WeightError};
 use exo_models::ModelError;
 use exo_sampler::SampleError;
-use exo_types::{DType, SequenceId, Shard};
+use exo_types::{DType, PageKey, SequenceId, Shard};
 
 /// A shard could not be loaded. Everything taken on the way is free again.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +132,42 @@ pub enum SequenceError {
         /// What was asked.
         to: u32,
     },
+    /// No page is kept under this name.
+    #[error("{key} is not kept here")]
+    PageUnknown {
+        /// The name.
+        key: PageKey,
+    },
+    /// The kept page belongs to somebody else.
+    #[error("{key} holds another principal's keys and values")]
+    PageForeign {
+        /// The name.
+        key: PageKey,
+    },
+    /// A page is kept under this name already.
+    #[error("{key} names another page already")]
+    PageTaken {
+        /// The name.
+        key: PageKey,
+    },
+    /// Only full pages are kept: what is in them does not change any more.
+    #[error("page {index} of sequence {sequence} is not full: it has {has} positions")]
+    PageNotFull {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Which of its pages, from 0.
+        index: u32,
+        /// Positions the sequence has.
+        has: u32,
+    },
+    /// A sequence cannot begin with more positions than it has tokens.
+    #[error("{cached_tokens} positions are said to be cached of a history of {tokens} tokens")]
+    CachedBeyondHistory {
+        /// What was said.
+        cached_tokens: usize,
+        /// Tokens given.
+        tokens: usize,
+    },
     /// The sampling parameters are out of range.
     #[error(transparent)]
     Sampling(#[from] exo_types::SamplingParamsError),
@@ -180,6 +216,14 @@ pub enum StepError {
         has: u32,
         /// What was asked.
         to: u32,
+    },
+    /// The step would overwrite a page that is kept, or that another sequence reads.
+    #[error("sequence {sequence} may not write at position {position}: its page is kept or shared")]
+    SharedPage {
+        /// The sequence.
+        sequence: SequenceId,
+        /// The first position of the step.
+        position: u32,
     },
     /// The sequence was opened by somebody else.
     #[error("sequence {sequence} belongs to another principal")]

@@ -70,6 +70,8 @@ pub struct EngineReport {
     pub workspace_bytes: u64,
     /// Pages nobody holds.
     pub pages_free: u32,
+    /// Pages kept for sequences to come, those that open sequences read included.
+    pub pages_kept: u32,
     /// Pages in all.
     pub pages_total: u32,
     /// Open sequences.

@@ -1,9 +1,13 @@
 //! Gives out the fixed-size pages of the key-value cache and remembers on whose behalf each was last written.
 //!
 //! Pages are numbers; their memory is the device's. A page that goes from one principal to another is reported
-//! as dirty, and the engine overwrites it before the new owner's first token.
+//! as dirty, and the engine overwrites it before the new owner's first token. A full page may be *kept* under a name:
+//! it outlives its sequence, and further sequences of its principal may hold it too. Whoever holds a page counts; it
+//! is free when nobody does.
 
-use exo_types::Principal;
+use std::collections::BTreeMap;
+
+use exo_types::{PageKey, Principal};
 
 use crate::StepError;
 
@@ -16,14 +20,25 @@ pub(crate) struct TakenPage {
     pub must_clear: bool,
 }
 
-/// Which pages are free, and who wrote each last.
+/// Why a kept page is not handed out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    /// No page is kept under this name.
+    Unknown,
+    /// It holds another principal's keys and values.
+    Foreign,
+}
+
+/// Which pages are free, who holds the others, and who wrote each last.
 #[derive(Debug)]
 pub(crate) struct PagePool {
     /// Free pages; the last one is given out next.
     free: Vec<u32>,
     /// Per page: its last owner since it was cleared.
     owner: Vec<Option<Principal>>,
-    taken: Vec<bool>,
+    /// Per page: sequences that hold it, and one more while it is kept.
+    holders: Vec<u32>,
+    kept: BTreeMap<PageKey, u32>,
 }
 
 impl PagePool {
@@ -32,13 +47,24 @@ impl PagePool {
         Self {
             free: (0..pages).rev().collect(),
             owner: vec![None; pages as usize],
-            taken: vec![false; pages as usize],
+            holders: vec![0; pages as usize],
+            kept: BTreeMap::new(),
         }
     }
 
     /// Pages that can be taken now.
     pub fn free_count(&self) -> usize {
         self.free.len()
+    }
+
+    /// Pages kept under a name.
+    pub fn kept_count(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Whether `page` has one holder only, who may overwrite it.
+    pub fn is_exclusive(&self, page: u32) -> bool {
+        self.holders[page as usize] == 1
     }
 
     /// Pages in all.
@@ -57,7 +83,7 @@ impl PagePool {
 
     fn hand_out(&mut self, page: u32, principal: Principal) -> TakenPage {
         let at = page as usize;
-        self.taken[at] = true;
+        self.holders[at] = 1;
         TakenPage { page, must_clear: self.owner[at].is_some_and(|o| o != principal) }
     }
 
@@ -66,13 +92,51 @@ impl PagePool {
         self.owner[page as usize] = Some(principal);
     }
 
-    /// Returns pages to the pool. Their owner stays noted until somebody else needs them.
+    /// Takes one holder off each page; one that has none left is free. Its owner stays noted until somebody else
+    /// needs it.
     pub fn give_back(&mut self, pages: impl IntoIterator<Item = u32>) {
         for page in pages {
-            let was_taken = std::mem::replace(&mut self.taken[page as usize], false);
-            assert!(was_taken, "page {page} was given back twice");
-            self.free.push(page);
+            let holders = &mut self.holders[page as usize];
+            assert!(*holders > 0, "page {page} was given back by nobody who held it");
+            *holders -= 1;
+            if *holders == 0 {
+                self.free.push(page);
+            }
         }
+    }
+
+    /// Whether a page is kept under this name.
+    pub fn is_kept(&self, key: PageKey) -> bool {
+        self.kept.contains_key(&key)
+    }
+
+    /// Keeps a held page under a new name.
+    pub fn keep(&mut self, page: u32, key: PageKey) {
+        assert!(self.holders[page as usize] > 0, "page {page} is kept, but nobody filled it");
+        let before = self.kept.insert(key, page);
+        assert!(before.is_none(), "{key} names two pages");
+        self.holders[page as usize] += 1;
+    }
+
+    /// One more holder for each kept page, or for none.
+    pub fn share(&mut self, keys: &[PageKey], principal: Principal) -> Result<Vec<u32>, (PageKey, Refused)> {
+        let find = |key: &PageKey| {
+            let page = *self.kept.get(key).ok_or((*key, Refused::Unknown))?;
+            let is_own = self.owner[page as usize] == Some(principal);
+            if is_own { Ok(page) } else { Err((*key, Refused::Foreign)) }
+        };
+        let pages: Vec<u32> = keys.iter().map(find).collect::<Result<_, _>>()?;
+        for &page in &pages {
+            self.holders[page as usize] += 1;
+        }
+        Ok(pages)
+    }
+
+    /// Keeps the page no longer; it is free once its sequences are closed. Says whether there was one.
+    pub fn forget(&mut self, key: PageKey) -> bool {
+        let page = self.kept.remove(&key);
+        self.give_back(page);
+        page.is_some()
     }
 }
 
@@ -96,42 +160,122 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "given back twice")]
-    fn giving_a_page_back_twice_is_caught() {
+    #[should_panic(expected = "by nobody who held it")]
+    fn giving_a_free_page_back_is_caught() {
         let mut pool = PagePool::new(1);
         pool.give_back([0]);
     }
 
-    proptest! {
-        /// Against a naive model: no page has two holders, none is lost, and a page that held another
-        /// principal's data is always marked for clearing, one's own or a fresh page never.
-        #[test]
-        fn pages_are_held_once_and_never_leak_between_principals(
-            pages in 1u32..24,
-            moves in proptest::collection::vec((0u8..3, 0usize..6, any::<bool>()), 0..80),
-        ) {
-            let mut pool = PagePool::new(pages);
-            let mut held: Vec<(u8, Vec<u32>)> = Vec::new();
-            let mut data: BTreeMap<u32, u8> = BTreeMap::new();
-            for (principal, count, back) in moves {
-                if back && !held.is_empty() {
-                    let (_, gone) = held.swap_remove(count % held.len());
-                    pool.give_back(gone);
-                } else if let Ok(taken) = pool.take(count, who(principal)) {
-                    for t in &taken {
-                        let foreign = data.get(&t.page).is_some_and(|o| *o != principal);
-                        prop_assert_eq!(t.must_clear, foreign);
-                        pool.own(t.page, who(principal));
-                        data.insert(t.page, principal);
-                    }
-                    held.push((principal, taken.iter().map(|t| t.page).collect()));
-                } else {
-                    prop_assert!(count > pool.free_count());
+    #[test]
+    fn a_kept_page_outlives_its_sequence_and_is_shared_within_its_principal_only() {
+        let (mut pool, key) = (PagePool::new(2), PageKey(7));
+        let page = pool.take(1, who(1)).unwrap()[0].page;
+        pool.own(page, who(1));
+        pool.keep(page, key);
+        pool.give_back([page]);
+        assert_eq!((pool.free_count(), pool.kept_count()), (1, 1));
+        assert_eq!(pool.share(&[key], who(2)), Err((key, Refused::Foreign)));
+        assert_eq!(pool.share(&[key, PageKey(8)], who(1)), Err((PageKey(8), Refused::Unknown)));
+        assert_eq!(pool.share(&[key], who(1)), Ok(vec![page]), "the refused one took nothing");
+        assert!(!pool.is_exclusive(page), "it may not be overwritten");
+        assert!(pool.forget(key) && !pool.forget(key));
+        assert_eq!(pool.free_count(), 1, "a sequence still reads it");
+        pool.give_back([page]);
+        assert_eq!(pool.free_count(), 2);
+    }
+
+    /// The pool as a reader would write it: who holds which page, what is kept, whose data is where.
+    #[derive(Default)]
+    struct Naive {
+        held: Vec<(u8, Vec<u32>)>,
+        kept: BTreeMap<PageKey, u32>,
+        data: BTreeMap<u32, u8>,
+        keys: u64,
+    }
+
+    impl Naive {
+        fn pages_in_use(&self) -> BTreeSet<u32> {
+            let held = self.held.iter().flat_map(|(_, p)| p.iter().copied());
+            held.chain(self.kept.values().copied()).collect()
+        }
+
+        fn close(&mut self, pool: &mut PagePool, which: usize) {
+            if !self.held.is_empty() {
+                let (_, gone) = self.held.swap_remove(which % self.held.len());
+                pool.give_back(gone);
+            }
+        }
+
+        fn take(&mut self, pool: &mut PagePool, principal: u8, count: usize) -> Result<(), TestCaseError> {
+            let Ok(taken) = pool.take(count, who(principal)) else {
+                prop_assert!(count > pool.free_count());
+                return Ok(());
+            };
+            let in_use = self.pages_in_use();
+            for t in &taken {
+                prop_assert!(!in_use.contains(&t.page), "page {} is held already", t.page);
+                let foreign = self.data.get(&t.page).is_some_and(|o| *o != principal);
+                prop_assert_eq!(t.must_clear, foreign);
+                pool.own(t.page, who(principal));
+                self.data.insert(t.page, principal);
+            }
+            self.held.push((principal, taken.iter().map(|t| t.page).collect()));
+            Ok(())
+        }
+
+        fn keep(&mut self, pool: &mut PagePool, which: usize) {
+            let Some((_, pages)) = self.held.get(which % self.held.len().max(1)) else { return };
+            let named: BTreeSet<u32> = self.kept.values().copied().collect();
+            for &page in pages.iter().filter(|p| !named.contains(p)) {
+                self.keys += 1;
+                pool.keep(page, PageKey(self.keys));
+                self.kept.insert(PageKey(self.keys), page);
+            }
+        }
+
+        fn share(&mut self, pool: &mut PagePool, principal: u8, which: u64) -> Result<(), TestCaseError> {
+            let key = PageKey(1 + which % self.keys.max(1));
+            let page = self.kept.get(&key).filter(|page| self.data.get(page) == Some(&principal));
+            match (pool.share(&[key], who(principal)), page) {
+                (Ok(pages), Some(&page)) => {
+                    prop_assert_eq!(&pages, &vec![page]);
+                    self.held.push((principal, pages));
                 }
-                let in_use: Vec<u32> = held.iter().flat_map(|(_, p)| p.iter().copied()).collect();
-                let distinct: BTreeSet<u32> = in_use.iter().copied().collect();
-                prop_assert_eq!(distinct.len(), in_use.len());
+                (Err(_), None) => {}
+                (got, expected) => prop_assert!(false, "{:?} for {:?}", got, expected),
+            }
+            Ok(())
+        }
+
+        fn forget(&mut self, pool: &mut PagePool, which: u64) -> Result<(), TestCaseError> {
+            let key = PageKey(1 + which % self.keys.max(1));
+            prop_assert_eq!(pool.forget(key), self.kept.remove(&key).is_some());
+            Ok(())
+        }
+    }
+
+    proptest! {
+        /// Against a naive model: a page is free or in use, never both and never lost; only its principal shares it;
+        /// and a page that held another principal's data is always marked for clearing, one's own or a fresh page
+        /// never.
+        #[test]
+        fn pages_are_free_or_in_use_and_never_leak_between_principals(
+            pages in 1u32..24,
+            moves in proptest::collection::vec((0u8..5, 0u8..3, 0usize..6), 0..120),
+        ) {
+            let (mut pool, mut naive) = (PagePool::new(pages), Naive::default());
+            for (what, principal, n) in moves {
+                match what {
+                    0 => naive.close(&mut pool, n),
+                    1 => naive.take(&mut pool, principal, n)?,
+                    2 => naive.keep(&mut pool, n),
+                    3 => naive.share(&mut pool, principal, n as u64)?,
+                    _ => naive.forget(&mut pool, n as u64)?,
+                }
+                let in_use = naive.pages_in_use();
+                prop_assert!(pool.free.iter().all(|page| !in_use.contains(page)));
                 prop_assert_eq!(in_use.len() + pool.free_count(), pool.total());
+                prop_assert_eq!(pool.kept_count(), naive.kept.len());
             }
         }
     }

@@ -104,8 +104,15 @@ impl Engine {
         {
             return Err(StepError::TokenOutOfRange { token, vocab });
         }
-        let pages = |positions: u32| positions.div_ceil(self.options.page_tokens) as usize;
-        Ok((pages(position) - pages(part.start), open.pages.len() - pages(part.start)))
+        let page_tokens = self.options.page_tokens;
+        let pages = |positions: u32| positions.div_ceil(page_tokens) as usize;
+        // What is written must be nobody else's: the page that `start` lies in, if it does not begin one.
+        let written = (!part.start.is_multiple_of(page_tokens)).then(|| open.pages[pages(part.start) - 1]);
+        if written.is_some_and(|page| !self.pages.is_exclusive(page)) {
+            return Err(StepError::SharedPage { sequence, position: part.start });
+        }
+        let freed = open.pages[pages(part.start)..].iter().filter(|page| self.pages.is_exclusive(**page));
+        Ok((pages(position) - pages(part.start), freed.count()))
     }
 
     /// Lays the step out for upload. Every sequence holds its pages already.

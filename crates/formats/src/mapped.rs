@@ -13,6 +13,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 
 use exo_types::{ByteSource, SourceLost};
@@ -56,12 +57,18 @@ impl ByteSource for MappedFile {
         }
         Ok(())
     }
+
+    fn release(&self, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.map.len(), "{range:?} is beyond {}", self.name);
+        guard::release(self.map.as_ptr() as usize, range);
+    }
 }
 
 #[cfg(unix)]
 mod guard {
     use std::io;
     use std::mem::MaybeUninit;
+    use std::ops::Range;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
     use std::sync::{OnceLock, PoisonError, RwLock};
 
@@ -147,6 +154,18 @@ mod guard {
             TABLE[self.slot].set(0, 0);
             TABLE[self.slot].taken.store(false, Ordering::Release);
         }
+    }
+
+    /// Takes the pages that hold `range` of the mapping at `start` out of this process's memory. The next read brings them back
+    /// from the file, so it does not matter that pages at the edges hold neighbours too.
+    pub(super) fn release(start: usize, range: Range<usize>) {
+        let page_bytes = PAGE_BYTES.load(Ordering::Acquire);
+        let (first, end) = (start + range.start, start + range.end);
+        let first = first - first % page_bytes;
+        // SAFETY: the pages from `first` to `end` belong to one of our mappings, which is alive as long as its owner calls this,
+        // and is a read-only view of a file: dropping its pages loses nothing. Where the guard has put zero pages
+        // they come back as zeros. A refusal leaves things as they are.
+        unsafe { libc::madvise(first as *mut c_void, end - first, libc::MADV_DONTNEED) };
     }
 
     /// Installs the handler if this process has not yet.
@@ -259,6 +278,9 @@ mod guard {
             false
         }
     }
+
+    /// The system takes pages back by itself.
+    pub(super) fn release(_start: usize, _range: std::ops::Range<usize>) {}
 }
 
 #[cfg(all(test, unix))]
@@ -311,6 +333,29 @@ mod tests {
         for (i, map) in maps.iter().enumerate() {
             assert_eq!(map.check().is_err(), i == 3);
         }
+    }
+
+    #[test]
+    fn released_pages_leave_the_process_and_still_read() {
+        if !cfg!(target_os = "linux") {
+            return; // the only system that says how much of a file is in memory
+        }
+        const PAGES: usize = 512;
+        let file = file_of_ones(PAGES);
+        let mapped = MappedFile::open(file.path()).unwrap();
+        let file_kib = || -> u64 {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
+            line.trim().trim_end_matches(" kB").parse().unwrap()
+        };
+        let sum = || mapped.bytes().iter().map(|b| *b as usize).sum::<usize>();
+        assert_eq!(sum(), PAGES * PAGE);
+        let full = file_kib();
+        mapped.release(1..PAGES * PAGE - 1);
+        let released = (full - file_kib()) as usize * 1024;
+        assert!(released > PAGES * PAGE / 2, "{released} of {} bytes left", PAGES * PAGE);
+        assert_eq!(sum(), PAGES * PAGE);
+        assert_eq!(mapped.check(), Ok(()));
     }
 
     #[test]

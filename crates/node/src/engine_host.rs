@@ -139,10 +139,11 @@ fn load(request: LoadRequest, events: &Events) -> Result<Engine, String> {
 
 fn loaded(engine: &Engine) -> Loaded {
     let (report, config) = (engine.report(), engine.config());
+    let page_tokens = engine.options().page_tokens;
     Loaded {
-        geometry: StageGeometry { hidden: config.hidden, vocab: config.vocab },
+        geometry: StageGeometry { hidden: config.hidden, vocab: config.vocab, page_tokens },
         pages: report.pages_total,
-        page_tokens: engine.options().page_tokens,
+        page_tokens,
         weight_bytes: report.weight_bytes,
     }
 }
@@ -186,7 +187,9 @@ fn compute(engine: &mut Engine, job: Job, cancel: &CancelToken) -> ComputeResult
 
 fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {
     let result = match command {
-        StageCommand::Open(spec) => engine.open(spec),
+        StageCommand::Open { spec, cached } => engine.open_cached(spec, &cached),
+        StageCommand::Keep { sequence, pages } => engine.keep(sequence, &pages),
+        StageCommand::Forget(pages) => engine.forget(&pages),
         StageCommand::Truncate { sequence, length } => engine.truncate(sequence, length),
         StageCommand::Close(sequence) => engine.close(sequence),
         other => return Err(format!("this version does not know the command {other:?}")),

@@ -25,7 +25,7 @@ pub enum SequenceEvent {
     /// A token of a choice.
     Token { index: u16, token: SampledToken },
     /// A choice ended.
-    Ended { index: u16, reason: EndReason },
+    Ended { index: u16, reason: EndReason, cached_tokens: u32 },
     /// The model cannot be placed.
     Refused(GenerateError),
     /// A choice failed, and with it the request.
@@ -167,7 +167,8 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                     running.core.cancel_request(running.request.request, Some(index));
                 }
             }
-            SequenceEvent::Ended { index, reason } => {
+            SequenceEvent::Ended { index, reason, cached_tokens } => {
+                progress.cached(cached_tokens);
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
                 finish(sink, choice, reason)?;
             }
@@ -242,6 +243,8 @@ struct Progress {
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     tokens: u32,
+    /// Of the prompt, over all choices that ended: those that were cached for each of them.
+    cached_tokens: Option<u32>,
     kernels: Vec<String>,
     stages: u32,
 }
@@ -255,6 +258,7 @@ impl Progress {
             first_token: None,
             last_token: None,
             tokens: 0,
+            cached_tokens: None,
             kernels: Vec::new(),
             stages: 0,
         }
@@ -280,6 +284,11 @@ impl Progress {
         self.tokens += 1;
     }
 
+    /// A choice ended that found so many of the prompt's tokens cached.
+    fn cached(&mut self, tokens: u32) {
+        self.cached_tokens = Some(self.cached_tokens.map_or(tokens, |least| least.min(tokens)));
+    }
+
     fn summary(&self, running: &Running, choices: &[Choice]) -> Summary {
         let ms = |at: Option<Instant>| at.map_or(0.0, |t| (t - self.arrived).as_secs_f64() * 1e3);
         let rate = |n: u32, from: Option<Instant>, to: Option<Instant>| {
@@ -291,7 +300,7 @@ impl Progress {
             usage: Usage {
                 prompt_tokens: self.prompt_tokens,
                 completion_tokens: choices.iter().map(Choice::tokens).sum(),
-                cached_tokens: 0,
+                cached_tokens: self.cached_tokens.unwrap_or(0),
             },
             timings: Timings {
                 queued_ms: ms(self.started),

@@ -25,6 +25,6 @@ pub use kv::{KvDType, ParseKvDTypeError};
 pub use sampling::{SampledToken, SamplingParams, SamplingParamsError};
 pub use shape::{LayerShape, ModelShape};
 pub use shard::{Experts, LayerRange, Placement, Residency, Shard, Slice, Stage};
-pub use step::{DRAFTS_MAX, FailureKind, SequenceSpec, StepFrame, StepSequence, WireDType};
+pub use step::{DRAFTS_MAX, FailureKind, PageKey, SequenceSpec, StepFrame, StepSequence, WireDType};
 pub use tensor::{ByteSource, SourceLost, TensorView};
 pub use time::Time;

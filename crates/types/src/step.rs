@@ -1,5 +1,7 @@
 //! Steps: the numbered units of work that travel from stage to stage.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{InstanceId, NodeId, Principal, SamplingParams, SequenceId};
@@ -24,6 +26,17 @@ pub struct SequenceSpec {
     pub history: Vec<u32>,
     /// How many of `history` are prompt (penalties on generated tokens start after them).
     pub prompt_tokens: u32,
+}
+
+/// Names a full page of keys and values that may be read by sequences to come. The scheduler draws it, each stage
+/// knows its own page by it; within a generation no name is used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct PageKey(pub u64);
+
+impl fmt::Display for PageKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "page {}", self.0)
+    }
 }
 
 /// One sequence's part of a step.

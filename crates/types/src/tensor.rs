@@ -14,6 +14,12 @@ pub trait ByteSource: Send + Sync {
     /// Whether the bytes read so far were the real ones: a file truncated under its mapping is lost.
     /// Ask after a step and before believing its result.
     fn check(&self) -> Result<(), SourceLost>;
+
+    /// The caller has copied `range` and will hardly read it again: a mapped file gives the memory of its pages back.
+    /// They stay readable.
+    fn release(&self, range: Range<usize>) {
+        let _ = range; // what is no mapped file has nothing to give back
+    }
 }
 
 /// The bytes behind a tensor went away while in use.

@@ -18,8 +18,13 @@ impl Driver {
             DataMessage::Accepted { instance, generation, sequence, .. } if sequence == own => {
                 self.stands(now, from, (instance, generation), Stand::Queued);
             }
-            DataMessage::Started { instance, generation, sequence } if sequence == own => {
+            DataMessage::Started { instance, generation, sequence, cached_tokens } if sequence == own => {
                 self.stands(now, from, (instance, generation), Stand::Running);
+                if self.is_scheduler_of(from, instance, generation)
+                    && let Some(seat) = &mut self.seat
+                {
+                    seat.cached_tokens = cached_tokens.min(self.start.spec.prompt_tokens);
+                }
             }
             DataMessage::Rejected { instance, generation, sequence, kind, message }
                 if sequence == own && self.is_scheduler_of(from, instance, generation) =>

@@ -54,6 +54,8 @@ struct Seat {
     moved_at: Time,
     /// Tokens received of this submission.
     received: u32,
+    /// Leading tokens that the scheduler found cached.
+    cached_tokens: u32,
     /// The scheduler said it ended: why, after how many tokens, when.
     ended: Option<(EndReason, u32, Time)>,
 }
@@ -104,6 +106,11 @@ impl Driver {
     /// The sequence.
     pub fn sequence(&self) -> SequenceId {
         self.start.spec.sequence
+    }
+
+    /// Leading tokens of its submission that need not be computed, as far as the scheduler has said.
+    pub fn cached_tokens(&self) -> u32 {
+        self.seat.as_ref().map_or(0, |seat| seat.cached_tokens)
     }
 
     /// How far it is.
@@ -197,7 +204,8 @@ impl Driver {
             message: DataMessage::Submit(submission),
         });
         let stand = Stand::Submitted;
-        self.seat = Some(Seat { placement, stand, moved_at: now, received: 0, ended: None });
+        let (received, cached_tokens, ended) = (0, 0, None);
+        self.seat = Some(Seat { placement, stand, moved_at: now, received, cached_tokens, ended });
     }
 
     /// Tells the scheduler, if there is one, that nobody listens any more.

@@ -41,7 +41,7 @@ fn show(out: &[DriverOutput]) -> Vec<String> {
 
 fn started() -> DataMessage {
     let (instance, generation, sequence) = (InstanceId(1), 1, seq(1));
-    DataMessage::Started { instance, generation, sequence }
+    DataMessage::Started { instance, generation, sequence, cached_tokens: 2 }
 }
 
 fn ended(reason: EndReason, generated: u32) -> DataMessage {
@@ -73,7 +73,7 @@ fn a_request_is_submitted_once_the_model_is_ready_and_ends_with_its_last_token()
     // The end overtakes the last token: they come from different nodes.
     assert!(say(&mut d, 8, 1, ended(EndReason::StopToken, 2)).is_empty());
     assert_eq!(say(&mut d, 9, 2, tokens(vec![result(1, 5, 99)])), ["token 99 at 5", "ended StopToken"]);
-    assert_eq!(d.history().len(), 6);
+    assert_eq!((d.history().len(), d.cached_tokens()), (6, 2));
     assert!(feed(&mut d, 10, DriverInput::NodeLost(node(1))).is_empty(), "nothing after the end");
 }
 

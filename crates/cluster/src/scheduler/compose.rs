@@ -41,15 +41,15 @@ impl Scheduler {
             let running = Running::new(&submission, self.tickets, tokens);
             let (to, sequence) = (submission.spec.driver, submission.spec.sequence);
             self.running.insert(sequence, running);
-            self.commands.push(StageCommand::Open(submission.spec));
-            out.push(SchedulerOutput::Started { to, sequence });
+            self.commands.push(StageCommand::Open { spec: submission.spec, cached: Vec::new() });
+            out.push(SchedulerOutput::Started { to, sequence, cached_tokens: 0 });
         }
     }
 
     fn may_open(&self, history_tokens: usize) -> bool {
         let waiting = self.commands.iter().filter_map(|c| match c {
-            StageCommand::Open(spec) => Some(spec.history.len()),
-            StageCommand::Truncate { .. } | StageCommand::Close(_) => None,
+            StageCommand::Open { spec, .. } => Some(spec.history.len()),
+            _ => None,
         });
         let (count, tokens) = waiting.fold((0, 0), |(count, sum), tokens| (count + 1, sum + tokens));
         count == 0 || (count < OPENS_MAX && tokens + history_tokens <= OPEN_TOKENS_MAX)

@@ -94,7 +94,11 @@ impl Scheduler {
         }
         self.beat_at = now;
         let silent = self.running.iter().filter(|(_, r)| r.generated == 0);
-        out.extend(silent.map(|(&sequence, r)| SchedulerOutput::Started { to: r.driver, sequence }));
+        out.extend(silent.map(|(&sequence, r)| SchedulerOutput::Started {
+            to: r.driver,
+            sequence,
+            cached_tokens: 0,
+        }));
     }
 
     /// Gives a running sequence's pages back and sees to it that the stages forget it.
@@ -153,5 +157,5 @@ impl Scheduler {
 }
 
 fn is_open_of(command: &StageCommand, sequence: SequenceId) -> bool {
-    matches!(command, StageCommand::Open(spec) if spec.sequence == sequence)
+    matches!(command, StageCommand::Open { spec, .. } if spec.sequence == sequence)
 }

@@ -57,7 +57,9 @@ fn show(out: &[SchedulerOutput]) -> Vec<String> {
 
 fn show_step(step: &StepMessage) -> String {
     let command = |c: &StageCommand| match c {
-        StageCommand::Open(spec) => format!("open {}", spec.sequence.request.0),
+        StageCommand::Open { spec, .. } => format!("open {}", spec.sequence.request.0),
+        StageCommand::Keep { sequence, pages } => format!("keep {} {}", sequence.request.0, pages.len()),
+        StageCommand::Forget(pages) => format!("forget {}", pages.len()),
         StageCommand::Truncate { sequence, .. } => format!("truncate {}", sequence.request.0),
         StageCommand::Close(sequence) => format!("close {}", sequence.request.0),
     };

@@ -96,6 +96,8 @@ pub enum SchedulerOutput {
         to: NodeId,
         /// The sequence.
         sequence: SequenceId,
+        /// Leading tokens that are cached.
+        cached_tokens: u32,
     },
     /// Tell a driver: [`crate::wire::DataMessage::Rejected`].
     Rejected {

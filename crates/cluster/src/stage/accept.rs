@@ -1,6 +1,6 @@
 //! A step arrives: order, commands, batch, rows; then the engine gets it.
 
-use exo_types::{NodeId, StepSequence};
+use exo_types::{NodeId, PageKey, SequenceId, SequenceSpec, StepSequence};
 
 use super::{Broken, Computing, Open, StageMachine, StageOutput};
 use crate::wire::{DataMessage, StageCommand, StepMessage};
@@ -70,16 +70,17 @@ impl StageMachine {
     fn command(&mut self, step: u64, command: &StageCommand) -> Result<(), Broken> {
         let wrong = |what, sequence| Err(Broken::Sequence { step, what, sequence });
         match command {
-            StageCommand::Open(spec) if self.open.contains_key(&spec.sequence) => {
+            StageCommand::Open { spec, .. } if self.open.contains_key(&spec.sequence) => {
                 wrong("opens again", spec.sequence)
             }
-            StageCommand::Open(spec) if self.open.len() >= self.placement.slots as usize => {
+            StageCommand::Open { spec, .. } if self.open.len() >= self.placement.slots as usize => {
                 wrong("finds no slot for", spec.sequence)
             }
-            StageCommand::Open(spec) => {
-                let open = Open { principal: spec.principal, driver: spec.driver, length: 0, lost: false };
-                self.open.insert(spec.sequence, open);
-                Ok(())
+            StageCommand::Open { spec, cached } => self.open(step, spec, cached),
+            StageCommand::Keep { sequence, pages } => self.keep(step, *sequence, pages),
+            StageCommand::Forget(keys) => {
+                let unknown = keys.iter().find(|key| self.kept.remove(key).is_none());
+                unknown.map_or(Ok(()), |&key| Err(Broken::Page { step, what: "forgets unkept", key }))
             }
             StageCommand::Truncate { sequence, length } => match self.open.get_mut(sequence) {
                 Some(open) if *length <= open.length => {
@@ -93,6 +94,42 @@ impl StageMachine {
                 None => wrong("closes unknown", *sequence),
             },
         }
+    }
+
+    /// Opens a sequence that begins with kept pages of its own principal.
+    fn open(&mut self, step: u64, spec: &SequenceSpec, cached: &[PageKey]) -> Result<(), Broken> {
+        for &key in cached {
+            let what = match self.kept.get(&key) {
+                Some(&principal) if principal == spec.principal => continue,
+                Some(_) => "opens a sequence of another principal with",
+                None => "opens a sequence with unkept",
+            };
+            return Err(Broken::Page { step, what, key });
+        }
+        let length = cached.len() as u64 * u64::from(self.geometry.page_tokens);
+        if length > spec.history.len() as u64 {
+            let (what, sequence) = ("begins behind the history of", spec.sequence);
+            return Err(Broken::Sequence { step, what, sequence });
+        }
+        let (principal, driver, length) = (spec.principal, spec.driver, length as u32);
+        self.open.insert(spec.sequence, Open { principal, driver, length, lost: false });
+        Ok(())
+    }
+
+    fn keep(&mut self, step: u64, sequence: SequenceId, pages: &[(u32, PageKey)]) -> Result<(), Broken> {
+        let Some(open) = self.open.get(&sequence) else {
+            return Err(Broken::Sequence { step, what: "keeps pages of unopened", sequence });
+        };
+        let full = open.length / self.geometry.page_tokens;
+        for &(index, key) in pages {
+            if index >= full {
+                return Err(Broken::Page { step, what: "keeps an unfinished page as", key });
+            }
+            if self.kept.insert(key, open.principal).is_some() {
+                return Err(Broken::Page { step, what: "keeps another page as", key });
+            }
+        }
+        Ok(())
     }
 
     /// Moves the sequence forward by its part of the step.

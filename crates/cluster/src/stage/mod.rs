@@ -15,7 +15,7 @@ mod words;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use exo_types::{FailureKind, NodeId, Placement, Principal, SequenceId, StepFrame, Time};
+use exo_types::{FailureKind, NodeId, PageKey, Placement, Principal, SequenceId, StepFrame, Time};
 
 pub use self::words::{ComputeResult, StageGeometry, StageInput, StageOutput};
 use crate::wire::{DataMessage, StageCommand, StepFailure, StepMessage};
@@ -27,6 +27,8 @@ pub struct StageMachine {
     index: usize,
     geometry: StageGeometry,
     open: BTreeMap<SequenceId, Open>,
+    /// Kept pages, and on whose behalf they were filled.
+    kept: BTreeMap<PageKey, Principal>,
     /// The step that must arrive next.
     step_next: u64,
     /// Arrived while another was computing.
@@ -65,6 +67,8 @@ enum Broken {
     TooMany { waiting: usize, stages: usize },
     #[error("step {step} {what} sequence {sequence}")]
     Sequence { step: u64, what: &'static str, sequence: SequenceId },
+    #[error("step {step} {what} {key}")]
+    Page { step: u64, what: &'static str, key: PageKey },
     #[error("step {step} puts sequence {sequence} at {start}..{end}, this stage holds {length} of {context}")]
     Position { step: u64, sequence: SequenceId, start: u32, end: u64, length: u32, context: u32 },
     #[error("step {step} has token {token}, the vocabulary has {vocab}")]
@@ -83,6 +87,7 @@ impl StageMachine {
             index,
             geometry,
             open: BTreeMap::new(),
+            kept: BTreeMap::new(),
             step_next: 1,
             waiting: VecDeque::new(),
             computing: None,
@@ -107,6 +112,11 @@ impl StageMachine {
             self.break_pipeline(&broken, &mut out);
         }
         out
+    }
+
+    /// Pages kept now.
+    pub fn pages_kept(&self) -> usize {
+        self.kept.len()
     }
 
     /// Sequences open now.

@@ -5,7 +5,11 @@ use crate::testing::{node, placement, result, seq, spec};
 
 /// Stage `index` over the nodes 1, 2, 3; hidden rows of 2 floats, a vocabulary of 100.
 fn stage(index: usize) -> StageMachine {
-    StageMachine::new(placement(1, 1, &[1, 2, 3]), index, StageGeometry { hidden: 2, vocab: 100 })
+    StageMachine::new(
+        placement(1, 1, &[1, 2, 3]),
+        index,
+        StageGeometry { hidden: 2, vocab: 100, page_tokens: 2 },
+    )
 }
 
 fn part(n: u128, start: u32, tokens: &[u32]) -> StepSequence {
@@ -23,7 +27,17 @@ fn step(index: usize, step: u64, commands: Vec<StageCommand>, sequences: Vec<Ste
 }
 
 fn open(n: u128) -> StageCommand {
-    StageCommand::Open(spec(n, node(9), 4))
+    open_cached(n, &[])
+}
+
+fn open_cached(n: u128, cached: &[u64]) -> StageCommand {
+    let cached = cached.iter().map(|&key| PageKey(key)).collect();
+    StageCommand::Open { spec: spec(n, node(9), 4), cached }
+}
+
+fn keep(n: u128, pages: &[(u32, u64)]) -> StageCommand {
+    let pages = pages.iter().map(|&(index, key)| (index, PageKey(key))).collect();
+    StageCommand::Keep { sequence: seq(n), pages }
 }
 
 fn feed(s: &mut StageMachine, message: StepMessage) -> Vec<StageOutput> {
@@ -80,7 +94,7 @@ fn the_last_stage_tells_the_scheduler_and_each_driver_its_own() {
     let mut s = stage(2);
     let mut other = spec(2, node(8), 4);
     other.driver = node(8);
-    let commands = vec![open(1), StageCommand::Open(other)];
+    let commands = vec![open(1), StageCommand::Open { spec: other, cached: vec![] }];
     feed(&mut s, step(2, 1, commands, vec![part(1, 0, &[4]), part(2, 0, &[5])]));
     let out = done(&mut s, 1, ComputeResult::Tokens(vec![result(1, 1, 7), result(2, 1, 8)]));
     let expected =
@@ -166,6 +180,42 @@ fn a_step_that_does_not_fit_breaks_the_pipeline_with_numbers() {
     let mut foreign = part(1, 0, &[1]);
     foreign.principal = Principal([3; 16]);
     check(1, step(1, 1, vec![open(1)], vec![foreign]), "wrong principal");
+}
+
+#[test]
+fn a_sequence_may_begin_with_pages_kept_of_another() {
+    let mut s = stage(0);
+    feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[1, 2, 3])]));
+    done(&mut s, 1, ComputeResult::Rows(vec![0; 24]));
+    let commands = vec![keep(1, &[(0, 7)]), StageCommand::Close(seq(1)), open_cached(2, &[7])];
+    let out = feed(&mut s, step(0, 2, commands, vec![part(2, 2, &[3])]));
+    assert_eq!((show(&out)[0].as_str(), s.pages_kept()), ("compute 2: 2@2 rows 0", 1));
+    done(&mut s, 2, ComputeResult::Rows(vec![0; 8]));
+    feed(&mut s, step(0, 3, vec![StageCommand::Forget(vec![PageKey(7)])], vec![]));
+    assert_eq!(s.pages_kept(), 0);
+}
+
+#[test]
+fn pages_that_cannot_be_kept_or_shared_break_the_pipeline_by_name() {
+    // Three positions are computed: one full page of two tokens.
+    let check = |commands: Vec<StageCommand>, expected: &str| {
+        let mut s = stage(0);
+        feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[1, 2, 3])]));
+        done(&mut s, 1, ComputeResult::Rows(vec![0; 24]));
+        let got = show(&feed(&mut s, step(0, 2, commands, vec![]))).join("; ");
+        assert!(got.starts_with("broken to 1") && got.contains(expected), "{got}");
+    };
+    check(vec![keep(1, &[(1, 7)])], "step 2 keeps an unfinished page as page 7");
+    check(vec![keep(2, &[(0, 7)])], "keeps pages of unopened");
+    check(vec![keep(1, &[(0, 7), (0, 7)])], "keeps another page as page 7");
+    check(vec![open_cached(2, &[7])], "opens a sequence with unkept page 7");
+    check(vec![StageCommand::Forget(vec![PageKey(7)])], "forgets unkept page 7");
+    let mut foreign = spec(2, node(9), 4);
+    foreign.principal = Principal([3; 16]);
+    let open = StageCommand::Open { spec: foreign, cached: vec![PageKey(7)] };
+    check(vec![keep(1, &[(0, 7)]), open], "opens a sequence of another principal with page 7");
+    let many = [(0, 7), (0, 8), (0, 9)];
+    check(vec![keep(1, &many), open_cached(2, &[7, 8, 9])], "begins behind the history");
 }
 
 #[test]

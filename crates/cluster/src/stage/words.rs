@@ -11,6 +11,8 @@ pub struct StageGeometry {
     pub hidden: u32,
     /// Tokens in the vocabulary.
     pub vocab: u32,
+    /// Tokens of one page of keys and values.
+    pub page_tokens: u32,
 }
 
 /// What the engine made of a step.

@@ -1,7 +1,8 @@
 //! What nodes say while tokens flow: sequences to the scheduler, steps along the pipeline, tokens back.
 
 use exo_types::{
-    FailureKind, InstanceId, SampledToken, SequenceId, SequenceSpec, StepFrame, StepSequence, WireDType,
+    FailureKind, InstanceId, PageKey, SampledToken, SequenceId, SequenceSpec, StepFrame, StepSequence,
+    WireDType,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +33,8 @@ pub enum DataMessage {
         queue_ahead: u32,
     },
     /// Scheduler to driver: its pages are reserved and it is being computed. Repeated every few seconds until its
-    /// first token while the pipeline moves: behind long prompts that token may take a while.
+    /// first token while the pipeline moves (behind long prompts that token may take a while), and when more of its
+    /// prompt turns out to be cached.
     Started {
         /// The instance.
         instance: InstanceId,
@@ -40,6 +42,8 @@ pub enum DataMessage {
         generation: u32,
         /// The sequence.
         sequence: SequenceId,
+        /// Leading tokens whose keys and values are there already; the last word counts.
+        cached_tokens: u32,
     },
     /// Scheduler to driver: it does not run.
     Rejected {
@@ -150,7 +154,12 @@ pub enum EndReason {
 #[non_exhaustive]
 pub enum StageCommand {
     /// Make room for a sequence.
-    Open(SequenceSpec),
+    Open {
+        /// The sequence.
+        spec: SequenceSpec,
+        /// Pages it begins with, in order of position: kept ones of its own principal.
+        cached: Vec<PageKey>,
+    },
     /// Forget positions from `length` on.
     Truncate {
         /// The sequence.
@@ -158,7 +167,16 @@ pub enum StageCommand {
         /// Positions kept.
         length: u32,
     },
-    /// Free the sequence's pages.
+    /// Keep full pages of a sequence beyond its end, for others to begin with.
+    Keep {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Which of its pages (the first is 0), and their names from now on.
+        pages: Vec<(u32, PageKey)>,
+    },
+    /// Free kept pages; no open sequence began with them or named them.
+    Forget(Vec<PageKey>),
+    /// Free the sequence's pages, but for kept ones.
     Close(SequenceId),
 }
 

@@ -28,8 +28,10 @@ pub const CONTEXT_TOKENS_MAX: u32 = 1 << 20;
 pub const SEQUENCES_MAX: usize = 1024;
 /// Tokens of one step over all sequences.
 pub const STEP_TOKENS_MAX: usize = 8192;
-/// Commands in front of one step.
-pub const COMMANDS_MAX: usize = 2 * SEQUENCES_MAX;
+/// Commands in front of one step: every sequence kept and closed, others opened.
+pub const COMMANDS_MAX: usize = 3 * SEQUENCES_MAX;
+/// Pages named in one command: each holds at least one token.
+pub const PAGES_MAX: usize = CONTEXT_TOKENS_MAX as usize;
 /// Stop tokens of one sequence.
 pub const STOP_TOKENS_MAX: usize = 64;
 /// Entries of a logit bias.

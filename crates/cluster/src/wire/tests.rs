@@ -1,4 +1,4 @@
-use exo_types::{FailureKind, InstanceId, Principal, StepFrame, StepSequence, WireDType};
+use exo_types::{FailureKind, InstanceId, PageKey, Principal, StepFrame, StepSequence, WireDType};
 use proptest::prelude::*;
 
 use super::*;
@@ -17,8 +17,13 @@ fn step(tokens: usize) -> StepMessage {
         truncate_to: None,
     };
     let frame = StepFrame { instance: InstanceId(1), generation: 1, step: 1, sequences: vec![part] };
-    let commands =
-        vec![StageCommand::Open(spec(1, node(9), 4)), StageCommand::Truncate { sequence, length: 1 }];
+    let commands = vec![
+        StageCommand::Keep { sequence, pages: vec![(0, PageKey(3))] },
+        StageCommand::Close(sequence),
+        StageCommand::Forget(vec![PageKey(2)]),
+        StageCommand::Open { spec: spec(1, node(9), 4), cached: vec![PageKey(3)] },
+        StageCommand::Truncate { sequence, length: 1 },
+    ];
     let rows = (0..tokens * 8).map(|b| b as u8).collect();
     StepMessage { stage: 1, commands, frame, failures: vec![], rows_dtype: WireDType::F32, rows }
 }
@@ -96,10 +101,10 @@ fn refusal(bytes: &[u8]) -> String {
 fn malformed_bytes_are_refused_with_numbers() {
     let good = DataMessage::Submit(submission(1, 4, 9)).encode();
     assert_eq!(refusal(&[]), "the message is empty");
-    assert_eq!(refusal(&[9, 0, 0]), "the message has version 9, this node speaks 1");
-    assert_eq!(refusal(&[1, 0, 0]), "the header is announced with 4 bytes, 2 follow");
-    assert_eq!(refusal(&[1, 9, 0, 0, 0, 7]), "the header is announced with 9 bytes, 1 follow");
-    assert!(refusal(&[1, 255, 255, 255, 255]).contains("4294967295 bytes, at most"));
+    assert_eq!(refusal(&[9, 0, 0]), "the message has version 9, this node speaks 2");
+    assert_eq!(refusal(&[WIRE_VERSION, 0, 0]), "the header is announced with 4 bytes, 2 follow");
+    assert_eq!(refusal(&[WIRE_VERSION, 9, 0, 0, 0, 7]), "the header is announced with 9 bytes, 1 follow");
+    assert!(refusal(&[WIRE_VERSION, 255, 255, 255, 255]).contains("4294967295 bytes, at most"));
     assert!(refusal(&good[..good.len() - 1]).contains("announced"));
     let mut trailing = good;
     trailing.push(0);
@@ -142,7 +147,7 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
     assert!(answer(3, 1, 4).contains("tokens of a sampled sequence: 3 given, at most 2"));
     assert!(answer(18, 17, 4).contains("drafts of a sequence"));
     assert!(answer(2, 1, 1 << 20).contains("position of a token"));
-    assert!(with(&|s| s.commands = vec![StageCommand::Close(seq(1)); 3000]).contains("commands of a step"));
+    assert!(with(&|s| s.commands = vec![StageCommand::Close(seq(1)); 4000]).contains("commands of a step"));
     let mut nan = submission(1, 4, 9);
     nan.spec.sampling.temperature = f32::NAN;
     assert!(bound(DataMessage::Submit(nan)).contains("out of its range"));

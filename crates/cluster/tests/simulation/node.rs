@@ -13,7 +13,7 @@ use exo_types::{
     SupportClass, Time,
 };
 
-pub const GEOMETRY: StageGeometry = StageGeometry { hidden: 2, vocab: 100 };
+pub const GEOMETRY: StageGeometry = StageGeometry { hidden: 2, vocab: 100, page_tokens: 16 };
 pub const MEMORY_BYTES: u64 = 64 << 30;
 
 /// What a node wants the world to do.
@@ -241,8 +241,8 @@ impl SimNode {
                 SchedulerOutput::Accepted { to, sequence, queue_ahead } => {
                     (to, DataMessage::Accepted { instance, generation, sequence, queue_ahead })
                 }
-                SchedulerOutput::Started { to, sequence } => {
-                    (to, DataMessage::Started { instance, generation, sequence })
+                SchedulerOutput::Started { to, sequence, cached_tokens } => {
+                    (to, DataMessage::Started { instance, generation, sequence, cached_tokens })
                 }
                 SchedulerOutput::Rejected { to, sequence, generation, kind, message } => {
                     (to, DataMessage::Rejected { instance, generation, sequence, kind, message })

@@ -136,7 +136,8 @@ impl Core {
             }
             DriverOutput::Ended(reason) => {
                 self.tell_phase(id);
-                tell(self, SequenceEvent::Ended { index: id.index, reason });
+                let cached_tokens = self.drivers.get(&id).map_or(0, |d| d.driver.cached_tokens());
+                tell(self, SequenceEvent::Ended { index: id.index, reason, cached_tokens });
                 self.drivers.remove(&id);
             }
             DriverOutput::Failed { kind, message } => {
@@ -293,8 +294,8 @@ impl Core {
             SchedulerOutput::Accepted { to, sequence, queue_ahead } => {
                 (to, DataMessage::Accepted { instance, generation, sequence, queue_ahead })
             }
-            SchedulerOutput::Started { to, sequence } => {
-                (to, DataMessage::Started { instance, generation, sequence })
+            SchedulerOutput::Started { to, sequence, cached_tokens } => {
+                (to, DataMessage::Started { instance, generation, sequence, cached_tokens })
             }
             SchedulerOutput::Rejected { to, sequence, generation, kind, message } => {
                 (to, DataMessage::Rejected { instance, generation, sequence, kind, message })

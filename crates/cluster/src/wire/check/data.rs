@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use exo_types::{DRAFTS_MAX, SequenceSpec, StepFrame, StepSequence};
 
 use super::super::limits::{
-    COMMANDS_MAX, CONTEXT_TOKENS_MAX, LOGIT_BIAS_MAX, SEQUENCES_MAX, STAGES_MAX, STEP_TOKENS_MAX,
+    COMMANDS_MAX, CONTEXT_TOKENS_MAX, LOGIT_BIAS_MAX, PAGES_MAX, SEQUENCES_MAX, STAGES_MAX, STEP_TOKENS_MAX,
     STOP_TOKENS_MAX, TOP_MAX,
 };
 use super::super::{
@@ -55,13 +55,25 @@ impl Check for StepMessage {
         ensure((self.stage as usize) < STAGES_MAX, "a step is for a stage no placement has")?;
         at_most("commands of a step", self.commands.len(), COMMANDS_MAX)?;
         for command in &self.commands {
-            if let StageCommand::Open(spec) = command {
-                spec.check()?;
-            }
+            command.check()?;
         }
         at_most("failures of a step", self.failures.len(), STAGES_MAX)?;
         self.failures.check()?;
         self.frame.check()
+    }
+}
+
+impl Check for StageCommand {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Open { spec, cached } => {
+                at_most("cached pages of a sequence", cached.len(), PAGES_MAX)?;
+                spec.check()
+            }
+            Self::Keep { pages, .. } => at_most("pages kept of a sequence", pages.len(), PAGES_MAX),
+            Self::Forget(pages) => at_most("pages forgotten at once", pages.len(), PAGES_MAX),
+            Self::Truncate { .. } | Self::Close(_) => Ok(()),
+        }
     }
 }
 
