@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod emulate;
 mod graph;
 mod licences;
 mod run;
@@ -51,6 +52,11 @@ enum Command {
     },
     /// Check the licence of every dependency
     Licences,
+    /// Run the tests of the CPU kernels on an emulated processor (docs/platforms.md)
+    Emulate {
+        #[command(subcommand)]
+        machine: emulate::Machine,
+    },
 }
 
 fn main() -> std::process::ExitCode {
@@ -71,6 +77,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Tidy { bless } => tidy::run(bless),
         Command::Graph { check } => graph::run(check),
         Command::Licences => licences::run(),
+        Command::Emulate { machine } => emulate::run(machine),
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use crate::run;
 
-/// A Debian package and the program that shows it is there.
+/// A Debian package and the program, by name or by path, that shows it is there.
 struct Package {
     program: &'static str,
     package: &'static str,
@@ -37,6 +37,36 @@ pub fn for_tests() -> anyhow::Result<()> {
         Package { program: "curl", package: "curl", why: "checks the API as a user would" },
     ])?;
     python_packages()
+}
+
+/// What a machine in Bochs is put together from. Bochs itself is built by hand: Debian's has the debugger in.
+pub fn for_bochs() -> anyhow::Result<()> {
+    for_build()?;
+    let why = "part of the emulated machine";
+    ensure(&[
+        Package { program: "xorriso", package: "xorriso", why },
+        Package { program: "/bin/busybox", package: "busybox-static", why },
+        Package { program: "/usr/lib/ISOLINUX/isolinux.bin", package: "isolinux", why },
+        Package { program: "/usr/lib/syslinux/modules/bios/ldlinux.c32", package: "syslinux-common", why },
+        Package { program: "/usr/share/bochs/BIOS-bochs-latest", package: "bochsbios", why },
+    ])
+}
+
+/// What compiles and runs programs for 64-bit Arm.
+pub fn for_neon() -> anyhow::Result<()> {
+    ensure(&[
+        Package { program: "qemu-aarch64", package: "qemu-user", why: "runs the tests" },
+        Package {
+            program: "aarch64-linux-gnu-gcc",
+            package: "gcc-aarch64-linux-gnu",
+            why: "links the tests",
+        },
+        Package {
+            program: "/usr/aarch64-linux-gnu/lib/libc.so.6",
+            package: "libc6-dev-arm64-cross",
+            why: "the C library of the tests",
+        },
+    ])
 }
 
 fn ensure(packages: &[Package]) -> anyhow::Result<()> {
