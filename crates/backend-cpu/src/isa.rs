@@ -1,5 +1,8 @@
 //! Which instructions the kernels use, decided once when the device opens.
 
+use crate::packed::Group;
+use crate::products::{Products, Sums};
+use crate::rounded::{RoundedBlock, RoundedRows};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Scalar, Simd};
@@ -80,6 +83,18 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => Isa::Avx512,
         }
+    }
+
+    #[allow(dead_code, reason = "see lib.rs")]
+    /// [`Products::round`] of this instruction set.
+    pub(crate) fn round(self, x: &[f32], out: &mut [RoundedBlock]) {
+        Scalar.round(x, out);
+    }
+
+    #[allow(dead_code, reason = "see lib.rs")]
+    /// [`Products::multiply`] of this instruction set.
+    pub(crate) fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+        Scalar.multiply(weights, x, sums);
     }
 
     /// Runs `kernel` compiled for this instruction set.

@@ -17,10 +17,16 @@ mod isa;
 mod kv_q8;
 mod math;
 mod ops;
+#[allow(dead_code, unused_imports, reason = "called once the kernels of the instruction sets are there")]
+mod packed;
 mod pool;
 pub mod probe;
+#[allow(dead_code, unused_imports, reason = "called once the kernels of the instruction sets are there")]
+mod products;
 mod program;
 pub mod quant;
+#[allow(dead_code, unused_imports, reason = "called once the kernels of the instruction sets are there")]
+mod rounded;
 mod simd;
 mod storage;
 mod stream;

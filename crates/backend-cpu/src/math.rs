@@ -6,6 +6,12 @@ pub(crate) fn f32_at(bytes: &[u8], i: usize) -> f32 {
     f32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
 }
 
+/// Little-endian u32 number `i` of `bytes`.
+#[inline(always)]
+pub(crate) fn u32_at(bytes: &[u8], i: usize) -> u32 {
+    u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
+}
+
 /// Little-endian bfloat16 number `i` of `bytes`.
 #[inline(always)]
 pub(crate) fn bf16_at(bytes: &[u8], i: usize) -> f32 {

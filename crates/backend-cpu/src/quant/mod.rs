@@ -19,6 +19,8 @@ mod scales_6_bit;
 
 use exo_types::DType;
 
+pub(crate) use scales_6_bit::unpack as unpack_scales_6_bit;
+
 use crate::isa::{Isa, Kernel, Level};
 use crate::math::{bf16_at, f16_at, f32_at};
 use crate::simd::{Scalar, Simd};

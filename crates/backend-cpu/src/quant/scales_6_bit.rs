@@ -3,7 +3,7 @@
 /// Scales and minima. The first four of each are the low six bits of bytes 0..4 and 4..8; the last four have their low
 /// four bits in the nibbles of bytes 8..12 and their high two on top of the first four.
 #[inline(always)]
-pub(super) fn unpack(bytes: &[u8]) -> ([u8; 8], [u8; 8]) {
+pub(crate) fn unpack(bytes: &[u8]) -> ([u8; 8], [u8; 8]) {
     let (mut scales, mut mins) = ([0; 8], [0; 8]);
     for i in 0..4 {
         scales[i] = bytes[i] & 0x3f;

@@ -1,0 +1,147 @@
+//! Quantised weights in the order in which the kernels of [`crate::products`] read them.
+//!
+//! Sixteen output rows make a *group*; a matrix is its groups one after the other, the last one filled up with rows of
+//! zeros. A group is one sequential stream of 64-byte lines. A *word* is four consecutive columns of one row in 32
+//! bits, column 4j of a block in the lowest byte of word j: what one lane of `vpdpbusd` or `vpmaddubsw` multiplies by
+//! four broadcast activations. A line of words holds the same word of the sixteen rows, row r in bytes 4r..4r + 4.
+//!
+//! | part of a group                | holds                                                                       |
+//! |--------------------------------|-----------------------------------------------------------------------------|
+//! | superblock of 256 columns      | the head (K-quants: one line), then four steps                              |
+//! | step of 64 columns             | one or two lines of scales, then two blocks; no head: one step after another |
+//! | block of 32 columns            | 4, 5, 6 or 8 lines of quants                                                |
+//!
+//! A width of an odd number of blocks ends in a step whose second block is missing and whose scales for it are zero.
+//!
+//! | type       | head                      | scales of a step (16 rows each)            | lines of a block    | c   |
+//! |------------|---------------------------|--------------------------------------------|---------------------|-----|
+//! | Q8_0       |                           | f16 d of block 0, of block 1               | 8 of bytes          | 128 |
+//! | Q4_0, Q5_0 |                           | f16 d of block 0, of block 1               | 4 of nibbles, + 1   | 8, 16 |
+//! | Q4_1, Q5_1 |                           | as before; second line: f16 m of both      | 4 of nibbles, + 1   | 0   |
+//! | Q4_K, Q5_K | f16 d, f16 dmin           | u8 scale, u8 min of block 0; of block 1    | 4 of nibbles, + 1   | 0   |
+//! | Q6_K       | f16 d, 32 bytes of zeros  | i8 scales of both halves of block 0; of block 1 | 4 of nibbles, + 2 | 32  |
+//!
+//! *Bytes:* line j is word j, each quant stored as q + 128. *Nibbles:* line j has word j in the low nibbles and word
+//! j + 4 in the high ones. *Fifth bits* (Q5, one line): byte b of a row has column 4j + b's in bit j. *Fifth and sixth
+//! bits* (Q6_K, two lines): byte b of line h has those of column 16h + 4i + b in bits 2i and 2i + 1. All stored quants
+//! are unsigned; the value of an element is `scale · (stored - c)` plus the minimum where there is one. The two scales
+//! of Q6_K lie beside each other, row by row, and belong to 16 columns each.
+//!
+//! Size: that of the file's blocks for types of 32 columns; Q4_K + 2.8 %, Q5_K + 2.3 %, Q6_K + 1 %.
+
+mod pack;
+mod unpack;
+
+use exo_types::DType;
+
+pub(crate) use pack::pack_group;
+pub(crate) use unpack::{RowBlock, unpack_row};
+
+/// Rows of a group: lanes of the widest instruction set.
+pub(crate) const GROUP_ROWS: usize = 16;
+/// Columns of a block.
+pub(crate) const BLOCK: usize = exo_backend::Activations::BLOCK;
+/// Bytes of a line.
+pub(crate) const LINE: usize = 64;
+
+/// A cache line: packed weights are slices of these, so every line of a group is aligned.
+#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct Line(pub(crate) [u8; LINE]);
+
+/// Lines of the parts of a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    /// Of the head of a superblock; 0 where there is none.
+    pub(crate) head: usize,
+    /// Of the scales of a step.
+    pub(crate) scales: usize,
+    /// Of one block.
+    pub(crate) block: usize,
+}
+
+impl Layout {
+    /// The layout of a stored type; `None` for those that are multiplied as they are stored.
+    pub(crate) const fn of(dtype: DType) -> Option<Self> {
+        let (head, scales, block) = match dtype {
+            DType::Q8_0 => (0, 1, 8),
+            DType::Q4_0 => (0, 1, 4),
+            DType::Q4_1 => (0, 2, 4),
+            DType::Q5_0 => (0, 1, 5),
+            DType::Q5_1 => (0, 2, 5),
+            DType::Q4_K => (1, 1, 4),
+            DType::Q5_K => (1, 1, 5),
+            DType::Q6_K => (1, 1, 6),
+            DType::F32 | DType::F16 | DType::BF16 | DType::Q2_K | DType::Q3_K | DType::Q8_K => return None,
+        };
+        Some(Self { head, scales, block })
+    }
+
+    /// Lines of a step of two blocks.
+    pub(crate) const fn step(self) -> usize {
+        self.scales + 2 * self.block
+    }
+
+    /// Lines of a superblock of eight blocks.
+    pub(crate) const fn superblock(self) -> usize {
+        self.head + 4 * self.step()
+    }
+
+    /// Lines of a group of `blocks` blocks.
+    pub(crate) const fn group(self, blocks: usize) -> usize {
+        let last = if blocks % 2 == 1 { self.scales + self.block } else { 0 };
+        (blocks / 8) * self.superblock() + (blocks % 8 / 2) * self.step() + last
+    }
+
+    /// Line of the head over `block`.
+    pub(crate) const fn head_of(self, block: usize) -> usize {
+        (block / 8) * self.superblock()
+    }
+
+    /// First line of the scales of `block`'s step.
+    pub(crate) const fn scales_of(self, block: usize) -> usize {
+        self.head_of(block) + self.head + (block % 8 / 2) * self.step()
+    }
+
+    /// First line of the quants of `block`.
+    pub(crate) const fn quants_of(self, block: usize) -> usize {
+        self.scales_of(block) + self.scales + (block % 2) * self.block
+    }
+}
+
+/// Bytes of a packed matrix, its last group filled up; `None` for types that are not packed.
+///
+/// Panics unless `cols` is a whole number of blocks of `dtype`.
+pub(crate) fn packed_bytes(dtype: DType, rows: usize, cols: usize) -> Option<usize> {
+    Some(LINE * group_lines(dtype, cols)? * rows.div_ceil(GROUP_ROWS))
+}
+
+/// Lines of one group; `None` for types that are not packed. Panics as [`packed_bytes`].
+pub(crate) fn group_lines(dtype: DType, cols: usize) -> Option<usize> {
+    let whole = (cols as u64).is_multiple_of(dtype.block_elements());
+    assert!(whole, "{cols} columns are no whole number of blocks of {dtype}");
+    Some(Layout::of(dtype)?.group(cols / BLOCK))
+}
+
+/// One group: sixteen rows of packed weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group<'a> {
+    pub(crate) dtype: DType,
+    pub(crate) layout: Layout,
+    /// Blocks of 32 columns of each row.
+    pub(crate) blocks: usize,
+    pub(crate) lines: &'a [Line],
+}
+
+impl<'a> Group<'a> {
+    /// Panics unless `lines` are those of one group of `cols` columns: the kernels' loads rely on it.
+    pub(crate) fn new(dtype: DType, cols: usize, lines: &'a [Line]) -> Self {
+        let layout = Layout::of(dtype).unwrap_or_else(|| panic!("{dtype} is not packed"));
+        let expected = group_lines(dtype, cols);
+        assert!(expected == Some(lines.len()), "a group of {expected:?} lines has {}", lines.len());
+        Self { dtype, layout, blocks: cols / BLOCK, lines }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! Every instruction set against the plain one, bit by bit, on blocks of every kind.
+
+use exo_types::DType;
+
+use super::*;
+use crate::isa::{Isa, Level};
+use crate::packed::{BLOCK, LINE, Line, group_lines, pack_group};
+use crate::simd::Scalar;
+
+struct Random(u32);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.0 >> 8
+    }
+
+    /// From -1 to 1.
+    fn uniform(&mut self) -> f32 {
+        self.next() as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// How the blocks of a case look.
+#[derive(Clone, Copy, Debug)]
+enum Blocks {
+    /// Random quants, scales of ordinary size.
+    Ordinary,
+    /// Random bytes: scales that are huge, tiny, infinite or no number at all.
+    AnyBytes,
+    /// Every bit of every quant and integer scale set (0xff) or clear: the largest sums there are.
+    Constant(u8),
+}
+
+fn group(random: &mut Random, dtype: DType, blocks: usize, kind: Blocks) -> Vec<Line> {
+    let cols = blocks * BLOCK;
+    let size = dtype.block_bytes() as usize;
+    let mut bytes: Vec<u8> =
+        (0..16 * dtype.bytes_of(cols as u64).unwrap()).map(|_| random.next() as u8).collect();
+    if let Blocks::Constant(byte) = kind {
+        bytes.fill(byte);
+    }
+    if !matches!(kind, Blocks::AnyBytes) {
+        let halves: &[usize] = match dtype {
+            DType::Q6_K => &[208],
+            DType::Q8_0 | DType::Q4_0 | DType::Q5_0 => &[0],
+            _ => &[0, 2],
+        };
+        for block in bytes.chunks_exact_mut(size) {
+            for at in halves {
+                let scale = half::f16::from_f32(0.02 * random.uniform());
+                block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
+            }
+        }
+    }
+    let mut lines = vec![Line([0; LINE]); group_lines(dtype, cols).unwrap()];
+    pack_group(dtype, cols, &bytes, &mut lines);
+    lines
+}
+
+fn activations(random: &mut Random, rows: usize, blocks: usize, kind: Blocks) -> Vec<f32> {
+    let mut x: Vec<f32> = (0..rows * blocks * BLOCK).map(|_| random.uniform()).collect();
+    match kind {
+        Blocks::Constant(_) => {
+            x.iter_mut().enumerate().for_each(|(i, x)| *x = if i % 2 < i / 64 { 1.0 } else { -1.0 })
+        }
+        Blocks::AnyBytes => x.iter_mut().step_by(3).for_each(|x| *x = f32::from_bits(random.next() << 8)),
+        Blocks::Ordinary => {}
+    }
+    x
+}
+
+fn bits(sums: &[Sums]) -> Vec<u32> {
+    let bits = |sum: &f32| if sum.is_nan() { f32::NAN.to_bits() } else { sum.to_bits() };
+    sums.iter().flat_map(|sums| sums.0.iter().map(bits)).collect()
+}
+
+fn run(level: Level, weights: &Group<'_>, x: &[f32], rows: usize) -> Vec<u32> {
+    let mut rounded = vec![bytemuck::Zeroable::zeroed(); rows * weights.blocks];
+    level.round(x, &mut rounded);
+    let mut sums = vec![Sums([0.0; GROUP_ROWS]); rows];
+    level.multiply(weights, RoundedRows::new(weights.blocks, &rounded), &mut sums);
+    bits(&sums)
+}
+
+fn levels() -> impl Iterator<Item = Level> {
+    Isa::ALL.into_iter().filter_map(Level::detect)
+}
+
+#[test]
+fn every_instruction_set_gives_the_bits_of_the_plain_one() {
+    let mut random = Random(1);
+    let kinds = [Blocks::Ordinary, Blocks::AnyBytes, Blocks::Constant(0), Blocks::Constant(0xff)];
+    for dtype in DType::ALL.into_iter().filter(|dtype| crate::packed::Layout::of(*dtype).is_some()) {
+        let widths: &[usize] = if dtype.block_elements() == 32 { &[1, 2, 3, 8, 21] } else { &[8, 24] };
+        for (blocks, kind) in widths.iter().flat_map(|blocks| kinds.map(|kind| (*blocks, kind))) {
+            let lines = group(&mut random, dtype, blocks, kind);
+            let weights = Group::new(dtype, blocks * BLOCK, &lines);
+            for rows in [1, 2, 3, 4, 5, 8, 13, 37] {
+                let x = activations(&mut random, rows, blocks, kind);
+                let want = run(Level::Scalar(Scalar), &weights, &x, rows);
+                for level in levels() {
+                    let got = run(level, &weights, &x, rows);
+                    assert!(got == want, "{level:?} {dtype} of {blocks} blocks, {kind:?}, by {rows} rows");
+                    // A row alone is the row in company.
+                    let width = blocks * BLOCK;
+                    let last = run(level, &weights, &x[(rows - 1) * width..], 1);
+                    assert!(
+                        last[..] == want[(rows - 1) * GROUP_ROWS..],
+                        "{level:?} {dtype} row {rows} alone"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_instruction_set_rounds_like_the_plain_one() {
+    let mut random = Random(2);
+    for kind in [Blocks::Ordinary, Blocks::AnyBytes, Blocks::Constant(0xff)] {
+        let mut x = activations(&mut random, 3, 41, kind);
+        // Ties, the smallest block that is not zero, and one just below it.
+        x[..4].copy_from_slice(&[127.0, 1.5, 2.5, -3.5]);
+        x[64..96].fill(exo_backend::Activations::ZERO_BELOW);
+        x[96..128].fill(exo_backend::Activations::ZERO_BELOW.next_down());
+        let round = |level: Level| {
+            let mut blocks: Vec<RoundedBlock> = vec![bytemuck::Zeroable::zeroed(); 3 * 41];
+            level.round(&x, &mut blocks);
+            bytemuck::cast_slice::<_, u32>(&blocks).to_vec()
+        };
+        let want = round(Level::Scalar(Scalar));
+        for level in levels() {
+            assert!(round(level) == want, "{level:?} {kind:?}");
+        }
+    }
+}
+
+/// Against sums of f64: what the table says, on the largest numbers there are.
+#[test]
+fn the_largest_integers_are_exact() {
+    for dtype in [DType::Q8_0, DType::Q4_0, DType::Q5_1, DType::Q4_K, DType::Q5_K, DType::Q6_K] {
+        for byte in [0, 0xff, 0x80, 0x7f] {
+            let mut random = Random(3);
+            let lines = group(&mut random, dtype, 8, Blocks::Constant(byte));
+            let weights = Group::new(dtype, 256, &lines);
+            let x = vec![1.0; 256];
+            let mut rounded = vec![bytemuck::Zeroable::zeroed(); 8];
+            Level::Scalar(Scalar).round(&x, &mut rounded);
+            let mut sums = [Sums([0.0; GROUP_ROWS])];
+            Level::Scalar(Scalar).multiply(&weights, RoundedRows::new(8, &rounded), &mut sums);
+            for (row, sum) in sums[0].0.iter().enumerate() {
+                let mut values = vec![0.0; 256];
+                crate::packed::unpack_row(&weights, row, &mut values);
+                let exact: f64 = values.iter().map(|v| f64::from(*v)).sum();
+                let error = (f64::from(*sum) - exact).abs();
+                assert!(error <= 1e-6 * exact.abs().max(1e-3), "{dtype} {byte:#x}: {sum} and not {exact}");
+            }
+        }
+    }
+}
