@@ -293,6 +293,18 @@ pub enum StepError {
         /// Where a token is wanted.
         position: u32,
     },
+    /// Drafts without a token in front of them, or where nothing is sampled.
+    #[error("sequence {sequence}: {drafts} of {tokens} tokens are drafts, sampling is {}", if *.sample { "on" } else { "off" })]
+    Drafts {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Drafts.
+        drafts: u32,
+        /// Tokens, drafts included.
+        tokens: usize,
+        /// Whether the part samples.
+        sample: bool,
+    },
     /// Logits were asked of a stage without the output head.
     #[error("this stage has no output head")]
     NoHead,

@@ -24,6 +24,7 @@ mod plan;
 mod score;
 mod sequence;
 mod step;
+mod verify;
 
 pub use engine::Engine;
 pub use errors::{LoadError, SequenceError, StepError};

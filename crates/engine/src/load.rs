@@ -10,15 +10,15 @@ use exo_models::{
     Block, HeadWeights, LayerWeights, StepBuffers, StepLimits, WeightSource, block, op_on, record_head,
     record_layers, rope_frequencies, tensor_shape,
 };
-use exo_types::{Shard, TensorView};
+use exo_types::{DRAFTS_MAX, Shard, TensorView};
 
 use crate::pages::PagePool;
 use crate::plan::HostBatch;
 use crate::{Engine, EngineOptions, LoadError, LoadProgress};
 
-/// Rows whose logits are computed at once, if there are fewer slots: enough to score a prompt without a head
-/// pass per token, few enough that a large vocabulary costs megabytes.
-const LOGIT_ROWS_MIN: u32 = 8;
+/// Rows whose logits are computed at once beyond one per slot: the drafts of one sequence take no second pass over the
+/// head, and a large vocabulary (150,000 tokens) costs 10 MB.
+const LOGIT_ROWS_MORE: u32 = DRAFTS_MAX;
 
 /// Largest value of an option; bounds every product of two of them far below 2^64.
 const OPTION_MAX: u64 = 1 << 24;
@@ -226,7 +226,7 @@ fn step_limits(options: &EngineOptions) -> StepLimits {
         tokens: chunk_tokens_max as usize,
         // Every sequence of a step has at least one token.
         sequences: slots.min(chunk_tokens_max) as usize,
-        selected: slots.max(LOGIT_ROWS_MIN).min(chunk_tokens_max) as usize,
+        selected: (slots + LOGIT_ROWS_MORE).min(chunk_tokens_max) as usize,
         pages_per_sequence: options.pages_per_sequence() as usize,
     }
 }

@@ -55,8 +55,9 @@ pub enum StepInput<'a> {
 pub enum StepOutput {
     /// `[T, C]` hidden rows for the next stage.
     Hidden(Vec<f32>),
-    /// From the last stage: one token for each sequence of the frame that wanted one, in its order.
-    Sampled(Vec<(SequenceId, SampledToken)>),
+    /// From the last stage: tokens for each sequence of the frame that wanted some, in its order. One, and one more
+    /// for each draft that was right.
+    Sampled(Vec<(SequenceId, Vec<SampledToken>)>),
 }
 
 /// What an engine holds and has done.

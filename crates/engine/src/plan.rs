@@ -15,7 +15,7 @@ pub(crate) struct HostBatch {
     pub sequences: Vec<u32>,
     /// `[S, pages_per_sequence]`; columns beyond a sequence's pages are never read.
     pub page_table: Vec<u32>,
-    /// Last row of each sequence that samples.
+    /// Rows to sample after: of each sequence that samples the last that is no draft, and the drafts.
     pub rows: Vec<u32>,
     /// `[R, V]`: logits as they come back.
     pub logits: Vec<f32>,
@@ -91,10 +91,14 @@ impl Engine {
         if tokens > u64::from(context_tokens) {
             return Err(StepError::ContextExceeded { sequence, tokens, context_tokens });
         }
-        let position = tokens as u32;
+        if part.drafts > 0 && (!part.sample || part.drafts as usize >= part.tokens.len()) {
+            let (drafts, tokens) = (part.drafts, part.tokens.len());
+            return Err(StepError::Drafts { sequence, drafts, tokens, sample: part.sample });
+        }
+        let position = part.sample_position();
         if let Some(chooser) = &open.chooser
             && part.sample
-            && chooser.known() < tokens as usize
+            && chooser.known() < position as usize
         {
             return Err(StepError::HistoryIncomplete { sequence, known: chooser.known(), position });
         }
@@ -112,7 +116,7 @@ impl Engine {
             return Err(StepError::SharedPage { sequence, position: part.start });
         }
         let freed = open.pages[pages(part.start)..].iter().filter(|page| self.pages.is_exclusive(**page));
-        Ok((pages(position) - pages(part.start), freed.count()))
+        Ok((pages(tokens as u32) - pages(part.start), freed.count()))
     }
 
     /// Lays the step out for upload. Every sequence holds its pages already.
@@ -130,7 +134,8 @@ impl Engine {
             self.host.page_table.extend(pages);
             self.host.page_table.resize((index + 1) * columns, 0);
             if part.sample {
-                self.host.rows.push(self.host.positions.len() as u32 - 1);
+                let end = self.host.positions.len() as u32;
+                self.host.rows.extend(end - 1 - part.drafts..end);
             }
         }
     }

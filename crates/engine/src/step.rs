@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use exo_backend::{Alone, CancelToken, RunError, RunShape};
 use exo_types::{SampledToken, SequenceId, StepFrame};
 
+use crate::verify::Run;
 use crate::{Engine, StepError, StepInput, StepOutput};
 
 /// What a step is allowed: how long it may take, and who may stop it.
@@ -26,8 +27,9 @@ impl Leave<'_> {
 impl Engine {
     /// Runs one step: all its sequences advance by their tokens, or none does.
     ///
-    /// The last stage gives a token for each sequence that wants one, drawn for the position after its tokens; an
-    /// earlier stage gives hidden rows. If the step fails while it runs, what it truncated stays truncated.
+    /// The last stage gives tokens for each sequence that wants some, drawn for the positions after those of its tokens
+    /// that are not drafts; an earlier stage gives hidden rows. Positions of wrong drafts stay until the sequence is
+    /// truncated. If the step fails while it runs, what it truncated stays truncated.
     pub fn step(
         &mut self,
         frame: &StepFrame,
@@ -140,41 +142,33 @@ impl Engine {
         Ok(rows)
     }
 
-    /// Draws a token for each sequence that wants one. Samplers take their tokens only when all were drawn.
+    /// Draws tokens for each sequence that wants some. If one fails, the samplers of others may have taken theirs:
+    /// they forget them when the same positions are sampled again.
     fn sample_rows(
         &mut self,
         frame: &StepFrame,
         leave: Leave<'_>,
-    ) -> Result<Vec<(SequenceId, SampledToken)>, StepError> {
+    ) -> Result<Vec<(SequenceId, Vec<SampledToken>)>, StepError> {
         let rows = std::mem::take(&mut self.host.rows);
         if rows.is_empty() {
             // A prompt chunk: nothing to draw, but the step must be over, and known to have worked.
             self.stream.synchronize(leave.left()?)?;
             return Ok(Vec::new());
         }
-        let wanting: Vec<_> = frame.sequences.iter().filter(|s| s.sample).collect();
+        let mut runs: Vec<Run<'_>> = frame.sequences.iter().filter(|s| s.sample).map(Run::new).collect();
+        let run_of_row: Vec<usize> =
+            runs.iter().enumerate().flat_map(|(i, run)| vec![i; run.rows()]).collect();
         let mut sequences = std::mem::take(&mut self.sequences);
-        let mut drawn = Vec::with_capacity(wanting.len());
-        let finished = self.for_logits(&rows, frame.token_count(), leave, |index, logits| {
-            let part = wanting[index];
-            let chooser = sequences.get_mut(&part.sequence).and_then(|s| s.chooser.as_mut());
-            let position = part.start + part.tokens.len() as u32;
-            drawn.extend(chooser.map(|c| (part.sequence, c.sample(logits, position))));
+        let finished = self.for_logits(&rows, frame.token_count(), leave, |row, logits| {
+            let run = &mut runs[run_of_row[row]];
+            if let Some(chooser) = sequences.get_mut(&run.sequence()).and_then(|s| s.chooser.as_mut()) {
+                run.see(chooser, logits);
+            }
         });
         self.sequences = sequences;
         self.host.rows = rows;
         finished?;
-        let drawn = drawn.into_iter().map(|(sequence, token)| match token {
-            Ok(token) => Ok((sequence, token)),
-            Err(source) => Err(StepError::Sample { sequence, source }),
-        });
-        let drawn = drawn.collect::<Result<Vec<_>, _>>()?;
-        for (sequence, token) in &drawn {
-            if let Some(chooser) = self.sequences.get_mut(sequence).and_then(|s| s.chooser.as_mut()) {
-                chooser.accept(token.token);
-            }
-        }
-        Ok(drawn)
+        runs.into_iter().map(Run::finish).collect()
     }
 
     /// Runs the head over `rows` of the step's `tokens`, as many at a time as fit, and shows each row's logits.

@@ -16,7 +16,7 @@ fn fixture() -> Fixture {
 
 /// Steps `parts` and gives the error they must cause.
 fn refusal(engine: &mut common::Pipeline, parts: Vec<StepSequence>) -> StepError {
-    engine.step(parts).expect_err("the step must be refused")
+    engine.runs(parts).expect_err("the step must be refused")
 }
 
 #[test]
@@ -32,6 +32,7 @@ fn every_bad_step_has_its_error_and_changes_nothing() {
     let sequence = id(1);
     let foreign = StepSequence { principal: Principal([9; 16]), ..part(1, 10, &[5], false) };
     let truncate = |to| StepSequence { truncate_to: Some(to), ..part(1, 11, &[5], false) };
+    let drafts = |drafts, sample| StepSequence { drafts, ..part(1, 10, &[5, 5], sample) };
     let vocab = fixture.vocab as u32;
     let cases = [
         (vec![], StepError::Empty { sequence: None }),
@@ -51,6 +52,8 @@ fn every_bad_step_has_its_error_and_changes_nothing() {
             vec![part(1, 10, &[5; 20], true)],
             StepError::HistoryIncomplete { sequence, known: prompt.len(), position: 30 },
         ),
+        (vec![drafts(1, false)], StepError::Drafts { sequence, drafts: 1, tokens: 2, sample: false }),
+        (vec![drafts(2, true)], StepError::Drafts { sequence, drafts: 2, tokens: 2, sample: true }),
     ];
     for (parts, error) in cases {
         assert_eq!(refusal(&mut engine, parts), error);

@@ -9,7 +9,7 @@ use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, ShardKey, StageGeometry};
 use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_formats::Model;
-use exo_types::{FailureKind, Shard, StepFrame, StepSequence};
+use exo_types::{FailureKind, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
 
 /// Longest time one step may take on a device: a chunk of prompt on a slow processor takes seconds.
 const STEP_MAX: Duration = Duration::from_secs(120);
@@ -197,13 +197,10 @@ fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {
     result.map_err(|e| chain(&e))
 }
 
-fn results(
-    frame: &StepFrame,
-    tokens: Vec<(exo_types::SequenceId, exo_types::SampledToken)>,
-) -> Vec<TokenResult> {
+fn results(frame: &StepFrame, tokens: Vec<(SequenceId, Vec<SampledToken>)>) -> Vec<TokenResult> {
     let sampled = frame.sequences.iter().filter(|s| s.sample);
-    let result = |(part, (sequence, token)): (&StepSequence, (_, _))| {
-        let (position, tokens, drafts) = (part.sample_position(), vec![token], part.drafts);
+    let result = |(part, (sequence, tokens)): (&StepSequence, (_, _))| {
+        let (position, drafts) = (part.sample_position(), part.drafts);
         TokenResult { sequence, position, tokens, drafts }
     };
     sampled.zip(tokens).map(result).collect()

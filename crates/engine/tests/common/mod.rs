@@ -45,6 +45,9 @@ pub fn split(path: &Path, cuts: &[u32], options: EngineOptions, threads: usize) 
     Pipeline { stages: ends.windows(2).map(load).collect() }
 }
 
+/// Tokens of several sequences.
+pub type Runs = Vec<(SequenceId, Vec<SampledToken>)>;
+
 /// Stages in order, driven as one engine.
 pub struct Pipeline {
     pub stages: Vec<Engine>,
@@ -59,8 +62,14 @@ impl Pipeline {
         self.stages.iter_mut().for_each(|stage| stage.close(sequence).unwrap());
     }
 
-    /// A step through all stages; the tokens of the last.
+    /// A step without drafts through all stages; the tokens of the last.
     pub fn step(&mut self, parts: Vec<StepSequence>) -> Result<Vec<(SequenceId, SampledToken)>, StepError> {
+        let one = |(id, mut tokens): (_, Vec<_>)| (id, tokens.remove(0));
+        Ok(self.runs(parts)?.into_iter().map(one).collect())
+    }
+
+    /// The same with drafts: as many tokens of each sequence as there are.
+    pub fn runs(&mut self, parts: Vec<StepSequence>) -> Result<Runs, StepError> {
         let frame = frame(parts);
         let (last, hidden) = self.up_to_last(&frame)?;
         match last.step(&frame, input(&hidden), &CancelToken::default(), DEADLINE)? {

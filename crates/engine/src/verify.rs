@@ -1,0 +1,64 @@
+//! Sampling along the drafts of a part: one token after the other, for as long as each is the draft at its place.
+//!
+//! Every token comes from the sequence's own sampler, with everything before it taken in, at its own position: what
+//! comes out is what would have come out one step at a time. Nothing here trusts a draft for more than speed.
+
+use exo_sampler::SampleError;
+use exo_types::{SampledToken, SequenceId, StepSequence};
+
+use crate::StepError;
+use crate::sequence::Chooser;
+
+/// The tokens one sequence gets from a step.
+pub(crate) struct Run<'a> {
+    part: &'a StepSequence,
+    tokens: Vec<SampledToken>,
+    failed: Option<SampleError>,
+}
+
+impl<'a> Run<'a> {
+    /// Nothing sampled yet of a part that samples.
+    pub fn new(part: &'a StepSequence) -> Self {
+        Self { part, tokens: Vec::with_capacity(1 + part.drafts as usize), failed: None }
+    }
+
+    /// The sequence.
+    pub fn sequence(&self) -> SequenceId {
+        self.part.sequence
+    }
+
+    /// Rows of the part whose logits it looks at.
+    pub fn rows(&self) -> usize {
+        1 + self.part.drafts as usize
+    }
+
+    /// Whether the next row's logits follow from tokens that are the sequence's own.
+    fn is_open(&self) -> bool {
+        let drafts = self.part.split_drafts().1;
+        let confirmed = self.tokens.iter().zip(drafts).all(|(sampled, draft)| sampled.token == *draft);
+        self.failed.is_none() && confirmed && self.tokens.len() <= drafts.len()
+    }
+
+    /// Takes the logits of the part's next row, and a token from them if the run goes on. `chooser` takes it in.
+    pub fn see(&mut self, chooser: &mut Chooser, logits: &[f32]) {
+        if !self.is_open() {
+            return;
+        }
+        match chooser.sample(logits, self.part.sample_position() + self.tokens.len() as u32) {
+            Ok(token) => {
+                chooser.accept(token.token);
+                self.tokens.push(token);
+            }
+            Err(error) => self.failed = Some(error),
+        }
+    }
+
+    /// The tokens: at least one.
+    pub fn finish(self) -> Result<(SequenceId, Vec<SampledToken>), StepError> {
+        let sequence = self.sequence();
+        match self.failed {
+            Some(source) => Err(StepError::Sample { sequence, source }),
+            None => Ok((sequence, self.tokens)),
+        }
+    }
+}
