@@ -11,6 +11,15 @@ const OPENS_MAX: usize = 16;
 /// Tokens of history in front of one step (one sequence may always open).
 const OPEN_TOKENS_MAX: usize = limits::CONTEXT_TOKENS_MAX as usize;
 
+/// A chunk while others decode, before anything was measured.
+const CHUNK_TOKENS_UNMEASURED: u32 = 32;
+/// A chunk while nobody decodes, before anything was measured.
+const CHUNK_TOKENS_UNMEASURED_ALONE: u32 = 128;
+/// However slow the device, a prompt moves on by this much: less would read all weights for nothing.
+const CHUNK_TOKENS_MIN: u32 = 8;
+/// Where stages share a chunk's time, it is not cut smaller than this: below, reading the weights dominates.
+const CHUNK_TOKENS_PIPELINED_MIN: u32 = 64;
+
 impl Scheduler {
     /// Admits and sends until the pipeline is full or nobody is ready.
     pub(super) fn pump(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
@@ -71,13 +80,27 @@ impl Scheduler {
         prompts.sort_unstable();
 
         let order: Vec<SequenceId> = decodes.chain(prompts.into_iter().map(|(_, id)| id)).collect();
-        self.take(&order)
+        self.take(&order, self.chunk_tokens(decoding > 0))
+    }
+
+    /// Prompt tokens of the next step: as many as their share of time allows. As many steps as there are stages may
+    /// be in flight, and a running sequence's token waits for all of them, so each has its part of the share; several
+    /// chunks also keep several stages busy.
+    fn chunk_tokens(&self, anyone_decodes: bool) -> usize {
+        let stages = self.placement.stages.len().max(1) as u32;
+        let (share, unmeasured) = if anyone_decodes {
+            (self.config.prompt_share, CHUNK_TOKENS_UNMEASURED)
+        } else {
+            (self.config.prompt_share_alone, CHUNK_TOKENS_UNMEASURED_ALONE)
+        };
+        let chunk_max = self.config.chunk_tokens_max.max(1);
+        let max = (chunk_max / stages).max(CHUNK_TOKENS_PIPELINED_MIN).min(chunk_max);
+        let tokens = self.pace.prompt_tokens_within(share / stages).unwrap_or(unmeasured);
+        (tokens.max(CHUNK_TOKENS_MIN).min(max) as usize).min(limits::STEP_TOKENS_MAX - limits::SEQUENCES_MAX)
     }
 
     /// Takes a part of each sequence in `order` while prompt tokens are left to give.
-    fn take(&mut self, order: &[SequenceId]) -> Vec<StepSequence> {
-        let chunk_max = self.config.chunk_tokens_max.max(1) as usize;
-        let mut chunk_left = chunk_max.min(limits::STEP_TOKENS_MAX - limits::SEQUENCES_MAX);
+    fn take(&mut self, order: &[SequenceId], mut chunk_left: usize) -> Vec<StepSequence> {
         let mut sequences = Vec::new();
         for &id in order {
             let Some(running) = self.running.get_mut(&id) else { continue };
@@ -101,8 +124,16 @@ impl Scheduler {
             Some((running.ticket, s.clone()))
         });
         let sampled = sampled.collect();
-        let tokens = sequences.iter().map(|s| s.tokens.len() as u32).sum();
-        self.in_flight.push_back(Flight { step: self.steps, sent_at: now, tokens, sampled });
+        let (mut tokens, mut prompt_tokens, mut decodes) = (0, 0, 0);
+        for part in &sequences {
+            tokens += part.tokens.len() as u32;
+            match self.running.get(&part.sequence) {
+                Some(running) if running.generated == 0 => prompt_tokens += part.tokens.len() as u32,
+                _ => decodes += 1,
+            }
+        }
+        let (step, sent_at) = (self.steps, now);
+        self.in_flight.push_back(Flight { step, sent_at, tokens, prompt_tokens, decodes, sampled });
         let (instance, generation) = (self.placement.instance, self.placement.generation);
         StepMessage {
             stage: 0,

@@ -3,13 +3,15 @@
 //! Drivers submit sequences; they wait in a bounded [`queue`], one principal after the other. A sequence is
 //! admitted when every stage has pages for the longest it can become, so a running sequence never runs out of
 //! them. Steps are numbered and composed from decodes first, then prompt chunks; at most one micro-batch per stage
-//! is in flight, and a sequence whose token is in flight waits for it. Freed pages may be given away at once,
+//! is in flight, and a sequence whose token is in flight waits for it. Prompts get a share of time beside decodes,
+//! not of tokens: the scheduler learns what they cost from its own steps ([`pace`]). Freed pages may be given away at once,
 //! because the `Close` that frees them travels in front of the `Open` that takes them.
 //!
 //! Start reading at [`Scheduler::handle`].
 
 mod compose;
 mod outcome;
+mod pace;
 mod pages;
 mod queue;
 mod sequence;
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 use exo_types::{FailureKind, NodeId, Placement, SequenceId, StepSequence, Time};
 
+use self::pace::Pace;
 use self::pages::PageBudget;
 use self::queue::Queue;
 use self::sequence::Running;
@@ -44,6 +47,7 @@ pub struct Scheduler {
     /// Commands for the next step.
     commands: Vec<StageCommand>,
     in_flight: VecDeque<Flight>,
+    pace: Pace,
     steps: u64,
     /// When the pipeline last gave a step back.
     completed_at: Time,
@@ -60,6 +64,10 @@ struct Flight {
     step: u64,
     sent_at: Time,
     tokens: u32,
+    /// Of those, prompt.
+    prompt_tokens: u32,
+    /// Parts that are no prompt.
+    decodes: u32,
     /// Parts that sample in it, with the tickets of their sequences.
     sampled: Vec<(u64, StepSequence)>,
 }
@@ -78,6 +86,7 @@ impl Scheduler {
             tickets: 0,
             commands: Vec::new(),
             in_flight: VecDeque::new(),
+            pace: Pace::default(),
             steps: 0,
             completed_at: Time::ZERO,
             beat_at: Time::ZERO,
@@ -124,6 +133,8 @@ impl Scheduler {
             steps: self.steps,
             pages_reserved,
             pages,
+            prompt_tokens_per_s: self.pace.prompt_tokens_per_s(),
+            decode_tokens_per_s: self.pace.decode_tokens_per_s(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use exo_types::{FailureKind, NodeId, SequenceId, Time};
 
+use super::pace::StepCost;
 use super::sequence::Running;
 use super::{BEAT_EVERY, Flight, Scheduler, SchedulerOutput};
 use crate::wire::{StageCommand, StepFailure, TokenResult, TokensMessage};
@@ -31,7 +32,13 @@ impl Scheduler {
             _ => return, // a step that was counted already
         }
         let Some(flight) = self.in_flight.pop_front() else { return };
+        let took = now.since(flight.sent_at.max(self.completed_at));
         self.completed_at = now;
+        if tokens.failures.is_empty() {
+            let generated = tokens.results.iter().map(|r| r.tokens.len() as u32).sum();
+            let (prompt_tokens, decodes) = (flight.prompt_tokens, flight.decodes);
+            self.pace.learn(StepCost { took, prompt_tokens, decodes, generated });
+        }
         self.take_failures(flight.tokens > 0, &tokens.failures, out);
         if self.over.is_none() {
             self.take_results(&flight, tokens.results, out);

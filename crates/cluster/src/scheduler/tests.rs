@@ -275,3 +275,60 @@ fn those_behind_long_prompts_hear_that_the_pipeline_moves() {
     assert_eq!(tick(&mut s, 7_000), ["started 1", "started 2"]);
     assert!(tick(&mut s, 20_000).is_empty(), "nothing moved since");
 }
+
+/// Answers every step at the pace of a device: 40 ms a step and `prompt_us` a prompt token, until `until` tokens of
+/// sequence 1 are there. Gives the longest time between two of its tokens after the first.
+fn longest_gap(s: &mut Scheduler, mut out: Vec<SchedulerOutput>, prompt_us: u64, until: u32) -> Duration {
+    let (mut steps, mut now, mut last, mut gap) = (VecDeque::new(), Time::ZERO, None, Duration::ZERO);
+    loop {
+        steps.extend(out.drain(..).filter_map(|o| match o {
+            SchedulerOutput::Step(step) => Some(step),
+            _ => None,
+        }));
+        let Some(step) = steps.pop_front() else { return gap };
+        let prompt: u64 = step.frame.sequences.iter().map(|p| p.tokens.len() as u64).filter(|n| *n > 1).sum();
+        now = now + Duration::from_micros(40_000 + prompt_us * prompt);
+        let sampled = step.frame.sequences.iter().filter(|p| p.sample);
+        let results: Vec<_> = sampled.map(|p| result(p.sequence.request.0, p.sample_position(), 7)).collect();
+        if results.iter().any(|r| r.sequence == seq(1)) {
+            gap = gap.max(last.map_or(Duration::ZERO, |last| now.since(last)));
+            last = Some(now);
+        }
+        if s.running.get(&seq(1)).is_none_or(|r| r.generated >= until) {
+            return gap;
+        }
+        let from = s.placement.stages.last().unwrap().node;
+        let (instance, generation, failures) = (s.placement.instance, 1, Vec::new());
+        let tokens = TokensMessage { instance, generation, step: step.frame.step, results, failures };
+        out = s.handle(now, SchedulerInput::Tokens { from, tokens });
+    }
+}
+
+#[test]
+fn a_long_prompt_does_not_hold_up_a_running_sequence() {
+    for (on, prompt_us) in [(&[1][..], 100), (&[1], 2_500), (&[1], 12_000), (&[1, 2], 2_500)] {
+        let mut placement = placement(1, 1, on);
+        placement.context_tokens = 4096;
+        let mut s = Scheduler::new(SchedulerConfig::default(), placement, &vec![(1024, 32); on.len()]);
+        let mut out = submit(&mut s, 1, 2, 400);
+        out.extend(submit(&mut s, 2, 2000, 4));
+        let gap = longest_gap(&mut s, out, prompt_us, 300);
+        assert!(gap < Duration::from_millis(300), "{prompt_us} us a token on {on:?}: {gap:?}");
+        assert!(!s.running.contains_key(&seq(2)), "and the prompt was read meanwhile");
+    }
+}
+
+#[test]
+fn alone_a_prompt_is_read_in_large_chunks() {
+    let mut placement = placement(1, 1, &[1]);
+    placement.context_tokens = 4096;
+    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]);
+    let out = submit(&mut s, 1, 3000, 4);
+    assert_eq!(show(&out)[2], "step 1: open 1 | 1@0+128", "nothing is measured yet");
+    s.completed_at = Time::ZERO;
+    let from = node(1);
+    let (instance, generation, results, failures) = (s.placement.instance, 1, vec![], Vec::new());
+    let tokens = TokensMessage { instance, generation, step: 1, results, failures };
+    let out = s.handle(Time::from_millis(64), SchedulerInput::Tokens { from, tokens });
+    assert_eq!(show(&out), ["step 2:  | 1@128+512"], "0.5 ms a token: the largest chunk");
+}

@@ -11,8 +11,12 @@ use crate::wire::{EndReason, StepMessage, Submission, TokensMessage};
 pub struct SchedulerConfig {
     /// Sequences that may wait; one more is rejected.
     pub queue_len_max: usize,
-    /// Prompt tokens of one step at most.
+    /// Prompt tokens of one step at most, over all stages in flight.
     pub chunk_tokens_max: u32,
+    /// Time that prompts may add to the next token of the running sequences, over all steps in flight.
+    pub prompt_share: Duration,
+    /// Time of a chunk while nobody decodes: a sequence that comes meanwhile waits for it.
+    pub prompt_share_alone: Duration,
     /// A step in flight (and at the head of the pipeline) without completion for this long loses the instance.
     pub step_deadline: Duration,
     /// Added to the deadline per token of the step.
@@ -23,7 +27,9 @@ impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
             queue_len_max: 64,
-            chunk_tokens_max: 128,
+            chunk_tokens_max: 512,
+            prompt_share: Duration::from_millis(200),
+            prompt_share_alone: Duration::from_secs(1),
             step_deadline: Duration::from_secs(30),
             step_deadline_per_token: Duration::from_millis(250),
         }
@@ -146,7 +152,7 @@ pub enum SchedulerOutput {
 }
 
 /// Numbers to show.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct SchedulerStats {
     /// Sequences waiting.
     pub queued: usize,
@@ -160,4 +166,8 @@ pub struct SchedulerStats {
     pub pages_reserved: u32,
     /// Pages of that stage.
     pub pages: u32,
+    /// Prompt tokens read per second, as last measured.
+    pub prompt_tokens_per_s: Option<f64>,
+    /// Tokens generated per second over all sequences while no prompt is read, as last measured.
+    pub decode_tokens_per_s: Option<f64>,
 }
