@@ -26,6 +26,6 @@ pub use generate::{
 };
 pub use view::{
     AddModelRequest, AdmitRequest, ClusterView, DeviceView, EpochView, HealthStatus, HealthView,
-    InstanceState, InstanceView, JoinRequestView, JoinWindowView, JournalView, LayersView, LinkView,
+    InstanceState, InstanceView, JoinRequestView, JoinWindowView, JournalView, KvType, LayersView, LinkView,
     MemberRole, MemberView, ModelView, NodeStatus, NodeView, PlaceRequest, QueueView, StageView,
 };

@@ -1,8 +1,9 @@
 //! What `/exo/v1/*` shows. Ids are strings in their full form; a source that is missing is `null`.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
-use exo_types::{DeviceFacts, DeviceKind, LayerRange, SupportClass};
+use exo_types::{DeviceFacts, DeviceKind, KvDType, LayerRange, ParseKvDTypeError, SupportClass};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -152,6 +153,47 @@ pub struct LinkView {
     pub transport: String,
 }
 
+/// How keys and values are stored: exact, in half the memory, or in a little over a quarter.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KvType {
+    /// 32-bit floats.
+    F32,
+    /// 16-bit floats.
+    #[default]
+    F16,
+    /// 8-bit integers with a scale per 32.
+    Q8,
+}
+
+impl From<KvDType> for KvType {
+    fn from(kv: KvDType) -> Self {
+        match kv {
+            KvDType::F32 => Self::F32,
+            KvDType::F16 => Self::F16,
+            KvDType::Q8 => Self::Q8,
+        }
+    }
+}
+
+impl FromStr for KvType {
+    type Err = ParseKvDTypeError;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        word.parse::<KvDType>().map(Self::from)
+    }
+}
+
+impl From<KvType> for KvDType {
+    fn from(kv: KvType) -> Self {
+        match kv {
+            KvType::F32 => Self::F32,
+            KvType::F16 => Self::F16,
+            KvType::Q8 => Self::Q8,
+        }
+    }
+}
+
 /// A placed model.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct InstanceView {
@@ -169,6 +211,8 @@ pub struct InstanceView {
     pub context_tokens: u32,
     /// Sequences that may run at once.
     pub slots: u32,
+    /// How keys and values are stored.
+    pub kv: KvType,
     /// First stage first.
     pub stages: Vec<StageView>,
     /// Requests at it.
@@ -352,6 +396,9 @@ pub struct PlaceRequest {
     /// Sequences that may run at once.
     #[serde(default)]
     pub slots: Option<u32>,
+    /// How keys and values are stored.
+    #[serde(default)]
+    pub kv: Option<KvType>,
     /// Split over at least so many nodes.
     #[serde(default)]
     pub nodes_min: Option<u32>,

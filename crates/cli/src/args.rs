@@ -54,6 +54,9 @@ pub struct Settings {
     /// Memory models may take, in MiB
     #[arg(long, global = true, value_name = "MIB")]
     memory_mib: Option<String>,
+    /// How keys and values are stored
+    #[arg(long, global = true, value_name = "f32|f16|q8")]
+    kv: Option<String>,
     /// What is logged, as in RUST_LOG
     #[arg(long, global = true, value_name = "FILTER")]
     log: Option<String>,
@@ -70,6 +73,7 @@ impl Settings {
             ("trust", &self.trust),
             ("threads", &self.threads),
             ("memory_mib", &self.memory_mib),
+            ("kv", &self.kv),
             ("log", &self.log),
         ];
         let mut flags: BTreeMap<_, _> =
@@ -109,7 +113,7 @@ pub enum Command {
         json: Json,
     },
     /// Place a model on the cluster and load it
-    #[command(after_help = "Example: exo place demo --nodes 2 --context 2048")]
+    #[command(after_help = "Example: exo place demo --nodes 2 --context 2048 --kv q8")]
     Place(Place),
     /// Unload a placed model
     #[command(after_help = "Example: exo unload demo")]

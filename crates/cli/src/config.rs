@@ -52,6 +52,11 @@ pub const KEYS: &[Key] = &[
     },
     Key { name: "context_tokens", default: "4096", help: "context given to a model unless asked otherwise" },
     Key { name: "slots", default: "4", help: "sequences that may run at once unless asked otherwise" },
+    Key {
+        name: "kv",
+        default: "f16",
+        help: "how keys and values are stored unless asked otherwise: f32, f16 or q8",
+    },
     Key { name: "allowed_hosts", default: "", help: "host names the API answers to besides localhost" },
     Key {
         name: "api_keys",
@@ -144,6 +149,15 @@ impl Config {
             .trim()
             .parse()
             .map_err(|e| anyhow::anyhow!("setting `{name}` is `{}` (from {}): {e}", value.text, value.source))
+    }
+
+    /// A setting that was given on the command line.
+    pub fn flag<T: FromStr>(&self, name: &str) -> anyhow::Result<Option<T>>
+    where
+        T::Err: fmt::Display,
+    {
+        let given = self.value(name).source == Source::Flag;
+        given.then(|| self.parse(name)).transpose()
     }
 
     /// A setting that lists several values with commas between.

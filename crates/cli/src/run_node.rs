@@ -95,6 +95,7 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         memory_max_bytes: (memory_mib > 0).then_some(memory_mib << 20),
         context_tokens: config.parse("context_tokens")?,
         slots: config.parse("slots")?,
+        kv: config.parse("kv")?,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Facts that last: what the log holds. Past tense, decided by the coordinator, never telemetry or tokens.
 
-use exo_types::{InstanceId, ModelId, ModelShape, NodeId, Placement};
+use exo_types::{InstanceId, KvDType, ModelId, ModelShape, NodeId, Placement};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Check, CheckError, limits};
@@ -59,6 +59,8 @@ pub struct InstanceRequest {
     pub context_tokens: u32,
     /// Sequences that may run at once.
     pub slots: u32,
+    /// How keys and values are stored; `shape` counts their bytes accordingly.
+    pub kv: KvDType,
     /// What the planner should aim for.
     pub objective: PlaceObjective,
     /// The node that should hold the first stage, if the caller cares.

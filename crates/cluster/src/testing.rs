@@ -1,7 +1,7 @@
 //! Small values for this crate's tests.
 
 use exo_types::{
-    DeviceId, InstanceId, LayerRange, LayerShape, ModelId, ModelShape, NodeId, Placement, Principal,
+    DeviceId, InstanceId, KvDType, LayerRange, LayerShape, ModelId, ModelShape, NodeId, Placement, Principal,
     RequestId, SampledToken, SamplingParams, SequenceId, SequenceSpec, Shard, Stage,
 };
 
@@ -39,6 +39,7 @@ pub(crate) fn request() -> InstanceRequest {
         shape: shape(),
         context_tokens: 64,
         slots: 4,
+        kv: KvDType::default(),
         objective: PlaceObjective::Fit,
         pinned_first: None,
         holders: vec![node(1)],
@@ -57,6 +58,7 @@ pub(crate) fn placement(id: u64, generation: u32, on: &[u8]) -> Placement {
         stages: on.iter().enumerate().map(stage).collect(),
         context_tokens: 64,
         slots: 4,
+        kv: KvDType::default(),
     }
 }
 

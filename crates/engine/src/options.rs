@@ -16,14 +16,15 @@ pub struct EngineOptions {
     /// Tokens of one page of the key-value cache. Attention is summed page by page: engines that must give the same
     /// bits need the same value.
     pub page_tokens: u32,
-    /// Element type of cached keys and values. F16 halves the memory and rounds.
+    /// How keys and values are stored.
     pub kv_dtype: KvDType,
 }
 
 impl EngineOptions {
-    /// The usual chunk and page size, exact keys and values.
+    /// The usual chunk and page size, the usual keys and values.
     pub fn new(context_tokens: u32, slots: u32) -> Self {
-        Self { context_tokens, slots, chunk_tokens_max: 256, page_tokens: 32, kv_dtype: KvDType::F32 }
+        let kv_dtype = KvDType::default();
+        Self { context_tokens, slots, chunk_tokens_max: 256, page_tokens: 32, kv_dtype }
     }
 
     /// Pages a sequence of full length occupies.

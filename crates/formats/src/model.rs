@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use exo_types::{ByteSource, DType, LayerShape, ModelShape, Shard, SourceLost, TensorView};
+use exo_types::{ByteSource, DType, KvDType, LayerShape, ModelShape, Shard, SourceLost, TensorView};
 
 use crate::{LayerTensor, ModelConfig, TensorError, TensorName, TokenizerSource};
 
@@ -88,18 +88,18 @@ pub struct Model {
 }
 
 impl Model {
-    /// The model in numbers, for planning. Keys and values are counted as f32.
+    /// The model in numbers, for planning, with keys and values stored as usual.
     pub fn shape(&self) -> ModelShape {
-        self.shape_with_kv(4)
+        self.shape_with_kv(KvDType::default())
     }
 
-    /// The model in numbers, with `kv_element_bytes` bytes for each element of a key or value.
-    pub fn shape_with_kv(&self, kv_element_bytes: u32) -> ModelShape {
+    /// The model in numbers, with keys and values stored as `kv`.
+    pub fn shape_with_kv(&self, kv: KvDType) -> ModelShape {
         let c = &self.config;
         let embedding_bytes = self.stored_bytes(TensorName::Embedding);
         let own_head_bytes = if c.tied { embedding_bytes } else { self.stored_bytes(TensorName::Head) };
         ModelShape {
-            layers: (0..c.layers).map(|i| self.layer_shape(i, kv_element_bytes)).collect(),
+            layers: (0..c.layers).map(|i| self.layer_shape(i, kv)).collect(),
             embedding_bytes,
             head_bytes: self.stored_bytes(TensorName::OutputNorm).saturating_add(own_head_bytes),
             tied: c.tied,
@@ -173,7 +173,7 @@ impl Model {
         self.tensors.get(&name).map_or(0, |s| s.range.end - s.range.start)
     }
 
-    fn layer_shape(&self, layer: u32, kv_element_bytes: u32) -> LayerShape {
+    fn layer_shape(&self, layer: u32, kv: KvDType) -> LayerShape {
         let stored =
             LayerTensor::ALL.into_iter().filter_map(|t| self.tensors.get(&TensorName::Layer(layer, t)));
         let (mut weight_bytes, mut flops_per_token) = (0u64, 0u64);
@@ -184,11 +184,11 @@ impl Model {
             }
         }
         let c = &self.config;
-        let kv_elements = 2 * u64::from(c.kv_heads) * u64::from(c.head_dim);
+        let row_bytes = kv.row_bytes(c.head_dim as usize) as u64;
         LayerShape {
             weight_bytes,
             flops_per_token,
-            kv_bytes_per_token: kv_elements * u64::from(kv_element_bytes),
+            kv_bytes_per_token: 2 * u64::from(c.kv_heads) * row_bytes,
         }
     }
 }

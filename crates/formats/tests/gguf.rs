@@ -9,7 +9,7 @@ use exo_formats::write::GgufWriter;
 use exo_formats::{
     Architecture, LayerTensor, Model, RopeStyle, TensorName, TokenizerSource, open, open_gguf_bytes,
 };
-use exo_types::{DType, LayerRange, Shard};
+use exo_types::{DType, KvDType, LayerRange, Shard};
 
 fn opened(file: Vec<u8>) -> Model {
     open_gguf_bytes("sample.gguf", file).unwrap_or_else(|e| panic!("{}", chain(&e)))
@@ -83,7 +83,9 @@ fn byte_ranges_are_exactly_the_tensors_of_the_shard() {
             assert!(ranges[0].start >= model.files[0].head_bytes);
         }
         assert_eq!(shape.tied, tied);
-        assert_eq!(shape.layers[0].kv_bytes_per_token, 2 * 2 * 16 * 4);
+        assert_eq!(shape.layers[0].kv_bytes_per_token, 2 * 2 * 16 * 2, "keys and values in f16");
+        let bytes = |kv| model.shape_with_kv(kv).layers[0].kv_bytes_per_token;
+        assert_eq!([KvDType::F32, KvDType::Q8].map(bytes), [2 * 2 * 16 * 4, 2 * 2 * (16 + 2)]);
         let matrices = 64 * 64 * 2 + 2 * 64 * 32 + 3 * 64 * 96;
         assert_eq!(shape.layers[0].flops_per_token, 2 * matrices);
     }

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use exo_types::KvDType;
+
 /// Settings of one node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -29,4 +31,6 @@ pub struct NodeConfig {
     pub context_tokens: u32,
     /// Slots of an instance unless asked otherwise.
     pub slots: u32,
+    /// How keys and values are stored unless asked otherwise.
+    pub kv: KvDType,
 }

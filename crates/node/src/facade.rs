@@ -11,11 +11,13 @@ use exo_api::{
 };
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart};
-use exo_types::{InstanceId, NodeId, SequenceId, SequenceSpec};
+use exo_types::{InstanceId, KvDType, NodeId, SequenceId, SequenceSpec};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::config::NodeConfig;
-use crate::core::{Command, CoreEvent, CoreSender, ModelHolders, Resolved, StartRequest, instance_request};
+use crate::core::{
+    CacheRequest, Command, CoreEvent, CoreSender, ModelHolders, Resolved, StartRequest, instance_request,
+};
 use crate::engine_host::chain;
 use crate::generate::{Prepared, Running, prepare, stream};
 use crate::library::{Library, OpenModel};
@@ -65,12 +67,17 @@ impl NodeFacade {
         let start = StartRequest {
             config: DriverConfig { queue_deadline: request.queue_wait_max, ..DriverConfig::default() },
             starts: starts(&request, &resolved, &open, &prepared, context),
-            place: instance_request(&resolved, &open, self.config.context_tokens, self.config.slots, 1),
+            place: instance_request(&resolved, &open, self.usual_cache(), 1),
             events: tx,
         };
         self.core.post(CoreEvent::Command(Command::Start(start)));
         let core = self.core.clone();
         Ok(stream(Running { request, open, prepared, events, core, arrived }))
+    }
+
+    fn usual_cache(&self) -> CacheRequest {
+        let NodeConfig { context_tokens, slots, kv, .. } = self.config;
+        CacheRequest { context_tokens, slots, kv }
     }
 
     fn context_of(&self, resolved: &Resolved, open: &OpenModel) -> u32 {
@@ -93,9 +100,13 @@ impl NodeFacade {
         let resolved = self.resolve(&request.model).await.map_err(|m| m.for_admin(&request.model))?;
         let open = self.library.open(resolved.id, &resolved.holders).await;
         let open = open.map_err(|message| AdminError::Failed { message })?;
-        let context = request.context_tokens.unwrap_or(self.config.context_tokens);
-        let slots = request.slots.unwrap_or(self.config.slots);
-        let wanted = instance_request(&resolved, &open, context, slots, request.nodes_min.unwrap_or(1));
+        let usual = self.usual_cache();
+        let cache = CacheRequest {
+            context_tokens: request.context_tokens.unwrap_or(usual.context_tokens),
+            slots: request.slots.unwrap_or(usual.slots),
+            kv: request.kv.map_or(usual.kv, KvDType::from),
+        };
+        let wanted = instance_request(&resolved, &open, cache, request.nodes_min.unwrap_or(1));
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
         match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
             ControlReply::Placed { view, .. } => self.wait_for_view(view.instance()).await,

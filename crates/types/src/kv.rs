@@ -54,7 +54,7 @@ impl fmt::Display for KvDType {
 
 /// The word names no element type of a cache.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("keys and values are cached as f32, f16 or q8, not as {word:?}")]
+#[error("keys and values are stored as f32, f16 or q8, not as {word:?}")]
 pub struct ParseKvDTypeError {
     /// What was given.
     pub word: String,

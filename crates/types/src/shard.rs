@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceId, InstanceId, ModelId, NodeId};
+use crate::{DeviceId, InstanceId, KvDType, ModelId, NodeId};
 
 /// A half-open range of transformer layers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -148,6 +148,8 @@ pub struct Placement {
     pub context_tokens: u32,
     /// Sequences that may run at once.
     pub slots: u32,
+    /// How every stage stores keys and values.
+    pub kv: KvDType,
 }
 
 impl Placement {
@@ -186,7 +188,8 @@ mod tests {
             })
             .collect();
         let (instance, model) = (InstanceId(1), ModelId([0; 32]));
-        Placement { instance, generation: 1, model, stages, context_tokens: 64, slots: 1 }
+        let kv = KvDType::default();
+        Placement { instance, generation: 1, model, stages, context_tokens: 64, slots: 1, kv }
     }
 
     #[test]

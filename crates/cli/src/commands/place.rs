@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use exo_api::{ClusterView, InstanceState, InstanceView, PlaceRequest};
+use exo_api::{ClusterView, InstanceState, InstanceView, KvType, PlaceRequest};
 
 use super::status::{STAGE_HEADER, stage_rows};
 use super::{models, running};
@@ -19,8 +19,10 @@ const STALLED_MAX: Duration = Duration::from_secs(130);
 pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
     let client = running(config).await?;
     let model = models::resolve(&client, &args.model).await?;
+    // What this command was told, not what this machine's nodes are set to.
+    let kv = config.flag::<KvType>("kv")?;
     let request =
-        PlaceRequest { model, context_tokens: args.context, slots: args.slots, nodes_min: args.nodes };
+        PlaceRequest { model, context_tokens: args.context, slots: args.slots, kv, nodes_min: args.nodes };
     let mut instance: InstanceView = client.post("/exo/v1/instances", &request).await?;
     if !args.json.json {
         ui::table(&STAGE_HEADER, stage_rows(&instance));

@@ -147,8 +147,8 @@ fn placement(
     generation: u32,
 ) -> (Placement, Vec<u64>) {
     let memory_bytes = plan.memory.iter().map(|m| m.total_bytes()).collect();
-    let (model, context_tokens, slots) = (request.model, request.context_tokens, request.slots);
-    let placement = Placement { instance, generation, model, stages: plan.stages, context_tokens, slots };
+    let InstanceRequest { model, context_tokens, slots, kv, .. } = *request;
+    let placement = Placement { instance, generation, model, stages: plan.stages, context_tokens, slots, kv };
     (placement, memory_bytes)
 }
 

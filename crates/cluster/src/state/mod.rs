@@ -113,10 +113,11 @@ impl Check for State {
     }
 }
 
-/// Whether the placement is one of the request: same model, all its layers, the context and slots asked for.
+/// Whether the placement is one of the request: same model, all its layers, the context, slots and cache asked for.
 fn serves(placement: &Placement, memory_bytes: &[u64], request: &InstanceRequest) -> bool {
     placement.model == request.model
         && placement.stages.len() == memory_bytes.len()
         && placement.tiles(request.shape.layer_count())
         && (placement.context_tokens, placement.slots) == (request.context_tokens, request.slots)
+        && placement.kv == request.kv
 }

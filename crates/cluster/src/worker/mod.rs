@@ -14,7 +14,7 @@ mod words;
 
 use std::collections::BTreeMap;
 
-use exo_types::{DeviceId, Epoch, Time};
+use exo_types::{DeviceId, Epoch, KvDType, Placement, Time};
 
 pub use self::plan::plan;
 pub use self::words::{Action, ActualShard, Phase, ShardKey, WorkerConfig, WorkerInput};
@@ -232,13 +232,18 @@ fn key_of(shard: &DesiredShard) -> ShardKey {
     ShardKey { instance, generation, stage: shard.stage }
 }
 
+/// What decides the cache of a shard besides its layers.
+fn cache_of(placement: &Placement) -> (u32, u32, KvDType) {
+    (placement.context_tokens, placement.slots, placement.kv)
+}
+
 fn absent(shard: &DesiredShard, now: Time) -> ActualShard {
     ActualShard {
         key: key_of(shard),
         model: shard.placement.model,
         shard: *shard.shard(),
         device: shard.device().clone(),
-        cache: (shard.placement.context_tokens, shard.placement.slots),
+        cache: cache_of(&shard.placement),
         memory_bytes: shard.memory_bytes,
         phase: Phase::Absent,
         since: now,

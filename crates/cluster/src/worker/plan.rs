@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use exo_types::{DeviceId, Time};
 
-use super::{Action, ActualShard, Phase, ShardKey, key_of};
+use super::{Action, ActualShard, Phase, ShardKey, cache_of, key_of};
 use crate::wire::DesiredShard;
 
 /// The next action that brings `actual` nearer to `desired`; `None` when there is nothing to do now.
@@ -50,7 +50,7 @@ fn heir<'a>(
             && p.model == entry.model
             && *d.shard() == entry.shard
             && *d.device() == entry.device
-            && (p.context_tokens, p.slots) == entry.cache;
+            && cache_of(p) == entry.cache;
         same && find(actual, key_of(d)).is_none_or(|a| a.phase.is_idle())
     })
 }

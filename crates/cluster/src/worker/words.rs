@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exo_types::{DeviceId, InstanceId, ModelId, NodeId, Placement, Shard, Time};
+use exo_types::{DeviceId, InstanceId, KvDType, ModelId, NodeId, Placement, Shard, Time};
 
 use crate::wire::DesiredState;
 
@@ -85,8 +85,8 @@ pub struct ActualShard {
     pub shard: Shard,
     /// On which device.
     pub device: DeviceId,
-    /// Context and slots it was loaded for: the cache's geometry.
-    pub cache: (u32, u32),
+    /// Context, slots and element type it was loaded for: the cache's geometry.
+    pub cache: (u32, u32, KvDType),
     /// Bytes it holds or will hold.
     pub memory_bytes: u64,
     /// How far it is.

@@ -10,7 +10,7 @@ use exo_cluster::{
     ShardKey, StageInput, StageOutput, State, WorkerInput,
 };
 use exo_types::{
-    Epoch, FailureKind, InstanceId, LayerShape, ModelId, ModelShape, NodeId, Principal, RequestId,
+    Epoch, FailureKind, InstanceId, KvDType, LayerShape, ModelId, ModelShape, NodeId, Principal, RequestId,
     SampledToken, SamplingParams, SequenceId, SequenceSpec, StepFrame, StepSequence, Time,
 };
 
@@ -462,6 +462,7 @@ fn request() -> InstanceRequest {
         },
         context_tokens: 64,
         slots: 4,
+        kv: KvDType::default(),
         objective: PlaceObjective::Spread { stages_min: 2 },
         pinned_first: None,
         holders: vec![id(1)],

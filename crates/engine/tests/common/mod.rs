@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_backend::CancelToken;
+use exo_backend::{CancelToken, KvDType};
 use exo_backend_cpu::{CpuDevice, CpuOptions};
 use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_golden::Fixture;
@@ -24,8 +24,10 @@ pub fn device(threads: usize) -> Arc<CpuDevice> {
     CpuDevice::open(CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap()
 }
 
+/// Exact keys and values: the references round nothing.
 pub fn options() -> EngineOptions {
-    EngineOptions { page_tokens: 16, chunk_tokens_max: 64, ..EngineOptions::new(128, 4) }
+    let kv_dtype = KvDType::F32;
+    EngineOptions { page_tokens: 16, chunk_tokens_max: 64, kv_dtype, ..EngineOptions::new(128, 4) }
 }
 
 /// The whole model in one engine.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use exo_api::AdminError;
 use exo_cluster::wire::{ControlAsk, ControlReply};
 use exo_cluster::{InstanceRequest, InstanceView, Member};
-use exo_types::{InstanceId, ModelId, NodeId};
+use exo_types::{InstanceId, KvDType, ModelId, NodeId};
 use tokio::sync::oneshot;
 
 use super::Core;
@@ -151,12 +151,19 @@ impl Core {
     }
 }
 
+/// The cache of an instance.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheRequest {
+    pub context_tokens: u32,
+    pub slots: u32,
+    pub kv: KvDType,
+}
+
 /// What a placement of a model asks for, with the node's defaults where the caller left something open.
 pub fn instance_request(
     resolved: &Resolved,
     open: &crate::library::OpenModel,
-    context_tokens: u32,
-    slots: u32,
+    cache: CacheRequest,
     nodes_min: u32,
 ) -> InstanceRequest {
     let objective = if nodes_min > 1 {
@@ -170,9 +177,10 @@ pub fn instance_request(
     InstanceRequest {
         model: resolved.id,
         model_name: resolved.name.clone(),
-        shape: open.model.shape(),
-        context_tokens: context_tokens.min(open.model.config.context_tokens_max).max(1),
-        slots,
+        shape: open.model.shape_with_kv(cache.kv),
+        context_tokens: cache.context_tokens.min(open.model.config.context_tokens_max).max(1),
+        slots: cache.slots,
+        kv: cache.kv,
         objective,
         pinned_first,
         holders,

@@ -115,6 +115,7 @@ impl Core {
             generation: placement.generation,
             context_tokens: placement.context_tokens,
             slots: placement.slots,
+            kv: placement.kv.into(),
             stages: stages.collect(),
             queue: queue.unwrap_or_default(),
             predicted_tokens_per_s: None,

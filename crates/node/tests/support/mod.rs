@@ -36,6 +36,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         memory_max_bytes: Some(2 << 30),
         context_tokens: 512,
         slots: 4,
+        kv: Default::default(),
     }
 }
 

@@ -276,6 +276,7 @@ fn instance() -> InstanceView {
         generation: 1,
         context_tokens: 4096,
         slots: 4,
+        kv: Default::default(),
         stages: vec![],
         queue: QueueView::default(),
         predicted_tokens_per_s: None,
