@@ -22,6 +22,8 @@ use crate::report::{Trouble, guarded};
 use crate::rig::Rig;
 use crate::{Device, OpKind, Support};
 
+const NOT_SUPPORTED: &str = "the device does not support it";
+
 /// A few rows of one op.
 trait Case {
     /// The op, its shape and what is special about it.
@@ -70,6 +72,11 @@ pub fn run(device: &dyn Device) -> Report {
 pub fn same_bits(a: &dyn Device, b: &dyn Device) -> Report {
     let mut report = Report::default();
     for case in cases() {
+        let (op, dtype) = case.needs();
+        if a.supports_op(op, dtype) == Support::Unsupported {
+            report.push(case.name(), Outcome::Skipped { why: NOT_SUPPORTED.to_owned() });
+            continue;
+        }
         let compare = || -> Result<(), Trouble> {
             let all: Vec<usize> = (0..case.rows()).collect();
             let (first, second) = (case.run(&mut Rig::new(a)?, &all)?, case.run(&mut Rig::new(b)?, &all)?);
@@ -83,7 +90,7 @@ pub fn same_bits(a: &dyn Device, b: &dyn Device) -> Report {
 fn check(case: &dyn Case, device: &dyn Device) -> Outcome {
     let (op, dtype) = case.needs();
     if device.supports_op(op, dtype) == Support::Unsupported {
-        return Outcome::Skipped { why: "the device does not support it".to_owned() };
+        return Outcome::Skipped { why: NOT_SUPPORTED.to_owned() };
     }
     let all: Vec<usize> = (0..case.rows()).collect();
     let whole = match Rig::new(device).and_then(|mut rig| case.run(&mut rig, &all)) {
