@@ -24,6 +24,7 @@ const ORDER: &[&str] = &[
     "exo-backend",
     "exo-device",
     "exo-backend-cpu",
+    "exo-backend-wgpu",
     "exo-transport",
     "exo-discovery",
     "exo-store",

@@ -35,6 +35,11 @@ pub fn for_tests() -> anyhow::Result<()> {
             why: "makes network namespaces for the multi-host tests",
         },
         Package { program: "curl", package: "curl", why: "checks the API as a user would" },
+        Package {
+            program: "/usr/share/vulkan/icd.d",
+            package: "mesa-vulkan-drivers",
+            why: "plays a graphics card where there is none",
+        },
     ])?;
     python_packages()
 }

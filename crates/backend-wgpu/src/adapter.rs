@@ -1,0 +1,114 @@
+//! The adapters that the graphics interfaces of this machine show.
+
+use std::fmt;
+
+/// A graphics interface.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Api {
+    /// Linux, Windows, Android.
+    Vulkan,
+    /// macOS, iOS.
+    Metal,
+    /// Direct3D 12: Windows.
+    Dx12,
+    /// OpenGL ES 3.1 and up: where nothing better is there.
+    Gl,
+}
+
+impl Api {
+    /// Every interface, the preferred ones first.
+    pub const ALL: [Self; 4] = [Self::Vulkan, Self::Metal, Self::Dx12, Self::Gl];
+
+    /// Lower-case name, as in settings and in [`exo_types::DeviceFacts::backend`].
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Vulkan => "vulkan",
+            Self::Metal => "metal",
+            Self::Dx12 => "dx12",
+            Self::Gl => "gl",
+        }
+    }
+
+    const fn backends(self) -> wgpu::Backends {
+        match self {
+            Self::Vulkan => wgpu::Backends::VULKAN,
+            Self::Metal => wgpu::Backends::METAL,
+            Self::Dx12 => wgpu::Backends::DX12,
+            Self::Gl => wgpu::Backends::GL,
+        }
+    }
+}
+
+impl fmt::Display for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One processor as one interface shows it. The same card may appear once per interface; its PCI address tells.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    /// The interface.
+    pub api: Api,
+    /// As the driver names it.
+    pub name: String,
+    /// PCI vendor.
+    pub vendor: u32,
+    /// PCI device.
+    pub device: u32,
+    /// `0000:01:00.0`; `None` where the interface does not tell.
+    pub pci_address: Option<String>,
+    /// A program that plays a graphics card, such as lavapipe.
+    pub is_software: bool,
+    /// Shares the machine's memory.
+    pub is_integrated: bool,
+    /// Driver and its version.
+    pub driver: String,
+    /// Bytes of the adapter's own memory, or of the memory it shares; `None` where the interface does not tell.
+    pub memory_bytes: Option<u64>,
+    pub(crate) inner: wgpu::Adapter,
+}
+
+/// The interface could not be asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{api} could not be asked for its adapters: {reason}")]
+pub struct ListError {
+    /// The interface.
+    pub api: Api,
+    /// What happened.
+    pub reason: String,
+}
+
+/// The adapters of one interface, in the driver's order; none where it has no driver.
+///
+/// This loads the system's drivers into the process. Where one of them may be broken, call it in a child first.
+pub fn list(api: Api) -> Result<Vec<Adapter>, ListError> {
+    let ask = || {
+        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+        descriptor.backends = api.backends();
+        descriptor.flags = wgpu::InstanceFlags::empty();
+        let instance = wgpu::Instance::new(descriptor);
+        pollster::block_on(instance.enumerate_adapters(api.backends()))
+    };
+    // A driver's nonsense may trip an assertion inside wgpu.
+    let adapters = std::panic::catch_unwind(ask)
+        .map_err(|_| ListError { api, reason: "its driver answered with nonsense".to_owned() })?;
+    Ok(adapters.into_iter().map(|adapter| describe(api, adapter)).collect())
+}
+
+fn describe(api: Api, inner: wgpu::Adapter) -> Adapter {
+    let info = inner.get_info();
+    let driver = format!("{} {}", info.driver, info.driver_info).trim().to_owned();
+    Adapter {
+        api,
+        name: info.name,
+        vendor: info.vendor,
+        device: info.device,
+        pci_address: Some(info.device_pci_bus_id).filter(|address| !address.is_empty()),
+        is_software: info.device_type == wgpu::DeviceType::Cpu,
+        is_integrated: info.device_type == wgpu::DeviceType::IntegratedGpu,
+        driver,
+        memory_bytes: crate::memory::heap_bytes(&inner),
+        inner,
+    }
+}

@@ -1,0 +1,258 @@
+//! One adapter as a [`Device`]: opening it, and giving out memory.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exo_backend::{
+    AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Program,
+    Recording, RunError, Stream, Support, Weight, WeightError,
+};
+use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, SupportClass, TensorView};
+
+use crate::adapter::Adapter;
+use crate::health::Health;
+use crate::memory::Memory;
+use crate::pipelines::Pipelines;
+use crate::program::GpuProgram;
+use crate::storage::{GpuBuffer, GpuKv, KvLayer, Owner};
+use crate::stream::GpuStream;
+use crate::{kv_rows, layout, weight};
+
+/// Longest wait for work that only prepares something: an upload at load, a cleared buffer.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+
+/// How to open an adapter.
+#[derive(Clone, Debug, Default)]
+pub struct WgpuOptions {
+    /// Bytes of buffers, weights and caches together; `None` for the memory that the adapter tells of.
+    pub memory_limit_bytes: Option<u64>,
+    /// Bytes of a weight in one binding; `None` for the adapter's limit. Larger weights are split.
+    pub weight_binding_bytes_max: Option<u64>,
+    /// Sums over eight threads through workgroup memory even where the adapter has subgroups.
+    pub without_subgroups: bool,
+}
+
+/// An adapter could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The driver gave no device.
+    #[error("{name} could not be opened through {api}: {reason}")]
+    Refused {
+        /// The adapter.
+        name: String,
+        /// The interface.
+        api: crate::Api,
+        /// What the driver said.
+        reason: String,
+    },
+    /// Nobody knows how much memory it has.
+    #[error("{name} does not say how much memory it has: set a limit")]
+    UnknownMemory {
+        /// The adapter.
+        name: String,
+    },
+    /// Too old or too small for the kernels.
+    #[error("{name} has {what} of {has}, the kernels need {needs}")]
+    TooSmall {
+        /// The adapter.
+        name: String,
+        /// Which limit.
+        what: &'static str,
+        /// Its value.
+        has: u64,
+        /// The least that works.
+        needs: u64,
+    },
+    /// No memory even for the first few bytes.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+/// What the device, its programs and its streams share.
+#[derive(Debug)]
+pub(crate) struct Shop {
+    pub(crate) owner: Owner,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) memory: Memory,
+    pub(crate) pipelines: Pipelines,
+    pub(crate) binding_bytes_max: u64,
+    pub(crate) weight_binding_bytes_max: u64,
+    pub(crate) has_subgroups: bool,
+    /// Bound where an op has no such operand.
+    pub(crate) nothing: wgpu::Buffer,
+}
+
+impl Shop {
+    /// Waits for everything submitted.
+    pub(crate) fn settle(&self) -> Result<(), AllocError> {
+        let started = Instant::now();
+        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(SETTLE_MAX) };
+        if self.memory.device.poll(wait).is_err() {
+            let waited = started.elapsed().as_secs();
+            self.memory.health.lost(&format!("it did not finish a copy within {waited} s"));
+        }
+        self.memory.health.check()
+    }
+}
+
+/// A graphics processor.
+#[derive(Debug)]
+pub struct WgpuDevice {
+    shop: Arc<Shop>,
+    facts: DeviceFacts,
+}
+
+impl WgpuDevice {
+    /// Opens an adapter. `id` is its name within the node.
+    pub fn open(adapter: &Adapter, id: DeviceId, options: &WgpuOptions) -> Result<Arc<Self>, OpenError> {
+        let name = || adapter.name.clone();
+        let limits = adapter.inner.limits();
+        let storage = u64::from(limits.max_storage_buffers_per_shader_stage);
+        let threads = u64::from(limits.max_compute_invocations_per_workgroup);
+        let shared = u64::from(limits.max_compute_workgroup_storage_size);
+        for (what, has, needs) in [
+            ("storage buffers in a kernel", storage, 8),
+            ("threads in a workgroup", threads, 256),
+            ("bytes of workgroup memory", shared, 17 << 10),
+        ] {
+            if has < needs {
+                return Err(OpenError::TooSmall { name: name(), what, has, needs });
+            }
+        }
+        let limit_bytes = options.memory_limit_bytes.or(adapter.memory_bytes);
+        let limit_bytes = limit_bytes.ok_or_else(|| OpenError::UnknownMemory { name: name() })?;
+        let features = adapter.inner.features();
+        let has_subgroups = features.contains(wgpu::Features::SUBGROUP)
+            && adapter.inner.get_info().subgroup_min_size >= 8
+            && !options.without_subgroups;
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("exo"),
+            required_features: features & wgpu::Features::SUBGROUP,
+            required_limits: limits.clone(),
+            ..Default::default()
+        };
+        let opened = pollster::block_on(adapter.inner.request_device(&descriptor));
+        let refused = |reason: String| OpenError::Refused { name: name(), api: adapter.api, reason };
+        let (device, queue) = opened.map_err(|error| refused(error.to_string()))?;
+        let health = Health::watch(&device);
+        let memory = Memory { device, health, ledger: Ledger::new(limit_bytes) };
+        let nothing = memory.raw("nothing", 4, wgpu::BufferUsages::STORAGE)?;
+        let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+        let shop = Arc::new(Shop {
+            owner: Owner::next(),
+            queue,
+            memory,
+            pipelines: Pipelines::default(),
+            binding_bytes_max: binding,
+            weight_binding_bytes_max: options.weight_binding_bytes_max.unwrap_or(binding).min(binding),
+            has_subgroups,
+            nothing,
+        });
+        Ok(Arc::new(Self { facts: facts(adapter, id, limit_bytes), shop }))
+    }
+
+    /// Whether sums go through subgroup operations.
+    pub fn has_subgroups(&self) -> bool {
+        self.shop.has_subgroups
+    }
+}
+
+fn facts(adapter: &Adapter, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
+    let (support, support_reason) = match adapter.is_software {
+        true => (
+            SupportClass::Partial,
+            "a program that plays a graphics card: slower than the processor".to_owned(),
+        ),
+        false => (SupportClass::Full, String::new()),
+    };
+    DeviceFacts {
+        id,
+        kind: if adapter.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },
+        name: adapter.name.clone(),
+        backend: adapter.api.name().to_owned(),
+        memory_total_bytes: limit_bytes,
+        memory_free_bytes: limit_bytes,
+        compute_units: 0,
+        read_bytes_per_s: None,
+        flops_per_s: None,
+        support,
+        support_reason,
+    }
+}
+
+impl Device for WgpuDevice {
+    fn facts(&self) -> DeviceFacts {
+        DeviceFacts { memory_free_bytes: self.memory().free_bytes, ..self.facts.clone() }
+    }
+
+    /// As the books of this handle have it: what other programs hold is not known here.
+    fn memory(&self) -> MemoryReport {
+        let ledger = &self.shop.memory.ledger;
+        MemoryReport {
+            total_bytes: ledger.limit_bytes(),
+            free_bytes: ledger.limit_bytes().saturating_sub(ledger.allocated_bytes()),
+            allocated_bytes: ledger.allocated_bytes(),
+            live_allocations: ledger.live(),
+        }
+    }
+
+    /// Nothing: the interfaces have no words for it.
+    fn monitor(&self) -> Monitor {
+        Monitor::default()
+    }
+
+    fn supports_op(&self, op: OpKind, dtype: Option<DType>) -> Support {
+        match (op, dtype) {
+            (OpKind::MatMul | OpKind::Embed, Some(dtype)) if !layout::is_supported(dtype) => {
+                Support::Unsupported
+            }
+            _ => Support::Native,
+        }
+    }
+
+    fn buffer(&self, element: Element, len: usize) -> Result<Buffer, AllocError> {
+        let name = match element {
+            Element::F32 => "f32",
+            Element::U32 => "u32",
+        };
+        let what = format!("a buffer of {len} {name}");
+        let data = self.shop.memory.booked(&what, (len as u64).saturating_mul(4))?;
+        Ok(Buffer { element, len, storage: Arc::new(GpuBuffer { owner: self.shop.owner, data }) })
+    }
+
+    fn weight(&self, tensor: &TensorView) -> Result<Weight, WeightError> {
+        weight::load(&self.shop, tensor)
+    }
+
+    fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {
+        let words = kv_rows::words(shape.dtype, shape.head_dim);
+        let what = format!("a key-value cache of {} layers and {} pages", shape.layers, shape.pages);
+        let factors = [4, shape.pages, shape.kv_heads, shape.page_tokens, words];
+        let half = factors.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX) as u64;
+        let total = half.saturating_mul(2).saturating_mul(shape.layers as u64);
+        let ticket = self.shop.memory.ledger.take(&what, total)?;
+        let raw = || {
+            let usage =
+                wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+            if half > self.shop.binding_bytes_max {
+                let free_bytes = self.shop.binding_bytes_max;
+                return Err(AllocError::OutOfMemory { what: what.clone(), needed_bytes: half, free_bytes });
+            }
+            self.shop.memory.raw(&what, half, usage)
+        };
+        let layers = (0..shape.layers).map(|_| Ok(KvLayer { keys: raw()?, values: raw()? }));
+        let layers = layers.collect::<Result<_, AllocError>>()?;
+        let storage = Arc::new(GpuKv { owner: self.shop.owner, layers, words, _ticket: ticket });
+        Ok(KvCache { shape, storage })
+    }
+
+    fn compile(&self, recording: Recording) -> Result<Box<dyn Program>, RunError> {
+        Ok(Box::new(GpuProgram::new(&self.shop, recording)?))
+    }
+
+    fn stream(&self) -> Result<Box<dyn Stream>, AllocError> {
+        self.shop.memory.health.check()?;
+        Ok(Box::new(GpuStream::new(&self.shop)))
+    }
+}

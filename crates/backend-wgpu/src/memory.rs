@@ -1,0 +1,77 @@
+//! Device memory: how much there is, and buffers that fail as values.
+
+use std::sync::Arc;
+
+use exo_backend::{AllocError, Ledger, Ticket};
+
+use crate::health::Health;
+
+/// Bytes of the largest heap that is the adapter's own. `wgpu` has no word for it, so its Vulkan handle is asked.
+pub(crate) fn heap_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
+    // SAFETY: the handle is only asked for properties, which changes and destroys nothing.
+    let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let instance = adapter.shared_instance().raw_instance();
+    // SAFETY: the physical device was enumerated from this very instance, which lives as long as the adapter.
+    let properties = unsafe { instance.get_physical_device_memory_properties(adapter.raw_physical_device()) };
+    let heaps = properties.memory_heaps_as_slice();
+    // VK_MEMORY_HEAP_DEVICE_LOCAL_BIT is the lowest flag.
+    let own = heaps.iter().filter(|heap| heap.flags.as_raw() & 1 == 1).map(|heap| heap.size);
+    own.max().or_else(|| heaps.iter().map(|heap| heap.size).max())
+}
+
+/// Memory of one device and its books.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) device: wgpu::Device,
+    pub(crate) health: Health,
+    pub(crate) ledger: Arc<Ledger>,
+}
+
+/// A buffer of the driver. What `wgpu` itself rounds up is not counted.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    pub(crate) buffer: wgpu::Buffer,
+    /// `None` for working memory of the backend itself.
+    _ticket: Option<Ticket>,
+}
+
+impl Memory {
+    /// A zeroed buffer of `bytes`, at least four.
+    pub(crate) fn raw(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+    ) -> Result<wgpu::Buffer, AllocError> {
+        self.health.check()?;
+        let refused = |reason: wgpu::Error| match reason {
+            wgpu::Error::OutOfMemory { .. } | wgpu::Error::Validation { .. } => {
+                let held = self.ledger.allocated_bytes();
+                let free_bytes = self.ledger.limit_bytes().saturating_sub(held);
+                AllocError::OutOfMemory { what: what.to_owned(), needed_bytes: bytes, free_bytes }
+            }
+            other => AllocError::DeviceLost { reason: other.to_string() },
+        };
+        let size = bytes.max(4).next_multiple_of(4);
+        let oom = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let invalid = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(what),
+            size,
+            usage,
+            mapped_at_creation: false,
+        });
+        let errors = [pollster::block_on(invalid.pop()), pollster::block_on(oom.pop())];
+        match errors.into_iter().flatten().next() {
+            Some(error) => Err(refused(error)),
+            None => Ok(buffer),
+        }
+    }
+
+    /// A buffer of `bytes` that counts as `counted` in the books.
+    pub(crate) fn booked(&self, what: &str, bytes: u64) -> Result<Allocation, AllocError> {
+        let ticket = self.ledger.take(what, bytes)?;
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        Ok(Allocation { buffer: self.raw(what, bytes, usage)?, _ticket: Some(ticket) })
+    }
+}

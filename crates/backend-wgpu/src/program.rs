@@ -1,0 +1,231 @@
+//! A checked recording as dispatches, and one run of it.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use exo_backend::{
+    Buffer, CancelToken, Capacity, Exchange, Op, OpKind, Program, Recording, RunError, RunShape, check_op,
+};
+
+use crate::device::Shop;
+use crate::dispatch::{Grid, Plan, plan};
+use crate::pipelines::Pipeline;
+use crate::shader::{FAULT_OF_KV_WRITE, FAULTS};
+use crate::storage::{self, Owner};
+
+/// u32 of the buffer in which kernels complain.
+pub(crate) const FAULT_WORDS: usize = 4;
+
+/// One dispatch, bound.
+#[derive(Debug)]
+struct Dispatch {
+    pipeline: Arc<Pipeline>,
+    bindings: wgpu::BindGroup,
+    grid: Grid,
+}
+
+#[derive(Debug)]
+enum Step {
+    Dispatch(Dispatch),
+    Exchange { x: Buffer, width: usize },
+    LayerBoundary { layer: u32 },
+}
+
+/// What a program is made of; shared with the streams that ran it until they know that it went well.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) owner: Owner,
+    steps: Vec<Step>,
+    capacity: Capacity,
+    /// The numbers of a run. Held while one is written and submitted.
+    run: Mutex<wgpu::Buffer>,
+    pub(crate) fault: wgpu::Buffer,
+}
+
+/// A recording on a graphics processor.
+#[derive(Debug)]
+pub struct GpuProgram {
+    pub(crate) inner: Arc<Inner>,
+    /// Keeps the operands.
+    _ops: Vec<Op>,
+}
+
+impl Program for GpuProgram {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl GpuProgram {
+    /// Panics on operands that contradict each other or belong elsewhere.
+    pub(crate) fn new(shop: &Shop, recording: Recording) -> Result<Self, RunError> {
+        let mut capacity = Capacity::default();
+        let mut plans = Vec::new();
+        // Per op: where its dispatches end.
+        let mut ends = Vec::with_capacity(recording.ops.len());
+        for op in &recording.ops {
+            check_op(op, &shop.owner, &mut capacity);
+            plan(shop, op, &mut plans)?;
+            ends.push(plans.len());
+        }
+        let usage = wgpu::BufferUsages::COPY_DST;
+        let run = shop.memory.raw("the numbers of a run", 16, usage | wgpu::BufferUsages::UNIFORM)?;
+        let usage = usage | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::STORAGE;
+        let fault = shop.memory.raw("what kernels complain of", 4 * FAULT_WORDS as u64, usage)?;
+        let mut dispatches = bind(shop, plans, &run, &fault)?.into_iter();
+        let mut steps = Vec::new();
+        let mut bound = 0;
+        for (op, end) in recording.ops.iter().zip(ends) {
+            steps.extend(dispatches.by_ref().take(end - bound).map(Step::Dispatch));
+            bound = end;
+            match op {
+                Op::Exchange { x, width } => steps.push(Step::Exchange { x: x.clone(), width: *width }),
+                Op::LayerBoundary { layer } => steps.push(Step::LayerBoundary { layer: *layer }),
+                _ => {}
+            }
+        }
+        let inner = Inner { owner: shop.owner, steps, capacity, run: Mutex::new(run), fault };
+        Ok(Self { inner: Arc::new(inner), _ops: recording.ops })
+    }
+}
+
+/// Makes the bindings: the numbers of all ops lie in one buffer.
+fn bind(
+    shop: &Shop,
+    plans: Vec<Plan>,
+    run: &wgpu::Buffer,
+    fault: &wgpu::Buffer,
+) -> Result<Vec<Dispatch>, RunError> {
+    let device = &shop.memory.device;
+    let stride = device.limits().min_uniform_buffer_offset_alignment.max(64) as usize;
+    let mut bytes = vec![0u8; stride * plans.len()];
+    for (slot, plan) in bytes.chunks_exact_mut(stride).zip(&plans) {
+        let numbers: &[u8] = bytemuck::cast_slice(&plan.numbers);
+        slot[..numbers.len()].copy_from_slice(numbers);
+    }
+    let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+    let ops = shop.memory.raw("the numbers of ops", bytes.len() as u64, usage)?;
+    shop.queue.write_buffer(&ops, 0, &bytes);
+    let bound = plans.into_iter().enumerate().map(|(i, plan)| {
+        let pipeline = shop.pipelines.get(device, &shop.memory.health, &plan.variant)?;
+        let numbers = wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+            buffer: &ops,
+            offset: (i * stride) as u64,
+            size: std::num::NonZeroU64::new(64),
+        });
+        let fixed = [run.as_entire_binding(), numbers, fault.as_entire_binding()];
+        let resources = fixed.into_iter().chain(plan.operands.iter().map(|b| b.as_entire_binding()));
+        let entries: Vec<_> = (0..)
+            .zip(resources)
+            .map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource })
+            .collect();
+        let bindings = device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.layout,
+            entries: &entries,
+        });
+        Ok(Dispatch { pipeline, bindings, grid: plan.grid })
+    });
+    let bound = bound.collect::<Result<Vec<_>, RunError>>()?;
+    shop.memory.health.check_run()?;
+    Ok(bound)
+}
+
+/// How the sums of a tensor-parallel group come about in the middle of a run.
+pub(crate) trait SumOver {
+    fn sum(&mut self, x: &Buffer, len: usize) -> Result<(), RunError>;
+}
+
+impl Inner {
+    /// Submits one run; what the device makes of it shows at the next look. One submission, unless there are sums to exchange.
+    pub(crate) fn run(
+        &self,
+        shop: &Shop,
+        shape: RunShape,
+        exchange: &dyn Exchange,
+        over: &mut dyn SumOver,
+        cancel: &CancelToken,
+    ) -> Result<(), RunError> {
+        let Capacity { tokens, selected } = self.capacity;
+        assert!(
+            shape.tokens <= tokens && shape.selected <= selected,
+            "{shape:?} is beyond the buffers of the program, which hold {tokens} and {selected} rows"
+        );
+        shop.memory.health.check_run()?;
+        let numbers = self.run.lock().unwrap_or_else(PoisonError::into_inner);
+        let values = [shape.tokens as u32, shape.selected as u32, 0, 0];
+        shop.queue.write_buffer(&numbers, 0, bytemuck::cast_slice(&values));
+        let mut steps = self.steps.iter().peekable();
+        while steps.peek().is_some() {
+            let (commands, pause) = encode(shop, &mut steps, shape, exchange.is_alone(), cancel);
+            shop.queue.submit([commands]);
+            match pause {
+                Pause::None => {}
+                Pause::Exchange { x, width } => over.sum(x, shape.tokens * width)?,
+                Pause::Cancelled { layer } => return Err(RunError::Cancelled { layer }),
+            }
+        }
+        shop.memory.health.check_run()
+    }
+}
+
+/// Why encoding stopped.
+enum Pause<'a> {
+    None,
+    Exchange { x: &'a Buffer, width: usize },
+    Cancelled { layer: u32 },
+}
+
+fn encode<'a>(
+    shop: &Shop,
+    steps: &mut impl Iterator<Item = &'a Step>,
+    shape: RunShape,
+    is_alone: bool,
+    cancel: &CancelToken,
+) -> (wgpu::CommandBuffer, Pause<'a>) {
+    let mut encoder = shop.memory.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    let mut pause = Pause::None;
+    {
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        for step in steps {
+            match step {
+                Step::Dispatch(dispatch) => {
+                    let Some((x, y)) = dispatch.grid.size(shape) else { continue };
+                    pass.set_pipeline(&dispatch.pipeline.pipeline);
+                    pass.set_bind_group(0, &dispatch.bindings, &[]);
+                    pass.dispatch_workgroups(x, y, 1);
+                }
+                Step::Exchange { .. } if is_alone => {}
+                Step::Exchange { x, width } => {
+                    pause = Pause::Exchange { x, width: *width };
+                    break;
+                }
+                Step::LayerBoundary { layer } if cancel.is_cancelled() => {
+                    pause = Pause::Cancelled { layer: *layer };
+                    break;
+                }
+                Step::LayerBoundary { .. } => {}
+            }
+        }
+    }
+    (encoder.finish(), pause)
+}
+
+/// The error that a kernel left behind, if it did.
+pub(crate) fn fault(words: &[u32]) -> Result<(), RunError> {
+    let [count, code, value, limit] = words else { return Ok(()) };
+    let is_write = *code > FAULT_OF_KV_WRITE;
+    let number = if is_write { code - FAULT_OF_KV_WRITE } else { *code };
+    match FAULTS.get(number.wrapping_sub(1) as usize) {
+        Some((_, op, what)) if *count > 0 => {
+            let op = if is_write { OpKind::KvWrite } else { *op };
+            Err(RunError::OutOfRange { op, what, value: u64::from(*value), limit: u64::from(*limit) })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The driver's buffer behind a handle.
+pub(crate) fn raw(handle: &Buffer, owner: Owner) -> &wgpu::Buffer {
+    &storage::buffer(handle, owner).data.buffer
+}

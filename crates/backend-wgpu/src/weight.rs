@@ -1,0 +1,109 @@
+//! From a stored tensor to device memory: repacked chunk by chunk, so that the host never holds it twice.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use exo_backend::{AllocError, Weight, WeightError};
+use exo_types::{DType, TensorView};
+
+use crate::device::Shop;
+use crate::layout;
+use crate::storage::{GpuWeight, Piece};
+
+/// Bytes of a tensor that are repacked and handed to the driver at once.
+const CHUNK_BYTES: usize = 16 << 20;
+
+pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightError> {
+    let (rows, cols) = (tensor.rows as usize, tensor.cols as usize);
+    let row_bytes = tensor.row_bytes();
+    assert!(
+        rows.checked_mul(row_bytes) == Some(tensor.range.len()),
+        "{tensor:?} needs {rows} rows of {row_bytes} bytes, its range has {}",
+        tensor.range.len()
+    );
+    let dtype = tensor.dtype;
+    if !layout::is_supported(dtype) {
+        return Err(WeightError::UnsupportedType { name: tensor.name.clone(), dtype });
+    }
+    let vector = (rows == 1).then(|| floats(dtype, tensor.bytes())).flatten();
+    let ranges = pieces(dtype, rows, cols, shop.weight_binding_bytes_max);
+    let words = |range: &Range<usize>| layout::total_words(dtype, range.len(), cols);
+    let bytes = 4 * ranges.iter().map(words).sum::<usize>() + vector.as_ref().map_or(0, |v| 4 * v.len());
+    let ticket = shop.memory.ledger.take(&tensor.name, bytes as u64)?;
+    let pieces =
+        ranges.into_iter().map(|range| upload_piece(shop, tensor, range)).collect::<Result<_, _>>()?;
+    let vector = vector.map(|values| upload_vector(shop, &tensor.name, &values)).transpose()?;
+    // What was copied must have been the real bytes.
+    tensor.source.check()?;
+    Ok(Weight {
+        name: tensor.name.as_str().into(),
+        dtype,
+        rows,
+        cols,
+        footprint_bytes: bytes as u64,
+        storage: Arc::new(GpuWeight { owner: shop.owner, pieces, vector, _ticket: ticket }),
+    })
+}
+
+/// Stored floats as f32; `None` for blocks, which are never vectors.
+fn floats(dtype: DType, bytes: &[u8]) -> Option<Vec<f32>> {
+    let halves = || bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
+    match dtype {
+        DType::F32 => Some(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()),
+        DType::F16 => Some(halves().map(|bits| half::f16::from_bits(bits).to_f32()).collect()),
+        DType::BF16 => Some(halves().map(|bits| half::bf16::from_bits(bits).to_f32()).collect()),
+        _ => None,
+    }
+}
+
+/// Runs of rows that fit a binding each. A single row always makes a piece: the driver then says no.
+fn pieces(dtype: DType, rows: usize, cols: usize, bytes_max: u64) -> Vec<Range<usize>> {
+    let row_bytes = 4 * layout::total_words(dtype, 1, cols) as u64;
+    let each = usize::try_from(bytes_max / row_bytes.max(1)).unwrap_or(usize::MAX).clamp(1, rows.max(1));
+    (0..rows).step_by(each).map(|first| first..(first + each).min(rows)).collect()
+}
+
+fn upload_piece(shop: &Shop, tensor: &TensorView, range: Range<usize>) -> Result<Piece, WeightError> {
+    let (dtype, cols, row_bytes) = (tensor.dtype, tensor.cols as usize, tensor.row_bytes());
+    let bytes = 4 * layout::total_words(dtype, range.len(), cols) as u64;
+    let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+    let buffer = shop.memory.raw(&tensor.name, bytes, usage)?;
+    let stored = tensor.bytes();
+    let (mut quants, mut scales, mut at) = (Vec::new(), Vec::new(), 0);
+    let each = (CHUNK_BYTES / row_bytes.max(1)).max(1);
+    let mut first = range.start;
+    while first < range.end {
+        let last = (first + each).min(range.end);
+        for row in first..last {
+            let row = &stored[row * row_bytes..(row + 1) * row_bytes];
+            layout::pack_row(dtype, row, cols, &mut quants, &mut scales);
+        }
+        at = write_words(shop, &buffer, at, &quants)?;
+        quants.clear();
+        first = last;
+    }
+    let joined = |pair: &[u16]| u32::from(pair[0]) | u32::from(pair.get(1).copied().unwrap_or(0)) << 16;
+    let scales: Vec<u32> = scales.chunks(2).map(joined).collect();
+    write_words(shop, &buffer, at, &scales)?;
+    Ok(Piece { first: range.start, rows: range.len(), buffer })
+}
+
+/// Writes from byte `at` on and says where the next go. The driver's copy is done before this returns, so that its staging
+/// memory is free again.
+fn write_words(shop: &Shop, buffer: &wgpu::Buffer, at: u64, words: &[u32]) -> Result<u64, AllocError> {
+    let bytes: &[u8] = bytemuck::cast_slice(words);
+    if !bytes.is_empty() {
+        shop.queue.write_buffer(buffer, at, bytes);
+        shop.queue.submit([]);
+        shop.settle()?;
+    }
+    Ok(at + bytes.len() as u64)
+}
+
+fn upload_vector(shop: &Shop, name: &str, values: &[f32]) -> Result<wgpu::Buffer, AllocError> {
+    let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+    let buffer = shop.memory.raw(name, 4 * values.len() as u64, usage)?;
+    let bits: Vec<u32> = values.iter().map(|value| value.to_bits()).collect();
+    write_words(shop, &buffer, 0, &bits)?;
+    Ok(buffer)
+}

@@ -1,0 +1,77 @@
+//! The oracle and the conformance suite on every adapter of this machine; in CI that is lavapipe.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file, helpers included
+
+use std::sync::Arc;
+
+use exo_backend::{Device, Report, conformance, oracle};
+use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions, list};
+use exo_types::DeviceId;
+
+/// Every adapter there is. A machine without one says so; `cargo xtask test` installs lavapipe.
+fn adapters() -> Vec<Adapter> {
+    let found: Vec<Adapter> = Api::ALL.into_iter().flat_map(|api| list(api).unwrap()).collect();
+    if found.is_empty() {
+        println!("skipped: no Vulkan, Metal, Direct3D or OpenGL adapter on this machine");
+    }
+    found
+}
+
+fn open(adapter: &Adapter, options: &WgpuOptions) -> Arc<WgpuDevice> {
+    WgpuDevice::open(adapter, DeviceId("test".to_owned()), options).unwrap()
+}
+
+fn small() -> WgpuOptions {
+    WgpuOptions { memory_limit_bytes: Some(16 << 20), ..WgpuOptions::default() }
+}
+
+fn show(adapter: &Adapter, report: &Report) {
+    for case in report.failures().chain(report.skipped()) {
+        println!("{} through {}: {case}", adapter.name, adapter.api);
+    }
+}
+
+#[test]
+fn every_op_agrees_with_its_formula_and_with_itself() {
+    for adapter in adapters() {
+        for without_subgroups in [false, true] {
+            let device = open(&adapter, &WgpuOptions { without_subgroups, ..small() });
+            let report = oracle::run(&*device);
+            show(&adapter, &report);
+            report.assert_passed();
+        }
+    }
+}
+
+#[test]
+fn subgroups_and_bindings_of_any_size_give_the_same_bits() {
+    for adapter in adapters() {
+        let whole = open(&adapter, &small());
+        // A few rows to a binding: weights and tables come in many pieces.
+        let options =
+            WgpuOptions { weight_binding_bytes_max: Some(8 << 10), without_subgroups: true, ..small() };
+        let report = oracle::same_bits(&*whole, &*open(&adapter, &options));
+        show(&adapter, &report);
+        report.assert_passed();
+    }
+}
+
+#[test]
+fn the_contract_is_kept() {
+    for adapter in adapters() {
+        let report = conformance::run(&*open(&adapter, &small()), &*open(&adapter, &small()));
+        show(&adapter, &report);
+        report.assert_passed();
+    }
+}
+
+#[test]
+fn an_adapter_tells_what_it_is() {
+    for adapter in adapters() {
+        assert!(!adapter.name.is_empty());
+        assert!(adapter.api != Api::Vulkan || adapter.memory_bytes.is_some_and(|bytes| bytes > 64 << 20));
+        let device = open(&adapter, &small());
+        println!("{} through {}, subgroups: {}", adapter.name, adapter.api, device.has_subgroups());
+        assert_eq!(device.memory().total_bytes, 16 << 20);
+    }
+}
