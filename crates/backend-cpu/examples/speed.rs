@@ -21,7 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bandwidth = exo_device::read_bandwidth(cores).unwrap_or(f64::NAN);
     println!("{cores} threads read {:.1} GB/s", bandwidth / 1e9);
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-        let device = CpuDevice::open(CpuOptions { threads, isa: Some(isa), memory_limit_bytes: None })?;
+        let device =
+            CpuDevice::open(CpuOptions { threads, isa: Some(isa), memory_limit_bytes: None, mmap: false })?;
         for dtype in DType::ALL.into_iter().filter(|d| only.as_ref().is_none_or(|o| d.to_string() == *o)) {
             let rows = (64 << 20) / (dtype.bytes_of(COLS as u64).unwrap_or(1) as usize);
             let (seconds, bytes) = best_of(&device, dtype, rows, 1)?;

@@ -1,18 +1,20 @@
 //! The processor as a [`Device`]: opening it, and giving out memory.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use exo_backend::{
     AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Program,
-    Recording, RunError, Stream, Support, Weight, WeightError,
+    Recording, Residence, RunError, Stream, Support, Weight, WeightError,
 };
 use exo_device::ProbeOptions;
 use exo_types::{DType, DeviceFacts, TensorView};
 
+use crate::load::{self, Places};
+use crate::memory::Heap;
 use crate::pool::Pool;
 use crate::program::CpuProgram;
-use crate::storage::{self, BufferData, CpuBuffer, CpuKv, CpuWeight, KvData, Owner, Shared};
+use crate::storage::{self, BufferData, CpuBuffer, CpuKv, CpuWeight, KvData, Owner, Place, Shared};
 use crate::stream::CpuStream;
 use crate::{Isa, isa::Level};
 
@@ -28,6 +30,8 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// Bytes of buffers, weights and caches together; `None` for the machine's memory less a reserve.
     pub memory_limit_bytes: Option<u64>,
+    /// Weights are used straight from the mapped file: loads at once, shares its pages with other processes, reads slower.
+    pub mmap: bool,
 }
 
 /// The processor could not be opened.
@@ -59,6 +63,8 @@ pub(crate) struct Shop {
     /// cannot wait for each other.
     pub(crate) pool: Pool,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) heap: Heap,
+    pub(crate) places: Places,
 }
 
 impl std::fmt::Debug for Shop {
@@ -73,16 +79,22 @@ pub struct CpuDevice {
     shop: Arc<Shop>,
     facts: DeviceFacts,
     root: PathBuf,
+    mmap: bool,
 }
 
 impl CpuDevice {
     /// Starts the worker threads and looks at the machine.
     pub fn open(options: CpuOptions) -> Result<Arc<Self>, OpenError> {
+        Self::open_in(Path::new("/"), options)
+    }
+
+    /// With `/proc` and `/sys` below `root`.
+    pub(crate) fn open_in(root: &Path, options: CpuOptions) -> Result<Arc<Self>, OpenError> {
         let isa = options.isa.unwrap_or_else(Isa::best);
         let level = Level::detect(isa).ok_or(OpenError::MissingIsa { isa })?;
         let threads = options.threads.unwrap_or_else(exo_device::cores).max(1);
         let pool = Pool::new(threads).map_err(|source| OpenError::Threads { threads, source })?;
-        let probe = ProbeOptions::default();
+        let probe = ProbeOptions { root: root.to_owned(), ..ProbeOptions::default() };
         let mut facts = exo_device::probe(&probe);
         facts.backend = format!("cpu/{}", isa.name());
         facts.compute_units = threads as u32;
@@ -90,8 +102,15 @@ impl CpuDevice {
         let machine = if facts.memory_total_bytes > 0 { facts.memory_total_bytes } else { u64::MAX };
         let ledger = Ledger::new(options.memory_limit_bytes.unwrap_or(machine));
         facts.memory_total_bytes = ledger.limit_bytes();
-        let shop = Arc::new(Shop { owner: Owner::next(), level, pool, ledger });
-        Ok(Arc::new(Self { shop, facts, root: probe.root }))
+        let shop = Arc::new(Shop {
+            owner: Owner::next(),
+            level,
+            pool,
+            ledger,
+            heap: Heap::default(),
+            places: Places::new(),
+        });
+        Ok(Arc::new(Self { shop, facts, root: probe.root, mmap: options.mmap }))
     }
 
     /// The instruction set in use.
@@ -118,6 +137,22 @@ impl CpuDevice {
             _ => Ok(()),
         }
     }
+
+    /// Copies the rows of `tensor`, or leaves them where they are: on request, or because there is no memory.
+    fn place(&self, tensor: &TensorView) -> Result<Place, WeightError> {
+        if self.mmap {
+            return Ok(Place::Mapped(tensor.clone()));
+        }
+        let copied = self.check_system(&tensor.name, tensor.range.len() as u64).map_err(WeightError::from);
+        match copied.and_then(|()| load::copy(&self.shop.heap, &self.shop.pool, tensor)) {
+            Ok(slice) => Ok(Place::Held(slice)),
+            Err(WeightError::Alloc(reason)) => {
+                self.shop.places.note(&reason);
+                Ok(Place::Mapped(tensor.clone()))
+            }
+            Err(other) => Err(other),
+        }
+    }
 }
 
 impl Device for CpuDevice {
@@ -137,6 +172,16 @@ impl Device for CpuDevice {
         }
     }
 
+    fn residence(&self) -> Residence {
+        let places = &self.shop.places;
+        Residence {
+            copied_bytes: places.copied.allocated_bytes(),
+            mapped_bytes: places.mapped.allocated_bytes(),
+            huge_page_bytes: self.shop.heap.huge_bytes(),
+            mapped_because: places.mapped_because.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
     /// Nothing: what the system tells about the processor is the whole machine's.
     fn monitor(&self) -> Monitor {
         Monitor::default()
@@ -152,8 +197,8 @@ impl Device for CpuDevice {
         let ticket = self.shop.ledger.take(&what, bytes)?;
         self.check_system(&what, bytes)?;
         let data = match element {
-            Element::F32 => BufferData::F32(Shared::zeroed(&what, len)?),
-            Element::U32 => BufferData::U32(Shared::zeroed(&what, len)?),
+            Element::F32 => BufferData::F32(Shared::zeroed(&self.shop.heap, &what, len)?),
+            Element::U32 => BufferData::U32(Shared::zeroed(&self.shop.heap, &what, len)?),
         };
         let storage = Arc::new(CpuBuffer { owner: self.shop.owner, data, _ticket: ticket });
         Ok(Buffer { element, len, storage })
@@ -171,9 +216,12 @@ impl Device for CpuDevice {
         let footprint_bytes = held as u64 + vector_bytes;
         let ticket = self.shop.ledger.take(&tensor.name, footprint_bytes)?;
         let vector = (tensor.rows == 1).then(|| CpuWeight::decode_vector(tensor));
-        if vector.is_some() {
-            tensor.source.check()?; // what was copied must have been the real bytes
-        }
+        let place = self.place(tensor)?;
+        let books = match &place {
+            Place::Held(_) => &self.shop.places.copied,
+            Place::Mapped(_) => &self.shop.places.mapped,
+        };
+        let tickets = [ticket, books.take(&tensor.name, held as u64)?];
         let owner = self.shop.owner;
         Ok(Weight {
             name: tensor.name.as_str().into(),
@@ -183,10 +231,14 @@ impl Device for CpuDevice {
             footprint_bytes,
             storage: Arc::new(CpuWeight {
                 owner,
-                tensor: tensor.clone(),
+                name: tensor.name.as_str().into(),
+                dtype: tensor.dtype,
+                rows: tensor.rows as usize,
+                cols: tensor.cols as usize,
                 row_bytes,
+                place,
                 vector,
-                _ticket: ticket,
+                _tickets: tickets,
             }),
         })
     }
@@ -198,7 +250,7 @@ impl Device for CpuDevice {
         let bytes = (rows as u64).saturating_mul(shape.dtype.row_bytes(shape.head_dim) as u64);
         let ticket = self.shop.ledger.take(&what, bytes)?;
         self.check_system(&what, bytes)?;
-        let data = KvData::zeroed(&shape, rows)?;
+        let data = KvData::zeroed(&self.shop.heap, &shape, rows)?;
         Ok(KvCache { shape, storage: Arc::new(CpuKv { owner: self.shop.owner, data, _ticket: ticket }) })
     }
 

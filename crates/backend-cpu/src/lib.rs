@@ -1,7 +1,7 @@
 //! The processor as a device: reference kernels, written to be read.
 //!
-//! Weights stay where they are, usually in a mapped file: [`CpuDevice`] keeps the view and reads the stored blocks
-//! row by row into a scratch row per thread. Vectors (norms, biases, rotary frequencies) become f32 when taken in.
+//! Weights are copied to memory in large pages, or stay in their mapped file where [`CpuOptions::mmap`] says so or memory
+//! is short. Kernels read the stored blocks. Vectors (norms, biases, rotary frequencies) become f32 when taken in.
 //! Work is done when a call returns: a [`CpuStream`] has no queue, so its deadlines cannot pass.
 //!
 //! **Batch invariance** comes from one rule: every sum along a reduced dimension runs in fixed lanes and a fixed
@@ -15,7 +15,9 @@ mod device;
 mod freed_memory;
 mod isa;
 mod kv_q8;
+mod load;
 mod math;
+mod memory;
 mod ops;
 #[allow(dead_code, unused_imports, reason = "called once the kernels of the instruction sets are there")]
 mod packed;

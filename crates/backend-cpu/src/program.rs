@@ -10,14 +10,14 @@ use exo_types::ByteSource;
 
 use crate::device::Shop;
 use crate::ops::{self, Operands};
-use crate::storage::{self, Owner};
+use crate::storage::{self, Owner, Place};
 
 /// A recording whose operands were found to fit each other and this device.
 pub struct CpuProgram {
     owner: Owner,
     ops: Vec<Op>,
     capacity: Capacity,
-    /// The files behind the weights, each once.
+    /// The files that weights are read from as it runs, each once.
     sources: Vec<Arc<dyn ByteSource>>,
 }
 
@@ -41,9 +41,10 @@ impl CpuProgram {
         for op in &recording.ops {
             check_op(op, &shop.owner, &mut capacity);
             for weight in weights_of(op) {
-                let source = &storage::weight(weight, shop.owner).tensor.source;
-                if !sources.iter().any(|known| Arc::ptr_eq(known, source)) {
-                    sources.push(Arc::clone(source));
+                if let Place::Mapped(tensor) = &storage::weight(weight, shop.owner).place
+                    && !sources.iter().any(|known| Arc::ptr_eq(known, &tensor.source))
+                {
+                    sources.push(Arc::clone(&tensor.source));
                 }
             }
         }

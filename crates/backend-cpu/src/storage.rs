@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use bytemuck::Pod;
 use exo_backend::{AllocError, Buffer, Element, KvCache, KvDType, KvShape, Owns, Storage, Ticket, Weight};
 use exo_types::{DType, TensorView};
 
+use crate::memory::{Block, Heap, Slice};
 use crate::quant;
 
 /// Tells the handles of one open device from those of another.
@@ -35,26 +37,19 @@ impl Owns for Owner {
 
 /// Elements behind a lock. A kernel that panicked leaves numbers, not broken structures: poison is ignored.
 #[derive(Debug)]
-pub(crate) struct Shared<T>(RwLock<Vec<T>>);
+pub(crate) struct Shared<T>(RwLock<Block<T>>);
 
-impl<T: Copy + Default> Shared<T> {
-    /// `len` zeros, or the system's refusal. Pages are not touched: they cost nothing until written.
-    pub(crate) fn zeroed(what: &str, len: usize) -> Result<Self, AllocError> {
-        // `vec!` aborts where memory cannot be had, so ask first in a way that may fail.
-        let mut trial: Vec<T> = Vec::new();
-        if trial.try_reserve_exact(len).is_err() {
-            let needed_bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
-            return Err(AllocError::OutOfMemory { what: what.to_owned(), needed_bytes, free_bytes: 0 });
-        }
-        drop(trial);
-        Ok(Self(RwLock::new(vec![T::default(); len])))
+impl<T: Pod> Shared<T> {
+    /// `len` zeros, or the system's refusal.
+    pub(crate) fn zeroed(heap: &Heap, what: &str, len: usize) -> Result<Self, AllocError> {
+        Ok(Self(RwLock::new(heap.zeroed(what, len)?)))
     }
 
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Vec<T>> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Block<T>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Vec<T>> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Block<T>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,27 +84,44 @@ impl CpuBuffer {
     }
 }
 
-/// A weight: the stored rows where they are, and for a vector its elements too.
+/// A weight: its rows, and for a vector its elements too.
 #[derive(Debug)]
 pub(crate) struct CpuWeight {
     pub(crate) owner: Owner,
-    pub(crate) tensor: TensorView,
+    pub(crate) name: Box<str>,
+    pub(crate) dtype: DType,
+    /// Outputs.
+    pub(crate) rows: usize,
+    /// Inputs.
+    pub(crate) cols: usize,
     pub(crate) row_bytes: usize,
+    pub(crate) place: Place,
     /// The only row as f32: norms, biases and frequencies are read whole at every step.
     pub(crate) vector: Option<Vec<f32>>,
-    pub(crate) _ticket: Ticket,
+    pub(crate) _tickets: [Ticket; 2],
+}
+
+/// Where the rows of a weight are.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// In memory of the device.
+    Held(Slice),
+    /// In the file. A run asks afterwards whether it was still there.
+    Mapped(TensorView),
 }
 
 impl CpuWeight {
     pub(crate) fn vector(&self) -> &[f32] {
-        self.vector
-            .as_deref()
-            .unwrap_or_else(|| panic!("{} is a matrix where a vector is needed", self.tensor.name))
+        self.vector.as_deref().unwrap_or_else(|| panic!("{} is a matrix where a vector is needed", self.name))
     }
 
     /// Stored bytes of row `n`.
     pub(crate) fn row(&self, n: usize) -> &[u8] {
-        &self.tensor.bytes()[n * self.row_bytes..(n + 1) * self.row_bytes]
+        let bytes = match &self.place {
+            Place::Held(slice) => slice,
+            Place::Mapped(tensor) => tensor.bytes(),
+        };
+        &bytes[n * self.row_bytes..(n + 1) * self.row_bytes]
     }
 
     /// The only row of a one-row tensor as f32.
@@ -117,10 +129,6 @@ impl CpuWeight {
         let mut vector = vec![0.0; tensor.cols as usize];
         quant::dequantise_row(tensor.dtype, tensor.bytes(), &mut vector);
         vector
-    }
-
-    pub(crate) fn dtype(&self) -> DType {
-        self.tensor.dtype
     }
 }
 
@@ -146,15 +154,15 @@ pub(crate) enum KvData {
 
 impl KvData {
     /// `rows` keys and values of one head, all zero.
-    pub(crate) fn zeroed(shape: &KvShape, rows: usize) -> Result<Self, AllocError> {
+    pub(crate) fn zeroed(heap: &Heap, shape: &KvShape, rows: usize) -> Result<Self, AllocError> {
         const WHAT: &str = "a key-value cache";
         let elements = rows.saturating_mul(shape.head_dim);
         Ok(match shape.dtype {
-            KvDType::F32 => Self::F32(Shared::zeroed(WHAT, elements)?),
-            KvDType::F16 => Self::F16(Shared::zeroed(WHAT, elements)?),
+            KvDType::F32 => Self::F32(Shared::zeroed(heap, WHAT, elements)?),
+            KvDType::F16 => Self::F16(Shared::zeroed(heap, WHAT, elements)?),
             KvDType::Q8 => Self::Q8 {
-                quants: Shared::zeroed(WHAT, elements)?,
-                scales: Shared::zeroed(WHAT, rows.saturating_mul(kv_groups(shape.head_dim)))?,
+                quants: Shared::zeroed(heap, WHAT, elements)?,
+                scales: Shared::zeroed(heap, WHAT, rows.saturating_mul(kv_groups(shape.head_dim)))?,
             },
         })
     }

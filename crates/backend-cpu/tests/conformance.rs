@@ -17,8 +17,12 @@ fn open(isa: Isa) -> Arc<CpuDevice> {
 }
 
 fn limited(isa: Isa, memory_limit_bytes: u64) -> Arc<CpuDevice> {
-    let options =
-        CpuOptions { threads: Some(2), isa: Some(isa), memory_limit_bytes: Some(memory_limit_bytes) };
+    let options = CpuOptions {
+        threads: Some(2),
+        isa: Some(isa),
+        memory_limit_bytes: Some(memory_limit_bytes),
+        mmap: false,
+    };
     CpuDevice::open(options).unwrap()
 }
 
@@ -67,7 +71,7 @@ impl ByteSource for Truncated {
 
 #[test]
 fn a_file_lost_between_two_runs_ends_the_second() {
-    let device = open(Isa::best());
+    let device = CpuDevice::open(CpuOptions { mmap: true, ..CpuOptions::default() }).unwrap();
     let source = Arc::new(Truncated { bytes: vec![0; 64], lost: AtomicBool::new(false) });
     let (name, range) = ("w".to_owned(), 0..64);
     let tensor = TensorView { name, dtype: DType::F16, rows: 4, cols: 8, range, source: source.clone() };
@@ -119,7 +123,12 @@ fn a_panic_in_a_run_leaves_the_device_and_its_buffers_usable() {
 #[test]
 fn an_instruction_set_that_is_not_there_is_an_error() {
     for isa in Isa::ALL {
-        match CpuDevice::open(CpuOptions { threads: Some(1), isa: Some(isa), memory_limit_bytes: None }) {
+        match CpuDevice::open(CpuOptions {
+            threads: Some(1),
+            isa: Some(isa),
+            memory_limit_bytes: None,
+            mmap: false,
+        }) {
             Ok(device) => {
                 assert_eq!((device.isa(), device.threads()), (isa, 1));
                 assert_eq!(device.facts().backend, format!("cpu/{}", isa.name()));

@@ -19,8 +19,13 @@ fn values(count: usize, seed: u32) -> Vec<f32> {
 }
 
 fn product(isa: Isa, dtype: DType, (t, n, k): (usize, usize, usize)) -> (Vec<f32>, Vec<f64>) {
-    let device =
-        CpuDevice::open(CpuOptions { threads: Some(2), isa: Some(isa), memory_limit_bytes: None }).unwrap();
+    let device = CpuDevice::open(CpuOptions {
+        threads: Some(2),
+        isa: Some(isa),
+        memory_limit_bytes: None,
+        mmap: false,
+    })
+    .unwrap();
     let (x, w) = (values(t * k, 1), values(n * k, 2));
     let bytes = quant::quantise_row(dtype, &w).unwrap();
     let mut stored = vec![0.0; n * k];

@@ -8,7 +8,13 @@ use exo_backend::oracle;
 use exo_backend_cpu::{CpuDevice, CpuOptions, Isa};
 
 fn open(isa: Isa, threads: usize) -> Arc<CpuDevice> {
-    CpuDevice::open(CpuOptions { threads: Some(threads), isa: Some(isa), memory_limit_bytes: None }).unwrap()
+    CpuDevice::open(CpuOptions {
+        threads: Some(threads),
+        isa: Some(isa),
+        memory_limit_bytes: None,
+        mmap: false,
+    })
+    .unwrap()
 }
 
 /// Every instruction set, with a line in the test's output for each that this machine lacks.

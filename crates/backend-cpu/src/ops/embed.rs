@@ -19,12 +19,12 @@ use crate::storage::CpuWeight;
 ///
 /// Exact for float types, otherwise the value of the block. Fails before it writes if an id is not below V.
 pub(super) fn embed(level: Level, out: &mut [f32], table: &CpuWeight, ids: &[u32]) -> Result<(), RunError> {
-    let rows = table.tensor.rows as usize;
+    let rows = table.rows;
     for id in ids {
         in_range(OpKind::Embed, "a token id", *id, rows)?;
     }
-    for (out, id) in out.chunks_exact_mut(table.tensor.cols as usize).zip(ids) {
-        level.dispatch(quant::Dequantise { dtype: table.dtype(), row: table.row(*id as usize), out });
+    for (out, id) in out.chunks_exact_mut(table.cols).zip(ids) {
+        level.dispatch(quant::Dequantise { dtype: table.dtype, row: table.row(*id as usize), out });
     }
     Ok(())
 }

@@ -44,7 +44,7 @@ pub(super) fn matmul(
     w: &CpuWeight,
     bias: Option<&[f32]>,
 ) {
-    let (n, k) = (w.tensor.rows as usize, w.tensor.cols as usize);
+    let (n, k) = (w.rows, w.cols);
     let tokens = x.len() / k;
     if tokens == 0 {
         return;
@@ -125,7 +125,7 @@ impl Kernel for Multiply<'_> {
         let piece = &self.piece;
         let direct = piece.tokens <= DIRECT_TOKENS_MAX;
         let rows = piece.rows.clone();
-        match piece.w.dtype() {
+        match piece.w.dtype {
             DType::F32 if direct => piece.products(simd, rows, |n| F32Bytes(piece.w.row(n))),
             DType::F16 if direct => piece.products(simd, rows, |n| F16Bytes(piece.w.row(n))),
             DType::BF16 if direct => piece.products(simd, rows, |n| Bf16Bytes(piece.w.row(n))),
@@ -147,7 +147,7 @@ impl Piece<'_> {
         while first < self.rows.end {
             let rows = first..(first + block).min(self.rows.end);
             for (n, row) in rows.clone().zip(scratch.chunks_exact_mut(self.k)) {
-                quant::dequantise_inline(simd, self.w.dtype(), self.w.row(n), row);
+                quant::dequantise_inline(simd, self.w.dtype, self.w.row(n), row);
             }
             let converted = &scratch[..];
             self.products(simd, rows, |n| F32Row(&converted[(n - first) * self.k..(n - first + 1) * self.k]));

@@ -6,6 +6,7 @@ use std::sync::RwLockReadGuard;
 use exo_backend::{AttentionBatch, KvCache, KvShape, OpKind, RunError};
 
 use super::{Operands, in_range};
+use crate::memory::Block;
 use crate::storage::page_start;
 
 /// The step's positions and page tables, as they lie in their buffers now.
@@ -14,9 +15,9 @@ pub(super) struct Paging<'a> {
     pub(super) shape: KvShape,
     layer: usize,
     tokens: usize,
-    positions: RwLockReadGuard<'a, Vec<u32>>,
-    sequences: RwLockReadGuard<'a, Vec<u32>>,
-    table: RwLockReadGuard<'a, Vec<u32>>,
+    positions: RwLockReadGuard<'a, Block<u32>>,
+    sequences: RwLockReadGuard<'a, Block<u32>>,
+    table: RwLockReadGuard<'a, Block<u32>>,
     pages_per_sequence: usize,
 }
 

@@ -1,0 +1,167 @@
+//! Takes weights in: copies them to memory in large pages, on every thread, and gives the file's pages back.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use exo_backend::{AllocError, Ledger, WeightError};
+use exo_types::TensorView;
+
+use crate::memory::{Heap, Slice};
+use crate::pool::Pool;
+
+/// Bytes copied between two releases of the file's pages: what memory holds twice at most.
+const SLAB_BYTES: usize = 16 << 20;
+/// Bytes one thread copies at a time.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// How many bytes of weights lie where, and why.
+#[derive(Debug)]
+pub(crate) struct Places {
+    /// Books without a limit, for the counting.
+    pub(crate) copied: Arc<Ledger>,
+    pub(crate) mapped: Arc<Ledger>,
+    /// Why the last weight that was to be copied was not.
+    pub(crate) mapped_because: Mutex<Option<String>>,
+}
+
+impl Places {
+    pub(crate) fn new() -> Self {
+        let books = || Ledger::new(u64::MAX);
+        Self { copied: books(), mapped: books(), mapped_because: Mutex::default() }
+    }
+
+    pub(crate) fn note(&self, reason: &AllocError) {
+        *self.mapped_because.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_string());
+    }
+}
+
+/// The rows of `tensor` as they are stored, in memory of `heap`. Fails if there is no memory, or if the file was lost meanwhile.
+pub(crate) fn copy(heap: &Heap, pool: &Pool, tensor: &TensorView) -> Result<Slice, WeightError> {
+    let mut slice = heap.slice(&tensor.name, tensor.range.len())?;
+    let mut done = 0;
+    for slab in slice.chunks_mut(SLAB_BYTES) {
+        let from = &tensor.bytes()[done..done + slab.len()];
+        pool.turn().chunks_mut(slab, PIECE_BYTES, |i, piece| {
+            piece.copy_from_slice(&from[i * PIECE_BYTES..][..piece.len()]);
+        });
+        let start = tensor.range.start + done;
+        tensor.source.release(start..start + from.len());
+        done += from.len();
+    }
+    tensor.source.check()?; // what was copied must have been the real bytes
+    Ok(slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::path::Path;
+
+    use exo_backend::{Device, Residence};
+    use exo_types::{ByteSource, DType, SourceLost};
+
+    use super::*;
+    use crate::storage::CpuWeight;
+    use crate::{CpuDevice, CpuOptions};
+
+    /// A file that remembers what was released.
+    struct File {
+        bytes: Vec<u8>,
+        released: Mutex<Vec<Range<usize>>>,
+        lost: bool,
+    }
+
+    impl ByteSource for File {
+        fn bytes(&self) -> &[u8] {
+            &self.bytes
+        }
+
+        fn check(&self) -> Result<(), SourceLost> {
+            if self.lost { Err(SourceLost { name: "model.gguf".to_owned() }) } else { Ok(()) }
+        }
+
+        fn release(&self, range: Range<usize>) {
+            self.released.lock().unwrap().push(range);
+        }
+    }
+
+    const COLS: u64 = 1000;
+
+    /// A matrix of changing bytes, behind 3 that are not its own.
+    fn matrix(rows: u64, lost: bool) -> (Arc<File>, TensorView) {
+        let len = (rows * COLS * 2) as usize;
+        let bytes = (0..len + 3).map(|i| (i % 251) as u8).collect();
+        let file = Arc::new(File { bytes, released: Mutex::default(), lost });
+        let (name, dtype, range) = ("w".to_owned(), DType::F16, 3..len + 3);
+        let source = Arc::clone(&file);
+        (file, TensorView { name, dtype, rows, cols: COLS, source, range })
+    }
+
+    fn options(mmap: bool) -> CpuOptions {
+        CpuOptions { threads: Some(2), mmap, ..CpuOptions::default() }
+    }
+
+    /// Rows are what the kernels read.
+    fn assert_rows(weight: &exo_backend::Weight, tensor: &TensorView) {
+        let stored = weight.storage.downcast_ref::<CpuWeight>().unwrap();
+        for (n, row) in tensor.bytes().chunks_exact(2 * COLS as usize).enumerate() {
+            assert!(stored.row(n) == row, "row {n} differs");
+        }
+    }
+
+    #[test]
+    fn a_copied_weight_is_the_file_s_and_the_file_s_pages_go_slab_by_slab() {
+        let device = CpuDevice::open(options(false)).unwrap();
+        let (file, tensor) = matrix(20_000, false);
+        let weight = device.weight(&tensor).unwrap();
+        assert_rows(&weight, &tensor);
+        let (second, third) = (3 + SLAB_BYTES, 3 + 2 * SLAB_BYTES);
+        assert_eq!(*file.released.lock().unwrap(), [3..second, second..third, third..tensor.range.end]);
+        let Residence { copied_bytes, mapped_bytes, mapped_because, .. } = device.residence();
+        assert_eq!((copied_bytes, mapped_bytes, mapped_because), (40_000_000, 0, None));
+        drop((weight, tensor));
+        assert_eq!(device.residence().copied_bytes, 0);
+    }
+
+    #[test]
+    fn a_copied_weight_does_not_keep_the_file_and_a_mapped_one_does() {
+        for mmap in [false, true] {
+            let device = CpuDevice::open(options(mmap)).unwrap();
+            let (file, tensor) = matrix(10, false);
+            let weight = device.weight(&tensor).unwrap();
+            assert_rows(&weight, &tensor);
+            drop(tensor);
+            assert_eq!(Arc::strong_count(&file), if mmap { 2 } else { 1 });
+            assert_eq!(file.released.lock().unwrap().len(), if mmap { 0 } else { 1 });
+            let Residence { copied_bytes, mapped_bytes, mapped_because, .. } = device.residence();
+            assert_eq!((copied_bytes, mapped_bytes), if mmap { (0, 20_000) } else { (20_000, 0) });
+            assert_eq!(mapped_because, None, "nothing stayed in the file against the user's wish");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_lost_while_it_is_copied_is_an_error() {
+        let device = CpuDevice::open(options(false)).unwrap();
+        let error = device.weight(&matrix(10, true).1).unwrap_err();
+        assert!(matches!(error, WeightError::SourceLost(_)), "{error}");
+        assert_eq!(device.memory().live_allocations, 0);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn without_free_memory_a_weight_stays_in_its_file_and_the_device_says_why() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("proc")).unwrap();
+        let meminfo = "MemTotal: 8000000 kB\nMemAvailable: 20000 kB\n";
+        std::fs::write(root.path().join("proc/meminfo"), meminfo).unwrap();
+        let device = CpuDevice::open_in(Path::new(root.path()), options(false)).unwrap();
+        let (_, small) = matrix(9_000, false);
+        let (file, large) = matrix(20_000, false);
+        let weights = [device.weight(&small).unwrap(), device.weight(&large).unwrap()];
+        assert_rows(&weights[1], &large);
+        assert!(file.released.lock().unwrap().is_empty());
+        let Residence { copied_bytes, mapped_bytes, mapped_because, .. } = device.residence();
+        assert_eq!((copied_bytes, mapped_bytes), (18_000_000, 40_000_000));
+        let because = mapped_because.unwrap();
+        assert!(because.contains("40000000 bytes") && because.contains("20480000 are free"), "{because}");
+    }
+}

@@ -1,0 +1,224 @@
+//! Memory for weights, caches and buffers: zeroed, aligned, and in 2 MiB pages where the system gives them.
+//!
+//! A processor translates addresses page by page and remembers a few thousand translations: in 4 KiB pages a model of a
+//! gigabyte needs 250 000. The kernels read 1.05 to 1.3 times as fast from 2 MiB pages. Large blocks are mappings of
+//! their own ([`system`]): explicit huge pages if some are free, else ordinary memory for which transparent huge pages are asked,
+//! else what there is. What took effect is not assumed but read back: [`Heap::huge_bytes`].
+//!
+//! Weights share mappings ([`Heap::slice`]): a matrix of 1.1 MB of its own would occupy a page of 2 MiB.
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(target_os = "linux"))]
+mod plain;
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bytemuck::Pod;
+use exo_backend::AllocError;
+
+#[cfg(target_os = "linux")]
+use linux as system;
+#[cfg(not(target_os = "linux"))]
+use plain as system;
+
+/// A large page, and the least that is worth one.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+/// Two cache lines: what processors fetch together, and more than any vector instruction asks.
+pub(crate) const ALIGN: usize = 128;
+/// What slices are cut from. Untouched memory of it costs nothing.
+const CHUNK: usize = 32 * HUGE_PAGE;
+
+/// Gives out memory and remembers what is in use.
+#[derive(Debug, Default)]
+pub(crate) struct Heap {
+    books: Mutex<Books>,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    /// Every region that may be alive.
+    regions: Vec<Weak<Region>>,
+    /// The region that slices are cut from, and how much of it is cut. Not kept alive: it goes with its last slice.
+    chunk: (Weak<Region>, usize),
+}
+
+impl Heap {
+    /// `len` zeros. Pages are not touched: they cost nothing until written.
+    pub(crate) fn zeroed<T: Pod>(&self, what: &str, len: usize) -> Result<Block<T>, AllocError> {
+        let region = len.checked_mul(size_of::<T>()).and_then(Region::zeroed);
+        let needed_bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+        let region = Arc::new(region.ok_or_else(|| refused(what, needed_bytes))?);
+        self.lock().remember(&region);
+        Ok(Block { region, len, _elements: PhantomData })
+    }
+
+    /// `len` bytes of a mapping that is shared with other slices.
+    pub(crate) fn slice(&self, what: &str, len: usize) -> Result<Slice, AllocError> {
+        let mut books = self.lock();
+        let (chunk, used) = &books.chunk;
+        let fitting = chunk.upgrade().filter(|chunk| chunk.len - used >= len).map(|chunk| (chunk, *used));
+        let (region, start) = match fitting {
+            Some(fitting) => fitting,
+            None => {
+                let region = Region::zeroed(len.max(CHUNK)).ok_or_else(|| refused(what, len as u64))?;
+                let region = Arc::new(region);
+                books.remember(&region);
+                (region, 0)
+            }
+        };
+        // Lengths are whole multiples of it in a mapping.
+        let end = (start + len).next_multiple_of(ALIGN).min(region.len);
+        books.chunk = (Arc::downgrade(&region), end);
+        Ok(Slice { region, range: start..start + len })
+    }
+
+    /// Bytes of living memory that lie in large pages; `None` where the system does not tell.
+    pub(crate) fn huge_bytes(&self) -> Option<u64> {
+        let regions: Vec<_> = self.lock().regions.iter().filter_map(Weak::upgrade).collect();
+        let mapped = regions.iter().filter(|region| region.is_mapped);
+        system::huge_bytes(&mapped.map(|region| region.addresses()).collect::<Vec<_>>())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    fn remember(&mut self, region: &Arc<Region>) {
+        self.regions.retain(|region| region.strong_count() > 0);
+        self.regions.push(Arc::downgrade(region));
+    }
+}
+
+fn refused(what: &str, needed_bytes: u64) -> AllocError {
+    AllocError::OutOfMemory { what: what.to_owned(), needed_bytes, free_bytes: 0 }
+}
+
+/// Memory of one owner or cut into slices. Starts at a multiple of [`ALIGN`], of [`HUGE_PAGE`] if mapped.
+struct Region {
+    start: NonNull<u8>,
+    len: usize,
+    is_mapped: bool,
+}
+
+// SAFETY: a region is plain memory without ties to a thread; who may touch which part is the business of `Block` and `Slice`.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn zeroed(len: usize) -> Option<Self> {
+        if len >= HUGE_PAGE
+            && let Some((start, len)) = system::map(len)
+        {
+            return Some(Self { start, len, is_mapped: true });
+        }
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(Self::layout(len)?) })?;
+        Some(Self { start, len, is_mapped: false })
+    }
+
+    /// Of a region that is not mapped.
+    fn layout(len: usize) -> Option<Layout> {
+        Layout::from_size_align(len.max(1), ALIGN).ok()
+    }
+
+    fn addresses(&self) -> Range<usize> {
+        let start = self.start.as_ptr() as usize;
+        start..start + self.len
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        match Self::layout(self.len) {
+            // SAFETY: `map` gave this range, and nothing refers to it any more.
+            _ if self.is_mapped => unsafe { system::unmap(self.start, self.len) },
+            // SAFETY: `alloc_zeroed` gave it for this layout, and nothing refers to it any more.
+            Some(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
+            None => unreachable!("it was allocated with this layout"),
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes{})", self.len, if self.is_mapped { ", mapped" } else { "" })
+    }
+}
+
+/// Elements of one owner.
+#[derive(Debug)]
+pub(crate) struct Block<T> {
+    region: Arc<Region>,
+    len: usize,
+    _elements: PhantomData<T>,
+}
+
+impl<T: Pod> Deref for Block<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the region holds `len` elements, is aligned for them, and every bit pattern, zero first, is a `T`. Only
+        // this block writes to it, and only through `&mut self`: the heap's own references look at addresses.
+        unsafe { std::slice::from_raw_parts(self.region.start.as_ptr().cast(), self.len) }
+    }
+}
+
+impl<T: Pod> DerefMut for Block<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`, and `&mut self` is the only way in.
+        unsafe { std::slice::from_raw_parts_mut(self.region.start.as_ptr().cast(), self.len) }
+    }
+}
+
+/// Bytes in a mapping that others share. Starts at a multiple of [`ALIGN`].
+#[derive(Debug)]
+pub(crate) struct Slice {
+    region: Arc<Region>,
+    range: Range<usize>,
+}
+
+impl Deref for Slice {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range is within the region and was cut out for this slice alone; bytes start as zeros.
+        unsafe {
+            std::slice::from_raw_parts(self.region.start.as_ptr().add(self.range.start), self.range.len())
+        }
+    }
+}
+
+impl DerefMut for Slice {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` is the only way in.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.region.start.as_ptr().add(self.range.start), self.range.len())
+        }
+    }
+}
+
+impl Drop for Slice {
+    fn drop(&mut self) {
+        if self.region.is_mapped {
+            // The mapping may live on for others; whole pages that were this slice's go back to the system now.
+            let start = self.range.start.next_multiple_of(HUGE_PAGE);
+            let end = self.range.end / HUGE_PAGE * HUGE_PAGE;
+            if start < end {
+                // SAFETY: within the mapping, and nobody else's: slices do not overlap and this one ends here.
+                unsafe { system::discard(self.region.start.add(start), end - start) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

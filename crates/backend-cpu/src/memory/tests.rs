@@ -1,0 +1,88 @@
+use super::*;
+
+fn fill(bytes: &mut [u8]) {
+    bytes.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+}
+
+#[test]
+fn memory_is_zero_aligned_and_its_owner_s_alone() {
+    let heap = Heap::default();
+    for len in [0, 1, 1000, HUGE_PAGE - 1, HUGE_PAGE, 3 * HUGE_PAGE + 5] {
+        let (mut a, mut b) = (heap.slice("a", len).unwrap(), heap.slice("b", len).unwrap());
+        let mut own = heap.zeroed::<u8>("own", len).unwrap();
+        for bytes in [&mut *a, &mut *b, &mut *own] {
+            assert_eq!((bytes.len(), bytes.as_ptr().align_offset(ALIGN)), (len, 0));
+            assert!(bytes.iter().all(|byte| *byte == 0), "{len} bytes");
+            bytes.fill(7);
+        }
+        a.fill(1);
+        assert!(b.iter().chain(own.iter()).all(|byte| *byte == 7), "{len} bytes");
+    }
+}
+
+#[test]
+fn slices_share_a_mapping_and_it_goes_with_the_last() {
+    let heap = Heap::default();
+    let slices: Vec<_> = (0..100).map(|_| heap.slice("w", HUGE_PAGE / 4).unwrap()).collect();
+    let live = || heap.lock().regions.iter().filter(|region| region.strong_count() > 0).count();
+    assert_eq!(live(), 1, "100 slices of half a megabyte fit one chunk");
+    drop(slices);
+    assert_eq!(live(), 0);
+    assert!(heap.slice("w", HUGE_PAGE).unwrap().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn what_the_system_cannot_give_is_refused() {
+    let heap = Heap::default();
+    for len in [usize::MAX, usize::MAX / 2, isize::MAX as usize] {
+        assert!(heap.zeroed::<u8>("all there is", len).is_err());
+        assert!(heap.slice("all there is", len).is_err());
+    }
+    assert!(heap.zeroed::<u64>("more than can be counted", usize::MAX / 4).is_err());
+}
+
+/// Whether transparent huge pages are to be had on this machine.
+#[cfg(target_os = "linux")]
+fn offers_huge_pages() -> bool {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    enabled.contains("[madvise]") || enabled.contains("[always]")
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_report_of_huge_pages_is_what_took_effect() {
+    let heap = Heap::default();
+    assert_eq!(heap.huge_bytes(), Some(0));
+    let mut slices: Vec<_> = (0..16).map(|_| heap.slice("w", HUGE_PAGE).unwrap()).collect();
+    let mut cache = heap.zeroed::<u8>("kv", 16 * HUGE_PAGE).unwrap();
+    assert_eq!(heap.huge_bytes(), Some(0), "memory that nobody touched is not there yet");
+    slices.iter_mut().for_each(|slice| fill(slice));
+    fill(&mut cache);
+    let huge = heap.huge_bytes().unwrap();
+    if offers_huge_pages() {
+        // A machine whose memory is in small pieces gives fewer, but hardly none.
+        assert!((HUGE_PAGE as u64..=32 * HUGE_PAGE as u64).contains(&huge), "{huge}");
+    } else {
+        assert_eq!(huge, 0);
+    }
+    drop((slices, cache));
+    assert_eq!(heap.huge_bytes(), Some(0));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_slice_that_goes_gives_its_pages_back_though_its_neighbour_stays() {
+    let heap = Heap::default();
+    let (mut large, mut small) =
+        (heap.slice("large", 8 * HUGE_PAGE).unwrap(), heap.slice("small", 100).unwrap());
+    fill(&mut large);
+    small.fill(3);
+    let before = heap.huge_bytes().unwrap();
+    drop(large);
+    let after = heap.huge_bytes().unwrap();
+    assert!(
+        before < 4 * HUGE_PAGE as u64 || before - after >= 4 * HUGE_PAGE as u64,
+        "{before}, then {after}"
+    );
+    assert!(small.iter().all(|byte| *byte == 3));
+}
