@@ -39,7 +39,7 @@ pub struct CpuOptions {
 #[non_exhaustive]
 pub enum OpenError {
     /// The instruction set that was asked for is not there.
-    #[error("this processor does not have {}", .isa.name())]
+    #[error("this processor does not have {}, only {}", .isa.name(), Isa::available_names())]
     MissingIsa {
         /// The one asked for.
         isa: Isa,

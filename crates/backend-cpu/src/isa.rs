@@ -4,7 +4,7 @@ use crate::packed::Group;
 use crate::products::{Products, Sums};
 use crate::rounded::{RoundedBlock, RoundedRows};
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
+use crate::simd::{Avx2, Avx512, Avx512Bf16};
 use crate::simd::{Scalar, Simd};
 
 /// An instruction set the kernels were written for. Results are bitwise equal within one, not between two.
@@ -15,13 +15,16 @@ pub enum Isa {
     Scalar,
     /// x86-64 with AVX2, FMA and F16C; eight lanes.
     Avx2,
-    /// x86-64 with AVX-512 F, BW, DQ and VL; sixteen lanes.
+    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI; sixteen lanes. Processors with AVX-512 but without VNNI use AVX2:
+    /// they are few, and their wide units slow the clock.
     Avx512,
+    /// The same with BF16.
+    Avx512Bf16,
 }
 
 impl Isa {
     /// Every instruction set, the plainest first.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+    pub const ALL: [Self; 4] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
 
     /// Lower-case name, as it stands in [`exo_types::DeviceFacts::backend`].
     pub const fn name(self) -> &'static str {
@@ -29,6 +32,7 @@ impl Isa {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Avx512Bf16 => "avx512-bf16",
         }
     }
 
@@ -37,9 +41,28 @@ impl Isa {
         Level::detect(self).is_some()
     }
 
+    /// The names of those that this processor has, comma between.
+    pub(crate) fn available_names() -> String {
+        let names: Vec<_> = Self::ALL.into_iter().filter(|isa| isa.is_available()).map(Self::name).collect();
+        names.join(", ")
+    }
+
     /// The widest one this processor has.
     pub fn best() -> Self {
         Self::ALL.into_iter().rev().find(|isa| isa.is_available()).unwrap_or(Self::Scalar)
+    }
+}
+
+/// The text names no instruction set.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no kernels are written for `{0}`; there are: {names}", names = Isa::ALL.map(Isa::name).join(", "))]
+pub struct UnknownIsa(pub String);
+
+impl std::str::FromStr for Isa {
+    type Err = UnknownIsa;
+
+    fn from_str(name: &str) -> Result<Self, UnknownIsa> {
+        Self::ALL.into_iter().find(|isa| isa.name() == name).ok_or_else(|| UnknownIsa(name.to_owned()))
     }
 }
 
@@ -60,6 +83,8 @@ pub(crate) enum Level {
     Avx2(Avx2),
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16(Avx512Bf16),
 }
 
 impl Level {
@@ -70,8 +95,10 @@ impl Level {
             Isa::Avx2 => Avx2::detect().map(Self::Avx2),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Avx512::detect().map(Self::Avx512),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => Avx512Bf16::detect().map(Self::Avx512Bf16),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => None,
+            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => None,
         }
     }
 
@@ -82,6 +109,8 @@ impl Level {
             Self::Avx2(_) => Isa::Avx2,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => Isa::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(_) => Isa::Avx512Bf16,
         }
     }
 
@@ -105,6 +134,26 @@ impl Level {
             Self::Avx2(simd) => simd.vectorise(kernel),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) => simd.vectorise(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(simd) => simd.without_bf16().vectorise(kernel),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for isa in Isa::ALL {
+            assert_eq!(isa.name().parse(), Ok(isa));
+            assert_eq!(Level::detect(isa).map(Level::isa), isa.is_available().then_some(isa));
+        }
+        let error = "avx10".parse::<Isa>().unwrap_err().to_string();
+        assert!(
+            error.starts_with("no kernels are written for `avx10`; there are: scalar, avx2, avx512"),
+            "{error}"
+        );
     }
 }

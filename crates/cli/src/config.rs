@@ -46,6 +46,11 @@ pub const KEYS: &[Key] = &[
         help: "processor threads for models, 0 takes what the system grants",
     },
     Key {
+        name: "cpu_isa",
+        default: "auto",
+        help: "instruction set of the processor's kernels: auto, scalar, avx2, avx512, avx512-bf16",
+    },
+    Key {
         name: "memory_mib",
         default: "0",
         help: "memory models may take, 0 takes what is free less a reserve",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use exo_backend_cpu::Isa;
 use exo_node::{Node, NodeConfig, SystemHost};
 use exo_server::{ApiKey, ServerOptions};
 use tokio::net::TcpListener;
@@ -92,11 +93,17 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         discovery: config.parse("discovery")?,
         trust_closed,
         threads: (threads > 0).then_some(threads),
+        cpu_isa: cpu_isa(config)?,
         memory_max_bytes: (memory_mib > 0).then_some(memory_mib << 20),
         context_tokens: config.parse("context_tokens")?,
         slots: config.parse("slots")?,
         kv: config.parse("kv")?,
     })
+}
+
+/// The instruction set that was asked for; `None` for the widest.
+pub fn cpu_isa(config: &Config) -> anyhow::Result<Option<Isa>> {
+    if config.text("cpu_isa") == "auto" { Ok(None) } else { config.parse("cpu_isa").map(Some) }
 }
 
 /// The keys of the API. Without any it must stay on this machine.

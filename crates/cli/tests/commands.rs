@@ -6,7 +6,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::{Node, SOON, Start, demo_gguf, exo, finish, is_alive, known, run, stderr, stdout, wait_for};
+use support::{
+    Node, SOON, Start, demo_gguf, exo, finish, is_alive, known, run, skip, stderr, stdout, wait_for,
+};
 
 #[test]
 fn every_command_has_help_with_an_example() {
@@ -64,6 +66,28 @@ fn one_prompt_is_answered_without_a_running_node_and_nothing_stays() {
     let output = finish(exo(&args).arg("--data-dir").arg(&data), SOON);
     assert_eq!(stdout(&output).trim(), answer, "{}", stderr(&output));
     assert!(!data.join("api.json").exists(), "the node that answered has left");
+}
+
+#[test]
+fn every_instruction_set_gives_the_same_answer() {
+    let (prompt, answer) = &known()[0];
+    let args = ["run", "demo", prompt, "--temperature", "0", "--no-discovery", "--listen", "127.0.0.1:0"];
+    let with = |isa: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        finish(exo(&args).arg("--data-dir").arg(folder.path()).env("EXO_CPU_ISA", isa), SOON)
+    };
+    for isa in exo_backend_cpu::Isa::ALL {
+        let output = with(isa.name());
+        if isa.is_available() {
+            assert_eq!(stdout(&output).trim(), answer, "{}: {}", isa.name(), stderr(&output));
+        } else {
+            let refusal = format!("this processor does not have {}", isa.name());
+            assert!(stderr(&output).contains(&refusal), "{}", stderr(&output));
+            skip(isa.name(), "this processor does not have it");
+        }
+    }
+    let wrong = stderr(&with("avx10"));
+    assert!(wrong.contains("`cpu_isa` is `avx10` (from environment EXO_CPU_ISA)"), "{wrong}");
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub struct NodeConfig {
     pub trust_closed: bool,
     /// Processor threads for models; `None` takes what the system grants.
     pub threads: Option<usize>,
+    /// Instruction set of the processor's kernels; `None` takes the widest. One that the processor lacks is an error.
+    pub cpu_isa: Option<exo_backend_cpu::Isa>,
     /// Memory models may take; `None` takes what is free less a reserve.
     pub memory_max_bytes: Option<u64>,
     /// Context of an instance unless asked otherwise; never more than the model's own.

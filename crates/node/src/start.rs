@@ -216,8 +216,12 @@ fn open_device(
     let probed = host.processor(true);
     let limit =
         config.memory_max_bytes.unwrap_or(probed.memory_total_bytes).min(probed.memory_total_bytes.max(1));
-    let options =
-        CpuOptions { threads: config.threads, isa: None, memory_limit_bytes: Some(limit), mmap: false };
+    let options = CpuOptions {
+        threads: config.threads,
+        isa: config.cpu_isa,
+        memory_limit_bytes: Some(limit),
+        mmap: false,
+    };
     let device = CpuDevice::open(options).map_err(|e| StartError::Device(Box::new(e)))?;
     let mut facts = device.facts();
     facts.name = probed.name;

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::Simd;
 use crate::isa::Kernel;
 
-/// Proof that AVX-512 F, BW, DQ, VL and what [`super::Avx2`] needs were detected.
+/// Proof that AVX-512 F, BW, DQ, VL, VNNI and what [`super::Avx2`] needs were detected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512(());
 
@@ -15,7 +15,8 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl");
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
         there.then_some(Self(()))
     }
 
@@ -27,6 +28,21 @@ impl Avx512 {
         }
         // SAFETY: a value of this type exists only where the features were detected.
         unsafe { wide(kernel, self) }
+    }
+}
+
+/// Proof that [`Avx512`] and AVX-512 BF16 were detected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Avx512Bf16(Avx512);
+
+impl Avx512Bf16 {
+    pub(crate) fn detect() -> Option<Self> {
+        Avx512::detect().filter(|_| is_x86_feature_detected!("avx512bf16")).map(Self)
+    }
+
+    /// For kernels that multiply no bfloat16.
+    pub(crate) fn without_bf16(self) -> Avx512 {
+        self.0
     }
 }
 

@@ -9,7 +9,7 @@ mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::Avx512;
+pub(crate) use avx512::{Avx512, Avx512Bf16};
 pub(crate) use scalar::Scalar;
 
 /// Lanes of the widest instruction set: room for a padded tail.

@@ -91,7 +91,10 @@ impl<'a> Lane<'a> {
         let frame = StepFrame { instance: InstanceId(0), generation: 0, step: self.step, sequences };
         let output = self.engine.step(&frame, StepInput::Tokens, self.cancel, STEP_MAX);
         match output.context("a step failed")? {
-            StepOutput::Sampled(drawn) => Ok(drawn.into_iter().map(|(_, token)| token.token).collect()),
+            // Nothing is drafted here: one token each.
+            StepOutput::Sampled(drawn) => {
+                Ok(drawn.into_iter().flat_map(|(_, tokens)| tokens).map(|drawn| drawn.token).collect())
+            }
             StepOutput::Hidden(_) => anyhow::bail!("a whole model gave hidden rows"),
         }
     }

@@ -205,7 +205,11 @@ impl Bench<'_> {
     ) -> anyhow::Result<(Lane<'_>, std::sync::Arc<CpuDevice>, Load)> {
         let began = std::time::Instant::now();
         let model = self.subject.open()?;
-        let device = CpuDevice::open(CpuOptions { threads: Some(threads), ..CpuOptions::default() })?;
+        let device = CpuDevice::open(CpuOptions {
+            threads: Some(threads),
+            isa: self.plan.cpu_isa,
+            ..CpuOptions::default()
+        })?;
         let options =
             EngineOptions { kv_dtype: kv, ..EngineOptions::new(self.plan.context(), self.plan.streams()) };
         let shard = Shard::whole(model.config.layers);

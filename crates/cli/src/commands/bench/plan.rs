@@ -3,6 +3,7 @@
 use std::fmt;
 
 use anyhow::{Context, bail};
+use exo_backend_cpu::Isa;
 use exo_types::KvDType;
 
 use crate::args::Bench;
@@ -75,6 +76,8 @@ impl fmt::Display for Test {
 pub struct Plan {
     /// Each with an engine of its own.
     pub threads: Vec<usize>,
+    /// `None` for the widest instruction set.
+    pub cpu_isa: Option<Isa>,
     pub kv: Vec<KvDType>,
     /// In the order they run.
     pub tests: Vec<Test>,
@@ -82,8 +85,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Reads the lists. `threads` is the setting: a list here, 0 for all processors.
-    pub fn new(args: &Bench, threads: &str) -> anyhow::Result<Self> {
+    /// Reads the lists. `threads` and `cpu_isa` are the settings; threads a list here, 0 for all processors.
+    pub fn new(args: &Bench, threads: &str, cpu_isa: Option<Isa>) -> anyhow::Result<Self> {
         let threads = numbers("--threads", threads, 0)?;
         let (prefill, decode) = (numbers("-p", &args.prompt, 0)?, numbers("-n", &args.generate, 0)?);
         let (depths, streams) = (numbers("-d", &args.depth, 0)?, numbers("-b", &args.batch, 1)?);
@@ -100,6 +103,7 @@ impl Plan {
                 .into_iter()
                 .map(|t| if t == 0 { exo_device::cores() } else { t as usize })
                 .collect(),
+            cpu_isa,
             kv: args.kv.split(',').map(kv_dtype).collect::<anyhow::Result<_>>()?,
             tests,
             repetitions: args.repetitions,
@@ -172,7 +176,7 @@ mod tests {
     fn plan(line: &str) -> anyhow::Result<Plan> {
         let words = ["exo", "bench", "demo"].into_iter().chain(line.split_whitespace());
         let Some(Command::Bench(args)) = Cli::try_parse_from(words)?.command else { panic!("not bench") };
-        Plan::new(&args, "1")
+        Plan::new(&args, "1", None)
     }
 
     fn names(line: &str) -> Vec<String> {

@@ -7,6 +7,7 @@ use exo_node::{Host, SystemHost};
 
 use super::Check;
 use crate::config::Config;
+use crate::run_node::cpu_isa;
 use crate::ui;
 
 /// Less than this left on the disk and a fetched model will not fit.
@@ -60,13 +61,19 @@ pub(super) fn disk(_config: &Config) -> Option<Check> {
 /// What computes.
 pub(super) fn processor(config: &Config) -> Check {
     let facts = SystemHost.processor(true);
-    let isa = Isa::best();
+    let isa = match cpu_isa(config) {
+        Ok(isa) => isa.unwrap_or_else(Isa::best),
+        Err(error) => return Check::broken("processor", format!("{error:#}")).next("set cpu_isa to auto"),
+    };
     let given = config.parse::<usize>("threads").unwrap_or(0);
     let threads =
         if given > 0 { format!("{given} threads as set") } else { format!("{} cores", facts.compute_units) };
     let speed = facts.read_bytes_per_s.map_or(String::new(), |b| format!(", reads {:.1} GB/s", b / 1e9));
     let found = format!("{} · {threads} · instructions {}{speed}", facts.name, isa.name());
     match isa {
+        missing if !missing.is_available() => {
+            Check::broken("processor", found).next("this processor lacks them: set cpu_isa to auto")
+        }
         Isa::Scalar => Check::warning("processor", found)
             .next("slow: this version has fast kernels for AVX2 and AVX-512 only"),
         _ => Check::ok("processor", found),
