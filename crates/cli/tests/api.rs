@@ -25,6 +25,25 @@ fn a_chat_and_a_completion_are_answered_and_the_model_is_placed_by_the_way() {
 }
 
 #[test]
+fn what_an_earlier_request_began_with_is_not_computed_again() {
+    let node = Node::alone();
+    let ask = |prompt: &str| {
+        let body = json!({"model": "demo", "prompt": prompt, "max_tokens": 8, "temperature": 0});
+        let answer = node.post("/v1/completions", &body).json();
+        let cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+        (answer["choices"][0]["text"].as_str().unwrap().to_owned(), cached.unwrap())
+    };
+    let text = "Once upon a time there was a small dog. It ran to the big tree. ".repeat(8);
+    let (first, cached) = ask(&text);
+    assert_eq!(cached, 0);
+    let (again, cached) = ask(&text);
+    assert!(cached >= 32 && cached % 32 == 0, "{cached}");
+    assert_eq!(again, first, "kept keys and values are those that were computed");
+    let (_, cached) = ask(&format!("But {text}"));
+    assert_eq!(cached, 0, "another beginning");
+}
+
+#[test]
 fn several_requests_at_once_give_the_texts_of_each_alone() {
     let node = Node::alone();
     let known = known();

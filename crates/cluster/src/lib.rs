@@ -40,7 +40,9 @@ pub use driver::{Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, D
 pub use events::{ClusterId, Event, EventError, InstanceRequest, Member, PlaceObjective, Role};
 pub use instances::{InstanceState, InstanceView, StageStatus, StageView};
 pub use replication::{FollowerStep, LeaderStep, LogHead, follow, lead};
-pub use scheduler::{Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats};
+pub use scheduler::{
+    PagesDiffer, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats,
+};
 pub use stage::{ComputeResult, StageGeometry, StageInput, StageMachine, StageOutput};
 pub use state::{ApplyError, State, StateInstance};
 pub use worker::{Action, ActualShard, Phase, ShardKey, Worker, WorkerConfig, WorkerInput, plan};

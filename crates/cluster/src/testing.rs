@@ -62,13 +62,14 @@ pub(crate) fn placement(id: u64, generation: u32, on: &[u8]) -> Placement {
     }
 }
 
+/// Each `n` has a prompt of its own.
 pub(crate) fn spec(n: u128, driver: NodeId, prompt: u32) -> SequenceSpec {
     SequenceSpec {
         sequence: seq(n),
         principal: Principal::LOCAL,
         driver,
         sampling: SamplingParams::greedy(),
-        history: (0..prompt).map(|t| t % 50).collect(),
+        history: (0..prompt).map(|t| (t + 7 * n as u32) % 50).collect(),
         prompt_tokens: prompt,
     }
 }

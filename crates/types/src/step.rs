@@ -66,6 +66,11 @@ impl StepSequence {
         self.tokens.split_at(self.tokens.len() - self.drafts as usize)
     }
 
+    /// The position behind the last of its tokens.
+    pub fn end(&self) -> u32 {
+        self.start + self.tokens.len() as u32
+    }
+
     /// Position of the first token sampled. Panics as [`StepSequence::split_drafts`].
     pub fn sample_position(&self) -> u32 {
         self.start + self.split_drafts().0.len() as u32

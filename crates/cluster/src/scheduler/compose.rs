@@ -2,6 +2,8 @@
 
 use exo_types::{SequenceId, StepFrame, StepSequence, Time, WireDType};
 
+use super::pages::Pages;
+use super::queue::Waiting;
 use super::sequence::Running;
 use super::{Flight, Scheduler, SchedulerOutput};
 use crate::wire::{StageCommand, StepMessage, limits};
@@ -28,8 +30,10 @@ impl Scheduler {
             if self.in_flight.len() >= self.placement.stages.len() {
                 return;
             }
-            let sequences = self.compose();
-            if sequences.is_empty() && self.commands.is_empty() {
+            let sequences = self.compose(out);
+            // Commands alone can wait for a step on its way: when it comes back there may be more to send.
+            let is_worth_it = !self.commands.is_empty() && self.in_flight.is_empty();
+            if sequences.is_empty() && !is_worth_it {
                 return;
             }
             let message = self.send(now, sequences);
@@ -40,33 +44,21 @@ impl Scheduler {
     /// Reserves pages for those whose turn it is.
     fn admit(&mut self, out: &mut Vec<SchedulerOutput>) {
         while self.running.len() < self.placement.slots as usize {
-            let Some(head) = self.queue.head() else { return };
-            let tokens = self.tokens_max(head);
-            if !self.may_open(head.spec.history.len()) || !self.budget.reserve(tokens) {
+            if !self.queue.head().is_some_and(|head| self.pages.can_claim(&head.need)) {
                 return;
             }
-            let Some(submission) = self.queue.pop() else { return };
+            let Some(Waiting { submission, need }) = self.queue.pop() else { return };
             self.tickets += 1;
-            let running = Running::new(&submission, self.tickets, tokens);
             let (to, sequence) = (submission.spec.driver, submission.spec.sequence);
+            let running = Running::new(submission, self.tickets, self.pages.claim(need));
+            out.push(SchedulerOutput::Started { to, sequence, cached_tokens: running.claim.cached_tokens() });
             self.running.insert(sequence, running);
-            self.commands.push(StageCommand::Open { spec: submission.spec, cached: Vec::new() });
-            out.push(SchedulerOutput::Started { to, sequence, cached_tokens: 0 });
         }
-    }
-
-    fn may_open(&self, history_tokens: usize) -> bool {
-        let waiting = self.commands.iter().filter_map(|c| match c {
-            StageCommand::Open { spec, .. } => Some(spec.history.len()),
-            _ => None,
-        });
-        let (count, tokens) = waiting.fold((0, 0), |(count, sum), tokens| (count + 1, sum + tokens));
-        count == 0 || (count < OPENS_MAX && tokens + history_tokens <= OPEN_TOKENS_MAX)
     }
 
     /// The parts of the next step: the longest waiting decodes, then prompts in order of admission. Decodes are
     /// spread over as many micro-batches as there are stages, so that no stage idles while another computes.
-    fn compose(&mut self) -> Vec<StepSequence> {
+    fn compose(&mut self, out: &mut Vec<SchedulerOutput>) -> Vec<StepSequence> {
         let decoding = self.running.values().filter(|r| r.is_decoding()).count();
         let share = decoding.div_ceil(self.placement.stages.len());
         let ready =
@@ -80,7 +72,7 @@ impl Scheduler {
         prompts.sort_unstable();
 
         let order: Vec<SequenceId> = decodes.chain(prompts.into_iter().map(|(_, id)| id)).collect();
-        self.take(&order, self.chunk_tokens(decoding > 0))
+        self.take(&order, self.chunk_tokens(decoding > 0), out)
     }
 
     /// Prompt tokens of the next step: as many as their share of time allows. As many steps as there are stages may
@@ -100,40 +92,50 @@ impl Scheduler {
     }
 
     /// Takes a part of each sequence in `order` while prompt tokens are left to give.
-    fn take(&mut self, order: &[SequenceId], mut chunk_left: usize) -> Vec<StepSequence> {
-        let mut sequences = Vec::new();
+    fn take(
+        &mut self,
+        order: &[SequenceId],
+        mut chunk_left: usize,
+        out: &mut Vec<SchedulerOutput>,
+    ) -> Vec<StepSequence> {
+        let (mut sequences, mut opens) = (Vec::new(), Opens::default());
         for &id in order {
             let Some(running) = self.running.get_mut(&id) else { continue };
             let is_prompt = !running.is_decoding();
             if is_prompt && chunk_left == 0 {
                 break;
             }
+            if !running.is_open() {
+                if !opens.open(id, running, &mut self.pages, out) {
+                    continue;
+                }
+                self.prompt_tokens += running.tokens().len() as u64;
+                self.cached_tokens += u64::from(running.claim.cached_tokens());
+            }
             let Some(part) = running.take(id, chunk_left) else { continue };
             if is_prompt {
                 chunk_left -= part.tokens.len();
             }
+            self.pages.reach(&mut running.claim, part.end());
             sequences.push(part);
         }
+        // What is opened holds its pages already, so they are not among those that go.
+        let gone = self.pages.evict();
+        if !gone.is_empty() {
+            self.commands.push(StageCommand::Forget(gone));
+        }
+        self.commands.append(&mut opens.commands);
         sequences
     }
 
     fn send(&mut self, now: Time, sequences: Vec<StepSequence>) -> StepMessage {
         self.steps += 1;
-        let sampled = sequences.iter().filter(|s| s.sample).filter_map(|s| {
-            let running = self.running.get(&s.sequence)?;
-            Some((running.ticket, s.clone()))
-        });
-        let sampled = sampled.collect();
-        let (mut tokens, mut prompt_tokens, mut decodes) = (0, 0, 0);
+        let mut flight = Flight { step: self.steps, sent_at: now, ..Flight::default() };
         for part in &sequences {
-            tokens += part.tokens.len() as u32;
-            match self.running.get(&part.sequence) {
-                Some(running) if running.generated == 0 => prompt_tokens += part.tokens.len() as u32,
-                _ => decodes += 1,
-            }
+            let Some(running) = self.running.get(&part.sequence) else { continue };
+            flight.add(running, part);
         }
-        let (step, sent_at) = (self.steps, now);
-        self.in_flight.push_back(Flight { step, sent_at, tokens, prompt_tokens, decodes, sampled });
+        self.in_flight.push_back(flight);
         let (instance, generation) = (self.placement.instance, self.placement.generation);
         StepMessage {
             stage: 0,
@@ -142,6 +144,61 @@ impl Scheduler {
             failures: Vec::new(),
             rows_dtype: WireDType::F32,
             rows: Vec::new(),
+        }
+    }
+}
+
+/// Sequences opened in front of one step: a bounded number of them.
+#[derive(Default)]
+struct Opens {
+    commands: Vec<StageCommand>,
+    history_tokens: usize,
+}
+
+impl Opens {
+    /// Opens a sequence in front of this step, unless there are enough or another one is computing what it begins
+    /// with. Says whether it is open.
+    fn open(
+        &mut self,
+        sequence: SequenceId,
+        running: &mut Running,
+        pages: &mut Pages,
+        out: &mut Vec<SchedulerOutput>,
+    ) -> bool {
+        let told = running.claim.cached_tokens();
+        pages.find_more(&mut running.claim);
+        if pages.is_coming(&running.claim) {
+            return false;
+        }
+        let tokens = self.history_tokens + running.tokens().len();
+        let is_room = self.commands.len() < OPENS_MAX && tokens <= OPEN_TOKENS_MAX;
+        if !self.commands.is_empty() && !is_room {
+            return false;
+        }
+        self.history_tokens = tokens;
+        pages.open(&mut running.claim);
+        self.commands.extend(running.open());
+        let (to, cached_tokens) = (running.driver, running.claim.cached_tokens());
+        if cached_tokens > told {
+            out.push(SchedulerOutput::Started { to, sequence, cached_tokens });
+        }
+        true
+    }
+}
+
+impl Flight {
+    fn add(&mut self, running: &Running, part: &StepSequence) {
+        let tokens = part.tokens.len() as u32;
+        self.tokens += tokens;
+        if running.generated == 0 {
+            self.prompt_tokens += tokens;
+        } else {
+            self.decodes += 1;
+        }
+        if part.sample {
+            self.sampled.push((running.ticket, part.clone()));
+        } else {
+            self.chunks.push((running.ticket, part.sequence, part.end()));
         }
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! Drivers submit sequences; they wait in a bounded [`queue`], one principal after the other. A sequence is
 //! admitted when every stage has pages for the longest it can become, so a running sequence never runs out of
-//! them. Steps are numbered and composed from decodes first, then prompt chunks; at most one micro-batch per stage
+//! them ([`pages`]). It begins with what is kept of earlier sequences with the same tokens and principal; while one
+//! that runs computes the same, it waits for that. Steps are numbered and composed from decodes first, then prompt chunks; at most one micro-batch per stage
 //! is in flight, and a sequence whose token is in flight waits for it. Prompts get a share of time beside decodes,
 //! not of tokens: the scheduler learns what they cost from its own steps ([`pace`]). Freed pages may be given away at once,
 //! because the `Close` that frees them travels in front of the `Open` that takes them.
 //!
 //! Start reading at [`Scheduler::handle`].
 
+mod chain;
 mod compose;
+mod kept;
 mod outcome;
 mod pace;
 mod pages;
@@ -25,8 +28,8 @@ use std::time::Duration;
 use exo_types::{FailureKind, NodeId, Placement, SequenceId, StepSequence, Time};
 
 use self::pace::Pace;
-use self::pages::PageBudget;
-use self::queue::Queue;
+use self::pages::{Need, Pages};
+use self::queue::{Queue, Waiting};
 use self::sequence::Running;
 pub use self::words::{SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats};
 use crate::wire::{EndReason, StageCommand, Submission};
@@ -39,7 +42,7 @@ const BEAT_EVERY: Duration = Duration::from_secs(5);
 pub struct Scheduler {
     config: SchedulerConfig,
     placement: Placement,
-    budget: PageBudget,
+    pages: Pages,
     queue: Queue,
     running: BTreeMap<SequenceId, Running>,
     /// Grows with every admission: the order of prompts, and what tells two lives of one id apart.
@@ -49,6 +52,10 @@ pub struct Scheduler {
     in_flight: VecDeque<Flight>,
     pace: Pace,
     steps: u64,
+    /// Of all prompts that were opened.
+    prompt_tokens: u64,
+    /// Of those, tokens that were cached.
+    cached_tokens: u64,
     /// When the pipeline last gave a step back.
     completed_at: Time,
     /// When those waiting for their first token were last told that the pipeline moves.
@@ -58,8 +65,20 @@ pub struct Scheduler {
     over: Option<String>,
 }
 
+/// Stages whose pages hold different numbers of tokens cannot agree on what is kept, nor give equal bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("stage {stage} has pages of {page_tokens} tokens, the first stage of {first_page_tokens}")]
+pub struct PagesDiffer {
+    /// The first stage that differs.
+    pub stage: usize,
+    /// Tokens of its pages.
+    pub page_tokens: u32,
+    /// Tokens of the first stage's pages.
+    pub first_page_tokens: u32,
+}
+
 /// A step on its way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Flight {
     step: u64,
     sent_at: Time,
@@ -70,15 +89,26 @@ struct Flight {
     decodes: u32,
     /// Parts that sample in it, with the tickets of their sequences.
     sampled: Vec<(u64, StepSequence)>,
+    /// Chunks of prompts that do not: ticket, sequence, end.
+    chunks: Vec<(u64, SequenceId, u32)>,
 }
 
 impl Scheduler {
-    /// A scheduler for a ready instance. `pages` holds (pages, tokens per page) of every stage, in order.
-    /// Panics if their number differs from the placement's stages.
-    pub fn new(config: SchedulerConfig, placement: Placement, pages: &[(u32, u32)]) -> Self {
+    /// A scheduler for a ready instance. `pages` holds (pages, tokens per page) of every stage, in order; the
+    /// stage with the fewest decides. Panics if their number differs from the placement's stages.
+    pub fn new(
+        config: SchedulerConfig,
+        placement: Placement,
+        pages: &[(u32, u32)],
+    ) -> Result<Self, PagesDiffer> {
         assert_eq!(placement.stages.len(), pages.len(), "pages of every stage are needed");
-        Self {
-            budget: PageBudget::new(pages),
+        let page_tokens = pages.first().map_or(1, |&(_, page_tokens)| page_tokens);
+        if let Some(stage) = pages.iter().position(|&(_, other)| other != page_tokens) {
+            return Err(PagesDiffer { stage, page_tokens: pages[stage].1, first_page_tokens: page_tokens });
+        }
+        let total = pages.iter().map(|&(count, _)| count).min().unwrap_or(0);
+        Ok(Self {
+            pages: Pages::new(total, page_tokens),
             queue: Queue::new(config.queue_len_max),
             config,
             placement,
@@ -88,11 +118,13 @@ impl Scheduler {
             in_flight: VecDeque::new(),
             pace: Pace::default(),
             steps: 0,
+            prompt_tokens: 0,
+            cached_tokens: 0,
             completed_at: Time::ZERO,
             beat_at: Time::ZERO,
             failures_in_row: 0,
             over: None,
-        }
+        })
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -125,14 +157,18 @@ impl Scheduler {
 
     /// Numbers to show.
     pub fn stats(&self) -> SchedulerStats {
-        let (pages_reserved, pages) = self.budget.fullest();
         SchedulerStats {
             queued: self.queue.len(),
             running: self.running.len(),
             steps_in_flight: self.in_flight.len(),
             steps: self.steps,
-            pages_reserved,
-            pages,
+            queue_len_max: self.queue.len_max(),
+            pages: self.pages.total(),
+            pages_used: self.pages.used(),
+            pages_claimed: self.pages.claimed(),
+            pages_cached: self.pages.cached(),
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: self.cached_tokens,
             prompt_tokens_per_s: self.pace.prompt_tokens_per_s(),
             decode_tokens_per_s: self.pace.decode_tokens_per_s(),
         }
@@ -152,7 +188,8 @@ impl Scheduler {
             }
             None => {
                 let queue_ahead = self.queue.len() as u32;
-                self.queue.push(submission);
+                let need = self.need(&submission);
+                self.queue.push(Waiting { submission, need });
                 out.push(SchedulerOutput::Accepted { to: from, sequence, queue_ahead });
             }
         }
@@ -186,14 +223,26 @@ impl Scheduler {
             return Some((FailureKind::Protocol, message));
         }
         let tokens = self.tokens_max(submission);
-        if !self.budget.could_ever_fit(tokens) {
-            let message = format!("{tokens} tokens need more KV pages than the smallest stage has");
+        let (needed, total) = (self.pages.needed(tokens), self.pages.total());
+        if needed > total {
+            let message = format!(
+                "{history} tokens of prompt and up to {} of answer need {needed} pages of keys and values, the \
+                 cache has {total}; ask for fewer tokens, or place the model with a larger cache",
+                tokens as usize - history
+            );
             return Some((FailureKind::OutOfMemory, message));
         }
         self.queue.is_full().then(|| {
-            let message = format!("{} sequences are waiting for this instance", self.queue.len());
+            let (waiting, instance) = (self.queue.len(), self.placement.instance);
+            let message =
+                format!("{waiting} sequences wait for instance {instance}, its queue holds no more");
             (FailureKind::QueueFull, message)
         })
+    }
+
+    fn need(&self, submission: &Submission) -> Need {
+        let (spec, tokens_max) = (&submission.spec, self.tokens_max(submission));
+        self.pages.need(&self.placement, spec.principal, &spec.history, tokens_max)
     }
 
     /// The longest the sequence can become.
@@ -213,7 +262,7 @@ impl Scheduler {
             return;
         }
         let (to, reason) = (from, EndReason::Cancelled);
-        if self.queue.remove(sequence).is_some() {
+        if self.queue.remove(sequence) {
             out.push(SchedulerOutput::Ended { to, sequence, reason, generated: 0 });
         } else if let Some(gone) = self.release(sequence) {
             out.push(SchedulerOutput::Ended { to, sequence, reason, generated: gone.generated });

@@ -41,6 +41,7 @@ impl Scheduler {
         }
         self.take_failures(flight.tokens > 0, &tokens.failures, out);
         if self.over.is_none() {
+            self.keep_chunks(&flight);
             self.take_results(&flight, tokens.results, out);
         }
     }
@@ -63,6 +64,22 @@ impl Scheduler {
         }
     }
 
+    /// Prompts went on by a chunk: their full pages may be read by others from now on.
+    fn keep_chunks(&mut self, flight: &Flight) {
+        for &(ticket, sequence, end) in &flight.chunks {
+            self.keep(sequence, ticket, end);
+        }
+    }
+
+    /// The first `computed` positions of a sequence are in the cache of every stage.
+    fn keep(&mut self, sequence: SequenceId, ticket: u64, computed: u32) {
+        let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == ticket) else { return };
+        let pages = running.keep(&mut self.pages, computed);
+        if !pages.is_empty() {
+            self.commands.push(StageCommand::Keep { sequence, pages });
+        }
+    }
+
     fn take_results(&mut self, flight: &Flight, results: Vec<TokenResult>, out: &mut Vec<SchedulerOutput>) {
         for (ticket, part) in &flight.sampled {
             let sequence = part.sequence;
@@ -76,6 +93,9 @@ impl Scheduler {
                 continue;
             };
             let end = running.sampled(result, flight.step, self.placement.context_tokens);
+            // Every token but the last sampled one went through the stages, and none that was rejected counts.
+            let computed = running.tokens().len() as u32 - 1;
+            self.keep(sequence, *ticket, computed);
             let Some(reason) = end else { continue };
             if let Some(gone) = self.release(sequence) {
                 let (to, generated) = (gone.driver, gone.generated);
@@ -104,18 +124,16 @@ impl Scheduler {
         out.extend(silent.map(|(&sequence, r)| SchedulerOutput::Started {
             to: r.driver,
             sequence,
-            cached_tokens: 0,
+            cached_tokens: r.claim.cached_tokens(),
         }));
     }
 
     /// Gives a running sequence's pages back and sees to it that the stages forget it.
     pub(super) fn release(&mut self, sequence: SequenceId) -> Option<Running> {
         let running = self.running.remove(&sequence)?;
-        self.budget.release(running.reserved_tokens);
-        let unsent = self.commands.iter().position(|c| is_open_of(c, sequence));
-        match unsent {
-            Some(index) => drop(self.commands.remove(index)),
-            None => self.commands.push(StageCommand::Close(sequence)),
+        self.pages.release(&running.claim);
+        if running.is_open() {
+            self.commands.push(StageCommand::Close(sequence));
         }
         Some(running)
     }
@@ -154,15 +172,12 @@ impl Scheduler {
             self.fail(sequence, kind, reason, out);
         }
         while let Some(waiting) = self.queue.pop() {
-            let (to, sequence, message) = (waiting.spec.driver, waiting.spec.sequence, reason.to_owned());
+            let spec = waiting.submission.spec;
+            let (to, sequence, message) = (spec.driver, spec.sequence, reason.to_owned());
             out.push(SchedulerOutput::Failed { to, sequence, kind, message });
         }
         self.in_flight.clear();
         self.commands.clear();
         self.over = Some(reason.to_owned());
     }
-}
-
-fn is_open_of(command: &StageCommand, sequence: SequenceId) -> bool {
-    matches!(command, StageCommand::Open { spec, .. } if spec.sequence == sequence)
 }

@@ -1,27 +1,39 @@
-//! Waiting sequences: first come first served within a principal, principals in turn.
+//! Waiting sequences: principals take turns, and within a principal its requests do, so that one request with many
+//! choices does not stand in front of another with one.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use exo_types::{NodeId, Principal, SequenceId};
+use exo_types::{NodeId, Principal, RequestId, SequenceId};
 
+use super::pages::Need;
 use crate::wire::Submission;
+
+/// A sequence that waits, and the pages it waits for.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub(super) submission: Submission,
+    pub(super) need: Need,
+}
 
 /// A bounded queue. The head is whoever's turn it is; it is never overtaken, so that a long prompt is not starved.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     len_max: usize,
-    waiting: BTreeMap<Principal, VecDeque<Submission>>,
-    /// Principals with something waiting, next turn first.
-    turns: VecDeque<Principal>,
+    principals: Turns<Principal, Turns<RequestId, VecDeque<Waiting>>>,
 }
 
 impl Queue {
     pub(super) fn new(len_max: usize) -> Self {
-        Self { len_max, waiting: BTreeMap::new(), turns: VecDeque::new() }
+        Self { len_max, principals: Turns::default() }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiting.values().map(VecDeque::len).sum()
+        self.iter().count()
+    }
+
+    /// Sequences that may wait.
+    pub(super) fn len_max(&self) -> usize {
+        self.len_max
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -29,50 +41,102 @@ impl Queue {
     }
 
     /// The caller has asked [`Queue::is_full`].
-    pub(super) fn push(&mut self, submission: Submission) {
-        let principal = submission.spec.principal;
-        let waiting = self.waiting.entry(principal).or_default();
-        if waiting.is_empty() {
-            self.turns.push_back(principal);
-        }
-        waiting.push_back(submission);
+    pub(super) fn push(&mut self, waiting: Waiting) {
+        let (principal, request) =
+            (waiting.submission.spec.principal, waiting.submission.spec.sequence.request);
+        self.principals.entry(principal).entry(request).push_back(waiting);
     }
 
     /// Whose turn it is.
-    pub(super) fn head(&self) -> Option<&Submission> {
-        self.waiting.get(self.turns.front()?)?.front()
+    pub(super) fn head(&self) -> Option<&Waiting> {
+        self.principals.first()?.first()?.front()
     }
 
-    /// Takes the head; its principal goes to the end of the turns.
-    pub(super) fn pop(&mut self) -> Option<Submission> {
-        let principal = self.turns.pop_front()?;
-        let waiting = self.waiting.get_mut(&principal)?;
-        let head = waiting.pop_front();
-        if waiting.is_empty() {
-            self.waiting.remove(&principal);
-        } else {
-            self.turns.push_back(principal);
-        }
-        head
+    /// Takes the head; its principal, and within it its request, goes to the end of the turns.
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        let head = |choices: &mut VecDeque<Waiting>| (choices.pop_front(), choices.is_empty());
+        self.principals.turn(|requests| (requests.turn(head), requests.is_empty()))
     }
 
     pub(super) fn get(&self, sequence: SequenceId) -> Option<&Submission> {
-        self.waiting.values().flatten().find(|s| s.spec.sequence == sequence)
+        self.iter().find(|s| s.spec.sequence == sequence)
     }
 
-    pub(super) fn remove(&mut self, sequence: SequenceId) -> Option<Submission> {
-        let found = self.get(sequence)?.clone();
+    /// Whether it was there.
+    pub(super) fn remove(&mut self, sequence: SequenceId) -> bool {
+        let found = self.get(sequence).is_some();
         self.retain(|s| s.spec.sequence != sequence);
-        Some(found)
+        found
     }
 
     pub(super) fn remove_driver(&mut self, driver: NodeId) {
         self.retain(|s| s.spec.driver != driver);
     }
 
+    fn iter(&self) -> impl Iterator<Item = &Submission> {
+        self.principals.values().flat_map(Turns::values).flatten().map(|waiting| &waiting.submission)
+    }
+
     fn retain(&mut self, keep: impl Fn(&Submission) -> bool) {
-        self.waiting.values_mut().for_each(|w| w.retain(&keep));
-        self.waiting.retain(|_, w| !w.is_empty());
-        self.turns.retain(|p| self.waiting.contains_key(p));
+        self.principals.retain(|requests| {
+            requests.retain(|choices| {
+                choices.retain(|waiting| keep(&waiting.submission));
+                !choices.is_empty()
+            });
+            !requests.is_empty()
+        });
+    }
+}
+
+/// Values by key, and whose turn it is. No value is empty.
+#[derive(Clone, Debug)]
+struct Turns<K, V> {
+    values: BTreeMap<K, V>,
+    /// The keys, next turn first.
+    order: VecDeque<K>,
+}
+
+impl<K, V> Default for Turns<K, V> {
+    fn default() -> Self {
+        Self { values: BTreeMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<K: Ord + Copy, V: Default> Turns<K, V> {
+    /// The value of `key`; a new one has its turn after all others.
+    fn entry(&mut self, key: K) -> &mut V {
+        if !self.values.contains_key(&key) {
+            self.order.push_back(key);
+        }
+        self.values.entry(key).or_default()
+    }
+
+    fn first(&self) -> Option<&V> {
+        self.values.get(self.order.front()?)
+    }
+
+    /// Lets `take` have the value whose turn it is; it says what it took and whether it left the value empty.
+    fn turn<T>(&mut self, take: impl FnOnce(&mut V) -> (Option<T>, bool)) -> Option<T> {
+        let key = self.order.pop_front()?;
+        let (taken, is_empty) = take(self.values.get_mut(&key)?);
+        if is_empty {
+            self.values.remove(&key);
+        } else {
+            self.order.push_back(key);
+        }
+        taken
+    }
+
+    fn values(&self) -> impl Iterator<Item = &V> {
+        self.values.values()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    fn retain(&mut self, mut keep: impl FnMut(&mut V) -> bool) {
+        self.values.retain(|_, value| keep(value));
+        self.order.retain(|key| self.values.contains_key(key));
     }
 }

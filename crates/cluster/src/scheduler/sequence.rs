@@ -1,21 +1,24 @@
 //! A running sequence: how much of it was sent through the pipeline, and what comes next.
 
-use exo_types::{NodeId, Principal, SequenceId, StepSequence};
+use exo_types::{NodeId, PageKey, Principal, SequenceId, SequenceSpec, StepSequence};
 
-use crate::wire::{EndReason, Submission, TokenResult};
+use super::pages::{Claim, Pages};
+
+use crate::wire::{EndReason, StageCommand, Submission, TokenResult};
 
 /// A sequence that holds pages.
 #[derive(Clone, Debug)]
 pub(super) struct Running {
     pub(super) ticket: u64,
     pub(super) driver: NodeId,
-    /// Tokens whose pages are reserved.
-    pub(super) reserved_tokens: u32,
+    pub(super) claim: Claim,
     /// Tokens sampled in this submission.
     pub(super) generated: u32,
+    /// Until the stages open it: what they are told.
+    unopened: Option<SequenceSpec>,
     principal: Principal,
-    /// Tokens of prompt and answer so far.
-    length: u32,
+    /// Prompt and answer so far.
+    tokens: Vec<u32>,
     max_tokens: u32,
     stop_tokens: Vec<u32>,
     ignore_eos: bool,
@@ -26,7 +29,7 @@ pub(super) struct Running {
 #[derive(Clone, Debug)]
 enum Next {
     /// Its prompt goes on from here.
-    Prefill { history: Vec<u32>, sent: usize },
+    Prefill { sent: usize },
     /// Its next token is in flight.
     Awaited,
     /// This token goes through the pipeline. `since` is the step that sampled it: the longest waiting goes first.
@@ -36,20 +39,43 @@ enum Next {
 
 impl Running {
     /// The sequence, about to send its prompt.
-    pub(super) fn new(submission: &Submission, ticket: u64, reserved_tokens: u32) -> Self {
+    pub(super) fn new(submission: Submission, ticket: u64, claim: Claim) -> Self {
         let Submission { spec, max_tokens, stop_tokens, ignore_eos, .. } = submission;
         Self {
             ticket,
             driver: spec.driver,
-            reserved_tokens,
+            claim,
             generated: 0,
             principal: spec.principal,
-            length: spec.history.len() as u32,
-            max_tokens: *max_tokens,
-            stop_tokens: stop_tokens.clone(),
-            ignore_eos: *ignore_eos,
-            next: Next::Prefill { history: spec.history.clone(), sent: 0 },
+            tokens: spec.history.clone(),
+            unopened: Some(spec),
+            max_tokens,
+            stop_tokens,
+            ignore_eos,
+            next: Next::Prefill { sent: 0 },
         }
+    }
+
+    /// Whether the stages know it.
+    pub(super) fn is_open(&self) -> bool {
+        self.unopened.is_none()
+    }
+
+    /// Tokens of prompt and answer so far.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// What opens it on the stages, once: its prompt starts behind the pages it begins with.
+    pub(super) fn open(&mut self) -> Option<StageCommand> {
+        let spec = self.unopened.take()?;
+        self.next = Next::Prefill { sent: self.claim.cached_tokens() as usize };
+        Some(StageCommand::Open { spec, cached: self.claim.cached().to_vec() })
+    }
+
+    /// Its first `computed` positions are in the cache of every stage: the pages to keep, with their names.
+    pub(super) fn keep(&mut self, pages: &mut Pages, computed: u32) -> Vec<(u32, PageKey)> {
+        pages.keep(&mut self.claim, &self.tokens, computed)
     }
 
     /// Whether its prompt is through.
@@ -71,14 +97,14 @@ impl Running {
         let (start, tokens, sample) = match &mut self.next {
             Next::Awaited => return None,
             Next::Decode { token, behind_rejected, .. } => {
-                let start = self.length - 1;
+                let start = self.tokens.len() as u32 - 1;
                 truncate_to = behind_rejected.then_some(start);
                 (start, vec![*token], true)
             }
-            Next::Prefill { history, sent } => {
-                let start = *sent;
-                *sent = history.len().min(start + chunk_tokens);
-                (start as u32, history[start..*sent].to_vec(), *sent == history.len())
+            Next::Prefill { sent } => {
+                let (start, prompt) = (*sent, &self.tokens);
+                *sent = prompt.len().min(start + chunk_tokens);
+                (start as u32, prompt[start..*sent].to_vec(), *sent == prompt.len())
             }
         };
         if tokens.is_empty() {
@@ -99,7 +125,7 @@ impl Running {
         context_tokens: u32,
     ) -> Option<EndReason> {
         let (count, token) = (result.tokens.len() as u32, result.tokens.last()?.token);
-        self.length += count;
+        self.tokens.extend(result.tokens.iter().map(|t| t.token));
         self.generated += count;
         self.next = Next::Decode { token, since: step, behind_rejected: count <= result.drafts };
         if !self.ignore_eos && self.stop_tokens.contains(&token) {
@@ -108,6 +134,6 @@ impl Running {
         if self.generated >= self.max_tokens {
             return Some(EndReason::MaxTokens);
         }
-        (self.length >= context_tokens).then_some(EndReason::ContextFull)
+        (self.tokens.len() >= context_tokens as usize).then_some(EndReason::ContextFull)
     }
 }

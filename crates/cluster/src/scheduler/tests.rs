@@ -9,7 +9,7 @@ use crate::wire::{StepFailure, StepMessage, TokenResult, TokensMessage};
 /// A scheduler over the nodes `on`, each stage with `pages` pages of 4 tokens.
 fn scheduler(on: &[u8], pages: u32) -> Scheduler {
     let config = SchedulerConfig { chunk_tokens_max: 8, queue_len_max: 3, ..SchedulerConfig::default() };
-    Scheduler::new(config, placement(1, 1, on), &vec![(pages, 4); on.len()])
+    Scheduler::new(config, placement(1, 1, on), &vec![(pages, 4); on.len()]).unwrap()
 }
 
 fn submit(s: &mut Scheduler, n: u128, prompt: u32, max_tokens: u32) -> Vec<SchedulerOutput> {
@@ -28,6 +28,17 @@ fn submit_as(
     s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission })
 }
 
+/// Submits a sequence with this prompt.
+fn submit_text(s: &mut Scheduler, n: u128, text: &[u32], max_tokens: u32, who: Principal) -> Vec<String> {
+    let mut submission = submission(n, text.len() as u32, max_tokens);
+    (submission.spec.history, submission.spec.principal) = (text.to_vec(), who);
+    show(&s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission }))
+}
+
+fn cancel(s: &mut Scheduler, n: u128) -> Vec<String> {
+    show(&s.handle(Time::ZERO, SchedulerInput::Cancel { from: node(9), generation: 1, sequence: seq(n) }))
+}
+
 fn tokens(s: &mut Scheduler, step: u64, results: Vec<TokenResult>) -> Vec<SchedulerOutput> {
     let from = s.placement.stages.last().unwrap().node;
     let (instance, generation, failures) = (s.placement.instance, 1, Vec::new());
@@ -41,7 +52,12 @@ fn show(out: &[SchedulerOutput]) -> Vec<String> {
         SchedulerOutput::Accepted { sequence, queue_ahead, .. } => {
             format!("accepted {} behind {queue_ahead}", sequence.request.0)
         }
-        SchedulerOutput::Started { sequence, .. } => format!("started {}", sequence.request.0),
+        SchedulerOutput::Started { sequence, cached_tokens: 0, .. } => {
+            format!("started {}", sequence.request.0)
+        }
+        SchedulerOutput::Started { sequence, cached_tokens, .. } => {
+            format!("started {} behind {cached_tokens}", sequence.request.0)
+        }
         SchedulerOutput::Rejected { sequence, kind, .. } => {
             format!("rejected {} {kind:?}", sequence.request.0)
         }
@@ -57,7 +73,12 @@ fn show(out: &[SchedulerOutput]) -> Vec<String> {
 
 fn show_step(step: &StepMessage) -> String {
     let command = |c: &StageCommand| match c {
-        StageCommand::Open { spec, .. } => format!("open {}", spec.sequence.request.0),
+        StageCommand::Open { spec, cached } if cached.is_empty() => {
+            format!("open {}", spec.sequence.request.0)
+        }
+        StageCommand::Open { spec, cached } => {
+            format!("open {} behind {}", spec.sequence.request.0, cached.len())
+        }
         StageCommand::Keep { sequence, pages } => format!("keep {} {}", sequence.request.0, pages.len()),
         StageCommand::Forget(pages) => format!("forget {}", pages.len()),
         StageCommand::Truncate { sequence, .. } => format!("truncate {}", sequence.request.0),
@@ -79,9 +100,9 @@ fn one_sequence_has_one_decode_in_flight_and_ends_at_its_stop_token() {
     assert_eq!(show(&out), ["accepted 1 behind 0", "started 1", "step 1: open 1 | 1@0+3*"]);
     assert_eq!(show(&tokens(&mut s, 1, vec![result(1, 3, 7)])), ["step 2:  | 1@3+1*"]);
     let out = tokens(&mut s, 2, vec![result(1, 4, 99)]);
-    assert_eq!(show(&out), ["ended 1 StopToken after 2", "step 3: close 1 | "]);
+    assert_eq!(show(&out), ["ended 1 StopToken after 2", "step 3: keep 1 1, close 1 | "]);
     assert_eq!(show(&tokens(&mut s, 3, vec![])), Vec::<String>::new());
-    assert_eq!(s.stats().pages_reserved, 0);
+    assert_eq!(s.stats().pages_claimed, 0);
 }
 
 #[test]
@@ -103,8 +124,8 @@ fn a_full_context_ends_the_sequence_at_its_last_position() {
     for step in 1..=7 {
         last = tokens(&mut s, step, vec![]);
     }
-    assert_eq!(show(&last), ["step 8:  | 1@56+6*"]);
-    assert_eq!(show(&tokens(&mut s, 8, vec![result(1, 62, 5)])), ["step 9:  | 1@62+1*"]);
+    assert_eq!(show(&last), ["step 8: keep 1 2 | 1@56+6*"]);
+    assert_eq!(show(&tokens(&mut s, 8, vec![result(1, 62, 5)])), ["step 9: keep 1 1 | 1@62+1*"]);
     let out = tokens(&mut s, 9, vec![result(1, 63, 5)]);
     assert_eq!(show(&out)[0], "ended 1 ContextFull after 2");
 }
@@ -128,7 +149,7 @@ fn running_sequences_decode_before_a_new_prompt_is_read() {
     let out = tokens(&mut s, 1, vec![result(1, 2, 7)]);
     assert_eq!(show(&out), ["step 2: open 2 | 1@2+1* 2@0+8"]);
     let out = tokens(&mut s, 2, vec![result(1, 3, 7)]);
-    assert_eq!(show(&out), ["step 3:  | 1@3+1* 2@8+4*"]);
+    assert_eq!(show(&out), ["step 3: keep 2 2 | 1@3+1* 2@8+4*"]);
 }
 
 #[test]
@@ -222,7 +243,7 @@ fn a_lost_driver_frees_its_slots() {
     let mut s = scheduler(&[1], 16);
     submit(&mut s, 1, 4, 12);
     s.handle(Time::ZERO, SchedulerInput::NodeLost(node(9)));
-    assert_eq!((s.stats().running, s.stats().pages_reserved), (0, 0));
+    assert_eq!((s.stats().running, s.stats().pages_claimed), (0, 0));
 }
 
 #[test]
@@ -309,7 +330,8 @@ fn a_long_prompt_does_not_hold_up_a_running_sequence() {
     for (on, prompt_us) in [(&[1][..], 100), (&[1], 2_500), (&[1], 12_000), (&[1, 2], 2_500)] {
         let mut placement = placement(1, 1, on);
         placement.context_tokens = 4096;
-        let mut s = Scheduler::new(SchedulerConfig::default(), placement, &vec![(1024, 32); on.len()]);
+        let mut s =
+            Scheduler::new(SchedulerConfig::default(), placement, &vec![(1024, 32); on.len()]).unwrap();
         let mut out = submit(&mut s, 1, 2, 400);
         out.extend(submit(&mut s, 2, 2000, 4));
         let gap = longest_gap(&mut s, out, prompt_us, 300);
@@ -322,7 +344,7 @@ fn a_long_prompt_does_not_hold_up_a_running_sequence() {
 fn alone_a_prompt_is_read_in_large_chunks() {
     let mut placement = placement(1, 1, &[1]);
     placement.context_tokens = 4096;
-    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]);
+    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]).unwrap();
     let out = submit(&mut s, 1, 3000, 4);
     assert_eq!(show(&out)[2], "step 1: open 1 | 1@0+128", "nothing is measured yet");
     s.completed_at = Time::ZERO;
@@ -330,5 +352,129 @@ fn alone_a_prompt_is_read_in_large_chunks() {
     let (instance, generation, results, failures) = (s.placement.instance, 1, vec![], Vec::new());
     let tokens = TokensMessage { instance, generation, step: 1, results, failures };
     let out = s.handle(Time::from_millis(64), SchedulerInput::Tokens { from, tokens });
-    assert_eq!(show(&out), ["step 2:  | 1@128+512"], "0.5 ms a token: the largest chunk");
+    assert_eq!(show(&out), ["step 2: keep 1 4 | 1@128+512"], "0.5 ms a token: the largest chunk");
+}
+
+const TEXT: [u32; 11] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+const WE: Principal = Principal::LOCAL;
+
+/// A scheduler that has run sequence 1 over `TEXT` to its end, two tokens of answer, on two stages: all is idle.
+fn after_one(pages: u32) -> Scheduler {
+    let mut s = scheduler(&[1, 2], pages);
+    submit_text(&mut s, 1, &TEXT, 2, WE);
+    tokens(&mut s, 1, vec![]);
+    let out = tokens(&mut s, 2, vec![result(1, 11, 7)]);
+    assert_eq!(show(&out), ["step 3: keep 1 2 | 1@11+1*"]);
+    let out = tokens(&mut s, 3, vec![result(1, 12, 7)]);
+    assert_eq!(
+        show(&out),
+        ["ended 1 MaxTokens after 2", "step 4: keep 1 1, close 1 | "],
+        "eleven and a token"
+    );
+    tokens(&mut s, 4, vec![]);
+    assert_eq!((s.stats().pages_cached, s.stats().pages_claimed), (3, 0));
+    s
+}
+
+#[test]
+fn a_prompt_begins_behind_what_is_kept_of_an_earlier_one() {
+    let mut s = after_one(16);
+    // The answer is kept too: a chat's next turn repeats it.
+    let next = [&TEXT[..], &[7, 7, 3]].concat();
+    let out = submit_text(&mut s, 2, &next, 4, WE);
+    assert_eq!(out[1..], ["started 2 behind 12", "step 5: open 2 behind 3 | 2@12+2*"]);
+    assert_eq!((s.stats().prompt_tokens, s.stats().cached_tokens), (25, 12));
+}
+
+#[test]
+fn the_last_token_is_computed_even_if_its_page_is_kept() {
+    let mut s = after_one(16);
+    let out = submit_text(&mut s, 2, &[&TEXT[..], &[7]].concat(), 4, WE);
+    assert_eq!(out[1..], ["started 2 behind 8", "step 5: open 2 behind 2 | 2@8+4*"]);
+}
+
+#[test]
+fn nothing_is_shared_between_principals() {
+    let mut s = after_one(16);
+    let out = submit_text(&mut s, 2, &TEXT, 4, Principal([3; 16]));
+    assert_eq!(out[1..], ["started 2", "step 5: open 2 | 2@0+8", "step 6:  | 2@8+3*"]);
+}
+
+#[test]
+fn what_fits_only_after_eviction_is_admitted_and_stages_forget_what_they_must() {
+    let mut s = after_one(4); // 16 tokens
+    let out = submit_text(&mut s, 2, &[40; 12], 4, WE);
+    assert_eq!(out[1..], ["started 2", "step 5: forget 1, open 2 | 2@0+8", "step 6: forget 1 | 2@8+4*"]);
+    let out = tokens(&mut s, 5, vec![]);
+    assert!(out.is_empty(), "keeping alone is worth no step: {out:?}");
+    let out = tokens(&mut s, 6, vec![result(2, 12, 7)]);
+    assert_eq!(show(&out), ["step 7: keep 2 2, keep 2 1, forget 1 | 2@12+1*"]);
+    assert_eq!((s.stats().pages_used, s.stats().pages_cached), (4, 0));
+}
+
+#[test]
+fn equal_prompts_are_computed_once() {
+    let mut s = scheduler(&[1], 64);
+    submit_text(&mut s, 1, &TEXT, 4, WE);
+    for n in 2..=3 {
+        assert_eq!(submit_text(&mut s, n, &TEXT, 4, WE)[1], format!("started {n}"), "it has its slot");
+    }
+    assert_eq!(submit_text(&mut s, 4, &[&[1], &TEXT[..]].concat(), 4, WE)[1], "started 4");
+    let out = show(&tokens(&mut s, 1, vec![]));
+    assert_eq!(
+        out,
+        [
+            "started 2 behind 8",
+            "started 3 behind 8",
+            "step 2: keep 1 2, open 2 behind 2, open 3 behind 2 | 1@8+3* 2@8+3* 3@8+2"
+        ]
+    );
+    let out = show(&tokens(&mut s, 2, vec![result(1, 11, 7), result(2, 11, 7)]));
+    assert_eq!(out, ["step 3: open 4 | 1@11+1* 2@11+1* 3@10+1* 4@0+7"]);
+}
+
+#[test]
+fn who_waits_for_a_prompt_goes_on_when_it_is_given_up() {
+    let mut s = scheduler(&[1, 2], 64);
+    submit_text(&mut s, 1, &[4; 40], 4, WE);
+    submit_text(&mut s, 2, &[4; 40], 4, WE);
+    let out = tokens(&mut s, 1, vec![]);
+    assert_eq!(show(&out), ["step 3: keep 1 2 | 1@16+8"], "2 waits");
+    assert_eq!(cancel(&mut s, 1), ["ended 1 Cancelled after 0"]);
+    let out = tokens(&mut s, 2, vec![]);
+    assert_eq!(show(&out), ["started 2 behind 8", "step 4: close 1, open 2 behind 2 | 2@8+8"]);
+}
+
+#[test]
+fn nothing_is_kept_of_a_step_that_failed() {
+    let mut s = scheduler(&[1], 64);
+    submit_text(&mut s, 1, &TEXT, 4, WE);
+    assert_eq!(failed(&mut s, 1, 1, FailureKind::Device), ["failed 1 Device", "step 2: close 1 | "]);
+    assert_eq!((s.stats().pages_cached, s.stats().pages_claimed), (0, 0));
+}
+
+#[test]
+fn choices_of_one_request_take_turns_with_other_requests() {
+    let config = SchedulerConfig { chunk_tokens_max: 8, queue_len_max: 9, ..SchedulerConfig::default() };
+    let mut s = Scheduler::new(config, placement(1, 1, &[1]), &[(4, 4)]).unwrap();
+    let mut request = |n: u128, index: u16| {
+        let mut submission = submission(n, 4, 12);
+        submission.spec.sequence.index = index;
+        s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission });
+    };
+    (0..4).for_each(|index| request(1, index));
+    (2..4).for_each(|n| request(n, 0));
+    let mut order = Vec::new();
+    while let Some((&sequence, _)) = s.running.first_key_value() {
+        order.push((sequence.request.0, sequence.index));
+        s.handle(Time::ZERO, SchedulerInput::Cancel { from: node(9), generation: 1, sequence });
+    }
+    assert_eq!(order, [(1, 0), (1, 1), (2, 0), (3, 0), (1, 2), (1, 3)]);
+}
+
+#[test]
+fn stages_with_pages_of_different_sizes_are_refused() {
+    let refused = Scheduler::new(SchedulerConfig::default(), placement(1, 1, &[1, 2]), &[(9, 32), (9, 16)]);
+    let message = refused.map(|_| ()).unwrap_err().to_string();
+    assert_eq!(message, "stage 1 has pages of 16 tokens, the first stage of 32");
 }

@@ -31,7 +31,7 @@ fn assert_promises(world: &World, seed: u64) {
         assert!(node.drivers.values().all(|d| d.phase() == DriverPhase::Over), "seed {seed}");
         for (key, scheduler) in &node.schedulers {
             let stats = scheduler.stats();
-            let idle = (stats.running, stats.queued, stats.pages_reserved) == (0, 0, 0);
+            let idle = (stats.running, stats.queued, stats.pages_claimed) == (0, 0, 0);
             assert!(idle, "seed {seed}: {key:?} keeps {stats:?}");
         }
         for (key, stage) in node.stages.iter().filter(|(key, _)| world.is_current(**key)) {

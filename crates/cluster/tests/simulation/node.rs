@@ -139,7 +139,10 @@ impl SimNode {
             let stage = ShardKey { instance: key.0, generation: key.1, stage: 0 };
             if !troubled && !self.schedulers.contains_key(&key) && self.stages.contains_key(&stage) {
                 let config = SchedulerConfig { chunk_tokens_max: 8, ..SchedulerConfig::default() };
-                self.schedulers.insert(key, Scheduler::new(config, view.placement.clone(), &pages));
+                self.schedulers.insert(
+                    key,
+                    Scheduler::new(config, view.placement.clone(), &pages).expect("stages of one page size"),
+                );
             }
         }
         self.views = views;

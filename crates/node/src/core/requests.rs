@@ -265,8 +265,15 @@ impl Core {
             if view.is_ready() && !troubled && !self.schedulers.contains_key(&id) && self.is_loaded(key) {
                 let Some(pages) = pages_of(&view) else { continue };
                 let config = SchedulerConfig::default();
-                let scheduler = Scheduler::new(config, view.placement.clone(), &pages);
-                self.schedulers.insert(id, SchedulerEntry { generation, scheduler });
+                match Scheduler::new(config, view.placement.clone(), &pages) {
+                    Ok(scheduler) => {
+                        self.schedulers.insert(id, SchedulerEntry { generation, scheduler });
+                    }
+                    Err(error) => {
+                        self.troubles.push(Trouble { instance: id, generation, reason: error.to_string() });
+                        self.report_now();
+                    }
+                }
             }
         }
     }

@@ -1,0 +1,88 @@
+//! Full pages that outlive their sequences: found by hash, counted by user, forgotten when least recently used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use exo_types::PageKey;
+
+use super::chain::PageHash;
+
+/// Which pages the stages keep.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Kept {
+    by_hash: BTreeMap<PageHash, PageKey>,
+    pages: BTreeMap<PageKey, Page>,
+    /// Those no running sequence uses, by when that came about.
+    idle: BTreeSet<(u64, PageKey)>,
+    /// Grows with every page that falls idle.
+    clock: u64,
+    keys: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    hash: PageHash,
+    /// Running sequences that began with it or filled it.
+    users: u32,
+    idle_since: u64,
+}
+
+impl Kept {
+    /// The page with this content.
+    pub(super) fn find(&self, hash: PageHash) -> Option<PageKey> {
+        self.by_hash.get(&hash).copied()
+    }
+
+    /// Whether no running sequence uses it.
+    pub(super) fn is_idle(&self, key: PageKey) -> bool {
+        self.pages.get(&key).is_some_and(|page| page.users == 0)
+    }
+
+    /// One more running sequence uses it.
+    pub(super) fn hold(&mut self, key: PageKey) {
+        let page = self.pages.get_mut(&key).expect("only pages that were found are held");
+        if page.users == 0 {
+            self.idle.remove(&(page.idle_since, key));
+        }
+        page.users += 1;
+    }
+
+    /// A sequence that used it has ended. Of a sequence's pages the last is released first: it is of no use without
+    /// those before it, so it goes first.
+    pub(super) fn release(&mut self, key: PageKey) {
+        let page = self.pages.get_mut(&key).expect("only held pages are released");
+        page.users -= 1;
+        if page.users == 0 {
+            self.clock += 1;
+            page.idle_since = self.clock;
+            self.idle.insert((self.clock, key));
+        }
+    }
+
+    /// Keeps a page that a running sequence filled. No other page may have this content.
+    pub(super) fn add(&mut self, hash: PageHash) -> PageKey {
+        self.keys += 1;
+        let key = PageKey(self.keys);
+        self.pages.insert(key, Page { hash, users: 1, idle_since: 0 });
+        let before = self.by_hash.insert(hash, key);
+        assert!(before.is_none(), "{key} has the content of another page");
+        key
+    }
+
+    /// Forgets the page that has been idle for the longest.
+    pub(super) fn evict(&mut self) -> Option<PageKey> {
+        let (_, key) = self.idle.pop_first()?;
+        let page = self.pages.remove(&key)?;
+        self.by_hash.remove(&page.hash);
+        Some(key)
+    }
+
+    /// Pages kept.
+    pub(super) fn len(&self) -> u32 {
+        self.pages.len() as u32
+    }
+
+    /// Pages kept that no running sequence uses.
+    pub(super) fn idle_len(&self) -> u32 {
+        self.idle.len() as u32
+    }
+}
