@@ -44,6 +44,12 @@ pub enum OpenError {
         /// The one asked for.
         isa: Isa,
     },
+    /// Not a number of threads that a device takes.
+    #[error("a processor is opened with 1 to {} threads, not {threads}", Pool::THREADS_MAX)]
+    ThreadCount {
+        /// How many were asked for.
+        threads: usize,
+    },
     /// The system gave no threads.
     #[error("{threads} worker threads could not be started")]
     Threads {
@@ -92,7 +98,10 @@ impl CpuDevice {
     pub(crate) fn open_in(root: &Path, options: CpuOptions) -> Result<Arc<Self>, OpenError> {
         let isa = options.isa.unwrap_or_else(Isa::best);
         let level = Level::detect(isa).ok_or(OpenError::MissingIsa { isa })?;
-        let threads = options.threads.unwrap_or_else(exo_device::cores).max(1);
+        let threads = options.threads.unwrap_or_else(|| exo_device::cores().min(Pool::THREADS_MAX));
+        if !(1..=Pool::THREADS_MAX).contains(&threads) {
+            return Err(OpenError::ThreadCount { threads });
+        }
         let pool = Pool::new(threads).map_err(|source| OpenError::Threads { threads, source })?;
         let probe = ProbeOptions { root: root.to_owned(), ..ProbeOptions::default() };
         let mut facts = exo_device::probe(&probe);

@@ -36,5 +36,6 @@ mod stream;
 pub use device::{CpuDevice, CpuOptions, OpenError};
 pub use freed_memory::return_freed_memory;
 pub use isa::{Isa, UnknownIsa};
+pub use memory::large_pages;
 pub use program::CpuProgram;
 pub use stream::CpuStream;

@@ -140,6 +140,22 @@ fn an_instruction_set_that_is_not_there_is_an_error() {
 }
 
 #[test]
+fn a_number_of_threads_that_makes_no_sense_is_an_error() {
+    for threads in [0, 1025, usize::MAX] {
+        let error =
+            CpuDevice::open(CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap_err();
+        assert!(error.to_string().ends_with(&format!("1 to 1024 threads, not {threads}")), "{error}");
+    }
+}
+
+#[test]
+fn more_threads_than_cores_give_the_same_answers() {
+    let threads = Some(8 * exo_device::cores());
+    let device = CpuDevice::open(CpuOptions { threads, ..CpuOptions::default() }).unwrap();
+    conformance::run(&*device, &*open(Isa::best())).assert_passed();
+}
+
+#[test]
 fn a_calibration_measures_something() {
     let device = CpuDevice::open(CpuOptions::default()).unwrap();
     let measured = exo_device::calibrate(&*device).unwrap();

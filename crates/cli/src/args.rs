@@ -51,6 +51,9 @@ pub struct Settings {
     /// Processor threads for models
     #[arg(long, global = true, value_name = "N")]
     threads: Option<String>,
+    /// Use weights straight from the model file instead of copying them to faster memory
+    #[arg(long, global = true)]
+    mmap: bool,
     /// Memory models may take, in MiB
     #[arg(long, global = true, value_name = "MIB")]
     memory_mib: Option<String>,
@@ -83,6 +86,9 @@ impl Settings {
         }
         if self.no_discovery {
             flags.insert("discovery", "false".to_owned());
+        }
+        if self.mmap {
+            flags.insert("mmap", "true".to_owned());
         }
         flags
     }

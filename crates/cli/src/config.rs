@@ -42,8 +42,13 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "threads",
-        default: "0",
-        help: "processor threads for models, 0 takes what the system grants",
+        default: "",
+        help: "processor threads for models (default: the processors this process may use)",
+    },
+    Key {
+        name: "mmap",
+        default: "false",
+        help: "use weights straight from the model file instead of copying them to faster memory",
     },
     Key {
         name: "cpu_isa",
@@ -170,6 +175,22 @@ impl Config {
         self.text(name).split(',').map(str::trim).filter(|t| !t.is_empty()).map(str::to_owned).collect()
     }
 
+    /// Processor threads, if set.
+    pub fn threads(&self) -> anyhow::Result<Option<usize>> {
+        if self.text("threads").trim().is_empty() {
+            return Ok(None);
+        }
+        let threads = self.parse("threads")?;
+        if threads == 0 {
+            let (value, cores) = (self.value("threads"), exo_device::cores());
+            bail!(
+                "setting `threads` is `0` (from {}): give 1 or more, or leave it out to use all {cores}",
+                value.source
+            );
+        }
+        Ok(Some(threads))
+    }
+
     /// The data folder.
     pub fn data_dir(&self) -> PathBuf {
         PathBuf::from(self.text("data_dir"))
@@ -267,6 +288,16 @@ mod tests {
     fn a_misspelt_setting_is_named() {
         let error = resolve(&[], &[], "thread = 3").err().unwrap().to_string();
         assert!(error.contains("`thread` is not a setting"), "{error}");
+    }
+
+    #[test]
+    fn threads_are_a_number_from_one_or_not_set() {
+        let threads = |text: &str| resolve(&[("threads", text)], &[], "").unwrap().threads();
+        assert_eq!(resolve(&[], &[], "").unwrap().threads().unwrap(), None);
+        assert_eq!(threads("3").unwrap(), Some(3));
+        let error = threads("0").unwrap_err().to_string();
+        assert!(error.contains("`threads` is `0` (from flag)") && error.contains("1 or more"), "{error}");
+        assert!(threads("-1").unwrap_err().to_string().contains("`-1`"));
     }
 
     #[test]

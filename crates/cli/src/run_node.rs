@@ -83,7 +83,6 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         other => bail!("setting `trust` is `{other}`: it must be `auto` or `closed`"),
     };
     let memory_mib: u64 = config.parse("memory_mib")?;
-    let threads: usize = config.parse("threads")?;
     Ok(NodeConfig {
         data_dir: config.data_dir(),
         name: config.text("name").to_owned(),
@@ -92,8 +91,9 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         peers: config.list("peers"),
         discovery: config.parse("discovery")?,
         trust_closed,
-        threads: (threads > 0).then_some(threads),
+        threads: config.threads()?,
         cpu_isa: cpu_isa(config)?,
+        mmap: config.parse("mmap")?,
         memory_max_bytes: (memory_mib > 0).then_some(memory_mib << 20),
         context_tokens: config.parse("context_tokens")?,
         slots: config.parse("slots")?,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use exo_backend::{Alone, Device, KvShape, Support, Weight};
+use exo_backend::{Alone, Device, KvShape, Residence, Support, Weight};
 use exo_formats::{Model, ModelConfig, TensorName};
 use exo_models::{
     Block, HeadWeights, LayerWeights, StepBuffers, StepLimits, WeightSource, block, op_on, record_head,
@@ -49,7 +49,7 @@ impl Engine {
         let head = || device.compile(record_head(&config, &weights, &buffers));
         let head = shard.head.then(head).transpose()?;
         let stream = device.stream()?;
-        tracing::debug!(target: "events::shard", layers = %shard.layers, bytes = weights.bytes, "loaded");
+        report_loaded(device.as_ref(), &shard, weights.bytes);
         let (pages, host) = (PagePool::new(kv.shape.pages as u32), HostBatch::default());
         let sequences = BTreeMap::new();
         Ok(Self {
@@ -69,6 +69,17 @@ impl Engine {
             tokens: 0,
             device,
         })
+    }
+}
+
+/// Says what was loaded and where the device's weights lie now, those of other shards included.
+fn report_loaded(device: &dyn Device, shard: &Shard, bytes: u64) {
+    let Residence { copied_bytes, mapped_bytes, huge_page_bytes, mapped_because } = device.residence();
+    tracing::info!(
+        target: "events::shard", layers = %shard.layers, bytes, copied_bytes, mapped_bytes, huge_page_bytes, "loaded"
+    );
+    if let Some(reason) = mapped_because {
+        tracing::warn!(mapped_bytes, reason, "weights are read from their file, which is slower");
     }
 }
 

@@ -27,6 +27,8 @@ pub struct NodeConfig {
     pub threads: Option<usize>,
     /// Instruction set of the processor's kernels; `None` takes the widest. One that the processor lacks is an error.
     pub cpu_isa: Option<exo_backend_cpu::Isa>,
+    /// Whether weights are used straight from the model file instead of being copied to faster memory.
+    pub mmap: bool,
     /// Memory models may take; `None` takes what is free less a reserve.
     pub memory_max_bytes: Option<u64>,
     /// Context of an instance unless asked otherwise; never more than the model's own.

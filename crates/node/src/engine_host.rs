@@ -21,8 +21,8 @@ const IDLE: Duration = Duration::from_millis(500);
 pub enum EngineEvent {
     /// Loading moved on.
     Progress { key: ShardKey, done_bytes: u64, total_bytes: u64 },
-    /// Loaded.
-    Ready { key: ShardKey, loaded: Loaded },
+    /// Loaded, perhaps with weights left in their file against the user's wish.
+    Ready { key: ShardKey, loaded: Loaded, slower_because: Option<String> },
     /// Not loaded; nothing is held.
     LoadFailed { key: ShardKey, reason: String },
     /// A step is done, well or not.
@@ -112,7 +112,8 @@ fn run(request: LoadRequest, inbox: &Receiver<Job>, cancel: &CancelToken, events
             Ok(engine) => engine,
             Err(reason) => return events(EngineEvent::LoadFailed { key, reason }),
         };
-        events(EngineEvent::Ready { key, loaded: loaded(&engine) });
+        let slower_because = engine.device().residence().mapped_because;
+        events(EngineEvent::Ready { key, loaded: loaded(&engine), slower_because });
         serve(key, &mut engine, inbox, cancel, events);
     }));
     if outcome.is_err() {

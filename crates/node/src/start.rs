@@ -92,6 +92,7 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
     let (sender, inbox) = crate::core::channel();
     let (notices, _) = broadcast::channel(256);
     warn_all(&notices, store.1);
+    warn_all(&notices, crowding(&config).into_iter().collect());
     let discovery = discover(&config, &endpoint, me, state.members().len() <= 1, &sender, &notices);
     accept(endpoint.clone(), sender.clone());
     let persisted = Persisted { epoch: data.epoch()? };
@@ -220,7 +221,7 @@ fn open_device(
         threads: config.threads,
         isa: config.cpu_isa,
         memory_limit_bytes: Some(limit),
-        mmap: false,
+        mmap: config.mmap,
     };
     let device = CpuDevice::open(options).map_err(|e| StartError::Device(Box::new(e)))?;
     let mut facts = device.facts();
@@ -238,6 +239,16 @@ fn open_device(
         mains_power: host.mains_power(),
     };
     Ok((device, node))
+}
+
+/// What a user should know who asked for more threads than there are processors.
+fn crowding(config: &NodeConfig) -> Option<String> {
+    let (threads, cores) = (config.threads?, exo_device::cores());
+    (threads > cores).then(|| {
+        format!(
+            "{threads} threads on {cores} processors wait for each other; expect less speed than with {cores}"
+        )
+    })
 }
 
 fn remembered(data: &DataDir) -> Result<BTreeMap<NodeId, Vec<SocketAddr>>, StartError> {

@@ -34,6 +34,14 @@ pub(crate) const ALIGN: usize = 128;
 /// What slices are cut from. Untouched memory of it costs nothing.
 const CHUNK: usize = 32 * HUGE_PAGE;
 
+/// Whether this process gets large pages now: tried with 8 MiB. `None` where the system does not tell.
+pub fn large_pages() -> Option<bool> {
+    let heap = Heap::default();
+    let mut block = heap.zeroed::<u8>("a trial", 4 * HUGE_PAGE).ok()?;
+    block.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    Some(heap.huge_bytes()? > 0)
+}
+
 /// Gives out memory and remembers what is in use.
 #[derive(Debug, Default)]
 pub(crate) struct Heap {

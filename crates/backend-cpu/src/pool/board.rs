@@ -21,8 +21,6 @@ use std::thread::Thread;
 use super::guarded;
 use super::wait::{Patience, until};
 
-/// Threads of one pool: what fits the count of sleepers.
-pub(super) const THREADS_MAX: usize = 4000;
 /// Pieces of one share.
 const SHARE_MAX: usize = (1 << COUNT_BITS) - 1;
 /// Width of the count in a seat's word; the tag has the rest.
@@ -33,6 +31,8 @@ const END: u64 = 1;
 const PANICKED: u64 = 1 << 1;
 const SLEEPER: u64 = 1 << 4;
 const GENERATION: u64 = 1 << COUNT_BITS;
+const _: () =
+    assert!((super::Pool::THREADS_MAX as u64) < GENERATION / SLEEPER, "sleepers must fit their bits");
 
 /// A waking worker wakes two others, so that a crew is up after as many steps as its number has bits.
 const WAKES: usize = 2;

@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use board::{Board, THREADS_MAX};
+use board::Board;
 use wait::Patience;
 
 thread_local! {
@@ -53,9 +53,13 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Pool {
-    /// `threads` threads with the caller among them: starts one less. Fails if the system gives no thread.
+    /// Threads of one pool: more than any machine has cores, and what a board can count.
+    pub(crate) const THREADS_MAX: usize = 1024;
+
+    /// `threads` threads with the caller among them: starts one less. Fails if the system gives no thread. Panics unless `threads` is
+    /// from 1 to [`Pool::THREADS_MAX`].
     pub(crate) fn new(threads: usize) -> io::Result<Self> {
-        let threads = threads.clamp(1, THREADS_MAX);
+        assert!((1..=Self::THREADS_MAX).contains(&threads), "a pool of {threads} threads");
         let board = Arc::new(Board::new(threads));
         let mut pool = Self { board, workers: Vec::new(), turn: Mutex::default() };
         let patience = Patience { crowded: threads > exo_device::cores() };

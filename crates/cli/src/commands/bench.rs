@@ -33,7 +33,8 @@ const INTERRUPTED: u8 = 130;
 
 /// Measures and prints. After Ctrl-C prints what was measured until then.
 pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
-    let plan = Plan::new(&args, config.text("threads"), crate::run_node::cpu_isa(config)?)?;
+    let settings = (crate::run_node::cpu_isa(config)?, config.parse("mmap")?);
+    let plan = Plan::new(&args, config.text("threads"), settings)?;
     let subject = subject::Subject::find(&args.model, &config.data_dir())?;
     for warning in plan.warnings() {
         ui::warning(&warning);

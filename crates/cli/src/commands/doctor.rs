@@ -71,6 +71,7 @@ pub async fn run(config: &Config, json: Json) -> anyhow::Result<ExitCode> {
     checks.extend(machine::disk(config));
     checks.push(machine::processor(config));
     checks.push(machine::memory(config));
+    checks.extend(machine::large_pages());
     checks.extend(machine::display_adapters(std::path::Path::new("/")));
     checks.push(node::running(config, running.as_ref()));
     checks.extend(network::ports(config, running.is_some()));

@@ -10,6 +10,7 @@ use exo_types::{ModelId, NodeId, Placement, Shard};
 use tokio_util::sync::CancellationToken;
 
 use super::{Core, CoreEvent};
+use crate::Notice;
 use crate::engine_host::{EngineEvent, EngineHost, Events, Job, LoadRequest, Loaded, chain};
 use crate::library::Holder;
 
@@ -223,7 +224,14 @@ impl Core {
                 self.view_stale = true;
                 self.feed_worker(WorkerInput::Progress { key, done_bytes, total_bytes });
             }
-            EngineEvent::Ready { key, loaded } => self.stage_ready(key, loaded),
+            EngineEvent::Ready { key, loaded, slower_because } => {
+                if let Some(reason) = slower_because {
+                    self.notice(Notice::Warning(format!(
+                        "weights are read from their file, which is slower: {reason}"
+                    )));
+                }
+                self.stage_ready(key, loaded);
+            }
             EngineEvent::LoadFailed { key, reason } => {
                 self.stages.remove(&key);
                 self.feed_worker(WorkerInput::Failed { key, reason });

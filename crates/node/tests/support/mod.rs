@@ -34,6 +34,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         trust_closed: false,
         threads: Some(1),
         cpu_isa: None,
+        mmap: false,
         memory_max_bytes: Some(2 << 30),
         context_tokens: 512,
         slots: 4,

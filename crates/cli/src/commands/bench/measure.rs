@@ -208,6 +208,7 @@ impl Bench<'_> {
         let device = CpuDevice::open(CpuOptions {
             threads: Some(threads),
             isa: self.plan.cpu_isa,
+            mmap: self.plan.mmap,
             ..CpuOptions::default()
         })?;
         let options =

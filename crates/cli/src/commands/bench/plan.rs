@@ -82,12 +82,15 @@ pub struct Plan {
     /// In the order they run.
     pub tests: Vec<Test>,
     pub repetitions: u32,
+    /// Weights stay in their file.
+    pub mmap: bool,
 }
 
 impl Plan {
-    /// Reads the lists. `threads` and `cpu_isa` are the settings; threads a list here, 0 for all processors.
-    pub fn new(args: &Bench, threads: &str, cpu_isa: Option<Isa>) -> anyhow::Result<Self> {
-        let threads = numbers("--threads", threads, 0)?;
+    /// Reads the lists. `threads`, `cpu_isa` and `mmap` are the settings; threads a list here, empty for all processors.
+    pub fn new(args: &Bench, threads: &str, (cpu_isa, mmap): (Option<Isa>, bool)) -> anyhow::Result<Self> {
+        let all = exo_device::cores().to_string();
+        let threads = numbers("--threads", if threads.is_empty() { &all } else { threads }, 1)?;
         let (prefill, decode) = (numbers("-p", &args.prompt, 0)?, numbers("-n", &args.generate, 0)?);
         let (depths, streams) = (numbers("-d", &args.depth, 0)?, numbers("-b", &args.batch, 1)?);
         let mut tests = Vec::new();
@@ -99,14 +102,12 @@ impl Plan {
             }
         }
         Ok(Self {
-            threads: threads
-                .into_iter()
-                .map(|t| if t == 0 { exo_device::cores() } else { t as usize })
-                .collect(),
+            threads: threads.into_iter().map(|t| t as usize).collect(),
             cpu_isa,
             kv: args.kv.split(',').map(kv_dtype).collect::<anyhow::Result<_>>()?,
             tests,
             repetitions: args.repetitions,
+            mmap,
         })
     }
 
@@ -176,7 +177,7 @@ mod tests {
     fn plan(line: &str) -> anyhow::Result<Plan> {
         let words = ["exo", "bench", "demo"].into_iter().chain(line.split_whitespace());
         let Some(Command::Bench(args)) = Cli::try_parse_from(words)?.command else { panic!("not bench") };
-        Plan::new(&args, "1", None)
+        Plan::new(&args, "1", (None, false))
     }
 
     fn names(line: &str) -> Vec<String> {

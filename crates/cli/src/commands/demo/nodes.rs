@@ -29,7 +29,7 @@ pub const POLL: Duration = Duration::from_millis(20);
 const NAMES: [&str; 8] = ["anna", "ben", "carla", "dan", "emma", "finn", "gina", "hugo"];
 /// Settings of the user's that say how hard a node may work. All others are the demo's own, so that it neither
 /// touches the user's cluster nor depends on it.
-const PASSED_ON: [&str; 4] = ["threads", "memory_mib", "kv", "log"];
+const PASSED_ON: [&str; 5] = ["threads", "mmap", "memory_mib", "kv", "log"];
 
 /// All nodes of the demo.
 pub struct Nodes {

@@ -65,9 +65,14 @@ pub(super) fn processor(config: &Config) -> Check {
         Ok(isa) => isa.unwrap_or_else(Isa::best),
         Err(error) => return Check::broken("processor", format!("{error:#}")).next("set cpu_isa to auto"),
     };
-    let given = config.parse::<usize>("threads").unwrap_or(0);
-    let threads =
-        if given > 0 { format!("{given} threads as set") } else { format!("{} cores", facts.compute_units) };
+    let cores = facts.compute_units;
+    let threads = match config.threads() {
+        Ok(Some(threads)) => format!("{threads} threads as set, {cores} cores"),
+        Ok(None) => format!("{cores} cores"),
+        Err(error) => {
+            return Check::broken("processor", error.to_string()).next("correct it, or take the setting out");
+        }
+    };
     let speed = facts.read_bytes_per_s.map_or(String::new(), |b| format!(", reads {:.1} GB/s", b / 1e9));
     let found = format!("{} · {threads} · instructions {}{speed}", facts.name, isa.name());
     match isa {
@@ -78,6 +83,18 @@ pub(super) fn processor(config: &Config) -> Check {
             .next("slow: this version has fast kernels for AVX2 and AVX-512 only"),
         _ => Check::ok("processor", found),
     }
+}
+
+/// Whether weights can be read from large pages. Tries it.
+pub(super) fn large_pages() -> Option<Check> {
+    const NAME: &str = "large pages";
+    Some(match exo_backend_cpu::large_pages()? {
+        true => Check::ok(NAME, "weights and caches lie in pages of 2 MiB"),
+        false => {
+            Check::warning(NAME, "the system gives pages of 4 KiB only: models answer up to a quarter slower")
+                .next("as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled")
+        }
+    })
 }
 
 /// Room for models in memory.

@@ -1,0 +1,71 @@
+//! How a node uses the processor: as many threads as it was told, and none while nobody asks anything.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+#![allow(clippy::disallowed_methods, reason = "a pause in which nothing happens is what is measured")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::{Node, Start, known, run, stderr};
+
+fn alone(flags: &[&str]) -> Node {
+    let flags = flags.iter().chain(&["--no-discovery"]).map(|flag| (*flag).to_owned()).collect();
+    Node::start(Start { name: "solo", group: "threads", flags, ..Start::default() })
+}
+
+fn assert_answers(node: &Node) {
+    let (prompt, answer) = known().remove(0);
+    let got = node.ask("demo", &prompt);
+    assert_eq!(got.text(), answer, "{}", node.log());
+}
+
+#[test]
+fn no_threads_at_all_is_refused_before_anything_starts() {
+    for command in ["start", "run demo hello", "demo", "bench demo"] {
+        let words: Vec<_> = command.split(' ').chain(["--threads", "0"]).collect();
+        let output = run(&words);
+        let text = stderr(&output);
+        assert!(
+            !output.status.success() && text.contains('0') && text.contains("threads"),
+            "{command}: {text}"
+        );
+    }
+    let text = stderr(&run(&["start", "--threads", "0"]));
+    assert!(text.contains("setting `threads` is `0` (from flag): give 1 or more"), "{text}");
+}
+
+#[test]
+fn more_threads_than_processors_answer_the_same_and_are_warned_of() {
+    let many = 4 * std::thread::available_parallelism().unwrap().get();
+    let node = alone(&["--threads", &many.to_string()]);
+    assert_answers(&node);
+    assert!(node.log().contains(&format!("{many} threads on ")), "{}", node.log());
+}
+
+#[test]
+fn weights_in_their_file_give_the_same_answer() {
+    assert_answers(&alone(&["--mmap"]));
+}
+
+/// Processor time of all its threads so far.
+#[cfg(target_os = "linux")]
+fn processor_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // The name in brackets may hold anything; the 12th and 13th fields after it are ticks of 10 ms.
+    let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(10 * ticks)
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_idle_node_with_a_loaded_model_takes_less_than_a_hundredth_of_a_processor() {
+    let node = alone(&[]);
+    assert_answers(&node);
+    std::thread::sleep(Duration::from_secs(1)); // what an answer leaves to tidy up
+    let (began, before) = (Instant::now(), processor_time(node.pid()));
+    std::thread::sleep(Duration::from_secs(8));
+    let share = (processor_time(node.pid()) - before).as_secs_f64() / began.elapsed().as_secs_f64();
+    assert!(share < 0.01, "an idle node takes {:.1} % of a processor", 100.0 * share);
+}
