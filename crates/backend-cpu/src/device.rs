@@ -10,11 +10,12 @@ use exo_backend::{
 use exo_device::ProbeOptions;
 use exo_types::{DType, DeviceFacts, TensorView};
 
+use crate::kv::CpuKv;
 use crate::load::{self, Places};
 use crate::memory::Heap;
 use crate::pool::Pool;
 use crate::program::CpuProgram;
-use crate::storage::{self, BufferData, CpuBuffer, CpuKv, CpuWeight, KvData, Owner, Place, Shared};
+use crate::storage::{self, BufferData, CpuBuffer, CpuWeight, Owner, Place, Shared};
 use crate::stream::CpuStream;
 use crate::{Isa, isa::Level};
 
@@ -254,13 +255,11 @@ impl Device for CpuDevice {
 
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {
         let what = format!("a key-value cache of {} layers and {} pages", shape.layers, shape.pages);
-        let factors = [2, shape.layers, shape.pages, shape.kv_heads, shape.page_tokens];
-        let rows = factors.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX);
-        let bytes = (rows as u64).saturating_mul(shape.dtype.row_bytes(shape.head_dim) as u64);
+        let bytes = CpuKv::booked_bytes(&shape);
         let ticket = self.shop.ledger.take(&what, bytes)?;
         self.check_system(&what, bytes)?;
-        let data = KvData::zeroed(&self.shop.heap, &shape, rows)?;
-        Ok(KvCache { shape, storage: Arc::new(CpuKv { owner: self.shop.owner, data, _ticket: ticket }) })
+        let kv = CpuKv::zeroed(&self.shop.heap, self.shop.owner, &shape, ticket)?;
+        Ok(KvCache { shape, storage: Arc::new(kv) })
     }
 
     fn compile(&self, recording: Recording) -> Result<Box<dyn Program>, RunError> {

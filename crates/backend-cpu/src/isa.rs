@@ -131,11 +131,11 @@ impl Level {
         match self {
             Self::Scalar(simd) => kernel.run(simd),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(simd) => simd.vectorise(kernel),
+            Self::Avx2(simd) => simd.call(kernel),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512(simd) => simd.vectorise(kernel),
+            Self::Avx512(simd) => simd.call(kernel),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(simd) => simd.without_bf16().vectorise(kernel),
+            Self::Avx512Bf16(simd) => simd.without_bf16().call(kernel),
         }
     }
 }

@@ -14,7 +14,7 @@
 mod device;
 mod freed_memory;
 mod isa;
-mod kv_q8;
+mod kv;
 mod load;
 mod math;
 mod memory;

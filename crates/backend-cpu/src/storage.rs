@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytemuck::Pod;
-use exo_backend::{AllocError, Buffer, Element, KvCache, KvDType, KvShape, Owns, Storage, Ticket, Weight};
+use exo_backend::{AllocError, Buffer, Element, KvCache, Owns, Storage, Ticket, Weight};
 use exo_types::{DType, TensorView};
 
+use crate::kv::CpuKv;
 use crate::memory::{Block, Heap, Slice};
 use crate::quant;
 
@@ -130,57 +131,6 @@ impl CpuWeight {
         quant::dequantise_row(tensor.dtype, tensor.bytes(), &mut vector);
         vector
     }
-}
-
-/// Keys and values: `[layers, pages, key or value, K, P, D]`, so that a page is already in the neutral format.
-#[derive(Debug)]
-pub(crate) struct CpuKv {
-    pub(crate) owner: Owner,
-    pub(crate) data: KvData,
-    pub(crate) _ticket: Ticket,
-}
-
-#[derive(Debug)]
-pub(crate) enum KvData {
-    F32(Shared<f32>),
-    /// IEEE halves as bits.
-    F16(Shared<u16>),
-    Q8 {
-        quants: Shared<i8>,
-        /// IEEE halves as bits, `[.., ceil(D / 32)]`.
-        scales: Shared<u16>,
-    },
-}
-
-impl KvData {
-    /// `rows` keys and values of one head, all zero.
-    pub(crate) fn zeroed(heap: &Heap, shape: &KvShape, rows: usize) -> Result<Self, AllocError> {
-        const WHAT: &str = "a key-value cache";
-        let elements = rows.saturating_mul(shape.head_dim);
-        Ok(match shape.dtype {
-            KvDType::F32 => Self::F32(Shared::zeroed(heap, WHAT, elements)?),
-            KvDType::F16 => Self::F16(Shared::zeroed(heap, WHAT, elements)?),
-            KvDType::Q8 => Self::Q8 {
-                quants: Shared::zeroed(heap, WHAT, elements)?,
-                scales: Shared::zeroed(heap, WHAT, rows.saturating_mul(kv_groups(shape.head_dim)))?,
-            },
-        })
-    }
-}
-
-/// Groups of a row of a Q8 cache.
-pub(crate) fn kv_groups(head_dim: usize) -> usize {
-    head_dim.div_ceil(KvDType::GROUP)
-}
-
-/// Elements of one page of one layer, keys and values.
-pub(crate) fn page_elements(shape: &KvShape) -> usize {
-    2 * shape.kv_heads * shape.page_tokens * shape.head_dim
-}
-
-/// First element of a page.
-pub(crate) fn page_start(shape: &KvShape, layer: usize, page: usize) -> usize {
-    (layer * shape.pages + page) * page_elements(shape)
 }
 
 fn own<'a, T: 'static>(

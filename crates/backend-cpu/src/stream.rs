@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_backend::{
-    Buffer, CancelToken, Element, Exchange, KvCache, OpKind, Program, RunError, RunShape, Stream, same_buffer,
+    Buffer, CancelToken, Element, Exchange, KvCache, KvShape, OpKind, Program, RunError, RunShape, Stream,
+    same_buffer,
 };
 
 use crate::device::Shop;
-use crate::kv_q8;
-use crate::math;
+use crate::kv::{BLOCK, Half, WriteRow, read_row};
 use crate::program::CpuProgram;
-use crate::storage::{self, BufferData, KvData, kv_groups, page_elements, page_start};
+use crate::storage::{self, BufferData};
 
 /// Work on the processor. Nothing is queued, so a deadline has nothing to wait for and cannot pass.
 #[derive(Debug)]
@@ -25,6 +25,7 @@ impl CpuStream {
         Self { shop: Arc::clone(shop) }
     }
 
+    /// The bytes of a page of a layer.
     fn page(&self, kv: &KvCache, layer: usize, page: usize) -> Result<Range<usize>, RunError> {
         let op = OpKind::KvWrite;
         let check = |what, value: usize, limit: usize| match value < limit {
@@ -33,15 +34,10 @@ impl CpuStream {
         };
         check("layer", layer, kv.shape.layers)?;
         check("page", page, kv.shape.pages)?;
-        let start = page_start(&kv.shape, layer, page);
-        Ok(start..start + page_elements(&kv.shape))
+        let layout = &storage::kv(kv, self.shop.owner).layout;
+        let start = layout.page(layer, page);
+        Ok(start..start + layout.page_bytes())
     }
-}
-
-/// The rows of a page of a Q8 cache: where their quants are, and their scales.
-fn rows_of_q8(kv: &KvCache, page: Range<usize>) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
-    let (d, groups) = (kv.shape.head_dim, kv_groups(kv.shape.head_dim));
-    page.step_by(d).map(move |at| (at..at + d, at / d * groups..(at / d + 1) * groups))
 }
 
 /// Panics unless `len` elements from `at` on are within `buffer`.
@@ -109,35 +105,35 @@ impl Stream for CpuStream {
     }
 
     fn export_kv(&mut self, kv: &KvCache, layer: usize, page: usize) -> Result<Vec<f32>, RunError> {
-        let range = self.page(kv, layer, page)?;
-        Ok(match &storage::kv(kv, self.shop.owner).data {
-            KvData::F32(data) => data.read()[range].to_vec(),
-            KvData::F16(data) => data.read()[range].iter().map(|bits| math::f16(*bits)).collect(),
-            KvData::Q8 { quants, scales } => {
-                let (quants, scales) = (quants.read(), scales.read());
-                let rows = rows_of_q8(kv, range);
-                rows.flat_map(|(row, groups)| kv_q8::dequantise(&quants[row], &scales[groups])).collect()
-            }
-        })
+        self.page(kv, layer, page)?;
+        let KvShape { kv_heads, page_tokens, head_dim, .. } = kv.shape;
+        let kv = storage::kv(kv, self.shop.owner);
+        let (layout, bytes) = (&kv.layout, kv.read());
+        let mut data = vec![0.0; 2 * kv_heads * page_tokens * head_dim];
+        let rows = [Half::Keys, Half::Values].into_iter().flat_map(|half| {
+            (0..kv_heads).flat_map(move |head| (0..page_tokens).map(move |slot| (half, head, slot)))
+        });
+        for (row, (half, head, slot)) in data.chunks_exact_mut(head_dim).zip(rows) {
+            let block = layout.block(layer, page, head, slot);
+            read_row(layout, &bytes[block..block + layout.block_bytes()], half, slot % BLOCK, row);
+        }
+        Ok(data)
     }
 
     fn import_kv(&mut self, kv: &KvCache, layer: usize, page: usize, data: &[f32]) -> Result<(), RunError> {
-        let range = self.page(kv, layer, page)?;
-        assert!(data.len() == range.len(), "a page has {} elements, not {}", range.len(), data.len());
-        match &storage::kv(kv, self.shop.owner).data {
-            KvData::F32(to) => to.write()[range].copy_from_slice(data),
-            KvData::F16(to) => {
-                for (slot, value) in to.write()[range].iter_mut().zip(data) {
-                    *slot = math::to_f16(*value);
-                }
-            }
-            KvData::Q8 { quants, scales } => {
-                let (mut quants, mut scales) = (quants.write(), scales.write());
-                let rows = data.chunks_exact(kv.shape.head_dim).zip(rows_of_q8(kv, range));
-                for (values, (row, groups)) in rows {
-                    kv_q8::quantise(values, &mut quants[row], &mut scales[groups]);
-                }
-            }
+        self.page(kv, layer, page)?;
+        let KvShape { kv_heads, page_tokens, head_dim, .. } = kv.shape;
+        let len = 2 * kv_heads * page_tokens * head_dim;
+        assert!(data.len() == len, "a page has {len} elements, not {}", data.len());
+        let kv = storage::kv(kv, self.shop.owner);
+        let (layout, mut bytes) = (&kv.layout, kv.write());
+        let (keys, values) = data.split_at(len / 2);
+        let rows = keys.chunks_exact(head_dim).zip(values.chunks_exact(head_dim));
+        for (i, (key, value)) in rows.enumerate() {
+            let (head, slot) = (i / page_tokens, i % page_tokens);
+            let start = layout.block(layer, page, head, slot);
+            let block = &mut bytes[start..start + layout.block_bytes()];
+            self.shop.level.dispatch(WriteRow { layout, block, slot: slot % BLOCK, key, value });
         }
         Ok(())
     }
@@ -145,16 +141,7 @@ impl Stream for CpuStream {
     fn clear_kv(&mut self, kv: &KvCache, page: usize) -> Result<(), RunError> {
         for layer in 0..kv.shape.layers {
             let range = self.page(kv, layer, page)?;
-            match &storage::kv(kv, self.shop.owner).data {
-                KvData::F32(data) => data.write()[range].fill(0.0),
-                KvData::F16(data) => data.write()[range].fill(0),
-                KvData::Q8 { quants, scales } => {
-                    for (_, groups) in rows_of_q8(kv, range.clone()) {
-                        scales.write()[groups].fill(0);
-                    }
-                    quants.write()[range].fill(0);
-                }
-            }
+            storage::kv(kv, self.shop.owner).write()[range].fill(0);
         }
         Ok(())
     }

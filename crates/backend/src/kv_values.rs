@@ -20,7 +20,8 @@ fn group_of_q8(group: &[f32]) -> Vec<f32> {
     }
     let largest = group.iter().fold(0.0f32, |a, b| a.max(b.abs()));
     let scale = half::f16::from_f32(largest / 127.0).to_f32();
-    let quant = |value: f32| if scale == 0.0 { 0.0 } else { (value / scale).round().clamp(-127.0, 127.0) };
+    let quant =
+        |value: f32| if scale == 0.0 { 0.0 } else { (value / scale).round_ties_even().clamp(-127.0, 127.0) };
     group.iter().map(|value| quant(*value) * scale).collect()
 }
 

@@ -2,59 +2,50 @@
 
 use exo_backend::RunError;
 
+use super::PARALLEL_ELEMENTS_MIN;
 use super::paging::Paging;
-use crate::kv_q8;
-use crate::math::to_f16;
-use crate::storage::{CpuKv, KvData, kv_groups};
+use crate::isa::Level;
+use crate::kv::{CpuKv, WriteRow};
+use crate::pool::{SendPtr, Turn};
 
 /// Stores each row's key and value at its sequence's and position's slot.
 ///
-/// | operand  | shape                                        | layout                | type       |
-/// |----------|----------------------------------------------|-----------------------|------------|
-/// | `k`, `v` | `[T, K, D]`                                  | rows contiguous       | f32        |
-/// | `kv`     | `[layers, pages, key or value, K, P, D]`     | contiguous            | stored     |
+/// | operand  | shape       | layout                  | type   |
+/// |----------|-------------|-------------------------|--------|
+/// | `k`, `v` | `[T, K, D]` | rows contiguous         | f32    |
+/// | `kv`     |             | [`crate::kv::KvLayout`] | stored |
 ///
 /// Halves are rounded to nearest, ties to even; Q8 as [`exo_types::KvDType::Q8`] says. Fails before it writes if a
-/// page is not in the table or the cache.
-pub(super) fn kv_write(kv: &CpuKv, k: &[f32], v: &[f32], paging: &Paging<'_>) -> Result<(), RunError> {
+/// page is not in the table or the cache. Cost: a key's elements go to as many cache lines; threads take heads.
+pub(super) fn kv_write(
+    turn: &Turn<'_>,
+    level: Level,
+    kv: &CpuKv,
+    k: &[f32],
+    v: &[f32],
+    paging: &Paging<'_>,
+) -> Result<(), RunError> {
     paging.check(|t| paging.position(t)..=paging.position(t))?;
-    let d = paging.shape.head_dim;
-    match &kv.data {
-        KvData::F32(data) => {
-            let mut data = data.write();
-            each_row(k, v, paging, |at, row| data[at..at + d].copy_from_slice(row));
+    let (layout, mut bytes) = (&kv.layout, kv.write());
+    let (d, heads) = (paging.shape.head_dim, paging.shape.kv_heads);
+    let len = bytes.len();
+    let start = SendPtr::new(&mut bytes[..]);
+    let head = |head: usize| {
+        for t in 0..paging.tokens() {
+            let (block, slot) = paging.block(layout, t, head, paging.position(t));
+            let row = (t * heads + head) * d..(t * heads + head + 1) * d;
+            assert!(block + layout.block_bytes() <= len);
+            // SAFETY: in bounds by the assertion; the cache is borrowed mutably here, and no other piece has blocks of
+            // this head.
+            let block =
+                unsafe { std::slice::from_raw_parts_mut(start.get().add(block), layout.block_bytes()) };
+            level.dispatch(WriteRow { layout, block, slot, key: &k[row.clone()], value: &v[row] });
         }
-        KvData::F16(data) => {
-            let mut data = data.write();
-            each_row(k, v, paging, |at, row| {
-                for (to, value) in data[at..at + d].iter_mut().zip(row) {
-                    *to = to_f16(*value);
-                }
-            });
-        }
-        KvData::Q8 { quants, scales } => {
-            let (mut quants, mut scales, groups) = (quants.write(), scales.write(), kv_groups(d));
-            each_row(k, v, paging, |at, row| {
-                kv_q8::quantise(row, &mut quants[at..at + d], &mut scales[at / d * groups..][..groups]);
-            });
-        }
+    };
+    if paging.tokens() * heads * d < PARALLEL_ELEMENTS_MIN {
+        (0..heads).for_each(head);
+    } else {
+        turn.run(heads, &head);
     }
     Ok(())
-}
-
-/// Calls `store` with the key and the value of each head of each row and the element of the cache where it goes.
-fn each_row(k: &[f32], v: &[f32], paging: &Paging<'_>, mut store: impl FnMut(usize, &[f32])) {
-    let shape = &paging.shape;
-    let (d, row) = (shape.head_dim, shape.kv_heads * shape.head_dim);
-    for t in 0..paging.tokens() {
-        let position = paging.position(t);
-        let keys = paging.page(t, position);
-        let values = keys + row * shape.page_tokens;
-        for h in 0..shape.kv_heads {
-            let slot = (h * shape.page_tokens + position % shape.page_tokens) * d;
-            let from = t * row + h * d..t * row + (h + 1) * d;
-            store(keys + slot, &k[from.clone()]);
-            store(values + slot, &v[from]);
-        }
-    }
 }

@@ -85,24 +85,15 @@ pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
         Op::KvWrite { kv, layer, k, v, batch } => {
             let (k, v) = (on.buffer(k).f32().read(), on.buffer(v).f32().read());
             let paging = Paging::new(OpKind::KvWrite, kv, *layer, batch, on);
-            kv_write::kv_write(storage::kv(kv, on.owner), &k, &v, &paging)
+            kv_write::kv_write(turn, level, storage::kv(kv, on.owner), &k, &v, &paging)
         }
         Op::Attention { q, kv, layer, batch, out, heads, scale, window } => {
             let (q, mut out) = (on.buffer(q).f32().read(), on.buffer(out).f32().write());
             let paging = Paging::new(OpKind::Attention, kv, *layer, batch, on);
             let len = tokens * heads * kv.shape.head_dim;
             let kv = storage::kv(kv, on.owner);
-            attention::attention(
-                turn,
-                level,
-                &mut out[..len],
-                &q[..len],
-                kv,
-                &paging,
-                *heads,
-                *scale,
-                *window,
-            )
+            let asked = attention::Asked { q: &q[..len], heads: *heads, scale: *scale, window: *window };
+            attention::attention(turn, level, &mut out[..len], &asked, kv, &paging)
         }
         Op::SwiGlu { gate, up, out, width } => {
             let len = tokens * width;

@@ -6,8 +6,8 @@ use std::sync::RwLockReadGuard;
 use exo_backend::{AttentionBatch, KvCache, KvShape, OpKind, RunError};
 
 use super::{Operands, in_range};
+use crate::kv::{BLOCK, KvLayout};
 use crate::memory::Block;
-use crate::storage::page_start;
 
 /// The step's positions and page tables, as they lie in their buffers now.
 pub(super) struct Paging<'a> {
@@ -56,10 +56,15 @@ impl<'a> Paging<'a> {
         window.map_or(0, |window| (last + 1).saturating_sub(window as usize))..=last
     }
 
-    /// First element of the page of row `t` that holds `position`: keys, then values.
-    pub(super) fn page(&self, t: usize, position: usize) -> usize {
-        let entry = self.sequences[t] as usize * self.pages_per_sequence + position / self.shape.page_tokens;
-        page_start(&self.shape, self.layer, self.table[entry] as usize)
+    /// The block of row `t`'s sequence and a head that holds `position`, as its first byte, and the slot in it.
+    pub(super) fn block(&self, layout: &KvLayout, t: usize, head: usize, position: usize) -> (usize, usize) {
+        let (column, slot) = (position / self.shape.page_tokens, position % self.shape.page_tokens);
+        let page = self.table[self.sequence(t) * self.pages_per_sequence + column] as usize;
+        (layout.block(self.layer, page, head, slot), slot % BLOCK)
+    }
+
+    pub(super) fn sequence(&self, t: usize) -> usize {
+        self.sequences[t] as usize
     }
 
     /// Fails unless every page of every row's `span` is in its table and in the cache.

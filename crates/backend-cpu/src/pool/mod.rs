@@ -101,6 +101,11 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Turn<'_> {
+    /// Threads that take part in a job.
+    pub(crate) fn threads(&self) -> usize {
+        self.board.threads()
+    }
+
     /// Calls `work(i)` once for each `i` below `pieces`, on all threads, and returns when all are done.
     ///
     /// A piece should be worth a microsecond or more (64 KiB of weights are); neighbouring pieces should read
@@ -131,7 +136,7 @@ impl Turn<'_> {
         F: Fn(usize, &mut [T]) + Sync,
     {
         assert!(chunk_len > 0, "chunks of no elements");
-        let (start, len) = (SendPtr(data.as_mut_ptr()), data.len());
+        let (len, start) = (data.len(), SendPtr::new(data));
         self.run(len.div_ceil(chunk_len), &|i| {
             let first = i * chunk_len;
             let count = chunk_len.min(len - first);
@@ -143,14 +148,19 @@ impl Turn<'_> {
 }
 
 /// A pointer that pieces may take to their threads; each keeps to its own elements.
-struct SendPtr<T>(*mut T);
+pub(crate) struct SendPtr<T>(*mut T);
 
-// SAFETY: see `Turn::chunks_mut`, the only user.
+// SAFETY: using the pointer is unsafe, and whoever does keeps pieces to elements of their own.
 unsafe impl<T: Send> Sync for SendPtr<T> {}
 
 impl<T> SendPtr<T> {
+    /// To the first element.
+    pub(crate) fn new(data: &mut [T]) -> Self {
+        Self(data.as_mut_ptr())
+    }
+
     /// A method, so that closures capture the whole pointer and not its field.
-    fn get(&self) -> *mut T {
+    pub(crate) fn get(&self) -> *mut T {
         self.0
     }
 }

@@ -16,16 +16,6 @@ impl Avx2 {
             && is_x86_feature_detected!("f16c");
         there.then_some(Self(()))
     }
-
-    /// Runs `kernel` compiled with these features.
-    pub(crate) fn vectorise<K: Kernel>(self, kernel: K) -> K::Out {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        fn wide<K: Kernel>(kernel: K, simd: Avx2) -> K::Out {
-            kernel.run(simd)
-        }
-        // SAFETY: a value of this type exists only where the three features were detected.
-        unsafe { wide(kernel, self) }
-    }
 }
 
 /// Adds the four lanes: 0 with 2, 1 with 3, then the two.
@@ -41,6 +31,17 @@ pub(super) fn sum_of_4(v: __m128) -> f32 {
 impl Simd for Avx2 {
     type V = __m256;
     const LANES: usize = 8;
+
+    const WIDE: bool = true;
+
+    fn call<K: Kernel>(self, kernel: K) -> K::Out {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn wide<K: Kernel>(kernel: K, simd: Avx2) -> K::Out {
+            kernel.run(simd)
+        }
+        // SAFETY: a value of this type exists only where the three features were detected.
+        unsafe { wide(kernel, self) }
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m256 {
@@ -139,6 +140,49 @@ impl Simd for Avx2 {
         let to = &mut to[..8];
         // SAFETY: see above.
         unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) }
+    }
+
+    #[inline(always)]
+    fn store_f16(self, v: __m256, to: &mut [u16]) {
+        let to = &mut to[..8];
+        // SAFETY: see above.
+        unsafe {
+            let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
+            _mm_storeu_si128(to.as_mut_ptr().cast(), halves)
+        }
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn min(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_min_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn nearest(self, v: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v) }
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe {
+            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+        }
     }
 
     #[inline(always)]

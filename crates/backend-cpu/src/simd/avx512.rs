@@ -19,16 +19,6 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512vnni");
         there.then_some(Self(()))
     }
-
-    /// Runs `kernel` compiled with these features.
-    pub(crate) fn vectorise<K: Kernel>(self, kernel: K) -> K::Out {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-        fn wide<K: Kernel>(kernel: K, simd: Avx512) -> K::Out {
-            kernel.run(simd)
-        }
-        // SAFETY: a value of this type exists only where the features were detected.
-        unsafe { wide(kernel, self) }
-    }
 }
 
 /// Proof that [`Avx512`] and AVX-512 BF16 were detected.
@@ -51,6 +41,17 @@ impl Avx512Bf16 {
 impl Simd for Avx512 {
     type V = __m512;
     const LANES: usize = 16;
+
+    const WIDE: bool = true;
+
+    fn call<K: Kernel>(self, kernel: K) -> K::Out {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        fn wide<K: Kernel>(kernel: K, simd: Avx512) -> K::Out {
+            kernel.run(simd)
+        }
+        // SAFETY: a value of this type exists only where the features were detected.
+        unsafe { wide(kernel, self) }
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -145,6 +146,49 @@ impl Simd for Avx512 {
         let to = &mut to[..16];
         // SAFETY: see above.
         unsafe { _mm512_storeu_ps(to.as_mut_ptr(), v) }
+    }
+
+    #[inline(always)]
+    fn store_f16(self, v: __m512, to: &mut [u16]) {
+        let to = &mut to[..16];
+        // SAFETY: see above.
+        unsafe {
+            let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), halves)
+        }
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_min_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn nearest(self, v: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v) }
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: __m512) -> __m512 {
+        // SAFETY: see above.
+        unsafe {
+            let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
+        }
     }
 
     #[inline(always)]

@@ -4,13 +4,19 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod element;
+mod exp;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{Avx512, Avx512Bf16};
+pub(crate) use element::{Element, F16, F32, I8};
+pub(crate) use exp::exp;
 pub(crate) use scalar::Scalar;
+
+use crate::isa::Kernel;
 
 /// Lanes of the widest instruction set: room for a padded tail.
 pub(crate) const LANES_MAX: usize = 16;
@@ -20,6 +26,10 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// `LANES` f32.
     type V: Copy;
     const LANES: usize;
+    /// Whether sums of six by two vectors stay in registers.
+    const WIDE: bool;
+    /// Runs a kernel as a function of its own, compiled for this instruction set.
+    fn call<K: Kernel>(self, kernel: K) -> K::Out;
     fn splat(self, value: f32) -> Self::V;
     /// The first `LANES` elements.
     fn load(self, from: &[f32]) -> Self::V;
@@ -38,11 +48,22 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// Bit l of `bits` as lane l: 0 or 1.
     fn spread_bits(self, bits: u32) -> Self::V;
     fn store(self, v: Self::V, to: &mut [f32]);
+    /// Rounded to IEEE halves, ties to even, as bits.
+    fn store_f16(self, v: Self::V, to: &mut [u16]);
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a · b + c`; rounded once where the instruction set can.
     fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The larger; `b` where either is not a number.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller; `b` where either is not a number.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The nearest integer, ties to even.
+    fn nearest(self, v: Self::V) -> Self::V;
+    /// 2 to the power of `n`, for integers from -126 to 127.
+    fn pow2(self, n: Self::V) -> Self::V;
     /// All lanes added by halving: lane i with lane i + n/2, then again.
     fn sum(self, v: Self::V) -> f32;
 }
@@ -85,25 +106,6 @@ impl Row for Q8Bytes<'_> {
     fn get(self, at: usize) -> f32 {
         let block = &self.0[at / 32];
         f32::from(block[2 + at % 32] as i8) * crate::math::f16_at(block, 0)
-    }
-}
-
-/// A row of a Q8 cache: the scales are bits of halves, one for 32 elements.
-#[derive(Clone, Copy)]
-pub(crate) struct Q8Row<'a> {
-    pub(crate) quants: &'a [i8],
-    pub(crate) scales: &'a [u16],
-}
-
-impl Row for Q8Row<'_> {
-    #[inline(always)]
-    fn load<S: Simd>(self, simd: S, at: usize) -> S::V {
-        let quants = bytemuck::cast_slice(&self.quants[at..at + S::LANES]);
-        simd.mul(simd.load_i8(quants), simd.splat_f16(self.scales[at / 32].to_le_bytes()))
-    }
-    #[inline(always)]
-    fn get(self, at: usize) -> f32 {
-        f32::from(self.quants[at]) * crate::math::f16(self.scales[at / 32])
     }
 }
 
@@ -174,20 +176,4 @@ pub(crate) fn dot<S: Simd, A: Row, B: Row>(simd: S, a: A, b: B, len: usize) -> f
         sum = simd.mul_add(load_tail(simd, a, at, len), load_tail(simd, b, at, len), sum);
     }
     simd.sum(sum)
-}
-
-/// `y[i] += alpha · x[i]`.
-#[inline(always)]
-pub(crate) fn axpy<S: Simd, A: Row>(simd: S, alpha: f32, x: A, y: &mut [f32]) {
-    let alphas = simd.splat(alpha);
-    let mut at = 0;
-    while at + S::LANES <= y.len() {
-        let lanes = &mut y[at..at + S::LANES];
-        let sum = simd.mul_add(alphas, x.load(simd, at), simd.load(lanes));
-        simd.store(sum, lanes);
-        at += S::LANES;
-    }
-    for (i, slot) in y.iter_mut().enumerate().skip(at) {
-        *slot += alpha * x.get(i);
-    }
 }

@@ -1,7 +1,8 @@
 //! Eight lanes in plain Rust, for any processor. The compiler finds what vector instructions there are.
 
 use super::Simd;
-use crate::math::{bf16_at, f16_at, f32_at};
+use crate::isa::Kernel;
+use crate::math::{bf16_at, f16_at, f32_at, to_f16};
 
 /// Needs nothing.
 #[derive(Clone, Copy, Debug)]
@@ -10,6 +11,12 @@ pub(crate) struct Scalar;
 impl Simd for Scalar {
     type V = [f32; 8];
     const LANES: usize = 8;
+
+    const WIDE: bool = false;
+
+    fn call<K: Kernel>(self, kernel: K) -> K::Out {
+        kernel.run(self)
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> [f32; 8] {
@@ -80,6 +87,37 @@ impl Simd for Scalar {
     #[inline(always)]
     fn store(self, v: [f32; 8], to: &mut [f32]) {
         to[..8].copy_from_slice(&v);
+    }
+
+    #[inline(always)]
+    fn store_f16(self, v: [f32; 8], to: &mut [u16]) {
+        let to = &mut to[..8];
+        (0..8).for_each(|i| to[i] = to_f16(v[i]));
+    }
+
+    #[inline(always)]
+    fn div(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| a[i] / b[i])
+    }
+
+    #[inline(always)]
+    fn max(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn min(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+
+    #[inline(always)]
+    fn nearest(self, v: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| v[i].round_ties_even())
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|i| f32::from_bits(((n[i] as i32 + 127) as u32) << 23))
     }
 
     #[inline(always)]

@@ -20,6 +20,10 @@ struct Attention {
     dtype: KvDType,
     /// Of queries and keys: large ones make scores whose exponentials are no floats.
     magnitude: f32,
+    /// Tokens in each of two sequences.
+    lengths: [usize; 2],
+    /// Sequence and position of each row asked for.
+    places: &'static [(usize, usize)],
 }
 
 const PLAIN: Attention = Attention {
@@ -31,7 +35,25 @@ const PLAIN: Attention = Attention {
     window: None,
     dtype: KvDType::F32,
     magnitude: 1.0,
+    lengths: [50, 23],
+    // Both sequences, both sides of page boundaries, in no order.
+    places: &[(0, 0), (0, 1), (0, 15), (0, 16), (1, 22), (0, 17), (1, 0), (0, 49), (0, 31)],
 };
+
+/// Rows one after the other, as in a prompt, then the other sequence's.
+const PROMPT: &[(usize, usize)] = &{
+    let mut places = [(0, 0); 39];
+    let mut i = 0;
+    while i < 39 {
+        places[i] = if i < 36 { (0, 27 + i) } else { (1, i - 36) };
+        i += 1;
+    }
+    places
+};
+
+/// Around multiples of 512 positions.
+const LATE: &[(usize, usize)] =
+    &[(0, 1099), (0, 510), (0, 511), (0, 512), (0, 513), (1, 39), (0, 1023), (0, 1024), (0, 1)];
 
 const CASES: &[Attention] = &[
     Attention { name: "plain", ..PLAIN },
@@ -59,13 +81,26 @@ const CASES: &[Attention] = &[
     Attention { name: "window longer than everything", window: Some(1000), ..PLAIN },
     Attention { name: "pages of one token", page_tokens: 1, head_dim: 32, ..PLAIN },
     Attention { name: "large scores", magnitude: 30.0, ..PLAIN },
+    Attention { name: "prompt", heads: 10, kv_heads: 2, dtype: KvDType::F16, ..PROMPTED },
+    Attention { name: "prompt, all heads alike", head_dim: 96, ..PROMPTED },
+    Attention { name: "prompt, window", heads: 6, kv_heads: 2, window: Some(20), ..PROMPTED },
+    Attention { name: "prompt, q8", heads: 7, kv_heads: 1, head_dim: 112, dtype: KvDType::Q8, ..PROMPTED },
+    Attention { name: "far back", dtype: KvDType::F16, ..FAR },
+    Attention { name: "far back, q8", heads: 1, dtype: KvDType::Q8, ..FAR },
+    Attention { name: "far back, window", window: Some(600), page_tokens: 64, ..FAR },
+    Attention { name: "far back, large scores", magnitude: 30.0, ..FAR },
 ];
 
-/// Tokens in each of two sequences.
-const LENGTHS: [usize; 2] = [50, 23];
-/// Rows asked for: both sequences, both sides of page boundaries.
-const PLACES: [(usize, usize); 9] =
-    [(0, 0), (0, 1), (0, 15), (0, 16), (1, 22), (0, 17), (1, 0), (0, 49), (0, 31)];
+const PROMPTED: Attention = Attention { page_tokens: 32, lengths: [70, 23], places: PROMPT, ..PLAIN };
+const FAR: Attention = Attention {
+    heads: 2,
+    kv_heads: 1,
+    head_dim: 16,
+    page_tokens: 32,
+    lengths: [1100, 40],
+    places: LATE,
+    ..PLAIN
+};
 
 pub(super) fn cases() -> Vec<Box<dyn Case>> {
     CASES.iter().map(|case| Box::new(*case) as Box<dyn Case>).collect()
@@ -81,14 +116,14 @@ impl Attention {
     }
 
     fn q(&self) -> Vec<f32> {
-        Random::new(13).normals(PLACES.len() * self.heads * self.head_dim, self.magnitude)
+        Random::new(13).normals(self.places.len() * self.heads * self.head_dim, self.magnitude)
     }
 
     /// Keys and values `[tokens, K, D]` of a sequence, such that the cache holds them exactly: what is measured is
     /// attention, not the rounding of a write.
     fn history(&self, sequence: usize) -> (Vec<f32>, Vec<f32>) {
         let mut random = Random::new(14 + sequence as u64);
-        let count = LENGTHS[sequence] * self.kv_width();
+        let count = self.lengths[sequence] * self.kv_width();
         let (keys, values) = (random.normals(count, self.magnitude), random.normals(count, 1.0));
         let stored = |values: Vec<f32>| as_stored(self.dtype, self.head_dim, &values);
         (stored(keys), stored(values))
@@ -96,7 +131,7 @@ impl Attention {
 
     /// Pages in no order, none shared, with one left over.
     fn table(&self) -> (Vec<Vec<usize>>, usize) {
-        let columns = LENGTHS[0].div_ceil(self.page_tokens);
+        let columns = self.lengths[0].div_ceil(self.page_tokens);
         let pages = 2 * columns + 1;
         let mut numbers: Vec<usize> = (0..pages).collect();
         let mut random = Random::new(20);
@@ -108,7 +143,7 @@ impl Attention {
 
     fn exact_head(&self, row: usize, head: usize, (keys, values): &(Vec<f32>, Vec<f32>), out: &mut Vec<f64>) {
         let d = self.head_dim;
-        let position = PLACES[row].1;
+        let position = self.places[row].1;
         let first = self.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
         let kv_head = head * self.kv_heads / self.heads;
         let at = |p: usize| p * self.kv_width() + kv_head * d;
@@ -143,7 +178,7 @@ impl Case for Attention {
     }
 
     fn rows(&self) -> usize {
-        PLACES.len()
+        self.places.len()
     }
 
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble> {
@@ -151,7 +186,7 @@ impl Case for Attention {
         let (kv_heads, head_dim, page_tokens) = (self.kv_heads, self.head_dim, self.page_tokens);
         let shape = KvShape { layers: 2, kv_heads, head_dim, page_tokens, pages, dtype: self.dtype };
         let (kv, layer) = (rig.kv(shape)?, 1);
-        for (sequence, length) in LENGTHS.into_iter().enumerate() {
+        for (sequence, length) in self.lengths.into_iter().enumerate() {
             let (k, v) = self.history(sequence);
             let places: Vec<Place> = (0..length).map(|position| Place { sequence, position }).collect();
             let (k, v) = (rig.rows(&k, self.kv_width())?, rig.rows(&v, self.kv_width())?);
@@ -159,7 +194,7 @@ impl Case for Attention {
             rig.run(Op::KvWrite { kv: kv.clone(), layer, k, v, batch }, length)?;
         }
         let width = self.heads * self.head_dim;
-        let at = |r: &usize| Place { sequence: PLACES[*r].0, position: PLACES[*r].1 };
+        let at = |r: &usize| Place { sequence: self.places[*r].0, position: self.places[*r].1 };
         let batch = rig.batch(&rows.iter().map(at).collect::<Vec<_>>(), &table)?;
         let q = rig.rows(&pick(&self.q(), width, rows), width)?;
         let out = rig.result(rows.len(), width)?;
@@ -171,9 +206,9 @@ impl Case for Attention {
     fn exact(&self) -> Vec<f64> {
         let histories = [self.history(0), self.history(1)];
         let mut out = Vec::new();
-        for (row, (sequence, _)) in PLACES.into_iter().enumerate() {
+        for (row, (sequence, _)) in self.places.iter().enumerate() {
             for head in 0..self.heads {
-                self.exact_head(row, head, &histories[sequence], &mut out);
+                self.exact_head(row, head, &histories[*sequence], &mut out);
             }
         }
         out

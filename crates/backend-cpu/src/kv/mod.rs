@@ -1,0 +1,50 @@
+//! The cache of keys and values: its memory, where things lie in it ([`KvLayout`]), and single rows of it.
+
+mod layout;
+mod rows;
+
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
+
+use exo_backend::{AllocError, KvShape, Ticket};
+
+pub(crate) use layout::{BLOCK, KvLayout};
+pub(crate) use rows::{Half, WriteRow, read_row};
+
+use crate::memory::{Block, Heap};
+use crate::storage::{Owner, Shared};
+
+/// Keys and values of many sequences.
+#[derive(Debug)]
+pub(crate) struct CpuKv {
+    pub(crate) owner: Owner,
+    pub(crate) layout: KvLayout,
+    bytes: Shared<u8>,
+    _ticket: Ticket,
+}
+
+impl CpuKv {
+    /// Bytes of a cache of that shape; `u64::MAX` if it cannot be addressed.
+    pub(crate) fn booked_bytes(shape: &KvShape) -> u64 {
+        KvLayout::new(shape).map_or(u64::MAX, |layout| layout.bytes(shape.layers) as u64)
+    }
+
+    /// All zero. Panics on a shape that cannot be addressed: its bytes could not be booked.
+    pub(crate) fn zeroed(
+        heap: &Heap,
+        owner: Owner,
+        shape: &KvShape,
+        ticket: Ticket,
+    ) -> Result<Self, AllocError> {
+        let layout = KvLayout::new(shape).expect("a cache whose bytes were booked can be addressed");
+        let bytes = Shared::zeroed(heap, "a key-value cache", layout.bytes(shape.layers))?;
+        Ok(Self { owner, layout, bytes, _ticket: ticket })
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Block<u8>> {
+        self.bytes.read()
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Block<u8>> {
+        self.bytes.write()
+    }
+}

@@ -1,0 +1,108 @@
+//! Single rows of a cache: the key or the value of one token in one head.
+
+use exo_types::KvDType;
+
+use super::{BLOCK, KvLayout};
+use crate::isa::Kernel;
+use crate::math::{f16, f16_at, f32_at, to_f16};
+use crate::simd::{F32Row, LANES_MAX, Simd, load_tail};
+
+/// Stores the key and the value `[D]` of one token in one head.
+pub(crate) struct WriteRow<'a> {
+    pub(crate) layout: &'a KvLayout,
+    /// The whole block.
+    pub(crate) block: &'a mut [u8],
+    /// Position in the block.
+    pub(crate) slot: usize,
+    pub(crate) key: &'a [f32],
+    pub(crate) value: &'a [f32],
+}
+
+impl Kernel for WriteRow<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { layout, block, slot, key, value } = self;
+        let (keys, values) = block.split_at_mut(layout.values);
+        let (keys, key_scales) = keys.split_at_mut(layout.key_scales);
+        let (values, value_scales) = values.split_at_mut(layout.value_scales - layout.values);
+        write(simd, layout.dtype, key, Place { to: keys, first: slot, stride: BLOCK }, key_scales, slot);
+        let place = Place { to: values, first: slot * layout.width, stride: 1 };
+        write(simd, layout.dtype, value, place, value_scales, slot);
+    }
+}
+
+/// Where the elements of a row go: `first`, `first + stride`, …, counted in elements.
+struct Place<'a> {
+    to: &'a mut [u8],
+    first: usize,
+    stride: usize,
+}
+
+impl Place<'_> {
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, i: usize, element: [u8; N]) {
+        let at = (self.first + i * self.stride) * N;
+        self.to[at..at + N].copy_from_slice(&element);
+    }
+}
+
+#[inline(always)]
+fn write<S: Simd>(simd: S, dtype: KvDType, row: &[f32], mut to: Place<'_>, scales: &mut [u8], slot: usize) {
+    match dtype {
+        KvDType::F32 => (0..).zip(row).for_each(|(i, value)| to.put(i, value.to_le_bytes())),
+        KvDType::F16 => {
+            let mut halves = [0; LANES_MAX];
+            for first in (0..row.len()).step_by(S::LANES) {
+                simd.store_f16(load_tail(simd, F32Row(row), first, row.len()), &mut halves);
+                let count = S::LANES.min(row.len() - first);
+                (first..).zip(&halves[..count]).for_each(|(i, half)| to.put(i, half.to_le_bytes()));
+            }
+        }
+        KvDType::Q8 => {
+            for (g, group) in row.chunks(KvDType::GROUP).enumerate() {
+                let scale = scale_of(group);
+                let at = (g * BLOCK + slot) * 2;
+                scales[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+                let step = f16(scale);
+                for (i, value) in (g * KvDType::GROUP..).zip(group) {
+                    // A float that is not a number becomes 0, and one too large the largest quant.
+                    let quant = (value / step).round_ties_even().clamp(-127.0, 127.0);
+                    to.put(i, [if step == 0.0 { 0 } else { quant as i8 as u8 }]);
+                }
+            }
+        }
+    }
+}
+
+/// The largest magnitude over 127 as the bits of a half; NaN if anything is not finite.
+#[inline(always)]
+fn scale_of(group: &[f32]) -> u16 {
+    let finite = group.iter().all(|value| value.is_finite());
+    let largest = group.iter().fold(0.0f32, |a, b| a.max(b.abs()));
+    to_f16(if finite { largest / 127.0 } else { f32::NAN })
+}
+
+/// Which half of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Half {
+    Keys,
+    Values,
+}
+
+/// Reads back the row `[D]` of one token in one head that [`WriteRow`] stored.
+pub(crate) fn read_row(layout: &KvLayout, block: &[u8], half: Half, slot: usize, row: &mut [f32]) {
+    let (elements, scales, first, stride) = match half {
+        Half::Keys => (&block[..layout.key_scales], &block[layout.key_scales..], slot, BLOCK),
+        Half::Values => (&block[layout.values..], &block[layout.value_scales..], slot * layout.width, 1),
+    };
+    for (i, out) in row.iter_mut().enumerate() {
+        let at = first + i * stride;
+        *out = match layout.dtype {
+            KvDType::F32 => f32_at(elements, at),
+            KvDType::F16 => f16_at(elements, at),
+            KvDType::Q8 => f32::from(elements[at] as i8) * f16_at(scales, i / KvDType::GROUP * BLOCK + slot),
+        };
+    }
+}
