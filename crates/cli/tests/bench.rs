@@ -78,10 +78,11 @@ fn every_test_gives_its_samples_beside_what_the_machine_could_do() {
 
 #[test]
 fn the_table_has_the_columns_of_llama_bench() {
-    let output = bench(&["demo", "-p", "8", "-n", "2", "-r", "1", "--threads", "1", "--markdown"]);
+    // A prompt longer than one step takes.
+    let output = bench(&["demo", "-p", "300", "-n", "2", "-r", "1", "--threads", "1", "--markdown"]);
     let text = stdout(&output);
     assert!(text.contains("| model | size | params | backend | threads | kv | test | t/s |"), "{text}");
-    assert!(text.contains("| pp8 |") && text.contains("| tg2 |"), "{text}");
+    assert!(text.contains("| pp300 |") && text.contains("| tg2 |"), "{text}");
 }
 
 #[test]

@@ -291,8 +291,9 @@ fn once(lane: &mut Lane<'_>, test: Test, warm_up: Option<u32>) -> anyhow::Result
     lane.rewind(test.depth())?;
     match test {
         Test::Prefill { tokens, depth } => {
-            let tokens = warm_up.map_or(tokens, |max| tokens.min(max));
-            timed(|| lane.prefill(0, depth + tokens, true))
+            // A token drawn inside the prompt would take the place of the rest of it.
+            let (tokens, sample) = warm_up.map_or((tokens, true), |max| (tokens.min(max), false));
+            timed(|| lane.prefill(0, depth + tokens, sample))
         }
         Test::Decode { tokens, .. } => timed(|| lane.decode(warm_up.map_or(tokens, |_| 1))),
     }
