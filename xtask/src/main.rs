@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod emulate;
 mod graph;
 mod licences;
@@ -38,6 +39,13 @@ enum Command {
         #[arg(long)]
         tests_only: bool,
     },
+    /// Measure the release binary beside llama.cpp on the same files and cores, and hold it against the project's bounds
+    #[command(
+        after_help = "Examples:\n  cargo xtask bench --llama ~/llama.cpp/build/bin model-Q8_0.gguf model-Q4_0.gguf\n  \
+                            cargo xtask bench --quick model-Q8_0.gguf\n  \
+                            cargo xtask bench --only streams,idle --threads 2 model-Q8_0.gguf"
+    )]
+    Bench(bench::BenchArgs),
     /// Check the house rules: long functions, dead files, broken links in docs
     Tidy {
         /// Accept today's long functions as the new upper bound
@@ -74,6 +82,7 @@ fn dispatch() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Demo { args } => demo(&args),
         Command::Test { filter, tests_only } => test::run(filter.as_deref(), tests_only),
+        Command::Bench(args) => bench::run(args),
         Command::Tidy { bless } => tidy::run(bless),
         Command::Graph { check } => graph::run(check),
         Command::Licences => licences::run(),

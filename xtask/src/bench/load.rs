@@ -1,0 +1,88 @@
+//! Several clients at once, over the OpenAI API that exo and `llama-server` both have.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use super::http::Server;
+
+/// For one request, queue included.
+const ANSWER_MAX: Duration = Duration::from_secs(600);
+/// Ids that every vocabulary of a real model has, and that are no control tokens.
+const IDS: std::ops::Range<u64> = 300..4000;
+
+/// A server under load.
+pub struct Target {
+    pub server: Server,
+    pub model: String,
+    /// Whether it is `llama-server`, which must be told not to reuse a prompt.
+    pub is_llama: bool,
+}
+
+/// What one burst of streams gave.
+pub struct Burst {
+    /// Tokens generated, over all streams.
+    pub tokens: u64,
+    /// From the first request to the last answer.
+    pub seconds: f64,
+}
+
+/// Prompts of random tokens; the same `seed` gives the same ones.
+pub fn prompt(len: usize, seed: u64) -> Vec<u64> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        IDS.start + (state >> 32) % (IDS.end - IDS.start)
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+impl Target {
+    /// Completes `prompt` greedily by exactly `tokens` tokens: seconds until the answer was there, and the tokens.
+    pub fn complete(&self, prompt: &[u64], tokens: u32) -> anyhow::Result<(f64, u64)> {
+        let mut body = json!({
+            "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+        });
+        if self.is_llama {
+            body["cache_prompt"] = json!(false);
+        }
+        let began = Instant::now();
+        let answer = self.server.post("/v1/completions", &body, ANSWER_MAX)?;
+        let seconds = began.elapsed().as_secs_f64();
+        let made: &Value = &answer["usage"]["completion_tokens"];
+        Ok((seconds, made.as_u64().context("the answer does not say how many tokens it has")?))
+    }
+
+    /// `streams` clients that each send one prompt of its own at the same time.
+    pub fn burst(&self, streams: u32, prompt_tokens: usize, tokens: u32, seed: u64) -> anyhow::Result<Burst> {
+        let prompts: Vec<_> =
+            (0..streams).map(|i| prompt(prompt_tokens, seed * 1000 + u64::from(i))).collect();
+        let began = Instant::now();
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let clients: Vec<_> = prompts.iter().map(|p| scope.spawn(|| self.complete(p, tokens))).collect();
+            let join = |c: std::thread::ScopedJoinHandle<'_, _>| {
+                c.join().unwrap_or_else(|e| std::panic::resume_unwind(e))
+            };
+            clients.into_iter().map(join).collect()
+        });
+        let seconds = began.elapsed().as_secs_f64();
+        let made = answers.into_iter().map(|a: anyhow::Result<(f64, u64)>| Ok(a?.1));
+        Ok(Burst { tokens: made.sum::<anyhow::Result<u64>>()?, seconds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_differ_by_seed_and_stay_in_the_vocabulary() {
+        let (a, b) = (prompt(50, 1), prompt(50, 2));
+        assert_ne!(a, b);
+        assert_eq!(a, prompt(50, 1));
+        assert!(a.iter().chain(&b).all(|id| IDS.contains(id)));
+    }
+}

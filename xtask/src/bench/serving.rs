@@ -1,0 +1,288 @@
+//! A node beside `llama-server`: several streams, a cached prefix, an idle node.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::Bench;
+use super::args::Part;
+use super::cells::{Sample, Subject, What, median};
+use super::child::{self, Running};
+use super::http::Server;
+use super::load::{Target, prompt};
+
+/// Tokens of each stream's prompt and answer.
+const STREAM_PROMPT: usize = 32;
+const STREAM_TOKENS: u32 = 64;
+/// Prompt tokens that both prompts of a pair share, and those after them.
+const PREFIX: usize = 1000;
+const SUFFIX: usize = 16;
+/// Longest sequence here, with room for the longest prompt.
+const CONTEXT: u32 = 2048;
+/// From the start of a server to its first answer.
+const START_MAX: Duration = Duration::from_secs(30);
+/// From the order to load to ready.
+const LOAD_MAX: Duration = Duration::from_secs(180);
+/// For an answer that needs no model.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// How long an idle node is watched at a time: at the bound of 1 %, ten of the ticks the kernel counts in.
+const IDLE: Duration = Duration::from_secs(10);
+/// Between two looks at a server that starts.
+const POLL: Duration = Duration::from_millis(20);
+
+/// A node with one model on it.
+struct Node {
+    process: Running,
+    target: Target,
+    /// From the order to place it to its first token.
+    first_token_s: f64,
+    _folder: tempfile::TempDir,
+}
+
+impl Bench {
+    /// Everything that needs servers, for one model.
+    pub(super) fn serve(&mut self, model: &Path, threads: usize) -> anyhow::Result<()> {
+        if !self.has_time(&format!("servers for {}", model.display())) {
+            return Ok(());
+        }
+        let slots = self.args.streams.iter().copied().max().unwrap_or(1);
+        let mut node = self.start_node(model, threads, slots)?;
+        let subject = Subject::new(model, &self.dtype_of(model));
+        let mut add =
+            |what, ours| self.cells.add(&subject, threads, what, Sample { ours, theirs: None, share: None });
+        add(What::PlaceToToken, node.first_token_s);
+        if self.has(Part::Streams) {
+            for streams in self.args.streams.clone() {
+                self.streams(&node, &subject, model, threads, streams)?;
+            }
+        }
+        if self.has(Part::Prefix) {
+            self.cached_prefix(&node, &subject, threads)?;
+        }
+        if self.has(Part::Idle) {
+            let share = idle_share(&mut node.process)?;
+            self.cells.add(&subject, threads, What::Idle, Sample { ours: share, theirs: None, share: None });
+        }
+        Ok(())
+    }
+
+    /// Bursts of streams at the node and at a `llama-server` with as many slots, in turns.
+    fn streams(
+        &mut self,
+        node: &Node,
+        subject: &Subject,
+        model: &Path,
+        threads: usize,
+        streams: u32,
+    ) -> anyhow::Result<()> {
+        let server = self.start_llama(model, threads, streams)?;
+        let burst = |target: &Target, round: u32| -> anyhow::Result<f64> {
+            let burst = target.burst(streams, STREAM_PROMPT, STREAM_TOKENS, u64::from(round) + 1)?;
+            Ok(burst.tokens as f64 / burst.seconds)
+        };
+        for round in 0..self.args.rounds {
+            if !self.has_time(&format!("{streams} streams on {}", subject.name)) {
+                break;
+            }
+            let theirs = |server: &Option<(Running, Target)>| {
+                server.as_ref().map(|(_, t)| burst(t, round)).transpose()
+            };
+            let (ours, theirs) = if round.is_multiple_of(2) {
+                let ours = burst(&node.target, round)?;
+                (ours, theirs(&server)?)
+            } else {
+                let theirs = theirs(&server)?;
+                (burst(&node.target, round)?, theirs)
+            };
+            self.cells.add(subject, threads, What::Streams(streams), Sample { ours, theirs, share: None });
+            let ratio = theirs.map_or_else(String::new, |t| format!(" ({:.2} x)", ours / t));
+            eprintln!(
+                "round {} {} {threads} threads: {streams} streams {ours:.1} t/s{ratio}",
+                round + 1,
+                subject.name
+            );
+        }
+        Ok(())
+    }
+
+    /// Pairs of prompts: one that nobody asked before, one whose first 1,000 tokens somebody did.
+    fn cached_prefix(&mut self, node: &Node, subject: &Subject, threads: usize) -> anyhow::Result<()> {
+        for round in 0..u64::from(self.args.rounds) {
+            if !self.has_time("the cached prefix") {
+                break;
+            }
+            let prefix = prompt(PREFIX, 100_000 + round);
+            let ask = |suffix: u64| {
+                let tokens = [prefix.clone(), prompt(SUFFIX, 200_000 + 2 * round + suffix)].concat();
+                node.target.complete(&tokens, 1).map(|(seconds, _)| seconds)
+            };
+            let (uncached, cached) = (ask(0)?, ask(1)?);
+            let sample = Sample { ours: cached / uncached, theirs: None, share: None };
+            self.cells.add(subject, threads, What::CachedPrefix, sample);
+            eprintln!(
+                "round {} {}: first token {uncached:.3} s, cached {cached:.3} s",
+                round + 1,
+                subject.name
+            );
+        }
+        Ok(())
+    }
+
+    fn start_node(&self, model: &Path, threads: usize, slots: u32) -> anyhow::Result<Node> {
+        let folder = tempfile::tempdir().context("no folder for a node")?;
+        let mut command = Command::new(&self.programs.exo);
+        command.args(["start", "--name", "bench", "--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"]);
+        command.args(["--no-discovery", "--threads", &threads.to_string(), "--data-dir"]).arg(folder.path());
+        let mut process = child::start(command, &self.cores[..threads])?;
+        let (published, secret) = (folder.path().join("api.json"), folder.path().join("api-secret"));
+        let address = wait_for(&mut process, "its API", START_MAX, || {
+            let file: Value = serde_json::from_slice(&std::fs::read(&published).ok()?).ok()?;
+            file["address"].as_str()?.parse::<SocketAddr>().ok()
+        })?;
+        let secret =
+            std::fs::read_to_string(&secret).with_context(|| format!("cannot read {}", secret.display()))?;
+        let server = Server { address, secret: secret.trim().to_owned() };
+        let added = server.post("/exo/v1/models", &json!({ "path": model }), ANSWER_MAX)?;
+        let name = added["name"].as_str().context("the node does not name the model")?.to_owned();
+        let began = Instant::now();
+        let order = json!({ "model": name, "context_tokens": CONTEXT, "slots": slots });
+        let placed = server.post("/exo/v1/instances", &order, ANSWER_MAX)?;
+        wait_for(&mut process, "the model", LOAD_MAX, || is_ready(&server, &placed["id"]))??;
+        let target = Target { server, model: name, is_llama: false };
+        target.complete(&prompt(8, 1), 1)?;
+        Ok(Node { process, target, first_token_s: began.elapsed().as_secs_f64(), _folder: folder })
+    }
+
+    /// `None` without llama.cpp.
+    fn start_llama(
+        &self,
+        model: &Path,
+        threads: usize,
+        slots: u32,
+    ) -> anyhow::Result<Option<(Running, Target)>> {
+        let Some(llama) = &self.programs.llama else { return Ok(None) };
+        let port = free_port()?;
+        let mut command = Command::new(&llama.server);
+        command.arg("-m").arg(model).args(["--host", "127.0.0.1", "--port", &port.to_string()]);
+        command.args([
+            "-t",
+            &threads.to_string(),
+            "-np",
+            &slots.to_string(),
+            "-c",
+            &(slots * 512).to_string(),
+        ]);
+        let mut process = child::start(command, &self.cores[..threads])?;
+        let server = Server { address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)), secret: String::new() };
+        wait_for(&mut process, "its model", LOAD_MAX, || server.get("/health", ANSWER_MAX).ok())?;
+        let target = Target { server, model: "any".to_owned(), is_llama: true };
+        target.complete(&prompt(8, 1), 1)?;
+        Ok(Some((process, target)))
+    }
+
+    /// The type of a model's weights, from the solo runs or else from its name.
+    fn dtype_of(&self, model: &Path) -> String {
+        let name = Subject::new(model, "").name;
+        let known = self.cells.iter().find(|c| c.subject.name == name).map(|c| c.subject.dtype.clone());
+        known.unwrap_or_else(|| dtype_in(&name))
+    }
+}
+
+/// `llama-3.2-1b-Q4_K_M` is mostly Q4_K.
+fn dtype_in(name: &str) -> String {
+    const TYPES: [&str; 10] = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "BF16", "F16"];
+    TYPES.iter().find(|t| name.contains(**t)).map_or_else(String::new, |t| (*t).to_owned())
+}
+
+/// `Some` when the instance is ready, or has failed.
+fn is_ready(server: &Server, id: &Value) -> Option<anyhow::Result<()>> {
+    let view = server.get("/exo/v1/cluster", ANSWER_MAX).ok()?;
+    let instance = view["instances"].as_array()?.iter().find(|i| i["id"] == *id)?.clone();
+    match instance["state"]["kind"].as_str()? {
+        "ready" => Some(Ok(())),
+        "failed" => Some(Err(anyhow::anyhow!("the model was not loaded: {}", instance["state"]["reason"]))),
+        _ => None,
+    }
+}
+
+/// Looks again and again until there is a value, the program ends or the time is over.
+fn wait_for<T>(
+    process: &mut Running,
+    what: &str,
+    at_most: Duration,
+    mut ready: impl FnMut() -> Option<T>,
+) -> anyhow::Result<T> {
+    let began = Instant::now();
+    loop {
+        if let Some(value) = ready() {
+            return Ok(value);
+        }
+        if let Some((status, said)) = process.has_ended() {
+            bail!("{} ended before {what} was ready ({status}): {said}", process.name());
+        }
+        if began.elapsed() > at_most {
+            bail!("{}: {what} was not ready after {} s", process.name(), at_most.as_secs());
+        }
+        std::thread::park_timeout(POLL);
+    }
+}
+
+/// A port nobody listens on now.
+fn free_port() -> anyhow::Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// Processor time over time of a process that is left alone: the median of three parts, so that one rare duty does
+/// not stand for all.
+fn idle_share(process: &mut Running) -> anyhow::Result<f64> {
+    // What the last request left to do.
+    std::thread::park_timeout(Duration::from_secs(2));
+    let mut shares = Vec::new();
+    for _ in 0..3 {
+        let (began, before) = (Instant::now(), processor_seconds(process.id())?);
+        while began.elapsed() < IDLE {
+            std::thread::park_timeout(IDLE.saturating_sub(began.elapsed()));
+        }
+        shares.push((processor_seconds(process.id())? - before) / began.elapsed().as_secs_f64());
+    }
+    median(shares).context("an idle node was not watched")
+}
+
+/// Processor time of all threads, from Linux's ticks of 10 ms.
+fn processor_seconds(id: u32) -> anyhow::Result<f64> {
+    let path = format!("/proc/{id}/stat");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    ticks_in(&text)
+        .map(|ticks| ticks as f64 / 100.0)
+        .with_context(|| format!("{path} is not what Linux writes"))
+}
+
+/// User and system ticks: the 14th and 15th field, after a name that may hold anything.
+fn ticks_in(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_found_behind_any_name() {
+        let stat = "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 25 17 0 0 20 0";
+        assert_eq!(ticks_in(stat), Some(42));
+        assert_eq!(ticks_in("7 (x) S 1"), None);
+    }
+
+    #[test]
+    fn a_files_name_tells_its_type() {
+        for (name, dtype) in [("a-Q4_K_M", "Q4_K"), ("b-BF16", "BF16"), ("c-F16", "F16"), ("d", "")] {
+            assert_eq!(dtype_in(name), dtype);
+        }
+    }
+}
