@@ -143,6 +143,7 @@ pub enum Command {
     #[command(
         after_help = "Examples:\n  exo bench demo\n  exo bench ./model.gguf -p 512,128 -n 64 -d 0,4096 --threads 1,2\n  \
                             exo bench ./model.gguf -p 0 -b 1,4,8      several streams at once\n  \
+                            exo bench ./model.gguf --kv f16,q8 --threads 2\n  \
                             exo bench ./model.gguf --json > bench.json\n\n\
                             Each sample stands beside a probe taken at the same moment: decode beside the machine's read \
                             bandwidth\n(2 MiB pages), prefill beside the rate of its multiply-add instruction."
@@ -232,9 +233,6 @@ pub struct Bench {
     /// Sequences that generate at once, in the same steps
     #[arg(short = 'b', long = "batch", value_name = "STREAMS", default_value = "1")]
     pub batch: String,
-    /// Element types of the key-value cache: f16, q8, f32
-    #[arg(long, value_name = "TYPES", default_value = "f16")]
-    pub kv: String,
     /// Samples of each test
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repetitions: u32,

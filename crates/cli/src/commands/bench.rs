@@ -24,7 +24,7 @@ use crate::args::Bench;
 use crate::config::Config;
 use crate::ui;
 use measure::Measured;
-use plan::Plan;
+use plan::{Plan, Settings};
 
 /// From Ctrl-C to the end of the layer that is being computed, on a slow device.
 const STOP_MAX: Duration = Duration::from_secs(20);
@@ -33,8 +33,13 @@ const INTERRUPTED: u8 = 130;
 
 /// Measures and prints. After Ctrl-C prints what was measured until then.
 pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
-    let settings = (crate::run_node::cpu_isa(config)?, config.parse("mmap")?);
-    let plan = Plan::new(&args, config.text("threads"), settings)?;
+    let settings = Settings {
+        threads: config.text("threads"),
+        kv: config.text("kv"),
+        cpu_isa: crate::run_node::cpu_isa(config)?,
+        mmap: config.parse("mmap")?,
+    };
+    let plan = Plan::new(&args, &settings)?;
     let subject = subject::Subject::find(&args.model, &config.data_dir())?;
     for warning in plan.warnings() {
         ui::warning(&warning);

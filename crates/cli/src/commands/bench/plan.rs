@@ -71,6 +71,16 @@ impl fmt::Display for Test {
     }
 }
 
+/// The settings a plan depends on.
+pub struct Settings<'a> {
+    /// A list here; empty for all processors.
+    pub threads: &'a str,
+    /// A list here.
+    pub kv: &'a str,
+    pub cpu_isa: Option<Isa>,
+    pub mmap: bool,
+}
+
 /// Everything that will be measured.
 #[derive(Debug)]
 pub struct Plan {
@@ -87,10 +97,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Reads the lists. `threads`, `cpu_isa` and `mmap` are the settings; threads a list here, empty for all processors.
-    pub fn new(args: &Bench, threads: &str, (cpu_isa, mmap): (Option<Isa>, bool)) -> anyhow::Result<Self> {
+    /// Reads the lists.
+    pub fn new(args: &Bench, settings: &Settings<'_>) -> anyhow::Result<Self> {
         let all = exo_device::cores().to_string();
-        let threads = numbers("--threads", if threads.is_empty() { &all } else { threads }, 1)?;
+        let threads = if settings.threads.is_empty() { &all } else { settings.threads };
+        let threads = numbers("--threads", threads, 1)?;
         let (prefill, decode) = (numbers("-p", &args.prompt, 0)?, numbers("-n", &args.generate, 0)?);
         let (depths, streams) = (numbers("-d", &args.depth, 0)?, numbers("-b", &args.batch, 1)?);
         let mut tests = Vec::new();
@@ -103,11 +114,11 @@ impl Plan {
         }
         Ok(Self {
             threads: threads.into_iter().map(|t| t as usize).collect(),
-            cpu_isa,
-            kv: args.kv.split(',').map(kv_dtype).collect::<anyhow::Result<_>>()?,
+            cpu_isa: settings.cpu_isa,
+            kv: settings.kv.split(',').map(kv_dtype).collect::<anyhow::Result<_>>()?,
             tests,
             repetitions: args.repetitions,
-            mmap,
+            mmap: settings.mmap,
         })
     }
 
@@ -176,8 +187,10 @@ mod tests {
 
     fn plan(line: &str) -> anyhow::Result<Plan> {
         let words = ["exo", "bench", "demo"].into_iter().chain(line.split_whitespace());
-        let Some(Command::Bench(args)) = Cli::try_parse_from(words)?.command else { panic!("not bench") };
-        Plan::new(&args, "1", (None, false))
+        let cli = Cli::try_parse_from(words)?;
+        let kv = cli.settings.flags().get("kv").cloned().unwrap_or_else(|| "f16".to_owned());
+        let Some(Command::Bench(args)) = cli.command else { panic!("not bench") };
+        Plan::new(&args, &Settings { threads: "1", kv: &kv, cpu_isa: None, mmap: false })
     }
 
     fn names(line: &str) -> Vec<String> {
