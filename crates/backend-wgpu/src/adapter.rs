@@ -50,6 +50,8 @@ impl fmt::Display for Api {
 pub struct Adapter {
     /// The interface.
     pub api: Api,
+    /// Its place in the interface's list, from 0.
+    pub index: usize,
     /// As the driver names it.
     pub name: String,
     /// PCI vendor.
@@ -93,14 +95,15 @@ pub fn list(api: Api) -> Result<Vec<Adapter>, ListError> {
     // A driver's nonsense may trip an assertion inside wgpu.
     let adapters = std::panic::catch_unwind(ask)
         .map_err(|_| ListError { api, reason: "its driver answered with nonsense".to_owned() })?;
-    Ok(adapters.into_iter().map(|adapter| describe(api, adapter)).collect())
+    Ok(adapters.into_iter().enumerate().map(|(index, adapter)| describe(api, index, adapter)).collect())
 }
 
-fn describe(api: Api, inner: wgpu::Adapter) -> Adapter {
+fn describe(api: Api, index: usize, inner: wgpu::Adapter) -> Adapter {
     let info = inner.get_info();
     let driver = format!("{} {}", info.driver, info.driver_info).trim().to_owned();
     Adapter {
         api,
+        index,
         name: info.name,
         vendor: info.vendor,
         device: info.device,

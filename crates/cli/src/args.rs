@@ -48,6 +48,12 @@ pub struct Settings {
     /// auto lets nodes join a new cluster for 10 minutes, closed never
     #[arg(long, global = true, value_name = "auto|closed")]
     trust: Option<String>,
+    /// What computes: the processor, or a graphics processor through an interface
+    #[arg(long, global = true, value_name = "cpu|vulkan|metal|dx12|gl")]
+    backend: Option<String>,
+    /// Which graphics processor: number or part of the name, as in `exo devices`
+    #[arg(long, global = true, value_name = "NUMBER|NAME")]
+    device: Option<String>,
     /// Processor threads for models
     #[arg(long, global = true, value_name = "N")]
     threads: Option<String>,
@@ -74,6 +80,8 @@ impl Settings {
             ("api_listen", &self.api_listen),
             ("listen", &self.listen),
             ("trust", &self.trust),
+            ("backend", &self.backend),
+            ("device", &self.device),
             ("threads", &self.threads),
             ("memory_mib", &self.memory_mib),
             ("kv", &self.kv),
@@ -104,7 +112,9 @@ pub enum Command {
                             echo \"What is 2 + 2?\" | exo run demo")]
     Run(Run),
     /// Show a cluster of three nodes on this machine: a model split over them, answers streaming
-    #[command(after_help = "Examples:\n  exo demo\n  exo demo --keep     leave the cluster and its API up")]
+    #[command(
+        after_help = "Examples:\n  exo demo\n  exo demo --mixed    one node computes through Vulkan\n  exo demo --keep     leave the cluster and its API up"
+    )]
     Demo(Demo),
     /// Show nodes, devices, instances and links of the cluster
     #[command(after_help = "Example: exo status --json | jq .instances")]
@@ -118,6 +128,9 @@ pub enum Command {
         #[command(flatten)]
         json: Json,
     },
+    /// List processors and graphics cards of this machine, what each can do, and why one is not used
+    #[command(after_help = "Examples:\n  exo devices\n  exo devices --json | jq '.[] | .name, .reason'")]
+    Devices(Devices),
     /// Place a model on the cluster and load it
     #[command(after_help = "Example: exo place demo --nodes 2 --context 2048 --kv q8")]
     Place(Place),
@@ -188,10 +201,23 @@ pub struct Run {
 }
 
 #[derive(Args)]
+pub struct Devices {
+    /// Print JSON for scripts
+    #[arg(long)]
+    pub json: bool,
+    /// Ask one graphics interface in this very process; what `exo devices` runs as a child
+    #[arg(long, hide = true, value_name = "INTERFACE")]
+    pub probe: Option<String>,
+}
+
+#[derive(Args)]
 pub struct Demo {
     /// Leave the cluster and its API up until Ctrl-C
     #[arg(long)]
     pub keep: bool,
+    /// Let the second node compute through Vulkan, the others on the processor
+    #[arg(long)]
+    pub mixed: bool,
     /// Number of nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=8))]
     pub nodes: u32,

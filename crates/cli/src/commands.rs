@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod demo;
+pub mod devices;
 pub mod doctor;
 pub mod members;
 pub mod models;

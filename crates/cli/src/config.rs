@@ -41,6 +41,16 @@ pub const KEYS: &[Key] = &[
         help: "auto: a new cluster lets nodes join for 10 minutes; closed: never",
     },
     Key {
+        name: "backend",
+        default: "cpu",
+        help: "what computes: cpu, or a graphics processor by vulkan, metal, dx12 or gl (see `exo devices`)",
+    },
+    Key {
+        name: "device",
+        default: "",
+        help: "which graphics processor: its number in `exo devices` or a part of its name (default: the first)",
+    },
+    Key {
         name: "threads",
         default: "",
         help: "processor threads for models (default: the processors this process may use)",

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use exo_backend_cpu::Isa;
-use exo_node::{Node, NodeConfig, SystemHost};
+use exo_node::{DeviceChoice, Node, NodeConfig, SystemHost};
 use exo_server::{ApiKey, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
+use crate::commands::devices::in_child;
 use crate::config::Config;
 
 /// How long a clean exit may take before what is left is dropped.
@@ -34,7 +35,12 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
         .with_context(|| format!("cannot open the API on {api_listen}"))?;
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys(config, address)?;
-    let node = exo_node::start(node_config(config)?, Arc::new(SystemHost)).await?;
+    let node_config = node_config(config)?;
+    if let DeviceChoice::Graphics { api, .. } = &node_config.device {
+        // A driver that crashes should do so in a child first.
+        in_child(*api).await.found.map_err(anyhow::Error::msg)?;
+    }
+    let node = exo_node::start(node_config, Arc::new(SystemHost)).await?;
     let mut options = ServerOptions::new(node.local_secret());
     options.allowed_hosts = config.list("allowed_hosts");
     options.api_keys = api_keys;
@@ -92,6 +98,7 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         discovery: config.parse("discovery")?,
         trust_closed,
         threads: config.threads()?,
+        device: DeviceChoice::parse(config.text("backend"), config.text("device"))?,
         cpu_isa: cpu_isa(config)?,
         mmap: config.parse("mmap")?,
         memory_max_bytes: (memory_mib > 0).then_some(memory_mib << 20),

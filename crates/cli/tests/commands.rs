@@ -14,7 +14,7 @@ use support::{
 fn every_command_has_help_with_an_example() {
     let commands = [
         "start", "run", "demo", "status", "models", "place", "unload", "remove", "admit", "doctor", "config",
-        "bench",
+        "bench", "devices",
     ];
     for command in commands {
         let output = run(&[command, "--help"]);

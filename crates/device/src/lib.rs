@@ -1,4 +1,4 @@
-//! What this machine has: processor, memory, mains power, measured bandwidth.
+//! What this machine has: processor, memory, graphics cards, mains power, measured bandwidth.
 //!
 //! Everything is read from the system at the moment of the call and nothing is kept; callers cache what was costly
 //! ([`read_bandwidth`], [`calibrate`]). A source that is missing is `None`, never a guess.
@@ -11,6 +11,7 @@
 
 mod bandwidth;
 mod calibrate;
+mod graphics;
 mod memory;
 mod power;
 mod processor;
@@ -21,6 +22,7 @@ use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
 pub use bandwidth::read_bandwidth;
 pub use calibrate::{Calibration, CalibrationError, calibrate};
+pub use graphics::{GraphicsCard, graphics_cards, maker};
 pub use memory::{Memory, memory};
 pub use power::mains_power;
 pub use processor::{cores, platform, processor_name};

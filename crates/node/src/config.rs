@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use exo_types::KvDType;
 
+use crate::DeviceChoice;
+
 /// Settings of one node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -23,6 +25,8 @@ pub struct NodeConfig {
     pub discovery: bool,
     /// Whether a new cluster starts with its join window shut.
     pub trust_closed: bool,
+    /// What computes.
+    pub device: DeviceChoice,
     /// Processor threads for models; `None` takes what the system grants.
     pub threads: Option<usize>,
     /// Instruction set of the processor's kernels; `None` takes the widest. One that the processor lacks is an error.

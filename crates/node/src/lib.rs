@@ -17,6 +17,7 @@ mod choice;
 mod config;
 mod core;
 mod details;
+mod device;
 mod engine_host;
 mod facade;
 mod files;
@@ -29,6 +30,7 @@ mod notice;
 mod start;
 
 pub use config::NodeConfig;
+pub use device::{DeviceChoice, UnknownBackend};
 pub use files::{FilesError, running_api};
 pub use host::{Host, SystemHost};
 pub use node::Node;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use exo_backend::Device;
-use exo_backend_cpu::{CpuDevice, CpuOptions};
 use exo_cluster::{
     ClusterId, Coordinator, CoordinatorConfig, Event, Member, Role, State, Worker, WorkerConfig,
 };
@@ -68,8 +67,8 @@ pub enum StartError {
     /// The port for other nodes.
     #[error("cannot listen for other nodes")]
     Bind(#[source] BindError),
-    /// The processor as a device.
-    #[error("cannot use the processor")]
+    /// The configured device.
+    #[error("cannot use the device that computes")]
     Device(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The founding of this node's cluster.
     #[error("cannot found a cluster: {0}")]
@@ -214,22 +213,7 @@ fn open_device(
     host: &dyn Host,
     me: NodeId,
 ) -> Result<(Arc<dyn Device>, NodeFacts), StartError> {
-    let probed = host.processor(true);
-    let limit =
-        config.memory_max_bytes.unwrap_or(probed.memory_total_bytes).min(probed.memory_total_bytes.max(1));
-    let options = CpuOptions {
-        threads: config.threads,
-        isa: config.cpu_isa,
-        memory_limit_bytes: Some(limit),
-        mmap: config.mmap,
-    };
-    let device = CpuDevice::open(options).map_err(|e| StartError::Device(Box::new(e)))?;
-    let mut facts = device.facts();
-    facts.name = probed.name;
-    facts.memory_total_bytes = limit;
-    facts.memory_free_bytes = probed.memory_free_bytes.min(limit);
-    facts.read_bytes_per_s = probed.read_bytes_per_s;
-    facts.support_reason = probed.support_reason;
+    let (device, facts) = crate::device::open(config, host).map_err(StartError::Device)?;
     let node = NodeFacts {
         node: me,
         name: config.name.clone(),

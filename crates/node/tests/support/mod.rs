@@ -25,6 +25,7 @@ pub struct TestNode {
 /// A node's settings in a fresh folder: loopback, any port, no discovery.
 pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConfig {
     NodeConfig {
+        device: Default::default(),
         data_dir: dir.path().to_owned(),
         name: name.to_owned(),
         group: String::new(),

@@ -36,6 +36,8 @@ pub struct Nodes {
     root: TempDir,
     group: String,
     passed_on: Vec<(String, String)>,
+    /// Whether the second node computes through Vulkan.
+    mixed: bool,
     children: Vec<Node>,
 }
 
@@ -53,7 +55,7 @@ pub struct Node {
 
 impl Nodes {
     /// A temporary folder and a group that nobody else is in; no process yet.
-    pub fn new(config: &Config) -> anyhow::Result<Self> {
+    pub fn new(config: &Config, mixed: bool) -> anyhow::Result<Self> {
         let root = tempfile::Builder::new().prefix("exo-demo-").tempdir();
         let root = root.context("cannot make a temporary folder for the demo")?;
         // A configuration file of its own, or the nodes would read the user's.
@@ -65,7 +67,7 @@ impl Nodes {
             .filter(|(key, value)| PASSED_ON.contains(&key.name) && value.source != Source::Default);
         let variable = |name: &str| format!("EXO_{}", name.to_uppercase());
         let passed_on = given.map(|(key, value)| (variable(key.name), value.text.clone())).collect();
-        Ok(Self { root, group: format!("demo-{unique}"), passed_on, children: Vec::new() })
+        Ok(Self { root, group: format!("demo-{unique}"), passed_on, mixed, children: Vec::new() })
     }
 
     /// Starts another node, with `flags` besides those every node of the demo gets.
@@ -85,6 +87,7 @@ impl Nodes {
             .arg("--config")
             .arg(self.root.path().join("config.toml"))
             .args(flags)
+            .args(if self.mixed && self.children.len() == 1 { &["--backend", "vulkan"][..] } else { &[] })
             .envs(self.passed_on.iter().map(|(k, v)| (k, v)))
             .env("EXO_GROUP", &self.group)
             .env("EXO_STOP_WITH_STDIN", "1")

@@ -111,17 +111,14 @@ pub(super) fn memory(config: &Config) -> Check {
     }
 }
 
-/// Graphics processors the system shows. None is used: this version has no backend for them.
+/// Graphics processors the system shows. None is chosen by itself; `exo devices` asks their drivers.
 pub(super) fn display_adapters(root: &Path) -> Vec<Check> {
     let adapters = adapters(root);
     if adapters.is_empty() {
-        return vec![Check::note(
-            "graphics",
-            "no graphics processor seen; this version runs on the processor only",
-        )];
+        return vec![Check::note("graphics", "no graphics processor seen; models run on the processor")];
     }
     let note = |adapter| {
-        let found = format!("{adapter}: seen, not used: this version runs on the processor only");
+        let found = format!("{adapter}: seen, used only when asked: `exo devices` says how");
         Check::note("graphics", found)
     };
     adapters.into_iter().map(note).collect()

@@ -1,0 +1,236 @@
+//! `exo devices`: every processor and graphics card of this machine, what it can do, and why one is not used.
+
+mod probe;
+
+use std::path::Path;
+
+use exo_backend_wgpu::Api;
+use exo_device::GraphicsCard;
+use exo_node::{Host, SystemHost};
+use exo_types::{DeviceFacts, SupportClass};
+use serde::Serialize;
+
+use crate::args::Devices;
+use crate::ui;
+pub use probe::in_child;
+use probe::{Found, Outcome};
+
+/// One device, as people and scripts see it.
+#[derive(Serialize, Debug)]
+struct Row {
+    name: String,
+    maker: Option<&'static str>,
+    /// Backends that reach it, the preferred one first, with the number each gives it.
+    backends: Vec<String>,
+    pci_address: Option<String>,
+    driver: String,
+    memory_bytes: Option<u64>,
+    read_bytes_per_s: Option<f64>,
+    flops_per_s: Option<f64>,
+    support: SupportClass,
+    reason: String,
+}
+
+/// Prints what there is. With `--probe` it is the child that asks one interface's driver.
+pub async fn run(args: Devices) -> anyhow::Result<()> {
+    if let Some(api) = args.probe {
+        return probe::answer(&api);
+    }
+    let asked = Api::ALL.into_iter().filter(|api| is_of_this_system(*api)).map(in_child);
+    let mut outcomes = Vec::new();
+    for asking in asked {
+        outcomes.push(asking.await);
+    }
+    let cards = exo_device::graphics_cards(Path::new("/"));
+    let rows = join(SystemHost.processor(true), &cards, &outcomes);
+    if args.json {
+        return ui::json(&rows);
+    }
+    let cells = |row: &Row| {
+        let speed = row.read_bytes_per_s.map_or("-".to_owned(), |b| format!("{:.1} GB/s", b / 1e9));
+        let class = format!("{:?}", row.support).to_lowercase();
+        let memory = row.memory_bytes.map_or("-".to_owned(), ui::bytes);
+        vec![row.name.clone(), row.backends.join(" "), memory, speed, class, row.reason.clone()]
+    };
+    ui::table(&["device", "backend", "memory", "reads", "support", "why"], rows.iter().map(cells).collect());
+    Ok(())
+}
+
+/// OpenGL is asked last and only where Vulkan is the system's first choice too; it prints noise elsewhere.
+fn is_of_this_system(api: Api) -> bool {
+    match api {
+        Api::Vulkan => cfg!(not(any(target_os = "macos", target_os = "ios"))),
+        Api::Metal => cfg!(any(target_os = "macos", target_os = "ios")),
+        Api::Dx12 => cfg!(windows),
+        Api::Gl => false,
+    }
+}
+
+/// Joins what the bus and the interfaces show: one row per device, by PCI address, else by name.
+fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) -> Vec<Row> {
+    let mut rows = vec![processor_row(processor)];
+    for found in outcomes.iter().flat_map(|outcome| outcome.found.as_deref().unwrap_or_default()) {
+        let known = rows.iter_mut().find(|row| match (&row.pci_address, &found.pci_address) {
+            (Some(a), Some(b)) => a == b,
+            _ => row.name == found.name,
+        });
+        match known {
+            Some(row) => row.backends.push(backend(found)),
+            None => rows.push(adapter_row(found)),
+        }
+    }
+    for card in cards {
+        if !rows.iter().any(|row| row.pci_address.as_deref() == Some(&card.pci_address)) {
+            rows.push(idle_card(card, outcomes));
+        }
+    }
+    let broken = outcomes.iter().filter_map(|outcome| Some((outcome.api, outcome.found.as_ref().err()?)));
+    rows.extend(broken.map(|(api, trouble)| Row {
+        name: format!("(driver of {api})"),
+        maker: None,
+        backends: vec![api.to_string()],
+        pci_address: None,
+        driver: String::new(),
+        memory_bytes: None,
+        read_bytes_per_s: None,
+        flops_per_s: None,
+        support: SupportClass::Unsupported,
+        reason: trouble.clone(),
+    }));
+    rows
+}
+
+fn backend(found: &Found) -> String {
+    format!("{}:{}", found.api, found.index)
+}
+
+fn processor_row(facts: DeviceFacts) -> Row {
+    Row {
+        name: facts.name,
+        maker: None,
+        backends: vec![facts.backend],
+        pci_address: None,
+        driver: String::new(),
+        memory_bytes: Some(facts.memory_total_bytes),
+        read_bytes_per_s: facts.read_bytes_per_s,
+        flops_per_s: facts.flops_per_s,
+        support: facts.support,
+        reason: facts.support_reason,
+    }
+}
+
+fn adapter_row(found: &Found) -> Row {
+    let how = format!("used when asked: --backend {} --device {}", found.api, found.index);
+    let (support, reason) = match &found.trouble {
+        Some(trouble) => (SupportClass::Unsupported, trouble.clone()),
+        None if found.is_software => {
+            (SupportClass::Partial, format!("the processor playing a graphics card; {how}"))
+        }
+        None => (
+            SupportClass::Experimental,
+            format!("passed its check here, never run on such a card by us; {how}"),
+        ),
+    };
+    Row {
+        name: found.name.clone(),
+        maker: exo_device::maker(found.vendor),
+        backends: vec![backend(found)],
+        pci_address: found.pci_address.clone(),
+        driver: found.driver.clone(),
+        memory_bytes: found.memory_bytes,
+        read_bytes_per_s: found.read_bytes_per_s,
+        flops_per_s: found.flops_per_s,
+        support,
+        reason,
+    }
+}
+
+/// A card on the bus that no interface shows.
+fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
+    let driver = match &card.kernel_driver {
+        Some(module) => format!("kernel module {module}"),
+        None => "no kernel module".to_owned(),
+    };
+    let package = match card.maker() {
+        Some("NVIDIA") => "NVIDIA's driver with its Vulkan library (Debian: nvidia-driver nvidia-vulkan-icd)",
+        _ => "its Vulkan driver (Debian: mesa-vulkan-drivers)",
+    };
+    let asked: Vec<_> = outcomes.iter().map(|outcome| outcome.api.name()).collect();
+    Row {
+        name: format!(
+            "{} graphics {:04x}:{:04x}",
+            card.maker().unwrap_or("unknown"),
+            card.vendor,
+            card.device
+        ),
+        maker: card.maker(),
+        backends: Vec::new(),
+        pci_address: Some(card.pci_address.clone()),
+        reason: format!("{driver}, and {} does not show it: install {package}", asked.join(", ")),
+        driver,
+        memory_bytes: card.memory_bytes,
+        read_bytes_per_s: None,
+        flops_per_s: None,
+        support: SupportClass::Unsupported,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(index: usize, pci_address: Option<&str>) -> Found {
+        Found {
+            api: "vulkan".to_owned(),
+            index,
+            name: "Card".to_owned(),
+            vendor: 0x1002,
+            pci_address: pci_address.map(str::to_owned),
+            is_software: false,
+            driver: "radv".to_owned(),
+            memory_bytes: Some(1),
+            read_bytes_per_s: None,
+            flops_per_s: None,
+            trouble: None,
+        }
+    }
+
+    fn card(address: &str) -> GraphicsCard {
+        GraphicsCard {
+            pci_address: address.to_owned(),
+            vendor: 0x10de,
+            device: 0x2684,
+            kernel_driver: None,
+            memory_bytes: None,
+        }
+    }
+
+    fn rows(cards: &[GraphicsCard], outcomes: &[Outcome]) -> Vec<(String, SupportClass)> {
+        let rows = join(exo_device::probe(&exo_device::ProbeOptions::default()), cards, outcomes);
+        rows.into_iter().skip(1).map(|row| (row.reason, row.support)).collect()
+    }
+
+    #[test]
+    fn a_card_is_one_row_however_many_sources_show_it() {
+        let vulkan = Outcome {
+            api: Api::Vulkan,
+            found: Ok(vec![found(0, Some("0000:01:00.0")), found(1, Some("0000:02:00.0"))]),
+        };
+        let dx12 = Outcome { api: Api::Dx12, found: Ok(vec![found(0, Some("0000:01:00.0"))]) };
+        assert_eq!(rows(&[card("0000:01:00.0")], &[vulkan, dx12]).len(), 2);
+    }
+
+    #[test]
+    fn a_card_without_driver_is_told_with_what_to_install() {
+        let vulkan = Outcome { api: Api::Vulkan, found: Ok(Vec::new()) };
+        let rows = rows(&[card("0000:01:00.0")], &[vulkan]);
+        assert!(rows[0].0.contains("vulkan does not show it: install NVIDIA's driver"), "{rows:?}");
+        assert_eq!(rows[0].1, SupportClass::Unsupported);
+    }
+
+    #[test]
+    fn a_broken_driver_is_a_row_with_its_reason() {
+        let vulkan = Outcome { api: Api::Vulkan, found: Err("it crashed (signal 11)".to_owned()) };
+        assert_eq!(rows(&[], &[vulkan]), [("it crashed (signal 11)".to_owned(), SupportClass::Unsupported)]);
+    }
+}

@@ -1,0 +1,135 @@
+//! Graphics processors from the outside: shown, used when asked, and a bad driver that costs nothing but a row.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{SOON, exo, finish, skip, stderr, stdout};
+
+const DEMO_MAX: Duration = Duration::from_secs(90);
+
+/// What `exo devices --json` says, with the Vulkan drivers that `driver` names; `None` for the system's.
+fn devices(driver: Option<&Path>) -> Vec<Value> {
+    let mut command = exo(&["devices", "--json"]);
+    if let Some(path) = driver {
+        command.env("VK_DRIVER_FILES", path).env("VK_ICD_FILENAMES", path);
+    }
+    let output = finish(&mut command, Duration::from_secs(60));
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_str(&stdout(&output)).unwrap()
+}
+
+fn has_vulkan(test: &str) -> bool {
+    let backends = |device: &Value| device["backends"].to_string().contains("vulkan");
+    let found = devices(None).iter().any(|device| backends(device) && device["support"] != "Unsupported");
+    if !found {
+        skip(test, "no usable Vulkan device (Debian: mesa-vulkan-drivers)");
+    }
+    found
+}
+
+fn reasons(devices: &[Value]) -> String {
+    devices.iter().map(|device| format!("{}\n", device["reason"])).collect()
+}
+
+/// A Vulkan driver description whose library is `library`.
+fn icd(folder: &Path, library: &Path) -> PathBuf {
+    let path = folder.join("icd.json");
+    let library = library.display();
+    let text = format!(
+        r#"{{"file_format_version": "1.0.0", "ICD": {{"library_path": "{library}", "api_version": "1.3.0"}}}}"#
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn the_processor_is_always_shown_and_comes_first() {
+    let all = devices(None);
+    assert_eq!(all[0]["backends"][0], "cpu");
+    assert!(all[0]["memory_bytes"].as_u64().unwrap() > 64 << 20);
+}
+
+#[test]
+fn drivers_that_cannot_be_loaded_leave_the_processor() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("library.so");
+    std::fs::write(&text, "this is no library").unwrap();
+    for driver in [PathBuf::from("/nonexistent.json"), icd(folder.path(), &text)] {
+        let all = devices(Some(&driver));
+        assert_eq!(all[0]["backends"][0], "cpu", "{all:?}");
+    }
+}
+
+#[test]
+fn a_driver_that_crashes_costs_its_row_and_no_process_of_ours() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("driver.c"), folder.path().join("driver.so"));
+    std::fs::write(&source, "#include <stdlib.h>\n__attribute__((constructor)) void f(void) { abort(); }\n")
+        .unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        return skip("a_driver_that_crashes", "no C compiler");
+    }
+    let driver = icd(folder.path(), &library);
+    let reasons = reasons(&devices(Some(&driver)));
+    if !has_vulkan("a_driver_that_crashes") {
+        return;
+    }
+    assert!(reasons.contains("ended the process that asked it"), "{reasons}");
+    // Asked to compute with it, a node says so and goes away instead of crashing.
+    let mut command = start_with_vulkan(folder.path());
+    let output = finish(command.env("VK_DRIVER_FILES", &driver).env("VK_ICD_FILENAMES", &driver), SOON);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("ended the process that asked it"), "{}", stderr(&output));
+}
+
+fn start_with_vulkan(folder: &Path) -> Command {
+    let mut command = exo(&["start", "--backend", "vulkan", "--api-listen", "127.0.0.1:0", "--no-discovery"]);
+    command.args(["--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.join("data"));
+    command
+}
+
+fn refused(command: &mut Command) -> Output {
+    let output = finish(command, SOON);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    output
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let none = refused(start_with_vulkan(folder.path()).env("VK_DRIVER_FILES", "/nonexistent.json"));
+    assert!(stderr(&none).contains("shows no graphics processor"), "{}", stderr(&none));
+    let unknown = refused(&mut exo(&["start", "--backend", "cuda"]));
+    assert!(
+        stderr(&unknown).contains("`cuda` is no backend: it must be cpu, vulkan"),
+        "{}",
+        stderr(&unknown)
+    );
+    if has_vulkan("a_device_that_is_not_there") {
+        let other = refused(start_with_vulkan(folder.path()).args(["--device", "Voodoo"]));
+        assert!(stderr(&other).contains("no graphics processor `Voodoo`, only:"), "{}", stderr(&other));
+    }
+}
+
+#[test]
+fn a_stage_on_vulkan_and_two_on_the_processor_give_the_text_of_one() {
+    if !has_vulkan("a_stage_on_vulkan") {
+        return;
+    }
+    let began = Instant::now();
+    let output = finish(&mut exo(&["demo", "--mixed"]), DEMO_MAX);
+    let text = stdout(&output);
+    assert!(output.status.success(), "after {:?}: {text}\n{}", began.elapsed(), stderr(&output));
+    assert!(
+        text.contains("vulkan-") && text.contains("checked: split and solo gave the same text"),
+        "{text}"
+    );
+}

@@ -1,0 +1,116 @@
+//! Graphics processors as the system's bus shows them, driver or not.
+
+use std::fs;
+use std::path::Path;
+
+/// A card on the PCI bus.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GraphicsCard {
+    /// `0000:01:00.0`: what joins it to the names that graphics interfaces give.
+    pub pci_address: String,
+    /// PCI vendor.
+    pub vendor: u32,
+    /// PCI device.
+    pub device: u32,
+    /// The kernel module that drives it; `None` if none does.
+    pub kernel_driver: Option<String>,
+    /// Bytes of its own memory, where the driver tells (amdgpu).
+    pub memory_bytes: Option<u64>,
+}
+
+impl GraphicsCard {
+    /// Who made it.
+    pub fn maker(&self) -> Option<&'static str> {
+        maker(self.vendor)
+    }
+}
+
+/// The name behind a PCI vendor number, for the makers of graphics processors.
+pub fn maker(vendor: u32) -> Option<&'static str> {
+    match vendor {
+        0x10de => Some("NVIDIA"),
+        0x1002 => Some("AMD"),
+        0x8086 => Some("Intel"),
+        0x106b => Some("Apple"),
+        0x5143 => Some("Qualcomm"),
+        0x13b5 => Some("Arm"),
+        0x1010 => Some("Imagination"),
+        _ => None,
+    }
+}
+
+/// The cards below `root` (`/`, or a fixture), by address: class 03 of `sys/bus/pci/devices`, virtual displays of
+/// hypervisors left out, for they compute nothing.
+pub fn graphics_cards(root: &Path) -> Vec<GraphicsCard> {
+    let Ok(entries) = fs::read_dir(root.join("sys/bus/pci/devices")) else { return Vec::new() };
+    let mut cards: Vec<_> = entries.flatten().filter_map(|entry| card(&entry.path())).collect();
+    cards.sort_by(|a, b| a.pci_address.cmp(&b.pci_address));
+    cards
+}
+
+fn card(path: &Path) -> Option<GraphicsCard> {
+    let text = |file: &str| fs::read_to_string(path.join(file)).ok().map(|text| text.trim().to_owned());
+    let hex = |file: &str| u32::from_str_radix(text(file)?.trim_start_matches("0x"), 16).ok();
+    // Display controllers; 0x0302 are cards without a socket for a display.
+    if hex("class")? >> 16 != 0x03 {
+        return None;
+    }
+    let vendor = hex("vendor")?;
+    maker(vendor)?;
+    let driver = fs::read_link(path.join("driver")).ok();
+    Some(GraphicsCard {
+        pci_address: path.file_name()?.to_str()?.to_owned(),
+        vendor,
+        device: hex("device")?,
+        kernel_driver: driver.and_then(|link| Some(link.file_name()?.to_str()?.to_owned())),
+        memory_bytes: text("mem_info_vram_total").and_then(|bytes| bytes.parse().ok()),
+    })
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[allow(clippy::unwrap_used)] // a helper of tests fails by panicking
+    fn add(
+        root: &Path,
+        address: &str,
+        class: &str,
+        vendor: &str,
+        driver: Option<&str>,
+        memory: Option<&str>,
+    ) {
+        let folder = root.join("sys/bus/pci/devices").join(address);
+        fs::create_dir_all(&folder).unwrap();
+        for (file, text) in [("class", class), ("vendor", vendor), ("device", "0x2684")] {
+            fs::write(folder.join(file), format!("{text}\n")).unwrap();
+        }
+        if let Some(bytes) = memory {
+            fs::write(folder.join("mem_info_vram_total"), bytes).unwrap();
+        }
+        if let Some(name) = driver {
+            std::os::unix::fs::symlink(Path::new("../../drivers").join(name), folder.join("driver")).unwrap();
+        }
+    }
+
+    #[test]
+    fn cards_are_told_from_other_devices_and_from_virtual_displays() {
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(graphics_cards(root.path()), []);
+        add(root.path(), "0000:02:00.0", "0x030200", "0x10de", None, None);
+        add(root.path(), "0000:01:00.0", "0x030000", "0x1002", Some("amdgpu"), Some("17163091968\n"));
+        add(root.path(), "0000:00:02.0", "0x030000", "0x1234", Some("bochs-drm"), None); // a hypervisor's display
+        add(root.path(), "0000:00:03.0", "0x020000", "0x8086", Some("e1000e"), None); // a network card
+        add(root.path(), "0000:00:04.0", "nonsense", "0x8086", None, None);
+        let cards = graphics_cards(root.path());
+        let amd = GraphicsCard {
+            pci_address: "0000:01:00.0".to_owned(),
+            vendor: 0x1002,
+            device: 0x2684,
+            kernel_driver: Some("amdgpu".to_owned()),
+            memory_bytes: Some(17_163_091_968),
+        };
+        assert_eq!((cards.len(), &cards[0], cards[1].maker()), (2, &amd, Some("NVIDIA")));
+        assert_eq!(cards[1].kernel_driver, None);
+    }
+}

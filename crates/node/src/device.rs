@@ -1,0 +1,157 @@
+//! The device that this node computes on: as configured, opened once.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use exo_backend::Device;
+use exo_backend_cpu::{CpuDevice, CpuOptions};
+use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
+use exo_types::{DeviceFacts, DeviceId};
+
+use crate::{Host, NodeConfig};
+
+/// What a node computes on.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub enum DeviceChoice {
+    /// The processor.
+    #[default]
+    Processor,
+    /// A graphics processor.
+    Graphics {
+        /// Through this interface.
+        api: Api,
+        /// Its place in the interface's list from 0, or a part of its name; empty for the first that is no software.
+        which: String,
+    },
+}
+
+impl DeviceChoice {
+    /// From the settings `backend` (`cpu`, `vulkan`, `metal`, `dx12`, `gl`) and `device`.
+    pub fn parse(backend: &str, which: &str) -> Result<Self, UnknownBackend> {
+        match backend {
+            "cpu" => Ok(Self::Processor),
+            _ => Ok(Self::Graphics { api: backend.parse::<GraphicsApi>()?.0, which: which.to_owned() }),
+        }
+    }
+}
+
+/// A setting names no backend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no backend: it must be cpu, vulkan, metal, dx12 or gl")]
+pub struct UnknownBackend(String);
+
+struct GraphicsApi(Api);
+
+impl FromStr for GraphicsApi {
+    type Err = UnknownBackend;
+
+    fn from_str(name: &str) -> Result<Self, UnknownBackend> {
+        let api = Api::ALL.into_iter().find(|api| api.name() == name);
+        api.map(Self).ok_or_else(|| UnknownBackend(name.to_owned()))
+    }
+}
+
+/// The chosen device is not there.
+#[derive(Debug)]
+struct NoAdapter {
+    api: Api,
+    which: String,
+    found: Vec<String>,
+}
+
+impl std::error::Error for NoAdapter {}
+
+impl fmt::Display for NoAdapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.found.as_slice(), self.which.as_str()) {
+            ([], _) => write!(f, "{} shows no graphics processor: `exo devices` says why", self.api),
+            (found, which) => {
+                write!(f, "{} shows no graphics processor `{which}`, only: {}", self.api, found.join(", "))
+            }
+        }
+    }
+}
+
+type Opened = (Arc<dyn Device>, DeviceFacts);
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Opens what `config` asks for. What a graphics processor can do is measured here, about a second.
+pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
+    match &config.device {
+        DeviceChoice::Processor => processor(config, host),
+        DeviceChoice::Graphics { api, which } => graphics(config, host, *api, which),
+    }
+}
+
+fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
+    let probed = host.processor(true);
+    let limit =
+        config.memory_max_bytes.unwrap_or(probed.memory_total_bytes).min(probed.memory_total_bytes.max(1));
+    let options = CpuOptions {
+        threads: config.threads,
+        isa: config.cpu_isa,
+        memory_limit_bytes: Some(limit),
+        mmap: config.mmap,
+    };
+    let device = CpuDevice::open(options)?;
+    let mut facts = device.facts();
+    facts.name = probed.name;
+    facts.memory_total_bytes = limit;
+    facts.memory_free_bytes = probed.memory_free_bytes.min(limit);
+    facts.read_bytes_per_s = probed.read_bytes_per_s;
+    facts.support_reason = probed.support_reason;
+    Ok((device, facts))
+}
+
+fn graphics(config: &NodeConfig, host: &dyn Host, api: Api, which: &str) -> Result<Opened, Failure> {
+    let adapter = choose(exo_backend_wgpu::list(api)?, api, which)?;
+    let mut limit = config.memory_max_bytes.or(adapter.memory_bytes);
+    if adapter.is_software || adapter.is_integrated {
+        let shared = host.processor(false).memory_free_bytes;
+        limit = Some(limit.unwrap_or(shared).min(shared));
+    }
+    let options = WgpuOptions { memory_limit_bytes: limit, ..WgpuOptions::default() };
+    let device = WgpuDevice::open(&adapter, DeviceId(format!("{api}-{}", adapter.index)), &options)?;
+    let mut facts = device.facts();
+    // A program that plays a card is there for tests, and slow: measuring it would take longer than using it.
+    if !adapter.is_software {
+        let measured = exo_device::calibrate(&*device)?;
+        facts.read_bytes_per_s = Some(measured.read_bytes_per_s);
+        facts.flops_per_s = Some(measured.flops_per_s);
+    }
+    Ok((device, facts))
+}
+
+fn choose(adapters: Vec<Adapter>, api: Api, which: &str) -> Result<Adapter, NoAdapter> {
+    let found = adapters.iter().map(|adapter| adapter.name.clone()).collect();
+    let position = match which {
+        "" => adapters.iter().position(|adapter| !adapter.is_software).or(Some(0)),
+        _ => match which.parse() {
+            Ok(index) => Some(index),
+            Err(_) => adapters.iter().position(|adapter| adapter.name.contains(which)),
+        },
+    };
+    let chosen = position.and_then(|position| adapters.into_iter().nth(position));
+    chosen.ok_or_else(|| NoAdapter { api, which: which.to_owned(), found })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_is_named_or_refused() {
+        assert_eq!(DeviceChoice::parse("cpu", ""), Ok(DeviceChoice::Processor));
+        let vulkan = DeviceChoice::Graphics { api: Api::Vulkan, which: "1".to_owned() };
+        assert_eq!(DeviceChoice::parse("vulkan", "1"), Ok(vulkan));
+        let error = DeviceChoice::parse("cuda", "").unwrap_err();
+        assert!(error.to_string().contains("`cuda` is no backend"), "{error}");
+    }
+
+    #[test]
+    fn an_adapter_that_is_not_there_is_told_with_those_that_are() {
+        let error = choose(Vec::new(), Api::Vulkan, "").unwrap_err();
+        assert!(error.to_string().contains("shows no graphics processor"), "{error}");
+    }
+}
