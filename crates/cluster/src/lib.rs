@@ -41,7 +41,7 @@ pub use events::{ClusterId, Event, EventError, InstanceRequest, Member, PlaceObj
 pub use instances::{InstanceState, InstanceView, StageStatus, StageView};
 pub use replication::{FollowerStep, LeaderStep, LogHead, follow, lead};
 pub use scheduler::{
-    PagesDiffer, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats,
+    PagesDiffer, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
 };
 pub use stage::{ComputeResult, StageGeometry, StageInput, StageMachine, StageOutput};
 pub use state::{ApplyError, State, StateInstance};

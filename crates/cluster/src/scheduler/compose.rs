@@ -2,10 +2,11 @@
 
 use exo_types::{SequenceId, StepFrame, StepSequence, Time, WireDType};
 
+use super::lookup::Lookup;
 use super::pages::Pages;
 use super::queue::Waiting;
 use super::sequence::Running;
-use super::{Flight, Scheduler, SchedulerOutput};
+use super::{Flight, Scheduler, SchedulerOutput, Speculation};
 use crate::wire::{StageCommand, StepMessage, limits};
 
 /// Sequences opened in front of one step. With the next bound it keeps a step's header within its limit.
@@ -49,8 +50,11 @@ impl Scheduler {
             }
             let Some(Waiting { submission, need }) = self.queue.pop() else { return };
             self.tickets += 1;
+            let tokens_max = self.tokens_max(&submission);
+            let lookup = submission.speculate && self.config.speculation == Speculation::Lookup;
+            let lookup = lookup.then(|| Lookup::new(&submission.spec.history, tokens_max));
             let (to, sequence) = (submission.spec.driver, submission.spec.sequence);
-            let running = Running::new(submission, self.tickets, self.pages.claim(need));
+            let running = Running::new(submission, self.tickets, self.pages.claim(need), tokens_max, lookup);
             out.push(SchedulerOutput::Started { to, sequence, cached_tokens: running.claim.cached_tokens() });
             self.running.insert(sequence, running);
         }
@@ -99,6 +103,8 @@ impl Scheduler {
         out: &mut Vec<SchedulerOutput>,
     ) -> Vec<StepSequence> {
         let (mut sequences, mut opens) = (Vec::new(), Opens::default());
+        let decodes = order.iter().filter_map(|id| self.running.get(id)).filter(|r| r.is_decoding()).count();
+        let mut drafts = self.row_cost.budget(decodes);
         for &id in order {
             let Some(running) = self.running.get_mut(&id) else { continue };
             let is_prompt = !running.is_decoding();
@@ -112,10 +118,8 @@ impl Scheduler {
                 self.prompt_tokens += running.tokens().len() as u64;
                 self.cached_tokens += u64::from(running.claim.cached_tokens());
             }
-            let Some(part) = running.take(id, chunk_left) else { continue };
-            if is_prompt {
-                chunk_left -= part.tokens.len();
-            }
+            let Some(part) = running.take(id, chunk_left, &mut drafts) else { continue };
+            chunk_left -= if is_prompt { part.tokens.len() } else { part.drafts as usize };
             self.pages.reach(&mut running.claim, part.end());
             sequences.push(part);
         }
@@ -190,6 +194,7 @@ impl Flight {
     fn add(&mut self, running: &Running, part: &StepSequence) {
         let tokens = part.tokens.len() as u32;
         self.tokens += tokens;
+        self.drafts += part.drafts;
         if running.generated == 0 {
             self.prompt_tokens += tokens;
         } else {

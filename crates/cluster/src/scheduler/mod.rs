@@ -8,16 +8,23 @@
 //! not of tokens: the scheduler learns what they cost from its own steps ([`pace`]). Freed pages may be given away at once,
 //! because the `Close` that frees them travels in front of the `Open` that takes them.
 //!
+//! A decode may carry drafts, guessed from the sequence's own text ([`lookup`]), as many as raise the rate at which
+//! tokens come ([`row_cost`]); none where they do not.
+//!
 //! Start reading at [`Scheduler::handle`].
 
 mod chain;
 mod compose;
 mod kept;
+mod lookup;
 mod outcome;
 mod pace;
 mod pages;
 mod queue;
+mod row_cost;
 mod sequence;
+#[cfg(test)]
+mod speculation;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -30,8 +37,9 @@ use exo_types::{FailureKind, NodeId, Placement, SequenceId, StepSequence, Time};
 use self::pace::Pace;
 use self::pages::{Need, Pages};
 use self::queue::{Queue, Waiting};
+use self::row_cost::RowCost;
 use self::sequence::Running;
-pub use self::words::{SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats};
+pub use self::words::{SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation};
 use crate::wire::{EndReason, StageCommand, Submission};
 
 /// How often a driver without a token hears that its sequence is on its way.
@@ -58,6 +66,9 @@ pub struct Scheduler {
     cached_tokens: u64,
     /// When the pipeline last gave a step back.
     completed_at: Time,
+    /// Whether that step had prompt tokens.
+    completed_prompt: bool,
+    row_cost: RowCost,
     /// When those waiting for their first token were last told that the pipeline moves.
     beat_at: Time,
     failures_in_row: u32,
@@ -87,6 +98,8 @@ struct Flight {
     prompt_tokens: u32,
     /// Parts that are no prompt.
     decodes: u32,
+    /// Drafts among the tokens.
+    drafts: u32,
     /// Parts that sample in it, with the tickets of their sequences.
     sampled: Vec<(u64, StepSequence)>,
     /// Chunks of prompts that do not: ticket, sequence, end.
@@ -121,6 +134,8 @@ impl Scheduler {
             prompt_tokens: 0,
             cached_tokens: 0,
             completed_at: Time::ZERO,
+            completed_prompt: false,
+            row_cost: RowCost::new(),
             beat_at: Time::ZERO,
             failures_in_row: 0,
             over: None,

@@ -1,5 +1,7 @@
 //! What comes back: tokens, failed steps, silence.
 
+use std::time::Duration;
+
 use exo_types::{FailureKind, NodeId, SequenceId, Time};
 
 use super::pace::StepCost;
@@ -35,14 +37,24 @@ impl Scheduler {
         let took = now.since(flight.sent_at.max(self.completed_at));
         self.completed_at = now;
         if tokens.failures.is_empty() {
-            let generated = tokens.results.iter().map(|r| r.tokens.len() as u32).sum();
-            let (prompt_tokens, decodes) = (flight.prompt_tokens, flight.decodes);
-            self.pace.learn(StepCost { took, prompt_tokens, decodes, generated });
+            self.learn(&flight, took, &tokens.results);
         }
         self.take_failures(flight.tokens > 0, &tokens.failures, out);
         if self.over.is_none() {
             self.keep_chunks(&flight);
             self.take_results(&flight, tokens.results, out);
+        }
+    }
+
+    /// What a step that came back whole tells of steps to come.
+    fn learn(&mut self, flight: &Flight, took: Duration, results: &[TokenResult]) {
+        let generated = results.iter().map(|r| r.tokens.len() as u32).sum();
+        let Flight { prompt_tokens, decodes, .. } = *flight;
+        self.pace.learn(StepCost { took, prompt_tokens, decodes, generated });
+        // In a pipeline a step behind a prompt's comes back when that one lets it.
+        let behind_prompt = std::mem::replace(&mut self.completed_prompt, prompt_tokens > 0);
+        if prompt_tokens == 0 && decodes > 0 && !behind_prompt {
+            self.row_cost.learn(flight.tokens, flight.drafts, took);
         }
     }
 

@@ -1,9 +1,10 @@
 //! A running sequence: how much of it was sent through the pipeline, and what comes next.
 
-use exo_types::{NodeId, PageKey, Principal, SequenceId, SequenceSpec, StepSequence};
+use exo_types::{DRAFTS_MAX, NodeId, PageKey, Principal, SequenceId, SequenceSpec, StepSequence};
 
+use super::lookup::Lookup;
 use super::pages::{Claim, Pages};
-
+use super::row_cost::DraftBudget;
 use crate::wire::{EndReason, StageCommand, Submission, TokenResult};
 
 /// A sequence that holds pages.
@@ -19,9 +20,13 @@ pub(super) struct Running {
     principal: Principal,
     /// Prompt and answer so far.
     tokens: Vec<u32>,
+    /// The longest it can become.
+    tokens_max: u32,
     max_tokens: u32,
     stop_tokens: Vec<u32>,
     ignore_eos: bool,
+    /// Guesses its next tokens; `None` where nobody wants that.
+    lookup: Option<Lookup>,
     next: Next,
 }
 
@@ -39,7 +44,13 @@ enum Next {
 
 impl Running {
     /// The sequence, about to send its prompt.
-    pub(super) fn new(submission: Submission, ticket: u64, claim: Claim) -> Self {
+    pub(super) fn new(
+        submission: Submission,
+        ticket: u64,
+        claim: Claim,
+        tokens_max: u32,
+        lookup: Option<Lookup>,
+    ) -> Self {
         let Submission { spec, max_tokens, stop_tokens, ignore_eos, .. } = submission;
         Self {
             ticket,
@@ -49,9 +60,11 @@ impl Running {
             principal: spec.principal,
             tokens: spec.history.clone(),
             unopened: Some(spec),
+            tokens_max,
             max_tokens,
             stop_tokens,
             ignore_eos,
+            lookup,
             next: Next::Prefill { sent: 0 },
         }
     }
@@ -91,15 +104,23 @@ impl Running {
         }
     }
 
-    /// Its part of the next step: the waiting token, or up to `chunk_tokens` of the prompt.
-    pub(super) fn take(&mut self, sequence: SequenceId, chunk_tokens: usize) -> Option<StepSequence> {
-        let mut truncate_to = None;
+    /// Its part of the next step: the waiting token with drafts worth their cost, or up to `chunk_tokens` of the
+    /// prompt. Nor are there more drafts than `chunk_tokens`.
+    pub(super) fn take(
+        &mut self,
+        sequence: SequenceId,
+        chunk_tokens: usize,
+        budget: &mut DraftBudget,
+    ) -> Option<StepSequence> {
+        let (mut drafts, mut truncate_to) = (Vec::new(), None);
         let (start, tokens, sample) = match &mut self.next {
             Next::Awaited => return None,
             Next::Decode { token, behind_rejected, .. } => {
                 let start = self.tokens.len() as u32 - 1;
                 truncate_to = behind_rejected.then_some(start);
-                (start, vec![*token], true)
+                let token = *token;
+                drafts = self.drafts(chunk_tokens, budget);
+                (start, [&[token], drafts.as_slice()].concat(), true)
             }
             Next::Prefill { sent } => {
                 let (start, prompt) = (*sent, &self.tokens);
@@ -113,8 +134,17 @@ impl Running {
         if sample {
             self.next = Next::Awaited;
         }
-        let principal = self.principal;
-        Some(StepSequence { sequence, principal, start, tokens, sample, drafts: 0, truncate_to })
+        let (principal, drafts) = (self.principal, drafts.len() as u32);
+        Some(StepSequence { sequence, principal, start, tokens, sample, drafts, truncate_to })
+    }
+
+    /// Guesses at the tokens after the next. None reaches the last token the sequence may have, nor passes a stop token:
+    /// all that are right belong to the answer.
+    fn drafts(&self, count_max: usize, budget: &mut DraftBudget) -> Vec<u32> {
+        let Some(lookup) = &self.lookup else { return Vec::new() };
+        let left = self.tokens_max.saturating_sub(self.tokens.len() as u32 + 1);
+        let stop = if self.ignore_eos { &[][..] } else { &self.stop_tokens };
+        lookup.drafts(&self.tokens, left.min(DRAFTS_MAX).min(count_max as u32), stop, budget)
     }
 
     /// Takes in what a step sampled; says whether the last of it ends the sequence, and why.
@@ -125,7 +155,12 @@ impl Running {
         context_tokens: u32,
     ) -> Option<EndReason> {
         let (count, token) = (result.tokens.len() as u32, result.tokens.last()?.token);
-        self.tokens.extend(result.tokens.iter().map(|t| t.token));
+        for token in &result.tokens {
+            self.tokens.push(token.token);
+            if let Some(lookup) = &mut self.lookup {
+                lookup.push(&self.tokens);
+            }
+        }
         self.generated += count;
         self.next = Next::Decode { token, since: step, behind_rejected: count <= result.drafts };
         if !self.ignore_eos && self.stop_tokens.contains(&token) {

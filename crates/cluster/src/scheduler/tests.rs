@@ -330,8 +330,8 @@ fn a_long_prompt_does_not_hold_up_a_running_sequence() {
     for (on, prompt_us) in [(&[1][..], 100), (&[1], 2_500), (&[1], 12_000), (&[1, 2], 2_500)] {
         let mut placement = placement(1, 1, on);
         placement.context_tokens = 4096;
-        let mut s =
-            Scheduler::new(SchedulerConfig::default(), placement, &vec![(1024, 32); on.len()]).unwrap();
+        let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
+        let mut s = Scheduler::new(config, placement, &vec![(1024, 32); on.len()]).unwrap();
         let mut out = submit(&mut s, 1, 2, 400);
         out.extend(submit(&mut s, 2, 2000, 4));
         let gap = longest_gap(&mut s, out, prompt_us, 300);

@@ -6,6 +6,15 @@ use exo_types::{FailureKind, NodeId, SequenceId};
 
 use crate::wire::{EndReason, StepMessage, Submission, TokensMessage};
 
+/// Where guesses at the next tokens come from. Changes how fast answers come, never what they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Speculation {
+    /// There are none.
+    Off,
+    /// A sequence's own earlier tokens (prompt lookup).
+    Lookup,
+}
+
 /// Bounds of one instance's scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SchedulerConfig {
@@ -17,6 +26,8 @@ pub struct SchedulerConfig {
     pub prompt_share: Duration,
     /// Time of a chunk while nobody decodes: a sequence that comes meanwhile waits for it.
     pub prompt_share_alone: Duration,
+    /// Whether and how tokens are guessed ahead.
+    pub speculation: Speculation,
     /// A step in flight (and at the head of the pipeline) without completion for this long loses the instance.
     pub step_deadline: Duration,
     /// Added to the deadline per token of the step.
@@ -30,6 +41,7 @@ impl Default for SchedulerConfig {
             chunk_tokens_max: 512,
             prompt_share: Duration::from_millis(200),
             prompt_share_alone: Duration::from_secs(1),
+            speculation: Speculation::Lookup,
             step_deadline: Duration::from_secs(30),
             step_deadline_per_token: Duration::from_millis(250),
         }

@@ -1,0 +1,278 @@
+//! Whole requests against a scripted model: with guesses and without, over any pipeline, the same tokens.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use exo_types::{PageKey, Principal, Time};
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{node, placement, seq, submission, token};
+use crate::wire::{StepMessage, TokenResult, TokensMessage};
+
+const STOP: u32 = 99;
+const PAGE_TOKENS: usize = 4;
+
+/// The token after `text`: what its last one or two tokens say, so that texts repeat themselves, but for one in
+/// `noise` tokens.
+fn model(text: &[u32], noise: u64) -> u32 {
+    let last = text
+        .iter()
+        .rev()
+        .take(1 + noise as usize % 2)
+        .fold(7, |h: u64, &t| (h ^ u64::from(t)).wrapping_mul(0x2545_F491_4F6C_DD1D));
+    let place = (text.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let hash = if (place >> 32).is_multiple_of(noise.max(1)) { last ^ place } else { last };
+    match (hash >> 40) % 61 {
+        57.. => STOP,
+        word => word as u32 % 12,
+    }
+}
+
+/// A prompt of the model's own making, stop tokens included: what is looked up is there from the start.
+fn prompt(n: u128, request: &Request) -> Vec<u32> {
+    let mut text = vec![n as u32 % 12];
+    while text.len() < request.prompt as usize {
+        text.push(model(&text, request.noise));
+    }
+    text
+}
+
+/// What the model answers alone: up to a stop token, `max_tokens`, or the end of the context.
+fn alone(prompt: &[u32], request: &Request) -> Vec<u32> {
+    let mut text = prompt.to_vec();
+    while text.len() < 64 && text.len() - prompt.len() < request.max_tokens as usize {
+        text.push(model(&text, request.noise));
+        if !request.ignore_eos && text.last() == Some(&STOP) {
+            break;
+        }
+    }
+    text.split_off(prompt.len())
+}
+
+#[derive(Clone, Debug)]
+struct Request {
+    prompt: u32,
+    max_tokens: u32,
+    noise: u64,
+    ignore_eos: bool,
+    /// Cancelled when this many steps came back.
+    cancel_at: Option<u64>,
+}
+
+/// Everything around the scheduler: stages that hold exactly what they were told, and drivers.
+struct World {
+    scheduler: Scheduler,
+    now: Time,
+    requests: Vec<Request>,
+    in_flight: VecDeque<StepMessage>,
+    /// What every stage has in its cache; all do the same.
+    cached: BTreeMap<SequenceId, Vec<u32>>,
+    kept: BTreeMap<PageKey, Vec<u32>>,
+    answers: BTreeMap<SequenceId, Vec<u32>>,
+    ended: BTreeMap<SequenceId, (EndReason, u32)>,
+    drafts: u32,
+    accepted: u32,
+    steps: u64,
+}
+
+impl World {
+    fn new(stages: &[u8], speculation: Speculation, requests: Vec<Request>) -> Self {
+        let config = SchedulerConfig { chunk_tokens_max: 8, speculation, ..SchedulerConfig::default() };
+        let pages = vec![(40, PAGE_TOKENS as u32); stages.len()];
+        let mut world = Self {
+            scheduler: Scheduler::new(config, placement(1, 1, stages), &pages).unwrap(),
+            now: Time::ZERO,
+            requests: requests.clone(),
+            in_flight: VecDeque::new(),
+            cached: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            drafts: 0,
+            accepted: 0,
+            steps: 0,
+        };
+        for (n, request) in (1..).zip(requests) {
+            let mut submission = submission(n, request.prompt, request.max_tokens);
+            submission.spec.principal = Principal([n as u8 % 3; 16]);
+            submission.spec.history = prompt(n, &request);
+            submission.ignore_eos = request.ignore_eos;
+            world.feed(SchedulerInput::Submit { from: node(9), submission });
+        }
+        world
+    }
+
+    fn feed(&mut self, input: SchedulerInput) {
+        for output in self.scheduler.handle(self.now, input) {
+            match output {
+                SchedulerOutput::Step(step) => self.in_flight.push_back(step),
+                SchedulerOutput::Ended { sequence, reason, generated, .. } => {
+                    assert_eq!(self.ended.insert(sequence, (reason, generated)), None, "ended twice");
+                }
+                SchedulerOutput::Accepted { .. } | SchedulerOutput::Started { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn request(&self, sequence: SequenceId) -> &Request {
+        &self.requests[sequence.request.0 as usize - 1]
+    }
+
+    /// The next step comes back from the pipeline. A row costs `row` of a step of one.
+    fn step_back(&mut self, row: f64) {
+        let step = self.in_flight.pop_front().expect("a step in flight");
+        for command in &step.commands {
+            match command {
+                StageCommand::Open { spec, cached } => {
+                    let pages = cached.iter().flat_map(|key| self.kept[key].clone());
+                    self.cached.insert(spec.sequence, pages.collect());
+                }
+                StageCommand::Keep { sequence, pages } => {
+                    for &(index, key) in pages {
+                        let page = self.cached[sequence].chunks_exact(PAGE_TOKENS).nth(index as usize);
+                        self.kept.insert(key, page.expect("a full page").to_vec());
+                    }
+                }
+                StageCommand::Forget(keys) => {
+                    keys.iter().for_each(|key| assert!(self.kept.remove(key).is_some()));
+                }
+                StageCommand::Close(sequence) => assert!(self.cached.remove(sequence).is_some()),
+                StageCommand::Truncate { .. } => panic!("nobody asks for it"),
+            }
+        }
+        let rows = step.frame.token_count() as f64;
+        self.now = self.now + Duration::from_millis(10).mul_f64(1.0 + (rows - 1.0).max(0.0) * row);
+        let results: Vec<TokenResult> = step.frame.sequences.iter().filter_map(|p| self.compute(p)).collect();
+        for result in &results {
+            let answer = self.answers.entry(result.sequence).or_default();
+            answer.extend(result.tokens.iter().map(|t| t.token));
+        }
+        self.steps += 1;
+        let from = self.scheduler.placement.stages.last().unwrap().node;
+        let (instance, generation, step, failures) = (step.frame.instance, 1, step.frame.step, Vec::new());
+        let tokens = TokensMessage { instance, generation, step, results, failures };
+        self.feed(SchedulerInput::Tokens { from, tokens });
+    }
+
+    /// What the stages do with a part.
+    fn compute(&mut self, part: &StepSequence) -> Option<TokenResult> {
+        let noise = self.request(part.sequence).noise;
+        let cached = self.cached.get_mut(&part.sequence).expect("an open sequence");
+        cached.truncate(part.truncate_to.map_or(cached.len(), |to| to as usize));
+        assert_eq!(cached.len(), part.start as usize, "positions follow each other: {part:?}");
+        let (own, drafts) = part.split_drafts();
+        cached.extend(own);
+        let answer = self.answers.get(&part.sequence).map_or(&[][..], Vec::as_slice);
+        let before = &cached[..cached.len() - answer.len().min(cached.len())];
+        assert!(answer.is_empty() || cached[before.len()..] == *answer, "the caches hold the answer so far");
+        self.drafts += part.drafts;
+        let mut tokens = Vec::new();
+        if part.sample {
+            let mut text = cached.clone();
+            loop {
+                let next = model(&text, noise);
+                tokens.push(token(next));
+                text.push(next);
+                if drafts.get(tokens.len() - 1) != Some(&next) {
+                    break;
+                }
+                self.accepted += 1;
+            }
+        }
+        cached.extend(drafts);
+        assert!(cached.len() < 64, "no draft reaches the end of the context");
+        let (position, drafts) = (part.sample_position(), part.drafts);
+        part.sample.then_some(TokenResult { sequence: part.sequence, position, tokens, drafts })
+    }
+
+    fn run(&mut self, row: f64) {
+        for _ in 0..10_000 {
+            if self.in_flight.is_empty() {
+                break;
+            }
+            self.step_back(row);
+            for n in 1..=self.requests.len() as u128 {
+                if self.requests[n as usize - 1].cancel_at == Some(self.steps) {
+                    self.feed(SchedulerInput::Cancel { from: node(9), generation: 1, sequence: seq(n) });
+                }
+            }
+        }
+        assert_eq!(self.scheduler.stats().running, 0, "everything ends");
+    }
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let cancel_at = prop_oneof![3 => Just(None), 1 => (1u64..40).prop_map(Some)];
+    (1u32..30, 1u32..70, 1u64..12, any::<bool>(), cancel_at).prop_map(
+        |(prompt, max_tokens, noise, ignore_eos, cancel_at)| Request {
+            prompt,
+            max_tokens,
+            noise,
+            ignore_eos,
+            cancel_at,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn guesses_never_change_an_answer(
+        requests in proptest::collection::vec(request(), 1..6),
+        stages in prop_oneof![Just(&[1u8][..]), Just(&[1, 2][..]), Just(&[1, 2, 3][..])],
+        row in 0.0f64..1.2,
+        speculation in prop_oneof![Just(Speculation::Off), Just(Speculation::Lookup)],
+    ) {
+        let mut world = World::new(stages, speculation, requests.clone());
+        world.run(row);
+        for (n, request) in (1..).zip(&requests) {
+            let want = alone(&prompt(n, request), request);
+            let got = world.answers.get(&seq(n)).cloned().unwrap_or_default();
+            let (reason, generated) = world.ended[&seq(n)];
+            match reason {
+                // What was in flight when it was cancelled is nobody's.
+                EndReason::Cancelled => prop_assert!(want.starts_with(&got) && got.len() >= generated as usize),
+                _ => prop_assert_eq!((&got, got.len()), (&want, generated as usize), "{:?}", request),
+            }
+        }
+        prop_assert!(speculation == Speculation::Lookup || world.drafts == 0);
+        prop_assert!(world.cached.is_empty(), "every sequence is closed");
+        prop_assert_eq!(world.scheduler.stats().pages_claimed, 0);
+    }
+}
+
+/// One request that repeats itself every few tokens, and how many steps and drafts it takes.
+fn repetitive(speculation: Speculation, row: f64) -> World {
+    let request = Request { prompt: 3, max_tokens: 60, noise: 1 << 40, ignore_eos: true, cancel_at: None };
+    let mut world = World::new(&[1], speculation, vec![request]);
+    world.run(row);
+    world
+}
+
+#[test]
+fn a_text_that_repeats_itself_takes_fewer_steps() {
+    let (with, without) = (repetitive(Speculation::Lookup, 0.1), repetitive(Speculation::Off, 0.1));
+    assert_eq!(with.answers, without.answers);
+    assert!(2 * with.steps < without.steps, "{} steps instead of {}", with.steps, without.steps);
+    assert!(with.now < without.now);
+}
+
+#[test]
+fn where_a_row_costs_a_step_drafts_stop() {
+    let (with, without) = (repetitive(Speculation::Lookup, 1.0), repetitive(Speculation::Off, 1.0));
+    assert_eq!(with.answers, without.answers);
+    assert!(with.drafts < 12, "{} drafts, {} right", with.drafts, with.accepted);
+}
+
+#[test]
+fn a_submission_that_wants_no_guesses_gets_none() {
+    let mut world = World::new(&[1], Speculation::Lookup, vec![]);
+    let mut submission = submission(1, 3, 60);
+    (submission.speculate, submission.ignore_eos) = (false, true);
+    world.requests =
+        vec![Request { prompt: 3, max_tokens: 60, noise: 1 << 40, ignore_eos: true, cancel_at: None }];
+    world.feed(SchedulerInput::Submit { from: node(9), submission });
+    world.run(0.1);
+    assert_eq!((world.drafts, world.answers[&seq(1)].len()), (0, 60));
+}
