@@ -238,11 +238,14 @@ pub enum GenerateError {
         message: String,
     },
     /// Too many requests wait already.
-    #[error("{waiting} requests wait for `{model}` already")]
+    #[error(
+        "{waiting} answers wait for `{model}` already and its queue holds no more: try again in {retry_after_s} s, \
+         ask for fewer at once, or place the model with more slots"
+    )]
     QueueFull {
         /// The model.
         model: String,
-        /// Requests waiting.
+        /// Answers (choices of requests) waiting.
         waiting: u32,
         /// When to try again.
         retry_after_s: u32,
@@ -254,6 +257,12 @@ pub enum GenerateError {
         reason: String,
         /// When to try again.
         retry_after_s: u32,
+    },
+    /// The client takes the answer more slowly than it comes, by more than is kept for it.
+    #[error("the client did not take {unread} events of its answer; the request was ended to free its slot")]
+    SlowReader {
+        /// Events that wait to be taken.
+        unread: u32,
     },
     /// It ran and broke.
     #[error("{message}")]

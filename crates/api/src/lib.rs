@@ -27,5 +27,5 @@ pub use generate::{
 pub use view::{
     AddModelRequest, AdmitRequest, ClusterView, DeviceView, EpochView, HealthStatus, HealthView,
     InstanceState, InstanceView, JoinRequestView, JoinWindowView, JournalView, KvType, LayersView, LinkView,
-    MemberRole, MemberView, ModelView, NodeStatus, NodeView, PlaceRequest, QueueView, StageView,
+    LoadView, MemberRole, MemberView, ModelView, NodeStatus, NodeView, PlaceRequest, StageView,
 };

@@ -215,8 +215,9 @@ pub struct InstanceView {
     pub kv: KvType,
     /// First stage first.
     pub stages: Vec<StageView>,
-    /// Requests at it.
-    pub queue: QueueView,
+    /// Requests at it, and how it keeps up with them. Known to the node of the first stage only: `null` elsewhere.
+    #[serde(default)]
+    pub load: Option<LoadView>,
     /// What the plan promises for one stream.
     #[serde(default)]
     pub predicted_tokens_per_s: Option<f64>,
@@ -294,13 +295,29 @@ impl From<LayerRange> for LayersView {
     }
 }
 
-/// Requests at an instance.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
-pub struct QueueView {
+/// Requests at an instance. A sequence is one choice of a request.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct LoadView {
     /// Running sequences.
     pub running: u32,
     /// Waiting sequences.
     pub waiting: u32,
+    /// Sequences that may wait; one more is refused with 429.
+    pub waiting_max: u32,
+    /// Pages of the key-value cache.
+    pub pages: u32,
+    /// Of those, pages of running sequences.
+    pub pages_used: u32,
+    /// Of those, pages kept for prompts to come; free when needed.
+    pub pages_cached: u32,
+    /// Prompt tokens of all sequences since it was loaded.
+    pub prompt_tokens: u64,
+    /// Of those, tokens found in kept pages.
+    pub cached_tokens: u64,
+    /// Prompt tokens read per second, as last measured.
+    pub prompt_tokens_per_s: Option<f64>,
+    /// Tokens generated per second over all sequences while no prompt is read, as last measured.
+    pub tokens_per_s: Option<f64>,
 }
 
 /// Whether strangers may join by themselves.

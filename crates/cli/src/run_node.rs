@@ -29,6 +29,7 @@ pub struct Running {
 
 /// Opens the API's port, starts the node, serves.
 pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Running> {
+    allow_many_files();
     // The port first: a node that nobody can reach must not join a cluster.
     let listener = TcpListener::bind(api_listen)
         .await
@@ -52,6 +53,20 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
     let client = Client::new(reachable(address), node.local_secret().to_owned());
     Ok(Running { node, client, stop, server })
 }
+
+/// Each connection is a file, and shells allow 1024 of them where the system allows far more.
+#[cfg(unix)]
+fn allow_many_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}
+
+#[cfg(not(unix))]
+fn allow_many_files() {}
 
 impl Running {
     /// Says goodbye to the cluster and closes everything, within a bound.

@@ -128,8 +128,8 @@ fn a_client_that_leaves_frees_its_slot() {
     let began = Instant::now();
     let queue = || {
         let view = node.get("/exo/v1/cluster");
-        let queue = &view["instances"][0]["queue"];
-        queue["running"].as_u64().unwrap() + queue["waiting"].as_u64().unwrap()
+        let load = &view["instances"][0]["load"];
+        load["running"].as_u64().unwrap() + load["waiting"].as_u64().unwrap()
     };
     support::wait_for("the queue to empty", Duration::from_secs(5), || (queue() == 0).then_some(()));
     assert!(began.elapsed() < Duration::from_secs(5));

@@ -12,7 +12,7 @@ use exo_api::{
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart};
 use exo_types::{InstanceId, KvDType, NodeId, SequenceId, SequenceSpec};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::config::NodeConfig;
 use crate::core::{
@@ -33,7 +33,12 @@ pub struct NodeFacade {
     pub config: NodeConfig,
     pub stop: watch::Sender<bool>,
     pub started: Instant,
+    /// Turns of those that render and tokenise.
+    pub preparing: Arc<Semaphore>,
 }
+
+/// Prompts that may be rendered and tokenised at once: several, so that a long one does not hold up short ones.
+pub const PREPARING_MAX: usize = 4;
 
 impl NodeFacade {
     async fn ask_core<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
@@ -58,7 +63,7 @@ impl NodeFacade {
         let model = request.model.clone();
         let open = open.map_err(|reason| GenerateError::LoadFailed { model, reason })?;
         let context = self.context_of(&resolved, &open);
-        let (request, prepared) = prepare_blocking(request, open.clone()).await?;
+        let (request, prepared) = self.prepare(request, open.clone()).await?;
         let prompt_tokens = prepared.tokens.len() as u64;
         if prompt_tokens >= u64::from(context) {
             return Err(GenerateError::PromptTooLong { prompt_tokens, context_tokens: context.into() });
@@ -73,6 +78,23 @@ impl NodeFacade {
         self.core.post(CoreEvent::Command(Command::Start(start)));
         let core = self.core.clone();
         Ok(stream(Running { request, open, prepared, events, core, arrived }))
+    }
+
+    /// Renders and tokenises where that may take a while; few at a time, or a flood of requests would take the
+    /// processor from those that run.
+    async fn prepare(
+        &self,
+        request: GenerateRequest,
+        open: Arc<OpenModel>,
+    ) -> Result<(GenerateRequest, Prepared), GenerateError> {
+        let internal = |message: String| GenerateError::Internal { message };
+        let turn = self.preparing.clone().acquire_owned().await.map_err(|e| internal(e.to_string()))?;
+        let prepared = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let prepared = prepare(&open, &request)?;
+            Ok((request, prepared))
+        });
+        prepared.await.map_err(|e| internal(e.to_string()))?
     }
 
     fn usual_cache(&self) -> CacheRequest {
@@ -351,17 +373,6 @@ impl Missing {
 
 fn unavailable(reason: &str) -> AdminError {
     AdminError::Unavailable { reason: reason.to_owned(), retry_after_s: 5 }
-}
-
-async fn prepare_blocking(
-    request: GenerateRequest,
-    open: Arc<OpenModel>,
-) -> Result<(GenerateRequest, Prepared), GenerateError> {
-    let prepared = tokio::task::spawn_blocking(move || {
-        let prepared = prepare(&open, &request)?;
-        Ok((request, prepared))
-    });
-    prepared.await.map_err(|e| GenerateError::Internal { message: e.to_string() })?
 }
 
 fn starts(

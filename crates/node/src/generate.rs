@@ -14,6 +14,10 @@ use tokio::sync::mpsc;
 use crate::choice::Choice;
 use crate::core::CoreSender;
 use crate::library::OpenModel;
+use crate::outlet::{Sink, sink};
+
+/// After a full queue: some of the answers in front have ended by then.
+const QUEUE_RETRY_S: u32 = 5;
 
 /// What the core tells about the sequences of one request.
 #[derive(Debug)]
@@ -117,16 +121,18 @@ pub struct Running {
 
 /// Turns the core's events into the client's. Dropping the stream cancels the request.
 pub fn stream(running: Running) -> GenerateStream {
-    let (tx, rx) = mpsc::unbounded_channel();
-    let cancel = CancelOnDrop { request: running.request.request, core: running.core.clone() };
+    let (sink, outlet) = sink();
+    let (request, core) = (running.request.request, running.core.clone());
+    let cancel = CancelOnDrop { request, core: core.clone() };
     tokio::spawn(async move {
-        let result = pump(running, &tx).await;
-        if let Err(error) = result {
-            let _ = tx.send(Err(error));
+        if let Err(error) = pump(running, &sink).await {
+            // Its slot is free from now on, whenever the client reads why.
+            core.cancel_request(request, None);
+            sink.fail(error);
         }
     });
-    Box::pin(futures_util::stream::unfold((rx, cancel), |(mut rx, cancel)| async move {
-        rx.recv().await.map(|item| (item, (rx, cancel)))
+    Box::pin(futures_util::stream::unfold((outlet, cancel), |(mut outlet, cancel)| async move {
+        outlet.next().await.map(|item| (item, (outlet, cancel)))
     }))
 }
 
@@ -141,8 +147,6 @@ impl Drop for CancelOnDrop {
     }
 }
 
-type Sink = mpsc::UnboundedSender<Result<GenerateEvent, GenerateError>>;
-
 async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
     let prompt_tokens = running.prepared.tokens.len() as u32;
     let count = running.request.choices;
@@ -150,10 +154,10 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
     let mut progress = Progress::new(running.arrived, prompt_tokens);
     while let Some(event) = running.events.recv().await {
         match event {
-            SequenceEvent::Queued(reason) => send(sink, GenerateEvent::Queued { reason })?,
+            SequenceEvent::Queued(reason) => sink.send(GenerateEvent::Queued { reason })?,
             SequenceEvent::Started { kernels, stages } => {
                 if progress.start(kernels, stages) {
-                    send(sink, GenerateEvent::Started { prompt_tokens })?;
+                    sink.send(GenerateEvent::Started { prompt_tokens })?;
                     echo(sink, &running, count)?;
                 }
             }
@@ -161,7 +165,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                 progress.token();
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
                 if let Some(delta) = choice.push(&token) {
-                    send(sink, GenerateEvent::Delta(delta))?;
+                    sink.send(GenerateEvent::Delta(delta))?;
                 }
                 if choice.found_stop() {
                     running.core.cancel_request(running.request.request, Some(index));
@@ -178,16 +182,10 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
             }
         }
         if choices.iter().all(Choice::is_finished) {
-            return send(sink, GenerateEvent::Done(progress.summary(&running, &choices)));
+            return sink.send(GenerateEvent::Done(progress.summary(&running, &choices)));
         }
     }
     Err(GenerateError::Unavailable { reason: "the node is shutting down".to_owned(), retry_after_s: 5 })
-}
-
-fn send(sink: &Sink, event: GenerateEvent) -> Result<(), GenerateError> {
-    // A closed sink means that the client left; the drop of the stream has cancelled the request.
-    let _ = sink.send(Ok(event));
-    Ok(())
 }
 
 fn echo(sink: &Sink, running: &Running, count: u16) -> Result<(), GenerateError> {
@@ -196,7 +194,7 @@ fn echo(sink: &Sink, running: &Running, count: u16) -> Result<(), GenerateError>
     }
     for index in 0..count {
         let text = running.prepared.echo.clone();
-        send(sink, GenerateEvent::Delta(exo_api::Delta { index, text, tokens: Vec::new() }))?;
+        sink.send(GenerateEvent::Delta(exo_api::Delta { index, text, tokens: Vec::new() }))?;
     }
     Ok(())
 }
@@ -206,7 +204,7 @@ fn finish(sink: &Sink, choice: &mut Choice, end: EndReason) -> Result<(), Genera
         return Ok(());
     }
     if let Some(delta) = choice.finish() {
-        send(sink, GenerateEvent::Delta(delta))?;
+        sink.send(GenerateEvent::Delta(delta))?;
     }
     let reason = match end {
         _ if choice.found_stop() => FinishReason::Stop,
@@ -214,7 +212,7 @@ fn finish(sink: &Sink, choice: &mut Choice, end: EndReason) -> Result<(), Genera
         _ => FinishReason::Length,
     };
     let (index, completion_tokens) = (choice.index(), choice.tokens());
-    send(sink, GenerateEvent::Finished { index, reason, completion_tokens })
+    sink.send(GenerateEvent::Finished { index, reason, completion_tokens })
 }
 
 fn failure(running: &Running, kind: FailureKind, message: String, progress: &Progress) -> GenerateError {
@@ -222,7 +220,7 @@ fn failure(running: &Running, kind: FailureKind, message: String, progress: &Pro
     match kind {
         FailureKind::QueueFull => {
             let waiting = exo_cluster::SchedulerConfig::default().queue_len_max as u32;
-            GenerateError::QueueFull { model, waiting, retry_after_s: 5 }
+            GenerateError::QueueFull { model, waiting, retry_after_s: QUEUE_RETRY_S }
         }
         FailureKind::Deadline if !progress.is_started() => {
             GenerateError::Unavailable { reason: message, retry_after_s: 30 }

@@ -27,6 +27,7 @@ mod library;
 mod links;
 mod node;
 mod notice;
+mod outlet;
 mod start;
 
 pub use config::NodeConfig;

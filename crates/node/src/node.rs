@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use exo_api::Facade;
 use exo_types::NodeId;
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinHandle;
 
 use crate::core::{Core, Inbox, Parts};
-use crate::facade::NodeFacade;
+use crate::facade::{NodeFacade, PREPARING_MAX};
 use crate::files::{DataDir, FilesError};
 use crate::library::Library;
 use crate::notice::Notice;
@@ -38,8 +38,15 @@ impl Node {
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
         let (view_tx, view) = watch::channel(crate::core::empty_view(id));
-        let facade =
-            NodeFacade { core: sender, library, view, config, stop: stop.clone(), started: Instant::now() };
+        let facade = NodeFacade {
+            core: sender,
+            library,
+            view,
+            config,
+            stop: stop.clone(),
+            started: Instant::now(),
+            preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
+        };
         let core = Core::new(parts, view_tx);
         let core = tokio::spawn(async move {
             core.run(inbox, stopped).await;

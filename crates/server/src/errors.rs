@@ -76,6 +76,11 @@ impl ApiError {
         Self { retry_after_s: Some(retry_after_s.max(1)), ..error }
     }
 
+    fn too_many(code: &'static str, message: String, retry_after_s: u32) -> Self {
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", code, message);
+        Self { retry_after_s: Some(retry_after_s.max(1)), ..error }
+    }
+
     fn param(self, param: impl Into<String>) -> Self {
         Self { param: Some(param.into()).filter(|p| !p.is_empty()), ..self }
     }
@@ -145,7 +150,8 @@ impl From<GenerateError> for ApiError {
             E::Invalid { param, .. } => {
                 Self::invalid(StatusCode::BAD_REQUEST, "invalid_value", message).param(param)
             }
-            E::QueueFull { retry_after_s, .. } => Self::unavailable("queue_full", message, retry_after_s),
+            E::QueueFull { retry_after_s, .. } => Self::too_many("queue_full", message, retry_after_s),
+            E::SlowReader { .. } => Self::invalid(StatusCode::REQUEST_TIMEOUT, "slow_reader", message),
             E::Unavailable { retry_after_s, .. } => Self::unavailable("unavailable", message, retry_after_s),
             E::Failed { kind, .. } => failed(kind, message),
             E::Deadline { .. } => Self::deadline(message),
@@ -187,7 +193,7 @@ fn failed(kind: FailureKind, message: String) -> ApiError {
     match kind {
         FailureKind::StageLost => again("stage_lost"),
         FailureKind::InstanceGone => again("instance_gone"),
-        FailureKind::QueueFull => again("queue_full"),
+        FailureKind::QueueFull => ApiError::too_many("queue_full", message, REPLACE_RETRY_S),
         FailureKind::OutOfMemory => again("out_of_memory"),
         FailureKind::Deadline => ApiError::deadline(message),
         FailureKind::Device => broken("device_failed"),
@@ -236,6 +242,7 @@ mod tests {
             of(GenerateError::TemplateFailed { message: text() }),
             of(GenerateError::Invalid { param: "stop".into(), message: text() }),
             of(GenerateError::QueueFull { model: model(), waiting: 3, retry_after_s: 4 }),
+            of(GenerateError::SlowReader { unread: 9 }),
             of(GenerateError::Unavailable { reason: text(), retry_after_s: 0 }),
             of(GenerateError::Deadline { waited_ms: 5, reason: text() }),
             of(GenerateError::Internal { message: text() }),

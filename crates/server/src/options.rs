@@ -22,7 +22,8 @@ pub struct ServerOptions {
     pub body_timeout: Duration,
     /// For the client to take what was written. A client that stops reading is cut off and its slot freed.
     pub write_timeout: Duration,
-    /// Connections at once; further ones are answered 503 and closed.
+    /// Connections at once; further ones are answered 503 and closed. Far more than requests may wait: those get a
+    /// 429 that says so.
     pub connections_max: usize,
     /// How long a request may wait for placing, loading and a slot.
     pub queue_wait_max: Duration,
@@ -51,7 +52,7 @@ impl ServerOptions {
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
-            connections_max: 512,
+            connections_max: 2048,
             queue_wait_max: Duration::from_secs(120),
             silence_max: Duration::from_secs(150),
             stream_headers_after: Duration::from_secs(2),

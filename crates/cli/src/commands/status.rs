@@ -1,6 +1,6 @@
 //! `exo status`: nodes, devices, instances and links of the cluster.
 
-use exo_api::{ClusterView, InstanceState, InstanceView, NodeStatus};
+use exo_api::{ClusterView, InstanceState, InstanceView, LoadView, NodeStatus};
 
 use super::running;
 use crate::args::Json;
@@ -68,13 +68,26 @@ fn instances(view: &ClusterView) {
     }
     for instance in &view.instances {
         let state = state_text(&instance.state);
-        let (running, waiting) = (instance.queue.running, instance.queue.waiting);
-        ui::line(format!(
-            "{} {} · {state} · context {} · {running} running, {waiting} waiting",
-            instance.id, instance.model, instance.context_tokens
-        ));
+        let (id, model, context) = (&instance.id, &instance.model, instance.context_tokens);
+        let load = instance.load.as_ref().map(load_text).unwrap_or_default();
+        ui::line(format!("{id} {model} · {state} · context {context}{load}"));
         ui::table(&STAGE_HEADER, stage_rows(instance));
     }
+}
+
+/// How an instance keeps up with its requests; only the node of its first stage knows.
+fn load_text(load: &LoadView) -> String {
+    let rate =
+        |name, rate: Option<f64>| rate.map(|r| format!(", {name} {r:.0} tokens/s")).unwrap_or_default();
+    let LoadView { running, waiting, waiting_max, pages, pages_used, pages_cached, .. } = load;
+    format!(
+        " · {running} running, {waiting} of {waiting_max} waiting{}{} · pages {pages_used} used, {pages_cached} kept \
+         of {pages} · {} of {} prompt tokens were kept",
+        rate("prompts", load.prompt_tokens_per_s),
+        rate("answers", load.tokens_per_s),
+        load.cached_tokens,
+        load.prompt_tokens,
+    )
 }
 
 /// Columns of [`stage_rows`].

@@ -317,11 +317,13 @@ fn gather(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
+    /// Status line and headers.
+    pub head: String,
     pub body: String,
 }
 
 impl Answer {
-    fn parse(bytes: &[u8]) -> Self {
+    pub fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0);
@@ -330,7 +332,7 @@ impl Answer {
         } else {
             body.to_owned()
         };
-        Self { status, body }
+        Self { status, head: head.to_ascii_lowercase(), body }
     }
 
     pub fn json(&self) -> Value {

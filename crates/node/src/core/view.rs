@@ -2,7 +2,7 @@
 
 use exo_api as api;
 use exo_cluster::wire::NodeReport;
-use exo_cluster::{InstanceState, InstanceView, Role, ShardKey, StageStatus};
+use exo_cluster::{InstanceState, InstanceView, Role, SchedulerStats, ShardKey, StageStatus};
 use exo_types::{NodeId, Shard};
 
 use super::Core;
@@ -99,8 +99,7 @@ impl Core {
     /// An instance as people see it.
     pub(super) fn instance_view(&self, instance: &InstanceView) -> api::InstanceView {
         let placement = &instance.placement;
-        let scheduler = self.schedulers.get(&instance.instance()).map(|s| s.scheduler.stats());
-        let queue = scheduler.map(|s| api::QueueView { running: s.running as u32, waiting: s.queued as u32 });
+        let load = self.schedulers.get(&instance.instance()).map(|s| load_view(&s.scheduler.stats()));
         let busy: Vec<u64> = (0..placement.stages.len()).map(|i| self.busy_us(instance, i)).collect();
         let total: u64 = busy.iter().sum();
         let stages = placement.stages.iter().enumerate().map(|(index, stage)| {
@@ -117,7 +116,7 @@ impl Core {
             slots: placement.slots,
             kv: placement.kv.into(),
             stages: stages.collect(),
-            queue: queue.unwrap_or_default(),
+            load,
             predicted_tokens_per_s: None,
             measured_tokens_per_s: None,
         }
@@ -182,6 +181,21 @@ pub fn empty_view(me: NodeId) -> api::ClusterView {
         join_window: api::JoinWindowView::default(),
         join_requests: Vec::new(),
         journal: api::JournalView::default(),
+    }
+}
+
+fn load_view(stats: &SchedulerStats) -> api::LoadView {
+    api::LoadView {
+        running: stats.running as u32,
+        waiting: stats.queued as u32,
+        waiting_max: stats.queue_len_max as u32,
+        pages: stats.pages,
+        pages_used: stats.pages_used,
+        pages_cached: stats.pages_cached,
+        prompt_tokens: stats.prompt_tokens,
+        cached_tokens: stats.cached_tokens,
+        prompt_tokens_per_s: stats.prompt_tokens_per_s,
+        tokens_per_s: stats.decode_tokens_per_s,
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Delta, Facade, FinishReason, GenerateError, GenerateEvent,
     GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState, InstanceView, JoinWindowView,
-    JournalView, MemberRole, MemberView, ModelView, PlaceRequest, Prompt, QueueView, Summary, Timings,
+    JournalView, LoadView, MemberRole, MemberView, ModelView, PlaceRequest, Prompt, Summary, Timings,
     TokenPiece, TopToken, Usage,
 };
 use exo_server::{ServerOptions, serve};
@@ -278,7 +278,7 @@ fn instance() -> InstanceView {
         slots: 4,
         kv: Default::default(),
         stages: vec![],
-        queue: QueueView::default(),
+        load: Some(LoadView::default()),
         predicted_tokens_per_s: None,
         measured_tokens_per_s: None,
     }

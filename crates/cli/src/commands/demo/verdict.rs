@@ -71,7 +71,7 @@ fn shares(solo: &InstanceView, split: &InstanceView, nodes: usize) -> Vec<String
 
 #[cfg(test)]
 mod tests {
-    use exo_api::{InstanceState, LayersView, QueueView, StageView};
+    use exo_api::{InstanceState, LayersView, StageView};
 
     use super::*;
 
@@ -100,7 +100,7 @@ mod tests {
             slots: 1,
             kv: Default::default(),
             stages: held.iter().map(stage).collect(),
-            queue: QueueView::default(),
+            load: None,
             predicted_tokens_per_s: None,
             measured_tokens_per_s: None,
         }
