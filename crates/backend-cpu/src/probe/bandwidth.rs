@@ -104,10 +104,13 @@ fn passes(part: &[u64], kernels: &[Kernel], member: &Member<'_>) -> Vec<f64> {
     }
 }
 
+/// Reads words and gives their sum.
+type Loop = unsafe fn(&[u64]) -> u64;
+
 /// One way to read memory.
 struct Kernel {
     name: &'static str,
-    run: unsafe fn(&[u64]) -> u64,
+    run: Loop,
 }
 
 /// The loops this processor can run. Which is fastest differs by machine and by the number of threads: wider loads
