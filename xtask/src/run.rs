@@ -45,7 +45,7 @@ pub fn output(program: &str, args: &[&str]) -> anyhow::Result<String> {
 pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let sbin = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(sbin).any(|dir| dir.join(program).is_file())
+    std::env::split_paths(&path).chain(sbin).any(|dir| dir.join(program).exists())
 }
 
 /// Where cargo builds.
