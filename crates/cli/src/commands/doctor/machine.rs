@@ -178,7 +178,7 @@ mod tests {
         std::fs::write(drm.join("card0/device/device"), "0x744c\n").unwrap();
         let checks = display_adapters(root.path());
         assert_eq!(checks.len(), 1);
-        assert!(checks[0].found.starts_with("card0 (AMD, device 0x744c): seen, not used"), "{checks:?}");
+        assert!(checks[0].found.starts_with("card0 (AMD, device 0x744c): seen, used only"), "{checks:?}");
     }
 
     #[test]
