@@ -117,13 +117,29 @@ impl Level {
     #[allow(dead_code, reason = "see lib.rs")]
     /// [`Products::round`] of this instruction set.
     pub(crate) fn round(self, x: &[f32], out: &mut [RoundedBlock]) {
-        Scalar.round(x, out);
+        match self {
+            Self::Scalar(simd) => simd.round(x, out),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => Scalar.round(x, out),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(simd) => simd.round(x, out),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(simd) => simd.without_bf16().round(x, out),
+        }
     }
 
     #[allow(dead_code, reason = "see lib.rs")]
     /// [`Products::multiply`] of this instruction set.
     pub(crate) fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
-        Scalar.multiply(weights, x, sums);
+        match self {
+            Self::Scalar(simd) => simd.multiply(weights, x, sums),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => Scalar.multiply(weights, x, sums),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(simd) => simd.multiply(weights, x, sums),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(simd) => simd.without_bf16().multiply(weights, x, sums),
+        }
     }
 
     /// Runs `kernel` compiled for this instruction set.

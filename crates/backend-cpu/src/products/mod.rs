@@ -18,6 +18,8 @@
 //!
 //! Start reading at [`scalar`].
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod scalar;
 
 use crate::packed::{GROUP_ROWS, Group};

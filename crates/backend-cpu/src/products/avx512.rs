@@ -1,0 +1,393 @@
+//! The formula with AVX-512 and VNNI: one lane per row of a group.
+//!
+//! `vpdpbusd` multiplies a line of words (sixteen rows by four columns, unsigned) by a word of activations that is
+//! broadcast from memory, and adds to sixteen 32-bit sums. A tile is one group by up to eight rows of activations: a
+//! line is unpacked once for all of them. One row of activations is bound by the bandwidth of the weights, eight by
+//! the multipliers: eight `vpdpbusd` of a block are followed by a conversion, a product and an `fma`.
+
+use std::arch::x86_64::*;
+
+use super::{Products, Sums, check};
+use crate::packed::{BLOCK, Group, Layout, Line};
+use crate::rounded::{RoundedBlock, RoundedRows, Rounding};
+use crate::simd::Avx512;
+use exo_types::DType;
+
+/// Rows of activations in a tile: their sums and those of the weights' scales fill the registers.
+const TILE: usize = 8;
+
+impl Products for Avx512 {
+    fn round(self, x: &[f32], out: &mut [RoundedBlock]) {
+        let (blocks, rest) = x.as_chunks::<BLOCK>();
+        assert!(rest.is_empty() && blocks.len() == out.len(), "{} blocks for {} columns", out.len(), x.len());
+        // SAFETY: `self` proves the features.
+        unsafe { round(blocks, out) }
+    }
+
+    fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+        check(weights, x, sums);
+        let multiply = match weights.dtype {
+            DType::Q8_0 => multiply::<Q8_0>,
+            DType::Q4_0 => multiply::<Q4_0>,
+            DType::Q4_1 => multiply::<Q4_1>,
+            DType::Q5_0 => multiply::<Q5_0>,
+            DType::Q5_1 => multiply::<Q5_1>,
+            DType::Q4_K => multiply::<Q4_K>,
+            DType::Q5_K => multiply::<Q5_K>,
+            DType::Q6_K => multiply::<Q6_K>,
+            other => panic!("{other} is not packed"),
+        };
+        // SAFETY: `self` proves the features; `check` found the operands to fit each other, and a `Group` has the
+        // lines of its layout.
+        unsafe { multiply(weights, x, sums) }
+    }
+}
+
+/// How the words of a block are stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quants {
+    Bytes,
+    Nibbles,
+    /// Nibbles and a line of fifth bits.
+    Fives,
+    /// Nibbles and two lines of pairs of bits.
+    Sixes,
+}
+
+/// What stands in the lines of scales.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scales {
+    /// A half per block.
+    Halves,
+    /// A second line with the minima.
+    HalvesAndMinima,
+    /// Bytes to be multiplied by the halves of the head.
+    Bytes,
+    /// Signed bytes, two of a block, beside the half of the head.
+    SignedPairs,
+}
+
+/// A packed type, for the compiler.
+trait Stored {
+    const DTYPE: DType;
+    const QUANTS: Quants;
+    const SCALES: Scales;
+    /// The centre is 2 to the power of this; 0 for none.
+    const CENTRE_BITS: u32;
+    const LAYOUT: Layout = match Layout::of(Self::DTYPE) {
+        Some(layout) => layout,
+        None => panic!("the type is not packed"),
+    };
+}
+
+macro_rules! stored {
+    ($($name:ident $quants:ident $scales:ident $centre:literal;)*) => {$(
+        #[allow(non_camel_case_types, reason = "the name of the type")]
+        struct $name;
+
+        impl Stored for $name {
+            const DTYPE: DType = DType::$name;
+            const QUANTS: Quants = Quants::$quants;
+            const SCALES: Scales = Scales::$scales;
+            const CENTRE_BITS: u32 = $centre;
+        }
+    )*};
+}
+
+stored! {
+    Q8_0 Bytes Halves 7;
+    Q4_0 Nibbles Halves 3;
+    Q4_1 Nibbles HalvesAndMinima 0;
+    Q5_0 Fives Halves 4;
+    Q5_1 Fives HalvesAndMinima 0;
+    Q4_K Nibbles Bytes 0;
+    Q5_K Fives Bytes 0;
+    Q6_K Sixes SignedPairs 5;
+}
+
+/// One group by all rows of `x`.
+///
+/// # Safety
+/// As [`tile`], for every row of `x`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn multiply<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+    let mut t = 0;
+    for sums in sums.chunks_mut(TILE) {
+        let rows = x.part(t, sums.len());
+        // SAFETY: the caller's promise; `rows` has as many rows as `sums`, and that is the number behind the name.
+        unsafe {
+            match sums.len() {
+                1 => tile::<K, 1>(weights, rows, sums),
+                2 => tile::<K, 2>(weights, rows, sums),
+                3 => tile::<K, 3>(weights, rows, sums),
+                4 => tile::<K, 4>(weights, rows, sums),
+                5 => tile::<K, 5>(weights, rows, sums),
+                6 => tile::<K, 6>(weights, rows, sums),
+                7 => tile::<K, 7>(weights, rows, sums),
+                _ => tile::<K, TILE>(weights, rows, sums),
+            }
+        }
+        t += sums.len();
+    }
+}
+
+/// The scales of sixteen rows of a block.
+struct BlockScales {
+    scale: __m512,
+    /// Of types that have one.
+    minimum: __m512,
+    /// Of the halves of a block, where they have their own.
+    halves: [__m512; 2],
+}
+
+/// One group by `U` rows of `x`.
+///
+/// # Safety
+/// `x` has `U` rows as wide as the group, `sums` has `U` elements, and the group is of type `K`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn tile<K: Stored, const U: usize>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+    let mut line = weights.lines.as_ptr();
+    let mut rows = [x.all.as_ptr(); U];
+    for (u, row) in rows.iter_mut().enumerate() {
+        // SAFETY: `x` has U rows of `blocks` blocks.
+        *row = unsafe { row.add(u * x.blocks) };
+    }
+    let mut totals = [_mm512_setzero_ps(); U];
+    let mut head = line;
+    for at in 0..weights.blocks {
+        // SAFETY: these are the lines of block `at`, in order, as `Layout` has them; `at` is below the number of
+        // blocks of every row of `x`.
+        unsafe {
+            let first = at % 2 == 0;
+            if K::LAYOUT.head > 0 && at % 8 == 0 {
+                head = line;
+                line = line.add(K::LAYOUT.head);
+            }
+            let scales = if first { line } else { line.sub(K::LAYOUT.scales + K::LAYOUT.block) };
+            if first {
+                line = line.add(K::LAYOUT.scales);
+            }
+            let scales = block_scales::<K>(head, scales, at % 2);
+            let blocks = rows.map(|row| row.add(at));
+            let products = products::<K, U>(line, blocks, &scales);
+            for u in 0..U {
+                let x = blocks[u];
+                let factor = _mm512_mul_ps(scales.scale, _mm512_set1_ps((*x).scale));
+                totals[u] = _mm512_fmadd_ps(products[u], factor, totals[u]);
+                if matches!(K::SCALES, Scales::HalvesAndMinima | Scales::Bytes) {
+                    totals[u] = _mm512_fmadd_ps(scales.minimum, _mm512_set1_ps((*x).scaled_sum), totals[u]);
+                }
+            }
+            line = line.add(K::LAYOUT.block);
+        }
+    }
+    for (sums, total) in sums.iter_mut().zip(totals) {
+        // SAFETY: `Sums` are sixteen floats at a multiple of 64.
+        unsafe { _mm512_store_ps(sums.0.as_mut_ptr(), total) }
+    }
+}
+
+/// # Safety
+/// `head` and `scales` are those of a block of type `K`; `side` says which of two it is.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn block_scales<K: Stored>(head: *const Line, scales: *const Line, side: usize) -> BlockScales {
+    let zero = _mm512_setzero_ps();
+    // SAFETY: every load is within one line.
+    unsafe {
+        let halves = |line: *const Line, at: usize| {
+            _mm512_cvtph_ps(_mm256_load_si256(line.cast::<u8>().add(at).cast()))
+        };
+        let bytes = |at: usize| _mm_load_si128(scales.cast::<u8>().add(at).cast());
+        match K::SCALES {
+            Scales::Halves => {
+                BlockScales { scale: halves(scales, 32 * side), minimum: zero, halves: [zero; 2] }
+            }
+            Scales::HalvesAndMinima => BlockScales {
+                scale: halves(scales, 32 * side),
+                minimum: halves(scales.add(1), 32 * side),
+                halves: [zero; 2],
+            },
+            Scales::Bytes => {
+                let number = |at: usize| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(at)));
+                let minimum = _mm512_mul_ps(halves(head, 32), number(32 * side + 16));
+                BlockScales {
+                    scale: _mm512_mul_ps(halves(head, 0), number(32 * side)),
+                    minimum: _mm512_xor_ps(minimum, _mm512_set1_ps(-0.0)),
+                    halves: [zero; 2],
+                }
+            }
+            Scales::SignedPairs => {
+                let pairs =
+                    _mm512_cvtepi16_epi32(_mm256_load_si256(scales.cast::<u8>().add(32 * side).cast()));
+                let first = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(pairs));
+                let second = _mm512_srai_epi32::<8>(pairs);
+                BlockScales {
+                    scale: halves(head, 0),
+                    minimum: zero,
+                    halves: [_mm512_cvtepi32_ps(first), _mm512_cvtepi32_ps(second)],
+                }
+            }
+        }
+    }
+}
+
+/// The integer part of the formula, as floats.
+///
+/// # Safety
+/// `line` is the first of the quants of a block of type `K`, and `x` point to blocks.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn products<K: Stored, const U: usize>(
+    line: *const Line,
+    x: [*const RoundedBlock; U],
+    scales: &BlockScales,
+) -> [__m512; U] {
+    let zero = _mm512_setzero_si512();
+    // Two sums of each: for Q6_K its two halves, for few rows of `x` two chains of dependent additions.
+    let split = K::QUANTS == Quants::Sixes || U <= 2;
+    let mut sums = [[zero; 2]; U];
+    for u in 0..U {
+        // SAFETY: `x[u]` points to a block.
+        unsafe {
+            if K::QUANTS == Quants::Sixes {
+                let centre = _mm512_set1_epi16(1 << K::CENTRE_BITS);
+                for half in 0..2 {
+                    let pair = (&raw const (*x[u]).minus_halves[half]).cast::<i32>().read_unaligned();
+                    sums[u][half] = _mm512_dpwssd_epi32(zero, centre, _mm512_set1_epi32(pair));
+                }
+            } else if K::CENTRE_BITS > 0 {
+                sums[u][0] = shifted::<K>(_mm512_set1_epi32((*x[u]).minus_sum));
+            }
+        }
+    }
+    // SAFETY: the quants of a block are `LAYOUT.block` lines and 32 bytes of activations.
+    unsafe {
+        let load = |i: usize| _mm512_load_si512(line.add(i).cast());
+        let mut add = |j: usize, word: __m512i| {
+            for u in 0..U {
+                let four = (&raw const (*x[u]).quants).cast::<i32>().add(j).read_unaligned();
+                let sum = &mut sums[u][if split { j / 4 } else { 0 }];
+                *sum = _mm512_dpbusd_epi32(*sum, word, _mm512_set1_epi32(four));
+            }
+        };
+        if K::QUANTS == Quants::Bytes {
+            for j in 0..8 {
+                add(j, load(j));
+            }
+        } else {
+            let nibble = _mm512_set1_epi8(15);
+            for j in 0..4 {
+                let both = load(j);
+                let low = _mm512_and_si512(both, nibble);
+                let high = _mm512_and_si512(_mm512_srli_epi16::<4>(both), nibble);
+                let (low, high) = match K::QUANTS {
+                    Quants::Fives => {
+                        let fifths = load(4);
+                        let bit = _mm512_set1_epi8(16);
+                        // Bit j of a byte to bit 4; the shift is a constant once the loop is unrolled.
+                        let for_low = _mm512_sll_epi16(fifths, _mm_cvtsi32_si128(4 - j as i32));
+                        let for_high = _mm512_srl_epi16(fifths, _mm_cvtsi32_si128(j as i32));
+                        (either(for_low, bit, low), either(for_high, bit, high))
+                    }
+                    Quants::Sixes => {
+                        let bits = _mm512_set1_epi8(48);
+                        // Bits 2j and 2j + 1 of a byte to bits 4 and 5.
+                        let moved = |pairs: __m512i| match j {
+                            0 => _mm512_slli_epi16::<4>(pairs),
+                            1 => _mm512_slli_epi16::<2>(pairs),
+                            2 => pairs,
+                            _ => _mm512_srli_epi16::<2>(pairs),
+                        };
+                        (either(moved(load(4)), bits, low), either(moved(load(5)), bits, high))
+                    }
+                    _ => (low, high),
+                };
+                add(j, low);
+                add(j + 4, high);
+            }
+        }
+    }
+    std::array::from_fn(|u| {
+        let [first, second] = sums[u];
+        if K::QUANTS == Quants::Sixes {
+            // Products and sum below 2^24: exact.
+            let first = _mm512_mul_ps(_mm512_cvtepi32_ps(first), scales.halves[0]);
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(second), scales.halves[1], first)
+        } else {
+            _mm512_cvtepi32_ps(if split { _mm512_add_epi32(first, second) } else { first })
+        }
+    })
+}
+
+/// `(a & mask) | b`
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn either(a: __m512i, mask: __m512i, b: __m512i) -> __m512i {
+    const A: i32 = 0xf0;
+    const MASK: i32 = 0xcc;
+    const B: i32 = 0xaa;
+    _mm512_ternarylogic_epi32::<{ A & MASK | B }>(a, mask, b)
+}
+
+/// The centre of `K` times each lane.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn shifted<K: Stored>(sums: __m512i) -> __m512i {
+    match K::CENTRE_BITS {
+        7 => _mm512_slli_epi32::<7>(sums),
+        4 => _mm512_slli_epi32::<4>(sums),
+        3 => _mm512_slli_epi32::<3>(sums),
+        _ => sums,
+    }
+}
+
+/// # Safety
+/// None beyond the features.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn round(x: &[[f32; BLOCK]], out: &mut [RoundedBlock]) {
+    for (x, out) in x.iter().zip(out) {
+        // SAFETY: both loads are within the 32 elements.
+        let (low, high) = unsafe { (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))) };
+        let magnitude = _mm512_set1_epi32(0x7fff_ffff);
+        let largest = _mm512_max_epu32(
+            _mm512_and_si512(_mm512_castps_si512(low), magnitude),
+            _mm512_and_si512(_mm512_castps_si512(high), magnitude),
+        );
+        *out = match Rounding::of(_mm512_reduce_max_epu32(largest)) {
+            Rounding::AllZero => bytemuck::Zeroable::zeroed(),
+            Rounding::NotFinite => RoundedBlock { scale: f32::NAN, ..bytemuck::Zeroable::zeroed() },
+            Rounding::By { scale, inverse } => {
+                let inverse = _mm512_set1_ps(inverse);
+                let whole = |x| _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(x, inverse)));
+                let quants = _mm256_set_m128i(whole(high), whole(low));
+                with_sums(scale, quants)
+            }
+        };
+    }
+}
+
+/// [`RoundedBlock::with_sums`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
+fn with_sums(scale: f32, quants: __m256i) -> RoundedBlock {
+    // Lane 2w + p: pair p of word w. Each half of the register is a half of the block.
+    let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), quants);
+    let pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32::<0b01_00_11_10>(pairs));
+    let pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32::<0b10_11_00_01>(pairs));
+    let minus = _mm256_sub_epi16(_mm256_setzero_si256(), pairs);
+    let halves = [_mm256_extract_epi32::<0>(minus) as u32, _mm256_extract_epi32::<4>(minus) as u32];
+    let minus_halves = halves.map(|both| [both as i16, (both >> 16) as i16]);
+    let minus_sum: i32 = minus_halves.as_flattened().iter().map(|sum| i32::from(*sum)).sum();
+    let mut block = RoundedBlock {
+        scale,
+        scaled_sum: scale * -minus_sum as f32,
+        minus_sum,
+        minus_halves,
+        quants: [0; BLOCK],
+    };
+    // SAFETY: 32 bytes are stored to 32.
+    unsafe { _mm256_storeu_si256(block.quants.as_mut_ptr().cast(), quants) }
+    block
+}
