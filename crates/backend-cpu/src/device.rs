@@ -1,11 +1,11 @@
 //! The processor as a [`Device`]: opening it, and giving out memory.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_backend::{
-    AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Program,
-    Recording, Residence, RunError, Stream, Support, Weight, WeightError,
+    Activations, AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor,
+    OpKind, Program, Recording, Residence, RunError, Stream, Support, Weight, WeightError,
 };
 use exo_device::ProbeOptions;
 use exo_types::{DType, DeviceFacts, TensorView};
@@ -13,8 +13,10 @@ use exo_types::{DType, DeviceFacts, TensorView};
 use crate::kv::CpuKv;
 use crate::load::{self, Places};
 use crate::memory::Heap;
+use crate::packed::{Layout, packed_bytes};
 use crate::pool::Pool;
 use crate::program::CpuProgram;
+use crate::rounded::RoundedBlock;
 use crate::storage::{self, BufferData, CpuBuffer, CpuWeight, Owner, Place, Shared};
 use crate::stream::CpuStream;
 use crate::{Isa, isa::Level};
@@ -72,6 +74,8 @@ pub(crate) struct Shop {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) heap: Heap,
     pub(crate) places: Places,
+    /// Rows rounded for the product at hand; as many as the largest one so far had. Locked by whose turn it is.
+    pub(crate) rounded: Mutex<Vec<RoundedBlock>>,
 }
 
 impl std::fmt::Debug for Shop {
@@ -119,6 +123,7 @@ impl CpuDevice {
             ledger,
             heap: Heap::default(),
             places: Places::new(),
+            rounded: Mutex::default(),
         });
         Ok(Arc::new(Self { shop, facts, root: probe.root, mmap: options.mmap }))
     }
@@ -148,14 +153,19 @@ impl CpuDevice {
         }
     }
 
-    /// Copies the rows of `tensor`, or leaves them where they are: on request, or because there is no memory.
-    fn place(&self, tensor: &TensorView) -> Result<Place, WeightError> {
+    /// Packs or copies the rows of `tensor`, or leaves them where they are: on request, or because there is no memory.
+    fn place(&self, tensor: &TensorView, held: u64) -> Result<Place, WeightError> {
         if self.mmap {
             return Ok(Place::Mapped(tensor.clone()));
         }
-        let copied = self.check_system(&tensor.name, tensor.range.len() as u64).map_err(WeightError::from);
-        match copied.and_then(|()| load::copy(&self.shop.heap, &self.shop.pool, tensor)) {
-            Ok(slice) => Ok(Place::Held(slice)),
+        let Shop { heap, pool, .. } = &*self.shop;
+        let room = self.check_system(&tensor.name, held).map_err(WeightError::from);
+        let placed = room.and_then(|()| match packed_as(tensor) {
+            Some(_) => load::pack(heap, pool, tensor).map(Place::Packed),
+            None => load::copy(heap, pool, tensor).map(Place::Held),
+        });
+        match placed {
+            Ok(place) => Ok(place),
             Err(WeightError::Alloc(reason)) => {
                 self.shop.places.note(&reason);
                 Ok(Place::Mapped(tensor.clone()))
@@ -163,6 +173,12 @@ impl CpuDevice {
             Err(other) => Err(other),
         }
     }
+}
+
+/// Bytes of `tensor` in groups, if it is to be packed: matrices of quantised types are.
+fn packed_as(tensor: &TensorView) -> Option<u64> {
+    let bytes = || packed_bytes(tensor.dtype, tensor.rows as usize, tensor.cols as usize);
+    if tensor.rows > 1 { bytes().map(|bytes| bytes as u64) } else { None }
 }
 
 impl Device for CpuDevice {
@@ -197,6 +213,10 @@ impl Device for CpuDevice {
         Monitor::default()
     }
 
+    fn activations(&self, dtype: DType) -> Activations {
+        if Layout::of(dtype).is_some() { Activations::Rounded8 } else { Activations::Exact }
+    }
+
     fn supports_op(&self, _op: OpKind, _dtype: Option<DType>) -> Support {
         Support::Native
     }
@@ -216,22 +236,23 @@ impl Device for CpuDevice {
 
     fn weight(&self, tensor: &TensorView) -> Result<Weight, WeightError> {
         let row_bytes = tensor.row_bytes();
-        let held = tensor.range.len();
+        let stored = tensor.range.len() as u64;
         assert!(
-            tensor.rows.checked_mul(row_bytes as u64) == Some(held as u64),
-            "{tensor:?} needs {} rows of {row_bytes} bytes, its range has {held}",
+            tensor.rows.checked_mul(row_bytes as u64) == Some(stored),
+            "{tensor:?} needs {} rows of {row_bytes} bytes, its range has {stored}",
             tensor.rows
         );
+        let held = if self.mmap { stored } else { packed_as(tensor).unwrap_or(stored) };
         let vector_bytes = if tensor.rows == 1 { 4 * tensor.cols } else { 0 };
-        let footprint_bytes = held as u64 + vector_bytes;
+        let footprint_bytes = held + vector_bytes;
         let ticket = self.shop.ledger.take(&tensor.name, footprint_bytes)?;
         let vector = (tensor.rows == 1).then(|| CpuWeight::decode_vector(tensor));
-        let place = self.place(tensor)?;
+        let place = self.place(tensor, held)?;
         let books = match &place {
-            Place::Held(_) => &self.shop.places.copied,
+            Place::Held(_) | Place::Packed(_) => &self.shop.places.copied,
             Place::Mapped(_) => &self.shop.places.mapped,
         };
-        let tickets = [ticket, books.take(&tensor.name, held as u64)?];
+        let tickets = [ticket, books.take(&tensor.name, held)?];
         let owner = self.shop.owner;
         Ok(Weight {
             name: tensor.name.as_str().into(),

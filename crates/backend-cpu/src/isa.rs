@@ -114,7 +114,6 @@ impl Level {
         }
     }
 
-    #[allow(dead_code, reason = "see lib.rs")]
     /// [`Products::round`] of this instruction set.
     pub(crate) fn round(self, x: &[f32], out: &mut [RoundedBlock]) {
         match self {
@@ -128,7 +127,6 @@ impl Level {
         }
     }
 
-    #[allow(dead_code, reason = "see lib.rs")]
     /// [`Products::multiply`] of this instruction set.
     pub(crate) fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
         match self {

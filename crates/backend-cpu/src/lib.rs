@@ -19,15 +19,12 @@ mod load;
 mod math;
 mod memory;
 mod ops;
-#[allow(dead_code, unused_imports, reason = "called once the kernels of the instruction sets are there")]
 mod packed;
 mod pool;
 pub mod probe;
-#[allow(dead_code, unused_imports, reason = "called once the kernels of the instruction sets are there")]
 mod products;
 mod program;
 pub mod quant;
-#[allow(dead_code, unused_imports, reason = "called once the kernels of the instruction sets are there")]
 mod rounded;
 mod simd;
 mod storage;

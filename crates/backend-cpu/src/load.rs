@@ -1,4 +1,4 @@
-//! Takes weights in: copies them to memory in large pages, on every thread, and gives the file's pages back.
+//! Takes weights in: packs or copies them to memory in large pages, on every thread, and gives the file's pages back.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,6 +6,7 @@ use exo_backend::{AllocError, Ledger, WeightError};
 use exo_types::TensorView;
 
 use crate::memory::{Heap, Slice};
+use crate::packed::{GROUP_ROWS, pack_group, packed_bytes};
 use crate::pool::Pool;
 
 /// Bytes copied between two releases of the file's pages: what memory holds twice at most.
@@ -37,18 +38,41 @@ impl Places {
 /// The rows of `tensor` as they are stored, in memory of `heap`. Fails if there is no memory, or if the file was lost meanwhile.
 pub(crate) fn copy(heap: &Heap, pool: &Pool, tensor: &TensorView) -> Result<Slice, WeightError> {
     let mut slice = heap.slice(&tensor.name, tensor.range.len())?;
-    let mut done = 0;
-    for slab in slice.chunks_mut(SLAB_BYTES) {
-        let from = &tensor.bytes()[done..done + slab.len()];
+    let slabs = slice.chunks_mut(SLAB_BYTES).zip(tensor.bytes().chunks(SLAB_BYTES));
+    for (at, (slab, from)) in slabs.enumerate() {
         pool.turn().chunks_mut(slab, PIECE_BYTES, |i, piece| {
             piece.copy_from_slice(&from[i * PIECE_BYTES..][..piece.len()]);
         });
-        let start = tensor.range.start + done;
-        tensor.source.release(start..start + from.len());
-        done += from.len();
+        release(tensor, at * SLAB_BYTES, from.len());
     }
     tensor.source.check()?; // what was copied must have been the real bytes
     Ok(slice)
+}
+
+/// The rows of `tensor`, of a type that is packed, in groups in memory of `heap`. Fails as [`copy`].
+pub(crate) fn pack(heap: &Heap, pool: &Pool, tensor: &TensorView) -> Result<Slice, WeightError> {
+    let (rows, cols) = (tensor.rows as usize, tensor.cols as usize);
+    let bytes = packed_bytes(tensor.dtype, rows, cols);
+    let mut slice = heap.slice(&tensor.name, bytes.unwrap_or_else(|| panic!("{tensor:?} is not packed")))?;
+    let group_bytes = slice.len() / rows.div_ceil(GROUP_ROWS).max(1);
+    let stored = GROUP_ROWS * tensor.row_bytes();
+    let slab = (SLAB_BYTES / stored).max(1);
+    let slabs = slice.chunks_mut(slab * group_bytes).zip(tensor.bytes().chunks(slab * stored));
+    for (at, (groups, from)) in slabs.enumerate() {
+        pool.turn().chunks_mut(groups, group_bytes, |i, group| {
+            let rows = &from[i * stored..((i + 1) * stored).min(from.len())];
+            pack_group(tensor.dtype, cols, rows, bytemuck::cast_slice_mut(group));
+        });
+        release(tensor, at * slab * stored, from.len());
+    }
+    tensor.source.check()?;
+    Ok(slice)
+}
+
+/// Gives the pages of a part of the tensor back.
+fn release(tensor: &TensorView, at: usize, len: usize) {
+    let start = tensor.range.start + at;
+    tensor.source.release(start..start + len);
 }
 
 #[cfg(test)]

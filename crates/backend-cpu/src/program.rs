@@ -1,6 +1,7 @@
 //! A checked recording, and running it op by op.
 
 use std::any::Any;
+use std::ops::Range;
 use std::sync::Arc;
 
 use exo_backend::{
@@ -16,6 +17,8 @@ use crate::storage::{self, Owner, Place};
 pub struct CpuProgram {
     owner: Owner,
     ops: Vec<Op>,
+    /// Runs of `ops` that are computed together: one op, or products of the same rows.
+    steps: Vec<Range<usize>>,
     capacity: Capacity,
     /// The files that weights are read from as it runs, each once.
     sources: Vec<Arc<dyn ByteSource>>,
@@ -48,7 +51,9 @@ impl CpuProgram {
                 }
             }
         }
-        Self { owner: shop.owner, ops: recording.ops, capacity, sources }
+        let ops = recording.ops;
+        let steps = steps(&ops);
+        Self { owner: shop.owner, ops, steps, capacity, sources }
     }
 
     pub(crate) fn run(
@@ -64,24 +69,44 @@ impl CpuProgram {
             shape.tokens <= tokens && shape.selected <= selected,
             "{shape:?} is beyond the buffers of the program, which hold {tokens} and {selected} rows"
         );
-        let result = self.ops.iter().try_for_each(|op| match op {
-            Op::LayerBoundary { layer } if cancel.is_cancelled() => {
+        let result = self.steps.iter().try_for_each(|step| match &self.ops[step.clone()] {
+            [Op::LayerBoundary { layer }] if cancel.is_cancelled() => {
                 Err(RunError::Cancelled { layer: *layer })
             }
-            Op::Exchange { x, width } => {
+            [Op::Exchange { x, width }] => {
                 // Without the turn: the sum may wait for another stream of this very device.
                 let mut x = storage::buffer(x, self.owner).f32().write();
                 Ok(exchange.sum(&mut x[..shape.tokens * width])?)
             }
-            op => {
+            ops => {
                 let turn = shop.pool.turn();
-                ops::run(op, &Operands { owner: self.owner, level: shop.level, shape, turn })
+                let Shop { level, rounded, .. } = shop;
+                let operands = Operands { owner: self.owner, level: *level, shape, turn, rounded };
+                match ops {
+                    [op] => ops::run(op, &operands),
+                    products => {
+                        ops::products(products, &operands);
+                        Ok(())
+                    }
+                }
             }
         });
         // A lost file may have caused whatever else went wrong, so it is the answer that explains most.
         self.sources.iter().try_for_each(|source| source.check())?;
         result
     }
+}
+
+/// Cuts `ops` where neighbours do not go together.
+fn steps(ops: &[Op]) -> Vec<Range<usize>> {
+    let mut steps: Vec<Range<usize>> = Vec::new();
+    for at in 0..ops.len() {
+        match steps.last_mut() {
+            Some(step) if ops[step.clone()].iter().all(|op| ops::go_together(op, &ops[at])) => step.end += 1,
+            _ => steps.push(at..at + 1),
+        }
+    }
+    steps
 }
 
 fn weights_of(op: &Op) -> Vec<&Weight> {

@@ -1,5 +1,6 @@
 //! What stands behind the handles of this device, and the way back from a handle to it.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -9,6 +10,7 @@ use exo_types::{DType, TensorView};
 
 use crate::kv::CpuKv;
 use crate::memory::{Block, Heap, Slice};
+use crate::packed::{GROUP_ROWS, Group, Line};
 use crate::quant;
 
 /// Tells the handles of one open device from those of another.
@@ -105,8 +107,10 @@ pub(crate) struct CpuWeight {
 /// Where the rows of a weight are.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// In memory of the device.
+    /// In memory of the device, as they are stored.
     Held(Slice),
+    /// In memory of the device, in groups (see [`crate::packed`]).
+    Packed(Slice),
     /// In the file. A run asks afterwards whether it was still there.
     Mapped(TensorView),
 }
@@ -116,13 +120,33 @@ impl CpuWeight {
         self.vector.as_deref().unwrap_or_else(|| panic!("{} is a matrix where a vector is needed", self.name))
     }
 
-    /// Stored bytes of row `n`.
+    /// Stored bytes of row `n`. Panics as [`Self::rows_stored`].
     pub(crate) fn row(&self, n: usize) -> &[u8] {
+        self.rows_stored(n..n + 1)
+    }
+
+    /// Stored bytes of neighbouring rows. Panics if they were packed.
+    pub(crate) fn rows_stored(&self, rows: Range<usize>) -> &[u8] {
         let bytes = match &self.place {
             Place::Held(slice) => slice,
             Place::Mapped(tensor) => tensor.bytes(),
+            Place::Packed(_) => panic!("the rows of {} are packed", self.name),
         };
-        &bytes[n * self.row_bytes..(n + 1) * self.row_bytes]
+        &bytes[rows.start * self.row_bytes..rows.end * self.row_bytes]
+    }
+
+    /// The group of row `n` and its number in it; `None` if the rows are not packed.
+    pub(crate) fn packed_row(&self, n: usize) -> Option<(Group<'_>, usize)> {
+        Some((self.packed_group(n / GROUP_ROWS)?, n % GROUP_ROWS))
+    }
+
+    /// Group `g`; `None` if the rows are not packed.
+    #[inline]
+    pub(crate) fn packed_group(&self, g: usize) -> Option<Group<'_>> {
+        let Place::Packed(bytes) = &self.place else { return None };
+        let lines: &[Line] = bytemuck::cast_slice(bytes);
+        let len = lines.len() / self.rows.div_ceil(GROUP_ROWS);
+        Some(Group::new(self.dtype, self.cols, &lines[g * len..][..len]))
     }
 
     /// The only row of a one-row tensor as f32.

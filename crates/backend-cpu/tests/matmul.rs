@@ -54,7 +54,8 @@ fn product(isa: Isa, dtype: DType, (t, n, k): (usize, usize, usize)) -> (Vec<f32
 #[test]
 fn products_of_every_tile_shape_are_right() {
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-        for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q8_0, DType::Q5_1] {
+        // Of rounded activations the oracle knows the formula.
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
             for (t, n, k) in [(1, 7, 64), (2, 5, 96), (3, 67, 32), (5, 33, 128), (9, 130, 256), (4, 4, 32)] {
                 let (got, exact) = product(isa, dtype, (t, n, k));
                 for (got, exact) in got.iter().zip(&exact) {

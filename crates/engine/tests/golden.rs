@@ -6,10 +6,13 @@ use common::{options, solo};
 use exo_golden::{Drift, Fixture, LOGIT_ERROR_MAX, certain_steps};
 use exo_types::SamplingParams;
 
-/// Drift of quantised files from the reference on their dequantised weights. The weights are the same numbers and
-/// the processor's kernels multiply them with f32 activations, so the budget is that of unquantised files. A kernel
-/// that rounds activations to blocks of 8 bits will need more, and brings its numbers when it asks for them.
-const QUANTISED_MAX: f32 = LOGIT_ERROR_MAX;
+/// Drift of quantised files from the reference on their dequantised weights, in standard deviations of the logits: root
+/// mean square and largest. The processor rounds the other side of such products to eight bits (decision 0010), and
+/// rounding is no continuous function: what one layer changes, the next rounds elsewhere. Measured: 0.033 and 0.21, on
+/// random weights, which make the most of any error. That the kernels compute what the rounded rows say, to 1e-11, is the
+/// oracle's business.
+const QUANTISED_RMS_MAX: f32 = 0.05;
+const QUANTISED_MAX: f32 = 0.3;
 
 fn fixtures(quantised: bool) -> Vec<Fixture> {
     Fixture::all().into_iter().filter(|f| f.hugging_face != quantised).collect()
@@ -29,7 +32,7 @@ fn logits_are_those_of_transformers() {
 
 #[test]
 fn greedy_text_is_that_of_transformers() {
-    for fixture in Fixture::all() {
+    for fixture in fixtures(false) {
         let steps = certain_steps(&fixture.gaps, fixture.logit_std);
         assert_eq!(steps, 64, "the script looks for such seeds");
         for source in fixture.sources() {
@@ -47,7 +50,26 @@ fn quantised_files_stay_within_their_budget_of_the_dequantised_reference() {
         let logits = solo(&fixture.gguf(), options(), 1).logits_in_chunks(&tokens, 64);
         let drift = Drift::between(&logits, &fixture.logits(), fixture.logit_std);
         println!("{:20} {drift:?}", fixture.name);
-        assert!(drift.max < QUANTISED_MAX, "{} {drift:?}", fixture.name);
+        let within = drift.rms < QUANTISED_RMS_MAX && drift.max < QUANTISED_MAX;
+        assert!(within, "{} {drift:?}", fixture.name);
+    }
+}
+
+/// After the reference's own tokens, the next one is the reference's wherever the runner-up is farther than the
+/// largest drift: six times the root mean square of a difference of two.
+#[test]
+fn quantised_files_choose_the_reference_s_tokens_where_the_choice_is_clear() {
+    for fixture in fixtures(true) {
+        let tokens = fixture.forced_tokens();
+        let logits = solo(&fixture.gguf(), options(), 1).logits_in_chunks(&tokens, 64);
+        let rows = logits.chunks_exact(fixture.vocab).skip(fixture.prompt.len() - 1);
+        let steps = rows.zip(fixture.greedy.iter().zip(&fixture.gaps));
+        let clear: Vec<_> = steps.filter(|(_, (_, gap))| **gap > QUANTISED_MAX * fixture.logit_std).collect();
+        assert!(clear.len() >= 4, "{} has {} clear steps", fixture.name, clear.len());
+        for (row, (token, gap)) in clear {
+            let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+            assert_eq!(best, *token as usize, "{} gap {gap}", fixture.name);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use exo_backend::{OpKind, RunError};
 
 use super::in_range;
 use crate::isa::Level;
+use crate::packed::unpack_row;
 use crate::quant;
 use crate::storage::CpuWeight;
 
@@ -24,7 +25,12 @@ pub(super) fn embed(level: Level, out: &mut [f32], table: &CpuWeight, ids: &[u32
         in_range(OpKind::Embed, "a token id", *id, rows)?;
     }
     for (out, id) in out.chunks_exact_mut(table.cols).zip(ids) {
-        level.dispatch(quant::Dequantise { dtype: table.dtype, row: table.row(*id as usize), out });
+        match table.packed_row(*id as usize) {
+            Some((group, row)) => unpack_row(&group, row, out),
+            None => {
+                level.dispatch(quant::Dequantise { dtype: table.dtype, row: table.row(*id as usize), out })
+            }
+        }
     }
     Ok(())
 }

@@ -11,10 +11,13 @@ mod rope;
 mod select_rows;
 mod swiglu;
 
+use std::sync::{Mutex, PoisonError};
+
 use exo_backend::{Buffer, Op, OpKind, Rows, RunError, RunShape, same_buffer};
 
 use crate::isa::Level;
 use crate::pool::Turn;
+use crate::rounded::RoundedBlock;
 use crate::storage::{self, CpuBuffer, CpuWeight, Owner};
 use paging::Paging;
 
@@ -27,6 +30,8 @@ pub(crate) struct Operands<'a> {
     pub(crate) level: Level,
     pub(crate) shape: RunShape,
     pub(crate) turn: Turn<'a>,
+    /// See [`crate::device::Shop`].
+    pub(crate) rounded: &'a Mutex<Vec<RoundedBlock>>,
 }
 
 impl Operands<'_> {
@@ -68,12 +73,8 @@ pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
             rms_norm::rms_norm(turn, level, &mut out[..len], on.weight(weight).vector(), *eps);
             Ok(())
         }
-        Op::MatMul { weight, bias, x, out, rows } => {
-            let count = on.count(*rows);
-            let (x, mut out) = (on.buffer(x).f32().read(), on.buffer(out).f32().write());
-            let bias = bias.as_ref().map(|bias| on.weight(bias).vector());
-            let (x, out) = (&x[..count * weight.cols], &mut out[..count * weight.rows]);
-            matmul::matmul(turn, level, out, x, on.weight(weight), bias);
+        Op::MatMul { .. } => {
+            products(std::slice::from_ref(op), on);
             Ok(())
         }
         Op::Rope { x, positions, frequencies, heads, head_dim, style } => {
@@ -125,6 +126,41 @@ pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
         }
         Op::Exchange { .. } | Op::LayerBoundary { .. } => Ok(()), // the program's own business
     }
+}
+
+/// Whether `next` may be computed together with `op`: two products of the same rows.
+pub(crate) fn go_together(op: &Op, next: &Op) -> bool {
+    match (op, next) {
+        (Op::MatMul { x, rows, out, .. }, Op::MatMul { x: next_x, rows: next_rows, out: next_out, .. }) => {
+            let apart = !same_buffer(out, next_out) && ![out, next_out].iter().any(|out| same_buffer(out, x));
+            same_buffer(x, next_x) && rows == next_rows && apart
+        }
+        _ => false,
+    }
+}
+
+/// Runs products of the same rows, into buffers that differ, as one piece of parallel work.
+pub(crate) fn products(ops: &[Op], on: &Operands<'_>) {
+    let Some(Op::MatMul { x, rows, weight, .. }) = ops.first() else { return };
+    let (x, count) = (on.buffer(x).f32().read(), on.count(*rows));
+    let x = &x[..count * weight.cols];
+    let mut outs: Vec<_> = ops
+        .iter()
+        .filter_map(|op| match op {
+            Op::MatMul { weight, bias, out, .. } => Some((weight, bias, on.buffer(out).f32().write())),
+            _ => None,
+        })
+        .collect();
+    let products: Vec<_> = outs
+        .iter_mut()
+        .map(|(weight, bias, out)| matmul::Product {
+            w: on.weight(weight),
+            bias: bias.as_ref().map(|bias| on.weight(bias).vector()),
+            out: matmul::Columns::new(&mut out[..count * weight.rows], weight.rows),
+        })
+        .collect();
+    let mut rounded = on.rounded.lock().unwrap_or_else(PoisonError::into_inner);
+    matmul::matmul(&on.turn, on.level, &mut rounded, x, &products);
 }
 
 /// Fails unless `value < limit`.

@@ -244,81 +244,103 @@ unsafe fn products<K: Stored, const U: usize>(
     x: [*const RoundedBlock; U],
     scales: &BlockScales,
 ) -> [__m512; U] {
-    let zero = _mm512_setzero_si512();
     // Two sums of each: for Q6_K its two halves, for few rows of `x` two chains of dependent additions.
     let split = K::QUANTS == Quants::Sixes || U <= 2;
-    let mut sums = [[zero; 2]; U];
-    for u in 0..U {
-        // SAFETY: `x[u]` points to a block.
-        unsafe {
-            if K::QUANTS == Quants::Sixes {
-                let centre = _mm512_set1_epi16(1 << K::CENTRE_BITS);
-                for half in 0..2 {
-                    let pair = (&raw const (*x[u]).minus_halves[half]).cast::<i32>().read_unaligned();
-                    sums[u][half] = _mm512_dpwssd_epi32(zero, centre, _mm512_set1_epi32(pair));
-                }
-            } else if K::CENTRE_BITS > 0 {
-                sums[u][0] = shifted::<K>(_mm512_set1_epi32((*x[u]).minus_sum));
-            }
-        }
-    }
-    // SAFETY: the quants of a block are `LAYOUT.block` lines and 32 bytes of activations.
+    // SAFETY: the caller's promises; the activations of a block are eight words.
     unsafe {
-        let load = |i: usize| _mm512_load_si512(line.add(i).cast());
-        let mut add = |j: usize, word: __m512i| {
-            for u in 0..U {
-                let four = (&raw const (*x[u]).quants).cast::<i32>().add(j).read_unaligned();
-                let sum = &mut sums[u][if split { j / 4 } else { 0 }];
+        let mut sums = x.map(|x| minus_centre::<K>(x));
+        for (j, word) in words::<K>(line).into_iter().enumerate() {
+            for (sums, x) in sums.iter_mut().zip(x) {
+                let four = (&raw const (*x).quants).cast::<i32>().add(j).read_unaligned();
+                let sum = &mut sums[if split { j / 4 } else { 0 }];
                 *sum = _mm512_dpbusd_epi32(*sum, word, _mm512_set1_epi32(four));
             }
-        };
-        if K::QUANTS == Quants::Bytes {
-            for j in 0..8 {
-                add(j, load(j));
-            }
-        } else {
-            let nibble = _mm512_set1_epi8(15);
-            for j in 0..4 {
-                let both = load(j);
-                let low = _mm512_and_si512(both, nibble);
-                let high = _mm512_and_si512(_mm512_srli_epi16::<4>(both), nibble);
-                let (low, high) = match K::QUANTS {
-                    Quants::Fives => {
-                        let fifths = load(4);
-                        let bit = _mm512_set1_epi8(16);
-                        // Bit j of a byte to bit 4; the shift is a constant once the loop is unrolled.
-                        let for_low = _mm512_sll_epi16(fifths, _mm_cvtsi32_si128(4 - j as i32));
-                        let for_high = _mm512_srl_epi16(fifths, _mm_cvtsi32_si128(j as i32));
-                        (either(for_low, bit, low), either(for_high, bit, high))
-                    }
-                    Quants::Sixes => {
-                        let bits = _mm512_set1_epi8(48);
-                        // Bits 2j and 2j + 1 of a byte to bits 4 and 5.
-                        let moved = |pairs: __m512i| match j {
-                            0 => _mm512_slli_epi16::<4>(pairs),
-                            1 => _mm512_slli_epi16::<2>(pairs),
-                            2 => pairs,
-                            _ => _mm512_srli_epi16::<2>(pairs),
-                        };
-                        (either(moved(load(4)), bits, low), either(moved(load(5)), bits, high))
-                    }
-                    _ => (low, high),
-                };
-                add(j, low);
-                add(j + 4, high);
-            }
         }
+        sums.map(|[first, second]| {
+            if K::QUANTS == Quants::Sixes {
+                // Products and sum below 2^24: exact.
+                let first = _mm512_mul_ps(_mm512_cvtepi32_ps(first), scales.halves[0]);
+                _mm512_fmadd_ps(_mm512_cvtepi32_ps(second), scales.halves[1], first)
+            } else {
+                _mm512_cvtepi32_ps(if split { _mm512_add_epi32(first, second) } else { first })
+            }
+        })
     }
-    std::array::from_fn(|u| {
-        let [first, second] = sums[u];
-        if K::QUANTS == Quants::Sixes {
-            // Products and sum below 2^24: exact.
-            let first = _mm512_mul_ps(_mm512_cvtepi32_ps(first), scales.halves[0]);
-            _mm512_fmadd_ps(_mm512_cvtepi32_ps(second), scales.halves[1], first)
-        } else {
-            _mm512_cvtepi32_ps(if split { _mm512_add_epi32(first, second) } else { first })
-        }
-    })
+}
+
+/// What the sums of a block begin with: the centre of `K` times minus the sum of the activations; for Q6_K of each half.
+///
+/// # Safety
+/// `x` points to a block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn minus_centre<K: Stored>(x: *const RoundedBlock) -> [__m512i; 2] {
+    let zero = _mm512_setzero_si512();
+    // SAFETY: the caller's promise.
+    let (minus_sum, minus_halves) = unsafe { ((*x).minus_sum, &raw const (*x).minus_halves) };
+    let shifted = |sum: __m512i| match K::CENTRE_BITS {
+        7 => _mm512_slli_epi32::<7>(sum),
+        4 => _mm512_slli_epi32::<4>(sum),
+        3 => _mm512_slli_epi32::<3>(sum),
+        _ => zero,
+    };
+    if K::QUANTS == Quants::Sixes {
+        let centre = _mm512_set1_epi16(1 << K::CENTRE_BITS);
+        [0, 1].map(|half| {
+            // SAFETY: two pairs of i16.
+            let pair = unsafe { minus_halves.cast::<i32>().add(half).read_unaligned() };
+            _mm512_dpwssd_epi32(zero, centre, _mm512_set1_epi32(pair))
+        })
+    } else {
+        [shifted(_mm512_set1_epi32(minus_sum)), zero]
+    }
+}
+
+/// The words of a block, a quant in each byte.
+///
+/// # Safety
+/// `line` is the first of the quants of a block of type `K`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn words<K: Stored>(line: *const Line) -> [__m512i; 8] {
+    // SAFETY: the quants of a block are `LAYOUT.block` lines.
+    let load = |i: usize| unsafe { _mm512_load_si512(line.add(i).cast()) };
+    if K::QUANTS == Quants::Bytes {
+        return [load(0), load(1), load(2), load(3), load(4), load(5), load(6), load(7)];
+    }
+    let nibble = _mm512_set1_epi8(15);
+    let (fifth, pair) = (_mm512_set1_epi8(16), _mm512_set1_epi8(48));
+    let mut words = [_mm512_setzero_si512(); 8];
+    for (j, word) in words.iter_mut().enumerate() {
+        let both = load(j % 4);
+        let low = if j < 4 { both } else { _mm512_srli_epi16::<4>(both) };
+        let low = _mm512_and_si512(low, nibble);
+        *word = match K::QUANTS {
+            // Bit j of a byte to bit 4.
+            Quants::Fives => either(shifted_by(load(4), 4 - j as i32), fifth, low),
+            // Bits 2i and 2i + 1 of a byte, i = j % 4, to bits 4 and 5.
+            Quants::Sixes => either(shifted_by(load(4 + j / 4), 4 - 2 * (j as i32 % 4)), pair, low),
+            _ => low,
+        };
+    }
+    words
+}
+
+/// Each 16 bits shifted to the left, or to the right if `by` is below zero.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn shifted_by(bits: __m512i, by: i32) -> __m512i {
+    // Known to the compiler wherever this is called: loops over words are unrolled.
+    match by {
+        4 => _mm512_slli_epi16::<4>(bits),
+        3 => _mm512_slli_epi16::<3>(bits),
+        2 => _mm512_slli_epi16::<2>(bits),
+        1 => _mm512_slli_epi16::<1>(bits),
+        -1 => _mm512_srli_epi16::<1>(bits),
+        -2 => _mm512_srli_epi16::<2>(bits),
+        -3 => _mm512_srli_epi16::<3>(bits),
+        _ => bits,
+    }
 }
 
 /// `(a & mask) | b`
@@ -331,22 +353,9 @@ fn either(a: __m512i, mask: __m512i, b: __m512i) -> __m512i {
     _mm512_ternarylogic_epi32::<{ A & MASK | B }>(a, mask, b)
 }
 
-/// The centre of `K` times each lane.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn shifted<K: Stored>(sums: __m512i) -> __m512i {
-    match K::CENTRE_BITS {
-        7 => _mm512_slli_epi32::<7>(sums),
-        4 => _mm512_slli_epi32::<4>(sums),
-        3 => _mm512_slli_epi32::<3>(sums),
-        _ => sums,
-    }
-}
-
-/// # Safety
-/// None beyond the features.
+/// [`Products::round`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn round(x: &[[f32; BLOCK]], out: &mut [RoundedBlock]) {
+fn round(x: &[[f32; BLOCK]], out: &mut [RoundedBlock]) {
     for (x, out) in x.iter().zip(out) {
         // SAFETY: both loads are within the 32 elements.
         let (low, high) = unsafe { (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))) };

@@ -37,8 +37,8 @@ pub(crate) trait Products: Copy + Send + Sync {
     /// Panics unless `x` fills the blocks of `out`.
     fn round(self, x: &[f32], out: &mut [RoundedBlock]);
 
-    /// Multiplies the sixteen rows of a group by each row of `x`: adds the formula of this module to `sums[t]`, which
-    /// is zero at first. Bound by the weights' bandwidth for few rows of `x`, by arithmetic for many.
+    /// Multiplies the sixteen rows of a group by each row of `x`: `sums[t]` becomes the formula of this
+    /// module. Bound by the weights' bandwidth for few rows of `x`, by arithmetic for many.
     ///
     /// Panics unless `x` is as wide as the group and `sums` has an element for each row of `x`.
     fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]);

@@ -14,6 +14,7 @@ impl Products for Scalar {
 
     fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
         check(weights, x, sums);
+        sums.fill(Sums([0.0; GROUP_ROWS]));
         for at in 0..weights.blocks {
             for row in 0..GROUP_ROWS {
                 let block = RowBlock::of(weights, at, row);

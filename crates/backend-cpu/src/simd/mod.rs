@@ -89,26 +89,6 @@ pub(crate) struct F16Bytes<'a>(pub(crate) &'a [u8]);
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16Bytes<'a>(pub(crate) &'a [u8]);
 
-/// Stored Q8_0 blocks. Scale times quant has 19 significant bits at most: exact, converted early or late.
-#[derive(Clone, Copy)]
-pub(crate) struct Q8Bytes<'a>(pub(crate) &'a [[u8; 34]]);
-
-impl Row for Q8Bytes<'_> {
-    #[inline(always)]
-    fn load<S: Simd>(self, simd: S, at: usize) -> S::V {
-        let block = &self.0[at / 32];
-        simd.mul(
-            simd.load_i8(&block[2 + at % 32..2 + at % 32 + S::LANES]),
-            simd.splat_f16([block[0], block[1]]),
-        )
-    }
-    #[inline(always)]
-    fn get(self, at: usize) -> f32 {
-        let block = &self.0[at / 32];
-        f32::from(block[2 + at % 32] as i8) * crate::math::f16_at(block, 0)
-    }
-}
-
 impl Row for F32Row<'_> {
     #[inline(always)]
     fn load<S: Simd>(self, simd: S, at: usize) -> S::V {

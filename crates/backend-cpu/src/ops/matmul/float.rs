@@ -1,98 +1,31 @@
-//! The matrix product, on stored blocks.
+//! Products with `x` as it is, on rows as they are stored.
 
 use std::cell::RefCell;
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use exo_types::DType;
 
+use super::{Columns, Product};
 use crate::isa::{Kernel, Level};
-use crate::pool::Turn;
 use crate::quant;
-use crate::simd::{Bf16Bytes, F16Bytes, F32Bytes, F32Row, Q8Bytes, Row, Simd, load_tail};
+use crate::simd::{Bf16Bytes, F16Bytes, F32Bytes, F32Row, Row, Simd, load_tail};
 use crate::storage::CpuWeight;
 
-/// Up to this many rows of `x`, floats and Q8_0 are converted while they are multiplied; beyond it, once before.
+/// Up to this many rows of `x`, floats are converted while they are multiplied; beyond it, once before.
 const DIRECT_TOKENS_MAX: usize = 4;
-/// Bytes of weights that one piece of work reads: enough to be worth sharing out, few enough to share out evenly.
-const TASK_BYTES: usize = 64 << 10;
 /// Weight rows that are converted together when `x` has many rows: `x` is then read once for this many.
 const BLOCK_ROWS: usize = 16;
-/// Multiply-adds below which one thread does it all.
-const PARALLEL_PRODUCTS_MIN: usize = 1 << 15;
 
-/// Multiplies each row of `x` by a stored matrix.
+/// Multiplies the rows `range` of the weights by every row of `x`.
 ///
-/// `out[t, n] = Σ_k x[t, k] · w[n, k] + bias[n]`
-///
-/// | operand | shape    | layout                          | type   |
-/// |---------|----------|---------------------------------|--------|
-/// | `x`     | `[T, K]` | rows contiguous                 | f32    |
-/// | `w`     | `[N, K]` | rows of blocks, at any address  | stored |
-/// | `bias`  | `[N]`    | contiguous                      | f32    |
-/// | `out`   | `[T, N]` | rows contiguous, not `x`        | f32    |
-///
-/// Every product is a sum in the lanes of [`crate::simd::dot`]: lane l adds the elements l, l + LANES, … in order, then the lanes
-/// are halved. Which products share a tile does not show in any of them. Blocks are converted to f32 a few rows at a time
-/// in a scratch of the thread; `x` stays f32. Cost: decode reads the weights once and is bound by that;
-/// prefill by multiply-adds. Threads take runs of weight rows.
-pub(super) fn matmul(
-    turn: &Turn<'_>,
-    level: Level,
-    out: &mut [f32],
-    x: &[f32],
-    w: &CpuWeight,
-    bias: Option<&[f32]>,
-) {
-    let (n, k) = (w.rows, w.cols);
-    let tokens = x.len() / k;
-    if tokens == 0 {
-        return;
-    }
-    let out = Columns::new(out, n);
-    // A whole number of blocks, so that only the last piece has a remainder.
-    let piece = (TASK_BYTES / w.row_bytes.max(1)).clamp(1, n).next_multiple_of(BLOCK_ROWS);
-    let work = |i: usize| {
-        let rows = i * piece..((i + 1) * piece).min(n);
-        let piece = Piece { w, k, x, tokens, bias, rows, out: &out };
-        // Taken here and not in the kernel: `with_borrow_mut` is a call, and its closure would not be vectorised.
-        SCRATCH.with_borrow_mut(|scratch| level.dispatch(Multiply { piece, scratch }));
-    };
-    let pieces = n.div_ceil(piece);
-    if n * k * tokens < PARALLEL_PRODUCTS_MIN {
-        (0..pieces).for_each(work);
-    } else {
-        turn.run(pieces, &work);
-    }
-}
-
-/// A `[rows, width]` matrix that several threads fill, each its own columns.
-struct Columns<'a> {
-    start: *mut f32,
-    len: usize,
-    width: usize,
-    _borrow: PhantomData<&'a mut [f32]>,
-}
-
-// SAFETY: the only access is `Columns::put`, whose caller keeps threads to columns of their own.
-unsafe impl Sync for Columns<'_> {}
-
-impl<'a> Columns<'a> {
-    fn new(matrix: &'a mut [f32], width: usize) -> Self {
-        Self { start: matrix.as_mut_ptr(), len: matrix.len(), width, _borrow: PhantomData }
-    }
-
-    /// Writes one element.
-    ///
-    /// # Safety
-    /// No other thread may write column `col` while the matrix is borrowed.
-    #[inline(always)]
-    unsafe fn put(&self, row: usize, col: usize, value: f32) {
-        let at = row * self.width + col;
-        assert!(col < self.width && at < self.len);
-        // SAFETY: in bounds by the assertion, borrowed mutably by `new`, this thread's own by the caller's promise.
-        unsafe { self.start.add(at).write(value) }
-    }
+/// Every product is a sum in the lanes of [`crate::simd::dot`]: lane l adds the elements l, l + LANES, … in order,
+/// then the lanes are halved. Which products share a tile does not show in any of them. Blocks are converted to f32 a
+/// few rows at a time in a scratch of the thread.
+pub(super) fn piece(level: Level, product: &Product<'_>, x: &[f32], range: Range<usize>) {
+    let Product { w, bias, out } = product;
+    let piece = Piece { w, k: w.cols, x, tokens: x.len() / w.cols, bias: *bias, rows: range, out };
+    // Taken here and not in the kernel: `with_borrow_mut` is a call, and its closure would not be vectorised.
+    SCRATCH.with_borrow_mut(|scratch| level.dispatch(Multiply { piece, scratch }));
 }
 
 /// A run of weight rows against every row of `x`.
@@ -129,7 +62,6 @@ impl Kernel for Multiply<'_> {
             DType::F32 if direct => piece.products(simd, rows, |n| F32Bytes(piece.w.row(n))),
             DType::F16 if direct => piece.products(simd, rows, |n| F16Bytes(piece.w.row(n))),
             DType::BF16 if direct => piece.products(simd, rows, |n| Bf16Bytes(piece.w.row(n))),
-            DType::Q8_0 if direct => piece.products(simd, rows, |n| Q8Bytes(piece.w.row(n).as_chunks().0)),
             _ => piece.converted(simd, self.scratch),
         }
     }
@@ -232,7 +164,7 @@ impl Piece<'_> {
             let bias = self.bias.map_or(0.0, |bias| bias[n]);
             for (t, sum) in (t..).zip(sums) {
                 // SAFETY: row `n` is in this piece's `rows`, and pieces are disjoint.
-                unsafe { self.out.put(t, n, simd.sum(sum) + bias) }
+                unsafe { self.out.put(t, n, &[simd.sum(sum) + bias]) }
             }
         }
     }

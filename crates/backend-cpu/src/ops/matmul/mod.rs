@@ -1,0 +1,123 @@
+//! The matrix product: several of the same rows at a time, each in the way its weights are stored.
+
+mod float;
+mod quantised;
+
+use std::marker::PhantomData;
+
+use crate::isa::Level;
+use crate::packed::Layout;
+use crate::pool::Turn;
+use crate::rounded::{RoundedBlock, RoundedRows};
+use crate::storage::CpuWeight;
+
+/// Bytes of weights that one piece of work reads: enough to be worth sharing out, few enough to share out evenly.
+const TASK_BYTES: usize = 64 << 10;
+/// Multiply-adds below which one thread does it all.
+const PARALLEL_PRODUCTS_MIN: usize = 1 << 15;
+/// Rows of weights that pieces consist of: one group of packed weights.
+const PIECE_ROWS: usize = 16;
+
+/// One of the matrices that the rows are multiplied by.
+pub(super) struct Product<'a> {
+    pub(super) w: &'a CpuWeight,
+    pub(super) bias: Option<&'a [f32]>,
+    /// `[T, N]`
+    pub(super) out: Columns<'a>,
+}
+
+/// Multiplies each row of `x` by stored matrices of one width.
+///
+/// `out[t, n] = Σ_k x[t, k] · w[n, k] + bias[n]`, for each of `products`
+///
+/// | operand | shape    | layout                                          | type   |
+/// |---------|----------|-------------------------------------------------|--------|
+/// | `x`     | `[T, K]` | rows contiguous                                 | f32    |
+/// | `w`     | `[N, K]` | packed groups, or rows of blocks at any address | stored |
+/// | `bias`  | `[N]`    | contiguous                                      | f32    |
+/// | `out`   | `[T, N]` | rows contiguous, not `x`                        | f32    |
+///
+/// Weights that are packed ([`crate::packed`]) are multiplied by rows rounded to eight bits, once for all of
+/// `products`, with the formula of [`crate::products`]; the others by `x` as it is ([`float`]). Cost: decode reads the
+/// weights once and is bound by that; prefill by multiply-adds. Threads take runs of weight rows.
+pub(super) fn matmul(
+    turn: &Turn<'_>,
+    level: Level,
+    rounded: &mut Vec<RoundedBlock>,
+    x: &[f32],
+    products: &[Product<'_>],
+) {
+    let Some(k) = products.first().map(|product| product.w.cols) else { return };
+    let tokens = x.len() / k;
+    if tokens == 0 {
+        return;
+    }
+    let rows = if products.iter().any(|product| Layout::of(product.w.dtype).is_some()) {
+        quantised::round(turn, level, rounded, x, k)
+    } else {
+        RoundedRows::new(1, &[])
+    };
+    let shares: Vec<Share> = products.iter().map(|product| Share::of(product.w)).collect();
+    let work = |mut i: usize| {
+        for (product, share) in products.iter().zip(&shares) {
+            if i < share.pieces {
+                let range = i * share.rows..((i + 1) * share.rows).min(product.w.rows);
+                return match Layout::of(product.w.dtype) {
+                    Some(_) => quantised::piece(level, product, rows, range),
+                    None => float::piece(level, product, x, range),
+                };
+            }
+            i -= share.pieces;
+        }
+    };
+    let pieces = shares.iter().map(|share| share.pieces).sum();
+    let multiply_adds: usize = products.iter().map(|product| product.w.rows * k * tokens).sum();
+    if multiply_adds < PARALLEL_PRODUCTS_MIN {
+        (0..pieces).for_each(work);
+    } else {
+        turn.run(pieces, &work);
+    }
+}
+
+/// How one matrix is cut.
+struct Share {
+    /// Weight rows of a piece: whole groups.
+    rows: usize,
+    pieces: usize,
+}
+
+impl Share {
+    fn of(w: &CpuWeight) -> Self {
+        let rows = (TASK_BYTES / w.row_bytes.max(1)).clamp(1, w.rows).next_multiple_of(PIECE_ROWS);
+        Self { rows, pieces: w.rows.div_ceil(rows) }
+    }
+}
+
+/// A `[rows, width]` matrix that several threads fill, each its own columns.
+pub(super) struct Columns<'a> {
+    start: *mut f32,
+    len: usize,
+    width: usize,
+    _borrow: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the only access is `Columns::put`, whose caller keeps threads to columns of their own.
+unsafe impl Sync for Columns<'_> {}
+
+impl<'a> Columns<'a> {
+    pub(super) fn new(matrix: &'a mut [f32], width: usize) -> Self {
+        Self { start: matrix.as_mut_ptr(), len: matrix.len(), width, _borrow: PhantomData }
+    }
+
+    /// Writes neighbouring elements of a row.
+    ///
+    /// # Safety
+    /// No other thread may write these columns while the matrix is borrowed.
+    #[inline(always)]
+    unsafe fn put(&self, row: usize, col: usize, values: &[f32]) {
+        let at = row * self.width + col;
+        assert!(col + values.len() <= self.width && at + values.len() <= self.len);
+        // SAFETY: in bounds by the assertion, borrowed mutably by `new`, this thread's own by the caller's promise.
+        unsafe { self.start.add(at).copy_from_nonoverlapping(values.as_ptr(), values.len()) }
+    }
+}

@@ -1,0 +1,85 @@
+//! Products of packed weights.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use super::super::PARALLEL_ELEMENTS_MIN;
+use super::Product;
+use crate::isa::Level;
+use crate::packed::{BLOCK, GROUP_ROWS, Group, LINE, Line, group_lines, pack_group};
+use crate::pool::Turn;
+use crate::products::Sums;
+use crate::rounded::{RoundedBlock, RoundedRows};
+use crate::storage::CpuWeight;
+
+/// Bytes of rounded rows that are multiplied by one piece of weights before the next ones are: both stay in the
+/// cache of a core.
+const CHUNK_BYTES: usize = 512 << 10;
+
+/// Rounds the rows of `x`, each `k` wide, into `rounded`.
+pub(super) fn round<'a>(
+    turn: &Turn<'_>,
+    level: Level,
+    rounded: &'a mut Vec<RoundedBlock>,
+    x: &[f32],
+    k: usize,
+) -> RoundedRows<'a> {
+    let blocks = x.len() / BLOCK;
+    if rounded.len() < blocks {
+        rounded.resize(blocks, bytemuck::Zeroable::zeroed());
+    }
+    let part = PARALLEL_ELEMENTS_MIN / BLOCK;
+    turn.chunks_mut(&mut rounded[..blocks], part, |i, out| {
+        level.round(&x[i * part * BLOCK..][..out.len() * BLOCK], out);
+    });
+    RoundedRows::new(k / BLOCK, &rounded[..blocks])
+}
+
+/// What a thread keeps between pieces.
+#[derive(Default)]
+struct Scratch {
+    sums: Vec<Sums>,
+    /// A group of weights that are read from their file.
+    lines: Vec<Line>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Multiplies the rows `range` of the weights, whole groups but for the last, by every row of `x`.
+pub(super) fn piece(level: Level, product: &Product<'_>, x: RoundedRows<'_>, range: Range<usize>) {
+    let chunk = (CHUNK_BYTES / (x.blocks * size_of::<RoundedBlock>()).max(1)).next_multiple_of(8);
+    SCRATCH.with_borrow_mut(|Scratch { sums, lines }| {
+        for first in (0..x.rows()).step_by(chunk) {
+            let count = chunk.min(x.rows() - first);
+            if sums.len() < count {
+                sums.resize(count, Sums([0.0; GROUP_ROWS]));
+            }
+            for n in range.clone().step_by(GROUP_ROWS) {
+                let group = group(product.w, n / GROUP_ROWS, lines);
+                level.multiply(&group, x.part(first, count), &mut sums[..count]);
+                let width = GROUP_ROWS.min(range.end - n);
+                for (t, sums) in (first..).zip(&mut sums[..count]) {
+                    if let Some(bias) = product.bias {
+                        sums.0.iter_mut().zip(&bias[n..n + width]).for_each(|(sum, bias)| *sum += bias);
+                    }
+                    // SAFETY: rows from `n` on are in this piece's `range`, and pieces are disjoint.
+                    unsafe { product.out.put(t, n, &sums.0[..width]) }
+                }
+            }
+        }
+    });
+}
+
+/// Group `g` of the weights, packed now if they lie as they are stored.
+fn group<'a>(w: &'a CpuWeight, g: usize, scratch: &'a mut Vec<Line>) -> Group<'a> {
+    if let Some(group) = w.packed_group(g) {
+        return group;
+    }
+    let len = group_lines(w.dtype, w.cols).unwrap_or_else(|| panic!("{} is not packed", w.dtype));
+    let rows = g * GROUP_ROWS..((g + 1) * GROUP_ROWS).min(w.rows);
+    scratch.resize(len, Line([0; LINE]));
+    pack_group(w.dtype, w.cols, w.rows_stored(rows), scratch);
+    Group::new(w.dtype, w.cols, scratch)
+}
