@@ -17,7 +17,7 @@ use crate::packed::{Layout, packed_bytes};
 use crate::pool::Pool;
 use crate::program::CpuProgram;
 use crate::rounded::RoundedBlock;
-use crate::storage::{self, BufferData, CpuBuffer, CpuWeight, Owner, Place, Shared};
+use crate::storage::{BufferData, CpuBuffer, CpuWeight, Owner, Place, Shared};
 use crate::stream::CpuStream;
 use crate::{Isa, isa::Level};
 
@@ -222,7 +222,7 @@ impl Device for CpuDevice {
     }
 
     fn buffer(&self, element: Element, len: usize) -> Result<Buffer, AllocError> {
-        let what = format!("a buffer of {len} {}", storage::element_name(element));
+        let what = format!("a buffer of {len} {}", element.name());
         let bytes = (len as u64).saturating_mul(4);
         let ticket = self.shop.ledger.take(&what, bytes)?;
         self.check_system(&what, bytes)?;

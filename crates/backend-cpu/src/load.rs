@@ -126,7 +126,7 @@ mod tests {
 
     /// Rows are what the kernels read.
     fn assert_rows(weight: &exo_backend::Weight, tensor: &TensorView) {
-        let stored = weight.storage.downcast_ref::<CpuWeight>().unwrap();
+        let stored: &CpuWeight = weight.storage.owner().behind(&*weight.storage, &weight);
         for (n, row) in tensor.bytes().chunks_exact(2 * COLS as usize).enumerate() {
             assert!(stored.row(n) == row, "row {n} differs");
         }

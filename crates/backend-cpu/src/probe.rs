@@ -9,8 +9,9 @@
 
 mod bandwidth;
 mod peak;
-mod region;
 mod team;
 
-pub use bandwidth::{BandwidthProbe, PageSize, ProbeError, Reading};
+pub use bandwidth::{BandwidthProbe, ProbeError, Reading};
 pub use peak::{Instruction, peak};
+
+pub use crate::memory::PageSize;

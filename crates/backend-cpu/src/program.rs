@@ -1,11 +1,10 @@
 //! A checked recording, and running it op by op.
 
-use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
 use exo_backend::{
-    CancelToken, Capacity, Exchange, Op, Program, Recording, RunError, RunShape, Weight, check_op,
+    CancelToken, Capacity, Exchange, Op, Program, Recording, RunError, RunShape, Stored, Weight, check_op,
 };
 use exo_types::ByteSource;
 
@@ -30,11 +29,13 @@ impl std::fmt::Debug for CpuProgram {
     }
 }
 
-impl Program for CpuProgram {
-    fn as_any(&self) -> &dyn Any {
-        self
+impl Stored for CpuProgram {
+    fn owner(&self) -> Owner {
+        self.owner
     }
 }
+
+impl Program for CpuProgram {}
 
 impl CpuProgram {
     /// Panics on operands that contradict each other or belong elsewhere.
@@ -42,7 +43,7 @@ impl CpuProgram {
         let mut capacity = Capacity::default();
         let mut sources: Vec<Arc<dyn ByteSource>> = Vec::new();
         for op in &recording.ops {
-            check_op(op, &shop.owner, &mut capacity);
+            check_op(op, shop.owner, &mut capacity);
             for weight in weights_of(op) {
                 if let Place::Mapped(tensor) = &storage::weight(weight, shop.owner).place
                     && !sources.iter().any(|known| Arc::ptr_eq(known, &tensor.source))
@@ -63,7 +64,6 @@ impl CpuProgram {
         exchange: &dyn Exchange,
         cancel: &CancelToken,
     ) -> Result<(), RunError> {
-        assert!(self.owner == shop.owner, "the program was compiled by another device");
         let Capacity { tokens, selected } = self.capacity;
         assert!(
             shape.tokens <= tokens && shape.selected <= selected,

@@ -1,42 +1,17 @@
 //! What stands behind the handles of this device, and the way back from a handle to it.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytemuck::Pod;
-use exo_backend::{AllocError, Buffer, Element, KvCache, Owns, Storage, Ticket, Weight};
+pub(crate) use exo_backend::Owner;
+use exo_backend::{AllocError, Buffer, KvCache, Stored, Ticket, Weight};
 use exo_types::{DType, TensorView};
 
 use crate::kv::CpuKv;
 use crate::memory::{Block, Heap, Slice};
 use crate::packed::{GROUP_ROWS, Group, Line};
 use crate::quant;
-
-/// Tells the handles of one open device from those of another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Owner(u64);
-
-impl Owner {
-    pub(crate) fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-impl Owns for Owner {
-    fn assert_owns_buffer(&self, handle: &Buffer) {
-        buffer(handle, *self);
-    }
-
-    fn assert_owns_weight(&self, handle: &Weight) {
-        weight(handle, *self);
-    }
-
-    fn assert_owns_kv(&self, handle: &KvCache) {
-        kv(handle, *self);
-    }
-}
 
 /// Elements behind a lock. A kernel that panicked leaves numbers, not broken structures: poison is ignored.
 #[derive(Debug)]
@@ -157,37 +132,35 @@ impl CpuWeight {
     }
 }
 
-fn own<'a, T: 'static>(
-    storage: &'a Storage,
-    owner: Owner,
-    of: impl Fn(&T) -> Owner,
-    what: &dyn std::fmt::Debug,
-) -> &'a T {
-    let inner = storage.downcast_ref::<T>();
-    let inner = inner.unwrap_or_else(|| panic!("{what:?} belongs to another backend"));
-    assert!(of(inner) == owner, "{what:?} belongs to another device");
-    inner
+impl Stored for CpuBuffer {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+}
+
+impl Stored for CpuWeight {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+}
+
+impl Stored for CpuKv {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
 }
 
 /// The buffer behind a handle. Panics if another device made it.
 pub(crate) fn buffer(handle: &Buffer, owner: Owner) -> &CpuBuffer {
-    own(&handle.storage, owner, |b: &CpuBuffer| b.owner, handle)
+    owner.behind(&*handle.storage, handle)
 }
 
 /// The weight behind a handle. Panics if another device made it.
 pub(crate) fn weight(handle: &Weight, owner: Owner) -> &CpuWeight {
-    own(&handle.storage, owner, |w: &CpuWeight| w.owner, handle)
+    owner.behind(&*handle.storage, handle)
 }
 
 /// The cache behind a handle. Panics if another device made it.
 pub(crate) fn kv(handle: &KvCache, owner: Owner) -> &CpuKv {
-    own(&handle.storage, owner, |k: &CpuKv| k.owner, handle)
-}
-
-/// The element type's name in messages.
-pub(crate) fn element_name(element: Element) -> &'static str {
-    match element {
-        Element::F32 => "f32",
-        Element::U32 => "u32",
-    }
+    owner.behind(&*handle.storage, handle)
 }

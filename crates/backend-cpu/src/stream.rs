@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_backend::{
-    Buffer, CancelToken, Element, Exchange, KvCache, KvShape, OpKind, Program, RunError, RunShape, Stream,
+    Buffer, CancelToken, Element, Exchange, KvCache, KvShape, Program, RunError, RunShape, Stream,
     same_buffer,
 };
 
@@ -27,35 +27,22 @@ impl CpuStream {
 
     /// The bytes of a page of a layer.
     fn page(&self, kv: &KvCache, layer: usize, page: usize) -> Result<Range<usize>, RunError> {
-        let op = OpKind::KvWrite;
-        let check = |what, value: usize, limit: usize| match value < limit {
-            true => Ok(()),
-            false => Err(RunError::OutOfRange { op, what, value: value as u64, limit: limit as u64 }),
-        };
-        check("layer", layer, kv.shape.layers)?;
-        check("page", page, kv.shape.pages)?;
+        kv.check_page(layer, page)?;
         let layout = &storage::kv(kv, self.shop.owner).layout;
         let start = layout.page(layer, page);
         Ok(start..start + layout.page_bytes())
     }
 }
 
-/// Panics unless `len` elements from `at` on are within `buffer`.
-fn assert_fits(buffer: &Buffer, element: Element, at: usize, len: usize) {
-    assert!(buffer.element == element, "{buffer:?} does not hold {}", storage::element_name(element));
-    let fits = at.checked_add(len).is_some_and(|end| end <= buffer.len);
-    assert!(fits, "{len} elements from {at} on do not fit {buffer:?}");
-}
-
 impl Stream for CpuStream {
     fn upload_f32(&mut self, to: &Buffer, at: usize, data: &[f32]) -> Result<(), RunError> {
-        assert_fits(to, Element::F32, at, data.len());
+        to.assert_fits(Element::F32, at, data.len());
         storage::buffer(to, self.shop.owner).f32().write()[at..at + data.len()].copy_from_slice(data);
         Ok(())
     }
 
     fn upload_u32(&mut self, to: &Buffer, at: usize, data: &[u32]) -> Result<(), RunError> {
-        assert_fits(to, Element::U32, at, data.len());
+        to.assert_fits(Element::U32, at, data.len());
         storage::buffer(to, self.shop.owner).u32().write()[at..at + data.len()].copy_from_slice(data);
         Ok(())
     }
@@ -67,14 +54,13 @@ impl Stream for CpuStream {
         exchange: &dyn Exchange,
         cancel: &CancelToken,
     ) -> Result<(), RunError> {
-        let program = program.as_any().downcast_ref::<CpuProgram>();
-        let program = program.unwrap_or_else(|| panic!("the program was compiled by another backend"));
+        let program: &CpuProgram = self.shop.owner.behind(program, &"the program");
         program.run(&self.shop, shape, exchange, cancel)
     }
 
     fn copy(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<(), RunError> {
-        assert_fits(from, to.element, 0, len);
-        assert_fits(to, from.element, 0, len);
+        from.assert_fits(to.element, 0, len);
+        to.assert_fits(from.element, 0, len);
         let owner = self.shop.owner;
         let (source, target) = (storage::buffer(from, owner), storage::buffer(to, owner));
         if same_buffer(from, to) {
@@ -95,7 +81,7 @@ impl Stream for CpuStream {
         into: &mut [f32],
         _deadline: Duration,
     ) -> Result<(), RunError> {
-        assert_fits(from, Element::F32, at, into.len());
+        from.assert_fits(Element::F32, at, into.len());
         into.copy_from_slice(&storage::buffer(from, self.shop.owner).f32().read()[at..at + into.len()]);
         Ok(())
     }
@@ -105,11 +91,11 @@ impl Stream for CpuStream {
     }
 
     fn export_kv(&mut self, kv: &KvCache, layer: usize, page: usize) -> Result<Vec<f32>, RunError> {
-        self.page(kv, layer, page)?;
+        kv.check_page(layer, page)?;
         let KvShape { kv_heads, page_tokens, head_dim, .. } = kv.shape;
+        let mut data = vec![0.0; kv.shape.page_elements()];
         let kv = storage::kv(kv, self.shop.owner);
         let (layout, bytes) = (&kv.layout, kv.read());
-        let mut data = vec![0.0; 2 * kv_heads * page_tokens * head_dim];
         let rows = [Half::Keys, Half::Values].into_iter().flat_map(|half| {
             (0..kv_heads).flat_map(move |head| (0..page_tokens).map(move |slot| (half, head, slot)))
         });
@@ -121,9 +107,9 @@ impl Stream for CpuStream {
     }
 
     fn import_kv(&mut self, kv: &KvCache, layer: usize, page: usize, data: &[f32]) -> Result<(), RunError> {
-        self.page(kv, layer, page)?;
-        let KvShape { kv_heads, page_tokens, head_dim, .. } = kv.shape;
-        let len = 2 * kv_heads * page_tokens * head_dim;
+        kv.check_page(layer, page)?;
+        let KvShape { page_tokens, head_dim, .. } = kv.shape;
+        let len = kv.shape.page_elements();
         assert!(data.len() == len, "a page has {len} elements, not {}", data.len());
         let kv = storage::kv(kv, self.shop.owner);
         let (layout, mut bytes) = (&kv.layout, kv.write());

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_backend::{
-    AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Program,
-    Recording, RunError, Stream, Support, Weight, WeightError,
+    AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Owner,
+    Program, Recording, RunError, Stream, Support, Weight, WeightError,
 };
 use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, SupportClass, TensorView};
 
@@ -14,7 +14,7 @@ use crate::health::Health;
 use crate::memory::Memory;
 use crate::pipelines::Pipelines;
 use crate::program::GpuProgram;
-use crate::storage::{GpuBuffer, GpuKv, KvLayer, Owner};
+use crate::storage::{GpuBuffer, GpuKv, KvLayer};
 use crate::stream::GpuStream;
 use crate::{kv_rows, layout, weight};
 
@@ -212,11 +212,7 @@ impl Device for WgpuDevice {
     }
 
     fn buffer(&self, element: Element, len: usize) -> Result<Buffer, AllocError> {
-        let name = match element {
-            Element::F32 => "f32",
-            Element::U32 => "u32",
-        };
-        let what = format!("a buffer of {len} {name}");
+        let what = format!("a buffer of {len} {}", element.name());
         let data = self.shop.memory.booked(&what, (len as u64).saturating_mul(4))?;
         Ok(Buffer { element, len, storage: Arc::new(GpuBuffer { owner: self.shop.owner, data }) })
     }

@@ -31,8 +31,7 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) buffer: wgpu::Buffer,
-    /// `None` for working memory of the backend itself.
-    _ticket: Option<Ticket>,
+    _ticket: Ticket,
 }
 
 impl Memory {
@@ -68,10 +67,10 @@ impl Memory {
         }
     }
 
-    /// A buffer of `bytes` that counts as `counted` in the books.
+    /// Working memory of `bytes`, in the books until it drops.
     pub(crate) fn booked(&self, what: &str, bytes: u64) -> Result<Allocation, AllocError> {
         let ticket = self.ledger.take(what, bytes)?;
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        Ok(Allocation { buffer: self.raw(what, bytes, usage)?, _ticket: Some(ticket) })
+        Ok(Allocation { buffer: self.raw(what, bytes, usage)?, _ticket: ticket })
     }
 }

@@ -1,17 +1,17 @@
 //! A checked recording as dispatches, and one run of it.
 
-use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_backend::{
-    Buffer, CancelToken, Capacity, Exchange, Op, OpKind, Program, Recording, RunError, RunShape, check_op,
+    Buffer, CancelToken, Capacity, Exchange, Op, OpKind, Owner, Program, Recording, RunError, RunShape,
+    Stored, check_op,
 };
 
 use crate::device::Shop;
 use crate::dispatch::{Grid, Plan, plan};
 use crate::pipelines::Pipeline;
 use crate::shader::{FAULT_OF_KV_WRITE, FAULTS};
-use crate::storage::{self, Owner};
+use crate::storage;
 
 /// u32 of the buffer in which kernels complain.
 pub(crate) const FAULT_WORDS: usize = 4;
@@ -50,11 +50,13 @@ pub struct GpuProgram {
     _ops: Vec<Op>,
 }
 
-impl Program for GpuProgram {
-    fn as_any(&self) -> &dyn Any {
-        self
+impl Stored for GpuProgram {
+    fn owner(&self) -> Owner {
+        self.inner.owner
     }
 }
+
+impl Program for GpuProgram {}
 
 impl GpuProgram {
     /// Panics on operands that contradict each other or belong elsewhere.
@@ -64,7 +66,7 @@ impl GpuProgram {
         // Per op: where its dispatches end.
         let mut ends = Vec::with_capacity(recording.ops.len());
         for op in &recording.ops {
-            check_op(op, &shop.owner, &mut capacity);
+            check_op(op, shop.owner, &mut capacity);
             plan(shop, op, &mut plans)?;
             ends.push(plans.len());
         }

@@ -1,35 +1,8 @@
 //! What stands behind the handles of this device, and the way back from a handle to it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use exo_backend::{Buffer, KvCache, Owns, Storage, Ticket, Weight};
+use exo_backend::{Buffer, KvCache, Owner, Stored, Ticket, Weight};
 
 use crate::memory::Allocation;
-
-/// Tells the handles of one open device from those of another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Owner(u64);
-
-impl Owner {
-    pub(crate) fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-impl Owns for Owner {
-    fn assert_owns_buffer(&self, handle: &Buffer) {
-        buffer(handle, *self);
-    }
-
-    fn assert_owns_weight(&self, handle: &Weight) {
-        weight(handle, *self);
-    }
-
-    fn assert_owns_kv(&self, handle: &KvCache) {
-        kv(handle, *self);
-    }
-}
 
 /// Working memory.
 #[derive(Debug)]
@@ -73,29 +46,35 @@ pub(crate) struct GpuKv {
     pub(crate) _ticket: Ticket,
 }
 
-fn own<'a, T: 'static>(
-    storage: &'a Storage,
-    owner: Owner,
-    of: impl Fn(&T) -> Owner,
-    what: &dyn std::fmt::Debug,
-) -> &'a T {
-    let inner = storage.downcast_ref::<T>();
-    let inner = inner.unwrap_or_else(|| panic!("{what:?} belongs to another backend"));
-    assert!(of(inner) == owner, "{what:?} belongs to another device");
-    inner
+impl Stored for GpuBuffer {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+}
+
+impl Stored for GpuWeight {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
+}
+
+impl Stored for GpuKv {
+    fn owner(&self) -> Owner {
+        self.owner
+    }
 }
 
 /// The buffer behind a handle. Panics if another device made it.
 pub(crate) fn buffer(handle: &Buffer, owner: Owner) -> &GpuBuffer {
-    own(&handle.storage, owner, |b: &GpuBuffer| b.owner, handle)
+    owner.behind(&*handle.storage, handle)
 }
 
 /// The weight behind a handle. Panics if another device made it.
 pub(crate) fn weight(handle: &Weight, owner: Owner) -> &GpuWeight {
-    own(&handle.storage, owner, |w: &GpuWeight| w.owner, handle)
+    owner.behind(&*handle.storage, handle)
 }
 
 /// The cache behind a handle. Panics if another device made it.
 pub(crate) fn kv(handle: &KvCache, owner: Owner) -> &GpuKv {
-    own(&handle.storage, owner, |k: &GpuKv| k.owner, handle)
+    owner.behind(&*handle.storage, handle)
 }

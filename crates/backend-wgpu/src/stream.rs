@@ -4,7 +4,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use exo_backend::{
-    Buffer, CancelToken, Element, Exchange, KvCache, OpKind, Program, RunError, RunShape, Stream, same_buffer,
+    Buffer, CancelToken, Element, Exchange, KvCache, Program, RunError, RunShape, Stream, same_buffer,
 };
 
 use crate::device::Shop;
@@ -111,33 +111,20 @@ impl GpuStream {
 
     /// Byte and bytes of a page in each of a layer's two buffers.
     fn page(&self, kv: &KvCache, layer: usize, page: usize) -> Result<(u64, u64), RunError> {
-        let op = OpKind::KvWrite;
-        let check = |what, value: usize, limit: usize| match value < limit {
-            true => Ok(()),
-            false => Err(RunError::OutOfRange { op, what, value: value as u64, limit: limit as u64 }),
-        };
-        check("layer", layer, kv.shape.layers)?;
-        check("page", page, kv.shape.pages)?;
+        kv.check_page(layer, page)?;
         let words = storage::kv(kv, self.shop.owner).words;
         let bytes = (4 * kv.shape.kv_heads * kv.shape.page_tokens * words) as u64;
         Ok((page as u64 * bytes, bytes))
     }
 
     fn upload(&mut self, to: &Buffer, element: Element, at: usize, data: &[u8]) -> Result<(), RunError> {
-        assert_fits(to, element, at, data.len() / 4);
+        to.assert_fits(element, at, data.len() / 4);
         let buffer = raw(to, self.shop.owner);
         if !data.is_empty() {
             self.shop.queue.write_buffer(buffer, 4 * at as u64, data);
         }
         self.shop.memory.health.check_run()
     }
-}
-
-/// Panics unless `len` elements from `at` on are within `buffer`.
-fn assert_fits(buffer: &Buffer, element: Element, at: usize, len: usize) {
-    assert!(buffer.element == element, "{buffer:?} does not hold {element:?}");
-    let fits = at.checked_add(len).is_some_and(|end| end <= buffer.len);
-    assert!(fits, "{len} elements from {at} on do not fit {buffer:?}");
 }
 
 /// Sums through the host.
@@ -171,10 +158,8 @@ impl Stream for GpuStream {
         exchange: &dyn Exchange,
         cancel: &CancelToken,
     ) -> Result<(), RunError> {
-        let program = program.as_any().downcast_ref::<GpuProgram>();
-        let program = program.unwrap_or_else(|| panic!("the program was compiled by another backend"));
+        let program: &GpuProgram = self.shop.owner.behind(program, &"the program");
         let inner = Arc::clone(&program.inner);
-        assert!(inner.owner == self.shop.owner, "the program was compiled by another device");
         if !self.pending.iter().any(|known| Arc::ptr_eq(known, &inner)) {
             self.pending.push(Arc::clone(&inner));
         }
@@ -183,8 +168,8 @@ impl Stream for GpuStream {
     }
 
     fn copy(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<(), RunError> {
-        assert_fits(from, to.element, 0, len);
-        assert_fits(to, from.element, 0, len);
+        from.assert_fits(to.element, 0, len);
+        to.assert_fits(from.element, 0, len);
         let (source, target) = (raw(from, self.shop.owner), raw(to, self.shop.owner));
         if !same_buffer(from, to) && len > 0 {
             let mut encoder = self.shop.memory.device.create_command_encoder(&Default::default());
@@ -201,7 +186,7 @@ impl Stream for GpuStream {
         into: &mut [f32],
         deadline: Duration,
     ) -> Result<(), RunError> {
-        assert_fits(from, Element::F32, at, into.len());
+        from.assert_fits(Element::F32, at, into.len());
         let shop = Arc::clone(&self.shop);
         let buffer = raw(from, shop.owner);
         let bytes = self.read(&[(buffer, 4 * at as u64, 4 * into.len() as u64)], deadline)?;
@@ -220,7 +205,7 @@ impl Stream for GpuStream {
         let stored = &cache.layers[layer];
         let data = self.read(&[(&stored.keys, at, bytes), (&stored.values, at, bytes)], WAIT_MAX)?;
         let words: Vec<u32> = bytemuck::pod_collect_to_vec(&data);
-        let mut rows = vec![0.0; 2 * kv.shape.kv_heads * kv.shape.page_tokens * kv.shape.head_dim];
+        let mut rows = vec![0.0; kv.shape.page_elements()];
         for (row, words) in rows.chunks_mut(kv.shape.head_dim).zip(words.chunks(cache.words)) {
             kv_rows::decode(kv.shape.dtype, words, row);
         }
@@ -230,7 +215,7 @@ impl Stream for GpuStream {
     fn import_kv(&mut self, kv: &KvCache, layer: usize, page: usize, data: &[f32]) -> Result<(), RunError> {
         let (at, bytes) = self.page(kv, layer, page)?;
         let shape = &kv.shape;
-        let elements = 2 * shape.kv_heads * shape.page_tokens * shape.head_dim;
+        let elements = shape.page_elements();
         assert!(data.len() == elements, "a page has {elements} elements, not {}", data.len());
         let mut words = Vec::new();
         data.chunks(shape.head_dim).for_each(|row| kv_rows::encode(shape.dtype, row, &mut words));

@@ -1,6 +1,6 @@
 //! Whether the operands of an op fit each other: for backends to ask once, when they compile a recording.
 
-use crate::{AttentionBatch, Buffer, Element, KvCache, Op, Rows, Weight};
+use crate::{AttentionBatch, Buffer, Element, KvCache, Op, Owner, Rows, Weight};
 
 /// The most rows that the buffers of a program hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,16 +17,6 @@ impl Default for Capacity {
     }
 }
 
-/// Whose handles they are.
-pub trait Owns {
-    /// Panics unless the buffer is this device's.
-    fn assert_owns_buffer(&self, buffer: &Buffer);
-    /// Panics unless the weight is this device's.
-    fn assert_owns_weight(&self, weight: &Weight);
-    /// Panics unless the cache is this device's.
-    fn assert_owns_kv(&self, kv: &KvCache);
-}
-
 /// Whether two handles are one buffer.
 pub fn same_buffer(a: &Buffer, b: &Buffer) -> bool {
     std::ptr::addr_eq(std::sync::Arc::as_ptr(&a.storage), std::sync::Arc::as_ptr(&b.storage))
@@ -34,13 +24,13 @@ pub fn same_buffer(a: &Buffer, b: &Buffer) -> bool {
 
 /// One op under examination.
 struct Check<'a> {
-    owner: &'a dyn Owns,
+    owner: Owner,
     capacity: &'a mut Capacity,
     op: &'a Op,
 }
 
 /// Panics unless the operands of `op` belong to `owner` and fit; lowers `capacity` to the rows they hold.
-pub fn check_op(op: &Op, owner: &dyn Owns, capacity: &mut Capacity) {
+pub fn check_op(op: &Op, owner: Owner, capacity: &mut Capacity) {
     let mut c = Check { owner, capacity, op };
     match op {
         Op::Embed { table, ids, out } => {
@@ -112,7 +102,7 @@ impl Check<'_> {
 
     /// `[rows, width]` elements of this device.
     fn rows(&mut self, buffer: &Buffer, element: Element, width: usize, rows: Rows) {
-        self.owner.assert_owns_buffer(buffer);
+        self.owner.assert_owns(&*buffer.storage, buffer);
         self.that(buffer.element == element, "wrong element type");
         self.that(width > 0, "rows of no elements");
         let held = buffer.len / width;
@@ -123,7 +113,7 @@ impl Check<'_> {
     }
 
     fn weight(&self, weight: &Weight) {
-        self.owner.assert_owns_weight(weight);
+        self.owner.assert_owns(&*weight.storage, weight);
         self.that(weight.rows > 0 && weight.cols > 0, "a weight without elements");
     }
 
@@ -137,13 +127,13 @@ impl Check<'_> {
     }
 
     fn kv(&mut self, kv: &KvCache, layer: usize, batch: &AttentionBatch) {
-        self.owner.assert_owns_kv(kv);
+        self.owner.assert_owns(&*kv.storage, kv);
         let shape = &kv.shape;
         self.that(layer < shape.layers, "no such layer in the cache");
         self.that(shape.kv_heads * shape.head_dim * shape.page_tokens > 0, "a cache without elements");
         self.rows(&batch.positions, Element::U32, 1, Rows::Tokens);
         self.rows(&batch.sequences, Element::U32, 1, Rows::Tokens);
-        self.owner.assert_owns_buffer(&batch.page_table);
+        self.owner.assert_owns(&*batch.page_table.storage, &batch.page_table);
         self.that(batch.page_table.element == Element::U32, "wrong element type");
         self.that(batch.pages_per_sequence > 0, "page tables without columns");
     }

@@ -1,13 +1,11 @@
 //! Handles to what a device holds. Cheap to clone; the device frees the memory when the last clone drops.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use exo_types::{DType, KvDType};
 
-/// What stands behind a handle. The backend that made it downcasts; a handle of another device fails there.
-pub type Storage = Arc<dyn Any + Send + Sync>;
+use crate::{OpKind, RunError, Storage};
 
 /// Element type of a working buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -16,6 +14,16 @@ pub enum Element {
     F32,
     /// Token ids, positions, page numbers.
     U32,
+}
+
+impl Element {
+    /// As messages name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::U32 => "u32",
+        }
+    }
 }
 
 /// Working memory on a device: `len` elements, zero at first.
@@ -32,6 +40,15 @@ pub struct Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({:?} x {})", self.element, self.len)
+    }
+}
+
+impl Buffer {
+    /// Panics unless `len` elements of this type are within it from element `at` on.
+    pub fn assert_fits(&self, element: Element, at: usize, len: usize) {
+        assert!(self.element == element, "{self:?} does not hold {}", element.name());
+        let fits = at.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(fits, "{len} elements from {at} on do not fit {self:?}");
     }
 }
 
@@ -81,6 +98,11 @@ impl KvShape {
         2 * (self.kv_heads * self.page_tokens * self.dtype.row_bytes(self.head_dim)) as u64
     }
 
+    /// Elements of one page in one layer, keys and values.
+    pub fn page_elements(&self) -> usize {
+        2 * self.kv_heads * self.page_tokens * self.head_dim
+    }
+
     /// Bytes of the whole cache.
     pub fn total_bytes(&self) -> u64 {
         self.page_bytes() * (self.layers * self.pages) as u64
@@ -99,5 +121,22 @@ pub struct KvCache {
 impl fmt::Debug for KvCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "KvCache({:?})", self.shape)
+    }
+}
+
+impl KvCache {
+    /// An error unless there is such a page in such a layer.
+    pub fn check_page(&self, layer: usize, page: usize) -> Result<(), RunError> {
+        let below = |what, value: usize, limit: usize| match value < limit {
+            true => Ok(()),
+            false => Err(RunError::OutOfRange {
+                op: OpKind::KvWrite,
+                what,
+                value: value as u64,
+                limit: limit as u64,
+            }),
+        };
+        below("layer", layer, self.shape.layers)?;
+        below("page", page, self.shape.pages)
     }
 }

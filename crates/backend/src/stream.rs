@@ -1,17 +1,13 @@
 //! Ordered work on a device: copies, programs, and waiting for them with a bound.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::{Buffer, KvCache, RunError};
+use crate::{Buffer, KvCache, RunError, Stored};
 
-/// A compiled recording. The backend that compiled it downcasts.
-pub trait Program: Any + Send + Sync {
-    /// For the downcast.
-    fn as_any(&self) -> &dyn Any;
-}
+/// A compiled recording. The device that compiled it runs it.
+pub trait Program: Stored {}
 
 /// The numbers of one run: how many rows the buffers hold this time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,12 +3,16 @@
 use std::ops::Range;
 use std::ptr::{NonNull, null_mut};
 
-use super::HUGE_PAGE;
+use super::{HUGE_PAGE, PageSize};
 
 /// At least `len` zero bytes from a multiple of [`HUGE_PAGE`] on, and how many. `None` if the system refuses.
-pub(super) fn map(len: usize) -> Option<(NonNull<u8>, usize)> {
+pub(super) fn map(len: usize, pages: PageSize) -> Option<(NonNull<u8>, usize)> {
     let len = len.checked_next_multiple_of(HUGE_PAGE)?;
-    explicit(len).or_else(|| transparent(len)).map(|start| (start, len))
+    let start = match pages {
+        PageSize::Small => advised(len, libc::MADV_NOHUGEPAGE),
+        PageSize::Huge => explicit(len).or_else(|| advised(len, libc::MADV_HUGEPAGE)),
+    };
+    start.map(|start| (start, len))
 }
 
 /// Pages that the administrator set aside, if enough are free.
@@ -25,8 +29,8 @@ fn explicit(len: usize) -> Option<NonNull<u8>> {
     None
 }
 
-/// Ordinary memory, for which large pages are asked.
-fn transparent(len: usize) -> Option<NonNull<u8>> {
+/// Ordinary memory, with a word to the kernel about the pages to put it in.
+fn advised(len: usize, advice: libc::c_int) -> Option<NonNull<u8>> {
     let base = anonymous(len.checked_add(HUGE_PAGE)?, 0)?;
     let before = base.as_ptr().align_offset(HUGE_PAGE);
     // SAFETY: `before` is below HUGE_PAGE, so `len` bytes fit behind it; what lies before and after them is ours and unused.
@@ -38,8 +42,8 @@ fn transparent(len: usize) -> Option<NonNull<u8>> {
         if before < HUGE_PAGE {
             unmap(start.add(len), HUGE_PAGE - before);
         }
-        // A refusal means 4 KiB pages, which work.
-        libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
+        // A kernel that knows no large pages refuses: 4 KiB pages, which work.
+        libc::madvise(start.as_ptr().cast(), len, advice);
         Some(start)
     }
 }

@@ -34,6 +34,15 @@ pub(crate) const ALIGN: usize = 128;
 /// What slices are cut from. Untouched memory of it costs nothing.
 const CHUNK: usize = 32 * HUGE_PAGE;
 
+/// The pages that memory is asked in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageSize {
+    /// 4 KiB, or whatever the system's plain page is.
+    Small,
+    /// 2 MiB, as far as the system has them.
+    Huge,
+}
+
 /// Whether this process gets large pages now: tried with 8 MiB. `None` where the system does not tell.
 pub fn large_pages() -> Option<bool> {
     let heap = Heap::default();
@@ -59,7 +68,17 @@ struct Books {
 impl Heap {
     /// `len` zeros. Pages are not touched: they cost nothing until written.
     pub(crate) fn zeroed<T: Pod>(&self, what: &str, len: usize) -> Result<Block<T>, AllocError> {
-        let region = len.checked_mul(size_of::<T>()).and_then(Region::zeroed);
+        self.in_pages(what, len, PageSize::Huge)
+    }
+
+    /// As [`Self::zeroed`], in pages of the wanted size where there are 2 MiB of it or more.
+    pub(crate) fn in_pages<T: Pod>(
+        &self,
+        what: &str,
+        len: usize,
+        pages: PageSize,
+    ) -> Result<Block<T>, AllocError> {
+        let region = len.checked_mul(size_of::<T>()).and_then(|bytes| Region::zeroed(bytes, pages));
         let needed_bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         let region = Arc::new(region.ok_or_else(|| refused(what, needed_bytes))?);
         self.lock().remember(&region);
@@ -74,7 +93,8 @@ impl Heap {
         let (region, start) = match fitting {
             Some(fitting) => fitting,
             None => {
-                let region = Region::zeroed(len.max(CHUNK)).ok_or_else(|| refused(what, len as u64))?;
+                let region = Region::zeroed(len.max(CHUNK), PageSize::Huge)
+                    .ok_or_else(|| refused(what, len as u64))?;
                 let region = Arc::new(region);
                 books.remember(&region);
                 (region, 0)
@@ -122,9 +142,9 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn zeroed(len: usize) -> Option<Self> {
+    fn zeroed(len: usize, pages: PageSize) -> Option<Self> {
         if len >= HUGE_PAGE
-            && let Some((start, len)) = system::map(len)
+            && let Some((start, len)) = system::map(len, pages)
         {
             return Some(Self { start, len, is_mapped: true });
         }

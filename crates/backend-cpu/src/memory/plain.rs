@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
+use super::PageSize;
+
 /// Never: the caller allocates.
-pub(super) fn map(_len: usize) -> Option<(NonNull<u8>, usize)> {
+pub(super) fn map(_len: usize, _pages: PageSize) -> Option<(NonNull<u8>, usize)> {
     None
 }
 

@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::region::Region;
 use super::team::{self, Member};
+use crate::memory::{Block, Heap, PageSize};
 
 /// Many times the last-level cache of a processor that a model's weights do not fit into either.
 const BUFFER_BYTES: usize = 256 << 20;
@@ -14,15 +14,6 @@ const BUFFER_BYTES_MIN: usize = 32 << 20;
 const READ_TIME: Duration = Duration::from_millis(100);
 /// Bytes that a loop takes at once from each of its streams.
 const STRIDE_WORDS: usize = 16;
-
-/// What pages memory is read from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PageSize {
-    /// 4 KiB, or whatever the system's plain page is.
-    Small,
-    /// 2 MiB, as far as the system has them: see [`BandwidthProbe::huge_share`].
-    Huge,
-}
 
 /// No memory to measure with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -43,7 +34,8 @@ pub struct Reading {
 
 /// Memory to read, kept between readings: filling it takes longer than reading it.
 pub struct BandwidthProbe {
-    region: Region,
+    heap: Heap,
+    words: Block<u64>,
 }
 
 impl BandwidthProbe {
@@ -52,25 +44,28 @@ impl BandwidthProbe {
         let free = exo_device::memory(std::path::Path::new("/")).map_or(u64::MAX, |m| m.available_bytes);
         let bytes = usize::try_from(free / 16).unwrap_or(usize::MAX);
         let bytes = bytes.clamp(BUFFER_BYTES_MIN, BUFFER_BYTES).next_multiple_of(2 << 20);
-        let region = Region::new(bytes, pages).ok_or(ProbeError { needed_bytes: bytes })?;
-        Ok(Self { region })
+        let heap = Heap::default();
+        let words = heap.in_pages("a bandwidth probe", bytes / 8, pages);
+        let mut words: Block<u64> = words.map_err(|_| ProbeError { needed_bytes: bytes })?;
+        words.fill(0x0123_4567_89ab_cdef);
+        Ok(Self { heap, words })
     }
 
     /// Resident bytes it holds.
     pub fn bytes(&self) -> u64 {
-        size_of_val(self.region.words()) as u64
+        size_of_val(&*self.words) as u64
     }
 
     /// How much of it the system has put into 2 MiB pages, 0 to 1; `None` where it does not say.
     pub fn huge_share(&self) -> Option<f64> {
-        self.region.huge_bytes().map(|huge| huge as f64 / self.bytes() as f64)
+        self.heap.huge_bytes().map(|huge| huge as f64 / self.bytes() as f64)
     }
 
     /// Reads with `threads` threads (at most one per processor), each its own part, for about 100 ms: the fastest
     /// pass of the fastest loop.
     pub fn read(&self, threads: usize) -> Reading {
         let kernels = kernels();
-        let words = self.region.words();
+        let words = &*self.words;
         let times = team::run(threads, |member| {
             let piece = words.len() / member.count;
             passes(&words[member.index * piece..][..piece], &kernels, member)
@@ -209,6 +204,12 @@ mod tests {
             // SAFETY: `kernels` lists only loops whose instructions this processor has.
             assert_eq!(unsafe { (kernel.run)(&words) }, all, "{}", kernel.name);
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn small_pages_are_small() {
+        assert_eq!(BandwidthProbe::new(PageSize::Small).unwrap().huge_share(), Some(0.0));
     }
 
     #[test]

@@ -2,12 +2,21 @@
 
 use std::sync::Arc;
 
-use exo_backend::{Alone, AttentionBatch, Element, ExchangeError, KvDType, KvShape, OpKind};
+use exo_backend::{Alone, AttentionBatch, Element, ExchangeError, KvDType, KvShape, OpKind, Owner, Stored};
 use exo_formats::{Architecture, RopeConfig};
 use exo_types::{DType, LayerRange};
 
 use super::*;
 use crate::{HeadBuffers, HeadWeights, QkNorm, block};
+
+/// What stands behind every handle here.
+struct Nothing(Owner);
+
+impl Stored for Nothing {
+    fn owner(&self) -> Owner {
+        self.0
+    }
+}
 
 /// Handles to nothing: a recording never looks behind them.
 struct Paper {
@@ -65,7 +74,7 @@ fn config() -> ModelConfig {
 }
 
 fn paper() -> Paper {
-    let storage = Arc::new(());
+    let storage = Arc::new(Nothing(Owner::next()));
     let (name, dtype) = ("paper".into(), DType::F32);
     let w = Weight { name, dtype, rows: 1, cols: 1, footprint_bytes: 0, storage };
     let layer = LayerWeights {
@@ -86,7 +95,7 @@ fn paper() -> Paper {
 }
 
 fn buffers() -> StepBuffers {
-    let b = || Buffer { element: Element::F32, len: 1, storage: Arc::new(()) };
+    let b = || Buffer { element: Element::F32, len: 1, storage: Arc::new(Nothing(Owner::next())) };
     let batch = AttentionBatch { positions: b(), sequences: b(), page_table: b(), pages_per_sequence: 1 };
     let head = HeadBuffers { rows: b(), selected: b(), logits: b() };
     StepBuffers {
@@ -109,7 +118,7 @@ fn record(shard: &Shard, exchange: &dyn Exchange) -> Vec<Op> {
     let config = config();
     let dtype = KvDType::F32;
     let shape = KvShape { layers: 2, kv_heads: 1, head_dim: 4, page_tokens: 8, pages: 1, dtype };
-    let kv = KvCache { shape, storage: Arc::new(()) };
+    let kv = KvCache { shape, storage: Arc::new(Nothing(Owner::next())) };
     let block = block(&config).unwrap();
     record_layers(&config, &block, shard, &paper(), &buffers(), &kv, exchange).ops
 }
