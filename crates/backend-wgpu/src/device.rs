@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use exo_backend::{
     AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Owner,
-    Program, Recording, RunError, Stream, Support, Weight, WeightError,
+    Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
 };
 use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, SupportClass, TensorView};
 
@@ -16,6 +16,7 @@ use crate::pipelines::Pipelines;
 use crate::program::GpuProgram;
 use crate::storage::{GpuBuffer, GpuKv, KvLayer};
 use crate::stream::GpuStream;
+use crate::work::{Work, WorkDone};
 use crate::{kv_rows, layout, weight};
 
 /// Longest wait for work that only prepares something: an upload at load, a cleared buffer.
@@ -30,6 +31,8 @@ pub struct WgpuOptions {
     pub weight_binding_bytes_max: Option<u64>,
     /// Sums over eight threads through workgroup memory even where the adapter has subgroups.
     pub without_subgroups: bool,
+    /// One dispatch or more for every op, where several ops could go together: for comparison.
+    pub without_fusion: bool,
 }
 
 /// An adapter could not be opened.
@@ -79,8 +82,10 @@ pub(crate) struct Shop {
     pub(crate) binding_bytes_max: u64,
     pub(crate) weight_binding_bytes_max: u64,
     pub(crate) has_subgroups: bool,
-    /// Bound where an op has no such operand.
-    pub(crate) nothing: wgpu::Buffer,
+    pub(crate) is_fusing: bool,
+    /// Storage buffers that a kernel may have.
+    pub(crate) storage_buffers_max: usize,
+    pub(crate) work: Work,
 }
 
 impl Shop {
@@ -137,7 +142,6 @@ impl WgpuDevice {
         let (device, queue) = opened.map_err(|error| refused(error.to_string()))?;
         let health = Health::watch(&device);
         let memory = Memory { device, health, ledger: Ledger::new(limit_bytes) };
-        let nothing = memory.raw("nothing", 4, wgpu::BufferUsages::STORAGE)?;
         let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
         let shop = Arc::new(Shop {
             owner: Owner::next(),
@@ -147,7 +151,9 @@ impl WgpuDevice {
             binding_bytes_max: binding,
             weight_binding_bytes_max: options.weight_binding_bytes_max.unwrap_or(binding).min(binding),
             has_subgroups,
-            nothing,
+            is_fusing: !options.without_fusion,
+            storage_buffers_max: limits.max_storage_buffers_per_shader_stage as usize,
+            work: Work::default(),
         });
         Ok(Arc::new(Self { facts: facts(adapter, id, limit_bytes), shop }))
     }
@@ -155,6 +161,17 @@ impl WgpuDevice {
     /// Whether sums go through subgroup operations.
     pub fn has_subgroups(&self) -> bool {
         self.shop.has_subgroups
+    }
+
+    /// Dispatches of one run of a program of this device. Panics if another device compiled it.
+    pub fn dispatches(&self, program: &dyn Program, shape: RunShape) -> usize {
+        let program: &GpuProgram = self.shop.owner.behind(program, &"the program");
+        program.inner.dispatches(shape)
+    }
+
+    /// What runs have cost the processor so far.
+    pub fn work(&self) -> WorkDone {
+        self.shop.work.done()
     }
 }
 

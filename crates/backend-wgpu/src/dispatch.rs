@@ -6,24 +6,16 @@ use exo_backend::{
 use exo_types::KvDType;
 
 use crate::device::Shop;
-use crate::shader::{HEAD_DIM_MAX, Kernel, Variant};
-use crate::storage::{self, Piece};
-use crate::{kv_rows, layout};
+use crate::shader::{HEAD_DIM_MAX, Kernel, ROWS_MAX, Stored, Variant};
+use crate::{kv_rows, layout, products, storage};
 
 /// Threads of a workgroup along a row, for kernels of one thread per element.
 const THREADS: usize = 64;
-/// Rows of x that the kernel for few rows takes at once, and up to how many it is used.
-const TOKENS_EACH: usize = 4;
-const FEW_TOKENS_MAX: usize = 8;
-/// Rows of w that a thread of that kernel keeps.
-const ROWS_EACH: usize = 2;
-/// Threads that share a row of w.
-const SLICES: usize = 8;
-/// Rows and columns of a tile of the kernel for many rows.
-const TILE: usize = 64;
+/// Workgroups that every driver takes along one dimension.
+const GROUPS_MAX: usize = 65_535;
 
 /// How many workgroups, from the rows of a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grid {
     pub(crate) x: usize,
     pub(crate) rows: Rows,
@@ -35,7 +27,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    fn each(x: usize, rows: Rows) -> Self {
+    pub(crate) fn each(x: usize, rows: Rows) -> Self {
         Self { x, rows, rows_each: 1, from: 1, up_to: usize::MAX }
     }
 
@@ -44,18 +36,19 @@ impl Grid {
     }
 
     /// Workgroups for a run; `None` if there is nothing to do for this kernel.
-    pub(crate) fn size(&self, shape: RunShape) -> Option<(u32, u32)> {
+    pub(crate) fn size(&self, shape: RunShape) -> Option<[u32; 3]> {
         let rows = match self.rows {
             Rows::Tokens => shape.tokens,
             Rows::Selected => shape.selected,
         };
         let is_used = (self.from..=self.up_to).contains(&rows) && self.x > 0;
-        is_used.then(|| (self.x as u32, rows.div_ceil(self.rows_each) as u32))
+        let groups = u32::try_from(rows.div_ceil(self.rows_each)).expect("positions and row numbers are u32");
+        is_used.then(|| [self.x as u32, groups.min(ROWS_MAX), groups.div_ceil(ROWS_MAX)])
     }
 }
 
 /// A dispatch before its bindings are made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) variant: Variant,
     /// The fields of the kernel's `Op`.
@@ -63,6 +56,13 @@ pub(crate) struct Plan {
     /// From binding 3 on.
     pub(crate) operands: Vec<wgpu::Buffer>,
     pub(crate) grid: Grid,
+}
+
+impl Plan {
+    /// Whether a driver takes so many workgroups. Rows are seen to by [`Grid::size`].
+    pub(crate) fn fits(&self) -> bool {
+        self.grid.x <= GROUPS_MAX
+    }
 }
 
 /// Adds the dispatches of one op. Its operands were checked.
@@ -73,7 +73,7 @@ pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunE
             for piece in &storage::weight(table, shop.owner).pieces {
                 let (cols, blocks) = (table.cols, layout::blocks(table.cols));
                 out.push(Plan {
-                    variant: Variant::of(Kernel::Embed, table.dtype),
+                    variant: Variant::of(Kernel::Embed, [Stored { dtype: table.dtype, has_bias: false }]),
                     numbers: numbers([cols, blocks, piece.rows, piece.first, table.rows]),
                     operands: vec![buffer(ids), buffer(result), piece.buffer.clone()],
                     grid: Grid::elements(table.cols.div_ceil(4), Rows::Tokens),
@@ -86,16 +86,12 @@ pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunE
             operands.extend((!in_place).then(|| buffer(x)));
             let mut numbers = numbers([weight.cols, *groups]);
             numbers.push(eps.to_bits());
-            let variant = Variant::plain(Kernel::RmsNorm).flag("IN_PLACE", in_place);
+            let variant = of_rows(Kernel::RmsNorm, *rows).flag("IN_PLACE", in_place);
             out.push(Plan { variant, numbers, operands, grid: Grid::each(*groups, *rows) });
         }
         Op::MatMul { weight, bias, x, out: result, rows } => {
-            let bias_vector = bias.as_ref().map(|bias| vector(shop, bias, op.kind())).transpose()?;
-            let bias = bias_vector.clone().unwrap_or_else(|| shop.nothing.clone());
-            for piece in &storage::weight(weight, shop.owner).pieces {
-                let operands = vec![piece.buffer.clone(), bias.clone(), buffer(result), buffer(x)];
-                out.extend(products(shop, weight, piece, bias_vector.is_some(), *rows, &operands));
-            }
+            let factor = products::Factor::new(shop, weight, bias.as_ref(), result)?;
+            out.extend(factor.plans(buffer(x), *rows, 1));
         }
         Op::Rope { x, positions, frequencies, heads, head_dim, style } => {
             let interleaved = *style == RopeStyle::Interleaved;
@@ -108,8 +104,7 @@ pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunE
         }
         Op::KvWrite { kv, layer, k, v, batch } => {
             let parts = kv_rows::parts(kv.shape.dtype, kv.shape.head_dim);
-            let (mut numbers, mut operands) = paged(shop, kv, batch);
-            numbers.push(parts as u32);
+            let (numbers, mut operands) = paged(shop, kv, batch);
             operands.extend([buffer(k), buffer(v)]);
             let stored = &storage::kv(kv, shop.owner).layers[*layer];
             operands.extend([stored.keys.clone(), stored.values.clone()]);
@@ -152,7 +147,7 @@ pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunE
             });
         }
         Op::SelectRows { x, rows, out: result, width } => out.push(Plan {
-            variant: Variant::plain(Kernel::SelectRows),
+            variant: of_rows(Kernel::SelectRows, Rows::Selected),
             numbers: numbers([*width]),
             operands: vec![buffer(x), buffer(rows), buffer(result)],
             grid: Grid::elements(*width, Rows::Selected),
@@ -162,71 +157,60 @@ pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunE
     Ok(())
 }
 
-fn numbers<const N: usize>(values: [usize; N]) -> Vec<u32> {
+pub(crate) fn numbers<const N: usize>(values: [usize; N]) -> Vec<u32> {
     values.into_iter().map(|value| value as u32).collect()
 }
 
-fn vector(shop: &Shop, weight: &Weight, op: OpKind) -> Result<wgpu::Buffer, RunError> {
+/// The only row of a weight as f32.
+pub(crate) fn vector(shop: &Shop, weight: &Weight, op: OpKind) -> Result<wgpu::Buffer, RunError> {
     let vector = storage::weight(weight, shop.owner).vector.clone();
     vector.ok_or(RunError::UnsupportedOp { op, dtype: Some(weight.dtype) })
 }
 
-fn of_kv(kernel: Kernel, dtype: KvDType) -> Variant {
+pub(crate) fn of_rows(kernel: Kernel, rows: Rows) -> Variant {
+    Variant::plain(kernel).flag("SELECTED", rows == Rows::Selected)
+}
+
+pub(crate) fn of_kv(kernel: Kernel, dtype: KvDType) -> Variant {
     let variant = Variant::plain(kernel);
     variant.flag("F16", dtype == KvDType::F16).flag("Q8", dtype == KvDType::Q8)
 }
 
 /// The numbers and operands that every kernel on pages begins with.
-fn paged(shop: &Shop, kv: &KvCache, batch: &AttentionBatch) -> (Vec<u32>, Vec<wgpu::Buffer>) {
+pub(crate) fn paged(shop: &Shop, kv: &KvCache, batch: &AttentionBatch) -> (Vec<u32>, Vec<wgpu::Buffer>) {
     let shape = &kv.shape;
     let sequences = batch.page_table.len / batch.pages_per_sequence;
     let words = storage::kv(kv, shop.owner).words;
-    let (pages, tokens) = (shape.pages, shape.page_tokens);
-    let numbers =
-        numbers([sequences, batch.pages_per_sequence, tokens, pages, shape.kv_heads, shape.head_dim, words]);
+    let parts = kv_rows::parts(shape.dtype, shape.head_dim);
+    let columns = batch.pages_per_sequence;
+    let numbers = numbers([
+        sequences,
+        columns,
+        shape.page_tokens,
+        shape.pages,
+        shape.kv_heads,
+        shape.head_dim,
+        words,
+        parts,
+    ]);
     let tables = [&batch.positions, &batch.sequences, &batch.page_table];
     (numbers, tables.map(|handle| storage::buffer(handle, shop.owner).data.buffer.clone()).to_vec())
 }
 
-/// The product with one piece of a weight: a kernel for one row, one for a few, one for many. All give the same bits.
-fn products<'a>(
-    shop: &'a Shop,
-    weight: &'a Weight,
-    piece: &'a Piece,
-    has_bias: bool,
-    rows: Rows,
-    operands: &'a [wgpu::Buffer],
-) -> impl Iterator<Item = Plan> + 'a {
-    let blocks = layout::blocks(weight.cols);
-    let numbers = numbers([piece.rows, piece.first, weight.rows, weight.cols, blocks, usize::from(has_bias)]);
-    let variant = move |kernel| {
-        Variant::of(kernel, weight.dtype)
-            .flag("SELECTED", rows == Rows::Selected)
-            .flag("RAGGED", !weight.cols.is_multiple_of(layout::BLOCK))
-    };
-    let few = move |tokens_each: usize| {
-        let variant = variant(Kernel::MatMulVec).flag("SUBGROUPS", shop.has_subgroups);
-        variant.number("ROWS_EACH", ROWS_EACH as u32).number("TOKENS_EACH", tokens_each as u32)
-    };
-    let x = piece.rows.div_ceil(THREADS / SLICES * ROWS_EACH);
-    let choices = [
-        (few(1), Grid { x, rows, rows_each: 1, from: 1, up_to: 1 }),
-        (few(TOKENS_EACH), Grid { x, rows, rows_each: TOKENS_EACH, from: 2, up_to: FEW_TOKENS_MAX }),
-        (
-            variant(Kernel::MatMulTile),
-            Grid {
-                x: piece.rows.div_ceil(TILE),
-                rows,
-                rows_each: TILE,
-                from: FEW_TOKENS_MAX + 1,
-                up_to: usize::MAX,
-            },
-        ),
-    ];
-    choices.into_iter().map(move |(variant, grid)| Plan {
-        variant,
-        numbers: numbers.clone(),
-        operands: operands.to_vec(),
-        grid,
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_beyond_a_dimension_go_along_the_next_and_none_is_left_out() {
+        let size = |tokens, rows_each| {
+            let grid = Grid { rows_each, ..Grid::elements(100, Rows::Tokens) };
+            grid.size(RunShape { tokens, selected: 0 })
+        };
+        assert_eq!(size(0, 1), None);
+        assert_eq!(size(1, 1), Some([2, 1, 1]));
+        assert_eq!(size(65_536, 1), Some([2, 32_768, 2]));
+        assert_eq!(size(65_537, 1), Some([2, 32_768, 3]));
+        assert_eq!(size(65_537, 64), Some([2, 1025, 1]));
+    }
 }

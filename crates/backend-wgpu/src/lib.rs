@@ -1,8 +1,8 @@
 //! Graphics processors as devices, through `wgpu`: Vulkan, Metal, Direct3D 12 and OpenGL.
 //!
 //! Every op of the contract is one WGSL file in `shaders/`, each with its contract; a file of `weights/` reads the blocks
-//! of a stored type, in the layout that `layout.rs` makes at load. A program is a list of dispatches, encoded anew for each run
-//! (only the number of rows changes) and submitted as one. Nothing is read back but what is asked for.
+//! of a stored type, in the layout that `layout.rs` makes at load. A program is a list of dispatches, fewer than ops where
+//! `fuse.rs` finds some that go together, encoded anew for each run (only the number of rows changes) and submitted as one. Nothing is read back but what is asked for.
 //!
 //! **Batch invariance** holds as the contract asks: both matrix products add in the same order, attention works in
 //! blocks of positions that do not depend on the batch. Between two adapters or drivers results may differ in the last bits.
@@ -18,16 +18,20 @@
 mod adapter;
 mod device;
 mod dispatch;
+mod fuse;
 mod health;
 mod kv_rows;
 mod layout;
 mod memory;
 mod pipelines;
+mod products;
 mod program;
 mod shader;
 mod storage;
 mod stream;
 mod weight;
+mod work;
 
 pub use adapter::{Adapter, Api, ListError, list};
 pub use device::{OpenError, WgpuDevice, WgpuOptions};
+pub use work::WorkDone;

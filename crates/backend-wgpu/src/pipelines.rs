@@ -55,14 +55,15 @@ fn compile(device: &wgpu::Device, variant: &Variant) -> Result<Pipeline, AllocEr
 
 fn make(device: &wgpu::Device, variant: &Variant) -> Pipeline {
     let name = format!("{:?}", variant.kernel);
+    let text = variant.text();
     let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
         label: Some(&name),
-        source: wgpu::ShaderSource::Wgsl(variant.source().into()),
+        source: wgpu::ShaderSource::Wgsl(text.source.into()),
     });
     let uniform = wgpu::BufferBindingType::Uniform;
     let storage = |read_only| wgpu::BufferBindingType::Storage { read_only };
     let kinds = [uniform, uniform, storage(false)];
-    let operands = variant.accesses().iter().map(|access| storage(*access == Access::Read));
+    let operands = text.accesses.iter().map(|access| storage(*access == Access::Read));
     let entries: Vec<_> = (0..)
         .zip(kinds.into_iter().chain(operands))
         .map(|(binding, ty)| wgpu::BindGroupLayoutEntry {

@@ -1,6 +1,7 @@
 //! A checked recording as dispatches, and one run of it.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use exo_backend::{
     Buffer, CancelToken, Capacity, Exchange, Op, OpKind, Owner, Program, Recording, RunError, RunShape,
@@ -9,6 +10,7 @@ use exo_backend::{
 
 use crate::device::Shop;
 use crate::dispatch::{Grid, Plan, plan};
+use crate::fuse::first_together;
 use crate::pipelines::Pipeline;
 use crate::shader::{FAULT_OF_KV_WRITE, FAULTS};
 use crate::storage;
@@ -62,53 +64,80 @@ impl GpuProgram {
     /// Panics on operands that contradict each other or belong elsewhere.
     pub(crate) fn new(shop: &Shop, recording: Recording) -> Result<Self, RunError> {
         let mut capacity = Capacity::default();
-        let mut plans = Vec::new();
-        // Per op: where its dispatches end.
-        let mut ends = Vec::with_capacity(recording.ops.len());
-        for op in &recording.ops {
-            check_op(op, shop.owner, &mut capacity);
-            plan(shop, op, &mut plans)?;
-            ends.push(plans.len());
-        }
+        recording.ops.iter().for_each(|op| check_op(op, shop.owner, &mut capacity));
+        let drafts = draft(shop, &recording.ops)?;
         let usage = wgpu::BufferUsages::COPY_DST;
         let run = shop.memory.raw("the numbers of a run", 16, usage | wgpu::BufferUsages::UNIFORM)?;
         let usage = usage | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::STORAGE;
         let fault = shop.memory.raw("what kernels complain of", 4 * FAULT_WORDS as u64, usage)?;
-        let mut dispatches = bind(shop, plans, &run, &fault)?.into_iter();
-        let mut steps = Vec::new();
-        let mut bound = 0;
-        for (op, end) in recording.ops.iter().zip(ends) {
-            steps.extend(dispatches.by_ref().take(end - bound).map(Step::Dispatch));
-            bound = end;
-            match op {
-                Op::Exchange { x, width } => steps.push(Step::Exchange { x: x.clone(), width: *width }),
-                Op::LayerBoundary { layer } => steps.push(Step::LayerBoundary { layer: *layer }),
-                _ => {}
-            }
-        }
+        let plans = drafts.iter().filter_map(|draft| match draft {
+            Draft::Plan(plan) => Some(plan),
+            Draft::Pause(_) => None,
+        });
+        let mut dispatches = bind(shop, &plans.collect::<Vec<_>>(), &run, &fault)?.into_iter();
+        let step = |draft| match draft {
+            Draft::Plan(_) => dispatches.next().map(Step::Dispatch),
+            Draft::Pause(step) => Some(step),
+        };
+        let steps = drafts.into_iter().filter_map(step).collect();
         let inner = Inner { owner: shop.owner, steps, capacity, run: Mutex::new(run), fault };
         Ok(Self { inner: Arc::new(inner), _ops: recording.ops })
     }
 }
 
+/// A step before its bindings are made.
+enum Draft {
+    Plan(Plan),
+    Pause(Step),
+}
+
+/// What `ops` become, those together that go together.
+fn draft(shop: &Shop, ops: &[Op]) -> Result<Vec<Draft>, RunError> {
+    let mut drafts = Vec::new();
+    let mut rest = ops;
+    while let [op, ..] = rest {
+        let (taken, plans) = match first_together(shop, rest)? {
+            Some(fused) => fused,
+            None => {
+                let mut plans = Vec::new();
+                plan(shop, op, &mut plans)?;
+                (1, plans)
+            }
+        };
+        if !plans.iter().all(Plan::fits) {
+            return Err(RunError::UnsupportedOp { op: op.kind(), dtype: None });
+        }
+        drafts.extend(plans.into_iter().map(Draft::Plan));
+        match op {
+            Op::Exchange { x, width } => {
+                drafts.push(Draft::Pause(Step::Exchange { x: x.clone(), width: *width }))
+            }
+            Op::LayerBoundary { layer } => drafts.push(Draft::Pause(Step::LayerBoundary { layer: *layer })),
+            _ => {}
+        }
+        rest = &rest[taken..];
+    }
+    Ok(drafts)
+}
+
 /// Makes the bindings: the numbers of all ops lie in one buffer.
 fn bind(
     shop: &Shop,
-    plans: Vec<Plan>,
+    plans: &[&Plan],
     run: &wgpu::Buffer,
     fault: &wgpu::Buffer,
 ) -> Result<Vec<Dispatch>, RunError> {
     let device = &shop.memory.device;
     let stride = device.limits().min_uniform_buffer_offset_alignment.max(64) as usize;
     let mut bytes = vec![0u8; stride * plans.len()];
-    for (slot, plan) in bytes.chunks_exact_mut(stride).zip(&plans) {
+    for (slot, plan) in bytes.chunks_exact_mut(stride).zip(plans) {
         let numbers: &[u8] = bytemuck::cast_slice(&plan.numbers);
         slot[..numbers.len()].copy_from_slice(numbers);
     }
     let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
     let ops = shop.memory.raw("the numbers of ops", bytes.len() as u64, usage)?;
     shop.queue.write_buffer(&ops, 0, &bytes);
-    let bound = plans.into_iter().enumerate().map(|(i, plan)| {
+    let bound = plans.iter().enumerate().map(|(i, plan)| {
         let pipeline = shop.pipelines.get(device, &shop.memory.health, &plan.variant)?;
         let numbers = wgpu::BindingResource::Buffer(wgpu::BufferBinding {
             buffer: &ops,
@@ -139,6 +168,13 @@ pub(crate) trait SumOver {
 }
 
 impl Inner {
+    /// Dispatches of one run.
+    pub(crate) fn dispatches(&self, shape: RunShape) -> usize {
+        let is_used =
+            |step: &&Step| matches!(step, Step::Dispatch(dispatch) if dispatch.grid.size(shape).is_some());
+        self.steps.iter().filter(is_used).count()
+    }
+
     /// Submits one run; what the device makes of it shows at the next look. One submission, unless there are sums to exchange.
     pub(crate) fn run(
         &self,
@@ -159,8 +195,11 @@ impl Inner {
         shop.queue.write_buffer(&numbers, 0, bytemuck::cast_slice(&values));
         let mut steps = self.steps.iter().peekable();
         while steps.peek().is_some() {
-            let (commands, pause) = encode(shop, &mut steps, shape, exchange.is_alone(), cancel);
+            let started = Instant::now();
+            let Encoded { commands, dispatches, pause } =
+                encode(shop, &mut steps, shape, exchange.is_alone(), cancel);
             shop.queue.submit([commands]);
+            shop.work.submitted(dispatches, started.elapsed());
             match pause {
                 Pause::None => {}
                 Pause::Exchange { x, width } => over.sum(x, shape.tokens * width)?,
@@ -169,6 +208,13 @@ impl Inner {
         }
         shop.memory.health.check_run()
     }
+}
+
+/// Commands up to a pause.
+struct Encoded<'a> {
+    commands: wgpu::CommandBuffer,
+    dispatches: u64,
+    pause: Pause<'a>,
 }
 
 /// Why encoding stopped.
@@ -184,18 +230,19 @@ fn encode<'a>(
     shape: RunShape,
     is_alone: bool,
     cancel: &CancelToken,
-) -> (wgpu::CommandBuffer, Pause<'a>) {
+) -> Encoded<'a> {
     let mut encoder = shop.memory.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-    let mut pause = Pause::None;
+    let (mut pause, mut dispatches) = (Pause::None, 0);
     {
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         for step in steps {
             match step {
                 Step::Dispatch(dispatch) => {
-                    let Some((x, y)) = dispatch.grid.size(shape) else { continue };
+                    let Some([x, y, z]) = dispatch.grid.size(shape) else { continue };
                     pass.set_pipeline(&dispatch.pipeline.pipeline);
                     pass.set_bind_group(0, &dispatch.bindings, &[]);
-                    pass.dispatch_workgroups(x, y, 1);
+                    pass.dispatch_workgroups(x, y, z);
+                    dispatches += 1;
                 }
                 Step::Exchange { .. } if is_alone => {}
                 Step::Exchange { x, width } => {
@@ -210,7 +257,7 @@ fn encode<'a>(
             }
         }
     }
-    (encoder.finish(), pause)
+    Encoded { commands: encoder.finish(), dispatches, pause }
 }
 
 /// The error that a kernel left behind, if it did.

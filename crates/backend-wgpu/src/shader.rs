@@ -1,7 +1,8 @@
 //! The text of each kernel variant: WGSL files put together, with lines that only some variants have.
 //!
 //! A kernel file may hold `#if NAME`, `#if !NAME`, `#else` and `#endif` lines, and use constants that are written in
-//! front of it. Nothing more: what a variant computes can be read in its file.
+//! front of it. `@slot` is the next binding. A file that is there once for each weight of a product has the weight's number where it
+//! says `$`. Nothing more: what a variant computes can be read in its files.
 
 use std::fmt::Write as _;
 
@@ -14,9 +15,7 @@ pub(crate) enum Access {
     Write,
 }
 
-use Access::{Read, Write};
-
-/// A kernel file and how its bindings are accessed, from the fourth on.
+/// A kernel file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub(crate) enum Kernel {
     Add,
@@ -25,22 +24,38 @@ pub(crate) enum Kernel {
     RmsNorm,
     Rope,
     KvWrite,
+    Heads,
     Attention,
     Embed,
     MatMulVec,
+    MatMulGated,
     MatMulTile,
+}
+
+/// A weight as a kernel's text sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub(crate) struct Stored {
+    pub(crate) dtype: DType,
+    pub(crate) has_bias: bool,
 }
 
 /// One variant of a kernel.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub(crate) struct Variant {
     pub(crate) kernel: Kernel,
-    /// The type of the weight, where there is one.
-    pub(crate) dtype: Option<DType>,
+    /// The weights, where there are some.
+    pub(crate) weights: Vec<Stored>,
     /// Names that hold.
     pub(crate) flags: Vec<&'static str>,
     /// Constants.
     pub(crate) numbers: Vec<(&'static str, u32)>,
+}
+
+/// A variant written out.
+pub(crate) struct Text {
+    pub(crate) source: String,
+    /// How the bindings after the first three are accessed.
+    pub(crate) accesses: Vec<Access>,
 }
 
 /// What went wrong with an input, as the kernels tell it.
@@ -58,13 +73,16 @@ pub(crate) const FAULT_OF_KV_WRITE: u32 = 16;
 /// Largest head that attention has room for.
 pub(crate) const HEAD_DIM_MAX: u32 = 256;
 
+/// Workgroups along the second dimension of a dispatch; more rows go along the third.
+pub(crate) const ROWS_MAX: u32 = 32768;
+
 impl Variant {
     pub(crate) fn plain(kernel: Kernel) -> Self {
-        Self { kernel, dtype: None, flags: Vec::new(), numbers: Vec::new() }
+        Self { kernel, weights: Vec::new(), flags: Vec::new(), numbers: Vec::new() }
     }
 
-    pub(crate) fn of(kernel: Kernel, dtype: DType) -> Self {
-        Self { dtype: Some(dtype), ..Self::plain(kernel) }
+    pub(crate) fn of(kernel: Kernel, weights: impl IntoIterator<Item = Stored>) -> Self {
+        Self { weights: weights.into_iter().collect(), ..Self::plain(kernel) }
     }
 
     pub(crate) fn flag(mut self, name: &'static str, holds: bool) -> Self {
@@ -77,79 +95,128 @@ impl Variant {
         self
     }
 
-    /// How the bindings after the first three are accessed.
-    pub(crate) fn accesses(&self) -> &'static [Access] {
-        let has = |name| self.flags.contains(&name);
+    /// Files that are there once.
+    fn files(&self) -> &'static [&'static str] {
         match self.kernel {
-            Kernel::Add if has("SELF") => &[Write],
-            Kernel::Add => &[Write, Read],
-            Kernel::SwiGlu | Kernel::RmsNorm if has("IN_PLACE") => &[Read, Write],
-            Kernel::SwiGlu | Kernel::RmsNorm => &[Read, Write, Read],
-            Kernel::SelectRows => &[Read, Read, Write],
-            Kernel::Rope => &[Write, Read, Read],
-            Kernel::KvWrite => &[Read, Read, Read, Read, Read, Write, Write],
-            Kernel::Attention => &[Read, Read, Read, Read, Read, Read, Write],
-            Kernel::Embed => &[Read, Write, Read],
-            Kernel::MatMulVec | Kernel::MatMulTile => &[Read, Read, Write, Read],
+            Kernel::Add => &[include_str!("shaders/elements.wgsl"), include_str!("shaders/add.wgsl")],
+            Kernel::SwiGlu => &[
+                include_str!("shaders/elements.wgsl"),
+                include_str!("shaders/gated.wgsl"),
+                include_str!("shaders/swiglu.wgsl"),
+            ],
+            Kernel::SelectRows => {
+                &[include_str!("shaders/elements.wgsl"), include_str!("shaders/select_rows.wgsl")]
+            }
+            Kernel::RmsNorm => &[include_str!("shaders/rms.wgsl"), include_str!("shaders/rms_norm.wgsl")],
+            Kernel::Rope => &[
+                include_str!("shaders/turn.wgsl"),
+                include_str!("shaders/pairs.wgsl"),
+                include_str!("shaders/rope.wgsl"),
+            ],
+            Kernel::KvWrite => &[
+                include_str!("shaders/pages.wgsl"),
+                include_str!("shaders/half.wgsl"),
+                include_str!("shaders/kv_write.wgsl"),
+                include_str!("shaders/kv_store.wgsl"),
+            ],
+            Kernel::Heads => &[
+                include_str!("shaders/pages.wgsl"),
+                include_str!("shaders/half.wgsl"),
+                include_str!("shaders/turn.wgsl"),
+                include_str!("shaders/pairs.wgsl"),
+                include_str!("shaders/rms.wgsl"),
+                include_str!("shaders/heads.wgsl"),
+                include_str!("shaders/kv_store.wgsl"),
+            ],
+            Kernel::Attention => {
+                &[include_str!("shaders/pages.wgsl"), include_str!("shaders/attention.wgsl")]
+            }
+            Kernel::Embed => &[],
+            Kernel::MatMulTile => &[include_str!("shaders/matmul.wgsl")],
+            Kernel::MatMulVec => &[
+                include_str!("shaders/matmul.wgsl"),
+                include_str!("shaders/matmul_sums.wgsl"),
+                include_str!("shaders/matmul_vec.wgsl"),
+            ],
+            Kernel::MatMulGated => &[
+                include_str!("shaders/matmul.wgsl"),
+                include_str!("shaders/matmul_sums.wgsl"),
+                include_str!("shaders/gated.wgsl"),
+                include_str!("shaders/matmul_gated.wgsl"),
+            ],
         }
     }
 
-    fn files(&self) -> Vec<&'static str> {
-        let pages = include_str!("shaders/pages.wgsl");
-        let mut files = match self.kernel {
-            Kernel::Add => vec![include_str!("shaders/add.wgsl")],
-            Kernel::SwiGlu => vec![include_str!("shaders/swiglu.wgsl")],
-            Kernel::SelectRows => vec![include_str!("shaders/select_rows.wgsl")],
-            Kernel::RmsNorm => vec![include_str!("shaders/rms_norm.wgsl")],
-            Kernel::Rope => vec![include_str!("shaders/turn.wgsl"), include_str!("shaders/rope.wgsl")],
-            Kernel::KvWrite => {
-                vec![pages, include_str!("shaders/half.wgsl"), include_str!("shaders/kv_write.wgsl")]
-            }
-            Kernel::Attention => vec![pages, include_str!("shaders/attention.wgsl")],
-            Kernel::Embed => vec![include_str!("shaders/embed.wgsl")],
-            Kernel::MatMulVec => {
-                vec![include_str!("shaders/matmul.wgsl"), include_str!("shaders/matmul_vec.wgsl")]
-            }
-            Kernel::MatMulTile => {
-                vec![include_str!("shaders/matmul.wgsl"), include_str!("shaders/matmul_tile.wgsl")]
-            }
-        };
-        files.extend(self.dtype.map(crate::layout::decoder));
-        files
+    /// Files that are there once for each weight; its decoder comes besides.
+    fn files_of_weight(&self) -> &'static [&'static str] {
+        const OPERAND: &str = include_str!("shaders/matmul_operand.wgsl");
+        match self.kernel {
+            Kernel::Embed => &[include_str!("shaders/embed.wgsl")],
+            Kernel::MatMulTile => &[OPERAND, include_str!("shaders/matmul_tile.wgsl")],
+            Kernel::MatMulVec => &[
+                OPERAND,
+                include_str!("shaders/matmul_slices.wgsl"),
+                include_str!("shaders/matmul_product.wgsl"),
+            ],
+            Kernel::MatMulGated => &[OPERAND, include_str!("shaders/matmul_slices.wgsl")],
+            _ => &[],
+        }
     }
 
     /// The whole text.
-    pub(crate) fn source(&self) -> String {
-        let mut flags = self.flags.clone();
-        let mut text = String::new();
+    pub(crate) fn text(&self) -> Text {
+        let mut text = Text { source: String::new(), accesses: Vec::new() };
         for (number, (name, _, _)) in (1u32..).zip(FAULTS) {
-            let of_write = if self.kernel == Kernel::KvWrite { FAULT_OF_KV_WRITE } else { 0 };
-            constant(&mut text, name, number + of_write);
+            let is_write = matches!(self.kernel, Kernel::KvWrite | Kernel::Heads);
+            text.constant(name, number + if is_write { FAULT_OF_KV_WRITE } else { 0 });
         }
+        text.constant("ROWS_MAX", ROWS_MAX);
         for (name, value) in &self.numbers {
-            constant(&mut text, name, *value);
+            text.constant(name, *value);
         }
-        if let Some(dtype) = self.dtype {
-            let traits = crate::layout::traits(dtype);
-            flags.extend(traits.flags);
+        for file in std::iter::once(&include_str!("shaders/prelude.wgsl")).chain(self.files()) {
+            text.add(file, &self.flags);
+        }
+        for (i, weight) in self.weights.iter().enumerate() {
+            let traits = crate::layout::traits(weight.dtype);
             for (name, value) in traits.numbers {
-                let _ = writeln!(text, "const {name}: u32 = {value}u;");
+                text.constant(&format!("{name}{i}"), *value);
             }
-        }
-        for file in std::iter::once(include_str!("shaders/prelude.wgsl")).chain(self.files()) {
-            keep_lines(file, &flags, &mut text);
+            let bias = weight.has_bias.then_some("BIAS");
+            let flags: Vec<_> = self.flags.iter().chain(traits.flags).copied().chain(bias).collect();
+            let decoder = crate::layout::decoder(weight.dtype);
+            for file in self.files_of_weight().iter().chain([&decoder]) {
+                text.add(&file.replace('$', &i.to_string()), &flags);
+            }
         }
         text
     }
 }
 
-fn constant(text: &mut String, name: &str, value: u32) {
-    let _ = writeln!(text, "const {name}: u32 = {value}u;"); // writing to a string cannot fail
+impl Text {
+    fn constant(&mut self, name: &str, value: u32) {
+        let _ = writeln!(self.source, "const {name}: u32 = {value}u;"); // writing to a string cannot fail
+    }
+
+    /// Adds the lines that the flags leave and numbers the bindings.
+    fn add(&mut self, file: &str, flags: &[&str]) {
+        for line in kept_lines(file, flags) {
+            if let Some(binding) = line.strip_prefix("@slot ") {
+                let number = 3 + self.accesses.len();
+                let is_written = binding.contains("read_write");
+                self.accesses.push(if is_written { Access::Write } else { Access::Read });
+                let _ = write!(self.source, "@group(0) @binding({number}) {binding}");
+            } else {
+                self.source.push_str(line);
+            }
+            self.source.push('\n');
+        }
+    }
 }
 
-/// Copies the lines that the flags leave. Panics on unbalanced conditions: the files are ours.
-fn keep_lines(file: &str, flags: &[&str], text: &mut String) {
-    let mut kept = vec![true];
+/// The lines that the flags leave. Panics on unbalanced conditions: the files are ours.
+fn kept_lines<'a>(file: &'a str, flags: &[&str]) -> Vec<&'a str> {
+    let (mut kept, mut lines) = (vec![true], Vec::new());
     for line in file.lines() {
         if let Some(name) = line.strip_prefix("#if ") {
             let (name, wanted) = name.strip_prefix('!').map_or((name, true), |name| (name, false));
@@ -160,11 +227,11 @@ fn keep_lines(file: &str, flags: &[&str], text: &mut String) {
         } else if line == "#endif" {
             kept.pop().expect("an endif ends a condition");
         } else if kept.iter().all(|kept| *kept) {
-            text.push_str(line);
-            text.push('\n');
+            lines.push(line);
         }
     }
     assert!(kept.len() == 1, "a condition is not ended");
+    lines
 }
 
 #[cfg(test)]
@@ -178,22 +245,40 @@ mod tests {
         all.extend(plain(Kernel::Add, "SELF"));
         all.extend(plain(Kernel::SwiGlu, "IN_PLACE"));
         all.extend(plain(Kernel::RmsNorm, "IN_PLACE"));
+        all.extend(plain(Kernel::RmsNorm, "SUM"));
         all.extend(plain(Kernel::Rope, "INTERLEAVED"));
-        all.push(Variant::plain(Kernel::SelectRows));
+        all.push(Variant::plain(Kernel::SelectRows).flag("SELECTED", true));
         for flag in ["F32", "F16", "Q8"] {
+            let room = |kernel| Variant::plain(kernel).flag(flag, true).number("HEAD_DIM_MAX", HEAD_DIM_MAX);
             all.push(Variant::plain(Kernel::KvWrite).flag(flag, true));
-            all.push(Variant::plain(Kernel::Attention).flag(flag, true).number("HEAD_DIM_MAX", HEAD_DIM_MAX));
+            all.push(room(Kernel::Attention));
+            all.extend([false, true].map(|holds| room(Kernel::Heads).flag("NORM", holds)));
+            all.push(room(Kernel::Heads).flag("NORM", true).flag("INTERLEAVED", true));
         }
         for dtype in DType::ALL.into_iter().filter(|dtype| crate::layout::is_supported(*dtype)) {
-            all.push(Variant::of(Kernel::Embed, dtype));
-            for bits in 0..8 {
-                let product = |kernel| {
-                    let variant = Variant::of(kernel, dtype).flag("SELECTED", bits & 1 > 0);
+            for bits in 0..16 {
+                let weight = Stored { dtype, has_bias: bits & 8 > 0 };
+                let product = |kernel, weights: &[Stored]| {
+                    let variant = Variant::of(kernel, weights.iter().copied());
+                    let variant = variant.flag("SELECTED", bits & 1 > 0);
                     variant.flag("RAGGED", bits & 2 > 0 && !dtype.is_quantised())
                 };
-                all.push(product(Kernel::MatMulTile));
-                let few = product(Kernel::MatMulVec).flag("SUBGROUPS", bits & 4 > 0);
-                all.extend([1, 4].map(|each| few.clone().number("ROWS_EACH", 2).number("TOKENS_EACH", each)));
+                all.push(Variant::of(Kernel::Embed, [weight]));
+                all.push(product(Kernel::MatMulTile, &[weight]));
+                let other = Stored { dtype: DType::Q6_K, has_bias: false };
+                let sets = [&[weight][..], &[weight, other], &[weight, other, weight]];
+                let few = |kernel, weights: &[Stored]| {
+                    let variant = product(kernel, weights).flag("SUBGROUPS", bits & 4 > 0);
+                    let variant = variant.flag("SECOND", weights.len() > 1).flag("THIRD", weights.len() > 2);
+                    variant.number("ROWS_EACH", 2)
+                };
+                for tokens in [1, 4] {
+                    let sized = |variant: Variant, shared| {
+                        variant.number("TOKENS_EACH", tokens).number("SHARED", shared)
+                    };
+                    all.extend(sets.map(|weights| sized(few(Kernel::MatMulVec, weights), 1)));
+                    all.push(sized(few(Kernel::MatMulGated, &[weight, other]), 2));
+                }
             }
         }
         all.sort();
@@ -226,16 +311,31 @@ mod tests {
             ..Default::default()
         };
         let written = naga::back::msl::write_string(&module, &info, &msl, &Default::default());
-        written.map(drop).map_err(|error| told("MSL", &error))
+        written.map(drop).map_err(|error| told("MSL", &error))?;
+        // OpenGL ES has no subgroups: a device opened through it takes the other variant.
+        if source.contains("subgroup") { Ok(()) } else { translate_to_glsl(&module, &info) }
+    }
+
+    fn translate_to_glsl(module: &naga::Module, info: &naga::valid::ModuleInfo) -> Result<(), String> {
+        let entry = naga::back::glsl::PipelineOptions {
+            shader_stage: naga::ShaderStage::Compute,
+            entry_point: "main".to_owned(),
+            multiview: None,
+        };
+        let (mut text, options) = (String::new(), naga::back::glsl::Options::default());
+        let policies = naga::proc::BoundsCheckPolicies::default();
+        naga::back::glsl::Writer::new(&mut text, module, info, &options, &entry, policies)
+            .and_then(|mut writer| writer.write().map(drop))
+            .map_err(|error| format!("GLSL: {error:?}"))
     }
 
     /// A kernel that would fail on Windows or a Mac fails here.
     #[test]
-    fn every_kernel_translates_to_spir_v_hlsl_and_msl() {
+    fn every_kernel_translates_to_spir_v_hlsl_msl_and_glsl() {
         let failures: Vec<_> = variants()
             .into_iter()
             .filter_map(|variant| {
-                translate(&variant.source()).err().map(|error| format!("{variant:?}: {error}"))
+                translate(&variant.text().source).err().map(|error| format!("{variant:?}: {error}"))
             })
             .collect();
         assert!(failures.is_empty(), "{} kernels:\n{}", failures.len(), failures.join("\n"));
@@ -245,11 +345,7 @@ mod tests {
     #[test]
     fn conditions_keep_their_own_lines() {
         let file = "a\n#if X\nb\n#if !Y\nc\n#else\nd\n#endif\n#endif\ne";
-        let kept = |flags: &[&str]| {
-            let mut text = String::new();
-            keep_lines(file, flags, &mut text);
-            text.replace('\n', "")
-        };
+        let kept = |flags: &[&str]| kept_lines(file, flags).concat();
         assert_eq!((kept(&[]), kept(&["X"]), kept(&["X", "Y"])), ("ae".into(), "abce".into(), "abde".into()));
     }
 }

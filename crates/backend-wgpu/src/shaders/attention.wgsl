@@ -13,30 +13,24 @@
 // Milakov & Gimelshein 2018, arXiv:1805.02867.
 
 struct Op {
-    sequences: u32,
-    pages_per_sequence: u32,
-    page_tokens: u32,
-    pages: u32,
-    kv_heads: u32,
-    head_dim: u32,
-    words: u32,
+    kv: Kv,
     heads: u32,
     scale: f32,
     // 0: none.
     window: u32,
 }
 
-@group(0) @binding(6) var<storage, read> q: array<f32>;
-@group(0) @binding(7) var<storage, read> keys: array<u32>;
-@group(0) @binding(8) var<storage, read> values: array<u32>;
-@group(0) @binding(9) var<storage, read_write> result: array<f32>;
+@slot var<storage, read> q: array<f32>;
+@slot var<storage, read> keys: array<u32>;
+@slot var<storage, read> values: array<u32>;
+@slot var<storage, read_write> result: array<f32>;
 
 const LOWEST: f32 = -3.4028234e38;
 
 var<workgroup> query: array<f32, HEAD_DIM_MAX>;
 var<workgroup> scores: array<f32, 64>;
 // First u32 of each position's row in the cache.
-var<workgroup> rows: array<u32, 64>;
+var<workgroup> places: array<u32, 64>;
 // Set by any thread that met a number that points nowhere.
 var<workgroup> is_broken: u32;
 
@@ -48,26 +42,26 @@ fn byte_of(word: u32, i: u32) -> f32 {
 fn score(row: u32) -> f32 {
     var sum = 0.0;
 #if Q8
-    for (var g = 0u; 32u * g < op.head_dim; g++) {
+    for (var g = 0u; 32u * g < op.kv.head_dim; g++) {
         let at = row + 9u * g;
         var part = 0.0;
-        for (var i = 0u; i < min(32u, op.head_dim - 32u * g); i++) {
+        for (var i = 0u; i < min(32u, op.kv.head_dim - 32u * g); i++) {
             part = fma(query[32u * g + i], byte_of(keys[at + 1u + i / 4u], i), part);
         }
         sum = fma(unpack2x16float(keys[at]).x, part, sum);
     }
 #else
 #if F16
-    for (var w = 0u; w < op.head_dim / 2u; w++) {
+    for (var w = 0u; w < op.kv.head_dim / 2u; w++) {
         let pair = unpack2x16float(keys[row + w]);
         sum = fma(query[2u * w], pair.x, sum);
         sum = fma(query[2u * w + 1u], pair.y, sum);
     }
-    if op.head_dim % 2u == 1u {
-        sum = fma(query[op.head_dim - 1u], unpack2x16float(keys[row + op.words - 1u]).x, sum);
+    if op.kv.head_dim % 2u == 1u {
+        sum = fma(query[op.kv.head_dim - 1u], unpack2x16float(keys[row + op.kv.words - 1u]).x, sum);
     }
 #else
-    for (var d = 0u; d < op.head_dim; d++) {
+    for (var d = 0u; d < op.kv.head_dim; d++) {
         sum = fma(query[d], bitcast<f32>(keys[row + d]), sum);
     }
 #endif
@@ -92,10 +86,13 @@ fn value_at(row: u32, d: u32) -> f32 {
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
     let head = group.x;
-    let t = group.y;
-    let kv_head = head * op.kv_heads / op.heads;
-    let start = (t * op.heads + head) * op.head_dim;
-    for (var d = lane; d < op.head_dim; d += 64u) {
+    let t = row_of(group);
+    if t >= rows() {
+        return;
+    }
+    let kv_head = head * op.kv.heads / op.heads;
+    let start = (t * op.heads + head) * op.kv.head_dim;
+    for (var d = lane; d < op.kv.head_dim; d += 64u) {
         query[d] = q[start + d];
     }
     if lane == 0u {
@@ -115,12 +112,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let is_seen = p >= first && p <= position;
         var own = LOWEST;
         if is_seen {
-            let page = page_of(t, p / op.page_tokens);
-            if page == op.pages {
+            let page = page_of(t, p / op.kv.page_tokens);
+            if page == op.kv.pages {
                 is_broken = 1u;
             } else {
-                let row = ((page * op.kv_heads + kv_head) * op.page_tokens + p % op.page_tokens) * op.words;
-                rows[lane] = row;
+                let row = cache_row(page, kv_head, p);
+                places[lane] = row;
                 own = score(row);
             }
         }
@@ -146,10 +143,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         for (var j = 0u; j < HEAD_DIM_MAX / 64u; j++) {
             let d = lane + 64u * j;
-            if d < op.head_dim {
+            if d < op.kv.head_dim {
                 var sum = sums[j] * shrink;
                 for (var i = low; i <= high; i++) {
-                    sum = fma(scores[i], value_at(rows[i], d), sum);
+                    sum = fma(scores[i], value_at(places[i], d), sum);
                 }
                 sums[j] = sum;
             }
@@ -158,7 +155,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     for (var j = 0u; j < HEAD_DIM_MAX / 64u; j++) {
         let d = lane + 64u * j;
-        if d < op.head_dim {
+        if d < op.kv.head_dim {
             result[start + d] = sums[j] / total;
         }
     }

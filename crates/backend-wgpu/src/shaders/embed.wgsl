@@ -18,17 +18,22 @@ struct Op {
     vocab: u32,
 }
 
-@group(0) @binding(3) var<storage, read> ids: array<u32>;
-@group(0) @binding(4) var<storage, read_write> result: array<f32>;
-@group(0) @binding(5) var<storage, read> w: array<u32>;
+@slot var<storage, read> ids: array<u32>;
+@slot var<storage, read_write> result: array<f32>;
+@slot var<storage, read> w$: array<u32>;
+
+fn stored_rows$() -> u32 {
+    return op.rows;
+}
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     let c = at.x * 4u;
-    if c >= op.cols {
+    let t = row_of(at);
+    if c >= op.cols || t >= rows() {
         return;
     }
-    let id = ids[at.y];
+    let id = ids[t];
     if id >= op.vocab && op.first == 0u {
         refuse(FAULT_TOKEN, id, op.vocab);
     }
@@ -38,12 +43,12 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) {
     let row = id - op.first;
     let block = c / 32u;
     let j = (c % 32u) / 4u;
-    let s = scales(row, block);
-    var value = quad(row, block, j) * select(s.x, s.y, j >= 4u);
+    let s = scales$(row, block);
+    var value = quad$(row, block, j) * select(s.x, s.y, j >= 4u);
 #if MINIMUM
     value = value - vec4(s.z);
 #endif
     for (var i = 0u; i < 4u && c + i < op.cols; i++) {
-        result[at.y * op.cols + c + i] = value[i];
+        result[t * op.cols + c + i] = value[i];
     }
 }

@@ -13,7 +13,10 @@ var<workgroup> x_plain: array<f32, 64>;
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
     let row0 = group.x * 64u;
-    let token0 = group.y * 64u;
+    let token0 = row_of(group) * 64u;
+    if token0 >= rows() {
+        return;
+    }
     // Neighbouring threads take neighbouring rows of w: their results lie side by side.
     let r0 = index % 16u;
     let t0 = index / 16u;
@@ -24,11 +27,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         var sums: array<f32, 16>;
         for (var block = slice; block < op.blocks; block += 8u) {
             for (var i = index; i < 512u; i += 256u) {
-                xs[i] = x_quad(min(token0 + i / 8u, tokens() - 1u), block, i % 8u);
-                ws[i] = quad(min(row0 + i / 8u, op.rows - 1u), block, i % 8u);
+                xs[i] = x_quad(min(token0 + i / 8u, rows() - 1u), block, i % 8u);
+                ws[i] = quad$(min(row0 + i / 8u, stored_rows$() - 1u), block, i % 8u);
             }
             if index < 64u {
-                w_scales[index] = scales(min(row0 + index, op.rows - 1u), block);
+                w_scales[index] = scales$(min(row0 + index, stored_rows$() - 1u), block);
             }
             workgroupBarrier();
 #if MINIMUM
@@ -42,9 +45,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             }
             workgroupBarrier();
 #endif
-            for (var part = 0u; part < PARTS; part++) {
+            for (var part = 0u; part < PARTS$; part++) {
                 var products: array<f32, 16>;
-                for (var j = part * QUADS; j < (part + 1u) * QUADS; j++) {
+                for (var j = part * QUADS$; j < (part + 1u) * QUADS$; j++) {
                     for (var i = 0u; i < 16u; i++) {
                         let r = r0 + i % 4u * 16u;
                         let t = t0 + i / 4u * 16u;
@@ -83,8 +86,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var i = 0u; i < 16u; i++) {
         let n = row0 + r0 + i % 4u * 16u;
         let t = token0 + t0 + i / 4u * 16u;
-        if n < op.rows && t < tokens() {
-            result[t * op.out_width + op.first + n] = finish(n, total[i]);
+        if n < stored_rows$() && t < rows() {
+            put$(t, n, finish$(n, total[i]));
         }
     }
 }

@@ -17,3 +17,20 @@ fn refuse(code: u32, value: u32, limit: u32) {
         atomicStore(&fault[3], limit);
     }
 }
+
+// Rows of this run.
+#if SELECTED
+fn rows() -> u32 {
+    return run.selected;
+}
+#else
+fn rows() -> u32 {
+    return run.tokens;
+}
+#endif
+
+// A dimension of a dispatch has 65535 workgroups, and a step may have more rows: they are counted along the second
+// dimension, ROWS_MAX at a time along the third. The last of these may reach beyond the rows there are.
+fn row_of(group: vec3<u32>) -> u32 {
+    return group.z * ROWS_MAX + group.y;
+}

@@ -14,28 +14,20 @@ struct Op {
     pairs: u32,
 }
 
-@group(0) @binding(3) var<storage, read_write> x: array<f32>;
-@group(0) @binding(4) var<storage, read> positions: array<u32>;
-@group(0) @binding(5) var<storage, read> frequencies: array<f32>;
+@slot var<storage, read_write> x: array<f32>;
+@slot var<storage, read> positions: array<u32>;
+@slot var<storage, read> frequencies: array<f32>;
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    if id.x >= op.heads * op.pairs {
+    let t = row_of(id);
+    if id.x >= op.heads * op.pairs || t >= rows() {
         return;
     }
-    let head = id.x / op.pairs;
     let i = id.x % op.pairs;
-    let start = (id.y * op.heads + head) * op.head_dim;
-#if INTERLEAVED
-    let a = start + 2u * i;
-    let b = a + 1u;
-#else
-    let a = start + i;
-    let b = a + op.pairs;
-#endif
-    let cs = turn(f32(positions[id.y]) * frequencies[i]);
-    let first = x[a];
-    let second = x[b];
-    x[a] = first * cs.x - second * cs.y;
-    x[b] = first * cs.y + second * cs.x;
+    let start = (t * op.heads + id.x / op.pairs) * op.head_dim;
+    let at = start + pair_of(i, op.pairs);
+    let pair = rotated(vec2(x[at.x], x[at.y]), f32(positions[t]) * frequencies[i]);
+    x[at.x] = pair.x;
+    x[at.y] = pair.y;
 }

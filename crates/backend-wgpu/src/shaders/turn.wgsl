@@ -74,3 +74,9 @@ fn turn(angle: f32) -> vec2<f32> {
         default: { return vec2(s, -c); }
     }
 }
+
+// A pair of elements rotated by an angle: in one rounding each, so that every kernel gives the same bits.
+fn rotated(pair: vec2<f32>, angle: f32) -> vec2<f32> {
+    let cs = turn(angle);
+    return vec2(fma(pair.x, cs.x, -(pair.y * cs.y)), fma(pair.x, cs.y, pair.y * cs.x));
+}

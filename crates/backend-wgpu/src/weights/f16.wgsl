@@ -1,9 +1,9 @@
 // F16: two columns to a u32, rows padded with zeros to whole blocks.
-fn quad(row: u32, block: u32, j: u32) -> vec4<f32> {
+fn quad$(row: u32, block: u32, j: u32) -> vec4<f32> {
     let at = (row * op.blocks + block) * 16u + 2u * j;
-    return vec4(unpack2x16float(w[at]), unpack2x16float(w[at + 1u]));
+    return vec4(unpack2x16float(w$[at]), unpack2x16float(w$[at + 1u]));
 }
 
-fn scales(row: u32, block: u32) -> vec3<f32> {
+fn scales$(row: u32, block: u32) -> vec3<f32> {
     return vec3(1.0, 1.0, 0.0);
 }

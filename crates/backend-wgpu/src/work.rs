@@ -1,0 +1,39 @@
+//! What the processor spends on handing work to the device: counted, for those who ask.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Counts of one device.
+#[derive(Default, Debug)]
+pub(crate) struct Work {
+    submissions: AtomicU64,
+    dispatches: AtomicU64,
+    encoding_ns: AtomicU64,
+}
+
+/// What runs of programs have cost the processor.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct WorkDone {
+    /// Lists of commands handed to the driver: one a run, and one more for every exchange in it.
+    pub submissions: u64,
+    /// Kernels started by them.
+    pub dispatches: u64,
+    /// Time in which they were written and handed over.
+    pub encoding: Duration,
+}
+
+impl Work {
+    pub(crate) fn submitted(&self, dispatches: u64, encoding: Duration) {
+        self.submissions.fetch_add(1, Ordering::Relaxed);
+        self.dispatches.fetch_add(dispatches, Ordering::Relaxed);
+        self.encoding_ns.fetch_add(encoding.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn done(&self) -> WorkDone {
+        WorkDone {
+            submissions: self.submissions.load(Ordering::Relaxed),
+            dispatches: self.dispatches.load(Ordering::Relaxed),
+            encoding: Duration::from_nanos(self.encoding_ns.load(Ordering::Relaxed)),
+        }
+    }
+}
