@@ -119,7 +119,7 @@ impl Level {
         match self {
             Self::Scalar(simd) => simd.round(x, out),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => Scalar.round(x, out),
+            Self::Avx2(simd) => simd.round(x, out),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) => simd.round(x, out),
             #[cfg(target_arch = "x86_64")]
@@ -132,7 +132,7 @@ impl Level {
         match self {
             Self::Scalar(simd) => simd.multiply(weights, x, sums),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => Scalar.multiply(weights, x, sums),
+            Self::Avx2(simd) => simd.multiply(weights, x, sums),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) => simd.multiply(weights, x, sums),
             #[cfg(target_arch = "x86_64")]

@@ -9,9 +9,11 @@
 
 mod bandwidth;
 mod peak;
+mod products;
 mod team;
 
 pub use bandwidth::{BandwidthProbe, ProbeError, Reading};
 pub use peak::{Instruction, peak};
+pub use products::{ProductsError, ProductsProbe};
 
 pub use crate::memory::PageSize;

@@ -19,8 +19,12 @@
 //! Start reading at [`scalar`].
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod stored;
 
 use crate::packed::{GROUP_ROWS, Group};
 use crate::rounded::{RoundedBlock, RoundedRows};

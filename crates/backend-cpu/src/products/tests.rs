@@ -78,7 +78,8 @@ fn bits(sums: &[Sums]) -> Vec<u32> {
 fn run(level: Level, weights: &Group<'_>, x: &[f32], rows: usize) -> Vec<u32> {
     let mut rounded = vec![bytemuck::Zeroable::zeroed(); rows * weights.blocks];
     level.round(x, &mut rounded);
-    let mut sums = vec![Sums([0.0; GROUP_ROWS]); rows];
+    // What was there does not matter.
+    let mut sums = vec![Sums([7.0; GROUP_ROWS]); rows];
     level.multiply(weights, RoundedRows::new(weights.blocks, &rounded), &mut sums);
     bits(&sums)
 }
@@ -92,11 +93,17 @@ fn every_instruction_set_gives_the_bits_of_the_plain_one() {
     let mut random = Random(1);
     let kinds = [Blocks::Ordinary, Blocks::AnyBytes, Blocks::Constant(0), Blocks::Constant(0xff)];
     for dtype in DType::ALL.into_iter().filter(|dtype| crate::packed::Layout::of(*dtype).is_some()) {
-        let widths: &[usize] = if dtype.block_elements() == 32 { &[1, 2, 3, 8, 21] } else { &[8, 24] };
+        let widths: &[usize] = match dtype.block_elements() {
+            32 if cfg!(miri) => &[1, 3],
+            32 => &[1, 2, 3, 8, 21],
+            _ if cfg!(miri) => &[8],
+            _ => &[8, 24],
+        };
+        let counts: &[usize] = if cfg!(miri) { &[1, 2] } else { &[1, 2, 3, 4, 5, 8, 13, 37, 50] };
         for (blocks, kind) in widths.iter().flat_map(|blocks| kinds.map(|kind| (*blocks, kind))) {
             let lines = group(&mut random, dtype, blocks, kind);
             let weights = Group::new(dtype, blocks * BLOCK, &lines);
-            for rows in [1, 2, 3, 4, 5, 8, 13, 37] {
+            for rows in counts.iter().copied() {
                 let x = activations(&mut random, rows, blocks, kind);
                 let want = run(Level::Scalar(Scalar), &weights, &x, rows);
                 for level in levels() {
