@@ -148,6 +148,18 @@ pub struct Usage {
     pub completion_tokens: u32,
     /// Prompt tokens whose keys and values were already there.
     pub cached_tokens: u32,
+    /// Generated tokens that had been guessed ahead.
+    pub accepted_drafts: u32,
+    /// Guesses that were computed and were wrong; not among the generated tokens.
+    pub rejected_drafts: u32,
+}
+
+impl Usage {
+    /// Of the tokens guessed ahead, the share that was right; `None` where there were none.
+    pub fn acceptance_rate(&self) -> Option<f64> {
+        let drafts = u64::from(self.accepted_drafts) + u64::from(self.rejected_drafts);
+        (drafts > 0).then(|| f64::from(self.accepted_drafts) / drafts as f64)
+    }
 }
 
 /// Measured times of a request.

@@ -314,6 +314,12 @@ pub struct LoadView {
     pub prompt_tokens: u64,
     /// Of those, tokens found in kept pages.
     pub cached_tokens: u64,
+    /// Tokens guessed ahead and checked, of all sequences since it was loaded.
+    #[serde(default)]
+    pub drafts: u64,
+    /// Of those, tokens that were right.
+    #[serde(default)]
+    pub drafts_accepted: u64,
     /// Prompt tokens read per second, as last measured.
     pub prompt_tokens_per_s: Option<f64>,
     /// Tokens generated per second over all sequences while no prompt is read, as last measured.

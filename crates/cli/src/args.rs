@@ -66,6 +66,9 @@ pub struct Settings {
     /// How keys and values are stored
     #[arg(long, global = true, value_name = "f32|f16|q8")]
     kv: Option<String>,
+    /// How tokens are guessed ahead; changes how fast answers come, never what they are
+    #[arg(long, global = true, value_name = "ngram|off")]
+    speculate: Option<String>,
     /// What is logged, as in RUST_LOG
     #[arg(long, global = true, value_name = "FILTER")]
     log: Option<String>,
@@ -85,6 +88,7 @@ impl Settings {
             ("threads", &self.threads),
             ("memory_mib", &self.memory_mib),
             ("kv", &self.kv),
+            ("speculate", &self.speculate),
             ("log", &self.log),
         ];
         let mut flags: BTreeMap<_, _> =

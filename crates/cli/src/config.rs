@@ -77,6 +77,11 @@ pub const KEYS: &[Key] = &[
         default: "f16",
         help: "how keys and values are stored unless asked otherwise: f32, f16 or q8",
     },
+    Key {
+        name: "speculate",
+        default: "ngram",
+        help: "how tokens are guessed ahead, which changes speed but no answer: ngram (from the text itself) or off",
+    },
     Key { name: "allowed_hosts", default: "", help: "host names the API answers to besides localhost" },
     Key {
         name: "api_keys",

@@ -120,6 +120,7 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         context_tokens: config.parse("context_tokens")?,
         slots: config.parse("slots")?,
         kv: config.parse("kv")?,
+        speculation: config.parse("speculate")?,
     })
 }
 

@@ -36,12 +36,13 @@ mod worker;
 pub use coordinator::{
     AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, ReplyTo,
 };
-pub use driver::{Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
+pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 pub use events::{ClusterId, Event, EventError, InstanceRequest, Member, PlaceObjective, Role};
 pub use instances::{InstanceState, InstanceView, StageStatus, StageView};
 pub use replication::{FollowerStep, LeaderStep, LogHead, follow, lead};
 pub use scheduler::{
     PagesDiffer, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
+    UnknownSpeculation,
 };
 pub use stage::{ComputeResult, StageGeometry, StageInput, StageMachine, StageOutput};
 pub use state::{ApplyError, State, StateInstance};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use exo_types::KvDType;
 
-use crate::DeviceChoice;
+use crate::{DeviceChoice, Speculation};
 
 /// Settings of one node.
 #[derive(Clone, Debug)]
@@ -41,4 +41,6 @@ pub struct NodeConfig {
     pub slots: u32,
     /// How keys and values are stored unless asked otherwise.
     pub kv: KvDType,
+    /// How tokens are guessed ahead in instances whose first stage is here.
+    pub speculation: Speculation,
 }

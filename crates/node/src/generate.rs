@@ -7,6 +7,7 @@ use exo_api::{
     FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt, Summary, Timings,
     Usage,
 };
+use exo_cluster::DraftCounts;
 use exo_cluster::wire::EndReason;
 use exo_types::{FailureKind, RequestId, SampledToken};
 use tokio::sync::mpsc;
@@ -29,7 +30,7 @@ pub enum SequenceEvent {
     /// A token of a choice.
     Token { index: u16, token: SampledToken },
     /// A choice ended.
-    Ended { index: u16, reason: EndReason, cached_tokens: u32 },
+    Ended { index: u16, reason: EndReason, cached_tokens: u32, drafts: DraftCounts },
     /// The model cannot be placed.
     Refused(GenerateError),
     /// A choice failed, and with it the request.
@@ -171,8 +172,8 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                     running.core.cancel_request(running.request.request, Some(index));
                 }
             }
-            SequenceEvent::Ended { index, reason, cached_tokens } => {
-                progress.cached(cached_tokens);
+            SequenceEvent::Ended { index, reason, cached_tokens, drafts } => {
+                progress.ended(cached_tokens, drafts);
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
                 finish(sink, choice, reason)?;
             }
@@ -243,6 +244,8 @@ struct Progress {
     tokens: u32,
     /// Of the prompt, over all choices that ended: those that were cached for each of them.
     cached_tokens: Option<u32>,
+    /// Of all choices that ended.
+    drafts: DraftCounts,
     kernels: Vec<String>,
     stages: u32,
 }
@@ -257,6 +260,7 @@ impl Progress {
             last_token: None,
             tokens: 0,
             cached_tokens: None,
+            drafts: DraftCounts::default(),
             kernels: Vec::new(),
             stages: 0,
         }
@@ -282,9 +286,11 @@ impl Progress {
         self.tokens += 1;
     }
 
-    /// A choice ended that found so many of the prompt's tokens cached.
-    fn cached(&mut self, tokens: u32) {
-        self.cached_tokens = Some(self.cached_tokens.map_or(tokens, |least| least.min(tokens)));
+    /// A choice ended that found so many of the prompt's tokens cached, and so many of its own guessed.
+    fn ended(&mut self, cached_tokens: u32, drafts: DraftCounts) {
+        self.cached_tokens = Some(self.cached_tokens.map_or(cached_tokens, |least| least.min(cached_tokens)));
+        self.drafts.accepted += drafts.accepted;
+        self.drafts.rejected += drafts.rejected;
     }
 
     fn summary(&self, running: &Running, choices: &[Choice]) -> Summary {
@@ -299,6 +305,8 @@ impl Progress {
                 prompt_tokens: self.prompt_tokens,
                 completion_tokens: choices.iter().map(Choice::tokens).sum(),
                 cached_tokens: self.cached_tokens.unwrap_or(0),
+                accepted_drafts: self.drafts.accepted,
+                rejected_drafts: self.drafts.rejected,
             },
             timings: Timings {
                 queued_ms: ms(self.started),

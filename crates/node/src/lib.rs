@@ -32,6 +32,7 @@ mod start;
 
 pub use config::NodeConfig;
 pub use device::{DeviceChoice, UnknownBackend};
+pub use exo_cluster::{Speculation, UnknownSpeculation};
 pub use files::{FilesError, running_api};
 pub use host::{Host, SystemHost};
 pub use node::Node;

@@ -16,6 +16,8 @@ pub struct UsageBody {
     pub total_tokens: u32,
     /// About the prompt.
     pub prompt_tokens_details: PromptTokensDetails,
+    /// About what was generated.
+    pub completion_tokens_details: CompletionTokensDetails,
 }
 
 /// About the prompt's tokens.
@@ -25,6 +27,15 @@ pub struct PromptTokensDetails {
     pub cached_tokens: u32,
 }
 
+/// About the generated tokens: those that were guessed ahead (speculative decoding).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CompletionTokensDetails {
+    /// Generated tokens that had been guessed ahead.
+    pub accepted_prediction_tokens: u32,
+    /// Guesses that were computed and were wrong. They are not among the `completion_tokens`.
+    pub rejected_prediction_tokens: u32,
+}
+
 impl From<Usage> for UsageBody {
     fn from(usage: Usage) -> Self {
         Self {
@@ -32,6 +43,10 @@ impl From<Usage> for UsageBody {
             completion_tokens: usage.completion_tokens,
             total_tokens: usage.prompt_tokens.saturating_add(usage.completion_tokens),
             prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
+            completion_tokens_details: CompletionTokensDetails {
+                accepted_prediction_tokens: usage.accepted_drafts,
+                rejected_prediction_tokens: usage.rejected_drafts,
+            },
         }
     }
 }
@@ -49,6 +64,9 @@ pub struct ExoSummary {
     pub stages: u32,
     /// Measured times.
     pub timings: Timings,
+    /// Of the tokens guessed ahead, the share that was right; absent where none were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_acceptance_rate: Option<f64>,
 }
 
 impl ExoSummary {
@@ -60,6 +78,7 @@ impl ExoSummary {
             kernels: summary.kernels.clone(),
             stages: summary.stages,
             timings: summary.timings,
+            draft_acceptance_rate: summary.usage.acceptance_rate(),
         }
     }
 }

@@ -87,7 +87,17 @@ fn load_text(load: &LoadView) -> String {
         rate("answers", load.tokens_per_s),
         load.cached_tokens,
         load.prompt_tokens,
-    )
+    ) + &drafts_text(load)
+}
+
+/// How many tokens were guessed ahead, if any were.
+fn drafts_text(load: &LoadView) -> String {
+    let LoadView { drafts, drafts_accepted, .. } = *load;
+    if drafts == 0 {
+        return String::new();
+    }
+    let share = 100.0 * drafts_accepted as f64 / drafts as f64;
+    format!(" · {drafts_accepted} of {drafts} guessed tokens were right ({share:.0} %)")
 }
 
 /// Columns of [`stage_rows`].

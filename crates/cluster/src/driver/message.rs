@@ -101,6 +101,9 @@ impl Driver {
             return; // sent again after a reconnect
         }
         let Some(seat) = &mut self.seat else { return };
+        let accepted = result.drafts_accepted();
+        self.drafts.accepted += accepted;
+        self.drafts.rejected += result.drafts - accepted;
         seat.received += result.tokens.len() as u32;
         seat.moved_at = now;
         seat.stand = Stand::Running;

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use exo_types::{FailureKind, InstanceId, NodeId, Placement, SequenceId, Time};
 
-pub use self::words::{DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
+pub use self::words::{DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 use crate::wire::{DataMessage, EndReason, Submission};
 use crate::{InstanceState, InstanceView};
 
@@ -42,6 +42,7 @@ pub struct Driver {
     /// Not before this time.
     submit_at: Time,
     seat: Option<Seat>,
+    drafts: DraftCounts,
     over: bool,
 }
 
@@ -71,7 +72,8 @@ impl Driver {
     /// A driver that waits for an instance. Feed it [`DriverInput::Instances`] next.
     pub fn new(config: DriverConfig, now: Time, start: DriverStart) -> Self {
         let (started_at, submit_at) = (now, now);
-        Self { config, start, started_at, candidates: Vec::new(), submit_at, seat: None, over: false }
+        let (candidates, drafts) = (Vec::new(), DraftCounts::default());
+        Self { config, start, started_at, candidates, submit_at, seat: None, drafts, over: false }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -111,6 +113,11 @@ impl Driver {
     /// Leading tokens of its submission that need not be computed, as far as the scheduler has said.
     pub fn cached_tokens(&self) -> u32 {
         self.seat.as_ref().map_or(0, |seat| seat.cached_tokens)
+    }
+
+    /// Tokens that were guessed ahead, so far.
+    pub fn drafts(&self) -> DraftCounts {
+        self.drafts
     }
 
     /// How far it is.

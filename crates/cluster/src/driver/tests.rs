@@ -78,6 +78,19 @@ fn a_request_is_submitted_once_the_model_is_ready_and_ends_with_its_last_token()
 }
 
 #[test]
+fn guesses_are_counted_once_by_whether_they_were_right() {
+    let mut d = running();
+    let guessed = |position, tokens: &[u32], drafts| {
+        let tokens = tokens.iter().map(|&t| crate::testing::token(t)).collect();
+        TokenResult { drafts, tokens, ..result(1, position, 0) }
+    };
+    for result in [guessed(4, &[7, 8, 9], 2), guessed(4, &[7, 8, 9], 2), guessed(7, &[5], 3)] {
+        say(&mut d, 1000, 2, tokens(vec![result]));
+    }
+    assert_eq!(d.drafts(), DraftCounts { accepted: 2, rejected: 3 });
+}
+
+#[test]
 fn repeated_tokens_are_ignored_and_a_gap_is_a_protocol_failure() {
     let mut d = running();
     say(&mut d, 1000, 2, tokens(vec![result(1, 4, 7)]));

@@ -48,6 +48,15 @@ pub struct DriverStart {
     pub speculate: bool,
 }
 
+/// Guesses at the tokens of one answer.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct DraftCounts {
+    /// Those that were right: tokens of the answer that took no step of their own.
+    pub accepted: u32,
+    /// Those that were wrong: computed for nothing.
+    pub rejected: u32,
+}
+
 /// What happens to a driver.
 #[allow(clippy::large_enum_variant)] // one at a time, handed on at once
 #[derive(Clone, PartialEq, Debug)]

@@ -39,7 +39,9 @@ use self::pages::{Need, Pages};
 use self::queue::{Queue, Waiting};
 use self::row_cost::RowCost;
 use self::sequence::Running;
-pub use self::words::{SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation};
+pub use self::words::{
+    SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation, UnknownSpeculation,
+};
 use crate::wire::{EndReason, StageCommand, Submission};
 
 /// How often a driver without a token hears that its sequence is on its way.
@@ -64,6 +66,8 @@ pub struct Scheduler {
     prompt_tokens: u64,
     /// Of those, tokens that were cached.
     cached_tokens: u64,
+    /// Of all sequences: drafts that were checked, and those of them that were right.
+    drafts: [u64; 2],
     /// When the pipeline last gave a step back.
     completed_at: Time,
     /// Whether that step had prompt tokens.
@@ -133,6 +137,7 @@ impl Scheduler {
             steps: 0,
             prompt_tokens: 0,
             cached_tokens: 0,
+            drafts: [0; 2],
             completed_at: Time::ZERO,
             completed_prompt: false,
             row_cost: RowCost::new(),
@@ -184,6 +189,8 @@ impl Scheduler {
             pages_cached: self.pages.cached(),
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.cached_tokens,
+            drafts: self.drafts[0],
+            drafts_accepted: self.drafts[1],
             prompt_tokens_per_s: self.pace.prompt_tokens_per_s(),
             decode_tokens_per_s: self.pace.decode_tokens_per_s(),
         }

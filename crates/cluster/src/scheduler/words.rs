@@ -1,5 +1,7 @@
 //! What a scheduler is told, what it answers, and its bounds.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use exo_types::{FailureKind, NodeId, SequenceId};
@@ -13,6 +15,38 @@ pub enum Speculation {
     Off,
     /// A sequence's own earlier tokens (prompt lookup).
     Lookup,
+}
+
+impl Speculation {
+    /// All of them, the usual one first.
+    pub const ALL: [Self; 2] = [Self::Lookup, Self::Off];
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Lookup => "ngram",
+        }
+    }
+}
+
+impl fmt::Display for Speculation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that names no kind of guesses.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no way to guess tokens ahead: it must be ngram or off")]
+pub struct UnknownSpeculation(String);
+
+impl FromStr for Speculation {
+    type Err = UnknownSpeculation;
+
+    fn from_str(word: &str) -> Result<Self, UnknownSpeculation> {
+        Self::ALL.into_iter().find(|s| s.name() == word).ok_or_else(|| UnknownSpeculation(word.to_owned()))
+    }
 }
 
 /// Bounds of one instance's scheduler.
@@ -188,6 +222,10 @@ pub struct SchedulerStats {
     pub prompt_tokens: u64,
     /// Of those, tokens that were cached.
     pub cached_tokens: u64,
+    /// Tokens guessed ahead and checked.
+    pub drafts: u64,
+    /// Of those, tokens that were right.
+    pub drafts_accepted: u64,
     /// Prompt tokens read per second, as last measured.
     pub prompt_tokens_per_s: Option<f64>,
     /// Tokens generated per second over all sequences while no prompt is read, as last measured.

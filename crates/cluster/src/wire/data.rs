@@ -228,6 +228,12 @@ pub struct TokenResult {
 }
 
 impl TokenResult {
+    /// Drafts that were right.
+    pub fn drafts_accepted(&self) -> u32 {
+        // Messages come in with at most one token more than drafts.
+        (self.tokens.len() as u32).saturating_sub(1).min(self.drafts)
+    }
+
     /// Whether it is what `part` of a step can give.
     pub fn answers(&self, part: &StepSequence) -> bool {
         let place = (self.sequence, self.position, self.drafts);

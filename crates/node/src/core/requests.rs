@@ -136,8 +136,10 @@ impl Core {
             }
             DriverOutput::Ended(reason) => {
                 self.tell_phase(id);
-                let cached_tokens = self.drivers.get(&id).map_or(0, |d| d.driver.cached_tokens());
-                tell(self, SequenceEvent::Ended { index: id.index, reason, cached_tokens });
+                if let Some(driver) = self.drivers.get(&id).map(|entry| &entry.driver) {
+                    let (cached_tokens, drafts) = (driver.cached_tokens(), driver.drafts());
+                    tell(self, SequenceEvent::Ended { index: id.index, reason, cached_tokens, drafts });
+                }
                 self.drivers.remove(&id);
             }
             DriverOutput::Failed { kind, message } => {
@@ -264,7 +266,8 @@ impl Core {
             let troubled = self.troubles.iter().any(|t| t.instance == id && t.generation == generation);
             if view.is_ready() && !troubled && !self.schedulers.contains_key(&id) && self.is_loaded(key) {
                 let Some(pages) = pages_of(&view) else { continue };
-                let config = SchedulerConfig::default();
+                let speculation = self.p.config.speculation;
+                let config = SchedulerConfig { speculation, ..SchedulerConfig::default() };
                 match Scheduler::new(config, view.placement.clone(), &pages) {
                     Ok(scheduler) => {
                         self.schedulers.insert(id, SchedulerEntry { generation, scheduler });

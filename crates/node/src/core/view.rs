@@ -194,6 +194,8 @@ fn load_view(stats: &SchedulerStats) -> api::LoadView {
         pages_cached: stats.pages_cached,
         prompt_tokens: stats.prompt_tokens,
         cached_tokens: stats.cached_tokens,
+        drafts: stats.drafts,
+        drafts_accepted: stats.drafts_accepted,
         prompt_tokens_per_s: stats.prompt_tokens_per_s,
         tokens_per_s: stats.decode_tokens_per_s,
     }

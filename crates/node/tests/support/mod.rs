@@ -40,6 +40,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         context_tokens: 512,
         slots: 4,
         kv: Default::default(),
+        speculation: exo_node::Speculation::Lookup,
     }
 }
 

@@ -75,7 +75,13 @@ fn queued(reason: &str) -> Item {
 
 fn done(completion_tokens: u32) -> Item {
     Ok(GenerateEvent::Done(Summary {
-        usage: Usage { prompt_tokens: 5, completion_tokens, cached_tokens: 2 },
+        usage: Usage {
+            prompt_tokens: 5,
+            completion_tokens,
+            cached_tokens: 2,
+            accepted_drafts: 3,
+            rejected_drafts: 1,
+        },
         timings: Timings {
             queued_ms: 1.0,
             ttft_ms: 2.0,
