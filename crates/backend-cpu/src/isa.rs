@@ -3,6 +3,8 @@
 use crate::packed::Group;
 use crate::products::{Products, Sums};
 use crate::rounded::{RoundedBlock, RoundedRows};
+#[cfg(target_arch = "aarch64")]
+use crate::simd::Neon;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx2, Avx512, Avx512Bf16};
 use crate::simd::{Scalar, Simd};
@@ -20,11 +22,13 @@ pub enum Isa {
     Avx512,
     /// The same with BF16.
     Avx512Bf16,
+    /// 64-bit Arm with NEON and the dot-product extension; eight lanes in two registers.
+    Neon,
 }
 
 impl Isa {
     /// Every instruction set, the plainest first.
-    pub const ALL: [Self; 4] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
+    pub const ALL: [Self; 5] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Neon];
 
     /// Lower-case name, as it stands in [`exo_types::DeviceFacts::backend`].
     pub const fn name(self) -> &'static str {
@@ -33,6 +37,7 @@ impl Isa {
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
             Self::Avx512Bf16 => "avx512-bf16",
+            Self::Neon => "neon",
         }
     }
 
@@ -85,6 +90,8 @@ pub(crate) enum Level {
     Avx512(Avx512),
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16(Avx512Bf16),
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
 }
 
 impl Level {
@@ -99,6 +106,10 @@ impl Level {
             Isa::Avx512Bf16 => Avx512Bf16::detect().map(Self::Avx512Bf16),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => None,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => Neon::detect().map(Self::Neon),
+            #[cfg(not(target_arch = "aarch64"))]
+            Isa::Neon => None,
         }
     }
 
@@ -111,6 +122,8 @@ impl Level {
             Self::Avx512(_) => Isa::Avx512,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16(_) => Isa::Avx512Bf16,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(_) => Isa::Neon,
         }
     }
 
@@ -124,6 +137,8 @@ impl Level {
             Self::Avx512(simd) => simd.round(x, out),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16(simd) => simd.without_bf16().round(x, out),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(simd) => simd.round(x, out),
         }
     }
 
@@ -137,6 +152,8 @@ impl Level {
             Self::Avx512(simd) => simd.multiply(weights, x, sums),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16(simd) => simd.without_bf16().multiply(weights, x, sums),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(simd) => simd.multiply(weights, x, sums),
         }
     }
 
@@ -150,6 +167,8 @@ impl Level {
             Self::Avx512(simd) => simd.call(kernel),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16(simd) => simd.without_bf16().call(kernel),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(simd) => simd.call(kernel),
         }
     }
 }

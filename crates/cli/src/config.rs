@@ -63,7 +63,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cpu_isa",
         default: "auto",
-        help: "instruction set of the processor's kernels: auto, scalar, avx2, avx512, avx512-bf16",
+        help: "instruction set of the processor's kernels: auto, scalar, avx2, avx512, avx512-bf16, neon",
     },
     Key {
         name: "memory_mib",

@@ -112,6 +112,7 @@ struct Kernel {
 /// ask for more at once, two streams keep two of the prefetchers busy, and asking for the page after this one gets
 /// past the 4 KiB boundary at which hardware prefetchers stop.
 fn kernels() -> Vec<Kernel> {
+    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "there are no others"))]
     let mut kernels = vec![
         Kernel { name: "plain loads", run: plain::<1> },
         Kernel { name: "plain loads, two streams", run: plain::<2> },

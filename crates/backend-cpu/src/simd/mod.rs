@@ -6,6 +6,8 @@ mod avx2;
 mod avx512;
 mod element;
 mod exp;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
@@ -14,6 +16,8 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::{Avx512, Avx512Bf16};
 pub(crate) use element::{Element, F16, F32, I8};
 pub(crate) use exp::exp;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::{Neon, widen_f16};
 pub(crate) use scalar::Scalar;
 
 use crate::isa::Kernel;

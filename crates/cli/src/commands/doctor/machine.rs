@@ -80,7 +80,7 @@ pub(super) fn processor(config: &Config) -> Check {
             Check::broken("processor", found).next("this processor lacks them: set cpu_isa to auto")
         }
         Isa::Scalar => Check::warning("processor", found)
-            .next("slow: this version has fast kernels for AVX2 and AVX-512 only"),
+            .next("slow: this version has fast kernels for AVX2, AVX-512 and NEON with dot product"),
         _ => Check::ok("processor", found),
     }
 }
