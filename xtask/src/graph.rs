@@ -25,6 +25,7 @@ const ORDER: &[&str] = &[
     "exo-device",
     "exo-backend-cpu",
     "exo-backend-wgpu",
+    "exo-backend-cuda",
     "exo-transport",
     "exo-discovery",
     "exo-store",

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cuda;
 mod emulate;
 mod graph;
 mod licences;
@@ -58,6 +59,17 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Compile the CUDA kernels to the PTX that is committed, with NVIDIA's compiler from PyPI
+    Ptx {
+        /// Fail if the committed PTX is not what the kernels compile to, instead of writing it
+        #[arg(long)]
+        check: bool,
+        /// Assemble the committed PTX for some cards and print what each kernel takes
+        #[arg(long, conflicts_with = "check")]
+        assemble: bool,
+    },
+    /// Compile the CUDA kernels for an AMD card with clang, to see that they are HIP too
+    Hip,
     /// Check the licence of every dependency
     Licences,
     /// Run the tests of the CPU kernels on an emulated processor (docs/platforms.md)
@@ -85,6 +97,9 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::Tidy { bless } => tidy::run(bless),
         Command::Graph { check } => graph::run(check),
+        Command::Ptx { assemble: true, .. } => cuda::assemble(),
+        Command::Ptx { check, .. } => cuda::ptx(check),
+        Command::Hip => cuda::hip(),
         Command::Licences => licences::run(),
         Command::Emulate { machine } => emulate::run(machine),
     }

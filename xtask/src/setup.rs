@@ -34,6 +34,7 @@ pub fn for_tests() -> anyhow::Result<()> {
             package: "iproute2",
             why: "makes network namespaces for the multi-host tests",
         },
+        Package { program: "c++", package: "g++", why: "plays an NVIDIA card where there is none" },
         Package { program: "curl", package: "curl", why: "checks the API as a user would" },
         Package {
             program: "/usr/share/vulkan/icd.d",

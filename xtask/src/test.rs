@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::{graph, licences, run, setup, tidy};
+use crate::{cuda, graph, licences, run, setup, tidy};
 
 /// Runs the checks and the tests; the last line printed counts the tests.
 pub fn run(filter: Option<&str>, tests_only: bool) -> anyhow::Result<()> {
@@ -21,6 +21,7 @@ fn checks() -> anyhow::Result<()> {
     step("format", || run::cargo(&["fmt", "--all", "--check"]))?;
     step("house rules", || tidy::run(false))?;
     step("architecture page", || graph::run(true))?;
+    step("PTX", cuda::check_if_possible)?;
     step("licences", licences::run)?;
     step("lints", || {
         run::cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])

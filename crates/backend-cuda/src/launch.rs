@@ -1,0 +1,353 @@
+//! From an op to the kernels that compute it.
+//!
+//! Every kernel takes one structure: addresses first, then the rows and tokens of the run, then its own numbers.
+
+use exo_backend::{AttentionBatch, Buffer, KvCache, Op, OpKind, RopeStyle, Rows, RunError, RunShape, Weight};
+use exo_types::{DType, KvDType};
+
+use crate::device::Shop;
+use crate::driver::{DeviceMemory, Function};
+use crate::kernels::File;
+use crate::storage;
+use crate::{kv_rows, layout};
+
+/// Threads of kernels of one thread per element.
+const THREADS: u32 = 256;
+const ATTENTION_THREADS: u32 = 128;
+/// Largest head that attention has room for.
+const HEAD_DIM_MAX: usize = 256;
+/// Up to how many rows the kernels for few rows are used.
+const FEW_ROWS_MAX: usize = 8;
+/// Rows of w that a thread block of `matmul_vec` takes.
+const VEC_OUTPUTS: usize = 32;
+/// Rows of w and of x to a tile.
+const TILE: usize = 64;
+/// Rows of w of the tensor-core kernel for few rows.
+const MMA_OUTPUTS: usize = 16;
+
+/// How many thread blocks, from the rows of a run.
+#[derive(Clone, Copy, Debug)]
+enum Grid {
+    /// Threads along all elements of all rows.
+    Elements { width: usize },
+    /// So many thread blocks to a row.
+    Blocks { each: usize },
+    /// Thread blocks along the outputs, and along the rows by `rows_each`; for runs of `from` to `up_to` rows.
+    Tiles { x: usize, rows_each: usize, from: usize, up_to: usize },
+}
+
+/// A kernel with its operands.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) function: Function,
+    pub(crate) threads: u32,
+    grid: Grid,
+    rows: Rows,
+    /// The kernel's structure, but for the rows and tokens.
+    args: Vec<u64>,
+    /// Which of `args` holds them.
+    rows_at: usize,
+}
+
+impl Launch {
+    fn rows(&self, shape: RunShape) -> usize {
+        match self.rows {
+            Rows::Tokens => shape.tokens,
+            Rows::Selected => shape.selected,
+        }
+    }
+
+    /// Thread blocks of a run; `None` if there is nothing to do for this kernel.
+    pub(crate) fn size(&self, shape: RunShape) -> Option<(u32, u32)> {
+        let rows = self.rows(shape);
+        let (x, y) = match self.grid {
+            Grid::Elements { width } => ((rows * width).div_ceil(THREADS as usize), 1),
+            Grid::Blocks { each } => (rows * each, 1),
+            Grid::Tiles { from, up_to, .. } if !(from..=up_to).contains(&rows) => return None,
+            Grid::Tiles { x, rows_each, .. } => (x, rows.div_ceil(rows_each)),
+        };
+        (x > 0 && y > 0).then_some((x as u32, y as u32))
+    }
+
+    /// The kernel's structure for a run.
+    pub(crate) fn args(&self, shape: RunShape) -> Vec<u64> {
+        let mut args = self.args.clone();
+        args[self.rows_at] = self.rows(shape) as u64 | (shape.tokens as u64) << 32;
+        args
+    }
+}
+
+/// Makes the launches of a program's ops.
+pub(crate) struct Planner<'a> {
+    pub(crate) shop: &'a Shop,
+    pub(crate) fault: &'a DeviceMemory,
+    /// Activations in eight bits and their scales, for one product at a time.
+    pub(crate) scratch: &'a Scratch,
+    /// The rows that lie there now: of which buffer, and how wide.
+    pub(crate) rounded: Option<(u64, usize, Rows)>,
+}
+
+/// Where a program keeps rounded activations.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    pub(crate) quants: DeviceMemory,
+    pub(crate) scales: DeviceMemory,
+}
+
+/// Blocks of rounded activations that an op needs room for.
+pub(crate) fn rounded_blocks(op: &Op) -> usize {
+    match op {
+        Op::MatMul { weight, x, .. } if weight.dtype.is_quantised() => {
+            x.len / weight.cols.max(1) * layout::blocks(weight.cols)
+        }
+        _ => 0,
+    }
+}
+
+/// What a launch is made of.
+struct Draft<'a> {
+    file: File,
+    name: &'a str,
+    threads: u32,
+    grid: Grid,
+    rows: Rows,
+    addresses: Vec<u64>,
+    numbers: Vec<u32>,
+}
+
+impl Planner<'_> {
+    /// Adds the launches of one op. Its operands were checked.
+    pub(crate) fn plan(&mut self, op: &Op, out: &mut Vec<Launch>) -> Result<(), RunError> {
+        if op.kind() != OpKind::MatMul {
+            self.rounded = None;
+        }
+        let at = |handle: &Buffer| storage::buffer(handle, self.shop.owner).memory.at;
+        let fault = self.fault.at;
+        match op {
+            Op::Embed { table, ids, out: result } => {
+                let mut addresses = vec![fault];
+                addresses.extend(self.planes(table));
+                addresses.extend([at(ids), at(result)]);
+                let name = format!("embed_{}", layout::name(table.dtype));
+                let numbers = numbers([table.cols, layout::blocks(table.cols), table.rows]);
+                let width = table.cols.div_ceil(4);
+                out.push(self.elements(File::Embed, &name, width, Rows::Tokens, addresses, numbers)?);
+            }
+            Op::RmsNorm { x, weight, out: result, eps, groups, rows } => {
+                let addresses = vec![at(x), self.vector(weight, op.kind())?, at(result)];
+                let mut numbers = numbers([weight.cols]);
+                numbers.push(eps.to_bits());
+                let grid = Grid::Blocks { each: *groups };
+                out.push(self.blocks(File::RmsNorm, "rms_norm", grid, *rows, addresses, numbers)?);
+            }
+            Op::MatMul { weight, bias, x, out: result, rows } => {
+                let bias = bias.as_ref().map(|bias| self.vector(bias, op.kind())).transpose()?;
+                self.product(weight, bias.unwrap_or(0), x, result, *rows, out)?;
+            }
+            Op::Rope { x, positions, frequencies, heads, head_dim, style } => {
+                let mut numbers = numbers([*heads, *head_dim, frequencies.cols]);
+                numbers.push(u32::from(*style == RopeStyle::Interleaved));
+                let addresses = vec![at(x), at(positions), self.vector(frequencies, op.kind())?];
+                let width = heads * frequencies.cols;
+                out.push(self.elements(File::Rope, "rope", width, Rows::Tokens, addresses, numbers)?);
+            }
+            Op::KvWrite { .. } | Op::Attention { .. } => out.push(self.on_pages(op)?),
+            Op::SwiGlu { gate, up, out: result, width } => {
+                let addresses = vec![at(gate), at(up), at(result)];
+                let numbers = numbers([*width]);
+                out.push(self.elements(File::SwiGlu, "swiglu", *width, Rows::Tokens, addresses, numbers)?);
+            }
+            Op::Add { x, y, width } => {
+                let addresses = vec![at(x), at(y)];
+                let numbers = numbers([*width]);
+                out.push(self.elements(File::Add, "add", *width, Rows::Tokens, addresses, numbers)?);
+            }
+            Op::SelectRows { x, rows, out: result, width } => {
+                let addresses = vec![fault, at(x), at(rows), at(result)];
+                let numbers = numbers([*width]);
+                let (file, rows) = (File::SelectRows, Rows::Selected);
+                out.push(self.elements(file, "select_rows", *width, rows, addresses, numbers)?);
+            }
+            Op::Exchange { .. } | Op::LayerBoundary { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// An op on the cache.
+    fn on_pages(&self, op: &Op) -> Result<Launch, RunError> {
+        let at = |handle: &Buffer| storage::buffer(handle, self.shop.owner).memory.at;
+        let rows = Rows::Tokens;
+        match op {
+            Op::KvWrite { kv, layer, k, v, batch } => {
+                let parts = kv_rows::parts(kv.shape.dtype, kv.shape.head_dim);
+                let (mut addresses, mut numbers) = self.paged(kv, *layer, batch);
+                addresses.extend([at(k), at(v)]);
+                numbers.push(parts as u32);
+                let name = format!("kv_write_{}", kv_name(kv.shape.dtype));
+                self.elements(File::KvWrite, &name, kv.shape.kv_heads * parts, rows, addresses, numbers)
+            }
+            Op::Attention { q, kv, layer, batch, out, heads, scale, window }
+                if kv.shape.head_dim <= HEAD_DIM_MAX =>
+            {
+                let (mut addresses, mut numbers) = self.paged(kv, *layer, batch);
+                addresses.extend([at(q), at(out)]);
+                numbers.extend([*heads as u32, scale.to_bits(), window.unwrap_or(0)]);
+                let name = format!("attention_{}", kv_name(kv.shape.dtype));
+                let grid = Grid::Blocks { each: *heads };
+                let (file, threads) = (File::Attention, ATTENTION_THREADS);
+                self.launch(Draft { file, name: &name, threads, grid, rows, addresses, numbers })
+            }
+            _ => Err(RunError::UnsupportedOp { op: op.kind(), dtype: None }),
+        }
+    }
+
+    fn launch(&self, draft: Draft<'_>) -> Result<Launch, RunError> {
+        let Draft { file, name, threads, grid, rows, addresses, numbers } = draft;
+        let rows_at = addresses.len();
+        let mut args = addresses;
+        args.push(0);
+        args.extend(
+            numbers
+                .chunks(2)
+                .map(|pair| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32),
+        );
+        let function = self.shop.kernels.get(&self.shop.context, file, name)?;
+        Ok(Launch { function, threads, grid, rows, args, rows_at })
+    }
+
+    fn blocks(
+        &self,
+        file: File,
+        name: &str,
+        grid: Grid,
+        rows: Rows,
+        addresses: Vec<u64>,
+        numbers: Vec<u32>,
+    ) -> Result<Launch, RunError> {
+        self.launch(Draft { file, name, threads: THREADS, grid, rows, addresses, numbers })
+    }
+
+    fn elements(
+        &self,
+        file: File,
+        name: &str,
+        width: usize,
+        rows: Rows,
+        addresses: Vec<u64>,
+        numbers: Vec<u32>,
+    ) -> Result<Launch, RunError> {
+        self.blocks(file, name, Grid::Elements { width }, rows, addresses, numbers)
+    }
+
+    fn planes(&self, weight: &Weight) -> [u64; 3] {
+        let stored = storage::weight(weight, self.shop.owner);
+        [0, stored.high_at, stored.scales_at].map(|offset| stored.memory.at + offset)
+    }
+
+    fn vector(&self, weight: &Weight, op: OpKind) -> Result<u64, RunError> {
+        let vector = storage::weight(weight, self.shop.owner).vector.as_ref().map(|memory| memory.at);
+        vector.ok_or(RunError::UnsupportedOp { op, dtype: Some(weight.dtype) })
+    }
+
+    /// What every kernel on pages begins with.
+    fn paged(&self, kv: &KvCache, layer: usize, batch: &AttentionBatch) -> (Vec<u64>, Vec<u32>) {
+        let (shape, stored) = (&kv.shape, storage::kv(kv, self.shop.owner));
+        let tables = [&batch.positions, &batch.sequences, &batch.page_table];
+        let mut addresses = vec![self.fault.at];
+        addresses.extend(tables.map(|handle| storage::buffer(handle, self.shop.owner).memory.at));
+        addresses.extend([stored.layers[layer].keys.at, stored.layers[layer].values.at]);
+        let numbers = numbers([
+            batch.page_table.len / batch.pages_per_sequence,
+            batch.pages_per_sequence,
+            shape.page_tokens,
+            shape.pages,
+            shape.kv_heads,
+            shape.head_dim,
+            stored.row_bytes,
+        ]);
+        (addresses, numbers)
+    }
+
+    /// A product: kernels for one row, for a few and for many, of which a run starts one. All give the same bits.
+    fn product(
+        &mut self,
+        weight: &Weight,
+        bias: u64,
+        x: &Buffer,
+        result: &Buffer,
+        rows: Rows,
+        out: &mut Vec<Launch>,
+    ) -> Result<(), RunError> {
+        let x_at = storage::buffer(x, self.shop.owner).memory.at;
+        let result_at = storage::buffer(result, self.shop.owner).memory.at;
+        let is_quantised = weight.dtype.is_quantised();
+        if is_quantised && self.rounded != Some((x_at, weight.cols, rows)) {
+            out.push(self.round(x_at, weight.cols, rows)?);
+            self.rounded = Some((x_at, weight.cols, rows));
+        }
+        let (x_at, x_scales) = match is_quantised {
+            true => (self.scratch.quants.at, self.scratch.scales.at),
+            false => (x_at, 0),
+        };
+        let mut addresses = self.planes(weight).to_vec();
+        addresses.extend([x_at, x_scales, bias, result_at]);
+        for (file, name, threads, grid) in choices(weight, self.shop.has_tensor_cores) {
+            out.push(self.launch(Draft {
+                file,
+                name: &format!("{name}_{}", layout::name(weight.dtype)),
+                threads,
+                grid,
+                rows,
+                addresses: addresses.clone(),
+                numbers: numbers([weight.rows, weight.cols, layout::blocks(weight.cols)]),
+            })?);
+        }
+        if self.rounded.is_some_and(|(of, _, _)| of == result_at) {
+            self.rounded = None;
+        }
+        Ok(())
+    }
+
+    fn round(&self, x: u64, cols: usize, rows: Rows) -> Result<Launch, RunError> {
+        let addresses = vec![x, self.scratch.quants.at, self.scratch.scales.at];
+        let blocks = layout::blocks(cols);
+        self.elements(File::Round8, "round8", 8 * blocks, rows, addresses, numbers([blocks]))
+    }
+}
+
+/// The kernels that multiply with a weight, and for how many rows each is used.
+fn choices(weight: &Weight, has_tensor_cores: bool) -> Vec<(File, &'static str, u32, Grid)> {
+    let tiles = |outputs: usize, rows_each, from, up_to| {
+        let x = weight.rows.div_ceil(outputs);
+        Grid::Tiles { x, rows_each, from, up_to }
+    };
+    let many = tiles(TILE, TILE, FEW_ROWS_MAX + 1, usize::MAX);
+    if has_tensor_cores && matches!(weight.dtype, DType::F16 | DType::BF16) {
+        let few = tiles(MMA_OUTPUTS, FEW_ROWS_MAX, 1, FEW_ROWS_MAX);
+        return vec![
+            (File::MatMulMma, "matmul_mma_few", 256, few),
+            (File::MatMulMma, "matmul_mma_many", 256, many),
+        ];
+    }
+    let many = match has_tensor_cores && weight.dtype.is_quantised() {
+        true => (File::MatMulMma, "matmul_mma_many", 256, many),
+        false => (File::MatMulTile, "matmul_tile", 256, many),
+    };
+    vec![
+        (File::MatMulVec, "matmul_vec1", 128, tiles(VEC_OUTPUTS, 1, 1, 1)),
+        (File::MatMulVec, "matmul_vec4", 128, tiles(VEC_OUTPUTS, 4, 2, FEW_ROWS_MAX)),
+        many,
+    ]
+}
+
+fn numbers<const N: usize>(values: [usize; N]) -> Vec<u32> {
+    values.into_iter().map(|value| value as u32).collect()
+}
+
+fn kv_name(dtype: KvDType) -> &'static str {
+    match dtype {
+        KvDType::F32 => "f32",
+        KvDType::F16 => "f16",
+        KvDType::Q8 => "q8",
+    }
+}

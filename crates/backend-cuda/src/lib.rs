@@ -1,0 +1,37 @@
+//! NVIDIA cards as devices, through the CUDA driver.
+//!
+//! Every op of the contract is one file of CUDA C in `kernels/`, each with its contract; `cargo xtask ptx` compiles them
+//! ahead of time to the PTX in `ptx/`, which is part of the program. The driver's library is opened at run time: building
+//! needs no CUDA, and a machine without it gets an error that says what to install.
+//!
+//! **Batch invariance** holds as the contract asks: all products add slices of K in one order, attention works in blocks of
+//! positions that do not depend on the batch. F16 and BF16 weights go through tensor cores from compute capability 8.0
+//! on and through plain kernels before: two kernel families, whose bits may differ.
+//!
+//! A decode step that comes again with the same number of rows is captured once as a CUDA graph and launched as one.
+//!
+//! What was run where is written in `docs/platforms.md`: the kernels' own sources on a processor, never a card.
+//!
+//! **Architecture invariant:** knows no model, no file and no network. All calls into the driver are in `driver.rs`.
+//!
+//! Start reading at [`list`], then [`CudaDevice::open`].
+
+mod card;
+mod device;
+mod driver;
+mod fault;
+mod graph;
+mod kernels;
+mod kv_rows;
+mod launch;
+mod layout;
+mod peer;
+mod program;
+mod storage;
+mod stream;
+mod weight;
+
+pub use card::{Card, ListError, list};
+pub use device::{CudaDevice, CudaOptions, OpenError};
+pub use driver::CallError;
+pub use peer::{Route, copy_between};

@@ -1,0 +1,141 @@
+//! A checked recording as launches, and one run of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use exo_backend::{
+    Buffer, CancelToken, Capacity, Exchange, Op, Owner, Program, Recording, RunError, RunShape, Stored,
+    Ticket, check_op,
+};
+
+use crate::device::Shop;
+use crate::driver::{CallError, DeviceMemory, Queue};
+use crate::fault::FAULT_BYTES;
+use crate::graph::{Graphs, Plan};
+use crate::launch::{Launch, Planner, Scratch, rounded_blocks};
+
+#[derive(Debug)]
+pub(crate) enum Step {
+    Launch(Launch),
+    Exchange { x: Buffer, width: usize },
+    LayerBoundary { layer: u32 },
+}
+
+/// What a program is made of; shared with the streams that ran it until they know that it went well.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) owner: Owner,
+    pub(crate) steps: Vec<Step>,
+    capacity: Capacity,
+    has_exchange: bool,
+    graphs: Option<Mutex<Graphs>>,
+    pub(crate) fault: DeviceMemory,
+    _scratch: Scratch,
+    _ticket: Ticket,
+    /// Keeps the operands, whose addresses the launches hold.
+    _ops: Vec<Op>,
+}
+
+/// A recording on a card.
+#[derive(Debug)]
+pub struct CudaProgram {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl Stored for CudaProgram {
+    fn owner(&self) -> Owner {
+        self.inner.owner
+    }
+}
+
+impl Program for CudaProgram {}
+
+impl CudaProgram {
+    /// Panics on operands that contradict each other or belong elsewhere.
+    pub(crate) fn new(shop: &Arc<Shop>, recording: Recording) -> Result<Self, RunError> {
+        let mut capacity = Capacity::default();
+        recording.ops.iter().for_each(|op| check_op(op, shop.owner, &mut capacity));
+        let blocks = recording.ops.iter().map(rounded_blocks).max().unwrap_or(0) as u64;
+        let what = "activations in eight bits";
+        let ticket = shop.ledger.take(what, 40 * blocks)?;
+        let scratch =
+            Scratch { quants: shop.allocate(what, 32 * blocks)?, scales: shop.allocate(what, 8 * blocks)? };
+        let fault = shop.zeroed("what kernels complain of", FAULT_BYTES)?;
+        shop.settle()?;
+        let mut planner = Planner { shop, fault: &fault, scratch: &scratch, rounded: None };
+        let (mut steps, mut launches) = (Vec::new(), Vec::new());
+        for op in &recording.ops {
+            planner.plan(op, &mut launches)?;
+            steps.extend(launches.drain(..).map(Step::Launch));
+            match op {
+                Op::Exchange { x, width } => steps.push(Step::Exchange { x: x.clone(), width: *width }),
+                Op::LayerBoundary { layer } => steps.push(Step::LayerBoundary { layer: *layer }),
+                _ => {}
+            }
+        }
+        let inner = Inner {
+            owner: shop.owner,
+            has_exchange: steps.iter().any(|step| matches!(step, Step::Exchange { .. })),
+            steps,
+            capacity,
+            graphs: shop.has_graphs.then(Mutex::default),
+            fault,
+            _scratch: scratch,
+            _ticket: ticket,
+            _ops: recording.ops,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+}
+
+impl Inner {
+    pub(crate) fn assert_fits(&self, shape: RunShape) {
+        let Capacity { tokens, selected } = self.capacity;
+        assert!(
+            shape.tokens <= tokens && shape.selected <= selected,
+            "{shape:?} is beyond the buffers of the program, which hold {tokens} and {selected} rows"
+        );
+    }
+
+    /// Whether a run is one piece of work, which may be captured: nobody to exchange with, nobody who cancelled.
+    pub(crate) fn is_whole(&self, exchange: &dyn Exchange, cancel: &CancelToken) -> bool {
+        !cancel.is_cancelled() && (exchange.is_alone() || !self.has_exchange)
+    }
+
+    /// Queues a whole run, as a graph if it came before.
+    pub(crate) fn run_whole(&self, shop: &Shop, queue: &Queue, shape: RunShape) -> Result<(), RunError> {
+        let queued = match &self.graphs {
+            None => self.launch_all(queue, shape),
+            Some(graphs) => {
+                let mut graphs = graphs.lock().unwrap_or_else(PoisonError::into_inner);
+                match graphs.plan(shape) {
+                    Plan::Plain => self.launch_all(queue, shape),
+                    Plan::Replay(captured) => queue.replay(captured),
+                    Plan::Capture => match queue.capture(|| self.launch_all(queue, shape)) {
+                        Ok(captured) => queue.replay(graphs.keep(shape, captured)),
+                        Err(error) => {
+                            tracing::warn!(%error, "a step could not be captured as a CUDA graph");
+                            self.launch_all(queue, shape)
+                        }
+                    },
+                }
+            }
+        };
+        queued.map_err(|error| shop.context.lost_run(&error))
+    }
+
+    fn launch_all(&self, queue: &Queue, shape: RunShape) -> Result<(), CallError> {
+        let mut launches = self.steps.iter().filter_map(|step| match step {
+            Step::Launch(launch) => Some(launch),
+            _ => None,
+        });
+        launches.try_for_each(|launch| start(queue, launch, shape))
+    }
+}
+
+/// Queues one kernel, if the run has rows for it.
+pub(crate) fn start(queue: &Queue, launch: &Launch, shape: RunShape) -> Result<(), CallError> {
+    match launch.size(shape) {
+        Some(grid) => queue.launch(&launch.function, grid, launch.threads, &launch.args(shape)),
+        None => Ok(()),
+    }
+}

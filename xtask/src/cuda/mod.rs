@@ -1,0 +1,166 @@
+//! The CUDA kernels: compiled ahead of time to the PTX that is committed, and checked without a card.
+//!
+//! NVIDIA's compiler comes from its packages on PyPI, pinned in `nvrtc.txt`, into a virtual environment under `target/`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::run;
+
+const KERNELS: &str = "crates/backend-cuda/kernels";
+const PTX: &str = "crates/backend-cuda/ptx";
+/// The compiler of kernels to PTX. Its CUDA version decides which drivers know the PTX.
+const NVRTC: &str = include_str!("nvrtc.txt");
+/// The assembler that a driver has built in, by itself: optional.
+const PTXAS: &str = include_str!("ptxas.txt");
+/// Runs the compiler's library.
+const COMPILE: &str = include_str!("compile.py");
+/// Cards whose registers and memory the table shows: the oldest and two newer.
+const SHOWN: [&str; 3] = ["sm_61", "sm_80", "sm_90"];
+
+/// Compiles every kernel. With `check` nothing is written and a difference fails.
+pub fn ptx(check: bool) -> anyhow::Result<()> {
+    let python = tools("nvrtc", NVRTC)?;
+    let made = run::target_dir()?.join("ptx");
+    std::fs::create_dir_all(&made).with_context(|| format!("cannot create {}", made.display()))?;
+    let out = made.to_string_lossy();
+    run::command(&python.to_string_lossy(), &["-c", COMPILE, KERNELS, &out])?;
+    let mut different = Vec::new();
+    for name in kernels()? {
+        let (new, old) =
+            (made.join(&name).with_extension("ptx"), Path::new(PTX).join(&name).with_extension("ptx"));
+        let text = std::fs::read(&new).with_context(|| format!("cannot read {}", new.display()))?;
+        if std::fs::read(&old).is_ok_and(|old| old == text) {
+            continue;
+        }
+        different.push(old.display().to_string());
+        if !check {
+            std::fs::write(&old, text).with_context(|| format!("cannot write {}", old.display()))?;
+        }
+    }
+    if check && !different.is_empty() {
+        bail!("not what their sources compile to: {}; run `cargo xtask ptx`", different.join(", "));
+    }
+    Ok(())
+}
+
+/// What `cargo xtask test` does: checks where PyPI can be reached, and says so where it cannot.
+pub fn check_if_possible() -> anyhow::Result<()> {
+    if let Err(error) = tools("nvrtc", NVRTC) {
+        eprintln!("check `PTX` skipped: NVIDIA's compiler cannot be had from PyPI: {error:#}");
+        return Ok(());
+    }
+    ptx(true)
+}
+
+/// Assembles the committed PTX for some cards, and prints what each kernel takes.
+pub fn assemble() -> anyhow::Result<()> {
+    tools("ptxas", PTXAS)?;
+    let ptxas = find(&environment("ptxas")?, "ptxas").context("the package holds no `ptxas`")?;
+    println!("| kernel | card | registers | spilled bytes | shared bytes |\n|---|---|---|---|---|");
+    for name in kernels()? {
+        let needs_tensor_cores = name.contains("mma");
+        for card in SHOWN.into_iter().filter(|card| !needs_tensor_cores || *card != "sm_61") {
+            let file = Path::new(PTX).join(&name).with_extension("ptx");
+            let args = ["-v", "-arch", card, "-o", "/dev/null", &file.to_string_lossy()];
+            let done = std::process::Command::new(&ptxas).args(args).output();
+            let done = done.with_context(|| format!("cannot start {}", ptxas.display()))?;
+            let told = String::from_utf8_lossy(&done.stderr).into_owned();
+            if !done.status.success() {
+                bail!("{} does not assemble for {card}: {told}", file.display());
+            }
+            rows(&told, card).iter().for_each(|row| println!("{row}"));
+        }
+    }
+    Ok(())
+}
+
+/// From the assembler's words about each kernel.
+fn rows(told: &str, card: &str) -> Vec<String> {
+    let number_before = |line: &str, word: &str| -> Option<String> {
+        let before = line.split(word).next().filter(|before| *before != line)?;
+        before.split_whitespace().last().map(str::to_owned)
+    };
+    let (mut kernel, mut spilled) = ("", "0".to_owned());
+    let mut rows = Vec::new();
+    for line in told.lines() {
+        if line.contains("Compiling entry function") {
+            kernel = line.split('\'').nth(1).unwrap_or_default();
+        } else if let Some(bytes) = number_before(line, " bytes spill stores") {
+            spilled = bytes;
+        } else if let Some(registers) = number_before(line, " registers") {
+            let shared = number_before(line, " bytes smem").unwrap_or_else(|| "0".to_owned());
+            rows.push(format!("| {kernel} | {card} | {registers} | {spilled} | {shared} |"));
+        }
+    }
+    rows
+}
+
+/// Compiles the kernels for an AMD card, to see that they are HIP too. The matrix instructions of `matmul_mma.cu` are NVIDIA's.
+pub fn hip() -> anyhow::Result<()> {
+    let known = ["clang++", "clang++-19", "clang++-18", "clang++-17", "clang++-16"];
+    let Some(clang) = known.into_iter().find(|name| run::has(name)) else {
+        bail!("clang 16 or newer is missing: install Debian's clang-19");
+    };
+    for name in kernels()?.iter().filter(|name| !name.contains("mma")) {
+        let file = Path::new(KERNELS).join(name);
+        let target = ["-x", "hip", "--cuda-device-only", "--offload-arch=gfx1100", "-nogpuinc", "-nogpulib"];
+        let how = ["-O2", "-std=c++17", "-ffp-contract=off", "-S", "-o", "/dev/null"];
+        run::command(clang, &[&target[..], &how, &[&file.to_string_lossy()]].concat())?;
+        println!("{name} compiles for gfx1100");
+    }
+    Ok(())
+}
+
+fn kernels() -> anyhow::Result<Vec<String>> {
+    let entries = std::fs::read_dir(KERNELS).with_context(|| format!("cannot read {KERNELS}"))?;
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".cu")).collect();
+    names.sort();
+    Ok(names)
+}
+
+fn environment(name: &str) -> anyhow::Result<PathBuf> {
+    Ok(run::target_dir()?.join("cuda-tools").join(name))
+}
+
+/// The Python of an environment that has these packages; downloads them the first time.
+fn tools(name: &str, requirements: &str) -> anyhow::Result<PathBuf> {
+    let folder = environment(name)?;
+    let (python, mark) = (folder.join("bin/python"), folder.join("installed.txt"));
+    if std::fs::read_to_string(&mark).is_ok_and(|done| done == requirements) {
+        return Ok(python);
+    }
+    eprintln!("set-up: {} from PyPI", requirements.trim());
+    run::output("python3", &["-m", "venv", "--clear", &folder.to_string_lossy()])?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"];
+    run::output(
+        &python.to_string_lossy(),
+        &[&pip[..], &requirements.split_whitespace().collect::<Vec<_>>()].concat(),
+    )?;
+    std::fs::write(&mark, requirements).with_context(|| format!("cannot write {}", mark.display()))?;
+    Ok(python)
+}
+
+fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    let entries: Vec<_> = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
+    let here = entries.iter().find(|path| path.is_file() && path.ends_with(name)).cloned();
+    here.or_else(|| {
+        entries.iter().filter(|path| path.is_dir() && !path.is_symlink()).find_map(|path| find(path, name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rows;
+
+    #[test]
+    fn the_assemblers_words_become_rows() {
+        let told = "ptxas info    : Compiling entry function 'add' for 'sm_61'\n\
+                    ptxas info    : Function properties for add\n    \
+                    0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\
+                    ptxas info    : Used 10 registers, 1024 bytes smem, 356 bytes cmem[0]\n";
+        assert_eq!(rows(told, "sm_61"), ["| add | sm_61 | 10 | 8 | 1024 |"]);
+    }
+}
