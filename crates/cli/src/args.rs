@@ -67,8 +67,11 @@ pub struct Settings {
     #[arg(long, global = true, value_name = "f32|f16|q8")]
     kv: Option<String>,
     /// How tokens are guessed ahead; changes how fast answers come, never what they are
-    #[arg(long, global = true, value_name = "ngram|off")]
+    #[arg(long, global = true, value_name = "ngram|draft|off")]
     speculate: Option<String>,
+    /// A small model of the same tokenizer that guesses ahead: name, file or folder
+    #[arg(long, alias = "model-draft", global = true, value_name = "MODEL")]
+    draft: Option<String>,
     /// What is logged, as in RUST_LOG
     #[arg(long, global = true, value_name = "FILTER")]
     log: Option<String>,
@@ -89,6 +92,7 @@ impl Settings {
             ("memory_mib", &self.memory_mib),
             ("kv", &self.kv),
             ("speculate", &self.speculate),
+            ("draft", &self.draft),
             ("log", &self.log),
         ];
         let mut flags: BTreeMap<_, _> =

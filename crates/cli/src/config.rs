@@ -80,7 +80,13 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "speculate",
         default: "ngram",
-        help: "how tokens are guessed ahead, which changes speed but no answer: ngram (from the text itself) or off",
+        help: "how tokens are guessed ahead, which changes speed but no answer: ngram (from the text itself), draft \
+               (by a small model; what naming one asks for) or off",
+    },
+    Key {
+        name: "draft",
+        default: "",
+        help: "small model of the same tokenizer that guesses ahead: name, file or folder (default: none)",
     },
     Key { name: "allowed_hosts", default: "", help: "host names the API answers to besides localhost" },
     Key {
@@ -188,6 +194,11 @@ impl Config {
     /// A setting that lists several values with commas between.
     pub fn list(&self, name: &str) -> Vec<String> {
         self.text(name).split(',').map(str::trim).filter(|t| !t.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// Whether nobody has set a setting.
+    pub fn is_default(&self, name: &str) -> bool {
+        self.value(name).source == Source::Default
     }
 
     /// Processor threads, if set.

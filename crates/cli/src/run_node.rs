@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use exo_backend_cpu::Isa;
-use exo_node::{DeviceChoice, Node, NodeConfig, SystemHost};
+use exo_node::{DeviceChoice, Node, NodeConfig, Speculation, SystemHost};
 use exo_server::{ApiKey, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -120,8 +120,17 @@ fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         context_tokens: config.parse("context_tokens")?,
         slots: config.parse("slots")?,
         kv: config.parse("kv")?,
-        speculation: config.parse("speculate")?,
+        speculation: speculation(config)?,
+        draft: Some(config.text("draft").trim().to_owned()).filter(|d| !d.is_empty()),
     })
+}
+
+/// How tokens are guessed ahead. Whoever names a draft model and nothing else wants it to be used.
+fn speculation(config: &Config) -> anyhow::Result<Speculation> {
+    if config.is_default("speculate") && !config.text("draft").trim().is_empty() {
+        return Ok(Speculation::Model);
+    }
+    config.parse("speculate")
 }
 
 /// The instruction set that was asked for; `None` for the widest.

@@ -95,7 +95,10 @@ fn the_setting_is_checked_and_shown() {
     let wrong = run(&["start", "--speculate", "magic"]);
     assert!(!wrong.status.success());
     let text = stderr(&wrong);
-    assert!(text.contains("`speculate` is `magic` (from flag)") && text.contains("ngram or off"), "{text}");
+    assert!(
+        text.contains("`speculate` is `magic` (from flag)") && text.contains("ngram, draft or off"),
+        "{text}"
+    );
     let shown = stdout(&run(&["config", "--speculate", "off", "--json"]));
     let shown: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!(shown["speculate"], json!({"value": "off", "source": "flag"}));

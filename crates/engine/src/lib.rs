@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod drafter;
 mod engine;
 mod errors;
 mod load;
@@ -26,6 +27,7 @@ mod sequence;
 mod step;
 mod verify;
 
+pub use drafter::{DraftLeave, DraftRequest, Drafter};
 pub use engine::Engine;
 pub use errors::{LoadError, SequenceError, StepError};
 pub use options::{EngineOptions, EngineReport, LoadProgress, StepInput, StepOutput};

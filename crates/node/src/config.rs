@@ -43,4 +43,7 @@ pub struct NodeConfig {
     pub kv: KvDType,
     /// How tokens are guessed ahead in instances whose first stage is here.
     pub speculation: Speculation,
+    /// The small model that guesses where `speculation` is by a model: a name, an id, a file or a folder. It gets the
+    /// context and the slots above.
+    pub draft: Option<String>,
 }

@@ -6,6 +6,7 @@
 
 mod commands;
 mod coordination;
+mod drafting;
 mod joining;
 mod membership;
 mod peers;
@@ -35,6 +36,7 @@ pub use requests::StartRequest;
 pub use view::empty_view;
 
 use crate::config::NodeConfig;
+use crate::draft::{Draft, DraftEvent};
 use crate::engine_host::EngineEvent;
 use crate::files::DataDir;
 use crate::host::Host;
@@ -70,6 +72,8 @@ pub enum CoreEvent {
     Probed { address: SocketAddr, node: Option<NodeId> },
     /// An engine thread said something.
     Engine(EngineEvent),
+    /// The small model said something.
+    Draft(DraftEvent),
     /// A fetch for a shard moved on or ended.
     Fetch { key: ShardKey, event: shards::FetchEvent },
     /// The models on disk, looked at in the background.
@@ -130,6 +134,7 @@ pub struct Parts {
     pub journal: Journal,
     pub library: Arc<Library>,
     pub device: Arc<dyn Device>,
+    pub draft: Option<Arc<Draft>>,
     pub facts: exo_types::NodeFacts,
     pub membership: Membership,
     pub coordinator: Coordinator,
@@ -265,6 +270,7 @@ impl Core {
             CoreEvent::Joined(outcome) => self.joined(outcome),
             CoreEvent::Probed { address, node } => self.probed(address, node),
             CoreEvent::Engine(event) => self.engine_event(event),
+            CoreEvent::Draft(event) => self.draft_event(event),
             CoreEvent::Fetch { key, event } => self.fetch_event(key, event),
             CoreEvent::Held(held) => {
                 self.held_under_way = false;

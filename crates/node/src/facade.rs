@@ -18,6 +18,7 @@ use crate::config::NodeConfig;
 use crate::core::{
     CacheRequest, Command, CoreEvent, CoreSender, ModelHolders, Resolved, StartRequest, instance_request,
 };
+use crate::draft::Draft;
 use crate::engine_host::chain;
 use crate::generate::{Prepared, Running, prepare, stream};
 use crate::library::{Library, OpenModel};
@@ -29,6 +30,8 @@ const CORE_MAX: Duration = Duration::from_secs(12);
 pub struct NodeFacade {
     pub core: CoreSender,
     pub library: Arc<Library>,
+    /// The small model that guesses ahead.
+    pub draft: Option<Arc<Draft>>,
     pub view: watch::Receiver<ClusterView>,
     pub config: NodeConfig,
     pub stop: watch::Sender<bool>,
@@ -62,6 +65,8 @@ impl NodeFacade {
         let open = self.library.open(resolved.id, &resolved.holders).await;
         let model = request.model.clone();
         let open = open.map_err(|reason| GenerateError::LoadFailed { model, reason })?;
+        self.check_draft(&resolved, &open)
+            .map_err(|message| GenerateError::Invalid { param: "model".to_owned(), message })?;
         let context = self.context_of(&resolved, &open);
         let (request, prepared) = self.prepare(request, open.clone()).await?;
         let prompt_tokens = prepared.tokens.len() as u64;
@@ -97,6 +102,14 @@ impl NodeFacade {
         prepared.await.map_err(|e| internal(e.to_string()))?
     }
 
+    /// Whether the small model, if there is one, can guess for this one.
+    fn check_draft(&self, resolved: &Resolved, open: &OpenModel) -> Result<(), String> {
+        match &self.draft {
+            Some(draft) => draft.check(resolved.id, &resolved.name, &open.tokenizer),
+            None => Ok(()),
+        }
+    }
+
     fn usual_cache(&self) -> CacheRequest {
         let NodeConfig { context_tokens, slots, kv, .. } = self.config;
         CacheRequest { context_tokens, slots, kv }
@@ -122,6 +135,8 @@ impl NodeFacade {
         let resolved = self.resolve(&request.model).await.map_err(|m| m.for_admin(&request.model))?;
         let open = self.library.open(resolved.id, &resolved.holders).await;
         let open = open.map_err(|message| AdminError::Failed { message })?;
+        self.check_draft(&resolved, &open)
+            .map_err(|message| AdminError::Invalid { param: "model".to_owned(), message })?;
         let usual = self.usual_cache();
         let cache = CacheRequest {
             context_tokens: request.context_tokens.unwrap_or(usual.context_tokens),

@@ -18,6 +18,7 @@ mod config;
 mod core;
 mod details;
 mod device;
+mod draft;
 mod engine_host;
 mod facade;
 mod files;
@@ -32,6 +33,7 @@ mod start;
 
 pub use config::NodeConfig;
 pub use device::{DeviceChoice, UnknownBackend};
+pub use draft::DraftFacts;
 pub use exo_cluster::{Speculation, UnknownSpeculation};
 pub use files::{FilesError, running_api};
 pub use host::{Host, SystemHost};

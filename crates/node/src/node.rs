@@ -11,6 +11,7 @@ use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinHandle;
 
 use crate::core::{Core, Inbox, Parts};
+use crate::draft::DraftFacts;
 use crate::facade::{NodeFacade, PREPARING_MAX};
 use crate::files::{DataDir, FilesError};
 use crate::library::Library;
@@ -23,6 +24,7 @@ pub struct Node {
     listen: SocketAddr,
     data_dir: PathBuf,
     secret: String,
+    draft: Option<DraftFacts>,
     facade: Arc<NodeFacade>,
     notices: broadcast::Sender<Notice>,
     stop: watch::Sender<bool>,
@@ -38,8 +40,11 @@ impl Node {
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
         let (view_tx, view) = watch::channel(crate::core::empty_view(id));
+        let draft = parts.draft.clone();
+        let facts = draft.as_ref().map(|draft| draft.facts().clone());
         let facade = NodeFacade {
             core: sender,
+            draft,
             library,
             view,
             config,
@@ -52,7 +57,8 @@ impl Node {
             core.run(inbox, stopped).await;
             let _ = end.send(true);
         });
-        Self { id, name, listen, data_dir, secret, facade: Arc::new(facade), notices, stop, ended, core }
+        let (facade, draft) = (Arc::new(facade), facts);
+        Self { id, name, listen, data_dir, secret, draft, facade, notices, stop, ended, core }
     }
 
     /// Its key.
@@ -68,6 +74,11 @@ impl Node {
     /// Where other nodes reach it.
     pub fn listen_addr(&self) -> SocketAddr {
         self.listen
+    }
+
+    /// The model that guesses ahead, if there is one.
+    pub fn draft(&self) -> Option<&DraftFacts> {
+        self.draft.as_ref()
     }
 
     /// What opens the administrative routes.

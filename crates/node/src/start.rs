@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use exo_backend::Device;
 use exo_cluster::{
-    ClusterId, Coordinator, CoordinatorConfig, Event, Member, Role, State, Worker, WorkerConfig,
+    ClusterId, Coordinator, CoordinatorConfig, Event, Member, Role, Speculation, State, Worker, WorkerConfig,
 };
 use exo_discovery::{Discovery, Found};
 use exo_journal::Journal;
@@ -20,6 +20,7 @@ use tokio::sync::{broadcast, mpsc};
 
 use crate::config::NodeConfig;
 use crate::core::{CoreEvent, CoreSender, Parts, unix_s};
+use crate::draft::Draft;
 use crate::files::{DataDir, FilesError};
 use crate::host::Host;
 use crate::library::Library;
@@ -70,6 +71,14 @@ pub enum StartError {
     /// The configured device.
     #[error("cannot use the device that computes")]
     Device(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The model that is to guess tokens ahead.
+    #[error("cannot guess tokens ahead with the draft model{}: {reason}", named(.draft.as_deref()))]
+    Draft {
+        /// What was asked for.
+        draft: Option<String>,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The founding of this node's cluster.
     #[error("cannot found a cluster: {0}")]
     Found(String),
@@ -90,6 +99,7 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
     let (device, facts) = open_device(&config, host.as_ref(), me)?;
     let (sender, inbox) = crate::core::channel();
     let (notices, _) = broadcast::channel(256);
+    let draft = tokio::task::block_in_place(|| start_draft(&config, &library, &device, &sender))?;
     warn_all(&notices, store.1);
     warn_all(&notices, crowding(&config).into_iter().collect());
     let discovery = discover(&config, &endpoint, me, state.members().len() <= 1, &sender, &notices);
@@ -110,6 +120,7 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
         journal,
         library: library.clone(),
         device,
+        draft,
         facts,
         discovery,
         sender: sender.clone(),
@@ -117,6 +128,29 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
         started,
     };
     Ok(Node::run(parts, inbox, secret, library))
+}
+
+fn named(draft: Option<&str>) -> String {
+    draft.map(|name| format!(" `{name}`")).unwrap_or_default()
+}
+
+/// Loads the small model, if one is to guess.
+fn start_draft(
+    config: &NodeConfig,
+    library: &Library,
+    device: &Arc<dyn Device>,
+    core: &CoreSender,
+) -> Result<Option<Arc<Draft>>, StartError> {
+    if config.speculation != Speculation::Model {
+        return Ok(None);
+    }
+    let draft = config.draft.clone();
+    let Some(wanted) = &draft else {
+        let reason = "none is named; give one with --draft MODEL".to_owned();
+        return Err(StartError::Draft { draft, reason });
+    };
+    let started = Draft::start(wanted, config, library.store(), device.clone(), core.clone());
+    started.map(|started| Some(Arc::new(started))).map_err(|reason| StartError::Draft { draft, reason })
 }
 
 /// A membership machine with the usual timing.

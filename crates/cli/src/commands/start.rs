@@ -58,6 +58,12 @@ fn greet(running: &run_node::Running, view: &ClusterView) {
             ui::line(format!("             {}", device.support_reason));
         }
     }
+    if let Some(draft) = node.draft() {
+        let (weights, cache) = (ui::bytes(draft.weight_bytes), ui::bytes(draft.kv_bytes));
+        let (name, slots, context) = (&draft.name, draft.slots, draft.context_tokens);
+        ui::line(format!("  draft      {name} guesses ahead for {slots} sequences of {context} tokens"));
+        ui::line(format!("             {weights} of weights, {cache} of keys and values"));
+    }
     let others: Vec<_> = view.nodes.iter().filter(|n| !n.is_self).map(|n| n.name.clone()).collect();
     ui::line(match others.as_slice() {
         [] => "  sees       no other node yet".to_owned(),

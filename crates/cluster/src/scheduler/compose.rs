@@ -1,13 +1,16 @@
 //! Filling the pipeline: admission, then one step after the other while there is room.
 
+use std::time::Duration;
+
 use exo_types::{SequenceId, StepFrame, StepSequence, Time, WireDType};
 
+use super::drafting::Drafting;
 use super::lookup::Lookup;
 use super::pages::Pages;
 use super::queue::Waiting;
-use super::sequence::Running;
+use super::sequence::{Guesser, Running};
 use super::{Flight, Scheduler, SchedulerOutput, Speculation};
-use crate::wire::{StageCommand, StepMessage, limits};
+use crate::wire::{StageCommand, StepMessage, Submission, limits};
 
 /// Sequences opened in front of one step. With the next bound it keeps a step's header within its limit.
 const OPENS_MAX: usize = 16;
@@ -28,7 +31,10 @@ impl Scheduler {
     pub(super) fn pump(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
         loop {
             self.admit(out);
-            if self.in_flight.len() >= self.placement.stages.len() {
+            self.ask_drafts(now, out);
+            let is_full = self.in_flight.len() >= self.placement.stages.len();
+            // Guesses come together for all who asked together: a step without them would leave those behind.
+            if is_full || self.running.values().any(Running::awaits_drafts) {
                 return;
             }
             let sequences = self.compose(out);
@@ -51,12 +57,60 @@ impl Scheduler {
             let Some(Waiting { submission, need }) = self.queue.pop() else { return };
             self.tickets += 1;
             let tokens_max = self.tokens_max(&submission);
-            let lookup = submission.speculate && self.config.speculation == Speculation::Lookup;
-            let lookup = lookup.then(|| Lookup::new(&submission.spec.history, tokens_max));
+            let guesser = self.guesser(&submission, tokens_max);
             let (to, sequence) = (submission.spec.driver, submission.spec.sequence);
-            let running = Running::new(submission, self.tickets, self.pages.claim(need), tokens_max, lookup);
+            let running = Running::new(submission, self.tickets, self.pages.claim(need), tokens_max, guesser);
             out.push(SchedulerOutput::Started { to, sequence, cached_tokens: running.claim.cached_tokens() });
             self.running.insert(sequence, running);
+        }
+    }
+
+    fn guesser(&self, submission: &Submission, tokens_max: u32) -> Guesser {
+        let spec = &submission.spec;
+        match self.config.speculation {
+            _ if !submission.speculate => Guesser::Nobody,
+            Speculation::Off => Guesser::Nobody,
+            Speculation::Lookup => Guesser::Lookup(Lookup::new(&spec.history, tokens_max)),
+            Speculation::Model => Guesser::Model(Drafting::new(spec.sampling.clone(), spec.prompt_tokens)),
+        }
+    }
+
+    /// Asks the small model about every sequence that it should know more of.
+    fn ask_drafts(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
+        if self.config.speculation != Speculation::Model {
+            return;
+        }
+        let decodes = self.running.values().filter(|r| r.is_decoding()).count();
+        let mut budget = self.row_cost.budget(decodes);
+        // It guesses for all of them at once.
+        let cost = self.guess_cost.share(self.row_cost.step_seconds()) / decodes.max(1) as f64;
+        for (&sequence, running) in &mut self.running {
+            let asked = running.ask_draft(now, sequence, &mut budget, cost);
+            out.extend(asked.map(|(spec, count)| SchedulerOutput::Draft { spec, count }));
+        }
+    }
+
+    /// The small model's answer.
+    pub(super) fn drafted(
+        &mut self,
+        sequence: SequenceId,
+        text_len: usize,
+        tokens: Vec<u32>,
+        each: Option<Duration>,
+    ) {
+        if let Some(each) = each {
+            self.guess_cost.learn(each);
+        }
+        if let Some(running) = self.running.get_mut(&sequence) {
+            running.drafted(text_len, tokens);
+        }
+    }
+
+    /// The small model is gone; everybody goes on without guesses.
+    pub(super) fn stop_drafting(&mut self) {
+        if self.config.speculation == Speculation::Model {
+            self.config.speculation = Speculation::Off;
+            self.running.values_mut().for_each(Running::stop_drafting);
         }
     }
 

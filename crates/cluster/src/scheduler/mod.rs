@@ -9,12 +9,14 @@
 //! because the `Close` that frees them travels in front of the `Open` that takes them.
 //!
 //! A decode may carry drafts, guessed from the sequence's own text ([`lookup`]), as many as raise the rate at which
-//! tokens come ([`row_cost`]); none where they do not.
+//! tokens come ([`row_cost`]); none where they do not. A small model may guess instead ([`drafting`]); the scheduler
+//! asks it and is told what it says.
 //!
 //! Start reading at [`Scheduler::handle`].
 
 mod chain;
 mod compose;
+mod drafting;
 mod kept;
 mod lookup;
 mod outcome;
@@ -34,6 +36,7 @@ use std::time::Duration;
 
 use exo_types::{FailureKind, NodeId, Placement, SequenceId, StepSequence, Time};
 
+use self::drafting::GuessCost;
 use self::pace::Pace;
 use self::pages::{Need, Pages};
 use self::queue::{Queue, Waiting};
@@ -73,6 +76,9 @@ pub struct Scheduler {
     /// Whether that step had prompt tokens.
     completed_prompt: bool,
     row_cost: RowCost,
+    guess_cost: GuessCost,
+    /// Sequences that the small model may forget.
+    drafts_over: Vec<SequenceId>,
     /// When those waiting for their first token were last told that the pipeline moves.
     beat_at: Time,
     failures_in_row: u32,
@@ -141,6 +147,8 @@ impl Scheduler {
             completed_at: Time::ZERO,
             completed_prompt: false,
             row_cost: RowCost::new(),
+            guess_cost: GuessCost::default(),
+            drafts_over: Vec::new(),
             beat_at: Time::ZERO,
             failures_in_row: 0,
             over: None,
@@ -153,6 +161,7 @@ impl Scheduler {
         match input {
             SchedulerInput::Tick => {
                 self.check_deadline(now, &mut out);
+                self.running.values_mut().for_each(|r| r.check_draft_wait(now));
                 self.beat(now, &mut out);
             }
             SchedulerInput::Submit { from, submission } => self.submit(from, submission, &mut out),
@@ -166,12 +175,17 @@ impl Scheduler {
                     self.fail_instance(kind, message, &mut out);
                 }
             }
+            SchedulerInput::Drafted { sequence, text_len, tokens, each } => {
+                self.drafted(sequence, text_len, tokens, each);
+            }
+            SchedulerInput::DraftsOver => self.stop_drafting(),
             SchedulerInput::NodeLost(node) => self.node_lost(node, &mut out),
             SchedulerInput::Stop { reason } => self.stop(FailureKind::InstanceGone, &reason, &mut out),
         }
         if self.over.is_none() {
             self.pump(now, &mut out);
         }
+        out.extend(self.drafts_over.drain(..).map(SchedulerOutput::DraftOver));
         out
     }
 

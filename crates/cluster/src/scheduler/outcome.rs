@@ -6,7 +6,7 @@ use exo_types::{FailureKind, NodeId, SequenceId, Time};
 
 use super::pace::StepCost;
 use super::sequence::Running;
-use super::{BEAT_EVERY, Flight, Scheduler, SchedulerOutput};
+use super::{BEAT_EVERY, Flight, Scheduler, SchedulerOutput, Speculation};
 use crate::wire::{StageCommand, StepFailure, TokenResult, TokensMessage};
 
 /// Failed steps in a row after which the instance is given up: the device does not recover by itself.
@@ -34,10 +34,13 @@ impl Scheduler {
             _ => return, // a step that was counted already
         }
         let Some(flight) = self.in_flight.pop_front() else { return };
-        let took = now.since(flight.sent_at.max(self.completed_at));
+        let began = flight.sent_at.max(self.completed_at);
+        // What a small model takes to guess is part of the pace, not of the step.
+        let guessing = flight.drafts > 0 && self.config.speculation == Speculation::Model;
+        let paced_from = if guessing { self.completed_at } else { began };
         self.completed_at = now;
         if tokens.failures.is_empty() {
-            self.learn(&flight, took, &tokens.results);
+            self.learn(&flight, now.since(began), now.since(paced_from), &tokens.results);
         }
         self.take_failures(flight.tokens > 0, &tokens.failures, out);
         if self.over.is_none() {
@@ -47,10 +50,10 @@ impl Scheduler {
     }
 
     /// What a step that came back whole tells of steps to come.
-    fn learn(&mut self, flight: &Flight, took: Duration, results: &[TokenResult]) {
+    fn learn(&mut self, flight: &Flight, took: Duration, paced: Duration, results: &[TokenResult]) {
         let generated = results.iter().map(|r| r.tokens.len() as u32).sum();
         let Flight { prompt_tokens, decodes, .. } = *flight;
-        self.pace.learn(StepCost { took, prompt_tokens, decodes, generated });
+        self.pace.learn(StepCost { took: paced, prompt_tokens, decodes, generated });
         // In a pipeline a step behind a prompt's comes back when that one lets it.
         let behind_prompt = std::mem::replace(&mut self.completed_prompt, prompt_tokens > 0);
         if prompt_tokens == 0 && decodes > 0 && !behind_prompt {
@@ -146,6 +149,9 @@ impl Scheduler {
     pub(super) fn release(&mut self, sequence: SequenceId) -> Option<Running> {
         let running = self.running.remove(&sequence)?;
         self.pages.release(&running.claim);
+        if running.has_drafter() {
+            self.drafts_over.push(sequence);
+        }
         if running.is_open() {
             self.commands.push(StageCommand::Close(sequence));
         }

@@ -59,6 +59,12 @@ impl RowCost {
         DraftBudget::new(if ask { self.row.min(ROW_AT_FIRST) } else { self.row }, decodes)
     }
 
+    /// Seconds of a step of one row; `None` before the first.
+    pub(super) fn step_seconds(&self) -> Option<f64> {
+        let [weight, rows, _, seconds, _] = self.sums;
+        (weight > 0.0).then(|| seconds / (weight + self.row * (rows - weight)))
+    }
+
     /// Share of a one-row step that a further row costs, if the steps differ enough to tell.
     fn fit(&self) -> Option<f64> {
         let [weight, rows, rows2, seconds, rows_seconds] = self.sums;
@@ -83,7 +89,8 @@ impl RowCost {
 pub(super) struct DraftBudget {
     /// Share of a one-row step that a further row costs.
     row: f64,
-    rows: f64,
+    /// In one-row steps.
+    time: f64,
     /// Expected.
     tokens: f64,
     left: u32,
@@ -93,19 +100,24 @@ impl DraftBudget {
     /// Of a step in which `decodes` sequences get a token without drafts.
     pub(super) fn new(row: f64, decodes: usize) -> Self {
         let decodes = decodes.max(1) as f64;
-        Self { row, rows: decodes, tokens: decodes, left: DRAFTS_IN_STEP_MAX }
+        Self { row, time: 1.0 + row * (decodes - 1.0), tokens: decodes, left: DRAFTS_IN_STEP_MAX }
     }
 
     /// Whether a draft that is right with probability `chance` is worth its row; then it is counted.
     pub(super) fn take(&mut self, chance: f64) -> bool {
-        let time = 1.0 + self.row * (self.rows - 1.0);
-        // (tokens + chance) / (time + row) > tokens / time
-        let worth = chance >= CHANCE_MIN && chance * time > self.row * self.tokens;
+        self.take_made(chance, 0.0)
+    }
+
+    /// The same of a draft that has to be made first, which takes `making` one-row steps.
+    pub(super) fn take_made(&mut self, chance: f64, making: f64) -> bool {
+        let cost = self.row + making;
+        // (tokens + chance) / (time + cost) > tokens / time
+        let worth = chance >= CHANCE_MIN && chance * self.time > cost * self.tokens;
         if !worth || self.left == 0 {
             return false;
         }
         self.tokens += chance;
-        self.rows += 1.0;
+        self.time += cost;
         self.left -= 1;
         true
     }

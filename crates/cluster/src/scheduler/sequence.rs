@@ -1,7 +1,8 @@
 //! A running sequence: how much of it was sent through the pipeline, and what comes next.
 
-use exo_types::{DRAFTS_MAX, NodeId, PageKey, Principal, SequenceId, SequenceSpec, StepSequence};
+use exo_types::{DRAFTS_MAX, NodeId, PageKey, Principal, SequenceId, SequenceSpec, StepSequence, Time};
 
+use super::drafting::{Drafting, Terms};
 use super::lookup::Lookup;
 use super::pages::{Claim, Pages};
 use super::row_cost::DraftBudget;
@@ -25,9 +26,16 @@ pub(super) struct Running {
     max_tokens: u32,
     stop_tokens: Vec<u32>,
     ignore_eos: bool,
-    /// Guesses its next tokens; `None` where nobody wants that.
-    lookup: Option<Lookup>,
+    guesser: Guesser,
     next: Next,
+}
+
+/// Who guesses the sequence's next tokens.
+#[derive(Clone, Debug)]
+pub(super) enum Guesser {
+    Nobody,
+    Lookup(Lookup),
+    Model(Drafting),
 }
 
 /// What the sequence needs next.
@@ -49,7 +57,7 @@ impl Running {
         ticket: u64,
         claim: Claim,
         tokens_max: u32,
-        lookup: Option<Lookup>,
+        guesser: Guesser,
     ) -> Self {
         let Submission { spec, max_tokens, stop_tokens, ignore_eos, .. } = submission;
         Self {
@@ -64,7 +72,7 @@ impl Running {
             max_tokens,
             stop_tokens,
             ignore_eos,
-            lookup,
+            guesser,
             next: Next::Prefill { sent: 0 },
         }
     }
@@ -94,6 +102,58 @@ impl Running {
     /// Whether its prompt is through.
     pub(super) fn is_decoding(&self) -> bool {
         !matches!(self.next, Next::Prefill { .. })
+    }
+
+    /// What to ask a small model about it now. A prompt is only read; guesses follow a token that is known.
+    pub(super) fn ask_draft(
+        &mut self,
+        now: Time,
+        sequence: SequenceId,
+        budget: &mut DraftBudget,
+        cost: f64,
+    ) -> Option<(SequenceSpec, u32)> {
+        let count_max = match self.next {
+            Next::Decode { .. } => self.drafts_max(),
+            Next::Prefill { .. } if self.is_open() => 0,
+            Next::Prefill { .. } | Next::Awaited => return None,
+        };
+        let Guesser::Model(drafting) = &mut self.guesser else { return None };
+        let count = drafting.ask(self.tokens.len(), Terms { now, count_max, budget, cost })?;
+        let (sampling, prompt_tokens) = drafting.sampling();
+        let (principal, driver, history) = (self.principal, self.driver, self.tokens.clone());
+        Some((SequenceSpec { sequence, principal, driver, sampling, history, prompt_tokens }, count))
+    }
+
+    /// A small model has read the first `len` tokens and guesses what follows.
+    pub(super) fn drafted(&mut self, len: usize, tokens: Vec<u32>) {
+        if let Guesser::Model(drafting) = &mut self.guesser {
+            drafting.answered(len, tokens);
+        }
+    }
+
+    /// Whether its next step waits for a small model.
+    pub(super) fn awaits_drafts(&self) -> bool {
+        let Guesser::Model(drafting) = &self.guesser else { return false };
+        matches!(self.next, Next::Decode { .. }) && drafting.is_awaited(self.tokens.len())
+    }
+
+    /// Gives up waiting for a small model that takes too long.
+    pub(super) fn check_draft_wait(&mut self, now: Time) {
+        if let Guesser::Model(drafting) = &mut self.guesser {
+            drafting.check_wait(now);
+        }
+    }
+
+    /// There is no small model any more.
+    pub(super) fn stop_drafting(&mut self) {
+        if self.has_drafter() {
+            self.guesser = Guesser::Nobody;
+        }
+    }
+
+    /// Whether a small model may know it.
+    pub(super) fn has_drafter(&self) -> bool {
+        matches!(self.guesser, Guesser::Model(_))
     }
 
     /// Since which step it is ready to decode; `None` if it is not.
@@ -141,10 +201,18 @@ impl Running {
     /// Guesses at the tokens after the next. None reaches the last token the sequence may have, nor passes a stop token:
     /// all that are right belong to the answer.
     fn drafts(&self, count_max: usize, budget: &mut DraftBudget) -> Vec<u32> {
-        let Some(lookup) = &self.lookup else { return Vec::new() };
-        let left = self.tokens_max.saturating_sub(self.tokens.len() as u32 + 1);
         let stop = if self.ignore_eos { &[][..] } else { &self.stop_tokens };
-        lookup.drafts(&self.tokens, left.min(DRAFTS_MAX).min(count_max as u32), stop, budget)
+        let count = self.drafts_max().min(count_max as u32);
+        match &self.guesser {
+            Guesser::Nobody => Vec::new(),
+            Guesser::Lookup(lookup) => lookup.drafts(&self.tokens, count, stop, budget),
+            Guesser::Model(drafting) => drafting.drafts(&self.tokens, count, stop, budget),
+        }
+    }
+
+    /// Guesses that have room before the last token it may have.
+    fn drafts_max(&self) -> u32 {
+        self.tokens_max.saturating_sub(self.tokens.len() as u32 + 1).min(DRAFTS_MAX)
     }
 
     /// Takes in what a step sampled; says whether the last of it ends the sequence, and why.
@@ -157,9 +225,12 @@ impl Running {
         let (count, token) = (result.tokens.len() as u32, result.tokens.last()?.token);
         for token in &result.tokens {
             self.tokens.push(token.token);
-            if let Some(lookup) = &mut self.lookup {
+            if let Guesser::Lookup(lookup) = &mut self.guesser {
                 lookup.push(&self.tokens);
             }
+        }
+        if let Guesser::Model(drafting) = &mut self.guesser {
+            drafting.learn(result.drafts, result.drafts_accepted());
         }
         self.generated += count;
         self.next = Next::Decode { token, since: step, behind_rejected: count <= result.drafts };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use exo_types::{PageKey, Principal, Time};
+use exo_types::{PageKey, Principal, SequenceSpec, Time};
 use proptest::prelude::*;
 
 use super::*;
@@ -60,12 +60,28 @@ struct Request {
     cancel_at: Option<u64>,
 }
 
+/// How the small model does.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Small {
+    /// A guess takes so long.
+    Prompt(Duration),
+    /// Its answers come when nobody waits for them any more.
+    Late,
+    /// It fails after so many steps.
+    Fails(u64),
+}
+
+const QUICK: Small = Small::Prompt(Duration::from_millis(1));
+
 /// Everything around the scheduler: stages that hold exactly what they were told, and drivers.
 struct World {
     scheduler: Scheduler,
     now: Time,
     requests: Vec<Request>,
     in_flight: VecDeque<StepMessage>,
+    small: Small,
+    /// What the small model was asked and has not answered.
+    asked: VecDeque<(SequenceSpec, u32)>,
     /// What every stage has in its cache; all do the same.
     cached: BTreeMap<SequenceId, Vec<u32>>,
     kept: BTreeMap<PageKey, Vec<u32>>,
@@ -85,6 +101,8 @@ impl World {
             now: Time::ZERO,
             requests: requests.clone(),
             in_flight: VecDeque::new(),
+            small: QUICK,
+            asked: VecDeque::new(),
             cached: BTreeMap::new(),
             kept: BTreeMap::new(),
             answers: BTreeMap::new(),
@@ -110,6 +128,8 @@ impl World {
                 SchedulerOutput::Ended { sequence, reason, generated, .. } => {
                     assert_eq!(self.ended.insert(sequence, (reason, generated)), None, "ended twice");
                 }
+                SchedulerOutput::Draft { spec, count } => self.asked.push_back((spec, count)),
+                SchedulerOutput::DraftOver(gone) => self.asked.retain(|(spec, _)| spec.sequence != gone),
                 SchedulerOutput::Accepted { .. } | SchedulerOutput::Started { .. } => {}
                 other => panic!("{other:?}"),
             }
@@ -187,12 +207,50 @@ impl World {
         part.sample.then_some(TokenResult { sequence: part.sequence, position, tokens, drafts })
     }
 
+    /// The small model answers its first question: mostly what the large one will say.
+    fn answer(&mut self) {
+        let Some((spec, count)) = self.asked.pop_front() else { return };
+        let (sequence, mut text) = (spec.sequence, spec.history);
+        let (noise, text_len) = (self.request(sequence).noise, text.len());
+        for _ in 0..count {
+            let next = model(&text, noise);
+            text.push(if text.len() % 7 == 0 { next + 1 } else { next });
+        }
+        let each = if let Small::Prompt(each) = self.small { each } else { Duration::from_millis(1) };
+        self.now = self.now + each * count;
+        let (tokens, each) = (text.split_off(text_len), Some(each));
+        self.feed(SchedulerInput::Drafted { sequence, text_len, tokens, each });
+    }
+
+    /// Lets the small model answer, late or in time, or fail.
+    fn small_works(&mut self) {
+        match self.small {
+            Small::Prompt(_) => (0..self.asked.len()).for_each(|_| self.answer()),
+            Small::Fails(at) if self.steps >= at => {
+                self.asked.clear();
+                self.feed(SchedulerInput::DraftsOver);
+            }
+            Small::Fails(_) => self.answer(),
+            Small::Late if self.in_flight.is_empty() && !self.asked.is_empty() => {
+                self.now = self.now + Duration::from_millis(300);
+                self.feed(SchedulerInput::Tick);
+                assert!(!self.in_flight.is_empty(), "a step waits too long");
+                self.answer();
+            }
+            Small::Late => {}
+        }
+    }
+
     fn run(&mut self, row: f64) {
         for _ in 0..10_000 {
+            while self.in_flight.is_empty() && !self.asked.is_empty() {
+                self.small_works();
+            }
             if self.in_flight.is_empty() {
                 break;
             }
             self.step_back(row);
+            self.small_works();
             for n in 1..=self.requests.len() as u128 {
                 if self.requests[n as usize - 1].cancel_at == Some(self.steps) {
                     self.feed(SchedulerInput::Cancel { from: node(9), generation: 1, sequence: seq(n) });
@@ -222,9 +280,13 @@ proptest! {
         requests in proptest::collection::vec(request(), 1..6),
         stages in prop_oneof![Just(&[1u8][..]), Just(&[1, 2][..]), Just(&[1, 2, 3][..])],
         row in 0.0f64..1.2,
-        speculation in prop_oneof![Just(Speculation::Off), Just(Speculation::Lookup)],
+        speculation in prop_oneof![
+            Just(Speculation::Off), Just(Speculation::Lookup), Just(Speculation::Model),
+        ],
+        small in prop_oneof![Just(QUICK), Just(Small::Late), (0u64..30).prop_map(Small::Fails)],
     ) {
         let mut world = World::new(stages, speculation, requests.clone());
+        world.small = small;
         world.run(row);
         for (n, request) in (1..).zip(&requests) {
             let want = alone(&prompt(n, request), request);
@@ -236,7 +298,8 @@ proptest! {
                 _ => prop_assert_eq!((&got, got.len()), (&want, generated as usize), "{:?}", request),
             }
         }
-        prop_assert!(speculation == Speculation::Lookup || world.drafts == 0);
+        prop_assert!(speculation != Speculation::Off || world.drafts == 0);
+        prop_assert!(world.asked.is_empty(), "nobody asks about what is over");
         prop_assert!(world.cached.is_empty(), "every sequence is closed");
         prop_assert_eq!(world.scheduler.stats().pages_claimed, 0);
     }
@@ -263,6 +326,34 @@ fn where_a_row_costs_a_step_drafts_stop() {
     let (with, without) = (repetitive(Speculation::Lookup, 1.0), repetitive(Speculation::Off, 1.0));
     assert_eq!(with.answers, without.answers);
     assert!(with.drafts < 12, "{} drafts, {} right", with.drafts, with.accepted);
+}
+
+/// One request that does not repeat itself, and a small model that takes `each` for a guess.
+fn guessed(speculation: Speculation, each: Duration) -> World {
+    let request = Request { prompt: 3, max_tokens: 60, noise: 1, ignore_eos: true, cancel_at: None };
+    let mut world = World::new(&[1], speculation, vec![request]);
+    world.small = Small::Prompt(each);
+    world.run(0.1);
+    world
+}
+
+#[test]
+fn a_small_model_that_is_mostly_right_saves_steps_and_time() {
+    let each = Duration::from_millis(1);
+    let (with, without) = (guessed(Speculation::Model, each), guessed(Speculation::Off, each));
+    assert_eq!(with.answers, without.answers);
+    assert!(2 * with.steps < without.steps, "{} steps instead of {}", with.steps, without.steps);
+    assert!(with.now < without.now, "{:?} against {:?}", with.now, without.now);
+    let stats = with.scheduler.stats();
+    assert_eq!((stats.drafts, stats.drafts_accepted), (with.drafts.into(), with.accepted.into()));
+}
+
+#[test]
+fn a_small_model_as_slow_as_the_large_one_is_not_asked_for_long() {
+    let each = Duration::from_millis(10);
+    let (with, without) = (guessed(Speculation::Model, each), guessed(Speculation::Off, each));
+    assert_eq!(with.answers, without.answers);
+    assert!(with.drafts <= 16, "{} drafts", with.drafts);
 }
 
 #[test]

@@ -67,6 +67,8 @@ fn show(out: &[SchedulerOutput]) -> Vec<String> {
         }
         SchedulerOutput::Failed { sequence, kind, .. } => format!("failed {} {kind:?}", sequence.request.0),
         SchedulerOutput::InstanceFailed { kind, .. } => format!("instance failed {kind:?}"),
+        SchedulerOutput::Draft { spec, count } => format!("{} asks for {count}", spec.sequence),
+        SchedulerOutput::DraftOver(sequence) => format!("{sequence} asks no more"),
     };
     out.iter().map(line).collect()
 }

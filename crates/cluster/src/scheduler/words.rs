@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use exo_types::{FailureKind, NodeId, SequenceId};
+use exo_types::{FailureKind, NodeId, SequenceId, SequenceSpec};
 
 use crate::wire::{EndReason, StepMessage, Submission, TokensMessage};
 
@@ -15,17 +15,20 @@ pub enum Speculation {
     Off,
     /// A sequence's own earlier tokens (prompt lookup).
     Lookup,
+    /// A small model beside this scheduler.
+    Model,
 }
 
 impl Speculation {
     /// All of them, the usual one first.
-    pub const ALL: [Self; 2] = [Self::Lookup, Self::Off];
+    pub const ALL: [Self; 3] = [Self::Lookup, Self::Model, Self::Off];
 
     /// What people call it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
             Self::Lookup => "ngram",
+            Self::Model => "draft",
         }
     }
 }
@@ -38,7 +41,7 @@ impl fmt::Display for Speculation {
 
 /// A word that names no kind of guesses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to guess tokens ahead: it must be ngram or off")]
+#[error("`{0}` is no way to guess tokens ahead: it must be ngram, draft or off")]
 pub struct UnknownSpeculation(String);
 
 impl FromStr for Speculation {
@@ -121,6 +124,19 @@ pub enum SchedulerInput {
         /// For people.
         message: String,
     },
+    /// The small model's answer to [`SchedulerOutput::Draft`].
+    Drafted {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens of the text it was asked about.
+        text_len: usize,
+        /// Its guesses at what follows, in order; none is outside the large model's vocabulary.
+        tokens: Vec<u32>,
+        /// What one guess took, if that was measured.
+        each: Option<Duration>,
+    },
+    /// The small model is gone: there are no guesses from now on.
+    DraftsOver,
     /// Membership or a broken connection says the node is gone. Drivers' nodes count too: their sequences stop.
     NodeLost(NodeId),
     /// The instance is removed or placed anew: everything ends.
@@ -166,6 +182,15 @@ pub enum SchedulerOutput {
     },
     /// Feed the first stage, which runs on this node.
     Step(StepMessage),
+    /// Ask the small model, which runs on this node.
+    Draft {
+        /// The sequence; its history is prompt and answer so far.
+        spec: SequenceSpec,
+        /// Guesses wanted at most; 0 has it read the sequence and no more.
+        count: u32,
+    },
+    /// The small model may forget a sequence.
+    DraftOver(SequenceId),
     /// Tell a driver: [`crate::wire::DataMessage::SequenceEnded`].
     Ended {
         /// The driver's node.

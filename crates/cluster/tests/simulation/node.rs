@@ -256,6 +256,8 @@ impl SimNode {
                 SchedulerOutput::Failed { to, sequence, kind, message } => {
                     (to, DataMessage::SequenceFailed { instance, generation, sequence, kind, message })
                 }
+                // Nothing guesses with a model here.
+                SchedulerOutput::Draft { .. } | SchedulerOutput::DraftOver(_) => continue,
                 SchedulerOutput::Step(step) => (self.id, DataMessage::Step(step)),
                 SchedulerOutput::InstanceFailed { message: reason, .. } => {
                     self.troubles.push(Trouble { instance, generation, reason });

@@ -9,6 +9,7 @@ use exo_cluster::{
     InstanceState, InstanceView, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, ShardKey,
     StageStatus,
 };
+use exo_engine::DraftRequest;
 use exo_types::{InstanceId, ModelId, NodeId, RequestId, SequenceId};
 use tokio::sync::mpsc;
 
@@ -266,7 +267,7 @@ impl Core {
             let troubled = self.troubles.iter().any(|t| t.instance == id && t.generation == generation);
             if view.is_ready() && !troubled && !self.schedulers.contains_key(&id) && self.is_loaded(key) {
                 let Some(pages) = pages_of(&view) else { continue };
-                let speculation = self.p.config.speculation;
+                let speculation = self.speculation_of(&view);
                 let config = SchedulerConfig { speculation, ..SchedulerConfig::default() };
                 match Scheduler::new(config, view.placement.clone(), &pages) {
                     Ok(scheduler) => {
@@ -289,7 +290,7 @@ impl Core {
         }
     }
 
-    fn feed_scheduler(&mut self, instance: InstanceId, input: SchedulerInput) {
+    pub(super) fn feed_scheduler(&mut self, instance: InstanceId, input: SchedulerInput) {
         let now = self.now();
         let Some(entry) = self.schedulers.get_mut(&instance) else { return };
         let generation = entry.generation;
@@ -310,6 +311,13 @@ impl Core {
             SchedulerOutput::Rejected { to, sequence, generation, kind, message } => {
                 (to, DataMessage::Rejected { instance, generation, sequence, kind, message })
             }
+            SchedulerOutput::Draft { spec, count } => {
+                return match &self.p.draft {
+                    Some(draft) => draft.ask(instance, DraftRequest { spec, count }),
+                    None => self.feed_scheduler(instance, SchedulerInput::DraftsOver),
+                };
+            }
+            SchedulerOutput::DraftOver(sequence) => return self.draft_over(sequence),
             SchedulerOutput::Step(step) => (self.me, DataMessage::Step(step)),
             SchedulerOutput::Ended { to, sequence, reason, generated } => {
                 (to, DataMessage::SequenceEnded { instance, generation, sequence, reason, generated })

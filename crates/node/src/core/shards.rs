@@ -129,9 +129,18 @@ impl Core {
     fn open_and_load(&mut self, key: ShardKey, placement: Placement) {
         let library = self.p.library.clone();
         let model = placement.model;
+        let draft = self.p.draft.clone().filter(|_| key.stage == 0);
         self.spawn_fetch(key, async move {
             let store = library.store().clone();
-            let opened = tokio::task::spawn_blocking(move || store.open_model(model)).await;
+            let open = move || {
+                let opened = store.open_model(model)?;
+                if let Some(draft) = draft {
+                    // Kept there; whether it matters is seen when the instance is ready.
+                    let _ = draft.check_model(model, &opened);
+                }
+                Ok::<_, exo_store::StoreError>(opened)
+            };
+            let opened = tokio::task::spawn_blocking(open).await;
             match opened {
                 Ok(Ok(model)) => {
                     FetchEvent::Opened { model: Arc::new(model), placement: Box::new(placement) }

@@ -41,6 +41,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         slots: 4,
         kv: Default::default(),
         speculation: exo_node::Speculation::Lookup,
+        draft: None,
     }
 }
 

@@ -1,0 +1,98 @@
+//! A small model that guesses ahead: the built-in one for itself, one that speaks another language, none at all.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use support::{Node, SOON, Start, exo, finish, known, stderr};
+
+fn node(flags: &[&str]) -> Node {
+    let flags = [&["--no-discovery"], flags].concat().into_iter().map(str::to_owned).collect();
+    Node::start(Start { name: "drafter", group: "draft", flags, ..Start::default() })
+}
+
+fn complete(node: &Node, more: Value) -> Value {
+    let mut body = json!({
+        "model": "demo", "prompt": "Once upon a time there was a", "max_tokens": 200, "ignore_eos": true,
+    });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let answer = node.post("/v1/completions", &body);
+    assert_eq!(answer.status, 200, "{}\n{}", answer.body, node.log());
+    answer.json()
+}
+
+/// The built-in model with one token renamed: as large as before, and another vocabulary.
+fn foreign(folder: &tempfile::TempDir) -> PathBuf {
+    let (name, renamed) = (b"<|endoftext|>", b"<|other-end|>");
+    let mut bytes =
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model/exo-demo-Q8_0.gguf")).unwrap();
+    let at = bytes.windows(name.len()).position(|w| w == name).unwrap();
+    bytes[at..at + name.len()].copy_from_slice(renamed);
+    let path = folder.path().join("foreign.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn a_model_that_drafts_for_itself_is_right_and_changes_nothing() {
+    let (with, without) = (node(&["--draft", "demo"]), node(&["--speculate", "off"]));
+    assert!(with.log().contains("draft      demo guesses ahead for 4 sequences"), "{}", with.log());
+    // Drawn answers are guessed with the same dice.
+    for more in [json!({"temperature": 0}), json!({"temperature": 1, "seed": 3, "n": 3})] {
+        let (guessed, plain) = (complete(&with, more.clone()), complete(&without, more));
+        assert_eq!(guessed["choices"], plain["choices"]);
+        let details = &guessed["usage"]["completion_tokens_details"];
+        assert!(details["accepted_prediction_tokens"].as_u64().unwrap() > 0, "{guessed}");
+        let rate = guessed["exo"]["draft_acceptance_rate"].as_f64().unwrap();
+        assert!(rate > 0.95, "{guessed}");
+    }
+    for (prompt, answer) in known() {
+        assert_eq!(with.ask("demo", &prompt).text(), answer, "{prompt}");
+    }
+    let log = with.log();
+    assert!(!log.contains("no longer guessed"), "{log}");
+}
+
+#[test]
+fn a_draft_model_of_another_tokenizer_is_refused_with_the_difference() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = foreign(&folder);
+    let node = node(&["--draft", path.to_str().unwrap()]);
+    let asked = node.ask("demo", "Hello");
+    let placed = node.post("/exo/v1/instances", &json!({"model": "demo"}));
+    for answer in [asked, placed] {
+        assert_eq!((answer.status, answer.code().as_str()), (400, "invalid_value"), "{}", answer.body);
+        let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains("`foreign` cannot guess ahead for `demo`"), "{message}");
+        assert!(message.contains(r#"token 0 is "<|other-end|>" against "<|endoftext|>""#), "{message}");
+    }
+    // What has its tokenizer is served.
+    let own = complete(&node, json!({"model": "foreign", "temperature": 0}));
+    assert_eq!(own["usage"]["completion_tokens"], 200, "{own}");
+}
+
+#[test]
+fn a_draft_model_that_cannot_be_used_is_an_error_of_the_start() {
+    let start = |flags: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        let args = ["start", "--no-discovery", "--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
+        let output = finish(exo(&args).args(flags).arg("--data-dir").arg(data), SOON);
+        assert!(!output.status.success(), "{output:?}");
+        stderr(&output)
+    };
+    let unknown = start(&["--draft", "no-such-model"]);
+    assert!(unknown.contains("draft model `no-such-model`: ") && unknown.contains("demo"), "{unknown}");
+    let unnamed = start(&["--speculate", "draft"]);
+    assert!(unnamed.contains("give one with --draft MODEL"), "{unnamed}");
+    let large = start(&["--draft", "demo", "--memory-mib", "2"]);
+    assert!(large.contains("draft model `demo`: ") && large.contains("bytes"), "{large}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broken.gguf");
+    std::fs::write(&path, b"GGUF and then nothing").unwrap();
+    let broken = start(&["--draft", path.to_str().unwrap()]);
+    assert!(broken.contains("broken.gguf"), "{broken}");
+}

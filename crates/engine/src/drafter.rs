@@ -1,0 +1,216 @@
+//! A small model that guesses the next tokens of a large one's sequences.
+//!
+//! It keeps each sequence in a cache of its own, reads what the large model has said meanwhile, and goes on from there
+//! by itself: those are the guesses. It draws them as the large model will, with the sequence's own parameters, seed and
+//! positions, so where both think alike they draw alike too; greedy sequences get its likeliest tokens.
+//!
+//! Whether a guess is right is decided in `verify`, by the large model. Nothing here can change an answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_backend::{CancelToken, Device, KvDType};
+use exo_formats::Model;
+use exo_sampler::Sampler;
+use exo_types::{InstanceId, SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame, StepSequence};
+
+use crate::{Engine, EngineOptions, EngineReport, LoadError, StepError, StepInput};
+
+/// What may be left to read when the guessing begins: the large model's last token and, where all guesses were right,
+/// the last of them.
+const NEWS_MAX: usize = 2;
+
+/// Asks what comes next in a sequence.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DraftRequest {
+    /// The sequence as the large model has it: `history` holds prompt and answer so far.
+    pub spec: SequenceSpec,
+    /// Tokens wanted at most; 0 has the small model read the sequence and no more.
+    pub count: u32,
+}
+
+/// A whole model that guesses. It holds as many sequences as it has slots; others get no guesses.
+#[derive(Debug)]
+pub struct Drafter {
+    engine: Engine,
+    /// Tokens whose keys and values the engine has.
+    cached: BTreeMap<SequenceId, Vec<u32>>,
+}
+
+/// How long a step may take, and who may stop it.
+#[derive(Clone, Copy, Debug)]
+pub struct DraftLeave<'a> {
+    /// Who may stop it.
+    pub cancel: &'a CancelToken,
+    /// Of each of its steps.
+    pub deadline: Duration,
+}
+
+/// A sequence while it is guessed at.
+struct Run {
+    /// Which request it answers.
+    index: usize,
+    spec: SequenceSpec,
+    count: usize,
+    sampler: Sampler,
+    drafts: Vec<u32>,
+}
+
+impl Run {
+    /// Tokens of text and guesses.
+    fn len(&self) -> usize {
+        self.spec.history.len() + self.drafts.len()
+    }
+}
+
+impl Drafter {
+    /// Loads the whole of `model`. Memory for `slots` sequences of `context_tokens` is taken now.
+    pub fn load(
+        device: Arc<dyn Device>,
+        model: &Model,
+        context_tokens: u32,
+        slots: u32,
+        kv_dtype: KvDType,
+    ) -> Result<Self, LoadError> {
+        let usual = EngineOptions::new(context_tokens.min(model.config.context_tokens_max), slots);
+        let chunk_tokens_max = usual.chunk_tokens_max.max(slots.saturating_mul(NEWS_MAX as u32));
+        let options = EngineOptions { chunk_tokens_max, kv_dtype, ..usual };
+        let shard = Shard::whole(model.config.layers);
+        let engine = Engine::load(device, model, shard, options, &mut |_| {})?;
+        Ok(Self { engine, cached: BTreeMap::new() })
+    }
+
+    /// What it holds.
+    pub fn report(&self) -> EngineReport {
+        self.engine.report()
+    }
+
+    /// Guesses for each request, in order; none where there is no slot, no room in the context, or no wish for any.
+    /// After an error its caches are not to be trusted.
+    pub fn propose(
+        &mut self,
+        requests: Vec<DraftRequest>,
+        leave: DraftLeave<'_>,
+    ) -> Result<Vec<Vec<u32>>, StepError> {
+        let mut guesses = vec![Vec::new(); requests.len()];
+        let mut runs = Vec::new();
+        for (index, request) in requests.into_iter().enumerate() {
+            let DraftRequest { spec, count } = request;
+            if !self.holds(&spec) {
+                self.forget(spec.sequence);
+                continue;
+            }
+            let context = self.engine.options().context_tokens;
+            let count = count.min(context - spec.history.len() as u32) as usize;
+            self.catch_up(&spec, count > 0, leave)?;
+            let sampling = SamplingParams { logprobs: None, ..spec.sampling.clone() };
+            let sampler = Sampler::new(sampling, &spec.history, spec.prompt_tokens);
+            runs.push(Run { index, spec, count, sampler, drafts: Vec::new() });
+        }
+        while self.go_on(&mut runs, leave)? {}
+        for run in runs {
+            guesses[run.index] = run.drafts;
+        }
+        Ok(guesses)
+    }
+
+    /// Frees a sequence's slot, if it has one.
+    pub fn forget(&mut self, sequence: SequenceId) {
+        if self.cached.remove(&sequence).is_some() {
+            // What is in `cached` is open in the engine.
+            let _ = self.engine.close(sequence);
+        }
+    }
+
+    /// Whether it can read the sequence: its tokens, its length, and it has or gets a slot.
+    fn holds(&mut self, spec: &SequenceSpec) -> bool {
+        let (vocab, sequence) = (self.engine.config().vocab, spec.sequence);
+        let fits = (1..=self.engine.options().context_tokens as usize).contains(&spec.history.len());
+        if !fits || spec.history.iter().any(|token| *token >= vocab) {
+            return false;
+        }
+        if self.cached.contains_key(&sequence) {
+            return true;
+        }
+        // The engine's own sampler is not used: it draws from what it has drawn.
+        let (sampling, history) = (SamplingParams::greedy(), Vec::new());
+        let opened = self.engine.open(SequenceSpec { sampling, history, prompt_tokens: 0, ..spec.clone() });
+        if opened.is_ok() {
+            self.cached.insert(sequence, Vec::new());
+        }
+        opened.is_ok()
+    }
+
+    /// Reads the text up to its last token, or to what the first guess leaves to be read.
+    fn catch_up(
+        &mut self,
+        spec: &SequenceSpec,
+        guesses: bool,
+        leave: DraftLeave<'_>,
+    ) -> Result<(), StepError> {
+        let Some(cached) = self.cached.get_mut(&spec.sequence) else { return Ok(()) };
+        let (text, chunk) = (&spec.history, self.engine.options().chunk_tokens_max as usize);
+        let same = cached.iter().zip(text).take_while(|(a, b)| a == b).count();
+        cached.truncate(same.min(text.len() - 1));
+        let left_max = if guesses { NEWS_MAX } else { 1 };
+        while text.len() - cached.len() > left_max {
+            let end = (text.len() - 1).min(cached.len() + chunk);
+            let part = part(&self.engine, spec, cached.len(), &text[cached.len()..end]);
+            self.engine.step(&frame(vec![part]), StepInput::Tokens, leave.cancel, leave.deadline)?;
+            cached.extend_from_slice(&text[cached.len()..end]);
+        }
+        Ok(())
+    }
+
+    /// One more guess for each run that wants one, in one step. Says whether there was any.
+    fn go_on(&mut self, runs: &mut [Run], leave: DraftLeave<'_>) -> Result<bool, StepError> {
+        let mut wanting: Vec<&mut Run> = runs.iter_mut().filter(|r| r.drafts.len() < r.count).collect();
+        if wanting.is_empty() {
+            return Ok(false);
+        }
+        let news: Vec<Vec<u32>> = wanting.iter().map(|run| self.news(run)).collect();
+        let parts = wanting
+            .iter()
+            .zip(&news)
+            .map(|(run, news)| part(&self.engine, &run.spec, run.len() - news.len(), news));
+        let frame = frame(parts.collect());
+        let logits = self.engine.step_logits(&frame, StepInput::Tokens, leave.cancel, leave.deadline)?;
+        let mut rows = logits.chunks_exact(self.engine.config().vocab as usize);
+        for (run, news) in wanting.iter_mut().zip(news) {
+            let (sequence, position) = (run.spec.sequence, run.len() as u64);
+            let Some(row) = rows.nth(news.len() - 1) else { break };
+            let token = run.sampler.sample(row, position);
+            let token = token.map_err(|source| StepError::Sample { sequence, source })?.token;
+            run.sampler.accept(token);
+            run.drafts.push(token);
+            self.cached.entry(sequence).or_default().extend(news);
+        }
+        Ok(true)
+    }
+
+    /// The tokens of text and guesses that the engine has not read; at least one.
+    fn news(&self, run: &Run) -> Vec<u32> {
+        let cached = self.cached.get(&run.spec.sequence).map_or(0, Vec::len);
+        run.spec.history.iter().chain(&run.drafts).skip(cached).copied().collect()
+    }
+}
+
+/// A part that is read and not sampled after; positions from `start` on are forgotten first.
+fn part(engine: &Engine, spec: &SequenceSpec, start: usize, tokens: &[u32]) -> StepSequence {
+    let (sequence, principal, start) = (spec.sequence, spec.principal, start as u32);
+    let truncate_to = engine.positions(sequence).filter(|has| *has > start).map(|_| start);
+    StepSequence {
+        sequence,
+        principal,
+        start,
+        tokens: tokens.to_vec(),
+        sample: false,
+        drafts: 0,
+        truncate_to,
+    }
+}
+
+fn frame(sequences: Vec<StepSequence>) -> StepFrame {
+    StepFrame { instance: InstanceId(0), generation: 0, step: 0, sequences }
+}

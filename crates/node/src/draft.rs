@@ -1,0 +1,265 @@
+//! The small model that guesses ahead for instances whose first stage is on this node: loaded at the start, asked by
+//! their schedulers, at work on a thread of its own.
+//!
+//! What goes wrong with it at the start is an error of the start. What goes wrong later ends the guessing and nothing
+//! else: answers come as they would without it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use exo_backend::{CancelToken, Device};
+use exo_engine::{DraftLeave, DraftRequest, Drafter};
+use exo_formats::Model;
+use exo_store::Store;
+use exo_tokenizer::Tokenizer;
+use exo_types::{InstanceId, ModelId, SequenceId};
+
+use crate::NodeConfig;
+use crate::core::{CoreEvent, CoreSender};
+use crate::engine_host::chain;
+
+/// Longest time one of its steps may take: a chunk of prompt on a slow processor takes seconds.
+const STEP_MAX: Duration = Duration::from_secs(60);
+
+/// What the thread tells.
+#[derive(Debug)]
+pub enum DraftEvent {
+    /// It has read a text, and guesses what follows.
+    Answer {
+        instance: InstanceId,
+        sequence: SequenceId,
+        text_len: usize,
+        tokens: Vec<u32>,
+        /// Time of one guess, where that was measured.
+        each: Option<Duration>,
+    },
+    /// It guesses no more.
+    Over { reason: String },
+}
+
+enum Job {
+    Ask { instance: InstanceId, request: DraftRequest },
+    Forget(SequenceId),
+}
+
+/// What a draft model is and holds, to show.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DraftFacts {
+    /// Its name.
+    pub name: String,
+    /// Memory of its weights.
+    pub weight_bytes: u64,
+    /// Memory of its keys and values.
+    pub kv_bytes: u64,
+    /// Sequences it guesses for at once.
+    pub slots: u32,
+    /// The longest it can read.
+    pub context_tokens: u32,
+}
+
+/// The handle of the small model.
+pub struct Draft {
+    facts: DraftFacts,
+    tokenizer: Tokenizer,
+    /// Whether it may guess for a model, and why not.
+    verdicts: Mutex<BTreeMap<ModelId, Result<(), String>>>,
+    jobs: Sender<Job>,
+    cancel: CancelToken,
+}
+
+impl Draft {
+    /// Finds `wanted` (a name, an id, a file or a folder), loads it and starts its thread. Blocks while it loads.
+    pub fn start(
+        wanted: &str,
+        config: &NodeConfig,
+        store: &Store,
+        device: Arc<dyn Device>,
+        core: CoreSender,
+    ) -> Result<Self, String> {
+        let (name, model) = open(wanted, store)?;
+        let tokenizer = Tokenizer::from_source(&model.tokenizer).map_err(|e| chain(&e))?;
+        let drafter = Drafter::load(device, &model, config.context_tokens, config.slots, config.kv)
+            .map_err(|e| chain(&e))?;
+        let report = drafter.report();
+        let facts = DraftFacts {
+            name,
+            weight_bytes: report.weight_bytes,
+            kv_bytes: report.kv_bytes,
+            slots: config.slots,
+            context_tokens: config.context_tokens.min(model.config.context_tokens_max),
+        };
+        let (jobs, inbox) = channel();
+        let cancel = CancelToken::default();
+        let work = Work { drafter, inbox, readings: VecDeque::new(), cancel: cancel.clone(), core };
+        let thread = std::thread::Builder::new().name("draft".to_owned());
+        thread.spawn(move || run(work)).map_err(|e| format!("no thread for it: {e}"))?;
+        Ok(Self { facts, tokenizer, verdicts: Mutex::default(), jobs, cancel })
+    }
+
+    /// What it is and holds.
+    pub fn facts(&self) -> &DraftFacts {
+        &self.facts
+    }
+
+    /// Asks about a sequence; the answer comes as an event.
+    pub fn ask(&self, instance: InstanceId, request: DraftRequest) {
+        // A thread that has ended has said so.
+        let _ = self.jobs.send(Job::Ask { instance, request });
+    }
+
+    /// A sequence is over.
+    pub fn forget(&self, sequence: SequenceId) {
+        let _ = self.jobs.send(Job::Forget(sequence));
+    }
+
+    /// Whether it may guess for `model`: their tokens must be the same. Looked at once per model.
+    pub fn check(&self, model: ModelId, name: &str, tokenizer: &Tokenizer) -> Result<(), String> {
+        if let Some(verdict) = self.verdict(model) {
+            return verdict;
+        }
+        let verdict = same_tokens(&self.tokenizer, tokenizer).map_err(|difference| {
+            let own = &self.facts.name;
+            format!(
+                "`{own}` cannot guess ahead for `{name}`, their tokenizers differ: {difference}; start exo without \
+                 --draft, or with a draft model of the same tokenizer"
+            )
+        });
+        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).insert(model, verdict.clone());
+        verdict
+    }
+
+    /// The same for a model whose tokenizer is not built yet.
+    pub fn check_model(&self, id: ModelId, model: &Model) -> Result<(), String> {
+        match self.verdict(id) {
+            Some(verdict) => verdict,
+            None => {
+                self.check(id, &model.name, &Tokenizer::from_source(&model.tokenizer).map_err(|e| chain(&e))?)
+            }
+        }
+    }
+
+    /// What [`Draft::check`] found, if it was asked.
+    pub fn verdict(&self, model: ModelId) -> Option<Result<(), String>> {
+        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).get(&model).cloned()
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // The thread ends when its inbox does; this ends what it is doing.
+        self.cancel.cancel();
+    }
+}
+
+fn open(wanted: &str, store: &Store) -> Result<(String, Model), String> {
+    let record = match store.find(wanted) {
+        Ok(record) => record,
+        Err(_) if Path::new(wanted).exists() => {
+            store.add_path(Path::new(wanted), &mut |_, _| {}).map_err(|e| chain(&e))?
+        }
+        Err(error) => return Err(chain(&error)),
+    };
+    if !record.complete {
+        return Err(format!("only parts of `{}` are on this node", record.name));
+    }
+    let model = store.open_model(record.id).map_err(|e| chain(&e))?;
+    Ok((record.name, model))
+}
+
+/// The first difference between two vocabularies, in words.
+fn same_tokens(draft: &Tokenizer, target: &Tokenizer) -> Result<(), String> {
+    let (own, other) = (draft.vocab_len(), target.vocab_len());
+    if own != other {
+        return Err(format!("{own} tokens against {other}"));
+    }
+    let text = |tokenizer: &Tokenizer, id| tokenizer.token_text(id).unwrap_or_default();
+    let differs =
+        |&id: &u32| draft.token_bytes(id) != target.token_bytes(id) || text(draft, id) != text(target, id);
+    match (0..own).find(differs) {
+        None => Ok(()),
+        Some(id) => Err(format!("token {id} is {:?} against {:?}", text(draft, id), text(target, id))),
+    }
+}
+
+/// What the thread owns.
+struct Work {
+    drafter: Drafter,
+    inbox: Receiver<Job>,
+    /// Texts to read while nobody waits for guesses.
+    readings: VecDeque<(InstanceId, DraftRequest)>,
+    cancel: CancelToken,
+    core: CoreSender,
+}
+
+fn run(mut work: Work) {
+    let core = work.core.clone();
+    // A bug in a kernel must cost the guesses, not the node.
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.serve()));
+    let reason = match outcome {
+        Ok(Ok(())) => return,
+        Ok(Err(reason)) => reason,
+        Err(_) => "it panicked; the log has the place".to_owned(),
+    };
+    core.post(CoreEvent::Draft(DraftEvent::Over { reason }));
+}
+
+impl Work {
+    /// Works until nobody can ask any more.
+    fn serve(&mut self) -> Result<(), String> {
+        loop {
+            let first = match self.readings.is_empty() {
+                true => match self.inbox.recv() {
+                    Ok(job) => Some(job),
+                    Err(_) => return Ok(()),
+                },
+                false => self.inbox.try_recv().ok(),
+            };
+            let mut guesses = Vec::new();
+            let jobs: Vec<Job> = first.into_iter().chain(self.inbox.try_iter()).collect();
+            for job in jobs {
+                self.sort(job, &mut guesses);
+            }
+            if self.cancel.is_cancelled() {
+                return Ok(());
+            }
+            if guesses.is_empty() {
+                guesses.extend(self.readings.pop_front());
+            }
+            self.answer(guesses)?;
+        }
+    }
+
+    fn sort(&mut self, job: Job, guesses: &mut Vec<(InstanceId, DraftRequest)>) {
+        match job {
+            Job::Ask { instance, request } if request.count > 0 => guesses.push((instance, request)),
+            Job::Ask { instance, request } => self.readings.push_back((instance, request)),
+            Job::Forget(sequence) => {
+                guesses.retain(|(_, r)| r.spec.sequence != sequence);
+                self.readings.retain(|(_, r)| r.spec.sequence != sequence);
+                self.drafter.forget(sequence);
+            }
+        }
+    }
+
+    fn answer(&mut self, asked: Vec<(InstanceId, DraftRequest)>) -> Result<(), String> {
+        let about: Vec<_> = asked.iter().map(|(i, r)| (*i, r.spec.sequence, r.spec.history.len())).collect();
+        let began = Instant::now();
+        let leave = DraftLeave { cancel: &self.cancel, deadline: STEP_MAX };
+        let requests = asked.into_iter().map(|(_, request)| request).collect();
+        let guesses = match self.drafter.propose(requests, leave) {
+            Ok(guesses) => guesses,
+            Err(_) if self.cancel.is_cancelled() => return Ok(()),
+            Err(error) => return Err(chain(&error)),
+        };
+        let rounds = guesses.iter().map(Vec::len).max().unwrap_or(0) as u32;
+        let each = (rounds > 0).then(|| began.elapsed() / rounds);
+        for ((instance, sequence, text_len), tokens) in about.into_iter().zip(guesses) {
+            let answer = DraftEvent::Answer { instance, sequence, text_len, tokens, each };
+            self.core.post(CoreEvent::Draft(answer));
+        }
+        Ok(())
+    }
+}
