@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::{Node, Start, run, stderr, stdout};
+use support::{Node, SOON, Start, run, stderr, stdout, wait_for};
 
 /// A text that goes on as it began: the easiest to guess.
 const PROMPT: &str = "one two three four five one two three four five one two three four five one two";
@@ -75,8 +75,12 @@ fn guesses_change_no_text_and_their_counts_add_up() {
         (accepted, rejected) = (accepted + right, rejected + wrong);
     }
     assert_eq!(counts(&last_chunk(&without)), (0, 0));
-    let load = with.get("/exo/v1/cluster")["instances"][0]["load"].clone();
-    assert_eq!((&load["drafts"], &load["drafts_accepted"]), (&json!(accepted + rejected), &json!(accepted)));
+    // The view follows within a second.
+    wait_for("the totals of the instance", SOON, || {
+        let load = with.get("/exo/v1/cluster")["instances"][0]["load"].clone();
+        let totals = (load["drafts"].as_u64()?, load["drafts_accepted"].as_u64()?);
+        (totals == (accepted + rejected, accepted)).then_some(())
+    });
     let status = stdout(&with.exo(&["status"]));
     assert!(status.contains(&format!("{accepted} of {} guessed tokens", accepted + rejected)), "{status}");
     assert!(!stdout(&without.exo(&["status"])).contains("guessed"), "nothing to show");
