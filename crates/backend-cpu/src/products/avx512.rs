@@ -15,6 +15,10 @@ use exo_types::DType;
 
 /// Rows of activations in a tile: their sums and those of the weights' scales fill the registers.
 const TILE: usize = 8;
+/// Bytes ahead of the multiplier at which lines are fetched from memory to the second-level cache, and from there to the
+/// first.
+const FETCH_FAR: usize = 2048;
+const FETCH_NEAR: usize = 1024;
 
 impl Products for Avx512 {
     fn round(self, x: &[f32], out: &mut [RoundedBlock]) {
@@ -112,22 +116,18 @@ stored! {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn multiply<K: Stored>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
     let mut t = 0;
-    for sums in sums.chunks_mut(TILE) {
-        let rows = x.part(t, sums.len());
-        // SAFETY: the caller's promise; `rows` has as many rows as `sums`, and that is the number behind the name.
-        unsafe {
-            match sums.len() {
-                1 => tile::<K, 1>(weights, rows, sums),
-                2 => tile::<K, 2>(weights, rows, sums),
-                3 => tile::<K, 3>(weights, rows, sums),
-                4 => tile::<K, 4>(weights, rows, sums),
-                5 => tile::<K, 5>(weights, rows, sums),
-                6 => tile::<K, 6>(weights, rows, sums),
-                7 => tile::<K, 7>(weights, rows, sums),
-                _ => tile::<K, TILE>(weights, rows, sums),
+    while t < sums.len() {
+        // SAFETY: the caller's promise; each tile has the rows behind its name, and so many are left.
+        t += unsafe {
+            match sums.len() - t {
+                1 => tile::<K, 1>(weights, x, t, sums),
+                2 => tile::<K, 2>(weights, x, t, sums),
+                3 => tile::<K, 3>(weights, x, t, sums),
+                // Two tiles, the second from the cache: those of five to seven were slower.
+                4..TILE => tile::<K, 4>(weights, x, t, sums),
+                _ => tile::<K, TILE>(weights, x, t, sums),
             }
-        }
-        t += sums.len();
+        };
     }
 }
 
@@ -140,35 +140,45 @@ struct BlockScales {
     halves: [__m512; 2],
 }
 
-/// One group by `U` rows of `x`.
+/// One group by the `U` rows of `x` from `t` on. Gives `U`.
 ///
 /// # Safety
-/// `x` has `U` rows as wide as the group, `sums` has `U` elements, and the group is of type `K`.
+/// `x` and `sums` have these rows, `x` is as wide as the group, and the group is of type `K`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn tile<K: Stored, const U: usize>(weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+unsafe fn tile<K: Stored, const U: usize>(
+    weights: &Group<'_>,
+    x: RoundedRows<'_>,
+    t: usize,
+    sums: &mut [Sums],
+) -> usize {
+    // The others find the group in the cache.
+    let first_read = t == 0;
     let mut line = weights.lines.as_ptr();
     let mut rows = [x.all.as_ptr(); U];
     for (u, row) in rows.iter_mut().enumerate() {
-        // SAFETY: `x` has U rows of `blocks` blocks.
-        *row = unsafe { row.add(u * x.blocks) };
+        // SAFETY: `x` has U rows of `blocks` blocks from `t` on.
+        *row = unsafe { row.add((t + u) * x.blocks) };
     }
     let mut totals = [_mm512_setzero_ps(); U];
-    let mut head = line;
+    let mut head = Head::NONE;
+    let mut scales = line;
     for at in 0..weights.blocks {
         // SAFETY: these are the lines of block `at`, in order, as `Layout` has them; `at` is below the number of
         // blocks of every row of `x`.
         unsafe {
-            let first = at % 2 == 0;
-            if K::LAYOUT.head > 0 && at % 8 == 0 {
-                head = line;
-                line = line.add(K::LAYOUT.head);
-            }
-            let scales = if first { line } else { line.sub(K::LAYOUT.scales + K::LAYOUT.block) };
-            if first {
+            if at % 2 == 0 {
+                if K::LAYOUT.head > 0 && at % 8 == 0 {
+                    head = Head::of::<K>(line);
+                    line = line.add(K::LAYOUT.head);
+                }
+                scales = line;
                 line = line.add(K::LAYOUT.scales);
             }
-            let scales = block_scales::<K>(head, scales, at % 2);
+            if first_read {
+                fetch::<K>(line, at);
+            }
+            let scales = block_scales::<K>(&head, scales, at % 2);
             let blocks = rows.map(|row| row.add(at));
             let products = products::<K, U>(line, blocks, &scales);
             for u in 0..U {
@@ -182,17 +192,45 @@ unsafe fn tile<K: Stored, const U: usize>(weights: &Group<'_>, x: RoundedRows<'_
             line = line.add(K::LAYOUT.block);
         }
     }
-    for (sums, total) in sums.iter_mut().zip(totals) {
+    for (sums, total) in sums[t..t + U].iter_mut().zip(totals) {
         // SAFETY: `Sums` are sixteen floats at a multiple of 64.
         unsafe { _mm512_store_ps(sums.0.as_mut_ptr(), total) }
+    }
+    U
+}
+
+/// The halves over the integers of a superblock.
+struct Head {
+    scale: __m512,
+    /// Its negative: minima are subtracted.
+    minus_minimum: __m512,
+}
+
+impl Head {
+    /// Of types without.
+    // SAFETY: sixteen zeros are a vector.
+    const NONE: Self = unsafe { std::mem::zeroed() };
+
+    /// # Safety
+    /// `line` is the head of a superblock of type `K`.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn of<K: Stored>(line: *const Line) -> Self {
+        // SAFETY: both loads are within the line.
+        let (scale, minimum) = unsafe {
+            let half = |i: usize| _mm512_cvtph_ps(_mm256_load_si256(line.cast::<__m256i>().add(i)));
+            (half(0), half(1))
+        };
+        let negative = _mm512_xor_si512(_mm512_castps_si512(minimum), _mm512_set1_epi32(i32::MIN));
+        Self { scale, minus_minimum: _mm512_castsi512_ps(negative) }
     }
 }
 
 /// # Safety
-/// `head` and `scales` are those of a block of type `K`; `side` says which of two it is.
+/// `scales` is the first line of scales of a block of type `K`; `side` says which of two it is.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn block_scales<K: Stored>(head: *const Line, scales: *const Line, side: usize) -> BlockScales {
+unsafe fn block_scales<K: Stored>(head: &Head, scales: *const Line, side: usize) -> BlockScales {
     let zero = _mm512_setzero_ps();
     // SAFETY: every load is within one line.
     unsafe {
@@ -211,10 +249,9 @@ unsafe fn block_scales<K: Stored>(head: *const Line, scales: *const Line, side: 
             },
             Scales::Bytes => {
                 let number = |at: usize| _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(at)));
-                let minimum = _mm512_mul_ps(halves(head, 32), number(32 * side + 16));
                 BlockScales {
-                    scale: _mm512_mul_ps(halves(head, 0), number(32 * side)),
-                    minimum: _mm512_xor_ps(minimum, _mm512_set1_ps(-0.0)),
+                    scale: _mm512_mul_ps(head.scale, number(32 * side)),
+                    minimum: _mm512_mul_ps(head.minus_minimum, number(32 * side + 16)),
                     halves: [zero; 2],
                 }
             }
@@ -224,12 +261,25 @@ unsafe fn block_scales<K: Stored>(head: *const Line, scales: *const Line, side: 
                 let first = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(pairs));
                 let second = _mm512_srai_epi32::<8>(pairs);
                 BlockScales {
-                    scale: halves(head, 0),
+                    scale: head.scale,
                     minimum: zero,
                     halves: [_mm512_cvtepi32_ps(first), _mm512_cvtepi32_ps(second)],
                 }
             }
         }
+    }
+}
+
+/// Fetches lines some blocks ahead: as many as block `at`, whose quants begin at `line`, and its scales are.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn fetch<K: Stored>(line: *const Line, at: usize) {
+    let lines = K::LAYOUT.block + if at % 2 == 0 { K::LAYOUT.scales } else { 0 };
+    for i in 0..lines {
+        let line = line.wrapping_add(i);
+        // Past the end of the weights too: a prefetch of what cannot be read is nothing.
+        _mm_prefetch::<_MM_HINT_T1>(line.wrapping_byte_add(FETCH_FAR).cast());
+        _mm_prefetch::<_MM_HINT_T0>(line.wrapping_byte_add(FETCH_NEAR).cast());
     }
 }
 
@@ -244,56 +294,73 @@ unsafe fn products<K: Stored, const U: usize>(
     x: [*const RoundedBlock; U],
     scales: &BlockScales,
 ) -> [__m512; U] {
-    // Two sums of each: for Q6_K its two halves, for few rows of `x` two chains of dependent additions.
-    let split = K::QUANTS == Quants::Sixes || U <= 2;
+    // Two chains of dependent additions where there are few rows of `x`.
+    let split = U <= 2;
     // SAFETY: the caller's promises; the activations of a block are eight words.
     unsafe {
-        let mut sums = x.map(|x| minus_centre::<K>(x));
-        for (j, word) in words::<K>(line).into_iter().enumerate() {
+        let add = |sum: __m512i, word: __m512i, x: *const RoundedBlock, j: usize| {
+            let four = (&raw const (*x).quants).cast::<i32>().add(j).read_unaligned();
+            _mm512_dpbusd_epi32(sum, word, _mm512_set1_epi32(four))
+        };
+        let words = words::<K>(line);
+        if K::QUANTS == Quants::Sixes {
+            let half = |h: usize| {
+                let mut sums = x.map(|x| minus_centre_of_half::<K>(x, h));
+                for j in 4 * h..4 * h + 4 {
+                    for (sum, x) in sums.iter_mut().zip(x) {
+                        *sum = add(*sum, words[j], x, j);
+                    }
+                }
+                sums.map(|sum| _mm512_cvtepi32_ps(sum))
+            };
+            // Products and sums below 2^24: exact.
+            let mut sums = half(0).map(|sum| _mm512_mul_ps(sum, scales.halves[0]));
+            for (sum, second) in sums.iter_mut().zip(half(1)) {
+                *sum = _mm512_fmadd_ps(second, scales.halves[1], *sum);
+            }
+            return sums;
+        }
+        let mut sums = x.map(|x| [minus_centre::<K>(x), _mm512_setzero_si512()]);
+        for (j, word) in words.into_iter().enumerate() {
             for (sums, x) in sums.iter_mut().zip(x) {
-                let four = (&raw const (*x).quants).cast::<i32>().add(j).read_unaligned();
                 let sum = &mut sums[if split { j / 4 } else { 0 }];
-                *sum = _mm512_dpbusd_epi32(*sum, word, _mm512_set1_epi32(four));
+                *sum = add(*sum, word, x, j);
             }
         }
-        sums.map(|[first, second]| {
-            if K::QUANTS == Quants::Sixes {
-                // Products and sum below 2^24: exact.
-                let first = _mm512_mul_ps(_mm512_cvtepi32_ps(first), scales.halves[0]);
-                _mm512_fmadd_ps(_mm512_cvtepi32_ps(second), scales.halves[1], first)
-            } else {
-                _mm512_cvtepi32_ps(if split { _mm512_add_epi32(first, second) } else { first })
-            }
-        })
+        let whole =
+            |[first, second]: [__m512i; 2]| if split { _mm512_add_epi32(first, second) } else { first };
+        sums.map(|sums| _mm512_cvtepi32_ps(whole(sums)))
     }
 }
 
-/// What the sums of a block begin with: the centre of `K` times minus the sum of the activations; for Q6_K of each half.
+/// What the sum of a block begins with: the centre of `K` times minus the sum of the activations.
 ///
 /// # Safety
 /// `x` points to a block.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn minus_centre<K: Stored>(x: *const RoundedBlock) -> [__m512i; 2] {
-    let zero = _mm512_setzero_si512();
+#[target_feature(enable = "avx512f")]
+unsafe fn minus_centre<K: Stored>(x: *const RoundedBlock) -> __m512i {
     // SAFETY: the caller's promise.
-    let (minus_sum, minus_halves) = unsafe { ((*x).minus_sum, &raw const (*x).minus_halves) };
-    let shifted = |sum: __m512i| match K::CENTRE_BITS {
+    let sum = _mm512_set1_epi32(unsafe { (*x).minus_sum });
+    match K::CENTRE_BITS {
         7 => _mm512_slli_epi32::<7>(sum),
         4 => _mm512_slli_epi32::<4>(sum),
         3 => _mm512_slli_epi32::<3>(sum),
-        _ => zero,
-    };
-    if K::QUANTS == Quants::Sixes {
-        let centre = _mm512_set1_epi16(1 << K::CENTRE_BITS);
-        [0, 1].map(|half| {
-            // SAFETY: two pairs of i16.
-            let pair = unsafe { minus_halves.cast::<i32>().add(half).read_unaligned() };
-            _mm512_dpwssd_epi32(zero, centre, _mm512_set1_epi32(pair))
-        })
-    } else {
-        [shifted(_mm512_set1_epi32(minus_sum)), zero]
+        _ => _mm512_setzero_si512(),
     }
+}
+
+/// The same for a half of a block: the sums of two pairs, times the centre.
+///
+/// # Safety
+/// `x` points to a block, `half` is 0 or 1.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn minus_centre_of_half<K: Stored>(x: *const RoundedBlock, half: usize) -> __m512i {
+    // SAFETY: the caller's promise; a half has a pair of i16.
+    let pair = unsafe { (&raw const (*x).minus_halves).cast::<i32>().add(half).read_unaligned() };
+    let centre = _mm512_set1_epi16(1 << K::CENTRE_BITS);
+    _mm512_dpwssd_epi32(_mm512_setzero_si512(), centre, _mm512_set1_epi32(pair))
 }
 
 /// The words of a block, a quant in each byte.
