@@ -80,7 +80,15 @@ pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
         Op::Rope { x, positions, frequencies, heads, head_dim, style } => {
             let (positions, mut x) = (on.buffer(positions).u32().read(), on.buffer(x).f32().write());
             let x = &mut x[..tokens * heads * head_dim];
-            rope::rope(x, &positions[..tokens], on.weight(frequencies).vector(), *heads, *head_dim, *style);
+            rope::rope(
+                turn,
+                x,
+                &positions[..tokens],
+                on.weight(frequencies).vector(),
+                *heads,
+                *head_dim,
+                *style,
+            );
             Ok(())
         }
         Op::KvWrite { kv, layer, k, v, batch } => {

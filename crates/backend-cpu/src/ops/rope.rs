@@ -1,5 +1,7 @@
 //! Rotary position embedding.
 
+use super::PARALLEL_ELEMENTS_MIN;
+use crate::pool::Turn;
 use exo_backend::RopeStyle;
 
 /// Rotates each pair of elements of each head by an angle that grows with the row's position, in place.
@@ -16,6 +18,7 @@ use exo_backend::RopeStyle;
 /// 4 milliradians, and agreeing with them matters more than being right. Its sine and cosine are taken in f64 and
 /// rounded once, so they are the same on every machine. Source: Su et al. 2021, arXiv:2104.09864.
 pub(super) fn rope(
+    turn: &Turn<'_>,
     x: &mut [f32],
     positions: &[u32],
     frequencies: &[f32],
@@ -23,14 +26,18 @@ pub(super) fn rope(
     head_dim: usize,
     style: RopeStyle,
 ) {
-    let mut turns = vec![(0.0, 0.0); frequencies.len()];
-    for (row, position) in x.chunks_exact_mut(heads * head_dim).zip(positions) {
-        for (turn, frequency) in turns.iter_mut().zip(frequencies) {
-            let angle = f64::from(*position as f32 * frequency);
-            *turn = (angle.cos() as f32, angle.sin() as f32);
+    let width = heads * head_dim;
+    let rows = (PARALLEL_ELEMENTS_MIN / width).max(1);
+    turn.chunks_mut(x, rows * width, |i, x| {
+        let mut turns = vec![(0.0, 0.0); frequencies.len()];
+        for (row, position) in x.chunks_exact_mut(width).zip(&positions[i * rows..]) {
+            for (turn, frequency) in turns.iter_mut().zip(frequencies) {
+                let angle = f64::from(*position as f32 * frequency);
+                *turn = (angle.cos() as f32, angle.sin() as f32);
+            }
+            row.chunks_exact_mut(head_dim).for_each(|head| rotate(head, &turns, style));
         }
-        row.chunks_exact_mut(head_dim).for_each(|head| rotate(head, &turns, style));
-    }
+    });
 }
 
 fn rotate(head: &mut [f32], turns: &[(f32, f32)], style: RopeStyle) {

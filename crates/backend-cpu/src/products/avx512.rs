@@ -274,7 +274,7 @@ unsafe fn block_scales<K: Stored>(head: &Head, scales: *const Line, side: usize)
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn fetch<K: Stored>(line: *const Line, at: usize) {
-    let lines = K::LAYOUT.block + if at % 2 == 0 { K::LAYOUT.scales } else { 0 };
+    let lines = K::LAYOUT.block + if at.is_multiple_of(2) { K::LAYOUT.scales } else { 0 };
     for i in 0..lines {
         let line = line.wrapping_add(i);
         // Past the end of the weights too: a prefetch of what cannot be read is nothing.
@@ -306,9 +306,9 @@ unsafe fn products<K: Stored, const U: usize>(
         if K::QUANTS == Quants::Sixes {
             let half = |h: usize| {
                 let mut sums = x.map(|x| minus_centre_of_half::<K>(x, h));
-                for j in 4 * h..4 * h + 4 {
+                for (j, word) in words.into_iter().enumerate().skip(4 * h).take(4) {
                     for (sum, x) in sums.iter_mut().zip(x) {
-                        *sum = add(*sum, words[j], x, j);
+                        *sum = add(*sum, word, x, j);
                     }
                 }
                 sums.map(|sum| _mm512_cvtepi32_ps(sum))

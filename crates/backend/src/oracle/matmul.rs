@@ -18,8 +18,14 @@ struct MatMul {
 }
 
 /// Rows, outputs, inputs, bias. Types of 32 elements to a block need K to be a multiple of 32, K-quants of 256.
-const FLOATS: &[(usize, usize, usize, bool)] =
-    &[(1, 1, 1, false), (3, 5, 17, true), (9, 33, 1027, false), (21, 70, 64, true), (2, 300, 256, false)];
+const FLOATS: &[(usize, usize, usize, bool)] = &[
+    (1, 1, 1, false),
+    (3, 5, 17, true),
+    (9, 33, 1027, false),
+    (21, 70, 64, true),
+    (2, 300, 256, false),
+    (101, 27, 1040, true),
+];
 const BLOCKS_OF_32: &[(usize, usize, usize, bool)] =
     &[(3, 5, 32, true), (9, 33, 1056, false), (18, 130, 64, true)];
 const BLOCKS_OF_256: &[(usize, usize, usize, bool)] =

@@ -13,8 +13,12 @@ use crate::storage::CpuWeight;
 
 /// Up to this many rows of `x`, floats are converted while they are multiplied; beyond it, once before.
 const DIRECT_TOKENS_MAX: usize = 4;
-/// Weight rows that are converted together when `x` has many rows: `x` is then read once for this many.
+/// Weight rows that are converted together when `x` has many rows.
 const BLOCK_ROWS: usize = 16;
+/// Columns that are converted together: a tile's weights and rows of `x` then stay in the first-level cache.
+const BLOCK_COLS: usize = 512;
+/// Rows of `x` whose sums are kept between blocks of columns.
+const BLOCK_TOKENS: usize = 96;
 
 /// Multiplies the rows `range` of the weights by every row of `x`.
 ///
@@ -62,7 +66,9 @@ impl Kernel for Multiply<'_> {
             DType::F32 if direct => piece.products(simd, rows, |n| F32Bytes(piece.w.row(n))),
             DType::F16 if direct => piece.products(simd, rows, |n| F16Bytes(piece.w.row(n))),
             DType::BF16 if direct => piece.products(simd, rows, |n| Bf16Bytes(piece.w.row(n))),
-            _ => piece.converted(simd, self.scratch),
+            // A row that ends within a vector would need its end padded on both sides.
+            _ if direct || !piece.k.is_multiple_of(S::LANES) => piece.converted(simd, self.scratch),
+            _ => piece.blocked(simd, self.scratch),
         }
     }
 }
@@ -84,6 +90,90 @@ impl Piece<'_> {
             let converted = &scratch[..];
             self.products(simd, rows, |n| F32Row(&converted[(n - first) * self.k..(n - first + 1) * self.k]));
             first += block;
+        }
+    }
+
+    /// Converts a block of rows and columns, multiplies it by some rows of `x`, and keeps the lanes of the sums for the
+    /// next block of columns. Measured with F16, 512 rows of `x`, one thread: whole rows, 41 GFLOP/s.
+    #[inline(always)]
+    fn blocked<S: Simd>(&self, simd: S, scratch: &mut Vec<f32>) {
+        let tokens = BLOCK_TOKENS.min(self.tokens);
+        let len = BLOCK_ROWS * BLOCK_COLS + BLOCK_ROWS * tokens * S::LANES;
+        if scratch.len() < len {
+            scratch.resize(len, 0.0);
+        }
+        let (converted, sums) = scratch[..len].split_at_mut(BLOCK_ROWS * BLOCK_COLS);
+        for first in self.rows.clone().step_by(BLOCK_ROWS) {
+            let rows = first..(first + BLOCK_ROWS).min(self.rows.end);
+            for start in (0..self.tokens).step_by(tokens) {
+                let chunk = start..(start + tokens).min(self.tokens);
+                sums.fill(0.0);
+                for at in (0..self.k).step_by(BLOCK_COLS) {
+                    let cols = at..(at + BLOCK_COLS).min(self.k);
+                    self.convert(simd, rows.clone(), cols.clone(), converted);
+                    self.add_block(simd, rows.len(), cols, chunk.clone(), converted, sums);
+                }
+                self.finish(simd, rows.clone(), chunk, sums);
+            }
+        }
+    }
+
+    /// These rows and columns of the weights in f32, rows [`BLOCK_COLS`] apart.
+    #[inline(always)]
+    fn convert<S: Simd>(&self, simd: S, rows: Range<usize>, cols: Range<usize>, out: &mut [f32]) {
+        let elements = self.w.dtype.block_elements() as usize;
+        let bytes = self.w.dtype.block_bytes() as usize;
+        for (n, out) in rows.zip(out.chunks_exact_mut(BLOCK_COLS)) {
+            let row = &self.w.row(n)[cols.start / elements * bytes..cols.end / elements * bytes];
+            quant::dequantise_inline(simd, self.w.dtype, row, &mut out[..cols.len()]);
+        }
+    }
+
+    /// Adds the products of a converted block to `sums`, `[rows, tokens, LANES]`.
+    #[inline(always)]
+    fn add_block<S: Simd>(
+        &self,
+        simd: S,
+        rows: usize,
+        cols: Range<usize>,
+        tokens: Range<usize>,
+        converted: &[f32],
+        sums: &mut [f32],
+    ) {
+        let block =
+            Block { converted, x: &self.x[tokens.start * self.k..], k: self.k, cols, tokens: tokens.len() };
+        let mut n = 0;
+        while n < rows {
+            let mut t = 0;
+            // Sums of 24 or 8 vectors: what there are registers for.
+            let (tall, wide) = if S::LANES == 16 { (8, 3) } else { (4, 2) };
+            let height = if n + tall <= rows { tall } else { 1 };
+            while t < block.tokens {
+                let width = if t + wide <= block.tokens { wide } else { 1 };
+                match (height, width) {
+                    (8, 3) => block.tile::<S, 8, 3>(simd, n, t, sums),
+                    (8, _) => block.tile::<S, 8, 1>(simd, n, t, sums),
+                    (4, 2) => block.tile::<S, 4, 2>(simd, n, t, sums),
+                    (4, _) => block.tile::<S, 4, 1>(simd, n, t, sums),
+                    (_, 3) => block.tile::<S, 1, 3>(simd, n, t, sums),
+                    (_, 2) => block.tile::<S, 1, 2>(simd, n, t, sums),
+                    _ => block.tile::<S, 1, 1>(simd, n, t, sums),
+                }
+                t += width;
+            }
+            n += height;
+        }
+    }
+
+    /// Halves the lanes and writes the results.
+    #[inline(always)]
+    fn finish<S: Simd>(&self, simd: S, rows: Range<usize>, tokens: Range<usize>, sums: &[f32]) {
+        for (n, sums) in rows.zip(sums.chunks_exact(tokens.len() * S::LANES)) {
+            let bias = self.bias.map_or(0.0, |bias| bias[n]);
+            for (t, lanes) in tokens.clone().zip(sums.chunks_exact(S::LANES)) {
+                // SAFETY: row `n` is in this piece's `rows`, and pieces are disjoint.
+                unsafe { self.out.put(t, n, &[simd.sum(simd.load(lanes)) + bias]) }
+            }
         }
     }
 
@@ -165,6 +255,54 @@ impl Piece<'_> {
             for (t, sum) in (t..).zip(sums) {
                 // SAFETY: row `n` is in this piece's `rows`, and pieces are disjoint.
                 unsafe { self.out.put(t, n, &[simd.sum(sum) + bias]) }
+            }
+        }
+    }
+}
+
+/// A block of converted weights and the rows of `x` it is multiplied by.
+struct Block<'a> {
+    /// Rows [`BLOCK_COLS`] apart.
+    converted: &'a [f32],
+    /// From the first of the rows on, `k` apart.
+    x: &'a [f32],
+    k: usize,
+    /// Of `x`; a whole number of vectors.
+    cols: Range<usize>,
+    tokens: usize,
+}
+
+impl Block<'_> {
+    /// R rows of weights from `n` on by M rows of `x` from `t` on, added to `sums`, `[rows, tokens, LANES]`.
+    #[inline(always)]
+    fn tile<S: Simd, const R: usize, const M: usize>(&self, simd: S, n: usize, t: usize, sums: &mut [f32]) {
+        let len = self.cols.len();
+        let w: [&[f32]; R] = std::array::from_fn(|r| &self.converted[(n + r) * BLOCK_COLS..][..len]);
+        let x: [&[f32]; M] = std::array::from_fn(|m| &self.x[(t + m) * self.k + self.cols.start..][..len]);
+        let place = |r: usize, m: usize| ((n + r) * self.tokens + t + m) * S::LANES;
+        let mut acc = [[simd.splat(0.0); M]; R];
+        for (r, acc) in acc.iter_mut().enumerate() {
+            for (m, acc) in acc.iter_mut().enumerate() {
+                *acc = simd.load(&sums[place(r, m)..]);
+            }
+        }
+        let mut at = 0;
+        while at + S::LANES <= len {
+            let mut xs = [simd.splat(0.0); M];
+            for (lanes, x) in xs.iter_mut().zip(x) {
+                *lanes = simd.load(&x[at..at + S::LANES]);
+            }
+            for (w, acc) in w.into_iter().zip(&mut acc) {
+                let lanes = simd.load(&w[at..at + S::LANES]);
+                for (acc, x) in acc.iter_mut().zip(xs) {
+                    *acc = simd.mul_add(lanes, x, *acc);
+                }
+            }
+            at += S::LANES;
+        }
+        for (r, acc) in acc.into_iter().enumerate() {
+            for (m, acc) in acc.into_iter().enumerate() {
+                simd.store(acc, &mut sums[place(r, m)..]);
             }
         }
     }
