@@ -32,6 +32,7 @@ const ORDER: &[&str] = &[
     "exo-journal",
     "exo-models",
     "exo-engine",
+    "exo-quant",
     "exo-node",
     "exo-server",
     "exo",

@@ -154,6 +154,18 @@ impl Dialect {
     }
 }
 
+impl TensorName {
+    /// The tensor that GGUF files call `text`, if it is one a forward pass knows.
+    pub fn from_gguf(text: &str) -> Option<Self> {
+        Dialect::Gguf.parse(text)
+    }
+
+    /// What GGUF files call it.
+    pub fn to_gguf(self) -> String {
+        Dialect::Gguf.spell(self)
+    }
+}
+
 impl fmt::Display for TensorName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -16,7 +16,7 @@ use std::io::{self, Write};
 
 use exo_types::DType;
 
-use crate::gguf::{MAGIC, ValueKind, number_of};
+use crate::gguf::{MAGIC, Value, ValueKind, number_of};
 
 const ALIGNMENT: u64 = 32;
 
@@ -89,6 +89,29 @@ impl<'a> GgufWriter<'a> {
         self
     }
 
+    /// Adds a value as another file has it; `file` is that file, whose bytes an array still lies in.
+    pub fn value(&mut self, key: &str, value: &Value, file: &[u8]) -> &mut Self {
+        match value {
+            Value::U8(v) => self.scalar(key, ValueKind::U8, &v.to_le_bytes()),
+            Value::I8(v) => self.scalar(key, ValueKind::I8, &v.to_le_bytes()),
+            Value::U16(v) => self.scalar(key, ValueKind::U16, &v.to_le_bytes()),
+            Value::I16(v) => self.scalar(key, ValueKind::I16, &v.to_le_bytes()),
+            Value::U32(v) => self.u32(key, *v),
+            Value::I32(v) => self.scalar(key, ValueKind::I32, &v.to_le_bytes()),
+            Value::F32(v) => self.f32(key, *v),
+            Value::Bool(v) => self.flag(key, *v),
+            Value::String(v) => self.text(key, v),
+            Value::U64(v) => self.scalar(key, ValueKind::U64, &v.to_le_bytes()),
+            Value::I64(v) => self.scalar(key, ValueKind::I64, &v.to_le_bytes()),
+            Value::F64(v) => self.scalar(key, ValueKind::F64, &v.to_le_bytes()),
+            Value::Array(array) => {
+                self.array(key, array.kind, array.len as usize);
+                self.entries.extend(array.bytes(file));
+                self
+            }
+        }
+    }
+
     /// Adds a tensor with its bytes. `dims` has the contiguous dimension first: `[inputs, outputs]`.
     ///
     /// Panics if `bytes` is not as long as type and dimensions say.
@@ -116,6 +139,12 @@ impl<'a> GgufWriter<'a> {
         let bytes = rest.iter().product::<u64>() * row;
         self.tensors.push(Tensor { name: name.to_owned(), dtype, dims: dims.to_vec(), bytes, data: None });
         self
+    }
+
+    /// Length of the file that [`GgufWriter::write_with`] will write.
+    pub fn len_bytes(&self) -> u64 {
+        let tensors = self.tensors.iter().map(|t| t.bytes.next_multiple_of(ALIGNMENT));
+        self.header().len() as u64 + tensors.sum::<u64>()
     }
 
     /// Writes the file. `fill(i, out)` writes exactly the bytes of the `i`-th tensor (from 0, in the order they

@@ -44,6 +44,12 @@ pub enum TokenizerError {
         /// Why.
         reason: String,
     },
+    /// GGUF files have no keys that mean the same.
+    #[error("a GGUF file cannot hold this tokenizer: {reason}")]
+    NoGguf {
+        /// What has no counterpart.
+        reason: String,
+    },
     /// The parts are well-formed and do not fit together.
     #[error("the tokenizer cannot be built: {reason}")]
     Inconsistent {

@@ -30,9 +30,11 @@ mod pipeline;
 mod pre;
 mod stream;
 mod template;
+mod to_gguf;
 mod tokenizer;
 
 pub use errors::{DecodeError, EncodeError, TemplateError, TokenizerError};
 pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, RenderOptions};
+pub use to_gguf::to_gguf;
 pub use tokenizer::{EncodeOptions, Tokenizer};

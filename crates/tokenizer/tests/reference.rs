@@ -1,7 +1,7 @@
 //! Ids and texts against Hugging Face's `tokenizers`, on fixtures written by `make_fixtures.py`.
 
 use exo_formats::{GgufTokenizer, TokenizerSource};
-use exo_tokenizer::{EncodeOptions, Tokenizer};
+use exo_tokenizer::{EncodeOptions, Tokenizer, to_gguf};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -14,6 +14,7 @@ const FIXTURES: [(&str, &str); 3] = [
 struct Fixture {
     name: &'static str,
     doc: Value,
+    source: TokenizerSource,
     json: Tokenizer,
     gguf: Tokenizer,
 }
@@ -30,7 +31,7 @@ fn fixture(name: &'static str, text: &str) -> Fixture {
     };
     let gguf = TokenizerSource::Gguf(gguf_keys(&doc["gguf"]));
     let build = |source| Tokenizer::from_source(&source).expect("fixtures are sound");
-    Fixture { name, json: build(json), gguf: build(gguf), doc }
+    Fixture { name, json: build(json.clone()), source: json, gguf: build(gguf), doc }
 }
 
 fn gguf_keys(json: &Value) -> GgufTokenizer {
@@ -160,4 +161,59 @@ proptest! {
             prop_assert_eq!(&f.gguf.decode(&ids, false).expect("known ids"), &text);
         }
     }
+}
+
+#[test]
+fn keys_written_from_a_tokenizer_json_are_those_of_the_converters() {
+    for f in fixtures() {
+        let expected = gguf_keys(&f.doc["gguf"]);
+        let written = to_gguf(&f.source, expected.tokens.len() as u32 + 2).expect(f.name);
+        assert_eq!(written.model, expected.model, "{}", f.name);
+        // SentencePiece has no other way to cut: converters write `default` or nothing.
+        let pre = expected.pre.or_else(|| Some("default".to_owned()));
+        assert_eq!(written.pre, pre, "{}", f.name);
+        let real = expected.tokens.len();
+        assert_eq!(written.tokens[..real], expected.tokens, "{}", f.name);
+        assert_eq!(written.tokens[real], format!("[PAD{real}]"));
+        assert_eq!(written.merges, expected.merges, "{}", f.name);
+        assert_eq!((written.bos, written.eos, written.unk), (expected.bos, expected.eos, expected.unk));
+        let types = written.token_types.as_ref().expect("types");
+        assert_eq!(types[..real], expected.token_types.expect("types"), "{}", f.name);
+        assert_eq!(types[real..], [5, 5]);
+        let rebuilt = Tokenizer::from_source(&TokenizerSource::Gguf(written)).expect(f.name);
+        for case in f.doc["cases"].as_array().expect("cases") {
+            let text = case["text"].as_str().expect("text");
+            if f.name == "qwen2" && case["decoded"] != case["text"] {
+                continue; // normalised by tokenizer.json only: GGUF has no place for it
+            }
+            for (options, key) in [(PLAIN, "ids_plain"), (SPECIAL, "ids"), (FRAMED, "ids_framed")] {
+                assert_eq!(
+                    rebuilt.encode(text, options).expect("encodes"),
+                    ids(&case[key]),
+                    "{} {text:?}",
+                    f.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tokenizer_that_keys_cannot_express_is_refused_with_the_part_that_cannot() {
+    let fixture = &fixtures()[0];
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut json = fixture.doc["tokenizer_json"].clone();
+        change(&mut json);
+        let tokenizer_json = json.to_string().into_bytes();
+        let config = Some(fixture.doc["tokenizer_config"].clone());
+        let source = TokenizerSource::Json { tokenizer_json, tokenizer_config: config };
+        to_gguf(&source, 1 << 17).unwrap_err().to_string()
+    };
+    let error = with(&|json| json["normalizer"] = serde_json::json!({"type": "Lowercase"}));
+    assert!(error.contains("it normalises text (Lowercase)"), "{error}");
+    let error = with(&|json| json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = r"\d+".into());
+    assert!(error.contains("no GGUF name stands for its way to cut text"), "{error}");
+    let rows = fixture.doc["gguf"]["tokens"].as_array().expect("tokens").len() as u32;
+    let error = to_gguf(&fixture.source, rows - 1).unwrap_err().to_string();
+    assert!(error.contains(&format!("the model's table has {} rows", rows - 1)), "{error}");
 }

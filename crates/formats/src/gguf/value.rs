@@ -182,6 +182,11 @@ impl Array {
         Ok(Self { kind, len, range })
     }
 
+    /// The elements as `file` stores them; of another file than the array's own, whatever stands there.
+    pub(crate) fn bytes<'a>(&self, file: &'a [u8]) -> &'a [u8] {
+        file.get(self.range.clone()).unwrap_or_default()
+    }
+
     /// The elements one by one, read and checked again: the file may have changed since.
     pub(super) fn elements<'a>(
         &'a self,
