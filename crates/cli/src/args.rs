@@ -170,6 +170,23 @@ pub enum Command {
                             bandwidth\n(2 MiB pages), prefill beside the rate of its multiply-add instruction."
     )]
     Bench(Bench),
+    /// Make a smaller GGUF file of a model, or a GGUF file of a Hugging Face folder
+    #[command(
+        after_help = "Examples:\n  exo quantize ./Llama-3.2-1B q4_k_m                 from a Hugging Face folder\n  \
+                            exo quantize ./model-F16.gguf q8_0 -o ./small.gguf\n  \
+                            exo quantize ./model-Q8_0.gguf q4_0 --requantize    rounds twice; from F16 is better\n\n\
+                            Bits for each weight, of a model with large matrices: f16 and bf16 16, q8_0 8.5, q6_k 6.6, \
+                            q5_k_m 5.7, q4_k_m 4.9,\nq4_0 4.5. The file is named after model and type, and loads in \
+                            llama.cpp too. `exo perplexity` shows what a type costs."
+    )]
+    Quantize(Quantize),
+    /// Measure how well a model predicts a text, as llama-perplexity does
+    #[command(after_help = "Examples:\n  exo perplexity ./model.gguf --text wiki.test.raw\n  \
+                            exo perplexity ./model.gguf --text wiki.test.raw --context 1024 --chunks 20 --kv q8\n\n\
+                            The text is cut into chunks of --context tokens; in the second half of each, every token is \
+                            scored after those\nbefore it. 1 is certainty. Two models or types compare on the same text \
+                            and context only; llama-perplexity's\nnumbers (with the same -c) compare too.")]
+    Perplexity(Perplexity),
     /// Check what works on this machine and what does not, with the next step
     #[command(after_help = "Example: exo doctor")]
     Doctor(Json),
@@ -287,6 +304,46 @@ impl Bench {
             _ => Format::Terminal,
         }
     }
+}
+
+#[derive(Args)]
+pub struct Quantize {
+    /// GGUF file, Hugging Face folder, `demo`, or the name of a model (`exo models`)
+    pub source: String,
+    /// f32, bf16, f16, q8_0, q6_k, q5_k_m, q4_k_m or q4_0
+    #[arg(value_name = "TYPE")]
+    pub target: exo_quant::Target,
+    /// The new file; without it NAME-TYPE.gguf in the current folder
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace the file if it is there
+    #[arg(long)]
+    pub force: bool,
+    /// Take a source that is quantised already
+    #[arg(long)]
+    pub requantize: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args)]
+pub struct Perplexity {
+    /// GGUF file, Hugging Face folder, `demo`, or the name of a model (`exo models`)
+    pub model: String,
+    /// The text, UTF-8
+    #[arg(long, value_name = "FILE")]
+    pub text: PathBuf,
+    /// Tokens of a chunk; without it 512, or less if the model was made for less
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<u32>,
+    /// Stop after so many chunks
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunks: Option<u32>,
+    /// Take control tokens written out in the text for those tokens; llama-perplexity does not
+    #[arg(long)]
+    pub special: bool,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 /// How `exo bench` prints.

@@ -4,13 +4,17 @@ pub mod bench;
 pub mod demo;
 pub mod devices;
 pub mod doctor;
+mod interrupt;
 pub mod members;
 pub mod models;
+pub mod perplexity;
 pub mod place;
+pub mod quantize;
 pub mod run;
 pub mod settings;
 pub mod start;
 pub mod status;
+pub mod subject;
 
 use crate::client::Client;
 use crate::config::Config;

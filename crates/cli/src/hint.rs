@@ -21,6 +21,9 @@ pub fn of(error: &anyhow::Error) -> Option<String> {
         ("already in use by", "end the other exo first, or give this one its own --data-dir"),
         ("is not a setting", "`exo config` lists the settings and where their values come from"),
         ("this processor does not have", "set `cpu_isa` to auto, or to one that it has"),
+        ("loses twice", "take the F16 or BF16 file of the model, or add --requantize"),
+        ("is already there", "add --force to replace it, or name another file with -o"),
+        ("is the source itself", "name another file with -o"),
         ("Permission denied", "check who owns the file or folder, or give --data-dir a folder of your own"),
         ("No space left", "free some disk space, or give --data-dir a folder on another disk"),
     ];

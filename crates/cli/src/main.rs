@@ -56,6 +56,8 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Remove { node } => commands::members::remove(config, &node).await.map(done),
         Command::Admit { node } => commands::members::admit(config, &node).await.map(done),
         Command::Bench(args) => commands::bench::run(config, args).await,
+        Command::Perplexity(args) => commands::perplexity::run(config, args).await,
+        Command::Quantize(args) => commands::quantize::run(config, args).await,
         Command::Devices(args) => commands::devices::run(args).await.map(done),
         Command::Doctor(json) => commands::doctor::run(config, json).await,
         Command::Config(json) => commands::settings::run(config, json).map(done),

@@ -1,8 +1,7 @@
 //! `exo bench`: what a model does on this machine, with the machine's own limits measured beside each number.
 //!
-//! Runs in this process, on the device, without node or API. `plan` turns the arguments into tests, `subject` opens
-//! the model, `lane` drives an engine, `measure` takes the samples, `work` says how many bytes and products a step
-//! costs, `report` prints.
+//! Runs in this process, on the device, without node or API. `plan` turns the arguments into tests, `lane` drives an
+//! engine, `measure` takes the samples, `work` says how many bytes and products a step costs, `report` prints.
 
 mod lane;
 mod measure;
@@ -10,7 +9,6 @@ mod memory;
 mod plan;
 mod report;
 mod stats;
-mod subject;
 mod work;
 
 use std::process::ExitCode;
@@ -20,6 +18,7 @@ use std::time::Duration;
 use anyhow::Context;
 use exo_backend::CancelToken;
 
+use super::subject::Subject;
 use crate::args::Bench;
 use crate::config::Config;
 use crate::ui;
@@ -40,7 +39,7 @@ pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
         mmap: config.parse("mmap")?,
     };
     let plan = Plan::new(&args, &settings)?;
-    let subject = subject::Subject::find(&args.model, &config.data_dir())?;
+    let subject = Subject::find(&args.model, &config.data_dir())?;
     for warning in plan.warnings() {
         ui::warning(&warning);
     }

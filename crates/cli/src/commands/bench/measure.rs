@@ -13,8 +13,8 @@ use exo_types::{KvDType, Shard};
 use super::lane::{Lane, is_cancelled, timed};
 use super::memory;
 use super::plan::{Plan, Test};
-use super::subject::Subject;
 use super::work::{Work, kv_bytes_per_token};
+use crate::commands::subject::Subject;
 use crate::ui;
 
 /// Prompt of the first token after a load: short, so that it measures the load.

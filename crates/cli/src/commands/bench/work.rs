@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn the_demo_models_costs_follow_from_its_shapes() {
-        let model = super::super::subject::Subject::Demo.open().unwrap();
+        let model = crate::commands::subject::Subject::Demo.open().unwrap();
         let (work, c) = (Work::of(&model).unwrap(), &model.config);
         let [h, f, v, layers] = [c.hidden, c.ffn, c.vocab, c.layers].map(u64::from);
         let (q, kv) = (u64::from(c.heads * c.head_dim), u64::from(c.kv_heads * c.head_dim));

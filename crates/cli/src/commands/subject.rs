@@ -1,4 +1,4 @@
-//! What is measured: a file, a folder, the built-in model, or a model that the data folder knows.
+//! The model of a command that works on files, without a node: a file, a folder, the built-in model, or a model that the data folder knows.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use exo_formats::Model;
 use exo_store::Store;
 
-/// A model that can be opened again and again: opening is part of what is measured.
+/// A model that can be opened again and again: for `exo bench` opening is part of what is measured.
 #[derive(Debug)]
 pub enum Subject {
     /// A GGUF file or a Hugging Face folder.
@@ -34,7 +34,7 @@ impl Subject {
         let (store, _) = Store::open(data_dir).context("cannot read the list of models")?;
         let record = store.find(text)?;
         if !record.complete {
-            bail!("only part of `{text}` is on this machine, and a benchmark needs all of it");
+            bail!("only part of `{text}` is on this machine, and this needs all of it");
         }
         Ok(Self::Path(record.path))
     }
