@@ -49,7 +49,7 @@ pub struct Settings {
     #[arg(long, global = true, value_name = "auto|closed")]
     trust: Option<String>,
     /// What computes: the processor, or a graphics processor through an interface
-    #[arg(long, global = true, value_name = "cpu|vulkan|metal|dx12|gl")]
+    #[arg(long, global = true, value_name = "cpu|cuda|vulkan|metal|dx12|gl")]
     backend: Option<String>,
     /// Which graphics processor: number or part of the name, as in `exo devices`
     #[arg(long, global = true, value_name = "NUMBER|NAME")]
@@ -121,7 +121,7 @@ pub enum Command {
     Run(Run),
     /// Show a cluster of three nodes on this machine: a model split over them, answers streaming
     #[command(
-        after_help = "Examples:\n  exo demo\n  exo demo --mixed    one node computes through Vulkan\n  exo demo --keep     leave the cluster and its API up"
+        after_help = "Examples:\n  exo demo\n  exo demo --mixed    one node computes through Vulkan\n  exo demo --mixed cuda   one node computes on an NVIDIA card\n  exo demo --keep     leave the cluster and its API up"
     )]
     Demo(Demo),
     /// Show nodes, devices, instances and links of the cluster
@@ -240,9 +240,9 @@ pub struct Demo {
     /// Leave the cluster and its API up until Ctrl-C
     #[arg(long)]
     pub keep: bool,
-    /// Let the second node compute through Vulkan, the others on the processor
-    #[arg(long)]
-    pub mixed: bool,
+    /// Let the second node compute through this backend, the others on the processor
+    #[arg(long, value_name = "BACKEND", num_args = 0..=1, default_missing_value = "vulkan")]
+    pub mixed: Option<String>,
     /// Number of nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(2..=8))]
     pub nodes: u32,

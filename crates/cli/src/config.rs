@@ -43,7 +43,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "backend",
         default: "cpu",
-        help: "what computes: cpu, or a graphics processor by vulkan, metal, dx12 or gl (see `exo devices`)",
+        help: "what computes: cpu, an NVIDIA card by cuda, or a graphics processor by vulkan, metal, dx12 or gl (see `exo devices`)",
     },
     Key {
         name: "device",

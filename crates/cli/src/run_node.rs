@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
-use crate::commands::devices::in_child;
+use crate::commands::devices::{Source, in_child};
 use crate::config::Config;
 
 /// How long a clean exit may take before what is left is dropped.
@@ -37,9 +37,14 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys(config, address)?;
     let node_config = node_config(config)?;
-    if let DeviceChoice::Graphics { api, .. } = &node_config.device {
+    let source = match &node_config.device {
+        DeviceChoice::Processor => None,
+        DeviceChoice::Cuda { .. } => Some(Source::Cuda),
+        DeviceChoice::Graphics { api, .. } => Some(Source::Graphics(*api)),
+    };
+    if let Some(source) = source {
         // A driver that crashes should do so in a child first.
-        in_child(*api).await.found.map_err(anyhow::Error::msg)?;
+        in_child(source).await.found.map_err(anyhow::Error::msg)?;
     }
     let node = exo_node::start(node_config, Arc::new(SystemHost)).await?;
     let mut options = ServerOptions::new(node.local_secret());

@@ -3,6 +3,8 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
+#[path = "../../backend-cuda/tests/emulated/mod.rs"]
+mod emulated;
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -107,9 +109,9 @@ fn a_device_that_is_not_there_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let none = refused(start_with_vulkan(folder.path()).env("VK_DRIVER_FILES", "/nonexistent.json"));
     assert!(stderr(&none).contains("shows no graphics processor"), "{}", stderr(&none));
-    let unknown = refused(&mut exo(&["start", "--backend", "cuda"]));
+    let unknown = refused(&mut exo(&["start", "--backend", "opencl"]));
     assert!(
-        stderr(&unknown).contains("`cuda` is no backend: it must be cpu, vulkan"),
+        stderr(&unknown).contains("`opencl` is no backend: it must be cpu, cuda, vulkan"),
         "{}",
         stderr(&unknown)
     );
@@ -117,6 +119,77 @@ fn a_device_that_is_not_there_is_refused_by_name() {
         let other = refused(start_with_vulkan(folder.path()).args(["--device", "Voodoo"]));
         assert!(stderr(&other).contains("no graphics processor `Voodoo`, only:"), "{}", stderr(&other));
     }
+}
+
+fn start_with_cuda(folder: &Path) -> Command {
+    let mut command = exo(&["start", "--backend", "cuda", "--api-listen", "127.0.0.1:0", "--no-discovery"]);
+    command.args(["--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.join("data"));
+    command
+}
+
+/// What `exo devices` says of NVIDIA's driver.
+fn cuda_rows(devices: &[Value]) -> Vec<&Value> {
+    devices.iter().filter(|device| device["backends"].to_string().contains("cuda")).collect()
+}
+
+#[test]
+fn without_nvidias_driver_it_is_said_what_to_install() {
+    let all = devices(None);
+    let rows = cuda_rows(&all);
+    if rows.iter().any(|row| row["pci_address"].is_string()) {
+        return skip("without_nvidias_driver", "this machine has an NVIDIA card and its driver");
+    }
+    assert_eq!(rows.len(), 1, "{all:?}");
+    assert_eq!(rows[0]["support"], "unsupported");
+    let folder = tempfile::tempdir().unwrap();
+    let refused = stderr(&refused(&mut start_with_cuda(folder.path())));
+    for told in [rows[0]["reason"].as_str().unwrap(), &refused] {
+        assert!(told.contains("libcuda.so.1") && told.contains("install its driver, 525 or newer"), "{told}");
+    }
+    assert!(!refused.contains("panicked"), "{refused}");
+}
+
+#[test]
+fn a_file_that_is_no_driver_is_told_from_one_that_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("driver.c");
+    // A library without a single function of the driver.
+    std::fs::write(&source, "int nothing;\n").unwrap();
+    let library = folder.path().join("libcuda.so");
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        return skip("a_file_that_is_no_driver", "no C compiler");
+    }
+    let mut command = start_with_cuda(folder.path());
+    let refused = stderr(&refused(command.env("LD_LIBRARY_PATH", folder.path())));
+    assert!(refused.contains("answered with nonsense"), "{refused}");
+}
+
+#[test]
+fn emulated_cards_are_shown_with_what_they_can_do() {
+    let mut command = exo(&["devices", "--json"]);
+    let output = finish(command.env("LD_LIBRARY_PATH", emulated::library()), Duration::from_secs(60));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let all: Vec<Value> = serde_json::from_str(&stdout(&output)).unwrap();
+    let rows = cuda_rows(&all);
+    assert_eq!(rows.len(), 2, "{all:?}");
+    assert_eq!((&rows[1]["name"], &rows[1]["backends"][0]), (&"Emulated CUDA card".into(), &"cuda:1".into()));
+    assert_eq!((&rows[0]["maker"], &rows[0]["support"]), (&"NVIDIA".into(), &"experimental".into()));
+    assert_eq!(rows[0]["driver"], "CUDA 12.0, compute capability 8.0");
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = start_with_cuda(folder.path());
+    command.args(["--device", "Voodoo"]).env("LD_LIBRARY_PATH", emulated::library());
+    let refused = stderr(&refused(&mut command));
+    assert!(refused.contains("no card `Voodoo`, only: Emulated CUDA card"), "{refused}");
+}
+
+#[test]
+fn a_stage_on_an_emulated_card_and_two_on_the_processor_give_the_text_of_one() {
+    let mut command = exo(&["demo", "--mixed", "cuda"]);
+    let output = finish(command.env("LD_LIBRARY_PATH", emulated::library()), DEMO_MAX);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}\n{}", stderr(&output));
+    assert!(text.contains("cuda-0") && text.contains("checked: split and solo gave the same text"), "{text}");
 }
 
 #[test]

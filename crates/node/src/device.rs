@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions};
+use exo_backend_cuda::{Card, CudaDevice, CudaOptions};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_types::{DeviceFacts, DeviceId};
 
@@ -17,6 +18,11 @@ pub enum DeviceChoice {
     /// The processor.
     #[default]
     Processor,
+    /// An NVIDIA card through its own driver.
+    Cuda {
+        /// Its place in the driver's list from 0, or a part of its name; empty for the first that can be used.
+        which: String,
+    },
     /// A graphics processor.
     Graphics {
         /// Through this interface.
@@ -27,10 +33,11 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// From the settings `backend` (`cpu`, `vulkan`, `metal`, `dx12`, `gl`) and `device`.
+    /// From the settings `backend` (`cpu`, `cuda`, `vulkan`, `metal`, `dx12`, `gl`) and `device`.
     pub fn parse(backend: &str, which: &str) -> Result<Self, UnknownBackend> {
         match backend {
             "cpu" => Ok(Self::Processor),
+            "cuda" => Ok(Self::Cuda { which: which.to_owned() }),
             _ => Ok(Self::Graphics { api: backend.parse::<GraphicsApi>()?.0, which: which.to_owned() }),
         }
     }
@@ -38,7 +45,7 @@ impl DeviceChoice {
 
 /// A setting names no backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no backend: it must be cpu, vulkan, metal, dx12 or gl")]
+#[error("`{0}` is no backend: it must be cpu, cuda, vulkan, metal, dx12 or gl")]
 pub struct UnknownBackend(String);
 
 struct GraphicsApi(Api);
@@ -80,6 +87,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
     match &config.device {
         DeviceChoice::Processor => processor(config, host),
+        DeviceChoice::Cuda { which } => cuda(config, host, which),
         DeviceChoice::Graphics { api, which } => graphics(config, host, *api, which),
     }
 }
@@ -123,6 +131,43 @@ fn graphics(config: &NodeConfig, host: &dyn Host, api: Api, which: &str) -> Resu
     Ok((device, facts))
 }
 
+/// The chosen card is not there.
+#[derive(Debug, thiserror::Error)]
+#[error("NVIDIA's driver shows no card `{which}`, only: {}", .found.join(", "))]
+struct NoCard {
+    which: String,
+    found: Vec<String>,
+}
+
+fn cuda(config: &NodeConfig, host: &dyn Host, which: &str) -> Result<Opened, Failure> {
+    let card = choose_card(exo_backend_cuda::list()?, which)?;
+    let mut limit = config.memory_max_bytes.map(|bytes| bytes.min(card.memory_bytes));
+    if card.is_integrated {
+        let shared = host.processor(false).memory_free_bytes;
+        limit = Some(limit.unwrap_or(shared).min(shared));
+    }
+    let options = CudaOptions { memory_limit_bytes: limit, ..CudaOptions::default() };
+    let device = CudaDevice::open(&card, DeviceId(format!("cuda-{}", card.index)), &options)?;
+    let mut facts = device.facts();
+    let measured = exo_device::calibrate(&*device)?;
+    facts.read_bytes_per_s = Some(measured.read_bytes_per_s);
+    facts.flops_per_s = Some(measured.flops_per_s);
+    Ok((device, facts))
+}
+
+fn choose_card(cards: Vec<Card>, which: &str) -> Result<Card, NoCard> {
+    let found = cards.iter().map(|card| card.name.clone()).collect();
+    let position = match which {
+        "" => cards.iter().position(|card| card.trouble().is_none()).or(Some(0)),
+        _ => match which.parse() {
+            Ok(index) => Some(index),
+            Err(_) => cards.iter().position(|card| card.name.contains(which)),
+        },
+    };
+    let chosen = position.and_then(|position| cards.into_iter().nth(position));
+    chosen.ok_or_else(|| NoCard { which: which.to_owned(), found })
+}
+
 fn choose(adapters: Vec<Adapter>, api: Api, which: &str) -> Result<Adapter, NoAdapter> {
     let found = adapters.iter().map(|adapter| adapter.name.clone()).collect();
     let position = match which {
@@ -145,8 +190,28 @@ mod tests {
         assert_eq!(DeviceChoice::parse("cpu", ""), Ok(DeviceChoice::Processor));
         let vulkan = DeviceChoice::Graphics { api: Api::Vulkan, which: "1".to_owned() };
         assert_eq!(DeviceChoice::parse("vulkan", "1"), Ok(vulkan));
-        let error = DeviceChoice::parse("cuda", "").unwrap_err();
-        assert!(error.to_string().contains("`cuda` is no backend"), "{error}");
+        assert_eq!(DeviceChoice::parse("cuda", "1"), Ok(DeviceChoice::Cuda { which: "1".to_owned() }));
+        let error = DeviceChoice::parse("opencl", "").unwrap_err();
+        assert!(error.to_string().contains("`opencl` is no backend"), "{error}");
+    }
+
+    #[test]
+    fn a_card_is_chosen_by_number_or_name_and_by_itself_if_it_can_be_used() {
+        let card = |index: usize, name: &str, capability| Card {
+            index,
+            name: name.to_owned(),
+            pci_address: format!("0000:0{index}:00.0"),
+            capability,
+            multiprocessors: 1,
+            memory_bytes: 1 << 30,
+            is_integrated: false,
+            driver: "12.0".to_owned(),
+        };
+        let cards = vec![card(0, "Old", (5, 0)), card(1, "New", (8, 9))];
+        let chosen = |which| choose_card(cards.clone(), which).map(|card| card.index);
+        assert_eq!([chosen("").unwrap(), chosen("0").unwrap(), chosen("Ne").unwrap()], [1, 0, 1]);
+        let error = chosen("Voodoo").unwrap_err();
+        assert_eq!(error.to_string(), "NVIDIA's driver shows no card `Voodoo`, only: Old, New");
     }
 
     #[test]

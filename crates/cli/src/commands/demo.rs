@@ -37,7 +37,7 @@ pub async fn run(config: &Config, args: Demo) -> anyhow::Result<ExitCode> {
     let mut stop = StopSignal::new()?;
     let discovery: bool = config.parse("discovery")?;
     config.threads()?; // the nodes would refuse it one by one
-    let mut nodes = Nodes::new(config, args.mixed)?;
+    let mut nodes = Nodes::new(config, args.mixed.clone())?;
     let outcome = tokio::select! {
         outcome = show(&mut nodes, &args, discovery) => Some(outcome),
         () = stop.wait() => None,

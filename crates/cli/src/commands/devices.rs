@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::args::Devices;
 use crate::ui;
-pub use probe::in_child;
 use probe::{Found, Outcome};
+pub use probe::{Source, in_child};
 
 /// One device, as people and scripts see it.
 #[derive(Serialize, Debug)]
@@ -36,7 +36,9 @@ pub async fn run(args: Devices) -> anyhow::Result<()> {
     if let Some(api) = args.probe {
         return probe::answer(&api);
     }
-    let asked = Api::ALL.into_iter().filter(|api| is_of_this_system(*api)).map(in_child);
+    // The preferred ones first: a card that two of them show is one row.
+    let sources = [Source::Cuda].into_iter().chain(Api::ALL.map(Source::Graphics));
+    let asked = sources.filter(|source| is_of_this_system(*source)).map(in_child);
     let mut outcomes = Vec::new();
     for asking in asked {
         outcomes.push(asking.await);
@@ -57,12 +59,13 @@ pub async fn run(args: Devices) -> anyhow::Result<()> {
 }
 
 /// OpenGL is asked last and only where Vulkan is the system's first choice too; it prints noise elsewhere.
-fn is_of_this_system(api: Api) -> bool {
-    match api {
-        Api::Vulkan => cfg!(not(any(target_os = "macos", target_os = "ios"))),
-        Api::Metal => cfg!(any(target_os = "macos", target_os = "ios")),
-        Api::Dx12 => cfg!(windows),
-        Api::Gl => false,
+fn is_of_this_system(source: Source) -> bool {
+    match source {
+        Source::Cuda => cfg!(any(target_os = "linux", windows)),
+        Source::Graphics(Api::Vulkan) => cfg!(not(any(target_os = "macos", target_os = "ios"))),
+        Source::Graphics(Api::Metal) => cfg!(any(target_os = "macos", target_os = "ios")),
+        Source::Graphics(Api::Dx12) => cfg!(windows),
+        Source::Graphics(Api::Gl) => false,
     }
 }
 
@@ -84,11 +87,11 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
             rows.push(idle_card(card, outcomes));
         }
     }
-    let broken = outcomes.iter().filter_map(|outcome| Some((outcome.api, outcome.found.as_ref().err()?)));
-    rows.extend(broken.map(|(api, trouble)| Row {
-        name: format!("(driver of {api})"),
+    let broken = outcomes.iter().filter_map(|outcome| Some((outcome.source, outcome.found.as_ref().err()?)));
+    rows.extend(broken.map(|(source, trouble)| Row {
+        name: format!("(driver of {source})"),
         maker: None,
-        backends: vec![api.to_string()],
+        backends: vec![source.to_string()],
         pci_address: None,
         driver: String::new(),
         memory_bytes: None,
@@ -155,7 +158,7 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         Some("NVIDIA") => "NVIDIA's driver with its Vulkan library (Debian: nvidia-driver nvidia-vulkan-icd)",
         _ => "its Vulkan driver (Debian: mesa-vulkan-drivers)",
     };
-    let asked: Vec<_> = outcomes.iter().map(|outcome| outcome.api.name()).collect();
+    let asked: Vec<_> = outcomes.iter().map(|outcome| outcome.source.name()).collect();
     Row {
         name: format!(
             "{} graphics {:04x}:{:04x}",
@@ -213,16 +216,17 @@ mod tests {
     #[test]
     fn a_card_is_one_row_however_many_sources_show_it() {
         let vulkan = Outcome {
-            api: Api::Vulkan,
+            source: Source::Graphics(Api::Vulkan),
             found: Ok(vec![found(0, Some("0000:01:00.0")), found(1, Some("0000:02:00.0"))]),
         };
-        let dx12 = Outcome { api: Api::Dx12, found: Ok(vec![found(0, Some("0000:01:00.0"))]) };
+        let dx12 =
+            Outcome { source: Source::Graphics(Api::Dx12), found: Ok(vec![found(0, Some("0000:01:00.0"))]) };
         assert_eq!(rows(&[card("0000:01:00.0")], &[vulkan, dx12]).len(), 2);
     }
 
     #[test]
     fn a_card_without_driver_is_told_with_what_to_install() {
-        let vulkan = Outcome { api: Api::Vulkan, found: Ok(Vec::new()) };
+        let vulkan = Outcome { source: Source::Graphics(Api::Vulkan), found: Ok(Vec::new()) };
         let rows = rows(&[card("0000:01:00.0")], &[vulkan]);
         assert!(rows[0].0.contains("vulkan does not show it: install NVIDIA's driver"), "{rows:?}");
         assert_eq!(rows[0].1, SupportClass::Unsupported);
@@ -230,7 +234,8 @@ mod tests {
 
     #[test]
     fn a_broken_driver_is_a_row_with_its_reason() {
-        let vulkan = Outcome { api: Api::Vulkan, found: Err("it crashed (signal 11)".to_owned()) };
+        let found = Err("it crashed (signal 11)".to_owned());
+        let vulkan = Outcome { source: Source::Graphics(Api::Vulkan), found };
         assert_eq!(rows(&[], &[vulkan]), [("it crashed (signal 11)".to_owned(), SupportClass::Unsupported)]);
     }
 }

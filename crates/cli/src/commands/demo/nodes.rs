@@ -37,7 +37,8 @@ pub struct Nodes {
     group: String,
     passed_on: Vec<(String, String)>,
     /// Whether the second node computes through Vulkan.
-    mixed: bool,
+    /// The backend of the second node; `None` for the processor.
+    mixed: Option<String>,
     children: Vec<Node>,
 }
 
@@ -55,7 +56,7 @@ pub struct Node {
 
 impl Nodes {
     /// A temporary folder and a group that nobody else is in; no process yet.
-    pub fn new(config: &Config, mixed: bool) -> anyhow::Result<Self> {
+    pub fn new(config: &Config, mixed: Option<String>) -> anyhow::Result<Self> {
         let root = tempfile::Builder::new().prefix("exo-demo-").tempdir();
         let root = root.context("cannot make a temporary folder for the demo")?;
         // A configuration file of its own, or the nodes would read the user's.
@@ -87,7 +88,7 @@ impl Nodes {
             .arg("--config")
             .arg(self.root.path().join("config.toml"))
             .args(flags)
-            .args(if self.mixed && self.children.len() == 1 { &["--backend", "vulkan"][..] } else { &[] })
+            .args(self.mixed.iter().filter(|_| self.children.len() == 1).flat_map(|by| ["--backend", by]))
             .envs(self.passed_on.iter().map(|(k, v)| (k, v)))
             .env("EXO_GROUP", &self.group)
             .env("EXO_STOP_WITH_STDIN", "1")

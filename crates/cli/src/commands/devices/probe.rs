@@ -1,10 +1,13 @@
 //! Asking a driver in a child process: one that crashes or hangs costs the child.
 
+use std::fmt;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use exo_backend::{Alone, CancelToken, Device, Element, Op, Recording, RunShape};
+use exo_backend_cuda::{Card, CudaDevice, CudaOptions};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_types::DeviceId;
 use serde::{Deserialize, Serialize};
@@ -18,6 +21,42 @@ const CHECK_MAX: Duration = Duration::from_secs(5);
 const CHECK_BYTES: u64 = 256 << 20;
 /// The most a child may print.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// NVIDIA's PCI number.
+const NVIDIA: u32 = 0x10de;
+
+/// Who is asked for devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// NVIDIA's driver.
+    Cuda,
+    /// The drivers behind a graphics interface.
+    Graphics(Api),
+}
+
+impl Source {
+    /// As in the setting `backend`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Graphics(api) => api.name(),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a child prints.
+#[derive(Serialize, Deserialize, Debug)]
+struct Answer {
+    found: Vec<Found>,
+    /// Why nothing could be found.
+    trouble: Option<String>,
+}
 
 /// An adapter, as the child tells of it.
 #[derive(Serialize, Deserialize, Clone, Debug)]
@@ -36,22 +75,22 @@ pub struct Found {
     pub trouble: Option<String>,
 }
 
-/// What became of asking one interface.
+/// What became of asking one source.
 pub struct Outcome {
-    pub api: Api,
+    pub source: Source,
     pub found: Result<Vec<Found>, String>,
 }
 
-/// Asks `api` in a child process, within a bound.
-pub async fn in_child(api: Api) -> Outcome {
-    let found = ask(api).await.map_err(|error| format!("{error:#}"));
-    Outcome { api, found }
+/// Asks `source` in a child process, within a bound.
+pub async fn in_child(source: Source) -> Outcome {
+    let found = ask(source).await.map_err(|error| format!("{error:#}"));
+    Outcome { source, found }
 }
 
-async fn ask(api: Api) -> anyhow::Result<Vec<Found>> {
+async fn ask(source: Source) -> anyhow::Result<Vec<Found>> {
     let exe = std::env::current_exe().context("cannot find the exo program itself")?;
     let mut child = tokio::process::Command::new(exe)
-        .args(["devices", "--probe", api.name()])
+        .args(["devices", "--probe", source.name()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -66,24 +105,71 @@ async fn ask(api: Api) -> anyhow::Result<Vec<Found>> {
         child.wait().await
     };
     let status = tokio::time::timeout(PROBE_MAX, reading).await.map_err(|_| {
-        anyhow::anyhow!("the {api} driver did not answer within {} s and is not used", PROBE_MAX.as_secs())
+        anyhow::anyhow!("the {source} driver did not answer within {} s and is not used", PROBE_MAX.as_secs())
     })??;
     if !status.success() {
-        anyhow::bail!("the {api} driver ended the process that asked it ({status}) and is not used");
+        anyhow::bail!("the {source} driver ended the process that asked it ({status}) and is not used");
     }
-    serde_json::from_str(&text).with_context(|| format!("the answer of the {api} probe cannot be read"))
+    let answer: Answer = serde_json::from_str(&text)
+        .with_context(|| format!("the answer of the {source} probe cannot be read"))?;
+    match answer.trouble {
+        Some(trouble) => Err(anyhow::Error::msg(trouble)),
+        None => Ok(answer.found),
+    }
 }
 
-/// The child's part: every adapter of one interface, opened, checked and measured, as JSON.
-pub fn answer(api: &str) -> anyhow::Result<()> {
-    let api = Api::ALL.into_iter().find(|known| known.name() == api);
-    let api = api.with_context(|| "there is no such graphics interface".to_owned())?;
-    let found: Vec<Found> = exo_backend_wgpu::list(api)?.iter().map(describe).collect();
-    crate::ui::json(&found)
+/// The child's part: every device of one source, opened, checked and measured, as JSON.
+pub fn answer(source: &str) -> anyhow::Result<()> {
+    let api = Api::ALL.into_iter().find(|known| known.name() == source);
+    let found = match (source, api) {
+        ("cuda", _) => list_cards(),
+        (_, Some(api)) => list_adapters(api),
+        (_, None) => anyhow::bail!("there is no backend `{source}` to ask"),
+    };
+    let (found, trouble) = match found {
+        Ok(found) => (found, None),
+        Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+    };
+    crate::ui::json(&Answer { found, trouble })
+}
+
+fn list_adapters(api: Api) -> anyhow::Result<Vec<Found>> {
+    Ok(exo_backend_wgpu::list(api)?.iter().map(describe).collect())
+}
+
+fn list_cards() -> anyhow::Result<Vec<Found>> {
+    Ok(exo_backend_cuda::list()?.iter().map(describe_card).collect())
+}
+
+fn describe_card(card: &Card) -> Found {
+    let checked = check_card(card);
+    let measured = checked.as_ref().ok().and_then(|device| exo_device::calibrate(&**device).ok());
+    let (major, minor) = card.capability;
+    Found {
+        api: Source::Cuda.name().to_owned(),
+        index: card.index,
+        name: card.name.clone(),
+        vendor: NVIDIA,
+        pci_address: Some(card.pci_address.clone()),
+        is_software: false,
+        driver: format!("CUDA {}, compute capability {major}.{minor}", card.driver),
+        memory_bytes: Some(card.memory_bytes),
+        read_bytes_per_s: measured.map(|m| m.read_bytes_per_s),
+        flops_per_s: measured.map(|m| m.flops_per_s),
+        trouble: checked.err().map(|error| format!("{error:#}")),
+    }
+}
+
+fn check_card(card: &Card) -> anyhow::Result<Arc<CudaDevice>> {
+    let memory_limit_bytes = Some(card.memory_bytes.min(CHECK_BYTES));
+    let options = CudaOptions { memory_limit_bytes, ..CudaOptions::default() };
+    let device = CudaDevice::open(card, DeviceId("probe".to_owned()), &options)?;
+    check(&*device)?;
+    Ok(device)
 }
 
 fn describe(adapter: &Adapter) -> Found {
-    let checked = check(adapter);
+    let checked = check_adapter(adapter);
     // A program that plays a card is slow: its numbers are not worth the wait.
     let to_measure = checked.as_ref().ok().filter(|_| !adapter.is_software);
     let measured = to_measure.and_then(|device| exo_device::calibrate(&**device).ok());
@@ -102,11 +188,16 @@ fn describe(adapter: &Adapter) -> Found {
     }
 }
 
-/// Allocates, copies, computes and compares: a driver that lists an adapter may still not be able to use it.
-fn check(adapter: &Adapter) -> anyhow::Result<std::sync::Arc<WgpuDevice>> {
+fn check_adapter(adapter: &Adapter) -> anyhow::Result<Arc<WgpuDevice>> {
     let memory = adapter.memory_bytes.unwrap_or(CHECK_BYTES).min(CHECK_BYTES);
     let options = WgpuOptions { memory_limit_bytes: Some(memory), ..WgpuOptions::default() };
     let device = WgpuDevice::open(adapter, DeviceId("probe".to_owned()), &options)?;
+    check(&*device)?;
+    Ok(device)
+}
+
+/// Allocates, copies, computes and compares: a driver that lists a device may still not be able to use it.
+fn check(device: &dyn Device) -> anyhow::Result<()> {
     let (x, y) = (device.buffer(Element::F32, 100)?, device.buffer(Element::F32, 100)?);
     let numbers: Vec<f32> = (0..100).map(|i| i as f32).collect();
     let mut stream = device.stream()?;
@@ -118,5 +209,5 @@ fn check(adapter: &Adapter) -> anyhow::Result<std::sync::Arc<WgpuDevice>> {
     stream.download_f32(&x, 0, &mut sums, CHECK_MAX)?;
     let expected: Vec<f32> = numbers.iter().map(|n| n + n).collect();
     anyhow::ensure!(sums == expected, "it computed a wrong sum");
-    Ok(device)
+    Ok(())
 }
