@@ -1,5 +1,6 @@
 //! A stream of the processor: every call does its work before it returns.
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use exo_backend::{
 use crate::device::Shop;
 use crate::kv::{BLOCK, Half, WriteRow, read_row};
 use crate::program::CpuProgram;
-use crate::storage::{self, BufferData};
+use crate::storage::{self, BufferData, CpuBuffer};
 
 /// Work on the processor. Nothing is queued, so a deadline has nothing to wait for and cannot pass.
 #[derive(Debug)]
@@ -72,6 +73,15 @@ impl Stream for CpuStream {
             BufferData::U32(data) => target.u32().write()[..len].copy_from_slice(&data.read()[..len]),
         }
         Ok(())
+    }
+
+    /// The memory of two processors is one memory.
+    fn copy_to_peer(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<bool, RunError> {
+        let target: &dyn Any = &*to.storage;
+        let Some(target) = target.downcast_ref::<CpuBuffer>() else { return Ok(false) };
+        let source = storage::buffer(from, self.shop.owner).f32();
+        target.f32().copy_from(source, len);
+        Ok(true)
     }
 
     fn download_f32(

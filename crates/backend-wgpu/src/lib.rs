@@ -26,6 +26,7 @@ mod memory;
 mod pipelines;
 mod products;
 mod program;
+mod reading;
 mod shader;
 mod storage;
 mod stream;

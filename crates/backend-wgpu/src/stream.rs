@@ -1,15 +1,18 @@
 //! A stream: the device's queue, and what is read back from it.
 
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
 
 use exo_backend::{
-    Buffer, CancelToken, Element, Exchange, KvCache, Program, RunError, RunShape, Stream, same_buffer,
+    Buffer, CancelToken, Download, Element, Event, Exchange, KvCache, Program, RunError, RunShape, Stream,
+    same_buffer,
 };
 
 use crate::device::Shop;
 use crate::kv_rows;
-use crate::program::{self, FAULT_WORDS, GpuProgram, Inner, SumOver, raw};
+use crate::program::{GpuProgram, SumOver, raw};
+use crate::reading::{Desk, Place, Reading};
 use crate::storage;
 
 /// Longest wait for what a caller gives no deadline for.
@@ -19,94 +22,17 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct GpuStream {
     shop: Arc<Shop>,
-    /// Programs whose kernels may have complained since the last look.
-    pending: Vec<Arc<Inner>>,
-    /// What the device copies results to, grown as needed; `None` after a wait that was given up.
-    staging: Option<wgpu::Buffer>,
+    desk: Arc<Desk>,
 }
 
 impl GpuStream {
     pub(crate) fn new(shop: &Arc<Shop>) -> Self {
-        Self { shop: Arc::clone(shop), pending: Vec::new(), staging: None }
+        Self { shop: Arc::clone(shop), desk: Arc::default() }
     }
 
-    /// Waits for everything queued, brings `parts` (buffer, byte, bytes) to the host, and looks for complaints.
-    fn read(&mut self, parts: &[(&wgpu::Buffer, u64, u64)], deadline: Duration) -> Result<Vec<u8>, RunError> {
-        self.shop.memory.health.check_run()?;
-        let wanted: u64 = parts.iter().map(|(_, _, bytes)| bytes).sum();
-        let fault_bytes = 4 * FAULT_WORDS as u64;
-        let total = wanted + fault_bytes * self.pending.len() as u64;
-        let staging = self.staging(total)?;
-        let mut encoder = self.shop.memory.device.create_command_encoder(&Default::default());
-        let faults = self.pending.iter().map(|program| (&program.fault, 0, fault_bytes));
-        let mut to = 0;
-        for (from, at, bytes) in parts.iter().copied().chain(faults) {
-            if bytes > 0 {
-                encoder.copy_buffer_to_buffer(from, at, &staging, to, bytes);
-            }
-            to += bytes;
-        }
-        let submitted = self.shop.queue.submit([encoder.finish()]);
-        let mut bytes = self.map(&staging, total, submitted, deadline)?;
-        self.staging = Some(staging);
-        let complaints: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes.split_off(wanted as usize));
-        for program in self.pending.drain(..) {
-            self.shop.queue.write_buffer(&program.fault, 0, &[0; 4 * FAULT_WORDS]);
-        }
-        complaints.chunks(FAULT_WORDS).try_for_each(program::fault)?;
-        Ok(bytes)
-    }
-
-    fn staging(&mut self, bytes: u64) -> Result<wgpu::Buffer, RunError> {
-        match self.staging.take() {
-            Some(staging) if staging.size() >= bytes => Ok(staging),
-            _ => {
-                let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-                Ok(self.shop.memory.raw("results on their way", bytes.next_power_of_two(), usage)?)
-            }
-        }
-    }
-
-    fn map(
-        &self,
-        staging: &wgpu::Buffer,
-        bytes: u64,
-        submitted: wgpu::SubmissionIndex,
-        deadline: Duration,
-    ) -> Result<Vec<u8>, RunError> {
-        let started = Instant::now();
-        let (tell, told) = mpsc::channel();
-        let length = bytes.next_multiple_of(8).min(staging.size());
-        let slice = staging.slice(..length);
-        slice.map_async(wgpu::MapMode::Read, move |result| {
-            let _ = tell.send(result); // nobody listens after a deadline
-        });
-        let wait = wgpu::PollType::Wait { submission_index: Some(submitted), timeout: Some(deadline) };
-        let waited = self.shop.memory.device.poll(wait);
-        let late = || RunError::Deadline { waited_ms: started.elapsed().as_millis() as u64 };
-        if let Err(wgpu::PollError::Timeout) = waited {
-            return Err(late());
-        }
-        let left = deadline.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
-        let mapped = told.recv_timeout(left);
-        self.shop.memory.health.check_run()?;
-        match mapped {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                self.shop.memory.health.lost(&error.to_string());
-                return self.shop.memory.health.check_run().map(|()| Vec::new());
-            }
-            Err(_) => return Err(late()),
-        }
-        let data = match slice.get_mapped_range() {
-            Ok(range) => range[..bytes as usize].to_vec(),
-            Err(error) => {
-                self.shop.memory.health.lost(&error.to_string());
-                return self.shop.memory.health.check_run().map(|()| Vec::new());
-            }
-        };
-        staging.unmap();
-        Ok(data)
+    /// Queues the way of `parts` (buffer, byte, bytes) to the host, and of complaints.
+    fn queue(&self, parts: &[(&wgpu::Buffer, u64, u64)]) -> Result<Reading, RunError> {
+        Reading::queue(&self.shop, &self.desk, parts)
     }
 
     /// Byte and bytes of a page in each of a layer's two buffers.
@@ -160,9 +86,7 @@ impl Stream for GpuStream {
     ) -> Result<(), RunError> {
         let program: &GpuProgram = self.shop.owner.behind(program, &"the program");
         let inner = Arc::clone(&program.inner);
-        if !self.pending.iter().any(|known| Arc::ptr_eq(known, &inner)) {
-            self.pending.push(Arc::clone(&inner));
-        }
+        self.desk.look_at(&inner);
         let shop = Arc::clone(&self.shop);
         inner.run(&shop, shape, exchange, &mut Through { stream: self, exchange }, cancel)
     }
@@ -179,6 +103,17 @@ impl Stream for GpuStream {
         self.shop.memory.health.check_run()
     }
 
+    fn download_later(
+        &mut self,
+        from: &Buffer,
+        at: usize,
+        len: usize,
+    ) -> Result<Box<dyn Download>, RunError> {
+        from.assert_fits(Element::F32, at, len);
+        let shop = Arc::clone(&self.shop);
+        Ok(Box::new(self.queue(&[(raw(from, shop.owner), 4 * at as u64, 4 * len as u64)])?))
+    }
+
     fn download_f32(
         &mut self,
         from: &Buffer,
@@ -186,16 +121,26 @@ impl Stream for GpuStream {
         into: &mut [f32],
         deadline: Duration,
     ) -> Result<(), RunError> {
-        from.assert_fits(Element::F32, at, into.len());
-        let shop = Arc::clone(&self.shop);
-        let buffer = raw(from, shop.owner);
-        let bytes = self.read(&[(buffer, 4 * at as u64, 4 * into.len() as u64)], deadline)?;
-        bytemuck::cast_slice_mut(into).copy_from_slice(&bytes);
-        Ok(())
+        self.download_later(from, at, into.len())?.finish(into, deadline)
+    }
+
+    fn event(&mut self) -> Result<Event, RunError> {
+        self.shop.memory.health.check_run()?;
+        Ok(Event { fence: Arc::new(Place::now(&self.shop)) })
+    }
+
+    /// The device has one queue: what is queued now comes behind whatever was queued before. Another device's event is
+    /// waited for.
+    fn after(&mut self, event: &Event) -> Result<(), RunError> {
+        let fence: &dyn Any = &*event.fence;
+        match fence.downcast_ref::<Place>() {
+            Some(place) if place.is_of(&self.shop) => self.shop.memory.health.check_run(),
+            _ => event.wait(WAIT_MAX),
+        }
     }
 
     fn synchronize(&mut self, deadline: Duration) -> Result<(), RunError> {
-        self.read(&[], deadline).map(drop)
+        self.queue(&[])?.wait(deadline).map(drop)
     }
 
     fn export_kv(&mut self, kv: &KvCache, layer: usize, page: usize) -> Result<Vec<f32>, RunError> {
@@ -203,7 +148,7 @@ impl Stream for GpuStream {
         let shop = Arc::clone(&self.shop);
         let cache = storage::kv(kv, shop.owner);
         let stored = &cache.layers[layer];
-        let data = self.read(&[(&stored.keys, at, bytes), (&stored.values, at, bytes)], WAIT_MAX)?;
+        let data = self.queue(&[(&stored.keys, at, bytes), (&stored.values, at, bytes)])?.wait(WAIT_MAX)?;
         let words: Vec<u32> = bytemuck::pod_collect_to_vec(&data);
         let mut rows = vec![0.0; kv.shape.page_elements()];
         for (row, words) in rows.chunks_mut(kv.shape.head_dim).zip(words.chunks(cache.words)) {

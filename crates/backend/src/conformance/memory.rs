@@ -153,3 +153,30 @@ pub(super) fn exact_fit(device: &dyn Device) -> Outcome {
     };
     attempt().into()
 }
+
+/// Takes all memory in pieces and gives every second back: what is free then can be had in one.
+pub(super) fn in_pieces(device: &dyn Device) -> Outcome {
+    let before = device.memory();
+    if before.total_bytes > FILL_BYTES_MAX {
+        return Outcome::Skipped { why: format!("{} bytes are too many to fill", before.total_bytes) };
+    }
+    let attempt = || -> Result<(), Trouble> {
+        let free = before.total_bytes.saturating_sub(before.allocated_bytes);
+        let each = (free / 64 / 4) as usize;
+        let taken: Vec<_> = (0..64).map(|_| device.buffer(Element::F32, each)).collect::<Result<_, _>>()?;
+        let (kept, given_back): (Vec<_>, Vec<_>) =
+            taken.into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
+        drop(given_back);
+        let whole = device.buffer(Element::F32, 32 * each)?;
+        expect("live handles", &device.memory().live_allocations, &(before.live_allocations + 33))?;
+        // Both are real: what is written to one is not in the other.
+        let mut rig = Rig::new(device)?;
+        rig.stream.upload_f32(&whole, 32 * each - 1, &[7.0])?;
+        let mut got = [1.0];
+        rig.stream.download_f32(&kept[31].1, each - 1, &mut got, crate::rig::DEADLINE)?;
+        expect("the last element of a kept piece", &got[0], &0.0)?;
+        rig.stream.download_f32(&whole, 32 * each - 1, &mut got, crate::rig::DEADLINE)?;
+        expect("the last element of the large one", &got[0], &7.0)
+    };
+    attempt().into()
+}

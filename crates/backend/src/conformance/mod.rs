@@ -1,4 +1,4 @@
-//! Whether a device keeps the contract's promises about memory, order, cancellation and bad input. For the tests of
+//! Whether a device keeps the contract's promises about memory, order, streams, cancellation and bad input. For the tests of
 //! backends; nothing that is shipped calls it.
 //!
 //! Some cases provoke panics on purpose and catch them: their messages in the output of a passing test are no failure.
@@ -9,6 +9,7 @@ mod inputs;
 mod kv;
 mod memory;
 mod order;
+mod streams;
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +25,11 @@ type Check = fn(&mut Rig<'_>) -> Result<(), Trouble>;
 pub fn run(device: &dyn Device, other: &dyn Device) -> Report {
     let mut report = Report::default();
     let checks: Vec<(&str, Check)> =
-        [memory::CHECKS, order::CHECKS, kv::CHECKS, inputs::CHECKS].into_iter().flatten().copied().collect();
+        [memory::CHECKS, order::CHECKS, streams::CHECKS, kv::CHECKS, inputs::CHECKS]
+            .into_iter()
+            .flatten()
+            .copied()
+            .collect();
     for (name, check) in checks {
         let with = |rig: &mut Rig<'_>| check(rig).and_then(|()| still_works(rig));
         report.push(name, guarded(|| Rig::new(device).and_then(|mut rig| with(&mut rig)).into()));
@@ -33,6 +38,11 @@ pub fn run(device: &dyn Device, other: &dyn Device) -> Report {
         "handles of another device are refused",
         guarded(|| memory::foreign_handles(device, other).into()),
     );
+    report.push(
+        "a copy to another device and back arrives and says its way",
+        guarded(|| streams::between_devices(device, other).into()),
+    );
+    report.push("memory in pieces is memory", guarded(|| memory::in_pieces(device)));
     report.push("the last byte can be had and one more cannot", guarded(|| memory::exact_fit(device)));
     let left = device.memory();
     let clean = left.live_allocations == 0 && left.allocated_bytes == 0;
