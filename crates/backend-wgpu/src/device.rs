@@ -1,5 +1,6 @@
 //! One adapter as a [`Device`]: opening it, and giving out memory.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use exo_backend::{
 use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, SupportClass, TensorView};
 
 use crate::adapter::Adapter;
+use crate::disk_cache::DiskCache;
 use crate::health::Health;
 use crate::memory::Memory;
 use crate::pipelines::Pipelines;
@@ -33,6 +35,8 @@ pub struct WgpuOptions {
     pub without_subgroups: bool,
     /// One dispatch or more for every op, where several ops could go together: for comparison.
     pub without_fusion: bool,
+    /// Where compiled kernels are kept from run to run, as far as the interface allows (Vulkan); `None` for nowhere.
+    pub cache_dir: Option<PathBuf>,
 }
 
 /// An adapter could not be opened.
@@ -133,7 +137,7 @@ impl WgpuDevice {
             && !options.without_subgroups;
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("exo"),
-            required_features: features & wgpu::Features::SUBGROUP,
+            required_features: features & (wgpu::Features::SUBGROUP | wgpu::Features::PIPELINE_CACHE),
             required_limits: limits.clone(),
             ..Default::default()
         };
@@ -142,12 +146,14 @@ impl WgpuDevice {
         let (device, queue) = opened.map_err(|error| refused(error.to_string()))?;
         let health = Health::watch(&device);
         let memory = Memory { device, health, ledger: Ledger::new(limit_bytes) };
+        let info = adapter.inner.get_info();
+        let disk = options.cache_dir.as_deref().and_then(|dir| DiskCache::open(&memory.device, &info, dir));
         let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
         let shop = Arc::new(Shop {
             owner: Owner::next(),
             queue,
             memory,
-            pipelines: Pipelines::default(),
+            pipelines: Pipelines::new(disk),
             binding_bytes_max: binding,
             weight_binding_bytes_max: options.weight_binding_bytes_max.unwrap_or(binding).min(binding),
             has_subgroups,
@@ -261,7 +267,9 @@ impl Device for WgpuDevice {
     }
 
     fn compile(&self, recording: Recording) -> Result<Box<dyn Program>, RunError> {
-        Ok(Box::new(GpuProgram::new(&self.shop, recording)?))
+        let program = GpuProgram::new(&self.shop, recording)?;
+        self.shop.pipelines.save();
+        Ok(Box::new(program))
     }
 
     fn stream(&self) -> Result<Box<dyn Stream>, AllocError> {

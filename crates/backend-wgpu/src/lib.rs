@@ -17,6 +17,7 @@
 
 mod adapter;
 mod device;
+mod disk_cache;
 mod dispatch;
 mod fuse;
 mod health;

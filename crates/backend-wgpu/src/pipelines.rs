@@ -1,10 +1,12 @@
 //! Compiled kernels, each variant once per device.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_backend::AllocError;
 
+use crate::disk_cache::DiskCache;
 use crate::health::Health;
 use crate::shader::{Access, Variant};
 
@@ -16,9 +18,28 @@ pub(crate) struct Pipeline {
 }
 
 #[derive(Default, Debug)]
-pub(crate) struct Pipelines(Mutex<BTreeMap<Variant, Arc<Pipeline>>>);
+pub(crate) struct Pipelines {
+    known: Mutex<BTreeMap<Variant, Arc<Pipeline>>>,
+    disk: Option<DiskCache>,
+    /// Whether there are some that the disk does not have.
+    has_new: AtomicBool,
+}
 
 impl Pipelines {
+    pub(crate) fn new(disk: Option<DiskCache>) -> Self {
+        Self { disk, ..Self::default() }
+    }
+
+    /// Keeps on disk what was compiled since the last time. A disk that refuses costs compiling again at the next start.
+    pub(crate) fn save(&self) {
+        let Some(disk) = &self.disk else { return };
+        if self.has_new.swap(false, Ordering::Relaxed)
+            && let Err(error) = disk.save()
+        {
+            tracing::debug!(%error, "compiled kernels could not be kept on disk");
+        }
+    }
+
     /// The compiled `variant`. A driver that refuses a kernel is no use: that is an error of the device.
     pub(crate) fn get(
         &self,
@@ -27,21 +48,26 @@ impl Pipelines {
         variant: &Variant,
     ) -> Result<Arc<Pipeline>, AllocError> {
         health.check()?;
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pipeline) = known.get(variant) {
             return Ok(Arc::clone(pipeline));
         }
-        let pipeline = Arc::new(compile(device, variant)?);
+        let pipeline = Arc::new(compile(device, variant, self.disk.as_ref())?);
+        self.has_new.store(true, Ordering::Relaxed);
         known.insert(variant.clone(), Arc::clone(&pipeline));
         Ok(pipeline)
     }
 }
 
-fn compile(device: &wgpu::Device, variant: &Variant) -> Result<Pipeline, AllocError> {
+fn compile(
+    device: &wgpu::Device,
+    variant: &Variant,
+    disk: Option<&DiskCache>,
+) -> Result<Pipeline, AllocError> {
     let filters =
         [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation];
     let scopes = filters.map(|filter| device.push_error_scope(filter));
-    let made = make(device, variant);
+    let made = make(device, variant, disk);
     // Scopes end in the reverse order of their beginning.
     let errors = scopes.into_iter().rev().filter_map(|scope| pollster::block_on(scope.pop()));
     match errors.collect::<Vec<_>>().into_iter().next() {
@@ -53,7 +79,7 @@ fn compile(device: &wgpu::Device, variant: &Variant) -> Result<Pipeline, AllocEr
     }
 }
 
-fn make(device: &wgpu::Device, variant: &Variant) -> Pipeline {
+fn make(device: &wgpu::Device, variant: &Variant, disk: Option<&DiskCache>) -> Pipeline {
     let name = format!("{:?}", variant.kernel);
     let text = variant.text();
     let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
@@ -89,7 +115,7 @@ fn make(device: &wgpu::Device, variant: &Variant) -> Pipeline {
             zero_initialize_workgroup_memory: false,
             ..Default::default()
         },
-        cache: None,
+        cache: disk.map(|disk| &disk.cache),
     });
     Pipeline { pipeline, layout }
 }

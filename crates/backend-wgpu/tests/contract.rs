@@ -56,6 +56,28 @@ fn subgroups_and_bindings_of_any_size_give_the_same_bits() {
     }
 }
 
+/// A device that keeps its kernels in `folder`.
+fn kept_in(adapter: &Adapter, folder: &std::path::Path) -> Arc<WgpuDevice> {
+    open(adapter, &WgpuOptions { cache_dir: Some(folder.to_owned()), ..small() })
+}
+
+#[test]
+fn kernels_kept_on_disk_give_the_same_bits_and_damaged_ones_are_left() {
+    for adapter in adapters().into_iter().filter(|adapter| adapter.api == Api::Vulkan) {
+        let folder = tempfile::tempdir().unwrap();
+        let (plain, first) = (open(&adapter, &small()), kept_in(&adapter, folder.path()));
+        oracle::same_bits(&*plain, &*first).assert_passed();
+        let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().path()).collect();
+        let [file] = &files[..] else { panic!("{files:?}") };
+        // How much a driver keeps is its own affair: lavapipe writes the heading of a cache and nothing behind it.
+        assert!(std::fs::metadata(file).unwrap().len() > 24);
+        oracle::same_bits(&*plain, &*kept_in(&adapter, folder.path())).assert_passed();
+        std::fs::write(file, b"damaged").unwrap();
+        conformance::run(&*kept_in(&adapter, folder.path()), &*plain).assert_passed();
+        assert!(std::fs::metadata(file).unwrap().len() > 24, "it was written anew");
+    }
+}
+
 #[test]
 fn the_contract_is_kept() {
     for adapter in adapters() {
