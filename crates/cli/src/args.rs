@@ -230,6 +230,9 @@ pub struct Devices {
     /// Print JSON for scripts
     #[arg(long)]
     pub json: bool,
+    /// Also measure what handing a decode step to each graphics processor costs, with the model that the binary carries
+    #[arg(long)]
+    pub steps: bool,
     /// Ask one graphics interface in this very process; what `exo devices` runs as a child
     #[arg(long, hide = true, value_name = "INTERFACE")]
     pub probe: Option<String>,

@@ -92,6 +92,22 @@ fn a_driver_that_crashes_costs_its_row_and_no_process_of_ours() {
     assert!(stderr(&output).contains("ended the process that asked it"), "{}", stderr(&output));
 }
 
+#[test]
+fn what_a_step_costs_is_measured_when_asked() {
+    if !has_vulkan("what_a_step_costs") {
+        return;
+    }
+    let output = finish(&mut exo(&["devices", "--steps", "--json"]), Duration::from_secs(90));
+    let all: Vec<Value> = serde_json::from_str(&stdout(&output)).unwrap();
+    let step = all.iter().map(|device| &device["step"]).find(|step| step.is_object());
+    let step = step.unwrap_or_else(|| panic!("{all:?}"));
+    let number = |name: &str| step[name].as_f64().unwrap();
+    // Beside the layers there are the embedding, and the choice of rows, norm and product of the head.
+    let dispatches_max = 12.0 * number("layers") + 4.0;
+    assert!(number("layers") >= 1.0 && number("dispatches") <= dispatches_max, "{step}");
+    assert!(number("encode_us") > 0.0 && number("submissions") <= 2.0, "{step}");
+}
+
 fn start_with_vulkan(folder: &Path) -> Command {
     let mut command = exo(&["start", "--backend", "vulkan", "--api-listen", "127.0.0.1:0", "--no-discovery"]);
     command.args(["--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.join("data"));

@@ -119,7 +119,8 @@ fn graphics(config: &NodeConfig, host: &dyn Host, api: Api, which: &str) -> Resu
         let shared = host.processor(false).memory_free_bytes;
         limit = Some(limit.unwrap_or(shared).min(shared));
     }
-    let options = WgpuOptions { memory_limit_bytes: limit, ..WgpuOptions::default() };
+    let cache_dir = Some(config.data_dir.join("kernels"));
+    let options = WgpuOptions { memory_limit_bytes: limit, cache_dir, ..WgpuOptions::default() };
     let device = WgpuDevice::open(&adapter, DeviceId(format!("{api}-{}", adapter.index)), &options)?;
     let mut facts = device.facts();
     // A program that plays a card is there for tests, and slow: measuring it would take longer than using it.

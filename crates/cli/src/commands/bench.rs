@@ -3,7 +3,7 @@
 //! Runs in this process, on the device, without node or API. `plan` turns the arguments into tests, `lane` drives an
 //! engine, `measure` takes the samples, `work` says how many bytes and products a step costs, `report` prints.
 
-mod lane;
+pub mod lane;
 mod measure;
 mod memory;
 mod plan;

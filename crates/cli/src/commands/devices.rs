@@ -1,6 +1,7 @@
 //! `exo devices`: every processor and graphics card of this machine, what it can do, and why one is not used.
 
 mod probe;
+mod steps;
 
 use std::path::Path;
 
@@ -14,6 +15,7 @@ use crate::args::Devices;
 use crate::ui;
 use probe::{Found, Outcome};
 pub use probe::{Source, in_child};
+use steps::StepCost;
 
 /// One device, as people and scripts see it.
 #[derive(Serialize, Debug)]
@@ -27,6 +29,9 @@ struct Row {
     memory_bytes: Option<u64>,
     read_bytes_per_s: Option<f64>,
     flops_per_s: Option<f64>,
+    /// With `--steps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<StepCost>,
     support: SupportClass,
     reason: String,
 }
@@ -34,14 +39,15 @@ struct Row {
 /// Prints what there is. With `--probe` it is the child that asks one interface's driver.
 pub async fn run(args: Devices) -> anyhow::Result<()> {
     if let Some(api) = args.probe {
-        return probe::answer(&api);
+        return probe::answer(&api, args.steps);
     }
     // The preferred ones first: a card that two of them show is one row.
     let sources = [Source::Cuda].into_iter().chain(Api::ALL.map(Source::Graphics));
-    let asked = sources.filter(|source| is_of_this_system(*source)).map(in_child);
     let mut outcomes = Vec::new();
-    for asking in asked {
-        outcomes.push(asking.await);
+    for source in sources.filter(|source| is_of_this_system(*source)) {
+        if source != Source::Graphics(Api::Gl) || outcomes.iter().all(Outcome::is_empty) {
+            outcomes.push(probe::ask_in_child(source, args.steps).await);
+        }
     }
     let cards = exo_device::graphics_cards(Path::new("/"));
     let rows = join(SystemHost.processor(true), &cards, &outcomes);
@@ -54,18 +60,30 @@ pub async fn run(args: Devices) -> anyhow::Result<()> {
         let memory = row.memory_bytes.map_or("-".to_owned(), ui::bytes);
         vec![row.name.clone(), row.backends.join(" "), memory, speed, class, row.reason.clone()]
     };
+    let costs = rows.iter().filter_map(|row| Some((&row.name, row.step?)));
+    let costs: Vec<String> = costs.map(|(name, cost)| step_line(name, cost)).collect();
     ui::table(&["device", "backend", "memory", "reads", "support", "why"], rows.iter().map(cells).collect());
+    costs.iter().for_each(|line| ui::line(line));
     Ok(())
 }
 
-/// OpenGL is asked last and only where Vulkan is the system's first choice too; it prints noise elsewhere.
+fn step_line(name: &str, cost: StepCost) -> String {
+    let StepCost { layers, dispatches, submissions, encode_us } = cost;
+    format!(
+        "{name}: a decode step of {layers} layers is {dispatches:.0} dispatches in {submissions:.0} submissions, \
+         handed over in {encode_us:.0} us ({:.1} us a layer)",
+        encode_us / f64::from(layers.max(1))
+    )
+}
+
+/// OpenGL is asked last, and only where nothing better shows a graphics processor.
 fn is_of_this_system(source: Source) -> bool {
     match source {
         Source::Cuda => cfg!(any(target_os = "linux", windows)),
         Source::Graphics(Api::Vulkan) => cfg!(not(any(target_os = "macos", target_os = "ios"))),
         Source::Graphics(Api::Metal) => cfg!(any(target_os = "macos", target_os = "ios")),
         Source::Graphics(Api::Dx12) => cfg!(windows),
-        Source::Graphics(Api::Gl) => false,
+        Source::Graphics(Api::Gl) => cfg!(not(any(target_os = "macos", target_os = "ios"))),
     }
 }
 
@@ -97,6 +115,7 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
         memory_bytes: None,
         read_bytes_per_s: None,
         flops_per_s: None,
+        step: None,
         support: SupportClass::Unsupported,
         reason: trouble.clone(),
     }));
@@ -117,6 +136,7 @@ fn processor_row(facts: DeviceFacts) -> Row {
         memory_bytes: Some(facts.memory_total_bytes),
         read_bytes_per_s: facts.read_bytes_per_s,
         flops_per_s: facts.flops_per_s,
+        step: None,
         support: facts.support,
         reason: facts.support_reason,
     }
@@ -143,6 +163,7 @@ fn adapter_row(found: &Found) -> Row {
         memory_bytes: found.memory_bytes,
         read_bytes_per_s: found.read_bytes_per_s,
         flops_per_s: found.flops_per_s,
+        step: found.step,
         support,
         reason,
     }
@@ -174,6 +195,7 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         memory_bytes: card.memory_bytes,
         read_bytes_per_s: None,
         flops_per_s: None,
+        step: None,
         support: SupportClass::Unsupported,
     }
 }
@@ -194,6 +216,7 @@ mod tests {
             memory_bytes: Some(1),
             read_bytes_per_s: None,
             flops_per_s: None,
+            step: None,
             trouble: None,
         }
     }

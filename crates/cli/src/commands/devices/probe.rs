@@ -13,8 +13,12 @@ use exo_types::DeviceId;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 
+use super::steps::{self, StepCost};
+
 /// For loading a driver, opening each adapter and measuring it.
 const PROBE_MAX: Duration = Duration::from_secs(20);
+/// For decoding a little.
+const STEPS_MAX: Duration = Duration::from_secs(40);
 /// For the little work of the check.
 const CHECK_MAX: Duration = Duration::from_secs(5);
 /// Memory a check may use: the measured matrix and its like.
@@ -71,6 +75,8 @@ pub struct Found {
     pub memory_bytes: Option<u64>,
     pub read_bytes_per_s: Option<f64>,
     pub flops_per_s: Option<f64>,
+    /// What handing over a decode step costs, where that was asked.
+    pub step: Option<StepCost>,
     /// Why it cannot be used.
     pub trouble: Option<String>,
 }
@@ -81,16 +87,29 @@ pub struct Outcome {
     pub found: Result<Vec<Found>, String>,
 }
 
+impl Outcome {
+    /// Whether it showed no graphics processor.
+    pub fn is_empty(&self) -> bool {
+        self.found.as_ref().map_or(true, Vec::is_empty)
+    }
+}
+
 /// Asks `source` in a child process, within a bound.
 pub async fn in_child(source: Source) -> Outcome {
-    let found = ask(source).await.map_err(|error| format!("{error:#}"));
+    ask_in_child(source, false).await
+}
+
+/// As [`in_child`], and decodes a little if `steps`.
+pub async fn ask_in_child(source: Source, steps: bool) -> Outcome {
+    let found = ask(source, steps).await.map_err(|error| format!("{error:#}"));
     Outcome { source, found }
 }
 
-async fn ask(source: Source) -> anyhow::Result<Vec<Found>> {
+async fn ask(source: Source, steps: bool) -> anyhow::Result<Vec<Found>> {
     let exe = std::env::current_exe().context("cannot find the exo program itself")?;
     let mut child = tokio::process::Command::new(exe)
         .args(["devices", "--probe", source.name()])
+        .args(steps.then_some("--steps"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -104,8 +123,9 @@ async fn ask(source: Source) -> anyhow::Result<Vec<Found>> {
         }
         child.wait().await
     };
-    let status = tokio::time::timeout(PROBE_MAX, reading).await.map_err(|_| {
-        anyhow::anyhow!("the {source} driver did not answer within {} s and is not used", PROBE_MAX.as_secs())
+    let bound = if steps { PROBE_MAX + STEPS_MAX } else { PROBE_MAX };
+    let status = tokio::time::timeout(bound, reading).await.map_err(|_| {
+        anyhow::anyhow!("the {source} driver did not answer within {} s and is not used", bound.as_secs())
     })??;
     if !status.success() {
         anyhow::bail!("the {source} driver ended the process that asked it ({status}) and is not used");
@@ -119,11 +139,11 @@ async fn ask(source: Source) -> anyhow::Result<Vec<Found>> {
 }
 
 /// The child's part: every device of one source, opened, checked and measured, as JSON.
-pub fn answer(source: &str) -> anyhow::Result<()> {
+pub fn answer(source: &str, steps: bool) -> anyhow::Result<()> {
     let api = Api::ALL.into_iter().find(|known| known.name() == source);
     let found = match (source, api) {
         ("cuda", _) => list_cards(),
-        (_, Some(api)) => list_adapters(api),
+        (_, Some(api)) => list_adapters(api, steps),
         (_, None) => anyhow::bail!("there is no backend `{source}` to ask"),
     };
     let (found, trouble) = match found {
@@ -133,8 +153,8 @@ pub fn answer(source: &str) -> anyhow::Result<()> {
     crate::ui::json(&Answer { found, trouble })
 }
 
-fn list_adapters(api: Api) -> anyhow::Result<Vec<Found>> {
-    Ok(exo_backend_wgpu::list(api)?.iter().map(describe).collect())
+fn list_adapters(api: Api, steps: bool) -> anyhow::Result<Vec<Found>> {
+    Ok(exo_backend_wgpu::list(api)?.iter().map(|adapter| describe(adapter, steps)).collect())
 }
 
 fn list_cards() -> anyhow::Result<Vec<Found>> {
@@ -156,6 +176,7 @@ fn describe_card(card: &Card) -> Found {
         memory_bytes: Some(card.memory_bytes),
         read_bytes_per_s: measured.map(|m| m.read_bytes_per_s),
         flops_per_s: measured.map(|m| m.flops_per_s),
+        step: None,
         trouble: checked.err().map(|error| format!("{error:#}")),
     }
 }
@@ -168,8 +189,13 @@ fn check_card(card: &Card) -> anyhow::Result<Arc<CudaDevice>> {
     Ok(device)
 }
 
-fn describe(adapter: &Adapter) -> Found {
+fn describe(adapter: &Adapter, steps: bool) -> Found {
     let checked = check_adapter(adapter);
+    let step = checked.as_ref().ok().filter(|_| steps).map(steps::measure).transpose();
+    let (step, trouble) = match (&checked, &step) {
+        (Err(error), _) | (_, Err(error)) => (None, Some(format!("{error:#}"))),
+        (Ok(_), Ok(step)) => (*step, None),
+    };
     // A program that plays a card is slow: its numbers are not worth the wait.
     let to_measure = checked.as_ref().ok().filter(|_| !adapter.is_software);
     let measured = to_measure.and_then(|device| exo_device::calibrate(&**device).ok());
@@ -184,7 +210,8 @@ fn describe(adapter: &Adapter) -> Found {
         memory_bytes: adapter.memory_bytes,
         read_bytes_per_s: measured.map(|m| m.read_bytes_per_s),
         flops_per_s: measured.map(|m| m.flops_per_s),
-        trouble: checked.err().map(|error| format!("{error:#}")),
+        step,
+        trouble,
     }
 }
 

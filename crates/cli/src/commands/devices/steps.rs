@@ -1,0 +1,52 @@
+//! What handing the steps of a model to a graphics processor costs the processor of the machine.
+
+use std::sync::Arc;
+
+use exo_backend::CancelToken;
+use exo_backend_wgpu::WgpuDevice;
+use exo_engine::{Engine, EngineOptions};
+use exo_types::Shard;
+use serde::{Deserialize, Serialize};
+
+use crate::commands::bench::lane::Lane;
+
+const PROMPT_TOKENS: u32 = 4;
+/// Steps before the clock starts: drivers prepare things at first use.
+const WARM_STEPS: u32 = 4;
+const STEPS: u32 = 32;
+
+/// One decode step of the built-in model, as the average of some.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
+pub struct StepCost {
+    /// Layers of the model.
+    pub layers: u32,
+    /// Kernels started, head and embedding included.
+    pub dispatches: f64,
+    /// Times work was handed to the driver.
+    pub submissions: f64,
+    /// Microseconds in which commands were written and handed over.
+    pub encode_us: f64,
+}
+
+/// Decodes with the built-in model and asks what that cost.
+pub fn measure(device: &Arc<WgpuDevice>) -> anyhow::Result<StepCost> {
+    let model = exo_formats::open_gguf_bytes("demo", exo_node::DEMO_MODEL.to_vec())?;
+    let layers = model.config.layers;
+    let options = EngineOptions::new(PROMPT_TOKENS + WARM_STEPS + STEPS + 1, 1);
+    let engine = Engine::load(device.clone(), &model, Shard::whole(layers), options, &mut |_| {})?;
+    let cancel = CancelToken::default();
+    let mut lane = Lane::new(engine, &cancel);
+    lane.open(1, PROMPT_TOKENS + WARM_STEPS + STEPS)?;
+    lane.prefill(0, PROMPT_TOKENS, false)?;
+    lane.decode(WARM_STEPS)?;
+    let before = device.work();
+    lane.decode(STEPS)?;
+    let after = device.work();
+    let each = |total: u64| total as f64 / f64::from(STEPS);
+    Ok(StepCost {
+        layers,
+        dispatches: each(after.dispatches - before.dispatches),
+        submissions: each(after.submissions - before.submissions),
+        encode_us: (after.encoding - before.encoding).as_secs_f64() * 1e6 / f64::from(STEPS),
+    })
+}
