@@ -20,7 +20,8 @@
 //! **Ladder.** Sapphire Rapids (Xeon at 2.6 GHz, two virtual cores, shared with others: readings differ by a tenth), one
 //! thread, the shapes of Qwen3-0.6B in 2 MiB pages, `cargo run --release -p exo-backend-cpu --example products avx2`.
 //!
-//! One row: part of the read bandwidth beside it, 17 to 19 GB/s:
+//! One row: part of the read bandwidth beside it, 14 to 19 GB/s; readings of one variant differ by up to 0.1, so the last
+//! line, from several runs, does not say whether fetching scales ahead helps:
 //!
 //! | variant                                                   | Q8_0 | Q4_0 | Q5_0 | Q4_K | Q6_K |
 //! |-----------------------------------------------------------|------|------|------|------|------|
@@ -28,7 +29,7 @@
 //! | a loop with one load address                              | 0.64 | 0.63 | 0.44 | 0.56 | 0.38 |
 //! | the same, quants prefetched 4 KiB ahead                   | 0.82 | 0.71 | 0.71 | 0.67 | 0.54 |
 //! | the same, 8 KiB ahead                                     | 0.72 | 0.73 | 0.68 | 0.73 | 0.44 |
-//! | 4 KiB ahead, scales too (Q8_0, Q4_0: median of 4)         | 0.64 | 0.69 | 0.66 | 0.74 | 0.53 |
+//! | 4 KiB ahead, scales too: as it is                         | 0.64 | 0.69 | 0.66 | 0.74 | 0.53 |
 //!
 //! Several rows: thousand million operations per second with 4 rows, with 512:
 //!
