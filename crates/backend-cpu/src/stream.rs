@@ -79,6 +79,10 @@ impl Stream for CpuStream {
     fn copy_to_peer(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<bool, RunError> {
         let target: &dyn Any = &*to.storage;
         let Some(target) = target.downcast_ref::<CpuBuffer>() else { return Ok(false) };
+        // Within a device, buffers are locked by whose turn it is.
+        assert!(target.owner != self.shop.owner, "{to:?} is of this very device");
+        from.assert_fits(Element::F32, 0, len);
+        to.assert_fits(Element::F32, 0, len);
         let source = storage::buffer(from, self.shop.owner).f32();
         target.f32().copy_from(source, len);
         Ok(true)

@@ -79,3 +79,73 @@ fn widths_that_fill_no_vector_are_right() {
         }
     }
 }
+
+/// Products of the same `t` rows of width `k` by several matrices of so many rows, in one program.
+fn together(options: CpuOptions, weights: &[(DType, usize)], k: usize, x: &[f32]) -> Vec<Vec<f32>> {
+    let device = CpuDevice::open(options).unwrap();
+    let t = x.len() / k;
+    let input = device.buffer(Element::F32, x.len()).unwrap();
+    let mut ops = Vec::new();
+    let mut outs = Vec::new();
+    for (i, (dtype, n)) in weights.iter().enumerate() {
+        let bytes = quant::quantise_row(*dtype, &values(n * k, 7 + i as u32)).unwrap();
+        let (rows, cols, range) = (*n as u64, k as u64, 0..bytes.len());
+        let (name, source) = ("w".to_owned(), Arc::new(bytes));
+        let weight = device.weight(&TensorView { name, dtype: *dtype, rows, cols, range, source }).unwrap();
+        let out = device.buffer(Element::F32, t * n).unwrap();
+        outs.push(out.clone());
+        ops.push(Op::MatMul { weight, bias: None, x: input.clone(), out, rows: Rows::Tokens });
+    }
+    let program = device.compile(Recording { ops }).unwrap();
+    let mut stream = device.stream().unwrap();
+    stream.upload_f32(&input, 0, x).unwrap();
+    stream.run(&*program, RunShape { tokens: t, selected: 0 }, &Alone, &CancelToken::default()).unwrap();
+    let read = |out: &exo_backend::Buffer| {
+        let mut got = vec![0.0; out.len];
+        stream.download_f32(out, 0, &mut got, Duration::from_secs(1)).unwrap();
+        got
+    };
+    outs.iter().map(read).collect()
+}
+
+fn options(isa: Isa, mmap: bool) -> CpuOptions {
+    CpuOptions { threads: Some(2), isa: Some(isa), memory_limit_bytes: None, mmap }
+}
+
+#[test]
+fn products_of_the_same_rows_are_what_each_is_alone() {
+    let weights = [(DType::Q8_0, 33), (DType::F16, 17), (DType::Q4_0, 1), (DType::F32, 40)];
+    let (k, x) = (96, values(6 * 96, 3));
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let all = together(options(isa, false), &weights, k, &x);
+        for (weight, (got, i)) in weights.iter().zip(all.iter().zip(0u32..)) {
+            // The seed of a matrix is its place: put as many in front of it.
+            let mut alone = vec![(DType::F32, 1); i as usize];
+            alone.push(*weight);
+            let alone = together(options(isa, false), &alone, k, &x);
+            assert!(alone[i as usize] == *got, "{isa:?} {weight:?}");
+        }
+    }
+}
+
+#[test]
+fn weights_used_from_their_file_give_the_same_bits() {
+    let weights = [(DType::Q8_0, 33), (DType::Q5_1, 1), (DType::Q4_0, 16)];
+    let x = values(3 * 64, 4);
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let [copied, mapped] = [false, true].map(|mmap| together(options(isa, mmap), &weights, 64, &x));
+        assert!(copied == mapped, "{isa:?}");
+    }
+}
+
+/// So wide that the rows of `x` are multiplied in several chunks.
+#[test]
+fn a_row_of_a_later_chunk_is_what_it_is_alone() {
+    let (k, t) = (16_384, 30);
+    let x = values(t * k, 5);
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let all = together(options(isa, false), &[(DType::Q4_0, 17)], k, &x);
+        let last = together(options(isa, false), &[(DType::Q4_0, 17)], k, &x[(t - 1) * k..]);
+        assert!(all[0][(t - 1) * 17..] == last[0][..], "{isa:?}");
+    }
+}

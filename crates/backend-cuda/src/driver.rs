@@ -166,6 +166,11 @@ impl Context {
 
     /// An error of a call on this card. All but a lack of memory are for good: the driver repeats them until the context ends.
     pub(crate) fn lost(&self, error: &CallError) -> AllocError {
+        if error.is_out_of_memory() {
+            let free_bytes = self.memory().map_or(0, |(free, _)| free);
+            // The driver does not say for how much.
+            return AllocError::OutOfMemory { what: error.to_string(), needed_bytes: 0, free_bytes };
+        }
         let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         AllocError::DeviceLost { reason: lost.get_or_insert_with(|| error.to_string()).clone() }
     }

@@ -41,12 +41,20 @@ impl DiskCache {
         }
         // Processes that share the folder do not write to one file.
         let draft = self.path.with_extension(format!("{}.part", std::process::id()));
-        let mut file = std::fs::File::create(&draft)?;
-        for part in [&MAGIC[..], &(data.len() as u64).to_le_bytes(), &sum(&data).to_le_bytes(), &data] {
-            file.write_all(part)?;
+        let written = write(&draft, &data).and_then(|()| std::fs::rename(&draft, &self.path));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&draft); // it may not be there; the first error is the one to tell
         }
-        std::fs::rename(&draft, &self.path)
+        written
     }
+}
+
+fn write(path: &Path, data: &[u8]) -> std::io::Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    for part in [&MAGIC[..], &(data.len() as u64).to_le_bytes(), &sum(data).to_le_bytes(), data] {
+        file.write_all(part)?;
+    }
+    Ok(())
 }
 
 /// What the driver gave, if the file is whole.

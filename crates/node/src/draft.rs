@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -68,6 +69,8 @@ pub struct Draft {
     verdicts: Mutex<BTreeMap<ModelId, Result<(), String>>>,
     jobs: Sender<Job>,
     cancel: CancelToken,
+    /// Set once it guesses no more: then it stands in nobody's way.
+    is_over: AtomicBool,
 }
 
 impl Draft {
@@ -96,12 +99,19 @@ impl Draft {
         let work = Work { drafter, inbox, readings: VecDeque::new(), cancel: cancel.clone(), core };
         let thread = std::thread::Builder::new().name("draft".to_owned());
         thread.spawn(move || run(work)).map_err(|e| format!("no thread for it: {e}"))?;
-        Ok(Self { facts, tokenizer, verdicts: Mutex::default(), jobs, cancel })
+        let is_over = AtomicBool::new(false);
+        Ok(Self { facts, tokenizer, verdicts: Mutex::default(), jobs, cancel, is_over })
     }
 
     /// What it is and holds.
     pub fn facts(&self) -> &DraftFacts {
         &self.facts
+    }
+
+    /// It failed and guesses no more: no model is refused for its sake.
+    pub fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.cancel.cancel();
     }
 
     /// Asks about a sequence; the answer comes as an event.
@@ -117,6 +127,9 @@ impl Draft {
 
     /// Whether it may guess for `model`: their tokens must be the same. Looked at once per model.
     pub fn check(&self, model: ModelId, name: &str, tokenizer: &Tokenizer) -> Result<(), String> {
+        if self.is_over.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         if let Some(verdict) = self.verdict(model) {
             return verdict;
         }
@@ -133,6 +146,9 @@ impl Draft {
 
     /// The same for a model whose tokenizer is not built yet.
     pub fn check_model(&self, id: ModelId, model: &Model) -> Result<(), String> {
+        if self.is_over.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         match self.verdict(id) {
             Some(verdict) => verdict,
             None => {

@@ -141,7 +141,7 @@ impl Job {
         match (failure, written) {
             (Some(error), _) => return Err(error),
             (None, Err(error)) => return Err(output.write_failed(error)),
-            (None, Ok(())) => output.finish()?,
+            (None, Ok(())) => output.finish(cancel)?,
         }
         Ok(report)
     }

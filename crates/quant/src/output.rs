@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use exo_formats::Model;
 use tempfile::NamedTempFile;
@@ -51,8 +52,12 @@ impl Output {
     }
 
     /// Makes it durable and gives it its name.
-    pub(crate) fn finish(self) -> Result<(), QuantError> {
+    /// Unless `cancel` was set before it has one.
+    pub(crate) fn finish(self, cancel: &AtomicBool) -> Result<(), QuantError> {
         self.file.as_file().sync_all().map_err(failed("write", &self.path))?;
+        if cancel.load(Ordering::Relaxed) {
+            return Err(QuantError::Cancelled);
+        }
         let path = self.path;
         let persisted = match self.replace {
             true => self.file.persist(&path),
@@ -64,7 +69,8 @@ impl Output {
         })?;
         if cfg!(unix) {
             let folder = folder_of(&path);
-            File::open(folder).and_then(|f| f.sync_all()).map_err(failed("synchronise", folder))?;
+            // The file is whole and has its name; some network file systems cannot synchronise a folder.
+            let _ = File::open(folder).and_then(|f| f.sync_all());
         }
         Ok(())
     }

@@ -136,15 +136,17 @@ pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
     }
 }
 
-/// Whether `next` may be computed together with `op`: two products of the same rows.
+/// Whether `next` may be computed together with `op`: two products of the same rows, read at the same width.
 pub(crate) fn go_together(op: &Op, next: &Op) -> bool {
-    match (op, next) {
-        (Op::MatMul { x, rows, out, .. }, Op::MatMul { x: next_x, rows: next_rows, out: next_out, .. }) => {
-            let apart = !same_buffer(out, next_out) && ![out, next_out].iter().any(|out| same_buffer(out, x));
-            same_buffer(x, next_x) && rows == next_rows && apart
-        }
-        _ => false,
-    }
+    let (
+        Op::MatMul { weight, x, rows, out, .. },
+        Op::MatMul { weight: w, x: same_x, rows: same_rows, out: other, .. },
+    ) = (op, next)
+    else {
+        return false;
+    };
+    let same = same_buffer(x, same_x) && rows == same_rows && weight.cols == w.cols;
+    same && !same_buffer(out, other) && !same_buffer(out, x) && !same_buffer(other, x)
 }
 
 /// Runs products of the same rows, into buffers that differ, as one piece of parallel work.

@@ -26,6 +26,10 @@ const TEXT_BYTES_MAX: u64 = 64 << 20;
 
 /// Measures and prints; nothing after Ctrl-C.
 pub async fn run(config: &Config, args: Perplexity) -> anyhow::Result<ExitCode> {
+    let backend = config.text("backend");
+    if backend != "cpu" {
+        ui::warning(&format!("perplexity is measured on the processor, not with the backend `{backend}`"));
+    }
     let options = Options {
         cpu: CpuOptions {
             threads: config.threads()?,

@@ -158,10 +158,10 @@ impl Scheduler {
     /// Takes in what happened and says what to do. Outputs are in order.
     pub fn handle(&mut self, now: Time, input: SchedulerInput) -> Vec<SchedulerOutput> {
         let mut out = Vec::new();
+        self.running.values_mut().for_each(|r| r.check_draft_wait(now));
         match input {
             SchedulerInput::Tick => {
                 self.check_deadline(now, &mut out);
-                self.running.values_mut().for_each(|r| r.check_draft_wait(now));
                 self.beat(now, &mut out);
             }
             SchedulerInput::Submit { from, submission } => self.submit(from, submission, &mut out),

@@ -42,6 +42,7 @@ impl Core {
     /// The small model failed: everybody goes on without it.
     fn stop_drafting(&mut self, reason: &str) {
         let Some(draft) = self.p.draft.take() else { return };
+        draft.end();
         let name = &draft.facts().name;
         self.notice(Notice::Warning(format!("tokens are no longer guessed ahead by `{name}`: {reason}")));
         let instances: Vec<_> = self.schedulers.keys().copied().collect();

@@ -44,7 +44,7 @@ struct Piece<'a> {
 }
 
 thread_local! {
-    /// Converted rows. Kept between steps; as long as the longest block of rows this thread has met.
+    /// Converted weights and sums. Kept between steps; as long as this thread has needed so far.
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -94,7 +94,7 @@ impl Piece<'_> {
     }
 
     /// Converts a block of rows and columns, multiplies it by some rows of `x`, and keeps the lanes of the sums for the
-    /// next block of columns. Measured with F16, 512 rows of `x`, one thread: whole rows, 41 GFLOP/s.
+    /// next block of columns. Measured with F16, Qwen3-0.6B, 512 rows of `x`, two threads: whole rows 82 GFLOP/s, so 108.
     #[inline(always)]
     fn blocked<S: Simd>(&self, simd: S, scratch: &mut Vec<f32>) {
         let tokens = BLOCK_TOKENS.min(self.tokens);
@@ -145,7 +145,7 @@ impl Piece<'_> {
         let mut n = 0;
         while n < rows {
             let mut t = 0;
-            // Sums of 24 or 8 vectors: what there are registers for.
+            // Sums of 24 or 8 vectors: what AVX-512 and AVX2 have registers for.
             let (tall, wide) = if S::LANES == 16 { (8, 3) } else { (4, 2) };
             let height = if n + tall <= rows { tall } else { 1 };
             while t < block.tokens {

@@ -49,7 +49,8 @@ thread_local! {
 
 /// Multiplies the rows `range` of the weights, whole groups but for the last, by every row of `x`.
 pub(super) fn piece(level: Level, product: &Product<'_>, x: RoundedRows<'_>, range: Range<usize>) {
-    let chunk = (CHUNK_BYTES / (x.blocks * size_of::<RoundedBlock>()).max(1)).next_multiple_of(8);
+    let row_bytes = x.blocks * size_of::<RoundedBlock>();
+    let chunk = (CHUNK_BYTES / row_bytes).max(1).next_multiple_of(8);
     SCRATCH.with_borrow_mut(|Scratch { sums, lines }| {
         for first in (0..x.rows()).step_by(chunk) {
             let count = chunk.min(x.rows() - first);

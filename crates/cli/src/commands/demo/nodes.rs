@@ -36,7 +36,6 @@ pub struct Nodes {
     root: TempDir,
     group: String,
     passed_on: Vec<(String, String)>,
-    /// Whether the second node computes through Vulkan.
     /// The backend of the second node; `None` for the processor.
     mixed: Option<String>,
     children: Vec<Node>,
