@@ -63,7 +63,7 @@ pub async fn run(args: Devices) -> anyhow::Result<()> {
     let costs = rows.iter().filter_map(|row| Some((&row.name, row.step?)));
     let costs: Vec<String> = costs.map(|(name, cost)| step_line(name, cost)).collect();
     ui::table(&["device", "backend", "memory", "reads", "support", "why"], rows.iter().map(cells).collect());
-    costs.iter().for_each(|line| ui::line(line));
+    costs.iter().for_each(ui::line);
     Ok(())
 }
 
