@@ -35,7 +35,7 @@ mod unpack;
 use exo_types::DType;
 
 pub(crate) use pack::pack_group;
-pub(crate) use unpack::{RowBlock, unpack_row};
+pub(crate) use unpack::{RowBlock, centre, unpack_row};
 
 /// Rows of a group: lanes of the widest instruction set.
 pub(crate) const GROUP_ROWS: usize = 16;

@@ -27,8 +27,10 @@
 
 use std::arch::x86_64::*;
 
+use super::avx2::with_sums;
+use super::stored::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Quants, Scales, Stored, Walk};
 use super::{Products, Sums, check};
-use crate::packed::{BLOCK, Group, Layout, Line};
+use crate::packed::{BLOCK, Group, Line};
 use crate::rounded::{RoundedBlock, RoundedRows, Rounding};
 use crate::simd::Avx512;
 use exo_types::DType;
@@ -65,68 +67,6 @@ impl Products for Avx512 {
         // lines of its layout.
         unsafe { multiply(weights, x, sums) }
     }
-}
-
-/// How the words of a block are stored.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Quants {
-    Bytes,
-    Nibbles,
-    /// Nibbles and a line of fifth bits.
-    Fives,
-    /// Nibbles and two lines of pairs of bits.
-    Sixes,
-}
-
-/// What stands in the lines of scales.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Scales {
-    /// A half per block.
-    Halves,
-    /// A second line with the minima.
-    HalvesAndMinima,
-    /// Bytes to be multiplied by the halves of the head.
-    Bytes,
-    /// Signed bytes, two of a block, beside the half of the head.
-    SignedPairs,
-}
-
-/// A packed type, for the compiler.
-trait Stored {
-    const DTYPE: DType;
-    const QUANTS: Quants;
-    const SCALES: Scales;
-    /// The centre is 2 to the power of this; 0 for none.
-    const CENTRE_BITS: u32;
-    const LAYOUT: Layout = match Layout::of(Self::DTYPE) {
-        Some(layout) => layout,
-        None => panic!("the type is not packed"),
-    };
-}
-
-macro_rules! stored {
-    ($($name:ident $quants:ident $scales:ident $centre:literal;)*) => {$(
-        #[allow(non_camel_case_types, reason = "the name of the type")]
-        struct $name;
-
-        impl Stored for $name {
-            const DTYPE: DType = DType::$name;
-            const QUANTS: Quants = Quants::$quants;
-            const SCALES: Scales = Scales::$scales;
-            const CENTRE_BITS: u32 = $centre;
-        }
-    )*};
-}
-
-stored! {
-    Q8_0 Bytes Halves 7;
-    Q4_0 Nibbles Halves 3;
-    Q4_1 Nibbles HalvesAndMinima 0;
-    Q5_0 Fives Halves 4;
-    Q5_1 Fives HalvesAndMinima 0;
-    Q4_K Nibbles Bytes 0;
-    Q5_K Fives Bytes 0;
-    Q6_K Sixes SignedPairs 5;
 }
 
 /// One group by all rows of `x`.
@@ -174,7 +114,7 @@ unsafe fn tile<K: Stored, const U: usize>(
 ) -> usize {
     // The others find the group in the cache.
     let first_read = t == 0;
-    let mut line = weights.lines.as_ptr();
+    let mut walk = Walk::<K>::new(weights);
     let mut rows = [x.all.as_ptr(); U];
     for (u, row) in rows.iter_mut().enumerate() {
         // SAFETY: `x` has U rows of `blocks` blocks from `t` on.
@@ -182,34 +122,27 @@ unsafe fn tile<K: Stored, const U: usize>(
     }
     let mut totals = [_mm512_setzero_ps(); U];
     let mut head = Head::NONE;
-    let mut scales = line;
     for at in 0..weights.blocks {
-        // SAFETY: these are the lines of block `at`, in order, as `Layout` has them; `at` is below the number of
-        // blocks of every row of `x`.
+        // SAFETY: each block of the group once; `at` is below the number of blocks of every row of `x`.
         unsafe {
-            if at % 2 == 0 {
-                if K::LAYOUT.head > 0 && at % 8 == 0 {
-                    head = Head::of::<K>(line);
-                    line = line.add(K::LAYOUT.head);
-                }
-                scales = line;
-                line = line.add(K::LAYOUT.scales);
+            let place = walk.next();
+            if K::LAYOUT.head > 0 && at.is_multiple_of(8) {
+                head = Head::of::<K>(place.head);
             }
             if first_read {
-                fetch::<K>(line, at);
+                fetch::<K>(place.quants, at);
             }
-            let scales = block_scales::<K>(&head, scales, at % 2);
+            let scales = block_scales::<K>(&head, place.scales, place.side);
             let blocks = rows.map(|row| row.add(at));
-            let products = products::<K, U>(line, blocks, &scales);
+            let products = products::<K, U>(place.quants, blocks, &scales);
             for u in 0..U {
                 let x = blocks[u];
                 let factor = _mm512_mul_ps(scales.scale, _mm512_set1_ps((*x).scale));
                 totals[u] = _mm512_fmadd_ps(products[u], factor, totals[u]);
-                if matches!(K::SCALES, Scales::HalvesAndMinima | Scales::Bytes) {
+                if K::HAS_MINIMUM {
                     totals[u] = _mm512_fmadd_ps(scales.minimum, _mm512_set1_ps((*x).scaled_sum), totals[u]);
                 }
             }
-            line = line.add(K::LAYOUT.block);
         }
     }
     for (sums, total) in sums[t..t + U].iter_mut().zip(totals) {
@@ -462,28 +395,4 @@ fn round(x: &[[f32; BLOCK]], out: &mut [RoundedBlock]) {
             }
         };
     }
-}
-
-/// [`RoundedBlock::with_sums`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
-fn with_sums(scale: f32, quants: __m256i) -> RoundedBlock {
-    // Lane 2w + p: pair p of word w. Each half of the register is a half of the block.
-    let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), quants);
-    let pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32::<0b01_00_11_10>(pairs));
-    let pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32::<0b10_11_00_01>(pairs));
-    let minus = _mm256_sub_epi16(_mm256_setzero_si256(), pairs);
-    let halves = [_mm256_extract_epi32::<0>(minus) as u32, _mm256_extract_epi32::<4>(minus) as u32];
-    let minus_halves = halves.map(|both| [both as i16, (both >> 16) as i16]);
-    let minus_sum: i32 = minus_halves.as_flattened().iter().map(|sum| i32::from(*sum)).sum();
-    let mut block = RoundedBlock {
-        scale,
-        scaled_sum: scale * -minus_sum as f32,
-        minus_sum,
-        minus_halves,
-        quants: [0; BLOCK],
-    };
-    // SAFETY: 32 bytes are stored to 32.
-    unsafe { _mm256_storeu_si256(block.quants.as_mut_ptr().cast(), quants) }
-    block
 }

@@ -43,6 +43,8 @@ mod many;
 mod one;
 mod round;
 
+pub(super) use round::with_sums;
+
 use std::arch::x86_64::*;
 
 use exo_types::DType;

@@ -50,7 +50,7 @@ fn packed(whole: [__m256i; 4]) -> __m256i {
 /// [`RoundedBlock::with_sums`].
 #[inline]
 #[target_feature(enable = "avx2")]
-fn with_sums(scale: f32, quants: __m256i) -> RoundedBlock {
+pub(in crate::products) fn with_sums(scale: f32, quants: __m256i) -> RoundedBlock {
     // Lane 2w + p: pair p of word w. Each half of the register is a half of the block.
     let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), quants);
     let pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32::<0b01_00_11_10>(pairs));
