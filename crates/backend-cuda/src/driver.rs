@@ -240,8 +240,9 @@ impl Context {
         made.map(|()| Queue { context: Arc::clone(self), raw, event })
     }
 
-    /// Lets this card read `other`'s memory by itself; whether it can.
-    pub(crate) fn reach(&self, other: &Self) -> Call<bool> {
+    /// Lets this card reach memory of another by itself; whether it can.
+    pub(crate) fn reach(&self, memory: &DeviceMemory) -> Call<bool> {
+        let other = &memory.context;
         let mut can = 0;
         let asked = unsafe {
             // SAFETY: writes one number.
@@ -512,7 +513,12 @@ impl Queue {
         let mut graph = ptr::null_mut();
         // SAFETY: ends what began above, whatever became of the work; writes a handle or null.
         let ended = check("cuStreamEndCapture", unsafe { sys::cuStreamEndCapture(self.raw, &mut graph) });
-        worked.and(ended)?;
+        let captured = worked.and(ended);
+        if captured.is_err() && !graph.is_null() {
+            // SAFETY: captured above and used by nobody.
+            forgotten("cuGraphDestroy", unsafe { sys::cuGraphDestroy(graph) });
+        }
+        captured?;
         let mut exec = ptr::null_mut();
         // SAFETY: the graph was captured above; it is not needed once it was made executable.
         let made = unsafe {

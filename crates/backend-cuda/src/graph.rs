@@ -1,6 +1,7 @@
 //! Steps that come again: captured once as a CUDA graph, then launched as one.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use exo_backend::RunShape;
 
@@ -24,8 +25,17 @@ pub(crate) enum Plan<'a> {
 /// The graphs of a program, by the rows of a run.
 #[derive(Default, Debug)]
 pub(crate) struct Graphs {
-    /// `None`: was seen once.
-    known: HashMap<(usize, usize), Option<Captured>>,
+    known: HashMap<(usize, usize), Known>,
+}
+
+/// What is known of a shape that came.
+#[derive(Debug)]
+enum Known {
+    /// It came once.
+    Once,
+    /// The driver could not capture it: not tried again.
+    Refused,
+    Captured(Captured),
 }
 
 impl Graphs {
@@ -35,15 +45,24 @@ impl Graphs {
         if shape.tokens > TOKENS_MAX || (self.known.len() >= GRAPHS_MAX && !self.known.contains_key(&key)) {
             return Plan::Plain;
         }
-        let is_known = self.known.contains_key(&key);
-        match self.known.entry(key).or_insert(None) {
-            Some(captured) => Plan::Replay(captured),
-            None if is_known => Plan::Capture,
-            None => Plan::Plain,
+        match self.known.entry(key) {
+            Entry::Vacant(entry) => {
+                entry.insert(Known::Once);
+                Plan::Plain
+            }
+            Entry::Occupied(entry) => match entry.into_mut() {
+                Known::Once => Plan::Capture,
+                Known::Refused => Plan::Plain,
+                Known::Captured(captured) => Plan::Replay(captured),
+            },
         }
     }
 
-    pub(crate) fn keep(&mut self, shape: RunShape, captured: Captured) -> &Captured {
-        self.known.entry((shape.tokens, shape.selected)).or_insert(None).insert(captured)
+    pub(crate) fn keep(&mut self, shape: RunShape, captured: Captured) {
+        self.known.insert((shape.tokens, shape.selected), Known::Captured(captured));
+    }
+
+    pub(crate) fn refuse(&mut self, shape: RunShape) {
+        self.known.insert((shape.tokens, shape.selected), Known::Refused);
     }
 }

@@ -111,8 +111,13 @@ impl Inner {
                     Plan::Plain => self.launch_all(queue, shape),
                     Plan::Replay(captured) => queue.replay(captured),
                     Plan::Capture => match queue.capture(|| self.launch_all(queue, shape)) {
-                        Ok(captured) => queue.replay(graphs.keep(shape, captured)),
+                        Ok(captured) => {
+                            let replayed = queue.replay(&captured);
+                            graphs.keep(shape, captured);
+                            replayed
+                        }
                         Err(error) => {
+                            graphs.refuse(shape);
                             tracing::warn!(%error, "a step could not be captured as a CUDA graph");
                             self.launch_all(queue, shape)
                         }

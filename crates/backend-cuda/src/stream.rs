@@ -1,5 +1,6 @@
 //! A stream: a queue of the driver, and what is read back from it.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::driver::{CallError, Context, DeviceMemory, Pinned, Queue};
 use crate::fault::{self, FAULT_BYTES};
 use crate::kv_rows;
 use crate::program::{CudaProgram, Inner, Step, start};
-use crate::storage;
+use crate::storage::{self, CudaBuffer};
 
 /// Longest wait for what a caller gives no deadline for.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -49,12 +50,21 @@ pub struct CudaStream {
     pending: Vec<Arc<Inner>>,
     /// What the card copies results to, grown as needed.
     staging: Option<Pinned>,
+    /// What results were on their way to when a deadline passed: the card may still write to it.
+    late: Vec<Pinned>,
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        // Nobody waits any more, so nobody will know when it is safe to give it back.
+        std::mem::forget(std::mem::take(&mut self.late));
+    }
 }
 
 impl CudaStream {
     pub(crate) fn new(shop: &Arc<Shop>) -> Result<Self, AllocError> {
         let queue = shop.context.queue().map_err(|error| shop.context.lost(&error))?;
-        Ok(Self { shop: Arc::clone(shop), queue, pending: Vec::new(), staging: None })
+        Ok(Self { shop: Arc::clone(shop), queue, pending: Vec::new(), staging: None, late: Vec::new() })
     }
 
     fn queued(&self, result: Result<(), CallError>) -> Result<(), RunError> {
@@ -70,10 +80,11 @@ impl CudaStream {
         let copied = self.copy_out(parts, &mut staging);
         let done = copied.and_then(|()| wait(&self.shop.context, &self.queue, deadline));
         if done.is_err() {
-            // The card may still write to it.
-            std::mem::forget(staging);
+            self.late.push(staging);
             return done.map(|()| Vec::new());
         }
+        // Everything queued is done, the late copies too.
+        self.late.clear();
         let mut bytes = vec![0; total as usize];
         staging.read(&mut bytes, 0);
         self.staging = Some(staging);
@@ -196,6 +207,23 @@ impl Stream for CudaStream {
             true => Ok(()),
             false => self.queued(self.queue.copy(&source.memory, &target.memory, 4 * len as u64)),
         }
+    }
+
+    fn copy_to_peer(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<bool, RunError> {
+        from.assert_fits(to.element, 0, len);
+        to.assert_fits(from.element, 0, len);
+        let source = storage::buffer(from, self.shop.owner);
+        let target: &dyn Any = &*to.storage;
+        let Some(target) = target.downcast_ref::<CudaBuffer>() else { return Ok(false) };
+        self.shop.context.check()?;
+        // A pair of cards that cannot say whether it may is one that may not: the host's memory is always a way.
+        if !self.shop.context.reach(&target.memory).unwrap_or(false) {
+            return Ok(false);
+        }
+        self.queued(self.queue.copy_peer(&source.memory, &target.memory, 4 * len as u64))?;
+        // The other card's queues know nothing of this one.
+        wait(&self.shop.context, &self.queue, WAIT_MAX)?;
+        Ok(true)
     }
 
     fn download_f32(

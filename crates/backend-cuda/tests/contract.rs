@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emulated::on_emulated_cards;
-use exo_backend::{Device, Element, OpKind, Report, conformance, oracle};
-use exo_backend_cuda::{Card, CudaDevice, CudaOptions, ListError, OpenError, Route, copy_between, list};
+use exo_backend::{Device, Element, End, OpKind, Report, Route, conformance, copy_between, oracle};
+use exo_backend_cuda::{Card, CudaDevice, CudaOptions, ListError, OpenError, list};
 use exo_types::{DType, DeviceId};
 
 const MEMORY: u64 = 16 << 20;
@@ -134,7 +134,10 @@ fn a_buffer_goes_from_one_card_to_the_other() {
         let mut stream = a.stream().unwrap();
         stream.upload_f32(&from, 0, &[1.0, 2.0, 3.0]).unwrap();
         stream.synchronize(SOON).unwrap();
-        assert_eq!(copy_between((&a, &from), (&b, &to), 2, SOON).unwrap(), Route::Peer);
+        let mut other = b.stream().unwrap();
+        let (start, end) =
+            (End { stream: &mut *stream, buffer: &from }, End { stream: &mut *other, buffer: &to });
+        assert_eq!(copy_between(start, end, 2, SOON).unwrap(), Route::PeerToPeer);
         let mut got = [0.0; 4];
         b.stream().unwrap().download_f32(&to, 0, &mut got, SOON).unwrap();
         assert_eq!(got, [1.0, 2.0, 0.0, 0.0]);

@@ -35,6 +35,8 @@ pub fn copy_between(from: End<'_>, to: End<'_>, len: usize, deadline: Duration) 
         to.stream.after(&from.stream.event()?)?;
         return Ok(Route::OneDevice);
     }
+    // What the other stream has queued may still use the target.
+    to.stream.synchronize(deadline)?;
     if from.stream.copy_to_peer(from.buffer, to.buffer, len)? {
         return Ok(Route::PeerToPeer);
     }
