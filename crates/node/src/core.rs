@@ -49,6 +49,9 @@ use shards::StageEntry;
 
 /// Time between ticks of the machines.
 const TICK: Duration = Duration::from_millis(100);
+/// The same while nothing is under way and no other node is there: a wake costs a sleeping processor far more than
+/// the tick itself.
+const TICK_AT_REST: Duration = Duration::from_millis(500);
 
 /// Everything that can happen to the core.
 pub enum CoreEvent {
@@ -224,16 +227,24 @@ impl Core {
 
     /// Runs until a clean end is asked for. The journal is closed and the data folder free when it returns.
     pub async fn run(mut self, mut inbox: Inbox, mut stop: watch::Receiver<bool>) {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut ticked = tokio::time::Instant::now();
+        let tick = tokio::time::sleep_until(ticked);
+        tokio::pin!(tick);
         self.begin();
         self.settle();
         loop {
+            let due = ticked + if self.at_rest() { TICK_AT_REST } else { TICK };
+            if tick.deadline() != due {
+                tick.as_mut().reset(due);
+            }
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|s| *s) => break,
                 // First: ticks come ten times a second and cannot starve the others, who could starve them.
-                _ = tick.tick() => self.tick(),
+                () = &mut tick => {
+                    ticked = tokio::time::Instant::now();
+                    self.tick();
+                }
                 Some(event) = inbox.local.recv() => self.handle(event),
                 Some(event) = inbox.bounded.recv() => self.handle(event),
             }
@@ -243,6 +254,16 @@ impl Core {
             }
         }
         self.end().await;
+    }
+
+    /// Whether time alone brings nothing on: no request, no load, nobody else who could fall silent.
+    fn at_rest(&self) -> bool {
+        self.drivers.is_empty()
+            && self.fetches.is_empty()
+            && self.p.members.is_empty()
+            && self.strangers.nobody()
+            && self.leader.is_some()
+            && self.instances.iter().all(InstanceView::is_ready)
     }
 
     /// Time for the machines: since this process started.

@@ -40,7 +40,9 @@ impl Host for SystemHost {
     fn process_bytes(&self) -> Option<u64> {
         let pid = sysinfo::get_current_pid().ok()?;
         let mut system = sysinfo::System::new().ok()?;
-        system.refresh_processes(sysinfo::ProcessesToUpdate::Some(&[pid]), true);
+        // Once a second: no more of it than is asked for.
+        let memory = sysinfo::ProcessRefreshKind::nothing().with_memory().without_tasks();
+        system.refresh_processes_specifics(sysinfo::ProcessesToUpdate::Some(&[pid]), true, memory);
         system.process(pid).map(sysinfo::Process::memory)
     }
 }

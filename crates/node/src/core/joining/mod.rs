@@ -88,6 +88,11 @@ struct Grant {
 }
 
 impl Strangers {
+    /// Whether none was found, is sought, or asks to come in.
+    pub(super) fn nobody(&self) -> bool {
+        self.found.is_empty() && self.manual.is_empty() && self.attempt.is_none() && self.grant.is_none()
+    }
+
     pub(super) fn new(peers: &[String]) -> Self {
         let manual = peers.iter().map(|text| Manual { text: text.clone(), node: None, next: Time::ZERO });
         Self {
