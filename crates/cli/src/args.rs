@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::commands::bench::shapes::SHAPES;
+
 #[derive(Parser)]
 #[command(
     name = "exo",
@@ -165,9 +167,11 @@ pub enum Command {
         after_help = "Examples:\n  exo bench demo\n  exo bench ./model.gguf -p 512,128 -n 64 -d 0,4096 --threads 1,2\n  \
                             exo bench ./model.gguf -p 0 -b 1,4,8      several streams at once\n  \
                             exo bench ./model.gguf --kv f16,q8 --threads 2\n  \
-                            exo bench ./model.gguf --json > bench.json\n\n\
+                            exo bench ./model.gguf --json > bench.json\n  \
+                            exo bench --shape llama-8b --type q4_0 --backend cuda    random weights, no file\n\n\
                             Each sample stands beside a probe taken at the same moment: decode beside the machine's read \
-                            bandwidth\n(2 MiB pages), prefill beside the rate of its multiply-add instruction."
+                            bandwidth\n(2 MiB pages), prefill beside the rate of its multiply-add instruction; on a graphics \
+                            processor, decode beside\nwhat a copy within its memory reads and writes."
     )]
     Bench(Bench),
     /// Make a smaller GGUF file of a model, or a GGUF file of a Hugging Face folder
@@ -274,7 +278,17 @@ pub struct Place {
 #[derive(Args)]
 pub struct Bench {
     /// GGUF file, Hugging Face folder, `demo`, or the name of a model (`exo models`)
-    pub model: String,
+    #[arg(required_unless_present = "shape", conflicts_with = "shape")]
+    pub model: Option<String>,
+    /// Instead of a model: random weights in the shape of one, made in memory
+    #[arg(long, value_name = "SHAPE", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.iter().map(|s| s.name)))]
+    pub shape: Option<String>,
+    /// How those weights are stored: f32, bf16, f16, q8_0, q6_k, q5_k_m, q4_k_m or q4_0
+    #[arg(long = "type", value_name = "TYPE", default_value = "q8_0", requires = "shape")]
+    pub stored: exo_quant::Target,
+    /// The same seed makes the same weights
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "shape")]
+    pub seed: u64,
     /// Lengths of prompt to prefill, comma between; 0 for none
     #[arg(short = 'p', long = "n-prompt", value_name = "TOKENS", default_value = "512")]
     pub prompt: String,

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod bench;
+pub mod compute;
 pub mod demo;
 pub mod devices;
 pub mod doctor;

@@ -37,15 +37,7 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys(config, address)?;
     let node_config = node_config(config)?;
-    let source = match &node_config.device {
-        DeviceChoice::Processor => None,
-        DeviceChoice::Cuda { .. } => Some(Source::Cuda),
-        DeviceChoice::Graphics { api, .. } => Some(Source::Graphics(*api)),
-    };
-    if let Some(source) = source {
-        // A driver that crashes should do so in a child first.
-        in_child(source).await.found.map_err(anyhow::Error::msg)?;
-    }
+    probe_driver(&node_config.device).await?;
     let node = exo_node::start(node_config, Arc::new(SystemHost)).await?;
     let mut options = ServerOptions::new(node.local_secret());
     options.allowed_hosts = config.list("allowed_hosts");
@@ -57,6 +49,17 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
     node.publish_api(address)?;
     let client = Client::new(reachable(address), node.local_secret().to_owned());
     Ok(Running { node, client, stop, server })
+}
+
+/// Asks the driver of a graphics processor in a child first: one that crashes should do so there.
+pub async fn probe_driver(choice: &DeviceChoice) -> anyhow::Result<()> {
+    let source = match choice {
+        DeviceChoice::Processor => return Ok(()),
+        DeviceChoice::Cuda { .. } => Source::Cuda,
+        DeviceChoice::Graphics { api, .. } => Source::Graphics(*api),
+    };
+    in_child(source).await.found.map_err(anyhow::Error::msg)?;
+    Ok(())
 }
 
 /// Each connection is a file, and shells allow 1024 of them where the system allows far more.
@@ -102,7 +105,8 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
+/// The settings of a node.
+pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
     let trust_closed = match config.text("trust") {
         "auto" => false,
         "closed" => true,

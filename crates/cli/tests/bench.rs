@@ -132,3 +132,64 @@ fn an_interrupt_prints_what_was_measured_until_then() {
     let taken = all["tests"][0]["samples_s"].as_array().unwrap().len();
     assert!((1..1000).contains(&taken), "{taken} samples");
 }
+
+/// A small shape, for one sample of each test.
+fn of_shape(args: &[&str]) -> std::process::Output {
+    bench(&[&["--shape", "tiny-qwen3", "-p", "16", "-n", "4", "-r", "1", "--threads", "1"], args].concat())
+}
+
+#[test]
+fn a_shape_is_measured_without_any_file() {
+    for (stored, bits) in [("q8_0", 8.5), ("q4_k_m", 4.5), ("f16", 16.0)] {
+        let output = of_shape(&["--type", stored, "--json"]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let all: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let number = |name: &str| all["model"][name].as_f64().unwrap();
+        assert_eq!(all["model"]["name"], "tiny-qwen3 (random)");
+        // The table is the head, too; in the mixes it has more bits than the rest.
+        let ratio = number("size") * 8.0 / number("n_params") / bits;
+        assert!((1.0..1.3).contains(&ratio), "{stored}: {ratio}");
+        let tests = all["tests"].as_array().unwrap();
+        assert_eq!(tests.len(), 2);
+        assert!(tests[1]["bandwidth_share"]["median"].as_f64().unwrap() > 0.0, "{}", tests[1]);
+    }
+}
+
+#[test]
+fn a_shape_without_room_is_refused_before_it_is_made() {
+    let began = std::time::Instant::now();
+    let output = bench(&["--shape", "llama-70b", "--type", "f32"]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = stderr(&output);
+    assert!(told.contains("llama-70b (random) needs") && told.contains("GiB of weights"), "{told}");
+    assert!(told.contains("free: give a smaller --shape or --type"), "{told}");
+    assert!(began.elapsed() < Duration::from_secs(20));
+    // A model and a shape at once are a slip, and so is neither.
+    for args in [&["bench", "demo", "--shape", "llama-8b"][..], &["bench"], &["bench", "--shape", "gpt"]] {
+        assert_eq!(run(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn a_graphics_processor_is_measured_beside_what_a_copy_in_its_memory_reaches() {
+    for source in [&["--shape", "tiny-qwen3"][..], &["demo"]] {
+        let args = ["-p", "16", "-n", "4", "-r", "1", "--backend", "vulkan"];
+        let output = bench(&[source, &args, &["--json"]].concat());
+        if !output.status.success() && stderr(&output).contains("exo devices") {
+            return support::skip(
+                "a_graphics_processor_is_measured",
+                "no Vulkan device (Debian: mesa-vulkan-drivers)",
+            );
+        }
+        assert!(output.status.success(), "{}", stderr(&output));
+        let all: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert!(all["machine"]["device"].is_string(), "{all}");
+        let test = &all["tests"][1];
+        assert!(
+            test["backend"].as_str().unwrap().starts_with("vulkan") && test["n_threads"].is_null(),
+            "{test}"
+        );
+        assert!(test["copy_bytes_per_s"][0].as_f64().unwrap() > 1e7, "{test}");
+        assert!(test["bandwidth_share"]["median"].as_f64().unwrap() > 0.0, "{test}");
+    }
+}

@@ -58,6 +58,27 @@ fn types_of_the_cache_and_threads_hardly_change_it() {
 }
 
 #[test]
+fn a_graphics_processor_gives_nearly_the_same_number() {
+    let text = heldout();
+    let args =
+        ["demo", "--text", text.to_str().unwrap(), "--special", "--json", "--context", "64", "--chunks", "2"];
+    let on = |backend| perplexity(&[&args[..], &["--kv", "f32", "--backend", backend]].concat());
+    let vulkan = on("vulkan");
+    if !vulkan.status.success() && stderr(&vulkan).contains("exo devices") {
+        return support::skip("a_graphics_processor_gives", "no Vulkan device (Debian: mesa-vulkan-drivers)");
+    }
+    let number = |output: &std::process::Output| {
+        assert!(output.status.success(), "{}", stderr(output));
+        let all: Value = serde_json::from_str(&stdout(output)).unwrap();
+        (all["perplexity"].as_f64().unwrap(), all["backend"].as_str().unwrap().to_owned())
+    };
+    let ((value, backend), (processor, _)) = (number(&vulkan), number(&on("cpu")));
+    assert!(backend.starts_with("vulkan"), "{backend}");
+    // The processor rounds activations to eight bits, the graphics processor does not.
+    assert!((value / processor - 1.0).abs() < 0.02, "{value} and {processor}");
+}
+
+#[test]
 fn what_is_printed_names_everything_the_number_depends_on() {
     let text = heldout();
     let output = perplexity(&["demo", "--text", text.to_str().unwrap(), "--context", "64", "--chunks", "2"]);

@@ -30,4 +30,5 @@ mod verify;
 pub use drafter::{DraftLeave, DraftRequest, Drafter};
 pub use engine::Engine;
 pub use errors::{LoadError, SequenceError, StepError};
+pub use exo_models::tensor_shape;
 pub use options::{EngineOptions, EngineReport, LoadProgress, StepInput, StepOutput};

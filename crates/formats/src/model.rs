@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use exo_types::{ByteSource, DType, KvDType, LayerShape, ModelShape, Shard, SourceLost, TensorView};
 
-use crate::{LayerTensor, ModelConfig, TensorError, TensorName, TokenizerSource};
+use crate::{GgufTokenizer, LayerTensor, ModelConfig, TensorError, TensorName, TokenizerSource};
 
 /// How a model is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -88,6 +88,32 @@ pub struct Model {
 }
 
 impl Model {
+    /// A model that no file holds, of tensors in memory: for measurements. It has no tokenizer and no files.
+    ///
+    /// Panics if a tensor's range is not as long as its type and shape say, or not within its source.
+    pub fn in_memory(name: &str, config: ModelConfig, tensors: Vec<(TensorName, TensorView)>) -> Self {
+        let (mut sources, mut table) = (Vec::new(), BTreeMap::new());
+        for (name, view) in tensors {
+            let stored = view.row_bytes() as u64 * view.rows;
+            assert_eq!(view.range.len() as u64, stored, "bytes of {view:?}");
+            assert!(view.range.end <= view.source.bytes().len(), "{view:?} ends beyond its source");
+            let range = view.range.start as u64..view.range.end as u64;
+            let TensorView { name: checkpoint_name, dtype, rows, cols, .. } = view;
+            table.insert(name, Stored { checkpoint_name, file: sources.len(), dtype, rows, cols, range });
+            sources.push(Some(view.source));
+        }
+        Self {
+            name: name.to_owned(),
+            kind: ModelKind::Gguf,
+            config,
+            tokenizer: TokenizerSource::Gguf(GgufTokenizer::default()),
+            chat_template: None,
+            files: Vec::new(),
+            sources,
+            tensors: table,
+        }
+    }
+
     /// The model in numbers, for planning, with keys and values stored as usual.
     pub fn shape(&self) -> ModelShape {
         self.shape_with_kv(KvDType::default())

@@ -32,7 +32,7 @@ mod outlet;
 mod start;
 
 pub use config::NodeConfig;
-pub use device::{DeviceChoice, UnknownBackend};
+pub use device::{DeviceChoice, UnknownBackend, open as open_device};
 pub use draft::DraftFacts;
 pub use exo_cluster::{Speculation, UnknownSpeculation};
 pub use files::{FilesError, running_api};

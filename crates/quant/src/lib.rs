@@ -29,6 +29,7 @@ mod target;
 pub use blocks::{TYPES, quantise_row};
 pub use errors::QuantError;
 pub use job::{Job, Options, Progress};
+pub use mix::matrix_type;
 pub use report::{Report, TypeReport};
 pub use rows::BATCH_BYTES;
 pub use target::{Target, UnknownTarget};

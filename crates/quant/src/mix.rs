@@ -8,6 +8,11 @@ use exo_types::DType;
 
 use crate::Target;
 
+/// The type that a file of type `target` gives the matrix `name` with rows of `cols` elements.
+pub fn matrix_type(target: Target, config: &ModelConfig, name: TensorName, cols: u64) -> DType {
+    dtype_of(target, config, Matrix { name, cols })
+}
+
 /// A matrix, as far as the rules look at it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix {

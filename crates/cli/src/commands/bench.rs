@@ -1,14 +1,19 @@
 //! `exo bench`: what a model does on this machine, with the machine's own limits measured beside each number.
 //!
-//! Runs in this process, on the device, without node or API. `plan` turns the arguments into tests, `lane` drives an
-//! engine, `measure` takes the samples, `work` says how many bytes and products a step costs, `report` prints.
+//! Runs in this process, on the device, without node or API. `plan` turns the arguments into tests, `synthetic` makes
+//! weights in one of the `shapes` where no file is given, `lane` drives an engine, `measure` takes the samples, `limit` what
+//! bounds them, `work` says how many bytes and products a step costs, `report` prints.
 
 pub mod lane;
+mod limit;
 mod measure;
 mod memory;
 mod plan;
 mod report;
+mod room;
+pub mod shapes;
 mod stats;
+pub mod synthetic;
 mod work;
 
 use std::process::ExitCode;
@@ -18,12 +23,15 @@ use std::time::Duration;
 use anyhow::Context;
 use exo_backend::CancelToken;
 
+use super::compute::Compute;
 use super::subject::Subject;
 use crate::args::Bench;
 use crate::config::Config;
 use crate::ui;
 use measure::Measured;
 use plan::{Plan, Settings};
+use shapes::Shape;
+use synthetic::Synthetic;
 
 /// From Ctrl-C to the end of the layer that is being computed, on a slow device.
 const STOP_MAX: Duration = Duration::from_secs(20);
@@ -39,14 +47,18 @@ pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
         mmap: config.parse("mmap")?,
     };
     let plan = Plan::new(&args, &settings)?;
-    let subject = Subject::find(&args.model, &config.data_dir())?;
-    for warning in plan.warnings() {
+    let weights = Weights::find(&args, config)?;
+    let compute = Compute::open(config).await?;
+    for warning in plan.warnings(&compute) {
         ui::warning(&warning);
     }
     let cancel = CancelToken::default();
     let measured = Arc::new(Mutex::new(Measured::default()));
     let (sink, token) = (measured.clone(), cancel.clone());
-    let mut work = tokio::task::spawn_blocking(move || measure::all(&subject, &plan, &sink, &token));
+    let mut work = tokio::task::spawn_blocking(move || {
+        let subject = weights.subject(&compute, &plan, &token)?;
+        measure::all(&subject, &compute, &plan, &sink, &token)
+    });
     let mut stop = super::start::StopSignal::new()?;
     let (result, interrupted) = tokio::select! {
         result = &mut work => (result, false),
@@ -64,4 +76,32 @@ pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
         report::print(&measured, args.format())?;
     }
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+/// Where the weights come from.
+enum Weights {
+    Stored(Subject),
+    Random(Synthetic),
+}
+
+impl Weights {
+    fn find(args: &Bench, config: &Config) -> anyhow::Result<Self> {
+        if let Some(model) = &args.model {
+            return Ok(Self::Stored(Subject::find(model, &config.data_dir())?));
+        }
+        let shape =
+            args.shape.as_deref().and_then(Shape::find).context("neither a model nor a shape is given")?;
+        Ok(Self::Random(Synthetic::new(&shape, args.stored, args.seed)))
+    }
+
+    /// Makes what must be made, if it and the tests have room.
+    fn subject(self, compute: &Compute, plan: &Plan, cancel: &CancelToken) -> anyhow::Result<Subject> {
+        let synthetic = match self {
+            Self::Stored(subject) => return Ok(subject),
+            Self::Random(synthetic) => synthetic,
+        };
+        plan.check_context(synthetic.context_tokens_max())?;
+        room::check(&synthetic, compute, plan)?;
+        Ok(Subject::Made(synthetic.make(cancel)?))
+    }
 }

@@ -1,7 +1,7 @@
 //! `exo perplexity`: how well a model predicts a text, by the convention of `llama-perplexity`, so that the numbers of
 //! both stand side by side.
 //!
-//! Runs in this process, on the processor, without node or API. `chunks` cuts the text, `measure` scores it.
+//! Runs in this process, on the device, without node or API. `chunks` cuts the text, `measure` scores it.
 
 mod chunks;
 mod measure;
@@ -9,11 +9,13 @@ mod measure;
 use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use exo_backend::CancelToken;
-use exo_backend_cpu::CpuOptions;
+use exo_backend::{CancelToken, Device};
+use exo_backend_cpu::{CpuDevice, CpuOptions};
 
+use super::compute::Compute;
 use super::interrupt::{INTERRUPTED, or_interrupt};
 use super::subject::Subject;
 use crate::args::Perplexity;
@@ -26,17 +28,7 @@ const TEXT_BYTES_MAX: u64 = 64 << 20;
 
 /// Measures and prints; nothing after Ctrl-C.
 pub async fn run(config: &Config, args: Perplexity) -> anyhow::Result<ExitCode> {
-    let backend = config.text("backend");
-    if backend != "cpu" {
-        ui::warning(&format!("perplexity is measured on the processor, not with the backend `{backend}`"));
-    }
     let options = Options {
-        cpu: CpuOptions {
-            threads: config.threads()?,
-            isa: crate::run_node::cpu_isa(config)?,
-            mmap: config.parse("mmap")?,
-            ..CpuOptions::default()
-        },
         kv: config.parse("kv")?,
         context: args.context,
         chunks_max: args.chunks,
@@ -44,9 +36,18 @@ pub async fn run(config: &Config, args: Perplexity) -> anyhow::Result<ExitCode> 
     };
     let text = read_text(&args.text)?;
     let subject = Subject::find(&args.model, &config.data_dir())?;
+    let device: Arc<dyn Device> = match Compute::open(config).await? {
+        Compute::Card(device) => device,
+        Compute::Processor => CpuDevice::open(CpuOptions {
+            threads: config.threads()?,
+            isa: crate::run_node::cpu_isa(config)?,
+            mmap: config.parse("mmap")?,
+            ..CpuOptions::default()
+        })?,
+    };
     let cancel = CancelToken::default();
     let token = cancel.clone();
-    let work = tokio::task::spawn_blocking(move || measure::run(&subject, &text, &options, &token));
+    let work = tokio::task::spawn_blocking(move || measure::run(&subject, device, &text, &options, &token));
     let Some(measured) = or_interrupt(work, || cancel.cancel()).await? else {
         return Ok(ExitCode::from(INTERRUPTED));
     };

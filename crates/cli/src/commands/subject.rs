@@ -6,6 +6,8 @@ use anyhow::{Context, bail};
 use exo_formats::Model;
 use exo_store::Store;
 
+use super::bench::synthetic::Made;
+
 /// A model that can be opened again and again: for `exo bench` opening is part of what is measured.
 #[derive(Debug)]
 pub enum Subject {
@@ -13,6 +15,8 @@ pub enum Subject {
     Path(PathBuf),
     /// The one the binary carries.
     Demo,
+    /// Random weights in the shape of a model.
+    Made(Made),
 }
 
 impl Subject {
@@ -45,6 +49,7 @@ impl Subject {
             Self::Path(path) => {
                 exo_formats::open(path).with_context(|| format!("cannot open {}", path.display()))
             }
+            Self::Made(made) => Ok(made.model()),
             Self::Demo => Ok(exo_formats::open_gguf_bytes("demo", exo_node::DEMO_MODEL.to_vec())?),
         }
     }

@@ -1,19 +1,22 @@
-//! Takes the samples: for each number of threads and type of cache an engine, for each test its repetitions, and
-//! beside each repetition what the machine could do at that moment.
+//! Takes the samples: for each number of threads (on the processor) and type of cache an engine, for each test its
+//! repetitions, and beside each repetition what the machine could do at that moment.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use anyhow::Context;
 use exo_backend::{CancelToken, Device};
-use exo_backend_cpu::probe::{BandwidthProbe, Instruction, PageSize, Reading, peak};
+use exo_backend_cpu::probe::{BandwidthProbe, Instruction, PageSize, Reading};
 use exo_backend_cpu::{CpuDevice, CpuOptions};
 use exo_engine::{Engine, EngineOptions};
 use exo_types::{KvDType, Shard};
 
 use super::lane::{Lane, is_cancelled, timed};
+use super::limit::{Limit, copy_rate};
 use super::memory;
 use super::plan::{Plan, Test};
 use super::work::{Work, kv_bytes_per_token};
+use crate::commands::compute::Compute;
 use crate::commands::subject::Subject;
 use crate::ui;
 
@@ -24,6 +27,7 @@ pub const FIRST_PROMPT_TOKENS: u32 = 8;
 #[derive(Default)]
 pub struct Measured {
     pub model: Option<Described>,
+    /// Of the processor only.
     pub memory: Vec<MemoryRates>,
     pub loads: Vec<Load>,
     pub rows: Vec<Row>,
@@ -42,6 +46,8 @@ pub struct Described {
     pub architecture: String,
     pub work: Work,
     pub processor: String,
+    /// The graphics processor that computes.
+    pub device: Option<String>,
     pub cores: usize,
 }
 
@@ -58,7 +64,8 @@ pub struct MemoryRates {
 /// One engine, from file to first token.
 #[derive(Clone)]
 pub struct Load {
-    pub threads: usize,
+    /// On the processor.
+    pub threads: Option<usize>,
     pub kv: KvDType,
     /// As the device names itself, for example `cpu/avx2`.
     pub backend: String,
@@ -77,7 +84,8 @@ pub struct Load {
 #[derive(Clone)]
 pub struct Row {
     pub test: Test,
-    pub threads: usize,
+    /// On the processor.
+    pub threads: Option<usize>,
     pub kv: KvDType,
     pub backend: String,
     pub cost: Cost,
@@ -104,11 +112,12 @@ pub struct Sample {
 /// Measures everything into `sink`. A cancellation is no error.
 pub fn all(
     subject: &Subject,
+    compute: &Compute,
     plan: &Plan,
     sink: &Mutex<Measured>,
     cancel: &CancelToken,
 ) -> anyhow::Result<()> {
-    let bench = Bench { subject, plan, sink, cancel, spinner: ui::spinner() };
+    let bench = Bench { subject, compute, plan, sink, cancel, spinner: ui::spinner() };
     let result = bench.run();
     bench.spinner.finish_and_clear();
     match result {
@@ -119,6 +128,7 @@ pub fn all(
 
 struct Bench<'a> {
     subject: &'a Subject,
+    compute: &'a Compute,
     plan: &'a Plan,
     sink: &'a Mutex<Measured>,
     cancel: &'a CancelToken,
@@ -134,18 +144,50 @@ impl Bench<'_> {
             architecture: model.config.architecture.to_string(),
             work: Work::of(&model)?,
             processor: exo_device::processor_name("/".as_ref()).unwrap_or_default(),
+            device: match self.compute {
+                Compute::Processor => None,
+                Compute::Card(device) => Some(device.facts().name),
+            },
             cores: exo_device::cores(),
         };
         drop(model);
         let work = described.work;
         self.sink(|m| m.model = Some(described));
-        let huge = self.memory_rates()?;
+        match self.compute {
+            Compute::Processor => self.processor(&work),
+            Compute::Card(device) => {
+                self.plan.kv.iter().try_for_each(|&kv| self.card(device.clone(), kv, &work))
+            }
+        }
+    }
+
+    fn processor(&self, work: &Work) -> anyhow::Result<()> {
+        let probe = self.memory_rates()?;
         for &threads in &self.plan.threads {
             for &kv in &self.plan.kv {
-                self.engine(threads, kv, &work, &huge)?;
+                memory::reset_peak();
+                let began = Instant::now();
+                let device = CpuDevice::open(CpuOptions {
+                    threads: Some(threads),
+                    isa: self.plan.cpu_isa,
+                    mmap: self.plan.mmap,
+                    ..CpuOptions::default()
+                })?;
+                let isa = device.isa();
+                let loaded = self.load(device, Some(threads), kv, began)?;
+                let instruction = Instruction::for_weights(isa, work.dtype);
+                let limit = Limit::Processor { threads, probe: &probe, instruction };
+                self.tests(loaded, work, limit)?;
             }
         }
         Ok(())
+    }
+
+    fn card(&self, device: Arc<dyn Device>, kv: KvDType, work: &Work) -> anyhow::Result<()> {
+        memory::reset_peak();
+        let loaded = self.load(device.clone(), None, kv, Instant::now())?;
+        // After the model: what it leaves is enough for a copy.
+        self.tests(loaded, work, Limit::Card { copy: copy_rate(&device) })
     }
 
     /// Reads memory in both sizes of pages; the probe for huge ones is kept for the samples.
@@ -163,11 +205,12 @@ impl Bench<'_> {
     }
 
     /// Loads an engine and runs every test on it.
-    fn engine(&self, threads: usize, kv: KvDType, work: &Work, probe: &BandwidthProbe) -> anyhow::Result<()> {
-        memory::reset_peak();
-        let (mut lane, device, mut load) = self.load(threads, kv)?;
+    /// Runs every test on a loaded engine.
+    fn tests(&self, loaded: (Lane<'_>, Load), work: &Work, mut limit: Limit<'_>) -> anyhow::Result<()> {
+        let (mut lane, mut load) = loaded;
+        let of_probe = limit.bytes();
         let note_peak = |load: &mut Load| {
-            load.peak_rss_bytes = memory::peak_rss_bytes().map(|peak| peak.saturating_sub(probe.bytes()));
+            load.peak_rss_bytes = memory::peak_rss_bytes().map(|peak| peak.saturating_sub(of_probe));
         };
         note_peak(&mut load);
         let index = self.sink(|m| {
@@ -181,15 +224,16 @@ impl Bench<'_> {
             let cost = match test {
                 Test::Prefill { tokens, .. } => Cost::Products {
                     count: work.prefill_products(tokens) as f64,
-                    instruction: Instruction::for_weights(device.isa(), work.dtype),
+                    instruction: limit.instruction(),
                 },
                 Test::Decode { tokens, depth, .. } => Cost::Bytes {
                     weights: work.step_weight_bytes as f64 * f64::from(tokens),
                     kv: kv_bytes_per_token(position_bytes, depth, tokens) * f64::from(test.tokens()),
                 },
             };
-            let row = Row { test, threads, kv, backend: load.backend.clone(), cost, samples: Vec::new() };
-            let result = self.samples(&mut lane, row, probe);
+            let (threads, kv, backend) = (load.threads, load.kv, load.backend.clone());
+            let row = Row { test, threads, kv, backend, cost, samples: Vec::new() };
+            let result = self.samples(&mut lane, row, &mut limit);
             note_peak(&mut load);
             self.sink(|m| m.loads[index] = load.clone());
             result?;
@@ -197,26 +241,21 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// From the file to the first token.
+    /// From the file to the first token; `began` is when the device was opened.
     fn load(
         &self,
-        threads: usize,
+        device: Arc<dyn Device>,
+        threads: Option<usize>,
         kv: KvDType,
-    ) -> anyhow::Result<(Lane<'_>, std::sync::Arc<CpuDevice>, Load)> {
-        let began = std::time::Instant::now();
+        began: Instant,
+    ) -> anyhow::Result<(Lane<'_>, Load)> {
         let model = self.subject.open()?;
-        let device = CpuDevice::open(CpuOptions {
-            threads: Some(threads),
-            isa: self.plan.cpu_isa,
-            mmap: self.plan.mmap,
-            ..CpuOptions::default()
-        })?;
         let options =
             EngineOptions { kv_dtype: kv, ..EngineOptions::new(self.plan.context(), self.plan.streams()) };
         let shard = Shard::whole(model.config.layers);
         let mut progress = |p: exo_engine::LoadProgress| {
             let percent = p.bytes_done * 100 / p.bytes_total.max(1);
-            self.spinner.set_message(format!("loading for {threads} threads: {percent} %"));
+            self.spinner.set_message(format!("loading{}: {percent} %", on_threads(threads)));
         };
         let engine =
             Engine::load(device.clone(), &model, shard, options, &mut progress).with_context(|| {
@@ -244,13 +283,13 @@ impl Bench<'_> {
             workspace_bytes: report.workspace_bytes,
             peak_rss_bytes: None,
         };
-        Ok((lane, device, load))
+        Ok((lane, load))
     }
 
     /// Prepares one test, warms up and repeats it. What was sampled before an error or a cancellation is kept.
-    fn samples(&self, lane: &mut Lane<'_>, mut row: Row, probe: &BandwidthProbe) -> anyhow::Result<()> {
-        let (test, threads) = (row.test, row.threads);
-        self.spinner.set_message(format!("{test}, {threads} threads: preparing"));
+    fn samples(&self, lane: &mut Lane<'_>, mut row: Row, limit: &mut Limit<'_>) -> anyhow::Result<()> {
+        let (test, on) = (row.test, on_threads(row.threads));
+        self.spinner.set_message(format!("{test}{on}: preparing"));
         let prompt = match test {
             Test::Prefill { tokens, depth } => depth + tokens,
             Test::Decode { depth, .. } => depth + 1,
@@ -260,17 +299,13 @@ impl Bench<'_> {
             lane.prefill(index, test.depth(), false)?;
         }
         once(lane, test, Some(lane.engine().options().chunk_tokens_max))?;
-        let limit = || match row.cost {
-            Cost::Bytes { .. } => Some(probe.read(threads).bytes_per_s),
-            Cost::Products { instruction, .. } => instruction.and_then(|i| peak(i, threads)),
-        };
         let mut samples = Vec::new();
         let result = (0..self.plan.repetitions).try_for_each(|n| {
-            let message = format!("{test}, {threads} threads: {} of {}", n + 1, self.plan.repetitions);
+            let message = format!("{test}{on}: {} of {}", n + 1, self.plan.repetitions);
             self.spinner.set_message(message);
-            let before = limit();
+            let before = limit.now(&row.cost);
             let seconds = once(lane, test, None)?;
-            let after = limit();
+            let after = limit.now(&row.cost);
             samples.push(Sample { seconds, limit: before.into_iter().chain(after).reduce(f64::max) });
             Ok(())
         });
@@ -284,6 +319,10 @@ impl Bench<'_> {
     fn sink<T>(&self, change: impl FnOnce(&mut Measured) -> T) -> T {
         change(&mut self.sink.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+fn on_threads(threads: Option<usize>) -> String {
+    threads.map_or_else(String::new, |threads| format!(" on {threads} threads"))
 }
 
 /// Runs a test once from its depth: seconds. A warm-up does one step of at most `warm_up` tokens.

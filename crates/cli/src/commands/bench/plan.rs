@@ -7,6 +7,7 @@ use exo_backend_cpu::Isa;
 use exo_types::KvDType;
 
 use crate::args::Bench;
+use crate::commands::compute::Compute;
 
 /// Larger numbers are slips: no context, batch or machine comes near.
 const NUMBER_MAX: u32 = 1 << 20;
@@ -123,7 +124,10 @@ impl Plan {
     }
 
     /// What runs, but may not mean what the user thinks.
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self, compute: &Compute) -> Vec<String> {
+        if matches!(compute, Compute::Card(_)) {
+            return Vec::new();
+        }
         let cores = exo_device::cores();
         let over = self.threads.iter().filter(|t| **t > cores);
         over.map(|threads| {
@@ -246,9 +250,9 @@ mod tests {
     #[test]
     fn more_threads_than_processors_is_a_warning() {
         let mut plan = plan("").unwrap();
-        assert!(plan.warnings().is_empty());
+        assert!(plan.warnings(&Compute::Processor).is_empty());
         plan.threads = vec![1, 100_000];
-        let warnings = plan.warnings();
+        let warnings = plan.warnings(&Compute::Processor);
         assert!(warnings.len() == 1 && warnings[0].starts_with("100000 threads on"), "{warnings:?}");
     }
 }

@@ -21,7 +21,9 @@ pub fn print(measured: &Measured, format: Format) -> anyhow::Result<()> {
         show(&TESTS, measured.rows.iter().map(|row| test_cells(measured, row)).collect());
     }
     show(&LOADS, measured.loads.iter().map(load_cells).collect());
-    show(&MEMORY, measured.memory.iter().map(memory_cells).collect());
+    if !measured.memory.is_empty() {
+        show(&MEMORY, measured.memory.iter().map(memory_cells).collect());
+    }
     Ok(())
 }
 
@@ -46,6 +48,7 @@ fn test_cells(measured: &Measured, row: &Row) -> Vec<String> {
     let model = measured.model.as_ref();
     let rates = row.rates();
     let limit = match row.cost {
+        Cost::Bytes { .. } if row.threads.is_none() => "copy bandwidth",
         Cost::Bytes { .. } => "bandwidth",
         Cost::Products { instruction, .. } => instruction.map_or("", |i| i.name()),
     };
@@ -54,7 +57,7 @@ fn test_cells(measured: &Measured, row: &Row) -> Vec<String> {
         model.map_or_else(String::new, |m| ui::bytes(m.work.stored_bytes)),
         model.map_or_else(String::new, |m| format!("{:.2} B", m.work.parameters as f64 / 1e9)),
         row.backend.clone(),
-        row.threads.to_string(),
+        row.threads.map_or_else(dash, |t| t.to_string()),
         row.kv.to_string(),
         row.test.to_string(),
         rates.map_or_else(dash, |r| format!("{:.2} ± {:.2}", r.mean, r.stddev)),
@@ -66,7 +69,7 @@ fn test_cells(measured: &Measured, row: &Row) -> Vec<String> {
 
 fn load_cells(load: &Load) -> Vec<String> {
     vec![
-        load.threads.to_string(),
+        load.threads.map_or_else(dash, |t| t.to_string()),
         load.kv.to_string(),
         format!("{:.2} s", load.load_s),
         format!("{:.2} s", load.first_token_s),
@@ -141,7 +144,7 @@ fn document(measured: &Measured) -> Value {
             "n_params": m.work.parameters,
             "weight_bytes_per_step": m.work.step_weight_bytes,
         })),
-        "machine": model.map(|m| json!({ "cpu_info": m.processor, "cores": m.cores })),
+        "machine": model.map(|m| json!({ "cpu_info": m.processor, "cores": m.cores, "device": m.device })),
         "memory": measured.memory.iter().map(memory_json).collect::<Vec<_>>(),
         "loads": measured.loads.iter().map(load_json).collect::<Vec<_>>(),
         "tests": measured.rows.iter().map(row_json).collect::<Vec<_>>(),
@@ -199,7 +202,8 @@ fn row_json(row: &Row) -> Value {
     match row.cost {
         Cost::Bytes { weights, .. } => {
             value["bytes_per_token"] = json!(row.bytes_per_token());
-            value["read_2m_bytes_per_s"] = json!(limits);
+            let limit = if row.threads.is_some() { "read_2m_bytes_per_s" } else { "copy_bytes_per_s" };
+            value[limit] = json!(limits);
             value["bandwidth_share"] = json!(row.share());
             value["weight_bandwidth_share"] = json!(row.share_of(weights));
         }
@@ -224,7 +228,7 @@ mod tests {
         let sample = |seconds, limit| Sample { seconds, limit: Some(limit) };
         Row {
             test: Test::Decode { tokens: 10, depth: 0, streams: 2 },
-            threads: 1,
+            threads: Some(1),
             kv: KvDType::F16,
             backend: "cpu/scalar".to_owned(),
             // 10 steps of 90 bytes, 20 tokens of 5 bytes.

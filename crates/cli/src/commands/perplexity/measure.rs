@@ -1,10 +1,10 @@
 //! Scores the second half of each chunk, and sums up.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use exo_backend::{CancelToken, Device};
-use exo_backend_cpu::{CpuDevice, CpuOptions};
 use exo_engine::{Engine, EngineOptions, StepInput};
 use exo_tokenizer::Tokenizer;
 use exo_types::{
@@ -23,9 +23,7 @@ const PRINCIPAL: Principal = Principal([0; 16]);
 const SEQUENCE: SequenceId = SequenceId { request: RequestId(1), index: 0 };
 
 /// What is asked for.
-#[derive(Debug)]
 pub struct Options {
-    pub cpu: CpuOptions,
     pub kv: KvDType,
     pub context: Option<u32>,
     pub chunks_max: Option<u32>,
@@ -106,6 +104,7 @@ impl Score {
 /// Loads the model and scores the text.
 pub fn run(
     subject: &Subject,
+    device: Arc<dyn Device>,
     text: &str,
     options: &Options,
     cancel: &CancelToken,
@@ -114,7 +113,6 @@ pub fn run(
     let context = chunks::context(options.context, model.config.context_tokens_max)?;
     let tokenizer = Tokenizer::from_source(&model.tokenizer).context("cannot build the tokenizer")?;
     let chunks = Chunks::new(text, &tokenizer, options.parse_special, context, options.chunks_max)?;
-    let device = CpuDevice::open(options.cpu.clone())?;
     let engine_options = EngineOptions { kv_dtype: options.kv, ..EngineOptions::new(context, 1) };
     let shard = Shard::whole(model.config.layers);
     let loading = ui::bar(0, "loading {bar:30} {bytes}/{total_bytes}");
