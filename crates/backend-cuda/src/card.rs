@@ -31,6 +31,12 @@ pub struct Card {
 }
 
 impl Card {
+    /// Driver and card as versions: what a measurement depends on.
+    pub fn driver_text(&self) -> String {
+        let (major, minor) = self.capability;
+        format!("CUDA {}, compute capability {major}.{minor}", self.driver)
+    }
+
     /// What it lacks for the kernels, if it lacks anything.
     pub fn trouble(&self) -> Option<String> {
         let (has, needs) = (self.capability, CAPABILITY_MIN);

@@ -240,6 +240,9 @@ pub struct Devices {
     /// Ask one graphics interface in this very process; what `exo devices` runs as a child
     #[arg(long, hide = true, value_name = "INTERFACE")]
     pub probe: Option<String>,
+    /// With --probe: measure what the registry of the data folder does not know
+    #[arg(long, hide = true, requires = "probe")]
+    pub measure: bool,
 }
 
 #[derive(Args)]

@@ -58,7 +58,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Bench(args) => commands::bench::run(config, args).await,
         Command::Perplexity(args) => commands::perplexity::run(config, args).await,
         Command::Quantize(args) => commands::quantize::run(config, args).await,
-        Command::Devices(args) => commands::devices::run(args).await.map(done),
+        Command::Devices(args) => commands::devices::run(config, args).await.map(done),
         Command::Doctor(json) => commands::doctor::run(config, json).await,
         Command::Config(json) => commands::settings::run(config, json).map(done),
     }

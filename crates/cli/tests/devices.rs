@@ -18,11 +18,23 @@ const DEMO_MAX: Duration = Duration::from_secs(90);
 
 /// What `exo devices --json` says, with the Vulkan drivers that `driver` names; `None` for the system's.
 fn devices(driver: Option<&Path>) -> Vec<Value> {
-    let mut command = exo(&["devices", "--json"]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = in_folder(folder.path(), &["--json"]);
     if let Some(path) = driver {
         command.env("VK_DRIVER_FILES", path).env("VK_ICD_FILENAMES", path);
     }
-    let output = finish(&mut command, Duration::from_secs(60));
+    rows(&mut command)
+}
+
+/// `exo devices` with a data folder of its own.
+fn in_folder(folder: &Path, args: &[&str]) -> Command {
+    let mut command = exo(&["devices", "--data-dir"]);
+    command.arg(folder).args(args);
+    command
+}
+
+fn rows(command: &mut Command) -> Vec<Value> {
+    let output = finish(command, Duration::from_secs(60));
     assert!(output.status.success(), "{}", stderr(&output));
     serde_json::from_str(&stdout(&output)).unwrap()
 }
@@ -97,7 +109,8 @@ fn what_a_step_costs_is_measured_when_asked() {
     if !has_vulkan("what_a_step_costs") {
         return;
     }
-    let output = finish(&mut exo(&["devices", "--steps", "--json"]), Duration::from_secs(90));
+    let folder = tempfile::tempdir().unwrap();
+    let output = finish(&mut in_folder(folder.path(), &["--steps", "--json"]), Duration::from_secs(90));
     let all: Vec<Value> = serde_json::from_str(&stdout(&output)).unwrap();
     let step = all.iter().map(|device| &device["step"]).find(|step| step.is_object());
     let step = step.unwrap_or_else(|| panic!("{all:?}"));
@@ -148,6 +161,36 @@ fn cuda_rows(devices: &[Value]) -> Vec<&Value> {
     devices.iter().filter(|device| device["backends"].to_string().contains("cuda")).collect()
 }
 
+fn registry(folder: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(folder.join("gpu_registry.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn what_was_learnt_is_kept_and_a_damaged_file_moved_aside() {
+    if !has_vulkan("what_was_learnt") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let output = finish(&mut in_folder(folder.path(), &[]), Duration::from_secs(60));
+    let text = stdout(&output);
+    assert!(
+        text.contains("drivers listed in") && text.contains("graphics processors: asked, checked"),
+        "{text}"
+    );
+    let devices = registry(folder.path())["devices"].as_object().unwrap().clone();
+    let vulkan: Vec<_> = devices.values().map(|device| &device["backends"]["vulkan"]).collect();
+    assert!(
+        vulkan.iter().any(|known| known["verified_unix_s"].as_u64() > Some(1_700_000_000)),
+        "{devices:?}"
+    );
+    std::fs::write(folder.path().join("gpu_registry.json"), "{\"version\": 1, \"devi").unwrap();
+    let output = finish(&mut in_folder(folder.path(), &["--json"]), Duration::from_secs(60));
+    assert!(output.status.success());
+    assert!(stderr(&output).contains("gpu_registry.json.bad-1 and measured again"), "{}", stderr(&output));
+    assert_eq!(registry(folder.path())["devices"].as_object().unwrap().len(), devices.len());
+    assert!(folder.path().join("gpu_registry.json.bad-1").exists());
+}
+
 #[test]
 fn without_nvidias_driver_it_is_said_what_to_install() {
     let all = devices(None);
@@ -183,15 +226,23 @@ fn a_file_that_is_no_driver_is_told_from_one_that_is_missing() {
 
 #[test]
 fn emulated_cards_are_shown_with_what_they_can_do() {
-    let mut command = exo(&["devices", "--json"]);
-    let output = finish(command.env("LD_LIBRARY_PATH", emulated::library()), Duration::from_secs(60));
-    assert!(output.status.success(), "{}", stderr(&output));
-    let all: Vec<Value> = serde_json::from_str(&stdout(&output)).unwrap();
+    let data = tempfile::tempdir().unwrap();
+    let show = || rows(in_folder(data.path(), &["--json"]).env("LD_LIBRARY_PATH", emulated::library()));
+    let all = show();
     let rows = cuda_rows(&all);
     assert_eq!(rows.len(), 2, "{all:?}");
     assert_eq!((&rows[1]["name"], &rows[1]["backends"][0]), (&"Emulated CUDA card".into(), &"cuda:1".into()));
     assert_eq!((&rows[0]["maker"], &rows[0]["support"]), (&"NVIDIA".into(), &"experimental".into()));
     assert_eq!(rows[0]["driver"], "CUDA 12.0, compute capability 8.0");
+    assert!(rows[0]["times"]["measure_ms"].as_f64().unwrap() > 0.0, "{}", rows[0]);
+    // The second time it is opened and checked, and what it can do is known.
+    let again = show();
+    let row = cuda_rows(&again)[0];
+    assert!(
+        row["times"]["measure_ms"].is_null() && row["times"]["check_ms"].as_f64().unwrap() > 0.0,
+        "{row}"
+    );
+    assert_eq!(row["read_bytes_per_s"], rows[0]["read_bytes_per_s"]);
     let folder = tempfile::tempdir().unwrap();
     let mut command = start_with_cuda(folder.path());
     command.args(["--device", "Voodoo"]).env("LD_LIBRARY_PATH", emulated::library());

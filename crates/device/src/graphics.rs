@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use crate::Identity;
+
 /// A card on the PCI bus.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GraphicsCard {
@@ -16,6 +18,8 @@ pub struct GraphicsCard {
     pub kernel_driver: Option<String>,
     /// Bytes of its own memory, where the driver tells (amdgpu).
     pub memory_bytes: Option<u64>,
+    /// Its own number, where the driver tells (amdgpu, NVIDIA's).
+    pub uuid: Option<String>,
 }
 
 impl GraphicsCard {
@@ -43,12 +47,12 @@ pub fn maker(vendor: u32) -> Option<&'static str> {
 /// hypervisors left out, for they compute nothing.
 pub fn graphics_cards(root: &Path) -> Vec<GraphicsCard> {
     let Ok(entries) = fs::read_dir(root.join("sys/bus/pci/devices")) else { return Vec::new() };
-    let mut cards: Vec<_> = entries.flatten().filter_map(|entry| card(&entry.path())).collect();
+    let mut cards: Vec<_> = entries.flatten().filter_map(|entry| card(root, &entry.path())).collect();
     cards.sort_by(|a, b| a.pci_address.cmp(&b.pci_address));
     cards
 }
 
-fn card(path: &Path) -> Option<GraphicsCard> {
+fn card(root: &Path, path: &Path) -> Option<GraphicsCard> {
     let text = |file: &str| fs::read_to_string(path.join(file)).ok().map(|text| text.trim().to_owned());
     let hex = |file: &str| u32::from_str_radix(text(file)?.trim_start_matches("0x"), 16).ok();
     // Display controllers; 0x0302 are cards without a socket for a display.
@@ -58,13 +62,42 @@ fn card(path: &Path) -> Option<GraphicsCard> {
     let vendor = hex("vendor")?;
     maker(vendor)?;
     let driver = fs::read_link(path.join("driver")).ok();
+    let pci_address = path.file_name()?.to_str()?.to_owned();
+    let uuid = text("unique_id").filter(|id| !id.is_empty()).or_else(|| nvidia_uuid(root, &pci_address));
     Some(GraphicsCard {
-        pci_address: path.file_name()?.to_str()?.to_owned(),
+        uuid,
+        pci_address,
         vendor,
         device: hex("device")?,
         kernel_driver: driver.and_then(|link| Some(link.file_name()?.to_str()?.to_owned())),
         memory_bytes: text("mem_info_vram_total").and_then(|bytes| bytes.parse().ok()),
     })
+}
+
+/// NVIDIA's kernel module has a page for each card.
+fn nvidia_uuid(root: &Path, pci_address: &str) -> Option<String> {
+    let page = root.join("proc/driver/nvidia/gpus").join(pci_address).join("information");
+    let text = fs::read_to_string(page).ok()?;
+    let uuid = text.lines().find_map(|line| line.strip_prefix("GPU UUID:"))?.trim();
+    uuid.starts_with("GPU-").then(|| uuid.to_owned())
+}
+
+/// Who a card is that a driver shows: what the bus knows of it added. `device` is 0 where the driver does not tell.
+pub fn identity(
+    name: &str,
+    vendor: u32,
+    device: u32,
+    pci_address: Option<&str>,
+    cards: &[GraphicsCard],
+) -> Identity {
+    let card = cards.iter().find(|card| Some(card.pci_address.as_str()) == pci_address);
+    Identity {
+        name: name.to_owned(),
+        vendor,
+        device: card.map_or(device, |card| card.device),
+        pci_address: pci_address.map(str::to_owned),
+        uuid: card.and_then(|card| card.uuid.clone()),
+    }
 }
 
 #[cfg(all(test, unix))]
@@ -102,6 +135,11 @@ mod tests {
         add(root.path(), "0000:00:02.0", "0x030000", "0x1234", Some("bochs-drm"), None); // a hypervisor's display
         add(root.path(), "0000:00:03.0", "0x020000", "0x8086", Some("e1000e"), None); // a network card
         add(root.path(), "0000:00:04.0", "nonsense", "0x8086", None, None);
+        fs::write(root.path().join("sys/bus/pci/devices/0000:01:00.0/unique_id"), "3a7d0f1e\n").unwrap();
+        let page = root.path().join("proc/driver/nvidia/gpus/0000:02:00.0");
+        fs::create_dir_all(&page).unwrap();
+        fs::write(page.join("information"), "Model: \t\t Card\nGPU UUID: \t GPU-6f1c\nBus Type: \t PCIe\n")
+            .unwrap();
         let cards = graphics_cards(root.path());
         let amd = GraphicsCard {
             pci_address: "0000:01:00.0".to_owned(),
@@ -109,8 +147,13 @@ mod tests {
             device: 0x2684,
             kernel_driver: Some("amdgpu".to_owned()),
             memory_bytes: Some(17_163_091_968),
+            uuid: Some("3a7d0f1e".to_owned()),
         };
         assert_eq!((cards.len(), &cards[0], cards[1].maker()), (2, &amd, Some("NVIDIA")));
-        assert_eq!(cards[1].kernel_driver, None);
+        assert_eq!((&cards[1].kernel_driver, cards[1].uuid.as_deref()), (&None, Some("GPU-6f1c")));
+        let known = identity("Card", 0x10de, 0, Some("0000:02:00.0"), &cards);
+        assert_eq!((known.device, known.uuid.as_deref()), (0x2684, Some("GPU-6f1c")));
+        let software = identity("llvmpipe", 0x10005, 7, None, &cards);
+        assert_eq!((software.device, software.uuid), (7, None));
     }
 }

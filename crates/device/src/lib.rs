@@ -1,7 +1,7 @@
 //! What this machine has: processor, memory, graphics cards, mains power, measured bandwidth.
 //!
-//! Everything is read from the system at the moment of the call and nothing is kept; callers cache what was costly
-//! ([`read_bandwidth`], [`calibrate`]). A source that is missing is `None`, never a guess.
+//! Everything is read from the system at the moment of the call; what was costly to measure of a graphics processor is kept
+//! in a [`Registry`] in the data folder. A source that is missing is `None`, never a guess.
 //!
 //! **Architecture invariant:** opens no device and runs no model; it measures through the contract it is handed.
 //!
@@ -15,6 +15,7 @@ mod graphics;
 mod memory;
 mod power;
 mod processor;
+mod registry;
 
 use std::path::PathBuf;
 
@@ -22,10 +23,11 @@ use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
 pub use bandwidth::read_bandwidth;
 pub use calibrate::{Calibration, CalibrationError, calibrate};
-pub use graphics::{GraphicsCard, graphics_cards, maker};
+pub use graphics::{GraphicsCard, graphics_cards, identity, maker};
 pub use memory::{Memory, memory};
 pub use power::mains_power;
 pub use processor::{cores, platform, processor_name};
+pub use registry::{Identity, Kept, Known, Registry, calibrated};
 
 /// Left to the rest of the machine, besides what is in use already: 1/16 of memory, at most 2 GiB.
 fn default_reserve_bytes(total_bytes: u64) -> u64 {

@@ -1,13 +1,16 @@
 //! The device that this node computes on: as configured, opened once.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions};
 use exo_backend_cuda::{Card, CudaDevice, CudaOptions};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
+use exo_device::Identity;
 use exo_types::{DeviceFacts, DeviceId};
 
 use crate::{Host, NodeConfig};
@@ -80,10 +83,14 @@ impl fmt::Display for NoAdapter {
     }
 }
 
+/// NVIDIA's PCI number.
+const NVIDIA: u32 = 0x10de;
+
 type Opened = (Arc<dyn Device>, DeviceFacts);
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Opens what `config` asks for. What a graphics processor can do is measured here, about a second.
+/// Opens what `config` asks for. What a graphics processor can do is measured here, about a second, unless the registry in
+/// the data folder knows.
 pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
     match &config.device {
         DeviceChoice::Processor => processor(config, host),
@@ -113,7 +120,9 @@ fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
 }
 
 fn graphics(config: &NodeConfig, host: &dyn Host, api: Api, which: &str) -> Result<Opened, Failure> {
+    let mut phases = Phases::begin();
     let adapter = choose(exo_backend_wgpu::list(api)?, api, which)?;
+    phases.end("drivers listed");
     let mut limit = config.memory_max_bytes.or(adapter.memory_bytes);
     if adapter.is_software || adapter.is_integrated {
         let shared = host.processor(false).memory_free_bytes;
@@ -122,13 +131,15 @@ fn graphics(config: &NodeConfig, host: &dyn Host, api: Api, which: &str) -> Resu
     let cache_dir = Some(config.data_dir.join("kernels"));
     let options = WgpuOptions { memory_limit_bytes: limit, cache_dir, ..WgpuOptions::default() };
     let device = WgpuDevice::open(&adapter, DeviceId(format!("{api}-{}", adapter.index)), &options)?;
+    phases.end("opened");
     let mut facts = device.facts();
     // A program that plays a card is there for tests, and slow: measuring it would take longer than using it.
     if !adapter.is_software {
-        let measured = exo_device::calibrate(&*device)?;
-        facts.read_bytes_per_s = Some(measured.read_bytes_per_s);
-        facts.flops_per_s = Some(measured.flops_per_s);
+        let address = adapter.pci_address.as_deref();
+        let card = identity(&adapter.name, adapter.vendor, adapter.device, address);
+        measure(config, &card, (api.name(), &adapter.driver), &*device, &mut facts)?;
     }
+    phases.end("measured");
     Ok((device, facts))
 }
 
@@ -141,7 +152,9 @@ struct NoCard {
 }
 
 fn cuda(config: &NodeConfig, host: &dyn Host, which: &str) -> Result<Opened, Failure> {
+    let mut phases = Phases::begin();
     let card = choose_card(exo_backend_cuda::list()?, which)?;
+    phases.end("drivers listed");
     let mut limit = config.memory_max_bytes.map(|bytes| bytes.min(card.memory_bytes));
     if card.is_integrated {
         let shared = host.processor(false).memory_free_bytes;
@@ -149,11 +162,49 @@ fn cuda(config: &NodeConfig, host: &dyn Host, which: &str) -> Result<Opened, Fai
     }
     let options = CudaOptions { memory_limit_bytes: limit, ..CudaOptions::default() };
     let device = CudaDevice::open(&card, DeviceId(format!("cuda-{}", card.index)), &options)?;
+    phases.end("opened");
     let mut facts = device.facts();
-    let measured = exo_device::calibrate(&*device)?;
-    facts.read_bytes_per_s = Some(measured.read_bytes_per_s);
-    facts.flops_per_s = Some(measured.flops_per_s);
+    let identity = identity(&card.name, NVIDIA, 0, Some(&card.pci_address));
+    measure(config, &identity, ("cuda", &card.driver_text()), &*device, &mut facts)?;
+    phases.end("measured");
     Ok((device, facts))
+}
+
+fn identity(name: &str, vendor: u32, device: u32, pci_address: Option<&str>) -> Identity {
+    let cards = exo_device::graphics_cards(Path::new("/"));
+    exo_device::identity(name, vendor, device, pci_address, &cards)
+}
+
+/// Adds to `facts` what the registry knows of the card with this backend and driver, else what is measured now.
+fn measure(
+    config: &NodeConfig,
+    card: &Identity,
+    (backend, driver): (&str, &str),
+    device: &dyn Device,
+    facts: &mut DeviceFacts,
+) -> Result<(), Failure> {
+    let kept = exo_device::calibrated(&config.data_dir, card, backend, driver, device)?;
+    if let Some(warning) = kept.warning {
+        tracing::warn!("{warning}");
+    }
+    facts.read_bytes_per_s = Some(kept.calibration.read_bytes_per_s);
+    facts.flops_per_s = Some(kept.calibration.flops_per_s);
+    Ok(())
+}
+
+/// From start to ready, told phase by phase.
+struct Phases(Instant);
+
+impl Phases {
+    fn begin() -> Self {
+        Self(Instant::now())
+    }
+
+    fn end(&mut self, phase: &str) {
+        let elapsed_ms = self.0.elapsed().as_millis() as u64;
+        tracing::info!(target: "events::device", phase, elapsed_ms);
+        self.0 = Instant::now();
+    }
 }
 
 fn choose_card(cards: Vec<Card>, which: &str) -> Result<Card, NoCard> {

@@ -1,9 +1,11 @@
 //! `exo devices`: every processor and graphics card of this machine, what it can do, and why one is not used.
 
 mod probe;
+mod remember;
 mod steps;
 
 use std::path::Path;
+use std::time::Instant;
 
 use exo_backend_wgpu::Api;
 use exo_device::GraphicsCard;
@@ -12,8 +14,9 @@ use exo_types::{DeviceFacts, SupportClass};
 use serde::Serialize;
 
 use crate::args::Devices;
+use crate::config::Config;
 use crate::ui;
-use probe::{Found, Outcome};
+use probe::{Ask, Found, Outcome, Times};
 pub use probe::{Source, in_child};
 use steps::StepCost;
 
@@ -29,6 +32,9 @@ struct Row {
     memory_bytes: Option<u64>,
     read_bytes_per_s: Option<f64>,
     flops_per_s: Option<f64>,
+    /// From start to ready; of the preferred backend.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    times: Option<Times>,
     /// With `--steps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<StepCost>,
@@ -37,19 +43,17 @@ struct Row {
 }
 
 /// Prints what there is. With `--probe` it is the child that asks one interface's driver.
-pub async fn run(args: Devices) -> anyhow::Result<()> {
+pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
+    let data_dir = config.data_dir();
     if let Some(api) = args.probe {
-        return probe::answer(&api, args.steps);
+        return probe::answer(&api, Ask { measure: args.measure.then_some(&*data_dir), steps: args.steps });
     }
-    // The preferred ones first: a card that two of them show is one row.
-    let sources = [Source::Cuda].into_iter().chain(Api::ALL.map(Source::Graphics));
-    let mut outcomes = Vec::new();
-    for source in sources.filter(|source| is_of_this_system(*source)) {
-        if source != Source::Graphics(Api::Gl) || outcomes.iter().all(Outcome::is_empty) {
-            outcomes.push(probe::ask_in_child(source, args.steps).await);
-        }
-    }
+    let began = Instant::now();
+    let ask = Ask { measure: Some(&data_dir), steps: args.steps };
+    let outcomes = ask_all(ask).await;
     let cards = exo_device::graphics_cards(Path::new("/"));
+    remember::all(&data_dir, &outcomes);
+    let took = began.elapsed();
     let rows = join(SystemHost.processor(true), &cards, &outcomes);
     if args.json {
         return ui::json(&rows);
@@ -64,7 +68,45 @@ pub async fn run(args: Devices) -> anyhow::Result<()> {
     let costs: Vec<String> = costs.map(|(name, cost)| step_line(name, cost)).collect();
     ui::table(&["device", "backend", "memory", "reads", "support", "why"], rows.iter().map(cells).collect());
     costs.iter().for_each(ui::line);
+    outcomes.iter().flat_map(phases).for_each(ui::line);
+    ui::line(format!("graphics processors: asked, checked and ready in {:.2} s", took.as_secs_f64()));
     Ok(())
+}
+
+/// The preferred sources first, all at once: a card that two of them show is one row. OpenGL last, and only where nothing
+/// better shows a graphics processor.
+async fn ask_all(ask: Ask<'_>) -> Vec<Outcome> {
+    let sources = [Source::Cuda].into_iter().chain(Api::ALL.map(Source::Graphics));
+    let (last, first): (Vec<_>, Vec<_>) = sources
+        .filter(|source| is_of_this_system(*source))
+        .partition(|source| *source == Source::Graphics(Api::Gl));
+    let asked = first.into_iter().map(|source| probe::ask_in_child(source, ask));
+    let mut outcomes = futures_util::future::join_all(asked).await;
+    for source in last {
+        if outcomes.iter().all(Outcome::is_empty) {
+            outcomes.push(probe::ask_in_child(source, ask).await);
+        }
+    }
+    outcomes
+}
+
+/// From start to ready, by phase, a line for each device.
+fn phases(outcome: &Outcome) -> Vec<String> {
+    let line = |found: &Found| {
+        let Times { open_ms, check_ms, measure_ms } = found.times;
+        let measured = match measure_ms {
+            Some(ms) => format!("measured in {ms:.0} ms"),
+            None if found.read_bytes_per_s.is_some() => "measured before".to_owned(),
+            None => "not measured".to_owned(),
+        };
+        format!(
+            "{} ({}): drivers listed in {:.0} ms, opened in {open_ms:.0} ms, checked in {check_ms:.0} ms, {measured}",
+            found.identity.name,
+            backend(found),
+            outcome.list_ms.unwrap_or(0.0)
+        )
+    };
+    outcome.found.iter().flatten().filter(|found| found.trouble.is_none()).map(line).collect()
 }
 
 fn step_line(name: &str, cost: StepCost) -> String {
@@ -76,7 +118,6 @@ fn step_line(name: &str, cost: StepCost) -> String {
     )
 }
 
-/// OpenGL is asked last, and only where nothing better shows a graphics processor.
 fn is_of_this_system(source: Source) -> bool {
     match source {
         Source::Cuda => cfg!(any(target_os = "linux", windows)),
@@ -91,9 +132,9 @@ fn is_of_this_system(source: Source) -> bool {
 fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) -> Vec<Row> {
     let mut rows = vec![processor_row(processor)];
     for found in outcomes.iter().flat_map(|outcome| outcome.found.as_deref().unwrap_or_default()) {
-        let known = rows.iter_mut().find(|row| match (&row.pci_address, &found.pci_address) {
+        let known = rows.iter_mut().find(|row| match (&row.pci_address, &found.identity.pci_address) {
             (Some(a), Some(b)) => a == b,
-            _ => row.name == found.name,
+            _ => row.name == found.identity.name,
         });
         match known {
             Some(row) => row.backends.push(backend(found)),
@@ -115,6 +156,7 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
         memory_bytes: None,
         read_bytes_per_s: None,
         flops_per_s: None,
+        times: None,
         step: None,
         support: SupportClass::Unsupported,
         reason: trouble.clone(),
@@ -136,6 +178,7 @@ fn processor_row(facts: DeviceFacts) -> Row {
         memory_bytes: Some(facts.memory_total_bytes),
         read_bytes_per_s: facts.read_bytes_per_s,
         flops_per_s: facts.flops_per_s,
+        times: None,
         step: None,
         support: facts.support,
         reason: facts.support_reason,
@@ -155,14 +198,15 @@ fn adapter_row(found: &Found) -> Row {
         ),
     };
     Row {
-        name: found.name.clone(),
-        maker: exo_device::maker(found.vendor),
+        name: found.identity.name.clone(),
+        maker: exo_device::maker(found.identity.vendor),
         backends: vec![backend(found)],
-        pci_address: found.pci_address.clone(),
+        pci_address: found.identity.pci_address.clone(),
         driver: found.driver.clone(),
         memory_bytes: found.memory_bytes,
         read_bytes_per_s: found.read_bytes_per_s,
         flops_per_s: found.flops_per_s,
+        times: found.trouble.is_none().then_some(found.times),
         step: found.step,
         support,
         reason,
@@ -195,6 +239,7 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         memory_bytes: card.memory_bytes,
         read_bytes_per_s: None,
         flops_per_s: None,
+        times: None,
         step: None,
         support: SupportClass::Unsupported,
     }
@@ -208,14 +253,13 @@ mod tests {
         Found {
             api: "vulkan".to_owned(),
             index,
-            name: "Card".to_owned(),
-            vendor: 0x1002,
-            pci_address: pci_address.map(str::to_owned),
+            identity: exo_device::identity("Card", 0x1002, 1, pci_address, &[]),
             is_software: false,
             driver: "radv".to_owned(),
             memory_bytes: Some(1),
             read_bytes_per_s: None,
             flops_per_s: None,
+            times: Times::default(),
             step: None,
             trouble: None,
         }
@@ -228,6 +272,7 @@ mod tests {
             device: 0x2684,
             kernel_driver: None,
             memory_bytes: None,
+            uuid: None,
         }
     }
 
@@ -236,20 +281,24 @@ mod tests {
         rows.into_iter().skip(1).map(|row| (row.reason, row.support)).collect()
     }
 
+    fn outcome(api: Api, found: Result<Vec<Found>, String>) -> Outcome {
+        Outcome { source: Source::Graphics(api), list_ms: None, found }
+    }
+
     #[test]
     fn a_card_is_one_row_however_many_sources_show_it() {
         let vulkan = Outcome {
             source: Source::Graphics(Api::Vulkan),
+            list_ms: None,
             found: Ok(vec![found(0, Some("0000:01:00.0")), found(1, Some("0000:02:00.0"))]),
         };
-        let dx12 =
-            Outcome { source: Source::Graphics(Api::Dx12), found: Ok(vec![found(0, Some("0000:01:00.0"))]) };
+        let dx12 = outcome(Api::Dx12, Ok(vec![found(0, Some("0000:01:00.0"))]));
         assert_eq!(rows(&[card("0000:01:00.0")], &[vulkan, dx12]).len(), 2);
     }
 
     #[test]
     fn a_card_without_driver_is_told_with_what_to_install() {
-        let vulkan = Outcome { source: Source::Graphics(Api::Vulkan), found: Ok(Vec::new()) };
+        let vulkan = outcome(Api::Vulkan, Ok(Vec::new()));
         let rows = rows(&[card("0000:01:00.0")], &[vulkan]);
         assert!(rows[0].0.contains("vulkan does not show it: install NVIDIA's driver"), "{rows:?}");
         assert_eq!(rows[0].1, SupportClass::Unsupported);
@@ -257,8 +306,7 @@ mod tests {
 
     #[test]
     fn a_broken_driver_is_a_row_with_its_reason() {
-        let found = Err("it crashed (signal 11)".to_owned());
-        let vulkan = Outcome { source: Source::Graphics(Api::Vulkan), found };
+        let vulkan = outcome(Api::Vulkan, Err("it crashed (signal 11)".to_owned()));
         assert_eq!(rows(&[], &[vulkan]), [("it crashed (signal 11)".to_owned(), SupportClass::Unsupported)]);
     }
 }

@@ -1,14 +1,16 @@
 //! Asking a driver in a child process: one that crashes or hangs costs the child.
 
 use std::fmt;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use exo_backend::{Alone, CancelToken, Device, Element, Op, Recording, RunShape};
 use exo_backend_cuda::{Card, CudaDevice, CudaOptions};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
+use exo_device::{Calibration, GraphicsCard, Identity, Registry};
 use exo_types::DeviceId;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
@@ -54,9 +56,20 @@ impl fmt::Display for Source {
     }
 }
 
+/// How much is asked.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Ask<'a> {
+    /// Measure what each device can do, unless the registry of this data folder knows.
+    pub measure: Option<&'a Path>,
+    /// Decode a little on each.
+    pub steps: bool,
+}
+
 /// What a child prints.
 #[derive(Serialize, Deserialize, Debug)]
 struct Answer {
+    /// Milliseconds of loading drivers and listing devices.
+    list_ms: f64,
     found: Vec<Found>,
     /// Why nothing could be found.
     trouble: Option<String>,
@@ -67,23 +80,36 @@ struct Answer {
 pub struct Found {
     pub api: String,
     pub index: usize,
-    pub name: String,
-    pub vendor: u32,
-    pub pci_address: Option<String>,
+    /// With what the bus knows of it.
+    pub identity: Identity,
     pub is_software: bool,
     pub driver: String,
     pub memory_bytes: Option<u64>,
     pub read_bytes_per_s: Option<f64>,
     pub flops_per_s: Option<f64>,
+    pub times: Times,
     /// What handing over a decode step costs, where that was asked.
     pub step: Option<StepCost>,
     /// Why it cannot be used.
     pub trouble: Option<String>,
 }
 
+/// Milliseconds from start to ready, by phase.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Default, Debug)]
+pub struct Times {
+    /// Opening the device, which compiles what it must.
+    pub open_ms: f64,
+    /// Allocating, copying, computing, comparing.
+    pub check_ms: f64,
+    /// Measuring; `None` where it was known or was not asked for.
+    pub measure_ms: Option<f64>,
+}
+
 /// What became of asking one source.
 pub struct Outcome {
     pub source: Source,
+    /// Milliseconds of loading drivers and listing devices, in the child.
+    pub list_ms: Option<f64>,
     pub found: Result<Vec<Found>, String>,
 }
 
@@ -94,22 +120,27 @@ impl Outcome {
     }
 }
 
-/// Asks `source` in a child process, within a bound.
+/// Asks `source` in a child process, within a bound, whether its devices work.
 pub async fn in_child(source: Source) -> Outcome {
-    ask_in_child(source, false).await
+    ask_in_child(source, Ask::default()).await
 }
 
-/// As [`in_child`], and decodes a little if `steps`.
-pub async fn ask_in_child(source: Source, steps: bool) -> Outcome {
-    let found = ask(source, steps).await.map_err(|error| format!("{error:#}"));
-    Outcome { source, found }
+/// As [`in_child`], and as much more as is asked.
+pub async fn ask_in_child(source: Source, what: Ask<'_>) -> Outcome {
+    match ask(source, what).await {
+        Ok(answer) => Outcome { source, list_ms: Some(answer.list_ms), found: Ok(answer.found) },
+        Err(error) => Outcome { source, list_ms: None, found: Err(format!("{error:#}")) },
+    }
 }
 
-async fn ask(source: Source, steps: bool) -> anyhow::Result<Vec<Found>> {
+async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
     let exe = std::env::current_exe().context("cannot find the exo program itself")?;
-    let mut child = tokio::process::Command::new(exe)
-        .args(["devices", "--probe", source.name()])
-        .args(steps.then_some("--steps"))
+    let mut command = tokio::process::Command::new(exe);
+    command.args(["devices", "--probe", source.name()]).args(what.steps.then_some("--steps"));
+    if let Some(folder) = what.measure {
+        command.arg("--measure").arg("--data-dir").arg(folder);
+    }
+    let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -123,7 +154,7 @@ async fn ask(source: Source, steps: bool) -> anyhow::Result<Vec<Found>> {
         }
         child.wait().await
     };
-    let bound = if steps { PROBE_MAX + STEPS_MAX } else { PROBE_MAX };
+    let bound = if what.steps { PROBE_MAX + STEPS_MAX } else { PROBE_MAX };
     let status = tokio::time::timeout(bound, reading).await.map_err(|_| {
         anyhow::anyhow!("the {source} driver did not answer within {} s and is not used", bound.as_secs())
     })??;
@@ -134,97 +165,146 @@ async fn ask(source: Source, steps: bool) -> anyhow::Result<Vec<Found>> {
         .with_context(|| format!("the answer of the {source} probe cannot be read"))?;
     match answer.trouble {
         Some(trouble) => Err(anyhow::Error::msg(trouble)),
-        None => Ok(answer.found),
+        None => Ok(answer),
     }
 }
 
 /// The child's part: every device of one source, opened, checked and measured, as JSON.
-pub fn answer(source: &str, steps: bool) -> anyhow::Result<()> {
+pub fn answer(source: &str, what: Ask<'_>) -> anyhow::Result<()> {
     let api = Api::ALL.into_iter().find(|known| known.name() == source);
+    let child = Child {
+        cards: exo_device::graphics_cards(Path::new("/")),
+        registry: what.measure.map(Registry::look),
+        steps: what.steps,
+    };
     let found = match (source, api) {
-        ("cuda", _) => list_cards(),
-        (_, Some(api)) => list_adapters(api, steps),
+        ("cuda", _) => child.list_cards(),
+        (_, Some(api)) => child.list_adapters(api),
         (_, None) => anyhow::bail!("there is no backend `{source}` to ask"),
     };
-    let (found, trouble) = match found {
-        Ok(found) => (found, None),
-        Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+    let answer = match found {
+        Ok((list_ms, found)) => Answer { list_ms, found, trouble: None },
+        Err(error) => Answer { list_ms: 0.0, found: Vec::new(), trouble: Some(format!("{error:#}")) },
     };
-    crate::ui::json(&Answer { found, trouble })
+    crate::ui::json(&answer)
 }
 
-fn list_adapters(api: Api, steps: bool) -> anyhow::Result<Vec<Found>> {
-    Ok(exo_backend_wgpu::list(api)?.iter().map(|adapter| describe(adapter, steps)).collect())
+/// What a child knows before it asks.
+struct Child {
+    /// On the bus.
+    cards: Vec<GraphicsCard>,
+    /// Where to measure.
+    registry: Option<Registry>,
+    steps: bool,
 }
 
-fn list_cards() -> anyhow::Result<Vec<Found>> {
-    Ok(exo_backend_cuda::list()?.iter().map(describe_card).collect())
-}
+impl Child {
+    fn list_adapters(&self, api: Api) -> anyhow::Result<(f64, Vec<Found>)> {
+        let began = Instant::now();
+        let adapters = exo_backend_wgpu::list(api)?;
+        Ok((ms(began), adapters.iter().map(|adapter| self.describe(adapter)).collect()))
+    }
 
-fn describe_card(card: &Card) -> Found {
-    let checked = check_card(card);
-    let measured = checked.as_ref().ok().and_then(|device| exo_device::calibrate(&**device).ok());
-    let (major, minor) = card.capability;
-    Found {
-        api: Source::Cuda.name().to_owned(),
-        index: card.index,
-        name: card.name.clone(),
-        vendor: NVIDIA,
-        pci_address: Some(card.pci_address.clone()),
-        is_software: false,
-        driver: format!("CUDA {}, compute capability {major}.{minor}", card.driver),
-        memory_bytes: Some(card.memory_bytes),
-        read_bytes_per_s: measured.map(|m| m.read_bytes_per_s),
-        flops_per_s: measured.map(|m| m.flops_per_s),
-        step: None,
-        trouble: checked.err().map(|error| format!("{error:#}")),
+    fn list_cards(&self) -> anyhow::Result<(f64, Vec<Found>)> {
+        let began = Instant::now();
+        let cards = exo_backend_cuda::list()?;
+        Ok((ms(began), cards.iter().map(|card| self.describe_card(card)).collect()))
+    }
+
+    fn describe_card(&self, card: &Card) -> Found {
+        let identity = exo_device::identity(&card.name, NVIDIA, 0, Some(&card.pci_address), &self.cards);
+        let mut found = Found {
+            api: Source::Cuda.name().to_owned(),
+            index: card.index,
+            identity,
+            is_software: false,
+            driver: card.driver_text(),
+            memory_bytes: Some(card.memory_bytes),
+            read_bytes_per_s: None,
+            flops_per_s: None,
+            times: Times::default(),
+            step: None,
+            trouble: None,
+        };
+        let opened = check_card(card, &mut found.times);
+        self.measure(&mut found, opened.map(|device| device as Arc<dyn Device>));
+        found
+    }
+
+    fn describe(&self, adapter: &Adapter) -> Found {
+        let address = adapter.pci_address.as_deref();
+        let identity =
+            exo_device::identity(&adapter.name, adapter.vendor, adapter.device, address, &self.cards);
+        let mut found = Found {
+            api: adapter.api.name().to_owned(),
+            index: adapter.index,
+            identity,
+            is_software: adapter.is_software,
+            driver: adapter.driver.clone(),
+            memory_bytes: adapter.memory_bytes,
+            read_bytes_per_s: None,
+            flops_per_s: None,
+            times: Times::default(),
+            step: None,
+            trouble: None,
+        };
+        let opened = check_adapter(adapter, &mut found.times).and_then(|device| {
+            found.step = self.steps.then(|| steps::measure(&device)).transpose()?;
+            Ok(device as Arc<dyn Device>)
+        });
+        self.measure(&mut found, opened);
+        found
+    }
+
+    /// Notes why a device cannot be used, or what it can do.
+    fn measure(&self, found: &mut Found, opened: anyhow::Result<Arc<dyn Device>>) {
+        let device = match opened {
+            Ok(device) => device,
+            Err(error) => return found.trouble = Some(format!("{error:#}")),
+        };
+        // A program that plays a card is slow: its numbers are not worth the wait.
+        let Some(registry) = self.registry.as_ref().filter(|_| !found.is_software) else { return };
+        let known = registry.calibration(&found.identity, &found.api, &found.driver);
+        let began = Instant::now();
+        let calibration = known.or_else(|| {
+            let measured = exo_device::calibrate(&*device).ok();
+            found.times.measure_ms = Some(ms(began));
+            measured
+        });
+        if let Some(Calibration { read_bytes_per_s, flops_per_s }) = calibration {
+            found.read_bytes_per_s = Some(read_bytes_per_s);
+            found.flops_per_s = Some(flops_per_s);
+        }
     }
 }
 
-fn check_card(card: &Card) -> anyhow::Result<Arc<CudaDevice>> {
+fn ms(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() * 1e3
+}
+
+fn check_card(card: &Card, times: &mut Times) -> anyhow::Result<Arc<CudaDevice>> {
     let memory_limit_bytes = Some(card.memory_bytes.min(CHECK_BYTES));
     let options = CudaOptions { memory_limit_bytes, ..CudaOptions::default() };
+    let began = Instant::now();
     let device = CudaDevice::open(card, DeviceId("probe".to_owned()), &options)?;
-    check(&*device)?;
+    times.open_ms = ms(began);
+    check(&*device, times)?;
     Ok(device)
 }
 
-fn describe(adapter: &Adapter, steps: bool) -> Found {
-    let checked = check_adapter(adapter);
-    let step = checked.as_ref().ok().filter(|_| steps).map(steps::measure).transpose();
-    let (step, trouble) = match (&checked, &step) {
-        (Err(error), _) | (_, Err(error)) => (None, Some(format!("{error:#}"))),
-        (Ok(_), Ok(step)) => (*step, None),
-    };
-    // A program that plays a card is slow: its numbers are not worth the wait.
-    let to_measure = checked.as_ref().ok().filter(|_| !adapter.is_software);
-    let measured = to_measure.and_then(|device| exo_device::calibrate(&**device).ok());
-    Found {
-        api: adapter.api.name().to_owned(),
-        index: adapter.index,
-        name: adapter.name.clone(),
-        vendor: adapter.vendor,
-        pci_address: adapter.pci_address.clone(),
-        is_software: adapter.is_software,
-        driver: adapter.driver.clone(),
-        memory_bytes: adapter.memory_bytes,
-        read_bytes_per_s: measured.map(|m| m.read_bytes_per_s),
-        flops_per_s: measured.map(|m| m.flops_per_s),
-        step,
-        trouble,
-    }
-}
-
-fn check_adapter(adapter: &Adapter) -> anyhow::Result<Arc<WgpuDevice>> {
+fn check_adapter(adapter: &Adapter, times: &mut Times) -> anyhow::Result<Arc<WgpuDevice>> {
     let memory = adapter.memory_bytes.unwrap_or(CHECK_BYTES).min(CHECK_BYTES);
     let options = WgpuOptions { memory_limit_bytes: Some(memory), ..WgpuOptions::default() };
+    let began = Instant::now();
     let device = WgpuDevice::open(adapter, DeviceId("probe".to_owned()), &options)?;
-    check(&*device)?;
+    times.open_ms = ms(began);
+    check(&*device, times)?;
     Ok(device)
 }
 
 /// Allocates, copies, computes and compares: a driver that lists a device may still not be able to use it.
-fn check(device: &dyn Device) -> anyhow::Result<()> {
+fn check(device: &dyn Device, times: &mut Times) -> anyhow::Result<()> {
+    let began = Instant::now();
     let (x, y) = (device.buffer(Element::F32, 100)?, device.buffer(Element::F32, 100)?);
     let numbers: Vec<f32> = (0..100).map(|i| i as f32).collect();
     let mut stream = device.stream()?;
@@ -236,5 +316,6 @@ fn check(device: &dyn Device) -> anyhow::Result<()> {
     stream.download_f32(&x, 0, &mut sums, CHECK_MAX)?;
     let expected: Vec<f32> = numbers.iter().map(|n| n + n).collect();
     anyhow::ensure!(sums == expected, "it computed a wrong sum");
+    times.check_ms = ms(began);
     Ok(())
 }

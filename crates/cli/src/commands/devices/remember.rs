@@ -1,0 +1,43 @@
+//! What asking the drivers showed, kept for the next start.
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use exo_device::{Known, Registry};
+
+use super::probe::{Found, Outcome};
+use crate::ui;
+
+/// Notes every device that a driver showed in the registry of the data folder. What goes wrong is a warning: the next start
+/// measures again.
+pub fn all(data_dir: &Path, outcomes: &[Outcome]) {
+    let (mut registry, warning) = Registry::open(data_dir);
+    if let Some(warning) = warning {
+        ui::warning(&warning);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut found = outcomes.iter().flat_map(|outcome| outcome.found.iter().flatten()).peekable();
+    if found.peek().is_none() {
+        return;
+    }
+    for found in found {
+        registry.note(&found.identity, &found.api, known(found, now), now);
+    }
+    if let Err(error) = std::fs::create_dir_all(data_dir).and_then(|()| registry.save()) {
+        ui::warning(&format!(
+            "what was learnt of the graphics processors is not kept in {}: {error}",
+            data_dir.display()
+        ));
+    }
+}
+
+fn known(found: &Found, now_unix_s: u64) -> Known {
+    Known {
+        driver: found.driver.clone(),
+        memory_bytes: found.memory_bytes,
+        read_bytes_per_s: found.read_bytes_per_s,
+        flops_per_s: found.flops_per_s,
+        verified_unix_s: found.trouble.is_none().then_some(now_unix_s),
+        trouble: found.trouble.clone(),
+    }
+}

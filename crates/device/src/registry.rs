@@ -1,0 +1,199 @@
+//! What earlier starts learnt of this machine's graphics processors: `gpu_registry.json` in the data folder.
+//!
+//! Measuring a card takes longer than using it for a moment, so what was measured is kept, under a name that survives
+//! reboots: PCI address, vendor and device numbers, and the card's own serial number where its driver tells one. A
+//! measurement counts for one backend and one driver version; whoever opens the card still checks that it computes.
+//! Nothing in the file is secret or needed: one that cannot be read is moved aside and another begun.
+//!
+//! Start reading at [`Registry::open`].
+
+mod file;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Calibration, CalibrationError, calibrate};
+
+/// Cards that are remembered; beyond, those that were not seen for longest are forgotten.
+const DEVICES_MAX: usize = 64;
+/// Of a name or a driver's version.
+const TEXT_CHARS_MAX: usize = 200;
+/// No memory and no processor comes near.
+const RATE_MAX: f64 = 1e18;
+
+/// Who a card is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Identity {
+    /// As its driver names it.
+    pub name: String,
+    /// PCI vendor.
+    pub vendor: u32,
+    /// PCI device.
+    pub device: u32,
+    /// Where it is plugged in, where that is known.
+    pub pci_address: Option<String>,
+    /// Its own number, where its driver tells.
+    pub uuid: Option<String>,
+}
+
+impl Identity {
+    /// What it is kept under. A card in another slot, or another card in the slot, is another.
+    fn key(&self) -> String {
+        let numbers = format!("{:04x}:{:04x}", self.vendor, self.device);
+        let place = self.pci_address.as_ref().unwrap_or(&self.name);
+        match &self.uuid {
+            Some(uuid) => format!("{place} {numbers} {uuid}"),
+            None => format!("{place} {numbers}"),
+        }
+    }
+}
+
+/// What opening a card through one backend showed.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Known {
+    /// With its version.
+    pub driver: String,
+    /// Bytes of its memory.
+    pub memory_bytes: Option<u64>,
+    /// What it reads per second; `None` for what was not worth measuring.
+    pub read_bytes_per_s: Option<f64>,
+    /// What it computes per second.
+    pub flops_per_s: Option<f64>,
+    /// When it last computed a known sum, in seconds since 1970.
+    pub verified_unix_s: Option<u64>,
+    /// Why it could not be used when it was last asked.
+    pub trouble: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+struct Device {
+    #[serde(flatten)]
+    identity: Identity,
+    seen_unix_s: u64,
+    /// By backend.
+    backends: BTreeMap<String, Known>,
+}
+
+/// The file, read.
+#[derive(Debug)]
+pub struct Registry {
+    folder: PathBuf,
+    devices: BTreeMap<String, Device>,
+}
+
+impl Registry {
+    /// Reads the registry of a data folder. One that cannot be read is moved aside, and the text says so.
+    pub fn open(folder: &Path) -> (Self, Option<String>) {
+        let (devices, warning) = match file::read(folder) {
+            Ok(devices) => (devices, None),
+            Err(damage) => (BTreeMap::new(), Some(file::move_aside(folder, &damage))),
+        };
+        (Self { folder: folder.to_owned(), devices }, warning)
+    }
+
+    /// As [`Registry::open`], and touches nothing: for a process that only looks.
+    pub fn look(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), devices: file::read(folder).unwrap_or_default() }
+    }
+
+    /// What was measured with the same backend and driver.
+    pub fn calibration(&self, card: &Identity, backend: &str, driver: &str) -> Option<Calibration> {
+        let known = self.known(card, backend).filter(|known| known.driver == clip(driver))?;
+        let (read_bytes_per_s, flops_per_s) = (known.read_bytes_per_s?, known.flops_per_s?);
+        Some(Calibration { read_bytes_per_s, flops_per_s })
+    }
+
+    /// All that is known of a card through a backend.
+    pub fn known(&self, card: &Identity, backend: &str) -> Option<&Known> {
+        self.devices.get(&card.key())?.backends.get(backend)
+    }
+
+    /// Keeps what opening a card showed now. After a failure the measurements of the same driver stay.
+    pub fn note(&mut self, card: &Identity, backend: &str, mut known: Known, now_unix_s: u64) {
+        known.driver = clip(&known.driver);
+        known.trouble = known.trouble.as_deref().map(clip);
+        known.read_bytes_per_s = known.read_bytes_per_s.filter(|rate| is_rate(*rate));
+        known.flops_per_s = known.flops_per_s.filter(|rate| is_rate(*rate));
+        if let (Some(_), Some(before)) = (&known.trouble, self.known(card, backend))
+            && before.driver == known.driver
+        {
+            known.read_bytes_per_s = known.read_bytes_per_s.or(before.read_bytes_per_s);
+            known.flops_per_s = known.flops_per_s.or(before.flops_per_s);
+            known.verified_unix_s = known.verified_unix_s.or(before.verified_unix_s);
+        }
+        let identity = Identity { name: clip(&card.name), ..card.clone() };
+        let begin = || Device { identity, seen_unix_s: now_unix_s, backends: BTreeMap::new() };
+        let device = self.devices.entry(card.key()).or_insert_with(begin);
+        device.seen_unix_s = now_unix_s;
+        device.backends.insert(backend.to_owned(), known);
+        while self.devices.len() > DEVICES_MAX {
+            let oldest = self.devices.iter().min_by_key(|(_, device)| device.seen_unix_s);
+            let Some(key) = oldest.map(|(key, _)| key.clone()) else { break };
+            self.devices.remove(&key);
+        }
+    }
+
+    /// Writes the file as a whole; a crash leaves the old one or the new one.
+    pub fn save(&self) -> io::Result<()> {
+        file::write(&self.folder, &self.devices)
+    }
+}
+
+/// A measurement, from the registry or made now.
+#[derive(Debug)]
+pub struct Kept {
+    /// What the device can do.
+    pub calibration: Calibration,
+    /// Whether it was known.
+    pub known: bool,
+    /// What there is to say about the registry.
+    pub warning: Option<String>,
+}
+
+/// What is known of an open `device` with this backend and driver; measures what is not, and keeps it in `folder`. A folder
+/// that is not there or cannot be written keeps nothing, which costs the next start a measurement.
+pub fn calibrated(
+    folder: &Path,
+    card: &Identity,
+    backend: &str,
+    driver: &str,
+    device: &dyn exo_backend::Device,
+) -> Result<Kept, CalibrationError> {
+    let (mut registry, warning) = Registry::open(folder);
+    if let Some(calibration) = registry.calibration(card, backend, driver) {
+        return Ok(Kept { calibration, known: true, warning });
+    }
+    let calibration = calibrate(device)?;
+    let now = unix_s();
+    let known = Known {
+        driver: driver.to_owned(),
+        memory_bytes: Some(device.memory().total_bytes),
+        read_bytes_per_s: Some(calibration.read_bytes_per_s),
+        flops_per_s: Some(calibration.flops_per_s),
+        verified_unix_s: Some(now),
+        trouble: None,
+    };
+    registry.note(card, backend, known, now);
+    let failed = registry.save().err().filter(|_| folder.is_dir());
+    let unsaved = failed.map(|error| format!("what was measured of {} is not kept: {error}", card.name));
+    Ok(Kept { calibration, known: false, warning: warning.or(unsaved) })
+}
+
+/// Seconds since 1970; 0 on a machine whose clock is before.
+pub(crate) fn unix_s() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn clip(text: &str) -> String {
+    text.chars().take(TEXT_CHARS_MAX).collect()
+}
+
+fn is_rate(rate: f64) -> bool {
+    rate > 0.0 && rate < RATE_MAX
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+use std::fs;
+
+use super::*;
+
+fn card(address: Option<&str>, uuid: Option<&str>) -> Identity {
+    Identity {
+        name: "Card".to_owned(),
+        vendor: 0x10de,
+        device: 0x2684,
+        pci_address: address.map(str::to_owned),
+        uuid: uuid.map(str::to_owned),
+    }
+}
+
+fn measured(driver: &str) -> Known {
+    Known {
+        driver: driver.to_owned(),
+        memory_bytes: Some(1 << 30),
+        read_bytes_per_s: Some(3e11),
+        flops_per_s: Some(2e13),
+        verified_unix_s: Some(7),
+        trouble: None,
+    }
+}
+
+fn reopened(folder: &Path) -> Registry {
+    let (registry, warning) = Registry::open(folder);
+    assert_eq!(warning, None);
+    registry
+}
+
+#[test]
+fn a_measurement_counts_for_its_card_backend_and_driver_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut registry = reopened(folder.path());
+    let here = card(Some("0000:01:00.0"), Some("GPU-1"));
+    registry.note(&here, "cuda", measured("570"), 7);
+    registry.save().unwrap();
+    let registry = reopened(folder.path());
+    let expected = Calibration { read_bytes_per_s: 3e11, flops_per_s: 2e13 };
+    assert_eq!(registry.calibration(&here, "cuda", "570"), Some(expected));
+    assert_eq!(registry.calibration(&here, "cuda", "575"), None);
+    assert_eq!(registry.calibration(&here, "vulkan", "570"), None);
+    for other in [
+        card(Some("0000:02:00.0"), Some("GPU-1")),
+        card(Some("0000:01:00.0"), Some("GPU-2")),
+        card(None, None),
+    ] {
+        assert_eq!(registry.calibration(&other, "cuda", "570"), None);
+    }
+    assert_eq!(Registry::look(folder.path()).known(&here, "cuda").unwrap().verified_unix_s, Some(7));
+}
+
+#[test]
+fn a_failure_keeps_what_was_measured_with_the_same_driver() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut registry, here) = (reopened(folder.path()), card(Some("0000:01:00.0"), None));
+    registry.note(&here, "vulkan", measured("1"), 7);
+    let failed = |driver: &str| Known {
+        read_bytes_per_s: None,
+        flops_per_s: None,
+        verified_unix_s: None,
+        trouble: Some("it computed a wrong sum".to_owned()),
+        ..measured(driver)
+    };
+    registry.note(&here, "vulkan", failed("1"), 8);
+    assert!(registry.calibration(&here, "vulkan", "1").is_some());
+    assert_eq!(registry.known(&here, "vulkan").unwrap().verified_unix_s, Some(7));
+    registry.note(&here, "vulkan", failed("2"), 9);
+    assert!(registry.calibration(&here, "vulkan", "2").is_none());
+}
+
+#[test]
+fn what_cannot_be_read_is_moved_aside_and_begun_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gpu_registry.json");
+    let good = {
+        let mut registry = reopened(folder.path());
+        registry.note(&card(Some("0000:01:00.0"), None), "cuda", measured("1"), 7);
+        registry.save().unwrap();
+        fs::read_to_string(&path).unwrap()
+    };
+    let long = " ".repeat((1 << 20) + 1);
+    let damaged = [
+        (good[..good.len() / 2].to_owned(), "EOF"),
+        (good.replace("\"version\": 1", "\"version\": 2"), "of version 2"),
+        (good.replace("300000000000.0", "-3.0"), "rate of -3"),
+        (good.replace("\"name\": \"Card\"", "\"name\": 5"), "expected a string"),
+        (good.replace("10de:2684\"", "10de:2685\""), "is `0000:01:00.0 10de:2684`"),
+        (long, "more than 1048576 bytes"),
+        (String::new(), "EOF"),
+    ];
+    for (n, (text, reason)) in damaged.into_iter().enumerate() {
+        assert_ne!(text, good);
+        fs::write(&path, &text).unwrap();
+        let (registry, warning) = Registry::open(folder.path());
+        let (warning, aside) = (warning.unwrap(), format!("gpu_registry.json.bad-{}", (n + 1).min(5)));
+        assert!(warning.contains(reason) && warning.contains(&aside), "{warning}");
+        assert!(registry.devices.is_empty() && !path.exists());
+        assert_eq!(fs::read_to_string(folder.path().join(aside)).unwrap(), text);
+        registry.save().unwrap();
+        reopened(folder.path());
+    }
+    // Two of seven gave way to later ones; no half-written neighbour is left.
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 6);
+}
+
+#[test]
+fn only_so_many_cards_are_remembered_and_names_are_cut_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut registry = reopened(folder.path());
+    for n in 0..(DEVICES_MAX as u64 + 6) {
+        let mut known = measured(&"long ".repeat(100));
+        known.flops_per_s = Some(f64::INFINITY);
+        registry.note(&card(Some(&format!("0000:{n:02x}:00.0")), None), "cuda", known, n);
+    }
+    registry.save().unwrap();
+    let registry = reopened(folder.path());
+    assert_eq!(registry.devices.len(), DEVICES_MAX);
+    assert!(registry.known(&card(Some("0000:05:00.0"), None), "cuda").is_none());
+    let known = registry.known(&card(Some("0000:06:00.0"), None), "cuda").unwrap();
+    assert_eq!((known.driver.chars().count(), known.flops_per_s), (TEXT_CHARS_MAX, None));
+}
+
+#[test]
+#[cfg(unix)]
+fn the_file_is_the_owners_and_a_folder_that_cannot_be_written_is_an_error() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let registry = reopened(folder.path());
+    registry.save().unwrap();
+    let mode = fs::metadata(folder.path().join("gpu_registry.json")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(Registry::look(&folder.path().join("none")).save().is_err());
+}
