@@ -1,7 +1,7 @@
 //! How fast the kernels are here: `cargo run --release -p exo-backend-cpu --example speed [threads [type]]`.
 //!
 //! For each stored type, the rate at which decode reads weights (one row) and prefill computes (64 rows); beside them
-//! the machine's read bandwidth, which bounds the first.
+//! the machine's read bandwidth, which bounds the first, and the peak of the multiply-add, which bounds the second.
 
 #![allow(clippy::print_stdout)] // its output is its purpose
 
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use exo_backend::{Alone, CancelToken, Device, Element, Op, Recording, Rows, RunShape};
+use exo_backend_cpu::probe::{Instruction, peak};
 use exo_backend_cpu::{CpuDevice, CpuOptions, Isa};
 use exo_types::{DType, TensorView};
 
@@ -29,12 +30,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let (small, _) = best_of(&device, dtype, 1024, 64)?;
             let decode = bytes as f64 / seconds;
             let prefill = 2.0 * (COLS * 1024 * 64) as f64 / small;
+            let used = Instruction::for_weights(isa, dtype);
+            let bound = used.and_then(|instruction| peak(instruction, cores)).unwrap_or(f64::NAN);
             println!(
-                "{:7} {dtype:5} decode {:6.2} GB/s ({:3.0} %)  prefill {:6.1} GFLOP/s",
+                "{:7} {dtype:5} decode {:6.2} GB/s ({:3.0} %)  prefill {:6.1} GFLOP/s ({:3.0} %)",
                 isa.name(),
                 decode / 1e9,
                 100.0 * decode / bandwidth,
-                prefill / 1e9
+                prefill / 1e9,
+                50.0 * prefill / bound
             );
         }
     }

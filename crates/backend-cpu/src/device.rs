@@ -175,7 +175,7 @@ impl CpuDevice {
     }
 }
 
-/// Bytes of `tensor` in groups, if it is to be packed: matrices of quantised types are.
+/// Bytes of `tensor` in groups, if it is to be packed: matrices are, but of a few rare types.
 fn packed_as(tensor: &TensorView) -> Option<u64> {
     let bytes = || packed_bytes(tensor.dtype, tensor.rows as usize, tensor.cols as usize);
     if tensor.rows > 1 { bytes().map(|bytes| bytes as u64) } else { None }

@@ -6,7 +6,7 @@ use exo_backend::{AllocError, Ledger, WeightError};
 use exo_types::TensorView;
 
 use crate::memory::{Heap, Slice};
-use crate::packed::{GROUP_ROWS, pack_group, packed_bytes};
+use crate::packed::{GROUP_ROWS, interleave_group, is_interleaved, pack_group, packed_bytes};
 use crate::pool::Pool;
 
 /// Bytes copied between two releases of the file's pages: what memory holds twice at most.
@@ -61,7 +61,11 @@ pub(crate) fn pack(heap: &Heap, pool: &Pool, tensor: &TensorView) -> Result<Slic
     for (at, (groups, from)) in slabs.enumerate() {
         pool.turn().chunks_mut(groups, group_bytes, |i, group| {
             let rows = &from[i * stored..((i + 1) * stored).min(from.len())];
-            pack_group(tensor.dtype, cols, rows, bytemuck::cast_slice_mut(group));
+            if is_interleaved(tensor.dtype) {
+                interleave_group(tensor.dtype, cols, rows, group);
+            } else {
+                pack_group(tensor.dtype, cols, rows, bytemuck::cast_slice_mut(group));
+            }
         });
         release(tensor, at * slab * stored, from.len());
     }
@@ -126,9 +130,18 @@ mod tests {
 
     /// Rows are what the kernels read.
     fn assert_rows(weight: &exo_backend::Weight, tensor: &TensorView) {
-        let stored: &CpuWeight = weight.storage.owner().behind(&*weight.storage, &weight);
+        let placed: &CpuWeight = weight.storage.owner().behind(&*weight.storage, &weight);
+        let (mut want, mut got) = (vec![0.0; COLS as usize], vec![0.0; COLS as usize]);
         for (n, row) in tensor.bytes().chunks_exact(2 * COLS as usize).enumerate() {
-            assert!(stored.row(n) == row, "row {n} differs");
+            match placed.interleaved() {
+                Some(floats) => {
+                    crate::quant::dequantise_row(tensor.dtype, row, &mut want);
+                    floats.row(n, &mut got);
+                    let same = want.iter().zip(&got).all(|(a, b)| a.to_bits() == b.to_bits());
+                    assert!(same, "row {n} differs");
+                }
+                None => assert!(placed.row(n) == row, "row {n} differs"),
+            }
         }
     }
 
@@ -138,7 +151,8 @@ mod tests {
         let (file, tensor) = matrix(20_000, false);
         let weight = device.weight(&tensor).unwrap();
         assert_rows(&weight, &tensor);
-        let (second, third) = (3 + SLAB_BYTES, 3 + 2 * SLAB_BYTES);
+        let slab = SLAB_BYTES / 32_000 * 32_000; // whole groups of sixteen rows
+        let (second, third) = (3 + slab, 3 + 2 * slab);
         assert_eq!(*file.released.lock().unwrap(), [3..second, second..third, third..tensor.range.end]);
         let Residence { copied_bytes, mapped_bytes, mapped_because, .. } = device.residence();
         assert_eq!((copied_bytes, mapped_bytes, mapped_because), (40_000_000, 0, None));
@@ -157,7 +171,8 @@ mod tests {
             assert_eq!(Arc::strong_count(&file), if mmap { 2 } else { 1 });
             assert_eq!(file.released.lock().unwrap().len(), if mmap { 0 } else { 1 });
             let Residence { copied_bytes, mapped_bytes, mapped_because, .. } = device.residence();
-            assert_eq!((copied_bytes, mapped_bytes), if mmap { (0, 20_000) } else { (20_000, 0) });
+            // Ten rows make a group of sixteen.
+            assert_eq!((copied_bytes, mapped_bytes), if mmap { (0, 20_000) } else { (32_000, 0) });
             assert_eq!(mapped_because, None, "nothing stayed in the file against the user's wish");
         }
     }
@@ -184,7 +199,7 @@ mod tests {
         assert_rows(&weights[1], &large);
         assert!(file.released.lock().unwrap().is_empty());
         let Residence { copied_bytes, mapped_bytes, mapped_because, .. } = device.residence();
-        assert_eq!((copied_bytes, mapped_bytes), (18_000_000, 40_000_000));
+        assert_eq!((copied_bytes, mapped_bytes), (18_016_000, 40_000_000));
         let because = mapped_because.unwrap();
         assert!(because.contains("40000000 bytes") && because.contains("20480000 are free"), "{because}");
     }

@@ -10,7 +10,7 @@ use exo_types::{DType, TensorView};
 
 use crate::kv::CpuKv;
 use crate::memory::{Block, Heap, Slice};
-use crate::packed::{GROUP_ROWS, Group, Line};
+use crate::packed::{GROUP_ROWS, Group, Interleaved, Line, is_interleaved};
 use crate::quant;
 
 /// Elements behind a lock. A kernel that panicked leaves numbers, not broken structures: poison is ignored.
@@ -109,6 +109,17 @@ impl CpuWeight {
         self.vector.as_deref().unwrap_or_else(|| panic!("{} is a matrix where a vector is needed", self.name))
     }
 
+    /// The floats of a matrix that was interleaved.
+    #[inline(always)]
+    pub(crate) fn interleaved(&self) -> Option<Interleaved<'_>> {
+        match &self.place {
+            Place::Packed(bytes) if is_interleaved(self.dtype) => {
+                Some(Interleaved::new(self.dtype, self.cols, bytes))
+            }
+            _ => None,
+        }
+    }
+
     /// Stored bytes of row `n`. Panics as [`Self::rows_stored`].
     pub(crate) fn row(&self, n: usize) -> &[u8] {
         self.rows_stored(n..n + 1)
@@ -124,15 +135,18 @@ impl CpuWeight {
         &bytes[rows.start * self.row_bytes..rows.end * self.row_bytes]
     }
 
-    /// The group of row `n` and its number in it; `None` if the rows are not packed.
+    /// The group of row `n` and its number in it; `None` if the rows are not packed quants.
     pub(crate) fn packed_row(&self, n: usize) -> Option<(Group<'_>, usize)> {
         Some((self.packed_group(n / GROUP_ROWS)?, n % GROUP_ROWS))
     }
 
-    /// Group `g`; `None` if the rows are not packed.
+    /// Group `g`; `None` if the rows are not packed quants.
     #[inline]
     pub(crate) fn packed_group(&self, g: usize) -> Option<Group<'_>> {
         let Place::Packed(bytes) = &self.place else { return None };
+        if is_interleaved(self.dtype) {
+            return None;
+        }
         let lines: &[Line] = bytemuck::cast_slice(bytes);
         let len = lines.len() / self.rows.div_ceil(GROUP_ROWS);
         Some(Group::new(self.dtype, self.cols, &lines[g * len..][..len]))

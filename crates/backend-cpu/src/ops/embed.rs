@@ -25,11 +25,13 @@ pub(super) fn embed(level: Level, out: &mut [f32], table: &CpuWeight, ids: &[u32
         in_range(OpKind::Embed, "a token id", *id, rows)?;
     }
     for (out, id) in out.chunks_exact_mut(table.cols).zip(ids) {
-        match table.packed_row(*id as usize) {
-            Some((group, row)) => unpack_row(&group, row, out),
-            None => {
-                level.dispatch(quant::Dequantise { dtype: table.dtype, row: table.row(*id as usize), out })
-            }
+        let id = *id as usize;
+        if let Some((group, row)) = table.packed_row(id) {
+            unpack_row(&group, row, out);
+        } else if let Some(floats) = table.interleaved() {
+            floats.row(id, out);
+        } else {
+            level.dispatch(quant::Dequantise { dtype: table.dtype, row: table.row(id), out });
         }
     }
     Ok(())

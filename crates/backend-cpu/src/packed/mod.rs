@@ -28,12 +28,16 @@
 //! of Q6_K lie beside each other, row by row, and belong to 16 columns each.
 //!
 //! Size: that of the file's blocks for types of 32 columns; Q4_K + 2.8 %, Q5_K + 2.3 %, Q6_K + 1 %.
+//!
+//! Floats are not quantised and have a simpler order of their own: [`interleaved`].
 
+mod interleaved;
 mod pack;
 mod unpack;
 
 use exo_types::DType;
 
+pub(crate) use interleaved::{Interleaved, interleave_group, is_interleaved};
 pub(crate) use pack::pack_group;
 pub(crate) use unpack::{RowBlock, centre, unpack_row};
 
@@ -109,11 +113,16 @@ impl Layout {
     }
 }
 
-/// Bytes of a packed matrix, its last group filled up; `None` for types that are not packed.
+/// Bytes of a packed or interleaved matrix, its last group filled up; `None` for types that are kept as they are stored.
 ///
 /// Panics unless `cols` is a whole number of blocks of `dtype`.
 pub(crate) fn packed_bytes(dtype: DType, rows: usize, cols: usize) -> Option<usize> {
-    Some(LINE * group_lines(dtype, cols)? * rows.div_ceil(GROUP_ROWS))
+    let group = if is_interleaved(dtype) {
+        GROUP_ROWS * cols * dtype.block_bytes() as usize
+    } else {
+        LINE * group_lines(dtype, cols)?
+    };
+    Some(group * rows.div_ceil(GROUP_ROWS))
 }
 
 /// Lines of one group; `None` for types that are not packed. Panics as [`packed_bytes`].

@@ -55,7 +55,8 @@ fn packed_weights_are_at_most_three_percent_larger_than_stored_ones() {
         assert!(packed >= stored && 100 * packed <= 103 * stored, "{dtype}: {packed} for {stored}");
         assert_eq!(packed_bytes(dtype, 65, 1024), Some(packed / 64 * 80), "{dtype}: whole groups");
     }
-    assert_eq!(packed_bytes(DType::F16, 16, 32), None);
+    assert_eq!(packed_bytes(DType::Q2_K, 16, 256), None);
+    assert_eq!(packed_bytes(DType::F16, 17, 33), Some(2 * 16 * 33 * 2));
     // 3 blocks: a whole step and half of one.
     assert_eq!(packed_bytes(DType::Q8_0, 16, 96), Some((17 + 9) * LINE));
 }

@@ -14,7 +14,7 @@ mod scalar;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{Avx512, Avx512Bf16};
-pub(crate) use element::{Element, F16, F32, I8};
+pub(crate) use element::{BF16, Element, F16, F32, I8};
 pub(crate) use exp::exp;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::{Neon, widen_f16};
@@ -83,15 +83,6 @@ pub(crate) trait Row: Copy {
 /// f32 elements in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct F32Row<'a>(pub(crate) &'a [f32]);
-/// Stored f32, unaligned.
-#[derive(Clone, Copy)]
-pub(crate) struct F32Bytes<'a>(pub(crate) &'a [u8]);
-/// Stored halves, unaligned.
-#[derive(Clone, Copy)]
-pub(crate) struct F16Bytes<'a>(pub(crate) &'a [u8]);
-/// Stored bfloat16, unaligned.
-#[derive(Clone, Copy)]
-pub(crate) struct Bf16Bytes<'a>(pub(crate) &'a [u8]);
 
 impl Row for F32Row<'_> {
     #[inline(always)]
@@ -101,39 +92,6 @@ impl Row for F32Row<'_> {
     #[inline(always)]
     fn get(self, at: usize) -> f32 {
         self.0[at]
-    }
-}
-
-impl Row for F32Bytes<'_> {
-    #[inline(always)]
-    fn load<S: Simd>(self, simd: S, at: usize) -> S::V {
-        simd.load_f32_bytes(&self.0[4 * at..4 * (at + S::LANES)])
-    }
-    #[inline(always)]
-    fn get(self, at: usize) -> f32 {
-        crate::math::f32_at(self.0, at)
-    }
-}
-
-impl Row for F16Bytes<'_> {
-    #[inline(always)]
-    fn load<S: Simd>(self, simd: S, at: usize) -> S::V {
-        simd.load_f16(&self.0[2 * at..2 * (at + S::LANES)])
-    }
-    #[inline(always)]
-    fn get(self, at: usize) -> f32 {
-        crate::math::f16_at(self.0, at)
-    }
-}
-
-impl Row for Bf16Bytes<'_> {
-    #[inline(always)]
-    fn load<S: Simd>(self, simd: S, at: usize) -> S::V {
-        simd.load_bf16(&self.0[2 * at..2 * (at + S::LANES)])
-    }
-    #[inline(always)]
-    fn get(self, at: usize) -> f32 {
-        crate::math::bf16_at(self.0, at)
     }
 }
 

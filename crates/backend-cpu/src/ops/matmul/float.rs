@@ -1,4 +1,4 @@
-//! Products with `x` as it is, on rows as they are stored.
+//! Products with `x` as it is.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -7,51 +7,58 @@ use exo_types::DType;
 
 use super::{Columns, Product};
 use crate::isa::{Kernel, Level};
+use crate::packed::{GROUP_ROWS, Interleaved, LINE, Line};
 use crate::quant;
-use crate::simd::{Bf16Bytes, F16Bytes, F32Bytes, F32Row, Row, Simd, load_tail};
+use crate::simd::{BF16, Element, F16, F32, Simd};
 use crate::storage::CpuWeight;
 
-/// Up to this many rows of `x`, floats are converted while they are multiplied; beyond it, once before.
+/// Columns whose products are added up by themselves: their panel stays in the first-level cache. Whole blocks of every
+/// type.
+const BLOCK_COLS: usize = 256;
+/// Up to this many rows of `x`, weights are converted while they are multiplied; beyond it, once before.
 const DIRECT_TOKENS_MAX: usize = 4;
-/// Weight rows that are converted together when `x` has many rows.
-const BLOCK_ROWS: usize = 16;
-/// Columns that are converted together: a tile's weights and rows of `x` then stay in the first-level cache.
-const BLOCK_COLS: usize = 512;
-/// Rows of `x` whose sums are kept between blocks of columns.
-const BLOCK_TOKENS: usize = 96;
+/// Weight rows of a panel at most: two groups.
+pub(super) const PANEL_ROWS: usize = 2 * GROUP_ROWS;
 
-/// Multiplies the rows `range` of the weights by every row of `x`.
+/// Multiplies the rows `range` of the weights, whole groups but for the last, by every row of `x`.
 ///
-/// Every product is a sum in the lanes of [`crate::simd::dot`]: lane l adds the elements l, l + LANES, … in order,
-/// then the lanes are halved. Which products share a tile does not show in any of them. Blocks are converted to f32 a
-/// few rows at a time in a scratch of the thread.
+/// The sum of a product goes over blocks of 256 columns, and over the columns of a block, each in ascending order:
+///
+/// `block = Σ_k fma(w[n, k], x[t, k], ·)` from 0, `out = Σ block + bias` from 0
+///
+/// (`fma` is rounded once where the instruction set can). Lanes are weight rows, so no sum crosses lanes, and which
+/// products share a tile does not show in any of them.
+///
+/// Ladder, F16, 64 rows of `x`, one thread of a Sapphire Rapids at a peak of 217 GFLOP/s: lanes along the columns with
+/// whole rows 52, with blocks of rows and columns 58, with tiles by index 99, with sums halved eight at a time 115; lanes
+/// along the rows with tiles of 2 vectors by 12 rows of `x` 83 (the compiler spills), by 10 142, by 8 144.
 pub(super) fn piece(level: Level, product: &Product<'_>, x: &[f32], range: Range<usize>) {
     let Product { w, bias, out } = product;
-    let piece = Piece { w, k: w.cols, x, tokens: x.len() / w.cols, bias: *bias, rows: range, out };
+    let piece = Piece { w, x, k: w.cols, tokens: x.len() / w.cols, bias: *bias, rows: range, out };
     // Taken here and not in the kernel: `with_borrow_mut` is a call, and its closure would not be vectorised.
     SCRATCH.with_borrow_mut(|scratch| level.dispatch(Multiply { piece, scratch }));
+}
+
+thread_local! {
+    /// A panel, a row of it, and the sums. Kept between steps; as long as this thread has needed so far.
+    static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A run of weight rows against every row of `x`.
 struct Piece<'a> {
     w: &'a CpuWeight,
-    k: usize,
     x: &'a [f32],
+    k: usize,
     tokens: usize,
     bias: Option<&'a [f32]>,
     rows: Range<usize>,
     out: &'a Columns<'a>,
 }
 
-thread_local! {
-    /// Converted weights and sums. Kept between steps; as long as this thread has needed so far.
-    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
-
 /// A [`Piece`] and the scratch of the thread it runs on.
 struct Multiply<'a> {
     piece: Piece<'a>,
-    scratch: &'a mut Vec<f32>,
+    scratch: &'a mut Vec<Line>,
 }
 
 impl Kernel for Multiply<'_> {
@@ -59,258 +66,261 @@ impl Kernel for Multiply<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let piece = &self.piece;
-        let direct = piece.tokens <= DIRECT_TOKENS_MAX;
-        let rows = piece.rows.clone();
-        match piece.w.dtype {
-            DType::F32 if direct => piece.products(simd, rows, |n| F32Bytes(piece.w.row(n))),
-            DType::F16 if direct => piece.products(simd, rows, |n| F16Bytes(piece.w.row(n))),
-            DType::BF16 if direct => piece.products(simd, rows, |n| Bf16Bytes(piece.w.row(n))),
-            // A row that ends within a vector would need its end padded on both sides.
-            _ if direct || !piece.k.is_multiple_of(S::LANES) => piece.converted(simd, self.scratch),
-            _ => piece.blocked(simd, self.scratch),
+        let Self { piece, scratch } = self;
+        let mut first = piece.rows.start;
+        while first < piece.rows.end {
+            // Two vectors of rows, or one where a single group is left for sixteen lanes.
+            let left = piece.rows.end.next_multiple_of(GROUP_ROWS) - first;
+            let width = left.min(2 * S::LANES);
+            let rows = first..(first + width).min(piece.rows.end);
+            if width == 2 * S::LANES {
+                piece.panel::<S, 2>(simd, rows, scratch);
+            } else {
+                piece.panel::<S, 1>(simd, rows, scratch);
+            }
+            first += width;
         }
     }
 }
 
 impl Piece<'_> {
-    /// Converts a few rows, multiplies them, and goes on.
+    /// R vectors of rows, the last perhaps beyond the matrix.
     #[inline(always)]
-    fn converted<S: Simd>(&self, simd: S, scratch: &mut Vec<f32>) {
-        let block = if self.tokens <= DIRECT_TOKENS_MAX { 4 } else { BLOCK_ROWS };
-        if scratch.len() < block * self.k {
-            scratch.resize(block * self.k, 0.0);
-        }
-        let mut first = self.rows.start;
-        while first < self.rows.end {
-            let rows = first..(first + block).min(self.rows.end);
-            for (n, row) in rows.clone().zip(scratch.chunks_exact_mut(self.k)) {
-                quant::dequantise_inline(simd, self.w.dtype, self.w.row(n), row);
-            }
-            let converted = &scratch[..];
-            self.products(simd, rows, |n| F32Row(&converted[(n - first) * self.k..(n - first + 1) * self.k]));
-            first += block;
-        }
-    }
-
-    /// Converts a block of rows and columns, multiplies it by some rows of `x`, and keeps the lanes of the sums for the
-    /// next block of columns. Measured with F16, 64 rows of `x`, one thread, GFLOP/s: whole rows 52, so 58, with tiles by
-    /// index ([`Block::tile`]) 99.
-    #[inline(always)]
-    fn blocked<S: Simd>(&self, simd: S, scratch: &mut Vec<f32>) {
-        let tokens = BLOCK_TOKENS.min(self.tokens);
-        let len = BLOCK_ROWS * BLOCK_COLS + BLOCK_ROWS * tokens * S::LANES;
-        if scratch.len() < len {
-            scratch.resize(len, 0.0);
-        }
-        let (converted, sums) = scratch[..len].split_at_mut(BLOCK_ROWS * BLOCK_COLS);
-        for first in self.rows.clone().step_by(BLOCK_ROWS) {
-            let rows = first..(first + BLOCK_ROWS).min(self.rows.end);
-            for start in (0..self.tokens).step_by(tokens) {
-                let chunk = start..(start + tokens).min(self.tokens);
-                sums.fill(0.0);
-                for at in (0..self.k).step_by(BLOCK_COLS) {
-                    let cols = at..(at + BLOCK_COLS).min(self.k);
-                    self.convert(simd, rows.clone(), cols.clone(), converted);
-                    self.add_block(simd, rows.len(), cols, chunk.clone(), converted, sums);
+    fn panel<S: Simd, const R: usize>(&self, simd: S, rows: Range<usize>, scratch: &mut Vec<Line>) {
+        let width = R * S::LANES;
+        let len = (BLOCK_COLS + self.tokens) * width + BLOCK_COLS;
+        let (panel, rest) = floats(scratch, len).split_at_mut(BLOCK_COLS * width);
+        let (sums, row) = rest.split_at_mut(self.tokens * width);
+        sums.fill(0.0);
+        for at in (0..self.k).step_by(BLOCK_COLS) {
+            let cols = at..(at + BLOCK_COLS).min(self.k);
+            match (self.w.interleaved(), self.w.dtype) {
+                (Some(w), DType::F32) => self.block::<S, F32, R>(simd, w, &rows, cols, panel, sums),
+                (Some(w), DType::F16) => self.block::<S, F16, R>(simd, w, &rows, cols, panel, sums),
+                (Some(w), _) => self.block::<S, BF16, R>(simd, w, &rows, cols, panel, sums),
+                (None, _) => {
+                    self.convert::<S, R>(simd, &rows, cols.clone(), row, panel);
+                    self.tiles(simd, Converted::<R>(panel), cols, sums);
                 }
-                self.finish(simd, rows.clone(), chunk, sums);
             }
         }
-    }
-
-    /// These rows and columns of the weights in f32, rows [`BLOCK_COLS`] apart.
-    #[inline(always)]
-    fn convert<S: Simd>(&self, simd: S, rows: Range<usize>, cols: Range<usize>, out: &mut [f32]) {
-        let elements = self.w.dtype.block_elements() as usize;
-        let bytes = self.w.dtype.block_bytes() as usize;
-        for (n, out) in rows.zip(out.chunks_exact_mut(BLOCK_COLS)) {
-            let row = &self.w.row(n)[cols.start / elements * bytes..cols.end / elements * bytes];
-            quant::dequantise_inline(simd, self.w.dtype, row, &mut out[..cols.len()]);
+        for (t, sums) in sums.chunks_exact_mut(width).enumerate() {
+            let sums = &mut sums[..rows.len()];
+            if let Some(bias) = self.bias {
+                sums.iter_mut().zip(&bias[rows.clone()]).for_each(|(sum, bias)| *sum += bias);
+            }
+            // SAFETY: `rows` are of this piece's, and pieces are disjoint.
+            unsafe { self.out.put(t, rows.start, sums) }
         }
     }
 
-    /// Adds the products of a converted block to `sums`, `[rows, tokens, LANES]`.
+    /// A block of columns of interleaved weights.
     #[inline(always)]
-    fn add_block<S: Simd>(
+    fn block<S: Simd, E: Element, const R: usize>(
         &self,
         simd: S,
-        rows: usize,
+        w: Interleaved<'_>,
+        rows: &Range<usize>,
         cols: Range<usize>,
-        tokens: Range<usize>,
-        converted: &[f32],
+        panel: &mut [f32],
         sums: &mut [f32],
     ) {
-        let block =
-            Block { converted, x: &self.x[tokens.start * self.k..], k: self.k, cols, tokens: tokens.len() };
-        let mut n = 0;
-        while n < rows {
-            let mut t = 0;
-            // Sums of 24 or 8 vectors: what AVX-512 and AVX2 have registers for.
-            let (tall, wide) = if S::LANES == 16 { (8, 3) } else { (4, 2) };
-            let height = if n + tall <= rows { tall } else { 1 };
-            while t < block.tokens {
-                let width = if t + wide <= block.tokens { wide } else { 1 };
-                match (height, width) {
-                    (8, 3) => block.tile::<S, 8, 3>(simd, n, t, sums),
-                    (8, _) => block.tile::<S, 8, 1>(simd, n, t, sums),
-                    (4, 2) => block.tile::<S, 4, 2>(simd, n, t, sums),
-                    (4, _) => block.tile::<S, 4, 1>(simd, n, t, sums),
-                    (_, 3) => block.tile::<S, 1, 3>(simd, n, t, sums),
-                    (_, 2) => block.tile::<S, 1, 2>(simd, n, t, sums),
-                    _ => block.tile::<S, 1, 1>(simd, n, t, sums),
-                }
-                t += width;
-            }
-            n += height;
+        let stored = Stored::<E, R>::new(w, rows.start, &cols, S::LANES);
+        if self.tokens <= DIRECT_TOKENS_MAX {
+            return self.tiles(simd, stored, cols, sums);
         }
-    }
-
-    /// Halves the lanes and writes the results.
-    #[inline(always)]
-    fn finish<S: Simd>(&self, simd: S, rows: Range<usize>, tokens: Range<usize>, sums: &[f32]) {
-        for (n, sums) in rows.zip(sums.chunks_exact(tokens.len() * S::LANES)) {
-            let bias = self.bias.map_or(0.0, |bias| bias[n]);
-            for (t, lanes) in tokens.clone().zip(sums.chunks_exact(S::LANES)) {
-                // SAFETY: row `n` is in this piece's `rows`, and pieces are disjoint.
-                unsafe { self.out.put(t, n, &[simd.sum(simd.load(lanes)) + bias]) }
+        for (k, vectors) in panel.chunks_exact_mut(R * S::LANES).take(cols.len()).enumerate() {
+            for (v, out) in vectors.chunks_exact_mut(S::LANES).enumerate() {
+                // SAFETY: `k` is one of the `cols` and `v` of the R vectors that `stored` was made for.
+                simd.store(unsafe { stored.load(simd, k, v) }, out);
             }
         }
+        self.tiles(simd, Converted::<R>(panel), cols, sums);
     }
 
-    /// All products of `rows`, in tiles of four by as many rows of `x` as there are registers for.
+    /// A block of columns of rows that lie as they are stored.
     #[inline(always)]
-    fn products<S: Simd, W: Row>(&self, simd: S, rows: Range<usize>, row: impl Fn(usize) -> W) {
-        let mut t = 0;
-        while t < self.tokens {
-            let wide = S::LANES == 16 && t + 4 <= self.tokens;
-            let pair = !wide && t + 2 <= self.tokens;
-            let mut n = rows.start;
-            while n < rows.end {
-                let four = n + 4 <= rows.end;
-                match (four, wide, pair) {
-                    (true, true, _) => {
-                        self.tile(simd, n, [row(n), row(n + 1), row(n + 2), row(n + 3)], t, [(); 4])
-                    }
-                    (true, _, true) => {
-                        self.tile(simd, n, [row(n), row(n + 1), row(n + 2), row(n + 3)], t, [(); 2])
-                    }
-                    (true, _, _) => {
-                        self.tile(simd, n, [row(n), row(n + 1), row(n + 2), row(n + 3)], t, [(); 1])
-                    }
-                    (false, true, _) => self.tile(simd, n, [row(n)], t, [(); 4]),
-                    (false, _, true) => self.tile(simd, n, [row(n)], t, [(); 2]),
-                    (false, _, _) => self.tile(simd, n, [row(n)], t, [(); 1]),
-                }
-                n += if four { 4 } else { 1 };
-            }
-            t += if wide {
-                4
-            } else if pair {
-                2
-            } else {
-                1
-            };
-        }
-    }
-
-    /// R weight rows from `n` on by M rows of `x` from `t` on.
-    #[inline(always)]
-    fn tile<S: Simd, W: Row, const R: usize, const M: usize>(
+    fn convert<S: Simd, const R: usize>(
         &self,
         simd: S,
-        n: usize,
-        w: [W; R],
-        t: usize,
-        _m: [(); M],
+        rows: &Range<usize>,
+        cols: Range<usize>,
+        row: &mut [f32],
+        panel: &mut [f32],
     ) {
-        let k = self.k;
-        let mut x = [F32Row(&[]); M];
-        for (m, x) in x.iter_mut().enumerate() {
-            *x = F32Row(&self.x[(t + m) * k..(t + m + 1) * k]);
-        }
-        let mut sums = [[simd.splat(0.0); M]; R];
-        let mut at = 0;
-        while at + S::LANES <= k {
-            let mut xs = [simd.splat(0.0); M];
-            for (lanes, x) in xs.iter_mut().zip(x) {
-                *lanes = x.load(simd, at);
+        let elements = self.w.dtype.block_elements() as usize;
+        let bytes = self.w.dtype.block_bytes() as usize;
+        let row = &mut row[..cols.len()];
+        for r in 0..R * S::LANES {
+            if r < rows.len() {
+                let stored = self.w.row(rows.start + r);
+                let stored = &stored[cols.start / elements * bytes..cols.end / elements * bytes];
+                quant::dequantise_inline(simd, self.w.dtype, stored, row);
+            } else {
+                row.fill(0.0);
             }
-            for (w, sums) in w.into_iter().zip(&mut sums) {
-                let lanes = w.load(simd, at);
-                for (sum, x) in sums.iter_mut().zip(xs) {
-                    *sum = simd.mul_add(lanes, x, *sum);
-                }
-            }
-            at += S::LANES;
-        }
-        if at < k {
-            for (w, sums) in w.into_iter().zip(&mut sums) {
-                for (x, sum) in x.into_iter().zip(sums) {
-                    *sum = simd.mul_add(load_tail(simd, w, at, k), load_tail(simd, x, at, k), *sum);
-                }
-            }
-        }
-        for (n, sums) in (n..).zip(sums) {
-            let bias = self.bias.map_or(0.0, |bias| bias[n]);
-            for (t, sum) in (t..).zip(sums) {
-                // SAFETY: row `n` is in this piece's `rows`, and pieces are disjoint.
-                unsafe { self.out.put(t, n, &[simd.sum(sum) + bias]) }
+            for (vectors, value) in panel.chunks_exact_mut(R * S::LANES).zip(&*row) {
+                vectors[r] = *value;
             }
         }
     }
-}
 
-/// A block of converted weights and the rows of `x` it is multiplied by.
-struct Block<'a> {
-    /// Rows [`BLOCK_COLS`] apart.
-    converted: &'a [f32],
-    /// From the first of the rows on, `k` apart.
-    x: &'a [f32],
-    k: usize,
-    /// Of `x`; a whole number of vectors.
-    cols: Range<usize>,
-    tokens: usize,
-}
-
-impl Block<'_> {
-    /// R rows of weights from `n` on by M rows of `x` from `t` on, added to `sums`, `[rows, tokens, LANES]`.
-    ///
-    /// By index and not by iterators: sums that an iterator of arrays goes through do not stay in registers.
+    /// Adds the products of a block of columns to `sums`, `[tokens, R · LANES]`.
     #[inline(always)]
-    #[allow(clippy::needless_range_loop, reason = "r and m are row and column of a tile of registers")]
-    fn tile<S: Simd, const R: usize, const M: usize>(&self, simd: S, n: usize, t: usize, sums: &mut [f32]) {
-        let (len, k) = (self.cols.len(), self.k);
-        let (first, start) = (n * BLOCK_COLS, t * k + self.cols.start);
-        assert!(first + (R - 1) * BLOCK_COLS + len <= self.converted.len() && len.is_multiple_of(S::LANES));
-        assert!(start + (M - 1) * k + len <= self.x.len());
-        let place = |r: usize, m: usize| ((n + r) * self.tokens + t + m) * S::LANES;
-        let mut acc = [[simd.splat(0.0); M]; R];
-        for r in 0..R {
-            for m in 0..M {
-                acc[r][m] = simd.load(&sums[place(r, m)..]);
-            }
-        }
-        for at in (0..len).step_by(S::LANES) {
-            let vector = |from: &[f32], at: usize| {
-                // SAFETY: a whole vector of the `len` elements of a row, in bounds by the assertions.
-                simd.load(unsafe { std::slice::from_raw_parts(from.as_ptr().add(at), S::LANES) })
+    fn tiles<S: Simd, W: Source<R>, const R: usize>(
+        &self,
+        simd: S,
+        w: W,
+        cols: Range<usize>,
+        sums: &mut [f32],
+    ) {
+        let mut t = 0;
+        while t < self.tokens {
+            // Sums of 16 or 12 vectors, beside the vectors of weights and those of `x`: what AVX-512 and AVX2 have registers for.
+            let most = match S::LANES {
+                _ if W::DIRECT => DIRECT_TOKENS_MAX,
+                16 => 8,
+                _ => 6,
             };
-            let mut x = [simd.splat(0.0); M];
-            for m in 0..M {
-                x[m] = vector(self.x, start + m * k + at);
+            let tokens = match (self.tokens - t).min(most) {
+                8 => 8,
+                6.. => 6,
+                4.. => 4,
+                left => left.min(2),
+            };
+            let cols = cols.clone();
+            match tokens {
+                8 => self.tile::<S, W, R, 8>(simd, w, t, cols, sums),
+                6 => self.tile::<S, W, R, 6>(simd, w, t, cols, sums),
+                4 => self.tile::<S, W, R, 4>(simd, w, t, cols, sums),
+                2 => self.tile::<S, W, R, 2>(simd, w, t, cols, sums),
+                _ => self.tile::<S, W, R, 1>(simd, w, t, cols, sums),
             }
-            for r in 0..R {
-                let w = vector(self.converted, first + r * BLOCK_COLS + at);
-                for m in 0..M {
-                    acc[r][m] = simd.mul_add(w, x[m], acc[r][m]);
+            t += tokens;
+        }
+    }
+
+    /// R vectors of weight rows by M rows of `x` from `t` on.
+    ///
+    /// By index and not by iterators, and with nothing else that uses the sums: they would not stay in registers.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "v and m are row and column of a tile of registers")]
+    fn tile<S: Simd, W: Source<R>, const R: usize, const M: usize>(
+        &self,
+        simd: S,
+        w: W,
+        t: usize,
+        cols: Range<usize>,
+        sums: &mut [f32],
+    ) {
+        let x = &self.x[t * self.k + cols.start..(t + M - 1) * self.k + cols.end];
+        assert!(w.cols(S::LANES) >= cols.len() && x.len() == (M - 1) * self.k + cols.len());
+        let mut acc = [[simd.splat(0.0); M]; R];
+        for k in 0..cols.len() {
+            let mut rows = [simd.splat(0.0); R];
+            for v in 0..R {
+                // SAFETY: a column and a vector of the source, by the assertion.
+                rows[v] = unsafe { w.load(simd, k, v) };
+            }
+            for m in 0..M {
+                // SAFETY: column `k` of row `m` of `x`, which has M rows `self.k` apart by the assertion.
+                let x = simd.splat(unsafe { *x.get_unchecked(m * self.k + k) });
+                for v in 0..R {
+                    acc[v][m] = simd.mul_add(rows[v], x, acc[v][m]);
                 }
             }
         }
-        for r in 0..R {
-            for m in 0..M {
-                simd.store(acc[r][m], &mut sums[place(r, m)..]);
+        let sums = &mut sums[t * R * S::LANES..(t + M) * R * S::LANES];
+        for m in 0..M {
+            for v in 0..R {
+                let sum = &mut sums[(m * R + v) * S::LANES..];
+                simd.store(simd.add(simd.load(sum), acc[v][m]), sum);
             }
         }
     }
+}
+
+/// A block of columns of R vectors of weight rows.
+trait Source<const R: usize>: Copy {
+    /// Whether a load is a conversion.
+    const DIRECT: bool;
+    /// Columns it has, with vectors of `lanes`.
+    fn cols(self, lanes: usize) -> usize;
+    /// Vector `v` of column `k`.
+    ///
+    /// # Safety
+    /// `k` is below [`Source::cols`], `v` below R.
+    unsafe fn load<S: Simd>(self, simd: S, k: usize, v: usize) -> S::V;
+}
+
+/// In f32, `[columns, R · LANES]`.
+#[derive(Clone, Copy)]
+struct Converted<'a, const R: usize>(&'a [f32]);
+
+impl<const R: usize> Source<R> for Converted<'_, R> {
+    const DIRECT: bool = false;
+
+    #[inline(always)]
+    fn cols(self, lanes: usize) -> usize {
+        self.0.len() / (R * lanes)
+    }
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(self, simd: S, k: usize, v: usize) -> S::V {
+        // SAFETY: within the columns, by the caller's promise.
+        simd.load(unsafe { self.0.get_unchecked((k * R + v) * S::LANES..(k * R + v + 1) * S::LANES) })
+    }
+}
+
+/// As they are stored, sixteen rows side by side.
+struct Stored<'a, E, const R: usize> {
+    /// From the first column and the first row of each vector on.
+    vectors: [&'a [u8]; R],
+    cols: usize,
+    _element: std::marker::PhantomData<E>,
+}
+
+impl<E, const R: usize> Clone for Stored<'_, E, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E, const R: usize> Copy for Stored<'_, E, R> {}
+
+impl<'a, E: Element, const R: usize> Stored<'a, E, R> {
+    /// Columns `cols` of the R · `lanes` rows from `first` on. Panics unless they are there.
+    #[inline(always)]
+    fn new(w: Interleaved<'a>, first: usize, cols: &Range<usize>, lanes: usize) -> Self {
+        let vectors = std::array::from_fn(|v| {
+            let row = first + v * lanes;
+            let from = &w.group(row / GROUP_ROWS)[(cols.start * GROUP_ROWS + row % GROUP_ROWS) * E::BYTES..];
+            &from[..((cols.len() - 1) * GROUP_ROWS + lanes) * E::BYTES]
+        });
+        Self { vectors, cols: cols.len(), _element: std::marker::PhantomData }
+    }
+}
+
+impl<E: Element, const R: usize> Source<R> for Stored<'_, E, R> {
+    const DIRECT: bool = true;
+
+    #[inline(always)]
+    fn cols(self, _lanes: usize) -> usize {
+        self.cols
+    }
+
+    #[inline(always)]
+    unsafe fn load<S: Simd>(self, simd: S, k: usize, v: usize) -> S::V {
+        // SAFETY: `new` saw that this column's lanes are within the slice; `v` and `k` are by the caller's promise.
+        unsafe { E::load(simd, self.vectors.get_unchecked(v).as_ptr().add(k * GROUP_ROWS * E::BYTES)) }
+    }
+}
+
+/// `len` f32 of a scratch, from the start of a cache line: a vector that lies in two lines is loaded twice.
+fn floats(scratch: &mut Vec<Line>, len: usize) -> &mut [f32] {
+    let lines = (size_of::<f32>() * len).div_ceil(LINE);
+    if scratch.len() < lines {
+        scratch.resize(lines, Line([0; LINE]));
+    }
+    &mut bytemuck::cast_slice_mut(scratch)[..len]
 }

@@ -15,8 +15,6 @@ use crate::storage::CpuWeight;
 const TASK_BYTES: usize = 64 << 10;
 /// Multiply-adds below which one thread does it all.
 const PARALLEL_PRODUCTS_MIN: usize = 1 << 15;
-/// Rows of weights that pieces consist of: one group of packed weights.
-const PIECE_ROWS: usize = 16;
 
 /// One of the matrices that the rows are multiplied by.
 pub(super) struct Product<'a> {
@@ -81,14 +79,14 @@ pub(super) fn matmul(
 
 /// How one matrix is cut.
 struct Share {
-    /// Weight rows of a piece: whole groups.
+    /// Weight rows of a piece: whole panels, of two groups each.
     rows: usize,
     pieces: usize,
 }
 
 impl Share {
     fn of(w: &CpuWeight) -> Self {
-        let rows = (TASK_BYTES / w.row_bytes.max(1)).clamp(1, w.rows).next_multiple_of(PIECE_ROWS);
+        let rows = (TASK_BYTES / w.row_bytes.max(1)).clamp(1, w.rows).next_multiple_of(float::PANEL_ROWS);
         Self { rows, pieces: w.rows.div_ceil(rows) }
     }
 }
