@@ -224,16 +224,36 @@ fn a_file_that_is_no_driver_is_told_from_one_that_is_missing() {
     assert!(refused.contains("answered with nonsense"), "{refused}");
 }
 
+/// The folder of a library that plays NVIDIA's management library, in which each card tells the same.
+fn nvml(folder: &Path) -> PathBuf {
+    let (source, library) = (folder.join("nvml.c"), folder.join("libnvidia-ml.so.1"));
+    let text = "int nvmlInit_v2(void) { return 0; }\nint nvmlShutdown(void) { return 0; }\n\
+                int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **card) { *card = card; return 0; }\n\
+                int nvmlDeviceGetTemperature(void *card, int sensor, unsigned *out) { *out = 61; return 0; }\n\
+                int nvmlDeviceGetPowerUsage(void *card, unsigned *out) { *out = 153000; return 0; }\n\
+                int nvmlDeviceGetClockInfo(void *card, int of, unsigned *out) { *out = 1979 + of; return 0; }\n\
+                int nvmlDeviceGetUtilizationRates(void *card, unsigned out[2]) { out[0] = 50; out[1] = 7; return 0; }\n";
+    std::fs::write(&source, text).unwrap();
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output().unwrap();
+    assert!(built.status.success(), "{}", stderr(&built));
+    folder.to_owned()
+}
+
 #[test]
 fn emulated_cards_are_shown_with_what_they_can_do() {
     let data = tempfile::tempdir().unwrap();
-    let show = || rows(in_folder(data.path(), &["--json"]).env("LD_LIBRARY_PATH", emulated::library()));
+    let libraries = format!("{}:{}", emulated::library().display(), nvml(data.path()).display());
+    let show = || rows(in_folder(data.path(), &["--json"]).env("LD_LIBRARY_PATH", &libraries));
     let all = show();
     let rows = cuda_rows(&all);
     assert_eq!(rows.len(), 2, "{all:?}");
     assert_eq!((&rows[1]["name"], &rows[1]["backends"][0]), (&"Emulated CUDA card".into(), &"cuda:1".into()));
     assert_eq!((&rows[0]["maker"], &rows[0]["support"]), (&"NVIDIA".into(), &"experimental".into()));
     assert_eq!(rows[0]["driver"], "CUDA 12.0, compute capability 8.0");
+    let sensors = &rows[1]["sensors"];
+    assert_eq!((&sensors["temperature_c"], &sensors["power_w"]), (&61.0.into(), &153.0.into()), "{sensors}");
+    assert_eq!((&sensors["clock_mhz"], &sensors["utilisation"]), (&1980.0.into(), &0.5.into()), "{sensors}");
     assert!(rows[0]["times"]["measure_ms"].as_f64().unwrap() > 0.0, "{}", rows[0]);
     // The second time it is opened and checked, and what it can do is known.
     let again = show();

@@ -16,6 +16,8 @@ mod memory;
 mod power;
 mod processor;
 mod registry;
+mod sensors;
+mod watch;
 
 use std::path::PathBuf;
 
@@ -28,6 +30,8 @@ pub use memory::{Memory, memory};
 pub use power::mains_power;
 pub use processor::{cores, platform, processor_name};
 pub use registry::{Identity, Kept, Known, Registry, calibrated};
+pub use sensors::{Nvml, Sensors, sensors};
+pub use watch::{CardChange, CardWatch};
 
 /// Left to the rest of the machine, besides what is in use already: 1/16 of memory, at most 2 GiB.
 fn default_reserve_bytes(total_bytes: u64) -> u64 {

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod bulk;
+mod cards;
 mod choice;
 mod config;
 mod core;

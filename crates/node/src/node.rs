@@ -57,6 +57,7 @@ impl Node {
             core.run(inbox, stopped).await;
             let _ = end.send(true);
         });
+        crate::cards::watch(PathBuf::from("/"), notices.clone(), ended.clone());
         let (facade, draft) = (Arc::new(facade), facts);
         Self { id, name, listen, data_dir, secret, draft, facade, notices, stop, ended, core }
     }

@@ -51,6 +51,8 @@ pub enum Notice {
         /// Its name.
         name: String,
     },
+    /// A graphics card was plugged in or went away.
+    Card(String),
     /// Something is worse than it could be.
     Warning(String),
 }
@@ -71,6 +73,7 @@ impl fmt::Display for Notice {
             Self::Up { name } => write!(f, "{name} is here"),
             Self::Lost { name, reason } => write!(f, "{name} is gone: {reason}"),
             Self::Coordinator { name } => write!(f, "{name} coordinates the cluster"),
+            Self::Card(text) => f.write_str(text),
             Self::Warning(text) => write!(f, "warning: {text}"),
         }
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use exo_backend_wgpu::Api;
-use exo_device::GraphicsCard;
+use exo_device::{GraphicsCard, Sensors};
 use exo_node::{Host, SystemHost};
 use exo_types::{DeviceFacts, SupportClass};
 use serde::Serialize;
@@ -32,6 +32,9 @@ struct Row {
     memory_bytes: Option<u64>,
     read_bytes_per_s: Option<f64>,
     flops_per_s: Option<f64>,
+    /// How warm, hungry, fast and busy it is, as far as it tells.
+    #[serde(skip_serializing_if = "Sensors::is_empty")]
+    sensors: Sensors,
     /// From start to ready; of the preferred backend.
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<Times>,
@@ -54,7 +57,12 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let cards = exo_device::graphics_cards(Path::new("/"));
     remember::all(&data_dir, &outcomes);
     let took = began.elapsed();
-    let rows = join(SystemHost.processor(true), &cards, &outcomes);
+    let mut rows = join(SystemHost.processor(true), &cards, &outcomes);
+    for row in &mut rows {
+        if let Some(address) = row.pci_address.as_deref().filter(|_| row.sensors.is_empty()) {
+            row.sensors = exo_device::sensors(Path::new("/"), address);
+        }
+    }
     if args.json {
         return ui::json(&rows);
     }
@@ -156,6 +164,7 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
         memory_bytes: None,
         read_bytes_per_s: None,
         flops_per_s: None,
+        sensors: Sensors::default(),
         times: None,
         step: None,
         support: SupportClass::Unsupported,
@@ -178,6 +187,7 @@ fn processor_row(facts: DeviceFacts) -> Row {
         memory_bytes: Some(facts.memory_total_bytes),
         read_bytes_per_s: facts.read_bytes_per_s,
         flops_per_s: facts.flops_per_s,
+        sensors: Sensors::default(),
         times: None,
         step: None,
         support: facts.support,
@@ -206,6 +216,7 @@ fn adapter_row(found: &Found) -> Row {
         memory_bytes: found.memory_bytes,
         read_bytes_per_s: found.read_bytes_per_s,
         flops_per_s: found.flops_per_s,
+        sensors: found.sensors,
         times: found.trouble.is_none().then_some(found.times),
         step: found.step,
         support,
@@ -239,6 +250,7 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         memory_bytes: card.memory_bytes,
         read_bytes_per_s: None,
         flops_per_s: None,
+        sensors: Sensors::default(),
         times: None,
         step: None,
         support: SupportClass::Unsupported,
@@ -260,6 +272,7 @@ mod tests {
             read_bytes_per_s: None,
             flops_per_s: None,
             times: Times::default(),
+            sensors: Sensors::default(),
             step: None,
             trouble: None,
         }

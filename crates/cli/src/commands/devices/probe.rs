@@ -10,7 +10,7 @@ use anyhow::Context;
 use exo_backend::{Alone, CancelToken, Device, Element, Op, Recording, RunShape};
 use exo_backend_cuda::{Card, CudaDevice, CudaOptions};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
-use exo_device::{Calibration, GraphicsCard, Identity, Registry};
+use exo_device::{Calibration, GraphicsCard, Identity, Nvml, Registry, Sensors};
 use exo_types::DeviceId;
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
@@ -88,6 +88,8 @@ pub struct Found {
     pub read_bytes_per_s: Option<f64>,
     pub flops_per_s: Option<f64>,
     pub times: Times,
+    /// From a library that must be loaded; the rest is in sysfs.
+    pub sensors: Sensors,
     /// What handing over a decode step costs, where that was asked.
     pub step: Option<StepCost>,
     /// Why it cannot be used.
@@ -208,10 +210,12 @@ impl Child {
     fn list_cards(&self) -> anyhow::Result<(f64, Vec<Found>)> {
         let began = Instant::now();
         let cards = exo_backend_cuda::list()?;
-        Ok((ms(began), cards.iter().map(|card| self.describe_card(card)).collect()))
+        let list_ms = ms(began);
+        let nvml = Nvml::open();
+        Ok((list_ms, cards.iter().map(|card| self.describe_card(card, nvml.as_ref())).collect()))
     }
 
-    fn describe_card(&self, card: &Card) -> Found {
+    fn describe_card(&self, card: &Card, nvml: Option<&Nvml>) -> Found {
         let identity = exo_device::identity(&card.name, NVIDIA, 0, Some(&card.pci_address), &self.cards);
         let mut found = Found {
             api: Source::Cuda.name().to_owned(),
@@ -223,6 +227,7 @@ impl Child {
             read_bytes_per_s: None,
             flops_per_s: None,
             times: Times::default(),
+            sensors: nvml.map_or_else(Sensors::default, |nvml| nvml.sensors(&card.pci_address)),
             step: None,
             trouble: None,
         };
@@ -245,6 +250,7 @@ impl Child {
             read_bytes_per_s: None,
             flops_per_s: None,
             times: Times::default(),
+            sensors: Sensors::default(),
             step: None,
             trouble: None,
         };
