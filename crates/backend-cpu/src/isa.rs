@@ -157,6 +157,21 @@ impl Level {
         }
     }
 
+    /// [`Products::multiply_two`] of this instruction set.
+    pub(crate) fn multiply_two(self, weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) {
+        match self {
+            Self::Scalar(simd) => simd.multiply_two(weights, x, sums),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(simd) => simd.multiply_two(weights, x, sums),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(simd) => simd.multiply_two(weights, x, sums),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16(simd) => simd.without_bf16().multiply_two(weights, x, sums),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon(simd) => simd.multiply_two(weights, x, sums),
+        }
+    }
+
     /// Runs `kernel` compiled for this instruction set.
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Out {
         match self {

@@ -9,7 +9,7 @@ use exo_types::DType;
 use crate::isa::{Isa, Level};
 use crate::memory::{Heap, Slice};
 use crate::packed::{BLOCK, GROUP_ROWS, Group, LINE, Line, group_lines, packed_bytes};
-use crate::products::Sums;
+use crate::products::{Sums, TWO_ROWS_MIN};
 use crate::rounded::{RoundedBlock, RoundedRows};
 
 /// Columns and rows of the matrices of a layer of Qwen3-0.6B.
@@ -92,16 +92,26 @@ impl ProductsProbe {
         let mut rounded: Vec<RoundedBlock> = vec![bytemuck::Zeroable::zeroed(); rows * COLUMNS_MAX / BLOCK];
         self.level.round(&x, &mut rounded);
         let mut sums = vec![Sums([0.0; GROUP_ROWS]); rows];
+        let mut more = sums.clone();
         let (began, mut products) = (Instant::now(), 0);
         let part =
             if time == Duration::MAX { &self.matrices[..] } else { &self.matrices[..LAYER.len() * LAYERS] };
         for matrix in part {
             let blocks = matrix.cols / BLOCK;
             let x = RoundedRows::new(blocks, &rounded[..rows * blocks]);
-            for lines in matrix.groups(self.dtype) {
-                self.level.multiply(&Group::new(self.dtype, matrix.cols, lines), x, &mut sums);
-                black_box(&mut sums);
+            let mut groups = matrix.groups(self.dtype);
+            while let Some(lines) = groups.next() {
+                let group = Group::new(self.dtype, matrix.cols, lines);
                 products += (matrix.cols * GROUP_ROWS * rows) as u64;
+                match if rows < TWO_ROWS_MIN { None } else { groups.next() } {
+                    Some(lines) => {
+                        let other = Group::new(self.dtype, matrix.cols, lines);
+                        self.level.multiply_two([&group, &other], x, [&mut sums, &mut more]);
+                        products += (matrix.cols * GROUP_ROWS * rows) as u64;
+                    }
+                    None => self.level.multiply(&group, x, &mut sums),
+                }
+                black_box((&mut sums, &mut more));
             }
             if began.elapsed() > time {
                 break;

@@ -36,6 +36,9 @@ use crate::rounded::{RoundedBlock, RoundedRows};
 #[repr(C, align(64))]
 pub(crate) struct Sums(pub(crate) [f32; GROUP_ROWS]);
 
+/// Rows of activations from which on two groups are multiplied together: unpacking them once then pays.
+pub(crate) const TWO_ROWS_MIN: usize = 32;
+
 /// What an instruction set must be able to do. Implemented by the proof that the processor has it.
 pub(crate) trait Products: Copy + Send + Sync {
     /// Rounds one row of activations: `out[b]` is [`RoundedBlock::of`] columns 32b to 32b + 32, bit by bit.
@@ -48,6 +51,14 @@ pub(crate) trait Products: Copy + Send + Sync {
     ///
     /// Panics unless `x` is as wide as the group and `sums` has an element for each row of `x`.
     fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]);
+
+    /// The same with two groups of one matrix; from [`TWO_ROWS_MIN`] rows of `x` on faster than one after the other where
+    /// there is a kernel for it.
+    fn multiply_two(self, weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) {
+        for (weights, sums) in weights.into_iter().zip(sums) {
+            self.multiply(weights, x, sums);
+        }
+    }
 }
 
 /// The check that every [`Products::multiply`] begins with; its loads rely on it.

@@ -123,6 +123,30 @@ fn every_instruction_set_gives_the_bits_of_the_plain_one() {
 }
 
 #[test]
+fn two_groups_together_are_what_each_is_alone() {
+    let mut random = Random(4);
+    for dtype in DType::ALL.into_iter().filter(|dtype| crate::packed::Layout::of(*dtype).is_some()) {
+        // More blocks than are unpacked together, and a part of so many.
+        let blocks = if dtype.block_elements() == 32 { 37 } else { 40 };
+        let lines = [(); 2].map(|()| group(&mut random, dtype, blocks, Blocks::Ordinary));
+        let groups = [0, 1].map(|i| Group::new(dtype, blocks * BLOCK, &lines[i]));
+        for rows in if cfg!(miri) { vec![1, 9] } else { vec![1, 8, 32, 43] } {
+            let x = activations(&mut random, rows, blocks, Blocks::Ordinary);
+            let want = groups.each_ref().map(|group| run(Level::Scalar(Scalar), group, &x, rows));
+            for level in levels() {
+                let mut rounded = vec![bytemuck::Zeroable::zeroed(); rows * blocks];
+                level.round(&x, &mut rounded);
+                let [mut first, mut second] = [(); 2].map(|()| vec![Sums([7.0; GROUP_ROWS]); rows]);
+                let x = RoundedRows::new(blocks, &rounded);
+                level.multiply_two(groups.each_ref(), x, [&mut first, &mut second]);
+                let got = [bits(&first), bits(&second)];
+                assert!(got == want, "{level:?} {dtype} by {rows} rows");
+            }
+        }
+    }
+}
+
+#[test]
 fn every_instruction_set_rounds_like_the_plain_one() {
     let mut random = Random(2);
     for kind in [Blocks::Ordinary, Blocks::AnyBytes, Blocks::Constant(0xff)] {

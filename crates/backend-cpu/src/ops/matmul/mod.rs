@@ -6,7 +6,7 @@ mod quantised;
 use std::marker::PhantomData;
 
 use crate::isa::Level;
-use crate::packed::Layout;
+use crate::packed::{GROUP_ROWS, Layout};
 use crate::pool::Turn;
 use crate::rounded::{RoundedBlock, RoundedRows};
 use crate::storage::CpuWeight;
@@ -116,6 +116,12 @@ impl<'a> Columns<'a> {
         let at = row * self.width + col;
         assert!(col + values.len() <= self.width && at + values.len() <= self.len);
         // SAFETY: in bounds by the assertion, borrowed mutably by `new`, this thread's own by the caller's promise.
-        unsafe { self.start.add(at).copy_from_nonoverlapping(values.as_ptr(), values.len()) }
+        unsafe {
+            match <&[f32; GROUP_ROWS]>::try_from(values) {
+                // Of a length that is known: one store, and no call.
+                Ok(group) => self.start.add(at).cast::<[f32; GROUP_ROWS]>().write_unaligned(*group),
+                Err(_) => self.start.add(at).copy_from_nonoverlapping(values.as_ptr(), values.len()),
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::Product;
 use crate::isa::Level;
 use crate::packed::{BLOCK, GROUP_ROWS, Group, LINE, Line, group_lines, pack_group};
 use crate::pool::Turn;
-use crate::products::Sums;
+use crate::products::{Sums, TWO_ROWS_MIN};
 use crate::rounded::{RoundedBlock, RoundedRows};
 use crate::storage::CpuWeight;
 
@@ -38,9 +38,9 @@ pub(super) fn round<'a>(
 /// What a thread keeps between pieces.
 #[derive(Default)]
 struct Scratch {
-    sums: Vec<Sums>,
-    /// A group of weights that are read from their file.
-    lines: Vec<Line>,
+    sums: [Vec<Sums>; 2],
+    /// Two groups of weights that are read from their file.
+    lines: [Vec<Line>; 2],
 }
 
 thread_local! {
@@ -54,23 +54,47 @@ pub(super) fn piece(level: Level, product: &Product<'_>, x: RoundedRows<'_>, ran
     SCRATCH.with_borrow_mut(|Scratch { sums, lines }| {
         for first in (0..x.rows()).step_by(chunk) {
             let count = chunk.min(x.rows() - first);
-            if sums.len() < count {
-                sums.resize(count, Sums([0.0; GROUP_ROWS]));
+            for sums in &mut *sums {
+                if sums.len() < count {
+                    sums.resize(count, Sums([0.0; GROUP_ROWS]));
+                }
             }
-            for n in range.clone().step_by(GROUP_ROWS) {
-                let group = group(product.w, n / GROUP_ROWS, lines);
-                level.multiply(&group, x.part(first, count), &mut sums[..count]);
-                let width = GROUP_ROWS.min(range.end - n);
-                for (t, sums) in (first..).zip(&mut sums[..count]) {
-                    if let Some(bias) = product.bias {
-                        sums.0.iter_mut().zip(&bias[n..n + width]).for_each(|(sum, bias)| *sum += bias);
+            let [sums, more] = sums.each_mut().map(|sums| &mut sums[..count]);
+            let [lines, more_lines] = lines.each_mut();
+            let rows = x.part(first, count);
+            let mut n = range.start;
+            while n < range.end {
+                let (weights, next) = (group(product.w, n / GROUP_ROWS, lines), n + GROUP_ROWS);
+                if count >= TWO_ROWS_MIN && next < range.end {
+                    let others = group(product.w, next / GROUP_ROWS, more_lines);
+                    level.multiply_two([&weights, &others], rows, [&mut *sums, &mut *more]);
+                    // Neighbours in a row of `out`, whose lines are fetched in pairs.
+                    for (t, (sums, more)) in (first..).zip(sums.iter_mut().zip(&mut *more)) {
+                        put(product, n..next, t, sums);
+                        put(product, next..range.end.min(next + GROUP_ROWS), t, more);
                     }
-                    // SAFETY: rows from `n` on are in this piece's `range`, and pieces are disjoint.
-                    unsafe { product.out.put(t, n, &sums.0[..width]) }
+                    n = next + GROUP_ROWS;
+                } else {
+                    level.multiply(&weights, rows, sums);
+                    for (t, sums) in (first..).zip(&mut *sums) {
+                        put(product, n..range.end.min(next), t, sums);
+                    }
+                    n = next;
                 }
             }
         }
     });
+}
+
+/// Writes the sums of these rows of weights, of one group, for row `t` of `x`.
+#[inline(always)]
+fn put(product: &Product<'_>, rows: Range<usize>, t: usize, sums: &mut Sums) {
+    let sums = &mut sums.0[..rows.len()];
+    if let Some(bias) = product.bias {
+        sums.iter_mut().zip(&bias[rows.clone()]).for_each(|(sum, bias)| *sum += bias);
+    }
+    // SAFETY: `rows` are of the caller's piece, and pieces are disjoint.
+    unsafe { product.out.put(t, rows.start, sums) }
 }
 
 /// Group `g` of the weights, packed now if they lie as they are stored.

@@ -24,6 +24,12 @@
 //! |-------------------------------------------------------------|----------|----------|----------|----------|----------|
 //! | nothing fetched ahead, both halves of Q6_K at once          | 130, 376 | 249, 369 | 151, 338 | 222, 351 | 79, 106  |
 //! | fetched ahead, the halves of Q6_K one after the other       | 205, 382 | 311, 384 | 273, 344 | 308, 383 | 220, 278 |
+//! | two groups, unpacked once for all rows (see [`many`])       | 152, 440 | 203, 447 | 190, 446 | 201, 446 | 145, 316 |
+//!
+//! So few rows go by single groups, from 32 on by two; beside the last line (another day, all readings lower) the one
+//! before it read 380, 370, -, 355, 262 with 512 rows.
+
+mod many;
 
 use std::arch::x86_64::*;
 
@@ -66,6 +72,20 @@ impl Products for Avx512 {
         // SAFETY: `self` proves the features; `check` found the operands to fit each other, and a `Group` has the
         // lines of its layout.
         unsafe { multiply(weights, x, sums) }
+    }
+
+    fn multiply_two(self, weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) {
+        assert!(weights[0].dtype == weights[1].dtype, "two groups of different types");
+        let [first, second] = sums;
+        check(weights[0], x, first);
+        check(weights[1], x, second);
+        // SAFETY: `self` proves the features; the operands fit each other.
+        let done = unsafe { many::multiply(weights, x, [&mut *first, &mut *second]) };
+        if done < x.rows() {
+            let rest = x.part(done, x.rows() - done);
+            self.multiply(weights[0], rest, &mut first[done..]);
+            self.multiply(weights[1], rest, &mut second[done..]);
+        }
     }
 }
 
