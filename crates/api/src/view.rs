@@ -116,7 +116,7 @@ pub struct DeviceView {
     /// How far it can be used.
     #[schema(value_type = String, example = "full")]
     pub support: SupportClass,
-    /// Why not fully; empty when there is nothing to say.
+    /// Why not fully, or what would make it better; empty when there is nothing to say.
     pub support_reason: String,
 }
 

@@ -7,7 +7,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::{Node, Start, known, run, stderr};
+use support::{Node, Start, known, run, stderr, stdout};
 
 fn alone(flags: &[&str]) -> Node {
     let flags = flags.iter().chain(&["--no-discovery"]).map(|flag| (*flag).to_owned()).collect();
@@ -38,9 +38,13 @@ fn no_threads_at_all_is_refused_before_anything_starts() {
 #[test]
 fn more_threads_than_processors_answer_the_same_and_are_warned_of() {
     let many = 4 * std::thread::available_parallelism().unwrap().get();
-    let node = alone(&["--threads", &many.to_string()]);
+    let node = alone(&["--threads", &many.to_string(), "--log", "off"]);
     assert_answers(&node);
-    assert!(node.log().contains(&format!("{many} threads on ")), "{}", node.log());
+    let warning = format!("{many} threads on ");
+    // Nothing is logged: this is what the start prints.
+    assert!(node.log().contains(&warning), "{}", node.log());
+    let status = node.exo(&["status"]);
+    assert!(stdout(&status).contains(&warning), "{status:?}");
 }
 
 #[test]

@@ -115,8 +115,20 @@ fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
     facts.memory_total_bytes = limit;
     facts.memory_free_bytes = probed.memory_free_bytes.min(limit);
     facts.read_bytes_per_s = probed.read_bytes_per_s;
-    facts.support_reason = probed.support_reason;
+    // Shown wherever the device is: a warning at the start is soon forgotten.
+    let remarks = [Some(probed.support_reason).filter(|r| !r.is_empty()), crowding(config)];
+    facts.support_reason = remarks.into_iter().flatten().collect::<Vec<_>>().join("; ");
     Ok((device, facts))
+}
+
+/// What a user should know who asked for more threads than there are processors.
+pub fn crowding(config: &NodeConfig) -> Option<String> {
+    let (threads, cores) = (config.threads?, exo_device::cores());
+    (threads > cores).then(|| {
+        format!(
+            "{threads} threads on {cores} processors wait for each other; expect less speed than with {cores}"
+        )
+    })
 }
 
 fn graphics(config: &NodeConfig, host: &dyn Host, api: Api, which: &str) -> Result<Opened, Failure> {

@@ -8,7 +8,7 @@ use exo_api::{
     Usage,
 };
 use exo_cluster::DraftCounts;
-use exo_cluster::wire::EndReason;
+use exo_cluster::wire::{Busy, EndReason};
 use exo_types::{FailureKind, RequestId, SampledToken};
 use tokio::sync::mpsc;
 
@@ -16,9 +16,6 @@ use crate::choice::Choice;
 use crate::core::CoreSender;
 use crate::library::OpenModel;
 use crate::outlet::{Sink, sink};
-
-/// After a full queue: some of the answers in front have ended by then.
-const QUEUE_RETRY_S: u32 = 5;
 
 /// What the core tells about the sequences of one request.
 #[derive(Debug)]
@@ -34,7 +31,7 @@ pub enum SequenceEvent {
     /// The model cannot be placed.
     Refused(GenerateError),
     /// A choice failed, and with it the request.
-    Failed { kind: FailureKind, message: String },
+    Failed { kind: FailureKind, message: String, busy: Option<Busy> },
 }
 
 /// The request as tokens.
@@ -178,7 +175,12 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                 finish(sink, choice, reason)?;
             }
             SequenceEvent::Refused(error) => return Err(error),
-            SequenceEvent::Failed { kind, message } => {
+            SequenceEvent::Failed { kind: FailureKind::QueueFull, busy: Some(busy), .. } => {
+                let Busy { waiting, retry_after_s } = busy;
+                let model = running.request.model.clone();
+                return Err(GenerateError::QueueFull { model, waiting, retry_after_s });
+            }
+            SequenceEvent::Failed { kind, message, .. } => {
                 return Err(failure(&running, kind, message, &progress));
             }
         }
@@ -217,12 +219,7 @@ fn finish(sink: &Sink, choice: &mut Choice, end: EndReason) -> Result<(), Genera
 }
 
 fn failure(running: &Running, kind: FailureKind, message: String, progress: &Progress) -> GenerateError {
-    let model = running.request.model.clone();
     match kind {
-        FailureKind::QueueFull => {
-            let waiting = exo_cluster::SchedulerConfig::default().queue_len_max as u32;
-            GenerateError::QueueFull { model, waiting, retry_after_s: QUEUE_RETRY_S }
-        }
         FailureKind::Deadline if !progress.is_started() => {
             GenerateError::Unavailable { reason: message, retry_after_s: 30 }
         }

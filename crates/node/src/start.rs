@@ -101,7 +101,7 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
     let (notices, _) = broadcast::channel(256);
     let draft = tokio::task::block_in_place(|| start_draft(&config, &library, &device, &sender))?;
     warn_all(&notices, store.1);
-    warn_all(&notices, crowding(&config).into_iter().collect());
+    warn_all(&notices, crate::device::crowding(&config).into_iter().collect());
     let discovery = discover(&config, &endpoint, me, state.members().len() <= 1, &sender, &notices);
     accept(endpoint.clone(), sender.clone());
     let persisted = Persisted { epoch: data.epoch()? };
@@ -257,16 +257,6 @@ fn open_device(
         mains_power: host.mains_power(),
     };
     Ok((device, node))
-}
-
-/// What a user should know who asked for more threads than there are processors.
-fn crowding(config: &NodeConfig) -> Option<String> {
-    let (threads, cores) = (config.threads?, exo_device::cores());
-    (threads > cores).then(|| {
-        format!(
-            "{threads} threads on {cores} processors wait for each other; expect less speed than with {cores}"
-        )
-    })
 }
 
 fn remembered(data: &DataDir) -> Result<BTreeMap<NodeId, Vec<SocketAddr>>, StartError> {

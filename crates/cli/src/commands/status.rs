@@ -50,6 +50,11 @@ fn nodes(view: &ClusterView) {
         }
     }
     ui::table(&["node", "status", "device", "memory free", "reads"], rows);
+    for node in &view.nodes {
+        for device in node.devices.iter().filter(|d| !d.support_reason.is_empty()) {
+            ui::line(format!("{} {}: {}", node.name, device.id, device.support_reason));
+        }
+    }
 }
 
 fn status_text(status: NodeStatus) -> &'static str {

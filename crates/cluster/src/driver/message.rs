@@ -26,9 +26,10 @@ impl Driver {
                     seat.cached_tokens = cached_tokens.min(self.start.spec.prompt_tokens);
                 }
             }
-            DataMessage::Rejected { instance, generation, sequence, kind, message }
+            DataMessage::Rejected { instance, generation, sequence, kind, message, busy }
                 if sequence == own && self.is_scheduler_of(from, instance, generation) =>
             {
+                self.busy = busy;
                 self.rejected(now, kind, message, out);
             }
             DataMessage::Tokens(tokens) => {

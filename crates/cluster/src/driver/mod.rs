@@ -23,7 +23,7 @@ use std::time::Duration;
 use exo_types::{FailureKind, InstanceId, NodeId, Placement, SequenceId, Time};
 
 pub use self::words::{DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
-use crate::wire::{DataMessage, EndReason, Submission};
+use crate::wire::{Busy, DataMessage, EndReason, Submission};
 use crate::{InstanceState, InstanceView};
 
 /// The scheduler's word that a sequence ended may overtake the last stage's tokens; not by more than this.
@@ -43,6 +43,7 @@ pub struct Driver {
     submit_at: Time,
     seat: Option<Seat>,
     drafts: DraftCounts,
+    busy: Option<Busy>,
     over: bool,
 }
 
@@ -72,8 +73,8 @@ impl Driver {
     /// A driver that waits for an instance. Feed it [`DriverInput::Instances`] next.
     pub fn new(config: DriverConfig, now: Time, start: DriverStart) -> Self {
         let (started_at, submit_at) = (now, now);
-        let (candidates, drafts) = (Vec::new(), DraftCounts::default());
-        Self { config, start, started_at, candidates, submit_at, seat: None, drafts, over: false }
+        let (candidates, drafts, seat, busy, over) = (Vec::new(), DraftCounts::default(), None, None, false);
+        Self { config, start, started_at, candidates, submit_at, seat, drafts, busy, over }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -118,6 +119,11 @@ impl Driver {
     /// Tokens that were guessed ahead, so far.
     pub fn drafts(&self) -> DraftCounts {
         self.drafts
+    }
+
+    /// What it was told by a queue that is full.
+    pub fn busy(&self) -> Option<Busy> {
+        self.busy
     }
 
     /// How far it is.

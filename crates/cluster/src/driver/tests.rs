@@ -136,7 +136,7 @@ fn a_failed_step_and_a_removed_instance_end_the_request() {
 
 fn rejected(generation: u32, kind: FailureKind, message: &str) -> DataMessage {
     let (instance, sequence, message) = (InstanceId(1), seq(1), message.to_owned());
-    DataMessage::Rejected { instance, generation, sequence, kind, message }
+    DataMessage::Rejected { instance, generation, sequence, kind, message, busy: None }
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl Scheduler {
     /// Admits and sends until the pipeline is full or nobody is ready.
     pub(super) fn pump(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
         loop {
-            self.admit(out);
+            self.admit(now, out);
             self.ask_drafts(now, out);
             let is_full = self.in_flight.len() >= self.placement.stages.len();
             // Guesses come together for all who asked together: a step without them would leave those behind.
@@ -49,13 +49,16 @@ impl Scheduler {
     }
 
     /// Reserves pages for those whose turn it is.
-    fn admit(&mut self, out: &mut Vec<SchedulerOutput>) {
+    fn admit(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
         while self.running.len() < self.placement.slots as usize {
             if !self.queue.head().is_some_and(|head| self.pages.can_claim(&head.need)) {
                 return;
             }
             let Some(Waiting { submission, need }) = self.queue.pop() else { return };
             self.tickets += 1;
+            if self.running.is_empty() {
+                self.turnover.begin(now);
+            }
             let tokens_max = self.tokens_max(&submission);
             let guesser = self.guesser(&submission, tokens_max);
             let (to, sequence) = (submission.spec.driver, submission.spec.sequence);

@@ -29,6 +29,7 @@ mod sequence;
 mod speculation;
 #[cfg(test)]
 mod tests;
+mod turnover;
 mod words;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -42,10 +43,11 @@ use self::pages::{Need, Pages};
 use self::queue::{Queue, Waiting};
 use self::row_cost::RowCost;
 use self::sequence::Running;
+use self::turnover::Turnover;
 pub use self::words::{
     SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation, UnknownSpeculation,
 };
-use crate::wire::{EndReason, StageCommand, Submission};
+use crate::wire::{Busy, EndReason, StageCommand, Submission};
 
 /// How often a driver without a token hears that its sequence is on its way.
 const BEAT_EVERY: Duration = Duration::from_secs(5);
@@ -76,6 +78,7 @@ pub struct Scheduler {
     /// Whether that step had prompt tokens.
     completed_prompt: bool,
     row_cost: RowCost,
+    turnover: Turnover,
     guess_cost: GuessCost,
     /// Sequences that the small model may forget.
     drafts_over: Vec<SequenceId>,
@@ -147,6 +150,7 @@ impl Scheduler {
             completed_at: Time::ZERO,
             completed_prompt: false,
             row_cost: RowCost::new(),
+            turnover: Turnover::default(),
             guess_cost: GuessCost::default(),
             drafts_over: Vec::new(),
             beat_at: Time::ZERO,
@@ -164,7 +168,7 @@ impl Scheduler {
                 self.check_deadline(now, &mut out);
                 self.beat(now, &mut out);
             }
-            SchedulerInput::Submit { from, submission } => self.submit(from, submission, &mut out),
+            SchedulerInput::Submit { from, submission } => self.submit(now, from, submission, &mut out),
             SchedulerInput::Cancel { from, generation, sequence } => {
                 self.cancel(from, generation, sequence, &mut out);
             }
@@ -210,7 +214,13 @@ impl Scheduler {
         }
     }
 
-    fn submit(&mut self, from: NodeId, submission: Submission, out: &mut Vec<SchedulerOutput>) {
+    fn submit(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        submission: Submission,
+        out: &mut Vec<SchedulerOutput>,
+    ) {
         let sequence = submission.spec.sequence;
         if self.driver_of(sequence) == Some(from) {
             // Sent again after a reconnect: it has its place already.
@@ -220,7 +230,9 @@ impl Scheduler {
         match self.refusal(from, &submission) {
             Some((kind, message)) => {
                 let generation = submission.generation;
-                out.push(SchedulerOutput::Rejected { to: from, sequence, generation, kind, message });
+                let busy = (kind == FailureKind::QueueFull).then(|| self.busy(now));
+                let to = from;
+                out.push(SchedulerOutput::Rejected { to, sequence, generation, kind, message, busy });
             }
             None => {
                 let queue_ahead = self.queue.len() as u32;
@@ -274,6 +286,12 @@ impl Scheduler {
                 format!("{waiting} sequences wait for instance {instance}, its queue holds no more");
             (FailureKind::QueueFull, message)
         })
+    }
+
+    /// How full the queue is, and when half of it should have gone.
+    fn busy(&self, now: Time) -> Busy {
+        let waiting = self.queue.len() as u32;
+        Busy { waiting, retry_after_s: self.turnover.retry_after_s(now, waiting) }
     }
 
     fn need(&self, submission: &Submission) -> Need {

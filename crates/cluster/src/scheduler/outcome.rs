@@ -115,6 +115,7 @@ impl Scheduler {
             self.keep(sequence, *ticket, computed);
             let Some(reason) = end else { continue };
             if let Some(gone) = self.release(sequence) {
+                self.turnover.ended(self.completed_at);
                 let (to, generated) = (gone.driver, gone.generated);
                 out.push(SchedulerOutput::Ended { to, sequence, reason, generated });
             }

@@ -209,7 +209,10 @@ fn a_full_queue_rejects_and_a_repeated_submission_does_not_count() {
     for n in 1..=4 {
         submit(&mut s, n, 4, 12);
     }
-    assert_eq!(show(&submit(&mut s, 5, 4, 12)), ["rejected 5 QueueFull"]);
+    let refused = submit(&mut s, 5, 4, 12);
+    assert_eq!(show(&refused), ["rejected 5 QueueFull"]);
+    let [SchedulerOutput::Rejected { busy: Some(busy), .. }] = &refused[..] else { panic!("{refused:?}") };
+    assert_eq!((busy.waiting, busy.retry_after_s), (3, 5), "no answer has ended yet");
     assert_eq!(show(&submit(&mut s, 4, 4, 12)), ["accepted 4 behind 0"]);
     assert_eq!(s.stats().queued, 3);
 }

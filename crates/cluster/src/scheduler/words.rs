@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exo_types::{FailureKind, NodeId, SequenceId, SequenceSpec};
 
-use crate::wire::{EndReason, StepMessage, Submission, TokensMessage};
+use crate::wire::{Busy, EndReason, StepMessage, Submission, TokensMessage};
 
 /// Where guesses at the next tokens come from. Changes how fast answers come, never what they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,6 +179,8 @@ pub enum SchedulerOutput {
         kind: FailureKind,
         /// For people.
         message: String,
+        /// With [`FailureKind::QueueFull`]: how full, and when to come back.
+        busy: Option<Busy>,
     },
     /// Feed the first stage, which runs on this node.
     Step(StepMessage),

@@ -57,6 +57,8 @@ pub enum DataMessage {
         kind: FailureKind,
         /// With numbers, for people.
         message: String,
+        /// With [`FailureKind::QueueFull`]: how full, and when to come back.
+        busy: Option<Busy>,
     },
     /// Along the pipeline: commands, then a batch.
     Step(StepMessage),
@@ -147,6 +149,15 @@ pub enum EndReason {
     ContextFull,
     /// The driver asked: client gone, or a stop string.
     Cancelled,
+}
+
+/// A queue that takes no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Busy {
+    /// Sequences that wait: as many as may.
+    pub waiting: u32,
+    /// When there should be room again.
+    pub retry_after_s: u32,
 }
 
 /// What a stage does to its sequences before the step behind it.

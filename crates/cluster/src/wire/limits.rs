@@ -40,3 +40,5 @@ pub const LOGIT_BIAS_MAX: usize = 4096;
 pub const TOP_MAX: usize = 20;
 /// Log entries in one message.
 pub const LOG_ENTRIES_MAX: usize = 1024;
+/// Seconds after which one who was refused is asked to come back.
+pub const RETRY_S_MAX: u32 = 60;

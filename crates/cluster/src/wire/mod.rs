@@ -20,5 +20,6 @@ pub use control::{
     LinkReport, LogMessage, NodeReport, Refusal, StageReport, Trouble,
 };
 pub use data::{
-    DataMessage, EndReason, StageCommand, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
+    Busy, DataMessage, EndReason, StageCommand, StepFailure, StepMessage, Submission, TokenResult,
+    TokensMessage,
 };

@@ -58,6 +58,7 @@ fn data_messages() -> Vec<DataMessage> {
             failures: vec![],
         }),
         DataMessage::SequenceFailed { instance, generation, sequence, kind, message },
+        rejected(64, 7),
         DataMessage::SequenceEnded {
             instance,
             generation,
@@ -66,6 +67,12 @@ fn data_messages() -> Vec<DataMessage> {
             generated: 3,
         },
     ]
+}
+
+fn rejected(waiting: u32, retry_after_s: u32) -> DataMessage {
+    let (instance, generation, sequence, kind) = (InstanceId(1), 1, seq(1), FailureKind::QueueFull);
+    let (message, busy) = ("why".to_owned(), Some(Busy { waiting, retry_after_s }));
+    DataMessage::Rejected { instance, generation, sequence, kind, message, busy }
 }
 
 fn control_messages() -> Vec<ControlMessage> {
@@ -101,7 +108,7 @@ fn refusal(bytes: &[u8]) -> String {
 fn malformed_bytes_are_refused_with_numbers() {
     let good = DataMessage::Submit(submission(1, 4, 9)).encode();
     assert_eq!(refusal(&[]), "the message is empty");
-    assert_eq!(refusal(&[9, 0, 0]), "the message has version 9, this node speaks 2");
+    assert_eq!(refusal(&[9, 0, 0]), "the message has version 9, this node speaks 3");
     assert_eq!(refusal(&[WIRE_VERSION, 0, 0]), "the header is announced with 4 bytes, 2 follow");
     assert_eq!(refusal(&[WIRE_VERSION, 9, 0, 0, 0, 7]), "the header is announced with 9 bytes, 1 follow");
     assert!(refusal(&[WIRE_VERSION, 255, 255, 255, 255]).contains("4294967295 bytes, at most"));
@@ -148,6 +155,7 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
     assert!(answer(18, 17, 4).contains("drafts of a sequence"));
     assert!(answer(2, 1, 1 << 20).contains("position of a token"));
     assert!(with(&|s| s.commands = vec![StageCommand::Close(seq(1)); 4000]).contains("commands of a step"));
+    assert!(bound(rejected(64, u32::MAX)).contains("seconds to come back in: 4294967295 given"));
     let mut nan = submission(1, 4, 9);
     nan.spec.sampling.temperature = f32::NAN;
     assert!(bound(DataMessage::Submit(nan)).contains("out of its range"));
@@ -192,7 +200,7 @@ proptest! {
     /// Flipping any byte of a real message gives an error or another message that is within its bounds and
     /// encodes again.
     #[test]
-    fn no_flipped_byte_makes_decoding_panic(which in 0usize..11, at in any::<prop::sample::Index>(), value: u8) {
+    fn no_flipped_byte_makes_decoding_panic(which in 0usize..12, at in any::<prop::sample::Index>(), value: u8) {
         let (data, control) = (data_messages(), control_messages());
         if let Some(message) = data.get(which) {
             let mut bytes = message.encode();

@@ -190,7 +190,8 @@ impl SimNode {
                 if !self.schedulers.contains_key(&key) {
                     let ((instance, generation), sequence) = (key, submission.spec.sequence);
                     let (kind, message) = (FailureKind::InstanceGone, "no scheduler here".to_owned());
-                    let message = DataMessage::Rejected { instance, generation, sequence, kind, message };
+                    let message =
+                        DataMessage::Rejected { instance, generation, sequence, kind, message, busy: None };
                     return vec![Effect::Data(from, message)];
                 }
                 self.scheduler(now, key, SchedulerInput::Submit { from, submission })
@@ -247,8 +248,8 @@ impl SimNode {
                 SchedulerOutput::Started { to, sequence, cached_tokens } => {
                     (to, DataMessage::Started { instance, generation, sequence, cached_tokens })
                 }
-                SchedulerOutput::Rejected { to, sequence, generation, kind, message } => {
-                    (to, DataMessage::Rejected { instance, generation, sequence, kind, message })
+                SchedulerOutput::Rejected { to, sequence, generation, kind, message, busy } => {
+                    (to, DataMessage::Rejected { instance, generation, sequence, kind, message, busy })
                 }
                 SchedulerOutput::Ended { to, sequence, reason, generated } => {
                     (to, DataMessage::SequenceEnded { instance, generation, sequence, reason, generated })

@@ -144,7 +144,8 @@ impl Core {
                 self.drivers.remove(&id);
             }
             DriverOutput::Failed { kind, message } => {
-                tell(self, SequenceEvent::Failed { kind, message });
+                let busy = self.drivers.get(&id).and_then(|entry| entry.driver.busy());
+                tell(self, SequenceEvent::Failed { kind, message, busy });
                 self.drivers.remove(&id);
             }
         }
@@ -308,8 +309,8 @@ impl Core {
             SchedulerOutput::Started { to, sequence, cached_tokens } => {
                 (to, DataMessage::Started { instance, generation, sequence, cached_tokens })
             }
-            SchedulerOutput::Rejected { to, sequence, generation, kind, message } => {
-                (to, DataMessage::Rejected { instance, generation, sequence, kind, message })
+            SchedulerOutput::Rejected { to, sequence, generation, kind, message, busy } => {
+                (to, DataMessage::Rejected { instance, generation, sequence, kind, message, busy })
             }
             SchedulerOutput::Draft { spec, count } => {
                 return match &self.p.draft {
@@ -395,6 +396,7 @@ impl Core {
             sequence: submission.spec.sequence,
             kind: exo_types::FailureKind::InstanceGone,
             message: format!("{} runs no scheduler for instance {instance}", self.me),
+            busy: None,
         };
         self.send_data(from, message);
     }

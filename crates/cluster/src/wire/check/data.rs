@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use exo_types::{DRAFTS_MAX, SequenceSpec, StepFrame, StepSequence};
 
 use super::super::limits::{
-    COMMANDS_MAX, CONTEXT_TOKENS_MAX, LOGIT_BIAS_MAX, PAGES_MAX, SEQUENCES_MAX, STAGES_MAX, STEP_TOKENS_MAX,
-    STOP_TOKENS_MAX, TOP_MAX,
+    COMMANDS_MAX, CONTEXT_TOKENS_MAX, LOGIT_BIAS_MAX, PAGES_MAX, RETRY_S_MAX, SEQUENCES_MAX, STAGES_MAX,
+    STEP_TOKENS_MAX, STOP_TOKENS_MAX, TOP_MAX,
 };
 use super::super::{
     DataMessage, StageCommand, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
@@ -20,9 +20,14 @@ impl Check for DataMessage {
             Self::Step(step) => step.check(),
             Self::Tokens(tokens) => tokens.check(),
             Self::StepFailed(failure) => failure.check(),
-            Self::Rejected { message, .. }
-            | Self::SequenceFailed { message, .. }
-            | Self::PipelineBroken { message, .. } => text("message", message),
+            Self::Rejected { message, busy, .. } => {
+                let retry_after_s = busy.map_or(0, |busy| busy.retry_after_s);
+                at_most("seconds to come back in", retry_after_s as usize, RETRY_S_MAX as usize)?;
+                text("message", message)
+            }
+            Self::SequenceFailed { message, .. } | Self::PipelineBroken { message, .. } => {
+                text("message", message)
+            }
             Self::Cancel { .. }
             | Self::Accepted { .. }
             | Self::Started { .. }
