@@ -57,6 +57,23 @@ fn a_model_that_drafts_for_itself_is_right_and_changes_nothing() {
 }
 
 #[test]
+fn an_answer_goes_on_beyond_what_the_draft_model_can_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("exo.toml");
+    std::fs::write(&config, "context_tokens = 64\n").unwrap();
+    let with = node(&["--draft", "demo", "--config", config.to_str().unwrap()]);
+    let placed = with.post("/exo/v1/instances", &json!({"model": "demo", "context_tokens": 512}));
+    assert_eq!(placed.status, 200, "{}", placed.body);
+    let guessed = complete(&with, json!({"temperature": 0}));
+    let plain = complete(&node(&["--speculate", "off"]), json!({"temperature": 0}));
+    assert_eq!(guessed["choices"], plain["choices"]);
+    let details = &guessed["usage"]["completion_tokens_details"];
+    let right = details["accepted_prediction_tokens"].as_u64().unwrap();
+    assert!((1..64).contains(&right), "guessed within the first 64 tokens only: {guessed}");
+    assert!(!with.log().contains("no longer guessed"), "{}", with.log());
+}
+
+#[test]
 fn a_draft_model_of_another_tokenizer_is_refused_with_the_difference() {
     let folder = tempfile::tempdir().unwrap();
     let path = foreign(&folder);

@@ -30,7 +30,7 @@ pub struct DraftRequest {
     pub count: u32,
 }
 
-/// A whole model that guesses. It holds as many sequences as it has slots; others get no guesses.
+/// A whole model that guesses. It holds as many sequences as it has slots; others are refused.
 #[derive(Debug)]
 pub struct Drafter {
     engine: Engine,
@@ -86,14 +86,15 @@ impl Drafter {
         self.engine.report()
     }
 
-    /// Guesses for each request, in order; none where there is no slot, no room in the context, or no wish for any.
+    /// Guesses for each request, in order; none where the context ends or none are wanted. `None` for a sequence that
+    /// it cannot hold: there is no slot, it is too long, or it has tokens that this model lacks.
     /// After an error its caches are not to be trusted.
     pub fn propose(
         &mut self,
         requests: Vec<DraftRequest>,
         leave: DraftLeave<'_>,
-    ) -> Result<Vec<Vec<u32>>, StepError> {
-        let mut guesses = vec![Vec::new(); requests.len()];
+    ) -> Result<Vec<Option<Vec<u32>>>, StepError> {
+        let mut guesses = vec![None; requests.len()];
         let mut runs = Vec::new();
         for (index, request) in requests.into_iter().enumerate() {
             let DraftRequest { spec, count } = request;
@@ -110,7 +111,7 @@ impl Drafter {
         }
         while self.go_on(&mut runs, leave)? {}
         for run in runs {
-            guesses[run.index] = run.drafts;
+            guesses[run.index] = Some(run.drafts);
         }
         Ok(guesses)
     }

@@ -37,6 +37,8 @@ pub enum DraftEvent {
         /// Time of one guess, where that was measured.
         each: Option<Duration>,
     },
+    /// It cannot hold a sequence: there is no use in asking about it again.
+    Refused { instance: InstanceId, sequence: SequenceId },
     /// It guesses no more.
     Over { reason: String },
 }
@@ -270,11 +272,14 @@ impl Work {
             Err(_) if self.cancel.is_cancelled() => return Ok(()),
             Err(error) => return Err(chain(&error)),
         };
-        let rounds = guesses.iter().map(Vec::len).max().unwrap_or(0) as u32;
+        let rounds = guesses.iter().flatten().map(Vec::len).max().unwrap_or(0) as u32;
         let each = (rounds > 0).then(|| began.elapsed() / rounds);
         for ((instance, sequence, text_len), tokens) in about.into_iter().zip(guesses) {
-            let answer = DraftEvent::Answer { instance, sequence, text_len, tokens, each };
-            self.core.post(CoreEvent::Draft(answer));
+            let event = match tokens {
+                Some(tokens) => DraftEvent::Answer { instance, sequence, text_len, tokens, each },
+                None => DraftEvent::Refused { instance, sequence },
+            };
+            self.core.post(CoreEvent::Draft(event));
         }
         Ok(())
     }

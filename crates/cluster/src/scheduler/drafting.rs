@@ -5,7 +5,8 @@
 //! prompt, is read while the large model works, and nobody waits for that.
 //!
 //! How often guesses are right is learned per sequence, what they cost over all: as many are asked for as raise the
-//! rate of tokens, none where none does, and after a while one again to see whether that has changed.
+//! rate of tokens, none where none does, and after a while one again to see whether that has changed. A sequence that
+//! the small model cannot hold is asked about no more: it only grows, and a question costs what its text is long.
 
 use std::time::Duration;
 

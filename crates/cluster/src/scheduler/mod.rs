@@ -182,6 +182,11 @@ impl Scheduler {
             SchedulerInput::Drafted { sequence, text_len, tokens, each } => {
                 self.drafted(sequence, text_len, tokens, each);
             }
+            SchedulerInput::DraftRefused(sequence) => {
+                if let Some(running) = self.running.get_mut(&sequence) {
+                    running.stop_drafting();
+                }
+            }
             SchedulerInput::DraftsOver => self.stop_drafting(),
             SchedulerInput::NodeLost(node) => self.node_lost(node, &mut out),
             SchedulerInput::Stop { reason } => self.stop(FailureKind::InstanceGone, &reason, &mut out),
@@ -214,13 +219,7 @@ impl Scheduler {
         }
     }
 
-    fn submit(
-        &mut self,
-        now: Time,
-        from: NodeId,
-        submission: Submission,
-        out: &mut Vec<SchedulerOutput>,
-    ) {
+    fn submit(&mut self, now: Time, from: NodeId, submission: Submission, out: &mut Vec<SchedulerOutput>) {
         let sequence = submission.spec.sequence;
         if self.driver_of(sequence) == Some(from) {
             // Sent again after a reconnect: it has its place already.

@@ -144,7 +144,7 @@ impl Running {
         }
     }
 
-    /// There is no small model any more.
+    /// There is no small model any more, or it cannot hold this sequence.
     pub(super) fn stop_drafting(&mut self) {
         if self.has_drafter() {
             self.guesser = Guesser::Nobody;

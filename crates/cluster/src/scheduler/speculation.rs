@@ -69,6 +69,8 @@ enum Small {
     Late,
     /// It fails after so many steps.
     Fails(u64),
+    /// It has no room for a sequence of more than so many tokens.
+    Holds(usize),
 }
 
 const QUICK: Small = Small::Prompt(Duration::from_millis(1));
@@ -90,6 +92,8 @@ struct World {
     drafts: u32,
     accepted: u32,
     steps: u64,
+    /// Questions that the small model refused.
+    refused: u32,
 }
 
 impl World {
@@ -110,6 +114,7 @@ impl World {
             drafts: 0,
             accepted: 0,
             steps: 0,
+            refused: 0,
         };
         for (n, request) in (1..).zip(requests) {
             let mut submission = submission(n, request.prompt, request.max_tokens);
@@ -238,6 +243,15 @@ impl World {
                 self.answer();
             }
             Small::Late => {}
+            Small::Holds(len_max) => match self.asked.front() {
+                Some((spec, _)) if spec.history.len() > len_max => {
+                    let sequence = spec.sequence;
+                    self.asked.pop_front();
+                    self.refused += 1;
+                    self.feed(SchedulerInput::DraftRefused(sequence));
+                }
+                _ => self.answer(),
+            },
         }
     }
 
@@ -283,7 +297,7 @@ proptest! {
         speculation in prop_oneof![
             Just(Speculation::Off), Just(Speculation::Lookup), Just(Speculation::Model),
         ],
-        small in prop_oneof![Just(QUICK), Just(Small::Late), (0u64..30).prop_map(Small::Fails)],
+        small in prop_oneof![Just(QUICK), Just(Small::Late), (0u64..30).prop_map(Small::Fails), (0usize..40).prop_map(Small::Holds)],
     ) {
         let mut world = World::new(stages, speculation, requests.clone());
         world.small = small;
@@ -354,6 +368,19 @@ fn a_small_model_as_slow_as_the_large_one_is_not_asked_for_long() {
     let (with, without) = (guessed(Speculation::Model, each), guessed(Speculation::Off, each));
     assert_eq!(with.answers, without.answers);
     assert!(with.drafts <= 16, "{} drafts", with.drafts);
+}
+
+#[test]
+fn a_sequence_that_the_small_model_cannot_hold_is_asked_about_once() {
+    for len_max in [0, 20] {
+        let request = Request { prompt: 3, max_tokens: 60, noise: 1, ignore_eos: true, cancel_at: None };
+        let mut world = World::new(&[1], Speculation::Model, vec![request]);
+        world.small = Small::Holds(len_max);
+        world.run(0.1);
+        assert_eq!(world.refused, 1, "within {len_max} tokens");
+        assert_eq!(world.drafts > 0, len_max > 0, "until then it guesses: {} drafts", world.drafts);
+        assert_eq!(world.answers, guessed(Speculation::Off, Duration::ZERO).answers);
+    }
 }
 
 #[test]

@@ -135,6 +135,8 @@ pub enum SchedulerInput {
         /// What one guess took, if that was measured.
         each: Option<Duration>,
     },
+    /// The small model cannot hold the sequence: it is not asked about it again.
+    DraftRefused(SequenceId),
     /// The small model is gone: there are no guesses from now on.
     DraftsOver,
     /// Membership or a broken connection says the node is gone. Drivers' nodes count too: their sequences stop.

@@ -35,6 +35,9 @@ impl Core {
                 let drafted = SchedulerInput::Drafted { sequence, text_len, tokens, each };
                 self.feed_scheduler(instance, drafted);
             }
+            DraftEvent::Refused { instance, sequence } => {
+                self.feed_scheduler(instance, SchedulerInput::DraftRefused(sequence));
+            }
             DraftEvent::Over { reason } => self.stop_drafting(&reason),
         }
     }
