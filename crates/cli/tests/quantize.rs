@@ -170,6 +170,28 @@ fn an_interrupt_leaves_nothing_behind() {
 }
 
 #[test]
+#[cfg(unix)]
+fn what_a_killed_run_left_goes_with_the_next_and_a_running_one_keeps_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    slow_source(&folder.join("slow.gguf"));
+    let mut command = exo(&["quantize", "slow.gguf", "q4_k_m", "--threads", "1"]);
+    let child = command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = Killed(child);
+    let partials = || names(folder).into_iter().filter(|n| n.ends_with(".partial")).collect::<Vec<_>>();
+    wait_for("the new file's beginning", RUN_MAX, || (partials().len() == 1).then_some(()));
+    let other = |name: &str| done(folder, &["quantize", "demo", "q8_0", "--requantize", "-o", name]);
+    other("first.gguf");
+    assert_eq!(child.0.try_wait().unwrap(), None, "it should take longer");
+    assert_eq!(partials().len(), 1, "it is being written");
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
+    assert_eq!(partials().len(), 1, "nobody could take it away");
+    other("second.gguf");
+    assert_eq!(partials(), [""; 0]);
+}
+
+#[test]
 fn a_hugging_face_folder_becomes_the_same_file_and_says_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

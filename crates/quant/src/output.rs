@@ -1,6 +1,6 @@
 //! The new file: written under another name beside its place, and renamed when it is complete and on the disk.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,13 @@ use tempfile::NamedTempFile;
 
 use crate::QuantError;
 
-/// A file that is being written. Dropped unfinished, it is gone.
+/// Names of unfinished files, around something random.
+const PREFIX: &str = ".exo-";
+const SUFFIX: &str = ".partial";
+/// A new file is taken for a leftover when another program looks at the wrong moment; not time and again.
+const CREATE_TRIES: u32 = 8;
+
+/// A file that is being written, locked for as long. Dropped unfinished, it is gone.
 pub(crate) struct Output {
     file: NamedTempFile,
     path: PathBuf,
@@ -30,15 +36,11 @@ impl Output {
                 return Err(QuantError::Exists { path: path.to_owned() });
             }
         }
+        remove_leftovers(folder);
         if let Some(free_bytes) = free_bytes(folder).filter(|free| *free < bytes) {
             return Err(QuantError::DiskFull { needed_bytes: bytes, free_bytes, folder: folder.to_owned() });
         }
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".exo-").suffix(".partial");
-        // As any new file, not as a secret: the user's mask takes off what it should.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let file = builder.tempfile_in(folder).map_err(failed("create a file in", folder))?;
+        let file = create_locked(folder).map_err(failed("create a file in", folder))?;
         Ok(Self { file, path: path.to_owned(), replace })
     }
 
@@ -76,6 +78,42 @@ impl Output {
     }
 }
 
+/// A new file with a lock on it, by which others see that it is being written.
+fn create_locked(folder: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(PREFIX).suffix(SUFFIX);
+    // As any new file, not as a secret: the user's mask takes off what it should.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    for _ in 0..CREATE_TRIES {
+        let file = builder.tempfile_in(folder)?;
+        let is_seized = matches!(file.as_file().try_lock(), Err(TryLockError::WouldBlock));
+        // A file system without locks keeps leftovers: nobody can tell them from files at work.
+        if !is_seized && file.path().exists() {
+            return Ok(file);
+        }
+    }
+    Err(io::Error::other(format!("{CREATE_TRIES} new files were removed at once by another program")))
+}
+
+/// Removes what writers left that were killed: files of our names that nobody has locked.
+fn remove_leftovers(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_ours = name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(SUFFIX));
+        // Opening anything else than a file might wait for somebody.
+        if !is_ours || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        if let Ok(file) = File::options().write(true).open(entry.path())
+            && file.try_lock().is_ok()
+        {
+            // One that cannot be removed takes space and does no harm.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -92,7 +130,53 @@ fn free_bytes(folder: &Path) -> Option<u64> {
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
+/// The same where there is no `statvfs`: what the disk says that is mounted deepest above the folder.
+#[cfg(any(not(unix), test))]
+fn free_bytes_of_disk(folder: &Path) -> Option<u64> {
+    let folder = std::path::absolute(folder).ok()?;
+    let disks = sysinfo::Disks::new_with_refreshed_list().ok()?;
+    let above = disks.iter().filter(|disk| folder.starts_with(disk.mount_point()));
+    let disk = above.max_by_key(|disk| disk.mount_point().components().count())?;
+    Some(disk.available_space())
+}
+
 #[cfg(not(unix))]
-fn free_bytes(_folder: &Path) -> Option<u64> {
-    None
+use free_bytes_of_disk as free_bytes;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn partials(folder: &Path) -> usize {
+        let ends = |e: &fs::DirEntry| e.path().extension().is_some_and(|e| e == "partial");
+        fs::read_dir(folder).unwrap().filter(|e| ends(e.as_ref().unwrap())).count()
+    }
+
+    #[test]
+    fn leftovers_go_and_files_at_work_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let at_work = create_locked(folder.path()).unwrap();
+        let (dead, other) = (folder.path().join(".exo-dead.partial"), folder.path().join("mine.partial"));
+        fs::write(&dead, "half").unwrap();
+        fs::write(&other, "whole").unwrap();
+        fs::create_dir(folder.path().join(".exo-folder.partial")).unwrap();
+        remove_leftovers(folder.path());
+        assert!(at_work.path().exists() && other.exists() && !dead.exists());
+        assert_eq!(partials(folder.path()), 3);
+        let path = at_work.path().to_owned();
+        std::mem::forget(at_work.into_parts().1); // as a killed writer does: its file stays, its lock goes
+        assert!(path.exists());
+        remove_leftovers(folder.path());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn both_ways_to_ask_for_free_space_agree() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(by_disk) = free_bytes_of_disk(folder.path()) else { return };
+        let by_stat = free_bytes(folder.path()).unwrap();
+        // Others write meanwhile.
+        assert!(by_disk.abs_diff(by_stat) < 4 << 30, "{by_disk} and {by_stat}");
+    }
 }
