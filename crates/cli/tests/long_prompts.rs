@@ -1,0 +1,176 @@
+//! Long prompts: what is kept of one is not computed again, and nobody who is being answered waits for another's.
+//!
+//! The model is all zeros with the built-in one's tokens. It says what a bias on the logits has it say, and takes as
+//! long as one that thinks.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use exo_formats::write::GgufWriter;
+use exo_formats::{LayerTensor, TensorName, TokenizerSource};
+use exo_types::DType;
+use serde_json::{Value, json};
+use support::{Node, Start, demo_gguf, wait_for};
+
+const CONTEXT: u32 = 4096;
+const LAYERS: u32 = 6;
+const HIDDEN: u64 = 512;
+const FFN: u64 = 2048;
+const LOAD_MAX: Duration = Duration::from_secs(60);
+/// What a prompt of others may add to the next token of a stream.
+const GAP_MAX: Duration = Duration::from_millis(400);
+
+/// A model that hardly takes space on the disk.
+fn zeros(path: &Path) {
+    let demo = exo_formats::open(&demo_gguf()).unwrap();
+    let TokenizerSource::Gguf(keys) = &demo.tokenizer else { panic!("a GGUF file") };
+    let mut w = GgufWriter::new();
+    w.text("general.architecture", "llama").u32("llama.context_length", CONTEXT);
+    w.u32("llama.block_count", LAYERS).u32("llama.embedding_length", HIDDEN as u32);
+    w.u32("llama.feed_forward_length", FFN as u32).u32("llama.attention.head_count", 8);
+    w.f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
+    w.text("tokenizer.ggml.model", &keys.model).text("tokenizer.ggml.pre", keys.pre.as_deref().unwrap());
+    w.texts("tokenizer.ggml.tokens", &keys.tokens).texts("tokenizer.ggml.merges", &keys.merges);
+    w.i32s("tokenizer.ggml.token_type", keys.token_types.as_ref().unwrap());
+    w.u32("tokenizer.ggml.eos_token_id", keys.eos.unwrap());
+    w.declare("token_embd.weight", DType::F16, &[HIDDEN, keys.tokens.len() as u64]);
+    w.declare("output_norm.weight", DType::F32, &[HIDDEN]);
+    for layer in 0..LAYERS {
+        let name = |tensor| TensorName::Layer(layer, tensor).to_gguf();
+        for tensor in [LayerTensor::AttnNorm, LayerTensor::FfnNorm] {
+            w.declare(&name(tensor), DType::F32, &[HIDDEN]);
+        }
+        for tensor in [LayerTensor::Q, LayerTensor::K, LayerTensor::V, LayerTensor::O] {
+            w.declare(&name(tensor), DType::F16, &[HIDDEN, HIDDEN]);
+        }
+        w.declare(&name(LayerTensor::Gate), DType::F16, &[HIDDEN, FFN]);
+        w.declare(&name(LayerTensor::Up), DType::F16, &[HIDDEN, FFN]);
+        w.declare(&name(LayerTensor::Down), DType::F16, &[FFN, HIDDEN]);
+    }
+    let mut header = Vec::new();
+    let stop = |_: usize, _: &mut dyn std::io::Write| Err(std::io::Error::other("the header is all we want"));
+    assert!(w.write_with(&mut header, stop).is_err());
+    std::fs::write(path, header).unwrap();
+    std::fs::File::options().write(true).open(path).unwrap().set_len(w.len_bytes()).unwrap();
+}
+
+fn demo_tokens() -> Vec<String> {
+    let demo = exo_formats::open(&demo_gguf()).unwrap();
+    let TokenizerSource::Gguf(keys) = &demo.tokenizer else { panic!("a GGUF file") };
+    keys.tokens.clone()
+}
+
+/// A node that serves the model of zeros and guesses nothing ahead.
+fn node(folder: &Path) -> Node {
+    let path = folder.join("zeros.gguf");
+    zeros(&path);
+    let flags = ["--no-discovery", "--speculate", "off"].map(str::to_owned).to_vec();
+    let node = Node::start(Start { name: "reader", group: "long-prompts", flags, ..Start::default() });
+    let added = node.post("/exo/v1/models", &json!({"path": path}));
+    assert_eq!(added.status, 200, "{}", added.body);
+    let placed = node.post("/exo/v1/instances", &json!({"model": "zeros"}));
+    assert_eq!(placed.status, 200, "{}", placed.body);
+    let id = placed.json()["id"].as_str().unwrap().to_owned();
+    wait_for("the instance to serve", LOAD_MAX, || {
+        (node.instance(&id)?["state"]["kind"] == "ready").then_some(())
+    });
+    node
+}
+
+/// `len` tokens; no page of one `kind` is like one of another.
+fn prompt(kind: u32, len: u32) -> Vec<u32> {
+    (0..len).map(|i| if i % 32 == 0 { 20 + kind } else { 20 + i * 7 % 200 }).collect()
+}
+
+fn body(prompt: &[u32], max_tokens: u32, stream: bool) -> Value {
+    let letter = demo_tokens().iter().position(|text| text == "a").unwrap().to_string();
+    json!({
+        "model": "zeros", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true,
+        "stream": stream, "logit_bias": {letter: 50},
+    })
+}
+
+/// Milliseconds to the first token, and prompt tokens that were computed for it.
+fn first_token(node: &Node, prompt: &[u32]) -> (f64, u64) {
+    let answer = node.post("/v1/completions", &body(prompt, 1, false));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = answer.json();
+    let usage = &answer["usage"];
+    let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+    let ttft_ms = answer["exo"]["timings"]["ttft_ms"].as_f64().unwrap_or_else(|| panic!("{answer}"));
+    (ttft_ms, usage["prompt_tokens"].as_u64().unwrap() - cached)
+}
+
+#[test]
+fn a_prompt_whose_beginning_is_kept_has_its_first_token_in_a_fraction_of_the_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = node(folder.path());
+    first_token(&node, &prompt(90, 600)); // what a first step allocates
+    let (mut whole_ms, mut rest_ms) = (f64::MAX, f64::MAX);
+    for kind in 0..3 {
+        let begun = prompt(kind, 1010);
+        let (ms, computed) = first_token(&node, &begun);
+        assert_eq!(computed, 1010, "nothing of it is kept");
+        whole_ms = whole_ms.min(ms);
+        // A longer prompt that begins like it: the first 992 tokens are 31 whole pages.
+        for more in 0..3 {
+            let longer = [&begun[..1000], &prompt(40 + 3 * kind + more, 40)[..]].concat();
+            let (ms, computed) = first_token(&node, &longer);
+            assert_eq!(computed, 1040 - 992, "only what is not kept is computed");
+            rest_ms = rest_ms.min(ms);
+        }
+    }
+    // The best of each: a busy machine only ever makes them slower. On an idle one it is under a tenth.
+    assert!(rest_ms < 0.2 * whole_ms, "{rest_ms:.1} ms against {whole_ms:.1} ms");
+}
+
+/// The next token's event of a stream.
+fn next_event(stream: &mut BufReader<TcpStream>) -> Option<Instant> {
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if stream.read_line(&mut line).unwrap() == 0 || line.contains("[DONE]") {
+            return None;
+        }
+        if line.starts_with("data: {") {
+            return Some(Instant::now());
+        }
+    }
+}
+
+#[test]
+fn a_new_prompt_of_two_thousand_tokens_lets_a_running_stream_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = node(folder.path());
+    let stream = node.send("POST", "/v1/completions", Some(body(&prompt(1, 8), 4000, true).to_string()));
+    let mut stream = BufReader::new(stream);
+    for _ in 0..20 {
+        next_event(&mut stream).expect("a token");
+    }
+    let mut other = node.send("POST", "/v1/completions", Some(body(&prompt(2, 2000), 1, false).to_string()));
+    let began = Instant::now();
+    let reading = std::thread::spawn(move || {
+        let answer = std::io::read_to_string(&mut other).unwrap();
+        (Instant::now(), answer)
+    });
+    let (mut last, mut gaps) = (began, Vec::new());
+    while !reading.is_finished() {
+        let at = next_event(&mut stream).expect("the stream outlasts the prompt");
+        gaps.push(at - last);
+        last = at;
+    }
+    let (ended, answer) = reading.join().unwrap();
+    assert!(answer.contains(r#""prompt_tokens":2000"#), "{answer}");
+    gaps.sort_unstable();
+    let (took, longest) = (ended - began, *gaps.last().unwrap());
+    // Prompt and stream shared the time: a stream that waited for the prompt had one gap as long as all of it.
+    assert!(gaps.len() >= 4 && longest < took / 2, "{} tokens in {took:?}: {gaps:?}", gaps.len());
+    // A neighbour on the machine may stretch one step, not most of them.
+    assert!(gaps[gaps.len() * 3 / 4] < GAP_MAX && longest < 4 * GAP_MAX, "{gaps:?}");
+}
