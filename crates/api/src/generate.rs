@@ -226,14 +226,14 @@ pub enum GenerateError {
         reason: String,
     },
     /// No room for the prompt and one token of answer.
-    #[error(
-        "the prompt has {prompt_tokens} tokens, the model's context holds {context_tokens} including the answer"
-    )]
+    #[error("the prompt has {prompt_tokens} tokens, {}", room(*context_tokens, *cache_tokens))]
     PromptTooLong {
         /// Tokens of the prompt.
         prompt_tokens: u64,
         /// Tokens of the context.
         context_tokens: u64,
+        /// Tokens of keys and values over all sequences; as many as the context where that bounds it.
+        cache_tokens: u64,
     },
     /// The chat template refused, looped or produced too much.
     #[error("the model's chat template failed on these messages: {message}")]
@@ -298,6 +298,17 @@ pub enum GenerateError {
         /// What is known.
         message: String,
     },
+}
+
+/// What bounds a prompt: the context, or a cache that holds no more than one.
+fn room(context_tokens: u64, cache_tokens: u64) -> String {
+    if cache_tokens > context_tokens {
+        return format!("the model's context holds {context_tokens} including the answer");
+    }
+    format!(
+        "the model's cache of keys and values holds {cache_tokens} including the answer; place it with more \
+         cache_tokens, or shorten the prompt"
+    )
 }
 
 fn known_hint(known: &[String]) -> String {

@@ -211,6 +211,9 @@ pub struct InstanceView {
     pub context_tokens: u32,
     /// Sequences that may run at once.
     pub slots: u32,
+    /// Tokens whose keys and values it has room for, over all sequences.
+    #[serde(default)]
+    pub cache_tokens: u32,
     /// How keys and values are stored.
     pub kv: KvType,
     /// First stage first.
@@ -419,6 +422,10 @@ pub struct PlaceRequest {
     /// Sequences that may run at once.
     #[serde(default)]
     pub slots: Option<u32>,
+    /// Tokens whose keys and values it may hold, over all sequences and what is kept of earlier ones, in whole pages.
+    /// Left out, every slot has room for a full context. A context that is left out is no longer than this.
+    #[serde(default)]
+    pub cache_tokens: Option<u32>,
     /// How keys and values are stored.
     #[serde(default)]
     pub kv: Option<KvType>,

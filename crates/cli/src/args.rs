@@ -65,6 +65,9 @@ pub struct Settings {
     /// Memory models may take, in MiB
     #[arg(long, global = true, value_name = "MIB")]
     memory_mib: Option<String>,
+    /// Tokens whose keys and values a model may hold, over all sequences
+    #[arg(long, global = true, value_name = "N")]
+    cache_tokens: Option<String>,
     /// How keys and values are stored
     #[arg(long, global = true, value_name = "f32|f16|q8")]
     kv: Option<String>,
@@ -92,6 +95,7 @@ impl Settings {
             ("device", &self.device),
             ("threads", &self.threads),
             ("memory_mib", &self.memory_mib),
+            ("cache_tokens", &self.cache_tokens),
             ("kv", &self.kv),
             ("speculate", &self.speculate),
             ("draft", &self.draft),

@@ -73,6 +73,11 @@ pub const KEYS: &[Key] = &[
     Key { name: "context_tokens", default: "4096", help: "context given to a model unless asked otherwise" },
     Key { name: "slots", default: "4", help: "sequences that may run at once unless asked otherwise" },
     Key {
+        name: "cache_tokens",
+        default: "",
+        help: "tokens whose keys and values a model may hold, over all sequences (default: slots times context)",
+    },
+    Key {
         name: "kv",
         default: "f16",
         help: "how keys and values are stored unless asked otherwise: f32, f16 or q8",

@@ -113,6 +113,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         other => bail!("setting `trust` is `{other}`: it must be `auto` or `closed`"),
     };
     let memory_mib: u64 = config.parse("memory_mib")?;
+    let (context_tokens, cache_tokens) = cache(config)?;
     Ok(NodeConfig {
         data_dir: config.data_dir(),
         name: config.text("name").to_owned(),
@@ -126,12 +127,26 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         cpu_isa: cpu_isa(config)?,
         mmap: config.parse("mmap")?,
         memory_max_bytes: (memory_mib > 0).then_some(memory_mib << 20),
-        context_tokens: config.parse("context_tokens")?,
+        context_tokens,
         slots: config.parse("slots")?,
+        cache_tokens,
         kv: config.parse("kv")?,
         speculation: speculation(config)?,
         draft: Some(config.text("draft").trim().to_owned()).filter(|d| !d.is_empty()),
     })
+}
+
+/// Context and cache. A context that nobody has set is no longer than the cache.
+fn cache(config: &Config) -> anyhow::Result<(u32, Option<u32>)> {
+    let context_tokens: u32 = config.parse("context_tokens")?;
+    if config.text("cache_tokens").trim().is_empty() {
+        return Ok((context_tokens, None));
+    }
+    let asked_tokens: u32 = config.parse("cache_tokens")?;
+    let named = !config.is_default("context_tokens");
+    let held_tokens = exo_node::cache_pages(asked_tokens, named.then_some(context_tokens))
+        .context("the setting `cache_tokens` cannot be met")?;
+    Ok((context_tokens.min(held_tokens), Some(held_tokens)))
 }
 
 /// How tokens are guessed ahead. Whoever names a draft model and nothing else wants it to be used.

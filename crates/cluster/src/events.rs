@@ -59,6 +59,8 @@ pub struct InstanceRequest {
     pub context_tokens: u32,
     /// Sequences that may run at once.
     pub slots: u32,
+    /// Tokens of keys and values to hold, over all sequences; in whole pages, and at least one context.
+    pub cache_tokens: u32,
     /// How keys and values are stored; `shape` counts their bytes accordingly.
     pub kv: KvDType,
     /// What the planner should aim for.

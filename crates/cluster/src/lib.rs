@@ -46,4 +46,4 @@ pub use scheduler::{
 };
 pub use stage::{ComputeResult, StageGeometry, StageInput, StageMachine, StageOutput};
 pub use state::{ApplyError, State, StateInstance};
-pub use worker::{Action, ActualShard, Phase, ShardKey, Worker, WorkerConfig, WorkerInput, plan};
+pub use worker::{Action, ActualShard, CacheShape, Phase, ShardKey, Worker, WorkerConfig, WorkerInput, plan};

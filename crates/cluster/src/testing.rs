@@ -39,6 +39,7 @@ pub(crate) fn request() -> InstanceRequest {
         shape: shape(),
         context_tokens: 64,
         slots: 4,
+        cache_tokens: 256,
         kv: KvDType::default(),
         objective: PlaceObjective::Fit,
         pinned_first: None,
@@ -58,6 +59,7 @@ pub(crate) fn placement(id: u64, generation: u32, on: &[u8]) -> Placement {
         stages: on.iter().enumerate().map(stage).collect(),
         context_tokens: 64,
         slots: 4,
+        cache_tokens: 256,
         kv: KvDType::default(),
     }
 }

@@ -31,4 +31,4 @@ pub use drafter::{DraftLeave, DraftRequest, Drafter};
 pub use engine::Engine;
 pub use errors::{LoadError, SequenceError, StepError};
 pub use exo_models::tensor_shape;
-pub use options::{EngineOptions, EngineReport, LoadProgress, StepInput, StepOutput};
+pub use options::{EngineOptions, EngineReport, LoadProgress, PAGE_TOKENS, StepInput, StepOutput};

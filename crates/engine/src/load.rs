@@ -184,11 +184,10 @@ fn check_options(options: &EngineOptions, config: &ModelConfig) -> Result<(), Lo
             return Err(LoadError::Option { name, value, min, max });
         }
     }
-    // Page numbers are 32 bits wide.
-    let (pages, max) =
-        (u64::from(options.slots) * u64::from(options.pages_per_sequence()), u64::from(u32::MAX));
-    if pages > max {
-        return Err(LoadError::Option { name: "pages", value: pages, min: 1, max });
+    // Page numbers are 32 bits wide, and a sequence may fill its context.
+    let (value, min, max) = (options.pages(), u64::from(options.pages_per_sequence()), u64::from(u32::MAX));
+    if !(min..=max).contains(&value) {
+        return Err(LoadError::Option { name: "pages", value, min, max });
     }
     Ok(())
 }
@@ -226,7 +225,7 @@ fn kv_shape(config: &ModelConfig, shard: &Shard, options: &EngineOptions) -> KvS
         kv_heads: config.kv_heads as usize,
         head_dim: config.head_dim as usize,
         page_tokens: options.page_tokens as usize,
-        pages: options.slots as usize * options.pages_per_sequence() as usize,
+        pages: options.pages() as usize,
         dtype: options.kv_dtype,
     }
 }

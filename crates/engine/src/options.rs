@@ -3,14 +3,19 @@
 use exo_backend::KvDType;
 use exo_types::{SampledToken, SequenceId};
 
+/// Tokens of a page, the same in the whole cluster (decision 0007).
+pub const PAGE_TOKENS: u32 = 32;
+
 /// How large an engine is made. Decides the memory it takes, never the values it computes, but for
 /// `kv_dtype` and, in the last bits, `page_tokens`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EngineOptions {
     /// Longest sequence (prompt and answer) in tokens.
     pub context_tokens: u32,
-    /// Sequences that may be open at once; each can grow to the whole context.
+    /// Sequences that may be open at once.
     pub slots: u32,
+    /// Tokens whose keys and values there is room for, in whole pages; `None` for every slot at full context.
+    pub cache_tokens: Option<u32>,
     /// Tokens of one step, over all its sequences.
     pub chunk_tokens_max: u32,
     /// Tokens of one page of the key-value cache. Attention is summed page by page: engines that must give the same
@@ -24,12 +29,21 @@ impl EngineOptions {
     /// The usual chunk and page size, the usual keys and values.
     pub fn new(context_tokens: u32, slots: u32) -> Self {
         let kv_dtype = KvDType::default();
-        Self { context_tokens, slots, chunk_tokens_max: 256, page_tokens: 32, kv_dtype }
+        let page_tokens = PAGE_TOKENS;
+        Self { context_tokens, slots, cache_tokens: None, chunk_tokens_max: 256, page_tokens, kv_dtype }
     }
 
     /// Pages a sequence of full length occupies.
     pub(crate) fn pages_per_sequence(&self) -> u32 {
         self.context_tokens.div_ceil(self.page_tokens)
+    }
+
+    /// Pages of the cache.
+    pub(crate) fn pages(&self) -> u64 {
+        match self.cache_tokens {
+            Some(tokens) => u64::from(tokens / self.page_tokens),
+            None => u64::from(self.slots) * u64::from(self.pages_per_sequence()),
+        }
     }
 }
 

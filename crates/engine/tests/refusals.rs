@@ -66,7 +66,8 @@ fn every_bad_step_has_its_error_and_changes_nothing() {
 #[test]
 fn a_sequence_may_fill_its_context_and_not_pass_it() {
     let fixture = fixture();
-    let options = EngineOptions { context_tokens: 20, page_tokens: 8, slots: 1, ..options() };
+    let cache_tokens = Some(24);
+    let options = EngineOptions { context_tokens: 20, page_tokens: 8, slots: 4, cache_tokens, ..options() };
     let mut engine = solo(&fixture.gguf(), options, 1);
     engine.open(&spec(1, &fixture.prompt[..20], SamplingParams::greedy()));
     engine.step(vec![part(1, 0, &fixture.prompt[..19], false)]).unwrap();
@@ -223,6 +224,7 @@ fn a_shard_that_cannot_be_a_stage_is_refused() {
         EngineOptions { page_tokens: 0, ..options() },
         EngineOptions { slots: 0, ..options() },
         EngineOptions { chunk_tokens_max: 0, ..options() },
+        EngineOptions { cache_tokens: Some(127), ..options() }, // seven pages of 16, a context takes eight
     ] {
         assert!(matches!(load(whole, options), Err(LoadError::Option { .. })), "{options:?}");
     }

@@ -39,6 +39,9 @@ pub struct NodeConfig {
     pub context_tokens: u32,
     /// Slots of an instance unless asked otherwise.
     pub slots: u32,
+    /// Tokens whose keys and values an instance may hold unless asked otherwise; `None` for every slot at full
+    /// context. Must hold one context: [`crate::cache_pages`] checks.
+    pub cache_tokens: Option<u32>,
     /// How keys and values are stored unless asked otherwise.
     pub kv: KvDType,
     /// How tokens are guessed ahead in instances whose first stage is here.

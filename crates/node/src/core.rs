@@ -30,7 +30,7 @@ use exo_transport::{Channel, Endpoint, JoinChannel, MemberSet, NodeKey};
 use exo_types::{Epoch, InstanceId, NodeId, RequestId, SequenceId, Time};
 use tokio::sync::{broadcast, mpsc, watch};
 
-pub use commands::{CacheRequest, Command, ModelHolders, Resolved, instance_request};
+pub use commands::{Command, Limits, ModelHolders, Resolved, instance_request};
 pub use joining::{JoinOutcome, unix_s};
 pub use requests::StartRequest;
 pub use view::empty_view;

@@ -14,9 +14,10 @@ use exo_cluster::{DriverConfig, DriverStart};
 use exo_types::{InstanceId, KvDType, NodeId, SequenceId, SequenceSpec};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use crate::cache::{CacheError, CacheRequest};
 use crate::config::NodeConfig;
 use crate::core::{
-    CacheRequest, Command, CoreEvent, CoreSender, ModelHolders, Resolved, StartRequest, instance_request,
+    Command, CoreEvent, CoreSender, Limits, ModelHolders, Resolved, StartRequest, instance_request,
 };
 use crate::draft::Draft;
 use crate::engine_host::chain;
@@ -67,17 +68,23 @@ impl NodeFacade {
         let open = open.map_err(|reason| GenerateError::LoadFailed { model, reason })?;
         self.check_draft(&resolved, &open)
             .map_err(|message| GenerateError::Invalid { param: "model".to_owned(), message })?;
-        let context = self.context_of(&resolved, &open);
+        // The settings were checked at the start; a model can only ask for less.
+        let place = instance_request(&resolved, &open, self.usual_cache(), 1)
+            .map_err(|e| GenerateError::Internal { message: e.to_string() })?;
+        let Limits { context_tokens, cache_tokens } = resolved
+            .limits
+            .unwrap_or(Limits { context_tokens: place.context_tokens, cache_tokens: place.cache_tokens });
         let (request, prepared) = self.prepare(request, open.clone()).await?;
         let prompt_tokens = prepared.tokens.len() as u64;
-        if prompt_tokens >= u64::from(context) {
-            return Err(GenerateError::PromptTooLong { prompt_tokens, context_tokens: context.into() });
+        if prompt_tokens >= u64::from(context_tokens) {
+            let (context_tokens, cache_tokens) = (context_tokens.into(), cache_tokens.into());
+            return Err(GenerateError::PromptTooLong { prompt_tokens, context_tokens, cache_tokens });
         }
         let (tx, events) = mpsc::unbounded_channel();
         let start = StartRequest {
             config: DriverConfig { queue_deadline: request.queue_wait_max, ..DriverConfig::default() },
-            starts: starts(&request, &resolved, &open, &prepared, context),
-            place: instance_request(&resolved, &open, self.usual_cache(), 1),
+            starts: starts(&request, &resolved, &open, &prepared, context_tokens),
+            place,
             events: tx,
         };
         self.core.post(CoreEvent::Command(Command::Start(start)));
@@ -111,13 +118,8 @@ impl NodeFacade {
     }
 
     fn usual_cache(&self) -> CacheRequest {
-        let NodeConfig { context_tokens, slots, kv, .. } = self.config;
-        CacheRequest { context_tokens, slots, kv }
-    }
-
-    fn context_of(&self, resolved: &Resolved, open: &OpenModel) -> u32 {
-        let default = self.config.context_tokens.min(open.model.config.context_tokens_max);
-        resolved.context_tokens.unwrap_or(default)
+        let NodeConfig { context_tokens, slots, cache_tokens, kv, .. } = self.config;
+        CacheRequest { context_tokens, context_named: false, slots, cache_tokens, kv }
     }
 
     async fn ask_coordinator(&self, ask: ControlAsk) -> Result<ControlReply, AdminError> {
@@ -140,10 +142,15 @@ impl NodeFacade {
         let usual = self.usual_cache();
         let cache = CacheRequest {
             context_tokens: request.context_tokens.unwrap_or(usual.context_tokens),
+            context_named: request.context_tokens.is_some(),
             slots: request.slots.unwrap_or(usual.slots),
+            cache_tokens: request.cache_tokens.or(usual.cache_tokens),
             kv: request.kv.map_or(usual.kv, KvDType::from),
         };
-        let wanted = instance_request(&resolved, &open, cache, request.nodes_min.unwrap_or(1));
+        let invalid =
+            |e: CacheError| AdminError::Invalid { param: "cache_tokens".to_owned(), message: e.to_string() };
+        let wanted =
+            instance_request(&resolved, &open, cache, request.nodes_min.unwrap_or(1)).map_err(invalid)?;
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
         match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
             ControlReply::Placed { view, .. } => self.wait_for_view(view.instance()).await,

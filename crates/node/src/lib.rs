@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod bulk;
+mod cache;
 mod cards;
 mod choice;
 mod config;
@@ -32,6 +33,7 @@ mod notice;
 mod outlet;
 mod start;
 
+pub use cache::{CacheError, cache_pages};
 pub use config::NodeConfig;
 pub use device::{DeviceChoice, UnknownBackend, open as open_device};
 pub use draft::DraftFacts;

@@ -36,9 +36,13 @@ use memory::Sizes;
 /// Places the model of `request` on its devices. The same request gives the same plan everywhere.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let layer_count = request.shape.layer_count();
-    for (what, number) in
-        [("layers", layer_count), ("context_tokens", request.context_tokens), ("slots", request.slots)]
-    {
+    let PlanRequest { context_tokens, slots, cache_tokens, .. } = *request;
+    for (what, number) in [
+        ("layers", layer_count),
+        ("context_tokens", context_tokens),
+        ("slots", slots),
+        ("cache_tokens", cache_tokens),
+    ] {
         if number == 0 {
             return Err(PlanError::Empty { what });
         }

@@ -31,7 +31,7 @@ pub(crate) struct Sizes<'a> {
 
 impl<'a> Sizes<'a> {
     pub(crate) fn of(request: &PlanRequest<'a>) -> Self {
-        let tokens = u64::from(request.context_tokens) * u64::from(request.slots);
+        let tokens = u64::from(request.cache_tokens);
         let mut layers = vec![0u64];
         for layer in &request.shape.layers {
             let bytes = layer.weight_bytes.saturating_add(layer.kv_bytes_per_token.saturating_mul(tokens));

@@ -13,8 +13,10 @@ pub struct PlanRequest<'a> {
     pub model: ModelId,
     /// Longest sequence (prompt and answer) in tokens.
     pub context_tokens: u32,
-    /// Sequences that may run at once, each up to `context_tokens` long.
+    /// Sequences that may run at once.
     pub slots: u32,
+    /// Tokens of keys and values every stage must hold, over all sequences.
+    pub cache_tokens: u32,
     /// Every device of the cluster, those that cannot be used included: each gets a reason.
     pub devices: &'a [PlanDevice],
     /// Measured paths between nodes.
@@ -90,7 +92,7 @@ pub struct Plan {
 pub struct StageMemory {
     /// Stored weights.
     pub weight_bytes: u64,
-    /// Keys and values of every slot at full context.
+    /// Keys and values of as many tokens as the cache shall hold.
     pub kv_bytes: u64,
     /// Buffers of a step, and slack.
     pub workspace_bytes: u64,

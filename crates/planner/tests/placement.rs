@@ -74,6 +74,7 @@ fn run(cluster: &str, layers: u32, links: &[LinkFacts]) -> (Vec<PlanDevice>, Res
         model: ModelId([0; 32]),
         context_tokens: 1,
         slots: 1,
+        cache_tokens: 1,
         devices: &devices,
         links,
         objective,
@@ -288,8 +289,8 @@ proptest! {
         }).collect();
         let objective = if spread == 0 { Objective::Fit } else { Objective::Spread { stages_min: spread } };
         let request = PlanRequest {
-            shape: &shape, model: ModelId([0; 32]), context_tokens: CONTEXT, slots: 1, devices: &devices,
-            links: &[], objective, pinned_first: devices.get(pinned).map(|d| d.node),
+            shape: &shape, model: ModelId([0; 32]), context_tokens: CONTEXT, slots: 1, cache_tokens: CONTEXT,
+            devices: &devices, links: &[], objective, pinned_first: devices.get(pinned).map(|d| d.node),
         };
         let free: Vec<u64> = devices.iter().map(|d| d.device.memory_free_bytes).collect();
         let possible = brute_force(&shape, &free, CONTEXT.into(), spread as usize);
@@ -329,8 +330,8 @@ proptest! {
             one
         }).collect();
         let try_with = |devices: &[PlanDevice]| plan(&PlanRequest {
-            shape: &shape, model: ModelId([0; 32]), context_tokens: 4, slots: 1, devices, links: &[],
-            objective: Objective::Fit, pinned_first: None,
+            shape: &shape, model: ModelId([0; 32]), context_tokens: 4, slots: 1, cache_tokens: 4, devices,
+            links: &[], objective: Objective::Fit, pinned_first: None,
         });
         let Err(PlanError::DoesNotFit { missing_bytes, needed_bytes, usable_bytes, .. }) = try_with(&devices) else {
             return Ok(());

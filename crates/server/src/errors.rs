@@ -238,7 +238,7 @@ mod tests {
             of(GenerateError::ModelUnknown { model: model(), known: vec![] }),
             of(GenerateError::DoesNotFit { model: model(), needed_bytes: 2, free_bytes: 1, detail: text() }),
             of(GenerateError::LoadFailed { model: model(), reason: text() }),
-            of(GenerateError::PromptTooLong { prompt_tokens: 9, context_tokens: 8 }),
+            of(GenerateError::PromptTooLong { prompt_tokens: 9, context_tokens: 8, cache_tokens: 32 }),
             of(GenerateError::TemplateFailed { message: text() }),
             of(GenerateError::Invalid { param: "stop".into(), message: text() }),
             of(GenerateError::QueueFull { model: model(), waiting: 3, retry_after_s: 4 }),

@@ -79,7 +79,7 @@ async fn administration_reaches_the_node() {
     server.admin("DELETE /exo/v1/models/org/good", "").await;
     server.admin("POST /exo/v1/shutdown", "{}").await;
     insta::assert_snapshot!(server.fake.calls.lock().unwrap().join("\n"), @r#"
-    place PlaceRequest { model: "good", context_tokens: Some(512), slots: None, kv: None, nodes_min: Some(2) }
+    place PlaceRequest { model: "good", context_tokens: Some(512), slots: None, cache_tokens: None, kv: None, nodes_min: Some(2) }
     unload i1a
     admit aeaqcaib
     remove aeaqcaib

@@ -148,6 +148,9 @@ pub struct Placement {
     pub context_tokens: u32,
     /// Sequences that may run at once.
     pub slots: u32,
+    /// Tokens whose keys and values every stage has room for, over all sequences and what is kept of earlier ones:
+    /// at least one sequence of `context_tokens`, in whole pages.
+    pub cache_tokens: u32,
     /// How every stage stores keys and values.
     pub kv: KvDType,
 }
@@ -189,7 +192,16 @@ mod tests {
             .collect();
         let (instance, model) = (InstanceId(1), ModelId([0; 32]));
         let kv = KvDType::default();
-        Placement { instance, generation: 1, model, stages, context_tokens: 64, slots: 1, kv }
+        Placement {
+            instance,
+            generation: 1,
+            model,
+            stages,
+            context_tokens: 64,
+            slots: 1,
+            cache_tokens: 64,
+            kv,
+        }
     }
 
     #[test]

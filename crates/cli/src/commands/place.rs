@@ -21,8 +21,9 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
     let model = models::resolve(&client, &args.model).await?;
     // What this command was told, not what this machine's nodes are set to.
     let kv = config.flag::<KvType>("kv")?;
-    let request =
-        PlaceRequest { model, context_tokens: args.context, slots: args.slots, kv, nodes_min: args.nodes };
+    let cache_tokens = config.flag::<u32>("cache_tokens")?;
+    let (context_tokens, slots, nodes_min) = (args.context, args.slots, args.nodes);
+    let request = PlaceRequest { model, context_tokens, slots, cache_tokens, kv, nodes_min };
     let mut instance: InstanceView = client.post("/exo/v1/instances", &request).await?;
     if !args.json.json {
         ui::table(&STAGE_HEADER, stage_rows(&instance));

@@ -75,7 +75,10 @@ fn instances(view: &ClusterView) {
         let state = state_text(&instance.state);
         let (id, model, context) = (&instance.id, &instance.model, instance.context_tokens);
         let load = instance.load.as_ref().map(load_text).unwrap_or_default();
-        ui::line(format!("{id} {model} · {state} · context {context}{load}"));
+        let (slots, cache) = (instance.slots, instance.cache_tokens);
+        ui::line(format!(
+            "{id} {model} · {state} · context {context} · {slots} slots · cache of {cache} tokens{load}"
+        ));
         ui::table(&STAGE_HEADER, stage_rows(instance));
     }
 }

@@ -70,6 +70,7 @@ impl Coordinator {
             model: request.model,
             context_tokens: request.context_tokens,
             slots: request.slots,
+            cache_tokens: request.cache_tokens,
             devices: &devices,
             links: &links,
             objective,
@@ -147,8 +148,10 @@ fn placement(
     generation: u32,
 ) -> (Placement, Vec<u64>) {
     let memory_bytes = plan.memory.iter().map(|m| m.total_bytes()).collect();
-    let InstanceRequest { model, context_tokens, slots, kv, .. } = *request;
-    let placement = Placement { instance, generation, model, stages: plan.stages, context_tokens, slots, kv };
+    let InstanceRequest { model, context_tokens, slots, cache_tokens, kv, .. } = *request;
+    let stages = plan.stages;
+    let placement =
+        Placement { instance, generation, model, stages, context_tokens, slots, cache_tokens, kv };
     (placement, memory_bytes)
 }
 

@@ -119,5 +119,5 @@ fn serves(placement: &Placement, memory_bytes: &[u64], request: &InstanceRequest
         && placement.stages.len() == memory_bytes.len()
         && placement.tiles(request.shape.layer_count())
         && (placement.context_tokens, placement.slots) == (request.context_tokens, request.slots)
-        && placement.kv == request.kv
+        && (placement.cache_tokens, placement.kv) == (request.cache_tokens, request.kv)
 }

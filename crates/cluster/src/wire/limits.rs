@@ -24,6 +24,8 @@ pub const MODELS_MAX: usize = 4096;
 pub const LAYERS_MAX: usize = 4096;
 /// Tokens of one sequence.
 pub const CONTEXT_TOKENS_MAX: u32 = 1 << 20;
+/// Tokens of one instance's cache, over all sequences.
+pub const CACHE_TOKENS_MAX: u32 = 1 << 26;
 /// Sequences one instance runs at once, and sequences of one step.
 pub const SEQUENCES_MAX: usize = 1024;
 /// Tokens of one step over all sequences.

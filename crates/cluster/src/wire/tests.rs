@@ -179,9 +179,13 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     let ask = ControlAsk::Place(huge);
     assert!(refused(ControlMessage::Request { request: 1, ask }).contains("larger than any layer"));
     let mut wide = request();
-    (wide.context_tokens, wide.slots) = (1 << 20, 1024);
+    (wide.context_tokens, wide.cache_tokens) = (1 << 20, (1 << 26) + 1);
     let ask = ControlAsk::Place(wide);
     assert!(refused(ControlMessage::Request { request: 1, ask }).contains("2^26"));
+    let mut narrow = request();
+    narrow.cache_tokens = narrow.context_tokens - 1;
+    let ask = ControlAsk::Place(narrow);
+    assert!(refused(ControlMessage::Request { request: 1, ask }).contains("does not hold one sequence"));
 }
 
 proptest! {

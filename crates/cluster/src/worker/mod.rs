@@ -14,10 +14,10 @@ mod words;
 
 use std::collections::BTreeMap;
 
-use exo_types::{DeviceId, Epoch, KvDType, Placement, Time};
+use exo_types::{DeviceId, Epoch, Placement, Time};
 
 pub use self::plan::plan;
-pub use self::words::{Action, ActualShard, Phase, ShardKey, WorkerConfig, WorkerInput};
+pub use self::words::{Action, ActualShard, CacheShape, Phase, ShardKey, WorkerConfig, WorkerInput};
 use crate::StageStatus;
 use crate::wire::{DesiredShard, DesiredState, Refusal, StageReport};
 
@@ -233,8 +233,9 @@ fn key_of(shard: &DesiredShard) -> ShardKey {
 }
 
 /// What decides the cache of a shard besides its layers.
-fn cache_of(placement: &Placement) -> (u32, u32, KvDType) {
-    (placement.context_tokens, placement.slots, placement.kv)
+fn cache_of(placement: &Placement) -> CacheShape {
+    let Placement { context_tokens, slots, cache_tokens, kv, .. } = *placement;
+    CacheShape { context_tokens, slots, cache_tokens, kv }
 }
 
 fn absent(shard: &DesiredShard, now: Time) -> ActualShard {

@@ -99,7 +99,7 @@ fn a_new_generation_adopts_the_same_weights() {
     ready(&mut w, &old);
     assert_eq!(feed(&mut w, 0, wish(1, 2, std::slice::from_ref(&new))), ["adopt 1.1 as 1.2"]);
     let mut wider = shard(1, 3, 60);
-    wider.placement.slots += 1;
+    wider.placement.cache_tokens += 32;
     feed(&mut w, 0, WorkerInput::Ready { key: key_of(&new), pages: 4, page_tokens: 16 });
     assert_eq!(feed(&mut w, 0, wish(1, 3, &[wider])), ["unload 1.2", "manifest 1.3"], "another cache");
 }

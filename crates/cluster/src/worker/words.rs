@@ -74,6 +74,19 @@ pub enum Phase {
     Unloading,
 }
 
+/// What a shard's cache is made for: a shard with another is another shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheShape {
+    /// Longest sequence.
+    pub context_tokens: u32,
+    /// Sequences at once.
+    pub slots: u32,
+    /// Tokens over all sequences.
+    pub cache_tokens: u32,
+    /// Element type.
+    pub kv: KvDType,
+}
+
 /// A shard this node has something of.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ActualShard {
@@ -85,8 +98,8 @@ pub struct ActualShard {
     pub shard: Shard,
     /// On which device.
     pub device: DeviceId,
-    /// Context, slots and element type it was loaded for: the cache's geometry.
-    pub cache: (u32, u32, KvDType),
+    /// The cache it was loaded for.
+    pub cache: CacheShape,
     /// Bytes it holds or will hold.
     pub memory_bytes: u64,
     /// How far it is.

@@ -462,6 +462,7 @@ fn request() -> InstanceRequest {
         },
         context_tokens: 64,
         slots: 4,
+        cache_tokens: 256,
         kv: KvDType::default(),
         objective: PlaceObjective::Spread { stages_min: 2 },
         pinned_first: None,

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use exo_api::AdminError;
 use exo_cluster::wire::{ControlAsk, ControlReply};
 use exo_cluster::{InstanceRequest, InstanceView, Member};
-use exo_types::{InstanceId, KvDType, ModelId, NodeId};
+use exo_types::{InstanceId, ModelId, NodeId};
 use tokio::sync::oneshot;
 
 use super::Core;
 use super::joining::Asked;
 use super::requests::StartRequest;
+use crate::cache::{CacheError, CacheRequest};
 use crate::library::Holder;
 
 /// A question with a way to answer it.
@@ -58,9 +59,18 @@ pub struct Resolved {
     pub holders: Vec<Holder>,
     /// Nodes that have all of it, this one included.
     pub holder_nodes: Vec<NodeId>,
-    /// Context of the instance that serves it, if there is one.
-    pub context_tokens: Option<u32>,
+    /// Context and cache of the instance that serves it, if there is one.
+    pub limits: Option<Limits>,
     pub me: NodeId,
+}
+
+/// What bounds a sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The longest it can become.
+    pub context_tokens: u32,
+    /// Tokens that all sequences together can have.
+    pub cache_tokens: u32,
 }
 
 impl Core {
@@ -145,18 +155,13 @@ impl Core {
             name: found.name.clone(),
             holders: self.holders_of(found.id, &found.nodes),
             holder_nodes: found.nodes.clone(),
-            context_tokens: instance.map(|i| i.placement.context_tokens),
+            limits: instance.map(|i| Limits {
+                context_tokens: i.placement.context_tokens,
+                cache_tokens: i.placement.cache_tokens,
+            }),
             me: self.me,
         })
     }
-}
-
-/// The cache of an instance.
-#[derive(Clone, Copy, Debug)]
-pub struct CacheRequest {
-    pub context_tokens: u32,
-    pub slots: u32,
-    pub kv: KvDType,
 }
 
 /// What a placement of a model asks for, with the node's defaults where the caller left something open.
@@ -165,7 +170,7 @@ pub fn instance_request(
     open: &crate::library::OpenModel,
     cache: CacheRequest,
     nodes_min: u32,
-) -> InstanceRequest {
+) -> Result<InstanceRequest, CacheError> {
     let objective = if nodes_min > 1 {
         exo_cluster::PlaceObjective::Spread { stages_min: nodes_min }
     } else {
@@ -174,15 +179,17 @@ pub fn instance_request(
     let holders = resolved.holder_nodes.clone();
     // Where the file is nothing has to be fetched: this node if it has it, else the first that does.
     let pinned_first = holders.iter().copied().find(|n| *n == resolved.me).or(holders.first().copied());
-    InstanceRequest {
+    let (context_tokens, cache_tokens) = cache.shape(open.model.config.context_tokens_max)?;
+    Ok(InstanceRequest {
         model: resolved.id,
         model_name: resolved.name.clone(),
         shape: open.model.shape_with_kv(cache.kv),
-        context_tokens: cache.context_tokens.min(open.model.config.context_tokens_max).max(1),
+        context_tokens,
         slots: cache.slots,
+        cache_tokens,
         kv: cache.kv,
         objective,
         pinned_first,
         holders,
-    }
+    })
 }

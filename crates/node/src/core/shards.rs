@@ -191,6 +191,7 @@ impl Core {
         let options = EngineOptions {
             // A step may carry a full chunk of prompt beside one token of every other sequence.
             chunk_tokens_max: exo_cluster::SchedulerConfig::default().chunk_tokens_max + placement.slots,
+            cache_tokens: Some(placement.cache_tokens),
             kv_dtype: placement.kv,
             ..EngineOptions::new(placement.context_tokens, placement.slots)
         };

@@ -114,6 +114,7 @@ impl Core {
             generation: placement.generation,
             context_tokens: placement.context_tokens,
             slots: placement.slots,
+            cache_tokens: placement.cache_tokens,
             kv: placement.kv.into(),
             stages: stages.collect(),
             load,
@@ -139,7 +140,7 @@ impl Core {
         let placement = &instance.placement;
         let request = self.p.coordinator.state().instances().get(&placement.instance).map(|i| &i.request);
         let weight_bytes = request.map_or(0, |r| r.shape.shard_weight_bytes(shard));
-        let tokens = u64::from(placement.context_tokens) * u64::from(placement.slots);
+        let tokens = u64::from(placement.cache_tokens);
         let kv_bytes = request.map_or(0, |r| r.shape.shard_kv_bytes_per_token(shard) * tokens);
         let report = self.reports.get(&node);
         let held = report.and_then(|r| stage_report(r, instance, index)).map_or(0, |s| s.weight_bytes);

@@ -39,6 +39,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         memory_max_bytes: Some(2 << 30),
         context_tokens: 512,
         slots: 4,
+        cache_tokens: None,
         kv: Default::default(),
         speculation: exo_node::Speculation::Lookup,
         draft: None,

@@ -161,7 +161,10 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
         "panics-later" => {
             then(vec![started()], Box::pin(stream::once(async { panic!("a bug while running") })))
         }
-        "small" => return Err(GenerateError::PromptTooLong { prompt_tokens: 9000, context_tokens: 4096 }),
+        "small" => {
+            let (context_tokens, cache_tokens) = (4096, 16384);
+            return Err(GenerateError::PromptTooLong { prompt_tokens: 9000, context_tokens, cache_tokens });
+        }
         other => {
             let known = vec!["good".to_owned()];
             return Err(GenerateError::ModelUnknown { model: other.into(), known });
@@ -282,6 +285,7 @@ fn instance() -> InstanceView {
         generation: 1,
         context_tokens: 4096,
         slots: 4,
+        cache_tokens: 16384,
         kv: Default::default(),
         stages: vec![],
         load: Some(LoadView::default()),

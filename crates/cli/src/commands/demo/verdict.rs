@@ -98,6 +98,7 @@ mod tests {
             generation: 0,
             context_tokens: 1,
             slots: 1,
+            cache_tokens: 1,
             kv: Default::default(),
             stages: held.iter().map(stage).collect(),
             load: None,

@@ -2,7 +2,9 @@
 
 use exo_types::{LayerShape, ModelShape, Placement};
 
-use super::super::limits::{CONTEXT_TOKENS_MAX, LAYERS_MAX, MEMBERS_MAX, SEQUENCES_MAX, STAGES_MAX};
+use super::super::limits::{
+    CACHE_TOKENS_MAX, CONTEXT_TOKENS_MAX, LAYERS_MAX, MEMBERS_MAX, SEQUENCES_MAX, STAGES_MAX,
+};
 use super::{Check, CheckError, at_most, ensure, text};
 use crate::{InstanceRequest, PlaceObjective};
 
@@ -10,8 +12,6 @@ use crate::{InstanceRequest, PlaceObjective};
 const GROUP_BYTES_MAX: u64 = 1 << 50;
 /// Bytes one token adds to one layer's cache; with the next bound, all caches stay below 2^63 bytes.
 const KV_BYTES_MAX: u64 = 1 << 24;
-/// Context times slots.
-const CACHE_TOKENS_MAX: u64 = 1 << 26;
 /// Bytes of a device's name.
 const DEVICE_ID_BYTES_MAX: usize = 256;
 
@@ -19,7 +19,7 @@ impl Check for InstanceRequest {
     fn check(&self) -> Result<(), CheckError> {
         name(&self.model_name)?;
         at_most("holders of a model", self.holders.len(), MEMBERS_MAX)?;
-        cache(self.context_tokens, self.slots)?;
+        cache(self.context_tokens, self.slots, self.cache_tokens)?;
         if let PlaceObjective::Spread { stages_min } = self.objective {
             at_most("stages asked for", stages_min as usize, STAGES_MAX)?;
         }
@@ -58,16 +58,16 @@ impl Check for Placement {
         at_most("layers of a placement", layer_count as usize, LAYERS_MAX)?;
         ensure(self.tiles(layer_count), "a placement has gaps or no stages")?;
         ensure(self.generation > 0, "a placement has generation 0")?;
-        cache(self.context_tokens, self.slots)
+        cache(self.context_tokens, self.slots, self.cache_tokens)
     }
 }
 
-fn cache(context_tokens: u32, slots: u32) -> Result<(), CheckError> {
+fn cache(context_tokens: u32, slots: u32, cache_tokens: u32) -> Result<(), CheckError> {
     ensure(context_tokens > 0 && slots > 0, "a placement has no context or no slots")?;
     at_most("tokens of a context", context_tokens as usize, CONTEXT_TOKENS_MAX as usize)?;
     at_most("slots of an instance", slots as usize, SEQUENCES_MAX)?;
-    let tokens = u64::from(context_tokens) * u64::from(slots);
-    ensure(tokens <= CACHE_TOKENS_MAX, "context times slots is above 2^26 tokens")
+    ensure(cache_tokens >= context_tokens, "a placement's cache does not hold one sequence")?;
+    ensure(cache_tokens <= CACHE_TOKENS_MAX, "a placement's cache is above 2^26 tokens")
 }
 
 /// Texts of views and requests share one bound.

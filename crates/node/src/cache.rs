@@ -1,0 +1,124 @@
+//! How large the cache of an instance becomes: from what was asked to whole pages.
+
+use exo_cluster::wire::limits::CACHE_TOKENS_MAX;
+use exo_engine::PAGE_TOKENS;
+use exo_types::KvDType;
+
+/// The cache of an instance, as asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheRequest {
+    pub context_tokens: u32,
+    /// Whether somebody named that context: then the cache must hold it. Otherwise it follows the cache.
+    pub context_named: bool,
+    pub slots: u32,
+    /// Tokens over all sequences; `None` for every slot at full context.
+    pub cache_tokens: Option<u32>,
+    pub kv: KvDType,
+}
+
+/// A cache that cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// Less than one page.
+    #[error(
+        "a cache of {asked_tokens} tokens holds no sequence: it needs at least one page of {PAGE_TOKENS} tokens; ask for \
+         {PAGE_TOKENS} or more"
+    )]
+    NoPage {
+        /// Asked for.
+        asked_tokens: u32,
+    },
+    /// Less than the context that was asked for beside it.
+    #[error(
+        "a cache of {asked_tokens} tokens does not hold one sequence of the context of {context_tokens} tokens: that \
+         needs {needed_tokens}; ask for a cache of at least {needed_tokens} tokens, or for a smaller context"
+    )]
+    BelowContext {
+        /// Asked for.
+        asked_tokens: u32,
+        /// The context asked for.
+        context_tokens: u32,
+        /// Its pages, in tokens.
+        needed_tokens: u32,
+    },
+    /// More than any instance may have.
+    #[error(
+        "a cache of {asked_tokens} tokens is more than the {CACHE_TOKENS_MAX} that one instance may hold"
+    )]
+    TooLarge {
+        /// Asked for, or slots times context.
+        asked_tokens: u64,
+    },
+}
+
+/// The whole pages of a cache of `asked_tokens`, in tokens, which must hold `context_tokens` where that is given.
+pub fn cache_pages(asked_tokens: u32, context_tokens: Option<u32>) -> Result<u32, CacheError> {
+    let held_tokens = asked_tokens / PAGE_TOKENS * PAGE_TOKENS;
+    if held_tokens == 0 {
+        return Err(CacheError::NoPage { asked_tokens });
+    }
+    let needed_tokens = context_tokens.map_or(0, |context| context.next_multiple_of(PAGE_TOKENS));
+    match context_tokens.filter(|_| held_tokens < needed_tokens) {
+        Some(context_tokens) => Err(CacheError::BelowContext { asked_tokens, context_tokens, needed_tokens }),
+        None => Ok(held_tokens),
+    }
+}
+
+impl CacheRequest {
+    /// Context and cache of an instance of a model made for `context_tokens_max`.
+    pub fn shape(&self, context_tokens_max: u32) -> Result<(u32, u32), CacheError> {
+        let context_tokens = self.context_tokens.clamp(1, context_tokens_max.max(1));
+        let (context_tokens, cache_tokens) = match self.cache_tokens {
+            Some(asked_tokens) => {
+                let held = cache_pages(asked_tokens, self.context_named.then_some(context_tokens))?;
+                (context_tokens.min(held), u64::from(held))
+            }
+            None => {
+                let each = u64::from(context_tokens).next_multiple_of(PAGE_TOKENS.into());
+                (context_tokens, each * u64::from(self.slots))
+            }
+        };
+        match u32::try_from(cache_tokens) {
+            Ok(cache_tokens) if cache_tokens <= CACHE_TOKENS_MAX => Ok((context_tokens, cache_tokens)),
+            _ => Err(CacheError::TooLarge { asked_tokens: cache_tokens }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Context and cache, or why not.
+    fn shape(context: u32, named: bool, slots: u32, cache_tokens: Option<u32>) -> Result<(u32, u32), String> {
+        let kv = KvDType::default();
+        let cache = CacheRequest { context_tokens: context, context_named: named, slots, cache_tokens, kv };
+        cache.shape(4096).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn without_a_budget_every_slot_has_its_context_in_whole_pages() {
+        assert_eq!(shape(100, true, 4, None), Ok((100, 4 * 128)));
+        assert_eq!(shape(9000, false, 2, None), Ok((4096, 8192)), "no longer than the model can");
+    }
+
+    #[test]
+    fn a_context_that_nobody_named_follows_the_budget() {
+        assert_eq!(shape(4096, false, 4, Some(1000)), Ok((992, 992)));
+        assert_eq!(shape(512, false, 1, Some(2048)), Ok((512, 2048)), "the rest is for what is kept");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_numbers() {
+        let why = |result: Result<(u32, u32), String>| result.unwrap_err();
+        let text = why(shape(4096, false, 4, Some(31)));
+        assert!(text.contains("a cache of 31 tokens") && text.contains("ask for 32 or more"), "{text}");
+        let text = why(shape(100, true, 4, Some(127)));
+        for part in ["a cache of 127 tokens", "context of 100", "at least 128"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let text = why(shape(4096, false, u32::MAX, None));
+        assert!(text.contains("more than the 67108864"), "{text}");
+    }
+}
