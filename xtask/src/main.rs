@@ -9,6 +9,7 @@ mod cuda;
 mod emulate;
 mod graph;
 mod licences;
+mod portability;
 mod run;
 mod setup;
 mod test;
@@ -77,6 +78,12 @@ enum Command {
         #[command(subcommand)]
         machine: emulate::Machine,
     },
+    /// Type-check for Windows, macOS, iOS and Android, and write the result to docs/platforms.md; takes many minutes
+    #[command(after_help = "Examples:\n  cargo xtask portability\n  cargo xtask portability Windows")]
+    Portability {
+        /// Only these systems
+        systems: Vec<String>,
+    },
 }
 
 fn main() -> std::process::ExitCode {
@@ -102,6 +109,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Hip => cuda::hip(),
         Command::Licences => licences::run(),
         Command::Emulate { machine } => emulate::run(machine),
+        Command::Portability { systems } => portability::run(&systems),
     }
 }
 

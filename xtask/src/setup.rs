@@ -75,6 +75,15 @@ pub fn for_neon() -> anyhow::Result<()> {
     ])
 }
 
+/// What compiles the C and assembly of the TLS crate for Windows.
+pub fn for_windows() -> anyhow::Result<()> {
+    ensure(&[Package {
+        program: "x86_64-w64-mingw32-gcc",
+        package: "gcc-mingw-w64-x86-64-win32",
+        why: "compiles the assembly of the TLS crate for Windows",
+    }])
+}
+
 fn ensure(packages: &[Package]) -> anyhow::Result<()> {
     let missing: Vec<_> = packages.iter().filter(|p| !run::has(p.program)).collect();
     if missing.is_empty() {

@@ -22,7 +22,7 @@ pub fn memory(root: &Path) -> Option<Memory> {
 
 #[cfg(not(target_os = "linux"))]
 fn system_memory(_root: &Path) -> Option<Memory> {
-    let mut system = sysinfo::System::new();
+    let mut system = sysinfo::System::new().ok()?;
     system.refresh_memory();
     let memory = Memory { total_bytes: system.total_memory(), available_bytes: system.available_memory() };
     (memory.total_bytes > 0).then_some(memory)

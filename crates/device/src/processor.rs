@@ -30,7 +30,7 @@ fn name(root: &Path) -> Option<String> {
 
 #[cfg(not(target_os = "linux"))]
 fn name(_root: &Path) -> Option<String> {
-    let mut system = sysinfo::System::new();
+    let mut system = sysinfo::System::new().ok()?;
     system.refresh_cpu_all();
     system.cpus().first().map(|cpu| cpu.brand().trim().to_owned())
 }

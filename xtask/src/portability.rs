@@ -1,0 +1,235 @@
+//! `cargo xtask portability`: type-checks for systems that this machine is not, their standard library included.
+//!
+//! A check shows that every file of a system's own compiles; nothing is linked or run. Takes minutes a system, so it is no part
+//! of `cargo xtask test`; its result and date are written to docs/platforms.md.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+use crate::{run, setup};
+
+const PAGE: &str = "docs/platforms.md";
+const BEGIN: &str = "<!-- portability: written by `cargo xtask portability` -->";
+const END: &str = "<!-- portability: end -->";
+/// A compiler whose folder has the source of the standard library, where there is no nightly one from rustup.
+const COMPILER: &str = "EXO_PORTABILITY_RUSTC";
+
+/// What needs neither network nor files of others: all that `engine` stands on, the device crates, and `engine` itself.
+const ENGINE_AND_BELOW: [&str; 15] = [
+    "exo-types",
+    "exo-formats",
+    "exo-tokenizer",
+    "exo-sampler",
+    "exo-planner",
+    "exo-membership",
+    "exo-cluster",
+    "exo-device",
+    "exo-backend",
+    "exo-backend-cpu",
+    "exo-backend-wgpu",
+    "exo-backend-cuda",
+    "exo-models",
+    "exo-engine",
+    "exo-quant",
+];
+
+struct System {
+    name: &'static str,
+    target: &'static str,
+    /// Whether all of the workspace; else [`ENGINE_AND_BELOW`].
+    whole: bool,
+}
+
+const SYSTEMS: [System; 4] = [
+    System { name: "Windows", target: "x86_64-pc-windows-gnu", whole: true },
+    System { name: "macOS", target: "aarch64-apple-darwin", whole: false },
+    System { name: "iOS", target: "aarch64-apple-ios", whole: false },
+    System { name: "Android", target: "aarch64-linux-android", whole: false },
+];
+
+/// Checks the systems whose name or target contains one of `only`; all of them without.
+pub fn run(only: &[String]) -> anyhow::Result<()> {
+    let is_asked = |system: &&System| {
+        only.is_empty() || only.iter().any(|word| system.target.contains(word) || system.name.contains(word))
+    };
+    let systems: Vec<_> = SYSTEMS.iter().filter(is_asked).collect();
+    if systems.is_empty() {
+        bail!("no system is called {}: there are {}", only.join(" or "), SYSTEMS.map(|s| s.name).join(", "));
+    }
+    if systems.iter().any(|system| system.whole) {
+        setup::for_windows()?;
+    }
+    let compiler = Compiler::find()?;
+    let mut failed = Vec::new();
+    for system in systems {
+        eprintln!("checking for {} ({})", system.name, system.target);
+        let began = Instant::now();
+        let result = compiler.check(system)?;
+        eprintln!("{}: {} after {} s", system.name, result.text(), began.elapsed().as_secs());
+        record(system, &result, &compiler.version)?;
+        failed.extend((!result.passed()).then_some(system.name));
+    }
+    if failed.is_empty() { Ok(()) } else { bail!("does not compile for {}", failed.join(", ")) }
+}
+
+/// What a check said.
+struct Checked {
+    errors: usize,
+}
+
+impl Checked {
+    fn passed(&self) -> bool {
+        self.errors == 0
+    }
+
+    fn text(&self) -> String {
+        match self.errors {
+            0 => "compiles".to_owned(),
+            errors => format!("**does not compile**, {errors} errors"),
+        }
+    }
+}
+
+struct Compiler {
+    program: Option<String>,
+    version: String,
+}
+
+impl Compiler {
+    /// The one that is named, else rustup's nightly with its source.
+    fn find() -> anyhow::Result<Self> {
+        let named = std::env::var(COMPILER).ok();
+        let (program, before): (&str, &[&str]) = match &named {
+            Some(path) => (path, &[]),
+            None => ("rustc", &["+nightly"]),
+        };
+        let ask = |question: &[&str]| run::output(program, &[before, question].concat());
+        let wanted = format!(
+            "the standard library must be compiled for each system: `rustup toolchain install nightly --component \
+             rust-src`, or name a compiler that has its source with {COMPILER} ({PAGE} tells how to make one of Debian's packages)"
+        );
+        let sysroot = ask(&["--print", "sysroot"]).with_context(|| wanted.clone())?;
+        if !Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/std").is_dir() {
+            bail!("{} has no source of the standard library: {wanted}", sysroot.trim());
+        }
+        let version = ask(&["--version"])?;
+        let version = version.split_whitespace().nth(1).unwrap_or_default().to_owned();
+        Ok(Self { program: named, version })
+    }
+
+    fn check(&self, system: &System) -> anyhow::Result<Checked> {
+        let folder = run::target_dir()?.join("portability");
+        let mut command = match &self.program {
+            Some(program) => {
+                let mut command = Command::new(run::cargo_program());
+                command.env("RUSTC", program).env("RUSTC_BOOTSTRAP", "1");
+                command
+            }
+            None => {
+                // Set by the cargo that runs us, they would choose its toolchain again.
+                let mut command = Command::new("cargo");
+                command
+                    .env_remove("RUSTUP_TOOLCHAIN")
+                    .env_remove("CARGO")
+                    .env_remove("RUSTC")
+                    .arg("+nightly");
+                command
+            }
+        };
+        command.args(["check", "-Zbuild-std=std,panic_abort", "--keep-going", "--target", system.target]);
+        if system.whole {
+            command.args(["--workspace", "--exclude", "xtask"]);
+        } else {
+            command.args(ENGINE_AND_BELOW.iter().flat_map(|name| ["--package", name]));
+        }
+        if !system.whole {
+            // blake3's build script then leaves out its C, for which there is no compiler here.
+            command.env("CARGO_FEATURE_PURE", "1");
+        }
+        let output = command
+            .env("CARGO_TARGET_DIR", &folder)
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot start cargo")?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        let log = folder.join(format!("{}.log", system.target));
+        std::fs::write(&log, &*text).with_context(|| format!("cannot write {}", log.display()))?;
+        if output.status.success() {
+            return Ok(Checked { errors: 0 });
+        }
+        let errors = errors(&text);
+        eprintln!(
+            "{}\nall of it is in {}",
+            errors.iter().take(20).copied().collect::<Vec<_>>().join("\n"),
+            log.display()
+        );
+        Ok(Checked { errors: errors.len().max(1) })
+    }
+}
+
+/// The first lines of cargo's complaints.
+fn errors(text: &str) -> Vec<&str> {
+    let is_error = |line: &&str| line.starts_with("error") && !line.starts_with("error: could not compile");
+    text.lines().filter(is_error).collect()
+}
+
+/// Puts a system's row into the page; the rows of others stay.
+fn record(system: &System, checked: &Checked, compiler: &str) -> anyhow::Result<()> {
+    let page = std::fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
+    let date = run::output("date", &["+%F"])?;
+    let what = if system.whole { "the whole workspace" } else { "`engine` and what is below" };
+    let row = format!(
+        "| {} | `{}` | {what} | {} | {compiler} | {} |",
+        system.name,
+        system.target,
+        checked.text(),
+        date.trim()
+    );
+    let page = with_row(&page, system.target, &row).with_context(|| format!("{PAGE} has no `{BEGIN}`"))?;
+    std::fs::write(PAGE, page).with_context(|| format!("cannot write {PAGE}"))
+}
+
+fn with_row(page: &str, target: &str, row: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (table, after) = rest.split_once(END)?;
+    let old =
+        |target: &str| table.lines().find(|line| line.contains(&format!("`{target}`"))).map(str::to_owned);
+    let mut text = format!(
+        "{before}{BEGIN}\n\n| system | target | checked | result | rustc | date |\n|---|---|---|---|---|---|\n"
+    );
+    for system in &SYSTEMS {
+        let line = if system.target == target { Some(row.to_owned()) } else { old(system.target) };
+        line.into_iter().for_each(|line| {
+            let _ = writeln!(text, "{line}");
+        });
+    }
+    Some(format!("{text}\n{END}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_put_in_its_place_and_takes_that_of_the_one_before() {
+        let page = format!("words\n{BEGIN}\n{END}\nmore\n");
+        let apple = with_row(&page, "aarch64-apple-ios", "| `aarch64-apple-ios` | first |").unwrap();
+        let both = with_row(&apple, "x86_64-pc-windows-gnu", "| `x86_64-pc-windows-gnu` |").unwrap();
+        let again = with_row(&both, "aarch64-apple-ios", "| `aarch64-apple-ios` | second |").unwrap();
+        let rows =
+            "|---|---|---|---|---|---|\n| `x86_64-pc-windows-gnu` |\n| `aarch64-apple-ios` | second |\n";
+        assert!(again.contains(rows) && !again.contains("first"), "{again}");
+        assert!(again.starts_with("words\n") && again.ends_with("\nmore\n"));
+        assert_eq!(with_row("no marks", "x", "y"), None);
+    }
+
+    #[test]
+    fn complaints_are_counted_without_cargos_own() {
+        let text = "   Compiling a\nerror[E0425]: cannot find `x`\n  --> y\nerror: could not compile `a`\n";
+        assert_eq!(errors(text), ["error[E0425]: cannot find `x`"]);
+    }
+}
