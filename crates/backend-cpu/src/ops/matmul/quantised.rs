@@ -12,9 +12,9 @@ use crate::products::{Sums, TWO_ROWS_MIN};
 use crate::rounded::{RoundedBlock, RoundedRows};
 use crate::storage::CpuWeight;
 
-/// Bytes of rounded rows that are multiplied by one piece of weights before the next ones are: both stay in the
-/// cache of a core.
-const CHUNK_BYTES: usize = 512 << 10;
+/// Bytes of rounded rows that are multiplied by one piece of weights before the next ones are. Of these the part under
+/// the columns at hand, at most half, stays in a core's second-level cache.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Rounds the rows of `x`, each `k` wide, into `rounded`.
 pub(super) fn round<'a>(
