@@ -56,6 +56,9 @@ pub struct Settings {
     /// Which graphics processor: number or part of the name, as in `exo devices`
     #[arg(long, global = true, value_name = "NUMBER|NAME")]
     device: Option<String>,
+    /// Longest time of one step on a graphics processor, in seconds
+    #[arg(long, global = true, value_name = "SECONDS")]
+    step_max_s: Option<String>,
     /// Processor threads for models
     #[arg(long, global = true, value_name = "N")]
     threads: Option<String>,
@@ -83,6 +86,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// What is to be logged, where a flag says so.
+    pub fn log(&self) -> Option<&str> {
+        self.log.as_deref()
+    }
+
     /// The settings given as flags, by name.
     pub fn flags(&self) -> BTreeMap<&'static str, String> {
         let given = [
@@ -93,6 +101,7 @@ impl Settings {
             ("trust", &self.trust),
             ("backend", &self.backend),
             ("device", &self.device),
+            ("step_max_s", &self.step_max_s),
             ("threads", &self.threads),
             ("memory_mib", &self.memory_mib),
             ("cache_tokens", &self.cache_tokens),
@@ -198,6 +207,9 @@ pub enum Command {
     /// Check what works on this machine and what does not, with the next step
     #[command(after_help = "Example: exo doctor")]
     Doctor(Json),
+    /// Compute one shard on a graphics processor for the node that started this process
+    #[command(hide = true)]
+    Worker,
     /// Show every setting and where its value comes from
     #[command(after_help = "Example: EXO_THREADS=2 exo config")]
     Config(Json),

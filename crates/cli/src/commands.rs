@@ -16,6 +16,7 @@ pub mod settings;
 pub mod start;
 pub mod status;
 pub mod subject;
+pub mod worker;
 
 use crate::client::Client;
 use crate::config::Config;

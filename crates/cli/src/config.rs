@@ -51,6 +51,12 @@ pub const KEYS: &[Key] = &[
         help: "which graphics processor: its number in `exo devices` or a part of its name (default: the first)",
     },
     Key {
+        name: "step_max_s",
+        default: "25",
+        help: "seconds one step may take on a graphics processor, a quarter more for each token of it; then its process \
+               is ended and started anew",
+    },
+    Key {
         name: "threads",
         default: "",
         help: "processor threads for models (default: the processors this process may use)",

@@ -33,6 +33,11 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    if let Some(Command::Worker) = cli.command {
+        // Its settings come from the node; no file of the user's is its business.
+        start_logging(cli.settings.log().unwrap_or("warn"))?;
+        return commands::worker::run().map(|()| ExitCode::SUCCESS);
+    }
     let environment = |name: &str| std::env::var(name).ok();
     let config = Config::resolve(&cli.settings.flags(), &environment, cli.settings.config.as_deref())?;
     start_logging(config.text("log"))?;
@@ -60,6 +65,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Quantize(args) => commands::quantize::run(config, args).await,
         Command::Devices(args) => commands::devices::run(config, args).await.map(done),
         Command::Doctor(json) => commands::doctor::run(config, json).await,
+        Command::Worker => commands::worker::run().map(done),
         Command::Config(json) => commands::settings::run(config, json).map(done),
     }
 }

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::commands::devices::{Source, in_child};
+use crate::commands::worker;
 use crate::config::Config;
 
 /// How long a clean exit may take before what is left is dropped.
@@ -37,7 +38,6 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys(config, address)?;
     let node_config = node_config(config)?;
-    probe_driver(&node_config.device).await?;
     let node = exo_node::start(node_config, Arc::new(SystemHost)).await?;
     let mut options = ServerOptions::new(node.local_secret());
     options.allowed_hosts = config.list("allowed_hosts");
@@ -124,6 +124,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         trust_closed,
         threads: config.threads()?,
         device: DeviceChoice::parse(config.text("backend"), config.text("device"))?,
+        worker: Some(worker::program(config)?),
         cpu_isa: cpu_isa(config)?,
         mmap: config.parse("mmap")?,
         memory_max_bytes: (memory_mib > 0).then_some(memory_mib << 20),

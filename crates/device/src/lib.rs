@@ -17,6 +17,7 @@ mod power;
 mod processor;
 mod registry;
 mod sensors;
+mod verify;
 mod watch;
 
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ pub use power::mains_power;
 pub use processor::{cores, platform, processor_name};
 pub use registry::{Identity, Kept, Known, Registry, calibrated};
 pub use sensors::{Nvml, Sensors, sensors};
+pub use verify::{VerifyError, verify};
 pub use watch::{CardChange, CardWatch};
 
 /// Left to the rest of the machine, besides what is in use already: 1/16 of memory, at most 2 GiB.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use exo_types::{ByteSource, DType, KvDType, LayerShape, ModelShape, Shard, SourceLost, TensorView};
@@ -112,6 +112,16 @@ impl Model {
             sources,
             tensors: table,
         }
+    }
+
+    /// What opens it again: its file, or its folder. Empty for a model that was never a file.
+    pub fn path(&self) -> PathBuf {
+        let first = self.files.first().map(|file| file.path.as_path());
+        let path = match self.kind {
+            ModelKind::Gguf => first,
+            ModelKind::HuggingFace => first.and_then(Path::parent),
+        };
+        path.map(Path::to_owned).unwrap_or_default()
     }
 
     /// The model in numbers, for planning, with keys and values stored as usual.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use exo_types::KvDType;
 
-use crate::{DeviceChoice, Speculation};
+use crate::{DeviceChoice, Speculation, WorkerProgram};
 
 /// Settings of one node.
 #[derive(Clone, Debug)]
@@ -27,6 +27,9 @@ pub struct NodeConfig {
     pub trust_closed: bool,
     /// What computes.
     pub device: DeviceChoice,
+    /// How processes for shards on graphics processors are started; `None` computes on those in this process, for systems
+    /// that let an app start none.
+    pub worker: Option<WorkerProgram>,
     /// Processor threads for models; `None` takes what the system grants.
     pub threads: Option<usize>,
     /// Instruction set of the processor's kernels; `None` takes the widest. One that the processor lacks is an error.

@@ -6,6 +6,7 @@
 
 mod commands;
 mod coordination;
+mod devices;
 mod drafting;
 mod joining;
 mod membership;
@@ -20,7 +21,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use exo_backend::Device;
 use exo_cluster::wire::{ControlMessage, DataMessage, NodeReport};
 use exo_cluster::{Coordinator, InstanceView, ShardKey, Worker};
 use exo_discovery::{Discovery, Found};
@@ -35,6 +35,7 @@ pub use joining::{JoinOutcome, unix_s};
 pub use requests::StartRequest;
 pub use view::empty_view;
 
+use crate::compute::Compute;
 use crate::config::NodeConfig;
 use crate::draft::{Draft, DraftEvent};
 use crate::engine_host::EngineEvent;
@@ -75,6 +76,8 @@ pub enum CoreEvent {
     Probed { address: SocketAddr, node: Option<NodeId> },
     /// An engine thread said something.
     Engine(EngineEvent),
+    /// A lost device was looked at.
+    Device(devices::DeviceEvent),
     /// The small model said something.
     Draft(DraftEvent),
     /// A fetch for a shard moved on or ended.
@@ -136,7 +139,7 @@ pub struct Parts {
     pub members: MemberSet,
     pub journal: Journal,
     pub library: Arc<Library>,
-    pub device: Arc<dyn Device>,
+    pub compute: Compute,
     pub draft: Option<Arc<Draft>>,
     pub facts: exo_types::NodeFacts,
     pub membership: Membership,
@@ -291,6 +294,7 @@ impl Core {
             CoreEvent::Joined(outcome) => self.joined(outcome),
             CoreEvent::Probed { address, node } => self.probed(address, node),
             CoreEvent::Engine(event) => self.engine_event(event),
+            CoreEvent::Device(event) => self.device_event(event),
             CoreEvent::Draft(event) => self.draft_event(event),
             CoreEvent::Fetch { key, event } => self.fetch_event(key, event),
             CoreEvent::Held(held) => {
@@ -349,6 +353,7 @@ impl Core {
         for fetch in self.fetches.values() {
             fetch.cancel();
         }
+        self.wait_for_workers().await;
         if let Some(discovery) = self.p.discovery.take() {
             let _ = tokio::task::spawn_blocking(move || discovery.shutdown()).await;
         }

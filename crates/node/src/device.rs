@@ -1,4 +1,4 @@
-//! The device that this node computes on: as configured, opened once.
+//! The device that a node computes on, as configured. Graphics processors are opened in a worker's process.
 
 use std::fmt;
 use std::path::Path;
@@ -13,6 +13,7 @@ use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_device::Identity;
 use exo_types::{DeviceFacts, DeviceId};
 
+use crate::worker::DeviceAsk;
 use crate::{Host, NodeConfig};
 
 /// What a node computes on.
@@ -43,6 +44,21 @@ impl DeviceChoice {
             "cuda" => Ok(Self::Cuda { which: which.to_owned() }),
             _ => Ok(Self::Graphics { api: backend.parse::<GraphicsApi>()?.0, which: which.to_owned() }),
         }
+    }
+
+    /// The same in words for another process; `None` for the processor, which needs none.
+    pub(crate) fn ask(&self, config: &NodeConfig) -> Option<DeviceAsk> {
+        let (backend, which) = match self {
+            Self::Processor => return None,
+            Self::Cuda { which } => ("cuda", which),
+            Self::Graphics { api, which } => (api.name(), which),
+        };
+        Some(DeviceAsk {
+            backend: backend.to_owned(),
+            which: which.clone(),
+            memory_max_bytes: config.memory_max_bytes,
+            data_dir: config.data_dir.clone().into_os_string(),
+        })
     }
 }
 
@@ -86,20 +102,52 @@ impl fmt::Display for NoAdapter {
 /// NVIDIA's PCI number.
 const NVIDIA: u32 = 0x10de;
 
-type Opened = (Arc<dyn Device>, DeviceFacts);
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// A device and what it is.
+pub type Opened = (Arc<dyn Device>, DeviceFacts);
+/// Why it cannot be used.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Opens what `config` asks for. What a graphics processor can do is measured here, about a second, unless the registry in
-/// the data folder knows.
+/// Opens what `config` asks for in this process. What a graphics processor can do is measured here, about a second, unless
+/// the registry in the data folder knows.
 pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
-    match &config.device {
-        DeviceChoice::Processor => processor(config, host),
-        DeviceChoice::Cuda { which } => cuda(config, host, which),
-        DeviceChoice::Graphics { api, which } => graphics(config, host, *api, which),
+    match config.device.ask(config) {
+        None => processor(config, host),
+        Some(ask) => open_asked(&ask, host, true),
     }
 }
 
-fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
+/// Opens a graphics processor in this process; makes it compute and compare, and finds out what it can do, if `examine`.
+pub fn open_asked(ask: &DeviceAsk, host: &dyn Host, examine: bool) -> Result<Opened, Failure> {
+    let found = match DeviceChoice::parse(&ask.backend, &ask.which)? {
+        DeviceChoice::Processor => return Err(format!("`{}` is no graphics processor", ask.backend).into()),
+        DeviceChoice::Cuda { which } => cuda(ask, host, &which),
+        DeviceChoice::Graphics { api, which } => graphics(ask, host, api, &which),
+    };
+    let Found { device, mut facts, identity, driver, mut phases } = found?;
+    if examine {
+        exo_device::verify(&*device)?;
+        phases.end("verified");
+        if let Some(identity) = identity {
+            let data_dir = Path::new(&ask.data_dir);
+            measure(data_dir, &identity, (&ask.backend, &driver), &*device, &mut facts)?;
+        }
+        phases.end("measured");
+    }
+    Ok((device, facts))
+}
+
+/// A graphics processor, open.
+struct Found {
+    device: Arc<dyn Device>,
+    facts: DeviceFacts,
+    /// `None` for a program that plays a card: it is there for tests, and slow; measuring it would take longer than using it.
+    identity: Option<Identity>,
+    driver: String,
+    phases: Phases,
+}
+
+/// Opens the processor as `config` asks for. Its bandwidth is measured here.
+pub fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
     let probed = host.processor(true);
     let limit =
         config.memory_max_bytes.unwrap_or(probed.memory_total_bytes).min(probed.memory_total_bytes.max(1));
@@ -131,28 +179,23 @@ pub fn crowding(config: &NodeConfig) -> Option<String> {
     })
 }
 
-fn graphics(config: &NodeConfig, host: &dyn Host, api: Api, which: &str) -> Result<Opened, Failure> {
+fn graphics(ask: &DeviceAsk, host: &dyn Host, api: Api, which: &str) -> Result<Found, Failure> {
     let mut phases = Phases::begin();
     let adapter = choose(exo_backend_wgpu::list(api)?, api, which)?;
     phases.end("drivers listed");
-    let mut limit = config.memory_max_bytes.or(adapter.memory_bytes);
+    let mut limit = ask.memory_max_bytes.or(adapter.memory_bytes);
     if adapter.is_software || adapter.is_integrated {
         let shared = host.processor(false).memory_free_bytes;
         limit = Some(limit.unwrap_or(shared).min(shared));
     }
-    let cache_dir = Some(config.data_dir.join("kernels"));
+    let cache_dir = Some(Path::new(&ask.data_dir).join("kernels"));
     let options = WgpuOptions { memory_limit_bytes: limit, cache_dir, ..WgpuOptions::default() };
     let device = WgpuDevice::open(&adapter, DeviceId(format!("{api}-{}", adapter.index)), &options)?;
     phases.end("opened");
-    let mut facts = device.facts();
-    // A program that plays a card is there for tests, and slow: measuring it would take longer than using it.
-    if !adapter.is_software {
-        let address = adapter.pci_address.as_deref();
-        let card = identity(&adapter.name, adapter.vendor, adapter.device, address);
-        measure(config, &card, (api.name(), &adapter.driver), &*device, &mut facts)?;
-    }
-    phases.end("measured");
-    Ok((device, facts))
+    let address = adapter.pci_address.as_deref();
+    let identity =
+        (!adapter.is_software).then(|| identity(&adapter.name, adapter.vendor, adapter.device, address));
+    Ok(Found { facts: device.facts(), device, identity, driver: adapter.driver.clone(), phases })
 }
 
 /// The chosen card is not there.
@@ -163,11 +206,11 @@ struct NoCard {
     found: Vec<String>,
 }
 
-fn cuda(config: &NodeConfig, host: &dyn Host, which: &str) -> Result<Opened, Failure> {
+fn cuda(ask: &DeviceAsk, host: &dyn Host, which: &str) -> Result<Found, Failure> {
     let mut phases = Phases::begin();
     let card = choose_card(exo_backend_cuda::list()?, which)?;
     phases.end("drivers listed");
-    let mut limit = config.memory_max_bytes.map(|bytes| bytes.min(card.memory_bytes));
+    let mut limit = ask.memory_max_bytes.map(|bytes| bytes.min(card.memory_bytes));
     if card.is_integrated {
         let shared = host.processor(false).memory_free_bytes;
         limit = Some(limit.unwrap_or(shared).min(shared));
@@ -175,11 +218,8 @@ fn cuda(config: &NodeConfig, host: &dyn Host, which: &str) -> Result<Opened, Fai
     let options = CudaOptions { memory_limit_bytes: limit, ..CudaOptions::default() };
     let device = CudaDevice::open(&card, DeviceId(format!("cuda-{}", card.index)), &options)?;
     phases.end("opened");
-    let mut facts = device.facts();
-    let identity = identity(&card.name, NVIDIA, 0, Some(&card.pci_address));
-    measure(config, &identity, ("cuda", &card.driver_text()), &*device, &mut facts)?;
-    phases.end("measured");
-    Ok((device, facts))
+    let identity = Some(identity(&card.name, NVIDIA, 0, Some(&card.pci_address)));
+    Ok(Found { facts: device.facts(), device, identity, driver: card.driver_text(), phases })
 }
 
 fn identity(name: &str, vendor: u32, device: u32, pci_address: Option<&str>) -> Identity {
@@ -189,13 +229,13 @@ fn identity(name: &str, vendor: u32, device: u32, pci_address: Option<&str>) -> 
 
 /// Adds to `facts` what the registry knows of the card with this backend and driver, else what is measured now.
 fn measure(
-    config: &NodeConfig,
+    data_dir: &Path,
     card: &Identity,
     (backend, driver): (&str, &str),
     device: &dyn Device,
     facts: &mut DeviceFacts,
 ) -> Result<(), Failure> {
-    let kept = exo_device::calibrated(&config.data_dir, card, backend, driver, device)?;
+    let kept = exo_device::calibrated(data_dir, card, backend, driver, device)?;
     if let Some(warning) = kept.warning {
         tracing::warn!("{warning}");
     }

@@ -1,18 +1,21 @@
-//! One thread per loaded shard. It owns the engine: loading and stepping block, tasks must not.
+//! The engine of one loaded shard: on a thread of its own, or in a process of its own ([`crate::worker`]) where a driver
+//! is involved. Loading and stepping block, tasks must not.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use exo_backend::{CancelToken, Device, RunError};
+use exo_backend::{AllocError, CancelToken, Device, RunError};
 use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, ShardKey, StageGeometry};
 use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_formats::Model;
 use exo_types::{FailureKind, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
 
-/// Longest time one step may take on a device: a chunk of prompt on a slow processor takes seconds.
-const STEP_MAX: Duration = Duration::from_secs(120);
+use crate::worker::WorkerHost;
+
+/// Longest time one step may take on a device in this process: a chunk of prompt on a slow processor takes seconds.
+pub const STEP_MAX: Duration = Duration::from_secs(120);
 /// How often an idle thread looks whether it is still wanted.
 const IDLE: Duration = Duration::from_millis(500);
 
@@ -27,7 +30,9 @@ pub enum EngineEvent {
     LoadFailed { key: ShardKey, reason: String },
     /// A step is done, well or not.
     Computed { key: ShardKey, step: u64, result: ComputeResult, busy: Duration },
-    /// The thread has ended and freed everything.
+    /// The process of the shard ended unasked, or had to be ended.
+    WorkerLost { key: ShardKey, reason: String },
+    /// The thread or process has ended and freed everything.
     Unloaded { key: ShardKey },
 }
 
@@ -47,25 +52,59 @@ pub struct Job {
     pub rows: Vec<u8>,
 }
 
-/// A running engine thread. Dropping it stops the thread at the next layer.
-pub struct EngineHost {
+/// A running engine. Dropping it stops it at the next layer.
+pub enum EngineHost {
+    Thread(ThreadHost),
+    Worker(WorkerHost),
+}
+
+/// A running engine thread.
+pub struct ThreadHost {
     jobs: Option<Sender<Job>>,
     cancel: CancelToken,
 }
 
-/// What to load.
+/// What a thread is to load.
 pub struct LoadRequest {
     pub key: ShardKey,
     pub device: Arc<dyn Device>,
     pub model: Arc<Model>,
     pub shard: Shard,
     pub options: EngineOptions,
+    /// Longest time one step may take.
+    pub step_max: Duration,
 }
 
 /// Where events go. Never blocks.
 pub type Events = Arc<dyn Fn(EngineEvent) + Send + Sync>;
 
 impl EngineHost {
+    /// Hands over a step. The result comes as an event; an engine that died is reported by its `Unloaded`.
+    pub fn compute(&self, job: Job) {
+        match self {
+            Self::Thread(thread) => thread.compute(job),
+            Self::Worker(worker) => worker.compute(job),
+        }
+    }
+
+    /// Asks it to free everything and end: `Unloaded` follows.
+    pub fn stop(&mut self) {
+        match self {
+            Self::Thread(thread) => thread.stop(),
+            Self::Worker(worker) => worker.stop(),
+        }
+    }
+
+    /// Its process, if it has one of its own.
+    pub fn worker(&self) -> Option<&WorkerHost> {
+        match self {
+            Self::Thread(_) => None,
+            Self::Worker(worker) => Some(worker),
+        }
+    }
+}
+
+impl ThreadHost {
     /// Starts a thread that loads and then computes. Every outcome, also a refusal to start, comes as an event.
     pub fn start(request: LoadRequest, events: Events) -> Self {
         let (jobs, inbox) = channel();
@@ -83,28 +122,27 @@ impl EngineHost {
         Self { jobs: Some(jobs), cancel }
     }
 
-    /// Hands over a step. The result comes as an event; a thread that died is reported by its `Unloaded`.
-    pub fn compute(&self, job: Job) {
+    fn compute(&self, job: Job) {
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job);
         }
     }
 
-    /// Asks the thread to free everything and end: `Unloaded` follows.
-    pub fn stop(&mut self) {
+    fn stop(&mut self) {
         self.cancel.cancel();
         self.jobs = None;
     }
 }
 
-impl Drop for EngineHost {
+impl Drop for ThreadHost {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-fn run(request: LoadRequest, inbox: &Receiver<Job>, cancel: &CancelToken, events: &Events) {
-    let key = request.key;
+/// Loads, then computes until nobody wants more. All but `Unloaded` is told here.
+pub fn run(request: LoadRequest, inbox: &Receiver<Job>, cancel: &CancelToken, events: &Events) {
+    let (key, step_max) = (request.key, request.step_max);
     // A bug in a kernel must cost one shard, not the node.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         // The model goes with the request: a vocabulary of 128 000 tokens must not stay for the life of a shard.
@@ -114,7 +152,7 @@ fn run(request: LoadRequest, inbox: &Receiver<Job>, cancel: &CancelToken, events
         };
         let slower_because = engine.device().residence().mapped_because;
         events(EngineEvent::Ready { key, loaded: loaded(&engine), slower_because });
-        serve(key, &mut engine, inbox, cancel, events);
+        serve(key, &mut engine, inbox, Bounds { cancel, step_max }, events);
     }));
     if outcome.is_err() {
         events(EngineEvent::LoadFailed {
@@ -149,22 +187,33 @@ fn loaded(engine: &Engine) -> Loaded {
     }
 }
 
-fn serve(key: ShardKey, engine: &mut Engine, inbox: &Receiver<Job>, cancel: &CancelToken, events: &Events) {
+/// What ends a step early.
+#[derive(Clone, Copy)]
+struct Bounds<'a> {
+    cancel: &'a CancelToken,
+    step_max: Duration,
+}
+
+fn serve(key: ShardKey, engine: &mut Engine, inbox: &Receiver<Job>, bounds: Bounds<'_>, events: &Events) {
     loop {
         match inbox.recv_timeout(IDLE) {
             Ok(job) => {
                 let start = Instant::now();
                 let step = job.frame.step;
-                let result = compute(engine, job, cancel);
+                let result = compute(engine, job, bounds);
+                let is_lost = matches!(result, ComputeResult::Failed { kind: FailureKind::StageLost, .. });
                 events(EngineEvent::Computed { key, step, result, busy: start.elapsed() });
+                if is_lost {
+                    return; // a lost device computes nothing more
+                }
             }
-            Err(RecvTimeoutError::Timeout) if !cancel.is_cancelled() => {}
+            Err(RecvTimeoutError::Timeout) if !bounds.cancel.is_cancelled() => {}
             Err(_) => return,
         }
     }
 }
 
-fn compute(engine: &mut Engine, job: Job, cancel: &CancelToken) -> ComputeResult {
+fn compute(engine: &mut Engine, job: Job, bounds: Bounds<'_>) -> ComputeResult {
     for command in job.commands {
         if let Err(message) = apply(engine, command) {
             return ComputeResult::Failed { kind: FailureKind::Device, message };
@@ -179,7 +228,7 @@ fn compute(engine: &mut Engine, job: Job, cancel: &CancelToken) -> ComputeResult
     }
     let hidden = floats(&job.rows);
     let input = if engine.shard().embedding { StepInput::Tokens } else { StepInput::Hidden(&hidden) };
-    match engine.step(&job.frame, input, cancel, STEP_MAX) {
+    match engine.step(&job.frame, input, bounds.cancel, bounds.step_max) {
         Ok(StepOutput::Hidden(rows)) => ComputeResult::Rows(bytes(&rows)),
         Ok(StepOutput::Sampled(tokens)) => ComputeResult::Tokens(results(&job.frame, tokens)),
         Err(error) => ComputeResult::Failed { kind: kind_of(&error), message: chain(&error) },
@@ -210,6 +259,7 @@ fn results(frame: &StepFrame, tokens: Vec<(SequenceId, Vec<SampledToken>)>) -> V
 fn kind_of(error: &StepError) -> FailureKind {
     match error {
         StepError::OutOfPages { .. } => FailureKind::OutOfMemory,
+        StepError::Run(RunError::Alloc(AllocError::DeviceLost { .. })) => FailureKind::StageLost,
         StepError::Run(RunError::Alloc(_)) => FailureKind::OutOfMemory,
         StepError::Run(RunError::Deadline { .. }) => FailureKind::Deadline,
         StepError::Run(RunError::Cancelled { .. }) => FailureKind::InstanceGone,

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use exo_backend::Device;
 use exo_cluster::{
     ClusterId, Coordinator, CoordinatorConfig, Event, Member, Role, Speculation, State, Worker, WorkerConfig,
 };
@@ -18,6 +17,7 @@ use exo_transport::{BindError, Endpoint, Incoming, MemberCert, MemberSet, NodeKe
 use exo_types::{NodeFacts, NodeId, Time};
 use tokio::sync::{broadcast, mpsc};
 
+use crate::compute::Compute;
 use crate::config::NodeConfig;
 use crate::core::{CoreEvent, CoreSender, Parts, unix_s};
 use crate::draft::Draft;
@@ -96,16 +96,17 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
     let members = MemberSet::new(state.members().keys().copied().filter(|n| *n != me));
     let endpoint = bind(&config, &key, &members).await?;
     let library = Arc::new(Library::new(Arc::new(store.0), endpoint.clone()));
-    let (device, facts) = open_device(&config, host.as_ref(), me)?;
+    let (compute, facts) = tokio::task::block_in_place(|| open_devices(&config, host.as_ref(), me))?;
     let (sender, inbox) = crate::core::channel();
     let (notices, _) = broadcast::channel(256);
-    let draft = tokio::task::block_in_place(|| start_draft(&config, &library, &device, &sender))?;
+    let draft =
+        tokio::task::block_in_place(|| start_draft(&config, &library, &compute, host.as_ref(), &sender))?;
     warn_all(&notices, store.1);
     warn_all(&notices, crate::device::crowding(&config).into_iter().collect());
     let discovery = discover(&config, &endpoint, me, state.members().len() <= 1, &sender, &notices);
     accept(endpoint.clone(), sender.clone());
     let persisted = Persisted { epoch: data.epoch()? };
-    let memory: BTreeMap<_, _> = facts.devices.iter().map(|d| (d.id.clone(), d.memory_total_bytes)).collect();
+    let memory = compute.memory(&config, host.as_ref());
     let parts = Parts {
         membership: membership(me, persisted, Time::ZERO),
         coordinator: Coordinator::new(me, CoordinatorConfig::default(), state),
@@ -119,7 +120,7 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
         members,
         journal,
         library: library.clone(),
-        device,
+        compute,
         draft,
         facts,
         discovery,
@@ -138,7 +139,8 @@ fn named(draft: Option<&str>) -> String {
 fn start_draft(
     config: &NodeConfig,
     library: &Library,
-    device: &Arc<dyn Device>,
+    compute: &Compute,
+    host: &dyn Host,
     core: &CoreSender,
 ) -> Result<Option<Arc<Draft>>, StartError> {
     if config.speculation != Speculation::Model {
@@ -149,7 +151,9 @@ fn start_draft(
         let reason = "none is named; give one with --draft MODEL".to_owned();
         return Err(StartError::Draft { draft, reason });
     };
-    let started = Draft::start(wanted, config, library.store(), device.clone(), core.clone());
+    // Beside a graphics processor it guesses on the processor: this process opens no driver.
+    let device = compute.processor(config, host).map_err(StartError::Device)?;
+    let started = Draft::start(wanted, config, library.store(), device, core.clone());
     started.map(|started| Some(Arc::new(started))).map_err(|reason| StartError::Draft { draft, reason })
 }
 
@@ -242,21 +246,21 @@ async fn bind(config: &NodeConfig, key: &NodeKey, members: &MemberSet) -> Result
     }
 }
 
-fn open_device(
+fn open_devices(
     config: &NodeConfig,
     host: &dyn Host,
     me: NodeId,
-) -> Result<(Arc<dyn Device>, NodeFacts), StartError> {
-    let (device, facts) = crate::device::open(config, host).map_err(StartError::Device)?;
+) -> Result<(Compute, NodeFacts), StartError> {
+    let compute = Compute::open(config, host).map_err(StartError::Device)?;
     let node = NodeFacts {
         node: me,
         name: config.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         platform: host.platform(),
-        devices: vec![facts],
+        devices: compute.facts(),
         mains_power: host.mains_power(),
     };
-    Ok((device, node))
+    Ok((compute, node))
 }
 
 fn remembered(data: &DataDir) -> Result<BTreeMap<NodeId, Vec<SocketAddr>>, StartError> {

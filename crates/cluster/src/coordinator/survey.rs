@@ -1,6 +1,6 @@
 //! The survey after each input: how every instance does, and what has to be decided about it now.
 
-use exo_types::{InstanceId, Time};
+use exo_types::{InstanceId, SupportClass, Time};
 
 use super::{Coordinator, CoordinatorOutput, clip};
 use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateInstance};
@@ -62,7 +62,7 @@ impl Coordinator {
             let node = self.name_of(stages[index].node);
             return Some(Verdict::Replace(format!("stage {index} on {node} is lost")));
         }
-        if let Some(reason) = self.trouble(entry) {
+        if let Some(reason) = self.trouble(entry).or_else(|| self.device_given_up(entry)) {
             return Some(Verdict::Replace(reason));
         }
         let was_ready = watch.state == InstanceState::Ready;
@@ -80,6 +80,16 @@ impl Coordinator {
         let scheduler = self.reports.get(&entry.placement.stages.first()?.node)?;
         let mut troubles = scheduler.troubles.iter();
         troubles.find(|t| (t.instance, t.generation) == (instance, generation)).map(|t| t.reason.clone())
+    }
+
+    /// A stage's device that its node does not use any more, and why.
+    fn device_given_up(&self, entry: &StateInstance) -> Option<String> {
+        entry.placement.stages.iter().enumerate().find_map(|(index, stage)| {
+            let devices = &self.reports.get(&stage.node)?.facts.devices;
+            let device = devices.iter().find(|device| device.id == stage.device)?;
+            (device.support == SupportClass::Unsupported)
+                .then(|| format!("stage {index} on {}: {}", self.name_of(stage.node), device.support_reason))
+        })
     }
 
     /// Notes progress; an instance that makes none for too long is given up.

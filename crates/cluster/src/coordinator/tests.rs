@@ -287,6 +287,21 @@ fn trouble_and_unreadiness_start_a_new_generation_and_a_fourth_in_a_row_gives_up
 }
 
 #[test]
+fn a_device_that_its_node_gives_up_loses_its_stage_even_before_it_was_ready() {
+    let mut bench = Bench::new(2);
+    bench.place(2);
+    assert_eq!(bench.placement().stages.len(), 2);
+    let mut gave_up = report(2, PLENTY);
+    gave_up.facts.devices[0].support = SupportClass::Unsupported;
+    gave_up.facts.devices[0].support_reason = "it was lost four times".into();
+    bench.report(2, gave_up);
+    assert_eq!(bench.placement().generation, 2);
+    assert!(bench.placement().stages.iter().all(|s| s.node == node(1)));
+    let Some(Event::InstanceReplaced { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    assert!(reason.contains("it was lost four times"), "{reason}");
+}
+
+#[test]
 fn a_worker_that_did_not_hear_is_told_again() {
     let mut bench = Bench::new(2);
     bench.place(2);

@@ -172,9 +172,11 @@ impl Core {
     }
 
     fn own_report(&mut self) -> NodeReport {
-        let memory = self.p.device.memory();
+        let workers = self.worker_memory();
         for device in &mut self.p.facts.devices {
-            device.memory_free_bytes = memory.free_bytes;
+            if let Some(free_bytes) = self.p.compute.free_bytes(&device.id, &workers) {
+                device.memory_free_bytes = free_bytes;
+            }
         }
         let links = self.peers.iter().filter_map(|(node, peer)| {
             let rtt_us = u32::try_from(peer.rtt()?.as_micros()).unwrap_or(u32::MAX);

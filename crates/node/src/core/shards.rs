@@ -11,8 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Core, CoreEvent};
 use crate::Notice;
-use crate::engine_host::{EngineEvent, EngineHost, Events, Job, LoadRequest, Loaded, chain};
+use crate::compute::{Seat, Stand};
+use crate::engine_host::{
+    EngineEvent, EngineHost, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost, chain,
+};
 use crate::library::Holder;
+use crate::worker::{LoadWords, MemoryWords, WorkerHost};
 
 /// How a fetch goes.
 pub enum FetchEvent {
@@ -28,7 +32,12 @@ pub enum FetchEvent {
     Failed { reason: String },
 }
 
-/// A shard on this node: its thread and, once loaded, its stage.
+/// For a lost device to be verified: more than that takes.
+const VERIFIED_MAX: Duration = Duration::from_secs(40);
+/// For workers to end by themselves when the node does.
+const WORKERS_END_MAX: Duration = Duration::from_secs(4);
+
+/// A shard on this node: its engine and, once loaded, its stage.
 pub(super) struct StageEntry {
     host: EngineHost,
     placement: Placement,
@@ -130,7 +139,14 @@ impl Core {
         let library = self.p.library.clone();
         let model = placement.model;
         let draft = self.p.draft.clone().filter(|_| key.stage == 0);
+        let device = placement.stages.get(key.stage as usize).map(|stage| &stage.device);
+        let stand = device.and_then(|device| self.p.compute.follow(device));
         self.spawn_fetch(key, async move {
+            if let Some(mut stand) = stand {
+                // A device that was just lost is verified first; an end of the wait is seen when it is loaded.
+                let known = stand.wait_for(|stand| *stand != Stand::Lost);
+                let _ = tokio::time::timeout(VERIFIED_MAX, known).await;
+            }
             let store = library.store().clone();
             let open = move || {
                 let opened = store.open_model(model)?;
@@ -195,13 +211,48 @@ impl Core {
             kv_dtype: placement.kv,
             ..EngineOptions::new(placement.context_tokens, placement.slots)
         };
-        let core = self.p.sender.clone();
-        let events: Events = Arc::new(move |event| core.post(CoreEvent::Engine(event)));
-        let request = LoadRequest { key, device: self.p.device.clone(), model, shard: stage.shard, options };
-        let host = EngineHost::start(request, events);
+        let taken = self.worker_memory().iter().map(|w| w.allocated_bytes).sum();
+        let host = match self.p.compute.seat(&stage.device, taken) {
+            Some(Seat::Here(device)) => {
+                let (shard, step_max) = (stage.shard, STEP_MAX);
+                let request = LoadRequest { key, device, model, shard, options, step_max };
+                EngineHost::Thread(ThreadHost::start(request, self.events()))
+            }
+            Some(Seat::Worker(device, program)) => {
+                let path = model.path().into_os_string();
+                let load = LoadWords::new(key, device, path, stage.shard, options);
+                EngineHost::Worker(WorkerHost::start(program, load, self.events()))
+            }
+            None => {
+                let reason = format!("this node computes on no device {}", stage.device);
+                return self.feed_worker(WorkerInput::Failed { key, reason });
+            }
+        };
         let (machine, loaded) = (None, None);
         self.stages
             .insert(key, StageEntry { host, placement, machine, loaded, busy: Duration::ZERO, steps: 0 });
+    }
+
+    fn events(&self) -> Events {
+        let core = self.p.sender.clone();
+        Arc::new(move |event| core.post(CoreEvent::Engine(event)))
+    }
+
+    /// What the workers last said of the memory of their device.
+    pub(super) fn worker_memory(&self) -> Vec<MemoryWords> {
+        self.stages.values().filter_map(|stage| stage.host.worker()?.memory()).collect()
+    }
+
+    /// After all were told to stop: they free what they hold, and the node goes when they are gone.
+    pub(super) async fn wait_for_workers(&self) {
+        let is_there = |stage: &StageEntry| stage.host.worker().is_some_and(|worker| !worker.is_gone());
+        let all_gone = async {
+            while self.stages.values().any(is_there) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        // One that hangs ends with its input.
+        let _ = tokio::time::timeout(WORKERS_END_MAX, all_gone).await;
     }
 
     /// The same weights serve a newer generation; its sequences are gone, so the engine starts empty.
@@ -222,7 +273,7 @@ impl Core {
         match self.stages.get_mut(&key) {
             Some(stage) => {
                 stage.loaded = None;
-                stage.stop(); // `Unloaded` comes when the thread has ended
+                stage.stop(); // `Unloaded` comes when its thread or process has ended
             }
             None => self.feed_worker(WorkerInput::Unloaded(key)),
         }
@@ -247,6 +298,7 @@ impl Core {
                 self.feed_worker(WorkerInput::Failed { key, reason });
             }
             EngineEvent::Computed { key, step, result, busy } => self.computed(key, step, result, busy),
+            EngineEvent::WorkerLost { key, reason } => self.worker_lost(key, &reason),
             EngineEvent::Unloaded { key } => {
                 if self.stages.remove(&key).is_some() {
                     self.feed_worker(WorkerInput::Unloaded(key));

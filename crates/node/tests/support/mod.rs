@@ -26,6 +26,7 @@ pub struct TestNode {
 pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConfig {
     NodeConfig {
         device: Default::default(),
+        worker: None,
         data_dir: dir.path().to_owned(),
         name: name.to_owned(),
         group: String::new(),

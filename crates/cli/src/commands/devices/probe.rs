@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use exo_backend::{Alone, CancelToken, Device, Element, Op, Recording, RunShape};
+use exo_backend::Device;
 use exo_backend_cuda::{Card, CudaDevice, CudaOptions};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_device::{Calibration, GraphicsCard, Identity, Nvml, Registry, Sensors};
@@ -21,8 +21,6 @@ use super::steps::{self, StepCost};
 const PROBE_MAX: Duration = Duration::from_secs(20);
 /// For decoding a little.
 const STEPS_MAX: Duration = Duration::from_secs(40);
-/// For the little work of the check.
-const CHECK_MAX: Duration = Duration::from_secs(5);
 /// Memory a check may use: the measured matrix and its like.
 const CHECK_BYTES: u64 = 256 << 20;
 /// The most a child may print.
@@ -308,20 +306,10 @@ fn check_adapter(adapter: &Adapter, times: &mut Times) -> anyhow::Result<Arc<Wgp
     Ok(device)
 }
 
-/// Allocates, copies, computes and compares: a driver that lists a device may still not be able to use it.
+/// Makes it compute: a driver that lists a device may still not be able to use it.
 fn check(device: &dyn Device, times: &mut Times) -> anyhow::Result<()> {
     let began = Instant::now();
-    let (x, y) = (device.buffer(Element::F32, 100)?, device.buffer(Element::F32, 100)?);
-    let numbers: Vec<f32> = (0..100).map(|i| i as f32).collect();
-    let mut stream = device.stream()?;
-    stream.upload_f32(&x, 0, &numbers)?;
-    stream.upload_f32(&y, 0, &numbers)?;
-    let program = device.compile(Recording { ops: vec![Op::Add { x: x.clone(), y, width: 10 }] })?;
-    stream.run(&*program, RunShape { tokens: 10, selected: 0 }, &Alone, &CancelToken::default())?;
-    let mut sums = vec![0.0; 100];
-    stream.download_f32(&x, 0, &mut sums, CHECK_MAX)?;
-    let expected: Vec<f32> = numbers.iter().map(|n| n + n).collect();
-    anyhow::ensure!(sums == expected, "it computed a wrong sum");
+    exo_device::verify(device)?;
     times.check_ms = ms(began);
     Ok(())
 }

@@ -1,0 +1,50 @@
+//! `exo worker`: one shard on a graphics processor, for the node whose child this is. Not for people.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use exo_node::{SystemHost, WorkerProgram};
+
+use crate::config::Config;
+
+/// How a node starts workers: as this very program.
+pub fn program(config: &Config) -> anyhow::Result<WorkerProgram> {
+    let program: PathBuf = std::env::current_exe().context("cannot find the exo program itself")?;
+    let args = ["worker", "--log", config.text("log")].map(OsString::from).to_vec();
+    let seconds: f64 = config.parse("step_max_s")?;
+    let step_max = Duration::try_from_secs_f64(seconds).ok().filter(|max| !max.is_zero());
+    let step_max =
+        step_max.with_context(|| format!("setting `step_max_s` is `{seconds}`: it must be above 0"))?;
+    Ok(WorkerProgram { program, args, step_max })
+}
+
+/// Serves until standard input ends.
+pub fn run() -> anyhow::Result<()> {
+    let output = own_output().context("cannot use standard output")?;
+    exo_node::serve_worker(std::io::stdin(), output, &SystemHost, die);
+    Ok(())
+}
+
+/// Standard output for us alone: what a driver prints must not come between our frames, and goes to the log.
+#[cfg(unix)]
+fn own_output() -> std::io::Result<File> {
+    let output = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3)?;
+    rustix::stdio::dup2_stdout(std::io::stderr())?;
+    Ok(File::from(output))
+}
+
+#[cfg(windows)]
+fn own_output() -> std::io::Result<File> {
+    use std::os::windows::io::AsHandle;
+    Ok(File::from(std::io::stdout().as_handle().try_clone_to_owned()?))
+}
+
+/// Ends this process without asking anybody: a driver may be stuck, and its clean-up would be too.
+fn die() {
+    #[cfg(unix)]
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    std::process::abort();
+}

@@ -1,0 +1,205 @@
+//! Shards on graphics processors compute in processes of their own: what becomes of a node whose worker is killed, hangs,
+//! or is left behind. On the software Vulkan device, so that every machine can check it.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::{Node, SOON, Start, exo, finish, is_alive, known, skip, stdout, wait_for};
+
+/// What is allowed between the loss of a stage and the error at the client.
+const ERROR_MAX: Duration = Duration::from_secs(10);
+/// For a worker to end when its node has.
+const LEFT_MAX: Duration = Duration::from_secs(5);
+
+/// A node that computes through Vulkan, if this machine can.
+fn vulkan(test: &str, flags: &[&str]) -> Option<Node> {
+    let devices = finish(&mut exo(&["devices", "--json"]), Duration::from_secs(60));
+    let devices: Vec<Value> = serde_json::from_str(&stdout(&devices)).unwrap();
+    if !devices.iter().any(|d| d["backends"].to_string().contains("vulkan:")) {
+        skip(test, "no usable Vulkan device (Debian: mesa-vulkan-drivers)");
+        return None;
+    }
+    let flags = ["--no-discovery", "--backend", "vulkan"].iter().chain(flags);
+    let flags = flags.map(|flag| (*flag).to_owned()).collect();
+    Some(Node::start(Start { name: "solo", group: test, flags, ..Start::default() }))
+}
+
+/// Children of a process that are workers.
+fn workers_of(pid: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = processes.filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
+    numbers.filter(|number| is_alive(*number) && parent(*number) == Some(pid) && is_worker(*number)).collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn is_worker(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.split(|b| *b == 0).nth(1) == Some(b"worker")
+}
+
+/// The one worker of a node, once it is there.
+fn worker(node: &Node) -> u32 {
+    wait_for("the worker", SOON, || match workers_of(node.pid()).as_slice() {
+        [one] => Some(*one),
+        _ => None,
+    })
+}
+
+fn send(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+/// An answer that is being streamed, some of it read.
+fn stream(node: &Node) -> (TcpStream, String) {
+    let body =
+        json!({"model": "demo", "prompt": "Once", "max_tokens": 400, "ignore_eos": true, "stream": true});
+    let mut stream = node.send("POST", "/v1/completions", Some(body.to_string()));
+    let mut text = String::new();
+    while text.matches("data:").count() < 3 {
+        let mut bytes = [0; 512];
+        let n = stream.read(&mut bytes).unwrap();
+        assert!(n > 0, "{text}\n{}", node.log());
+        text.push_str(&String::from_utf8_lossy(&bytes[..n]));
+    }
+    (stream, text)
+}
+
+/// The code of the error that ends a stream.
+fn error_of((mut stream, mut text): (TcpStream, String)) -> String {
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    text.push_str(&String::from_utf8_lossy(&rest));
+    assert!(!text.contains("[DONE]"), "the answer was complete before the worker was lost: {text}");
+    let error = text.lines().filter_map(|l| l.strip_prefix("data: ")).next_back().unwrap();
+    let error: Value = serde_json::from_str(error).unwrap_or_else(|e| panic!("{e}: {text}"));
+    error["error"]["code"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Waits until the model serves in a generation after this one, and gives the instance.
+fn comes_back(node: &Node, generation: &Value) -> Value {
+    wait_for("the model placed again", SOON, || {
+        let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
+        let is_newer = instance["generation"].as_u64() > generation.as_u64();
+        (is_newer && instance["state"]["kind"] == "ready").then_some(instance)
+    })
+}
+
+fn answers(node: &Node) {
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+}
+
+#[test]
+fn a_worker_that_is_killed_ends_the_stream_in_time_and_the_model_comes_back() {
+    let Some(mut node) = vulkan("worker-killed", &[]) else { return };
+    let instance = node.place("demo", 1);
+    assert!(instance["stages"][0]["device"].as_str().unwrap().starts_with("vulkan-"), "{instance:#}");
+    answers(&node);
+    let (first, stream) = (worker(&node), stream(&node));
+    send("-KILL", first);
+    let killed = Instant::now();
+    let code = error_of(stream);
+    assert!(killed.elapsed() < ERROR_MAX, "the error came after {:?}", killed.elapsed());
+    assert_eq!(code, "stage_lost", "{}", node.log());
+    let again = comes_back(&node, &instance["generation"]);
+    assert!(again["stages"][0]["device"].as_str().unwrap().starts_with("vulkan-"), "{again:#}");
+    answers(&node);
+    node.assert_running();
+    assert_ne!(worker(&node), first);
+}
+
+#[test]
+fn a_worker_has_no_socket_and_its_node_no_driver() {
+    let Some(node) = vulkan("worker-files", &[]) else { return };
+    node.place("demo", 1);
+    let pid = worker(&node);
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let targets: Vec<_> = files.filter_map(|f| std::fs::read_link(f.path()).ok()).collect();
+    assert!(!targets.is_empty());
+    assert!(targets.iter().all(|t| !t.to_string_lossy().starts_with("socket:")), "{targets:?}");
+    let mapped = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    assert!(mapped(pid).contains("libvulkan"), "the worker computes through it");
+    assert!(!mapped(node.pid()).contains("libvulkan"), "only workers load a driver");
+}
+
+#[test]
+fn a_node_that_is_killed_leaves_no_worker() {
+    let Some(mut node) = vulkan("worker-orphan", &[]) else { return };
+    node.place("demo", 1);
+    let (pid, stream) = (worker(&node), stream(&node));
+    node.kill();
+    drop(stream);
+    wait_for("the worker's end", LEFT_MAX, || (!is_alive(pid)).then_some(()));
+}
+
+#[test]
+fn a_node_that_ends_takes_its_worker_along() {
+    let Some(mut node) = vulkan("worker-end", &[]) else { return };
+    node.place("demo", 1);
+    let (pid, _stream) = (worker(&node), stream(&node));
+    assert!(node.signal("-INT").success(), "{}", node.log());
+    assert!(!is_alive(pid), "the node ended before its worker");
+}
+
+#[test]
+fn an_unloaded_model_leaves_no_worker() {
+    let Some(node) = vulkan("worker-unload", &[]) else { return };
+    node.place("demo", 1);
+    let pid = worker(&node);
+    assert!(node.exo(&["unload", "demo"]).status.success());
+    wait_for("the worker's end", LEFT_MAX, || (!is_alive(pid)).then_some(()));
+}
+
+#[test]
+fn a_worker_that_hangs_is_cut_off_within_the_deadline_of_a_step() {
+    let Some(mut node) = vulkan("worker-hangs", &["--step-max-s", "2"]) else { return };
+    let instance = node.place("demo", 1);
+    let (pid, stream) = (worker(&node), stream(&node));
+    send("-STOP", pid);
+    let stopped = Instant::now();
+    let code = error_of(stream);
+    let took = stopped.elapsed();
+    assert_eq!(code, "stage_lost", "{}", node.log());
+    assert!(took > Duration::from_secs(1) && took < Duration::from_secs(2) + SOON / 2, "after {took:?}");
+    comes_back(&node, &instance["generation"]);
+    assert!(!is_alive(pid), "a process that hangs is ended");
+    answers(&node);
+    node.assert_running();
+}
+
+#[test]
+fn a_device_lost_again_and_again_is_given_up_with_its_reason_and_the_processor_answers() {
+    let Some(mut node) = vulkan("worker-again", &[]) else { return };
+    let mut instance = node.place("demo", 1);
+    for _ in 0..4 {
+        send("-KILL", worker(&node));
+        instance = comes_back(&node, &instance["generation"]);
+    }
+    let devices = wait_for("the device to be given up", SOON, || {
+        let devices = node.get("/exo/v1/cluster")["nodes"][0]["devices"].clone();
+        (devices.as_array()?.len() == 2).then_some(devices)
+    });
+    assert_eq!((&devices[0]["support"], &devices[1]["support"]), (&"unsupported".into(), &"full".into()));
+    let reason = devices[0]["support_reason"].as_str().unwrap();
+    assert!(reason.contains("lost 4 times within 10 minutes") && reason.contains("signal: 9"), "{reason}");
+    // Placed there once more perhaps, before the node had given it up.
+    let at = || node.get("/exo/v1/cluster")["instances"][0]["stages"][0]["device"].clone();
+    wait_for("the model on the processor", SOON, || (at() == "cpu").then_some(()));
+    answers(&node);
+    assert!(workers_of(node.pid()).is_empty(), "nothing is left on the device");
+    let status = stdout(&node.exo(&["status"]));
+    assert!(status.contains("is not used until exo is started again"), "{status}");
+    node.assert_running();
+}

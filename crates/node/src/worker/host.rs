@@ -1,0 +1,412 @@
+//! The node's side of one worker: it starts the process, hands it steps, and tells what becomes of them.
+//!
+//! Three threads: one writes orders, one reads answers and has the last word, one watches the clock. Each may wait for as
+//! long as a broken worker likes: killing the process ends all three.
+
+use std::process::{ChildStdin, ChildStdout};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use exo_cluster::{ComputeResult, ShardKey};
+use exo_types::FailureKind;
+
+use super::frames::{FrameError, FrameReader, FrameWriter};
+use super::process::{Process, WorkerProgram};
+use super::words::{FromWorker, LoadWords, MemoryWords, ToWorker};
+use crate::engine_host::{EngineEvent, Events, Job};
+
+/// From the end of its input to the end of the worker.
+const STOP_MAX: Duration = Duration::from_secs(3);
+/// A worker that loads says something this often; shorter than the cluster's own patience, so that the cause is told.
+const LOAD_SILENCE_MAX: Duration = Duration::from_secs(50);
+/// More time for a step for each token of it, as the scheduler gives.
+const STEP_MAX_PER_TOKEN: Duration = Duration::from_millis(250);
+/// For the end of a worker whose output has ended.
+const END_MAX: Duration = Duration::from_secs(1);
+/// Between two looks at the clock.
+const LOOK_MIN: Duration = Duration::from_millis(20);
+const LOOK_MAX: Duration = Duration::from_millis(250);
+
+/// A worker and the shard in it. Dropping it ends it.
+pub struct WorkerHost {
+    jobs: Option<Sender<Job>>,
+    line: Line,
+}
+
+/// What the threads share.
+#[derive(Clone)]
+struct Line {
+    key: ShardKey,
+    step_max: Duration,
+    events: Events,
+    state: Arc<(Mutex<State>, Condvar)>,
+}
+
+/// The step that is out.
+#[derive(Clone, Copy)]
+struct InFlight {
+    step: u64,
+    since: Instant,
+    at_most: Duration,
+}
+
+#[derive(Default)]
+struct State {
+    process: Option<Process>,
+    is_ready: bool,
+    heard: Option<Instant>,
+    in_flight: Option<InFlight>,
+    stopping_since: Option<Instant>,
+    /// Why we ended it.
+    killed_because: Option<String>,
+    memory: Option<MemoryWords>,
+    /// It answers nothing more.
+    has_ended: bool,
+    /// Its process is no more, or cannot be ended.
+    is_gone: bool,
+}
+
+impl WorkerHost {
+    /// Starts a worker that loads and then computes. Every outcome, also a refusal to start, comes as an event; the last
+    /// one is `Unloaded`, once the process is gone.
+    pub fn start(how: WorkerProgram, load: LoadWords, events: Events) -> Self {
+        let (jobs, inbox) = channel();
+        let line = Line { key: load.key(), step_max: how.step_max, events, state: Arc::default() };
+        let (writer, fallback) = (line.clone(), line.clone());
+        let thread =
+            std::thread::Builder::new().name(format!("worker {} {}", line.key.instance, line.key.stage));
+        if let Err(error) = thread.spawn(move || writer.run(&how, load, &inbox)) {
+            fallback.not_started(format!("no thread for the shard: {error}"));
+        }
+        Self { jobs: Some(jobs), line }
+    }
+
+    /// Hands over a step. The result comes as an event.
+    pub fn compute(&self, job: Job) {
+        if let Some(jobs) = &self.jobs {
+            let _ = jobs.send(job);
+        }
+    }
+
+    /// Asks the worker to free everything and end, and ends it if it does not.
+    pub fn stop(&mut self) {
+        // Its input closes with the last sender.
+        self.jobs = None;
+        let mut state = self.line.state();
+        state.stopping_since.get_or_insert_with(Instant::now);
+        self.line.state.1.notify_all();
+    }
+
+    /// What its device had free and it held, when it last said.
+    pub fn memory(&self) -> Option<MemoryWords> {
+        let state = self.line.state();
+        state.memory.filter(|_| !state.has_ended)
+    }
+
+    /// Whether the process is gone.
+    pub fn is_gone(&self) -> bool {
+        self.line.state().is_gone
+    }
+}
+
+impl Drop for WorkerHost {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Line {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, event: EngineEvent) {
+        (self.events)(event);
+    }
+
+    fn not_started(&self, reason: String) {
+        let key = self.key;
+        {
+            let mut state = self.state();
+            (state.has_ended, state.is_gone) = (true, true);
+        }
+        self.tell(EngineEvent::LoadFailed { key, reason: reason.clone() });
+        self.tell(EngineEvent::WorkerLost { key, reason });
+        self.tell(EngineEvent::Unloaded { key });
+    }
+
+    // ---- the thread that writes ----
+
+    fn run(self, how: &WorkerProgram, load: LoadWords, inbox: &Receiver<Job>) {
+        let (process, stdin, stdout) = match Process::spawn(how) {
+            Ok(started) => started,
+            Err(reason) => return self.not_started(reason),
+        };
+        {
+            let mut state = self.state();
+            state.process = Some(process);
+            state.heard = Some(Instant::now());
+        }
+        let (reader, watchdog) = (self.clone(), self.clone());
+        let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let reading = named("worker's answers").spawn(move || reader.listen(stdout));
+        if let Err(error) = reading {
+            self.state().process = None; // dropping it ends it
+            return self.not_started(format!("no thread for the worker's answers: {error}"));
+        }
+        if let Err(error) = named("worker's clock").spawn(move || watchdog.watch()) {
+            self.kill(format!("no thread to watch it: {error}"));
+        }
+        self.feed(stdin, load, inbox);
+    }
+
+    /// Writes what there is to do, until nobody has anything more.
+    fn feed(&self, stdin: ChildStdin, load: LoadWords, inbox: &Receiver<Job>) {
+        let mut to = FrameWriter::new(stdin);
+        if let Err(error) = to.write(&ToWorker::Load(Box::new(load)), &[]) {
+            // One that is gone shows in its answers; one that does not read must not stay.
+            self.kill(format!("its orders could not be written: {error}"));
+        }
+        for job in inbox {
+            let Job { commands, frame, rows } = job;
+            let step = frame.step;
+            if !self.begin(step, frame.token_count()) {
+                self.failed(step, FailureKind::StageLost, "the worker has ended".to_owned());
+                continue;
+            }
+            match to.write(&ToWorker::Step { commands, frame }, &rows) {
+                Ok(()) | Err(FrameError::Io(_)) => {} // a closed pipe: the reader sees the end too
+                Err(error) => {
+                    self.kill(format!("a step could not be written: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Notes the step that is out. `false` if there is nobody to take it.
+    fn begin(&self, step: u64, tokens: usize) -> bool {
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        let at_most = self.step_max.saturating_add(STEP_MAX_PER_TOKEN.saturating_mul(tokens));
+        let mut state = self.state();
+        if !state.has_ended {
+            state.in_flight = Some(InFlight { step, since: Instant::now(), at_most });
+        }
+        !state.has_ended
+    }
+
+    fn failed(&self, step: u64, kind: FailureKind, message: String) {
+        let result = ComputeResult::Failed { kind, message };
+        self.tell(EngineEvent::Computed { key: self.key, step, result, busy: Duration::ZERO });
+    }
+
+    // ---- the thread that reads ----
+
+    fn listen(&self, stdout: ChildStdout) {
+        let mut from = FrameReader::new(stdout);
+        loop {
+            match from.read() {
+                Ok((message, rows)) => self.hear(message, rows),
+                Err(error) => return self.end(&error),
+            }
+        }
+    }
+
+    fn hear(&self, message: FromWorker, rows: Vec<u8>) {
+        let key = self.key;
+        match message {
+            FromWorker::Progress { done_bytes, total_bytes } => {
+                self.state().heard = Some(Instant::now());
+                self.tell(EngineEvent::Progress { key, done_bytes, total_bytes });
+            }
+            FromWorker::Ready { loaded, slower_because, memory } => {
+                let mut state = self.state();
+                (state.is_ready, state.memory) = (true, Some(memory));
+                drop(state);
+                self.tell(EngineEvent::Ready { key, loaded: loaded.into(), slower_because });
+            }
+            FromWorker::LoadFailed { reason } => {
+                // A refusal, not a fault: it ends by itself now.
+                self.state().stopping_since.get_or_insert_with(Instant::now);
+                self.tell(EngineEvent::LoadFailed { key, reason });
+            }
+            FromWorker::Computed { step, busy, outcome, memory } => {
+                let mut state = self.state();
+                let out = state.in_flight.take_if(|out| out.step == step);
+                state.memory = memory.or(state.memory);
+                drop(state);
+                let Some(out) = out else {
+                    return self.kill(format!("it answered step {step}, which it was not given"));
+                };
+                let way = out.since.elapsed().saturating_sub(busy);
+                tracing::trace!(
+                    step,
+                    busy_us = busy.as_micros(),
+                    way_us = way.as_micros(),
+                    "step of a worker"
+                );
+                let result = outcome.with(rows);
+                if let ComputeResult::Failed {
+                    kind: FailureKind::Deadline | FailureKind::StageLost,
+                    message,
+                } = &result
+                {
+                    self.kill(message.clone());
+                }
+                self.tell(EngineEvent::Computed { key, step, result, busy });
+            }
+            FromWorker::Opened(_) | FromWorker::Refused { .. } => {
+                self.kill("it answered what it was not asked".to_owned());
+            }
+        }
+    }
+
+    /// Its output has ended: so has it, or it will have.
+    fn end(&self, error: &FrameError) {
+        let key = self.key;
+        let (process, in_flight, is_stopping) = {
+            let mut state = self.state();
+            state.has_ended = true;
+            (state.process.take(), state.in_flight.take(), state.stopping_since.is_some())
+        };
+        self.state.1.notify_all();
+        let how = process.map_or_else(String::new, |mut process| {
+            let patience = if matches!(error, FrameError::Ended | FrameError::Truncated) {
+                END_MAX
+            } else {
+                Duration::ZERO
+            };
+            let status = process.end(patience).map_or("it hangs".to_owned(), |status| status.to_string());
+            format!("({status}){}", process.last_words())
+        });
+        let (killed, is_ready) = {
+            let mut state = self.state();
+            state.is_gone = true;
+            (state.killed_because.take(), state.is_ready)
+        };
+        let reason = match (killed, error) {
+            (Some(reason), _) => reason,
+            (None, FrameError::Ended | FrameError::Truncated) => format!("its process ended {how}"),
+            (None, nonsense) => format!("its process answered with nonsense: {nonsense} {how}"),
+        };
+        if let Some(InFlight { step, .. }) = in_flight {
+            let kind = if is_stopping { FailureKind::InstanceGone } else { FailureKind::StageLost };
+            self.failed(step, kind, format!("the device is lost: {reason}"));
+        }
+        if !is_stopping {
+            if !is_ready {
+                self.tell(EngineEvent::LoadFailed { key, reason: reason.clone() });
+            }
+            self.tell(EngineEvent::WorkerLost { key, reason });
+        }
+        self.tell(EngineEvent::Unloaded { key });
+    }
+
+    // ---- the thread that watches ----
+
+    fn watch(&self) {
+        let mut state = self.state();
+        while !state.has_ended {
+            let now = Instant::now();
+            if let Some(reason) = state.overdue(now) {
+                state.kill(reason);
+                return;
+            }
+            let look = (self.step_max / 4).clamp(LOOK_MIN, LOOK_MAX);
+            state = self.state.1.wait_timeout(state, look).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn kill(&self, reason: String) {
+        self.state().kill(reason);
+    }
+}
+
+impl State {
+    fn kill(&mut self, reason: String) {
+        self.killed_because.get_or_insert(reason);
+        if let Some(process) = &mut self.process {
+            process.kill();
+        }
+    }
+
+    /// What takes too long, in words.
+    fn overdue(&self, now: Instant) -> Option<String> {
+        let over = |since: Instant, max: Duration| now.saturating_duration_since(since) > max;
+        if self.stopping_since.is_some_and(|since| over(since, STOP_MAX)) {
+            return Some(format!("its process did not end within {} s and was ended", STOP_MAX.as_secs()));
+        }
+        let loading = self.heard.filter(|_| !self.is_ready && self.stopping_since.is_none());
+        if loading.is_some_and(|heard| over(heard, LOAD_SILENCE_MAX)) {
+            let seconds = LOAD_SILENCE_MAX.as_secs();
+            return Some(format!("loading did not move for {seconds} s, and its process was ended"));
+        }
+        let InFlight { step, since, at_most } = self.in_flight?;
+        over(since, at_most).then(|| {
+            format!("step {step} took more than {:.1} s, and its process was ended", at_most.as_secs_f32())
+        })
+    }
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use exo_engine::EngineOptions;
+    use exo_types::{InstanceId, Shard};
+
+    use super::*;
+    use crate::worker::DeviceAsk;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// What is told of a worker that is this program, until it is unloaded.
+    fn told(program: &str, argument: &str) -> Vec<String> {
+        let key = ShardKey { instance: InstanceId(1), generation: 1, stage: 0 };
+        let how = WorkerProgram { program: program.into(), args: vec![argument.into()], step_max: LONG };
+        let device = DeviceAsk {
+            backend: "vulkan".to_owned(),
+            which: String::new(),
+            memory_max_bytes: None,
+            data_dir: "/nonexistent".into(),
+        };
+        let load = LoadWords::new(key, device, "m.gguf".into(), Shard::whole(1), EngineOptions::new(32, 1));
+        let (tell, events) = channel();
+        let host = WorkerHost::start(how, load, Arc::new(move |event| drop(tell.send(event))));
+        let mut told = Vec::new();
+        loop {
+            match events.recv_timeout(LONG).unwrap() {
+                EngineEvent::LoadFailed { reason, .. } => told.push(format!("not loaded: {reason}")),
+                EngineEvent::WorkerLost { reason, .. } => told.push(format!("lost: {reason}")),
+                EngineEvent::Unloaded { .. } => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(host.is_gone());
+        told
+    }
+
+    #[test]
+    fn a_worker_that_ends_at_once_is_a_failed_load_and_a_loss() {
+        let reason = "its process ended (exit status: 1)";
+        assert_eq!(told("false", ""), [format!("not loaded: {reason}"), format!("lost: {reason}")]);
+    }
+
+    #[test]
+    fn what_it_wrote_last_is_part_of_the_reason() {
+        let mut told = told("sh", "-c");
+        assert!(told.pop().unwrap().contains("it wrote: "), "the shell complains of its argument");
+    }
+
+    #[test]
+    fn a_worker_that_answers_nonsense_is_ended() {
+        // It says back what it is told, and that is nothing a worker says.
+        let told = told("cat", "-");
+        assert!(told.len() == 2 && told[1].starts_with("lost: "), "{told:?}");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let told = told("/nonexistent/exo", "worker");
+        assert!(told[0].contains("cannot start /nonexistent/exo"), "{told:?}");
+    }
+}

@@ -1,0 +1,156 @@
+//! The child's side: what `exo worker` does.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use exo_backend::{CancelToken, Device};
+
+use super::frames::{FrameReader, FrameWriter};
+use super::words::{DeviceAsk, FromWorker, LoadWords, MemoryWords, Outcome, ToWorker};
+use crate::engine_host::{self, EngineEvent, Events, Job, LoadRequest, chain};
+use crate::host::Host;
+
+/// From the end of our input to our own: a driver may be inside something that does not return.
+const LEAVE_MAX: Duration = Duration::from_secs(2);
+/// Free memory changes by what others do: told this often, beside a step.
+const MEMORY_EVERY: Duration = Duration::from_secs(1);
+
+type Output<W> = Arc<Mutex<FrameWriter<W>>>;
+
+/// Serves one node until `input` ends. `die` must end the process at once: it is called when that takes too long.
+pub fn serve<R, W>(input: R, output: W, host: &dyn Host, die: impl FnOnce() + Send + 'static)
+where
+    R: Read + Send + 'static,
+    W: Write + Send + 'static,
+{
+    let (cancel, output) = (CancelToken::default(), Arc::new(Mutex::new(FrameWriter::new(output))));
+    let (orders, inbox) = channel();
+    let (steps, jobs) = channel();
+    let (served, is_served) = channel();
+    let reader = Reader { orders, steps, cancel: cancel.clone(), is_served };
+    let reading = std::thread::Builder::new().name("node".to_owned());
+    if let Err(error) = reading.spawn(move || reader.run(input, die)) {
+        tell(&output, FromWorker::Refused { reason: format!("no thread for its orders: {error}") }, &[]);
+        return;
+    }
+    match inbox.recv() {
+        Ok(Order::Open(ask)) => {
+            let answer = match open(&ask, host, true) {
+                Ok((device, facts)) => {
+                    drop(device);
+                    FromWorker::Opened(Box::new(facts))
+                }
+                Err(reason) => FromWorker::Refused { reason },
+            };
+            tell(&output, answer, &[]);
+        }
+        Ok(Order::Load(words)) => load(&words, host, &jobs, &cancel, &output),
+        Err(_) => {}
+    }
+    // Tells the reader that everything is freed.
+    drop::<Sender<()>>(served);
+}
+
+enum Order {
+    Open(DeviceAsk),
+    Load(Box<LoadWords>),
+}
+
+/// Reads what the node says, so that its end is noticed while the device works.
+struct Reader {
+    orders: Sender<Order>,
+    steps: Sender<Job>,
+    cancel: CancelToken,
+    /// Fails once everything is freed.
+    is_served: Receiver<()>,
+}
+
+impl Reader {
+    fn run(self, input: impl Read, die: impl FnOnce()) {
+        let mut from = FrameReader::new(input);
+        while let Ok((message, rows)) = from.read() {
+            // Nobody takes them any more once serving has ended.
+            match message {
+                ToWorker::Open(ask) => drop(self.orders.send(Order::Open(ask))),
+                ToWorker::Load(words) => drop(self.orders.send(Order::Load(words))),
+                ToWorker::Step { commands, frame } => drop(self.steps.send(Job { commands, frame, rows })),
+            }
+        }
+        self.cancel.cancel();
+        drop((self.orders, self.steps));
+        if self.is_served.recv_timeout(LEAVE_MAX) == Err(RecvTimeoutError::Timeout) {
+            die();
+        }
+    }
+}
+
+fn open(ask: &DeviceAsk, host: &dyn Host, measure: bool) -> Result<crate::device::Opened, String> {
+    let opened = crate::device::open_asked(ask, host, measure);
+    opened.map_err(|error| chain(&*error))
+}
+
+fn load<W: Write + Send + 'static>(
+    words: &LoadWords,
+    host: &dyn Host,
+    jobs: &Receiver<Job>,
+    cancel: &CancelToken,
+    output: &Output<W>,
+) {
+    let opened = open(&words.device, host, false).and_then(|(device, _)| {
+        let model = exo_formats::open(Path::new(&words.path)).map_err(|e| chain(&e))?;
+        Ok((device, Arc::new(model)))
+    });
+    let (device, model) = match opened {
+        Ok(opened) => opened,
+        Err(reason) => return tell(output, FromWorker::LoadFailed { reason }, &[]),
+    };
+    let events = events(device.clone(), output.clone());
+    let (shard, options, step_max) = (words.shard, words.options(), engine_host::STEP_MAX);
+    engine_host::run(
+        LoadRequest { key: words.key(), device, model, shard, options, step_max },
+        jobs,
+        cancel,
+        &events,
+    );
+}
+
+/// Sends what the engine's thread tells.
+fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>) -> Events {
+    let told = Mutex::new(Instant::now());
+    let memory = move || MemoryWords::from(device.memory());
+    let is_due = move || {
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = told.elapsed() >= MEMORY_EVERY;
+        if due {
+            *told = Instant::now();
+        }
+        due
+    };
+    Arc::new(move |event| match event {
+        EngineEvent::Progress { done_bytes, total_bytes, .. } => {
+            tell(&output, FromWorker::Progress { done_bytes, total_bytes }, &[]);
+        }
+        EngineEvent::Ready { loaded, slower_because, .. } => {
+            let ready = FromWorker::Ready { loaded: loaded.into(), slower_because, memory: memory() };
+            tell(&output, ready, &[]);
+        }
+        EngineEvent::LoadFailed { reason, .. } => tell(&output, FromWorker::LoadFailed { reason }, &[]),
+        EngineEvent::Computed { step, result, busy, .. } => {
+            let (outcome, rows) = Outcome::of(result);
+            let memory = is_due().then(&memory);
+            tell(&output, FromWorker::Computed { step, busy, outcome, memory }, &rows);
+        }
+        EngineEvent::WorkerLost { .. } | EngineEvent::Unloaded { .. } => {}
+    })
+}
+
+/// A node that is gone hears nothing; that it is gone, the reader sees.
+fn tell<W: Write>(output: &Output<W>, message: FromWorker, rows: &[u8]) {
+    let sent = output.lock().unwrap_or_else(PoisonError::into_inner).write(&message, rows);
+    if let Err(error) = sent {
+        tracing::debug!(%error, "the node does not hear");
+    }
+}

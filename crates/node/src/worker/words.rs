@@ -1,0 +1,177 @@
+//! What a node and its worker say to each other.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use exo_backend::MemoryReport;
+use exo_cluster::wire::{StageCommand, TokenResult};
+use exo_cluster::{ComputeResult, ShardKey, StageGeometry};
+use exo_engine::EngineOptions;
+use exo_types::{DeviceFacts, FailureKind, InstanceId, KvDType, Shard, StepFrame};
+use serde::{Deserialize, Serialize};
+
+use crate::engine_host::Loaded;
+
+/// Which device, and how much of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceAsk {
+    /// As in the setting `backend`.
+    pub backend: String,
+    /// As in the setting `device`.
+    pub which: String,
+    /// Memory that may be taken; `None` for all of it.
+    pub memory_max_bytes: Option<u64>,
+    /// Where compiled kernels are kept, and what was learnt of it. A path, which need not be text.
+    pub data_dir: OsString,
+}
+
+/// To the worker. Hidden rows of a step are the frame's tail.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToWorker {
+    Open(DeviceAsk),
+    Load(Box<LoadWords>),
+    Step { commands: Vec<StageCommand>, frame: StepFrame },
+}
+
+/// What to load.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LoadWords {
+    pub instance: InstanceId,
+    pub generation: u32,
+    pub stage: u32,
+    pub device: DeviceAsk,
+    /// Of the model's file or folder.
+    pub path: OsString,
+    pub shard: Shard,
+    pub context_tokens: u32,
+    pub slots: u32,
+    pub cache_tokens: Option<u32>,
+    pub chunk_tokens_max: u32,
+    pub page_tokens: u32,
+    pub kv: KvDType,
+}
+
+impl LoadWords {
+    /// Of the numbers of a stage.
+    pub fn new(
+        key: ShardKey,
+        device: DeviceAsk,
+        path: OsString,
+        shard: Shard,
+        options: EngineOptions,
+    ) -> Self {
+        let ShardKey { instance, generation, stage } = key;
+        let EngineOptions {
+            context_tokens,
+            slots,
+            cache_tokens,
+            chunk_tokens_max,
+            page_tokens,
+            kv_dtype: kv,
+        } = options;
+        Self {
+            instance,
+            generation,
+            stage,
+            device,
+            path,
+            shard,
+            context_tokens,
+            slots,
+            cache_tokens,
+            chunk_tokens_max,
+            page_tokens,
+            kv,
+        }
+    }
+
+    /// The stage.
+    pub fn key(&self) -> ShardKey {
+        ShardKey { instance: self.instance, generation: self.generation, stage: self.stage }
+    }
+
+    /// How large the engine is made.
+    pub fn options(&self) -> EngineOptions {
+        let Self { context_tokens, slots, cache_tokens, chunk_tokens_max, page_tokens, kv: kv_dtype, .. } =
+            *self;
+        EngineOptions { context_tokens, slots, cache_tokens, chunk_tokens_max, page_tokens, kv_dtype }
+    }
+}
+
+/// To the node. Hidden rows of a computed step are the frame's tail.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum FromWorker {
+    Opened(Box<DeviceFacts>),
+    Refused { reason: String },
+    Progress { done_bytes: u64, total_bytes: u64 },
+    Ready { loaded: LoadedWords, slower_because: Option<String>, memory: MemoryWords },
+    LoadFailed { reason: String },
+    Computed { step: u64, busy: Duration, outcome: Outcome, memory: Option<MemoryWords> },
+}
+
+/// [`Loaded`] on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LoadedWords {
+    hidden: u32,
+    vocab: u32,
+    pages: u32,
+    page_tokens: u32,
+    weight_bytes: u64,
+}
+
+impl From<Loaded> for LoadedWords {
+    fn from(loaded: Loaded) -> Self {
+        let Loaded { geometry, pages, page_tokens, weight_bytes } = loaded;
+        Self { hidden: geometry.hidden, vocab: geometry.vocab, pages, page_tokens, weight_bytes }
+    }
+}
+
+impl From<LoadedWords> for Loaded {
+    fn from(words: LoadedWords) -> Self {
+        let LoadedWords { hidden, vocab, pages, page_tokens, weight_bytes } = words;
+        let geometry = StageGeometry { hidden, vocab, page_tokens };
+        Self { geometry, pages, page_tokens, weight_bytes }
+    }
+}
+
+/// What a worker's device has free and what it holds itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemoryWords {
+    pub free_bytes: u64,
+    pub allocated_bytes: u64,
+}
+
+impl From<MemoryReport> for MemoryWords {
+    fn from(report: MemoryReport) -> Self {
+        let MemoryReport { free_bytes, allocated_bytes, .. } = report;
+        Self { free_bytes, allocated_bytes }
+    }
+}
+
+/// [`ComputeResult`] on its way, but for the rows.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    Rows,
+    Tokens(Vec<TokenResult>),
+    Failed { kind: FailureKind, message: String },
+}
+
+impl Outcome {
+    /// The result and the bytes that travel behind it.
+    pub fn of(result: ComputeResult) -> (Self, Vec<u8>) {
+        match result {
+            ComputeResult::Rows(rows) => (Self::Rows, rows),
+            ComputeResult::Tokens(tokens) => (Self::Tokens(tokens), Vec::new()),
+            ComputeResult::Failed { kind, message } => (Self::Failed { kind, message }, Vec::new()),
+        }
+    }
+
+    /// The result with what travelled behind it.
+    pub fn with(self, rows: Vec<u8>) -> ComputeResult {
+        match self {
+            Self::Rows => ComputeResult::Rows(rows),
+            Self::Tokens(tokens) => ComputeResult::Tokens(tokens),
+            Self::Failed { kind, message } => ComputeResult::Failed { kind, message },
+        }
+    }
+}
