@@ -423,7 +423,7 @@ pub struct PlaceRequest {
     #[serde(default)]
     pub slots: Option<u32>,
     /// Tokens whose keys and values it may hold, over all sequences and what is kept of earlier ones, in whole pages.
-    /// Left out, every slot has room for a full context. A context that is left out is no longer than this.
+    /// Left out, the node's setting; without one every slot has room for a full context. A context that is left out is no longer than this.
     #[serde(default)]
     pub cache_tokens: Option<u32>,
     /// How keys and values are stored.

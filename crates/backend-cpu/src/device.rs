@@ -248,7 +248,7 @@ impl Device for CpuDevice {
         let vector = (tensor.rows == 1).then(|| CpuWeight::decode_vector(tensor));
         let (place, booked, ticket) = match book(held) {
             Ok(ticket) => (self.place(tensor, held)?, held, ticket),
-            // Groups are up to 3 % larger than the file's rows, which is what plans count with.
+            // Groups are up to 3 % larger than the file's rows, which is what plans count with, and the last is filled up.
             Err(reason) if held > stored => {
                 let ticket = book(stored)?;
                 self.shop.places.note(&reason);

@@ -162,14 +162,19 @@ fn a_row_among_others_is_what_it_is_alone() {
     }
 }
 
-/// So wide that the rows of `x` are multiplied in several chunks.
+/// So wide that the rows of `x` are multiplied in two chunks, of 40 rows and 35: by two groups at a time, and the last
+/// group, which is not full, alone.
 #[test]
 fn a_row_of_a_later_chunk_is_what_it_is_alone() {
-    let (k, t) = (16_384, 30);
+    let (k, t, n) = (16_384, 75, 41);
     let x = values(t * k, 5);
-    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-        let all = together(options(isa, false), &[(DType::Q4_0, 17)], k, &x);
-        let last = together(options(isa, false), &[(DType::Q4_0, 17)], k, &x[(t - 1) * k..]);
-        assert!(all[0][(t - 1) * 17..] == last[0][..], "{isa:?}");
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available() && *isa != Isa::Scalar) {
+        for mmap in [false, true] {
+            let all = together(options(isa, mmap), &[(DType::Q4_0, n)], k, &x);
+            for row in [0, 39, t - 1] {
+                let alone = together(options(isa, false), &[(DType::Q4_0, n)], k, &x[row * k..(row + 1) * k]);
+                assert!(all[0][row * n..(row + 1) * n] == alone[0][..], "{isa:?} {mmap} row {row}");
+            }
+        }
     }
 }

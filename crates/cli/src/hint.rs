@@ -18,6 +18,11 @@ pub fn of(error: &anyhow::Error) -> Option<String> {
             "Address already in use",
             "another program, or another exo, has this port; give --api-listen or --listen another one",
         ),
+        (
+            "has journal format",
+            "another version of exo wrote it: use that one, or move the file away; the node then founds a new cluster, and \
+             models on disk stay",
+        ),
         ("already in use by", "end the other exo first, or give this one its own --data-dir"),
         ("is not a setting", "`exo config` lists the settings and where their values come from"),
         ("this processor does not have", "set `cpu_isa` to auto, or to one that it has"),

@@ -164,15 +164,16 @@ fn an_unloaded_model_leaves_no_worker() {
 
 #[test]
 fn a_worker_that_hangs_is_cut_off_within_the_deadline_of_a_step() {
-    let Some(mut node) = vulkan("worker-hangs", &["--step-max-s", "2"]) else { return };
+    let Some(mut node) = vulkan("worker-hangs", &["--step-max-s", "6"]) else { return };
     let instance = node.place("demo", 1);
+    answers(&node); // the driver has compiled what a step needs
     let (pid, stream) = (worker(&node), stream(&node));
     send("-STOP", pid);
     let stopped = Instant::now();
     let code = error_of(stream);
     let took = stopped.elapsed();
     assert_eq!(code, "stage_lost", "{}", node.log());
-    assert!(took > Duration::from_secs(1) && took < Duration::from_secs(2) + SOON / 2, "after {took:?}");
+    assert!(took > Duration::from_secs(2) && took < Duration::from_secs(6) + SOON / 2, "after {took:?}");
     comes_back(&node, &instance["generation"]);
     assert!(!is_alive(pid), "a process that hangs is ended");
     answers(&node);

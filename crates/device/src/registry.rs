@@ -43,7 +43,7 @@ impl Identity {
     /// What it is kept under. A card in another slot, or another card in the slot, is another.
     fn key(&self) -> String {
         let numbers = format!("{:04x}:{:04x}", self.vendor, self.device);
-        let place = self.pci_address.as_ref().unwrap_or(&self.name);
+        let place = self.pci_address.clone().unwrap_or_else(|| clip(&self.name));
         match &self.uuid {
             Some(uuid) => format!("{place} {numbers} {uuid}"),
             None => format!("{place} {numbers}"),

@@ -64,6 +64,14 @@ impl Run {
     }
 }
 
+/// Whether a sequence can be read.
+enum Room {
+    Held,
+    /// Not now: every slot is taken.
+    Full,
+    Never,
+}
+
 impl Drafter {
     /// Loads the whole of `model`. Memory for `slots` sequences of `context_tokens` is taken now.
     pub fn load(
@@ -86,8 +94,8 @@ impl Drafter {
         self.engine.report()
     }
 
-    /// Guesses for each request, in order; none where the context ends or none are wanted. `None` for a sequence that
-    /// it cannot hold: there is no slot, it is too long, or it has tokens that this model lacks.
+    /// Guesses for each request, in order; none where the context ends, none are wanted, or no slot is free at present.
+    /// `None` for a sequence that it can never hold: it is too long, or has tokens that this model lacks.
     /// After an error its caches are not to be trusted.
     pub fn propose(
         &mut self,
@@ -98,9 +106,16 @@ impl Drafter {
         let mut runs = Vec::new();
         for (index, request) in requests.into_iter().enumerate() {
             let DraftRequest { spec, count } = request;
-            if !self.holds(&spec) {
-                self.forget(spec.sequence);
-                continue;
+            match self.room(&spec) {
+                Room::Held => {}
+                Room::Full => {
+                    guesses[index] = Some(Vec::new());
+                    continue;
+                }
+                Room::Never => {
+                    self.forget(spec.sequence);
+                    continue;
+                }
             }
             let context = self.engine.options().context_tokens;
             let count = count.min(context - spec.history.len() as u32) as usize;
@@ -125,22 +140,23 @@ impl Drafter {
     }
 
     /// Whether it can read the sequence: its tokens, its length, and it has or gets a slot.
-    fn holds(&mut self, spec: &SequenceSpec) -> bool {
+    fn room(&mut self, spec: &SequenceSpec) -> Room {
         let (vocab, sequence) = (self.engine.config().vocab, spec.sequence);
         let fits = (1..=self.engine.options().context_tokens as usize).contains(&spec.history.len());
         if !fits || spec.history.iter().any(|token| *token >= vocab) {
-            return false;
+            return Room::Never;
         }
         if self.cached.contains_key(&sequence) {
-            return true;
+            return Room::Held;
         }
         // The engine's own sampler is not used: it draws from what it has drawn.
         let (sampling, history) = (SamplingParams::greedy(), Vec::new());
         let opened = self.engine.open(SequenceSpec { sampling, history, prompt_tokens: 0, ..spec.clone() });
-        if opened.is_ok() {
-            self.cached.insert(sequence, Vec::new());
+        if opened.is_err() {
+            return Room::Full;
         }
-        opened.is_ok()
+        self.cached.insert(sequence, Vec::new());
+        Room::Held
     }
 
     /// Reads the text up to its last token, or to what the first guess leaves to be read.

@@ -58,6 +58,9 @@ pub fn cache_pages(asked_tokens: u32, context_tokens: Option<u32>) -> Result<u32
     if held_tokens == 0 {
         return Err(CacheError::NoPage { asked_tokens });
     }
+    if held_tokens > CACHE_TOKENS_MAX {
+        return Err(CacheError::TooLarge { asked_tokens: asked_tokens.into() });
+    }
     let needed_tokens = context_tokens.map_or(0, |context| context.next_multiple_of(PAGE_TOKENS));
     match context_tokens.filter(|_| held_tokens < needed_tokens) {
         Some(context_tokens) => Err(CacheError::BelowContext { asked_tokens, context_tokens, needed_tokens }),

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use exo_device::{CardChange, CardWatch, GraphicsCard};
 use tokio::sync::{broadcast, watch};
-use tokio::task::JoinHandle;
 
 use crate::Notice;
 
@@ -15,33 +14,34 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Tells of every change below `root` until the node has ended. What the node computes on stays what it was: a new
 /// card is used after the next start, and one that is gone fails its next step.
 pub fn watch(root: PathBuf, notices: broadcast::Sender<Notice>, ended: watch::Receiver<bool>) {
-    watch_every(LOOK_EVERY, root, notices, ended);
-}
-
-fn watch_every(
-    every: Duration,
-    root: PathBuf,
-    notices: broadcast::Sender<Notice>,
-    mut ended: watch::Receiver<bool>,
-) -> JoinHandle<()> {
     tokio::spawn(async move {
         let looking = move || CardWatch::new(&root);
-        let Ok(mut watch) = tokio::task::spawn_blocking(looking).await else { return };
-        loop {
-            // An error means that the node is gone.
-            if tokio::time::timeout(every, ended.wait_for(|ended| *ended)).await.is_ok() {
-                return;
-            }
-            // Files of drivers may take their time.
-            let looked = tokio::task::spawn_blocking(move || {
-                let changes = watch.look();
-                (watch, changes)
-            });
-            let Ok((back, changes)) = looked.await else { return };
-            watch = back;
-            changes.into_iter().for_each(|change| tell(&change, &notices));
+        let Ok(watch) = tokio::task::spawn_blocking(looking).await else { return };
+        watch_every(LOOK_EVERY, watch, notices, ended).await;
+    });
+}
+
+/// Compares with what `watch` saw last.
+async fn watch_every(
+    every: Duration,
+    mut watch: CardWatch,
+    notices: broadcast::Sender<Notice>,
+    mut ended: watch::Receiver<bool>,
+) {
+    loop {
+        // An error means that the node is gone.
+        if tokio::time::timeout(every, ended.wait_for(|ended| *ended)).await.is_ok() {
+            return;
         }
-    })
+        // Files of drivers may take their time.
+        let looked = tokio::task::spawn_blocking(move || {
+            let changes = watch.look();
+            (watch, changes)
+        });
+        let Ok((back, changes)) = looked.await else { return };
+        watch = back;
+        changes.into_iter().for_each(|change| tell(&change, &notices));
+    }
 }
 
 fn tell(change: &CardChange, notices: &broadcast::Sender<Notice>) {
@@ -76,8 +76,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (notices, mut heard) = broadcast::channel(8);
         let (end, ended) = watch::channel(false);
-        let task = watch_every(Duration::from_millis(20), root.path().to_owned(), notices, ended);
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let watch = CardWatch::new(root.path());
+        let task = tokio::spawn(watch_every(Duration::from_millis(20), watch, notices, ended));
         // Complete before it is seen: a folder is renamed to where cards are.
         let (new, bus) = (root.path().join("new/0000:05:00.0"), root.path().join("sys/bus/pci"));
         std::fs::create_dir_all(&new).unwrap();

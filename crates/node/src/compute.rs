@@ -109,15 +109,16 @@ impl Compute {
         Ok(self.here.get_or_init(|| opened).0.clone())
     }
 
-    /// Where a shard on `device` goes; `taken_bytes` is what workers hold of it.
-    pub fn seat(&self, device: &DeviceId, taken_bytes: u64) -> Option<Seat> {
+    /// Where a shard on `device` goes; `None` if there is no such device, or it is lost at present.
+    ///
+    /// A worker is not limited to what is left just now: the limit would outlive the other workers. What is free is
+    /// counted when shards are placed.
+    pub fn seat(&self, device: &DeviceId) -> Option<Seat> {
         if let Some(card) = self.card.as_ref().filter(|card| card.facts.id == *device) {
-            if *card.stand.borrow() == Stand::Over {
+            if *card.stand.borrow() != Stand::Usable {
                 return None;
             }
-            let left = card.facts.memory_total_bytes.saturating_sub(taken_bytes);
-            let ask = DeviceAsk { memory_max_bytes: Some(left), ..card.ask.clone() };
-            return Some(Seat::Worker(ask, card.program.clone()));
+            return Some(Seat::Worker(card.ask.clone(), card.program.clone()));
         }
         let (opened, facts) = self.here.get()?;
         (facts.id == *device).then(|| Seat::Here(opened.clone()))
@@ -186,7 +187,7 @@ impl Compute {
 
 /// Some drivers know what all programs hold, others only what the asking process does: the least of both holds for either.
 fn free_beside(free_at_start: u64, workers: &[MemoryWords]) -> u64 {
-    let held: u64 = workers.iter().map(|w| w.allocated_bytes).sum();
+    let held = workers.iter().fold(0u64, |held, w| held.saturating_add(w.allocated_bytes));
     let told = workers.iter().map(|w| w.free_bytes).min().unwrap_or(u64::MAX);
     free_at_start.saturating_sub(held).min(told)
 }

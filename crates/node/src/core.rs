@@ -243,7 +243,7 @@ impl Core {
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|s| *s) => break,
-                // First: ticks come ten times a second and cannot starve the others, who could starve them.
+                // First: ticks come at most ten times a second and cannot starve the others, who could starve them.
                 () = &mut tick => {
                     ticked = tokio::time::Instant::now();
                     self.tick();
@@ -266,6 +266,7 @@ impl Core {
             && self.p.members.is_empty()
             && self.strangers.nobody()
             && self.leader.is_some()
+            && !self.view_stale
             && self.instances.iter().all(InstanceView::is_ready)
     }
 

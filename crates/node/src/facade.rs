@@ -68,9 +68,9 @@ impl NodeFacade {
         let open = open.map_err(|reason| GenerateError::LoadFailed { model, reason })?;
         self.check_draft(&resolved, &open)
             .map_err(|message| GenerateError::Invalid { param: "model".to_owned(), message })?;
-        // The settings were checked at the start; a model can only ask for less.
+        // The budget was checked at the start; slots times context hangs on the model.
         let place = instance_request(&resolved, &open, self.usual_cache(), 1)
-            .map_err(|e| GenerateError::Internal { message: e.to_string() })?;
+            .map_err(|e| GenerateError::Invalid { param: "model".to_owned(), message: e.to_string() })?;
         let Limits { context_tokens, cache_tokens } = resolved
             .limits
             .unwrap_or(Limits { context_tokens: place.context_tokens, cache_tokens: place.cache_tokens });

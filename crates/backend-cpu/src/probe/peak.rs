@@ -33,13 +33,12 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// The fastest way of `isa` to multiply weights of `dtype`, as far as this processor has it; `None` if there is no
+    /// What the kernels of `isa` multiply weights of `dtype` with, as far as this processor has it; `None` if there is no
     /// loop for it here.
     pub fn for_weights(isa: Isa, dtype: DType) -> Option<Self> {
         let wanted: &[Self] = match (isa.name(), dtype) {
             ("scalar", _) => &[],
-            (name, DType::F32 | DType::F16) if name.starts_with("avx512") => &[Self::Fma512],
-            (name, DType::BF16) if name.starts_with("avx512") => &[Self::Bf16Dot512, Self::Fma512],
+            (name, DType::F32 | DType::F16 | DType::BF16) if name.starts_with("avx512") => &[Self::Fma512],
             (name, _) if name.starts_with("avx512") => &[Self::Vnni512, Self::ByteMadd256],
             (name, DType::F32 | DType::F16 | DType::BF16) if name.starts_with("avx2") => &[Self::Fma256],
             (name, _) if name.starts_with("avx2") => &[Self::ByteMadd256],

@@ -191,6 +191,8 @@ impl Scheduler {
             SchedulerInput::NodeLost(node) => self.node_lost(node, &mut out),
             SchedulerInput::Stop { reason } => self.stop(FailureKind::InstanceGone, &reason, &mut out),
         }
+        // Before anything is asked about others: a slot that is free again may be the one they need.
+        out.extend(self.drafts_over.drain(..).map(SchedulerOutput::DraftOver));
         if self.over.is_none() {
             self.pump(now, &mut out);
         }

@@ -211,8 +211,7 @@ impl Core {
             kv_dtype: placement.kv,
             ..EngineOptions::new(placement.context_tokens, placement.slots)
         };
-        let taken = self.worker_memory().iter().map(|w| w.allocated_bytes).sum();
-        let host = match self.p.compute.seat(&stage.device, taken) {
+        let host = match self.p.compute.seat(&stage.device) {
             Some(Seat::Here(device)) => {
                 let (shard, step_max) = (stage.shard, STEP_MAX);
                 let request = LoadRequest { key, device, model, shard, options, step_max };
@@ -224,7 +223,7 @@ impl Core {
                 EngineHost::Worker(WorkerHost::start(program, load, self.events()))
             }
             None => {
-                let reason = format!("this node computes on no device {}", stage.device);
+                let reason = format!("this node computes on no device {} at present", stage.device);
                 return self.feed_worker(WorkerInput::Failed { key, reason });
             }
         };

@@ -3,13 +3,15 @@
 
 use std::io::{self, BufReader, Read, Write};
 
-use exo_cluster::wire::limits::{DATA_HEADER_BYTES_MAX, ROWS_BYTES_MAX};
+use exo_cluster::wire::limits::ROWS_BYTES_MAX;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// First byte of every frame: a worker of another version of the program is refused.
 const VERSION: u8 = 1;
 const PREFIX_BYTES: usize = 9;
+/// Of the message of a frame: a step may open several long sequences at once, each with all of its tokens.
+const HEADER_BYTES_MAX: usize = 64 << 20;
 /// Small frames arrive in one read; rows go past the buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 /// A scratch buffer larger than this is not kept for the next frame.
@@ -73,7 +75,7 @@ impl<W: Write> FrameWriter<W> {
         scratch.clear();
         scratch.resize(PREFIX_BYTES, 0);
         let mut scratch = postcard::to_extend(message, scratch)?;
-        let header = checked("header", scratch.len() - PREFIX_BYTES, DATA_HEADER_BYTES_MAX)?;
+        let header = checked("header", scratch.len() - PREFIX_BYTES, HEADER_BYTES_MAX)?;
         let rows = checked("tail", tail.len(), ROWS_BYTES_MAX)?;
         scratch[0] = VERSION;
         scratch[1..5].copy_from_slice(&header.to_le_bytes());
@@ -102,7 +104,13 @@ impl<R: Read> FrameReader<R> {
     /// The next message and the bytes behind it. Waits until there is one or the other side has ended.
     pub fn read<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<u8>), FrameError> {
         let mut prefix = [0; PREFIX_BYTES];
-        let first = self.from.read(&mut prefix[..1]).map_err(FrameError::Io)?;
+        let first = loop {
+            match self.from.read(&mut prefix[..1]) {
+                // A signal to a process with drivers in it is not the other side's end.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read.map_err(FrameError::Io)?,
+            }
+        };
         if first == 0 {
             return Err(FrameError::Ended);
         }
@@ -112,7 +120,7 @@ impl<R: Read> FrameReader<R> {
         self.fill(&mut prefix[1..])?;
         let length =
             |at: usize| u32::from_le_bytes([prefix[at], prefix[at + 1], prefix[at + 2], prefix[at + 3]]);
-        let header = checked("header", length(1) as usize, DATA_HEADER_BYTES_MAX)? as usize;
+        let header = checked("header", length(1) as usize, HEADER_BYTES_MAX)? as usize;
         let tail = checked("tail", length(5) as usize, ROWS_BYTES_MAX)? as usize;
         let mut bytes = std::mem::take(&mut self.header);
         bytes.clear();

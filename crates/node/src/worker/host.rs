@@ -1,7 +1,7 @@
 //! The node's side of one worker: it starts the process, hands it steps, and tells what becomes of them.
 //!
-//! Three threads: one writes orders, one reads answers and has the last word, one watches the clock. Each may wait for as
-//! long as a broken worker likes: killing the process ends all three.
+//! Three threads: one writes orders, one reads answers, one watches the clock. The first two may wait for as long as a
+//! broken worker likes; whoever of the last two first finds that it is over has the last word.
 
 use std::process::{ChildStdin, ChildStdout};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -24,6 +24,8 @@ const LOAD_SILENCE_MAX: Duration = Duration::from_secs(50);
 const STEP_MAX_PER_TOKEN: Duration = Duration::from_millis(250);
 /// For the end of a worker whose output has ended.
 const END_MAX: Duration = Duration::from_secs(1);
+/// From the end of a worker to that of its output: one that hangs inside the kernel keeps it open.
+const KILLED_MAX: Duration = Duration::from_secs(2);
 /// Between two looks at the clock.
 const LOOK_MIN: Duration = Duration::from_millis(20);
 const LOOK_MAX: Duration = Duration::from_millis(250);
@@ -58,8 +60,11 @@ struct State {
     heard: Option<Instant>,
     in_flight: Option<InFlight>,
     stopping_since: Option<Instant>,
-    /// Why we ended it.
+    /// Why we ended it, and when.
     killed_because: Option<String>,
+    killed_since: Option<Instant>,
+    /// Why it does not load.
+    refused: Option<String>,
     memory: Option<MemoryWords>,
     /// It answers nothing more.
     has_ended: bool,
@@ -152,7 +157,8 @@ impl Line {
         let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let reading = named("worker's answers").spawn(move || reader.listen(stdout));
         if let Err(error) = reading {
-            self.state().process = None; // dropping it ends it
+            let gone = self.state().process.take();
+            drop(gone); // which ends it, outside of the lock
             return self.not_started(format!("no thread for the worker's answers: {error}"));
         }
         if let Err(error) = named("worker's clock").spawn(move || watchdog.watch()) {
@@ -164,9 +170,9 @@ impl Line {
     /// Writes what there is to do, until nobody has anything more.
     fn feed(&self, stdin: ChildStdin, load: LoadWords, inbox: &Receiver<Job>) {
         let mut to = FrameWriter::new(stdin);
-        if let Err(error) = to.write(&ToWorker::Load(Box::new(load)), &[]) {
-            // One that is gone shows in its answers; one that does not read must not stay.
-            self.kill(format!("its orders could not be written: {error}"));
+        match to.write(&ToWorker::Load(Box::new(load)), &[]) {
+            Ok(()) | Err(FrameError::Io(_)) => {} // a closed pipe: the reader sees the end too
+            Err(error) => self.kill(format!("its orders could not be written: {error}")),
         }
         for job in inbox {
             let Job { commands, frame, rows } = job;
@@ -215,8 +221,10 @@ impl Line {
     fn hear(&self, message: FromWorker, rows: Vec<u8>) {
         let key = self.key;
         match message {
-            FromWorker::Progress { done_bytes, total_bytes } => {
-                self.state().heard = Some(Instant::now());
+            FromWorker::Progress { done_bytes, total_bytes, memory } => {
+                let mut state = self.state();
+                (state.heard, state.memory) = (Some(Instant::now()), Some(memory));
+                drop(state);
                 self.tell(EngineEvent::Progress { key, done_bytes, total_bytes });
             }
             FromWorker::Ready { loaded, slower_because, memory } => {
@@ -226,9 +234,15 @@ impl Line {
                 self.tell(EngineEvent::Ready { key, loaded: loaded.into(), slower_because });
             }
             FromWorker::LoadFailed { reason } => {
-                // A refusal, not a fault: it ends by itself now.
-                self.state().stopping_since.get_or_insert_with(Instant::now);
-                self.tell(EngineEvent::LoadFailed { key, reason });
+                let mut state = self.state();
+                if state.is_ready {
+                    // A panic in the middle of serving: a loss like any other.
+                    state.kill(reason);
+                } else {
+                    // A refusal, not a fault: it ends by itself now, and is told once nothing is held.
+                    state.refused.get_or_insert(reason);
+                    state.stopping_since.get_or_insert_with(Instant::now);
+                }
             }
             FromWorker::Computed { step, busy, outcome, memory } => {
                 let mut state = self.state();
@@ -253,6 +267,7 @@ impl Line {
                 {
                     self.kill(message.clone());
                 }
+                let busy = busy.min(out.since.elapsed());
                 self.tell(EngineEvent::Computed { key, step, result, busy });
             }
             FromWorker::Opened(_) | FromWorker::Refused { .. } => {
@@ -261,13 +276,16 @@ impl Line {
         }
     }
 
-    /// Its output has ended: so has it, or it will have.
+    /// Its output has ended, or it was killed and hangs: it is over. The first call counts.
     fn end(&self, error: &FrameError) {
         let key = self.key;
-        let (process, in_flight, is_stopping) = {
+        let (process, in_flight, is_stopping, refused) = {
             let mut state = self.state();
-            state.has_ended = true;
-            (state.process.take(), state.in_flight.take(), state.stopping_since.is_some())
+            if std::mem::replace(&mut state.has_ended, true) {
+                return;
+            }
+            let is_stopping = state.stopping_since.is_some();
+            (state.process.take(), state.in_flight.take(), is_stopping, state.refused.take())
         };
         self.state.1.notify_all();
         let how = process.map_or_else(String::new, |mut process| {
@@ -285,7 +303,7 @@ impl Line {
             (state.killed_because.take(), state.is_ready)
         };
         let reason = match (killed, error) {
-            (Some(reason), _) => reason,
+            (Some(reason), _) => format!("{reason} {how}"),
             (None, FrameError::Ended | FrameError::Truncated) => format!("its process ended {how}"),
             (None, nonsense) => format!("its process answered with nonsense: {nonsense} {how}"),
         };
@@ -293,7 +311,9 @@ impl Line {
             let kind = if is_stopping { FailureKind::InstanceGone } else { FailureKind::StageLost };
             self.failed(step, kind, format!("the device is lost: {reason}"));
         }
-        if !is_stopping {
+        if let Some(reason) = refused {
+            self.tell(EngineEvent::LoadFailed { key, reason });
+        } else if !is_stopping {
             if !is_ready {
                 self.tell(EngineEvent::LoadFailed { key, reason: reason.clone() });
             }
@@ -308,9 +328,17 @@ impl Line {
         let mut state = self.state();
         while !state.has_ended {
             let now = Instant::now();
-            if let Some(reason) = state.overdue(now) {
-                state.kill(reason);
-                return;
+            match state.killed_since {
+                Some(since) if now.saturating_duration_since(since) > KILLED_MAX => {
+                    drop(state);
+                    return self.end(&FrameError::Ended);
+                }
+                Some(_) => {}
+                None => {
+                    if let Some(reason) = state.overdue(now) {
+                        state.kill(reason);
+                    }
+                }
             }
             let look = (self.step_max / 4).clamp(LOOK_MIN, LOOK_MAX);
             state = self.state.1.wait_timeout(state, look).unwrap_or_else(PoisonError::into_inner).0;
@@ -325,6 +353,7 @@ impl Line {
 impl State {
     fn kill(&mut self, reason: String) {
         self.killed_because.get_or_insert(reason);
+        self.killed_since.get_or_insert_with(Instant::now);
         if let Some(process) = &mut self.process {
             process.kill();
         }

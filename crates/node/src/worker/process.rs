@@ -65,8 +65,15 @@ impl Process {
         Ok((process, stdin, stdout))
     }
 
-    /// Ends it at once, whatever it does.
+    /// Ends it at once, whatever it does, with what a driver may have started.
     pub fn kill(&mut self) {
+        #[cfg(unix)]
+        if let (Ok(None), Ok(id)) = (self.child.try_wait(), i32::try_from(self.child.id()))
+            && let Some(group) = rustix::process::Pid::from_raw(id)
+        {
+            // Not reaped, so the number is still its own: `spawn` made it the head of a group.
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
         // It may have ended by itself.
         let _ = self.child.kill();
     }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_backend::{CancelToken, Device};
+use exo_types::FailureKind;
 
-use super::frames::{FrameReader, FrameWriter};
+use super::frames::{FrameError, FrameReader, FrameWriter};
 use super::words::{DeviceAsk, FromWorker, LoadWords, MemoryWords, Outcome, ToWorker};
 use crate::engine_host::{self, EngineEvent, Events, Job, LoadRequest, chain};
 use crate::host::Host;
@@ -50,8 +51,8 @@ where
         Ok(Order::Load(words)) => load(&words, host, &jobs, &cancel, &output),
         Err(_) => {}
     }
-    // Tells the reader that everything is freed.
-    drop::<Sender<()>>(served);
+    // Never dropped: a driver may hang in what it does when a process ends, and then the reader ends it.
+    std::mem::forget::<Sender<()>>(served);
 }
 
 enum Order {
@@ -64,14 +65,23 @@ struct Reader {
     orders: Sender<Order>,
     steps: Sender<Job>,
     cancel: CancelToken,
-    /// Fails once everything is freed.
+    /// Says nothing for as long as this process lives.
     is_served: Receiver<()>,
 }
 
 impl Reader {
     fn run(self, input: impl Read, die: impl FnOnce()) {
         let mut from = FrameReader::new(input);
-        while let Ok((message, rows)) = from.read() {
+        loop {
+            let (message, rows) = match from.read() {
+                Ok(frame) => frame,
+                Err(FrameError::Ended) => break,
+                Err(error) => {
+                    // Its last words reach the node.
+                    tracing::error!(%error, "the worker does not understand its node");
+                    break;
+                }
+            };
             // Nobody takes them any more once serving has ended.
             match message {
                 ToWorker::Open(ask) => drop(self.orders.send(Order::Open(ask))),
@@ -131,7 +141,7 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
     };
     Arc::new(move |event| match event {
         EngineEvent::Progress { done_bytes, total_bytes, .. } => {
-            tell(&output, FromWorker::Progress { done_bytes, total_bytes }, &[]);
+            tell(&output, FromWorker::Progress { done_bytes, total_bytes, memory: memory() }, &[]);
         }
         EngineEvent::Ready { loaded, slower_because, .. } => {
             let ready = FromWorker::Ready { loaded: loaded.into(), slower_because, memory: memory() };
@@ -141,10 +151,22 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
         EngineEvent::Computed { step, result, busy, .. } => {
             let (outcome, rows) = Outcome::of(result);
             let memory = is_due().then(&memory);
-            tell(&output, FromWorker::Computed { step, busy, outcome, memory }, &rows);
+            computed(&output, FromWorker::Computed { step, busy, outcome, memory }, &rows);
         }
         EngineEvent::WorkerLost { .. } | EngineEvent::Unloaded { .. } => {}
     })
+}
+
+/// Sends the result of a step; one that fits no frame is a failed step, not silence.
+fn computed<W: Write>(output: &Output<W>, message: FromWorker, rows: &[u8]) {
+    let sent = output.lock().unwrap_or_else(PoisonError::into_inner).write(&message, rows);
+    let (Err(error @ FrameError::TooLong { .. }), FromWorker::Computed { step, busy, .. }) = (sent, message)
+    else {
+        return; // a node that is gone hears nothing; that it is gone, the reader sees
+    };
+    let message = format!("the result of step {step} cannot be sent: {error}");
+    let outcome = Outcome::Failed { kind: FailureKind::Device, message };
+    tell(output, FromWorker::Computed { step, busy, outcome, memory: None }, &[]);
 }
 
 /// A node that is gone hears nothing; that it is gone, the reader sees.

@@ -103,7 +103,7 @@ impl LoadWords {
 pub enum FromWorker {
     Opened(Box<DeviceFacts>),
     Refused { reason: String },
-    Progress { done_bytes: u64, total_bytes: u64 },
+    Progress { done_bytes: u64, total_bytes: u64, memory: MemoryWords },
     Ready { loaded: LoadedWords, slower_because: Option<String>, memory: MemoryWords },
     LoadFailed { reason: String },
     Computed { step: u64, busy: Duration, outcome: Outcome, memory: Option<MemoryWords> },

@@ -15,7 +15,8 @@ use crate::storage::CpuWeight;
 /// Columns whose products are added up by themselves: their panel stays in the first-level cache. Whole blocks of every
 /// type.
 const BLOCK_COLS: usize = 256;
-/// Up to this many rows of `x`, weights are converted while they are multiplied; beyond it, once before.
+/// Up to this many rows of `x`, interleaved weights are converted while they are multiplied; beyond it, once before, as
+/// rows that lie as they are stored always are.
 const DIRECT_TOKENS_MAX: usize = 4;
 /// Weight rows of a panel at most: two groups.
 pub(super) const PANEL_ROWS: usize = 2 * GROUP_ROWS;

@@ -35,8 +35,8 @@ pub(super) struct Product<'a> {
 /// | `bias`  | `[N]`    | contiguous                                      | f32    |
 /// | `out`   | `[T, N]` | rows contiguous, not `x`                        | f32    |
 ///
-/// Weights that are packed ([`crate::packed`]) are multiplied by rows rounded to eight bits, once for all of
-/// `products`, with the formula of [`crate::products`]; the others by `x` as it is ([`float`]). Cost: decode reads the
+/// Quantised types that have a packing ([`crate::packed`]) are multiplied by rows rounded to eight bits, once for all of
+/// `products`, with the formula of [`crate::products`]; floats and the others by `x` as it is ([`float`]). Cost: decode reads the
 /// weights once and is bound by that; prefill by multiply-adds. Threads take runs of weight rows.
 pub(super) fn matmul(
     turn: &Turn<'_>,

@@ -14,7 +14,7 @@ use crate::packed::{Group, LINE, Line};
 use crate::products::Sums;
 use crate::rounded::{RoundedBlock, RoundedRows};
 
-/// Blocks of 32 columns that are unpacked together: those of two groups fill less than half of a first-level cache.
+/// Blocks of 32 columns that are unpacked together: those of two groups fill less than half of a first-level cache of 48 KiB.
 const RUN: usize = 16;
 /// Lines of a slab: eight of words, the scales, the minima or the scales of the first half, those of the second.
 const SLAB: usize = 11;

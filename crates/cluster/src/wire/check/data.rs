@@ -20,7 +20,9 @@ impl Check for DataMessage {
             Self::Step(step) => step.check(),
             Self::Tokens(tokens) => tokens.check(),
             Self::StepFailed(failure) => failure.check(),
-            Self::Rejected { message, busy, .. } => {
+            Self::Rejected { kind, message, busy, .. } => {
+                let is_full = *kind == exo_types::FailureKind::QueueFull;
+                ensure(busy.is_some() == is_full, "a full queue, and only that, comes with its numbers")?;
                 let retry_after_s = busy.map_or(0, |busy| busy.retry_after_s);
                 at_most("seconds to come back in", retry_after_s as usize, RETRY_S_MAX as usize)?;
                 text("message", message)

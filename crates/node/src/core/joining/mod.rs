@@ -88,7 +88,7 @@ struct Grant {
 }
 
 impl Strangers {
-    /// Whether none was found, is sought, or asks to come in.
+    /// Whether none was found, is sought, or is being let in.
     pub(super) fn nobody(&self) -> bool {
         self.found.is_empty() && self.manual.is_empty() && self.attempt.is_none() && self.grant.is_none()
     }
