@@ -53,6 +53,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// The same while nothing is under way and no other node is there: a wake costs a sleeping processor far more than
 /// the tick itself.
 const TICK_AT_REST: Duration = Duration::from_millis(500);
+/// From a change to its showing, at most: who places a model may ask about it at once.
+const SHOW_WITHIN: Duration = Duration::from_millis(10);
 
 /// Everything that can happen to the core.
 pub enum CoreEvent {
@@ -231,22 +233,28 @@ impl Core {
     /// Runs until a clean end is asked for. The journal is closed and the data folder free when it returns.
     pub async fn run(mut self, mut inbox: Inbox, mut stop: watch::Receiver<bool>) {
         let mut ticked = tokio::time::Instant::now();
-        let tick = tokio::time::sleep_until(ticked);
-        tokio::pin!(tick);
+        let mut shown = ticked;
+        let timer = tokio::time::sleep_until(ticked);
+        tokio::pin!(timer);
         self.begin();
         self.settle();
         loop {
-            let due = ticked + if self.at_rest() { TICK_AT_REST } else { TICK };
-            if tick.deadline() != due {
-                tick.as_mut().reset(due);
+            let tick_due = ticked + if self.at_rest() { TICK_AT_REST } else { TICK };
+            let due = if self.view_stale { tick_due.min(shown + SHOW_WITHIN) } else { tick_due };
+            if timer.deadline() != due {
+                timer.as_mut().reset(due);
             }
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|s| *s) => break,
-                // First: ticks come at most ten times a second and cannot starve the others, who could starve them.
-                () = &mut tick => {
-                    ticked = tokio::time::Instant::now();
-                    self.tick();
+                // First: it comes at most a hundred times a second and cannot starve the others, who could starve it.
+                () = &mut timer => {
+                    shown = tokio::time::Instant::now();
+                    if shown >= tick_due {
+                        ticked = shown;
+                        self.tick();
+                    }
+                    self.publish_view();
                 }
                 Some(event) = inbox.local.recv() => self.handle(event),
                 Some(event) = inbox.bounded.recv() => self.handle(event),
@@ -266,7 +274,6 @@ impl Core {
             && self.p.members.is_empty()
             && self.strangers.nobody()
             && self.leader.is_some()
-            && !self.view_stale
             && self.instances.iter().all(InstanceView::is_ready)
     }
 
@@ -315,7 +322,6 @@ impl Core {
         self.tick_peers();
         self.tick_joining();
         self.report_if_due();
-        self.publish_view();
     }
 
     /// Delivers messages to this node until there are none: each may cause others.
