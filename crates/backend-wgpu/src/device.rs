@@ -16,9 +16,10 @@ use crate::health::Health;
 use crate::memory::Memory;
 use crate::pipelines::Pipelines;
 use crate::program::GpuProgram;
+use crate::queue::Queue;
 use crate::storage::{GpuBuffer, GpuKv, KvLayer};
 use crate::stream::GpuStream;
-use crate::work::{Work, WorkDone};
+use crate::work::WorkDone;
 use crate::{kv_rows, layout, weight};
 
 /// Longest wait for work that only prepares something: an upload at load, a cleared buffer.
@@ -80,7 +81,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub(crate) struct Shop {
     pub(crate) owner: Owner,
-    pub(crate) queue: wgpu::Queue,
+    pub(crate) queue: Queue,
     pub(crate) memory: Memory,
     pub(crate) pipelines: Pipelines,
     pub(crate) binding_bytes_max: u64,
@@ -89,7 +90,6 @@ pub(crate) struct Shop {
     pub(crate) is_fusing: bool,
     /// Storage buffers that a kernel may have.
     pub(crate) storage_buffers_max: usize,
-    pub(crate) work: Work,
 }
 
 impl Shop {
@@ -151,7 +151,7 @@ impl WgpuDevice {
         let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
         let shop = Arc::new(Shop {
             owner: Owner::next(),
-            queue,
+            queue: Queue::new(&memory.device, queue),
             memory,
             pipelines: Pipelines::new(disk),
             binding_bytes_max: binding,
@@ -159,7 +159,6 @@ impl WgpuDevice {
             has_subgroups,
             is_fusing: !options.without_fusion,
             storage_buffers_max: limits.max_storage_buffers_per_shader_stage as usize,
-            work: Work::default(),
         });
         Ok(Arc::new(Self { facts: facts(adapter, id, limit_bytes), shop }))
     }
@@ -177,7 +176,7 @@ impl WgpuDevice {
 
     /// What runs have cost the processor so far.
     pub fn work(&self) -> WorkDone {
-        self.shop.work.done()
+        self.shop.queue.work()
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Every op of the contract is one WGSL file in `shaders/`, each with its contract; a file of `weights/` reads the blocks
 //! of a stored type, in the layout that `layout.rs` makes at load. A program is a list of dispatches, fewer than ops where
-//! `fuse.rs` finds some that go together, encoded anew for each run (only the number of rows changes) and submitted as one. Nothing is read back but what is asked for.
+//! `fuse.rs` finds some that go together, encoded anew for each run (only the number of rows changes) and
+//! handed to the driver together with whatever else is queued when a result is asked for. Nothing is read back but what is asked for.
 //!
 //! **Batch invariance** holds as the contract asks: both matrix products add in the same order, attention works in
 //! blocks of positions that do not depend on the batch. Between two adapters or drivers results may differ in the last bits.
@@ -27,6 +28,7 @@ mod memory;
 mod pipelines;
 mod products;
 mod program;
+mod queue;
 mod reading;
 mod shader;
 mod storage;

@@ -1,7 +1,6 @@
 //! A checked recording as dispatches, and one run of it.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use exo_backend::{
     Buffer, CancelToken, Capacity, Exchange, Op, OpKind, Owner, Program, Recording, RunError, RunShape,
@@ -39,8 +38,8 @@ pub(crate) struct Inner {
     pub(crate) owner: Owner,
     steps: Vec<Step>,
     capacity: Capacity,
-    /// The numbers of a run. Held while one is written and submitted.
-    run: Mutex<wgpu::Buffer>,
+    /// The numbers of a run.
+    pub(crate) run: wgpu::Buffer,
     pub(crate) fault: wgpu::Buffer,
 }
 
@@ -80,7 +79,7 @@ impl GpuProgram {
             Draft::Pause(step) => Some(step),
         };
         let steps = drafts.into_iter().filter_map(step).collect();
-        let inner = Inner { owner: shop.owner, steps, capacity, run: Mutex::new(run), fault };
+        let inner = Inner { owner: shop.owner, steps, capacity, run, fault };
         Ok(Self { inner: Arc::new(inner), _ops: recording.ops })
     }
 }
@@ -136,7 +135,7 @@ fn bind(
     }
     let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
     let ops = shop.memory.raw("the numbers of ops", bytes.len() as u64, usage)?;
-    shop.queue.write_buffer(&ops, 0, &bytes);
+    shop.queue.write_before(&ops, 0, &bytes);
     let bound = plans.iter().enumerate().map(|(i, plan)| {
         let pipeline = shop.pipelines.get(device, &shop.memory.health, &plan.variant)?;
         let numbers = wgpu::BindingResource::Buffer(wgpu::BufferBinding {
@@ -175,9 +174,9 @@ impl Inner {
         self.steps.iter().filter(is_used).count()
     }
 
-    /// Submits one run; what the device makes of it shows at the next look. One submission, unless there are sums to exchange.
+    /// Queues one run; what the device makes of it shows at the next look.
     pub(crate) fn run(
-        &self,
+        self: &Arc<Self>,
         shop: &Shop,
         shape: RunShape,
         exchange: &dyn Exchange,
@@ -190,16 +189,12 @@ impl Inner {
             "{shape:?} is beyond the buffers of the program, which hold {tokens} and {selected} rows"
         );
         shop.memory.health.check_run()?;
-        let numbers = self.run.lock().unwrap_or_else(PoisonError::into_inner);
-        let values = [shape.tokens as u32, shape.selected as u32, 0, 0];
-        shop.queue.write_buffer(&numbers, 0, bytemuck::cast_slice(&values));
+        let numbers = [shape.tokens as u32, shape.selected as u32, 0, 0];
         let mut steps = self.steps.iter().peekable();
         while steps.peek().is_some() {
-            let started = Instant::now();
-            let Encoded { commands, dispatches, pause } =
-                encode(shop, &mut steps, shape, exchange.is_alone(), cancel);
-            shop.queue.submit([commands]);
-            shop.work.submitted(dispatches, started.elapsed());
+            let pause = shop.queue.record_run(self, numbers, |encoder| {
+                encode(encoder, &mut steps, shape, exchange.is_alone(), cancel)
+            });
             match pause {
                 Pause::None => {}
                 Pause::Exchange { x, width } => over.sum(x, shape.tokens * width)?,
@@ -210,13 +205,6 @@ impl Inner {
     }
 }
 
-/// Commands up to a pause.
-struct Encoded<'a> {
-    commands: wgpu::CommandBuffer,
-    dispatches: u64,
-    pause: Pause<'a>,
-}
-
 /// Why encoding stopped.
 enum Pause<'a> {
     None,
@@ -224,40 +212,34 @@ enum Pause<'a> {
     Cancelled { layer: u32 },
 }
 
+/// Writes commands up to a pause, and counts dispatches.
 fn encode<'a>(
-    shop: &Shop,
+    encoder: &mut wgpu::CommandEncoder,
     steps: &mut impl Iterator<Item = &'a Step>,
     shape: RunShape,
     is_alone: bool,
     cancel: &CancelToken,
-) -> Encoded<'a> {
-    let mut encoder = shop.memory.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-    let (mut pause, mut dispatches) = (Pause::None, 0);
-    {
-        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-        for step in steps {
-            match step {
-                Step::Dispatch(dispatch) => {
-                    let Some([x, y, z]) = dispatch.grid.size(shape) else { continue };
-                    pass.set_pipeline(&dispatch.pipeline.pipeline);
-                    pass.set_bind_group(0, &dispatch.bindings, &[]);
-                    pass.dispatch_workgroups(x, y, z);
-                    dispatches += 1;
-                }
-                Step::Exchange { .. } if is_alone => {}
-                Step::Exchange { x, width } => {
-                    pause = Pause::Exchange { x, width: *width };
-                    break;
-                }
-                Step::LayerBoundary { layer } if cancel.is_cancelled() => {
-                    pause = Pause::Cancelled { layer: *layer };
-                    break;
-                }
-                Step::LayerBoundary { .. } => {}
+) -> (u64, Pause<'a>) {
+    let mut dispatches = 0;
+    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+    for step in steps {
+        match step {
+            Step::Dispatch(dispatch) => {
+                let Some([x, y, z]) = dispatch.grid.size(shape) else { continue };
+                pass.set_pipeline(&dispatch.pipeline.pipeline);
+                pass.set_bind_group(0, &dispatch.bindings, &[]);
+                pass.dispatch_workgroups(x, y, z);
+                dispatches += 1;
             }
+            Step::Exchange { .. } if is_alone => {}
+            Step::Exchange { x, width } => return (dispatches, Pause::Exchange { x, width: *width }),
+            Step::LayerBoundary { layer } if cancel.is_cancelled() => {
+                return (dispatches, Pause::Cancelled { layer: *layer });
+            }
+            Step::LayerBoundary { .. } => {}
         }
     }
-    Encoded { commands: encoder.finish(), dispatches, pause }
+    (dispatches, Pause::None)
 }
 
 /// The error that a kernel left behind, if it did.

@@ -61,16 +61,16 @@ impl Reading {
         let fault_bytes = 4 * FAULT_WORDS as u64;
         let total = wanted + fault_bytes * programs.len() as u64;
         let staging = staging(shop, &desk.spare, total)?;
-        let mut encoder = shop.memory.device.create_command_encoder(&Default::default());
         let faults = programs.iter().map(|program| (&program.fault, 0, fault_bytes));
-        let mut to = 0;
-        for (from, at, bytes) in parts.iter().copied().chain(faults) {
-            if bytes > 0 {
-                encoder.copy_buffer_to_buffer(from, at, &staging, to, bytes);
+        let submitted = shop.queue.submit(|encoder| {
+            let mut to = 0;
+            for (from, at, bytes) in parts.iter().copied().chain(faults) {
+                if bytes > 0 {
+                    encoder.copy_buffer_to_buffer(from, at, &staging, to, bytes);
+                }
+                to += bytes;
             }
-            to += bytes;
-        }
-        let submitted = shop.queue.submit([encoder.finish()]);
+        });
         let (tell, told) = mpsc::channel();
         let is_there = Arc::new(AtomicBool::new(false));
         let arrived = Arc::clone(&is_there);
@@ -118,7 +118,7 @@ impl Reading {
         let mut first = Ok(());
         for (program, complaint) in programs.iter().zip(found) {
             if complaint.is_err() {
-                self.shop.queue.write_buffer(&program.fault, 0, &[0; 4 * FAULT_WORDS]);
+                self.shop.queue.write_before(&program.fault, 0, &[0; 4 * FAULT_WORDS]);
             }
             first = first.and(complaint);
         }
@@ -188,10 +188,10 @@ pub(crate) struct Place {
 impl Place {
     /// Behind everything queued.
     pub(crate) fn now(shop: &Arc<Shop>) -> Self {
-        let submitted = shop.queue.submit([]);
+        let submitted = shop.queue.flush();
         let is_done = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&is_done);
-        shop.queue.on_submitted_work_done(move || done.store(true, Ordering::Release));
+        shop.queue.on_done(move || done.store(true, Ordering::Release));
         Self { shop: Arc::clone(shop), submitted, is_done }
     }
 

@@ -25,6 +25,13 @@ pub struct GpuStream {
     desk: Arc<Desk>,
 }
 
+impl Drop for GpuStream {
+    /// What was queued is done, whoever asks for it.
+    fn drop(&mut self) {
+        self.shop.queue.flush();
+    }
+}
+
 impl GpuStream {
     pub(crate) fn new(shop: &Arc<Shop>) -> Self {
         Self { shop: Arc::clone(shop), desk: Arc::default() }
@@ -47,7 +54,7 @@ impl GpuStream {
         to.assert_fits(element, at, data.len() / 4);
         let buffer = raw(to, self.shop.owner);
         if !data.is_empty() {
-            self.shop.queue.write_buffer(buffer, 4 * at as u64, data);
+            self.shop.queue.write(buffer, 4 * at as u64, data);
         }
         self.shop.memory.health.check_run()
     }
@@ -96,9 +103,8 @@ impl Stream for GpuStream {
         to.assert_fits(from.element, 0, len);
         let (source, target) = (raw(from, self.shop.owner), raw(to, self.shop.owner));
         if !same_buffer(from, to) && len > 0 {
-            let mut encoder = self.shop.memory.device.create_command_encoder(&Default::default());
-            encoder.copy_buffer_to_buffer(source, 0, target, 0, 4 * len as u64);
-            self.shop.queue.submit([encoder.finish()]);
+            let bytes = 4 * len as u64;
+            self.shop.queue.record(|encoder| encoder.copy_buffer_to_buffer(source, 0, target, 0, bytes));
         }
         self.shop.memory.health.check_run()
     }
@@ -166,20 +172,21 @@ impl Stream for GpuStream {
         data.chunks(shape.head_dim).for_each(|row| kv_rows::encode(shape.dtype, row, &mut words));
         let (keys, values) = words.split_at(bytes as usize / 4);
         let stored = &storage::kv(kv, self.shop.owner).layers[layer];
-        self.shop.queue.write_buffer(&stored.keys, at, bytemuck::cast_slice(keys));
-        self.shop.queue.write_buffer(&stored.values, at, bytemuck::cast_slice(values));
+        self.shop.queue.write(&stored.keys, at, bytemuck::cast_slice(keys));
+        self.shop.queue.write(&stored.values, at, bytemuck::cast_slice(values));
         self.shop.memory.health.check_run()
     }
 
     fn clear_kv(&mut self, kv: &KvCache, page: usize) -> Result<(), RunError> {
-        let mut encoder = self.shop.memory.device.create_command_encoder(&Default::default());
-        for (layer, stored) in storage::kv(kv, self.shop.owner).layers.iter().enumerate() {
-            let (at, bytes) = self.page(kv, layer, page)?;
-            for buffer in [&stored.keys, &stored.values] {
-                encoder.clear_buffer(buffer, at, Some(bytes));
+        let layers = &storage::kv(kv, self.shop.owner).layers;
+        let parts = (0..layers.len()).map(|layer| self.page(kv, layer, page));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
+        self.shop.queue.record(|encoder| {
+            for (stored, (at, bytes)) in layers.iter().zip(parts) {
+                encoder.clear_buffer(&stored.keys, at, Some(bytes));
+                encoder.clear_buffer(&stored.values, at, Some(bytes));
             }
-        }
-        self.shop.queue.submit([encoder.finish()]);
+        });
         self.shop.memory.health.check_run()
     }
 }

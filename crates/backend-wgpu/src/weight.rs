@@ -93,8 +93,8 @@ fn upload_piece(shop: &Shop, tensor: &TensorView, range: Range<usize>) -> Result
 fn write_words(shop: &Shop, buffer: &wgpu::Buffer, at: u64, words: &[u32]) -> Result<u64, AllocError> {
     let bytes: &[u8] = bytemuck::cast_slice(words);
     if !bytes.is_empty() {
-        shop.queue.write_buffer(buffer, at, bytes);
-        shop.queue.submit([]);
+        shop.queue.write_before(buffer, at, bytes);
+        shop.queue.flush_writes();
         shop.settle()?;
     }
     Ok(at + bytes.len() as u64)

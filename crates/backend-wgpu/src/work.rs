@@ -11,21 +11,25 @@ pub(crate) struct Work {
     encoding_ns: AtomicU64,
 }
 
-/// What runs of programs have cost the processor.
+/// What work for the device has cost the processor.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WorkDone {
-    /// Lists of commands handed to the driver: one a run, and one more for every exchange in it.
+    /// Lists of commands handed to the driver. One list has everything that was queued until a caller wants a result.
     pub submissions: u64,
-    /// Kernels started by them.
+    /// Kernels of runs.
     pub dispatches: u64,
     /// Time in which they were written and handed over.
     pub encoding: Duration,
 }
 
 impl Work {
-    pub(crate) fn submitted(&self, dispatches: u64, encoding: Duration) {
-        self.submissions.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn recorded(&self, dispatches: u64, encoding: Duration) {
         self.dispatches.fetch_add(dispatches, Ordering::Relaxed);
+        self.encoding_ns.fetch_add(encoding.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn submitted(&self, encoding: Duration) {
+        self.submissions.fetch_add(1, Ordering::Relaxed);
         self.encoding_ns.fetch_add(encoding.as_nanos() as u64, Ordering::Relaxed);
     }
 

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file, helpers included
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use exo_backend::{Device, Report, conformance, oracle};
+use exo_backend::{
+    Alone, CancelToken, Device, Element, Op, Recording, Report, RunShape, conformance, oracle,
+};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions, list};
 use exo_types::DeviceId;
 
@@ -84,6 +87,38 @@ fn the_contract_is_kept() {
         let report = conformance::run(&*open(&adapter, &small()), &*open(&adapter, &small()));
         show(&adapter, &report);
         report.assert_passed();
+    }
+}
+
+/// As the layers and the head of a decode step.
+#[test]
+fn programs_and_the_download_behind_them_are_one_submission() {
+    for adapter in adapters() {
+        let device = open(&adapter, &small());
+        let [x, y] = [0, 1].map(|_| device.buffer(Element::F32, 1).unwrap());
+        let add = |x, y| device.compile(Recording { ops: vec![Op::Add { x, y, width: 1 }] }).unwrap();
+        let programs = [add(x.clone(), y.clone()), add(y.clone(), x.clone())];
+        let mut stream = device.stream().unwrap();
+        let shape = RunShape { tokens: 1, selected: 0 };
+        let run = |i: usize, stream: &mut dyn exo_backend::Stream| {
+            stream.run(&*programs[i], shape, &Alone, &CancelToken::default()).unwrap();
+        };
+        let before = device.work();
+        stream.upload_f32(&x, 0, &[1.0]).unwrap();
+        stream.upload_f32(&y, 0, &[2.0]).unwrap();
+        run(0, &mut *stream); // x = 3
+        run(1, &mut *stream); // y = 5
+        let mut got = [0.0];
+        stream.download_f32(&y, 0, &mut got, Duration::from_secs(10)).unwrap();
+        let step = device.work();
+        assert_eq!((got, step.submissions - before.submissions), ([5.0], 1));
+        assert_eq!(step.dispatches - before.dispatches, 2);
+        // What would come too early if it waited: a program's second run, and an upload behind a run.
+        run(0, &mut *stream); // x = 8
+        run(0, &mut *stream); // x = 13
+        stream.upload_f32(&y, 0, &[100.0]).unwrap();
+        stream.download_f32(&x, 0, &mut got, Duration::from_secs(10)).unwrap();
+        assert_eq!((got, device.work().submissions - step.submissions), ([13.0], 3));
     }
 }
 

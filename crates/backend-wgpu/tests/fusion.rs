@@ -174,9 +174,7 @@ fn steps(
         let (positions, sequences): (Vec<_>, Vec<_>) = places(first).unzip();
         stream.upload_u32(&buffers.batch.positions, 0, &positions).unwrap();
         stream.upload_u32(&buffers.batch.sequences, 0, &sequences).unwrap();
-        let before = device.work().submissions;
         stream.run(&*program, shape, &Alone, &CancelToken::default()).unwrap();
-        assert_eq!(device.work().submissions, before + 1, "a step is handed over at once");
     }
     let bits = contents(&mut *stream, &buffers, &kv);
     (device.dispatches(&*program, shape) / LAYERS, bits)

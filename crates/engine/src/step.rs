@@ -40,10 +40,12 @@ impl Engine {
         let leave = Leave { cancel, started: Instant::now(), deadline };
         self.check_step(frame, input)?;
         self.advance(frame, |engine| {
-            engine.run_layers(frame, input, leave)?;
             if engine.shard.head {
-                engine.sample_rows(frame, leave).map(StepOutput::Sampled)
+                let rows = std::mem::take(&mut engine.host.rows);
+                engine.run_layers(frame, input, &rows, leave)?;
+                engine.sample_rows(frame, rows, leave).map(StepOutput::Sampled)
             } else {
+                engine.run_layers(frame, input, &[], leave)?;
                 engine.hidden_rows(frame, leave).map(StepOutput::Hidden)
             }
         })
@@ -64,8 +66,8 @@ impl Engine {
         let leave = Leave { cancel, started: Instant::now(), deadline };
         self.check_step(frame, input)?;
         self.advance(frame, |engine| {
-            engine.run_layers(frame, input, leave)?;
             let all: Vec<u32> = (0..frame.token_count() as u32).collect();
+            engine.run_layers(frame, input, &all, leave)?;
             let mut logits = Vec::with_capacity(all.len() * engine.config.vocab as usize);
             engine.for_logits(&all, frame.token_count(), leave, |_, row| logits.extend_from_slice(row))?;
             Ok(logits)
@@ -116,10 +118,13 @@ impl Engine {
         Ok(())
     }
 
+    /// Uploads what the step needs and runs the layers. `rows` are those that [`Self::for_logits`] is asked for behind it:
+    /// the first go along, since an upload between layers and head would cut the step in two.
     fn run_layers(
         &mut self,
         frame: &StepFrame,
         input: StepInput<'_>,
+        rows: &[u32],
         leave: Leave<'_>,
     ) -> Result<(), StepError> {
         leave.left()?;
@@ -128,9 +133,12 @@ impl Engine {
         stream.upload_u32(&b.batch.sequences, 0, &host.sequences)?;
         stream.upload_u32(&b.batch.page_table, 0, &host.page_table)?;
         match (input, &b.ids) {
-            (StepInput::Hidden(rows), _) => stream.upload_f32(&b.hidden, 0, rows)?,
+            (StepInput::Hidden(hidden), _) => stream.upload_f32(&b.hidden, 0, hidden)?,
             (StepInput::Tokens, Some(ids)) => stream.upload_u32(ids, 0, &host.ids)?,
             (StepInput::Tokens, None) => return Err(StepError::WrongInput { expected: "hidden rows" }),
+        }
+        if let (Some(head), [_, ..]) = (&b.head, rows) {
+            stream.upload_u32(&head.rows, 0, &rows[..rows.len().min(head.rows.len)])?;
         }
         let shape = RunShape { tokens: frame.token_count(), selected: 0 };
         Ok(stream.run(self.layers.as_ref(), shape, &Alone, leave.cancel)?)
@@ -147,9 +155,9 @@ impl Engine {
     fn sample_rows(
         &mut self,
         frame: &StepFrame,
+        rows: Vec<u32>,
         leave: Leave<'_>,
     ) -> Result<Vec<(SequenceId, Vec<SampledToken>)>, StepError> {
-        let rows = std::mem::take(&mut self.host.rows);
         if rows.is_empty() {
             // A prompt chunk: nothing to draw, but the step must be over, and known to have worked.
             self.stream.synchronize(leave.left()?)?;
@@ -171,7 +179,8 @@ impl Engine {
         runs.into_iter().map(Run::finish).collect()
     }
 
-    /// Runs the head over `rows` of the step's `tokens`, as many at a time as fit, and shows each row's logits.
+    /// Runs the head over `rows` of the step's `tokens`, as many at a time as fit, and shows each row's logits. The first
+    /// that fit were uploaded with the step's inputs.
     fn for_logits(
         &mut self,
         rows: &[u32],
@@ -185,7 +194,9 @@ impl Engine {
         let vocab = self.config.vocab as usize;
         for (group_index, group) in rows.chunks(buffers.rows.len).enumerate() {
             leave.left()?;
-            self.stream.upload_u32(&buffers.rows, 0, group)?;
+            if group_index > 0 {
+                self.stream.upload_u32(&buffers.rows, 0, group)?;
+            }
             let shape = RunShape { tokens, selected: group.len() };
             self.stream.run(program.as_ref(), shape, &Alone, leave.cancel)?;
             let logits = &mut self.host.logits;

@@ -1,0 +1,123 @@
+//! The device's queue: commands are written as they come and handed over together, once somebody asks what became of them.
+//!
+//! A decode step is layers, head and a copy of the logits: one submission. Every stream of a device shares the queue, so
+//! one list of commands keeps their order.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::program::Inner;
+use crate::work::{Work, WorkDone};
+
+/// Numbers of a run, as the kernels see them: T, R and two unused.
+pub(crate) type RunNumbers = [u32; 4];
+
+/// Commands that were written and not handed over yet.
+#[derive(Default, Debug)]
+struct Open {
+    encoder: Option<wgpu::CommandEncoder>,
+    /// Programs that run in them, each once: a program has room for the numbers of one run.
+    programs: Vec<Arc<Inner>>,
+}
+
+/// The only queue of a device.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    device: wgpu::Device,
+    inner: wgpu::Queue,
+    open: Mutex<Open>,
+    work: Work,
+}
+
+impl Queue {
+    pub(crate) fn new(device: &wgpu::Device, inner: wgpu::Queue) -> Self {
+        Self { device: device.clone(), inner, open: Mutex::default(), work: Work::default() }
+    }
+
+    /// What runs have cost the processor so far.
+    pub(crate) fn work(&self) -> WorkDone {
+        self.work.done()
+    }
+
+    /// Queues commands.
+    pub(crate) fn record(&self, write: impl FnOnce(&mut wgpu::CommandEncoder)) {
+        write(self.encoder(&mut self.lock()));
+    }
+
+    /// Queues a run, or a piece of one. `write` tells how many dispatches it made.
+    pub(crate) fn record_run<T>(
+        &self,
+        program: &Arc<Inner>,
+        numbers: RunNumbers,
+        write: impl FnOnce(&mut wgpu::CommandEncoder) -> (u64, T),
+    ) -> T {
+        let mut open = self.lock();
+        if open.programs.iter().any(|known| Arc::ptr_eq(known, program)) {
+            self.hand_over(&mut open);
+        }
+        let started = Instant::now();
+        self.inner.write_buffer(&program.run, 0, bytemuck::cast_slice(&numbers));
+        let (dispatches, result) = write(self.encoder(&mut open));
+        open.programs.push(Arc::clone(program));
+        self.work.recorded(dispatches, started.elapsed());
+        result
+    }
+
+    /// Queues commands and hands over everything.
+    pub(crate) fn submit(&self, write: impl FnOnce(&mut wgpu::CommandEncoder)) -> wgpu::SubmissionIndex {
+        let mut open = self.lock();
+        write(self.encoder(&mut open));
+        self.hand_over(&mut open)
+    }
+
+    /// Hands over everything, and names the place behind it.
+    pub(crate) fn flush(&self) -> wgpu::SubmissionIndex {
+        self.hand_over(&mut self.lock())
+    }
+
+    /// Queues a write to a buffer. The driver puts writes before the commands that they are handed over with, so those that
+    /// were queued before go first.
+    pub(crate) fn write(&self, to: &wgpu::Buffer, at: u64, data: &[u8]) {
+        let mut open = self.lock();
+        if open.encoder.is_some() {
+            self.hand_over(&mut open);
+        }
+        self.inner.write_buffer(to, at, data);
+    }
+
+    /// Writes to a buffer that none of the queued commands may find otherwise.
+    pub(crate) fn write_before(&self, to: &wgpu::Buffer, at: u64, data: &[u8]) {
+        self.inner.write_buffer(to, at, data);
+    }
+
+    /// Hands over what was written to buffers, and no commands.
+    pub(crate) fn flush_writes(&self) {
+        self.inner.submit([]);
+    }
+
+    /// Calls `tell` when everything handed over is done.
+    pub(crate) fn on_done(&self, tell: impl FnOnce() + Send + 'static) {
+        self.inner.on_submitted_work_done(tell);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn encoder<'a>(&self, open: &'a mut Open) -> &'a mut wgpu::CommandEncoder {
+        open.encoder.get_or_insert_with(|| self.device.create_command_encoder(&Default::default()))
+    }
+
+    fn hand_over(&self, open: &mut Open) -> wgpu::SubmissionIndex {
+        open.programs.clear();
+        match open.encoder.take() {
+            None => self.inner.submit([]),
+            Some(encoder) => {
+                let started = Instant::now();
+                let place = self.inner.submit([encoder.finish()]);
+                self.work.submitted(started.elapsed());
+                place
+            }
+        }
+    }
+}
