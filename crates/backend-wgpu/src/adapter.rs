@@ -111,7 +111,7 @@ fn describe(api: Api, index: usize, inner: wgpu::Adapter) -> Adapter {
         is_software: info.device_type == wgpu::DeviceType::Cpu,
         is_integrated: info.device_type == wgpu::DeviceType::IntegratedGpu,
         driver,
-        memory_bytes: crate::memory::heap_bytes(&inner),
+        memory_bytes: crate::heap::heap_bytes(&inner),
         inner,
     }
 }

@@ -22,6 +22,7 @@ mod disk_cache;
 mod dispatch;
 mod fuse;
 mod health;
+mod heap;
 mod kv_rows;
 mod layout;
 mod memory;
