@@ -1,6 +1,7 @@
-//! How fast the kernels are here: `cargo run --release -p exo-backend-cpu --example speed [threads [type]]`.
+//! How fast the kernels are here: `cargo run --release -p exo-backend-cpu --example speed [threads [type [mmap]]]`,
+//! the last for weights that stay in their file.
 //!
-//! For each stored type, the rate at which decode reads weights (one row) and prefill computes (64 rows); beside them
+//! For each stored type, the rate at which decode reads weights (one row) and prefill computes (512 rows); beside them
 //! the machine's read bandwidth, which bounds the first, and the peak of the multiply-add, which bounds the second.
 
 #![allow(clippy::print_stdout)] // its output is its purpose
@@ -18,18 +19,18 @@ const COLS: usize = 2048;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let threads = std::env::args().nth(1).map(|word| word.parse()).transpose()?;
     let only = std::env::args().nth(2);
+    let mmap = std::env::args().nth(3).is_some_and(|word| word == "mmap");
     let cores = threads.unwrap_or_else(exo_device::cores);
     let bandwidth = exo_device::read_bandwidth(cores).unwrap_or(f64::NAN);
     println!("{cores} threads read {:.1} GB/s", bandwidth / 1e9);
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-        let device =
-            CpuDevice::open(CpuOptions { threads, isa: Some(isa), memory_limit_bytes: None, mmap: false })?;
+        let device = CpuDevice::open(CpuOptions { threads, isa: Some(isa), mmap, ..CpuOptions::default() })?;
         for dtype in DType::ALL.into_iter().filter(|d| only.as_ref().is_none_or(|o| d.to_string() == *o)) {
             let rows = (64 << 20) / (dtype.bytes_of(COLS as u64).unwrap_or(1) as usize);
             let (seconds, bytes) = best_of(&device, dtype, rows, 1)?;
-            let (small, _) = best_of(&device, dtype, 1024, 64)?;
+            let (small, _) = best_of(&device, dtype, 1024, 512)?;
             let decode = bytes as f64 / seconds;
-            let prefill = 2.0 * (COLS * 1024 * 64) as f64 / small;
+            let prefill = 2.0 * (COLS * 1024 * 512) as f64 / small;
             let used = Instruction::for_weights(isa, dtype);
             let bound = used.and_then(|instruction| peak(instruction, cores)).unwrap_or(f64::NAN);
             println!(

@@ -4,9 +4,10 @@
 //! of a column lie together, row by row: element `[n, k]` of K columns is number `(n / 16 · K + k) · 16 + n mod 16`.
 //! Decode reads a group as one stream, and no sum of a product crosses lanes.
 
+use bytemuck::Pod;
 use exo_types::DType;
 
-use super::GROUP_ROWS;
+use super::{GROUP_ROWS, square};
 use crate::math::{bf16_at, f16_at, f32_at};
 
 /// Columns that are moved together: the lines they go to stay in the first-level cache.
@@ -22,44 +23,43 @@ pub(crate) const fn is_interleaved(dtype: DType) -> bool {
 ///
 /// Panics unless the type is [`is_interleaved`] and the lengths fit.
 pub(crate) fn interleave_group(dtype: DType, cols: usize, rows: &[u8], out: &mut [u8]) {
+    let whole = |bytes: usize| rows.len() == GROUP_ROWS * bytes * cols && out.len() == rows.len();
     match dtype {
+        DType::F32 if whole(4) && cols.is_multiple_of(4) => {
+            interleave_squares::<u32, 4>(rows, out, square::words)
+        }
         DType::F32 => interleave::<4>(cols, rows, out),
-        DType::F16 | DType::BF16 => interleave_halves(cols, rows, out),
+        DType::F16 | DType::BF16 if whole(2) && cols.is_multiple_of(8) => {
+            interleave_squares::<u16, 8>(rows, out, square::halves)
+        }
+        DType::F16 | DType::BF16 => interleave::<2>(cols, rows, out),
         _ => panic!("{dtype} is not interleaved"),
     }
 }
 
-/// Sixteen rows of 16-bit elements four by four, as whole words; what is left over one by one.
-fn interleave_halves(cols: usize, rows: &[u8], out: &mut [u8]) {
-    let row_bytes = 2 * cols;
-    if rows.len() != GROUP_ROWS * row_bytes || out.len() != rows.len() || !cols.is_multiple_of(4) {
-        return interleave::<2>(cols, rows, out);
-    }
-    for (four, out) in out.chunks_exact_mut(4 * 2 * GROUP_ROWS).enumerate() {
-        for r in (0..GROUP_ROWS).step_by(4) {
-            let word = |i: usize| {
-                let at = (r + i) * row_bytes + 8 * four;
-                u64::from_le_bytes(std::array::from_fn(|b| rows[at..at + 8][b]))
+/// Sixteen rows, as squares of N by N.
+#[inline(always)]
+fn interleave_squares<T: Pod, const N: usize>(
+    rows: &[u8],
+    out: &mut [u8],
+    turn: impl Fn([[T; N]; N]) -> [[T; N]; N],
+) where
+    [T; N]: Pod,
+{
+    super::read_ahead(rows);
+    let row_bytes = rows.len() / GROUP_ROWS;
+    for (at, columns) in out.chunks_exact_mut(GROUP_ROWS * size_of::<[T; N]>()).enumerate() {
+        for first in (0..GROUP_ROWS).step_by(N) {
+            let row = |r: usize| {
+                let start = (first + r) * row_bytes + at * size_of::<[T; N]>();
+                bytemuck::pod_read_unaligned(&rows[start..start + size_of::<[T; N]>()])
             };
-            for (column, word) in transpose([word(0), word(1), word(2), word(3)]).into_iter().enumerate() {
-                out[2 * (column * GROUP_ROWS + r)..][..8].copy_from_slice(&word.to_le_bytes());
+            for (c, column) in turn(std::array::from_fn(row)).into_iter().enumerate() {
+                let start = (c * GROUP_ROWS + first) * size_of::<T>();
+                columns[start..start + size_of::<[T; N]>()].copy_from_slice(bytemuck::bytes_of(&column));
             }
         }
     }
-}
-
-/// Four words of four 16-bit elements, as a square, to its columns.
-#[inline(always)]
-fn transpose([a, b, c, d]: [u64; 4]) -> [u64; 4] {
-    const EVEN: u64 = 0x0000_ffff_0000_ffff;
-    const LOW: u64 = 0xffff_ffff;
-    // Elements 0 and 2 of two words, and elements 1 and 3.
-    let even = |a: u64, b: u64| a & EVEN | (b & EVEN) << 16;
-    let odd = |a: u64, b: u64| a >> 16 & EVEN | b & !EVEN;
-    let (ab, cd, ab_odd, cd_odd) = (even(a, b), even(c, d), odd(a, b), odd(c, d));
-    let low = |x: u64, y: u64| x & LOW | y << 32;
-    let high = |x: u64, y: u64| x >> 32 | y & !LOW;
-    [low(ab, cd), low(ab_odd, cd_odd), high(ab, cd), high(ab_odd, cd_odd)]
 }
 
 fn interleave<const BYTES: usize>(cols: usize, rows: &[u8], out: &mut [u8]) {
@@ -130,6 +130,9 @@ mod tests {
             (DType::BF16, 64, 1),
             (DType::F16, 36, 16),
             (DType::BF16, 35, 16),
+            (DType::F16, 40, 16),
+            (DType::BF16, 8, 15),
+            (DType::F32, 12, 16),
         ] {
             let row_bytes = cols * dtype.block_bytes() as usize;
             let stored: Vec<u8> = (0..rows * row_bytes).map(|i| (i * 37 % 251) as u8 & 0x3f).collect();

@@ -7,7 +7,7 @@ use exo_types::DType;
 
 use super::{Columns, Product};
 use crate::isa::{Kernel, Level};
-use crate::packed::{GROUP_ROWS, Interleaved, LINE, Line};
+use crate::packed::{GROUP_ROWS, LINE, Line, interleave_group, is_interleaved};
 use crate::quant;
 use crate::simd::{BF16, Element, F16, F32, Simd};
 use crate::storage::CpuWeight;
@@ -41,8 +41,16 @@ pub(super) fn piece(level: Level, product: &Product<'_>, x: &[f32], range: Range
 }
 
 thread_local! {
-    /// A panel, a row of it, and the sums. Kept between steps; as long as this thread has needed so far.
-    static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// What a thread keeps between steps; as long as it has needed so far.
+#[derive(Default)]
+struct Scratch {
+    /// A panel, a row of it, and the sums.
+    panel: Vec<Line>,
+    /// Weights that are read from their file, interleaved.
+    groups: [Vec<Line>; 2],
 }
 
 /// A run of weight rows against every row of `x`.
@@ -59,7 +67,7 @@ struct Piece<'a> {
 /// A [`Piece`] and the scratch of the thread it runs on.
 struct Multiply<'a> {
     piece: Piece<'a>,
-    scratch: &'a mut Vec<Line>,
+    scratch: &'a mut Scratch,
 }
 
 impl Kernel for Multiply<'_> {
@@ -67,35 +75,72 @@ impl Kernel for Multiply<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { piece, scratch } = self;
-        let mut first = piece.rows.start;
-        while first < piece.rows.end {
-            // Two vectors of rows, or one where a single group is left for sixteen lanes.
-            let left = piece.rows.end.next_multiple_of(GROUP_ROWS) - first;
-            let width = left.min(2 * S::LANES);
-            let rows = first..(first + width).min(piece.rows.end);
-            if width == 2 * S::LANES {
-                piece.panel::<S, 2>(simd, rows, scratch);
-            } else {
-                piece.panel::<S, 1>(simd, rows, scratch);
+        let Self { piece, scratch: Scratch { panel, groups } } = self;
+        for start in piece.rows.clone().step_by(PANEL_ROWS) {
+            let rows = start..(start + PANEL_ROWS).min(piece.rows.end);
+            let groups = piece.groups(&rows, groups);
+            let mut first = start;
+            while first < rows.end {
+                // Two vectors of rows, or one where a single group is left for sixteen lanes.
+                let width = (rows.end.next_multiple_of(GROUP_ROWS) - first).min(2 * S::LANES);
+                let these = first..(first + width).min(rows.end);
+                if width == 2 * S::LANES {
+                    piece.panel::<S, 2>(simd, groups, these, panel);
+                } else {
+                    piece.panel::<S, 1>(simd, groups, these, panel);
+                }
+                first += width;
             }
-            first += width;
         }
     }
 }
 
+/// Interleaved weights from one row on: a group and the next, which may be missing.
+type Groups<'a> = Option<[&'a [u8]; 2]>;
+
 impl Piece<'_> {
+    /// The weights `rows`, of at most two groups; `None` for types that have no order of their own.
+    fn groups<'a>(&'a self, rows: &Range<usize>, scratch: &'a mut [Vec<Line>; 2]) -> Groups<'a> {
+        let Self { w, k, .. } = self;
+        if !is_interleaved(w.dtype) {
+            return None;
+        }
+        let first = rows.start / GROUP_ROWS;
+        let mut groups: [&[u8]; 2] = [&[]; 2];
+        for (g, (group, scratch)) in groups.iter_mut().zip(scratch).enumerate() {
+            let rows = (first + g) * GROUP_ROWS..((first + g + 1) * GROUP_ROWS).min(rows.end);
+            *group = match w.interleaved() {
+                _ if rows.is_empty() => continue,
+                Some(w) => w.group(first + g),
+                None => {
+                    let len = GROUP_ROWS * w.row_bytes;
+                    let lines = &mut lines(scratch, len)[..len];
+                    interleave_group(w.dtype, *k, w.rows_stored(rows), lines);
+                    lines
+                }
+            };
+        }
+        Some(groups)
+    }
+
     /// R vectors of rows, the last perhaps beyond the matrix.
     #[inline(always)]
-    fn panel<S: Simd, const R: usize>(&self, simd: S, rows: Range<usize>, scratch: &mut Vec<Line>) {
+    fn panel<S: Simd, const R: usize>(
+        &self,
+        simd: S,
+        groups: Groups<'_>,
+        rows: Range<usize>,
+        scratch: &mut Vec<Line>,
+    ) {
         let width = R * S::LANES;
         let len = (BLOCK_COLS + self.tokens) * width + BLOCK_COLS;
-        let (panel, rest) = floats(scratch, len).split_at_mut(BLOCK_COLS * width);
+        let scratch = bytemuck::cast_slice_mut(lines(scratch, size_of::<f32>() * len));
+        let (panel, rest) = scratch[..len].split_at_mut(BLOCK_COLS * width);
         let (sums, row) = rest.split_at_mut(self.tokens * width);
         sums.fill(0.0);
         for at in (0..self.k).step_by(BLOCK_COLS) {
             let cols = at..(at + BLOCK_COLS).min(self.k);
-            match (self.w.interleaved(), self.w.dtype) {
+            match (groups, self.w.dtype) {
                 (Some(w), DType::F32) => self.block::<S, F32, R>(simd, w, &rows, cols, panel, sums),
                 (Some(w), DType::F16) => self.block::<S, F16, R>(simd, w, &rows, cols, panel, sums),
                 (Some(w), _) => self.block::<S, BF16, R>(simd, w, &rows, cols, panel, sums),
@@ -120,13 +165,13 @@ impl Piece<'_> {
     fn block<S: Simd, E: Element, const R: usize>(
         &self,
         simd: S,
-        w: Interleaved<'_>,
+        w: [&[u8]; 2],
         rows: &Range<usize>,
         cols: Range<usize>,
         panel: &mut [f32],
         sums: &mut [f32],
     ) {
-        let stored = Stored::<E, R>::new(w, rows.start, &cols, S::LANES);
+        let stored = Stored::<E, R>::new(w, rows.start % PANEL_ROWS, &cols, S::LANES);
         if self.tokens <= DIRECT_TOKENS_MAX {
             return self.tiles(simd, stored, cols, sums);
         }
@@ -290,12 +335,12 @@ impl<E, const R: usize> Clone for Stored<'_, E, R> {
 impl<E, const R: usize> Copy for Stored<'_, E, R> {}
 
 impl<'a, E: Element, const R: usize> Stored<'a, E, R> {
-    /// Columns `cols` of the R · `lanes` rows from `first` on. Panics unless they are there.
+    /// Columns `cols` of the R · `lanes` rows of `groups` from number `first` on. Panics unless they are there.
     #[inline(always)]
-    fn new(w: Interleaved<'a>, first: usize, cols: &Range<usize>, lanes: usize) -> Self {
+    fn new(groups: [&'a [u8]; 2], first: usize, cols: &Range<usize>, lanes: usize) -> Self {
         let vectors = std::array::from_fn(|v| {
             let row = first + v * lanes;
-            let from = &w.group(row / GROUP_ROWS)[(cols.start * GROUP_ROWS + row % GROUP_ROWS) * E::BYTES..];
+            let from = &groups[row / GROUP_ROWS][(cols.start * GROUP_ROWS + row % GROUP_ROWS) * E::BYTES..];
             &from[..((cols.len() - 1) * GROUP_ROWS + lanes) * E::BYTES]
         });
         Self { vectors, cols: cols.len(), _element: std::marker::PhantomData }
@@ -317,11 +362,11 @@ impl<E: Element, const R: usize> Source<R> for Stored<'_, E, R> {
     }
 }
 
-/// `len` f32 of a scratch, from the start of a cache line: a vector that lies in two lines is loaded twice.
-fn floats(scratch: &mut Vec<Line>, len: usize) -> &mut [f32] {
-    let lines = (size_of::<f32>() * len).div_ceil(LINE);
+/// At least `len` bytes of a scratch, from the start of a cache line: a vector that lies in two lines is loaded twice.
+fn lines(scratch: &mut Vec<Line>, len: usize) -> &mut [u8] {
+    let lines = len.div_ceil(LINE);
     if scratch.len() < lines {
         scratch.resize(lines, Line([0; LINE]));
     }
-    &mut bytemuck::cast_slice_mut(scratch)[..len]
+    bytemuck::cast_slice_mut(scratch)
 }

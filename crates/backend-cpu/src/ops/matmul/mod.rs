@@ -115,12 +115,17 @@ impl<'a> Columns<'a> {
     unsafe fn put(&self, row: usize, col: usize, values: &[f32]) {
         let at = row * self.width + col;
         assert!(col + values.len() <= self.width && at + values.len() <= self.len);
+        let (groups, rest) = values.as_chunks::<GROUP_ROWS>();
         // SAFETY: in bounds by the assertion, borrowed mutably by `new`, this thread's own by the caller's promise.
         unsafe {
-            match <&[f32; GROUP_ROWS]>::try_from(values) {
-                // Of a length that is known: one store, and no call.
-                Ok(group) => self.start.add(at).cast::<[f32; GROUP_ROWS]>().write_unaligned(*group),
-                Err(_) => self.start.add(at).copy_from_nonoverlapping(values.as_ptr(), values.len()),
+            let start = self.start.add(at);
+            // Of a length that is known: stores, and no call.
+            for (g, group) in groups.iter().enumerate() {
+                start.add(g * GROUP_ROWS).cast::<[f32; GROUP_ROWS]>().write_unaligned(*group);
+            }
+            if !rest.is_empty() {
+                let start = start.add(values.len() - rest.len());
+                start.copy_from_nonoverlapping(rest.as_ptr(), rest.len());
             }
         }
     }
