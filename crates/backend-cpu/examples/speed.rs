@@ -2,7 +2,7 @@
 //! the last for weights that stay in their file.
 //!
 //! For each stored type, the rate at which decode reads weights (one row) and prefill computes (512 rows); beside them
-//! the machine's read bandwidth, which bounds the first, and the peak of the multiply-add, which bounds the second.
+//! the machine's read bandwidth, which bounds the first, and the peaks of the instructions that bound the second.
 
 #![allow(clippy::print_stdout)] // its output is its purpose
 
@@ -23,6 +23,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cores = threads.unwrap_or_else(exo_device::cores);
     let bandwidth = exo_device::read_bandwidth(cores).unwrap_or(f64::NAN);
     println!("{cores} threads read {:.1} GB/s", bandwidth / 1e9);
+    for instruction in Instruction::ALL {
+        if let Some(rate) = peak(instruction, cores) {
+            println!("{cores} threads multiply {:.0} GFLOP/s by {}", 2e-9 * rate, instruction.name());
+        }
+    }
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
         let device = CpuDevice::open(CpuOptions { threads, isa: Some(isa), mmap, ..CpuOptions::default() })?;
         for dtype in DType::ALL.into_iter().filter(|d| only.as_ref().is_none_or(|o| d.to_string() == *o)) {

@@ -7,7 +7,7 @@ use exo_backend::{
     Activations, AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor,
     OpKind, Program, Recording, Residence, RunError, Stream, Support, Weight, WeightError,
 };
-use exo_device::ProbeOptions;
+use exo_device::{CoreList, ProbeOptions};
 use exo_types::{DType, DeviceFacts, TensorView};
 
 use crate::kv::CpuKv;
@@ -29,6 +29,8 @@ const SYSTEM_CHECK_BYTES_MIN: u64 = 16 << 20;
 pub struct CpuOptions {
     /// Worker threads; `None` for every processor this process may use.
     pub threads: Option<usize>,
+    /// Each worker is kept to one of these, in turn; `None` leaves them to the system, within what the process may use.
+    pub cores: Option<CoreList>,
     /// Instruction set; `None` for the widest there is.
     pub isa: Option<Isa>,
     /// Bytes of buffers, weights and caches together; `None` for the machine's memory less a reserve.
@@ -107,7 +109,8 @@ impl CpuDevice {
         if !(1..=Pool::THREADS_MAX).contains(&threads) {
             return Err(OpenError::ThreadCount { threads });
         }
-        let pool = Pool::new(threads).map_err(|source| OpenError::Threads { threads, source })?;
+        let pool =
+            Pool::new(threads, options.cores).map_err(|source| OpenError::Threads { threads, source })?;
         let probe = ProbeOptions { root: root.to_owned(), ..ProbeOptions::default() };
         let mut facts = exo_device::probe(&probe);
         facts.backend = format!("cpu/{}", isa.name());

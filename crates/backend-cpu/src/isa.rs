@@ -6,7 +6,7 @@ use crate::rounded::{RoundedBlock, RoundedRows};
 #[cfg(target_arch = "aarch64")]
 use crate::simd::Neon;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512, Avx512Bf16};
+use crate::simd::{Avx2, Avx512};
 use crate::simd::{Scalar, Simd};
 
 /// An instruction set the kernels were written for. Results are bitwise equal within one, not between two.
@@ -20,15 +20,13 @@ pub enum Isa {
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI; sixteen lanes. Processors with AVX-512 but without VNNI use AVX2:
     /// they are few, and their wide units slow the clock.
     Avx512,
-    /// The same with BF16.
-    Avx512Bf16,
     /// 64-bit Arm with NEON and the dot-product extension; eight lanes in two registers.
     Neon,
 }
 
 impl Isa {
     /// Every instruction set, the plainest first.
-    pub const ALL: [Self; 5] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Neon];
+    pub const ALL: [Self; 4] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Neon];
 
     /// Lower-case name, as it stands in [`exo_types::DeviceFacts::backend`].
     pub const fn name(self) -> &'static str {
@@ -36,7 +34,6 @@ impl Isa {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
-            Self::Avx512Bf16 => "avx512-bf16",
             Self::Neon => "neon",
         }
     }
@@ -88,8 +85,6 @@ pub(crate) enum Level {
     Avx2(Avx2),
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
-    #[cfg(target_arch = "x86_64")]
-    Avx512Bf16(Avx512Bf16),
     #[cfg(target_arch = "aarch64")]
     Neon(Neon),
 }
@@ -102,10 +97,8 @@ impl Level {
             Isa::Avx2 => Avx2::detect().map(Self::Avx2),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Avx512::detect().map(Self::Avx512),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Bf16 => Avx512Bf16::detect().map(Self::Avx512Bf16),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 => None,
+            Isa::Avx2 | Isa::Avx512 => None,
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => Neon::detect().map(Self::Neon),
             #[cfg(not(target_arch = "aarch64"))]
@@ -120,8 +113,6 @@ impl Level {
             Self::Avx2(_) => Isa::Avx2,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(_) => Isa::Avx512,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(_) => Isa::Avx512Bf16,
             #[cfg(target_arch = "aarch64")]
             Self::Neon(_) => Isa::Neon,
         }
@@ -135,8 +126,6 @@ impl Level {
             Self::Avx2(simd) => simd.round(x, out),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) => simd.round(x, out),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(simd) => simd.without_bf16().round(x, out),
             #[cfg(target_arch = "aarch64")]
             Self::Neon(simd) => simd.round(x, out),
         }
@@ -150,8 +139,6 @@ impl Level {
             Self::Avx2(simd) => simd.multiply(weights, x, sums),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) => simd.multiply(weights, x, sums),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(simd) => simd.without_bf16().multiply(weights, x, sums),
             #[cfg(target_arch = "aarch64")]
             Self::Neon(simd) => simd.multiply(weights, x, sums),
         }
@@ -165,8 +152,6 @@ impl Level {
             Self::Avx2(simd) => simd.multiply_two(weights, x, sums),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) => simd.multiply_two(weights, x, sums),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(simd) => simd.without_bf16().multiply_two(weights, x, sums),
             #[cfg(target_arch = "aarch64")]
             Self::Neon(simd) => simd.multiply_two(weights, x, sums),
         }
@@ -180,8 +165,6 @@ impl Level {
             Self::Avx2(simd) => simd.call(kernel),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512(simd) => simd.call(kernel),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Bf16(simd) => simd.without_bf16().call(kernel),
             #[cfg(target_arch = "aarch64")]
             Self::Neon(simd) => simd.call(kernel),
         }

@@ -21,7 +21,7 @@ fn limited(isa: Isa, memory_limit_bytes: u64) -> Arc<CpuDevice> {
         threads: Some(2),
         isa: Some(isa),
         memory_limit_bytes: Some(memory_limit_bytes),
-        mmap: false,
+        ..CpuOptions::default()
     };
     CpuDevice::open(options).unwrap()
 }
@@ -123,12 +123,7 @@ fn a_panic_in_a_run_leaves_the_device_and_its_buffers_usable() {
 #[test]
 fn an_instruction_set_that_is_not_there_is_an_error() {
     for isa in Isa::ALL {
-        match CpuDevice::open(CpuOptions {
-            threads: Some(1),
-            isa: Some(isa),
-            memory_limit_bytes: None,
-            mmap: false,
-        }) {
+        match CpuDevice::open(CpuOptions { threads: Some(1), isa: Some(isa), ..CpuOptions::default() }) {
             Ok(device) => {
                 assert_eq!((device.isa(), device.threads()), (isa, 1));
                 assert_eq!(device.facts().backend, format!("cpu/{}", isa.name()));

@@ -20,13 +20,8 @@ fn values(count: usize, seed: u32) -> Vec<f32> {
 
 /// What the device says, and for each the sum in f64 beside the sum of magnitudes, which bounds the error of any order.
 fn product(isa: Isa, dtype: DType, (t, n, k): (usize, usize, usize)) -> (Vec<f32>, Vec<(f64, f64)>) {
-    let device = CpuDevice::open(CpuOptions {
-        threads: Some(2),
-        isa: Some(isa),
-        memory_limit_bytes: None,
-        mmap: false,
-    })
-    .unwrap();
+    let device =
+        CpuDevice::open(CpuOptions { threads: Some(2), isa: Some(isa), ..CpuOptions::default() }).unwrap();
     let (x, w) = (values(t * k, 1), values(n * k, 2));
     let bytes = quant::quantise_row(dtype, &w).unwrap();
     let mut stored = vec![0.0; n * k];
@@ -115,7 +110,7 @@ fn together(options: CpuOptions, weights: &[(DType, usize)], k: usize, x: &[f32]
 }
 
 fn options(isa: Isa, mmap: bool) -> CpuOptions {
-    CpuOptions { threads: Some(2), isa: Some(isa), memory_limit_bytes: None, mmap }
+    CpuOptions { threads: Some(2), isa: Some(isa), mmap, ..CpuOptions::default() }
 }
 
 #[test]

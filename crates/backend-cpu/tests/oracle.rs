@@ -9,13 +9,7 @@ use exo_backend::oracle;
 use exo_backend_cpu::{CpuDevice, CpuOptions, Isa};
 
 fn open(isa: Isa, threads: usize) -> Arc<CpuDevice> {
-    CpuDevice::open(CpuOptions {
-        threads: Some(threads),
-        isa: Some(isa),
-        memory_limit_bytes: None,
-        mmap: false,
-    })
-    .unwrap()
+    CpuDevice::open(CpuOptions { threads: Some(threads), isa: Some(isa), ..CpuOptions::default() }).unwrap()
 }
 
 /// Every instruction set of this machine.

@@ -62,6 +62,9 @@ pub struct Settings {
     /// Processor threads for models
     #[arg(long, global = true, value_name = "N")]
     threads: Option<String>,
+    /// Processor cores to keep to, one worker thread on each: 0-3,8
+    #[arg(long, global = true, value_name = "LIST")]
+    cores: Option<String>,
     /// Use weights straight from the model file instead of copying them to faster memory
     #[arg(long, global = true)]
     mmap: bool,
@@ -103,6 +106,7 @@ impl Settings {
             ("device", &self.device),
             ("step_max_s", &self.step_max_s),
             ("threads", &self.threads),
+            ("cores", &self.cores),
             ("memory_mib", &self.memory_mib),
             ("cache_tokens", &self.cache_tokens),
             ("kv", &self.kv),

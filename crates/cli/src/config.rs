@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use etcetera::BaseStrategy;
+use exo_device::CoreList;
 
 /// One setting: its name in the file (the flag is the same with dashes, the variable `EXO_` and capitals).
 pub struct Key {
@@ -62,6 +63,11 @@ pub const KEYS: &[Key] = &[
         help: "processor threads for models (default: the processors this process may use)",
     },
     Key {
+        name: "cores",
+        default: "",
+        help: "processor cores to keep to, one worker thread on each, as in 0-3,8; on Linux (default: all, and threads move)",
+    },
+    Key {
         name: "mmap",
         default: "false",
         help: "use weights straight from the model file instead of copying them to faster memory",
@@ -69,7 +75,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cpu_isa",
         default: "auto",
-        help: "instruction set of the processor's kernels: auto, scalar, avx2, avx512, avx512-bf16, neon",
+        help: "instruction set of the processor's kernels: auto, scalar, avx2, avx512, neon",
     },
     Key {
         name: "memory_mib",
@@ -226,6 +232,11 @@ impl Config {
             );
         }
         Ok(Some(threads))
+    }
+
+    /// The processor cores to keep to, if set.
+    pub fn cores(&self) -> anyhow::Result<Option<CoreList>> {
+        Ok(if self.text("cores").trim().is_empty() { None } else { Some(self.parse("cores")?) })
     }
 
     /// The data folder.

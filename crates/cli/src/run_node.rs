@@ -123,6 +123,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         discovery: config.parse("discovery")?,
         trust_closed,
         threads: config.threads()?,
+        cores: config.cores()?,
         device: DeviceChoice::parse(config.text("backend"), config.text("device"))?,
         worker: Some(worker::program(config)?),
         cpu_isa: cpu_isa(config)?,

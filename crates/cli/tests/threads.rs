@@ -52,6 +52,50 @@ fn weights_in_their_file_give_the_same_answer() {
     assert_answers(&alone(&["--mmap"]));
 }
 
+/// `key` of each thread of a process, beside its name.
+#[cfg(target_os = "linux")]
+fn of_threads(pid: u32, key: &str) -> Vec<(String, String)> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let statuses = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok());
+    let field = |status: &str, key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        line.unwrap().trim().to_owned()
+    };
+    statuses.map(|status| (field(&status, "Name"), field(&status, key))).collect()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_node_keeps_to_its_cores_and_each_worker_to_one() {
+    let ours = of_threads(std::process::id(), "Cpus_allowed_list").remove(0).1;
+    // Three workers beside the caller: on two cores they come round to the first again.
+    let node = alone(&["--cores", &ours, "--threads", "4"]);
+    assert_answers(&node);
+    let cores: exo_device::CoreList = ours.parse().unwrap();
+    for (name, allowed) in of_threads(node.pid(), "Cpus_allowed_list") {
+        let worker = name.strip_prefix("exo-cpu-").map(|seat| seat.parse::<usize>().unwrap());
+        let numbers = cores.numbers();
+        let want = worker.map_or(ours.clone(), |seat| numbers[seat % numbers.len()].to_string());
+        assert_eq!(allowed, want, "thread {name}");
+    }
+    let first = cores.numbers()[0].to_string();
+    let node = alone(&["--cores", &first]);
+    assert_answers(&node);
+    assert!(of_threads(node.pid(), "Cpus_allowed_list").iter().all(|(_, allowed)| *allowed == first));
+    // As many threads as cores it was given.
+    assert!(!of_threads(node.pid(), "Name").iter().any(|(name, _)| name.starts_with("exo-cpu-")));
+}
+
+#[test]
+fn cores_that_are_none_or_not_ours_are_refused_before_anything_starts() {
+    for (cores, wanted) in [("x", "`x` is no list of cores"), ("1023", "core 1023 is not among those")] {
+        let text = stderr(&run(&["start", "--cores", cores]));
+        let wanted =
+            if cfg!(target_os = "linux") || cores == "x" { wanted } else { "cannot choose its cores" };
+        assert!(text.contains(wanted) && text.contains("cores"), "{text}");
+    }
+}
+
 /// Processor time of all its threads so far.
 #[cfg(target_os = "linux")]
 fn processor_time(pid: u32) -> Duration {

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod affinity;
 mod bandwidth;
 mod calibrate;
 mod graphics;
@@ -24,6 +25,7 @@ use std::path::PathBuf;
 
 use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
+pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use bandwidth::read_bandwidth;
 pub use calibrate::{Calibration, CalibrationError, calibrate};
 pub use graphics::{GraphicsCard, graphics_cards, identity, maker};

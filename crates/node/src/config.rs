@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use exo_device::CoreList;
 use exo_types::KvDType;
 
 use crate::{DeviceChoice, Speculation, WorkerProgram};
@@ -32,6 +33,8 @@ pub struct NodeConfig {
     pub worker: Option<WorkerProgram>,
     /// Processor threads for models; `None` takes what the system grants.
     pub threads: Option<usize>,
+    /// Processor cores that its threads are kept to, one each.
+    pub cores: Option<CoreList>,
     /// Instruction set of the processor's kernels; `None` takes the widest. One that the processor lacks is an error.
     pub cpu_isa: Option<exo_backend_cpu::Isa>,
     /// Whether weights are used straight from the model file instead of being copied to faster memory.

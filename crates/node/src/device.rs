@@ -153,6 +153,7 @@ pub fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure
         config.memory_max_bytes.unwrap_or(probed.memory_total_bytes).min(probed.memory_total_bytes.max(1));
     let options = CpuOptions {
         threads: config.threads,
+        cores: config.cores.clone(),
         isa: config.cpu_isa,
         memory_limit_bytes: Some(limit),
         mmap: config.mmap,

@@ -6,6 +6,9 @@
 //! stream of memory per thread), and whoever is done takes pieces from the shares of others. So a thread that sleeps or
 //! was preempted holds up nobody but by the one piece it is in, and which thread ran a piece never shows in a result.
 //!
+//! Workers are pinned, one to a core, only where the user named the cores: unnamed, the workers of two nodes would be pinned
+//! to the same ones.
+//!
 //! **Invariant:** a piece never uses a pool: [`Pool::turn`] refuses it.
 //!
 //! Start reading at [`Turn::run`], then `board`.
@@ -22,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use board::Board;
+use exo_device::CoreList;
 use wait::Patience;
 
 thread_local! {
@@ -56,9 +60,10 @@ impl Pool {
     /// Threads of one pool: more than any machine has cores, and what a board can count.
     pub(crate) const THREADS_MAX: usize = 1024;
 
-    /// `threads` threads with the caller among them: starts one less. Fails if the system gives no thread. Panics unless `threads` is
-    /// from 1 to [`Pool::THREADS_MAX`].
-    pub(crate) fn new(threads: usize) -> io::Result<Self> {
+    /// `threads` threads with the caller among them: starts one less. Where `cores` are given each is kept to one of them, the
+    /// caller excepted: several streams may call. Fails if the system gives no thread. Panics unless `threads` is from 1 to
+    /// [`Pool::THREADS_MAX`].
+    pub(crate) fn new(threads: usize, cores: Option<CoreList>) -> io::Result<Self> {
         assert!((1..=Self::THREADS_MAX).contains(&threads), "a pool of {threads} threads");
         let board = Arc::new(Board::new(threads));
         let mut pool = Self { board, workers: Vec::new(), turn: Mutex::default() };
@@ -66,7 +71,12 @@ impl Pool {
         for seat in 1..threads {
             let board = Arc::clone(&pool.board);
             let builder = std::thread::Builder::new().name(format!("exo-cpu-{seat}"));
-            pool.workers.push(builder.spawn(move || work(&board, seat, patience))?);
+            let cores = cores.clone();
+            pool.workers.push(builder.spawn(move || {
+                // Refused where the cores were taken away meanwhile: then the thread runs where the system lets it.
+                let _refused = cores.map(|cores| cores.pin(seat));
+                work(&board, seat, patience);
+            })?);
         }
         Ok(pool)
     }

@@ -18,7 +18,7 @@ fn check(pool: &Pool, pieces: usize) {
 #[test]
 fn every_piece_runs_once_for_any_number_of_pieces_and_threads() {
     for threads in [1, 2, 3, 8] {
-        let pool = Pool::new(threads).unwrap();
+        let pool = Pool::new(threads, None).unwrap();
         for pieces in (0..70).chain([1000, 4097]) {
             check(&pool, pieces);
         }
@@ -27,7 +27,7 @@ fn every_piece_runs_once_for_any_number_of_pieces_and_threads() {
 
 #[test]
 fn results_are_there_when_a_job_returns_and_inputs_when_it_starts() {
-    let pool = Pool::new(3).unwrap();
+    let pool = Pool::new(3, None).unwrap();
     let (turn, mut numbers) = (pool.turn(), vec![0u64; 999]);
     for round in 1..=2000 {
         turn.chunks_mut(&mut numbers, 10, |i, chunk| {
@@ -43,7 +43,7 @@ fn results_are_there_when_a_job_returns_and_inputs_when_it_starts() {
 /// Pauses around the point where workers fall asleep: each job meets them in another state.
 #[test]
 fn jobs_that_come_while_workers_fall_asleep_are_done() {
-    let pool = Pool::new(3).unwrap();
+    let pool = Pool::new(3, None).unwrap();
     for round in 0..400u64 {
         check(&pool, 3 + (round % 5) as usize);
         let until = Instant::now() + Duration::from_micros(30 + round % 60);
@@ -55,7 +55,7 @@ fn jobs_that_come_while_workers_fall_asleep_are_done() {
 
 #[test]
 fn threads_that_sleep_are_not_waited_for_but_woken() {
-    let pool = Pool::new(2).unwrap();
+    let pool = Pool::new(2, None).unwrap();
     std::thread::sleep(Duration::from_millis(5));
     let seen = Mutex::new(std::collections::BTreeSet::new());
     let start = Instant::now();
@@ -71,7 +71,7 @@ fn threads_that_sleep_are_not_waited_for_but_woken() {
 #[test]
 fn a_panic_in_a_piece_reaches_the_caller_and_the_pool_goes_on() {
     for threads in [1, 2, 4] {
-        let pool = Pool::new(threads).unwrap();
+        let pool = Pool::new(threads, None).unwrap();
         for bad in 0..40 {
             let ran = AtomicUsize::new(0);
             let caught = guarded(|| {
@@ -90,7 +90,7 @@ fn a_panic_in_a_piece_reaches_the_caller_and_the_pool_goes_on() {
 
 #[test]
 fn a_piece_that_asks_for_a_pool_is_refused_at_once() {
-    let (pool, other) = (Pool::new(2).unwrap(), Pool::new(2).unwrap());
+    let (pool, other) = (Pool::new(2, None).unwrap(), Pool::new(2, None).unwrap());
     for asked in [&pool, &other] {
         let caught = guarded(|| pool.turn().run(8, &|_| drop(asked.turn())));
         let panic = caught.unwrap_err();
@@ -102,7 +102,7 @@ fn a_piece_that_asks_for_a_pool_is_refused_at_once() {
 
 #[test]
 fn callers_take_turns() {
-    let pool = Pool::new(3).unwrap();
+    let pool = Pool::new(3, None).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| (0..500).for_each(|i| check(&pool, i % 9)));
@@ -113,7 +113,7 @@ fn callers_take_turns() {
 #[test]
 fn pools_come_and_go_awake_or_asleep() {
     for round in 0..200u64 {
-        let pool = Pool::new(4).unwrap();
+        let pool = Pool::new(4, None).unwrap();
         if round % 2 == 0 {
             check(&pool, 16);
         }
@@ -130,7 +130,7 @@ fn many_pools_on_the_same_cores_all_make_progress() {
     std::thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
-                let pool = Pool::new(2).unwrap();
+                let pool = Pool::new(2, None).unwrap();
                 (0..2000).for_each(|i| check(&pool, 2 + i % 7));
             });
         }

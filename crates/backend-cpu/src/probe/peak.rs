@@ -24,7 +24,7 @@ pub enum Instruction {
     Fma512,
     /// AVX-512 VNNI: 64 products of bytes.
     Vnni512,
-    /// AVX-512 BF16: 32 products of BF16.
+    /// AVX-512 BF16: 32 products of BF16. No kernel uses it (decision 0019).
     Bf16Dot512,
     /// NEON: 4 f32 products.
     FmaNeon,
@@ -33,17 +33,28 @@ pub enum Instruction {
 }
 
 impl Instruction {
+    /// Every one, whether this processor has it or not.
+    pub const ALL: [Self; 7] = [
+        Self::Fma256,
+        Self::ByteMadd256,
+        Self::Fma512,
+        Self::Vnni512,
+        Self::Bf16Dot512,
+        Self::FmaNeon,
+        Self::DotNeon,
+    ];
+
     /// What the kernels of `isa` multiply weights of `dtype` with, as far as this processor has it; `None` if there is no
     /// loop for it here.
     pub fn for_weights(isa: Isa, dtype: DType) -> Option<Self> {
-        let wanted: &[Self] = match (isa.name(), dtype) {
-            ("scalar", _) => &[],
-            (name, DType::F32 | DType::F16 | DType::BF16) if name.starts_with("avx512") => &[Self::Fma512],
-            (name, _) if name.starts_with("avx512") => &[Self::Vnni512, Self::ByteMadd256],
-            (name, DType::F32 | DType::F16 | DType::BF16) if name.starts_with("avx2") => &[Self::Fma256],
-            (name, _) if name.starts_with("avx2") => &[Self::ByteMadd256],
-            (_, DType::F32 | DType::F16 | DType::BF16) => &[Self::FmaNeon],
-            _ => &[Self::DotNeon, Self::FmaNeon],
+        let wanted: &[Self] = match (isa, dtype) {
+            (Isa::Scalar, _) => &[],
+            (Isa::Avx512, DType::F32 | DType::F16 | DType::BF16) => &[Self::Fma512],
+            (Isa::Avx512, _) => &[Self::Vnni512, Self::ByteMadd256],
+            (Isa::Avx2, DType::F32 | DType::F16 | DType::BF16) => &[Self::Fma256],
+            (Isa::Avx2, _) => &[Self::ByteMadd256],
+            (Isa::Neon, DType::F32 | DType::F16 | DType::BF16) => &[Self::FmaNeon],
+            (Isa::Neon, _) => &[Self::DotNeon, Self::FmaNeon],
         };
         wanted.iter().copied().find(|instruction| instruction.is_available())
     }
@@ -267,20 +278,10 @@ mod arm {
 mod tests {
     use super::*;
 
-    const ALL: [Instruction; 7] = [
-        Instruction::Fma256,
-        Instruction::ByteMadd256,
-        Instruction::Fma512,
-        Instruction::Vnni512,
-        Instruction::Bf16Dot512,
-        Instruction::FmaNeon,
-        Instruction::DotNeon,
-    ];
-
     /// A core does 1 to 10 such instructions per nanosecond; a loop that was optimised away does thousands.
     #[test]
     fn each_instruction_there_is_has_a_believable_peak() {
-        for instruction in ALL {
+        for instruction in Instruction::ALL {
             let rate = peak(instruction, 1);
             assert_eq!(rate.is_some(), instruction.is_available());
             if let Some(rate) = rate {

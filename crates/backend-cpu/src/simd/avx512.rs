@@ -21,21 +21,6 @@ impl Avx512 {
     }
 }
 
-/// Proof that [`Avx512`] and AVX-512 BF16 were detected.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Avx512Bf16(Avx512);
-
-impl Avx512Bf16 {
-    pub(crate) fn detect() -> Option<Self> {
-        Avx512::detect().filter(|_| is_x86_feature_detected!("avx512bf16")).map(Self)
-    }
-
-    /// For kernels that multiply no bfloat16.
-    pub(crate) fn without_bf16(self) -> Avx512 {
-        self.0
-    }
-}
-
 // Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
 // slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
 impl Simd for Avx512 {

@@ -13,7 +13,7 @@ mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::{Avx512, Avx512Bf16};
+pub(crate) use avx512::Avx512;
 pub(crate) use element::{BF16, Element, F16, F32, I8};
 pub(crate) use exp::exp;
 #[cfg(target_arch = "aarch64")]

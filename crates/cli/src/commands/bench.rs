@@ -42,6 +42,7 @@ const INTERRUPTED: u8 = 130;
 pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
     let settings = Settings {
         threads: config.text("threads"),
+        cores: config.cores()?,
         kv: config.text("kv"),
         cpu_isa: crate::run_node::cpu_isa(config)?,
         mmap: config.parse("mmap")?,

@@ -40,6 +40,7 @@ pub async fn run(config: &Config, args: Perplexity) -> anyhow::Result<ExitCode> 
         Compute::Card(device) => device,
         Compute::Processor => CpuDevice::open(CpuOptions {
             threads: config.threads()?,
+            cores: config.cores()?,
             isa: crate::run_node::cpu_isa(config)?,
             mmap: config.parse("mmap")?,
             ..CpuOptions::default()

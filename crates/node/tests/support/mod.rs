@@ -35,6 +35,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         discovery: false,
         trust_closed: false,
         threads: Some(1),
+        cores: None,
         cpu_isa: None,
         mmap: false,
         memory_max_bytes: Some(2 << 30),

@@ -169,6 +169,7 @@ impl Bench<'_> {
                 let began = Instant::now();
                 let device = CpuDevice::open(CpuOptions {
                     threads: Some(threads),
+                    cores: self.plan.cores.clone(),
                     isa: self.plan.cpu_isa,
                     mmap: self.plan.mmap,
                     ..CpuOptions::default()

@@ -4,6 +4,7 @@ use std::fmt;
 
 use anyhow::{Context, bail};
 use exo_backend_cpu::Isa;
+use exo_device::CoreList;
 use exo_types::KvDType;
 
 use crate::args::Bench;
@@ -76,6 +77,7 @@ impl fmt::Display for Test {
 pub struct Settings<'a> {
     /// A list here; empty for all processors.
     pub threads: &'a str,
+    pub cores: Option<CoreList>,
     /// A list here.
     pub kv: &'a str,
     pub cpu_isa: Option<Isa>,
@@ -87,6 +89,8 @@ pub struct Settings<'a> {
 pub struct Plan {
     /// Each with an engine of its own.
     pub threads: Vec<usize>,
+    /// One worker thread is kept to each; `None` lets them move.
+    pub cores: Option<CoreList>,
     /// `None` for the widest instruction set.
     pub cpu_isa: Option<Isa>,
     pub kv: Vec<KvDType>,
@@ -115,6 +119,7 @@ impl Plan {
         }
         Ok(Self {
             threads: threads.into_iter().map(|t| t as usize).collect(),
+            cores: settings.cores.clone(),
             cpu_isa: settings.cpu_isa,
             kv: settings.kv.split(',').map(kv_dtype).collect::<anyhow::Result<_>>()?,
             tests,
@@ -194,7 +199,7 @@ mod tests {
         let cli = Cli::try_parse_from(words)?;
         let kv = cli.settings.flags().get("kv").cloned().unwrap_or_else(|| "f16".to_owned());
         let Some(Command::Bench(args)) = cli.command else { panic!("not bench") };
-        Plan::new(&args, &Settings { threads: "1", kv: &kv, cpu_isa: None, mmap: false })
+        Plan::new(&args, &Settings { threads: "1", cores: None, kv: &kv, cpu_isa: None, mmap: false })
     }
 
     fn names(line: &str) -> Vec<String> {
