@@ -12,6 +12,7 @@ mod licences;
 mod portability;
 mod run;
 mod setup;
+mod soundness;
 mod test;
 mod tidy;
 
@@ -78,6 +79,12 @@ enum Command {
         #[command(subcommand)]
         machine: emulate::Machine,
     },
+    /// Run the tests of the CPU kernels under AddressSanitizer and Miri; needs Rust's nightly compiler and up to an hour
+    #[command(after_help = "Examples:\n  cargo xtask soundness\n  cargo xtask soundness asan")]
+    Soundness {
+        /// Only this one
+        only: Option<soundness::Checker>,
+    },
     /// Type-check for Windows, macOS, iOS and Android, and write the result to docs/platforms.md; takes many minutes
     #[command(after_help = "Examples:\n  cargo xtask portability\n  cargo xtask portability Windows")]
     Portability {
@@ -109,6 +116,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Hip => cuda::hip(),
         Command::Licences => licences::run(),
         Command::Emulate { machine } => emulate::run(machine),
+        Command::Soundness { only } => soundness::run(only),
         Command::Portability { systems } => portability::run(&systems),
     }
 }

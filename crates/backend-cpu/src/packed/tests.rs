@@ -24,9 +24,14 @@ fn packed(dtype: DType, cols: usize, rows: &[u8]) -> Vec<Line> {
 #[test]
 fn rows_come_back_as_they_were_stored() {
     for dtype in PACKED {
-        let widths: &[usize] =
-            if dtype.block_elements() == 32 { &[32, 64, 96, 256, 352] } else { &[256, 768] };
-        for (cols, count) in widths.iter().flat_map(|cols| [1, 5, 16].map(|count| (*cols, count))) {
+        let widths: &[usize] = match dtype.block_elements() {
+            32 if cfg!(miri) => &[96],
+            32 => &[32, 64, 96, 256, 352],
+            _ if cfg!(miri) => &[256],
+            _ => &[256, 768],
+        };
+        let counts: &[usize] = if cfg!(miri) { &[5] } else { &[1, 5, 16] };
+        for (cols, count) in widths.iter().flat_map(|cols| counts.iter().map(|count| (*cols, *count))) {
             let bytes = stored(dtype, count, cols);
             let lines = packed(dtype, cols, &bytes);
             let group = Group::new(dtype, cols, &lines);

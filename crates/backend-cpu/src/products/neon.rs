@@ -10,8 +10,6 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use exo_types::DType;
-
 use super::stored::*;
 use super::{Products, Sums, check};
 use crate::packed::{BLOCK, GROUP_ROWS, Group, Line};
@@ -33,17 +31,7 @@ impl Products for Neon {
 
     fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
         check(weights, x, sums);
-        let multiply = match weights.dtype {
-            DType::Q8_0 => multiply::<Q8_0>,
-            DType::Q4_0 => multiply::<Q4_0>,
-            DType::Q4_1 => multiply::<Q4_1>,
-            DType::Q5_0 => multiply::<Q5_0>,
-            DType::Q5_1 => multiply::<Q5_1>,
-            DType::Q4_K => multiply::<Q4_K>,
-            DType::Q5_K => multiply::<Q5_K>,
-            DType::Q6_K => multiply::<Q6_K>,
-            other => panic!("{other} is not packed"),
-        };
+        let multiply = for_type!(weights.dtype, multiply);
         // SAFETY: `self` proves the features; `check` found the operands to fit each other, and a `Group` has the
         // lines of its layout.
         unsafe { multiply(weights, x, sums) }

@@ -71,6 +71,27 @@ stored! {
     Q6_K Sixes SignedPairs;
 }
 
+/// The kernel that was compiled for a packed type, as a function pointer. Panics for types that are not packed.
+macro_rules! for_type {
+    ($dtype:expr, $kernel:ident) => {{
+        use exo_types::DType;
+
+        use $crate::products::stored;
+        match $dtype {
+            DType::Q8_0 => $kernel::<stored::Q8_0>,
+            DType::Q4_0 => $kernel::<stored::Q4_0>,
+            DType::Q4_1 => $kernel::<stored::Q4_1>,
+            DType::Q5_0 => $kernel::<stored::Q5_0>,
+            DType::Q5_1 => $kernel::<stored::Q5_1>,
+            DType::Q4_K => $kernel::<stored::Q4_K>,
+            DType::Q5_K => $kernel::<stored::Q5_K>,
+            DType::Q6_K => $kernel::<stored::Q6_K>,
+            other => panic!("{other} is not packed"),
+        }
+    }};
+}
+pub(super) use for_type;
+
 /// Where a block lies.
 #[derive(Clone, Copy)]
 pub(super) struct Place {

@@ -6,9 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use exo_types::DType;
-
-use super::super::stored::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Quants, Stored, Walk};
+use super::super::stored::{Quants, Stored, Walk, for_type};
 use super::{Head, TILE, block_scales, fetch, minus_centre, minus_centre_of_half, words};
 use crate::packed::{Group, LINE, Line};
 use crate::products::Sums;
@@ -29,17 +27,7 @@ const HALVES: [usize; 2] = [9, 10];
 pub(super) unsafe fn multiply(weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) -> usize {
     let whole = x.rows() / TILE * TILE;
     if whole > 0 {
-        let runs = match weights[0].dtype {
-            DType::Q8_0 => runs::<Q8_0>,
-            DType::Q4_0 => runs::<Q4_0>,
-            DType::Q4_1 => runs::<Q4_1>,
-            DType::Q5_0 => runs::<Q5_0>,
-            DType::Q5_1 => runs::<Q5_1>,
-            DType::Q4_K => runs::<Q4_K>,
-            DType::Q5_K => runs::<Q5_K>,
-            DType::Q6_K => runs::<Q6_K>,
-            other => panic!("{other} is not packed"),
-        };
+        let runs = for_type!(weights[0].dtype, runs);
         let [first, second] = sums;
         // SAFETY: the caller's promise.
         unsafe { runs(weights, x, [&mut first[..whole], &mut second[..whole]]) }

@@ -24,22 +24,21 @@
 //! |-------------------------------------------------------------|----------|----------|----------|----------|----------|
 //! | nothing fetched ahead, both halves of Q6_K at once          | 130, 376 | 249, 369 | 151, 338 | 222, 351 | 79, 106  |
 //! | fetched ahead, the halves of Q6_K one after the other       | 205, 382 | 311, 384 | 273, 344 | 308, 383 | 220, 278 |
-//! | two groups, unpacked once for all rows (see [`many`])       | 152, 440 | 203, 447 | 190, 446 | 201, 446 | 145, 316 |
+//! | two groups, unpacked once for all rows (see [`many`])       | 152, 440 | 203, 367 | 190, 446 | 201, 446 | 145, 316 |
 //!
 //! So few rows go by single groups, from 32 on by two; beside the last line (another day, all readings lower) the one
-//! before it read 380, 370, -, 355, 262 with 512 rows.
+//! before it read 380, 370, -, 355, 262 with 512 rows. Q4_0 by two groups read 447 in a later run.
 
 mod many;
 
 use std::arch::x86_64::*;
 
 use super::avx2::with_sums;
-use super::stored::{Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Quants, Scales, Stored, Walk};
+use super::stored::{Quants, Scales, Stored, Walk, for_type};
 use super::{Products, Sums, check};
 use crate::packed::{BLOCK, Group, Line};
 use crate::rounded::{RoundedBlock, RoundedRows, Rounding};
 use crate::simd::Avx512;
-use exo_types::DType;
 
 /// Rows of activations in a tile: their sums and those of the weights' scales fill the registers.
 const TILE: usize = 8;
@@ -58,17 +57,7 @@ impl Products for Avx512 {
 
     fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
         check(weights, x, sums);
-        let multiply = match weights.dtype {
-            DType::Q8_0 => multiply::<Q8_0>,
-            DType::Q4_0 => multiply::<Q4_0>,
-            DType::Q4_1 => multiply::<Q4_1>,
-            DType::Q5_0 => multiply::<Q5_0>,
-            DType::Q5_1 => multiply::<Q5_1>,
-            DType::Q4_K => multiply::<Q4_K>,
-            DType::Q5_K => multiply::<Q5_K>,
-            DType::Q6_K => multiply::<Q6_K>,
-            other => panic!("{other} is not packed"),
-        };
+        let multiply = for_type!(weights.dtype, multiply);
         // SAFETY: `self` proves the features; `check` found the operands to fit each other, and a `Group` has the
         // lines of its layout.
         unsafe { multiply(weights, x, sums) }
