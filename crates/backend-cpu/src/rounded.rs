@@ -87,6 +87,8 @@ impl Rounding {
 pub(crate) struct RoundedRows<'a> {
     /// Blocks of one row.
     pub(crate) blocks: usize,
+    /// How many there are.
+    rows: usize,
     pub(crate) all: &'a [RoundedBlock],
 }
 
@@ -94,11 +96,11 @@ impl<'a> RoundedRows<'a> {
     /// Panics unless `all` are whole rows.
     pub(crate) fn new(blocks: usize, all: &'a [RoundedBlock]) -> Self {
         assert!(blocks > 0 && all.len().is_multiple_of(blocks), "{} blocks in rows of {blocks}", all.len());
-        Self { blocks, all }
+        Self { blocks, rows: all.len() / blocks, all }
     }
 
     pub(crate) fn rows(self) -> usize {
-        self.all.len() / self.blocks
+        self.rows
     }
 
     /// Row `t`.
@@ -108,7 +110,7 @@ impl<'a> RoundedRows<'a> {
 
     /// Rows `t..t + count`.
     pub(crate) fn part(self, t: usize, count: usize) -> Self {
-        Self { all: &self.all[t * self.blocks..][..count * self.blocks], ..self }
+        Self { rows: count, all: &self.all[t * self.blocks..][..count * self.blocks], ..self }
     }
 }
 

@@ -10,7 +10,7 @@ use exo_types::{DType, TensorView};
 
 use crate::kv::CpuKv;
 use crate::memory::{Block, Heap, Slice};
-use crate::packed::{GROUP_ROWS, Group, Interleaved, Line, is_interleaved};
+use crate::packed::{GROUP_ROWS, Group, Groups, Interleaved, is_interleaved};
 use crate::quant;
 
 /// Elements behind a lock. A kernel that panicked leaves numbers, not broken structures: poison is ignored.
@@ -137,19 +137,16 @@ impl CpuWeight {
 
     /// The group of row `n` and its number in it; `None` if the rows are not packed quants.
     pub(crate) fn packed_row(&self, n: usize) -> Option<(Group<'_>, usize)> {
-        Some((self.packed_group(n / GROUP_ROWS)?, n % GROUP_ROWS))
+        Some((self.groups()?.get(n / GROUP_ROWS), n % GROUP_ROWS))
     }
 
-    /// Group `g`; `None` if the rows are not packed quants.
-    #[inline]
-    pub(crate) fn packed_group(&self, g: usize) -> Option<Group<'_>> {
+    /// Its groups; `None` if the rows are not packed quants.
+    pub(crate) fn groups(&self) -> Option<Groups<'_>> {
         let Place::Packed(bytes) = &self.place else { return None };
         if is_interleaved(self.dtype) {
             return None;
         }
-        let lines: &[Line] = bytemuck::cast_slice(bytes);
-        let len = lines.len() / self.rows.div_ceil(GROUP_ROWS);
-        Some(Group::new(self.dtype, self.cols, &lines[g * len..][..len]))
+        Some(Groups::new(self.dtype, self.cols, bytemuck::cast_slice(bytes)))
     }
 
     /// The only row of a one-row tensor as f32.

@@ -146,10 +146,37 @@ pub(crate) struct Group<'a> {
 impl<'a> Group<'a> {
     /// Panics unless `lines` are those of one group of `cols` columns: the kernels' loads rely on it.
     pub(crate) fn new(dtype: DType, cols: usize, lines: &'a [Line]) -> Self {
-        let layout = Layout::of(dtype).unwrap_or_else(|| panic!("{dtype} is not packed"));
-        let expected = group_lines(dtype, cols);
-        assert!(expected == Some(lines.len()), "a group of {expected:?} lines has {}", lines.len());
-        Self { dtype, layout, blocks: cols / BLOCK, lines }
+        let groups = Groups::new(dtype, cols, lines);
+        assert!(lines.len() == groups.each, "a group of {} lines has {}", groups.each, lines.len());
+        groups.get(0)
+    }
+}
+
+/// The groups of a matrix: what they have in common is looked up once, not for each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Groups<'a> {
+    dtype: DType,
+    layout: Layout,
+    blocks: usize,
+    /// Lines of one.
+    each: usize,
+    lines: &'a [Line],
+}
+
+impl<'a> Groups<'a> {
+    /// Groups of `cols` columns, one after another. Panics for types that are not packed.
+    pub(crate) fn new(dtype: DType, cols: usize, lines: &'a [Line]) -> Self {
+        let (layout, each) = Layout::of(dtype)
+            .zip(group_lines(dtype, cols))
+            .unwrap_or_else(|| panic!("{dtype} is not packed"));
+        Self { dtype, layout, blocks: cols / BLOCK, each, lines }
+    }
+
+    /// Group `g`. Panics unless it is there.
+    #[inline(always)]
+    pub(crate) fn get(self, g: usize) -> Group<'a> {
+        let Self { dtype, layout, blocks, each, lines } = self;
+        Group { dtype, layout, blocks, lines: &lines[g * each..][..each] }
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::super::PARALLEL_ELEMENTS_MIN;
 use super::Product;
 use crate::isa::Level;
-use crate::packed::{BLOCK, GROUP_ROWS, Group, LINE, Line, group_lines, pack_group};
+use crate::packed::{BLOCK, GROUP_ROWS, Group, Groups, LINE, Line, group_lines, pack_group};
 use crate::pool::Turn;
 use crate::products::{Sums, TWO_ROWS_MIN};
 use crate::rounded::{RoundedBlock, RoundedRows};
@@ -51,6 +51,7 @@ thread_local! {
 pub(super) fn piece(level: Level, product: &Product<'_>, x: RoundedRows<'_>, range: Range<usize>) {
     let row_bytes = x.blocks * size_of::<RoundedBlock>();
     let chunk = (CHUNK_BYTES / row_bytes).max(1).next_multiple_of(8);
+    let (w, packed) = (product.w, product.w.groups());
     SCRATCH.with_borrow_mut(|Scratch { sums, lines }| {
         for first in (0..x.rows()).step_by(chunk) {
             let count = chunk.min(x.rows() - first);
@@ -64,9 +65,9 @@ pub(super) fn piece(level: Level, product: &Product<'_>, x: RoundedRows<'_>, ran
             let rows = x.part(first, count);
             let mut n = range.start;
             while n < range.end {
-                let (weights, next) = (group(product.w, n / GROUP_ROWS, lines), n + GROUP_ROWS);
+                let (weights, next) = (group(w, packed, n / GROUP_ROWS, lines), n + GROUP_ROWS);
                 if count >= TWO_ROWS_MIN && next < range.end {
-                    let others = group(product.w, next / GROUP_ROWS, more_lines);
+                    let others = group(w, packed, next / GROUP_ROWS, more_lines);
                     level.multiply_two([&weights, &others], rows, [&mut *sums, &mut *more]);
                     // Neighbours in a row of `out`, whose lines are fetched in pairs.
                     for (t, (sums, more)) in (first..).zip(sums.iter_mut().zip(&mut *more)) {
@@ -98,10 +99,21 @@ fn put(product: &Product<'_>, rows: Range<usize>, t: usize, sums: &mut Sums) {
 }
 
 /// Group `g` of the weights, packed now if they lie as they are stored.
-fn group<'a>(w: &'a CpuWeight, g: usize, scratch: &'a mut Vec<Line>) -> Group<'a> {
-    if let Some(group) = w.packed_group(g) {
-        return group;
+#[inline(always)]
+fn group<'a>(
+    w: &'a CpuWeight,
+    packed: Option<Groups<'a>>,
+    g: usize,
+    scratch: &'a mut Vec<Line>,
+) -> Group<'a> {
+    match packed {
+        Some(groups) => groups.get(g),
+        None => pack(w, g, scratch),
     }
+}
+
+#[inline(never)]
+fn pack<'a>(w: &'a CpuWeight, g: usize, scratch: &'a mut Vec<Line>) -> Group<'a> {
     let len = group_lines(w.dtype, w.cols).unwrap_or_else(|| panic!("{} is not packed", w.dtype));
     let rows = g * GROUP_ROWS..((g + 1) * GROUP_ROWS).min(w.rows);
     scratch.resize(len, Line([0; LINE]));
