@@ -131,11 +131,15 @@ fn products_of_the_same_rows_are_what_each_is_alone() {
 
 #[test]
 fn weights_used_from_their_file_give_the_same_bits() {
-    let weights = [(DType::Q8_0, 33), (DType::Q5_1, 1), (DType::F16, 49), (DType::F32, 3), (DType::BF16, 20)];
+    let floats = [(DType::F16, 49), (DType::F32, 3), (DType::BF16, 20), (DType::F32, 40)];
+    let all = [[(DType::Q8_0, 33), (DType::Q5_1, 1)].as_slice(), &floats].concat();
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-        for (t, k) in [(3, 64), (9, 544)] {
+        // Widths that fill no square and no vector are for floats alone.
+        for (t, k, weights) in
+            [(3, 64, &all[..]), (9, 544, &all), (1, 1, &floats), (5, 36, &floats), (9, 257, &floats)]
+        {
             let x = values(t * k, 4);
-            let [copied, mapped] = [false, true].map(|mmap| together(options(isa, mmap), &weights, k, &x));
+            let [copied, mapped] = [false, true].map(|mmap| together(options(isa, mmap), weights, k, &x));
             assert!(copied == mapped, "{isa:?} {t} {k}");
         }
     }

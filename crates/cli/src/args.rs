@@ -62,7 +62,7 @@ pub struct Settings {
     /// Processor threads for models
     #[arg(long, global = true, value_name = "N")]
     threads: Option<String>,
-    /// Processor cores to keep to, one worker thread on each: 0-3,8
+    /// Processor cores to keep to, each worker thread to one of them: 0-3,8
     #[arg(long, global = true, value_name = "LIST")]
     cores: Option<String>,
     /// Use weights straight from the model file instead of copying them to faster memory
@@ -217,6 +217,22 @@ pub enum Command {
     /// Show every setting and where its value comes from
     #[command(after_help = "Example: EXO_THREADS=2 exo config")]
     Config(Json),
+}
+
+impl Command {
+    /// Whether it may run a model here; the others ask a node, or look at files.
+    pub fn computes(&self) -> bool {
+        matches!(
+            self,
+            Self::Start
+                | Self::Run(_)
+                | Self::Demo(_)
+                | Self::Bench(_)
+                | Self::Perplexity(_)
+                | Self::Quantize(_)
+                | Self::Devices(_)
+        )
+    }
 }
 
 #[derive(Args, Default, Clone, Copy)]

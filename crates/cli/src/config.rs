@@ -65,7 +65,8 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "cores",
         default: "",
-        help: "processor cores to keep to, one worker thread on each, as in 0-3,8; on Linux (default: all, and threads move)",
+        help: "processor cores to keep to, as in 0-3,8, each worker thread to one of them; on Linux (default: all, and \
+               threads move)",
     },
     Key {
         name: "mmap",
@@ -191,12 +192,18 @@ impl Config {
     where
         T::Err: fmt::Display,
     {
+        self.text(name).trim().parse().map_err(|e| self.refused(name, e))
+    }
+
+    /// What is wrong with a setting, with its value and where that came from.
+    fn refused(&self, name: &str, error: impl fmt::Display) -> anyhow::Error {
         let value = self.value(name);
-        value
-            .text
-            .trim()
-            .parse()
-            .map_err(|e| anyhow::anyhow!("setting `{name}` is `{}` (from {}): {e}", value.text, value.source))
+        anyhow::anyhow!("setting `{name}` is `{}` (from {}): {error}", value.text, value.source)
+    }
+
+    /// Keeps this thread, and all that it starts, to the cores that are set.
+    pub fn confine(&self) -> anyhow::Result<()> {
+        self.cores()?.map_or(Ok(()), |cores| cores.confine()).map_err(|e| self.refused("cores", e))
     }
 
     /// A setting that was given on the command line.

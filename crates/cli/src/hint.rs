@@ -26,6 +26,11 @@ pub fn of(error: &anyhow::Error) -> Option<String> {
         ("already in use by", "end the other exo first, or give this one its own --data-dir"),
         ("is not a setting", "`exo config` lists the settings and where their values come from"),
         ("this processor does not have", "set `cpu_isa` to auto, or to one that it has"),
+        (
+            "is not among those that this process may use",
+            "name some of those, or leave `cores` out to use all",
+        ),
+        ("exo cannot choose its cores", "leave the setting `cores` out"),
         ("loses twice", "take the F16 or BF16 file of the model, or add --requantize"),
         ("is already there", "add --force to replace it, or name another file with -o"),
         ("is the source itself", "name another file with -o"),

@@ -15,7 +15,6 @@ mod ui;
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Parser;
 
 use args::{Cli, Command};
@@ -42,12 +41,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let environment = |name: &str| std::env::var(name).ok();
     let config = Config::resolve(&cli.settings.flags(), &environment, cli.settings.config.as_deref())?;
     start_logging(config.text("log"))?;
-    if let Some(cores) = config.cores()? {
+    let command = cli.command.unwrap_or(Command::Start);
+    if command.computes() {
         // Before there is another thread: threads and processes inherit it.
-        cores.confine().context("the setting `cores` cannot be met")?;
+        config.confine()?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(dispatch(cli.command.unwrap_or(Command::Start), &config));
+    let result = runtime.block_on(dispatch(command, &config));
     // A blocking read of the terminal must not hold up the exit.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     result

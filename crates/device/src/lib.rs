@@ -1,4 +1,4 @@
-//! What this machine has: processor, memory, graphics cards, mains power, measured bandwidth.
+//! What this machine has: processor, memory, graphics cards, mains power, measured bandwidth; and which of its cores are used.
 //!
 //! Everything is read from the system at the moment of the call; what was costly to measure of a graphics processor is kept
 //! in a [`Registry`] in the data folder. A source that is missing is `None`, never a guess.

@@ -33,7 +33,7 @@ pub struct NodeConfig {
     pub worker: Option<WorkerProgram>,
     /// Processor threads for models; `None` takes what the system grants.
     pub threads: Option<usize>,
-    /// Processor cores that its threads are kept to, one each.
+    /// Processor cores that worker threads are kept to, each to one. Whoever starts the node keeps the process to them.
     pub cores: Option<CoreList>,
     /// Instruction set of the processor's kernels; `None` takes the widest. One that the processor lacks is an error.
     pub cpu_isa: Option<exo_backend_cpu::Isa>,

@@ -42,6 +42,9 @@ impl Bench {
                 Tests { prompts: prompts.join(","), generate: DECODE_TOKENS, depth: 0 }
             }
         };
+        if part == Part::Solo {
+            warm(model)?;
+        }
         let (ours, theirs) = if round.is_multiple_of(2) {
             let ours = self.exo_bench(&tests, model, threads)?;
             (ours, self.llama_bench(&tests, model, threads)?)
@@ -67,7 +70,6 @@ impl Bench {
     }
 
     fn exo_bench(&self, tests: &Tests, model: &Path, threads: usize) -> anyhow::Result<Value> {
-        warm(model)?;
         let mut command = Command::new(&self.programs.exo);
         command.arg("bench").arg(model).args(["-p", &tests.prompts, "-n", &tests.generate.to_string()]);
         command.args([
@@ -161,14 +163,29 @@ impl Bench {
     }
 }
 
-/// Reads the model's file, and touches and gives back as much memory as its weights will take: a virtual machine gets memory
-/// from its host at the first touch, at 0.5 GB/s where this was found, which is no more exo's time than a cold disk.
+/// Touches and gives back as much memory as the model's weights will take, then reads its file: a virtual machine gets memory
+/// from its host at the first touch, at 0.5 GB/s where this was found, which is no more exo's time than a cold disk. Half of
+/// the free memory at most is touched: a model that needs more is measured as it is.
 fn warm(model: &Path) -> anyhow::Result<()> {
     let context = || format!("{} cannot be read", model.display());
     let mut file = std::fs::File::open(model).with_context(context)?;
-    let bytes = std::io::copy(&mut file, &mut std::io::sink()).with_context(context)? as usize;
-    std::hint::black_box(vec![1u8; bytes + bytes / 4]);
+    let bytes = file.metadata().with_context(context)?.len();
+    std::hint::black_box(vec![1u8; (bytes + bytes / 4).min(free_memory() / 2) as usize]);
+    std::io::copy(&mut file, &mut std::io::sink()).with_context(context)?;
     Ok(())
+}
+
+/// Bytes, without what is lent to caches.
+#[cfg(target_os = "linux")]
+fn free_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.freeram as u64).saturating_mul(u64::from(info.mem_unit))
+}
+
+/// Unknown: nothing is touched.
+#[cfg(not(target_os = "linux"))]
+fn free_memory() -> u64 {
+    0
 }
 
 fn rate_of(rows: &Value, prompt: u32, generate: u32, depth: u32) -> Option<f64> {

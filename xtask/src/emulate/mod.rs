@@ -22,7 +22,7 @@ const OF_THE_MACHINE: [&str; 2] =
 /// The processors that can be had.
 #[derive(Subcommand)]
 pub enum Machine {
-    /// x86-64 with AVX-512, VNNI and BF16: a small Linux in the Bochs emulator
+    /// x86-64 with AVX-512 and VNNI: a small Linux in the Bochs emulator
     Avx512 {
         /// Only run the tests whose name contains this
         filter: Option<String>,

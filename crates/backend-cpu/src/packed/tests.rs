@@ -30,7 +30,7 @@ fn rows_come_back_as_they_were_stored() {
             _ if cfg!(miri) => &[256],
             _ => &[256, 768],
         };
-        let counts: &[usize] = if cfg!(miri) { &[5] } else { &[1, 5, 16] };
+        let counts: &[usize] = if cfg!(miri) { &[5, 16] } else { &[1, 5, 16] };
         for (cols, count) in widths.iter().flat_map(|cols| counts.iter().map(|count| (*cols, *count))) {
             let bytes = stored(dtype, count, cols);
             let lines = packed(dtype, cols, &bytes);

@@ -6,6 +6,7 @@ use exo_types::DType;
 
 use super::team;
 use crate::Isa;
+use crate::packed::Layout;
 
 /// For one measurement.
 const PEAK_TIME: Duration = Duration::from_millis(50);
@@ -47,16 +48,14 @@ impl Instruction {
     /// What the kernels of `isa` multiply weights of `dtype` with, as far as this processor has it; `None` if there is no
     /// loop for it here.
     pub fn for_weights(isa: Isa, dtype: DType) -> Option<Self> {
-        let wanted: &[Self] = match (isa, dtype) {
-            (Isa::Scalar, _) => &[],
-            (Isa::Avx512, DType::F32 | DType::F16 | DType::BF16) => &[Self::Fma512],
-            (Isa::Avx512, _) => &[Self::Vnni512, Self::ByteMadd256],
-            (Isa::Avx2, DType::F32 | DType::F16 | DType::BF16) => &[Self::Fma256],
-            (Isa::Avx2, _) => &[Self::ByteMadd256],
-            (Isa::Neon, DType::F32 | DType::F16 | DType::BF16) => &[Self::FmaNeon],
-            (Isa::Neon, _) => &[Self::DotNeon, Self::FmaNeon],
+        let is_packed = Layout::of(dtype).is_some();
+        let used = match isa {
+            Isa::Scalar => None,
+            Isa::Avx2 => Some(if is_packed { Self::ByteMadd256 } else { Self::Fma256 }),
+            Isa::Avx512 => Some(if is_packed { Self::Vnni512 } else { Self::Fma512 }),
+            Isa::Neon => Some(if is_packed { Self::DotNeon } else { Self::FmaNeon }),
         };
-        wanted.iter().copied().find(|instruction| instruction.is_available())
+        used.filter(|instruction| instruction.is_available())
     }
 
     /// Assembler name.
@@ -301,5 +300,7 @@ mod tests {
             }
         }
         assert_eq!(Instruction::for_weights(Isa::Scalar, DType::Q8_0), None);
+        // Without a packing a type is multiplied in f32.
+        assert_eq!(Instruction::for_weights(isa, DType::Q2_K), Instruction::for_weights(isa, DType::F32));
     }
 }

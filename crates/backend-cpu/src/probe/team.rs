@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use exo_device::CoreList;
+
 /// What a member of a team knows of it.
 pub(super) struct Member<'a> {
     /// From 0.
@@ -34,17 +36,16 @@ impl Member<'_> {
 /// Runs `work` on `threads` threads, but not on more than there are processors for: more do not go faster together,
 /// they only wait for each other.
 pub(super) fn run<T: Send>(threads: usize, work: impl Fn(&Member<'_>) -> T + Sync) -> Vec<T> {
-    let cores = allowed_cores();
+    // Not told, or refused: the threads run where the system likes, which costs precision only.
+    let cores = CoreList::allowed().ok();
     let count = threads.clamp(1, exo_device::cores());
     let (start, stop) = (Barrier::new(count), AtomicBool::new(false));
     thread::scope(|scope| {
         let spawn = |index: usize| {
-            let (work, core) = (&work, cores.get(index).copied());
+            let (work, cores) = (&work, &cores);
             let member = Member { index, count, start: &start, stop: &stop };
             scope.spawn(move || {
-                if let Some(core) = core {
-                    pin_to(core);
-                }
+                let _refused = cores.as_ref().map(|cores| cores.pin(index));
                 work(&member)
             })
         };
@@ -52,37 +53,3 @@ pub(super) fn run<T: Send>(threads: usize, work: impl Fn(&Member<'_>) -> T + Syn
         team.into_iter().map(|member| member.join().expect("measuring loops do not panic")).collect()
     })
 }
-
-/// Processors this thread may run on, in the system's numbering. Empty where the system does not say.
-#[cfg(target_os = "linux")]
-fn allowed_cores() -> Vec<usize> {
-    // SAFETY: a cpu_set_t is plain bits; the call fills at most the size it is told.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) != 0 {
-            return Vec::new();
-        }
-        set
-    };
-    // SAFETY: CPU_ISSET reads one bit of the set, and the index is below its size.
-    (0..libc::CPU_SETSIZE as usize).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }).collect()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn allowed_cores() -> Vec<usize> {
-    Vec::new()
-}
-
-/// Keeps this thread on one processor. A refusal leaves it where the system likes, which costs precision only.
-#[cfg(target_os = "linux")]
-fn pin_to(core: usize) {
-    // SAFETY: a cpu_set_t is plain bits, `core` came from such a set, and the call only reads.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn pin_to(_core: usize) {}

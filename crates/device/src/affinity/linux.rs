@@ -6,8 +6,7 @@ use super::{CORES_MAX, ConfineError, CoreList};
 
 /// The cores the calling thread may run on.
 pub(super) fn allowed() -> Result<CoreList, ConfineError> {
-    let set = sched_getaffinity(None)
-        .map_err(|e| ConfineError::System { cores: CoreList(Vec::new()), source: e.into() })?;
+    let set = sched_getaffinity(None).map_err(|e| ConfineError::Unknown(e.into()))?;
     Ok(CoreList((0..CORES_MAX).filter(|core| set.is_set(*core)).collect()))
 }
 

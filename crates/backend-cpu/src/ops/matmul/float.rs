@@ -16,12 +16,12 @@ use crate::storage::CpuWeight;
 /// type.
 const BLOCK_COLS: usize = 256;
 /// Up to this many rows of `x`, interleaved weights are converted while they are multiplied; beyond it, once before, as
-/// rows that lie as they are stored always are.
+/// rows of types without an order of their own always are.
 const DIRECT_TOKENS_MAX: usize = 4;
 /// Weight rows of a panel at most: two groups.
 pub(super) const PANEL_ROWS: usize = 2 * GROUP_ROWS;
 
-/// Multiplies the rows `range` of the weights, whole groups but for the last, by every row of `x`.
+/// Multiplies the rows `range` of the weights, whole panels but for the last, by every row of `x`.
 ///
 /// The sum of a product goes over blocks of 256 columns, and over the columns of a block, each in ascending order:
 ///
@@ -84,10 +84,11 @@ impl Kernel for Multiply<'_> {
                 // Two vectors of rows, or one where a single group is left for sixteen lanes.
                 let width = (rows.end.next_multiple_of(GROUP_ROWS) - first).min(2 * S::LANES);
                 let these = first..(first + width).min(rows.end);
+                let weights = groups.map(|pair| (pair, first - start));
                 if width == 2 * S::LANES {
-                    piece.panel::<S, 2>(simd, groups, these, panel);
+                    piece.panel::<S, 2>(simd, weights, these, panel);
                 } else {
-                    piece.panel::<S, 1>(simd, groups, these, panel);
+                    piece.panel::<S, 1>(simd, weights, these, panel);
                 }
                 first += width;
             }
@@ -95,18 +96,18 @@ impl Kernel for Multiply<'_> {
     }
 }
 
-/// Interleaved weights from one row on: a group and the next, which may be missing.
-type Groups<'a> = Option<[&'a [u8]; 2]>;
+/// Two groups of interleaved weights, of which the second may be missing.
+type Pair<'a> = [&'a [u8]; 2];
 
 impl Piece<'_> {
     /// The weights `rows`, of at most two groups; `None` for types that have no order of their own.
-    fn groups<'a>(&'a self, rows: &Range<usize>, scratch: &'a mut [Vec<Line>; 2]) -> Groups<'a> {
+    fn groups<'a>(&'a self, rows: &Range<usize>, scratch: &'a mut [Vec<Line>; 2]) -> Option<Pair<'a>> {
         let Self { w, k, .. } = self;
         if !is_interleaved(w.dtype) {
             return None;
         }
         let first = rows.start / GROUP_ROWS;
-        let mut groups: [&[u8]; 2] = [&[]; 2];
+        let mut groups: Pair<'_> = [&[]; 2];
         for (g, (group, scratch)) in groups.iter_mut().zip(scratch).enumerate() {
             let rows = (first + g) * GROUP_ROWS..((first + g + 1) * GROUP_ROWS).min(rows.end);
             *group = match w.interleaved() {
@@ -123,12 +124,12 @@ impl Piece<'_> {
         Some(groups)
     }
 
-    /// R vectors of rows, the last perhaps beyond the matrix.
+    /// R vectors of rows, the last perhaps beyond the matrix; `weights` are their groups, and where in these they begin.
     #[inline(always)]
     fn panel<S: Simd, const R: usize>(
         &self,
         simd: S,
-        groups: Groups<'_>,
+        weights: Option<(Pair<'_>, usize)>,
         rows: Range<usize>,
         scratch: &mut Vec<Line>,
     ) {
@@ -140,10 +141,10 @@ impl Piece<'_> {
         sums.fill(0.0);
         for at in (0..self.k).step_by(BLOCK_COLS) {
             let cols = at..(at + BLOCK_COLS).min(self.k);
-            match (groups, self.w.dtype) {
-                (Some(w), DType::F32) => self.block::<S, F32, R>(simd, w, &rows, cols, panel, sums),
-                (Some(w), DType::F16) => self.block::<S, F16, R>(simd, w, &rows, cols, panel, sums),
-                (Some(w), _) => self.block::<S, BF16, R>(simd, w, &rows, cols, panel, sums),
+            match (weights, self.w.dtype) {
+                (Some(w), DType::F32) => self.block::<S, F32, R>(simd, w, cols, panel, sums),
+                (Some(w), DType::F16) => self.block::<S, F16, R>(simd, w, cols, panel, sums),
+                (Some(w), _) => self.block::<S, BF16, R>(simd, w, cols, panel, sums),
                 (None, _) => {
                     self.convert::<S, R>(simd, &rows, cols.clone(), row, panel);
                     self.tiles(simd, Converted::<R>(panel), cols, sums);
@@ -165,13 +166,12 @@ impl Piece<'_> {
     fn block<S: Simd, E: Element, const R: usize>(
         &self,
         simd: S,
-        w: [&[u8]; 2],
-        rows: &Range<usize>,
+        (groups, first): (Pair<'_>, usize),
         cols: Range<usize>,
         panel: &mut [f32],
         sums: &mut [f32],
     ) {
-        let stored = Stored::<E, R>::new(w, rows.start % PANEL_ROWS, &cols, S::LANES);
+        let stored = Stored::<E, R>::new(groups, first, &cols, S::LANES);
         if self.tokens <= DIRECT_TOKENS_MAX {
             return self.tiles(simd, stored, cols, sums);
         }
@@ -184,7 +184,7 @@ impl Piece<'_> {
         self.tiles(simd, Converted::<R>(panel), cols, sums);
     }
 
-    /// A block of columns of rows that lie as they are stored.
+    /// A block of columns of rows of a type without an order of its own.
     #[inline(always)]
     fn convert<S: Simd, const R: usize>(
         &self,
@@ -337,7 +337,7 @@ impl<E, const R: usize> Copy for Stored<'_, E, R> {}
 impl<'a, E: Element, const R: usize> Stored<'a, E, R> {
     /// Columns `cols` of the R · `lanes` rows of `groups` from number `first` on. Panics unless they are there.
     #[inline(always)]
-    fn new(groups: [&'a [u8]; 2], first: usize, cols: &Range<usize>, lanes: usize) -> Self {
+    fn new(groups: Pair<'a>, first: usize, cols: &Range<usize>, lanes: usize) -> Self {
         let vectors = std::array::from_fn(|v| {
             let row = first + v * lanes;
             let from = &groups[row / GROUP_ROWS][(cols.start * GROUP_ROWS + row % GROUP_ROWS) * E::BYTES..];
