@@ -64,11 +64,7 @@ impl CpuProgram {
         exchange: &dyn Exchange,
         cancel: &CancelToken,
     ) -> Result<(), RunError> {
-        let Capacity { tokens, selected } = self.capacity;
-        assert!(
-            shape.tokens <= tokens && shape.selected <= selected,
-            "{shape:?} is beyond the buffers of the program, which hold {tokens} and {selected} rows"
-        );
+        self.capacity.assert_holds(shape);
         let result = self.steps.iter().try_for_each(|step| match &self.ops[step.clone()] {
             [Op::LayerBoundary { layer }] if cancel.is_cancelled() => {
                 Err(RunError::Cancelled { layer: *layer })

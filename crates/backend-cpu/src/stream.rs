@@ -124,7 +124,7 @@ impl Stream for CpuStream {
         kv.check_page(layer, page)?;
         let KvShape { page_tokens, head_dim, .. } = kv.shape;
         let len = kv.shape.page_elements();
-        assert!(data.len() == len, "a page has {len} elements, not {}", data.len());
+        kv.shape.assert_page(data);
         let kv = storage::kv(kv, self.shop.owner);
         let (layout, mut bytes) = (&kv.layout, kv.write());
         let (keys, values) = data.split_at(len / 2);

@@ -84,7 +84,6 @@ pub(crate) struct Shop {
     pub(crate) queue: Queue,
     pub(crate) memory: Memory,
     pub(crate) pipelines: Pipelines,
-    pub(crate) binding_bytes_max: u64,
     pub(crate) weight_binding_bytes_max: u64,
     pub(crate) has_subgroups: bool,
     pub(crate) is_fusing: bool,
@@ -145,16 +144,16 @@ impl WgpuDevice {
         let refused = |reason: String| OpenError::Refused { name: name(), api: adapter.api, reason };
         let (device, queue) = opened.map_err(|error| refused(error.to_string()))?;
         let health = Health::watch(&device);
-        let memory = Memory { device, health, ledger: Ledger::new(limit_bytes) };
+        let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+        let ledger = Ledger::new(limit_bytes);
+        let memory = Memory { device, health, ledger, binding_bytes_max: binding };
         let info = adapter.inner.get_info();
         let disk = options.cache_dir.as_deref().and_then(|dir| DiskCache::open(&memory.device, &info, dir));
-        let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
         let shop = Arc::new(Shop {
             owner: Owner::next(),
             queue: Queue::new(&memory.device, queue),
             memory,
             pipelines: Pipelines::new(disk),
-            binding_bytes_max: binding,
             weight_binding_bytes_max: options.weight_binding_bytes_max.unwrap_or(binding).min(binding),
             has_subgroups,
             is_fusing: !options.without_fusion,
@@ -250,13 +249,10 @@ impl Device for WgpuDevice {
         let half = factors.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX) as u64;
         let total = half.saturating_mul(2).saturating_mul(shape.layers as u64);
         let ticket = self.shop.memory.ledger.take(&what, total)?;
+        self.shop.memory.check_binding(&format!("the keys of a layer in {what}"), half)?;
         let raw = || {
             let usage =
                 wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-            if half > self.shop.binding_bytes_max {
-                let free_bytes = self.shop.binding_bytes_max;
-                return Err(AllocError::OutOfMemory { what: what.clone(), needed_bytes: half, free_bytes });
-            }
             self.shop.memory.raw(&what, half, usage)
         };
         let layers = (0..shape.layers).map(|_| Ok(KvLayer { keys: raw()?, values: raw()? }));

@@ -12,6 +12,8 @@ pub(crate) struct Memory {
     pub(crate) device: wgpu::Device,
     pub(crate) health: Health,
     pub(crate) ledger: Arc<Ledger>,
+    /// Bytes that a kernel sees through one binding.
+    pub(crate) binding_bytes_max: u64,
 }
 
 /// A buffer of the driver. What `wgpu` itself rounds up is not counted.
@@ -54,9 +56,19 @@ impl Memory {
         }
     }
 
+    /// An error if `bytes` are more than one binding takes: no kernel could use them.
+    pub(crate) fn check_binding(&self, what: &str, bytes: u64) -> Result<(), AllocError> {
+        let limit_bytes = self.binding_bytes_max;
+        match bytes <= limit_bytes {
+            true => Ok(()),
+            false => Err(AllocError::TooLarge { what: what.to_owned(), needed_bytes: bytes, limit_bytes }),
+        }
+    }
+
     /// Working memory of `bytes`, in the books until it drops.
     pub(crate) fn booked(&self, what: &str, bytes: u64) -> Result<Allocation, AllocError> {
         let ticket = self.ledger.take(what, bytes)?;
+        self.check_binding(what, bytes)?;
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         Ok(Allocation { buffer: self.raw(what, bytes, usage)?, _ticket: ticket })
     }

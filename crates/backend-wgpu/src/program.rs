@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use exo_backend::{
-    Buffer, CancelToken, Capacity, Exchange, Op, OpKind, Owner, Program, Recording, RunError, RunShape,
+    Buffer, CancelToken, Capacity, Exchange, FAULT_WORDS, Op, Owner, Program, Recording, RunError, RunShape,
     Stored, check_op,
 };
 
@@ -11,11 +11,7 @@ use crate::device::Shop;
 use crate::dispatch::{Grid, Plan, plan};
 use crate::fuse::first_together;
 use crate::pipelines::Pipeline;
-use crate::shader::{FAULT_OF_KV_WRITE, FAULTS};
 use crate::storage;
-
-/// u32 of the buffer in which kernels complain.
-pub(crate) const FAULT_WORDS: usize = 4;
 
 /// One dispatch, bound.
 #[derive(Debug)]
@@ -183,11 +179,7 @@ impl Inner {
         over: &mut dyn SumOver,
         cancel: &CancelToken,
     ) -> Result<(), RunError> {
-        let Capacity { tokens, selected } = self.capacity;
-        assert!(
-            shape.tokens <= tokens && shape.selected <= selected,
-            "{shape:?} is beyond the buffers of the program, which hold {tokens} and {selected} rows"
-        );
+        self.capacity.assert_holds(shape);
         shop.memory.health.check_run()?;
         let numbers = [shape.tokens as u32, shape.selected as u32, 0, 0];
         let mut steps = self.steps.iter().peekable();
@@ -240,20 +232,6 @@ fn encode<'a>(
         }
     }
     (dispatches, Pause::None)
-}
-
-/// The error that a kernel left behind, if it did.
-pub(crate) fn fault(words: &[u32]) -> Result<(), RunError> {
-    let [count, code, value, limit] = words else { return Ok(()) };
-    let is_write = *code > FAULT_OF_KV_WRITE;
-    let number = if is_write { code - FAULT_OF_KV_WRITE } else { *code };
-    match FAULTS.get(number.wrapping_sub(1) as usize) {
-        Some((_, op, what)) if *count > 0 => {
-            let op = if is_write { OpKind::KvWrite } else { *op };
-            Err(RunError::OutOfRange { op, what, value: u64::from(*value), limit: u64::from(*limit) })
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The driver's buffer behind a handle.

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use exo_backend::{Download, Fence, RunError};
+use exo_backend::{Download, FAULT_WORDS, Fence, RunError, complaint};
 
 use crate::device::Shop;
-use crate::program::{self, FAULT_WORDS, Inner};
+use crate::program::Inner;
 
 /// What a stream and its downloads share.
 #[derive(Default, Debug)]
@@ -114,13 +114,13 @@ impl Reading {
         drop(spare);
         let complaints: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes.split_off(self.wanted as usize));
         let programs = std::mem::take(&mut self.programs);
-        let found = complaints.chunks(FAULT_WORDS).map(program::fault);
+        let found = complaints.chunks(FAULT_WORDS).map(complaint);
         let mut first = Ok(());
-        for (program, complaint) in programs.iter().zip(found) {
-            if complaint.is_err() {
+        for (program, told) in programs.iter().zip(found) {
+            if told.is_err() {
                 self.shop.queue.write_before(&program.fault, 0, &[0; 4 * FAULT_WORDS]);
             }
-            first = first.and(complaint);
+            first = first.and(told);
         }
         first.map(|()| bytes)
     }

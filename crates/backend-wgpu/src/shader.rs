@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+use exo_backend::{FAULT_OF_KV_WRITE, FAULTS};
 use exo_types::DType;
 
 /// What a binding after the first three is.
@@ -57,18 +58,6 @@ pub(crate) struct Text {
     /// How the bindings after the first three are accessed.
     pub(crate) accesses: Vec<Access>,
 }
-
-/// What went wrong with an input, as the kernels tell it.
-pub(crate) const FAULTS: [(&str, exo_backend::OpKind, &str); 5] = [
-    ("FAULT_TOKEN", exo_backend::OpKind::Embed, "token"),
-    ("FAULT_ROW", exo_backend::OpKind::SelectRows, "row"),
-    ("FAULT_SEQUENCE", exo_backend::OpKind::Attention, "sequence"),
-    ("FAULT_POSITION", exo_backend::OpKind::Attention, "position"),
-    ("FAULT_PAGE", exo_backend::OpKind::Attention, "page"),
-];
-
-/// Added to a fault's number by the kernel that writes the cache.
-pub(crate) const FAULT_OF_KV_WRITE: u32 = 16;
 
 /// Largest head that attention has room for.
 pub(crate) const HEAD_DIM_MAX: u32 = 256;
@@ -166,9 +155,10 @@ impl Variant {
     /// The whole text.
     pub(crate) fn text(&self) -> Text {
         let mut text = Text { source: String::new(), accesses: Vec::new() };
-        for (number, (name, _, _)) in (1u32..).zip(FAULTS) {
-            let is_write = matches!(self.kernel, Kernel::KvWrite | Kernel::Heads);
-            text.constant(name, number + if is_write { FAULT_OF_KV_WRITE } else { 0 });
+        let is_write = matches!(self.kernel, Kernel::KvWrite | Kernel::Heads);
+        for (number, (_, what)) in (1u32..).zip(FAULTS) {
+            let number = number + if is_write { FAULT_OF_KV_WRITE } else { 0 };
+            text.constant(&format!("FAULT_{}", what.to_uppercase()), number);
         }
         text.constant("ROWS_MAX", ROWS_MAX);
         for (name, value) in &self.numbers {

@@ -166,8 +166,7 @@ impl Stream for GpuStream {
     fn import_kv(&mut self, kv: &KvCache, layer: usize, page: usize, data: &[f32]) -> Result<(), RunError> {
         let (at, bytes) = self.page(kv, layer, page)?;
         let shape = &kv.shape;
-        let elements = shape.page_elements();
-        assert!(data.len() == elements, "a page has {elements} elements, not {}", data.len());
+        shape.assert_page(data);
         let mut words = Vec::new();
         data.chunks(shape.head_dim).for_each(|row| kv_rows::encode(shape.dtype, row, &mut words));
         let (keys, values) = words.split_at(bytes as usize / 4);

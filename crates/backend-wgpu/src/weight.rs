@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use exo_backend::{AllocError, Weight, WeightError};
+use exo_backend::{AllocError, Weight, WeightError, assert_whole, vector_of};
 use exo_types::{DType, TensorView};
 
 use crate::device::Shop;
@@ -15,17 +15,12 @@ const CHUNK_BYTES: usize = 16 << 20;
 
 pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightError> {
     let (rows, cols) = (tensor.rows as usize, tensor.cols as usize);
-    let row_bytes = tensor.row_bytes();
-    assert!(
-        rows.checked_mul(row_bytes) == Some(tensor.range.len()),
-        "{tensor:?} needs {rows} rows of {row_bytes} bytes, its range has {}",
-        tensor.range.len()
-    );
+    assert_whole(tensor);
     let dtype = tensor.dtype;
     if !layout::is_supported(dtype) {
         return Err(WeightError::UnsupportedType { name: tensor.name.clone(), dtype });
     }
-    let vector = (rows == 1).then(|| floats(dtype, tensor.bytes())).flatten();
+    let vector = vector_of(tensor);
     let ranges = pieces(dtype, rows, cols, shop.weight_binding_bytes_max);
     let words = |range: &Range<usize>| layout::total_words(dtype, range.len(), cols);
     let bytes = 4 * ranges.iter().map(words).sum::<usize>() + vector.as_ref().map_or(0, |v| 4 * v.len());
@@ -45,18 +40,7 @@ pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightErr
     })
 }
 
-/// Stored floats as f32; `None` for blocks, which are never vectors.
-fn floats(dtype: DType, bytes: &[u8]) -> Option<Vec<f32>> {
-    let halves = || bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
-    match dtype {
-        DType::F32 => Some(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()),
-        DType::F16 => Some(halves().map(|bits| half::f16::from_bits(bits).to_f32()).collect()),
-        DType::BF16 => Some(halves().map(|bits| half::bf16::from_bits(bits).to_f32()).collect()),
-        _ => None,
-    }
-}
-
-/// Runs of rows that fit a binding each. A single row always makes a piece: the driver then says no.
+/// Runs of rows that fit a binding each. A single row always makes a piece, which is then refused.
 fn pieces(dtype: DType, rows: usize, cols: usize, bytes_max: u64) -> Vec<Range<usize>> {
     let row_bytes = 4 * layout::total_words(dtype, 1, cols) as u64;
     let each = usize::try_from(bytes_max / row_bytes.max(1)).unwrap_or(usize::MAX).clamp(1, rows.max(1));
@@ -67,6 +51,7 @@ fn upload_piece(shop: &Shop, tensor: &TensorView, range: Range<usize>) -> Result
     let (dtype, cols, row_bytes) = (tensor.dtype, tensor.cols as usize, tensor.row_bytes());
     let bytes = 4 * layout::total_words(dtype, range.len(), cols) as u64;
     let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+    shop.memory.check_binding(&tensor.name, bytes)?;
     let buffer = shop.memory.raw(&tensor.name, bytes, usage)?;
     let stored = tensor.bytes();
     let (mut quants, mut scales, mut at) = (Vec::new(), Vec::new(), 0);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_backend::{
-    Alone, CancelToken, Device, Element, Op, Recording, Report, RunShape, conformance, oracle,
+    AllocError, Alone, CancelToken, Device, Element, KvDType, KvShape, Op, Recording, Report, RunShape,
+    conformance, oracle,
 };
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions, list};
 use exo_types::DeviceId;
@@ -87,6 +88,32 @@ fn the_contract_is_kept() {
         let report = conformance::run(&*open(&adapter, &small()), &*open(&adapter, &small()));
         show(&adapter, &report);
         report.assert_passed();
+    }
+}
+
+#[test]
+fn more_than_a_kernel_can_see_is_refused_with_the_bound() {
+    for adapter in adapters() {
+        let device = open(&adapter, &WgpuOptions { memory_limit_bytes: Some(1 << 50), ..small() });
+        let refused = |error| match error {
+            AllocError::TooLarge { needed_bytes, limit_bytes, .. } => {
+                assert_eq!((needed_bytes, limit_bytes < 1 << 42), (1 << 42, true), "{limit_bytes}");
+            }
+            other => panic!("{other}"),
+        };
+        refused(device.buffer(Element::F32, 1 << 40).unwrap_err());
+        // 32 KiB of keys to a page.
+        let shape = KvShape {
+            layers: 2,
+            kv_heads: 8,
+            head_dim: 128,
+            page_tokens: 16,
+            pages: 1 << 27,
+            dtype: KvDType::F16,
+        };
+        refused(device.kv_cache(shape).unwrap_err());
+        assert_eq!(device.memory().live_allocations, 0);
+        device.buffer(Element::F32, 1).unwrap();
     }
 }
 

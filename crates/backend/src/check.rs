@@ -1,6 +1,6 @@
 //! Whether the operands of an op fit each other: for backends to ask once, when they compile a recording.
 
-use crate::{AttentionBatch, Buffer, Element, KvCache, Op, Owner, Rows, Weight};
+use crate::{AttentionBatch, Buffer, Element, KvCache, Op, Owner, Rows, RunShape, Weight};
 
 /// The most rows that the buffers of a program hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +14,17 @@ pub struct Capacity {
 impl Default for Capacity {
     fn default() -> Self {
         Self { tokens: usize::MAX, selected: usize::MAX }
+    }
+}
+
+impl Capacity {
+    /// Panics if a run has more rows than the buffers of its program.
+    pub fn assert_holds(&self, shape: RunShape) {
+        let Self { tokens, selected } = *self;
+        assert!(
+            shape.tokens <= tokens && shape.selected <= selected,
+            "{shape:?} is beyond the buffers of the program, which hold {tokens} and {selected} rows"
+        );
     }
 }
 

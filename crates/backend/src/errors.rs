@@ -19,6 +19,16 @@ pub enum AllocError {
         /// Bytes free.
         free_bytes: u64,
     },
+    /// More than the device takes in one piece, however much is free.
+    #[error("{what} needs {needed_bytes} bytes in one piece, the device takes {limit_bytes} at most")]
+    TooLarge {
+        /// What it was for.
+        what: String,
+        /// Bytes asked for.
+        needed_bytes: u64,
+        /// The most that there may be.
+        limit_bytes: u64,
+    },
     /// The device is gone.
     #[error("the device is lost: {reason}")]
     DeviceLost {

@@ -103,6 +103,12 @@ impl KvShape {
         2 * self.kv_heads * self.page_tokens * self.head_dim
     }
 
+    /// Panics unless `data` is one page of one layer in the neutral format.
+    pub fn assert_page(&self, data: &[f32]) {
+        let elements = self.page_elements();
+        assert!(data.len() == elements, "a page has {elements} elements, not {}", data.len());
+    }
+
     /// Bytes of the whole cache.
     pub fn total_bytes(&self) -> u64 {
         self.page_bytes() * (self.layers * self.pages) as u64
