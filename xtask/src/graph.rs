@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, bail};
 
-use crate::run;
+use crate::{page, run};
 
 const PAGE: &str = "docs/ARCHITECTURE.md";
 const START: &str = "<!-- graph: written by `cargo xtask graph` -->";
 const END: &str = "<!-- graph: end -->";
 
 /// From the words everyone shares to the faces: an edge may only point up this list.
-const ORDER: &[&str] = &[
+pub const ORDER: &[&str] = &[
     "exo-types",
     "exo-formats",
     "exo-tokenizer",
@@ -46,17 +46,11 @@ pub fn run(check: bool) -> anyhow::Result<()> {
     for (from, to) in &edges {
         writeln!(graph, "    {from:16} -> {}", to.join(", "))?;
     }
-    let page = std::fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
-    let (before, rest) = page.split_once(START).with_context(|| format!("{PAGE} lacks `{START}`"))?;
-    let (_, after) = rest.split_once(END).with_context(|| format!("{PAGE} lacks `{END}`"))?;
-    let new = format!("{before}{START}\n\n{graph}\n{END}{after}");
-    if new == page {
-        return Ok(());
-    }
-    if check {
+    let is_changed = page::rewrite(PAGE, (START, END), check, |_| graph)?;
+    if is_changed && check {
         bail!("{PAGE} is out of date: run `cargo xtask graph`");
     }
-    std::fs::write(PAGE, new).with_context(|| format!("cannot write {PAGE}"))
+    Ok(())
 }
 
 fn edges() -> anyhow::Result<BTreeMap<String, Vec<String>>> {

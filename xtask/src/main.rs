@@ -9,6 +9,7 @@ mod cuda;
 mod emulate;
 mod graph;
 mod licences;
+mod page;
 mod portability;
 mod run;
 mod setup;

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 
-use crate::{run, setup};
+use crate::{graph, page, run, setup};
 
 const PAGE: &str = "docs/platforms.md";
 const BEGIN: &str = "<!-- portability: written by `cargo xtask portability` -->";
@@ -18,29 +18,21 @@ const END: &str = "<!-- portability: end -->";
 /// A compiler whose folder has the source of the standard library, where there is no nightly one from rustup.
 const COMPILER: &str = "EXO_PORTABILITY_RUSTC";
 
-/// What needs neither network nor files of others: all that `engine` stands on, the device crates, and `engine` itself.
-const ENGINE_AND_BELOW: [&str; 15] = [
-    "exo-types",
-    "exo-formats",
-    "exo-tokenizer",
-    "exo-sampler",
-    "exo-planner",
-    "exo-membership",
-    "exo-cluster",
-    "exo-device",
-    "exo-backend",
-    "exo-backend-cpu",
-    "exo-backend-wgpu",
-    "exo-backend-cuda",
-    "exo-models",
-    "exo-engine",
-    "exo-quant",
-];
+/// The last of what is checked for every system.
+const ENGINE: &str = "exo-engine";
+/// What stands before it in the list of rooms and has to do with networks and files of others.
+const NOT_BELOW: [&str; 5] = ["exo-api", "exo-transport", "exo-discovery", "exo-store", "exo-journal"];
+
+/// `engine` and what is below.
+fn engine_and_below() -> impl Iterator<Item = &'static str> {
+    let end = graph::ORDER.iter().position(|name| *name == ENGINE).map_or(0, |position| position + 1);
+    graph::ORDER[..end].iter().copied().filter(|name| !NOT_BELOW.contains(name))
+}
 
 struct System {
     name: &'static str,
     target: &'static str,
-    /// Whether all of the workspace; else [`ENGINE_AND_BELOW`].
+    /// Whether all of the workspace; else [`engine_and_below`].
     whole: bool,
 }
 
@@ -144,7 +136,7 @@ impl Compiler {
         if system.whole {
             command.args(["--workspace", "--exclude", "xtask"]);
         } else {
-            command.args(ENGINE_AND_BELOW.iter().flat_map(|name| ["--package", name]));
+            command.args(engine_and_below().flat_map(|name| ["--package", name]));
         }
         if !system.whole {
             // blake3's build script then leaves out its C, for which there is no compiler here.
@@ -179,7 +171,6 @@ fn errors(text: &str) -> Vec<&str> {
 
 /// Puts a system's row into the page; the rows of others stay.
 fn record(system: &System, checked: &Checked, compiler: &str) -> anyhow::Result<()> {
-    let page = std::fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
     let date = run::output("date", &["+%F"])?;
     let what = if system.whole { "the whole workspace" } else { "`engine` and what is below" };
     let row = format!(
@@ -189,25 +180,21 @@ fn record(system: &System, checked: &Checked, compiler: &str) -> anyhow::Result<
         checked.text(),
         date.trim()
     );
-    let page = with_row(&page, system.target, &row).with_context(|| format!("{PAGE} has no `{BEGIN}`"))?;
-    std::fs::write(PAGE, page).with_context(|| format!("cannot write {PAGE}"))
+    page::rewrite(PAGE, (BEGIN, END), false, |table| with_row(table, system.target, &row)).map(drop)
 }
 
-fn with_row(page: &str, target: &str, row: &str) -> Option<String> {
-    let (before, rest) = page.split_once(BEGIN)?;
-    let (table, after) = rest.split_once(END)?;
+fn with_row(table: &str, target: &str, row: &str) -> String {
     let old =
         |target: &str| table.lines().find(|line| line.contains(&format!("`{target}`"))).map(str::to_owned);
-    let mut text = format!(
-        "{before}{BEGIN}\n\n| system | target | checked | result | rustc | date |\n|---|---|---|---|---|---|\n"
-    );
+    let mut text =
+        "| system | target | checked | result | rustc | date |\n|---|---|---|---|---|---|\n".to_owned();
     for system in &SYSTEMS {
         let line = if system.target == target { Some(row.to_owned()) } else { old(system.target) };
         line.into_iter().for_each(|line| {
             let _ = writeln!(text, "{line}");
         });
     }
-    Some(format!("{text}\n{END}{after}"))
+    text
 }
 
 #[cfg(test)]
@@ -216,15 +203,19 @@ mod tests {
 
     #[test]
     fn a_row_is_put_in_its_place_and_takes_that_of_the_one_before() {
-        let page = format!("words\n{BEGIN}\n{END}\nmore\n");
-        let apple = with_row(&page, "aarch64-apple-ios", "| `aarch64-apple-ios` | first |").unwrap();
-        let both = with_row(&apple, "x86_64-pc-windows-gnu", "| `x86_64-pc-windows-gnu` |").unwrap();
-        let again = with_row(&both, "aarch64-apple-ios", "| `aarch64-apple-ios` | second |").unwrap();
+        let apple = with_row("", "aarch64-apple-ios", "| `aarch64-apple-ios` | first |");
+        let both = with_row(&apple, "x86_64-pc-windows-gnu", "| `x86_64-pc-windows-gnu` |");
+        let again = with_row(&both, "aarch64-apple-ios", "| `aarch64-apple-ios` | second |");
         let rows =
             "|---|---|---|---|---|---|\n| `x86_64-pc-windows-gnu` |\n| `aarch64-apple-ios` | second |\n";
-        assert!(again.contains(rows) && !again.contains("first"), "{again}");
-        assert!(again.starts_with("words\n") && again.ends_with("\nmore\n"));
-        assert_eq!(with_row("no marks", "x", "y"), None);
+        assert!(again.ends_with(rows) && !again.contains("first"), "{again}");
+    }
+
+    #[test]
+    fn what_is_below_the_engine_needs_no_network() {
+        let checked: Vec<_> = engine_and_below().collect();
+        assert!(checked.contains(&"exo-backend-wgpu") && checked.ends_with(&["exo-models", "exo-engine"]));
+        assert!(NOT_BELOW.iter().all(|name| !checked.contains(name) && graph::ORDER.contains(name)));
     }
 
     #[test]
