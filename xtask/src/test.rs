@@ -26,6 +26,7 @@ fn checks() -> anyhow::Result<()> {
     step("lints", || {
         run::cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])
     })?;
+    step("AMD's cards (feature `hip`)", cuda::hip_tests)?;
     step("documentation", || {
         // One environment variable is how rustdoc takes lint levels.
         run::command(

@@ -1,32 +1,33 @@
-//! The cards that the driver shows, and why it shows none.
+//! The cards that a driver shows, and why it shows none.
 
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
-
-use crate::driver::{self, CallError, Ordinal};
+use crate::api::{Api, Attribute, CallError};
+use crate::driver::{self, Ordinal};
 
 /// The CUDA version whose drivers know the PTX that we ship.
 const VERSION_MIN: i32 = 12_000;
 /// The compute capability that the PTX was made for.
 const CAPABILITY_MIN: (i32, i32) = (6, 1);
 
-/// An NVIDIA card.
+/// A card.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Card {
+    /// Whose driver shows it.
+    pub api: Api,
     /// Its place in the driver's list, from 0.
     pub index: usize,
     /// As the driver names it.
     pub name: String,
     /// `0000:01:00.0`
     pub pci_address: String,
-    /// Compute capability: 8 and 9 for 8.9.
+    /// Compute capability: 8 and 9 for 8.9; of AMD's the version of the architecture, 10 and 3 for gfx1030.
     pub capability: (i32, i32),
-    /// Streaming multiprocessors.
+    /// Streaming multiprocessors, or compute units.
     pub multiprocessors: u32,
     /// Bytes of its memory.
     pub memory_bytes: u64,
     /// Shares the machine's memory.
     pub is_integrated: bool,
-    /// The newest CUDA version the driver knows, as `12.2`.
+    /// The newest version of CUDA or HIP that the driver knows, as `12.2`.
     pub driver: String,
 }
 
@@ -34,35 +35,44 @@ impl Card {
     /// Driver and card as versions: what a measurement depends on.
     pub fn driver_text(&self) -> String {
         let (major, minor) = self.capability;
-        format!("CUDA {}, compute capability {major}.{minor}", self.driver)
+        match self.api {
+            Api::Cuda => format!("CUDA {}, compute capability {major}.{minor}", self.driver),
+            #[cfg(feature = "hip")]
+            Api::Hip => format!("HIP {}, architecture {major}.{minor}", self.driver),
+        }
     }
 
     /// What it lacks for the kernels, if it lacks anything.
     pub fn trouble(&self) -> Option<String> {
         let (has, needs) = (self.capability, CAPABILITY_MIN);
-        (has < needs).then(|| {
+        (self.api == Api::Cuda && has < needs).then(|| {
             format!("its compute capability is {}.{}, the kernels need {}.{}", has.0, has.1, needs.0, needs.1)
         })
     }
 }
 
-/// CUDA cannot be used on this machine.
+/// A driver cannot be used on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListError {
     /// There is no driver.
     #[error(
-        "NVIDIA's driver library ({library}) is not on this machine: for an NVIDIA card install its driver, 525 or newer ({how})"
+        "{maker}'s driver library ({library}) is not on this machine: for one of its cards install {what}"
     )]
     NoDriver {
+        /// Whose cards it is for.
+        maker: &'static str,
         /// The library that was looked for.
         library: &'static str,
-        /// Where to get it.
-        how: &'static str,
+        /// What brings it, and from where.
+        what: &'static str,
     },
     /// There is a library, but it is not the driver's, or a damaged one.
-    #[error("NVIDIA's driver library answered with nonsense: install the driver again")]
-    Broken,
+    #[error("{maker}'s driver library answered with nonsense: install the driver again")]
+    Broken {
+        /// Whose.
+        maker: &'static str,
+    },
     /// The driver is older than the kernels' PTX.
     #[error("NVIDIA's driver knows CUDA {}.{} and the kernels need 12.0: install driver 525 or newer", .version / 1000, .version % 1000 / 10)]
     TooOld {
@@ -71,55 +81,82 @@ pub enum ListError {
     },
     /// The driver is there and sees no card.
     #[error(
-        "NVIDIA's driver sees no card: either there is none, or it is hidden by CUDA_VISIBLE_DEVICES or from this container"
+        "{maker}'s driver sees no card: either there is none, or it is hidden by {variable} or from this container"
     )]
-    NoCard,
+    NoCard {
+        /// Whose.
+        maker: &'static str,
+        /// The environment variable that hides cards.
+        variable: &'static str,
+    },
     /// The driver refused to say.
-    #[error("NVIDIA's driver could not be asked")]
+    #[error("the driver could not be asked for its cards")]
     Call(#[from] CallError),
 }
 
-/// The cards, in the driver's order; at least one.
+/// NVIDIA's cards, in the driver's order; at least one.
 ///
 /// This loads the driver into the process. Where it may be broken, call it in a child first.
 pub fn list() -> Result<Vec<Card>, ListError> {
-    if !driver::is_there() {
-        let (library, how) = match cfg!(windows) {
-            true => ("nvcuda.dll", "from nvidia.com/drivers"),
-            false => ("libcuda.so.1", "Debian and Ubuntu: the package nvidia-driver"),
+    let maker = Api::Cuda.maker();
+    if !driver::has_cuda() {
+        let (library, what) = match cfg!(windows) {
+            true => ("nvcuda.dll", "its driver, 525 or newer (from nvidia.com/drivers)"),
+            false => {
+                ("libcuda.so.1", "its driver, 525 or newer (Debian and Ubuntu: the package nvidia-driver)")
+            }
         };
-        return Err(ListError::NoDriver { library, how });
+        return Err(ListError::NoDriver { maker, library, what });
     }
+    let ask = || {
+        let version = driver::version(Api::Cuda)?;
+        if version < VERSION_MIN {
+            return Err(ListError::TooOld { version });
+        }
+        let name = format!("{}.{}", version / 1000, version % 1000 / 10);
+        ask(Api::Cuda, &name, ListError::NoCard { maker, variable: "CUDA_VISIBLE_DEVICES" })
+    };
     // A library without the functions that the driver has trips an assertion inside cudarc.
-    std::panic::catch_unwind(ask).unwrap_or(Err(ListError::Broken))
+    std::panic::catch_unwind(ask).unwrap_or(Err(ListError::Broken { maker }))
 }
 
-fn ask() -> Result<Vec<Card>, ListError> {
-    let version = driver::version()?;
-    if version < VERSION_MIN {
-        return Err(ListError::TooOld { version });
-    }
-    match driver::init() {
-        Err(error) if error.is_no_device() => return Err(ListError::NoCard),
+/// AMD's cards; as [`list`].
+#[cfg(feature = "hip")]
+pub fn list_amd() -> Result<Vec<Card>, ListError> {
+    use crate::hip::{Missing, look};
+    let maker = Api::Hip.maker();
+    let what = "AMD's ROCm, 5.2 or newer (Debian: the package libamdhip64-5)";
+    look().map_err(|missing| match missing {
+        Missing::Driver => ListError::NoDriver { maker, library: "libamdhip64.so", what },
+        Missing::Functions => ListError::Broken { maker },
+    })?;
+    let version = driver::version(Api::Hip)?;
+    let name = format!("{}.{}", version / 10_000_000, version / 100_000 % 100);
+    ask(Api::Hip, &name, ListError::NoCard { maker, variable: "HIP_VISIBLE_DEVICES" })
+}
+
+fn ask(api: Api, version: &str, none: ListError) -> Result<Vec<Card>, ListError> {
+    match driver::init(api) {
+        Err(error) if error.is_no_device() => return Err(none),
         other => other?,
     }
-    let cards = (0..driver::count()?).map(|index| describe(index, version));
+    let cards = (0..driver::count(api)?).map(|device| describe(Ordinal { api, device }, version));
     let cards: Vec<Card> = cards.collect::<Result<_, _>>()?;
-    if cards.is_empty() { Err(ListError::NoCard) } else { Ok(cards) }
+    if cards.is_empty() { Err(none) } else { Ok(cards) }
 }
 
-fn describe(index: i32, version: i32) -> Result<Card, CallError> {
-    let card = Ordinal(index);
-    let major = card.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = card.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+fn describe(card: Ordinal, version: &str) -> Result<Card, CallError> {
+    let major = card.attribute(Attribute::CapabilityMajor)?;
+    let minor = card.attribute(Attribute::CapabilityMinor)?;
     Ok(Card {
-        index: index as usize,
+        api: card.api,
+        index: card.device as usize,
         name: card.name()?,
         pci_address: card.pci_address()?,
         capability: (major, minor),
-        multiprocessors: card.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32,
+        multiprocessors: card.attribute(Attribute::Multiprocessors)? as u32,
         memory_bytes: card.memory_bytes()?,
-        is_integrated: card.attribute(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
-        driver: format!("{}.{}", version / 1000, version % 1000 / 10),
+        is_integrated: card.attribute(Attribute::Integrated)? != 0,
+        driver: version.to_owned(),
     })
 }

@@ -9,8 +9,9 @@ use exo_backend::{
 };
 use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, SupportClass, TensorView};
 
+use crate::api::{Api, CallError};
 use crate::card::Card;
-use crate::driver::{CallError, Context, DeviceMemory, Ordinal, Queue};
+use crate::driver::{Context, DeviceMemory, Ordinal, Queue};
 use crate::kernels::Kernels;
 use crate::program::CudaProgram;
 use crate::storage::{CudaBuffer, CudaKv, KvLayer};
@@ -112,7 +113,7 @@ impl Shop {
     }
 }
 
-/// An NVIDIA card.
+/// An NVIDIA card, or one of AMD's.
 #[derive(Debug)]
 pub struct CudaDevice {
     pub(crate) shop: Arc<Shop>,
@@ -126,12 +127,14 @@ impl CudaDevice {
             return Err(OpenError::Unfit { name: card.name.clone(), trouble });
         }
         let refused = |error| OpenError::Refused { name: card.name.clone(), error };
-        let context = Context::open(Ordinal(card.index as i32)).map_err(refused)?;
+        let context = Context::open(Ordinal { api: card.api, device: card.index as i32 }).map_err(refused)?;
         let (free_bytes, _) = context.memory().map_err(refused)?;
         let limit_bytes =
             options.memory_limit_bytes.unwrap_or_else(|| free_bytes.saturating_sub(RESERVE_BYTES));
         let loading = Mutex::new(context.queue().map_err(refused)?);
-        let has_tensor_cores = card.capability >= TENSOR_CORES_FROM && !options.without_tensor_cores;
+        // AMD's matrix instructions are others.
+        let has_tensor_cores = card.api == Api::Cuda && card.capability >= TENSOR_CORES_FROM;
+        let has_tensor_cores = has_tensor_cores && !options.without_tensor_cores;
         let shop = Arc::new(Shop {
             owner: Owner::next(),
             context,
@@ -155,14 +158,15 @@ fn facts(card: &Card, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         id,
         kind: if card.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },
         name: card.name.clone(),
-        backend: "cuda".to_owned(),
+        backend: card.api.name().to_owned(),
         memory_total_bytes: limit_bytes,
         memory_free_bytes: limit_bytes,
         compute_units: card.multiprocessors,
         read_bytes_per_s: None,
         flops_per_s: None,
         support: SupportClass::Experimental,
-        support_reason: "the CUDA kernels were checked on a processor, never run on a card by us".to_owned(),
+        support_reason: "these kernels were checked on a processor, never run on such a card by us"
+            .to_owned(),
     }
 }
 
@@ -183,7 +187,7 @@ impl Device for CudaDevice {
         }
     }
 
-    /// Nothing: that is another library of NVIDIA's.
+    /// Nothing: that is another library of the maker's.
     fn monitor(&self) -> Monitor {
         Monitor::default()
     }

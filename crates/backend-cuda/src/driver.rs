@@ -1,132 +1,96 @@
-//! The calls into the CUDA driver, each as a function that returns what it makes or the driver's word for what went wrong.
+//! What the backend has of a driver: cards, contexts, memory, modules, queues and graphs, each as a handle that releases itself and
+//! keeps what it belongs to.
 //!
-//! The only file with `unsafe`. Handles made here release themselves; each keeps the context that it belongs to.
+//! `unsafe` is here, in `api.rs` and in `hip.rs`, and nowhere else.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys;
 use exo_backend::{AllocError, RunError};
 
-/// The driver refused a call.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{call} failed with {name}: {text}")]
-pub struct CallError {
-    /// The function of the driver.
-    pub call: &'static str,
-    /// The driver's name for the error.
-    pub name: String,
-    /// The driver's words for it.
-    pub text: String,
-    code: CUresult,
-}
+use crate::api::{Api, Attribute, Call, CallError, NOT_READY, PEER_ACCESS_ALREADY_ENABLED, Place};
 
-impl CallError {
-    pub(crate) fn is_out_of_memory(&self) -> bool {
-        self.code == CUresult::CUDA_ERROR_OUT_OF_MEMORY
-    }
+/// Longest wait for an upload that may not return before it is done.
+const UPLOAD_MAX: Duration = Duration::from_secs(60);
+/// How long a wait looks again and again before it sleeps in between: a decode step on a fast card.
+const SPIN_MAX: Duration = Duration::from_millis(2);
+const SLEEP: Duration = Duration::from_micros(50);
 
-    pub(crate) fn is_no_device(&self) -> bool {
-        self.code == CUresult::CUDA_ERROR_NO_DEVICE
-    }
-}
-
-type Call<T> = Result<T, CallError>;
-
-fn check(call: &'static str, code: CUresult) -> Call<()> {
-    if code == CUresult::CUDA_SUCCESS {
-        return Ok(());
-    }
-    let (mut name, mut text) = (ptr::null(), ptr::null());
-    // SAFETY: the driver writes pointers to texts of its own, which live for ever, or leaves null for a number it does not know.
-    let words = unsafe {
-        sys::cuGetErrorName(code, &mut name);
-        sys::cuGetErrorString(code, &mut text);
-        [name, text]
-            .map(|word| (!word.is_null()).then(|| CStr::from_ptr(word).to_string_lossy().into_owned()))
-    };
-    let [name, text] = words;
-    let unknown = || format!("error {}", code as u32);
-    Err(CallError {
-        call,
-        name: name.unwrap_or_else(unknown),
-        text: text.unwrap_or_else(|| "without words".to_owned()),
-        code,
-    })
-}
-
-/// Whether the driver's library can be opened. Nothing else here may be called before this was true.
-pub(crate) fn is_there() -> bool {
+/// Whether NVIDIA's library can be opened. Nothing of it may be called before this was true.
+pub(crate) fn has_cuda() -> bool {
     // SAFETY: opens and closes a library of the system, whose initialisers are NVIDIA's.
     unsafe { sys::is_culib_present() }
 }
 
-/// The newest CUDA version the driver knows: 12020 for 12.2.
-pub(crate) fn version() -> Call<i32> {
+/// The newest version the driver knows: 12020 for CUDA 12.2, 50221153 for HIP 5.2.
+pub(crate) fn version(api: Api) -> Call<i32> {
     let mut version = 0;
     // SAFETY: needs no initialisation and writes one number.
-    check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
+    unsafe { api.driver_version(&mut version) }?;
     Ok(version)
 }
 
-pub(crate) fn init() -> Call<()> {
+pub(crate) fn init(api: Api) -> Call<()> {
     // SAFETY: may be called any number of times.
-    check("cuInit", unsafe { sys::cuInit(0) })
+    unsafe { api.init(0) }
 }
 
-pub(crate) fn count() -> Call<i32> {
+pub(crate) fn count(api: Api) -> Call<i32> {
     let mut count = 0;
     // SAFETY: writes one number.
-    check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+    unsafe { api.device_count(&mut count) }?;
     Ok(count)
 }
 
-/// A function that writes a text of at most so many bytes about a card.
-type AskText = unsafe fn(*mut c_char, c_int, sys::CUdevice) -> CUresult;
-
-/// A card, by its place in the driver's list.
+/// A card, by its place in its driver's list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ordinal(pub(crate) i32);
+pub(crate) struct Ordinal {
+    pub(crate) api: Api,
+    pub(crate) device: i32,
+}
 
 impl Ordinal {
     pub(crate) fn name(self) -> Call<String> {
-        self.text("cuDeviceGetName", sys::cuDeviceGetName)
+        // SAFETY: `text` hands on room for as many bytes as it says.
+        text(|to, len| unsafe { self.api.device_name(to, len, self.device) })
     }
 
     /// `0000:01:00.0`
     pub(crate) fn pci_address(self) -> Call<String> {
-        Ok(self.text("cuDeviceGetPCIBusId", sys::cuDeviceGetPCIBusId)?.to_lowercase())
+        // SAFETY: as above.
+        let address = text(|to, len| unsafe { self.api.device_pci_bus_id(to, len, self.device) })?;
+        Ok(address.to_lowercase())
     }
 
-    fn text(self, call: &'static str, ask: AskText) -> Call<String> {
-        let mut text = [0u8; 256];
-        // SAFETY: the driver writes at most the length it is given, one short of the whole, so that the last stays zero.
-        check(call, unsafe { ask(text.as_mut_ptr().cast(), text.len() as c_int - 1, self.0) })?;
-        let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-        Ok(String::from_utf8_lossy(&text[..end]).into_owned())
-    }
-
-    pub(crate) fn attribute(self, attribute: sys::CUdevice_attribute) -> Call<i32> {
-        let mut value = 0;
-        // SAFETY: writes one number.
-        check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, self.0) })?;
-        Ok(value)
+    pub(crate) fn attribute(self, attribute: Attribute) -> Call<i32> {
+        self.api.attribute(attribute, self.device)
     }
 
     pub(crate) fn memory_bytes(self) -> Call<u64> {
         let mut bytes = 0;
         // SAFETY: writes one number.
-        check("cuDeviceTotalMem", unsafe { sys::cuDeviceTotalMem_v2(&mut bytes, self.0) })?;
+        unsafe { self.api.device_total_mem(&mut bytes, self.device) }?;
         Ok(bytes as u64)
     }
 }
 
-/// A card in use: its primary context, and the first error after which nothing of it is to be believed.
+/// A text that a driver writes to where it is told, at most so many bytes.
+fn text(ask: impl FnOnce(*mut c_char, c_int) -> Call<()>) -> Call<String> {
+    let mut text = [0u8; 256];
+    // One short of the whole, so that the last stays zero.
+    ask(text.as_mut_ptr().cast(), text.len() as c_int - 1)?;
+    let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+    Ok(String::from_utf8_lossy(&text[..end]).into_owned())
+}
+
+/// A card in use, and the first error after which nothing of it is to be believed.
 #[derive(Debug)]
 pub(crate) struct Context {
-    raw: sys::CUcontext,
-    ordinal: Ordinal,
+    place: Place,
     lost: Mutex<Option<String>>,
 }
 
@@ -137,31 +101,31 @@ unsafe impl Sync for Context {}
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once, in `open`; everything made in it holds an `Arc` of it and is gone.
-        let code = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.ordinal.0) };
-        forgotten("cuDevicePrimaryCtxRelease", code);
+        // Everything made in it holds an `Arc` of it and is gone.
+        forgotten(self.place.close());
     }
 }
 
 /// A failure to release something: there is nobody to tell.
-fn forgotten(call: &'static str, code: CUresult) {
-    if let Err(error) = check(call, code) {
-        tracing::warn!(%error, "a CUDA resource was not released");
+fn forgotten(released: Call<()>) {
+    if let Err(error) = released {
+        tracing::warn!(%error, "something of a card was not released");
     }
 }
 
 impl Context {
     pub(crate) fn open(ordinal: Ordinal) -> Call<Arc<Self>> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: writes a handle, which `drop` gives back.
-        check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, ordinal.0) })?;
-        Ok(Arc::new(Self { raw, ordinal, lost: Mutex::default() }))
+        let place = Place::open(ordinal.api, ordinal.device)?;
+        Ok(Arc::new(Self { place, lost: Mutex::default() }))
     }
 
     /// Makes it this thread's current one, as most calls need it.
-    fn enter(&self) -> Call<()> {
-        // SAFETY: the context is retained as long as `self` lives.
-        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.raw) })
+    pub(crate) fn enter(&self) -> Call<()> {
+        self.place.enter()
+    }
+
+    pub(crate) fn api(&self) -> Api {
+        self.place.api
     }
 
     /// An error of a call on this card. All but a lack of memory are for good: the driver repeats them until the context ends.
@@ -192,7 +156,7 @@ impl Context {
         self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: writes two numbers about the current context's card.
-        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        unsafe { self.api().mem_info(&mut free, &mut total) }?;
         Ok((free as u64, total as u64))
     }
 
@@ -202,7 +166,7 @@ impl Context {
         let mut at = 0;
         let size = usize::try_from(bytes.max(4)).unwrap_or(usize::MAX);
         // SAFETY: writes an address, which `DeviceMemory` frees.
-        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut at, size) })?;
+        unsafe { self.api().mem_alloc(&mut at, size) }?;
         Ok(DeviceMemory { context: Arc::clone(self), at, bytes })
     }
 
@@ -211,16 +175,16 @@ impl Context {
         self.enter()?;
         let mut at = ptr::null_mut();
         // SAFETY: writes an address, which `Pinned` frees.
-        check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut at, bytes.max(1), 0) })?;
+        unsafe { self.api().mem_host_alloc(&mut at, bytes.max(1), 0) }?;
         Ok(Pinned { context: Arc::clone(self), at: at.cast(), bytes })
     }
 
-    pub(crate) fn module(self: &Arc<Self>, ptx: &str) -> Call<Arc<Module>> {
+    /// Loads kernels: PTX that ends in a zero, or what AMD's compiler made.
+    pub(crate) fn module(self: &Arc<Self>, image: &[u8]) -> Call<Arc<Module>> {
         self.enter()?;
-        let text = CString::new(ptx).unwrap_or_default(); // PTX holds no zero: it is our own text
         let mut raw = ptr::null_mut();
-        // SAFETY: the text ends in a zero and is only read during the call.
-        check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut raw, text.as_ptr().cast()) })?;
+        // SAFETY: the image says itself how long it is, and is only read during the call.
+        unsafe { self.api().module_load(&mut raw, image.as_ptr().cast()) }?;
         Ok(Arc::new(Module { context: Arc::clone(self), raw }))
     }
 
@@ -229,35 +193,33 @@ impl Context {
         let (mut raw, mut event) = (ptr::null_mut(), ptr::null_mut());
         let non_blocking = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
         // SAFETY: writes a handle, which `Queue` destroys.
-        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, non_blocking) })?;
+        unsafe { self.api().stream_create(&mut raw, non_blocking) }?;
         let timeless = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
         // SAFETY: as above; without an event the queue is destroyed again.
-        let made = check("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, timeless) });
+        let made = unsafe { self.api().event_create(&mut event, timeless) };
         if made.is_err() {
             // SAFETY: made above and used by nobody.
-            forgotten("cuStreamDestroy", unsafe { sys::cuStreamDestroy_v2(raw) });
+            forgotten(unsafe { self.api().stream_destroy(raw) });
         }
-        made.map(|()| Queue { context: Arc::clone(self), raw, event })
+        made.map(|()| Queue { context: Arc::clone(self), raw, event, staging: RefCell::default() })
     }
 
     /// Lets this card reach memory of another by itself; whether it can.
     pub(crate) fn reach(&self, memory: &DeviceMemory) -> Call<bool> {
-        let other = &memory.context;
+        let (own, other) = (self.place, memory.context.place);
+        if own.api != other.api {
+            return Ok(false);
+        }
         let mut can = 0;
-        let asked = unsafe {
-            // SAFETY: writes one number.
-            sys::cuDeviceCanAccessPeer(&mut can, self.ordinal.0, other.ordinal.0)
-        };
-        check("cuDeviceCanAccessPeer", asked)?;
+        // SAFETY: writes one number.
+        unsafe { own.api.can_access_peer(&mut can, own.device, other.device) }?;
         if can == 0 {
             return Ok(false);
         }
         self.enter()?;
-        // SAFETY: both contexts are retained.
-        let code = unsafe { sys::cuCtxEnablePeerAccess(other.raw, 0) };
-        match code {
-            CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(true),
-            code => check("cuCtxEnablePeerAccess", code).map(|()| true),
+        match other.open_to_current() {
+            Err(error) if error.code != PEER_ACCESS_ALREADY_ENABLED => Err(error),
+            _ => Ok(true),
         }
     }
 }
@@ -275,9 +237,9 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         let entered = self.context.enter();
         // SAFETY: allocated in this context and freed once; the driver waits for work that uses it.
-        let freed = entered.and_then(|()| check("cuMemFree", unsafe { sys::cuMemFree_v2(self.at) }));
+        let freed = entered.and_then(|()| unsafe { self.context.api().mem_free(self.at) });
         if let Err(error) = freed {
-            tracing::warn!(%error, "memory of a CUDA card was not freed");
+            tracing::warn!(%error, "memory of a card was not freed");
         }
     }
 }
@@ -309,8 +271,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         let entered = self.context.enter();
         // SAFETY: allocated by the driver and freed once.
-        let freed =
-            entered.and_then(|()| check("cuMemFreeHost", unsafe { sys::cuMemFreeHost(self.at.cast()) }));
+        let freed = entered.and_then(|()| unsafe { self.context.api().mem_host_free(self.at.cast()) });
         if let Err(error) = freed {
             tracing::warn!(%error, "staging memory was not freed");
         }
@@ -333,9 +294,9 @@ impl Drop for Module {
     fn drop(&mut self) {
         let entered = self.context.enter();
         // SAFETY: loaded once; programs that launch its kernels hold an `Arc` of it.
-        let code = entered.and_then(|()| check("cuModuleUnload", unsafe { sys::cuModuleUnload(self.raw) }));
-        if let Err(error) = code {
-            tracing::warn!(%error, "a CUDA module was not unloaded");
+        let unloaded = entered.and_then(|()| unsafe { self.context.api().module_unload(self.raw) });
+        if let Err(error) = unloaded {
+            tracing::warn!(%error, "kernels of a card were not unloaded");
         }
     }
 }
@@ -357,7 +318,7 @@ impl Module {
         let name = CString::new(name).unwrap_or_default(); // our own names hold no zero
         let mut raw = ptr::null_mut();
         // SAFETY: the module is loaded, the name ends in a zero.
-        check("cuModuleGetFunction", unsafe { sys::cuModuleGetFunction(&mut raw, self.raw, name.as_ptr()) })?;
+        unsafe { self.context.api().module_function(&mut raw, self.raw, name.as_ptr()) }?;
         Ok(Function { raw, _module: Arc::clone(self) })
     }
 }
@@ -368,6 +329,8 @@ pub(crate) struct Queue {
     context: Arc<Context>,
     raw: sys::CUstream,
     event: sys::CUevent,
+    /// What uploads go through where they must, grown as needed.
+    staging: RefCell<Option<Pinned>>,
 }
 
 // SAFETY: handles of the driver, usable from any thread, with one owner.
@@ -378,8 +341,8 @@ impl Drop for Queue {
         if self.context.enter().is_ok() {
             // SAFETY: made once, in `Context::queue`; the driver ends them when their work is done.
             unsafe {
-                forgotten("cuEventDestroy", sys::cuEventDestroy_v2(self.event));
-                forgotten("cuStreamDestroy", sys::cuStreamDestroy_v2(self.raw));
+                forgotten(self.context.api().event_destroy(self.event));
+                forgotten(self.context.api().stream_destroy(self.raw));
             }
         }
     }
@@ -392,18 +355,44 @@ fn assert_within(memory: &DeviceMemory, at: u64, bytes: u64) {
 }
 
 impl Queue {
-    /// Copies to the card. The bytes may change as soon as this returns: the driver has taken what it did not copy yet.
+    /// Copies to the card. The bytes may change as soon as this returns.
     pub(crate) fn upload(&self, to: &DeviceMemory, at: u64, data: &[u8]) -> Call<()> {
         assert_within(to, at, data.len() as u64);
         if data.is_empty() {
             return Ok(());
         }
         self.context.enter()?;
-        // SAFETY: both ranges are as long as said; from memory that is not pinned the driver copies before it returns.
-        let code = unsafe {
-            sys::cuMemcpyHtoDAsync_v2(to.at + at, data.as_ptr().cast::<c_void>(), data.len(), self.raw)
+        if self.context.api().reads_after_return() {
+            return self.upload_through(to, at, data);
+        }
+        let from = data.as_ptr().cast::<c_void>();
+        // SAFETY: both ranges are as long as said; from memory that is not pinned this driver copies before it returns.
+        unsafe { self.context.api().copy_to_card(to.at + at, from, data.len(), self.raw) }
+    }
+
+    /// For a driver that may read the bytes after it returned: they go through memory that stays, and the wait is here.
+    fn upload_through(&self, to: &DeviceMemory, at: u64, data: &[u8]) -> Call<()> {
+        let staging = match self.staging.take() {
+            Some(staging) if staging.bytes >= data.len() => staging,
+            _ => self.context.pinned(data.len().next_power_of_two())?,
         };
-        check("cuMemcpyHtoDAsync", code)
+        // SAFETY: the memory is at least as long as the data, by the lines above; nobody else has it, and it is kept, for ever
+        // if the copy does not end. The range on the card was checked by the caller.
+        let copied = unsafe {
+            ptr::copy_nonoverlapping(data.as_ptr(), staging.at, data.len());
+            self.context.api().copy_to_card(to.at + at, staging.at.cast(), data.len(), self.raw)
+        };
+        match copied.and_then(|()| self.drain(UPLOAD_MAX)) {
+            Ok(true) => {
+                self.staging.replace(Some(staging));
+                Ok(())
+            }
+            other => {
+                std::mem::forget(staging);
+                let text = format!("an upload of {} bytes took more than {UPLOAD_MAX:?}", data.len());
+                other.and(Err(CallError::late("an upload", text)))
+            }
+        }
     }
 
     /// Copies from the card to byte `to` of `into`; done when the queue is.
@@ -422,10 +411,10 @@ impl Queue {
         }
         self.context.enter()?;
         // SAFETY: both ranges are as long as said; the caller keeps `into` until the queue is done, or for ever.
-        let code = unsafe {
-            sys::cuMemcpyDtoHAsync_v2(into.at.add(to).cast(), from.at + at, bytes as usize, self.raw)
-        };
-        check("cuMemcpyDtoHAsync", code)
+        unsafe {
+            let to = into.at.add(to).cast();
+            self.context.api().copy_from_card(to, from.at + at, bytes as usize, self.raw)
+        }
     }
 
     /// Copies the first bytes from one place on the card to another.
@@ -437,9 +426,7 @@ impl Queue {
         }
         self.context.enter()?;
         // SAFETY: both ranges are within their allocations.
-        check("cuMemcpyDtoDAsync", unsafe {
-            sys::cuMemcpyDtoDAsync_v2(to.at, from.at, bytes as usize, self.raw)
-        })
+        unsafe { self.context.api().copy_on_card(to.at, from.at, bytes as usize, self.raw) }
     }
 
     /// Copies the first bytes from one card to another, by whatever way the driver has.
@@ -450,11 +437,9 @@ impl Queue {
             return Ok(());
         }
         self.context.enter()?;
-        let (source, target) = (from.context.raw, to.context.raw);
+        let (source, target) = (from.context.place, to.context.place);
         // SAFETY: both ranges are within their allocations, whose contexts they keep.
-        let code =
-            unsafe { sys::cuMemcpyPeerAsync(to.at, target, from.at, source, bytes as usize, self.raw) };
-        check("cuMemcpyPeerAsync", code)
+        unsafe { source.copy_to_peer((to.at, &target), from.at, bytes as usize, self.raw) }
     }
 
     pub(crate) fn clear(&self, memory: &DeviceMemory, at: u64, bytes: u64) -> Call<()> {
@@ -464,7 +449,7 @@ impl Queue {
         }
         self.context.enter()?;
         // SAFETY: within the allocation.
-        check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(memory.at + at, 0, bytes as usize, self.raw) })
+        unsafe { self.context.api().set_bytes(memory.at + at, 0, bytes as usize, self.raw) }
     }
 
     /// Starts a kernel that takes one structure, whose bytes are `args`.
@@ -479,28 +464,45 @@ impl Queue {
         let mut params = [args.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: `args` is at least as long as the kernel's only parameter (a test holds the structures against the
         // PTX), and the driver copies it before it returns. Addresses in it belong to operands that the program keeps.
-        let code = unsafe {
-            let (x, y) = grid;
-            let params = params.as_mut_ptr();
-            sys::cuLaunchKernel(function.raw, x, y, 1, threads, 1, 1, 0, self.raw, params, ptr::null_mut())
-        };
-        check("cuLaunchKernel", code)
+        unsafe {
+            let ((x, y), params, none) = (grid, params.as_mut_ptr(), ptr::null_mut());
+            self.context.api().launch(function.raw, x, y, 1, threads, 1, 1, 0, self.raw, params, none)
+        }
     }
 
     /// Marks the end of what is queued now.
-    pub(crate) fn mark(&self) -> Call<()> {
+    fn mark(&self) -> Call<()> {
         self.context.enter()?;
         // SAFETY: both handles are this queue's.
-        check("cuEventRecord", unsafe { sys::cuEventRecord(self.event, self.raw) })
+        unsafe { self.context.api().event_record(self.event, self.raw) }
     }
 
     /// Whether everything before the last mark is done.
-    pub(crate) fn is_done(&self) -> Call<bool> {
+    fn is_done(&self) -> Call<bool> {
         // SAFETY: the handle is this queue's.
-        match unsafe { sys::cuEventQuery(self.event) } {
-            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            code => check("cuEventQuery", code).map(|()| true),
+        match unsafe { self.context.api().event_query(self.event) } {
+            Err(error) if error.code == NOT_READY => Ok(false),
+            other => other.map(|()| true),
         }
+    }
+
+    /// Waits until everything queued now is done; `false` if that takes longer than `deadline`. Blocks its thread, as every
+    /// download does: the engine has one of its own.
+    #[allow(clippy::disallowed_methods, reason = "the drivers have no wait with a deadline")]
+    pub(crate) fn drain(&self, deadline: Duration) -> Call<bool> {
+        self.mark()?;
+        let started = Instant::now();
+        while !self.is_done()? {
+            let waited = started.elapsed();
+            if waited > deadline {
+                return Ok(false);
+            }
+            match waited < SPIN_MAX {
+                true => std::hint::spin_loop(),
+                false => std::thread::sleep(SLEEP),
+            }
+        }
+        Ok(true)
     }
 
     /// Gathers what `work` queues instead of doing it, and makes one thing of it.
@@ -508,22 +510,22 @@ impl Queue {
         self.context.enter()?;
         let own = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the handle is this queue's.
-        check("cuStreamBeginCapture", unsafe { sys::cuStreamBeginCapture_v2(self.raw, own) })?;
+        unsafe { self.context.api().begin_capture(self.raw, own) }?;
         let worked = work();
         let mut graph = ptr::null_mut();
         // SAFETY: ends what began above, whatever became of the work; writes a handle or null.
-        let ended = check("cuStreamEndCapture", unsafe { sys::cuStreamEndCapture(self.raw, &mut graph) });
+        let ended = unsafe { self.context.api().end_capture(self.raw, &mut graph) };
         let captured = worked.and(ended);
         if captured.is_err() && !graph.is_null() {
             // SAFETY: captured above and used by nobody.
-            forgotten("cuGraphDestroy", unsafe { sys::cuGraphDestroy(graph) });
+            forgotten(unsafe { self.context.api().graph_destroy(graph) });
         }
         captured?;
         let mut exec = ptr::null_mut();
         // SAFETY: the graph was captured above; it is not needed once it was made executable.
         let made = unsafe {
-            let made = check("cuGraphInstantiate", sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0));
-            forgotten("cuGraphDestroy", sys::cuGraphDestroy(graph));
+            let made = self.context.api().graph_instantiate(&mut exec, graph, 0);
+            forgotten(self.context.api().graph_destroy(graph));
             made
         };
         made.map(|()| Captured { context: Arc::clone(&self.context), exec })
@@ -532,7 +534,7 @@ impl Queue {
     pub(crate) fn replay(&self, captured: &Captured) -> Call<()> {
         self.context.enter()?;
         // SAFETY: both handles are of this context; the program that captured it keeps its operands.
-        check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(captured.exec, self.raw) })
+        unsafe { self.context.api().graph_launch(captured.exec, self.raw) }
     }
 }
 
@@ -550,7 +552,7 @@ impl Drop for Captured {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
             // SAFETY: made once; the driver keeps what still runs.
-            forgotten("cuGraphExecDestroy", unsafe { sys::cuGraphExecDestroy(self.exec) });
+            forgotten(unsafe { self.context.api().graph_exec_destroy(self.exec) });
         }
     }
 }

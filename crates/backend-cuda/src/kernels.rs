@@ -1,44 +1,99 @@
-//! The PTX that is part of the program, and the kernels of it that a card has loaded.
+//! The kernels that are part of the program, as PTX and as sources for AMD's compiler, and those that a card has loaded.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_backend::RunError;
 
-use crate::driver::{CallError, Context, Function, Module};
+use crate::api::{Api, CallError};
+use crate::driver::{Context, Function, Module};
+#[cfg(feature = "hip")]
+use crate::hip::{self, Source};
 
-/// A file of kernels. Each is loaded when its first kernel is asked for: the driver compiles it for the card, once.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum File {
-    Add,
-    Attention,
-    Embed,
-    KvWrite,
-    MatMulMma,
-    MatMulTile,
-    MatMulVec,
-    RmsNorm,
-    Rope,
-    Round8,
-    SelectRows,
-    SwiGlu,
+/// The files of kernels, and what is made of each.
+macro_rules! files {
+    ($($file:ident = $name:literal),*) => {
+        /// A file of kernels. Each is loaded when its first kernel is asked for: the driver compiles it for the card, once.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub(crate) enum File {
+            $($file),*
+        }
+
+        impl File {
+            #[cfg(all(test, feature = "hip"))]
+            const ALL: &'static [Self] = &[$(Self::$file),*];
+
+            /// PTX, with the zero behind it that the driver looks for.
+            fn ptx(self) -> &'static str {
+                match self {
+                    $(Self::$file => concat!(include_str!(concat!("../ptx/", $name, ".ptx")), "\0")),*
+                }
+            }
+
+            /// What it was made of.
+            #[cfg(feature = "hip")]
+            fn source(self) -> Source {
+                match self {
+                    $(Self::$file => source!($name, ".cu")),*
+                }
+            }
+        }
+    };
+}
+
+#[cfg(feature = "hip")]
+macro_rules! source {
+    ($name:literal, $end:literal) => {
+        (const_name(concat!($name, $end, "\0")), include_str!(concat!("../kernels/", $name, $end)))
+    };
+}
+
+files! {
+    Add = "add",
+    Attention = "attention",
+    Embed = "embed",
+    KvWrite = "kv_write",
+    MatMulMma = "matmul_mma",
+    MatMulTile = "matmul_tile",
+    MatMulVec = "matmul_vec",
+    RmsNorm = "rms_norm",
+    Rope = "rope",
+    Round8 = "round8",
+    SelectRows = "select_rows",
+    SwiGlu = "swiglu"
+}
+
+/// What the sources include.
+#[cfg(feature = "hip")]
+const HEADERS: [Source; 7] = [
+    source!("fault", ".cuh"),
+    source!("pages", ".cuh"),
+    source!("platform", ".cuh"),
+    source!("platform_hip", ".cuh"),
+    source!("rounded", ".cuh"),
+    source!("tile", ".cuh"),
+    source!("weights", ".cuh"),
+];
+
+/// A name that ends in its only zero.
+#[cfg(feature = "hip")]
+const fn const_name(name: &'static str) -> &'static std::ffi::CStr {
+    match std::ffi::CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a file's name has a zero in it"),
+    }
 }
 
 impl File {
-    fn ptx(self) -> &'static str {
-        match self {
-            Self::Add => include_str!("../ptx/add.ptx"),
-            Self::Attention => include_str!("../ptx/attention.ptx"),
-            Self::Embed => include_str!("../ptx/embed.ptx"),
-            Self::KvWrite => include_str!("../ptx/kv_write.ptx"),
-            Self::MatMulMma => include_str!("../ptx/matmul_mma.ptx"),
-            Self::MatMulTile => include_str!("../ptx/matmul_tile.ptx"),
-            Self::MatMulVec => include_str!("../ptx/matmul_vec.ptx"),
-            Self::RmsNorm => include_str!("../ptx/rms_norm.ptx"),
-            Self::Rope => include_str!("../ptx/rope.ptx"),
-            Self::Round8 => include_str!("../ptx/round8.ptx"),
-            Self::SelectRows => include_str!("../ptx/select_rows.ptx"),
-            Self::SwiGlu => include_str!("../ptx/swiglu.ptx"),
+    /// What a driver loads: for AMD's, compiled for the thread's current card.
+    fn load(self, context: &Arc<Context>) -> Result<Arc<Module>, CallError> {
+        match context.api() {
+            Api::Cuda => context.module(self.ptx().as_bytes()),
+            #[cfg(feature = "hip")]
+            Api::Hip => {
+                context.enter()?;
+                context.module(&hip::compile(self.source(), &HEADERS, None)?)
+            }
         }
     }
 }
@@ -57,11 +112,35 @@ impl Kernels {
         let module = match loaded.get(&file) {
             Some(module) => Arc::clone(module),
             None => {
-                let module = context.module(file.ptx())?;
+                let module = file.load(context)?;
                 loaded.insert(file, Arc::clone(&module));
                 module
             }
         };
         module.function(name)
+    }
+}
+
+#[cfg(all(test, feature = "hip"))]
+mod tests {
+    use super::*;
+
+    /// AMD's own compiler needs no card. A machine without it says so in the report of `cargo xtask test`.
+    #[test]
+    fn amds_compiler_takes_every_kernel() {
+        if hip::look().is_err() {
+            println!("skipped: AMD's libamdhip64 and libhiprtc are not on this machine");
+            return;
+        }
+        // RDNA 2, and Vega with waves of 64 threads: the newest that all versions from 5.2 on know.
+        for target in ["gfx1030", "gfx906"] {
+            for file in File::ALL.iter().filter(|file| **file != File::MatMulMma) {
+                let code = hip::compile(file.source(), &HEADERS, Some(target)).unwrap();
+                assert!(code.starts_with(b"\x7fELF") || code.len() > 1000, "{file:?} for {target}");
+            }
+        }
+        let (name, _) = File::Add.source();
+        let error = hip::compile((name, "nonsense"), &[], Some("gfx1030")).unwrap_err();
+        assert!(error.to_string().contains("nonsense"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! NVIDIA cards as devices, through the CUDA driver.
+//! NVIDIA cards as devices, through the CUDA driver; with the feature `hip`, AMD's through theirs.
 //!
 //! Every op of the contract is one file of CUDA C in `kernels/`, each with its contract; `cargo xtask ptx` compiles them
 //! ahead of time to the PTX in `ptx/`, which is part of the program. The driver's library is opened at run time: building
@@ -12,15 +12,21 @@
 //!
 //! What was run where is written in `docs/platforms.md`: the kernels' own sources on a processor, never a card.
 //!
-//! **Architecture invariant:** knows no model, no file and no network. All calls into the driver are in `driver.rs`.
+//! AMD's driver has the same functions under other names (`api.rs`). Its compiler, a library beside the driver, makes the
+//! kernels from their sources when they are first used (`hip.rs`).
+//!
+//! **Architecture invariant:** knows no model, no file and no network. All calls into drivers are in `api.rs`, `driver.rs` and
+//! `hip.rs`.
 //!
 //! Start reading at [`list`], then [`CudaDevice::open`].
 
+mod api;
 mod card;
 mod device;
 mod driver;
-mod fault;
 mod graph;
+#[cfg(feature = "hip")]
+mod hip;
 mod kernels;
 mod kv_rows;
 mod launch;
@@ -30,6 +36,8 @@ mod storage;
 mod stream;
 mod weight;
 
+pub use api::{Api, CallError};
+#[cfg(feature = "hip")]
+pub use card::list_amd;
 pub use card::{Card, ListError, list};
 pub use device::{CudaDevice, CudaOptions, OpenError};
-pub use driver::CallError;

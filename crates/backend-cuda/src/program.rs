@@ -3,15 +3,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_backend::{
-    Buffer, CancelToken, Capacity, Exchange, Op, Owner, Program, Recording, RunError, RunShape, Stored,
-    Ticket, check_op,
+    Buffer, CancelToken, Capacity, Exchange, FAULT_WORDS, Op, Owner, Program, Recording, RunError, RunShape,
+    Stored, Ticket, check_op,
 };
 
+use crate::api::CallError;
 use crate::device::Shop;
-use crate::driver::{CallError, DeviceMemory, Queue};
-use crate::fault::FAULT_BYTES;
+use crate::driver::{DeviceMemory, Queue};
 use crate::graph::{Graphs, Plan};
 use crate::launch::{Launch, Planner, Scratch, rounded_blocks};
+
+/// Bytes of the place where a program's kernels complain.
+pub(crate) const FAULT_BYTES: u64 = 4 * FAULT_WORDS as u64;
 
 #[derive(Debug)]
 pub(crate) enum Step {
@@ -89,11 +92,7 @@ impl CudaProgram {
 
 impl Inner {
     pub(crate) fn assert_fits(&self, shape: RunShape) {
-        let Capacity { tokens, selected } = self.capacity;
-        assert!(
-            shape.tokens <= tokens && shape.selected <= selected,
-            "{shape:?} is beyond the buffers of the program, which hold {tokens} and {selected} rows"
-        );
+        self.capacity.assert_holds(shape);
     }
 
     /// Whether a run is one piece of work, which may be captured: nobody to exchange with, nobody who cancelled.

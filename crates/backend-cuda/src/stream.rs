@@ -2,43 +2,28 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use exo_backend::{
-    AllocError, Buffer, CancelToken, Element, Exchange, KvCache, Program, RunError, RunShape, Stream,
-    same_buffer,
+    AllocError, Buffer, CancelToken, Element, Exchange, FAULT_WORDS, KvCache, Program, RunError, RunShape,
+    Stream, complaint, same_buffer,
 };
 
+use crate::api::CallError;
 use crate::device::Shop;
-use crate::driver::{CallError, Context, DeviceMemory, Pinned, Queue};
-use crate::fault::{self, FAULT_BYTES};
+use crate::driver::{Context, DeviceMemory, Pinned, Queue};
 use crate::kv_rows;
-use crate::program::{CudaProgram, Inner, Step, start};
+use crate::program::{CudaProgram, FAULT_BYTES, Inner, Step, start};
 use crate::storage::{self, CudaBuffer};
 
 /// Longest wait for what a caller gives no deadline for.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// How long a wait looks again and again before it sleeps in between: a decode step on a fast card.
-const SPIN_MAX: Duration = Duration::from_millis(2);
-const SLEEP: Duration = Duration::from_micros(50);
-
-/// Waits until everything queued now is done. Blocks its thread, as every download does: the engine has one of its own.
-#[allow(clippy::disallowed_methods, reason = "the driver has no wait with a deadline")]
+/// Waits until everything queued now is done.
 pub(crate) fn wait(context: &Context, queue: &Queue, deadline: Duration) -> Result<(), RunError> {
-    let lost = |error: CallError| context.lost_run(&error);
-    queue.mark().map_err(lost)?;
-    let started = Instant::now();
-    while !queue.is_done().map_err(lost)? {
-        let waited = started.elapsed();
-        if waited > deadline {
-            return Err(RunError::Deadline { waited_ms: waited.as_millis() as u64 });
-        }
-        match waited < SPIN_MAX {
-            true => std::hint::spin_loop(),
-            false => std::thread::sleep(SLEEP),
-        }
+    match queue.drain(deadline).map_err(|error| context.lost_run(&error))? {
+        true => Ok(()),
+        false => Err(RunError::Deadline { waited_ms: deadline.as_millis() as u64 }),
     }
-    Ok(())
 }
 
 /// Work on a card, in order.
@@ -94,7 +79,7 @@ impl CudaStream {
         for program in std::mem::take(&mut self.pending) {
             self.queued(self.queue.clear(&program.fault, 0, FAULT_BYTES))?;
         }
-        complaints.chunks(FAULT_BYTES as usize / 4).try_for_each(fault::read)?;
+        complaints.chunks(FAULT_WORDS).try_for_each(complaint)?;
         Ok(bytes)
     }
 
@@ -259,8 +244,7 @@ impl Stream for CudaStream {
     fn import_kv(&mut self, kv: &KvCache, layer: usize, page: usize, data: &[f32]) -> Result<(), RunError> {
         let (at, bytes) = self.page(kv, layer, page)?;
         let shape = &kv.shape;
-        let elements = shape.page_elements();
-        assert!(data.len() == elements, "a page has {elements} elements, not {}", data.len());
+        shape.assert_page(data);
         let mut stored = Vec::new();
         data.chunks(shape.head_dim).for_each(|row| kv_rows::encode(shape.dtype, row, &mut stored));
         let (keys, values) = stored.split_at(bytes as usize);

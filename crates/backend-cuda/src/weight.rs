@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use exo_backend::{AllocError, Weight, WeightError};
-use exo_types::{DType, TensorView};
+use exo_backend::{AllocError, Weight, WeightError, assert_whole, vector_of};
+use exo_types::TensorView;
 
 use crate::device::Shop;
 use crate::driver::DeviceMemory;
@@ -18,16 +18,12 @@ const ALIGNMENT: u64 = 256;
 pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightError> {
     let (rows, cols) = (tensor.rows as usize, tensor.cols as usize);
     let row_bytes = tensor.row_bytes();
-    assert!(
-        rows.checked_mul(row_bytes) == Some(tensor.range.len()),
-        "{tensor:?} needs {rows} rows of {row_bytes} bytes, its range has {}",
-        tensor.range.len()
-    );
+    assert_whole(tensor);
     let dtype = tensor.dtype;
     if !layout::is_supported(dtype) {
         return Err(WeightError::UnsupportedType { name: tensor.name.clone(), dtype });
     }
-    let vector = (rows == 1).then(|| floats(dtype, tensor.bytes())).flatten();
+    let vector = vector_of(tensor);
     let each = layout::row_bytes(dtype, cols);
     let plane = |bytes: usize| (rows * bytes) as u64;
     let high_at = plane(each.low).next_multiple_of(ALIGNMENT);
@@ -64,15 +60,4 @@ fn upload_vector(shop: &Shop, name: &str, values: &[f32]) -> Result<DeviceMemory
     let memory = shop.allocate(name, 4 * values.len() as u64)?;
     shop.fill(&memory, 0, bytemuck::cast_slice(values))?;
     Ok(memory)
-}
-
-/// Stored floats as f32; `None` for blocks, which are never vectors.
-fn floats(dtype: DType, bytes: &[u8]) -> Option<Vec<f32>> {
-    let halves = || bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
-    match dtype {
-        DType::F32 => Some(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()),
-        DType::F16 => Some(halves().map(|bits| half::f16::from_bits(bits).to_f32()).collect()),
-        DType::BF16 => Some(halves().map(|bits| half::bf16::from_bits(bits).to_f32()).collect()),
-        _ => None,
-    }
 }

@@ -55,7 +55,9 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
 pub async fn probe_driver(choice: &DeviceChoice) -> anyhow::Result<()> {
     let source = match choice {
         DeviceChoice::Processor => return Ok(()),
-        DeviceChoice::Cuda { .. } => Source::Cuda,
+        DeviceChoice::Cuda { .. } => Source::Maker(exo_backend_cuda::Api::Cuda),
+        #[cfg(feature = "hip")]
+        DeviceChoice::Hip { .. } => Source::Maker(exo_backend_cuda::Api::Hip),
         DeviceChoice::Graphics { api, .. } => Source::Graphics(*api),
     };
     in_child(source).await.found.map_err(anyhow::Error::msg)?;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions};
-use exo_backend_cuda::{Card, CudaDevice, CudaOptions};
+use exo_backend_cuda::{Card, CudaDevice, CudaOptions, ListError};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_device::Identity;
 use exo_types::{DeviceFacts, DeviceId};
@@ -27,6 +27,12 @@ pub enum DeviceChoice {
         /// Its place in the driver's list from 0, or a part of its name; empty for the first that can be used.
         which: String,
     },
+    /// One of AMD's cards through its own driver.
+    #[cfg(feature = "hip")]
+    Hip {
+        /// As for NVIDIA's.
+        which: String,
+    },
     /// A graphics processor.
     Graphics {
         /// Through this interface.
@@ -37,11 +43,13 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// From the settings `backend` (`cpu`, `cuda`, `vulkan`, `metal`, `dx12`, `gl`) and `device`.
+    /// From the settings `backend` (`cpu`, `cuda`, `hip`, `vulkan`, `metal`, `dx12`, `gl`) and `device`.
     pub fn parse(backend: &str, which: &str) -> Result<Self, UnknownBackend> {
         match backend {
             "cpu" => Ok(Self::Processor),
             "cuda" => Ok(Self::Cuda { which: which.to_owned() }),
+            #[cfg(feature = "hip")]
+            "hip" => Ok(Self::Hip { which: which.to_owned() }),
             _ => Ok(Self::Graphics { api: backend.parse::<GraphicsApi>()?.0, which: which.to_owned() }),
         }
     }
@@ -51,6 +59,8 @@ impl DeviceChoice {
         let (backend, which) = match self {
             Self::Processor => return None,
             Self::Cuda { which } => ("cuda", which),
+            #[cfg(feature = "hip")]
+            Self::Hip { which } => ("hip", which),
             Self::Graphics { api, which } => (api.name(), which),
         };
         Some(DeviceAsk {
@@ -64,8 +74,17 @@ impl DeviceChoice {
 
 /// A setting names no backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no backend: it must be cpu, cuda, vulkan, metal, dx12 or gl")]
-pub struct UnknownBackend(String);
+#[error("`{name}` is no backend{}: it must be cpu, cuda, vulkan, metal, {}", left_out(.name), OTHERS)]
+pub struct UnknownBackend {
+    name: String,
+}
+
+const OTHERS: &str = if cfg!(feature = "hip") { "dx12, gl or hip" } else { "dx12 or gl" };
+
+/// AMD's driver is used by programs that were built for it.
+fn left_out(backend: &str) -> &'static str {
+    if backend == "hip" { " of this program, which was built without the feature `hip`" } else { "" }
+}
 
 struct GraphicsApi(Api);
 
@@ -74,7 +93,7 @@ impl FromStr for GraphicsApi {
 
     fn from_str(name: &str) -> Result<Self, UnknownBackend> {
         let api = Api::ALL.into_iter().find(|api| api.name() == name);
-        api.map(Self).ok_or_else(|| UnknownBackend(name.to_owned()))
+        api.map(Self).ok_or_else(|| UnknownBackend { name: name.to_owned() })
     }
 }
 
@@ -99,9 +118,6 @@ impl fmt::Display for NoAdapter {
     }
 }
 
-/// NVIDIA's PCI number.
-const NVIDIA: u32 = 0x10de;
-
 /// A device and what it is.
 pub type Opened = (Arc<dyn Device>, DeviceFacts);
 /// Why it cannot be used.
@@ -120,7 +136,9 @@ pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
 pub fn open_asked(ask: &DeviceAsk, host: &dyn Host, examine: bool) -> Result<Opened, Failure> {
     let found = match DeviceChoice::parse(&ask.backend, &ask.which)? {
         DeviceChoice::Processor => return Err(format!("`{}` is no graphics processor", ask.backend).into()),
-        DeviceChoice::Cuda { which } => cuda(ask, host, &which),
+        DeviceChoice::Cuda { which } => own_driver(ask, host, exo_backend_cuda::list, &which),
+        #[cfg(feature = "hip")]
+        DeviceChoice::Hip { which } => own_driver(ask, host, exo_backend_cuda::list_amd, &which),
         DeviceChoice::Graphics { api, which } => graphics(ask, host, api, &which),
     };
     let Found { device, mut facts, identity, driver, mut phases } = found?;
@@ -201,15 +219,22 @@ fn graphics(ask: &DeviceAsk, host: &dyn Host, api: Api, which: &str) -> Result<F
 
 /// The chosen card is not there.
 #[derive(Debug, thiserror::Error)]
-#[error("NVIDIA's driver shows no card `{which}`, only: {}", .found.join(", "))]
+#[error("{maker}'s driver shows no card `{which}`, only: {}", .found.join(", "))]
 struct NoCard {
+    maker: &'static str,
     which: String,
     found: Vec<String>,
 }
 
-fn cuda(ask: &DeviceAsk, host: &dyn Host, which: &str) -> Result<Found, Failure> {
+/// A card through its maker's driver, of those that the driver lists.
+fn own_driver(
+    ask: &DeviceAsk,
+    host: &dyn Host,
+    list: impl FnOnce() -> Result<Vec<Card>, ListError>,
+    which: &str,
+) -> Result<Found, Failure> {
     let mut phases = Phases::begin();
-    let card = choose_card(exo_backend_cuda::list()?, which)?;
+    let card = choose_card(list()?, which)?;
     phases.end("drivers listed");
     let mut limit = ask.memory_max_bytes.map(|bytes| bytes.min(card.memory_bytes));
     if card.is_integrated {
@@ -217,9 +242,9 @@ fn cuda(ask: &DeviceAsk, host: &dyn Host, which: &str) -> Result<Found, Failure>
         limit = Some(limit.unwrap_or(shared).min(shared));
     }
     let options = CudaOptions { memory_limit_bytes: limit, ..CudaOptions::default() };
-    let device = CudaDevice::open(&card, DeviceId(format!("cuda-{}", card.index)), &options)?;
+    let device = CudaDevice::open(&card, DeviceId(format!("{}-{}", card.api.name(), card.index)), &options)?;
     phases.end("opened");
-    let identity = Some(identity(&card.name, NVIDIA, 0, Some(&card.pci_address)));
+    let identity = Some(identity(&card.name, card.api.vendor(), 0, Some(&card.pci_address)));
     Ok(Found { facts: device.facts(), device, identity, driver: card.driver_text(), phases })
 }
 
@@ -262,6 +287,7 @@ impl Phases {
 
 fn choose_card(cards: Vec<Card>, which: &str) -> Result<Card, NoCard> {
     let found = cards.iter().map(|card| card.name.clone()).collect();
+    let maker = cards.first().map_or("the", |card| card.api.maker());
     let position = match which {
         "" => cards.iter().position(|card| card.trouble().is_none()).or(Some(0)),
         _ => match which.parse() {
@@ -270,7 +296,7 @@ fn choose_card(cards: Vec<Card>, which: &str) -> Result<Card, NoCard> {
         },
     };
     let chosen = position.and_then(|position| cards.into_iter().nth(position));
-    chosen.ok_or_else(|| NoCard { which: which.to_owned(), found })
+    chosen.ok_or_else(|| NoCard { maker, which: which.to_owned(), found })
 }
 
 fn choose(adapters: Vec<Adapter>, api: Api, which: &str) -> Result<Adapter, NoAdapter> {
@@ -303,6 +329,7 @@ mod tests {
     #[test]
     fn a_card_is_chosen_by_number_or_name_and_by_itself_if_it_can_be_used() {
         let card = |index: usize, name: &str, capability| Card {
+            api: exo_backend_cuda::Api::Cuda,
             index,
             name: name.to_owned(),
             pci_address: format!("0000:0{index}:00.0"),

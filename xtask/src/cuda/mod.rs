@@ -18,6 +18,8 @@ const PTXAS: &str = include_str!("ptxas.txt");
 const COMPILE: &str = include_str!("compile.py");
 /// Cards whose registers and memory the table shows: the oldest and two newer.
 const SHOWN: [&str; 3] = ["sm_61", "sm_80", "sm_90"];
+/// What clang compiles the kernels for: RDNA 3 and 2, and CDNA 2.
+const AMD_CARDS: [&str; 3] = ["gfx1100", "gfx1030", "gfx90a"];
 
 /// Compiles every kernel. With `check` nothing is written and a difference fails.
 pub fn ptx(check: bool) -> anyhow::Result<()> {
@@ -97,18 +99,37 @@ fn rows(told: &str, card: &str) -> Vec<String> {
     rows
 }
 
-/// Compiles the kernels for an AMD card, to see that they are HIP too. The matrix instructions of `matmul_mma.cu` are NVIDIA's.
+/// AMD's cards: their kernels through clang, and the tests of the feature `hip`, AMD's own compiler among them where it is
+/// installed, and the program's own that need it built with the feature.
 pub fn hip() -> anyhow::Result<()> {
+    hip_kernels()?;
+    hip_tests()?;
+    run::cargo(&["test", "--quiet", "--package", "exo", "--features", "hip", "--test", "hip"])
+}
+
+/// The crate with the feature `hip`: what `cargo xtask test` does.
+pub fn hip_tests() -> anyhow::Result<()> {
+    let package = ["--package", "exo-backend-cuda", "--features", "hip"];
+    let lints = [&["clippy", "--quiet", "--all-targets"], &package[..], &["--", "--deny", "warnings"]];
+    run::cargo(&lints.concat())?;
+    run::cargo(&[&["test", "--quiet", "--lib", "--test", "hip"], &package[..]].concat())
+}
+
+/// Compiles the kernels for AMD's cards, of 32 and of 64 threads to a wave. The matrix instructions of `matmul_mma.cu` are NVIDIA's.
+fn hip_kernels() -> anyhow::Result<()> {
     let known = ["clang++", "clang++-19", "clang++-18", "clang++-17", "clang++-16"];
     let Some(clang) = known.into_iter().find(|name| run::has(name)) else {
         bail!("clang 16 or newer is missing: install Debian's clang-19");
     };
     for name in kernels()?.iter().filter(|name| !name.contains("mma")) {
         let file = Path::new(KERNELS).join(name);
-        let target = ["-x", "hip", "--cuda-device-only", "--offload-arch=gfx1100", "-nogpuinc", "-nogpulib"];
-        let how = ["-O2", "-std=c++17", "-ffp-contract=off", "-S", "-o", "/dev/null"];
-        run::command(clang, &[&target[..], &how, &[&file.to_string_lossy()]].concat())?;
-        println!("{name} compiles for gfx1100");
+        for card in AMD_CARDS {
+            let arch = format!("--offload-arch={card}");
+            let target = ["-x", "hip", "--cuda-device-only", &arch, "-nogpuinc", "-nogpulib"];
+            let how = ["-O2", "-std=c++17", "-ffp-contract=off", "-S", "-o", "/dev/null"];
+            run::command(clang, &[&target[..], &how, &[&file.to_string_lossy()]].concat())?;
+        }
+        println!("{name} compiles for {}", AMD_CARDS.join(", "));
     }
     Ok(())
 }

@@ -208,6 +208,16 @@ API cuModuleGetFunction(void** function, void* module, const char* name) {
     return SUCCESS;
 }
 
+// For `hip.cpp`, which has no PTX to look into.
+API exo_emulated_function(void** function, const char* name) {
+    auto found = kernels().find(name);
+    if (found == kernels().end()) {
+        return NOT_FOUND;
+    }
+    *function = (void*)&found->second;
+    return SUCCESS;
+}
+
 API cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
                    unsigned shared, void* stream, void** params, void**) {
     auto* kernel = (const emulated::Kernel*)function;

@@ -1,5 +1,5 @@
-//! A CUDA driver that plays cards on the processor: built from the kernels' sources, and used by a child process. The tests of
-//! the binary use it too.
+//! A driver that plays cards on the processor, NVIDIA's and AMD's: built from the kernels' sources, and used by a child process.
+//! The tests of the binary use it too.
 
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses its part; helpers of tests fail by panicking
 
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 const SETTING: &str = "EXO_EMULATED";
 
-/// Runs `body` in a child process whose CUDA driver is the emulated one. `test` is the name of the calling test.
+/// Runs `body` in a child process whose drivers are the emulated one. `test` is the name of the calling test.
 pub fn on_emulated_cards(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var_os(SETTING).is_some() {
         return body();
@@ -27,7 +27,7 @@ fn home() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("backend-cuda")
 }
 
-/// The folder of the emulated `libcuda.so`, built if it is older than its sources.
+/// The folder of the emulated `libcuda.so`, which is `libamdhip64.so` too, built if it is older than its sources.
 pub fn library() -> PathBuf {
     let root = home();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated-cuda");
@@ -69,6 +69,8 @@ fn build(folder: &Path, sources: &[&PathBuf], target: &Path) {
     let part = target.with_extension("part");
     let linked = Command::new("c++").arg("-shared").arg("-o").arg(&part).args(&objects).output().unwrap();
     succeeds("c++ -shared", &linked);
+    // AMD's driver, with its compiler in it. There first: the other's date says that both are new.
+    std::fs::copy(&part, target.with_file_name("libamdhip64.so")).unwrap();
     std::fs::rename(part, target).unwrap();
 }
 

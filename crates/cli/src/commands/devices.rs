@@ -84,7 +84,8 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
 /// The preferred sources first, all at once: a card that two of them show is one row. OpenGL last, and only where nothing
 /// better shows a graphics processor.
 async fn ask_all(ask: Ask<'_>) -> Vec<Outcome> {
-    let sources = [Source::Cuda].into_iter().chain(Api::ALL.map(Source::Graphics));
+    let makers = exo_backend_cuda::Api::ALL.iter().map(|api| Source::Maker(*api));
+    let sources = makers.chain(Api::ALL.map(Source::Graphics));
     let (last, first): (Vec<_>, Vec<_>) = sources
         .filter(|source| is_of_this_system(*source))
         .partition(|source| *source == Source::Graphics(Api::Gl));
@@ -128,7 +129,9 @@ fn step_line(name: &str, cost: StepCost) -> String {
 
 fn is_of_this_system(source: Source) -> bool {
     match source {
-        Source::Cuda => cfg!(any(target_os = "linux", windows)),
+        Source::Maker(exo_backend_cuda::Api::Cuda) => cfg!(any(target_os = "linux", windows)),
+        #[cfg(feature = "hip")]
+        Source::Maker(exo_backend_cuda::Api::Hip) => cfg!(target_os = "linux"),
         Source::Graphics(Api::Vulkan) => cfg!(not(any(target_os = "macos", target_os = "ios"))),
         Source::Graphics(Api::Metal) => cfg!(any(target_os = "macos", target_os = "ios")),
         Source::Graphics(Api::Dx12) => cfg!(windows),

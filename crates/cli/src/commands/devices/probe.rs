@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use exo_backend::Device;
-use exo_backend_cuda::{Card, CudaDevice, CudaOptions};
+use exo_backend_cuda::{Api as Maker, Card, CudaDevice, CudaOptions};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_device::{Calibration, GraphicsCard, Identity, Nvml, Registry, Sensors};
 use exo_types::DeviceId;
@@ -26,14 +26,11 @@ const CHECK_BYTES: u64 = 256 << 20;
 /// The most a child may print.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// NVIDIA's PCI number.
-const NVIDIA: u32 = 0x10de;
-
 /// Who is asked for devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// NVIDIA's driver.
-    Cuda,
+    /// The driver of the cards' maker: NVIDIA's, AMD's.
+    Maker(Maker),
     /// The drivers behind a graphics interface.
     Graphics(Api),
 }
@@ -42,7 +39,7 @@ impl Source {
     /// As in the setting `backend`.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Cuda => "cuda",
+            Self::Maker(api) => api.name(),
             Self::Graphics(api) => api.name(),
         }
     }
@@ -177,10 +174,11 @@ pub fn answer(source: &str, what: Ask<'_>) -> anyhow::Result<()> {
         registry: what.measure.map(Registry::look),
         steps: what.steps,
     };
-    let found = match (source, api) {
-        ("cuda", _) => child.list_cards(),
-        (_, Some(api)) => child.list_adapters(api),
-        (_, None) => anyhow::bail!("there is no backend `{source}` to ask"),
+    let maker = Maker::ALL.iter().find(|known| known.name() == source);
+    let found = match (maker, api) {
+        (Some(maker), _) => child.list_cards(*maker),
+        (None, Some(api)) => child.list_adapters(api),
+        (None, None) => anyhow::bail!("there is no backend `{source}` to ask"),
     };
     let answer = match found {
         Ok((list_ms, found)) => Answer { list_ms, found, trouble: None },
@@ -205,18 +203,23 @@ impl Child {
         Ok((ms(began), adapters.iter().map(|adapter| self.describe(adapter)).collect()))
     }
 
-    fn list_cards(&self) -> anyhow::Result<(f64, Vec<Found>)> {
+    fn list_cards(&self, maker: Maker) -> anyhow::Result<(f64, Vec<Found>)> {
         let began = Instant::now();
-        let cards = exo_backend_cuda::list()?;
+        let cards = match maker {
+            Maker::Cuda => exo_backend_cuda::list()?,
+            #[cfg(feature = "hip")]
+            Maker::Hip => exo_backend_cuda::list_amd()?,
+        };
         let list_ms = ms(began);
-        let nvml = Nvml::open();
+        let nvml = (maker == Maker::Cuda).then(Nvml::open).flatten();
         Ok((list_ms, cards.iter().map(|card| self.describe_card(card, nvml.as_ref())).collect()))
     }
 
     fn describe_card(&self, card: &Card, nvml: Option<&Nvml>) -> Found {
-        let identity = exo_device::identity(&card.name, NVIDIA, 0, Some(&card.pci_address), &self.cards);
+        let vendor = card.api.vendor();
+        let identity = exo_device::identity(&card.name, vendor, 0, Some(&card.pci_address), &self.cards);
         let mut found = Found {
-            api: Source::Cuda.name().to_owned(),
+            api: card.api.name().to_owned(),
             index: card.index,
             identity,
             is_software: false,
