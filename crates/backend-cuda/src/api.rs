@@ -212,6 +212,7 @@ calls! {
         event_destroy(event: sys::CUevent) = cuEventDestroy_v2, hipEventDestroy;
         event_record(event: sys::CUevent, stream: sys::CUstream) = cuEventRecord, hipEventRecord;
         event_query(event: sys::CUevent) = cuEventQuery, hipEventQuery;
+        stream_wait_event(stream: sys::CUstream, event: sys::CUevent, flags: c_uint) = cuStreamWaitEvent, hipStreamWaitEvent;
     }
     hip {
         hipDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> Code;

@@ -11,9 +11,10 @@ use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, SupportClass, TensorVi
 
 use crate::api::{Api, CallError};
 use crate::card::Card;
-use crate::driver::{Context, DeviceMemory, Ordinal, Queue};
+use crate::driver::{Context, DeviceMemory, Ordinal};
 use crate::kernels::Kernels;
 use crate::program::CudaProgram;
+use crate::queue::Queue;
 use crate::storage::{CudaBuffer, CudaKv, KvLayer};
 use crate::stream::{CudaStream, wait};
 use crate::{kv_rows, layout, weight};
@@ -131,7 +132,7 @@ impl CudaDevice {
         let (free_bytes, _) = context.memory().map_err(refused)?;
         let limit_bytes =
             options.memory_limit_bytes.unwrap_or_else(|| free_bytes.saturating_sub(RESERVE_BYTES));
-        let loading = Mutex::new(context.queue().map_err(refused)?);
+        let loading = Mutex::new(Queue::open(&context).map_err(refused)?);
         // AMD's matrix instructions are others.
         let has_tensor_cores = card.api == Api::Cuda && card.capability >= TENSOR_CORES_FROM;
         let has_tensor_cores = has_tensor_cores && !options.without_tensor_cores;

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use exo_backend::RunShape;
 
-use crate::driver::Captured;
+use crate::queue::Captured;
 
 /// Most rows of a step that is worth capturing: decode. Starting the kernels of a long prefill costs nothing beside running them.
 const TOKENS_MAX: usize = 64;

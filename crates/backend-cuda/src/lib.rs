@@ -15,8 +15,8 @@
 //! AMD's driver has the same functions under other names (`api.rs`). Its compiler, a library beside the driver, makes the
 //! kernels from their sources when they are first used (`hip.rs`).
 //!
-//! **Architecture invariant:** knows no model, no file and no network. All calls into drivers are in `api.rs`, `driver.rs` and
-//! `hip.rs`.
+//! **Architecture invariant:** knows no model, no file and no network. All calls into drivers are in `api.rs`, `driver.rs`,
+//! `queue.rs` and `hip.rs`.
 //!
 //! Start reading at [`list`], then [`CudaDevice::open`].
 
@@ -32,6 +32,8 @@ mod kv_rows;
 mod launch;
 mod layout;
 mod program;
+mod queue;
+mod reading;
 mod storage;
 mod stream;
 mod weight;

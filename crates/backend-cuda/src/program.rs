@@ -9,9 +9,10 @@ use exo_backend::{
 
 use crate::api::CallError;
 use crate::device::Shop;
-use crate::driver::{DeviceMemory, Queue};
+use crate::driver::DeviceMemory;
 use crate::graph::{Graphs, Plan};
 use crate::launch::{Launch, Planner, Scratch, rounded_blocks};
+use crate::queue::Queue;
 
 /// Bytes of the place where a program's kernels complain.
 pub(crate) const FAULT_BYTES: u64 = 4 * FAULT_WORDS as u64;

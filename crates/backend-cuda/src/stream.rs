@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_backend::{
-    AllocError, Buffer, CancelToken, Element, Exchange, FAULT_WORDS, KvCache, Program, RunError, RunShape,
-    Stream, complaint, same_buffer,
+    AllocError, Buffer, CancelToken, Download, Element, Event, Exchange, KvCache, Program, RunError,
+    RunShape, Stream, same_buffer,
 };
 
 use crate::api::CallError;
 use crate::device::Shop;
-use crate::driver::{Context, DeviceMemory, Pinned, Queue};
+use crate::driver::{Context, DeviceMemory};
 use crate::kv_rows;
-use crate::program::{CudaProgram, FAULT_BYTES, Inner, Step, start};
+use crate::program::{CudaProgram, Inner, Step, start};
+use crate::queue::{Marker, Queue};
+use crate::reading::{Desk, Reading};
 use crate::storage::{self, CudaBuffer};
 
 /// Longest wait for what a caller gives no deadline for.
@@ -31,76 +33,22 @@ pub(crate) fn wait(context: &Context, queue: &Queue, deadline: Duration) -> Resu
 pub struct CudaStream {
     pub(crate) shop: Arc<Shop>,
     pub(crate) queue: Queue,
-    /// Programs whose kernels may have complained since the last look.
-    pending: Vec<Arc<Inner>>,
-    /// What the card copies results to, grown as needed.
-    staging: Option<Pinned>,
-    /// What results were on their way to when a deadline passed: the card may still write to it.
-    late: Vec<Pinned>,
-}
-
-impl Drop for CudaStream {
-    fn drop(&mut self) {
-        // Nobody waits any more, so nobody will know when it is safe to give it back.
-        std::mem::forget(std::mem::take(&mut self.late));
-    }
+    desk: Arc<Desk>,
 }
 
 impl CudaStream {
     pub(crate) fn new(shop: &Arc<Shop>) -> Result<Self, AllocError> {
-        let queue = shop.context.queue().map_err(|error| shop.context.lost(&error))?;
-        Ok(Self { shop: Arc::clone(shop), queue, pending: Vec::new(), staging: None, late: Vec::new() })
+        let queue = Queue::open(&shop.context).map_err(|error| shop.context.lost(&error))?;
+        Ok(Self { shop: Arc::clone(shop), queue, desk: Arc::default() })
     }
 
     fn queued(&self, result: Result<(), CallError>) -> Result<(), RunError> {
         result.map_err(|error| self.shop.context.lost_run(&error))
     }
 
-    /// Waits for everything queued, brings `parts` (memory, byte, bytes) to the host, and looks for complaints.
-    fn read(&mut self, parts: &[(&DeviceMemory, u64, u64)], deadline: Duration) -> Result<Vec<u8>, RunError> {
-        self.shop.context.check()?;
-        let wanted: u64 = parts.iter().map(|(_, _, bytes)| bytes).sum();
-        let total = wanted + FAULT_BYTES * self.pending.len() as u64;
-        let mut staging = self.staging(total as usize)?;
-        let copied = self.copy_out(parts, &mut staging);
-        let done = copied.and_then(|()| wait(&self.shop.context, &self.queue, deadline));
-        if done.is_err() {
-            self.late.push(staging);
-            return done.map(|()| Vec::new());
-        }
-        // Everything queued is done, the late copies too.
-        self.late.clear();
-        let mut bytes = vec![0; total as usize];
-        staging.read(&mut bytes, 0);
-        self.staging = Some(staging);
-        let complaints = bytes.split_off(wanted as usize);
-        let complaints: Vec<u32> =
-            complaints.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        for program in std::mem::take(&mut self.pending) {
-            self.queued(self.queue.clear(&program.fault, 0, FAULT_BYTES))?;
-        }
-        complaints.chunks(FAULT_WORDS).try_for_each(complaint)?;
-        Ok(bytes)
-    }
-
-    fn copy_out(&self, parts: &[(&DeviceMemory, u64, u64)], staging: &mut Pinned) -> Result<(), RunError> {
-        let faults = self.pending.iter().map(|program| (&program.fault, 0, FAULT_BYTES));
-        let mut to = 0;
-        for (from, at, bytes) in parts.iter().copied().chain(faults) {
-            self.queued(self.queue.download(from, at, staging, to, bytes))?;
-            to += bytes as usize;
-        }
-        Ok(())
-    }
-
-    fn staging(&mut self, bytes: usize) -> Result<Pinned, RunError> {
-        match self.staging.take() {
-            Some(staging) if staging.bytes >= bytes => Ok(staging),
-            _ => {
-                let context = &self.shop.context;
-                context.pinned(bytes.next_power_of_two()).map_err(|error| context.lost_run(&error))
-            }
-        }
+    /// Queues the way of `parts` (memory, byte, bytes) to the host, and of complaints.
+    fn reading(&self, parts: &[(&DeviceMemory, u64, u64)]) -> Result<Reading, RunError> {
+        Reading::queue(&self.shop, &self.desk, &self.queue, parts)
     }
 
     /// Byte and bytes of a page in each of a layer's two halves.
@@ -144,12 +92,6 @@ impl CudaStream {
         }
         Ok(())
     }
-
-    fn watch(&mut self, program: &Arc<Inner>) {
-        if !self.pending.iter().any(|known| Arc::ptr_eq(known, program)) {
-            self.pending.push(Arc::clone(program));
-        }
-    }
 }
 
 impl Stream for CudaStream {
@@ -172,13 +114,13 @@ impl Stream for CudaStream {
         let inner = Arc::clone(&program.inner);
         inner.assert_fits(shape);
         self.shop.context.check()?;
-        self.watch(&inner);
+        self.desk.look_at(&inner);
         if inner.is_whole(exchange, cancel) {
             return inner.run_whole(&self.shop, &self.queue, shape);
         }
         let ran = self.run_in_pieces(&inner, shape, exchange, cancel);
         // A look in the middle has forgotten it.
-        self.watch(&inner);
+        self.desk.look_at(&inner);
         ran
     }
 
@@ -211,6 +153,17 @@ impl Stream for CudaStream {
         Ok(true)
     }
 
+    fn download_later(
+        &mut self,
+        from: &Buffer,
+        at: usize,
+        len: usize,
+    ) -> Result<Box<dyn Download>, RunError> {
+        from.assert_fits(Element::F32, at, len);
+        let memory = &storage::buffer(from, self.shop.owner).memory;
+        Ok(Box::new(self.reading(&[(memory, 4 * at as u64, 4 * len as u64)])?))
+    }
+
     fn download_f32(
         &mut self,
         from: &Buffer,
@@ -218,22 +171,36 @@ impl Stream for CudaStream {
         into: &mut [f32],
         deadline: Duration,
     ) -> Result<(), RunError> {
-        from.assert_fits(Element::F32, at, into.len());
-        let memory = &storage::buffer(from, self.shop.owner).memory;
-        let bytes = self.read(&[(memory, 4 * at as u64, 4 * into.len() as u64)], deadline)?;
-        bytemuck::cast_slice_mut(into).copy_from_slice(&bytes);
-        Ok(())
+        self.download_later(from, at, into.len())?.finish(into, deadline)
+    }
+
+    fn event(&mut self) -> Result<Event, RunError> {
+        self.shop.context.check()?;
+        let marker = self.queue.mark().map_err(|error| self.shop.context.lost_run(&error))?;
+        Ok(Event { fence: Arc::new(marker) })
+    }
+
+    /// The card waits by itself for a place in another queue of its driver; for other events the caller does.
+    fn after(&mut self, event: &Event) -> Result<(), RunError> {
+        let fence: &dyn Any = &*event.fence;
+        match fence.downcast_ref::<Marker>() {
+            Some(marker) if marker.context.api() == self.shop.context.api() => {
+                self.shop.context.check()?;
+                self.queued(self.queue.after(marker))
+            }
+            _ => event.wait(WAIT_MAX),
+        }
     }
 
     fn synchronize(&mut self, deadline: Duration) -> Result<(), RunError> {
-        self.read(&[], deadline).map(drop)
+        self.reading(&[])?.wait(deadline).map(drop)
     }
 
     fn export_kv(&mut self, kv: &KvCache, layer: usize, page: usize) -> Result<Vec<f32>, RunError> {
         let (at, bytes) = self.page(kv, layer, page)?;
         let cache = storage::kv(kv, self.shop.owner);
         let stored = &cache.layers[layer];
-        let data = self.read(&[(&stored.keys, at, bytes), (&stored.values, at, bytes)], WAIT_MAX)?;
+        let data = self.reading(&[(&stored.keys, at, bytes), (&stored.values, at, bytes)])?.wait(WAIT_MAX)?;
         let mut rows = vec![0.0; kv.shape.page_elements()];
         for (row, bytes) in rows.chunks_mut(kv.shape.head_dim).zip(data.chunks(cache.row_bytes)) {
             kv_rows::decode(kv.shape.dtype, bytes, row);

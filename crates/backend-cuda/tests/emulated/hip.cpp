@@ -63,6 +63,7 @@ SAME(hipGraphExecDestroy, cuGraphExecDestroy, (void* exec), (exec))
 SAME(hipGraphLaunch, cuGraphLaunch, (void* exec, void* stream), (exec, stream))
 SAME(hipEventCreateWithFlags, cuEventCreate, (void** event, unsigned flags), (event, flags))
 SAME(hipEventDestroy, cuEventDestroy_v2, (void* event), (event))
+SAME(hipStreamWaitEvent, cuStreamWaitEvent, (void* stream, void* event, unsigned flags), (stream, event, flags))
 SAME(hipEventRecord, cuEventRecord, (void* event, void* stream), (event, stream))
 SAME(hipModuleLaunchKernel, cuLaunchKernel,
      (void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned shared,
