@@ -1,5 +1,6 @@
 //! One card as a [`Device`]: opening it, and giving out memory.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -69,6 +70,8 @@ pub(crate) struct Shop {
     pub(crate) kernels: Kernels,
     pub(crate) has_tensor_cores: bool,
     pub(crate) has_graphs: bool,
+    /// Runs that were launched as graphs.
+    pub(crate) replays: AtomicU64,
     /// What fills memory that is given out.
     loading: Mutex<Queue>,
 }
@@ -143,9 +146,15 @@ impl CudaDevice {
             kernels: Kernels::default(),
             has_tensor_cores,
             has_graphs: !options.without_graphs,
+            replays: AtomicU64::new(0),
             loading,
         });
         Ok(Arc::new(Self { facts: facts(card, id, limit_bytes), shop }))
+    }
+
+    /// Runs of programs that were launched as graphs so far.
+    pub fn replays(&self) -> u64 {
+        self.shop.replays.load(Ordering::Relaxed)
     }
 
     /// Whether F16 and BF16 go through tensor cores.

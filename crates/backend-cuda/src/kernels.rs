@@ -125,7 +125,7 @@ impl Kernels {
 mod tests {
     use super::*;
 
-    /// AMD's own compiler needs no card. A machine without it says so in the report of `cargo xtask test`.
+    /// AMD's own compiler needs no card. A machine without it says so.
     #[test]
     fn amds_compiler_takes_every_kernel() {
         if hip::look().is_err() {

@@ -1,5 +1,6 @@
 //! A checked recording as launches, and one run of it.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_backend::{
@@ -12,7 +13,7 @@ use crate::device::Shop;
 use crate::driver::DeviceMemory;
 use crate::graph::{Graphs, Plan};
 use crate::launch::{Launch, Planner, Scratch, rounded_blocks};
-use crate::queue::Queue;
+use crate::queue::{Captured, Queue};
 
 /// Bytes of the place where a program's kernels complain.
 pub(crate) const FAULT_BYTES: u64 = 4 * FAULT_WORDS as u64;
@@ -103,16 +104,20 @@ impl Inner {
 
     /// Queues a whole run, as a graph if it came before.
     pub(crate) fn run_whole(&self, shop: &Shop, queue: &Queue, shape: RunShape) -> Result<(), RunError> {
+        let replay = |captured: &Captured| {
+            shop.replays.fetch_add(1, Ordering::Relaxed);
+            queue.replay(captured)
+        };
         let queued = match &self.graphs {
             None => self.launch_all(queue, shape),
             Some(graphs) => {
                 let mut graphs = graphs.lock().unwrap_or_else(PoisonError::into_inner);
                 match graphs.plan(shape) {
                     Plan::Plain => self.launch_all(queue, shape),
-                    Plan::Replay(captured) => queue.replay(captured),
+                    Plan::Replay(captured) => replay(captured),
                     Plan::Capture => match queue.capture(|| self.launch_all(queue, shape)) {
                         Ok(captured) => {
-                            let replayed = queue.replay(&captured);
+                            let replayed = replay(&captured);
                             graphs.keep(shape, captured);
                             replayed
                         }

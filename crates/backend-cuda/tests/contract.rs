@@ -11,7 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emulated::on_emulated_cards;
-use exo_backend::{Device, Element, End, OpKind, Report, Route, conformance, copy_between, oracle};
+use exo_backend::{
+    Alone, CancelToken, Device, Element, End, Op, OpKind, Recording, Report, Route, RunShape, conformance,
+    copy_between, oracle,
+};
 use exo_backend_cuda::{Card, CudaDevice, CudaOptions, ListError, OpenError, list};
 use exo_types::{DType, DeviceId};
 
@@ -141,6 +144,32 @@ fn a_buffer_goes_from_one_card_to_the_other() {
         let mut got = [0.0; 4];
         b.stream().unwrap().download_f32(&to, 0, &mut got, SOON).unwrap();
         assert_eq!(got, [1.0, 2.0, 0.0, 0.0]);
+    });
+}
+
+/// As the steps of a decode: the first is started kernel by kernel, those after it as a graph, and each sees its own inputs.
+#[test]
+fn a_step_that_comes_again_is_launched_as_a_graph() {
+    on_emulated_cards("a_step_that_comes_again_is_launched_as_a_graph", &[], || {
+        for without_graphs in [false, true] {
+            let device = open(&list().unwrap()[0], &CudaOptions { without_graphs, ..options() });
+            let [x, y] = [0, 1].map(|_| device.buffer(Element::F32, 2).unwrap());
+            let add = Op::Add { x: x.clone(), y: y.clone(), width: 1 };
+            let program = device.compile(Recording { ops: vec![add.clone(), add] }).unwrap();
+            let mut stream = device.stream().unwrap();
+            let mut run = |tokens: usize, step: f32| {
+                stream.upload_f32(&y, 0, &[step; 2]).unwrap();
+                let shape = RunShape { tokens, selected: 0 };
+                stream.run(&*program, shape, &Alone, &CancelToken::default()).unwrap();
+            };
+            (1..=5).for_each(|step| run(1, step as f32));
+            assert_eq!(device.replays(), if without_graphs { 0 } else { 4 });
+            run(2, 100.0); // other rows, another step
+            assert_eq!(device.replays(), if without_graphs { 0 } else { 4 });
+            let mut got = [0.0; 2];
+            stream.download_f32(&x, 0, &mut got, SOON).unwrap();
+            assert_eq!(got, [230.0, 200.0]);
+        }
     });
 }
 
