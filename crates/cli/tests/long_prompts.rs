@@ -23,6 +23,8 @@ const LAYERS: u32 = 6;
 const HIDDEN: u64 = 512;
 const FFN: u64 = 2048;
 const LOAD_MAX: Duration = Duration::from_secs(60);
+/// How often a cached prompt is timed beside an uncached one before it counts as slow.
+const ROUNDS_MAX: u32 = 12;
 /// What a prompt of others may add to the next token of a stream.
 const GAP_MAX: Duration = Duration::from_millis(400);
 
@@ -36,7 +38,7 @@ fn zeros(path: &Path) {
     w.u32("llama.feed_forward_length", FFN as u32).u32("llama.attention.head_count", 8);
     w.f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
     w.text("tokenizer.ggml.model", &keys.model).text("tokenizer.ggml.pre", keys.pre.as_deref().unwrap());
-    w.texts("tokenizer.ggml.tokens", &keys.tokens).texts("tokenizer.ggml.merges", &keys.merges);
+    w.texts("tokenizer.ggml.tokens", keys.tokens.iter()).texts("tokenizer.ggml.merges", keys.merges.iter());
     w.i32s("tokenizer.ggml.token_type", keys.token_types.as_ref().unwrap());
     w.u32("tokenizer.ggml.eos_token_id", keys.eos.unwrap());
     w.declare("token_embd.weight", DType::F16, &[HIDDEN, keys.tokens.len() as u64]);
@@ -63,7 +65,7 @@ fn zeros(path: &Path) {
 fn demo_tokens() -> Vec<String> {
     let demo = exo_formats::open(&demo_gguf()).unwrap();
     let TokenizerSource::Gguf(keys) = &demo.tokenizer else { panic!("a GGUF file") };
-    keys.tokens.clone()
+    keys.tokens.iter().map(str::to_owned).collect()
 }
 
 /// A node that serves the model of zeros and guesses nothing ahead.
@@ -113,21 +115,24 @@ fn a_prompt_whose_beginning_is_kept_has_its_first_token_in_a_fraction_of_the_tim
     let node = node(folder.path());
     first_token(&node, &prompt(90, 600)); // what a first step allocates
     let (mut whole_ms, mut rest_ms) = (f64::MAX, f64::MAX);
-    for kind in 0..3 {
+    for kind in 0..ROUNDS_MAX {
         let begun = prompt(kind, 1010);
         let (ms, computed) = first_token(&node, &begun);
         assert_eq!(computed, 1010, "nothing of it is kept");
         whole_ms = whole_ms.min(ms);
         // A longer prompt that begins like it: the first 992 tokens are 31 whole pages.
         for more in 0..3 {
-            let longer = [&begun[..1000], &prompt(40 + 3 * kind + more, 40)[..]].concat();
+            let longer = [&begun[..1000], &prompt(100 + 3 * kind + more, 40)[..]].concat();
             let (ms, computed) = first_token(&node, &longer);
             assert_eq!(computed, 1040 - 992, "only what is not kept is computed");
             rest_ms = rest_ms.min(ms);
         }
+        // The best of each: a busy machine only ever makes them slower, and a few more rounds find it quiet.
+        if kind >= 2 && rest_ms < 0.1 * whole_ms {
+            return;
+        }
     }
-    // The best of each: a busy machine only ever makes them slower. On an idle one it is under a tenth.
-    assert!(rest_ms < 0.2 * whole_ms, "{rest_ms:.1} ms against {whole_ms:.1} ms");
+    panic!("{rest_ms:.1} ms against {whole_ms:.1} ms is more than a tenth");
 }
 
 /// The next token's event of a stream.

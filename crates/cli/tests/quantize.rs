@@ -128,7 +128,7 @@ fn slow_source(path: &Path) {
     w.u32("llama.embedding_length", C as u32).u32("llama.feed_forward_length", FFN as u32);
     w.u32("llama.attention.head_count", 1).f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
     w.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "llama-bpe");
-    w.texts("tokenizer.ggml.tokens", &["a", "b"]).texts::<&str>("tokenizer.ggml.merges", &[]);
+    w.texts("tokenizer.ggml.tokens", &["a", "b"]).texts::<&str>("tokenizer.ggml.merges", []);
     let layer = |t| TensorName::Layer(0, t).to_gguf();
     w.declare("token_embd.weight", DType::F16, &[C, 2]).declare("output_norm.weight", DType::F32, &[C]);
     for t in [LayerTensor::Q, LayerTensor::K, LayerTensor::V, LayerTensor::O] {
@@ -147,21 +147,33 @@ fn slow_source(path: &Path) {
     std::fs::File::options().write(true).open(path).unwrap().set_len(w.len_bytes()).unwrap();
 }
 
+/// Files in `folder` that are being written, or were.
+#[cfg(unix)]
+fn partials(folder: &Path) -> Vec<String> {
+    names(folder).into_iter().filter(|name| name.ends_with(".partial")).collect()
+}
+
+/// A run on [`slow_source`] that has begun its file, by a megabyte.
+#[cfg(unix)]
+fn slow_run(folder: &Path) -> Killed {
+    slow_source(&folder.join("slow.gguf"));
+    let mut command = exo(&["quantize", "slow.gguf", "q4_k_m", "--threads", "1"]);
+    let child = command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = Killed(child);
+    wait_for("the new file's beginning", RUN_MAX, || {
+        assert_eq!(child.0.try_wait().unwrap(), None, "it should take longer");
+        let path = folder.join(partials(folder).first()?);
+        (path.metadata().ok()?.len() > 1 << 20).then_some(())
+    });
+    child
+}
+
 #[test]
 #[cfg(unix)]
 fn an_interrupt_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    slow_source(&folder.join("slow.gguf"));
-    let mut command = exo(&["quantize", "slow.gguf", "q4_k_m", "--threads", "1"]);
-    let child = command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let mut child = Killed(child);
-    let partial = || names(folder).into_iter().find(|n| n.ends_with(".partial"));
-    wait_for("the new file's beginning", RUN_MAX, || {
-        assert_eq!(child.0.try_wait().unwrap(), None, "it should take longer");
-        let path = folder.join(partial()?);
-        (path.metadata().ok()?.len() > 1 << 20).then_some(())
-    });
+    let mut child = slow_run(folder);
     let pid = rustix::process::Pid::from_child(&child.0);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let status = wait_for("the end", RUN_MAX, || child.0.try_wait().unwrap());
@@ -174,12 +186,8 @@ fn an_interrupt_leaves_nothing_behind() {
 fn what_a_killed_run_left_goes_with_the_next_and_a_running_one_keeps_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    slow_source(&folder.join("slow.gguf"));
-    let mut command = exo(&["quantize", "slow.gguf", "q4_k_m", "--threads", "1"]);
-    let child = command.current_dir(folder).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let mut child = Killed(child);
-    let partials = || names(folder).into_iter().filter(|n| n.ends_with(".partial")).collect::<Vec<_>>();
-    wait_for("the new file's beginning", RUN_MAX, || (partials().len() == 1).then_some(()));
+    let mut child = slow_run(folder);
+    let partials = || partials(folder);
     let other = |name: &str| done(folder, &["quantize", "demo", "q8_0", "--requantize", "-o", name]);
     other("first.gguf");
     assert_eq!(child.0.try_wait().unwrap(), None, "it should take longer");
@@ -239,7 +247,7 @@ fn write_folder(gguf: &Path, folder: &Path) {
         "rope_theta": c.rope.theta, "tie_word_embeddings": c.tied, "bos_token_id": c.bos, "eos_token_id": c.eos,
     });
     let TokenizerSource::Gguf(keys) = &model.tokenizer else { panic!("a GGUF file") };
-    let text_of = |id: Option<u32>| id.map(|id| keys.tokens[id as usize].clone());
+    let text_of = |id: Option<u32>| id.map(|id| keys.tokens[id as usize].to_owned());
     let tokenizer_config = json!({"bos_token": text_of(keys.bos), "eos_token": text_of(keys.eos), "chat_template": model.chat_template});
     let put = |name: &str, value: &Value| std::fs::write(folder.join(name), value.to_string()).unwrap();
     put("config.json", &config);
@@ -308,7 +316,7 @@ fn put_tensor(
 fn tokenizer_json(keys: &exo_formats::GgufTokenizer) -> Value {
     let llama3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
     let vocab: serde_json::Map<String, Value> =
-        keys.tokens.iter().enumerate().map(|(id, text)| (text.clone(), id.into())).collect();
+        keys.tokens.iter().enumerate().map(|(id, text)| (text.to_owned(), id.into())).collect();
     let types = keys.token_types.as_ref().unwrap();
     let special = keys.tokens.iter().enumerate().filter(|(id, _)| types[*id] == 3);
     let added = special.map(|(id, text)| {
@@ -323,6 +331,6 @@ fn tokenizer_json(keys: &exo_formats::GgufTokenizer) -> Value {
             {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]},
         "post_processor": null,
         "decoder": {"type": "ByteLevel"},
-        "model": {"type": "BPE", "vocab": vocab, "merges": keys.merges, "ignore_merges": true},
+        "model": {"type": "BPE", "vocab": vocab, "merges": keys.merges.iter().collect::<Vec<_>>(), "ignore_merges": true},
     })
 }

@@ -25,6 +25,7 @@ mod model;
 mod names;
 mod open;
 mod rope;
+mod texts;
 mod tokenizer;
 pub mod write;
 
@@ -34,4 +35,5 @@ pub use mapped::MappedFile;
 pub use model::{FileRange, Model, ModelFile, ModelKind};
 pub use names::{LayerTensor, TensorName};
 pub use open::{open, open_gguf_bytes};
+pub use texts::Texts;
 pub use tokenizer::{GgufTokenizer, TokenizerSource};

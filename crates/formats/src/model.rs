@@ -114,6 +114,12 @@ impl Model {
         }
     }
 
+    /// Hands over what its tokenizer is built from, and holds it no longer: megabytes that whoever computes does not
+    /// need, and nobody once the tokenizer is built.
+    pub fn take_tokenizer(&mut self) -> TokenizerSource {
+        std::mem::replace(&mut self.tokenizer, TokenizerSource::Gguf(GgufTokenizer::default()))
+    }
+
     /// What opens it again: its file, or its folder. Empty for a model that was never a file.
     pub fn path(&self) -> PathBuf {
         let first = self.files.first().map(|file| file.path.as_path());

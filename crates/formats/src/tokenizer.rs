@@ -1,5 +1,7 @@
 //! Where a model's tokenizer comes from. The bytes, not the tokenizer: that is room `tokenizer`.
 
+use crate::Texts;
+
 /// The material a tokenizer is built from.
 #[derive(Clone, PartialEq, Debug)]
 pub enum TokenizerSource {
@@ -22,13 +24,13 @@ pub struct GgufTokenizer {
     /// Which pre-tokenizer, for example `llama-bpe` or `qwen2`.
     pub pre: Option<String>,
     /// Text of each token.
-    pub tokens: Vec<String>,
+    pub tokens: Texts,
     /// Score of each token, for SentencePiece.
     pub scores: Option<Vec<f32>>,
     /// Kind of each token: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte.
     pub token_types: Option<Vec<i32>>,
     /// BPE merges, best first: two pieces with a space between.
-    pub merges: Vec<String>,
+    pub merges: Texts,
     /// Beginning of sequence.
     pub bos: Option<u32>,
     /// End of sequence.

@@ -69,9 +69,14 @@ impl<'a> GgufWriter<'a> {
     }
 
     /// Adds a list of texts.
-    pub fn texts<T: AsRef<str>>(&mut self, key: &str, values: &[T]) -> &mut Self {
+    pub fn texts<T: AsRef<str>>(
+        &mut self,
+        key: &str,
+        values: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
+    ) -> &mut Self {
+        let values = values.into_iter();
         self.array(key, ValueKind::String, values.len());
-        values.iter().for_each(|v| push_text(&mut self.entries, v.as_ref()));
+        values.for_each(|v| push_text(&mut self.entries, v.as_ref()));
         self
     }
 

@@ -84,8 +84,8 @@ impl Draft {
         device: Arc<dyn Device>,
         core: CoreSender,
     ) -> Result<Self, String> {
-        let (name, model) = open(wanted, store)?;
-        let tokenizer = Tokenizer::from_source(&model.tokenizer).map_err(|e| chain(&e))?;
+        let (name, mut model) = open(wanted, store)?;
+        let tokenizer = Tokenizer::from_source(&model.take_tokenizer()).map_err(|e| chain(&e))?;
         let drafter = Drafter::load(device, &model, config.context_tokens, config.slots, config.kv)
             .map_err(|e| chain(&e))?;
         let report = drafter.report();

@@ -224,8 +224,8 @@ impl Errors {
 }
 
 fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, String> {
-    let model = Arc::new(store.open_model(id).map_err(|e| chain(&e))?);
-    let tokenizer = Tokenizer::from_source(&model.tokenizer).map_err(|e| chain(&e))?;
+    let mut model = store.open_model(id).map_err(|e| chain(&e))?;
+    let tokenizer = Tokenizer::from_source(&model.take_tokenizer()).map_err(|e| chain(&e))?;
     let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));
     let (bos, eos) = (text(tokenizer.bos().or(model.config.bos)), text(tokenizer.eos()));
     let template = model
@@ -236,5 +236,5 @@ fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, String> {
     end_ids.extend_from_slice(tokenizer.end_ids());
     end_ids.sort_unstable();
     end_ids.dedup();
-    Ok(OpenModel { id, model, tokenizer, template, end_ids })
+    Ok(OpenModel { id, model: Arc::new(model), tokenizer, template, end_ids })
 }

@@ -85,7 +85,7 @@ fn tokenizer(
     let mut t = exo_tokenizer::to_gguf(source, model.config.vocab).map_err(failed)?;
     t.bos = t.bos.or(model.config.bos);
     t.eos = t.eos.or(model.config.eos.first().copied());
-    header.text("tokenizer.ggml.model", &t.model).texts("tokenizer.ggml.tokens", &t.tokens);
+    header.text("tokenizer.ggml.model", &t.model).texts("tokenizer.ggml.tokens", t.tokens.iter());
     if let Some(pre) = &t.pre {
         header.text("tokenizer.ggml.pre", pre);
     }
@@ -96,7 +96,7 @@ fn tokenizer(
         header.i32s("tokenizer.ggml.token_type", types);
     }
     if !t.merges.is_empty() {
-        header.texts("tokenizer.ggml.merges", &t.merges);
+        header.texts("tokenizer.ggml.merges", t.merges.iter());
     }
     let ids = [("bos", t.bos), ("eos", t.eos), ("eot", t.eot), ("unknown", t.unk), ("padding", t.pad)];
     for (name, id) in ids.into_iter().filter_map(|(name, id)| Some((name, id?))) {

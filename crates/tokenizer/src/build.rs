@@ -4,12 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokenizers::{AddedToken, AddedVocabulary, Model, ModelWrapper};
+use tokenizers::{AddedToken, AddedVocabulary, Model};
 
 use crate::TokenizerError;
 use crate::guard::Deadline;
 use crate::pieces::Pieces;
 use crate::pipeline::{Pipeline, too_large};
+use crate::words::Words;
 
 /// Ids are indices of tables, so a file must not name one in the billions. The largest real vocabularies have
 /// about 300,000.
@@ -17,7 +18,7 @@ const VOCAB_LEN_MAX: usize = 4 << 20;
 
 /// What both kinds of source come down to.
 pub(crate) struct Parts {
-    pub(crate) model: ModelWrapper,
+    pub(crate) words: Words,
     pub(crate) added: Vec<AddedToken>,
     pub(crate) normalizer: Value,
     pub(crate) pre_tokenizer: Value,
@@ -26,7 +27,7 @@ pub(crate) struct Parts {
 
 /// The working parts of a tokenizer.
 pub(crate) struct Built {
-    pub(crate) model: ModelWrapper,
+    pub(crate) words: Words,
     pub(crate) pipeline: Pipeline,
     /// Added tokens, control tokens among them, are found in text.
     pub(crate) vocab: AddedVocabulary,
@@ -38,45 +39,39 @@ pub(crate) struct Built {
 }
 
 impl Parts {
-    pub(crate) fn build(mut self) -> Result<Built, TokenizerError> {
-        if let ModelWrapper::BPE(bpe) = &mut self.model {
-            // Dropout is for training. The cache is per thread and never freed: too dear for what it saves.
-            bpe.dropout = None;
-            bpe.resize_cache(0);
-        }
+    pub(crate) fn build(self) -> Result<Built, TokenizerError> {
         let pipeline = Pipeline::from_json(&self.normalizer, &self.pre_tokenizer)?;
         let looks_back = self.added.iter().any(|t| t.lstrip || t.single_word);
-        let vocab = add_tokens(&self.model, &pipeline, self.added)?;
+        let vocab = add_tokens(&self.words, &pipeline, self.added)?;
         let mut vocab_plain = vocab.clone();
         vocab_plain.set_encode_special_tokens(true);
-        let pieces = Arc::new(pieces(&self.model, &vocab, &self.decoder)?);
-        Ok(Built { model: self.model, pipeline, vocab, vocab_plain, looks_back, pieces })
+        let pieces = Arc::new(pieces(&self.words, &vocab, &self.decoder)?);
+        Ok(Built { words: self.words, pipeline, vocab, vocab_plain, looks_back, pieces })
     }
 }
 
 fn add_tokens(
-    model: &ModelWrapper,
+    words: &Words,
     pipeline: &Pipeline,
     added: Vec<AddedToken>,
 ) -> Result<AddedVocabulary, TokenizerError> {
     let run = pipeline.normalizer(Deadline::start());
     let mut vocab = AddedVocabulary::new();
-    vocab.add_tokens(added, model, Some(&run)).map_err(|e| inconsistent(e.to_string()))?;
+    vocab.add_tokens(added, words, Some(&run)).map_err(|e| inconsistent(e.to_string()))?;
     run.outcome().map_err(|e| inconsistent(e.to_string()))?;
     Ok(vocab)
 }
 
-fn pieces(model: &ModelWrapper, vocab: &AddedVocabulary, decoder: &Value) -> Result<Pieces, TokenizerError> {
+fn pieces(words: &Words, vocab: &AddedVocabulary, decoder: &Value) -> Result<Pieces, TokenizerError> {
     let added = vocab.get_added_tokens_decoder();
-    let last = model.get_vocab().into_values().chain(added.keys().copied()).max();
-    let len = last.map_or(0, |id| id as usize + 1);
+    let len = added.keys().map(|id| *id as usize + 1).chain([words.len()]).max().unwrap_or(0);
     if len == 0 {
         return Err(inconsistent("the vocabulary is empty".to_owned()));
     }
     too_large("vocabulary", len, VOCAB_LEN_MAX)?;
     let ids = 0..len as u32;
     let special = ids.clone().map(|id| added.get(&id).is_some_and(|t| t.special)).collect();
-    let texts = ids.map(|id| vocab.simple_id_to_token(id).or_else(|| model.id_to_token(id)));
+    let texts = ids.map(|id| vocab.simple_id_to_token(id).or_else(|| words.id_to_token(id)));
     Pieces::new(texts, special, decoder)
 }
 

@@ -1,16 +1,17 @@
-//! Tokenizers from the metadata of GGUF files, rebuilt for the `tokenizers` crate.
+//! Tokenizers from the metadata of GGUF files.
 
 use exo_formats::GgufTokenizer;
 use serde_json::{Value, json};
-use tokenizers::models::bpe::{BPE, Vocab};
-use tokenizers::{AddedToken, ModelWrapper};
+use tokenizers::AddedToken;
 
 use crate::TokenizerError;
+use crate::bpe::{Bpe, Ids, Merge, Rules};
 use crate::build::{Built, Parts, guarded, inconsistent};
 use crate::pieces::byte_token;
 use crate::pipeline::too_large;
 use crate::pre;
 use crate::tokenizer::Frame;
+use crate::words::Words;
 
 const TYPE_UNKNOWN: i32 = 2;
 const TYPE_CONTROL: i32 = 3;
@@ -64,25 +65,37 @@ fn byte_pair(source: &GgufTokenizer) -> Result<(Parts, Frame), TokenizerError> {
     let name = source.pre.as_deref().unwrap_or("default");
     let pre = pre::named(name)
         .ok_or_else(|| TokenizerError::Unsupported { what: "pre-tokenizer", name: name.to_owned() })?;
-    let merges = source.merges.iter().enumerate().map(|(i, merge)| {
-        let halves =
-            merge.split_once(' ').filter(|(a, b)| !a.is_empty() && !b.is_empty() && !b.contains(' '));
-        let (a, b) = halves.ok_or_else(|| gguf("merges", format!("entry {i} is not two pieces")))?;
-        Ok((a.to_owned(), b.to_owned()))
-    });
-    let bpe = BPE::builder()
-        .vocab_and_merges(vocab(source), merges.collect::<Result<_, _>>()?)
-        .ignore_merges(pre.ignore_merges);
+    let ids = Ids::of(&source.tokens);
+    let merges = stated_merges(source, &ids)?;
+    let rules = Rules { ignore_merges: pre.ignore_merges, ..Rules::default() };
     let mut cuts: Vec<Value> = pre.patterns.iter().map(|p| split(p)).collect();
     cuts.push(json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}));
     let parts = Parts {
-        model: model(|| bpe.build())?,
+        words: Words::Pairs(Bpe::new(source.tokens.clone(), ids, merges, rules)),
         added: added(source),
         normalizer: Value::Null,
         pre_tokenizer: json!({"type": "Sequence", "pretokenizers": cuts}),
         decoder: json!({"type": "ByteLevel"}),
     };
     Ok((parts, frame(source, pre.add_bos)))
+}
+
+fn stated_merges(source: &GgufTokenizer, ids: &Ids) -> Result<Vec<Merge>, TokenizerError> {
+    let mut merges = Vec::with_capacity(source.merges.len());
+    let mut whole = String::new();
+    for (i, merge) in source.merges.iter().enumerate() {
+        let halves =
+            merge.split_once(' ').filter(|(a, b)| !a.is_empty() && !b.is_empty() && !b.contains(' '));
+        let (left, right) = halves.ok_or_else(|| gguf("merges", format!("entry {i} is not two pieces")))?;
+        whole.clear();
+        whole.extend([left, right]);
+        let id = |text: &str| {
+            let found = ids.find(&source.tokens, text);
+            found.ok_or_else(|| gguf("merges", format!("entry {i}: `{text}` is not a token")))
+        };
+        merges.push(Merge { left: id(left)?, right: id(right)?, into: id(&whole)? });
+    }
+    Ok(merges)
 }
 
 fn split(pattern: &str) -> Value {
@@ -94,12 +107,9 @@ fn split(pattern: &str) -> Value {
 fn sentence_piece(source: &GgufTokenizer) -> Result<(Parts, Frame), TokenizerError> {
     let scores =
         source.scores.as_ref().ok_or_else(|| gguf("scores", "SentencePiece needs them".to_owned()))?;
-    let vocab = vocab(source);
-    let mut bpe = BPE::builder().byte_fallback(true).fuse_unk(true);
-    if let Some(unk) = source.unk {
-        bpe = bpe.unk_token(source.tokens[unk as usize].clone());
-    }
-    bpe = bpe.vocab_and_merges(vocab.clone(), merges(source, scores, &vocab)?);
+    let ids = Ids::of(&source.tokens);
+    let merges = scored_merges(source, scores, &ids)?;
+    let rules = Rules { ignore_merges: false, byte_fallback: true, unknown: source.unk };
     let prefix = source.add_space_prefix.unwrap_or(true);
     let mut normalizers = vec![json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"})];
     let mut decoders = vec![
@@ -112,7 +122,7 @@ fn sentence_piece(source: &GgufTokenizer) -> Result<(Parts, Frame), TokenizerErr
         decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
     }
     let parts = Parts {
-        model: model(|| bpe.build())?,
+        words: Words::Pairs(Bpe::new(source.tokens.clone(), ids, merges, rules)),
         added: added(source),
         normalizer: json!({"type": "Sequence", "normalizers": normalizers}),
         pre_tokenizer: Value::Null,
@@ -121,12 +131,8 @@ fn sentence_piece(source: &GgufTokenizer) -> Result<(Parts, Frame), TokenizerErr
     Ok((parts, frame(source, true)))
 }
 
-fn merges(
-    source: &GgufTokenizer,
-    scores: &[f32],
-    vocab: &Vocab,
-) -> Result<Vec<(String, String)>, TokenizerError> {
-    let mut found: Vec<(f32, u32, u32, usize, usize)> = Vec::new();
+fn scored_merges(source: &GgufTokenizer, scores: &[f32], ids: &Ids) -> Result<Vec<Merge>, TokenizerError> {
+    let mut found: Vec<(f32, Merge, usize, usize)> = Vec::new();
     for (id, token) in source.tokens.iter().enumerate() {
         if kind(source, id) != TYPE_NORMAL || byte_token(token).is_some() {
             continue;
@@ -137,32 +143,21 @@ fn merges(
                 format!("token {id} has {} bytes, at most {SPM_TOKEN_BYTES_MAX}", token.len()),
             ));
         }
+        // Of texts that stand twice the last is the token.
+        let into = ids.find(&source.tokens, token).unwrap_or(id as u32);
         for (at, _) in token.char_indices().skip(1) {
-            if let (Some(&left), Some(&right)) = (vocab.get(&token[..at]), vocab.get(&token[at..])) {
-                found.push((
-                    scores[id],
-                    left,
-                    right,
-                    token[..at].chars().count(),
-                    token[at..].chars().count(),
-                ));
+            let half = |text: &str| Some((ids.find(&source.tokens, text)?, text.chars().count()));
+            if let (Some((left, left_len)), Some((right, right_len))) =
+                (half(&token[..at]), half(&token[at..]))
+            {
+                found.push((scores[id], Merge { left, right, into }, left_len, right_len));
             }
         }
     }
     // Best score first, then the longer left half, then the longer right half. The sort is stable and the list
     // is in the order of ids, as in the conversion this follows.
-    found.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.3.cmp(&a.3)).then(b.4.cmp(&a.4)));
-    let text = |id: u32| source.tokens[id as usize].clone();
-    Ok(found.into_iter().map(|(_, left, right, ..)| (text(left), text(right))).collect())
-}
-
-fn model(build: impl FnOnce() -> tokenizers::Result<BPE>) -> Result<ModelWrapper, TokenizerError> {
-    let built = guarded(build).map_err(inconsistent)?;
-    built.map(ModelWrapper::BPE).map_err(|e| gguf("merges", e.to_string()))
-}
-
-fn vocab(source: &GgufTokenizer) -> Vocab {
-    source.tokens.iter().enumerate().map(|(id, text)| (text.clone(), id as u32)).collect()
+    found.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.2.cmp(&a.2)).then(b.3.cmp(&a.3)));
+    Ok(found.into_iter().map(|(_, merge, ..)| merge).collect())
 }
 
 fn kind(source: &GgufTokenizer, id: usize) -> i32 {
@@ -174,8 +169,8 @@ fn added(source: &GgufTokenizer) -> Vec<AddedToken> {
     let tokens = source.tokens.iter().enumerate().filter(|(_, text)| !text.is_empty());
     tokens
         .filter_map(|(id, text)| match kind(source, id) {
-            TYPE_CONTROL | TYPE_UNKNOWN => Some(AddedToken::from(text.clone(), true)),
-            TYPE_USER_DEFINED => Some(AddedToken::from(text.clone(), false).normalized(false)),
+            TYPE_CONTROL | TYPE_UNKNOWN => Some(AddedToken::from(text.to_owned(), true)),
+            TYPE_USER_DEFINED => Some(AddedToken::from(text.to_owned(), false).normalized(false)),
             _ => None,
         })
         .collect()

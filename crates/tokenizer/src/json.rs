@@ -8,6 +8,7 @@ use crate::TokenizerError;
 use crate::build::{Built, Parts, guarded, inconsistent};
 use crate::pipeline::too_large;
 use crate::tokenizer::Frame;
+use crate::words::Words;
 
 /// The largest known `tokenizer.json` has 34 MB.
 const JSON_BYTES_MAX: usize = 128 << 20;
@@ -43,7 +44,7 @@ pub(crate) fn build(bytes: &[u8], config: Option<&Value>) -> Result<(Built, Fram
     let ModelOnly { model } =
         guarded(|| serde_json::from_slice(bytes)).map_err(inconsistent)?.map_err(json_error)?;
     let parts = Parts {
-        model,
+        words: Words::library(model),
         added: header.added_tokens,
         normalizer: header.normalizer,
         pre_tokenizer: header.pre_tokenizer,
@@ -81,7 +82,7 @@ fn frame(json: &Value) -> Result<Frame, TokenizerError> {
 fn read_config(built: &Built, config: &Value, frame: &mut Frame) {
     let id = |key: &str| {
         let text = config[key].as_str().or_else(|| config[key]["content"].as_str())?;
-        built.vocab.token_to_id(text, &built.model)
+        built.vocab.token_to_id(text, &built.words)
     };
     (frame.bos, frame.eos) = (id("bos_token"), id("eos_token"));
     if let (Some(bos), Some(add)) = (frame.bos, config["add_bos_token"].as_bool()) {

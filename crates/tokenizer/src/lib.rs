@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bpe;
 mod build;
 mod errors;
 mod gguf;
@@ -32,6 +33,7 @@ mod stream;
 mod template;
 mod to_gguf;
 mod tokenizer;
+mod words;
 
 pub use errors::{DecodeError, EncodeError, TemplateError, TokenizerError};
 pub use stream::StreamDecoder;

@@ -46,6 +46,7 @@ impl Pieces {
                 end.map_err(|_| TokenizerError::Inconsistent { reason: "tokens exceed 4 GiB".into() })?,
             );
         }
+        bytes.shrink_to_fit();
         Ok(Self { bytes, ends, special, start: chain.start, spaced: decoder.is_null() })
     }
 

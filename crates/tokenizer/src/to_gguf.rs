@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use exo_formats::{GgufTokenizer, TokenizerSource};
+use exo_formats::{GgufTokenizer, Texts, TokenizerSource};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -237,13 +237,13 @@ fn sentence_piece(document: &Document, keys: &mut GgufTokenizer) {
 }
 
 /// SentencePiece merges what scores best, byte-pair merging what stands first: the rank is the score.
-fn scores(model: &Bpe, tokens: &[String]) -> Result<Vec<f32>, TokenizerError> {
+fn scores(model: &Bpe, tokens: &Texts) -> Result<Vec<f32>, TokenizerError> {
     let mut ranks: HashMap<String, usize> = HashMap::new();
     for (rank, merge) in model.merges.iter().enumerate() {
         let (left, right) = merge.halves()?;
         ranks.entry([left, right].concat()).or_insert(rank);
     }
-    let score = |text: &String| match ranks.get(text) {
+    let score = |text: &str| match ranks.get(text) {
         Some(rank) => -(*rank as f32),
         None if text.chars().count() > 1 => SCORE_UNREACHABLE,
         None => 0.0,

@@ -127,7 +127,7 @@ impl Tokenizer {
 
     /// The id of the token written exactly so in the vocabulary.
     pub fn token_id(&self, text: &str) -> Option<u32> {
-        self.0.built.vocab.token_to_id(text, &self.0.built.model)
+        self.0.built.vocab.token_to_id(text, &self.0.built.words)
     }
 
     /// Whether the id is a control token.
@@ -175,7 +175,7 @@ impl Built {
                 let reason = format!("it took longer than {} s", ENCODE_TIME_MAX.as_secs());
                 return Err(EncodeError::Model { reason }.into());
             }
-            self.model.tokenize(word.get())
+            self.words.tokenize(word.get())
         };
         words.tokenize(tokenize).map_err(encode_error)?;
         let encoding = words.into_encoding(None, 0, OffsetType::None).map_err(encode_error)?;
@@ -184,7 +184,7 @@ impl Built {
 }
 
 fn end_ids(built: &Built, frame: &Frame) -> Vec<u32> {
-    let named = END_NAMES.iter().filter_map(|name| built.vocab.token_to_id(name, &built.model));
+    let named = END_NAMES.iter().filter_map(|name| built.vocab.token_to_id(name, &built.words));
     let named = named.filter(|&id| built.pieces.is_special(id));
     let mut ids: Vec<u32> = named.chain(frame.eos).chain(frame.eot).collect();
     ids.sort_unstable();

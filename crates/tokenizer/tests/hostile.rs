@@ -132,9 +132,9 @@ fn gguf(change: impl FnOnce(&mut GgufTokenizer)) -> String {
     let mut keys = GgufTokenizer {
         model: "gpt2".into(),
         pre: Some("gpt-2".into()),
-        tokens: ["a", "b", "ab", "</s>"].map(str::to_owned).into(),
+        tokens: ["a", "b", "ab", "</s>"].into_iter().collect(),
         token_types: Some(vec![1, 1, 1, 3]),
-        merges: vec!["a b".into()],
+        merges: ["a b"].into_iter().collect(),
         eos: Some(3),
         ..GgufTokenizer::default()
     };
@@ -150,13 +150,17 @@ fn gguf_keys_that_contradict_each_other_are_named() {
     assert_eq!(gguf(|k| k.eos = Some(9)), "tokenizer.ggml.eos_token_id: it is 9, there are 4 tokens");
     let types = gguf(|k| k.token_types = Some(vec![1]));
     assert_eq!(types, "tokenizer.ggml.token_type: there are 1 entries for 4 tokens");
-    assert_eq!(gguf(|k| k.merges = vec!["ab".into()]), "tokenizer.ggml.merges: entry 0 is not two pieces");
-    assert!(gguf(|k| k.merges = vec!["a x".into()]).starts_with("tokenizer.ggml.merges:"));
+    assert_eq!(
+        gguf(|k| k.merges = ["ab"].into_iter().collect()),
+        "tokenizer.ggml.merges: entry 0 is not two pieces"
+    );
+    let unknown = gguf(|k| k.merges = ["a b", "a x"].into_iter().collect());
+    assert_eq!(unknown, "tokenizer.ggml.merges: entry 1: `x` is not a token");
     assert_eq!(gguf(|k| k.model = "llama".into()), "tokenizer.ggml.scores: SentencePiece needs them");
     let long = gguf(|k| {
         k.model = "llama".into();
         k.scores = Some(vec![0.0; 4]);
-        k.tokens[0] = "x".repeat(100_000);
+        k.tokens = [&"x".repeat(100_000), "b", "ab", "</s>"].into_iter().collect();
     });
     assert!(long.starts_with("tokenizer.ggml.tokens: token 0 has 100000 bytes"), "{long}");
     assert!(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::reader::Reader;
 use super::{Array, GgufError, Value};
+use crate::Texts;
 
 /// Keys have some forty bytes; the format allows this many.
 const KEY_BYTES_MAX: u64 = 65_535;
@@ -11,6 +12,8 @@ const KEY_BYTES_MAX: u64 = 65_535;
 const KEYS_MAX: u64 = 1 << 16;
 /// More elements than any list of tokens or merges has.
 const ELEMENTS_MAX: u64 = 1 << 22;
+/// Bytes of a list of texts as stored. Vocabularies have some ten bytes for each token.
+const TEXTS_BYTES_MAX: usize = 1 << 30;
 /// A key is at least a length, a type and one byte of value.
 const ENTRY_BYTES_MIN: u64 = 13;
 
@@ -109,11 +112,22 @@ impl Metadata {
     }
 
     /// The strings of `key`, if the file has it.
-    pub fn texts(&self, bytes: &[u8], key: &str) -> Result<Option<Vec<String>>, GgufError> {
-        self.list(bytes, key, "strings", |v| match v {
-            Value::String(text) => Some(text),
-            _ => None,
-        })
+    pub fn texts(&self, bytes: &[u8], key: &str) -> Result<Option<Texts>, GgufError> {
+        let Some(array) = self.array(key, "strings")? else { return Ok(None) };
+        let stored_bytes = array.bytes(bytes).len();
+        if stored_bytes > TEXTS_BYTES_MAX {
+            let problem = format!("has {stored_bytes} bytes, at most {TEXTS_BYTES_MAX} are allowed");
+            return Err(self.error(key, problem));
+        }
+        let mut texts = Texts::default();
+        for element in array.elements(bytes, key) {
+            match element? {
+                Value::String(text) => texts.push(&text),
+                _ => return Err(self.kind_error(key, array, "strings")),
+            }
+        }
+        texts.shrink_to_fit();
+        Ok(Some(texts))
     }
 
     /// The reals of `key`, if the file has it.
@@ -154,26 +168,30 @@ impl Metadata {
         expected: &str,
         convert: impl Fn(Value) -> Option<T>,
     ) -> Result<Option<Vec<T>>, GgufError> {
+        let Some(array) = self.array(key, expected)? else { return Ok(None) };
+        let mut converted = Vec::with_capacity(array.len as usize);
+        for element in array.elements(bytes, key) {
+            let element = convert(element?).ok_or_else(|| self.kind_error(key, array, expected))?;
+            converted.push(element);
+        }
+        Ok(Some(converted))
+    }
+
+    /// The array of `key`, if the file has it, of a length that real files have.
+    fn array(&self, key: &str, expected: &str) -> Result<Option<&Array>, GgufError> {
         let array: Option<&Array> = self.typed(key, &format!("an array of {expected}"), |v| match v {
             Value::Array(array) => Some(array),
             _ => None,
         })?;
-        let Some(array) = array else { return Ok(None) };
-        if array.len > ELEMENTS_MAX {
-            return Err(
-                self.error(key, format!("has {} elements, at most {ELEMENTS_MAX} are allowed", array.len))
-            );
+        if let Some(long) = array.filter(|array| array.len > ELEMENTS_MAX) {
+            let problem = format!("has {} elements, at most {ELEMENTS_MAX} are allowed", long.len);
+            return Err(self.error(key, problem));
         }
-        let mut converted = Vec::with_capacity(array.len as usize);
-        for element in array.elements(bytes, key) {
-            let Some(element) = convert(element?) else {
-                return Err(
-                    self.error(key, format!("has elements of type {}, expected {expected}", array.kind))
-                );
-            };
-            converted.push(element);
-        }
-        Ok(Some(converted))
+        Ok(array)
+    }
+
+    fn kind_error(&self, key: &str, array: &Array, expected: &str) -> GgufError {
+        self.error(key, format!("has elements of type {}, expected {expected}", array.kind))
     }
 }
 

@@ -30,6 +30,10 @@ fn open_source(path: &Path, source: Arc<dyn ByteSource>) -> Result<Model, OpenEr
     let opened = describe(path, &source);
     // A file that shrank meanwhile explains whatever else went wrong.
     source.check().map_err(|source| OpenError::Lost { path: path.to_owned(), source })?;
+    if let Ok(model) = &opened {
+        // Of a vocabulary it has megabytes, and all that matters was copied.
+        source.release(0..model.files[0].head_bytes as usize);
+    }
     opened
 }
 

@@ -63,7 +63,7 @@ pub(super) fn ends(tokenizer: &GgufTokenizer, eom: Option<u32>) -> Vec<u32> {
     let by_key = [tokenizer.eos, tokenizer.eot, eom].into_iter().flatten();
     let kinds = tokenizer.token_types.as_deref().unwrap_or_default();
     let by_text = tokenizer.tokens.iter().zip(kinds).enumerate().filter_map(|(i, (text, kind))| {
-        let ends = *kind == CONTROL && END_TEXTS.contains(&text.as_str());
+        let ends = *kind == CONTROL && END_TEXTS.contains(&text);
         ends.then(|| u32::try_from(i).ok()).flatten()
     });
     let mut all: Vec<u32> =

@@ -149,11 +149,12 @@ impl Core {
             }
             let store = library.store().clone();
             let open = move || {
-                let opened = store.open_model(model)?;
+                let mut opened = store.open_model(model)?;
                 if let Some(draft) = draft {
                     // Kept there; whether it matters is seen when the instance is ready.
                     let _ = draft.check_model(model, &opened);
                 }
+                opened.take_tokenizer();
                 Ok::<_, exo_store::StoreError>(opened)
             };
             let opened = tokio::task::spawn_blocking(open).await;

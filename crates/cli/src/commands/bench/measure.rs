@@ -250,7 +250,8 @@ impl Bench<'_> {
         kv: KvDType,
         began: Instant,
     ) -> anyhow::Result<(Lane<'_>, Load)> {
-        let model = self.subject.open()?;
+        let mut model = self.subject.open()?;
+        model.take_tokenizer();
         let options =
             EngineOptions { kv_dtype: kv, ..EngineOptions::new(self.plan.context(), self.plan.streams()) };
         let shard = Shard::whole(model.config.layers);
