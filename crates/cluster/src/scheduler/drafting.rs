@@ -5,7 +5,8 @@
 //! prompt, is read while the large model works, and nobody waits for that.
 //!
 //! How often guesses are right is learned per sequence, what they cost over all: as many are asked for as raise the
-//! rate of tokens, none where none does, and after a while one again to see whether that has changed. A sequence that
+//! rate of tokens, none where none does, and after a while one again to see whether that has changed. Where not even a
+//! guess that is surely right would pay, nothing is read either, until what was measured is too old. A sequence that
 //! the small model cannot hold is asked about no more: it only grows, and a question costs what its text is long.
 
 use std::time::Duration;
@@ -26,6 +27,9 @@ const NEWEST: f64 = 1.0 / 16.0;
 const ASK_AGAIN_AFTER: u32 = 128;
 /// Share of a step of one row that a guess takes, until that is measured.
 const COST_AT_FIRST: f64 = 0.1;
+/// Tokens, over all sequences, after which a cost that was not measured again is forgotten: what slowed the small model
+/// down may be gone.
+const COST_HOLDS_FOR: u32 = 1024;
 /// An answer that takes this many times the usual tells of the machine.
 const OUTLIER: f64 = 3.0;
 
@@ -82,8 +86,11 @@ impl Drafting {
         if self.pending.is_some() || self.guess.as_ref().is_some_and(|(at, _)| *at == len) {
             return None;
         }
-        let far_behind = len > self.known + NEWS_MAX;
         let Terms { now, count_max, budget, cost } = terms;
+        if !budget.clone().take_made(1.0, cost) {
+            return None;
+        }
+        let far_behind = len > self.known + NEWS_MAX;
         let count = if far_behind { 0 } else { self.worth(count_max, budget, cost) };
         if count == 0 && !far_behind {
             return None;
@@ -164,6 +171,8 @@ impl Drafting {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GuessCost {
     seconds: Option<f64>,
+    /// Tokens since it was measured.
+    age: u32,
 }
 
 impl GuessCost {
@@ -172,6 +181,15 @@ impl GuessCost {
         let new = time.as_secs_f64();
         let before = self.seconds.unwrap_or(new);
         self.seconds = Some(before + (new.min(before * OUTLIER) - before) / 8.0);
+        self.age = 0;
+    }
+
+    /// So many tokens were generated meanwhile.
+    pub(super) fn grow_old(&mut self, tokens: u32) {
+        self.age = self.age.saturating_add(tokens);
+        if self.age > COST_HOLDS_FOR {
+            *self = Self::default();
+        }
     }
 
     /// As a share of a step of one row, which takes `step` seconds.
@@ -223,6 +241,30 @@ mod tests {
             drafting.learn(0, 0);
         }
         assert_eq!(asked(&mut drafting, 0.1, 0.1), 1);
+    }
+
+    #[test]
+    fn where_no_guess_can_pay_nothing_is_read() {
+        let asked = |cost| {
+            let mut budget = DraftBudget::new(0.1, 1);
+            let (now, count_max, budget) = (Time::ZERO, 16, &mut budget);
+            new().ask(NEWS_MAX + 9, Terms { now, count_max, budget, cost })
+        };
+        assert_eq!((asked(0.1), asked(1.0)), (Some(0), None));
+    }
+
+    #[test]
+    fn a_cost_is_forgotten_unless_it_is_measured_again() {
+        let mut cost = GuessCost::default();
+        let share = |cost: &GuessCost| cost.share(Some(0.01));
+        assert_eq!(share(&cost), COST_AT_FIRST);
+        for _ in 0..3 {
+            cost.learn(Duration::from_millis(10));
+            cost.grow_old(COST_HOLDS_FOR);
+            assert!((share(&cost) - 1.0).abs() < 1e-9);
+        }
+        cost.grow_old(1);
+        assert_eq!(share(&cost), COST_AT_FIRST);
     }
 
     #[test]

@@ -53,6 +53,7 @@ impl Scheduler {
     fn learn(&mut self, flight: &Flight, took: Duration, paced: Duration, results: &[TokenResult]) {
         let generated = results.iter().map(|r| r.tokens.len() as u32).sum();
         let Flight { prompt_tokens, decodes, .. } = *flight;
+        self.guess_cost.grow_old(generated);
         self.pace.learn(StepCost { took: paced, prompt_tokens, decodes, generated });
         // In a pipeline a step behind a prompt's comes back when that one lets it.
         let behind_prompt = std::mem::replace(&mut self.completed_prompt, prompt_tokens > 0);

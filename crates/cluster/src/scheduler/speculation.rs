@@ -94,6 +94,8 @@ struct World {
     steps: u64,
     /// Questions that the small model refused.
     refused: u32,
+    /// How often it was told at once of a sequence that is over and asked about another.
+    freed_first: u32,
 }
 
 impl World {
@@ -115,6 +117,7 @@ impl World {
             accepted: 0,
             steps: 0,
             refused: 0,
+            freed_first: 0,
         };
         for (n, request) in (1..).zip(requests) {
             let mut submission = submission(n, request.prompt, request.max_tokens);
@@ -127,7 +130,14 @@ impl World {
     }
 
     fn feed(&mut self, input: SchedulerInput) {
-        for output in self.scheduler.handle(self.now, input) {
+        let outputs = self.scheduler.handle(self.now, input);
+        let asks = outputs.iter().position(|o| matches!(o, SchedulerOutput::Draft { .. }));
+        let frees = outputs.iter().rposition(|o| matches!(o, SchedulerOutput::DraftOver(_)));
+        if let (Some(asks), Some(frees)) = (asks, frees) {
+            assert!(frees < asks, "a slot that is free again may be the one they need: {outputs:?}");
+            self.freed_first += 1;
+        }
+        for output in outputs {
             match output {
                 SchedulerOutput::Step(step) => self.in_flight.push_back(step),
                 SchedulerOutput::Ended { sequence, reason, generated, .. } => {
@@ -368,6 +378,14 @@ fn a_small_model_as_slow_as_the_large_one_is_not_asked_for_long() {
     let (with, without) = (guessed(Speculation::Model, each), guessed(Speculation::Off, each));
     assert_eq!(with.answers, without.answers);
     assert!(with.drafts <= 16, "{} drafts", with.drafts);
+}
+
+#[test]
+fn the_small_model_hears_who_is_over_before_it_is_asked_about_others() {
+    let request = |max_tokens| Request { prompt: 3, max_tokens, noise: 1, ignore_eos: true, cancel_at: None };
+    let mut world = World::new(&[1], Speculation::Model, [6, 40, 9, 40, 12, 40].map(request).to_vec());
+    world.run(0.1);
+    assert!(world.freed_first > 0 && world.ended.len() == 6, "{} times", world.freed_first);
 }
 
 #[test]
