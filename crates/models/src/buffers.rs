@@ -17,7 +17,8 @@ pub struct StepLimits {
     pub pages_per_sequence: usize,
 }
 
-/// Working memory of a shard. Nothing in it outlives a step: keys and values are in the cache.
+/// Working memory of a shard. Nothing in it outlives a step: keys and values are in the cache. The halves of a layer share
+/// buffers: what attention works with is of no use to the feed-forward network, and the other way round.
 ///
 /// T tokens, R selected rows, C hidden width, H and K heads of D elements, F feed-forward width, V vocabulary.
 #[derive(Clone, Debug)]
@@ -30,13 +31,13 @@ pub struct StepBuffers {
     pub hidden: Buffer,
     /// `[T, C]`: a normalised copy of `hidden`.
     pub normed: Buffer,
-    /// `[T, H·D]`
+    /// `[T, H·D]`; the same memory as `gate`.
     pub q: Buffer,
-    /// `[T, K·D]`
+    /// `[T, K·D]`; the same memory as `delta`.
     pub k: Buffer,
     /// `[T, K·D]`
     pub v: Buffer,
-    /// `[T, H·D]`: what attention gathered.
+    /// `[T, H·D]`: what attention gathered; the same memory as `up`.
     pub gathered: Buffer,
     /// `[T, C]`: what a half of a layer adds to `hidden`.
     pub delta: Buffer,
@@ -79,36 +80,29 @@ impl StepBuffers {
             page_table: numbers(s * limits.pages_per_sequence)?,
             pages_per_sequence: limits.pages_per_sequence,
         };
+        // No op reads one of a pair and writes the other, and none is read after the other was written.
+        let (q_gate, gathered_up) = (floats(t * q.max(f))?, floats(t * q.max(f))?);
+        let k_delta = floats(t * kv.max(c))?;
         Ok(Self {
             ids: shard.embedding.then(|| numbers(t)).transpose()?,
             batch,
             hidden: floats(t * c)?,
             normed: floats(t * c)?,
-            q: floats(t * q)?,
-            k: floats(t * kv)?,
+            q: q_gate.clone(),
+            k: k_delta.clone(),
             v: floats(t * kv)?,
-            gathered: floats(t * q)?,
-            delta: floats(t * c)?,
-            gate: floats(t * f)?,
-            up: floats(t * f)?,
+            gathered: gathered_up.clone(),
+            delta: k_delta,
+            gate: q_gate,
+            up: gathered_up,
             head: shard.head.then(|| HeadBuffers::allocate(device, config, limits.selected)).transpose()?,
         })
     }
 
-    /// Device memory they occupy.
+    /// Device memory they occupy, shared memory once.
     pub fn bytes(&self) -> u64 {
         let batch = [&self.batch.positions, &self.batch.sequences, &self.batch.page_table];
-        let work = [
-            &self.hidden,
-            &self.normed,
-            &self.q,
-            &self.k,
-            &self.v,
-            &self.gathered,
-            &self.delta,
-            &self.gate,
-            &self.up,
-        ];
+        let work = [&self.hidden, &self.normed, &self.v, &self.delta, &self.gate, &self.up];
         let head = self.head.iter().flat_map(|h| [&h.rows, &h.selected, &h.logits]);
         // Both element types are four bytes wide.
         batch.into_iter().chain(work).chain(&self.ids).chain(head).map(|b| 4 * b.len as u64).sum()

@@ -6,13 +6,24 @@ use std::ptr::{NonNull, null_mut};
 use super::{HUGE_PAGE, PageSize};
 
 /// At least `len` zero bytes from a multiple of [`HUGE_PAGE`] on, and how many. `None` if the system refuses.
+///
+/// What is no whole large page at the end is in small ones: a megabyte in a large page of its own would cost two.
 pub(super) fn map(len: usize, pages: PageSize) -> Option<(NonNull<u8>, usize)> {
-    let len = len.checked_next_multiple_of(HUGE_PAGE)?;
-    let start = match pages {
-        PageSize::Small => advised(len, libc::MADV_NOHUGEPAGE),
-        PageSize::Huge => explicit(len).or_else(|| advised(len, libc::MADV_HUGEPAGE)),
-    };
-    start.map(|start| (start, len))
+    let (small, huge) =
+        (len.checked_next_multiple_of(page_bytes())?, len.checked_next_multiple_of(HUGE_PAGE)?);
+    match pages {
+        PageSize::Small => Some((advised(small, libc::MADV_NOHUGEPAGE)?, small)),
+        PageSize::Huge => match explicit(huge) {
+            Some(start) => Some((start, huge)),
+            None => Some((advised(small, libc::MADV_HUGEPAGE)?, small)),
+        },
+    }
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(HUGE_PAGE)
 }
 
 /// Pages that the administrator set aside, if enough are free.
@@ -29,7 +40,7 @@ fn explicit(len: usize) -> Option<NonNull<u8>> {
     None
 }
 
-/// Ordinary memory, with a word to the kernel about the pages to put it in.
+/// Ordinary memory of whole pages, with a word to the kernel about the pages to put it in.
 fn advised(len: usize, advice: libc::c_int) -> Option<NonNull<u8>> {
     let base = anonymous(len.checked_add(HUGE_PAGE)?, 0)?;
     let before = base.as_ptr().align_offset(HUGE_PAGE);

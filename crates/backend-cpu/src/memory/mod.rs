@@ -61,8 +61,8 @@ pub(crate) struct Heap {
 struct Books {
     /// Every region that may be alive.
     regions: Vec<Weak<Region>>,
-    /// The region that slices are cut from, and how much of it is cut. Not kept alive: it goes with its last slice.
-    chunk: (Weak<Region>, usize),
+    /// Regions that slices are cut from, and how much of each is cut. Not kept alive: they go with their last slices.
+    chunks: Vec<(Weak<Region>, usize)>,
 }
 
 impl Heap {
@@ -85,24 +85,30 @@ impl Heap {
         Ok(Block { region, len, _elements: PhantomData })
     }
 
-    /// `len` bytes of a mapping that is shared with other slices.
+    /// `len` bytes of a mapping that is shared with other slices: where the least is left behind them, so that small
+    /// matrices fill what large ones left over.
     pub(crate) fn slice(&self, what: &str, len: usize) -> Result<Slice, AllocError> {
         let mut books = self.lock();
-        let (chunk, used) = &books.chunk;
-        let fitting = chunk.upgrade().filter(|chunk| chunk.len - used >= len).map(|chunk| (chunk, *used));
-        let (region, start) = match fitting {
-            Some(fitting) => fitting,
+        books.chunks.retain(|(chunk, _)| chunk.strong_count() > 0);
+        let left = |(chunk, used): &(Weak<Region>, usize)| Some(chunk.upgrade()?.len - used);
+        let fitting = books.chunks.iter().enumerate().filter_map(|(i, chunk)| Some((left(chunk)?, i)));
+        let fitting = fitting.filter(|(left, _)| *left >= len).min().map(|(_, i)| i);
+        let found = fitting.and_then(|i| Some((books.chunks[i].0.upgrade()?, i)));
+        let (region, i) = match found {
+            Some(found) => found,
             None => {
                 let region = Region::zeroed(len.max(CHUNK), PageSize::Huge)
                     .ok_or_else(|| refused(what, len as u64))?;
                 let region = Arc::new(region);
                 books.remember(&region);
-                (region, 0)
+                books.chunks.push((Arc::downgrade(&region), 0));
+                (region, books.chunks.len() - 1)
             }
         };
+        let used = &mut books.chunks[i].1;
+        let start = *used;
         // Lengths are whole multiples of it in a mapping.
-        let end = (start + len).next_multiple_of(ALIGN).min(region.len);
-        books.chunk = (Arc::downgrade(&region), end);
+        *used = (start + len).next_multiple_of(ALIGN).min(region.len);
         Ok(Slice { region, range: start..start + len })
     }
 

@@ -32,6 +32,47 @@ fn slices_share_a_mapping_and_it_goes_with_the_last() {
 }
 
 #[test]
+fn small_slices_fill_what_large_ones_left_over() {
+    let heap = Heap::default();
+    let piece = CHUNK / 8;
+    let cut = |len| heap.slice("w", len).unwrap();
+    let live = || heap.lock().regions.iter().filter(|region| region.strong_count() > 0).count();
+    let mut slices = vec![cut(5 * piece), cut(4 * piece)];
+    assert_eq!(live(), 2, "the second has no room behind the first");
+    // Three and four pieces are left.
+    slices.extend([cut(2 * piece), cut(piece), cut(4 * piece)]);
+    assert_eq!(live(), 2);
+    for (i, slice) in slices.iter_mut().enumerate() {
+        slice.iter_mut().step_by(4096).for_each(|byte| *byte = i as u8 + 1);
+    }
+    for (i, slice) in slices.iter().enumerate() {
+        assert!(slice.iter().step_by(4096).all(|byte| *byte == i as u8 + 1), "slice {i}");
+    }
+}
+
+/// Memory of this process that is there.
+#[cfg(target_os = "linux")]
+fn resident_bytes(block: &[u8]) -> u64 {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let start = format!("{:x}-", block.as_ptr() as usize);
+    let area = smaps.lines().skip_while(|line| !line.starts_with(&start));
+    let line = area.skip(1).find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_block_takes_no_large_page_for_its_end() {
+    let heap = Heap::default();
+    let mut block = heap.zeroed::<u8>("b", 3 << 20).unwrap();
+    fill(&mut block);
+    // Large pages that the administrator set aside come whole.
+    let explicit = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").is_ok_and(|n| n.trim() != "0");
+    let resident = resident_bytes(&block);
+    assert!(explicit || resident == 3 << 20, "{resident} bytes for 3 MiB");
+}
+
+#[test]
 fn what_the_system_cannot_give_is_refused() {
     let heap = Heap::default();
     for len in [usize::MAX, usize::MAX / 2, isize::MAX as usize] {
