@@ -300,14 +300,17 @@ pub enum GenerateError {
     },
 }
 
-/// What bounds a prompt: the context, or a cache that holds no more than one.
+/// What bounds a prompt: the context, or with it a cache that holds no more than one.
 fn room(context_tokens: u64, cache_tokens: u64) -> String {
     if cache_tokens > context_tokens {
-        return format!("the model's context holds {context_tokens} including the answer");
+        return format!(
+            "the model's context holds {context_tokens} including the answer; shorten the prompt, or place the model \
+             with a larger context if it is made for one"
+        );
     }
     format!(
-        "the model's cache of keys and values holds {cache_tokens} including the answer; place it with more \
-         cache_tokens, or shorten the prompt"
+        "the model was placed with a context of {context_tokens} and a cache of keys and values of {cache_tokens}, \
+         including the answer; shorten the prompt, or place the model with a larger context and more cache_tokens"
     )
 }
 

@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -54,6 +55,60 @@ fn several_requests_at_once_give_the_texts_of_each_alone() {
             assert_eq!(&thread.join().unwrap(), answer, "{prompt}");
         }
     });
+}
+
+/// The text of a streamed completion, when its first token came and when it was over.
+fn streamed(node: &Node, body: &serde_json::Value) -> (String, Instant, Instant) {
+    let mut lines = BufReader::new(node.send("POST", "/v1/completions", Some(body.to_string()))).lines();
+    let (mut text, mut first) = (String::new(), None);
+    loop {
+        let line = lines.next().expect("a stream that ends with [DONE]").unwrap();
+        match line.strip_prefix("data: ") {
+            Some("[DONE]") => return (text, first.expect("a token"), Instant::now()),
+            Some(chunk) => {
+                first.get_or_insert_with(Instant::now);
+                let chunk: serde_json::Value = serde_json::from_str(chunk).unwrap();
+                text += chunk["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("{chunk}"));
+            }
+            None => {}
+        }
+    }
+}
+
+#[test]
+fn thirty_two_streams_run_at_once_each_with_the_text_it_has_alone() {
+    let node = Node::alone();
+    let order = json!({"model": "demo", "slots": 32, "context_tokens": 256});
+    assert_eq!(node.post("/exo/v1/instances", &order).status, 200);
+    // Prompts of less than a page, so that none finds anything of another.
+    let body = |i: u32, stream: bool| {
+        let prompt: Vec<u32> = (0..20).map(|at| 20 + (at * (i + 3) + i) % 150).collect();
+        json!({
+            "model": "demo", "prompt": prompt, "max_tokens": 100, "temperature": 0, "ignore_eos": true,
+            "stream": stream,
+        })
+    };
+    let alone = |i| {
+        let answer = node.post("/v1/completions", &body(i, false));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let expected: Vec<String> = (0..32).map(alone).collect();
+    assert!(expected.windows(2).any(|pair| pair[0] != pair[1]), "the prompts differ: {expected:?}");
+    let answers: Vec<_> = std::thread::scope(|scope| {
+        let ask = |i| {
+            let node = &node;
+            scope.spawn(move || streamed(node, &body(i, true)))
+        };
+        let all: Vec<_> = (0..32).map(ask).collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for (i, ((text, ..), expected)) in answers.iter().zip(&expected).enumerate() {
+        assert_eq!(text, expected, "stream {i}");
+    }
+    let last_begun = answers.iter().map(|(_, first, _)| first).max();
+    let first_over = answers.iter().map(|(_, _, end)| end).min();
+    assert!(last_begun < first_over, "one waited for another's end");
 }
 
 #[test]

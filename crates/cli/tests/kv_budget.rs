@@ -82,7 +82,9 @@ fn a_prompt_longer_than_the_budget_is_told_both_numbers() {
             "{}",
             answer.body
         );
-        for part in ["has 200 tokens", "cache of keys and values holds 128", "more cache_tokens"] {
+        for part in
+            ["has 200 tokens", "context of 128", "cache of keys and values of 128", "more cache_tokens"]
+        {
             assert!(answer.body.contains(part), "{part}: {}", answer.body);
         }
         served(&complete(&node, &prompt(1, 100)));
@@ -101,17 +103,23 @@ fn a_budget_that_holds_no_sequence_is_refused_before_anything_loads() {
     for part in ["a cache of 500 tokens", "context of 1000 tokens", "at least 1024"] {
         assert!(!named.status.success() && text.contains(part), "{part}: {text}");
     }
-    let node = node(None);
-    let refused = |body: Value| {
+    let (node, small) = (node(None), node(Some(CACHE_TOKENS)));
+    let refused = |node: &Node, body: Value, param: &str| {
         let answer = node.post("/exo/v1/instances", &body);
         let error = answer.json()["error"].clone();
-        assert_eq!((answer.status, error["param"].as_str()), (400, Some("cache_tokens")), "{}", answer.body);
+        assert_eq!((answer.status, error["param"].as_str()), (400, Some(param)), "{}", answer.body);
         error["message"].as_str().unwrap().to_owned()
     };
-    let text = refused(json!({"model": "demo", "context_tokens": 512, "cache_tokens": 256}));
+    let both = json!({"model": "demo", "context_tokens": 512, "cache_tokens": 256});
+    let text = refused(&node, both, "cache_tokens");
     assert!(text.contains("256") && text.contains("512"), "{text}");
-    let text = refused(json!({"model": "demo", "cache_tokens": 0}));
+    let text = refused(&node, json!({"model": "demo", "cache_tokens": 0}), "cache_tokens");
     assert!(text.contains("a cache of 0 tokens"), "{text}");
+    // The cache is the node's setting: what was asked for is the context, or more slots than there can be.
+    let text = refused(&small, json!({"model": "demo", "context_tokens": 512}), "context_tokens");
+    assert!(text.contains("a cache of 128 tokens") && text.contains("at least 512"), "{text}");
+    let text = refused(&node, json!({"model": "demo", "slots": 1_000_000}), "slots");
+    assert!(text.contains("a cache of 512000000 tokens"), "{text}");
     let output = node.exo(&["place", "demo", "--context", "512", "--cache-tokens", "256"]);
     assert!(!output.status.success() && stderr(&output).contains("at least 512"), "{output:?}");
     assert_eq!(node.get("/exo/v1/cluster")["instances"], json!([]), "nothing was placed");

@@ -37,6 +37,7 @@ fn counts(answer: &Value) -> (u64, u64) {
     let (accepted, rejected) = (count("accepted_prediction_tokens"), count("rejected_prediction_tokens"));
     let rate = answer["exo"]["draft_acceptance_rate"].as_f64();
     assert_eq!(rate.is_some(), accepted + rejected > 0, "{answer}");
+    assert_eq!(details["prediction_acceptance_rate"].as_f64(), rate, "it stands in both places");
     // Its last digit may be lost in the text.
     let right = rate.unwrap_or(0.0) * (accepted + rejected) as f64;
     assert!((right - accepted as f64).abs() < 1e-6, "{answer}");

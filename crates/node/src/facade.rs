@@ -147,8 +147,8 @@ impl NodeFacade {
             cache_tokens: request.cache_tokens.or(usual.cache_tokens),
             kv: request.kv.map_or(usual.kv, KvDType::from),
         };
-        let invalid =
-            |e: CacheError| AdminError::Invalid { param: "cache_tokens".to_owned(), message: e.to_string() };
+        let param = cache_param(&request);
+        let invalid = |e: CacheError| AdminError::Invalid { param: param.to_owned(), message: e.to_string() };
         let wanted =
             instance_request(&resolved, &open, cache, request.nodes_min.unwrap_or(1)).map_err(invalid)?;
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
@@ -365,6 +365,16 @@ impl Facade for NodeFacade {
 
     fn shutdown(&self) {
         self.stop.send_replace(true);
+    }
+}
+
+/// Which parameter asks for a cache that cannot be: of what the node's settings decide nobody is told as if it were theirs.
+fn cache_param(request: &PlaceRequest) -> &'static str {
+    match request {
+        PlaceRequest { cache_tokens: Some(_), .. } => "cache_tokens",
+        PlaceRequest { context_tokens: Some(_), .. } => "context_tokens",
+        PlaceRequest { slots: Some(_), .. } => "slots",
+        _ => "model",
     }
 }
 

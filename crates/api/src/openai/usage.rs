@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use crate::generate::{Summary, Timings, Usage};
 
 /// Tokens a request took.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UsageBody {
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
@@ -28,12 +28,15 @@ pub struct PromptTokensDetails {
 }
 
 /// About the generated tokens: those that were guessed ahead (speculative decoding).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CompletionTokensDetails {
     /// Generated tokens that had been guessed ahead.
     pub accepted_prediction_tokens: u32,
     /// Guesses that were computed and were wrong. They are not among the `completion_tokens`.
     pub rejected_prediction_tokens: u32,
+    /// Of all guesses, the share that was right; absent where there were none. An extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prediction_acceptance_rate: Option<f64>,
 }
 
 impl From<Usage> for UsageBody {
@@ -46,6 +49,7 @@ impl From<Usage> for UsageBody {
             completion_tokens_details: CompletionTokensDetails {
                 accepted_prediction_tokens: usage.accepted_drafts,
                 rejected_prediction_tokens: usage.rejected_drafts,
+                prediction_acceptance_rate: usage.acceptance_rate(),
             },
         }
     }
