@@ -2,12 +2,13 @@
 //!
 //! Machines drift: what counts is the ratio of two runs that stand beside each other, and the median of several such
 //! pairs. Every program is pinned to the cores it was given threads for, has a deadline, and is ended by its own
-//! id. `solo` runs `exo bench` and `llama-bench`, `serving` a node and `llama-server` under `load`; `cells` knows the
-//! bounds of the project and who keeps them.
+//! id. `solo` runs `exo bench` and `llama-bench`, `serving` a node and `llama-server` under `load`, `guesses` a node that
+//! guesses tokens ahead; `cells` knows the bounds of the project and who keeps them.
 
 mod args;
 mod cells;
 mod child;
+mod guesses;
 mod http;
 mod load;
 mod report;
@@ -70,6 +71,12 @@ impl Bench {
             self.for_each_model(|bench, model, threads| {
                 let served = bench.serve(model, threads);
                 bench.note_failure(served, || format!("serving {}", model.display()));
+            });
+        }
+        if self.has(Part::Guesses) {
+            self.for_each_model(|bench, model, threads| {
+                let guessed = bench.guesses(model, threads);
+                bench.note_failure(guessed, || format!("guesses for {}", model.display()));
             });
         }
     }

@@ -32,6 +32,9 @@ pub struct BenchArgs {
     /// Numbers of streams for the servers
     #[arg(long, value_delimiter = ',', default_value = "4,8")]
     pub streams: Vec<u32>,
+    /// A small model that guesses for the measured ones, in the part `guesses`
+    #[arg(long, value_name = "FILE")]
+    pub draft: Option<PathBuf>,
     /// Only these parts
     #[arg(long, value_delimiter = ',', default_value = "solo,depth,streams,prefix,idle")]
     pub only: Vec<Part>,
@@ -56,6 +59,8 @@ pub enum Part {
     Prefix,
     /// Processor time of a node that has a model and nothing to do
     Idle,
+    /// Tokens guessed ahead, against none
+    Guesses,
 }
 
 impl BenchArgs {
@@ -68,7 +73,7 @@ impl BenchArgs {
         if self.models.is_empty() {
             bail!("no model is given: name GGUF files, or list them in EXO_BENCH_MODELS");
         }
-        for model in &mut self.models {
+        for model in self.models.iter_mut().chain(&mut self.draft) {
             *model = model.canonicalize().with_context(|| format!("cannot find {}", model.display()))?;
         }
         if self.quick {

@@ -15,6 +15,10 @@ pub enum What {
     Streams(u32),
     /// Time to first token of a prompt whose first 1,000 tokens are cached, over that of one without.
     CachedPrefix,
+    /// Tokens per second with guesses from the text so far, over those without.
+    GuessesOfPrompt,
+    /// The same with guesses of a small model.
+    GuessesOfModel,
     /// Resident memory beyond weights, keys and values, over the weights.
     ExtraMemory,
     /// Seconds from opening the file to the first token, in one process.
@@ -55,6 +59,8 @@ impl What {
             Self::DecodeAt(depth) => format!("decode at depth {depth}"),
             Self::Streams(n) => format!("{n} streams"),
             Self::CachedPrefix => "cached first token / uncached".to_owned(),
+            Self::GuessesOfPrompt => "prompt lookup / no guesses".to_owned(),
+            Self::GuessesOfModel => "draft model / no guesses".to_owned(),
             Self::ExtraMemory => "peak RSS beyond weights + KV / weights".to_owned(),
             Self::FirstToken => "warm file to first token".to_owned(),
             Self::PlaceToToken => "placing on a node to first token".to_owned(),
@@ -69,6 +75,7 @@ impl What {
                 format!("{value:.1} t/s")
             }
             Self::FirstToken | Self::PlaceToToken => format!("{value:.2} s"),
+            Self::GuessesOfPrompt | Self::GuessesOfModel => format!("{value:.2} x"),
             Self::CachedPrefix | Self::ExtraMemory | Self::Idle => format!("{:.1} %", value * 100.0),
         }
     }
@@ -107,6 +114,7 @@ impl What {
             Self::DecodeAt(_) => ratio(1.3, None),
             Self::Streams(_) if matches!(dtype, "Q8_0" | "Q4_0") => ratio(1.5, None),
             Self::Streams(_) => None,
+            Self::GuessesOfPrompt | Self::GuessesOfModel => None,
             Self::CachedPrefix => Some(Bound::AtMost(0.1)),
             Self::ExtraMemory => Some(Bound::AtMost(0.1)),
             Self::FirstToken | Self::PlaceToToken => {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::http::Server;
 
 /// For one request, queue included.
-const ANSWER_MAX: Duration = Duration::from_secs(600);
+pub const ANSWER_MAX: Duration = Duration::from_secs(600);
 /// Ids that every vocabulary of a real model has, and that are no control tokens.
 const IDS: std::ops::Range<u64> = 300..4000;
 

@@ -1,7 +1,7 @@
 //! A node beside `llama-server`: several streams, a cached prefix, an idle node.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ const PREFIX: usize = 1000;
 const SUFFIX: usize = 16;
 /// Longest sequence here, with room for the longest prompt.
 const CONTEXT: u32 = 2048;
+/// Tokens of keys and values for each stream, on both servers. A whole context for each of 32 streams would be gigabytes.
+const STREAM_CACHE: u32 = 512;
 /// From the start of a server to its first answer.
 const START_MAX: Duration = Duration::from_secs(30);
 /// From the order to load to ready.
@@ -35,9 +37,9 @@ const IDLE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A node with one model on it.
-struct Node {
+pub struct Node {
     process: Running,
-    target: Target,
+    pub target: Target,
     /// From the order to place it to its first token.
     first_token_s: f64,
     _folder: tempfile::TempDir,
@@ -50,7 +52,7 @@ impl Bench {
             return Ok(());
         }
         let slots = self.args.streams.iter().copied().max().unwrap_or(1);
-        let mut node = self.start_node(model, threads, slots)?;
+        let mut node = self.start_node(model, threads, slots, &[])?;
         let subject = Subject::new(model, &self.dtype_of(model));
         let mut add =
             |what, ours| self.cells.add(&subject, threads, what, Sample { ours, theirs: None, share: None });
@@ -132,11 +134,21 @@ impl Bench {
         Ok(())
     }
 
-    fn start_node(&self, model: &Path, threads: usize, slots: u32) -> anyhow::Result<Node> {
+    /// A node with `slots` for the model, started with further `flags`.
+    pub(super) fn start_node(
+        &self,
+        model: &Path,
+        threads: usize,
+        slots: u32,
+        flags: &[PathBuf],
+    ) -> anyhow::Result<Node> {
         let folder = tempfile::tempdir().context("no folder for a node")?;
         let mut command = Command::new(&self.programs.exo);
         command.args(["start", "--name", "bench", "--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"]);
-        command.args(["--no-discovery", "--threads", &threads.to_string(), "--data-dir"]).arg(folder.path());
+        command
+            .args(flags)
+            .args(["--no-discovery", "--threads", &threads.to_string(), "--data-dir"])
+            .arg(folder.path());
         let mut process = child::start(command, &self.cores[..threads])?;
         let (published, secret) = (folder.path().join("api.json"), folder.path().join("api-secret"));
         let address = wait_for(&mut process, "its API", START_MAX, || {
@@ -149,7 +161,11 @@ impl Bench {
         let added = server.post("/exo/v1/models", &json!({ "path": model }), ANSWER_MAX)?;
         let name = added["name"].as_str().context("the node does not name the model")?.to_owned();
         let began = Instant::now();
-        let order = json!({ "model": name, "context_tokens": CONTEXT, "slots": slots });
+        // Prompts that are kept for the cached prefix need room beside a whole context.
+        let cache_tokens = (slots * STREAM_CACHE).max(2 * CONTEXT);
+        let order = json!({
+            "model": name, "context_tokens": CONTEXT, "slots": slots, "cache_tokens": cache_tokens,
+        });
         let placed = server.post("/exo/v1/instances", &order, ANSWER_MAX)?;
         wait_for(&mut process, "the model", LOAD_MAX, || is_ready(&server, &placed["id"]))??;
         let target = Target { server, model: name, is_llama: false };
@@ -174,7 +190,7 @@ impl Bench {
             "-np",
             &slots.to_string(),
             "-c",
-            &(slots * 512).to_string(),
+            &(slots * STREAM_CACHE).to_string(),
         ]);
         let mut process = child::start(command, &self.cores[..threads])?;
         let server = Server { address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)), secret: String::new() };
@@ -185,7 +201,7 @@ impl Bench {
     }
 
     /// The type of a model's weights, from the solo runs or else from its name.
-    fn dtype_of(&self, model: &Path) -> String {
+    pub(super) fn dtype_of(&self, model: &Path) -> String {
         let name = Subject::new(model, "").name;
         let known = self.cells.iter().find(|c| c.subject.name == name).map(|c| c.subject.dtype.clone());
         known.unwrap_or_else(|| dtype_in(&name))
