@@ -25,7 +25,8 @@ pub use generate::{
     Timings, TokenPiece, TopToken, Usage,
 };
 pub use view::{
-    AddModelRequest, AdmitRequest, ClusterView, DeviceView, EpochView, HealthStatus, HealthView,
-    InstanceState, InstanceView, JoinRequestView, JoinWindowView, JournalView, KvType, LayersView, LinkView,
-    LoadView, MemberRole, MemberView, ModelView, NodeStatus, NodeView, PlaceRequest, StageView,
+    AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, EpochView, HealthStatus,
+    HealthView, InstanceState, InstanceView, JoinRequestView, JoinWindowView, JournalView, KvType,
+    LayersView, LinkView, LoadView, MemberRole, MemberView, ModelView, NodeStatus, NodeView, PlaceRequest,
+    SensorsView, StageView,
 };

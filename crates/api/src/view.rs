@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use exo_types::{DeviceFacts, DeviceKind, KvDType, LayerRange, ParseKvDTypeError, SupportClass};
+use exo_types::{
+    DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, Monitor, ParseKvDTypeError, SupportClass,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -89,6 +91,38 @@ pub struct NodeView {
     /// Resident memory of its process.
     #[serde(default)]
     pub process_bytes: Option<u64>,
+    /// Graphics cards that came, went or got another driver since it was started, the last few, oldest first.
+    #[serde(default)]
+    pub card_events: Vec<CardEventView>,
+}
+
+/// A graphics card came, went or got another driver.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CardEventView {
+    /// When, in seconds since 1970 by the node's clock.
+    pub at_unix_s: u64,
+    /// What, and what to do about it.
+    pub text: String,
+}
+
+/// Sensor readings; `null` where nothing tells.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SensorsView {
+    /// Degrees Celsius.
+    pub temperature_c: Option<f32>,
+    /// Watts drawn.
+    pub power_w: Option<f32>,
+    /// Of the compute units, in MHz.
+    pub clock_mhz: Option<f32>,
+    /// Part of the time it was busy, 0 to 1.
+    pub utilisation: Option<f32>,
+}
+
+impl From<Monitor> for SensorsView {
+    fn from(monitor: Monitor) -> Self {
+        let Monitor { temperature_c, power_w, clock_mhz, utilisation } = monitor;
+        Self { temperature_c, power_w, clock_mhz, utilisation }
+    }
 }
 
 /// One device of a node; see [`DeviceFacts`].
@@ -118,6 +152,20 @@ pub struct DeviceView {
     pub support: SupportClass,
     /// Why not fully, or what would make it better; empty when there is nothing to say.
     pub support_reason: String,
+    /// Whether it takes work now: `usable`, `lost`, `verifying` or `quarantined`.
+    #[serde(default = "usable")]
+    #[schema(value_type = String, example = "usable")]
+    pub state: DeviceState,
+    /// Why it takes none; empty when it does.
+    #[serde(default)]
+    pub state_reason: String,
+    /// Its sensors.
+    #[serde(default)]
+    pub sensors: SensorsView,
+}
+
+fn usable() -> DeviceState {
+    DeviceState::Usable
 }
 
 impl From<&DeviceFacts> for DeviceView {
@@ -134,6 +182,9 @@ impl From<&DeviceFacts> for DeviceView {
             flops_per_s: facts.flops_per_s,
             support: facts.support,
             support_reason: facts.support_reason.clone(),
+            state: DeviceState::Usable,
+            state_reason: String::new(),
+            sensors: SensorsView::default(),
         }
     }
 }

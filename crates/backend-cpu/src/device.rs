@@ -211,9 +211,9 @@ impl Device for CpuDevice {
         }
     }
 
-    /// Nothing: what the system tells about the processor is the whole machine's.
+    /// Of the whole machine: the system tells no less.
     fn monitor(&self) -> Monitor {
-        Monitor::default()
+        exo_device::processor_sensors(&self.root)
     }
 
     fn activations(&self, dtype: DType) -> Activations {

@@ -8,6 +8,7 @@ use exo_backend::{
     Activations, AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor,
     OpKind, Owner, Program, Recording, RunError, Stream, Support, Weight, WeightError,
 };
+use exo_device::CardSensors;
 use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, SupportClass, TensorView};
 
 use crate::api::{Api, CallError};
@@ -122,6 +123,7 @@ impl Shop {
 pub struct CudaDevice {
     pub(crate) shop: Arc<Shop>,
     facts: DeviceFacts,
+    sensors: CardSensors,
 }
 
 impl CudaDevice {
@@ -149,7 +151,8 @@ impl CudaDevice {
             replays: AtomicU64::new(0),
             loading,
         });
-        Ok(Arc::new(Self { facts: facts(card, id, limit_bytes), shop }))
+        let sensors = CardSensors::new(card.api.vendor(), Some(&card.pci_address));
+        Ok(Arc::new(Self { facts: facts(card, id, limit_bytes), shop, sensors }))
     }
 
     /// Runs of programs that were launched as graphs so far.
@@ -197,9 +200,9 @@ impl Device for CudaDevice {
         }
     }
 
-    /// Nothing: that is another library of the maker's.
+    /// From the kernel's driver, or from another library of the maker's, which comes with its driver.
     fn monitor(&self) -> Monitor {
-        Monitor::default()
+        self.sensors.read()
     }
 
     fn supports_op(&self, op: OpKind, dtype: Option<DType>) -> Support {

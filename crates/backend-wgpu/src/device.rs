@@ -8,6 +8,7 @@ use exo_backend::{
     AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Owner,
     Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
 };
+use exo_device::CardSensors;
 use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, SupportClass, TensorView};
 
 use crate::adapter::Adapter;
@@ -109,6 +110,7 @@ impl Shop {
 pub struct WgpuDevice {
     shop: Arc<Shop>,
     facts: DeviceFacts,
+    sensors: CardSensors,
 }
 
 impl WgpuDevice {
@@ -159,7 +161,8 @@ impl WgpuDevice {
             is_fusing: !options.without_fusion,
             storage_buffers_max: limits.max_storage_buffers_per_shader_stage as usize,
         });
-        Ok(Arc::new(Self { facts: facts(adapter, id, limit_bytes), shop }))
+        let sensors = CardSensors::new(adapter.vendor, adapter.pci_address.as_deref());
+        Ok(Arc::new(Self { facts: facts(adapter, id, limit_bytes), shop, sensors }))
     }
 
     /// Whether sums go through subgroup operations.
@@ -218,9 +221,9 @@ impl Device for WgpuDevice {
         }
     }
 
-    /// Nothing: the interfaces have no words for it.
+    /// The interfaces have no words for it: from the kernel's driver or the maker's library, by PCI address.
     fn monitor(&self) -> Monitor {
-        Monitor::default()
+        self.sensors.read()
     }
 
     fn supports_op(&self, op: OpKind, dtype: Option<DType>) -> Support {

@@ -1,6 +1,6 @@
 //! A device: what it is, what it can do, and what it gives out.
 
-use exo_types::{DType, DeviceFacts, TensorView};
+use exo_types::{DType, DeviceFacts, Monitor, TensorView};
 
 use crate::{
     Activations, AllocError, Buffer, Element, KvCache, KvShape, OpKind, Program, Recording, RunError, Stream,
@@ -42,19 +42,6 @@ pub struct Residence {
     pub mapped_because: Option<String>,
 }
 
-/// Sensor readings; `None` where the device does not tell.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Monitor {
-    /// Degrees Celsius.
-    pub temperature_c: Option<f32>,
-    /// Watts drawn.
-    pub power_w: Option<f32>,
-    /// Megahertz now.
-    pub clock_mhz: Option<f32>,
-    /// Share of the device in use, 0 to 1.
-    pub utilisation: Option<f32>,
-}
-
 /// One accelerator or processor. Opening it is the backend crate's constructor; dropping it shuts it down.
 pub trait Device: Send + Sync {
     /// What it is.
@@ -68,7 +55,7 @@ pub trait Device: Send + Sync {
         Residence::default()
     }
 
-    /// Sensors.
+    /// Its sensors now, as far as the system or its maker's library tells. Reads files, which may take a millisecond.
     fn monitor(&self) -> Monitor;
 
     /// Whether `op` runs here, on weights stored as `dtype` where it has a weight.

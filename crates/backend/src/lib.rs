@@ -39,10 +39,10 @@ mod stream;
 
 pub use activations::Activations;
 pub use check::{Capacity, check_op, same_buffer};
-pub use device::{Device, MemoryReport, Monitor, Residence, Support};
+pub use device::{Device, MemoryReport, Residence, Support};
 pub use errors::{AllocError, RunError, WeightError};
 pub use events::{Arrived, Download, Event, Fence};
-pub use exo_types::KvDType;
+pub use exo_types::{KvDType, Monitor};
 pub use faults::{FAULT_OF_KV_WRITE, FAULT_WORDS, FAULTS, complaint};
 pub use handles::{Buffer, Element, KvCache, KvShape, Weight};
 pub use ledger::{Ledger, Ticket};

@@ -273,6 +273,9 @@ pub struct Devices {
     /// Also measure what handing a decode step to each graphics processor costs, with the model that the binary carries
     #[arg(long)]
     pub steps: bool,
+    /// End the quarantine of devices that were lost too often, and ask them again
+    #[arg(long)]
+    pub retry: bool,
     /// Ask one graphics interface in this very process; what `exo devices` runs as a child
     #[arg(long, hide = true, value_name = "INTERFACE")]
     pub probe: Option<String>,

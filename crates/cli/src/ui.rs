@@ -4,6 +4,7 @@
 use std::io::{IsTerminal, Write};
 
 use comfy_table::{ContentArrangement, Table, presets};
+use exo_types::Monitor;
 use owo_colors::OwoColorize;
 
 use crate::hint;
@@ -34,6 +35,11 @@ pub fn warning(text: &str) {
     } else {
         eprintln!("warning: {text}");
     }
+}
+
+/// Says beside the output what was done.
+pub fn note(text: &str) {
+    eprintln!("note: {text}");
 }
 
 /// Prints a line. A closed pipe is not worth a panic.
@@ -69,6 +75,19 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
 /// Bytes in the unit people read.
 pub fn bytes(n: u64) -> String {
     indicatif::HumanBytes(n).to_string()
+}
+
+/// Sensor readings in the units people read; `None` if there are none.
+pub fn sensors(monitor: Monitor) -> Option<String> {
+    let Monitor { temperature_c, power_w, clock_mhz, utilisation } = monitor;
+    let readings = [
+        temperature_c.map(|degrees| format!("{degrees:.0} °C")),
+        power_w.map(|watts| format!("{watts:.0} W")),
+        clock_mhz.map(|mhz| format!("{mhz:.0} MHz")),
+        utilisation.map(|share| format!("{:.0} % busy", share * 100.0)),
+    ];
+    let told: Vec<String> = readings.into_iter().flatten().collect();
+    (!told.is_empty()).then(|| told.join(", "))
 }
 
 /// A bar on standard error for work that takes a while; hidden where there is no terminal.

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Node, SOON, Start, exo, finish, is_alive, known, skip, stdout, wait_for};
+use support::{Node, SOON, Start, exo, finish, is_alive, known, skip, stdout, wait_for, workers_of};
 
 /// What is allowed between the loss of a stage and the error at the client.
 const ERROR_MAX: Duration = Duration::from_secs(10);
@@ -30,23 +30,6 @@ fn vulkan(test: &str, flags: &[&str]) -> Option<Node> {
     let flags = ["--no-discovery", "--backend", "vulkan"].iter().chain(flags);
     let flags = flags.map(|flag| (*flag).to_owned()).collect();
     Some(Node::start(Start { name: "solo", group: test, flags, ..Start::default() }))
-}
-
-/// Children of a process that are workers.
-fn workers_of(pid: u32) -> Vec<u32> {
-    let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let numbers = processes.filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
-    numbers.filter(|number| is_alive(*number) && parent(*number) == Some(pid) && is_worker(*number)).collect()
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
-}
-
-fn is_worker(pid: u32) -> bool {
-    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    words.split(|b| *b == 0).nth(1) == Some(b"worker")
 }
 
 /// The one worker of a node, once it is there.
@@ -201,6 +184,6 @@ fn a_device_lost_again_and_again_is_given_up_with_its_reason_and_the_processor_a
     answers(&node);
     assert!(workers_of(node.pid()).is_empty(), "nothing is left on the device");
     let status = stdout(&node.exo(&["status"]));
-    assert!(status.contains("is not used until exo is started again"), "{status}");
+    assert!(status.contains("in quarantine for another 6 h"), "{status}");
     node.assert_running();
 }

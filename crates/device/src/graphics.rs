@@ -16,6 +16,8 @@ pub struct GraphicsCard {
     pub device: u32,
     /// The kernel module that drives it; `None` if none does.
     pub kernel_driver: Option<String>,
+    /// The version of that module, where it has one of its own (NVIDIA's, modules built outside the kernel).
+    pub driver_version: Option<String>,
     /// Bytes of its own memory, where the driver tells (amdgpu).
     pub memory_bytes: Option<u64>,
     /// Its own number, where the driver tells (amdgpu, NVIDIA's).
@@ -64,12 +66,16 @@ fn card(root: &Path, path: &Path) -> Option<GraphicsCard> {
     let driver = fs::read_link(path.join("driver")).ok();
     let pci_address = path.file_name()?.to_str()?.to_owned();
     let uuid = text("unique_id").filter(|id| !id.is_empty()).or_else(|| nvidia_uuid(root, &pci_address));
+    let kernel_driver = driver.and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
+    let version =
+        |module: &String| fs::read_to_string(root.join("sys/module").join(module).join("version")).ok();
     Some(GraphicsCard {
         uuid,
         pci_address,
         vendor,
         device: hex("device")?,
-        kernel_driver: driver.and_then(|link| Some(link.file_name()?.to_str()?.to_owned())),
+        driver_version: kernel_driver.as_ref().and_then(version).map(|text| text.trim().to_owned()),
+        kernel_driver,
         memory_bytes: text("mem_info_vram_total").and_then(|bytes| bytes.parse().ok()),
     })
 }
@@ -136,6 +142,8 @@ mod tests {
         add(root.path(), "0000:00:03.0", "0x020000", "0x8086", Some("e1000e"), None); // a network card
         add(root.path(), "0000:00:04.0", "nonsense", "0x8086", None, None);
         fs::write(root.path().join("sys/bus/pci/devices/0000:01:00.0/unique_id"), "3a7d0f1e\n").unwrap();
+        fs::create_dir_all(root.path().join("sys/module/amdgpu")).unwrap();
+        fs::write(root.path().join("sys/module/amdgpu/version"), "6.12.12\n").unwrap();
         let page = root.path().join("proc/driver/nvidia/gpus/0000:02:00.0");
         fs::create_dir_all(&page).unwrap();
         fs::write(page.join("information"), "Model: \t\t Card\nGPU UUID: \t GPU-6f1c\nBus Type: \t PCIe\n")
@@ -146,6 +154,7 @@ mod tests {
             vendor: 0x1002,
             device: 0x2684,
             kernel_driver: Some("amdgpu".to_owned()),
+            driver_version: Some("6.12.12".to_owned()),
             memory_bytes: Some(17_163_091_968),
             uuid: Some("3a7d0f1e".to_owned()),
         };

@@ -21,6 +21,10 @@ use crate::{Calibration, CalibrationError, calibrate};
 const DEVICES_MAX: usize = 64;
 /// Of a name or a driver's version.
 const TEXT_CHARS_MAX: usize = 200;
+/// How long a quarantine lasts: what made a card fail may have been a passing thing.
+pub const QUARANTINE_S: u64 = 6 * 3600;
+/// Of the reason for a quarantine.
+const REASON_CHARS_MAX: usize = 500;
 /// No memory and no processor comes near.
 const RATE_MAX: f64 = 1e18;
 
@@ -52,7 +56,7 @@ impl Identity {
 }
 
 /// What opening a card through one backend showed.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Known {
     /// With its version.
     pub driver: String,
@@ -66,6 +70,47 @@ pub struct Known {
     pub verified_unix_s: Option<u64>,
     /// Why it could not be used when it was last asked.
     pub trouble: Option<String>,
+    /// Nodes do not use it for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantine: Option<Quarantine>,
+}
+
+/// A card was lost too often. It binds nodes until it is over, the driver has another version, or somebody releases it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Quarantine {
+    /// When it began, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// When it is over.
+    pub until_unix_s: u64,
+    /// What happened.
+    pub reason: String,
+}
+
+impl Quarantine {
+    /// One that begins now.
+    pub fn new(reason: &str, now_unix_s: u64) -> Self {
+        let until_unix_s = now_unix_s.saturating_add(QUARANTINE_S);
+        Self {
+            since_unix_s: now_unix_s,
+            until_unix_s,
+            reason: reason.chars().take(REASON_CHARS_MAX).collect(),
+        }
+    }
+
+    /// For people: how much longer, why, and what ends it.
+    pub fn text(&self, now_unix_s: u64) -> String {
+        let minutes = self.until_unix_s.saturating_sub(now_unix_s).div_ceil(60);
+        let (hours, minutes, reason) = (minutes / 60, minutes % 60, &self.reason);
+        format!(
+            "in quarantine for another {hours} h {minutes} min: {reason}; `exo devices --retry` ends that, and so does \
+             another version of its driver"
+        )
+    }
+
+    /// Whether it binds. A clock that was set back does not make it longer.
+    fn is_in_force(&self, now_unix_s: u64) -> bool {
+        now_unix_s < self.until_unix_s && self.until_unix_s <= now_unix_s.saturating_add(QUARANTINE_S)
+    }
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -111,19 +156,76 @@ impl Registry {
         self.devices.get(&card.key())?.backends.get(backend)
     }
 
-    /// Keeps what opening a card showed now. After a failure the measurements of the same driver stay.
+    /// Why a card is not used with a backend and driver at this time, if it is not.
+    pub fn quarantine(
+        &self,
+        card: &Identity,
+        backend: &str,
+        driver: &str,
+        now_unix_s: u64,
+    ) -> Option<&Quarantine> {
+        let known = self.known(card, backend).filter(|known| known.driver == clip(driver))?;
+        known.quarantine.as_ref().filter(|quarantine| quarantine.is_in_force(now_unix_s))
+    }
+
+    /// From now on nodes do not use a card with a backend and driver.
+    pub fn keep_off(&mut self, card: &Identity, backend: &str, driver: &str, quarantine: Quarantine) {
+        let known =
+            Known { driver: driver.to_owned(), trouble: Some(quarantine.reason.clone()), ..Known::default() };
+        let since = quarantine.since_unix_s;
+        self.note(card, backend, known, since);
+        if let Some(known) = self.entry(card, backend) {
+            known.quarantine = Some(quarantine);
+        }
+    }
+
+    /// Ends the quarantine of a card with a backend; whether there was one.
+    pub fn release(&mut self, card: &Identity, backend: &str) -> bool {
+        self.entry(card, backend).is_some_and(|known| known.quarantine.take().is_some())
+    }
+
+    /// Ends every quarantine, and says of which cards.
+    pub fn release_all(&mut self) -> Vec<String> {
+        let mut released = Vec::new();
+        for device in self.devices.values_mut() {
+            for (backend, known) in &mut device.backends {
+                if known.quarantine.take().is_some() {
+                    released.push(format!("{} ({backend})", device.identity.name));
+                }
+            }
+        }
+        released
+    }
+
+    /// Notes that a card was opened and computed a known sum.
+    pub fn verified(&mut self, card: &Identity, backend: &str, driver: &str, now_unix_s: u64) {
+        let before = self.known(card, backend).filter(|known| known.driver == clip(driver));
+        let mut known = before.cloned().unwrap_or_default();
+        driver.clone_into(&mut known.driver);
+        known.verified_unix_s = Some(now_unix_s);
+        known.trouble = None;
+        self.note(card, backend, known, now_unix_s);
+    }
+
+    fn entry(&mut self, card: &Identity, backend: &str) -> Option<&mut Known> {
+        self.devices.get_mut(&card.key())?.backends.get_mut(backend)
+    }
+
+    /// Keeps what opening a card showed now. After a failure the measurements of the same driver stay; a quarantine always
+    /// does.
     pub fn note(&mut self, card: &Identity, backend: &str, mut known: Known, now_unix_s: u64) {
         known.driver = clip(&known.driver);
         known.trouble = known.trouble.as_deref().map(clip);
         known.read_bytes_per_s = known.read_bytes_per_s.filter(|rate| is_rate(*rate));
         known.flops_per_s = known.flops_per_s.filter(|rate| is_rate(*rate));
-        if let (Some(_), Some(before)) = (&known.trouble, self.known(card, backend))
-            && before.driver == known.driver
-        {
+        let before = self.known(card, backend).filter(|before| before.driver == known.driver);
+        if let (Some(_), Some(before)) = (&known.trouble, before) {
+            known.memory_bytes = known.memory_bytes.or(before.memory_bytes);
             known.read_bytes_per_s = known.read_bytes_per_s.or(before.read_bytes_per_s);
             known.flops_per_s = known.flops_per_s.or(before.flops_per_s);
             known.verified_unix_s = known.verified_unix_s.or(before.verified_unix_s);
         }
+        known.quarantine = known.quarantine.or_else(|| before?.quarantine.clone());
         let identity = Identity { name: clip(&card.name), ..card.clone() };
         let begin = || Device { identity, seen_unix_s: now_unix_s, backends: BTreeMap::new() };
         let device = self.devices.entry(card.key()).or_insert_with(begin);
@@ -153,8 +255,9 @@ pub struct Kept {
     pub warning: Option<String>,
 }
 
-/// What is known of an open `device` with this backend and driver; measures what is not, and keeps it in `folder`. A folder
-/// that is not there or cannot be written keeps nothing, which costs the next start a measurement.
+/// What is known of an open `device` with this backend and driver; measures what is not, and keeps in `folder` that and that
+/// the device was seen and verified. A folder that is not there or cannot be written keeps nothing, which costs the next
+/// start a measurement.
 pub fn calibrated(
     folder: &Path,
     card: &Identity,
@@ -163,27 +266,22 @@ pub fn calibrated(
     device: &dyn exo_backend::Device,
 ) -> Result<Kept, CalibrationError> {
     let (mut registry, warning) = Registry::open(folder);
-    if let Some(calibration) = registry.calibration(card, backend, driver) {
-        return Ok(Kept { calibration, known: true, warning });
-    }
-    let calibration = calibrate(device)?;
     let now = unix_s();
-    let known = Known {
-        driver: driver.to_owned(),
-        memory_bytes: Some(device.memory().total_bytes),
-        read_bytes_per_s: Some(calibration.read_bytes_per_s),
-        flops_per_s: Some(calibration.flops_per_s),
-        verified_unix_s: Some(now),
-        trouble: None,
-    };
-    registry.note(card, backend, known, now);
+    let before = registry.calibration(card, backend, driver);
+    let calibration = before.map_or_else(|| calibrate(device), Ok)?;
+    registry.verified(card, backend, driver, now);
+    if let Some(known) = registry.entry(card, backend).filter(|_| before.is_none()) {
+        known.memory_bytes = Some(device.memory().total_bytes);
+        known.read_bytes_per_s = Some(calibration.read_bytes_per_s).filter(|rate| is_rate(*rate));
+        known.flops_per_s = Some(calibration.flops_per_s).filter(|rate| is_rate(*rate));
+    }
     let failed = registry.save().err().filter(|_| folder.is_dir());
-    let unsaved = failed.map(|error| format!("what was measured of {} is not kept: {error}", card.name));
-    Ok(Kept { calibration, known: false, warning: warning.or(unsaved) })
+    let unsaved = failed.map(|error| format!("what was learnt of {} is not kept: {error}", card.name));
+    Ok(Kept { calibration, known: before.is_some(), warning: warning.or(unsaved) })
 }
 
 /// Seconds since 1970; 0 on a machine whose clock is before.
-pub(crate) fn unix_s() -> u64 {
+pub fn unix_s() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 

@@ -1,4 +1,4 @@
-//! How warm, hungry, fast and busy a graphics processor is now, from the kernel's driver or from NVIDIA's library.
+//! How warm, hungry, fast and busy a device is now, from the kernel's driver or from NVIDIA's library.
 
 #[cfg(not(any(target_os = "linux", windows)))]
 mod no_nvml;
@@ -7,39 +7,79 @@ mod nvml;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use serde::{Deserialize, Serialize};
+use exo_types::Monitor;
 
 #[cfg(not(any(target_os = "linux", windows)))]
-pub use no_nvml::Nvml;
+use no_nvml::Nvml;
 #[cfg(any(target_os = "linux", windows))]
-pub use nvml::Nvml;
+use nvml::Nvml;
 
-/// What a card tells of itself; `None` for what it does not.
-#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
-pub struct Sensors {
-    /// Degrees Celsius.
-    pub temperature_c: Option<f32>,
-    /// Watts drawn.
-    pub power_w: Option<f32>,
-    /// Of the compute units, in MHz.
-    pub clock_mhz: Option<f32>,
-    /// Part of the time it was busy, 0 to 1.
-    pub utilisation: Option<f32>,
+/// NVIDIA's PCI number.
+const NVIDIA: u32 = 0x10de;
+
+/// The sensors of one card that is in use, read again and again.
+#[derive(Debug)]
+pub struct CardSensors {
+    pci_address: Option<String>,
+    /// For a card of NVIDIA: opened at the first reading.
+    nvml: Option<OnceLock<Option<Nvml>>>,
 }
 
-impl Sensors {
-    /// Whether it tells nothing.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+impl CardSensors {
+    /// Of the card of this PCI vendor at this address; without one there is nothing to read.
+    pub fn new(vendor: u32, pci_address: Option<&str>) -> Self {
+        let nvml = (vendor == NVIDIA).then(OnceLock::new);
+        Self { pci_address: pci_address.map(str::to_owned), nvml }
+    }
+
+    /// What it tells now. For a card of NVIDIA this loads its maker's library into the process: for one that has loaded its
+    /// driver anyway.
+    pub fn read(&self) -> Monitor {
+        let Some(address) = self.pci_address.as_deref() else { return Monitor::default() };
+        let told = sensors(Path::new("/"), address);
+        let nvml = self.nvml.as_ref().and_then(|nvml| nvml.get_or_init(Nvml::open).as_ref());
+        nvml.map_or(told, |nvml| nvml.sensors(address).or(told))
     }
 }
+
+/// Names of the drivers that tell how warm a processor is.
+const PROCESSOR_HWMON: [&str; 4] = ["coretemp", "k10temp", "zenpower", "cpu_thermal"];
+
+/// The processor's sensors below `root`: its warmest spot, and what its cores run at in the mean.
+pub fn processor_sensors(root: &Path) -> Monitor {
+    let folders = children(&root.join("sys/class/hwmon"), "hwmon").into_iter();
+    let is_processor = |folder: &PathBuf| {
+        let name = fs::read_to_string(folder.join("name")).unwrap_or_default();
+        PROCESSOR_HWMON.contains(&name.trim())
+    };
+    let warmest = |folder: PathBuf| {
+        let spots = (1..=MONITORED_SPOTS_MAX).filter_map(|n| number(&folder.join(format!("temp{n}_input"))));
+        spots.reduce(f32::max)
+    };
+    let cores = children(&root.join("sys/devices/system/cpu"), "cpu").into_iter();
+    let khz: Vec<f32> = cores.filter_map(|core| number(&core.join("cpufreq/scaling_cur_freq"))).collect();
+    Monitor {
+        temperature_c: folders
+            .filter(is_processor)
+            .filter_map(warmest)
+            .reduce(f32::max)
+            .map(|milli| milli / 1e3),
+        power_w: None,
+        clock_mhz: (!khz.is_empty()).then(|| khz.iter().sum::<f32>() / khz.len() as f32 / 1e3),
+        utilisation: None,
+    }
+}
+
+/// Processors have a spot for each core.
+const MONITORED_SPOTS_MAX: usize = 64;
 
 /// Where drivers write the clock, below the card's folder: i915, its older kernels, xe.
 const CLOCKS: [&str; 3] = ["gt/gt0/rps_act_freq_mhz", "gt_act_freq_mhz", "tile0/gt0/freq0/act_freq"];
 
 /// The card at `pci_address` as amdgpu, i915 or xe show it below `root` (`/`, or a fixture).
-pub fn sensors(root: &Path, pci_address: &str) -> Sensors {
+pub fn sensors(root: &Path, pci_address: &str) -> Monitor {
     let card = root.join("sys/bus/pci/devices").join(pci_address);
     let hwmon = children(&card.join("hwmon"), "hwmon");
     let monitored = |file: &str| hwmon.iter().find_map(|folder| number(&folder.join(file)));
@@ -47,7 +87,7 @@ pub fn sensors(root: &Path, pci_address: &str) -> Sensors {
         let homes = children(&card.join("drm"), "card").into_iter().chain([card.clone()]);
         homes.into_iter().find_map(|home| CLOCKS.iter().find_map(|file| number(&home.join(file))))
     };
-    Sensors {
+    Monitor {
         temperature_c: monitored("temp1_input").map(|milli| milli / 1e3),
         power_w: monitored("power1_average").or_else(|| monitored("power1_input")).map(|micro| micro / 1e6),
         clock_mhz: monitored("freq1_input").map(|hertz| hertz / 1e6).or_else(intel),
@@ -76,7 +116,7 @@ fn number(path: &Path) -> Option<f32> {
 mod tests {
     use super::*;
 
-    fn check(files: &[(&str, &str)]) -> Sensors {
+    fn check(files: &[(&str, &str)]) -> Monitor {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = root.path().join("sys/bus/pci/devices/0000:03:00.0").join(path);
@@ -94,7 +134,7 @@ mod tests {
             ("hwmon/hwmon4/freq1_input", "2105000000"),
             ("gpu_busy_percent", "97"),
         ]);
-        let all = Sensors {
+        let all = Monitor {
             temperature_c: Some(61.0),
             power_w: Some(153.0),
             clock_mhz: Some(2105.0),
@@ -109,7 +149,7 @@ mod tests {
         for place in
             ["drm/card1/gt/gt0/rps_act_freq_mhz", "drm/card0/gt_act_freq_mhz", "tile0/gt0/freq0/act_freq"]
         {
-            assert_eq!(check(&[(place, "1300")]), Sensors { clock_mhz: Some(1300.0), ..Sensors::default() });
+            assert_eq!(check(&[(place, "1300")]), Monitor { clock_mhz: Some(1300.0), ..Monitor::default() });
         }
     }
 
@@ -122,5 +162,26 @@ mod tests {
             ("drm/renderD128/gt_act_freq_mhz", "5"),
         ];
         assert!(check(&nonsense).is_empty());
+    }
+
+    #[test]
+    fn a_processor_is_as_warm_as_its_warmest_spot() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join("sys").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        assert!(processor_sensors(root.path()).is_empty());
+        write("class/hwmon/hwmon0/name", "nvme\n");
+        write("class/hwmon/hwmon0/temp1_input", "90000\n");
+        write("class/hwmon/hwmon1/name", "coretemp\n");
+        write("class/hwmon/hwmon1/temp1_input", "41000\n");
+        write("class/hwmon/hwmon1/temp2_input", "55000\n");
+        for (core, khz) in [("cpu0", "2000000"), ("cpu1", "3000000"), ("cpuidle", "9000000")] {
+            write(&format!("devices/system/cpu/{core}/cpufreq/scaling_cur_freq"), khz);
+        }
+        let told = Monitor { temperature_c: Some(55.0), clock_mhz: Some(2500.0), ..Monitor::default() };
+        assert_eq!(processor_sensors(root.path()), told);
     }
 }

@@ -7,10 +7,17 @@ use crate::{GraphicsCard, graphics_cards};
 /// What changed between two looks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CardChange {
-    /// Plugged in, or its kernel module was loaded.
+    /// Plugged in.
     Appeared(GraphicsCard),
-    /// Unplugged, or its kernel module went away.
+    /// Unplugged.
     Vanished(GraphicsCard),
+    /// Another kernel module drives it, or none, or another version of it.
+    DriverChanged {
+        /// As it was.
+        before: GraphicsCard,
+        /// As it is.
+        now: GraphicsCard,
+    },
 }
 
 /// The cards as they were at the last look.
@@ -26,23 +33,31 @@ impl CardWatch {
         Self { root: root.to_owned(), cards: graphics_cards(root) }
     }
 
-    /// Looks again: some dozens of small files of sysfs. A card that another driver took vanished and appeared.
+    /// Looks again: some dozens of small files of sysfs.
     pub fn look(&mut self) -> Vec<CardChange> {
-        let now = graphics_cards(&self.root);
-        let vanished = self.cards.iter().filter(|card| !has(&now, card)).cloned().map(CardChange::Vanished);
-        let appeared = now.iter().filter(|card| !has(&self.cards, card)).cloned().map(CardChange::Appeared);
-        let changes = vanished.chain(appeared).collect();
-        self.cards = now;
+        let cards = graphics_cards(&self.root);
+        let gone = self.cards.iter().filter(|card| find(&cards, card).is_none());
+        let mut changes: Vec<_> = gone.cloned().map(CardChange::Vanished).collect();
+        changes.extend(cards.iter().filter_map(|now| match find(&self.cards, now) {
+            None => Some(CardChange::Appeared(now.clone())),
+            Some(before) if driver(before) != driver(now) => {
+                Some(CardChange::DriverChanged { before: before.clone(), now: now.clone() })
+            }
+            Some(_) => None,
+        }));
+        self.cards = cards;
         changes
     }
 }
 
-/// By what does not change while a card works.
-fn has(cards: &[GraphicsCard], card: &GraphicsCard) -> bool {
-    let key = |card: &GraphicsCard| {
-        (card.pci_address.clone(), card.vendor, card.device, card.kernel_driver.clone())
-    };
-    cards.iter().any(|other| key(other) == key(card))
+/// The same card in the same slot.
+fn find<'a>(cards: &'a [GraphicsCard], card: &GraphicsCard) -> Option<&'a GraphicsCard> {
+    let key = |card: &GraphicsCard| (card.pci_address.clone(), card.vendor, card.device);
+    cards.iter().find(|other| key(other) == key(card))
+}
+
+fn driver(card: &GraphicsCard) -> (&Option<String>, &Option<String>) {
+    (&card.kernel_driver, &card.driver_version)
 }
 
 #[cfg(all(test, unix))]
@@ -69,6 +84,9 @@ mod tests {
         let line = |change| match change {
             CardChange::Appeared(card) => format!("+{} {:?}", card.pci_address, card.kernel_driver),
             CardChange::Vanished(card) => format!("-{} {:?}", card.pci_address, card.kernel_driver),
+            CardChange::DriverChanged { before, now } => {
+                format!("{} {:?} > {:?}", now.pci_address, before.kernel_driver, now.kernel_driver)
+            }
         };
         watch.look().into_iter().map(line).collect()
     }
@@ -82,7 +100,10 @@ mod tests {
         plug(root.path(), "0000:05:00.0", None);
         assert_eq!(looked(&mut watch), ["+0000:05:00.0 None"]);
         plug(root.path(), "0000:05:00.0", Some("vfio-pci"));
-        assert_eq!(looked(&mut watch), ["-0000:05:00.0 None", "+0000:05:00.0 Some(\"vfio-pci\")"]);
+        assert_eq!(looked(&mut watch), ["0000:05:00.0 None > Some(\"vfio-pci\")"]);
+        fs::create_dir_all(root.path().join("sys/module/vfio-pci")).unwrap();
+        fs::write(root.path().join("sys/module/vfio-pci/version"), "2\n").unwrap();
+        assert_eq!(looked(&mut watch).len(), 1, "another version of the module");
         fs::remove_dir_all(root.path().join("sys/bus/pci/devices/0000:01:00.0")).unwrap();
         assert_eq!(looked(&mut watch), ["-0000:01:00.0 Some(\"amdgpu\")"]);
         assert!(looked(&mut watch).is_empty());

@@ -1,61 +1,86 @@
-//! Looks now and then whether graphics cards appeared or vanished.
+//! Looks now and then whether graphics cards appeared or vanished, and at the sensors that the system shows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exo_device::{CardChange, CardWatch, GraphicsCard};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::watch;
 
-use crate::Notice;
+use crate::compute::Sensed;
+use crate::core::{CoreEvent, CoreSender, DeviceEvent};
 
 /// A person who plugs a card in waits about as long.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Tells of every change below `root` until the node has ended. What the node computes on stays what it was: a new
-/// card is used after the next start, and one that is gone fails its next step.
-pub fn watch(root: PathBuf, notices: broadcast::Sender<Notice>, ended: watch::Receiver<bool>) {
+/// Tells the core of every change below `root`, and of the sensors of the processor and of the card at the address, until
+/// the node has ended.
+pub fn watch(root: PathBuf, card: Option<String>, core: CoreSender, ended: watch::Receiver<bool>) {
     tokio::spawn(async move {
-        let looking = move || CardWatch::new(&root);
-        let Ok(watch) = tokio::task::spawn_blocking(looking).await else { return };
-        watch_every(LOOK_EVERY, watch, notices, ended).await;
+        let looking = move || Looker { watch: CardWatch::new(&root), root, card };
+        let Ok(looker) = tokio::task::spawn_blocking(looking).await else { return };
+        let tell = move |event| core.post(CoreEvent::Device(event));
+        watch_every(LOOK_EVERY, looker, tell, ended).await;
     });
 }
 
-/// Compares with what `watch` saw last.
+struct Looker {
+    root: PathBuf,
+    card: Option<String>,
+    watch: CardWatch,
+}
+
+impl Looker {
+    fn look(&mut self) -> Vec<DeviceEvent> {
+        let card = self.card.as_deref().map(|address| exo_device::sensors(&self.root, address));
+        let sensed = Sensed {
+            processor: exo_device::processor_sensors(Path::new(&self.root)),
+            card: card.unwrap_or_default(),
+        };
+        let changes = self.watch.look().into_iter().map(DeviceEvent::Changed);
+        changes.chain([DeviceEvent::Sensed(sensed)]).collect()
+    }
+}
+
+/// Compares with what was seen last, at once and then again and again.
 async fn watch_every(
     every: Duration,
-    mut watch: CardWatch,
-    notices: broadcast::Sender<Notice>,
+    mut looker: Looker,
+    tell: impl Fn(DeviceEvent),
     mut ended: watch::Receiver<bool>,
 ) {
     loop {
+        // Files of drivers may take their time.
+        let looked = tokio::task::spawn_blocking(move || {
+            let events = looker.look();
+            (looker, events)
+        });
+        let Ok((back, events)) = looked.await else { return };
+        looker = back;
+        events.into_iter().for_each(&tell);
         // An error means that the node is gone.
         if tokio::time::timeout(every, ended.wait_for(|ended| *ended)).await.is_ok() {
             return;
         }
-        // Files of drivers may take their time.
-        let looked = tokio::task::spawn_blocking(move || {
-            let changes = watch.look();
-            (watch, changes)
-        });
-        let Ok((back, changes)) = looked.await else { return };
-        watch = back;
-        changes.into_iter().for_each(|change| tell(&change, &notices));
     }
 }
 
-fn tell(change: &CardChange, notices: &broadcast::Sender<Notice>) {
-    let text = match change {
-        CardChange::Appeared(card) => {
-            tracing::info!(target: "events::device", device = card.pci_address, "appeared");
-            format!("a graphics card appeared: {}; `exo devices` shows what it can do", describe(card))
-        }
-        CardChange::Vanished(card) => {
-            tracing::warn!(target: "events::device", device = card.pci_address, "vanished");
-            format!("a graphics card vanished: {}", describe(card))
-        }
+/// A change in words; `own` is where the card is plugged in that the node computes on.
+pub fn text(change: &CardChange, own: Option<&str>) -> String {
+    let (what, card) = match change {
+        CardChange::Appeared(card) => ("appeared", card),
+        CardChange::Vanished(card) => ("vanished", card),
+        CardChange::DriverChanged { now, .. } => ("has another driver", now),
     };
-    let _ = notices.send(Notice::Card(text));
+    tracing::info!(target: "events::device", device = card.pci_address, what);
+    let described = describe(card);
+    match change {
+        _ if own == Some(&card.pci_address) => format!("the graphics card of this node {what}: {described}"),
+        CardChange::Vanished(_) => format!("a graphics card {what}: {described}"),
+        _ => format!(
+            "a graphics card {what}: {described}; `exo devices` shows what it can do, and this node uses it once it is \
+             started again with its --backend and --device"
+        ),
+    }
 }
 
 fn describe(card: &GraphicsCard) -> String {
@@ -63,8 +88,9 @@ fn describe(card: &GraphicsCard) -> String {
         .kernel_driver
         .as_deref()
         .map_or_else(|| "no kernel module".to_owned(), |d| format!("kernel module {d}"));
+    let version = card.driver_version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
     let maker = card.maker().unwrap_or("unknown");
-    format!("{maker} {:04x}:{:04x} at {} ({driver})", card.vendor, card.device, card.pci_address)
+    format!("{maker} {:04x}:{:04x} at {} ({driver}{version})", card.vendor, card.device, card.pci_address)
 }
 
 #[cfg(test)]
@@ -74,10 +100,15 @@ mod tests {
     #[tokio::test]
     async fn a_card_that_is_plugged_in_and_pulled_is_told_of() {
         let root = tempfile::tempdir().unwrap();
-        let (notices, mut heard) = broadcast::channel(8);
+        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
         let (end, ended) = watch::channel(false);
-        let watch = CardWatch::new(root.path());
-        let task = tokio::spawn(watch_every(Duration::from_millis(20), watch, notices, ended));
+        let looker = Looker {
+            root: root.path().to_owned(),
+            card: Some("0000:05:00.0".to_owned()),
+            watch: CardWatch::new(root.path()),
+        };
+        let tell = move |event| drop(told.send(event));
+        let task = tokio::spawn(watch_every(Duration::from_millis(20), looker, tell, ended));
         // Complete before it is seen: a folder is renamed to where cards are.
         let (new, bus) = (root.path().join("new/0000:05:00.0"), root.path().join("sys/bus/pci"));
         std::fs::create_dir_all(&new).unwrap();
@@ -86,8 +117,12 @@ mod tests {
             std::fs::write(new.join(file), text).unwrap();
         }
         std::fs::rename(root.path().join("new"), bus.join("devices")).unwrap();
-        let mut next = async || {
-            tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.unwrap().unwrap().to_string()
+        let mut next = async || loop {
+            match tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.unwrap().unwrap() {
+                DeviceEvent::Changed(change) => return text(&change, None),
+                DeviceEvent::Sensed(sensed) => assert!(sensed.card.is_empty()),
+                _ => panic!("neither a change nor sensors"),
+            }
         };
         let told = next().await;
         assert!(told.contains("appeared: NVIDIA 10de:2684 at 0000:05:00.0 (no kernel module)"), "{told}");

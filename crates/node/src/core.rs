@@ -31,6 +31,7 @@ use exo_types::{Epoch, InstanceId, NodeId, RequestId, SequenceId, Time};
 use tokio::sync::{broadcast, mpsc, watch};
 
 pub use commands::{Command, Limits, ModelHolders, Resolved, instance_request};
+pub use devices::DeviceEvent;
 pub use joining::{JoinOutcome, unix_s};
 pub use requests::StartRequest;
 pub use view::empty_view;
@@ -46,7 +47,7 @@ use crate::links::Purpose;
 use crate::notice::Notice;
 use peers::Peer;
 use requests::{DriverEntry, SchedulerEntry};
-use shards::StageEntry;
+use shards::{Leaving, StageEntry};
 
 /// Time between ticks of the machines.
 const TICK: Duration = Duration::from_millis(100);
@@ -78,8 +79,8 @@ pub enum CoreEvent {
     Probed { address: SocketAddr, node: Option<NodeId> },
     /// An engine thread said something.
     Engine(EngineEvent),
-    /// A lost device was looked at.
-    Device(devices::DeviceEvent),
+    /// Something about the devices.
+    Device(DeviceEvent),
     /// The small model said something.
     Draft(DraftEvent),
     /// A fetch for a shard moved on or ended.
@@ -180,6 +181,10 @@ pub struct Core {
     held_under_way: bool,
     instances: Vec<InstanceView>,
     stages: BTreeMap<ShardKey, StageEntry>,
+    leaving: BTreeMap<ShardKey, Leaving>,
+    /// When the registry was looked at for the end of a quarantine.
+    quarantine_looked: Time,
+    card_events: VecDeque<exo_cluster::wire::CardEvent>,
     fetches: BTreeMap<ShardKey, tokio_util::sync::CancellationToken>,
     schedulers: BTreeMap<InstanceId, SchedulerEntry>,
     drivers: BTreeMap<SequenceId, DriverEntry>,
@@ -213,6 +218,9 @@ impl Core {
             held_under_way: false,
             instances: Vec::new(),
             stages: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            quarantine_looked: Time::ZERO,
+            card_events: VecDeque::new(),
             fetches: BTreeMap::new(),
             schedulers: BTreeMap::new(),
             drivers: BTreeMap::new(),
@@ -318,6 +326,7 @@ impl Core {
         self.tick_membership();
         self.tick_coordination();
         self.tick_worker();
+        self.tick_devices();
         self.tick_requests();
         self.tick_peers();
         self.tick_joining();

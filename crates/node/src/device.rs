@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions};
-use exo_backend_cuda::{Card, CudaDevice, CudaOptions, ListError};
+use exo_backend_cuda::{Card, CudaDevice, CudaOptions};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_device::Identity;
-use exo_types::{DeviceFacts, DeviceId};
+use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
-use crate::worker::DeviceAsk;
+use crate::worker::{CardWords, DeviceAsk};
 use crate::{Host, NodeConfig};
 
 /// What a node computes on.
@@ -68,6 +68,7 @@ impl DeviceChoice {
             which: which.clone(),
             memory_max_bytes: config.memory_max_bytes,
             data_dir: config.data_dir.clone().into_os_string(),
+            heeds_quarantine: true,
         })
     }
 }
@@ -134,34 +135,153 @@ pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
 
 /// Opens a graphics processor in this process; makes it compute and compare, and finds out what it can do, if `examine`.
 pub fn open_asked(ask: &DeviceAsk, host: &dyn Host, examine: bool) -> Result<Opened, Failure> {
-    let found = match DeviceChoice::parse(&ask.backend, &ask.which)? {
-        DeviceChoice::Processor => return Err(format!("`{}` is no graphics processor", ask.backend).into()),
-        DeviceChoice::Cuda { which } => own_driver(ask, host, exo_backend_cuda::list, &which),
-        #[cfg(feature = "hip")]
-        DeviceChoice::Hip { which } => own_driver(ask, host, exo_backend_cuda::list_amd, &which),
-        DeviceChoice::Graphics { api, which } => graphics(ask, host, api, &which),
-    };
-    let Found { device, mut facts, identity, driver, mut phases } = found?;
-    if examine {
-        exo_device::verify(&*device)?;
-        phases.end("verified");
-        if let Some(identity) = identity {
-            let data_dir = Path::new(&ask.data_dir);
-            measure(data_dir, &identity, (&ask.backend, &driver), &*device, &mut facts)?;
-        }
-        phases.end("measured");
-    }
-    Ok((device, facts))
+    let mut chosen = Chosen::find(ask, host)?;
+    if examine { chosen.open_and_measure(ask) } else { chosen.open(ask) }
 }
 
-/// A graphics processor, open.
-struct Found {
-    device: Arc<dyn Device>,
-    facts: DeviceFacts,
-    /// `None` for a program that plays a card: it is there for tests, and slow; measuring it would take longer than using it.
-    identity: Option<Identity>,
+/// Opens a graphics processor in this process to see what it is; one that is in quarantine stays shut, if that is heeded.
+pub fn examine(ask: &DeviceAsk, host: &dyn Host) -> Result<CardWords, Failure> {
+    let mut chosen = Chosen::find(ask, host)?;
+    let (identity, driver) = (chosen.identity.clone(), chosen.driver.clone());
+    let registry = exo_device::Registry::look(Path::new(&ask.data_dir));
+    let now = exo_device::unix_s();
+    let quarantine = registry.quarantine(&identity, &ask.backend, &driver, now).cloned();
+    let quarantine = quarantine.filter(|_| ask.heeds_quarantine);
+    let facts = match &quarantine {
+        Some(_) => chosen.unopened(ask),
+        None => chosen.open_and_measure(ask)?.1,
+    };
+    Ok(CardWords { facts, identity, driver, quarantine })
+}
+
+/// A graphics processor that a driver lists.
+enum Listed {
+    Adapter(Adapter),
+    Card(Card),
+}
+
+/// The one that was asked for.
+struct Chosen {
+    listed: Listed,
+    id: DeviceId,
+    identity: Identity,
     driver: String,
+    /// Memory it may use; `None` for what it has.
+    limit: Option<u64>,
     phases: Phases,
+}
+
+impl Chosen {
+    fn find(ask: &DeviceAsk, host: &dyn Host) -> Result<Self, Failure> {
+        let mut phases = Phases::begin();
+        let listed = match DeviceChoice::parse(&ask.backend, &ask.which)? {
+            DeviceChoice::Processor => {
+                return Err(format!("`{}` is no graphics processor", ask.backend).into());
+            }
+            DeviceChoice::Cuda { which } => Listed::Card(choose_card(exo_backend_cuda::list()?, &which)?),
+            #[cfg(feature = "hip")]
+            DeviceChoice::Hip { which } => Listed::Card(choose_card(exo_backend_cuda::list_amd()?, &which)?),
+            DeviceChoice::Graphics { api, which } => {
+                Listed::Adapter(choose(exo_backend_wgpu::list(api)?, api, &which)?)
+            }
+        };
+        phases.end("drivers listed");
+        Ok(match listed {
+            Listed::Adapter(adapter) => Self {
+                id: DeviceId(format!("{}-{}", adapter.api, adapter.index)),
+                identity: identity(
+                    &adapter.name,
+                    adapter.vendor,
+                    adapter.device,
+                    adapter.pci_address.as_deref(),
+                ),
+                driver: adapter.driver.clone(),
+                limit: shared_limit(
+                    ask.memory_max_bytes.or(adapter.memory_bytes),
+                    adapter.is_software || adapter.is_integrated,
+                    host,
+                ),
+                listed: Listed::Adapter(adapter),
+                phases,
+            },
+            Listed::Card(card) => Self {
+                id: DeviceId(format!("{}-{}", card.api.name(), card.index)),
+                identity: identity(&card.name, card.api.vendor(), 0, Some(&card.pci_address)),
+                driver: card.driver_text(),
+                limit: shared_limit(
+                    ask.memory_max_bytes.map(|bytes| bytes.min(card.memory_bytes)),
+                    card.is_integrated,
+                    host,
+                ),
+                listed: Listed::Card(card),
+                phases,
+            },
+        })
+    }
+
+    /// What is known of it while it stays shut.
+    fn unopened(&self, ask: &DeviceAsk) -> DeviceFacts {
+        let (name, is_integrated, memory_bytes, compute_units) = match &self.listed {
+            Listed::Adapter(adapter) => (&adapter.name, adapter.is_integrated, adapter.memory_bytes, 0),
+            Listed::Card(card) => {
+                (&card.name, card.is_integrated, Some(card.memory_bytes), card.multiprocessors)
+            }
+        };
+        DeviceFacts {
+            id: self.id.clone(),
+            kind: if is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },
+            name: name.clone(),
+            backend: ask.backend.clone(),
+            memory_total_bytes: self.limit.or(memory_bytes).unwrap_or(0),
+            memory_free_bytes: 0,
+            compute_units,
+            read_bytes_per_s: None,
+            flops_per_s: None,
+            support: SupportClass::Unsupported,
+            support_reason: String::new(),
+        }
+    }
+
+    fn open(&mut self, ask: &DeviceAsk) -> Result<Opened, Failure> {
+        let device: Arc<dyn Device> = match &self.listed {
+            Listed::Adapter(adapter) => {
+                let cache_dir = Some(Path::new(&ask.data_dir).join("kernels"));
+                let options =
+                    WgpuOptions { memory_limit_bytes: self.limit, cache_dir, ..WgpuOptions::default() };
+                WgpuDevice::open(adapter, self.id.clone(), &options)?
+            }
+            Listed::Card(card) => {
+                let options = CudaOptions { memory_limit_bytes: self.limit, ..CudaOptions::default() };
+                CudaDevice::open(card, self.id.clone(), &options)?
+            }
+        };
+        self.phases.end("opened");
+        let facts = device.facts();
+        Ok((device, facts))
+    }
+
+    fn open_and_measure(&mut self, ask: &DeviceAsk) -> Result<Opened, Failure> {
+        let (device, mut facts) = self.open(ask)?;
+        exo_device::verify(&*device)?;
+        self.phases.end("verified");
+        // A program that plays a card is there for tests, and slow; measuring it would take longer than using it.
+        let is_software = matches!(&self.listed, Listed::Adapter(adapter) if adapter.is_software);
+        if !is_software {
+            let data_dir = Path::new(&ask.data_dir);
+            measure(data_dir, &self.identity, (&ask.backend, &self.driver), &*device, &mut facts)?;
+        }
+        self.phases.end("measured");
+        Ok((device, facts))
+    }
+}
+
+/// A device that shares the machine's memory has no more than is free there.
+fn shared_limit(limit: Option<u64>, is_shared: bool, host: &dyn Host) -> Option<u64> {
+    if !is_shared {
+        return limit;
+    }
+    let shared = host.processor(false).memory_free_bytes;
+    Some(limit.unwrap_or(shared).min(shared))
 }
 
 /// Opens the processor as `config` asks for. Its bandwidth is measured here.
@@ -198,25 +318,6 @@ pub fn crowding(config: &NodeConfig) -> Option<String> {
     })
 }
 
-fn graphics(ask: &DeviceAsk, host: &dyn Host, api: Api, which: &str) -> Result<Found, Failure> {
-    let mut phases = Phases::begin();
-    let adapter = choose(exo_backend_wgpu::list(api)?, api, which)?;
-    phases.end("drivers listed");
-    let mut limit = ask.memory_max_bytes.or(adapter.memory_bytes);
-    if adapter.is_software || adapter.is_integrated {
-        let shared = host.processor(false).memory_free_bytes;
-        limit = Some(limit.unwrap_or(shared).min(shared));
-    }
-    let cache_dir = Some(Path::new(&ask.data_dir).join("kernels"));
-    let options = WgpuOptions { memory_limit_bytes: limit, cache_dir, ..WgpuOptions::default() };
-    let device = WgpuDevice::open(&adapter, DeviceId(format!("{api}-{}", adapter.index)), &options)?;
-    phases.end("opened");
-    let address = adapter.pci_address.as_deref();
-    let identity =
-        (!adapter.is_software).then(|| identity(&adapter.name, adapter.vendor, adapter.device, address));
-    Ok(Found { facts: device.facts(), device, identity, driver: adapter.driver.clone(), phases })
-}
-
 /// The chosen card is not there.
 #[derive(Debug, thiserror::Error)]
 #[error("{maker}'s driver shows no card `{which}`, only: {}", .found.join(", "))]
@@ -224,28 +325,6 @@ struct NoCard {
     maker: &'static str,
     which: String,
     found: Vec<String>,
-}
-
-/// A card through its maker's driver, of those that the driver lists.
-fn own_driver(
-    ask: &DeviceAsk,
-    host: &dyn Host,
-    list: impl FnOnce() -> Result<Vec<Card>, ListError>,
-    which: &str,
-) -> Result<Found, Failure> {
-    let mut phases = Phases::begin();
-    let card = choose_card(list()?, which)?;
-    phases.end("drivers listed");
-    let mut limit = ask.memory_max_bytes.map(|bytes| bytes.min(card.memory_bytes));
-    if card.is_integrated {
-        let shared = host.processor(false).memory_free_bytes;
-        limit = Some(limit.unwrap_or(shared).min(shared));
-    }
-    let options = CudaOptions { memory_limit_bytes: limit, ..CudaOptions::default() };
-    let device = CudaDevice::open(&card, DeviceId(format!("{}-{}", card.api.name(), card.index)), &options)?;
-    phases.end("opened");
-    let identity = Some(identity(&card.name, card.api.vendor(), 0, Some(&card.pci_address)));
-    Ok(Found { facts: device.facts(), device, identity, driver: card.driver_text(), phases })
 }
 
 fn identity(name: &str, vendor: u32, device: u32, pci_address: Option<&str>) -> Identity {

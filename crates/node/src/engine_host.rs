@@ -11,6 +11,7 @@ use exo_cluster::{ComputeResult, ShardKey, StageGeometry};
 use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_formats::Model;
 use exo_types::{FailureKind, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
+use tokio::sync::watch;
 
 use crate::worker::WorkerHost;
 
@@ -62,7 +63,11 @@ pub enum EngineHost {
 pub struct ThreadHost {
     jobs: Option<Sender<Job>>,
     cancel: CancelToken,
+    ended: Ended,
 }
+
+/// Becomes true, or closes, once an engine holds nothing of its device any more.
+pub type Ended = watch::Receiver<bool>;
 
 /// What a thread is to load.
 pub struct LoadRequest {
@@ -95,6 +100,14 @@ impl EngineHost {
         }
     }
 
+    /// Follows its end.
+    pub fn ended(&self) -> Ended {
+        match self {
+            Self::Thread(thread) => thread.ended.clone(),
+            Self::Worker(worker) => worker.ended(),
+        }
+    }
+
     /// Its process, if it has one of its own.
     pub fn worker(&self) -> Option<&WorkerHost> {
         match self {
@@ -110,16 +123,18 @@ impl ThreadHost {
         let (jobs, inbox) = channel();
         let cancel = CancelToken::default();
         let (thread_cancel, key, fallback) = (cancel.clone(), request.key, events.clone());
+        let (end, ended) = watch::channel(false);
         let name = format!("stage {} {}", key.instance, key.stage);
         let spawned = std::thread::Builder::new().name(name).spawn(move || {
             run(request, &inbox, &thread_cancel, &events);
             // Everything the engine held is dropped by now.
+            end.send_replace(true);
             events(EngineEvent::Unloaded { key });
         });
         if let Err(e) = spawned {
             fallback(EngineEvent::LoadFailed { key, reason: format!("no thread for the shard: {e}") });
         }
-        Self { jobs: Some(jobs), cancel }
+        Self { jobs: Some(jobs), cancel, ended }
     }
 
     fn compute(&self, job: Job) {

@@ -257,7 +257,7 @@ fn open_devices(
         name: config.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         platform: host.platform(),
-        devices: compute.facts(),
+        devices: compute.facts(false),
         mains_power: host.mains_power(),
     };
     Ok((compute, node))

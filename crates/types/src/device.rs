@@ -77,6 +77,50 @@ pub struct DeviceFacts {
     pub support_reason: String,
 }
 
+/// Whether a device takes work.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceState {
+    /// It does.
+    Usable,
+    /// It let go of its work, and is looked at soon.
+    Lost,
+    /// It is made to compute and compare.
+    Verifying,
+    /// It was lost too often and is not used for some hours.
+    Quarantined,
+}
+
+/// Sensor readings; `None` where nothing tells.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
+pub struct Monitor {
+    /// Degrees Celsius.
+    pub temperature_c: Option<f32>,
+    /// Watts drawn.
+    pub power_w: Option<f32>,
+    /// Of the compute units, in MHz.
+    pub clock_mhz: Option<f32>,
+    /// Part of the time it was busy, 0 to 1.
+    pub utilisation: Option<f32>,
+}
+
+impl Monitor {
+    /// Whether nothing is known.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What this does not know, as the other knows it.
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            temperature_c: self.temperature_c.or(other.temperature_c),
+            power_w: self.power_w.or(other.power_w),
+            clock_mhz: self.clock_mhz.or(other.clock_mhz),
+            utilisation: self.utilisation.or(other.utilisation),
+        }
+    }
+}
+
 /// What a node says of itself to the cluster.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeFacts {

@@ -18,7 +18,7 @@ mod step;
 mod tensor;
 mod time;
 
-pub use device::{DeviceFacts, DeviceId, DeviceKind, NodeFacts, SupportClass};
+pub use device::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, NodeFacts, SupportClass};
 pub use dtype::DType;
 pub use ids::{Epoch, InstanceId, ModelId, NodeId, ParseIdError, Principal, RequestId, SequenceId};
 pub use kv::{KvDType, ParseKvDTypeError};

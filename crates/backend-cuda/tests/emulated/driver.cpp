@@ -2,22 +2,27 @@
 // when it is queued. PTX is not run: the kernels of the same names are, compiled from the sources that the PTX was made of.
 //
 // Environment: EXO_EMULATED_SM (61, 80; default 80), EXO_EMULATED_CARDS (default 2), EXO_EMULATED_VERSION (default 12000),
-// EXO_EMULATED_BYTES (of one card; default 1 GiB).
+// EXO_EMULATED_BYTES (of one card; default 1 GiB), EXO_EMULATED_TAKEN (a file with the bytes of a card that other programs hold),
+// EXO_EMULATED_EXCLUSIVE (a file: as long as a process has locked it, no other may use the cards), EXO_EMULATED_LINGER_MS (what
+// giving a card back takes).
 #include "../../kernels/platform.cuh"
 #include "driver.h"
 
 #include <cstdio>
 #include <cstdlib>
+#include <fcntl.h>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <string>
+#include <sys/file.h>
+#include <unistd.h>
 #include <vector>
 
 #define API extern "C" __attribute__((visibility("default"))) int
 
 namespace {
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, UNAVAILABLE = 46, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500 };
 
 std::map<std::string, emulated::Kernel>& kernels() {
     static std::map<std::string, emulated::Kernel> all;
@@ -27,6 +32,27 @@ std::map<std::string, emulated::Kernel>& kernels() {
 u64 setting(const char* name, u64 otherwise) {
     const char* text = std::getenv(name);
     return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+// Whether this process may use the cards: the lock goes with the process.
+bool is_ours() {
+    const char* path = std::getenv("EXO_EMULATED_EXCLUSIVE");
+    static int file = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+    return !path || flock(file, LOCK_EX | LOCK_NB) == 0;
+}
+
+// Bytes of a card that other programs hold now.
+u64 taken() {
+    const char* path = std::getenv("EXO_EMULATED_TAKEN");
+    FILE* file = path ? std::fopen(path, "r") : nullptr;
+    unsigned long long bytes = 0;
+    if (file) {
+        if (std::fscanf(file, "%llu", &bytes) != 1) {
+            bytes = 0;
+        }
+        std::fclose(file);
+    }
+    return bytes;
 }
 
 struct Card {
@@ -108,8 +134,16 @@ API cuDeviceGetAttribute(int* value, int attribute, int) {
     }
 }
 
-API cuDevicePrimaryCtxRetain(void** context, int device) { *context = (void*)(u64)(device + 1); return SUCCESS; }
-API cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
+API cuDevicePrimaryCtxRetain(void** context, int device) {
+    *context = (void*)(u64)(device + 1);
+    return is_ours() ? SUCCESS : UNAVAILABLE;
+}
+
+API cuDevicePrimaryCtxRelease_v2(int) {
+    usleep((useconds_t)setting("EXO_EMULATED_LINGER_MS", 0) * 1000);
+    return SUCCESS;
+}
+
 API cuCtxSetCurrent(void* context) { current = (u64)context; return SUCCESS; }
 API cuDeviceCanAccessPeer(int* can, int, int) { *can = 1; return SUCCESS; }
 API cuCtxEnablePeerAccess(void*, unsigned) { return current ? SUCCESS : INVALID_CONTEXT; }
@@ -120,7 +154,8 @@ API cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
     }
     std::lock_guard guard(lock);
     *total = setting("EXO_EMULATED_BYTES", 1 << 30);
-    *free_bytes = *total - cards[current - 1].held;
+    u64 held = cards[current - 1].held + taken();
+    *free_bytes = held < *total ? *total - held : 0;
     return SUCCESS;
 }
 
@@ -130,7 +165,7 @@ API cuMemAlloc_v2(u64* at, size_t bytes) {
     }
     std::lock_guard guard(lock);
     Card& card = cards[current - 1];
-    if (card.held + bytes > setting("EXO_EMULATED_BYTES", 1 << 30)) {
+    if (card.held + taken() + bytes > setting("EXO_EMULATED_BYTES", 1 << 30)) {
         return OUT_OF_MEMORY;
     }
     void* block = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -261,8 +296,12 @@ API cuEventRecord(void*, void* stream) { return ((StreamState*)stream)->capturin
 API cuEventQuery(void*) { return SUCCESS; }
 
 API cuGetErrorName(int error, const char** text) {
-    *text = error == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : error == NO_DEVICE ? "CUDA_ERROR_NO_DEVICE" : "CUDA_ERROR_EMULATED";
-    return SUCCESS;
+    switch (error) {
+        case OUT_OF_MEMORY: *text = "CUDA_ERROR_OUT_OF_MEMORY"; return SUCCESS;
+        case UNAVAILABLE: *text = "CUDA_ERROR_DEVICE_UNAVAILABLE"; return SUCCESS;
+        case NO_DEVICE: *text = "CUDA_ERROR_NO_DEVICE"; return SUCCESS;
+        default: *text = "CUDA_ERROR_EMULATED"; return SUCCESS;
+    }
 }
 
 API cuGetErrorString(int error, const char** text) {

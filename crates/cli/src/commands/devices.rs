@@ -7,10 +7,11 @@ mod steps;
 use std::path::Path;
 use std::time::Instant;
 
+use anyhow::Context;
 use exo_backend_wgpu::Api;
-use exo_device::{GraphicsCard, Sensors};
+use exo_device::{GraphicsCard, Quarantine, Registry};
 use exo_node::{Host, SystemHost};
-use exo_types::{DeviceFacts, SupportClass};
+use exo_types::{DeviceFacts, Monitor, SupportClass};
 use serde::Serialize;
 
 use crate::args::Devices;
@@ -33,8 +34,11 @@ struct Row {
     read_bytes_per_s: Option<f64>,
     flops_per_s: Option<f64>,
     /// How warm, hungry, fast and busy it is, as far as it tells.
-    #[serde(skip_serializing_if = "Sensors::is_empty")]
-    sensors: Sensors,
+    #[serde(skip_serializing_if = "Monitor::is_empty")]
+    sensors: Monitor,
+    /// Why nodes do not use it for a while.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quarantine: Option<Quarantine>,
     /// From start to ready; of the preferred backend.
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<Times>,
@@ -50,6 +54,9 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let data_dir = config.data_dir();
     if let Some(api) = args.probe {
         return probe::answer(&api, Ask { measure: args.measure.then_some(&*data_dir), steps: args.steps });
+    }
+    if args.retry {
+        release(&data_dir)?;
     }
     let began = Instant::now();
     let ask = Ask { measure: Some(&data_dir), steps: args.steps };
@@ -72,12 +79,30 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
         let memory = row.memory_bytes.map_or("-".to_owned(), ui::bytes);
         vec![row.name.clone(), row.backends.join(" "), memory, speed, class, row.reason.clone()]
     };
+    let warm = rows.iter().filter_map(|row| Some(format!("{}: {}", row.name, ui::sensors(row.sensors)?)));
+    let warm: Vec<String> = warm.collect();
     let costs = rows.iter().filter_map(|row| Some((&row.name, row.step?)));
     let costs: Vec<String> = costs.map(|(name, cost)| step_line(name, cost)).collect();
     ui::table(&["device", "backend", "memory", "reads", "support", "why"], rows.iter().map(cells).collect());
-    costs.iter().for_each(ui::line);
+    warm.iter().chain(&costs).for_each(ui::line);
     outcomes.iter().flat_map(phases).for_each(ui::line);
     ui::line(format!("graphics processors: asked, checked and ready in {:.2} s", took.as_secs_f64()));
+    Ok(())
+}
+
+/// Ends every quarantine. A node that runs notices within seconds.
+fn release(data_dir: &Path) -> anyhow::Result<()> {
+    let (mut registry, warning) = Registry::open(data_dir);
+    warning.iter().for_each(|warning| ui::warning(warning));
+    let released = registry.release_all();
+    if released.is_empty() {
+        return Ok(());
+    }
+    let path = data_dir.display();
+    registry
+        .save()
+        .with_context(|| format!("cannot end the quarantine of {} in {path}", released.join(", ")))?;
+    released.iter().for_each(|name| ui::note(&format!("the quarantine of {name} has ended")));
     Ok(())
 }
 
@@ -157,7 +182,13 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
             rows.push(idle_card(card, outcomes));
         }
     }
-    let broken = outcomes.iter().filter_map(|outcome| Some((outcome.source, outcome.found.as_ref().err()?)));
+    // That a maker's driver is missing is no news where there is no card of that maker's.
+    let is_news = |outcome: &&Outcome| match outcome.source {
+        Source::Maker(api) if outcome.is_absent => cards.iter().any(|card| card.maker() == Some(api.maker())),
+        _ => true,
+    };
+    let broken = outcomes.iter().filter(is_news);
+    let broken = broken.filter_map(|outcome| Some((outcome.source, outcome.found.as_ref().err()?)));
     rows.extend(broken.map(|(source, trouble)| Row {
         name: format!("(driver of {source})"),
         maker: None,
@@ -167,7 +198,8 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
         memory_bytes: None,
         read_bytes_per_s: None,
         flops_per_s: None,
-        sensors: Sensors::default(),
+        sensors: Monitor::default(),
+        quarantine: None,
         times: None,
         step: None,
         support: SupportClass::Unsupported,
@@ -190,7 +222,8 @@ fn processor_row(facts: DeviceFacts) -> Row {
         memory_bytes: Some(facts.memory_total_bytes),
         read_bytes_per_s: facts.read_bytes_per_s,
         flops_per_s: facts.flops_per_s,
-        sensors: Sensors::default(),
+        sensors: exo_device::processor_sensors(Path::new("/")),
+        quarantine: None,
         times: None,
         step: None,
         support: facts.support,
@@ -220,6 +253,7 @@ fn adapter_row(found: &Found) -> Row {
         read_bytes_per_s: found.read_bytes_per_s,
         flops_per_s: found.flops_per_s,
         sensors: found.sensors,
+        quarantine: found.quarantine.clone(),
         times: found.trouble.is_none().then_some(found.times),
         step: found.step,
         support,
@@ -253,7 +287,8 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         memory_bytes: card.memory_bytes,
         read_bytes_per_s: None,
         flops_per_s: None,
-        sensors: Sensors::default(),
+        sensors: Monitor::default(),
+        quarantine: None,
         times: None,
         step: None,
         support: SupportClass::Unsupported,
@@ -275,8 +310,9 @@ mod tests {
             read_bytes_per_s: None,
             flops_per_s: None,
             times: Times::default(),
-            sensors: Sensors::default(),
+            sensors: Monitor::default(),
             step: None,
+            quarantine: None,
             trouble: None,
         }
     }
@@ -288,6 +324,7 @@ mod tests {
             device: 0x2684,
             kernel_driver: None,
             memory_bytes: None,
+            driver_version: None,
             uuid: None,
         }
     }
@@ -298,7 +335,7 @@ mod tests {
     }
 
     fn outcome(api: Api, found: Result<Vec<Found>, String>) -> Outcome {
-        Outcome { source: Source::Graphics(api), list_ms: None, found }
+        Outcome { source: Source::Graphics(api), list_ms: None, is_absent: false, found }
     }
 
     #[test]
@@ -306,6 +343,7 @@ mod tests {
         let vulkan = Outcome {
             source: Source::Graphics(Api::Vulkan),
             list_ms: None,
+            is_absent: false,
             found: Ok(vec![found(0, Some("0000:01:00.0")), found(1, Some("0000:02:00.0"))]),
         };
         let dx12 = outcome(Api::Dx12, Ok(vec![found(0, Some("0000:01:00.0"))]));
@@ -318,6 +356,20 @@ mod tests {
         let rows = rows(&[card("0000:01:00.0")], &[vulkan]);
         assert!(rows[0].0.contains("vulkan does not show it: install NVIDIA's driver"), "{rows:?}");
         assert_eq!(rows[0].1, SupportClass::Unsupported);
+    }
+
+    #[test]
+    fn a_missing_nvidia_driver_is_news_where_a_card_of_nvidias_is() {
+        let missing = || Outcome {
+            source: Source::Maker(exo_backend_cuda::Api::Cuda),
+            list_ms: None,
+            is_absent: true,
+            found: Err("libcuda.so.1 is not on this machine".to_owned()),
+        };
+        let amd = GraphicsCard { vendor: 0x1002, ..card("0000:01:00.0") };
+        assert_eq!(rows(&[amd], &[missing()]).len(), 1);
+        let with = rows(&[card("0000:01:00.0")], &[missing()]);
+        assert!(with.len() == 2 && with[1].0.contains("libcuda.so.1 is not on this machine"), "{with:?}");
     }
 
     #[test]

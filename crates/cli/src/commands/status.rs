@@ -1,6 +1,7 @@
 //! `exo status`: nodes, devices, instances and links of the cluster.
 
-use exo_api::{ClusterView, InstanceState, InstanceView, LoadView, NodeStatus};
+use exo_api::{ClusterView, DeviceView, InstanceState, InstanceView, LoadView, NodeStatus, SensorsView};
+use exo_types::{DeviceState, Monitor};
 
 use super::running;
 use crate::args::Json;
@@ -51,9 +52,32 @@ fn nodes(view: &ClusterView) {
     }
     ui::table(&["node", "status", "device", "memory free", "reads"], rows);
     for node in &view.nodes {
-        for device in node.devices.iter().filter(|d| !d.support_reason.is_empty()) {
-            ui::line(format!("{} {}: {}", node.name, device.id, device.support_reason));
+        node.devices.iter().flat_map(remarks).for_each(|text| ui::line(format!("{} {text}", node.name)));
+        for event in &node.card_events {
+            ui::line(format!("{} {}: {}", node.name, ago(event.at_unix_s, exo_device::unix_s()), event.text));
         }
+    }
+}
+
+/// What there is to say of a device besides its numbers: whether it is well, why not, how warm it is.
+fn remarks(device: &DeviceView) -> Vec<String> {
+    let state = match device.state {
+        DeviceState::Usable | DeviceState::Quarantined => None, // of the second, the next line tells
+        DeviceState::Lost => Some(format!("lost, and to be verified: {}", device.state_reason)),
+        DeviceState::Verifying => Some(format!("being verified: {}", device.state_reason)),
+    };
+    let reason = Some(device.support_reason.clone()).filter(|reason| !reason.is_empty());
+    let SensorsView { temperature_c, power_w, clock_mhz, utilisation } = device.sensors;
+    let sensors = ui::sensors(Monitor { temperature_c, power_w, clock_mhz, utilisation });
+    let texts = [state, reason, sensors].into_iter().flatten();
+    texts.map(|text| format!("{}: {text}", device.id)).collect()
+}
+
+fn ago(at_unix_s: u64, now_unix_s: u64) -> String {
+    match now_unix_s.saturating_sub(at_unix_s) {
+        seconds @ 0..60 => format!("{seconds} s ago"),
+        seconds @ 60..3600 => format!("{} min ago", seconds / 60),
+        seconds => format!("{} h ago", seconds / 3600),
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::print_stdout)]
 #![allow(clippy::disallowed_methods, reason = "waits between two looks at another process")]
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -109,6 +110,10 @@ pub struct Start<'a> {
     /// Nodes of the same group find each other; others of this machine do not disturb.
     pub group: &'a str,
     pub flags: Vec<String>,
+    /// A folder to show as the devices of the PCI bus, as [`on_bus`] does.
+    pub bus: Option<PathBuf>,
+    /// Of its environment.
+    pub env: Vec<(&'static str, OsString)>,
     /// A name of `ip netns`, to run in.
     pub namespace: Option<String>,
 }
@@ -150,9 +155,10 @@ impl Node {
     }
 
     fn spawn(data_dir: &Path, start: &Start<'_>) -> Self {
-        let program = match &start.namespace {
-            None => Command::new(EXO),
-            Some(namespace) => {
+        let program = match (&start.namespace, &start.bus) {
+            (None, None) => Command::new(EXO),
+            (None, Some(bus)) => with_bus(bus, EXO),
+            (Some(namespace), _) => {
                 let mut ip = Command::new("ip");
                 ip.args(["netns", "exec", namespace, EXO]);
                 ip
@@ -172,7 +178,8 @@ impl Node {
             listen,
         ];
         let mut command = clean(program, &args);
-        command.args(&start.flags).env("EXO_GROUP", format!("{}-{}", start.group, std::process::id()));
+        command.args(&start.flags).envs(start.env.iter().cloned());
+        command.env("EXO_GROUP", format!("{}-{}", start.group, std::process::id()));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = Arc::<Mutex<Vec<String>>>::default();
         gather(child.stdout.take().unwrap(), &lines);
@@ -392,4 +399,72 @@ pub fn is_alive(pid: u32) -> bool {
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // A zombie has ended; only its parent has not noticed.
     state.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
+}
+
+/// Children of a process that are workers.
+pub fn workers_of(pid: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let numbers = processes.filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
+    numbers.filter(|number| is_alive(*number) && parent(*number) == Some(pid) && is_worker(*number)).collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn is_worker(pid: u32) -> bool {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.split(|b| *b == 0).nth(1) == Some(b"worker")
+}
+
+/// A folder that `on_bus` shows as the devices of the PCI bus.
+pub fn bus(folder: &Path) -> PathBuf {
+    let bus = folder.join("bus");
+    std::fs::create_dir_all(&bus).unwrap();
+    bus
+}
+
+/// Puts a card of NVIDIA's on a bus, without a driver. It is there as a whole at once.
+pub fn plug(bus: &Path, address: &str) {
+    let new = bus.with_file_name(format!("new-{address}"));
+    std::fs::create_dir_all(&new).unwrap();
+    for (file, text) in [("class", "0x030200"), ("vendor", "0x10de"), ("device", "0x2684")] {
+        std::fs::write(new.join(file), format!("{text}\n")).unwrap();
+    }
+    std::fs::rename(new, bus.join(address)).unwrap();
+}
+
+/// `exo` on a machine whose PCI bus is the folder, if this system lets us have mounts of our own.
+pub fn on_bus(bus: &Path, args: &[&str]) -> Option<Command> {
+    has_mounts(bus).then(|| clean(with_bus(bus, EXO), args))
+}
+
+/// Whether this system lets us have mounts of our own.
+pub fn has_mounts(bus: &Path) -> bool {
+    with_bus(bus, "true").output().is_ok_and(|output| output.status.success())
+}
+
+/// A program that sees the folder as the devices of the PCI bus.
+fn with_bus(bus: &Path, program: &str) -> Command {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", "mount --bind \"$0\" /sys/bus/pci/devices && exec \"$@\""]);
+    unshare.arg(bus).arg(program);
+    unshare
+}
+
+/// The folder of a library that plays NVIDIA's management library, in which each card tells the same.
+pub fn nvml(folder: &Path) -> PathBuf {
+    let (source, library) = (folder.join("nvml.c"), folder.join("libnvidia-ml.so.1"));
+    let text = "int nvmlInit_v2(void) { return 0; }\nint nvmlShutdown(void) { return 0; }\n\
+                int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **card) { *card = card; return 0; }\n\
+                int nvmlDeviceGetTemperature(void *card, int sensor, unsigned *out) { *out = 61; return 0; }\n\
+                int nvmlDeviceGetPowerUsage(void *card, unsigned *out) { *out = 153000; return 0; }\n\
+                int nvmlDeviceGetClockInfo(void *card, int of, unsigned *out) { *out = 1979 + of; return 0; }\n\
+                int nvmlDeviceGetUtilizationRates(void *card, unsigned out[2]) { out[0] = 50; out[1] = 7; return 0; }\n";
+    std::fs::write(&source, text).unwrap();
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output().unwrap();
+    assert!(built.status.success(), "{}", stderr(&built));
+    folder.to_owned()
 }

@@ -53,6 +53,8 @@ fn report(n: u8, free: u64) -> NodeReport {
         desired: None,
         troubles: vec![],
         process_bytes: None,
+        devices: vec![],
+        card_events: vec![],
         reached: Vec::new(),
     }
 }

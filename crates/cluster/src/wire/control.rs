@@ -1,6 +1,8 @@
 //! What nodes say to coordinate: reports upwards, desired state downwards, requests, the log.
 
-use exo_types::{DeviceId, Epoch, InstanceId, ModelId, NodeFacts, NodeId, Placement, Shard};
+use exo_types::{
+    DeviceId, DeviceState, Epoch, InstanceId, ModelId, Monitor, NodeFacts, NodeId, Placement, Shard,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{InstanceRequest, InstanceView, StageStatus};
@@ -61,6 +63,32 @@ pub struct NodeReport {
     pub process_bytes: Option<u64>,
     /// Where it reaches other members: hints for those that have not met. An address is never trust.
     pub reached: Vec<(NodeId, std::net::SocketAddr)>,
+    /// How its devices do. To show.
+    pub devices: Vec<DeviceReport>,
+    /// Graphics cards that came and went since it was started, the last few. To show.
+    pub card_events: Vec<CardEvent>,
+}
+
+/// How one device does at this moment.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Which.
+    pub device: DeviceId,
+    /// Whether it takes work.
+    pub state: DeviceState,
+    /// Why not; empty when it does.
+    pub reason: String,
+    /// Its sensors.
+    pub monitor: Monitor,
+}
+
+/// A graphics card appeared, vanished or has another driver.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CardEvent {
+    /// When, in seconds since 1970 by the node's clock.
+    pub at_unix_s: u64,
+    /// What, for people.
+    pub text: String,
 }
 
 /// A model on a node's disk.

@@ -16,8 +16,8 @@ pub(crate) use check::Check;
 pub use check::CheckError;
 pub use codec::{WIRE_VERSION, WireError};
 pub use control::{
-    ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredShard, DesiredState, HeldModel,
-    LinkReport, LogMessage, NodeReport, Refusal, StageReport, Trouble,
+    CardEvent, ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredShard, DesiredState,
+    DeviceReport, HeldModel, LinkReport, LogMessage, NodeReport, Refusal, StageReport, Trouble,
 };
 pub use data::{
     Busy, DataMessage, EndReason, StageCommand, StepFailure, StepMessage, Submission, TokenResult,

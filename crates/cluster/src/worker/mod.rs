@@ -65,6 +65,11 @@ impl Worker {
         Ok(actions)
     }
 
+    /// A device may hold this much in all from now on.
+    pub fn set_memory(&mut self, device: DeviceId, memory_bytes: u64) {
+        self.memory_bytes.insert(device, memory_bytes);
+    }
+
     /// What to report of the stages.
     pub fn reports(&self) -> Vec<StageReport> {
         self.actual.iter().map(report).collect()

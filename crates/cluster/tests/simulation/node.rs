@@ -82,6 +82,8 @@ impl SimNode {
             desired,
             troubles,
             process_bytes: None,
+            devices: vec![],
+            card_events: vec![],
             reached: Vec::new(),
         }
     }

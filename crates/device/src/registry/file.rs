@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{DEVICES_MAX, Device, TEXT_CHARS_MAX, is_rate};
+use super::{DEVICES_MAX, Device, REASON_CHARS_MAX, TEXT_CHARS_MAX, is_rate};
 
 const NAME: &str = "gpu_registry.json";
 /// Of this layout; another is not read.
@@ -63,6 +63,12 @@ fn check(devices: &BTreeMap<String, Device>) -> Result<(), String> {
             let rates = [known.read_bytes_per_s, known.flops_per_s];
             if let Some(rate) = rates.into_iter().flatten().find(|rate| !is_rate(*rate)) {
                 return Err(format!("`{key}` has a rate of {rate} per second"));
+            }
+            let reason = known.quarantine.as_ref().map_or("", |quarantine| &quarantine.reason);
+            if reason.chars().count() > REASON_CHARS_MAX {
+                return Err(format!(
+                    "the quarantine of `{key}` has a reason of more than {REASON_CHARS_MAX} letters"
+                ));
             }
             if known.driver.chars().count() > TEXT_CHARS_MAX {
                 return Err(format!(

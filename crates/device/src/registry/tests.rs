@@ -20,6 +20,7 @@ fn measured(driver: &str) -> Known {
         flops_per_s: Some(2e13),
         verified_unix_s: Some(7),
         trouble: None,
+        quarantine: None,
     }
 }
 
@@ -68,6 +69,39 @@ fn a_failure_keeps_what_was_measured_with_the_same_driver() {
     assert_eq!(registry.known(&here, "vulkan").unwrap().verified_unix_s, Some(7));
     registry.note(&here, "vulkan", failed("2"), 9);
     assert!(registry.calibration(&here, "vulkan", "2").is_none());
+}
+
+#[test]
+fn a_quarantine_lasts_until_it_is_over_the_driver_is_another_or_it_is_released() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut registry, here) = (reopened(folder.path()), card(Some("0000:01:00.0"), None));
+    registry.note(&here, "cuda", measured("1"), 7);
+    registry.keep_off(&here, "cuda", "1", Quarantine::new("it crashed", 1000));
+    registry.save().unwrap();
+    let mut registry = reopened(folder.path());
+    let reason = |registry: &Registry, backend: &str, driver: &str, now: u64| {
+        registry.quarantine(&here, backend, driver, now).map(|quarantine| quarantine.reason.clone())
+    };
+    let last = 1000 + QUARANTINE_S - 1;
+    assert_eq!(reason(&registry, "cuda", "1", 1000).as_deref(), Some("it crashed"));
+    assert!(
+        reason(&registry, "cuda", "1", last).is_some() && reason(&registry, "cuda", "1", last + 1).is_none()
+    );
+    assert!(
+        reason(&registry, "cuda", "2", 1000).is_none() && reason(&registry, "vulkan", "1", 1000).is_none()
+    );
+    assert!(reason(&registry, "cuda", "1", 10).is_none(), "a clock that was set back would make it longer");
+    assert!(registry.calibration(&here, "cuda", "1").is_some(), "what was measured stays");
+    // Looking at it does not end it; the next driver does, for good.
+    registry.verified(&here, "cuda", "1", 1001);
+    assert!(reason(&registry, "cuda", "1", 1001).is_some());
+    assert_eq!(registry.release_all(), ["Card (cuda)"]);
+    assert!(reason(&registry, "cuda", "1", 1001).is_none() && registry.release_all().is_empty());
+    registry.keep_off(&here, "cuda", "1", Quarantine::new("again", 1002));
+    assert!(registry.release(&here, "cuda") && !registry.release(&here, "cuda"));
+    registry.keep_off(&here, "cuda", "1", Quarantine::new("again", 1002));
+    registry.verified(&here, "cuda", "2", 1003);
+    assert!(reason(&registry, "cuda", "2", 1003).is_none() && reason(&registry, "cuda", "1", 1003).is_none());
 }
 
 #[test]

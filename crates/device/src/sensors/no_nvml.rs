@@ -1,6 +1,6 @@
 //! Where NVIDIA has no management library.
 
-use super::Sensors;
+use exo_types::Monitor;
 
 /// Never open.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ impl Nvml {
     }
 
     /// Nothing.
-    pub fn sensors(&self, _pci_address: &str) -> Sensors {
-        Sensors::default()
+    pub fn sensors(&self, _pci_address: &str) -> Monitor {
+        Monitor::default()
     }
 }

@@ -2,7 +2,7 @@
 
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 
-use super::Sensors;
+use exo_types::Monitor;
 
 /// The library, open.
 #[derive(Debug)]
@@ -16,9 +16,9 @@ impl Nvml {
     }
 
     /// What the card at `pci_address` tells.
-    pub fn sensors(&self, pci_address: &str) -> Sensors {
-        let Ok(card) = self.0.device_by_pci_bus_id(pci_address) else { return Sensors::default() };
-        Sensors {
+    pub fn sensors(&self, pci_address: &str) -> Monitor {
+        let Ok(card) = self.0.device_by_pci_bus_id(pci_address) else { return Monitor::default() };
+        Monitor {
             temperature_c: card.temperature(TemperatureSensor::Gpu).ok().map(|degrees| degrees as f32),
             power_w: card.power_usage().ok().map(|milliwatts| milliwatts as f32 / 1e3),
             clock_mhz: card.clock_info(Clock::SM).ok().map(|mhz| mhz as f32),

@@ -173,6 +173,7 @@ impl Core {
 
     fn own_report(&mut self) -> NodeReport {
         let workers = self.worker_memory();
+        self.p.facts.devices = self.p.compute.facts(self.computes_on(&exo_types::DeviceId::cpu()));
         for device in &mut self.p.facts.devices {
             if let Some(free_bytes) = self.p.compute.free_bytes(&device.id, &workers) {
                 device.memory_free_bytes = free_bytes;
@@ -191,6 +192,8 @@ impl Core {
             links: links.collect(),
             desired: self.p.worker.desired_revision(),
             troubles: self.troubles.clone(),
+            devices: self.device_reports(),
+            card_events: self.card_events.iter().cloned().collect(),
         }
     }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 use exo_cluster::wire::{DataMessage, NodeReport, StageReport, StepMessage};
 use exo_cluster::{Action, ComputeResult, ShardKey, StageInput, StageMachine, StageOutput, WorkerInput};
 use exo_engine::EngineOptions;
-use exo_types::{ModelId, NodeId, Placement, Shard};
+use exo_types::{DeviceId, DeviceState, ModelId, NodeId, Placement, Shard};
 use tokio_util::sync::CancellationToken;
 
 use super::{Core, CoreEvent};
 use crate::Notice;
-use crate::compute::{Seat, Stand};
+use crate::compute::Seat;
 use crate::engine_host::{
-    EngineEvent, EngineHost, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost, chain,
+    Ended, EngineEvent, EngineHost, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost, chain,
 };
 use crate::library::Holder;
 use crate::worker::{LoadWords, MemoryWords, WorkerHost};
@@ -34,6 +34,8 @@ pub enum FetchEvent {
 
 /// For a lost device to be verified: more than that takes.
 const VERIFIED_MAX: Duration = Duration::from_secs(40);
+/// For the engine of an older generation to end: a worker is killed long before.
+const LEFT_MAX: Duration = Duration::from_secs(12);
 /// For workers to end by themselves when the node does.
 const WORKERS_END_MAX: Duration = Duration::from_secs(4);
 
@@ -53,6 +55,12 @@ impl StageEntry {
     pub(super) fn stop(&mut self) {
         self.host.stop();
     }
+}
+
+/// An engine told to end whose shard a newer generation has taken over.
+pub(super) struct Leaving {
+    device: DeviceId,
+    host: EngineHost,
 }
 
 impl Core {
@@ -141,10 +149,16 @@ impl Core {
         let draft = self.p.draft.clone().filter(|_| key.stage == 0);
         let device = placement.stages.get(key.stage as usize).map(|stage| &stage.device);
         let stand = device.and_then(|device| self.p.compute.follow(device));
+        let leaving = self.leaving.values().filter(|leaving| Some(&leaving.device) == device);
+        let leaving: Vec<Ended> = leaving.map(|leaving| leaving.host.ended()).collect();
         self.spawn_fetch(key, async move {
+            if let Err(reason) = all_ended(leaving).await {
+                return FetchEvent::Failed { reason };
+            }
             if let Some(mut stand) = stand {
                 // A device that was just lost is verified first; an end of the wait is seen when it is loaded.
-                let known = stand.wait_for(|stand| *stand != Stand::Lost);
+                let known =
+                    stand.wait_for(|state| !matches!(state, DeviceState::Lost | DeviceState::Verifying));
                 let _ = tokio::time::timeout(VERIFIED_MAX, known).await;
             }
             let store = library.store().clone();
@@ -240,14 +254,20 @@ impl Core {
 
     /// What the workers last said of the memory of their device.
     pub(super) fn worker_memory(&self) -> Vec<MemoryWords> {
-        self.stages.values().filter_map(|stage| stage.host.worker()?.memory()).collect()
+        self.hosts().filter_map(|host| host.worker()?.memory()).collect()
+    }
+
+    /// Every engine that may hold something of a device.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &EngineHost> {
+        let leaving = self.leaving.values().map(|leaving| &leaving.host);
+        self.stages.values().map(|stage| &stage.host).chain(leaving)
     }
 
     /// After all were told to stop: they free what they hold, and the node goes when they are gone.
     pub(super) async fn wait_for_workers(&self) {
-        let is_there = |stage: &StageEntry| stage.host.worker().is_some_and(|worker| !worker.is_gone());
+        let is_there = |host: &EngineHost| host.worker().is_some_and(|worker| !worker.is_gone());
         let all_gone = async {
-            while self.stages.values().any(is_there) {
+            while self.hosts().any(is_there) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -255,11 +275,14 @@ impl Core {
         let _ = tokio::time::timeout(WORKERS_END_MAX, all_gone).await;
     }
 
-    /// The same weights serve a newer generation; its sequences are gone, so the engine starts empty.
+    /// The same weights serve a newer generation; its sequences are gone, so the engine starts empty. It is loaded once
+    /// the old one has let go of the device, which may not hold both.
     fn adopt(&mut self, from: ShardKey, to: ShardKey, placement: Placement) {
         self.drop_scheduler(from.instance, from.generation);
-        if let Some(mut old) = self.stages.remove(&from) {
+        let old = self.stages.remove(&from);
+        if let (Some(mut old), Some(stage)) = (old, placement.stages.get(to.stage as usize)) {
             old.stop();
+            self.leaving.insert(from, Leaving { device: stage.device.clone(), host: old.host });
         }
         // The mapped file is still cached by the system, so loading again costs little and keeps no second state.
         self.open_and_load(to, placement);
@@ -300,6 +323,7 @@ impl Core {
             EngineEvent::Computed { key, step, result, busy } => self.computed(key, step, result, busy),
             EngineEvent::WorkerLost { key, reason } => self.worker_lost(key, &reason),
             EngineEvent::Unloaded { key } => {
+                self.leaving.remove(&key);
                 if self.stages.remove(&key).is_some() {
                     self.feed_worker(WorkerInput::Unloaded(key));
                 }
@@ -369,8 +393,30 @@ impl Core {
         reports
     }
 
+    /// Whether a shard is on this device of the node.
+    pub(super) fn computes_on(&self, device: &DeviceId) -> bool {
+        let is_there = |(key, entry): (&ShardKey, &StageEntry)| {
+            entry.placement.stages.get(key.stage as usize).is_some_and(|stage| stage.device == *device)
+        };
+        self.stages.iter().any(is_there)
+    }
+
     /// Whether a shard of this instance computes here.
     pub(super) fn is_loaded(&self, key: ShardKey) -> bool {
         self.stages.get(&key).is_some_and(|s| s.loaded.is_some())
     }
+}
+
+/// Waits for engines that were told to end, within a bound.
+async fn all_ended(engines: Vec<Ended>) -> Result<(), String> {
+    let all = async {
+        for mut ended in engines {
+            // Closed means that nothing is left of it.
+            let _ = ended.wait_for(|ended| *ended).await;
+        }
+    };
+    tokio::time::timeout(LEFT_MAX, all).await.map_err(|_| {
+        let seconds = LEFT_MAX.as_secs();
+        format!("what computed the generation before has not let go of the device within {seconds} s")
+    })
 }

@@ -3,7 +3,7 @@
 use exo_api as api;
 use exo_cluster::wire::NodeReport;
 use exo_cluster::{InstanceState, InstanceView, Role, SchedulerStats, ShardKey, StageStatus};
-use exo_types::{NodeId, Shard};
+use exo_types::{DeviceFacts, NodeId, Shard};
 
 use super::Core;
 use super::requests::load_progress;
@@ -62,10 +62,11 @@ impl Core {
             status: self.statuses.get(&node).copied().unwrap_or(api::NodeStatus::Lost),
             version: facts.map(|f| f.version.clone()).unwrap_or_default(),
             platform: facts.map(|f| f.platform.clone()).unwrap_or_default(),
-            devices: facts.map(|f| f.devices.iter().map(Into::into).collect()).unwrap_or_default(),
+            devices: report.map(device_views).unwrap_or_default(),
             addresses,
             mains_power: facts.and_then(|f| f.mains_power),
             process_bytes: report.and_then(|r| r.process_bytes),
+            card_events: report.map(card_event_views).unwrap_or_default(),
         }
     }
 
@@ -168,6 +169,27 @@ impl Core {
         let busy = entry.map_or(0, |e| u64::try_from(e.busy.as_micros()).unwrap_or(u64::MAX));
         (weights, busy)
     }
+}
+
+fn device_views(report: &NodeReport) -> Vec<api::DeviceView> {
+    let view = |facts: &DeviceFacts| {
+        let mut view = api::DeviceView::from(facts);
+        if let Some(told) = report.devices.iter().find(|told| told.device == facts.id) {
+            view.state = told.state;
+            told.reason.clone_into(&mut view.state_reason);
+            view.sensors = told.monitor.into();
+        }
+        view
+    };
+    report.facts.devices.iter().map(view).collect()
+}
+
+fn card_event_views(report: &NodeReport) -> Vec<api::CardEventView> {
+    let view = |event: &exo_cluster::wire::CardEvent| api::CardEventView {
+        at_unix_s: event.at_unix_s,
+        text: event.text.clone(),
+    };
+    report.card_events.iter().map(view).collect()
 }
 
 /// The view before the core has made its first.

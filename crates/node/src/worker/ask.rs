@@ -3,11 +3,9 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use exo_types::DeviceFacts;
-
 use super::frames::{FrameError, FrameReader, FrameWriter};
 use super::process::{Process, WorkerProgram};
-use super::words::{DeviceAsk, FromWorker, ToWorker};
+use super::words::{CardWords, DeviceAsk, FromWorker, ToWorker};
 
 /// For loading a driver, opening a device, checking and measuring it.
 const ASK_MAX: Duration = Duration::from_secs(20);
@@ -41,7 +39,7 @@ pub enum AskError {
 }
 
 /// Opens, verifies and measures a device in a child.
-pub fn ask(how: &WorkerProgram, device: &DeviceAsk) -> Result<DeviceFacts, AskError> {
+pub fn ask(how: &WorkerProgram, device: &DeviceAsk) -> Result<CardWords, AskError> {
     let (mut process, stdin, stdout) = Process::spawn(how).map_err(AskError::NotStarted)?;
     let (tell, answer) = channel();
     let reading = std::thread::Builder::new().name("worker's answer".to_owned());
@@ -55,9 +53,9 @@ pub fn ask(how: &WorkerProgram, device: &DeviceAsk) -> Result<DeviceFacts, AskEr
     let backend = device.backend.clone();
     match answer {
         Err(_) => Err(AskError::Late { backend }),
-        Ok(Ok((FromWorker::Opened(facts), _))) => {
+        Ok(Ok((FromWorker::Opened(card), _))) => {
             process.end(END_MAX);
-            Ok(*facts)
+            Ok(*card)
         }
         Ok(Ok((FromWorker::Refused { reason }, _))) => Err(AskError::Refused(reason)),
         Ok(Ok(_)) => Err(AskError::Refused("its process answered something else than was asked".to_owned())),

@@ -9,12 +9,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_cluster::{ComputeResult, ShardKey};
-use exo_types::FailureKind;
+use exo_types::{FailureKind, Monitor};
+use tokio::sync::watch;
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
 use super::process::{Process, WorkerProgram};
 use super::words::{FromWorker, LoadWords, MemoryWords, ToWorker};
-use crate::engine_host::{EngineEvent, Events, Job};
+use crate::engine_host::{Ended, EngineEvent, Events, Job};
 
 /// From the end of its input to the end of the worker.
 const STOP_MAX: Duration = Duration::from_secs(3);
@@ -43,6 +44,8 @@ struct Line {
     step_max: Duration,
     events: Events,
     state: Arc<(Mutex<State>, Condvar)>,
+    /// Its process is no more, or cannot be ended.
+    gone: Arc<watch::Sender<bool>>,
 }
 
 /// The step that is out.
@@ -66,10 +69,9 @@ struct State {
     /// Why it does not load.
     refused: Option<String>,
     memory: Option<MemoryWords>,
+    monitor: Option<Monitor>,
     /// It answers nothing more.
     has_ended: bool,
-    /// Its process is no more, or cannot be ended.
-    is_gone: bool,
 }
 
 impl WorkerHost {
@@ -77,7 +79,9 @@ impl WorkerHost {
     /// one is `Unloaded`, once the process is gone.
     pub fn start(how: WorkerProgram, load: LoadWords, events: Events) -> Self {
         let (jobs, inbox) = channel();
-        let line = Line { key: load.key(), step_max: how.step_max, events, state: Arc::default() };
+        let (gone, _) = watch::channel(false);
+        let (key, step_max) = (load.key(), how.step_max);
+        let line = Line { key, step_max, events, state: Arc::default(), gone: Arc::new(gone) };
         let (writer, fallback) = (line.clone(), line.clone());
         let thread =
             std::thread::Builder::new().name(format!("worker {} {}", line.key.instance, line.key.stage));
@@ -109,9 +113,20 @@ impl WorkerHost {
         state.memory.filter(|_| !state.has_ended)
     }
 
+    /// The sensors of its device, when it last said.
+    pub fn monitor(&self) -> Option<Monitor> {
+        let state = self.line.state();
+        state.monitor.filter(|_| !state.has_ended)
+    }
+
+    /// Follows the end of the process.
+    pub fn ended(&self) -> Ended {
+        self.line.gone.subscribe()
+    }
+
     /// Whether the process is gone.
     pub fn is_gone(&self) -> bool {
-        self.line.state().is_gone
+        *self.line.gone.borrow()
     }
 }
 
@@ -132,10 +147,8 @@ impl Line {
 
     fn not_started(&self, reason: String) {
         let key = self.key;
-        {
-            let mut state = self.state();
-            (state.has_ended, state.is_gone) = (true, true);
-        }
+        self.state().has_ended = true;
+        self.gone.send_replace(true);
         self.tell(EngineEvent::LoadFailed { key, reason: reason.clone() });
         self.tell(EngineEvent::WorkerLost { key, reason });
         self.tell(EngineEvent::Unloaded { key });
@@ -270,6 +283,10 @@ impl Line {
                 let busy = busy.min(out.since.elapsed());
                 self.tell(EngineEvent::Computed { key, step, result, busy });
             }
+            FromWorker::Reading { memory, monitor } => {
+                let mut state = self.state();
+                (state.memory, state.monitor) = (Some(memory), Some(monitor));
+            }
             FromWorker::Opened(_) | FromWorker::Refused { .. } => {
                 self.kill("it answered what it was not asked".to_owned());
             }
@@ -299,9 +316,9 @@ impl Line {
         });
         let (killed, is_ready) = {
             let mut state = self.state();
-            state.is_gone = true;
             (state.killed_because.take(), state.is_ready)
         };
+        self.gone.send_replace(true);
         let reason = match (killed, error) {
             (Some(reason), _) => format!("{reason} {how}"),
             (None, FrameError::Ended | FrameError::Truncated) => format!("its process ended {how}"),
@@ -397,6 +414,7 @@ mod tests {
             which: String::new(),
             memory_max_bytes: None,
             data_dir: "/nonexistent".into(),
+            heeds_quarantine: false,
         };
         let load = LoadWords::new(key, device, "m.gguf".into(), Shard::whole(1), EngineOptions::new(32, 1));
         let (tell, events) = channel();

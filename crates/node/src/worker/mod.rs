@@ -8,6 +8,7 @@
 //! | `Open` a device, verify and measure it | `Opened`, or `Refused` |
 //! | `Load` a shard | `Progress`, then `Ready` or `LoadFailed` |
 //! | `Step`, one at a time | `Computed` |
+//! | | `Reading` now and then: memory, sensors |
 //! | the end of its input | it frees everything and ends |
 //!
 //! The worker is ours, its driver is not: whatever arrives that is no frame is taken as the end of it.
@@ -27,4 +28,4 @@ pub use guard::{Guard, Verdict, WINDOW};
 pub use host::WorkerHost;
 pub use process::WorkerProgram;
 pub use serve::serve;
-pub use words::{DeviceAsk, LoadWords, MemoryWords};
+pub use words::{CardWords, DeviceAsk, LoadWords, MemoryWords};

@@ -19,6 +19,9 @@ const LEAVE_MAX: Duration = Duration::from_secs(2);
 /// Free memory changes by what others do: told this often, beside a step.
 const MEMORY_EVERY: Duration = Duration::from_secs(1);
 
+/// Sensors are read this often, and memory while nothing is computed.
+const READ_EVERY: Duration = Duration::from_secs(2);
+
 type Output<W> = Arc<Mutex<FrameWriter<W>>>;
 
 /// Serves one node until `input` ends. `die` must end the process at once: it is called when that takes too long.
@@ -39,12 +42,9 @@ where
     }
     match inbox.recv() {
         Ok(Order::Open(ask)) => {
-            let answer = match open(&ask, host, true) {
-                Ok((device, facts)) => {
-                    drop(device);
-                    FromWorker::Opened(Box::new(facts))
-                }
-                Err(reason) => FromWorker::Refused { reason },
+            let answer = match crate::device::examine(&ask, host) {
+                Ok(card) => FromWorker::Opened(Box::new(card)),
+                Err(error) => FromWorker::Refused { reason: chain(&*error) },
             };
             tell(&output, answer, &[]);
         }
@@ -97,11 +97,6 @@ impl Reader {
     }
 }
 
-fn open(ask: &DeviceAsk, host: &dyn Host, measure: bool) -> Result<crate::device::Opened, String> {
-    let opened = crate::device::open_asked(ask, host, measure);
-    opened.map_err(|error| chain(&*error))
-}
-
 fn load<W: Write + Send + 'static>(
     words: &LoadWords,
     host: &dyn Host,
@@ -109,7 +104,8 @@ fn load<W: Write + Send + 'static>(
     cancel: &CancelToken,
     output: &Output<W>,
 ) {
-    let opened = open(&words.device, host, false).and_then(|(device, _)| {
+    let opened = crate::device::open_asked(&words.device, host, false).map_err(|error| chain(&*error));
+    let opened = opened.and_then(|(device, _)| {
         let model = exo_formats::open(Path::new(&words.path)).map_err(|e| chain(&e))?;
         Ok((device, Arc::new(model)))
     });
@@ -118,6 +114,7 @@ fn load<W: Write + Send + 'static>(
         Err(reason) => return tell(output, FromWorker::LoadFailed { reason }, &[]),
     };
     let events = events(device.clone(), output.clone());
+    let reading = watch_device(&device, output);
     let (shard, options, step_max) = (words.shard, words.options(), engine_host::STEP_MAX);
     engine_host::run(
         LoadRequest { key: words.key(), device, model, shard, options, step_max },
@@ -125,6 +122,30 @@ fn load<W: Write + Send + 'static>(
         cancel,
         &events,
     );
+    drop(reading);
+}
+
+/// Tells memory and sensors until what it gives back is dropped. Without a thread for it they are told with the steps, or
+/// not at all.
+fn watch_device<W: Write + Send + 'static>(device: &Arc<dyn Device>, output: &Output<W>) -> Sender<()> {
+    let (device, output) = (Arc::downgrade(device), output.clone());
+    let (end, ended) = channel::<()>();
+    let watching = std::thread::Builder::new().name("sensors".to_owned());
+    let watch = move || {
+        // The device goes with its shard: this thread must not keep it.
+        while let Some(device) = device.upgrade() {
+            let (memory, monitor) = (device.memory().into(), device.monitor());
+            drop(device);
+            tell(&output, FromWorker::Reading { memory, monitor }, &[]);
+            if ended.recv_timeout(READ_EVERY) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+        }
+    };
+    if let Err(error) = watching.spawn(watch) {
+        tracing::debug!(%error, "no thread for the sensors");
+    }
+    end
 }
 
 /// Sends what the engine's thread tells.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use exo_backend::MemoryReport;
 use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, ShardKey, StageGeometry};
+use exo_device::{Identity, Quarantine};
 use exo_engine::EngineOptions;
-use exo_types::{DeviceFacts, FailureKind, InstanceId, KvDType, Shard, StepFrame};
+use exo_types::{DeviceFacts, FailureKind, InstanceId, KvDType, Monitor, Shard, StepFrame};
 use serde::{Deserialize, Serialize};
 
 use crate::engine_host::Loaded;
@@ -23,6 +24,19 @@ pub struct DeviceAsk {
     pub memory_max_bytes: Option<u64>,
     /// Where compiled kernels are kept, and what was learnt of it. A path, which need not be text.
     pub data_dir: OsString,
+    /// Whether a quarantine in the registry binds: then the device is not opened.
+    pub heeds_quarantine: bool,
+}
+
+/// What a child found out about a device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CardWords {
+    pub facts: DeviceFacts,
+    pub identity: Identity,
+    /// With its version.
+    pub driver: String,
+    /// Why it was not opened.
+    pub quarantine: Option<Quarantine>,
 }
 
 /// To the worker. Hidden rows of a step are the frame's tail.
@@ -101,12 +115,34 @@ impl LoadWords {
 /// To the node. Hidden rows of a computed step are the frame's tail.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromWorker {
-    Opened(Box<DeviceFacts>),
-    Refused { reason: String },
-    Progress { done_bytes: u64, total_bytes: u64, memory: MemoryWords },
-    Ready { loaded: LoadedWords, slower_because: Option<String>, memory: MemoryWords },
-    LoadFailed { reason: String },
-    Computed { step: u64, busy: Duration, outcome: Outcome, memory: Option<MemoryWords> },
+    Opened(Box<CardWords>),
+    Refused {
+        reason: String,
+    },
+    Progress {
+        done_bytes: u64,
+        total_bytes: u64,
+        memory: MemoryWords,
+    },
+    Ready {
+        loaded: LoadedWords,
+        slower_because: Option<String>,
+        memory: MemoryWords,
+    },
+    LoadFailed {
+        reason: String,
+    },
+    Computed {
+        step: u64,
+        busy: Duration,
+        outcome: Outcome,
+        memory: Option<MemoryWords>,
+    },
+    /// Now and then, of a device that may be idle.
+    Reading {
+        memory: MemoryWords,
+        monitor: Monitor,
+    },
 }
 
 /// [`Loaded`] on its way.

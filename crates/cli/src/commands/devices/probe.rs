@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use exo_backend::Device;
-use exo_backend_cuda::{Api as Maker, Card, CudaDevice, CudaOptions};
+use exo_backend_cuda::{Api as Maker, Card, CudaDevice, CudaOptions, ListError};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
-use exo_device::{Calibration, GraphicsCard, Identity, Nvml, Registry, Sensors};
-use exo_types::DeviceId;
+use exo_device::{Calibration, GraphicsCard, Identity, Quarantine, Registry};
+use exo_types::{DeviceId, Monitor};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 
@@ -68,6 +68,8 @@ struct Answer {
     found: Vec<Found>,
     /// Why nothing could be found.
     trouble: Option<String>,
+    /// There is no driver, or no card for it: nothing is broken.
+    is_absent: bool,
 }
 
 /// An adapter, as the child tells of it.
@@ -83,10 +85,12 @@ pub struct Found {
     pub read_bytes_per_s: Option<f64>,
     pub flops_per_s: Option<f64>,
     pub times: Times,
-    /// From a library that must be loaded; the rest is in sysfs.
-    pub sensors: Sensors,
+    /// As the open device tells.
+    pub sensors: Monitor,
     /// What handing over a decode step costs, where that was asked.
     pub step: Option<StepCost>,
+    /// Why nodes do not use it for a while: then it was not opened.
+    pub quarantine: Option<Quarantine>,
     /// Why it cannot be used.
     pub trouble: Option<String>,
 }
@@ -107,6 +111,8 @@ pub struct Outcome {
     pub source: Source,
     /// Milliseconds of loading drivers and listing devices, in the child.
     pub list_ms: Option<f64>,
+    /// There is no driver, or no card for it: nothing is broken.
+    pub is_absent: bool,
     pub found: Result<Vec<Found>, String>,
 }
 
@@ -125,8 +131,13 @@ pub async fn in_child(source: Source) -> Outcome {
 /// As [`in_child`], and as much more as is asked.
 pub async fn ask_in_child(source: Source, what: Ask<'_>) -> Outcome {
     match ask(source, what).await {
-        Ok(answer) => Outcome { source, list_ms: Some(answer.list_ms), found: Ok(answer.found) },
-        Err(error) => Outcome { source, list_ms: None, found: Err(format!("{error:#}")) },
+        Ok(Answer { trouble: Some(trouble), is_absent, .. }) => {
+            Outcome { source, list_ms: None, is_absent, found: Err(trouble) }
+        }
+        Ok(Answer { list_ms, found, .. }) => {
+            Outcome { source, list_ms: Some(list_ms), is_absent: false, found: Ok(found) }
+        }
+        Err(error) => Outcome { source, list_ms: None, is_absent: false, found: Err(format!("{error:#}")) },
     }
 }
 
@@ -158,12 +169,7 @@ async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
     if !status.success() {
         anyhow::bail!("the {source} driver ended the process that asked it ({status}) and is not used");
     }
-    let answer: Answer = serde_json::from_str(&text)
-        .with_context(|| format!("the answer of the {source} probe cannot be read"))?;
-    match answer.trouble {
-        Some(trouble) => Err(anyhow::Error::msg(trouble)),
-        None => Ok(answer),
-    }
+    serde_json::from_str(&text).with_context(|| format!("the answer of the {source} probe cannot be read"))
 }
 
 /// The child's part: every device of one source, opened, checked and measured, as JSON.
@@ -181,10 +187,19 @@ pub fn answer(source: &str, what: Ask<'_>) -> anyhow::Result<()> {
         (None, None) => anyhow::bail!("there is no backend `{source}` to ask"),
     };
     let answer = match found {
-        Ok((list_ms, found)) => Answer { list_ms, found, trouble: None },
-        Err(error) => Answer { list_ms: 0.0, found: Vec::new(), trouble: Some(format!("{error:#}")) },
+        Ok((list_ms, found)) => Answer { list_ms, found, trouble: None, is_absent: false },
+        Err(error) => Answer {
+            list_ms: 0.0,
+            found: Vec::new(),
+            is_absent: is_absent(&error),
+            trouble: Some(format!("{error:#}")),
+        },
     };
     crate::ui::json(&answer)
+}
+
+fn is_absent(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(ListError::NoDriver { .. } | ListError::NoCard { .. }))
 }
 
 /// What a child knows before it asks.
@@ -211,11 +226,10 @@ impl Child {
             Maker::Hip => exo_backend_cuda::list_amd()?,
         };
         let list_ms = ms(began);
-        let nvml = (maker == Maker::Cuda).then(Nvml::open).flatten();
-        Ok((list_ms, cards.iter().map(|card| self.describe_card(card, nvml.as_ref())).collect()))
+        Ok((list_ms, cards.iter().map(|card| self.describe_card(card)).collect()))
     }
 
-    fn describe_card(&self, card: &Card, nvml: Option<&Nvml>) -> Found {
+    fn describe_card(&self, card: &Card) -> Found {
         let vendor = card.api.vendor();
         let identity = exo_device::identity(&card.name, vendor, 0, Some(&card.pci_address), &self.cards);
         let mut found = Found {
@@ -228,10 +242,14 @@ impl Child {
             read_bytes_per_s: None,
             flops_per_s: None,
             times: Times::default(),
-            sensors: nvml.map_or_else(Sensors::default, |nvml| nvml.sensors(&card.pci_address)),
+            sensors: Monitor::default(),
             step: None,
+            quarantine: None,
             trouble: None,
         };
+        if self.is_kept_off(&mut found) {
+            return found;
+        }
         let opened = check_card(card, &mut found.times);
         self.measure(&mut found, opened.map(|device| device as Arc<dyn Device>));
         found
@@ -251,10 +269,14 @@ impl Child {
             read_bytes_per_s: None,
             flops_per_s: None,
             times: Times::default(),
-            sensors: Sensors::default(),
+            sensors: Monitor::default(),
             step: None,
+            quarantine: None,
             trouble: None,
         };
+        if self.is_kept_off(&mut found) {
+            return found;
+        }
         let opened = check_adapter(adapter, &mut found.times).and_then(|device| {
             found.step = self.steps.then(|| steps::measure(&device)).transpose()?;
             Ok(device as Arc<dyn Device>)
@@ -263,12 +285,23 @@ impl Child {
         found
     }
 
+    /// Whether a device is in quarantine: then it stays shut.
+    fn is_kept_off(&self, found: &mut Found) -> bool {
+        let Some(registry) = &self.registry else { return false };
+        let now = exo_device::unix_s();
+        let quarantine = registry.quarantine(&found.identity, &found.api, &found.driver, now);
+        found.trouble = quarantine.map(|quarantine| quarantine.text(now));
+        found.quarantine = quarantine.cloned();
+        found.quarantine.is_some()
+    }
+
     /// Notes why a device cannot be used, or what it can do.
     fn measure(&self, found: &mut Found, opened: anyhow::Result<Arc<dyn Device>>) {
         let device = match opened {
             Ok(device) => device,
             Err(error) => return found.trouble = Some(format!("{error:#}")),
         };
+        found.sensors = device.monitor();
         // A program that plays a card is slow: its numbers are not worth the wait.
         let Some(registry) = self.registry.as_ref().filter(|_| !found.is_software) else { return };
         let known = registry.calibration(&found.identity, &found.api, &found.driver);

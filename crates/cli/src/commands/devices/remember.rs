@@ -20,7 +20,8 @@ pub fn all(data_dir: &Path, outcomes: &[Outcome]) {
     if found.peek().is_none() {
         return;
     }
-    for found in found {
+    // Those in quarantine were not opened.
+    for found in found.filter(|found| found.quarantine.is_none()) {
         registry.note(&found.identity, &found.api, known(found, now), now);
     }
     if let Err(error) = std::fs::create_dir_all(data_dir).and_then(|()| registry.save()) {
@@ -39,5 +40,6 @@ fn known(found: &Found, now_unix_s: u64) -> Known {
         flops_per_s: found.flops_per_s,
         verified_unix_s: found.trouble.is_none().then_some(now_unix_s),
         trouble: found.trouble.clone(),
+        quarantine: None,
     }
 }

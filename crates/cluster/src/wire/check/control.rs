@@ -1,14 +1,14 @@
 //! Bounds of the control channel and of the log's events.
 
-use exo_types::{DeviceFacts, NodeFacts};
+use exo_types::{DeviceFacts, Monitor, NodeFacts};
 
 use super::super::limits::{
     CONTROL_BYTES_MAX, DEVICES_MAX, EVENT_BYTES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX,
     STAGES_MAX,
 };
 use super::super::{
-    ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, HeldModel, LinkReport, LogMessage,
-    NodeReport, StageReport, Trouble,
+    ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceReport, HeldModel,
+    LinkReport, LogMessage, NodeReport, StageReport, Trouble,
 };
 use super::placement::name;
 use super::{Check, CheckError, at_most, ensure, text};
@@ -20,6 +20,8 @@ const MEMBERSHIP_BYTES_MAX: usize = 1 << 20;
 const CERTIFICATE_BYTES_MAX: usize = 4096;
 /// Lines of reasons in a reply: one per device of the cluster.
 const REASONS_MAX: usize = MEMBERS_MAX * DEVICES_MAX;
+/// Events of cards in a report.
+const CARD_EVENTS_MAX: usize = 64;
 /// No memory is larger; sums over a cluster stay below 2^63.
 const MEMORY_BYTES_MAX: u64 = 1 << 48;
 
@@ -52,7 +54,22 @@ impl Check for NodeReport {
         self.models.check()?;
         self.stages.check()?;
         self.links.check()?;
-        self.troubles.check()
+        self.troubles.check()?;
+        at_most("devices", self.devices.len(), DEVICES_MAX)?;
+        at_most("events of cards", self.card_events.len(), CARD_EVENTS_MAX)?;
+        self.devices.check()?;
+        self.card_events.iter().try_for_each(|event| text("bytes of an event", &event.text))
+    }
+}
+
+impl Check for DeviceReport {
+    fn check(&self) -> Result<(), CheckError> {
+        at_most("bytes of a device's name", self.device.0.len(), 256)?;
+        text("bytes of a reason", &self.reason)?;
+        let Monitor { temperature_c, power_w, clock_mhz, utilisation } = self.monitor;
+        let readings = [temperature_c, power_w, clock_mhz, utilisation];
+        let is_finite = readings.into_iter().flatten().all(f32::is_finite);
+        ensure(is_finite, "a sensor reading is not a number")
     }
 }
 

@@ -1,0 +1,231 @@
+//! Nodes on NVIDIA cards that are emulated: cards that only one process may use, that others fill, that are lost.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+#[path = "../../backend-cuda/tests/emulated/mod.rs"]
+mod emulated;
+mod support;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use support::{
+    Node, SOON, Start, bus, exo, finish, has_mounts, known, nvml, plug, skip, stdout, wait_for, workers_of,
+};
+
+/// Of an emulated card.
+const CARD_BYTES: u64 = 1 << 30;
+
+/// A node that computes on the first emulated card; `env` says what is special about it.
+fn start<'a>(name: &'a str, group: &'a str, flags: &[&str], env: &[(&'static str, &Path)]) -> Start<'a> {
+    let always = ["--backend", "cuda", "--log", "warn,exo_node=debug,events=info"];
+    let flags = always.iter().chain(flags).map(|flag| (*flag).to_owned()).collect();
+    let mut env: Vec<(&str, OsString)> =
+        env.iter().map(|(name, value)| (*name, value.as_os_str().to_owned())).collect();
+    env.push(("LD_LIBRARY_PATH", emulated::library().into_os_string()));
+    Start { name, group, flags, env, ..Start::default() }
+}
+
+fn send(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+fn worker(node: &Node) -> u32 {
+    wait_for("the worker", SOON, || workers_of(node.pid()).first().copied())
+}
+
+fn answers(node: &Node) {
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+}
+
+#[test]
+fn a_shard_kept_where_another_is_lost_is_loaded_again_once_its_card_is_free() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one_lock, two_lock) = (folder.path().join("one"), folder.path().join("two"));
+    // Each card takes one process at a time, and takes its time to be given back.
+    let (linger, exclusive) = (("EXO_EMULATED_LINGER_MS", Path::new("1000")), "EXO_EMULATED_EXCLUSIVE");
+    let one = Node::start(start("one", "adopt", &[], &[(exclusive, &one_lock), linger]));
+    let two = Node::start(start("two", "adopt", &[], &[(exclusive, &two_lock), linger]));
+    wait_for("one cluster", SOON, || (one.sees().len() == 2 && two.sees().len() == 2).then_some(()));
+    let mut instance = one.place("demo", 2);
+    for is_stopped in [false, true] {
+        let before = worker(&one);
+        if is_stopped {
+            send("-STOP", before); // it cannot end by itself
+        }
+        send("-KILL", worker(&two));
+        let generation = instance["generation"].as_u64();
+        instance = wait_for("the next generation", SOON, || {
+            let instance = one.get("/exo/v1/cluster")["instances"][0].clone();
+            let is_next =
+                instance["generation"].as_u64() > generation && instance["state"]["kind"] == "ready";
+            is_next.then_some(instance)
+        });
+        assert_eq!(instance["stages"].as_array().unwrap().len(), 2, "{instance:#}");
+        assert!(!support::is_alive(before), "the one before has ended");
+        answers(&one);
+    }
+    let log = one.log();
+    assert_eq!(log.matches("AdoptShard").count(), 2, "{log}");
+    assert!(!log.contains("UNAVAILABLE") && !log.contains("lost its device"), "{log}");
+}
+
+#[test]
+fn a_card_that_others_have_filled_refuses_a_model_with_numbers_and_takes_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = folder.path().join("taken");
+    let mut node = Node::start(start(
+        "solo",
+        "filled",
+        &["--no-discovery", "--memory-mib", "512"],
+        &[("EXO_EMULATED_TAKEN", &taken)],
+    ));
+    std::fs::write(&taken, (CARD_BYTES - (1 << 20)).to_string()).unwrap();
+    let answer = node.post("/exo/v1/instances", &json!({"model": "demo"}));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let state = wait_for("the reason", SOON, || {
+        let state = node.get("/exo/v1/cluster")["instances"][0]["state"].clone();
+        state["reason"].is_string().then_some(state)
+    });
+    let reason = state["reason"].as_str().unwrap();
+    let free = reason.split("bytes of device memory, ").nth(1).and_then(|rest| rest.split(' ').next());
+    let free: u64 = free.and_then(|free| free.parse().ok()).unwrap_or_else(|| panic!("{reason}"));
+    assert!(free < 1 << 20, "what the driver had left: {reason}");
+    assert!(node.exo(&["unload", "demo"]).status.success());
+    std::fs::remove_file(&taken).unwrap();
+    let instance = node.place("demo", 1);
+    assert_eq!(instance["stages"][0]["device"], "cuda-0", "{instance:#}");
+    answers(&node);
+    assert!(!node.log().contains("lost its device"), "{}", node.log());
+    node.assert_running();
+}
+
+/// The node's first device, as it shows it.
+fn device(node: &Node) -> Value {
+    node.get("/exo/v1/cluster")["nodes"][0]["devices"][0].clone()
+}
+
+/// What a node has logged of the states of its device, in order.
+fn states(node: &Node) -> Vec<String> {
+    let log = node.log();
+    let lines = log.lines().filter(|line| line.contains("events::device"));
+    let word = |line: &str| Some(line.split("state=").nth(1)?.split_whitespace().next()?.to_owned());
+    lines.filter_map(word).collect()
+}
+
+#[test]
+fn a_card_lost_again_and_again_is_in_quarantine_across_a_start_until_somebody_ends_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let (lock, data) = (folder.path().join("lock"), folder.path().join("data"));
+    let given = start("solo", "quarantine", &["--no-discovery"], &[("EXO_EMULATED_EXCLUSIVE", &lock)]);
+    let mut node = Node::start_in(&data, given.clone());
+    node.place("demo", 1);
+    // Somebody else takes the card once its worker is gone, and keeps it.
+    let taken = File::options().write(true).open(&lock).unwrap();
+    send("-KILL", worker(&node));
+    taken.lock().unwrap();
+    let kept_off = |node: &Node| {
+        wait_for("the quarantine", SOON, || {
+            Some(device(node)).filter(|device| device["state"] == "quarantined")
+        })
+    };
+    let reason = kept_off(&node)["support_reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("lost 4 times within 10 minutes") && reason.contains("UNAVAILABLE"), "{reason}");
+    let lost = ["Lost", "Verifying"];
+    assert_eq!(
+        states(&node),
+        [lost, lost, lost, ["Lost", "Quarantined"]].concat(),
+        "never usable in between"
+    );
+    answers(&node);
+    assert!(node.signal("-INT").success(), "{}", node.log());
+    drop(taken);
+
+    let mut node = Node::start_in(&data, given);
+    let device_then = kept_off(&node);
+    assert_eq!(device_then["support"], "unsupported", "{device_then}");
+    answers(&node);
+    let status = stdout(&node.exo(&["status"]));
+    assert!(status.contains("in quarantine for another") && status.contains("lost 4 times"), "{status}");
+    assert!(
+        states(&node).is_empty() && workers_of(node.pid()).is_empty(),
+        "nobody touches it: {}",
+        node.log()
+    );
+
+    let mut retry = exo(&["devices", "--retry", "--data-dir"]);
+    let retry = finish(retry.arg(&data).env("LD_LIBRARY_PATH", emulated::library()), SOON * 2);
+    assert!(retry.status.success());
+    wait_for("the card to be used again", SOON, || (device(&node)["state"] == "usable").then_some(()));
+    assert_eq!(
+        (states(&node), &device(&node)["support"]),
+        (vec!["Verifying".into(), "Usable".into()], &"experimental".into())
+    );
+    // The processor goes with its last model.
+    assert!(node.exo(&["unload", "demo"]).status.success());
+    wait_for("the card alone", SOON, || {
+        let devices = node.get("/exo/v1/cluster")["nodes"][0]["devices"].clone();
+        (devices.as_array()?.len() == 1).then_some(())
+    });
+    let instance = node.place("demo", 1);
+    assert_eq!(instance["stages"][0]["device"], "cuda-0", "{instance:#}");
+    answers(&node);
+    node.assert_running();
+}
+
+#[test]
+fn cards_that_come_and_go_are_shown_and_the_nodes_own_is_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    let bus = bus(folder.path());
+    if !has_mounts(&bus) {
+        return skip("cards_that_come_and_go", "no mount namespace to show cards in");
+    }
+    let (own, other) = ("0000:e0:00.0", "0000:05:00.0");
+    plug(&bus, own);
+    let given = start("solo", "events", &["--no-discovery"], &[]);
+    let node = Node::start(Start { bus: Some(bus.clone()), ..given });
+    let event = |number: usize| {
+        wait_for("the event", SOON, || {
+            let event = &node.get("/exo/v1/cluster")["nodes"][0]["card_events"][number];
+            event["text"].as_str().map(str::to_owned)
+        })
+    };
+    // It has looked once.
+    plug(&bus, other);
+    let text = event(0);
+    assert!(text.contains("appeared: NVIDIA 10de:2684 at 0000:05:00.0 (no kernel module)"), "{text}");
+    std::os::unix::fs::symlink("../drivers/vfio-pci", bus.join(other).join("driver")).unwrap();
+    assert!(
+        event(1).contains("has another driver: NVIDIA 10de:2684 at 0000:05:00.0 (kernel module vfio-pci)")
+    );
+    std::fs::rename(bus.join(own), folder.path().join("pulled")).unwrap();
+    assert!(event(2).contains("the graphics card of this node vanished"), "{}", event(2));
+    // Its driver still answers, so it is used on.
+    wait_for("the check", SOON, || (states(&node) == ["Lost", "Verifying", "Usable"]).then_some(()));
+    assert_eq!(device(&node)["state"], "usable");
+    let status = stdout(&node.exo(&["status"]));
+    assert!(status.contains("s ago: a graphics card appeared") && status.contains("vanished"), "{status}");
+}
+
+#[test]
+fn a_card_in_use_tells_how_warm_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let given = start("solo", "warm", &["--no-discovery"], &[]);
+    let libraries = format!("{}:{}", emulated::library().display(), nvml(folder.path()).display());
+    let env = vec![("LD_LIBRARY_PATH", OsString::from(libraries))];
+    let node = Node::start(Start { env, ..given });
+    node.place("demo", 1);
+    let sensors = wait_for("the sensors", SOON, || {
+        Some(device(&node)["sensors"].clone()).filter(|sensors| sensors["temperature_c"].is_number())
+    });
+    let told = json!({"temperature_c": 61.0, "power_w": 153.0, "clock_mhz": 1980.0, "utilisation": 0.5});
+    assert_eq!(sensors, told);
+    let status = stdout(&node.exo(&["status"]));
+    assert!(status.contains("cuda-0: 61 °C, 153 W, 1980 MHz, 50 % busy"), "{status}");
+    assert!(!std::fs::read_to_string(format!("/proc/{}/maps", node.pid())).unwrap().contains("nvidia-ml"));
+}
