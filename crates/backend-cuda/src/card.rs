@@ -140,7 +140,12 @@ fn ask(api: Api, version: &str, none: ListError) -> Result<Vec<Card>, ListError>
         Err(error) if error.is_no_device() => return Err(none),
         other => other?,
     }
-    let cards = (0..driver::count(api)?).map(|device| describe(Ordinal { api, device }, version));
+    // Some of AMD's drivers say it only now.
+    let count = match driver::count(api) {
+        Err(error) if error.is_no_device() => return Err(none),
+        other => other?,
+    };
+    let cards = (0..count).map(|device| describe(Ordinal { api, device }, version));
     let cards: Vec<Card> = cards.collect::<Result<_, _>>()?;
     if cards.is_empty() { Err(none) } else { Ok(cards) }
 }

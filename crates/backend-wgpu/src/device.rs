@@ -97,7 +97,7 @@ impl Shop {
     pub(crate) fn settle(&self) -> Result<(), AllocError> {
         let started = Instant::now();
         let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(SETTLE_MAX) };
-        if self.memory.device.poll(wait).is_err() {
+        if self.memory.poll(wait).is_err() {
             let waited = started.elapsed().as_secs();
             self.memory.health.lost(&format!("it did not finish a copy within {waited} s"));
         }

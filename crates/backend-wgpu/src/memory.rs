@@ -1,5 +1,6 @@
 //! Device memory: how much there is, and buffers that fail as values.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use exo_backend::{AllocError, Ledger, Ticket};
@@ -24,6 +25,20 @@ pub(crate) struct Allocation {
 }
 
 impl Memory {
+    /// Lets the driver go on, or waits as `how` says. A device that fails meanwhile is lost; what does not fit into that is
+    /// a timeout.
+    pub(crate) fn poll(&self, how: wgpu::PollType) -> Result<(), wgpu::PollError> {
+        // A driver that refuses to tell how far it is trips an assertion inside wgpu.
+        let polled = std::panic::catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
+        match polled {
+            Ok(polled) => polled.map(|_| ()),
+            Err(_) => {
+                self.health.lost("its driver failed while it was waited for");
+                Ok(())
+            }
+        }
+    }
+
     /// A zeroed buffer of `bytes`, at least four.
     pub(crate) fn raw(
         &self,

@@ -152,7 +152,7 @@ fn late(started: Instant) -> RunError {
 fn poll_until(shop: &Shop, submitted: &wgpu::SubmissionIndex, deadline: Duration) -> Result<(), RunError> {
     let started = Instant::now();
     let wait = wgpu::PollType::Wait { submission_index: Some(submitted.clone()), timeout: Some(deadline) };
-    match shop.memory.device.poll(wait) {
+    match shop.memory.poll(wait) {
         Err(wgpu::PollError::Timeout) => Err(late(started)),
         _ => shop.memory.health.check_run(),
     }
@@ -160,7 +160,7 @@ fn poll_until(shop: &Shop, submitted: &wgpu::SubmissionIndex, deadline: Duration
 
 /// Lets the driver tell what it has done, without waiting.
 fn look(shop: &Shop) -> Result<(), RunError> {
-    let _ = shop.memory.device.poll(wgpu::PollType::Poll); // a lost device shows in its health
+    let _ = shop.memory.poll(wgpu::PollType::Poll); // a lost device shows in its health
     shop.memory.health.check_run()
 }
 

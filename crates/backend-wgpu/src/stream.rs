@@ -95,7 +95,10 @@ impl Stream for GpuStream {
         let inner = Arc::clone(&program.inner);
         self.desk.look_at(&inner);
         let shop = Arc::clone(&self.shop);
-        inner.run(&shop, shape, exchange, &mut Through { stream: self, exchange }, cancel)
+        let ran = inner.run(&shop, shape, exchange, &mut Through { stream: self, exchange }, cancel);
+        // A look in the middle, at an exchange, has forgotten it.
+        self.desk.look_at(&inner);
+        ran
     }
 
     fn copy(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<(), RunError> {

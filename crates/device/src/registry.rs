@@ -265,11 +265,11 @@ pub fn calibrated(
     driver: &str,
     device: &dyn exo_backend::Device,
 ) -> Result<Kept, CalibrationError> {
-    let (mut registry, warning) = Registry::open(folder);
-    let now = unix_s();
-    let before = registry.calibration(card, backend, driver);
+    let before = Registry::look(folder).calibration(card, backend, driver);
     let calibration = before.map_or_else(|| calibrate(device), Ok)?;
-    registry.verified(card, backend, driver, now);
+    // Read only now: what another process wrote during the measurement stays.
+    let (mut registry, warning) = Registry::open(folder);
+    registry.verified(card, backend, driver, unix_s());
     if let Some(known) = registry.entry(card, backend).filter(|_| before.is_none()) {
         known.memory_bytes = Some(device.memory().total_bytes);
         known.read_bytes_per_s = Some(calibration.read_bytes_per_s).filter(|rate| is_rate(*rate));

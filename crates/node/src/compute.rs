@@ -214,9 +214,7 @@ impl Compute {
                 card.set_state(DeviceState::Usable);
                 None
             }
-            Err(reason) if card.quarantine.is_some() => {
-                Some(card.give_up(&format!("it does not come back: {reason}")))
-            }
+            Err(reason) if card.quarantine.is_some() => Some(card.stay_off(&reason)),
             Err(reason) => Some(card.lost(now, &reason)),
         }
     }
@@ -296,7 +294,22 @@ impl Card {
     }
 
     fn give_up(&mut self, reason: &str) -> Loss {
-        let quarantine = Quarantine::new(reason, exo_device::unix_s());
+        self.keep_off(Quarantine::new(reason, exo_device::unix_s()))
+    }
+
+    /// It was looked at once more and did not come back. That makes a quarantine that still runs no longer.
+    fn stay_off(&mut self, reason: &str) -> Loss {
+        let now = exo_device::unix_s();
+        let mut quarantine = Quarantine::new(&format!("it does not come back: {reason}"), now);
+        if let Some(before) = self.quarantine.as_ref().map(|kept| &kept.quarantine)
+            && before.until_unix_s > now
+        {
+            quarantine.until_unix_s = quarantine.until_unix_s.min(before.until_unix_s);
+        }
+        self.keep_off(quarantine)
+    }
+
+    fn keep_off(&self, quarantine: Quarantine) -> Loss {
         let (folder, identity) = (PathBuf::from(&self.ask.data_dir), self.identity.clone());
         let (backend, driver) = (self.ask.backend.clone(), self.driver.clone());
         let keep = move |quarantine: &Quarantine| {
@@ -314,9 +327,12 @@ impl Card {
     /// Opens it in a child, whatever the registry says of it; if that works, the registry says nothing more against it.
     fn check(&self) -> Check {
         let ask = DeviceAsk { heeds_quarantine: false, ..self.ask.clone() };
-        let program = self.program.clone();
+        let (program, identity) = (self.program.clone(), self.identity.clone());
         Box::new(move || {
             let words = crate::worker::ask(&program, &ask).map_err(|error| chain(&error))?;
+            if words.identity != identity {
+                return Err(format!("{} answers in its place", words.facts.name));
+            }
             let (mut registry, _) = Registry::open(&PathBuf::from(&ask.data_dir));
             if registry.release(&words.identity, &ask.backend)
                 && let Err(error) = registry.save()

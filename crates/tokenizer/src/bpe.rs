@@ -263,6 +263,7 @@ mod tests {
             pairs in prop::collection::vec((any::<usize>(), any::<usize>()), 0..40),
             word in "[abcdüx]{0,24}",
             ignore_merges: bool,
+            byte_fallback: bool,
             fallback: bool,
             knows_unknown: bool,
         ) {
@@ -270,7 +271,7 @@ mod tests {
             let second = if fallback { "<0xBC>" } else { "<0xBD>" };
             let (tokens, merges) = vocabulary(&pairs, &["a", "b", "c", "d", "?", "<0xC3>", second]);
             let unknown = knows_unknown.then_some(4);
-            let rules = Rules { ignore_merges, byte_fallback: true, unknown };
+            let rules = Rules { ignore_merges, byte_fallback, unknown };
             let expected: Vec<u32> = match theirs(&tokens, &merges, rules).tokenize(&word) {
                 Ok(cut) => cut.iter().map(|token| token.id).collect(),
                 Err(error) => panic!("{error}"),

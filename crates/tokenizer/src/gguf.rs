@@ -21,6 +21,8 @@ const TYPE_NORMAL: i32 = 1;
 const TOKENS_MAX: usize = 4 << 20;
 /// A SentencePiece token of n characters has n - 1 ways to be merged, and each is looked up.
 const SPM_TOKEN_BYTES_MAX: usize = 512;
+/// Pairs of tokens that make a token: real vocabularies have three for each of theirs.
+const SPM_MERGES_MAX: usize = 8 << 20;
 
 pub(crate) fn build(source: &GgufTokenizer) -> Result<(Built, Frame), TokenizerError> {
     check(source)?;
@@ -152,6 +154,9 @@ fn scored_merges(source: &GgufTokenizer, scores: &[f32], ids: &Ids) -> Result<Ve
             {
                 found.push((scores[id], Merge { left, right, into }, left_len, right_len));
             }
+        }
+        if found.len() > SPM_MERGES_MAX {
+            return Err(gguf("tokens", format!("they make more than {SPM_MERGES_MAX} merges")));
         }
     }
     // Best score first, then the longer left half, then the longer right half. The sort is stable and the list

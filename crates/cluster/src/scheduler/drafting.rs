@@ -32,6 +32,8 @@ const COST_AT_FIRST: f64 = 0.1;
 const COST_HOLDS_FOR: u32 = 1024;
 /// An answer that takes this many times the usual tells of the machine.
 const OUTLIER: f64 = 3.0;
+/// Measurements after which a cost may shut guesses out.
+const MEASURED_WELL: u32 = 3;
 
 /// A sequence that a small model guesses at.
 #[derive(Clone, Debug)]
@@ -171,6 +173,8 @@ impl Drafting {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GuessCost {
     seconds: Option<f64>,
+    /// How often.
+    measured: u32,
     /// Tokens since it was measured.
     age: u32,
 }
@@ -181,6 +185,7 @@ impl GuessCost {
         let new = time.as_secs_f64();
         let before = self.seconds.unwrap_or(new);
         self.seconds = Some(before + (new.min(before * OUTLIER) - before) / 8.0);
+        self.measured = self.measured.saturating_add(1);
         self.age = 0;
     }
 
@@ -195,6 +200,10 @@ impl GuessCost {
     /// As a share of a step of one row, which takes `step` seconds.
     pub(super) fn share(&self, step: Option<f64>) -> f64 {
         match (self.seconds, step) {
+            // Before it is known well it shuts nobody out: one slow guess says little.
+            (Some(guess), Some(step)) if step > 0.0 && self.measured < MEASURED_WELL => {
+                (guess / step).min(COST_AT_FIRST)
+            }
             (Some(guess), Some(step)) if step > 0.0 => guess / step,
             _ => COST_AT_FIRST,
         }
@@ -258,6 +267,10 @@ mod tests {
         let mut cost = GuessCost::default();
         let share = |cost: &GuessCost| cost.share(Some(0.01));
         assert_eq!(share(&cost), COST_AT_FIRST);
+        for _ in 1..MEASURED_WELL {
+            cost.learn(Duration::from_millis(10));
+            assert_eq!(share(&cost), COST_AT_FIRST, "too early to say");
+        }
         for _ in 0..3 {
             cost.learn(Duration::from_millis(10));
             cost.grow_old(COST_HOLDS_FOR);

@@ -19,6 +19,8 @@ use crate::worker::CardWords;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Events of cards that are shown.
 const CARD_EVENTS_MAX: usize = 16;
+/// For the processor to be opened in a graphics processor's place, its bandwidth measured.
+const REPLACED_MAX: Duration = Duration::from_secs(30);
 
 /// What is to be known of devices.
 pub enum DeviceEvent {
@@ -98,10 +100,19 @@ impl Core {
             Loss::Verify { wait, check } => self.verify_after(wait, check),
             Loss::GiveUp { quarantine, keep } => {
                 let (config, host) = (self.p.config.clone(), self.p.host.clone());
-                tokio::task::spawn_blocking(move || {
-                    let is_kept = keep(&quarantine);
+                let kept = quarantine.clone();
+                let work = tokio::task::spawn_blocking(move || {
+                    let is_kept = keep(&kept);
                     let processor = crate::device::processor(&config, host.as_ref());
-                    let processor = processor.map_err(|error| chain(&*error));
+                    (is_kept, processor.map_err(|error| chain(&*error)))
+                });
+                tokio::spawn(async move {
+                    // Whatever happens there, the state goes on to quarantine.
+                    let (is_kept, processor) = match tokio::time::timeout(REPLACED_MAX, work).await {
+                        Ok(Ok(done)) => done,
+                        Ok(Err(error)) => (false, Err(error.to_string())),
+                        Err(_) => (false, Err(format!("it was not open after {} s", REPLACED_MAX.as_secs()))),
+                    };
                     core.post(CoreEvent::Device(DeviceEvent::Replaced { quarantine, is_kept, processor }));
                 });
             }
