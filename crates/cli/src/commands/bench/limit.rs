@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exo_backend::{Buffer, Device, Element, RunError, Stream};
+use exo_backend::{AllocError, Buffer, Device, Element, RunError, Stream};
 use exo_backend_cpu::probe::{BandwidthProbe, Instruction, peak};
 
 use super::measure::Cost;
@@ -67,12 +67,17 @@ pub struct CopyRate {
 
 /// Takes up to a quarter of what is free for two buffers; `None` if that is too little.
 pub fn copy_rate(device: &Arc<dyn Device>) -> Option<CopyRate> {
+    let buffer = |bytes: u64| {
+        let is_enough = bytes >= COPY_BYTES_MIN;
+        is_enough.then(|| device.buffer(Element::F32, bytes as usize / 4))
+    };
     let bytes = (device.memory().free_bytes / 8).min(COPY_BYTES_MAX);
-    if bytes < COPY_BYTES_MIN {
-        return None;
-    }
-    let buffer = || device.buffer(Element::F32, bytes as usize / 4).ok();
-    let mut rate = CopyRate { from: buffer()?, to: buffer()?, stream: device.stream().ok()? };
+    let (from, bytes) = match buffer(bytes)? {
+        // As much as its interface lets a buffer have: 128 MiB, in many.
+        Err(AllocError::TooLarge { limit_bytes, .. }) => (buffer(limit_bytes)?.ok()?, limit_bytes),
+        from => (from.ok()?, bytes),
+    };
+    let mut rate = CopyRate { from, to: buffer(bytes)?.ok()?, stream: device.stream().ok()? };
     // The first copy meets memory that was never touched.
     rate.seconds(1).ok()?;
     Some(rate)
