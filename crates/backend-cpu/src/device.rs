@@ -12,7 +12,7 @@ use exo_types::{DType, DeviceFacts, TensorView};
 
 use crate::kv::CpuKv;
 use crate::load::{self, Places};
-use crate::memory::Heap;
+use crate::memory::{Heap, Slice};
 use crate::packed::{Layout, packed_bytes};
 use crate::pool::Pool;
 use crate::program::CpuProgram;
@@ -156,22 +156,23 @@ impl CpuDevice {
         }
     }
 
-    /// Packs or copies the rows of `tensor`, or leaves them where they are: on request, or because there is no memory.
-    fn place(&self, tensor: &TensorView, held: u64) -> Result<Place, WeightError> {
+    /// Packs or copies the rows of `tensor`; `None` if they are to stay where they are: on request, or because there is no
+    /// memory.
+    fn held(&self, tensor: &TensorView, held: u64) -> Result<Option<Slice>, WeightError> {
         if self.mmap {
-            return Ok(Place::Mapped(tensor.clone()));
+            return Ok(None);
         }
         let Shop { heap, pool, .. } = &*self.shop;
         let room = self.check_system(&tensor.name, held).map_err(WeightError::from);
-        let placed = room.and_then(|()| match packed_as(tensor) {
-            Some(_) => load::pack(heap, pool, tensor).map(Place::Packed),
-            None => load::copy(heap, pool, tensor).map(Place::Held),
+        let held = room.and_then(|()| match packed_as(tensor) {
+            Some(_) => load::pack(heap, pool, tensor),
+            None => load::copy(heap, pool, tensor),
         });
-        match placed {
-            Ok(place) => Ok(place),
+        match held {
+            Ok(slice) => Ok(Some(slice)),
             Err(WeightError::Alloc(reason)) => {
                 self.shop.places.note(&reason);
-                Ok(Place::Mapped(tensor.clone()))
+                Ok(None)
             }
             Err(other) => Err(other),
         }
@@ -249,19 +250,19 @@ impl Device for CpuDevice {
         let vector_bytes = if tensor.rows == 1 { 4 * tensor.cols } else { 0 };
         let book = |bytes: u64| self.shop.ledger.take(&tensor.name, bytes + vector_bytes);
         let vector = (tensor.rows == 1).then(|| CpuWeight::decode_vector(tensor));
-        let (place, booked, ticket) = match book(held) {
-            Ok(ticket) => (self.place(tensor, held)?, held, ticket),
+        let (slice, booked, ticket) = match book(held) {
+            Ok(ticket) => (self.held(tensor, held)?, held, ticket),
             // Groups are up to 3 % larger than the file's rows, which is what plans count with, and the last is filled up.
             Err(reason) if held > stored => {
                 let ticket = book(stored)?;
                 self.shop.places.note(&reason);
-                (Place::Mapped(tensor.clone()), stored, ticket)
+                (None, stored, ticket)
             }
             Err(reason) => return Err(reason.into()),
         };
-        let (books, bytes) = match &place {
-            Place::Held(_) | Place::Packed(_) => (&self.shop.places.copied, held),
-            Place::Mapped(_) => (&self.shop.places.mapped, stored),
+        let (place, books, bytes) = match slice {
+            Some(slice) => (Place::held(slice), &self.shop.places.copied, held),
+            None => (Place::mapped(tensor.clone()), &self.shop.places.mapped, stored),
         };
         let footprint_bytes = bytes + vector_bytes;
         // Left in its file after all: booked as what it is there.
@@ -286,6 +287,7 @@ impl Device for CpuDevice {
                 rows: tensor.rows as usize,
                 cols: tensor.cols as usize,
                 row_bytes,
+                is_packed: packed_as(tensor).is_some(),
                 place,
                 vector,
                 _tickets: tickets,

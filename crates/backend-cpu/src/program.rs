@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use exo_backend::{
     CancelToken, Capacity, Exchange, Op, Program, Recording, RunError, RunShape, Stored, Weight, check_op,
@@ -10,7 +11,7 @@ use exo_types::ByteSource;
 
 use crate::device::Shop;
 use crate::ops::{self, Operands};
-use crate::storage::{self, Owner, Place};
+use crate::storage::{self, Owner};
 
 /// A recording whose operands were found to fit each other and this device.
 pub struct CpuProgram {
@@ -19,8 +20,8 @@ pub struct CpuProgram {
     /// Runs of `ops` that are computed together: one op, or products of the same rows.
     steps: Vec<Range<usize>>,
     capacity: Capacity,
-    /// The files that weights are read from as it runs, each once.
-    sources: Vec<Arc<dyn ByteSource>>,
+    /// Whether weights may have rows in a file. Once they have none they never will again.
+    reads_files: AtomicBool,
 }
 
 impl std::fmt::Debug for CpuProgram {
@@ -41,20 +42,12 @@ impl CpuProgram {
     /// Panics on operands that contradict each other or belong elsewhere.
     pub(crate) fn new(shop: &Shop, recording: Recording) -> Self {
         let mut capacity = Capacity::default();
-        let mut sources: Vec<Arc<dyn ByteSource>> = Vec::new();
         for op in &recording.ops {
             check_op(op, shop.owner, &mut capacity);
-            for weight in weights_of(op) {
-                if let Place::Mapped(tensor) = &storage::weight(weight, shop.owner).place
-                    && !sources.iter().any(|known| Arc::ptr_eq(known, &tensor.source))
-                {
-                    sources.push(Arc::clone(&tensor.source));
-                }
-            }
         }
         let ops = recording.ops;
         let steps = steps(&ops);
-        Self { owner: shop.owner, ops, steps, capacity, sources }
+        Self { owner: shop.owner, ops, steps, capacity, reads_files: AtomicBool::new(true) }
     }
 
     pub(crate) fn run(
@@ -65,6 +58,7 @@ impl CpuProgram {
         cancel: &CancelToken,
     ) -> Result<(), RunError> {
         self.capacity.assert_holds(shape);
+        let sources = self.sources();
         let result = self.steps.iter().try_for_each(|step| match &self.ops[step.clone()] {
             [Op::LayerBoundary { layer }] if cancel.is_cancelled() => {
                 Err(RunError::Cancelled { layer: *layer })
@@ -88,8 +82,25 @@ impl CpuProgram {
             }
         });
         // A lost file may have caused whatever else went wrong, so it is the answer that explains most.
-        self.sources.iter().try_for_each(|source| source.check())?;
+        sources.iter().try_for_each(|source| source.check())?;
         result
+    }
+
+    /// The files that weights are read from now, each once.
+    fn sources(&self) -> Vec<Arc<dyn ByteSource>> {
+        let mut sources: Vec<Arc<dyn ByteSource>> = Vec::new();
+        if !self.reads_files.load(Ordering::Relaxed) {
+            return sources;
+        }
+        for weight in self.ops.iter().flat_map(weights_of) {
+            if let Some(tensor) = storage::weight(weight, self.owner).place.file()
+                && !sources.iter().any(|known| Arc::ptr_eq(known, &tensor.source))
+            {
+                sources.push(Arc::clone(&tensor.source));
+            }
+        }
+        self.reads_files.store(!sources.is_empty(), Ordering::Relaxed);
+        sources
     }
 }
 

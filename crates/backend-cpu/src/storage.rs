@@ -1,7 +1,7 @@
 //! What stands behind the handles of this device, and the way back from a handle to it.
 
-use std::ops::Range;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytemuck::Pod;
 pub(crate) use exo_backend::Owner;
@@ -10,7 +10,7 @@ use exo_types::{DType, TensorView};
 
 use crate::kv::CpuKv;
 use crate::memory::{Block, Heap, Slice};
-use crate::packed::{GROUP_ROWS, Group, Groups, Interleaved, is_interleaved};
+use crate::packed::{GROUP_ROWS, Group, Groups, Interleaved, LINE, group_lines, is_interleaved};
 use crate::quant;
 
 /// Elements behind a lock. A kernel that panicked leaves numbers, not broken structures: poison is ignored.
@@ -87,6 +87,8 @@ pub(crate) struct CpuWeight {
     /// Inputs.
     pub(crate) cols: usize,
     pub(crate) row_bytes: usize,
+    /// Whether rows in memory lie in groups (see [`crate::packed`]) or as they are stored.
+    pub(crate) is_packed: bool,
     pub(crate) place: Place,
     /// The only row as f32: norms, biases and frequencies are read whole at every step.
     pub(crate) vector: Option<Vec<f32>>,
@@ -95,31 +97,50 @@ pub(crate) struct CpuWeight {
 
 /// Where the rows of a weight are.
 #[derive(Debug)]
-pub(crate) enum Place {
-    /// In memory of the device, as they are stored.
-    Held(Slice),
-    /// In memory of the device, in groups (see [`crate::packed`]).
-    Packed(Slice),
-    /// In the file. A run asks afterwards whether it was still there.
-    Mapped(TensorView),
+pub(crate) struct Place {
+    /// Of the device: rows from the first on.
+    memory: Option<Slice>,
+    /// As long as it has rows that memory has not. A run asks afterwards whether it was still there.
+    file: Mutex<Option<Arc<TensorView>>>,
 }
 
-impl CpuWeight {
-    pub(crate) fn vector(&self) -> &[f32] {
-        self.vector.as_deref().unwrap_or_else(|| panic!("{} is a matrix where a vector is needed", self.name))
+impl Place {
+    /// All rows in memory.
+    pub(crate) fn held(memory: Slice) -> Self {
+        Self { memory: Some(memory), file: Mutex::default() }
     }
 
-    /// The floats of a matrix that was interleaved.
-    #[inline(always)]
-    pub(crate) fn interleaved(&self) -> Option<Interleaved<'_>> {
-        match &self.place {
-            Place::Packed(bytes) if is_interleaved(self.dtype) => {
-                Some(Interleaved::new(self.dtype, self.cols, bytes))
-            }
-            _ => None,
-        }
+    /// All rows in the file.
+    pub(crate) fn mapped(tensor: TensorView) -> Self {
+        Self { memory: None, file: Mutex::new(Some(Arc::new(tensor))) }
     }
 
+    /// Rows from the first on, as far as they are in memory; `None` if they never will be.
+    pub(crate) fn memory(&self) -> Option<&[u8]> {
+        self.memory.as_deref()
+    }
+
+    /// The file, if there are rows that memory has not.
+    pub(crate) fn file(&self) -> Option<Arc<TensorView>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A weight while an op reads it: rows that are in its file stay readable.
+pub(crate) struct Reading<'a> {
+    weight: &'a CpuWeight,
+    file: Option<Arc<TensorView>>,
+}
+
+impl Deref for Reading<'_> {
+    type Target = CpuWeight;
+
+    fn deref(&self) -> &CpuWeight {
+        self.weight
+    }
+}
+
+impl Reading<'_> {
     /// Stored bytes of row `n`. Panics as [`Self::rows_stored`].
     pub(crate) fn row(&self, n: usize) -> &[u8] {
         self.rows_stored(n..n + 1)
@@ -127,26 +148,76 @@ impl CpuWeight {
 
     /// Stored bytes of neighbouring rows. Panics if they were packed.
     pub(crate) fn rows_stored(&self, rows: Range<usize>) -> &[u8] {
-        let bytes = match &self.place {
-            Place::Held(slice) => slice,
-            Place::Mapped(tensor) => tensor.bytes(),
-            Place::Packed(_) => panic!("the rows of {} are packed", self.name),
-        };
-        &bytes[rows.start * self.row_bytes..rows.end * self.row_bytes]
+        let range = rows.start * self.row_bytes..rows.end * self.row_bytes;
+        let held = if self.is_packed { None } else { self.weight.place.memory() };
+        let held = held.and_then(|bytes| bytes.get(range.clone()));
+        let mapped = || Some(&self.file.as_ref()?.bytes()[range]);
+        held.or_else(mapped).unwrap_or_else(|| panic!("the rows of {} are packed", self.name))
+    }
+}
+
+/// What is common to the groups of a weight, and how many of them, from the first on, are in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct InMemory<T> {
+    groups: T,
+    count: usize,
+}
+
+impl<'a> InMemory<Groups<'a>> {
+    /// Group `g`, if it is in memory.
+    #[inline(always)]
+    pub(crate) fn get(self, g: usize) -> Option<Group<'a>> {
+        (g < self.count).then(|| self.groups.get(g))
     }
 
-    /// The group of row `n` and its number in it; `None` if the rows are not packed quants.
-    pub(crate) fn packed_row(&self, n: usize) -> Option<(Group<'_>, usize)> {
-        Some((self.groups()?.get(n / GROUP_ROWS), n % GROUP_ROWS))
+    /// The group of row `n` and its number in it, if they are in memory.
+    pub(crate) fn row(self, n: usize) -> Option<(Group<'a>, usize)> {
+        Some((self.get(n / GROUP_ROWS)?, n % GROUP_ROWS))
+    }
+}
+
+impl<'a> InMemory<Interleaved<'a>> {
+    /// Group `g`, if it is in memory.
+    #[inline(always)]
+    pub(crate) fn get(self, g: usize) -> Option<&'a [u8]> {
+        (g < self.count).then(|| self.groups.group(g))
+    }
+
+    /// The floats, if row `n` of them is in memory.
+    pub(crate) fn row(self, n: usize) -> Option<Interleaved<'a>> {
+        (n / GROUP_ROWS < self.count).then_some(self.groups)
+    }
+}
+
+impl CpuWeight {
+    pub(crate) fn vector(&self) -> &[f32] {
+        self.vector.as_deref().unwrap_or_else(|| panic!("{} is a matrix where a vector is needed", self.name))
+    }
+
+    /// For an op that reads its rows.
+    pub(crate) fn read(&self) -> Reading<'_> {
+        Reading { weight: self, file: self.place.file() }
+    }
+
+    /// The floats of a matrix that is interleaved.
+    #[inline(always)]
+    pub(crate) fn interleaved(&self) -> Option<InMemory<Interleaved<'_>>> {
+        let bytes = self.packed().filter(|_| is_interleaved(self.dtype))?;
+        let count = bytes.len() / (GROUP_ROWS * self.row_bytes);
+        Some(InMemory { groups: Interleaved::new(self.dtype, self.cols, bytes), count })
     }
 
     /// Its groups; `None` if the rows are not packed quants.
-    pub(crate) fn groups(&self) -> Option<Groups<'_>> {
-        let Place::Packed(bytes) = &self.place else { return None };
-        if is_interleaved(self.dtype) {
-            return None;
-        }
-        Some(Groups::new(self.dtype, self.cols, bytemuck::cast_slice(bytes)))
+    pub(crate) fn groups(&self) -> Option<InMemory<Groups<'_>>> {
+        let bytes = self.packed().filter(|_| !is_interleaved(self.dtype))?;
+        let count = bytes.len() / (LINE * group_lines(self.dtype, self.cols)?);
+        Some(InMemory { groups: Groups::new(self.dtype, self.cols, bytemuck::cast_slice(bytes)), count })
+    }
+
+    /// What is in memory in groups.
+    #[inline(always)]
+    fn packed(&self) -> Option<&[u8]> {
+        if self.is_packed { self.place.memory() } else { None }
     }
 
     /// The only row of a one-row tensor as f32.

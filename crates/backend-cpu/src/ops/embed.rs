@@ -6,7 +6,7 @@ use super::in_range;
 use crate::isa::Level;
 use crate::packed::unpack_row;
 use crate::quant;
-use crate::storage::CpuWeight;
+use crate::storage::Reading;
 
 /// Looks up each token's row, in f32.
 ///
@@ -19,16 +19,17 @@ use crate::storage::CpuWeight;
 /// | `out`   | `[T, C]` | rows contiguous | f32    |
 ///
 /// Exact for float types, otherwise the value of the block. Fails before it writes if an id is not below V.
-pub(super) fn embed(level: Level, out: &mut [f32], table: &CpuWeight, ids: &[u32]) -> Result<(), RunError> {
+pub(super) fn embed(level: Level, out: &mut [f32], table: &Reading<'_>, ids: &[u32]) -> Result<(), RunError> {
     let rows = table.rows;
     for id in ids {
         in_range(OpKind::Embed, "a token id", *id, rows)?;
     }
+    let (groups, floats) = (table.groups(), table.interleaved());
     for (out, id) in out.chunks_exact_mut(table.cols).zip(ids) {
         let id = *id as usize;
-        if let Some((group, row)) = table.packed_row(id) {
+        if let Some((group, row)) = groups.and_then(|groups| groups.row(id)) {
             unpack_row(&group, row, out);
-        } else if let Some(floats) = table.interleaved() {
+        } else if let Some(floats) = floats.and_then(|floats| floats.row(id)) {
             floats.row(id, out);
         } else {
             level.dispatch(quant::Dequantise { dtype: table.dtype, row: table.row(id), out });

@@ -64,7 +64,7 @@ pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
     match op {
         Op::Embed { table, ids, out } => {
             let (ids, mut out) = (on.buffer(ids).u32().read(), on.buffer(out).f32().write());
-            embed::embed(level, &mut out[..tokens * table.cols], on.weight(table), &ids[..tokens])
+            embed::embed(level, &mut out[..tokens * table.cols], &on.weight(table).read(), &ids[..tokens])
         }
         Op::RmsNorm { x, weight, out, eps, groups, rows } => {
             let len = on.count(*rows) * groups * weight.cols;
@@ -164,7 +164,7 @@ pub(crate) fn products(ops: &[Op], on: &Operands<'_>) {
     let products: Vec<_> = outs
         .iter_mut()
         .map(|(weight, bias, out)| matmul::Product {
-            w: on.weight(weight),
+            w: on.weight(weight).read(),
             bias: bias.as_ref().map(|bias| on.weight(bias).vector()),
             out: matmul::Columns::new(&mut out[..count * weight.rows], weight.rows),
         })

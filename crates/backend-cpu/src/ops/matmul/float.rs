@@ -10,7 +10,7 @@ use crate::isa::{Kernel, Level};
 use crate::packed::{GROUP_ROWS, LINE, Line, interleave_group, is_interleaved};
 use crate::quant;
 use crate::simd::{BF16, Element, F16, F32, Simd};
-use crate::storage::CpuWeight;
+use crate::storage::Reading;
 
 /// Columns whose products are added up by themselves: their panel stays in the first-level cache. Whole blocks of every
 /// type.
@@ -55,7 +55,7 @@ struct Scratch {
 
 /// A run of weight rows against every row of `x`.
 struct Piece<'a> {
-    w: &'a CpuWeight,
+    w: &'a Reading<'a>,
     x: &'a [f32],
     k: usize,
     tokens: usize,
@@ -108,11 +108,12 @@ impl Piece<'_> {
         }
         let first = rows.start / GROUP_ROWS;
         let mut groups: Pair<'_> = [&[]; 2];
+        let held = w.interleaved();
         for (g, (group, scratch)) in groups.iter_mut().zip(scratch).enumerate() {
             let rows = (first + g) * GROUP_ROWS..((first + g + 1) * GROUP_ROWS).min(rows.end);
-            *group = match w.interleaved() {
+            *group = match held.and_then(|held| held.get(first + g)) {
                 _ if rows.is_empty() => continue,
-                Some(w) => w.group(first + g),
+                Some(group) => group,
                 None => {
                     let len = GROUP_ROWS * w.row_bytes;
                     let lines = &mut lines(scratch, len)[..len];

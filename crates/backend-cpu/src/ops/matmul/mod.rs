@@ -9,7 +9,7 @@ use crate::isa::Level;
 use crate::packed::{GROUP_ROWS, Layout};
 use crate::pool::Turn;
 use crate::rounded::{RoundedBlock, RoundedRows};
-use crate::storage::CpuWeight;
+use crate::storage::{CpuWeight, Reading};
 
 /// Bytes of weights that one piece of work reads: enough to be worth sharing out, few enough to share out evenly.
 const TASK_BYTES: usize = 64 << 10;
@@ -18,7 +18,7 @@ const PARALLEL_PRODUCTS_MIN: usize = 1 << 15;
 
 /// One of the matrices that the rows are multiplied by.
 pub(super) struct Product<'a> {
-    pub(super) w: &'a CpuWeight,
+    pub(super) w: Reading<'a>,
     pub(super) bias: Option<&'a [f32]>,
     /// `[T, N]`
     pub(super) out: Columns<'a>,
@@ -55,7 +55,7 @@ pub(super) fn matmul(
     } else {
         RoundedRows::new(1, &[])
     };
-    let shares: Vec<Share> = products.iter().map(|product| Share::of(product.w)).collect();
+    let shares: Vec<Share> = products.iter().map(|product| Share::of(&product.w)).collect();
     let work = |mut i: usize| {
         for (product, share) in products.iter().zip(&shares) {
             if i < share.pieces {

@@ -10,7 +10,7 @@ use crate::packed::{BLOCK, GROUP_ROWS, Group, Groups, LINE, Line, group_lines, p
 use crate::pool::Turn;
 use crate::products::{Sums, TWO_ROWS_MIN};
 use crate::rounded::{RoundedBlock, RoundedRows};
-use crate::storage::CpuWeight;
+use crate::storage::{InMemory, Reading};
 
 /// Bytes of rounded rows that are multiplied by one piece of weights before the next ones are. Of these the part under
 /// the columns at hand, at most half, stays in a core's second-level cache.
@@ -51,7 +51,7 @@ thread_local! {
 pub(super) fn piece(level: Level, product: &Product<'_>, x: RoundedRows<'_>, range: Range<usize>) {
     let row_bytes = x.blocks * size_of::<RoundedBlock>();
     let chunk = (CHUNK_BYTES / row_bytes).max(1).next_multiple_of(8);
-    let (w, packed) = (product.w, product.w.groups());
+    let (w, packed) = (&product.w, product.w.groups());
     SCRATCH.with_borrow_mut(|Scratch { sums, lines }| {
         for first in (0..x.rows()).step_by(chunk) {
             let count = chunk.min(x.rows() - first);
@@ -101,19 +101,19 @@ fn put(product: &Product<'_>, rows: Range<usize>, t: usize, sums: &mut Sums) {
 /// Group `g` of the weights, packed now if they lie as they are stored.
 #[inline(always)]
 fn group<'a>(
-    w: &'a CpuWeight,
-    packed: Option<Groups<'a>>,
+    w: &'a Reading<'a>,
+    packed: Option<InMemory<Groups<'a>>>,
     g: usize,
     scratch: &'a mut Vec<Line>,
 ) -> Group<'a> {
-    match packed {
-        Some(groups) => groups.get(g),
+    match packed.and_then(|groups| groups.get(g)) {
+        Some(group) => group,
         None => pack(w, g, scratch),
     }
 }
 
 #[inline(never)]
-fn pack<'a>(w: &'a CpuWeight, g: usize, scratch: &'a mut Vec<Line>) -> Group<'a> {
+fn pack<'a>(w: &'a Reading<'a>, g: usize, scratch: &'a mut Vec<Line>) -> Group<'a> {
     let len = group_lines(w.dtype, w.cols).unwrap_or_else(|| panic!("{} is not packed", w.dtype));
     let rows = g * GROUP_ROWS..((g + 1) * GROUP_ROWS).min(w.rows);
     scratch.resize(len, Line([0; LINE]));
