@@ -32,7 +32,9 @@ pub use graphics::{GraphicsCard, graphics_cards, identity, maker};
 pub use memory::{Memory, memory};
 pub use power::mains_power;
 pub use processor::{cores, platform, processor_name};
-pub use registry::{Identity, Kept, Known, QUARANTINE_S, Quarantine, Registry, calibrated, unix_s};
+pub use registry::{
+    Identity, Kept, Known, QUARANTINE_S, Quarantine, Registry, RegistryError, calibrated, unix_s,
+};
 pub use sensors::{CardSensors, processor_sensors, sensors};
 pub use verify::{VerifyError, verify};
 pub use watch::{CardChange, CardWatch};

@@ -3,9 +3,10 @@
 //! Measuring a card takes longer than using it for a moment, so what was measured is kept, under a name that survives
 //! reboots: PCI address, vendor and device numbers, and the card's own serial number where its driver tells one. A
 //! measurement counts for one backend and one driver version; whoever opens the card still checks that it computes.
-//! Nothing in the file is secret or needed: one that cannot be read is moved aside and another begun.
+//! Nothing in the file is secret or needed: a damaged one is moved aside and another begun. Several processes look at it and
+//! change it; changes take turns.
 //!
-//! Start reading at [`Registry::open`].
+//! Start reading at [`Registry::change`].
 
 mod file;
 
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use self::file::ReadError;
 use crate::{Calibration, CalibrationError, calibrate};
 
 /// Cards that are remembered; beyond, those that were not seen for longest are forgotten.
@@ -23,6 +25,8 @@ const DEVICES_MAX: usize = 64;
 const TEXT_CHARS_MAX: usize = 200;
 /// How long a quarantine lasts: what made a card fail may have been a passing thing.
 pub const QUARANTINE_S: u64 = 6 * 3600;
+/// By how much a clock is set back at most where it was right.
+const CLOCK_STEP_MAX_S: u64 = 24 * 3600;
 /// Of the reason for a quarantine.
 const REASON_CHARS_MAX: usize = 500;
 /// No memory and no processor comes near.
@@ -107,9 +111,11 @@ impl Quarantine {
         )
     }
 
-    /// Whether it binds. A clock that was set back does not make it longer.
+    /// Whether it binds. A clock that was set back by a little does not end it; one that was far ahead when it began does
+    /// not make it last for years.
     fn is_in_force(&self, now_unix_s: u64) -> bool {
-        now_unix_s < self.until_unix_s && self.until_unix_s <= now_unix_s.saturating_add(QUARANTINE_S)
+        let longest = now_unix_s.saturating_add(QUARANTINE_S + CLOCK_STEP_MAX_S);
+        now_unix_s < self.until_unix_s && self.until_unix_s <= longest
     }
 }
 
@@ -122,26 +128,52 @@ struct Device {
     backends: BTreeMap<String, Known>,
 }
 
+/// The registry of a data folder cannot be changed; what it holds stays as it was.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what} what is known of graphics processors in {}", .folder.display())]
+pub struct RegistryError {
+    what: &'static str,
+    folder: PathBuf,
+    source: io::Error,
+}
+
 /// The file, read.
 #[derive(Debug)]
 pub struct Registry {
-    folder: PathBuf,
     devices: BTreeMap<String, Device>,
 }
 
 impl Registry {
-    /// Reads the registry of a data folder. One that cannot be read is moved aside, and the text says so.
-    pub fn open(folder: &Path) -> (Self, Option<String>) {
-        let (devices, warning) = match file::read(folder) {
+    /// Changes the registry of a data folder, in turn with every other process, and says what `change` does and what else
+    /// there is to say: one that is damaged is moved aside first. Nothing is written if nothing changed; on an error the
+    /// file is as it was. Waits at most 2 s for its turn.
+    pub fn change<T>(
+        folder: &Path,
+        change: impl FnOnce(&mut Self) -> T,
+    ) -> Result<(T, Option<String>), RegistryError> {
+        let _turn = file::lock(folder)?;
+        let (before, warning) = match file::read(folder) {
             Ok(devices) => (devices, None),
-            Err(damage) => (BTreeMap::new(), Some(file::move_aside(folder, &damage))),
+            Err(ReadError::Damaged(damage)) => (BTreeMap::new(), Some(file::move_aside(folder, &damage))),
+            Err(ReadError::Unread(source)) => {
+                return Err(RegistryError { what: "read", folder: folder.to_owned(), source });
+            }
         };
-        (Self { folder: folder.to_owned(), devices }, warning)
+        let mut registry = Self { devices: before.clone() };
+        let value = change(&mut registry);
+        if registry.devices != before {
+            file::write(folder, &registry.devices).map_err(|source| RegistryError {
+                what: "write",
+                folder: folder.to_owned(),
+                source,
+            })?;
+        }
+        Ok((value, warning))
     }
 
-    /// As [`Registry::open`], and touches nothing: for a process that only looks.
+    /// Reads it and touches nothing: for a process that only looks. One that cannot be read holds nothing.
     pub fn look(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), devices: file::read(folder).unwrap_or_default() }
+        Self { devices: file::read(folder).unwrap_or_default() }
     }
 
     /// What was measured with the same backend and driver.
@@ -237,11 +269,6 @@ impl Registry {
             self.devices.remove(&key);
         }
     }
-
-    /// Writes the file as a whole; a crash leaves the old one or the new one.
-    pub fn save(&self) -> io::Result<()> {
-        file::write(&self.folder, &self.devices)
-    }
 }
 
 /// A measurement, from the registry or made now.
@@ -267,17 +294,23 @@ pub fn calibrated(
 ) -> Result<Kept, CalibrationError> {
     let before = Registry::look(folder).calibration(card, backend, driver);
     let calibration = before.map_or_else(|| calibrate(device), Ok)?;
-    // Read only now: what another process wrote during the measurement stays.
-    let (mut registry, warning) = Registry::open(folder);
-    registry.verified(card, backend, driver, unix_s());
-    if let Some(known) = registry.entry(card, backend).filter(|_| before.is_none()) {
-        known.memory_bytes = Some(device.memory().total_bytes);
-        known.read_bytes_per_s = Some(calibration.read_bytes_per_s).filter(|rate| is_rate(*rate));
-        known.flops_per_s = Some(calibration.flops_per_s).filter(|rate| is_rate(*rate));
-    }
-    let failed = registry.save().err().filter(|_| folder.is_dir());
-    let unsaved = failed.map(|error| format!("what was learnt of {} is not kept: {error}", card.name));
-    Ok(Kept { calibration, known: before.is_some(), warning: warning.or(unsaved) })
+    let changed = Registry::change(folder, |registry| {
+        registry.verified(card, backend, driver, unix_s());
+        if let Some(known) = registry.entry(card, backend).filter(|_| before.is_none()) {
+            known.memory_bytes = Some(device.memory().total_bytes);
+            known.read_bytes_per_s = Some(calibration.read_bytes_per_s).filter(|rate| is_rate(*rate));
+            known.flops_per_s = Some(calibration.flops_per_s).filter(|rate| is_rate(*rate));
+        }
+    });
+    let warning = match changed {
+        Ok(((), warning)) => warning,
+        Err(_) if !folder.is_dir() => None,
+        Err(error) => {
+            let (name, why) = (&card.name, &error.source);
+            Some(format!("what was learnt of {name} is not kept: {error}: {why}"))
+        }
+    };
+    Ok(Kept { calibration, known: before.is_some(), warning })
 }
 
 /// Seconds since 1970; 0 on a machine whose clock is before.

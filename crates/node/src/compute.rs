@@ -1,7 +1,7 @@
 //! What this node computes on: its processor, or a graphics processor whose driver only its workers touch.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -313,13 +313,14 @@ impl Card {
         let (folder, identity) = (PathBuf::from(&self.ask.data_dir), self.identity.clone());
         let (backend, driver) = (self.ask.backend.clone(), self.driver.clone());
         let keep = move |quarantine: &Quarantine| {
-            let (mut registry, _) = Registry::open(&folder);
-            registry.keep_off(&identity, &backend, &driver, quarantine.clone());
-            let saved = registry.save();
-            if let Err(error) = &saved {
+            let kept = Registry::change(&folder, |registry| {
+                registry.keep_off(&identity, &backend, &driver, quarantine.clone());
+            });
+            if let Err(error) = &kept {
+                let error = chain(error);
                 tracing::warn!(%error, "the quarantine of a device is not kept across a start");
             }
-            saved.is_ok()
+            kept.is_ok()
         };
         Loss::GiveUp { quarantine, keep: Box::new(keep) }
     }
@@ -335,10 +336,11 @@ impl Card {
             if matches!(places, (Some(before), Some(now)) if before != now) {
                 return Err(format!("{} answers in its place", words.facts.name));
             }
-            let (mut registry, _) = Registry::open(&PathBuf::from(&ask.data_dir));
-            if registry.release(&words.identity, &ask.backend)
-                && let Err(error) = registry.save()
-            {
+            let released = Registry::change(Path::new(&ask.data_dir), |registry| {
+                registry.release(&words.identity, &ask.backend)
+            });
+            if let Err(error) = released {
+                let error = chain(&error);
                 tracing::warn!(%error, "the end of a device's quarantine is not kept across a start");
             }
             Ok(Box::new(words))

@@ -92,16 +92,12 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
 
 /// Ends every quarantine. A node that runs notices within seconds.
 fn release(data_dir: &Path) -> anyhow::Result<()> {
-    let (mut registry, warning) = Registry::open(data_dir);
-    warning.iter().for_each(|warning| ui::warning(warning));
-    let released = registry.release_all();
-    if released.is_empty() {
+    if !data_dir.is_dir() {
         return Ok(());
     }
-    let path = data_dir.display();
-    registry
-        .save()
-        .with_context(|| format!("cannot end the quarantine of {} in {path}", released.join(", ")))?;
+    let (released, warning) =
+        Registry::change(data_dir, Registry::release_all).context("no quarantine was ended")?;
+    warning.iter().for_each(|warning| ui::warning(warning));
     released.iter().for_each(|name| ui::note(&format!("the quarantine of {name} has ended")));
     Ok(())
 }

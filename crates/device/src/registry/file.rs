@@ -1,15 +1,21 @@
 //! The registry on disk.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{DEVICES_MAX, Device, REASON_CHARS_MAX, TEXT_CHARS_MAX, is_rate};
+use super::{DEVICES_MAX, Device, REASON_CHARS_MAX, RegistryError, TEXT_CHARS_MAX, is_rate};
 
 const NAME: &str = "gpu_registry.json";
+/// Beside the registry, which is replaced as a whole and so cannot be locked itself.
+const LOCK_NAME: &str = "gpu_registry.lock";
+/// A change takes milliseconds.
+pub(super) const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
+const LOCK_STEP: Duration = Duration::from_millis(5);
 /// Of this layout; another is not read.
 const VERSION: u32 = 1;
 /// Sixty-four cards with long names need a tenth of it.
@@ -23,29 +29,73 @@ struct Contents {
     devices: BTreeMap<String, Device>,
 }
 
-/// What the file holds, nothing if there is none; the text says what is wrong with it.
-pub(super) fn read(folder: &Path) -> Result<BTreeMap<String, Device>, String> {
-    #[derive(Deserialize)]
-    struct Version {
-        version: u32,
+/// Why the file gives nothing.
+#[derive(Debug)]
+pub(super) enum ReadError {
+    /// The system did not let us (no file handles left, no right to). What it holds may be good.
+    Unread(io::Error),
+    /// What it holds is not what we write.
+    Damaged(String),
+}
+
+/// Whose turn it is to change the registry of a folder, until it is dropped.
+pub(super) struct Turn {
+    _file: File,
+}
+
+/// Waits for our turn.
+pub(super) fn lock(folder: &Path) -> Result<Turn, RegistryError> {
+    let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true);
+    for_owner_only(&mut options);
+    let file = options.open(folder.join(LOCK_NAME)).map_err(failed)?;
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Turn { _file: file }),
+            // A file system without locks: writes are whole, so at worst what another process learnt just now is lost.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
+                return Ok(Turn { _file: file });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+            Err(TryLockError::WouldBlock) if began.elapsed() >= LOCK_WAIT_MAX => {
+                let seconds = LOCK_WAIT_MAX.as_secs();
+                let text = format!("another process has held {LOCK_NAME} for {seconds} s");
+                return Err(failed(io::Error::new(io::ErrorKind::TimedOut, text)));
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_STEP),
+        }
     }
+}
+
+/// What the file holds, nothing if there is none.
+pub(super) fn read(folder: &Path) -> Result<BTreeMap<String, Device>, ReadError> {
     let file = match File::open(folder.join(NAME)) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(BTreeMap::new());
         }
-        Err(error) => return Err(error.to_string()),
+        Err(error) => return Err(ReadError::Unread(error)),
     };
     let mut bytes = Vec::new();
-    file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(ReadError::Unread)?;
+    parse(&bytes).map_err(ReadError::Damaged)
+}
+
+fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Device>, String> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u32,
+    }
     if bytes.len() as u64 > BYTES_MAX {
         return Err(format!("it has more than {BYTES_MAX} bytes"));
     }
-    let Version { version } = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    let Version { version } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if version != VERSION {
         return Err(format!("it is of version {version}, this exo writes version {VERSION}"));
     }
-    let contents: Contents = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    let contents: Contents = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     check(&contents.devices)?;
     Ok(contents.devices)
 }

@@ -24,20 +24,18 @@ fn measured(driver: &str) -> Known {
     }
 }
 
-fn reopened(folder: &Path) -> Registry {
-    let (registry, warning) = Registry::open(folder);
+/// Changes the registry, about which there is nothing to say, and reads it anew.
+fn changed(folder: &Path, change: impl FnOnce(&mut Registry)) -> Registry {
+    let ((), warning) = Registry::change(folder, change).unwrap();
     assert_eq!(warning, None);
-    registry
+    Registry::look(folder)
 }
 
 #[test]
 fn a_measurement_counts_for_its_card_backend_and_driver_only() {
     let folder = tempfile::tempdir().unwrap();
-    let mut registry = reopened(folder.path());
     let here = card(Some("0000:01:00.0"), Some("GPU-1"));
-    registry.note(&here, "cuda", measured("570"), 7);
-    registry.save().unwrap();
-    let registry = reopened(folder.path());
+    let registry = changed(folder.path(), |registry| registry.note(&here, "cuda", measured("570"), 7));
     let expected = Calibration { read_bytes_per_s: 3e11, flops_per_s: 2e13 };
     assert_eq!(registry.calibration(&here, "cuda", "570"), Some(expected));
     assert_eq!(registry.calibration(&here, "cuda", "575"), None);
@@ -49,13 +47,12 @@ fn a_measurement_counts_for_its_card_backend_and_driver_only() {
     ] {
         assert_eq!(registry.calibration(&other, "cuda", "570"), None);
     }
-    assert_eq!(Registry::look(folder.path()).known(&here, "cuda").unwrap().verified_unix_s, Some(7));
+    assert_eq!(registry.known(&here, "cuda").unwrap().verified_unix_s, Some(7));
 }
 
 #[test]
 fn a_failure_keeps_what_was_measured_with_the_same_driver() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut registry, here) = (reopened(folder.path()), card(Some("0000:01:00.0"), None));
+    let (mut registry, here) = (Registry { devices: BTreeMap::new() }, card(Some("0000:01:00.0"), None));
     registry.note(&here, "vulkan", measured("1"), 7);
     let failed = |driver: &str| Known {
         read_bytes_per_s: None,
@@ -74,46 +71,49 @@ fn a_failure_keeps_what_was_measured_with_the_same_driver() {
 #[test]
 fn a_quarantine_lasts_until_it_is_over_the_driver_is_another_or_it_is_released() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut registry, here) = (reopened(folder.path()), card(Some("0000:01:00.0"), None));
-    registry.note(&here, "cuda", measured("1"), 7);
-    registry.keep_off(&here, "cuda", "1", Quarantine::new("it crashed", 1000));
-    registry.save().unwrap();
-    let mut registry = reopened(folder.path());
+    let here = card(Some("0000:01:00.0"), None);
+    let mut registry = changed(folder.path(), |registry| {
+        registry.note(&here, "cuda", measured("1"), 7);
+        registry.keep_off(&here, "cuda", "1", Quarantine::new("it crashed", 100_000));
+    });
     let reason = |registry: &Registry, backend: &str, driver: &str, now: u64| {
         registry.quarantine(&here, backend, driver, now).map(|quarantine| quarantine.reason.clone())
     };
-    let last = 1000 + QUARANTINE_S - 1;
-    assert_eq!(reason(&registry, "cuda", "1", 1000).as_deref(), Some("it crashed"));
+    let last = 100_000 + QUARANTINE_S - 1;
+    assert_eq!(reason(&registry, "cuda", "1", 100_000).as_deref(), Some("it crashed"));
     assert!(
         reason(&registry, "cuda", "1", last).is_some() && reason(&registry, "cuda", "1", last + 1).is_none()
     );
     assert!(
-        reason(&registry, "cuda", "2", 1000).is_none() && reason(&registry, "vulkan", "1", 1000).is_none()
+        reason(&registry, "cuda", "2", 100_000).is_none()
+            && reason(&registry, "vulkan", "1", 100_000).is_none()
     );
-    assert!(reason(&registry, "cuda", "1", 10).is_none(), "a clock that was set back would make it longer");
+    assert!(reason(&registry, "cuda", "1", 99_000).is_some(), "a clock that was set back a little");
+    assert!(reason(&registry, "cuda", "1", 10).is_none(), "a clock that had been a day ahead");
     assert!(registry.calibration(&here, "cuda", "1").is_some(), "what was measured stays");
     // Looking at it does not end it; the next driver does, for good.
-    registry.verified(&here, "cuda", "1", 1001);
-    assert!(reason(&registry, "cuda", "1", 1001).is_some());
+    registry.verified(&here, "cuda", "1", 100_001);
+    assert!(reason(&registry, "cuda", "1", 100_001).is_some());
     assert_eq!(registry.release_all(), ["Card (cuda)"]);
-    assert!(reason(&registry, "cuda", "1", 1001).is_none() && registry.release_all().is_empty());
-    registry.keep_off(&here, "cuda", "1", Quarantine::new("again", 1002));
+    assert!(reason(&registry, "cuda", "1", 100_001).is_none() && registry.release_all().is_empty());
+    registry.keep_off(&here, "cuda", "1", Quarantine::new("again", 100_002));
     assert!(registry.release(&here, "cuda") && !registry.release(&here, "cuda"));
-    registry.keep_off(&here, "cuda", "1", Quarantine::new("again", 1002));
-    registry.verified(&here, "cuda", "2", 1003);
-    assert!(reason(&registry, "cuda", "2", 1003).is_none() && reason(&registry, "cuda", "1", 1003).is_none());
+    registry.keep_off(&here, "cuda", "1", Quarantine::new("again", 100_002));
+    registry.verified(&here, "cuda", "2", 100_003);
+    assert!(
+        reason(&registry, "cuda", "2", 100_003).is_none()
+            && reason(&registry, "cuda", "1", 100_003).is_none()
+    );
 }
 
 #[test]
 fn what_cannot_be_read_is_moved_aside_and_begun_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gpu_registry.json");
-    let good = {
-        let mut registry = reopened(folder.path());
+    changed(folder.path(), |registry| {
         registry.note(&card(Some("0000:01:00.0"), None), "cuda", measured("1"), 7);
-        registry.save().unwrap();
-        fs::read_to_string(&path).unwrap()
-    };
+    });
+    let good = fs::read_to_string(&path).unwrap();
     let long = " ".repeat((1 << 20) + 1);
     let damaged = [
         (good[..good.len() / 2].to_owned(), "EOF"),
@@ -127,29 +127,33 @@ fn what_cannot_be_read_is_moved_aside_and_begun_again() {
     for (n, (text, reason)) in damaged.into_iter().enumerate() {
         assert_ne!(text, good);
         fs::write(&path, &text).unwrap();
-        let (registry, warning) = Registry::open(folder.path());
-        let (warning, aside) = (warning.unwrap(), format!("gpu_registry.json.bad-{}", (n + 1).min(5)));
+        assert!(Registry::look(folder.path()).devices.is_empty());
+        let begin = |registry: &mut Registry| {
+            assert!(registry.devices.is_empty());
+            registry.note(&card(None, None), "cuda", measured("1"), 7);
+        };
+        let (warning, aside) = (
+            Registry::change(folder.path(), begin).unwrap().1.unwrap(),
+            format!("gpu_registry.json.bad-{}", (n + 1).min(5)),
+        );
         assert!(warning.contains(reason) && warning.contains(&aside), "{warning}");
-        assert!(registry.devices.is_empty() && !path.exists());
         assert_eq!(fs::read_to_string(folder.path().join(aside)).unwrap(), text);
-        registry.save().unwrap();
-        reopened(folder.path());
+        changed(folder.path(), |registry| assert_eq!(registry.devices.len(), 1));
     }
-    // Two of seven gave way to later ones; no half-written neighbour is left.
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 6);
+    // Two of seven gave way to later ones; beside the file is its lock, and no half-written neighbour.
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 7);
 }
 
 #[test]
 fn only_so_many_cards_are_remembered_and_names_are_cut_short() {
     let folder = tempfile::tempdir().unwrap();
-    let mut registry = reopened(folder.path());
-    for n in 0..(DEVICES_MAX as u64 + 6) {
-        let mut known = measured(&"long ".repeat(100));
-        known.flops_per_s = Some(f64::INFINITY);
-        registry.note(&card(Some(&format!("0000:{n:02x}:00.0")), None), "cuda", known, n);
-    }
-    registry.save().unwrap();
-    let registry = reopened(folder.path());
+    let registry = changed(folder.path(), |registry| {
+        for n in 0..(DEVICES_MAX as u64 + 6) {
+            let mut known = measured(&"long ".repeat(100));
+            known.flops_per_s = Some(f64::INFINITY);
+            registry.note(&card(Some(&format!("0000:{n:02x}:00.0")), None), "cuda", known, n);
+        }
+    });
     assert_eq!(registry.devices.len(), DEVICES_MAX);
     assert!(registry.known(&card(Some("0000:05:00.0"), None), "cuda").is_none());
     let known = registry.known(&card(Some("0000:06:00.0"), None), "cuda").unwrap();
@@ -161,9 +165,45 @@ fn only_so_many_cards_are_remembered_and_names_are_cut_short() {
 fn the_file_is_the_owners_and_a_folder_that_cannot_be_written_is_an_error() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
-    let registry = reopened(folder.path());
-    registry.save().unwrap();
+    let note = |registry: &mut Registry| registry.note(&card(None, None), "cuda", measured("1"), 7);
+    changed(folder.path(), note);
     let mode = fs::metadata(folder.path().join("gpu_registry.json")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    assert!(Registry::look(&folder.path().join("none")).save().is_err());
+    let error = Registry::change(&folder.path().join("none"), note).unwrap_err();
+    assert!(error.to_string().starts_with("cannot lock what is known of graphics processors in"), "{error}");
+}
+
+/// A lack of file handles, say, is no damage: the next process may read it.
+#[test]
+fn a_file_that_the_system_does_not_let_us_read_stays_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("gpu_registry.json")).unwrap(); // cannot be read as a file, by root either
+    let error = Registry::change(folder.path(), |_| panic!("there is nothing to change")).unwrap_err();
+    assert!(error.to_string().starts_with("cannot read what is known"), "{error}");
+    assert!(folder.path().join("gpu_registry.json").is_dir());
+}
+
+#[test]
+fn changes_of_several_at_once_take_turns_and_none_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        for n in 0..16 {
+            let folder = folder.path();
+            scope.spawn(move || {
+                let card = card(Some(&format!("0000:{n:02x}:00.0")), None);
+                changed(folder, |registry| registry.note(&card, "cuda", measured("1"), 7));
+            });
+        }
+    });
+    assert_eq!(Registry::look(folder.path()).devices.len(), 16);
+}
+
+#[test]
+fn who_holds_the_lock_for_too_long_is_told_of_and_the_file_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let turn = file::lock(folder.path()).unwrap();
+    let error = Registry::change(folder.path(), |_| panic!("it is not our turn")).unwrap_err();
+    assert!(error.source.to_string().contains("has held gpu_registry.lock for 2 s"), "{error:?}");
+    drop(turn);
+    changed(folder.path(), |registry| assert!(registry.devices.is_empty()));
 }

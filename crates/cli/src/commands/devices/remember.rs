@@ -1,7 +1,6 @@
 //! What asking the drivers showed, kept for the next start.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use exo_device::{Known, Registry};
 
@@ -11,24 +10,27 @@ use crate::ui;
 /// Notes every device that a driver showed in the registry of the data folder. What goes wrong is a warning: the next start
 /// measures again.
 pub fn all(data_dir: &Path, outcomes: &[Outcome]) {
-    let (mut registry, warning) = Registry::open(data_dir);
-    if let Some(warning) = warning {
-        ui::warning(&warning);
-    }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let mut found = outcomes.iter().flat_map(|outcome| outcome.found.iter().flatten()).peekable();
-    if found.peek().is_none() {
+    let found: Vec<_> = outcomes.iter().flat_map(|outcome| outcome.found.iter().flatten()).collect();
+    if found.is_empty() {
         return;
     }
-    // Those in quarantine were not opened.
-    for found in found.filter(|found| found.quarantine.is_none()) {
-        registry.note(&found.identity, &found.api, known(found, now), now);
-    }
-    if let Err(error) = std::fs::create_dir_all(data_dir).and_then(|()| registry.save()) {
-        ui::warning(&format!(
-            "what was learnt of the graphics processors is not kept in {}: {error}",
+    let now = exo_device::unix_s();
+    let note = || -> anyhow::Result<Option<String>> {
+        std::fs::create_dir_all(data_dir)?;
+        let ((), warning) = Registry::change(data_dir, |registry| {
+            // Those in quarantine were not opened.
+            for found in found.iter().filter(|found| found.quarantine.is_none()) {
+                registry.note(&found.identity, &found.api, known(found, now), now);
+            }
+        })?;
+        Ok(warning)
+    };
+    match note() {
+        Ok(warning) => warning.iter().for_each(|warning| ui::warning(warning)),
+        Err(error) => ui::warning(&format!(
+            "what was learnt of the graphics processors is not kept in {}: {error:#}",
             data_dir.display()
-        ));
+        )),
     }
 }
 
