@@ -98,6 +98,23 @@ pub fn list(api: Api) -> Result<Vec<Adapter>, ListError> {
     Ok(adapters.into_iter().enumerate().map(|(index, adapter)| describe(api, index, adapter)).collect())
 }
 
+impl Adapter {
+    /// The chip or its generation, where the name tells: Mesa's drivers put it in brackets, Apple's names are of it.
+    pub fn architecture(&self) -> Option<&str> {
+        if self.is_software { None } else { architecture(&self.name) }
+    }
+}
+
+fn architecture(name: &str) -> Option<&str> {
+    if let Some(chip) = name.strip_prefix("Apple ") {
+        return Some(chip).filter(|chip| !chip.is_empty());
+    }
+    let (_, chip) = name.strip_suffix(')')?.rsplit_once('(')?;
+    let chip = chip.strip_prefix("RADV ").unwrap_or(chip);
+    // "(R)" and "(TM)" are no chips.
+    Some(chip).filter(|chip| chip.len() > 2)
+}
+
 fn describe(api: Api, index: usize, inner: wgpu::Adapter) -> Adapter {
     let info = inner.get_info();
     let driver = format!("{} {}", info.driver, info.driver_info).trim().to_owned();
@@ -113,5 +130,26 @@ fn describe(api: Api, index: usize, inner: wgpu::Adapter) -> Adapter {
         driver,
         memory_bytes: crate::heap::heap_bytes(&inner),
         inner,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chip_is_read_from_names_that_tell_it() {
+        for (name, chip) in [
+            ("AMD Radeon RX 6800 (RADV NAVI21)", Some("NAVI21")),
+            ("Intel(R) Arc(tm) A770 Graphics (DG2)", Some("DG2")),
+            ("Intel(R) UHD Graphics 630 (CFL GT2)", Some("CFL GT2")),
+            ("Apple M2 Pro", Some("M2 Pro")),
+            ("NVIDIA GeForce RTX 4090", None),
+            ("Card(R)", None),
+            ("Apple ", None),
+            (")(", None),
+        ] {
+            assert_eq!(architecture(name), chip, "{name}");
+        }
     }
 }

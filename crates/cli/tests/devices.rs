@@ -68,6 +68,12 @@ fn the_processor_is_always_shown_and_comes_first() {
     let all = devices(None);
     assert_eq!(all[0]["backends"][0], "cpu");
     assert!(all[0]["memory_bytes"].as_u64().unwrap() > 64 << 20);
+    assert!(all[0]["architecture"].as_str().unwrap().starts_with(std::env::consts::ARCH), "{}", all[0]);
+    assert!(
+        all[0]["compute_units"].as_u64().unwrap() > 0 && all[0]["element_types"].is_array(),
+        "{}",
+        all[0]
+    );
 }
 
 #[test]
@@ -286,6 +292,11 @@ fn emulated_cards_are_shown_with_what_they_can_do() {
     assert_eq!((&rows[1]["name"], &rows[1]["backends"][0]), (&"Emulated CUDA card".into(), &"cuda:1".into()));
     assert_eq!((&rows[0]["maker"], &rows[0]["support"]), (&"NVIDIA".into(), &"experimental".into()));
     assert_eq!(rows[0]["driver"], "CUDA 12.0, compute capability 8.0");
+    assert_eq!(rows[0]["architecture"], "Ampere");
+    assert!(rows[0]["compute_units"].as_u64().unwrap() > 0, "{}", rows[0]);
+    let types = rows[0]["element_types"].as_array().unwrap();
+    assert!(types.contains(&"Q4_K".into()) && !types.contains(&"Q2_K".into()), "{types:?}");
+    assert!(rows[0]["ops"].as_array().unwrap().contains(&"Attention".into()), "{}", rows[0]);
     let sensors = &rows[1]["sensors"];
     assert_eq!((&sensors["temperature_c"], &sensors["power_w"]), (&61.0.into(), &153.0.into()), "{sensors}");
     assert_eq!((&sensors["clock_mhz"], &sensors["utilisation"]), (&1980.0.into(), &0.5.into()), "{sensors}");

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
+use exo_backend::{Device as _, OpKind};
+use exo_backend_cpu::{CpuDevice, CpuOptions};
 use exo_backend_wgpu::Api;
 use exo_device::{GraphicsCard, Quarantine, Registry};
 use exo_node::{Host, SystemHost};
@@ -17,7 +19,7 @@ use serde::Serialize;
 use crate::args::Devices;
 use crate::config::Config;
 use crate::ui;
-use probe::{Ask, Found, Outcome, Times};
+use probe::{Abilities, Ask, Found, Outcome, Times};
 pub use probe::{Source, in_child};
 use steps::StepCost;
 
@@ -30,6 +32,12 @@ struct Row {
     backends: Vec<String>,
     pci_address: Option<String>,
     driver: String,
+    /// The maker's name for its generation, its chip, or the instruction sets of a processor.
+    architecture: Option<String>,
+    /// Cores, multiprocessors, or what its maker calls them; `None` where no interface tells.
+    compute_units: Option<u32>,
+    #[serde(flatten)]
+    abilities: Option<Abilities>,
     memory_bytes: Option<u64>,
     read_bytes_per_s: Option<f64>,
     flops_per_s: Option<f64>,
@@ -79,12 +87,13 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
         let memory = row.memory_bytes.map_or("-".to_owned(), ui::bytes);
         vec![row.name.clone(), row.backends.join(" "), memory, speed, class, row.reason.clone()]
     };
+    let what: Vec<String> = rows.iter().filter_map(ability_line).collect();
     let warm = rows.iter().filter_map(|row| Some(format!("{}: {}", row.name, ui::sensors(row.sensors)?)));
     let warm: Vec<String> = warm.collect();
     let costs = rows.iter().filter_map(|row| Some((&row.name, row.step?)));
     let costs: Vec<String> = costs.map(|(name, cost)| step_line(name, cost)).collect();
     ui::table(&["device", "backend", "memory", "reads", "support", "why"], rows.iter().map(cells).collect());
-    warm.iter().chain(&costs).for_each(ui::line);
+    what.iter().chain(&warm).chain(&costs).for_each(ui::line);
     outcomes.iter().flat_map(phases).for_each(ui::line);
     ui::line(format!("graphics processors: asked, checked and ready in {:.2} s", took.as_secs_f64()));
     Ok(())
@@ -139,6 +148,21 @@ fn phases(outcome: &Outcome) -> Vec<String> {
     outcome.found.iter().flatten().filter(|found| found.trouble.is_none()).map(line).collect()
 }
 
+/// What it is and computes, of a device that was opened.
+fn ability_line(row: &Row) -> Option<String> {
+    let Abilities { element_types, ops } = row.abilities.as_ref()?;
+    let mut parts: Vec<String> = row.architecture.iter().cloned().collect();
+    let units = if row.pci_address.is_none() && row.maker.is_none() { "cores" } else { "compute units" };
+    parts.extend(row.compute_units.map(|n| format!("{n} {units}")));
+    parts.extend(Some(&row.driver).filter(|driver| !driver.is_empty()).cloned());
+    let types: Vec<_> = element_types.iter().map(|dtype| format!("{dtype:?}")).collect();
+    parts.push(format!("weights in {}", types.join(" ")));
+    let lacks: Vec<_> =
+        OpKind::ALL.into_iter().map(|op| format!("{op:?}")).filter(|op| !ops.contains(op)).collect();
+    parts.push(if lacks.is_empty() { "every op".to_owned() } else { format!("no {}", lacks.join(" ")) });
+    Some(format!("{}: {}", row.name, parts.join("; ")))
+}
+
 fn step_line(name: &str, cost: StepCost) -> String {
     let StepCost { layers, dispatches, submissions, encode_us } = cost;
     format!(
@@ -169,7 +193,11 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
             _ => row.name == found.identity.name,
         });
         match known {
-            Some(row) => row.backends.push(backend(found)),
+            Some(row) => {
+                row.backends.push(backend(found));
+                row.architecture = row.architecture.take().or_else(|| found.architecture.clone());
+                row.compute_units = row.compute_units.or(found.compute_units);
+            }
             None => rows.push(adapter_row(found)),
         }
     }
@@ -191,6 +219,9 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
         backends: vec![source.to_string()],
         pci_address: None,
         driver: String::new(),
+        architecture: None,
+        compute_units: None,
+        abilities: None,
         memory_bytes: None,
         read_bytes_per_s: None,
         flops_per_s: None,
@@ -209,12 +240,20 @@ fn backend(found: &Found) -> String {
 }
 
 fn processor_row(facts: DeviceFacts) -> Row {
+    let device = CpuDevice::open(CpuOptions { threads: Some(1), ..CpuOptions::default() }).ok();
+    let sets = device.as_ref().map(|device| device.facts().backend);
+    let sets = sets.as_deref().and_then(|backend| backend.strip_prefix("cpu/"));
     Row {
         name: facts.name,
         maker: None,
         backends: vec![facts.backend],
         pci_address: None,
         driver: String::new(),
+        architecture: Some(
+            [Some(std::env::consts::ARCH), sets].into_iter().flatten().collect::<Vec<_>>().join(", "),
+        ),
+        compute_units: Some(facts.compute_units),
+        abilities: device.map(|device| Abilities::of(&*device)),
         memory_bytes: Some(facts.memory_total_bytes),
         read_bytes_per_s: facts.read_bytes_per_s,
         flops_per_s: facts.flops_per_s,
@@ -245,6 +284,9 @@ fn adapter_row(found: &Found) -> Row {
         backends: vec![backend(found)],
         pci_address: found.identity.pci_address.clone(),
         driver: found.driver.clone(),
+        architecture: found.architecture.clone(),
+        compute_units: found.compute_units,
+        abilities: found.abilities.clone(),
         memory_bytes: found.memory_bytes,
         read_bytes_per_s: found.read_bytes_per_s,
         flops_per_s: found.flops_per_s,
@@ -280,6 +322,9 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         pci_address: Some(card.pci_address.clone()),
         reason: format!("{driver}, and {} does not show it: install {package}", asked.join(", ")),
         driver,
+        architecture: None,
+        compute_units: None,
+        abilities: None,
         memory_bytes: card.memory_bytes,
         read_bytes_per_s: None,
         flops_per_s: None,
@@ -302,6 +347,9 @@ mod tests {
             identity: exo_device::identity("Card", 0x1002, 1, pci_address, &[]),
             is_software: false,
             driver: "radv".to_owned(),
+            architecture: None,
+            compute_units: None,
+            abilities: None,
             memory_bytes: Some(1),
             read_bytes_per_s: None,
             flops_per_s: None,

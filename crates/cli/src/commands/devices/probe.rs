@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use exo_backend::Device;
+use exo_backend::{Device, OpKind, Support};
 use exo_backend_cuda::{Api as Maker, Card, CudaDevice, CudaOptions, ListError};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_device::{Calibration, GraphicsCard, Identity, Quarantine, Registry};
-use exo_types::{DeviceId, Monitor};
+use exo_types::{DType, DeviceId, Monitor};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 
@@ -81,6 +81,12 @@ pub struct Found {
     pub identity: Identity,
     pub is_software: bool,
     pub driver: String,
+    /// The maker's name for its generation, or its chip.
+    pub architecture: Option<String>,
+    /// Multiprocessors, or what its maker calls them.
+    pub compute_units: Option<u32>,
+    /// What was found out by opening it.
+    pub abilities: Option<Abilities>,
     pub memory_bytes: Option<u64>,
     pub read_bytes_per_s: Option<f64>,
     pub flops_per_s: Option<f64>,
@@ -93,6 +99,32 @@ pub struct Found {
     pub quarantine: Option<Quarantine>,
     /// Why it cannot be used.
     pub trouble: Option<String>,
+}
+
+/// What a device computes.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug)]
+pub struct Abilities {
+    /// Types that weights may be stored as.
+    pub element_types: Vec<DType>,
+    /// Kinds of op with a kernel, for each of these types where they have a weight.
+    pub ops: Vec<String>,
+}
+
+impl Abilities {
+    /// As the device says.
+    pub fn of(device: &dyn Device) -> Self {
+        let multiplies = |dtype: &DType| {
+            [OpKind::MatMul, OpKind::Embed].map(|op| device.supports_op(op, Some(*dtype)))
+                == [Support::Native; 2]
+        };
+        let element_types: Vec<_> = DType::ALL.into_iter().filter(multiplies).collect();
+        let computes = |op: &OpKind| {
+            let of = |dtype| device.supports_op(*op, dtype) == Support::Native;
+            of(None) && element_types.iter().all(|dtype| of(Some(*dtype)))
+        };
+        let ops = OpKind::ALL.into_iter().filter(computes).map(|op| format!("{op:?}")).collect();
+        Self { ops, element_types }
+    }
 }
 
 /// Milliseconds from start to ready, by phase.
@@ -238,6 +270,9 @@ impl Child {
             identity,
             is_software: false,
             driver: card.driver_text(),
+            architecture: card.architecture().map(str::to_owned),
+            compute_units: Some(card.multiprocessors),
+            abilities: None,
             memory_bytes: Some(card.memory_bytes),
             read_bytes_per_s: None,
             flops_per_s: None,
@@ -265,6 +300,9 @@ impl Child {
             identity,
             is_software: adapter.is_software,
             driver: adapter.driver.clone(),
+            architecture: adapter.architecture().map(str::to_owned),
+            compute_units: None,
+            abilities: None,
             memory_bytes: adapter.memory_bytes,
             read_bytes_per_s: None,
             flops_per_s: None,
@@ -302,6 +340,7 @@ impl Child {
             Err(error) => return found.trouble = Some(format!("{error:#}")),
         };
         found.sensors = device.monitor();
+        found.abilities = Some(Abilities::of(&*device));
         // A program that plays a card is slow: its numbers are not worth the wait.
         let Some(registry) = self.registry.as_ref().filter(|_| !found.is_software) else { return };
         let known = registry.calibration(&found.identity, &found.api, &found.driver);
