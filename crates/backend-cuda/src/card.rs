@@ -70,7 +70,7 @@ fn nvidia_architecture(capability: (i32, i32)) -> Option<&'static str> {
         (8, 9) => "Ada Lovelace",
         (8, _) => "Ampere",
         (9, _) => "Hopper",
-        (10 | 11 | 12, _) => "Blackwell",
+        (10..=12, _) => "Blackwell",
         _ => return None,
     })
 }

@@ -43,7 +43,11 @@ pub(super) struct Turn {
     _file: File,
 }
 
-/// Waits for our turn.
+/// Waits for our turn; as everything here it blocks the thread.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "files have no lock with a deadline, and no caller is on an executor but a command"
+)]
 pub(super) fn lock(folder: &Path) -> Result<Turn, RegistryError> {
     let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
     let mut options = OpenOptions::new();
