@@ -480,7 +480,7 @@ pub struct PlaceRequest {
     /// How keys and values are stored.
     #[serde(default)]
     pub kv: Option<KvType>,
-    /// Split over at least so many nodes.
+    /// Split over at least so many devices, of different nodes where they can hold it.
     #[serde(default)]
     pub nodes_min: Option<u32>,
 }

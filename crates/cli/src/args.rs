@@ -307,7 +307,7 @@ pub struct Place {
     /// Sequences that may run at once
     #[arg(long, value_name = "N")]
     pub slots: Option<u32>,
-    /// Split over at least this many nodes
+    /// Split over at least this many devices, of different nodes where they can hold it
     #[arg(long, value_name = "N")]
     pub nodes: Option<u32>,
     /// Return as soon as the plan stands instead of waiting for the load

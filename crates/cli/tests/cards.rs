@@ -14,7 +14,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use support::{
-    Node, SOON, Start, bus, exo, finish, has_mounts, known, nvml, plug, skip, stdout, wait_for, workers_of,
+    Node, SOON, Start, bus, exo, finish, has_mounts, known, nvml, plug, skip, stderr, stdout, wait_for,
+    workers_of,
 };
 
 /// Of an emulated card.
@@ -204,7 +205,7 @@ fn cards_that_come_and_go_are_shown_and_the_nodes_own_is_verified() {
         event(1).contains("has another driver: NVIDIA 10de:2684 at 0000:05:00.0 (kernel module vfio-pci)")
     );
     std::fs::rename(bus.join(own), folder.path().join("pulled")).unwrap();
-    assert!(event(2).contains("the graphics card of this node vanished"), "{}", event(2));
+    assert!(event(2).contains("a graphics card of this node vanished"), "{}", event(2));
     // Its driver still answers, so it is used on.
     wait_for("the check", SOON, || (states(&node) == ["Lost", "Verifying", "Usable"]).then_some(()));
     assert_eq!(device(&node)["state"], "usable");
@@ -228,4 +229,72 @@ fn a_card_in_use_tells_how_warm_it_is() {
     let status = stdout(&node.exo(&["status"]));
     assert!(status.contains("cuda-0: 61 °C, 153 W, 1980 MHz, 50 % busy"), "{status}");
     assert!(!std::fs::read_to_string(format!("/proc/{}/maps", node.pid())).unwrap().contains("nvidia-ml"));
+}
+
+/// The node's devices, by name.
+fn devices(node: &Node) -> Vec<(String, String, String)> {
+    let devices = node.get("/exo/v1/cluster")["nodes"][0]["devices"].clone();
+    let word = |device: &Value, name: &str| device[name].as_str().unwrap_or_default().to_owned();
+    let row = |device: &Value| (word(device, "id"), word(device, "state"), word(device, "support"));
+    devices.as_array().unwrap().iter().map(row).collect()
+}
+
+#[test]
+fn a_node_computes_on_all_the_cards_it_is_given_and_goes_on_without_one_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let given = start("solo", "several", &["--no-discovery", "--device", "0,1"], &[]);
+    let mut node = Node::start_in(&data, given.clone());
+    let row = |id: &str, state: &str, support: &str| (id.to_owned(), state.to_owned(), support.to_owned());
+    let usable = |id: &str| row(id, "usable", "experimental");
+    assert_eq!(devices(&node), [usable("cuda-0"), usable("cuda-1")]);
+    let instance = node.place("demo", 2);
+    let stages = instance["stages"].as_array().unwrap();
+    let mut on: Vec<_> = stages.iter().map(|stage| stage["device"].as_str().unwrap()).collect();
+    on.sort_unstable();
+    assert_eq!(on, ["cuda-0", "cuda-1"], "{instance:#}");
+    answers(&node);
+    // One that loses its work is looked at; the other is left in peace.
+    send("-KILL", worker(&node));
+    wait_for("both again", SOON, || {
+        let is_looked_at = states(&node).last().is_some_and(|state| state == "Usable");
+        (is_looked_at && devices(&node) == [usable("cuda-0"), usable("cuda-1")]).then_some(())
+    });
+    assert_eq!(states(&node), ["Lost", "Verifying", "Usable"]);
+    assert!(node.signal("-INT").success(), "{}", node.log());
+
+    // With one in quarantine the other is what is left, and the processor is not needed.
+    keep_off(&data, "0000:e1:00.0");
+    let node = Node::start_in(&data, given);
+    assert_eq!(devices(&node), [usable("cuda-0"), row("cuda-1", "quarantined", "unsupported")]);
+    wait_for("the model where it can be", SOON, || {
+        let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
+        (instance["state"]["kind"] == "ready").then_some(())
+    });
+    answers(&node);
+}
+
+#[test]
+fn cards_that_are_named_twice_or_are_not_there_are_refused() {
+    for (places, what) in [("0,0", "is named twice by the setting `device`"), ("0,7", "shows no card `7`")] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = exo(&["start", "--no-discovery", "--backend", "cuda", "--device", places]);
+        command.args(["--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--data-dir"]);
+        command.arg(folder.path()).env("LD_LIBRARY_PATH", emulated::library());
+        let output = finish(&mut command, SOON);
+        assert!(!output.status.success() && stderr(&output).contains(what), "{}", stderr(&output));
+    }
+}
+
+/// Puts a card in quarantine that the registry knows.
+fn keep_off(data: &Path, address: &str) {
+    let path = data.join("gpu_registry.json");
+    let mut registry: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let devices = registry["devices"].as_object_mut().unwrap();
+    let card = devices.values_mut().find(|device| device["pci_address"] == address);
+    let card = card.unwrap_or_else(|| panic!("no card at {address}"));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    card["backends"]["cuda"]["quarantine"] =
+        json!({"since_unix_s": now, "until_unix_s": now + 3600, "reason": "it was lost"});
+    std::fs::write(&path, registry.to_string()).unwrap();
 }

@@ -12,11 +12,11 @@ use crate::core::{CoreEvent, CoreSender, DeviceEvent};
 /// A person who plugs a card in waits about as long.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Tells the core of every change below `root`, and of the sensors of the processor and of the card at the address, until
+/// Tells the core of every change below `root`, and of the sensors of the processor and of the cards at the addresses, until
 /// the node has ended.
-pub fn watch(root: PathBuf, card: Option<String>, core: CoreSender, ended: watch::Receiver<bool>) {
+pub fn watch(root: PathBuf, cards: Vec<String>, core: CoreSender, ended: watch::Receiver<bool>) {
     tokio::spawn(async move {
-        let looking = move || Looker { watch: CardWatch::new(&root), root, card };
+        let looking = move || Looker { watch: CardWatch::new(&root), root, cards };
         let Ok(looker) = tokio::task::spawn_blocking(looking).await else { return };
         let tell = move |event| core.post(CoreEvent::Device(event));
         watch_every(LOOK_EVERY, looker, tell, ended).await;
@@ -25,16 +25,16 @@ pub fn watch(root: PathBuf, card: Option<String>, core: CoreSender, ended: watch
 
 struct Looker {
     root: PathBuf,
-    card: Option<String>,
+    cards: Vec<String>,
     watch: CardWatch,
 }
 
 impl Looker {
     fn look(&mut self) -> Vec<DeviceEvent> {
-        let card = self.card.as_deref().map(|address| exo_device::sensors(&self.root, address));
+        let sense = |address: &String| (address.clone(), exo_device::sensors(&self.root, address));
         let sensed = Sensed {
             processor: exo_device::processor_sensors(Path::new(&self.root)),
-            card: card.unwrap_or_default(),
+            cards: self.cards.iter().map(sense).collect(),
         };
         let changes = self.watch.look().into_iter().map(DeviceEvent::Changed);
         changes.chain([DeviceEvent::Sensed(sensed)]).collect()
@@ -64,8 +64,8 @@ async fn watch_every(
     }
 }
 
-/// A change in words; `own` is where the card is plugged in that the node computes on.
-pub fn text(change: &CardChange, own: Option<&str>) -> String {
+/// A change in words; `is_own` if the node computes on the card.
+pub fn text(change: &CardChange, is_own: bool) -> String {
     let (what, card) = match change {
         CardChange::Appeared(card) => ("appeared", card),
         CardChange::Vanished(card) => ("vanished", card),
@@ -74,7 +74,7 @@ pub fn text(change: &CardChange, own: Option<&str>) -> String {
     tracing::info!(target: "events::device", device = card.pci_address, what);
     let described = describe(card);
     match change {
-        _ if own == Some(&card.pci_address) => format!("the graphics card of this node {what}: {described}"),
+        _ if is_own => format!("a graphics card of this node {what}: {described}"),
         CardChange::Vanished(_) => format!("a graphics card {what}: {described}"),
         _ => format!(
             "a graphics card {what}: {described}; `exo devices` shows what it can do, and this node uses it once it is \
@@ -104,7 +104,7 @@ mod tests {
         let (end, ended) = watch::channel(false);
         let looker = Looker {
             root: root.path().to_owned(),
-            card: Some("0000:05:00.0".to_owned()),
+            cards: vec!["0000:05:00.0".to_owned()],
             watch: CardWatch::new(root.path()),
         };
         let tell = move |event| drop(told.send(event));
@@ -119,8 +119,8 @@ mod tests {
         std::fs::rename(root.path().join("new"), bus.join("devices")).unwrap();
         let mut next = async || loop {
             match tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.unwrap().unwrap() {
-                DeviceEvent::Changed(change) => return text(&change, None),
-                DeviceEvent::Sensed(sensed) => assert!(sensed.card.is_empty()),
+                DeviceEvent::Changed(change) => return text(&change, false),
+                DeviceEvent::Sensed(sensed) => assert!(sensed.cards["0000:05:00.0"].is_empty()),
                 _ => panic!("neither a change nor sensors"),
             }
         };

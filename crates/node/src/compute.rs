@@ -1,75 +1,41 @@
-//! What this node computes on: its processor, or a graphics processor whose driver only its workers touch.
+//! What this node computes on: its processor, or graphics processors whose drivers only its workers touch.
+
+mod card;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use exo_backend::Device;
-use exo_device::{Identity, Quarantine, Registry};
-use exo_types::{DeviceFacts, DeviceId, DeviceState, Monitor, SupportClass, Time};
+use exo_device::Quarantine;
+use exo_types::{DeviceFacts, DeviceId, DeviceState, Monitor, Time};
 use tokio::sync::watch;
 
 use crate::NodeConfig;
 use crate::device::{Failure, Opened};
-use crate::engine_host::chain;
 use crate::host::Host;
-use crate::worker::{CardWords, DeviceAsk, Guard, MemoryWords, Verdict, WINDOW, WorkerProgram};
+use crate::worker::{CardWords, DeviceAsk, MemoryWords, WorkerProgram};
 
-/// Of the reason why a device is not used: it travels with every report.
-const REASON_CHARS_MAX: usize = 500;
+use card::{Card, KeptOff};
+pub use card::{Check, Loss};
 
 /// The devices of a node.
 pub struct Compute {
     /// The device of this process: the processor, opened when something computes on it; where no worker can be started,
     /// what was asked for.
     here: OnceLock<Opened>,
-    card: Option<Card>,
+    /// In the order in which they were asked for.
+    cards: Vec<Card>,
     /// Sensors, as this process can read them.
     sensed: Sensed,
 }
 
-/// A graphics processor.
-struct Card {
-    facts: DeviceFacts,
-    identity: Identity,
-    driver: String,
-    ask: DeviceAsk,
-    program: WorkerProgram,
-    guard: Guard,
-    state: watch::Sender<DeviceState>,
-    /// Why it is not usable.
-    reason: String,
-    /// It was lost too often: the processor stands in for it, also while it is looked at again.
-    quarantine: Option<KeptOff>,
-}
-
-/// A quarantine, and whether the registry on disk has it.
-struct KeptOff {
-    quarantine: Quarantine,
-    is_kept: bool,
-}
-
 /// Sensors of the devices of a node.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Sensed {
     pub processor: Monitor,
-    pub card: Monitor,
+    /// By PCI address.
+    pub cards: BTreeMap<String, Monitor>,
 }
-
-/// Makes a device compute and compare in a child. Blocks.
-pub type Check = Box<dyn FnOnce() -> Result<Box<CardWords>, String> + Send>;
-
-/// What is to be done about a lost device.
-pub enum Loss {
-    /// After the wait, run the check.
-    Verify { wait: Duration, check: Check },
-    /// Keep it in the registry and open the processor in its place: both block.
-    GiveUp { quarantine: Quarantine, keep: Keep },
-}
-
-/// Writes a quarantine to the registry; whether that worked.
-pub type Keep = Box<dyn FnOnce(&Quarantine) -> bool + Send>;
 
 /// Where a shard goes.
 pub enum Seat {
@@ -80,49 +46,63 @@ pub enum Seat {
 }
 
 impl Compute {
-    /// What `config` asks for: the processor open, a graphics processor asked what it is. Blocks for about a second.
+    /// What `config` asks for: the processor open, graphics processors asked what they are, all at once. Blocks for about a
+    /// second.
     pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Self, Failure> {
-        let compute = Self { here: OnceLock::new(), card: None, sensed: Sensed::default() };
-        let Some(ask) = config.device.ask(config) else {
+        let compute = Self { here: OnceLock::new(), cards: Vec::new(), sensed: Sensed::default() };
+        let asks = config.device.asks(config);
+        let Some(first) = asks.first() else {
             compute.processor(config, host)?;
             return Ok(compute);
         };
         let Some(program) = config.worker.clone() else {
-            let opened = crate::device::open_asked(&ask, host, true)?;
+            if asks.len() > 1 {
+                return Err("several devices need a process each, and no worker program is known".into());
+            }
+            let opened = crate::device::open_asked(first, host, true)?;
             return Ok(Self { here: OnceLock::from(opened), ..compute });
         };
-        let card = Card::found(crate::worker::ask(&program, &ask)?, ask, program);
-        if card.quarantine.is_some() {
+        let cards = Card::find_all(asks, &program)?;
+        let compute = Self { cards, ..compute };
+        if compute.is_left_to_processor() {
             compute.processor(config, host)?;
         }
-        Ok(Self { card: Some(card), ..compute })
+        Ok(compute)
     }
 
-    /// What the node says of its devices. Beside a graphics processor the processor counts where it is needed: while it
-    /// stands in for the other, and for as long as it `is_used` then.
+    /// What the node says of its devices. Beside graphics processors the processor counts where it is needed: while it
+    /// stands in for them all, and for as long as it `is_used` then.
     pub fn facts(&self, is_used: bool) -> Vec<DeviceFacts> {
         let here = self.here.get().map(|(_, facts)| facts.clone());
-        match &self.card {
-            Some(card) => {
-                let here = here.filter(|_| card.quarantine.is_some() || is_used);
-                [card.facts_now()].into_iter().chain(here).collect()
-            }
-            None => here.into_iter().collect(),
-        }
+        let here = here.filter(|_| self.is_left_to_processor() || is_used);
+        self.cards.iter().map(Card::facts_now).chain(here).collect()
+    }
+
+    /// Whether there is no graphics processor, or none that is not in quarantine.
+    fn is_left_to_processor(&self) -> bool {
+        self.cards.iter().all(|card| card.quarantine.is_some())
+    }
+
+    fn card(&self, device: &DeviceId) -> Option<&Card> {
+        self.cards.iter().find(|card| card.facts.id == *device)
+    }
+
+    fn card_mut(&mut self, device: &DeviceId) -> Option<&mut Card> {
+        self.cards.iter_mut().find(|card| card.facts.id == *device)
     }
 
     /// Whether a device takes work, and why not.
     pub fn state(&self, device: &DeviceId) -> (DeviceState, String) {
-        let card = self.card.as_ref().filter(|card| card.facts.id == *device);
-        card.map_or((DeviceState::Usable, String::new()), |card| (*card.state.borrow(), card.reason_now()))
+        self.card(device)
+            .map_or((DeviceState::Usable, String::new()), |card| (*card.state.borrow(), card.reason_now()))
     }
 
     /// The sensors of a device, given what its workers last said.
     pub fn monitor(&self, device: &DeviceId, workers: Option<Monitor>) -> Monitor {
-        match &self.card {
-            Some(card) if card.facts.id == *device => workers.unwrap_or_default().or(self.sensed.card),
-            _ => self.sensed.processor,
-        }
+        let Some(card) = self.card(device) else { return self.sensed.processor };
+        let address = card.identity.pci_address.as_ref();
+        let sensed = address.and_then(|address| self.sensed.cards.get(address)).copied();
+        workers.unwrap_or_default().or(sensed.unwrap_or_default())
     }
 
     /// Notes what this process has read.
@@ -130,16 +110,23 @@ impl Compute {
         self.sensed = sensed;
     }
 
-    /// Where the graphics processor is plugged in.
-    pub fn pci_address(&self) -> Option<&str> {
-        self.card.as_ref()?.identity.pci_address.as_deref()
+    /// Where graphics processors are plugged in.
+    pub fn pci_addresses(&self) -> Vec<String> {
+        self.cards.iter().filter_map(|card| card.identity.pci_address.clone()).collect()
+    }
+
+    /// The graphics processor that is plugged in there.
+    pub fn plugged_in_at(&self, pci_address: &str) -> Option<DeviceId> {
+        let card =
+            self.cards.iter().find(|card| card.identity.pci_address.as_deref() == Some(pci_address))?;
+        Some(card.facts.id.clone())
     }
 
     /// Memory of every device that models may ever be placed on.
     pub fn memory(&self, config: &NodeConfig, host: &dyn Host) -> BTreeMap<DeviceId, u64> {
         let mut memory: BTreeMap<_, _> =
             self.facts(false).into_iter().map(|d| (d.id, d.memory_total_bytes)).collect();
-        if self.card.is_some() {
+        if !self.cards.is_empty() {
             let total = host.processor(false).memory_total_bytes;
             memory.insert(DeviceId::cpu(), config.memory_max_bytes.unwrap_or(total).min(total));
         }
@@ -160,7 +147,7 @@ impl Compute {
     /// A worker is not limited to what is left just now: the limit would outlive the other workers. What is free is
     /// counted when shards are placed.
     pub fn seat(&self, device: &DeviceId) -> Option<Seat> {
-        if let Some(card) = self.card.as_ref().filter(|card| card.facts.id == *device) {
+        if let Some(card) = self.card(device) {
             if *card.state.borrow() != DeviceState::Usable {
                 return None;
             }
@@ -172,7 +159,7 @@ impl Compute {
 
     /// Memory of `device` that models can have now, given what its workers last said.
     pub fn free_bytes(&self, device: &DeviceId, workers: &[MemoryWords]) -> Option<u64> {
-        if let Some(card) = self.card.as_ref().filter(|card| card.facts.id == *device) {
+        if let Some(card) = self.card(device) {
             return Some(free_beside(card.facts.memory_free_bytes, workers));
         }
         let (opened, _) = self.here.get().filter(|(_, facts)| facts.id == *device)?;
@@ -183,25 +170,30 @@ impl Compute {
 impl Compute {
     /// Follows whether `device` can be loaded; `None` if it always can.
     pub fn follow(&self, device: &DeviceId) -> Option<watch::Receiver<DeviceState>> {
-        self.card.as_ref().filter(|card| card.facts.id == *device).map(|card| card.state.subscribe())
+        self.card(device).map(|card| card.state.subscribe())
     }
 
-    /// The graphics processor was lost. `None` if that is being seen to already.
-    pub fn lost(&mut self, now: Time, reason: &str) -> Option<Loss> {
-        let card = self.card.as_mut().filter(|card| *card.state.borrow() == DeviceState::Usable)?;
+    /// A graphics processor was lost. `None` if that is being seen to already.
+    pub fn lost(&mut self, device: &DeviceId, now: Time, reason: &str) -> Option<Loss> {
+        let card = self.card_mut(device).filter(|card| *card.state.borrow() == DeviceState::Usable)?;
         Some(card.lost(now, reason))
     }
 
     /// The check of a lost graphics processor begins.
-    pub fn verifying(&mut self) {
-        if let Some(card) = &mut self.card {
+    pub fn verifying(&mut self, device: &DeviceId) {
+        if let Some(card) = self.card_mut(device) {
             card.set_state(DeviceState::Verifying);
         }
     }
 
     /// What the check found. A device that does not come back is lost once more; one in quarantine stays there.
-    pub fn verified(&mut self, now: Time, found: Result<Box<CardWords>, String>) -> Option<Loss> {
-        let card = self.card.as_mut()?;
+    pub fn verified(
+        &mut self,
+        device: &DeviceId,
+        now: Time,
+        found: Result<Box<CardWords>, String>,
+    ) -> Option<Loss> {
+        let card = self.card_mut(device)?;
         match found {
             Ok(words) => {
                 let CardWords { facts, identity, driver, .. } = *words;
@@ -219,9 +211,15 @@ impl Compute {
         }
     }
 
-    /// The graphics processor stays listed with the reason; `processor` takes its place.
-    pub fn keep_off(&mut self, quarantine: Quarantine, is_kept: bool, processor: Option<Opened>) {
-        if let Some(card) = &mut self.card {
+    /// The graphics processor stays listed with the reason; `processor` takes its place where no other is left.
+    pub fn keep_off(
+        &mut self,
+        device: &DeviceId,
+        quarantine: Quarantine,
+        is_kept: bool,
+        processor: Option<Opened>,
+    ) {
+        if let Some(card) = self.card_mut(device) {
             card.quarantine = Some(KeptOff { quarantine, is_kept });
             card.set_state(DeviceState::Quarantined);
         }
@@ -231,138 +229,25 @@ impl Compute {
         }
     }
 
-    /// Whether the processor stands in for the graphics processor.
-    pub fn is_kept_off(&self) -> bool {
-        self.card.as_ref().is_some_and(|card| card.quarantine.is_some())
+    /// Whether a graphics processor is in quarantine.
+    pub fn is_kept_off(&self, device: &DeviceId) -> bool {
+        self.card(device).is_some_and(|card| card.quarantine.is_some())
     }
 
-    /// Looks at the registry, which blocks: whether the quarantine is over. `None` if there is none.
-    pub fn is_over(&self) -> Option<impl FnOnce() -> bool + Send + 'static> {
-        let card = self.card.as_ref().filter(|card| *card.state.borrow() == DeviceState::Quarantined)?;
-        let KeptOff { quarantine, is_kept } = card.quarantine.as_ref()?;
-        let (is_kept, until) = (*is_kept, quarantine.until_unix_s);
-        let (folder, identity) = (PathBuf::from(&card.ask.data_dir), card.identity.clone());
-        let (backend, driver) = (card.ask.backend.clone(), card.driver.clone());
-        Some(move || {
-            let (registry, now) = (Registry::look(&folder), exo_device::unix_s());
-            let is_there = registry.quarantine(&identity, &backend, &driver, now).is_some();
-            // What could not be written there ends by the clock.
-            if is_kept { !is_there } else { now >= until }
+    /// Looks at the registry, which blocks: which quarantines are over. `None` if there are none.
+    pub fn are_over(&self) -> Option<impl FnOnce() -> Vec<DeviceId> + Send + 'static> {
+        let checks: Vec<_> =
+            self.cards.iter().filter_map(|card| Some((card.facts.id.clone(), card.is_over()?))).collect();
+        (!checks.is_empty()).then_some(move || {
+            checks.into_iter().filter_map(|(device, is_over)| is_over().then_some(device)).collect()
         })
     }
 
     /// Begins to look at a graphics processor in quarantine once more; `None` if it is in none.
-    pub fn retry(&mut self) -> Option<Check> {
-        let card = self.card.as_mut().filter(|card| *card.state.borrow() == DeviceState::Quarantined)?;
+    pub fn retry(&mut self, device: &DeviceId) -> Option<Check> {
+        let card = self.card_mut(device).filter(|card| *card.state.borrow() == DeviceState::Quarantined)?;
         card.set_state(DeviceState::Verifying);
         Some(card.check())
-    }
-}
-
-impl Card {
-    fn found(words: CardWords, ask: DeviceAsk, program: WorkerProgram) -> Self {
-        let CardWords { facts, identity, driver, quarantine } = words;
-        let state = if quarantine.is_some() { DeviceState::Quarantined } else { DeviceState::Usable };
-        let quarantine = quarantine.map(|quarantine| KeptOff { quarantine, is_kept: true });
-        let (guard, (state, _), reason) = (Guard::default(), watch::channel(state), String::new());
-        Self { facts, identity, driver, ask, program, guard, state, reason, quarantine }
-    }
-
-    fn set_state(&mut self, state: DeviceState) {
-        let before = self.state.send_replace(state);
-        if before != state {
-            let (device, reason) = (&self.facts.id, &self.reason);
-            tracing::info!(target: "events::device", %device, ?state, reason, "state");
-        }
-    }
-
-    fn lost(&mut self, now: Time, reason: &str) -> Loss {
-        self.reason = reason.chars().take(REASON_CHARS_MAX).collect();
-        match self.guard.lost(now) {
-            Verdict::Verify { wait } => {
-                self.set_state(DeviceState::Lost);
-                Loss::Verify { wait, check: self.check() }
-            }
-            Verdict::GiveUp { losses } => {
-                let minutes = WINDOW.as_secs() / 60;
-                self.set_state(DeviceState::Lost);
-                self.give_up(&format!(
-                    "it was lost {losses} times within {minutes} minutes, at last because {reason}"
-                ))
-            }
-        }
-    }
-
-    fn give_up(&mut self, reason: &str) -> Loss {
-        self.keep_off(Quarantine::new(reason, exo_device::unix_s()))
-    }
-
-    /// It was looked at once more and did not come back. That makes a quarantine that still runs no longer.
-    fn stay_off(&mut self, reason: &str) -> Loss {
-        let now = exo_device::unix_s();
-        let mut quarantine = Quarantine::new(&format!("it does not come back: {reason}"), now);
-        if let Some(before) = self.quarantine.as_ref().map(|kept| &kept.quarantine)
-            && before.until_unix_s > now
-        {
-            quarantine.until_unix_s = quarantine.until_unix_s.min(before.until_unix_s);
-        }
-        self.keep_off(quarantine)
-    }
-
-    fn keep_off(&self, quarantine: Quarantine) -> Loss {
-        let (folder, identity) = (PathBuf::from(&self.ask.data_dir), self.identity.clone());
-        let (backend, driver) = (self.ask.backend.clone(), self.driver.clone());
-        let keep = move |quarantine: &Quarantine| {
-            let kept = Registry::change(&folder, |registry| {
-                registry.keep_off(&identity, &backend, &driver, quarantine.clone());
-            });
-            if let Err(error) = &kept {
-                let error = chain(error);
-                tracing::warn!(%error, "the quarantine of a device is not kept across a start");
-            }
-            kept.is_ok()
-        };
-        Loss::GiveUp { quarantine, keep: Box::new(keep) }
-    }
-
-    /// Opens it in a child, whatever the registry says of it; if that works, the registry says nothing more against it.
-    fn check(&self) -> Check {
-        let ask = DeviceAsk { heeds_quarantine: false, ..self.ask.clone() };
-        let (program, identity) = (self.program.clone(), self.identity.clone());
-        Box::new(move || {
-            let words = crate::worker::ask(&program, &ask).map_err(|error| chain(&error))?;
-            // What else is told of a card may differ while it is pulled.
-            let places = (&identity.pci_address, &words.identity.pci_address);
-            if matches!(places, (Some(before), Some(now)) if before != now) {
-                return Err(format!("{} answers in its place", words.facts.name));
-            }
-            let released = Registry::change(Path::new(&ask.data_dir), |registry| {
-                registry.release(&words.identity, &ask.backend)
-            });
-            if let Err(error) = released {
-                let error = chain(&error);
-                tracing::warn!(%error, "the end of a device's quarantine is not kept across a start");
-            }
-            Ok(Box::new(words))
-        })
-    }
-
-    fn facts_now(&self) -> DeviceFacts {
-        match &self.quarantine {
-            Some(_) => DeviceFacts {
-                support: SupportClass::Unsupported,
-                support_reason: format!("{} ({}) is {}", self.facts.name, self.facts.id, self.reason_now()),
-                ..self.facts.clone()
-            },
-            None => self.facts.clone(),
-        }
-    }
-
-    fn reason_now(&self) -> String {
-        match &self.quarantine {
-            Some(kept) => kept.quarantine.text(exo_device::unix_s()),
-            None => self.reason.clone(),
-        }
     }
 }
 

@@ -24,7 +24,8 @@ pub enum DeviceChoice {
     Processor,
     /// An NVIDIA card through its own driver.
     Cuda {
-        /// Its place in the driver's list from 0, or a part of its name; empty for the first that can be used.
+        /// Its place in the driver's list from 0, or a part of its name; empty for the first that can be used. Several
+        /// places with commas between them are several cards.
         which: String,
     },
     /// One of AMD's cards through its own driver.
@@ -38,6 +39,7 @@ pub enum DeviceChoice {
         /// Through this interface.
         api: Api,
         /// Its place in the interface's list from 0, or a part of its name; empty for the first that is no software.
+        /// Several places with commas between them are several processors.
         which: String,
     },
 }
@@ -54,23 +56,31 @@ impl DeviceChoice {
         }
     }
 
-    /// The same in words for another process; `None` for the processor, which needs none.
-    pub(crate) fn ask(&self, config: &NodeConfig) -> Option<DeviceAsk> {
+    /// The same in words for other processes, one for each device; none for the processor, which needs none.
+    pub(crate) fn asks(&self, config: &NodeConfig) -> Vec<DeviceAsk> {
         let (backend, which) = match self {
-            Self::Processor => return None,
+            Self::Processor => return Vec::new(),
             Self::Cuda { which } => ("cuda", which),
             #[cfg(feature = "hip")]
             Self::Hip { which } => ("hip", which),
             Self::Graphics { api, which } => (api.name(), which),
         };
-        Some(DeviceAsk {
+        let ask = |which: String| DeviceAsk {
             backend: backend.to_owned(),
-            which: which.clone(),
+            which,
             memory_max_bytes: config.memory_max_bytes,
             data_dir: config.data_dir.clone().into_os_string(),
             heeds_quarantine: true,
-        })
+        };
+        each(which).into_iter().map(ask).collect()
     }
+}
+
+/// The devices of a setting: places with commas between them are several, anything else is one.
+fn each(which: &str) -> Vec<String> {
+    let parts: Vec<_> = which.split(',').map(str::trim).collect();
+    let are_places = parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+    if are_places { parts.into_iter().map(str::to_owned).collect() } else { vec![which.to_owned()] }
 }
 
 /// A setting names no backend.
@@ -127,9 +137,10 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Opens what `config` asks for in this process. What a graphics processor can do is measured here, about a second, unless
 /// the registry in the data folder knows.
 pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
-    match config.device.ask(config) {
-        None => processor(config, host),
-        Some(ask) => open_asked(&ask, host, true),
+    match config.device.asks(config).as_slice() {
+        [] => processor(config, host),
+        [ask] => open_asked(ask, host, true),
+        several => Err(format!("{} devices are named, and one can be opened here", several.len()).into()),
     }
 }
 

@@ -40,7 +40,7 @@ impl Node {
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
         let (view_tx, view) = watch::channel(crate::core::empty_view(id));
-        let (card, events) = (parts.compute.pci_address().map(str::to_owned), parts.sender.clone());
+        let (cards, events) = (parts.compute.pci_addresses(), parts.sender.clone());
         let draft = parts.draft.clone();
         let facts = draft.as_ref().map(|draft| draft.facts().clone());
         let facade = NodeFacade {
@@ -58,7 +58,7 @@ impl Node {
             core.run(inbox, stopped).await;
             let _ = end.send(true);
         });
-        crate::cards::watch(PathBuf::from("/"), card, events, ended.clone());
+        crate::cards::watch(PathBuf::from("/"), cards, events, ended.clone());
         let (facade, draft) = (Arc::new(facade), facts);
         Self { id, name, listen, data_dir, secret, draft, facade, notices, stop, ended, core }
     }

@@ -11,7 +11,7 @@ use exo_cluster::{
     AppendId, CoordinatorInput, CoordinatorOutput, Event, FollowerStep, InstanceView, LeaderStep, LogHead,
     Member, ReplyTo, State, WorkerInput, follow, lead,
 };
-use exo_types::{Epoch, NodeId, Time};
+use exo_types::{DeviceFacts, Epoch, NodeId, Time};
 use tokio::sync::oneshot;
 
 use super::Core;
@@ -172,12 +172,12 @@ impl Core {
     }
 
     fn own_report(&mut self) -> NodeReport {
-        let workers = self.worker_memory();
         self.p.facts.devices = self.p.compute.facts(self.computes_on(&exo_types::DeviceId::cpu()));
-        for device in &mut self.p.facts.devices {
-            if let Some(free_bytes) = self.p.compute.free_bytes(&device.id, &workers) {
-                device.memory_free_bytes = free_bytes;
-            }
+        let free =
+            |device: &DeviceFacts| self.p.compute.free_bytes(&device.id, &self.worker_memory(&device.id));
+        let free: Vec<_> = self.p.facts.devices.iter().map(free).collect();
+        for (device, free_bytes) in self.p.facts.devices.iter_mut().zip(free) {
+            device.memory_free_bytes = free_bytes.unwrap_or(device.memory_free_bytes);
         }
         let links = self.peers.iter().filter_map(|(node, peer)| {
             let rtt_us = u32::try_from(peer.rtt()?.as_micros()).unwrap_or(u32::MAX);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use exo_cluster::wire::{CardEvent, DeviceReport};
 use exo_cluster::{ShardKey, WorkerInput};
 use exo_device::{CardChange, Quarantine};
-use exo_types::{DeviceId, Monitor};
+use exo_types::DeviceId;
 
 use super::{Core, CoreEvent, unix_s};
 use crate::Notice;
@@ -25,13 +25,13 @@ const REPLACED_MAX: Duration = Duration::from_secs(30);
 /// What is to be known of devices.
 pub enum DeviceEvent {
     /// A child begins to open it and make it compute.
-    Verifying,
+    Verifying(DeviceId),
     /// It did, or could not.
-    Verified(Result<Box<CardWords>, String>),
+    Verified(DeviceId, Result<Box<CardWords>, String>),
     /// The processor is open in its place, or cannot be.
-    Replaced { quarantine: Quarantine, is_kept: bool, processor: Result<Opened, String> },
+    Replaced { device: DeviceId, quarantine: Quarantine, is_kept: bool, processor: Result<Opened, String> },
     /// Nothing stands against it in the registry any more.
-    QuarantineOver,
+    QuarantineOver(DeviceId),
     /// Sensors were read.
     Sensed(Sensed),
     /// A card came or went.
@@ -45,7 +45,9 @@ impl Core {
             "stage {stage} of instance {instance} lost its device: {reason}"
         )));
         // Before the shard is wanted again: what is loaded from now on waits for the device.
-        self.device_lost(reason);
+        if let Some(device) = self.device_of(key) {
+            self.device_lost(&device, reason);
+        }
         if self.stages.remove(&key).is_some() {
             self.feed_worker(WorkerInput::Failed { key, reason: reason.to_owned() });
         }
@@ -53,32 +55,34 @@ impl Core {
 
     pub(super) fn device_event(&mut self, event: DeviceEvent) {
         match event {
-            DeviceEvent::Verifying => self.p.compute.verifying(),
-            DeviceEvent::Verified(found) => return self.device_verified(found),
-            DeviceEvent::Replaced { quarantine, is_kept, processor } => {
-                self.device_replaced(quarantine, is_kept, processor);
+            DeviceEvent::Verifying(device) => self.p.compute.verifying(&device),
+            DeviceEvent::Verified(device, found) => return self.device_verified(&device, found),
+            DeviceEvent::Replaced { device, quarantine, is_kept, processor } => {
+                self.device_replaced(&device, quarantine, is_kept, processor);
             }
-            DeviceEvent::QuarantineOver => self.retry_device(),
+            DeviceEvent::QuarantineOver(device) => self.retry_device(&device),
             DeviceEvent::Sensed(sensed) => return self.p.compute.sensed(sensed),
             DeviceEvent::Changed(change) => self.card_changed(&change),
         }
         self.report_now();
     }
 
-    fn device_verified(&mut self, found: Result<Box<CardWords>, String>) {
+    fn device_verified(&mut self, device: &DeviceId, found: Result<Box<CardWords>, String>) {
         if let Err(reason) = &found {
-            self.notice(Notice::Warning(format!("the device does not come back: {reason}")));
+            self.notice(Notice::Warning(format!("the device {device} does not come back: {reason}")));
         }
-        let was_kept_off = self.p.compute.is_kept_off();
+        let was_kept_off = self.p.compute.is_kept_off(device);
         let now = self.now();
-        match self.p.compute.verified(now, found) {
-            Some(loss) => self.see_to(loss),
+        match self.p.compute.verified(device, now, found) {
+            Some(loss) => self.see_to(device, loss),
             None => {
                 for device in self.p.compute.facts(false) {
                     self.p.worker.set_memory(device.id, device.memory_total_bytes);
                 }
                 if was_kept_off {
-                    self.notice(Notice::Card("the device passed its check and is used again".to_owned()));
+                    self.notice(Notice::Card(format!(
+                        "the device {device} passed its check and is used again"
+                    )));
                 }
             }
         }
@@ -86,18 +90,18 @@ impl Core {
     }
 
     /// Until it is verified nothing is loaded on it; shards lost at the same time are one loss.
-    fn device_lost(&mut self, reason: &str) {
+    fn device_lost(&mut self, device: &DeviceId, reason: &str) {
         let now = self.now();
-        if let Some(loss) = self.p.compute.lost(now, reason) {
-            self.see_to(loss);
+        if let Some(loss) = self.p.compute.lost(device, now, reason) {
+            self.see_to(device, loss);
             self.report_now();
         }
     }
 
-    fn see_to(&mut self, loss: Loss) {
-        let core = self.p.sender.clone();
+    fn see_to(&mut self, device: &DeviceId, loss: Loss) {
+        let (core, device) = (self.p.sender.clone(), device.clone());
         match loss {
-            Loss::Verify { wait, check } => self.verify_after(wait, check),
+            Loss::Verify { wait, check } => self.verify_after(device, wait, check),
             Loss::GiveUp { quarantine, keep } => {
                 let (config, host) = (self.p.config.clone(), self.p.host.clone());
                 let kept = quarantine.clone();
@@ -113,25 +117,32 @@ impl Core {
                         Ok(Err(error)) => (false, Err(error.to_string())),
                         Err(_) => (false, Err(format!("it was not open after {} s", REPLACED_MAX.as_secs()))),
                     };
-                    core.post(CoreEvent::Device(DeviceEvent::Replaced { quarantine, is_kept, processor }));
+                    let event = DeviceEvent::Replaced { device, quarantine, is_kept, processor };
+                    core.post(CoreEvent::Device(event));
                 });
             }
         }
     }
 
-    fn verify_after(&self, wait: Duration, check: Check) {
+    fn verify_after(&self, device: DeviceId, wait: Duration, check: Check) {
         let core = self.p.sender.clone();
         tokio::spawn(async move {
             tokio::time::sleep(wait).await;
-            core.post(CoreEvent::Device(DeviceEvent::Verifying));
+            core.post(CoreEvent::Device(DeviceEvent::Verifying(device.clone())));
             let verified = tokio::task::spawn_blocking(check).await;
             let verified = verified.unwrap_or_else(|error| Err(error.to_string()));
-            core.post(CoreEvent::Device(DeviceEvent::Verified(verified)));
+            core.post(CoreEvent::Device(DeviceEvent::Verified(device, verified)));
         });
     }
 
-    /// From now on the node offers its processor, and says why.
-    fn device_replaced(&mut self, quarantine: Quarantine, is_kept: bool, processor: Result<Opened, String>) {
+    /// From now on the node offers its processor, if no other graphics processor is left, and says why.
+    fn device_replaced(
+        &mut self,
+        device: &DeviceId,
+        quarantine: Quarantine,
+        is_kept: bool,
+        processor: Result<Opened, String>,
+    ) {
         let processor = match processor {
             Ok(opened) => Some(opened),
             Err(error) => {
@@ -139,17 +150,17 @@ impl Core {
                 None
             }
         };
-        self.p.compute.keep_off(quarantine, is_kept, processor);
-        let reasons = self.p.compute.facts(false).into_iter().map(|device| device.support_reason);
-        if let Some(reason) = reasons.into_iter().next() {
-            self.notice(Notice::Warning(reason));
+        self.p.compute.keep_off(device, quarantine, is_kept, processor);
+        let facts = self.p.compute.facts(false).into_iter().find(|facts| facts.id == *device);
+        if let Some(facts) = facts {
+            self.notice(Notice::Warning(facts.support_reason));
         }
     }
 
     /// A device in quarantine gets another chance: its time is over, somebody said so, or its card is another.
-    fn retry_device(&mut self) {
-        if let Some(check) = self.p.compute.retry() {
-            self.verify_after(Duration::ZERO, check);
+    fn retry_device(&mut self, device: &DeviceId) {
+        if let Some(check) = self.p.compute.retry(device) {
+            self.verify_after(device.clone(), Duration::ZERO, check);
         }
     }
 
@@ -159,47 +170,44 @@ impl Core {
             return;
         }
         self.quarantine_looked = now;
-        let Some(is_over) = self.p.compute.is_over() else { return };
+        let Some(are_over) = self.p.compute.are_over() else { return };
         let core = self.p.sender.clone();
         tokio::task::spawn_blocking(move || {
-            if is_over() {
-                core.post(CoreEvent::Device(DeviceEvent::QuarantineOver));
+            for device in are_over() {
+                core.post(CoreEvent::Device(DeviceEvent::QuarantineOver(device)));
             }
         });
     }
 
     /// Tells of it everywhere, and looks at once at a device that it concerns.
     fn card_changed(&mut self, change: &CardChange) {
-        let text = crate::cards::text(change, self.p.compute.pci_address());
+        let (CardChange::Appeared(card)
+        | CardChange::Vanished(card)
+        | CardChange::DriverChanged { now: card, .. }) = change;
+        let own = self.p.compute.plugged_in_at(&card.pci_address);
+        let text = crate::cards::text(change, own.is_some());
         let event = CardEvent { at_unix_s: unix_s(), text: text.clone() };
         self.card_events.push_back(event);
         while self.card_events.len() > CARD_EVENTS_MAX {
             self.card_events.pop_front();
         }
         self.notice(Notice::Card(text));
-        let (CardChange::Appeared(card)
-        | CardChange::Vanished(card)
-        | CardChange::DriverChanged { now: card, .. }) = change;
-        if self.p.compute.pci_address() != Some(&card.pci_address) {
-            return;
-        }
-        match change {
-            CardChange::Vanished(_) => self.device_lost("its card vanished from the bus"),
-            CardChange::Appeared(_) | CardChange::DriverChanged { .. } => self.retry_device(),
+        match (change, own) {
+            (_, None) => {}
+            (CardChange::Vanished(_), Some(device)) => {
+                self.device_lost(&device, "its card vanished from the bus");
+            }
+            (_, Some(device)) => self.retry_device(&device),
         }
     }
 
     /// What to report of the devices besides what they are.
     pub(super) fn device_reports(&self) -> Vec<DeviceReport> {
-        let workers = self.worker_monitor();
         let report = |device: DeviceId| {
             let (state, reason) = self.p.compute.state(&device);
+            let workers = self.hosts_on(&device).find_map(|host| host.worker()?.monitor());
             DeviceReport { monitor: self.p.compute.monitor(&device, workers), device, state, reason }
         };
         self.p.facts.devices.iter().map(|device| report(device.id.clone())).collect()
-    }
-
-    fn worker_monitor(&self) -> Option<Monitor> {
-        self.hosts().find_map(|host| host.worker()?.monitor())
     }
 }

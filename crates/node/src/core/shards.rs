@@ -52,6 +52,10 @@ pub(super) struct StageEntry {
 }
 
 impl StageEntry {
+    fn device(&self, key: ShardKey) -> Option<&DeviceId> {
+        self.placement.stages.get(key.stage as usize).map(|stage| &stage.device)
+    }
+
     pub(super) fn stop(&mut self) {
         self.host.stop();
     }
@@ -252,22 +256,33 @@ impl Core {
         Arc::new(move |event| core.post(CoreEvent::Engine(event)))
     }
 
-    /// What the workers last said of the memory of their device.
-    pub(super) fn worker_memory(&self) -> Vec<MemoryWords> {
-        self.hosts().filter_map(|host| host.worker()?.memory()).collect()
+    /// What the workers of a device last said of its memory.
+    pub(super) fn worker_memory(&self, device: &DeviceId) -> Vec<MemoryWords> {
+        self.hosts_on(device).filter_map(|host| host.worker()?.memory()).collect()
     }
 
-    /// Every engine that may hold something of a device.
-    pub(super) fn hosts(&self) -> impl Iterator<Item = &EngineHost> {
-        let leaving = self.leaving.values().map(|leaving| &leaving.host);
-        self.stages.values().map(|stage| &stage.host).chain(leaving)
+    /// Every engine that may hold something of this device.
+    pub(super) fn hosts_on(&self, device: &DeviceId) -> impl Iterator<Item = &EngineHost> {
+        self.hosts().filter_map(move |(on, host)| (on? == device).then_some(host))
+    }
+
+    /// Every engine, with the device that it may hold something of.
+    fn hosts(&self) -> impl Iterator<Item = (Option<&DeviceId>, &EngineHost)> {
+        let stages = self.stages.iter().map(|(key, entry)| (entry.device(*key), &entry.host));
+        stages.chain(self.leaving.values().map(|leaving| (Some(&leaving.device), &leaving.host)))
+    }
+
+    /// The device that a shard is on, or was before a newer generation took it over.
+    pub(super) fn device_of(&self, key: ShardKey) -> Option<DeviceId> {
+        let leaving = || self.leaving.get(&key).map(|leaving| &leaving.device);
+        self.stages.get(&key).and_then(|entry| entry.device(key)).or_else(leaving).cloned()
     }
 
     /// After all were told to stop: they free what they hold, and the node goes when they are gone.
     pub(super) async fn wait_for_workers(&self) {
         let is_there = |host: &EngineHost| host.worker().is_some_and(|worker| !worker.is_gone());
         let all_gone = async {
-            while self.hosts().any(is_there) {
+            while self.hosts().any(|(_, host)| is_there(host)) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -395,10 +410,7 @@ impl Core {
 
     /// Whether a shard is on this device of the node.
     pub(super) fn computes_on(&self, device: &DeviceId) -> bool {
-        let is_there = |(key, entry): (&ShardKey, &StageEntry)| {
-            entry.placement.stages.get(key.stage as usize).is_some_and(|stage| stage.device == *device)
-        };
-        self.stages.iter().any(is_there)
+        self.stages.iter().any(|(key, entry)| entry.device(*key) == Some(device))
     }
 
     /// Whether a shard of this instance computes here.

@@ -1,0 +1,196 @@
+//! A graphics processor: found, lost, looked at again, kept off.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use exo_device::{Identity, Quarantine, Registry};
+use exo_types::{DeviceFacts, DeviceState, SupportClass, Time};
+use tokio::sync::watch;
+
+use crate::device::Failure;
+use crate::engine_host::chain;
+use crate::worker::{CardWords, DeviceAsk, Guard, Verdict, WINDOW, WorkerProgram};
+
+/// Of the reason why a device is not used: it travels with every report.
+const REASON_CHARS_MAX: usize = 500;
+
+/// A graphics processor.
+pub(super) struct Card {
+    pub(super) facts: DeviceFacts,
+    pub(super) identity: Identity,
+    pub(super) driver: String,
+    pub(super) ask: DeviceAsk,
+    pub(super) program: WorkerProgram,
+    guard: Guard,
+    pub(super) state: watch::Sender<DeviceState>,
+    /// Why it is not usable.
+    pub(super) reason: String,
+    /// It was lost too often: the processor stands in for it, also while it is looked at again.
+    pub(super) quarantine: Option<KeptOff>,
+}
+
+/// A quarantine, and whether the registry on disk has it.
+pub(super) struct KeptOff {
+    pub(super) quarantine: Quarantine,
+    pub(super) is_kept: bool,
+}
+
+/// Makes a device compute and compare in a child. Blocks.
+pub type Check = Box<dyn FnOnce() -> Result<Box<CardWords>, String> + Send>;
+
+/// What is to be done about a lost device.
+pub enum Loss {
+    /// After the wait, run the check.
+    Verify { wait: Duration, check: Check },
+    /// Keep it in the registry and open the processor in its place: both block.
+    GiveUp { quarantine: Quarantine, keep: Keep },
+}
+
+/// Writes a quarantine to the registry; whether that worked.
+pub type Keep = Box<dyn FnOnce(&Quarantine) -> bool + Send>;
+
+impl Card {
+    /// Those that are asked for, each asked in a process of its own what it is.
+    pub(super) fn find_all(asks: Vec<DeviceAsk>, program: &WorkerProgram) -> Result<Vec<Self>, Failure> {
+        let words = std::thread::scope(|scope| {
+            let asking: Vec<_> =
+                asks.iter().map(|ask| scope.spawn(move || crate::worker::ask(program, ask))).collect();
+            let answers = asking.into_iter().map(|thread| match thread.join() {
+                Ok(words) => words.map_err(Failure::from),
+                Err(_) => Err("the thread that asked a graphics processor what it is panicked".into()),
+            });
+            answers.collect::<Result<Vec<_>, Failure>>()
+        })?;
+        let mut cards: Vec<Self> = Vec::with_capacity(asks.len());
+        for (words, ask) in words.into_iter().zip(asks) {
+            if cards.iter().any(|card| card.facts.id == words.facts.id) {
+                let (name, id) = (words.facts.name, words.facts.id);
+                return Err(format!("{name} ({id}) is named twice by the setting `device`").into());
+            }
+            cards.push(Self::found(words, ask, program.clone()));
+        }
+        Ok(cards)
+    }
+
+    fn found(words: CardWords, ask: DeviceAsk, program: WorkerProgram) -> Self {
+        let CardWords { facts, identity, driver, quarantine } = words;
+        let state = if quarantine.is_some() { DeviceState::Quarantined } else { DeviceState::Usable };
+        let quarantine = quarantine.map(|quarantine| KeptOff { quarantine, is_kept: true });
+        let (guard, (state, _), reason) = (Guard::default(), watch::channel(state), String::new());
+        Self { facts, identity, driver, ask, program, guard, state, reason, quarantine }
+    }
+
+    pub(super) fn set_state(&mut self, state: DeviceState) {
+        let before = self.state.send_replace(state);
+        if before != state {
+            let (device, reason) = (&self.facts.id, &self.reason);
+            tracing::info!(target: "events::device", %device, ?state, reason, "state");
+        }
+    }
+
+    pub(super) fn lost(&mut self, now: Time, reason: &str) -> Loss {
+        self.reason = reason.chars().take(REASON_CHARS_MAX).collect();
+        match self.guard.lost(now) {
+            Verdict::Verify { wait } => {
+                self.set_state(DeviceState::Lost);
+                Loss::Verify { wait, check: self.check() }
+            }
+            Verdict::GiveUp { losses } => {
+                let minutes = WINDOW.as_secs() / 60;
+                self.set_state(DeviceState::Lost);
+                self.give_up(&format!(
+                    "it was lost {losses} times within {minutes} minutes, at last because {reason}"
+                ))
+            }
+        }
+    }
+
+    /// Looks at the registry, which blocks: whether the quarantine is over. `None` if there is none.
+    pub(super) fn is_over(&self) -> Option<impl FnOnce() -> bool + Send + 'static> {
+        if *self.state.borrow() != DeviceState::Quarantined {
+            return None;
+        }
+        let KeptOff { quarantine, is_kept } = self.quarantine.as_ref()?;
+        let (is_kept, until) = (*is_kept, quarantine.until_unix_s);
+        let (folder, identity) = (PathBuf::from(&self.ask.data_dir), self.identity.clone());
+        let (backend, driver) = (self.ask.backend.clone(), self.driver.clone());
+        Some(move || {
+            let (registry, now) = (Registry::look(&folder), exo_device::unix_s());
+            let is_there = registry.quarantine(&identity, &backend, &driver, now).is_some();
+            // What could not be written there ends by the clock.
+            if is_kept { !is_there } else { now >= until }
+        })
+    }
+
+    fn give_up(&mut self, reason: &str) -> Loss {
+        self.keep_off(Quarantine::new(reason, exo_device::unix_s()))
+    }
+
+    /// It was looked at once more and did not come back. That makes a quarantine that still runs no longer.
+    pub(super) fn stay_off(&mut self, reason: &str) -> Loss {
+        let now = exo_device::unix_s();
+        let mut quarantine = Quarantine::new(&format!("it does not come back: {reason}"), now);
+        if let Some(before) = self.quarantine.as_ref().map(|kept| &kept.quarantine)
+            && before.until_unix_s > now
+        {
+            quarantine.until_unix_s = quarantine.until_unix_s.min(before.until_unix_s);
+        }
+        self.keep_off(quarantine)
+    }
+
+    fn keep_off(&self, quarantine: Quarantine) -> Loss {
+        let (folder, identity) = (PathBuf::from(&self.ask.data_dir), self.identity.clone());
+        let (backend, driver) = (self.ask.backend.clone(), self.driver.clone());
+        let keep = move |quarantine: &Quarantine| {
+            let kept = Registry::change(&folder, |registry| {
+                registry.keep_off(&identity, &backend, &driver, quarantine.clone());
+            });
+            if let Err(error) = &kept {
+                let error = chain(error);
+                tracing::warn!(%error, "the quarantine of a device is not kept across a start");
+            }
+            kept.is_ok()
+        };
+        Loss::GiveUp { quarantine, keep: Box::new(keep) }
+    }
+
+    /// Opens it in a child, whatever the registry says of it; if that works, the registry says nothing more against it.
+    pub(super) fn check(&self) -> Check {
+        let ask = DeviceAsk { heeds_quarantine: false, ..self.ask.clone() };
+        let (program, identity) = (self.program.clone(), self.identity.clone());
+        Box::new(move || {
+            let words = crate::worker::ask(&program, &ask).map_err(|error| chain(&error))?;
+            // What else is told of a card may differ while it is pulled.
+            let places = (&identity.pci_address, &words.identity.pci_address);
+            if matches!(places, (Some(before), Some(now)) if before != now) {
+                return Err(format!("{} answers in its place", words.facts.name));
+            }
+            let released = Registry::change(Path::new(&ask.data_dir), |registry| {
+                registry.release(&words.identity, &ask.backend)
+            });
+            if let Err(error) = released {
+                let error = chain(&error);
+                tracing::warn!(%error, "the end of a device's quarantine is not kept across a start");
+            }
+            Ok(Box::new(words))
+        })
+    }
+
+    pub(super) fn facts_now(&self) -> DeviceFacts {
+        match &self.quarantine {
+            Some(_) => DeviceFacts {
+                support: SupportClass::Unsupported,
+                support_reason: format!("{} ({}) is {}", self.facts.name, self.facts.id, self.reason_now()),
+                ..self.facts.clone()
+            },
+            None => self.facts.clone(),
+        }
+    }
+
+    pub(super) fn reason_now(&self) -> String {
+        match &self.quarantine {
+            Some(kept) => kept.quarantine.text(exo_device::unix_s()),
+            None => self.reason.clone(),
+        }
+    }
+}
