@@ -82,13 +82,20 @@ impl Coordinator {
         troubles.find(|t| (t.instance, t.generation) == (instance, generation)).map(|t| t.reason.clone())
     }
 
-    /// A stage's device that its node does not use any more, and why.
+    /// A stage's device that its node does not use any more, and why: it was given up, or the node was started on another.
     fn device_given_up(&self, entry: &StateInstance) -> Option<String> {
         entry.placement.stages.iter().enumerate().find_map(|(index, stage)| {
             let devices = &self.reports.get(&stage.node)?.facts.devices;
-            let device = devices.iter().find(|device| device.id == stage.device)?;
-            (device.support == SupportClass::Unsupported)
-                .then(|| format!("stage {index} on {}: {}", self.name_of(stage.node), device.support_reason))
+            let node = self.name_of(stage.node);
+            match devices.iter().find(|device| device.id == stage.device) {
+                Some(device) if device.support == SupportClass::Unsupported => {
+                    Some(format!("stage {index} on {node}: {}", device.support_reason))
+                }
+                None if !devices.is_empty() => {
+                    Some(format!("stage {index} on {node}: it does not compute on {} any more", stage.device))
+                }
+                Some(_) | None => None,
+            }
         })
     }
 

@@ -304,6 +304,24 @@ fn a_device_that_its_node_gives_up_loses_its_stage_even_before_it_was_ready() {
 }
 
 #[test]
+fn a_node_started_on_another_device_gets_its_stage_there() {
+    let mut bench = Bench::new(2);
+    bench.place(2);
+    let mut elsewhere = report(2, PLENTY);
+    elsewhere.facts.devices[0].id = DeviceId("cuda-0".to_owned());
+    bench.report(2, elsewhere.clone());
+    assert_eq!(bench.placement().generation, 2);
+    let moved = bench.placement().stages.iter().find(|s| s.node == node(2)).unwrap();
+    assert_eq!(moved.device, DeviceId("cuda-0".to_owned()));
+    let Some(Event::InstanceReplaced { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    assert!(reason.contains("does not compute on cpu any more"), "{reason}");
+    // A node that says nothing of its devices yet has not given any up.
+    elsewhere.facts.devices.clear();
+    bench.report(2, elsewhere);
+    assert_eq!(bench.placement().generation, 2);
+}
+
+#[test]
 fn a_worker_that_did_not_hear_is_told_again() {
     let mut bench = Bench::new(2);
     bench.place(2);
