@@ -50,11 +50,11 @@ pub struct Settings {
     /// auto lets nodes join a new cluster for 10 minutes, closed never
     #[arg(long, global = true, value_name = "auto|closed")]
     trust: Option<String>,
-    /// What computes: the processor, or a graphics processor through an interface
-    #[arg(long, global = true, value_name = "cpu|cuda|vulkan|metal|dx12|gl")]
+    /// What computes: the fastest device that gives the right answers (auto), the processor, or a card through an interface
+    #[arg(long, global = true, value_name = "auto|cpu|cuda|vulkan|metal|dx12|gl")]
     backend: Option<String>,
-    /// Which graphics processor: number or part of the name, as in `exo devices`
-    #[arg(long, global = true, value_name = "NUMBER|NAME")]
+    /// Which graphics processor: a part of its name, its number with --backend, or a place such as cuda:0 with auto
+    #[arg(long, global = true, value_name = "NAME|NUMBER|PLACE")]
     device: Option<String>,
     /// Longest time of one step on a graphics processor, in seconds
     #[arg(long, global = true, value_name = "SECONDS")]
@@ -132,7 +132,11 @@ impl Settings {
 #[derive(Subcommand)]
 pub enum Command {
     /// Start a node (what `exo` alone does)
-    #[command(after_help = "Example: exo start --peer 192.168.1.20:52416")]
+    #[command(after_help = "Examples:\n  exo start --peer 192.168.1.20:52416\n  \
+                            exo start                    computes on the fastest device that gives the right answers\n  \
+                            exo start --device RTX       on that card, by the backend that is fastest there\n  \
+                            exo start --backend cpu      on the processor; asks no driver\n  \
+                            EXO_BACKEND=vulkan exo start --device 1   on the second card that Vulkan shows, whatever it is")]
     Start,
     /// Answer a prompt with a model, or chat with it; uses the running node, else starts one for the while
     #[command(after_help = "Examples:\n  exo run demo \"Put 9, 3, 7 in order.\"\n  exo run ./model.gguf\n  \
@@ -279,9 +283,28 @@ pub struct Devices {
     /// Ask one graphics interface in this very process; what `exo devices` runs as a child
     #[arg(long, hide = true, value_name = "INTERFACE")]
     pub probe: Option<String>,
-    /// With --probe: measure what the registry of the data folder does not know
+    #[command(flatten)]
+    pub probing: Probing,
+}
+
+/// With `--probe`: what the child does.
+#[derive(Args)]
+pub struct Probing {
+    /// With --probe: look into the registry of the data folder
+    #[arg(long, hide = true, requires = "probe")]
+    pub look: bool,
+    /// With --probe: open no device
+    #[arg(long, hide = true, requires = "probe")]
+    pub list: bool,
+    /// With --probe: the device with this number only
+    #[arg(long, hide = true, requires = "probe", value_name = "N")]
+    pub only: Option<usize>,
+    /// With --probe: measure what the registry does not know
     #[arg(long, hide = true, requires = "probe")]
     pub measure: bool,
+    /// With --probe: ask for a known answer
+    #[arg(long, hide = true, requires = "probe")]
+    pub trial: bool,
 }
 
 #[derive(Args)]

@@ -43,13 +43,15 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "backend",
-        default: "cpu",
-        help: "what computes: cpu, an NVIDIA card by cuda, or a graphics processor by vulkan, metal, dx12 or gl (see `exo devices`)",
+        default: "auto",
+        help: "what computes: auto (the fastest that gives the right answers), cpu, an NVIDIA card by cuda, or a graphics \
+               processor by vulkan, metal, dx12 or gl (see `exo devices`)",
     },
     Key {
         name: "device",
         default: "",
-        help: "which graphics processor: its number in `exo devices` or a part of its name (default: the first)",
+        help: "which graphics processor: a part of its name, or its number with the backend; with auto a name or a place \
+               as in cuda:0 (default: the fastest, or the backend's first)",
     },
     Key {
         name: "step_max_s",

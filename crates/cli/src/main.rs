@@ -6,6 +6,7 @@
 
 mod answer;
 mod args;
+mod auto;
 mod client;
 mod commands;
 mod config;

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::auto;
 use crate::client::Client;
 use crate::commands::devices::{Source, in_child};
 use crate::commands::worker;
@@ -37,7 +38,8 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
         .with_context(|| format!("cannot open the API on {api_listen}"))?;
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys(config, address)?;
-    let node_config = node_config(config)?;
+    let mut node_config = node_config(config)?;
+    auto::resolve(config, &mut node_config).await?;
     let node = exo_node::start(node_config, Arc::new(SystemHost)).await?;
     let mut options = ServerOptions::new(node.local_secret());
     options.allowed_hosts = config.list("allowed_hosts");
@@ -54,7 +56,7 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
 /// Asks the driver of a graphics processor in a child first: one that crashes should do so there.
 pub async fn probe_driver(choice: &DeviceChoice) -> anyhow::Result<()> {
     let source = match choice {
-        DeviceChoice::Processor => return Ok(()),
+        DeviceChoice::Processor | DeviceChoice::Best(_) => return Ok(()),
         DeviceChoice::Cuda { .. } => Source::Maker(exo_backend_cuda::Api::Cuda),
         #[cfg(feature = "hip")]
         DeviceChoice::Hip { .. } => Source::Maker(exo_backend_cuda::Api::Hip),
@@ -107,7 +109,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// The settings of a node.
+/// The settings of a node. Where nobody says what computes it is the processor, until [`auto::resolve`] has looked.
 pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
     let trust_closed = match config.text("trust") {
         "auto" => false,
@@ -126,7 +128,10 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         trust_closed,
         threads: config.threads()?,
         cores: config.cores()?,
-        device: DeviceChoice::parse(config.text("backend"), config.text("device"))?,
+        device: match config.text("backend") {
+            auto::NAME => DeviceChoice::Processor,
+            backend => DeviceChoice::parse(backend, config.text("device"))?,
+        },
         worker: Some(worker::program(config)?),
         cpu_isa: cpu_isa(config)?,
         mmap: config.parse("mmap")?,

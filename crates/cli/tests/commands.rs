@@ -156,7 +156,10 @@ fn the_doctor_tells_what_works_and_what_the_next_step_is() {
     }
     assert_eq!((verdict("graphics").as_str(), verdict("peer").as_str()), ("note", "warning"));
     let text = stdout(&output);
-    assert!(text.contains("models run on the processor") || text.contains("used only when asked"), "{text}");
+    assert!(
+        text.contains("models run on the processor") || text.contains("`exo devices` says whether"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn a_device_that_is_not_there_is_refused_by_name() {
     assert!(stderr(&none).contains("shows no graphics processor"), "{}", stderr(&none));
     let unknown = refused(&mut exo(&["start", "--backend", "opencl"]));
     assert!(
-        stderr(&unknown).contains("`opencl` is no backend: it must be cpu, cuda, vulkan"),
+        stderr(&unknown).contains("`opencl` is no backend: it must be auto, cpu, cuda, vulkan"),
         "{}",
         stderr(&unknown)
     );

@@ -9,6 +9,7 @@
 //! Start reading at [`Registry::change`].
 
 mod file;
+mod trial;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,6 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use self::file::ReadError;
 use crate::{Calibration, CalibrationError, calibrate};
+
+pub use trial::Trial;
 
 /// Cards that are remembered; beyond, those that were not seen for longest are forgotten.
 const DEVICES_MAX: usize = 64;
@@ -77,6 +80,9 @@ pub struct Known {
     /// Nodes do not use it for a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine: Option<Quarantine>,
+    /// What came of asking it something whose answer is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Trial>,
 }
 
 /// A card was lost too often. It binds nodes until it is over, the driver has another version, or somebody releases it.
@@ -200,6 +206,19 @@ impl Registry {
         known.quarantine.as_ref().filter(|quarantine| quarantine.is_in_force(now_unix_s))
     }
 
+    /// What came of a trial with the same backend and driver, as long as it counts for this version of exo.
+    pub fn trial(
+        &self,
+        card: &Identity,
+        backend: &str,
+        driver: &str,
+        version: &str,
+        now_unix_s: u64,
+    ) -> Option<&Trial> {
+        let known = self.known(card, backend).filter(|known| known.driver == clip(driver))?;
+        known.trial.as_ref().filter(|trial| trial.counts(version, now_unix_s))
+    }
+
     /// From now on nodes do not use a card with a backend and driver.
     pub fn keep_off(&mut self, card: &Identity, backend: &str, driver: &str, quarantine: Quarantine) {
         let known =
@@ -216,12 +235,13 @@ impl Registry {
         self.entry(card, backend).is_some_and(|known| known.quarantine.take().is_some())
     }
 
-    /// Ends every quarantine, and says of which cards.
+    /// Ends every quarantine, forgets every failed trial, and says of which cards.
     pub fn release_all(&mut self) -> Vec<String> {
         let mut released = Vec::new();
         for device in self.devices.values_mut() {
             for (backend, known) in &mut device.backends {
-                if known.quarantine.take().is_some() {
+                let failed = known.trial.take_if(|trial| trial.failed.is_some());
+                if known.quarantine.take().is_some() || failed.is_some() {
                     released.push(format!("{} ({backend})", device.identity.name));
                 }
             }
@@ -258,6 +278,7 @@ impl Registry {
             known.verified_unix_s = known.verified_unix_s.or(before.verified_unix_s);
         }
         known.quarantine = known.quarantine.or_else(|| before?.quarantine.clone());
+        known.trial = known.trial.or_else(|| before?.trial.clone());
         let identity = Identity { name: clip(&card.name), ..card.clone() };
         let begin = || Device { identity, seen_unix_s: now_unix_s, backends: BTreeMap::new() };
         let device = self.devices.entry(card.key()).or_insert_with(begin);

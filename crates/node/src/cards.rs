@@ -77,8 +77,8 @@ pub fn text(change: &CardChange, is_own: bool) -> String {
         _ if is_own => format!("a graphics card of this node {what}: {described}"),
         CardChange::Vanished(_) => format!("a graphics card {what}: {described}"),
         _ => format!(
-            "a graphics card {what}: {described}; `exo devices` shows what it can do, and this node uses it once it is \
-             started again with its --backend and --device"
+            "a graphics card {what}: {described}; `exo devices` shows what it can do, and this node may use it once it is \
+             started again: by itself, or as --backend and --device say"
         ),
     }
 }

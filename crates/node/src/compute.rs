@@ -7,13 +7,14 @@ use std::sync::{Arc, OnceLock};
 
 use exo_backend::Device;
 use exo_device::Quarantine;
-use exo_types::{DeviceFacts, DeviceId, DeviceState, Monitor, Time};
+use exo_types::{DeviceFacts, DeviceId, DeviceState, Monitor, SupportClass, Time};
 use tokio::sync::watch;
 
-use crate::NodeConfig;
-use crate::device::{Failure, Opened};
+use crate::device::{Failure, Opened, both};
 use crate::host::Host;
+use crate::ranking::Candidate;
 use crate::worker::{CardWords, DeviceAsk, MemoryWords, WorkerProgram};
+use crate::{DeviceChoice, NodeConfig};
 
 use card::{Card, KeptOff};
 pub use card::{Check, Loss};
@@ -25,6 +26,8 @@ pub struct Compute {
     here: OnceLock<Opened>,
     /// In the order in which they were asked for.
     cards: Vec<Card>,
+    /// Why the node computes on what it does, where that was found out at the start: of the first device.
+    why: String,
     /// Sensors, as this process can read them.
     sensed: Sensed,
 }
@@ -47,10 +50,31 @@ pub enum Seat {
 
 impl Compute {
     /// What `config` asks for: the processor open, graphics processors asked what they are, all at once. Blocks for about a
-    /// second.
-    pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Self, Failure> {
-        let compute = Self { here: OnceLock::new(), cards: Vec::new(), sensed: Sensed::default() };
-        let asks = config.device.asks(config);
+    /// second. The warnings are about what was to be tried first and cannot be used.
+    pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<(Self, Vec<String>), Failure> {
+        let DeviceChoice::Best(ranking) = &config.device else {
+            return Ok((Self::open_asked(config.device.asks(config), config, host)?, Vec::new()));
+        };
+        let tried = ranking.try_each(|candidate| Self::open_candidate(candidate, config, host))?;
+        let compute = tried.opened.map_or_else(|| Self::open_asked(Vec::new(), config, host), Ok)?;
+        Ok((Self { why: tried.told, ..compute }, tried.warnings))
+    }
+
+    /// As an explicit wish, but a card in quarantine is passed over, and so is another in the place of the one that was meant.
+    fn open_candidate(candidate: &Candidate, config: &NodeConfig, host: &dyn Host) -> Result<Self, Failure> {
+        let compute = Self::open_asked(candidate.choice.asks(config), config, host)?;
+        for card in &compute.cards {
+            candidate.check_identity(&card.identity)?;
+            if let Some(kept) = &card.quarantine {
+                return Err(kept.quarantine.text(exo_device::unix_s()).into());
+            }
+        }
+        Ok(compute)
+    }
+
+    fn open_asked(asks: Vec<DeviceAsk>, config: &NodeConfig, host: &dyn Host) -> Result<Self, Failure> {
+        let (here, why, sensed) = (OnceLock::new(), String::new(), Sensed::default());
+        let compute = Self { here, cards: Vec::new(), why, sensed };
         let Some(first) = asks.first() else {
             compute.processor(config, host)?;
             return Ok(compute);
@@ -75,7 +99,11 @@ impl Compute {
     pub fn facts(&self, is_used: bool) -> Vec<DeviceFacts> {
         let here = self.here.get().map(|(_, facts)| facts.clone());
         let here = here.filter(|_| self.is_left_to_processor() || is_used);
-        self.cards.iter().map(Card::facts_now).chain(here).collect()
+        let mut facts: Vec<_> = self.cards.iter().map(Card::facts_now).chain(here).collect();
+        if let Some(first) = facts.first_mut().filter(|first| first.support != SupportClass::Unsupported) {
+            first.support_reason = both(&first.support_reason, &self.why);
+        }
+        facts
     }
 
     /// Whether there is no graphics processor, or none that is not in quarantine.

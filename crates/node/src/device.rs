@@ -13,11 +13,12 @@ use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_device::Identity;
 use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
+use crate::ranking::Ranking;
 use crate::worker::{CardWords, DeviceAsk};
 use crate::{Host, NodeConfig};
 
 /// What a node computes on.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub enum DeviceChoice {
     /// The processor.
     #[default]
@@ -42,6 +43,8 @@ pub enum DeviceChoice {
         /// Several places with commas between them are several processors.
         which: String,
     },
+    /// The best of these that can be opened, else the processor.
+    Best(Box<Ranking>),
 }
 
 impl DeviceChoice {
@@ -56,10 +59,11 @@ impl DeviceChoice {
         }
     }
 
-    /// The same in words for other processes, one for each device; none for the processor, which needs none.
+    /// The same in words for other processes, one for each device; none for the processor, which needs none, and for what is
+    /// chosen only when it is opened.
     pub(crate) fn asks(&self, config: &NodeConfig) -> Vec<DeviceAsk> {
         let (backend, which) = match self {
-            Self::Processor => return Vec::new(),
+            Self::Processor | Self::Best(_) => return Vec::new(),
             Self::Cuda { which } => ("cuda", which),
             #[cfg(feature = "hip")]
             Self::Hip { which } => ("hip", which),
@@ -85,7 +89,7 @@ fn each(which: &str) -> Vec<String> {
 
 /// A setting names no backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no backend{}: it must be cpu, cuda, vulkan, metal, {}", left_out(.name), OTHERS)]
+#[error("`{name}` is no backend{}: it must be auto, cpu, cuda, vulkan, metal, {}", left_out(.name), OTHERS)]
 pub struct UnknownBackend {
     name: String,
 }
@@ -135,13 +139,32 @@ pub type Opened = (Arc<dyn Device>, DeviceFacts);
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Opens what `config` asks for in this process. What a graphics processor can do is measured here, about a second, unless
-/// the registry in the data folder knows.
+/// the registry in the data folder knows. What could not be opened on the way is logged.
 pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
-    match config.device.asks(config).as_slice() {
-        [] => processor(config, host),
-        [ask] => open_asked(ask, host, true),
-        several => Err(format!("{} devices are named, and one can be opened here", several.len()).into()),
-    }
+    let DeviceChoice::Best(ranking) = &config.device else {
+        return match config.device.asks(config).as_slice() {
+            [] => processor(config, host),
+            [ask] => open_asked(ask, host, true),
+            several => Err(format!("{} devices are named, and one can be opened here", several.len()).into()),
+        };
+    };
+    let tried = ranking.try_each(|candidate| {
+        let asks = candidate.choice.asks(config);
+        let ask = asks.first().ok_or_else(|| format!("{} is no graphics processor", candidate.label))?;
+        let mut chosen = Chosen::find(ask, host)?;
+        candidate.check_identity(&chosen.identity)?;
+        chosen.open_and_measure(ask)
+    })?;
+    tried.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let (device, mut facts) = tried.opened.map_or_else(|| processor(config, host), Ok)?;
+    facts.support_reason = both(&facts.support_reason, &tried.told);
+    Ok((device, facts))
+}
+
+/// Two remarks as one.
+pub fn both(one: &str, other: &str) -> String {
+    let told = [one, other].into_iter().filter(|text| !text.is_empty());
+    told.collect::<Vec<_>>().join("; ")
 }
 
 /// Opens a graphics processor in this process; makes it compute and compare, and finds out what it can do, if `examine`.
@@ -186,7 +209,7 @@ impl Chosen {
     fn find(ask: &DeviceAsk, host: &dyn Host) -> Result<Self, Failure> {
         let mut phases = Phases::begin();
         let listed = match DeviceChoice::parse(&ask.backend, &ask.which)? {
-            DeviceChoice::Processor => {
+            DeviceChoice::Processor | DeviceChoice::Best(_) => {
                 return Err(format!("`{}` is no graphics processor", ask.backend).into());
             }
             DeviceChoice::Cuda { which } => Listed::Card(choose_card(exo_backend_cuda::list()?, &which)?),

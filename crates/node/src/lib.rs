@@ -32,6 +32,7 @@ mod links;
 mod node;
 mod notice;
 mod outlet;
+mod ranking;
 mod start;
 mod worker;
 
@@ -44,5 +45,6 @@ pub use files::{FilesError, running_api};
 pub use host::{Host, SystemHost};
 pub use node::Node;
 pub use notice::Notice;
+pub use ranking::{Candidate, LeftOut, Ranking, seconds};
 pub use start::{DEMO_MODEL, StartError, start};
 pub use worker::{WorkerProgram, serve as serve_worker};

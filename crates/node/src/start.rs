@@ -96,12 +96,14 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
     let members = MemberSet::new(state.members().keys().copied().filter(|n| *n != me));
     let endpoint = bind(&config, &key, &members).await?;
     let library = Arc::new(Library::new(Arc::new(store.0), endpoint.clone()));
-    let (compute, facts) = tokio::task::block_in_place(|| open_devices(&config, host.as_ref(), me))?;
+    let (compute, facts, passed_over) =
+        tokio::task::block_in_place(|| open_devices(&config, host.as_ref(), me))?;
     let (sender, inbox) = crate::core::channel();
     let (notices, _) = broadcast::channel(256);
     let draft =
         tokio::task::block_in_place(|| start_draft(&config, &library, &compute, host.as_ref(), &sender))?;
     warn_all(&notices, store.1);
+    warn_all(&notices, passed_over);
     warn_all(&notices, crate::device::crowding(&config).into_iter().collect());
     let discovery = discover(&config, &endpoint, me, state.members().len() <= 1, &sender, &notices);
     accept(endpoint.clone(), sender.clone());
@@ -250,8 +252,8 @@ fn open_devices(
     config: &NodeConfig,
     host: &dyn Host,
     me: NodeId,
-) -> Result<(Compute, NodeFacts), StartError> {
-    let compute = Compute::open(config, host).map_err(StartError::Device)?;
+) -> Result<(Compute, NodeFacts, Vec<String>), StartError> {
+    let (compute, warnings) = Compute::open(config, host).map_err(StartError::Device)?;
     let node = NodeFacts {
         node: me,
         name: config.name.clone(),
@@ -260,7 +262,7 @@ fn open_devices(
         devices: compute.facts(false),
         mains_power: host.mains_power(),
     };
-    Ok((compute, node))
+    Ok((compute, node, warnings))
 }
 
 fn remembered(data: &DataDir) -> Result<BTreeMap<NodeId, Vec<SocketAddr>>, StartError> {

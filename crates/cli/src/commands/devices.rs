@@ -1,7 +1,8 @@
 //! `exo devices`: every processor and graphics card of this machine, what it can do, and why one is not used.
 
+mod decision;
 mod probe;
-mod remember;
+pub mod remember;
 mod steps;
 
 use std::path::Path;
@@ -16,11 +17,12 @@ use exo_node::{Host, SystemHost};
 use exo_types::{DeviceFacts, Monitor, SupportClass};
 use serde::Serialize;
 
-use crate::args::Devices;
+use crate::args::{Devices, Probing};
 use crate::config::Config;
-use crate::ui;
-use probe::{Abilities, Ask, Found, Outcome, Times};
-pub use probe::{Source, in_child};
+use crate::run_node::node_config;
+use crate::{auto, ui};
+use probe::{Abilities, Times};
+pub use probe::{Ask, Found, Outcome, Source, ask_in_child, in_child};
 use steps::StepCost;
 
 /// One device, as people and scripts see it.
@@ -55,24 +57,33 @@ struct Row {
     step: Option<StepCost>,
     support: SupportClass,
     reason: String,
+    /// A node that is not told what to compute on takes this.
+    chosen: bool,
 }
 
 /// Prints what there is. With `--probe` it is the child that asks one interface's driver.
 pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let data_dir = config.data_dir();
     if let Some(api) = args.probe {
-        return probe::answer(&api, Ask { measure: args.measure.then_some(&*data_dir), steps: args.steps });
+        let Probing { look, list, only, measure, trial } = args.probing;
+        let registry = look.then_some(&*data_dir);
+        let ask = Ask { registry, list_only: list, only, measure, trial, steps: args.steps };
+        return probe::answer(&api, ask);
     }
+    let settings = node_config(config)?;
     if args.retry {
         release(&data_dir)?;
     }
     let began = Instant::now();
-    let ask = Ask { measure: Some(&data_dir), steps: args.steps };
+    let ask = Ask { registry: Some(&data_dir), measure: true, steps: args.steps, ..Ask::default() };
     let outcomes = ask_all(ask).await;
     let cards = exo_device::graphics_cards(Path::new("/"));
-    remember::all(&data_dir, &outcomes);
+    let found: Vec<&Found> = outcomes.iter().flat_map(|outcome| outcome.found.iter().flatten()).collect();
+    remember::all(&data_dir, &found);
     let took = began.elapsed();
     let mut rows = join(SystemHost.processor(true), &cards, &outcomes);
+    let ranking = tokio::task::block_in_place(|| auto::ranking(&settings, &cards, &outcomes, ""))?;
+    decision::add(&mut rows, &ranking);
     for row in &mut rows {
         if let Some(address) = row.pci_address.as_deref().filter(|_| row.sensors.is_empty()) {
             row.sensors = exo_device::sensors(Path::new("/"), address);
@@ -112,8 +123,8 @@ fn release(data_dir: &Path) -> anyhow::Result<()> {
 }
 
 /// The preferred sources first, all at once: a card that two of them show is one row. OpenGL last, and only where nothing
-/// better shows a graphics processor.
-async fn ask_all(ask: Ask<'_>) -> Vec<Outcome> {
+/// better shows a graphics processor: none at all, or only programs that play one while there is a card on the bus.
+pub async fn ask_all(ask: Ask<'_>) -> Vec<Outcome> {
     let makers = exo_backend_cuda::Api::ALL.iter().map(|api| Source::Maker(*api));
     let sources = makers.chain(Api::ALL.map(Source::Graphics));
     let (last, first): (Vec<_>, Vec<_>) = sources
@@ -121,8 +132,10 @@ async fn ask_all(ask: Ask<'_>) -> Vec<Outcome> {
         .partition(|source| *source == Source::Graphics(Api::Gl));
     let asked = first.into_iter().map(|source| probe::ask_in_child(source, ask));
     let mut outcomes = futures_util::future::join_all(asked).await;
+    let has_cards = !exo_device::graphics_cards(Path::new("/")).is_empty();
     for source in last {
-        if outcomes.iter().all(Outcome::is_empty) {
+        let is_bare = if has_cards { Outcome::shows_no_card } else { Outcome::is_empty };
+        if outcomes.iter().all(is_bare) {
             outcomes.push(probe::ask_in_child(source, ask).await);
         }
     }
@@ -231,6 +244,7 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
         step: None,
         support: SupportClass::Unsupported,
         reason: trouble.clone(),
+        chosen: false,
     }));
     rows
 }
@@ -263,20 +277,19 @@ fn processor_row(facts: DeviceFacts) -> Row {
         step: None,
         support: facts.support,
         reason: facts.support_reason,
+        chosen: false,
     }
 }
 
 fn adapter_row(found: &Found) -> Row {
-    let how = format!("used when asked: --backend {} --device {}", found.api, found.index);
     let (support, reason) = match &found.trouble {
         Some(trouble) => (SupportClass::Unsupported, trouble.clone()),
         None if found.is_software => {
-            (SupportClass::Partial, format!("the processor playing a graphics card; {how}"))
+            (SupportClass::Partial, "the processor playing a graphics card".to_owned())
         }
-        None => (
-            SupportClass::Experimental,
-            format!("passed its check here, never run on such a card by us; {how}"),
-        ),
+        None => {
+            (SupportClass::Experimental, "passed its check here, never run on such a card by us".to_owned())
+        }
     };
     Row {
         name: found.identity.name.clone(),
@@ -296,6 +309,7 @@ fn adapter_row(found: &Found) -> Row {
         step: found.step,
         support,
         reason,
+        chosen: false,
     }
 }
 
@@ -333,6 +347,7 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         times: None,
         step: None,
         support: SupportClass::Unsupported,
+        chosen: false,
     }
 }
 
@@ -341,24 +356,8 @@ mod tests {
     use super::*;
 
     fn found(index: usize, pci_address: Option<&str>) -> Found {
-        Found {
-            api: "vulkan".to_owned(),
-            index,
-            identity: exo_device::identity("Card", 0x1002, 1, pci_address, &[]),
-            is_software: false,
-            driver: "radv".to_owned(),
-            architecture: None,
-            compute_units: None,
-            abilities: None,
-            memory_bytes: Some(1),
-            read_bytes_per_s: None,
-            flops_per_s: None,
-            times: Times::default(),
-            sensors: Monitor::default(),
-            step: None,
-            quarantine: None,
-            trouble: None,
-        }
+        let identity = exo_device::identity("Card", 0x1002, 1, pci_address, &[]);
+        Found::listed("vulkan", index, identity, "radv".to_owned())
     }
 
     fn card(address: &str) -> GraphicsCard {

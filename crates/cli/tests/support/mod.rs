@@ -30,7 +30,8 @@ pub fn wait_for<T>(what: &str, at_most: Duration, mut ready: impl FnMut() -> Opt
     }
 }
 
-/// `exo` with a clean environment: neither settings nor files of whoever runs the tests.
+/// `exo` with a clean environment: neither settings nor files of whoever runs the tests. It computes on the processor unless
+/// a flag says otherwise, so that tests are the same on machines with cards.
 pub fn exo(args: &[&str]) -> Command {
     clean(Command::new(EXO), args)
 }
@@ -39,7 +40,12 @@ fn clean(mut command: Command, args: &[&str]) -> Command {
     for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("EXO_")) {
         command.env_remove(name);
     }
-    command.args(args).env("EXO_CONFIG", empty_config()).env("NO_PROXY", "*").stdin(Stdio::null());
+    command
+        .args(args)
+        .env("EXO_BACKEND", "cpu")
+        .env("EXO_CONFIG", empty_config())
+        .env("NO_PROXY", "*")
+        .stdin(Stdio::null());
     command
 }
 

@@ -124,6 +124,12 @@ fn check(devices: &BTreeMap<String, Device>) -> Result<(), String> {
                     "the quarantine of `{key}` has a reason of more than {REASON_CHARS_MAX} letters"
                 ));
             }
+            let failed = known.trial.as_ref().and_then(|trial| trial.failed.as_deref()).unwrap_or_default();
+            if failed.chars().count() > REASON_CHARS_MAX {
+                return Err(format!(
+                    "the trial of `{key}` failed for a reason of more than {REASON_CHARS_MAX} letters"
+                ));
+            }
             if known.driver.chars().count() > TEXT_CHARS_MAX {
                 return Err(format!(
                     "the driver of `{key}` has a name of more than {TEXT_CHARS_MAX} letters"

@@ -21,6 +21,7 @@ fn measured(driver: &str) -> Known {
         verified_unix_s: Some(7),
         trouble: None,
         quarantine: None,
+        trial: None,
     }
 }
 
@@ -104,6 +105,31 @@ fn a_quarantine_lasts_until_it_is_over_the_driver_is_another_or_it_is_released()
         reason(&registry, "cuda", "2", 100_003).is_none()
             && reason(&registry, "cuda", "1", 100_003).is_none()
     );
+}
+
+#[test]
+fn a_trial_counts_for_its_driver_and_version_and_a_failed_one_for_hours() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = card(Some("0000:01:00.0"), None);
+    let tried = |failed| Known { trial: Some(Trial::new("1.2.3", failed, 1000)), ..measured("1") };
+    let mut registry = changed(folder.path(), |registry| {
+        registry.note(&here, "cuda", tried(None), 1000);
+        registry.note(&here, "vulkan", tried(Some("another text")), 1000);
+        // Looking at the card again forgets nothing.
+        registry.note(&here, "cuda", measured("1"), 1001);
+    });
+    let failed = |registry: &Registry, backend: &str, driver: &str, version: &str, now: u64| {
+        registry.trial(&here, backend, driver, version, now).map(|trial| trial.failed.clone())
+    };
+    let late = 1000 + QUARANTINE_S;
+    assert_eq!(failed(&registry, "cuda", "1", "1.2.3", late * 9), Some(None));
+    assert_eq!(failed(&registry, "cuda", "2", "1.2.3", 1001), None, "another driver");
+    assert_eq!(failed(&registry, "cuda", "1", "1.2.4", 1001), None, "another exo");
+    assert_eq!(failed(&registry, "vulkan", "1", "1.2.3", late - 1), Some(Some("another text".to_owned())));
+    assert_eq!(failed(&registry, "vulkan", "1", "1.2.3", late), None, "it may have been a passing thing");
+    assert_eq!(registry.release_all(), ["Card (vulkan)"]);
+    assert_eq!(failed(&registry, "vulkan", "1", "1.2.3", 1001), None);
+    assert_eq!(failed(&registry, "cuda", "1", "1.2.3", 1001), Some(None), "what it passed stays");
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub struct Nodes {
     root: TempDir,
     group: String,
     passed_on: Vec<(String, String)>,
-    /// The backend of the second node; `None` for the processor.
+    /// The backend of the second node; all others compute on the processor, so that the demo is the same everywhere.
     mixed: Option<String>,
     children: Vec<Node>,
 }
@@ -87,7 +87,7 @@ impl Nodes {
             .arg("--config")
             .arg(self.root.path().join("config.toml"))
             .args(flags)
-            .args(self.mixed.iter().filter(|_| self.children.len() == 1).flat_map(|by| ["--backend", by]))
+            .args(["--backend", self.backend_of(self.children.len())])
             .envs(self.passed_on.iter().map(|(k, v)| (k, v)))
             .env("EXO_GROUP", &self.group)
             .env("EXO_STOP_WITH_STDIN", "1")
@@ -102,6 +102,10 @@ impl Nodes {
         }
         self.children.push(Node { name, data_dir, process, stdin, last_lines, client: None });
         Ok(())
+    }
+
+    fn backend_of(&self, node: usize) -> &str {
+        self.mixed.as_deref().filter(|_| node == 1).unwrap_or("cpu")
     }
 
     /// The nodes, in the order they were started.

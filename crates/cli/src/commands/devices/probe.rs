@@ -10,15 +10,18 @@ use anyhow::Context;
 use exo_backend::{Device, OpKind, Support};
 use exo_backend_cuda::{Api as Maker, Card, CudaDevice, CudaOptions, ListError};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
-use exo_device::{Calibration, GraphicsCard, Identity, Quarantine, Registry};
+use exo_device::{Calibration, GraphicsCard, Identity, Quarantine, Registry, Trial};
 use exo_types::{DType, DeviceId, Monitor};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 
 use super::steps::{self, StepCost};
+use crate::auto;
 
 /// For loading a driver, opening each adapter and measuring it.
 const PROBE_MAX: Duration = Duration::from_secs(20);
+/// For the known answer of the built-in model.
+const TRIAL_MAX: Duration = Duration::from_secs(40);
 /// For decoding a little.
 const STEPS_MAX: Duration = Duration::from_secs(40);
 /// Memory a check may use: the measured matrix and its like.
@@ -54,8 +57,16 @@ impl fmt::Display for Source {
 /// How much is asked.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Ask<'a> {
-    /// Measure what each device can do, unless the registry of this data folder knows.
-    pub measure: Option<&'a Path>,
+    /// The data folder whose registry says what is known, and what is in quarantine.
+    pub registry: Option<&'a Path>,
+    /// Open no device: tell what the driver lists and the registry knows.
+    pub list_only: bool,
+    /// The one device with this number.
+    pub only: Option<usize>,
+    /// Measure what each device can do, unless the registry knows.
+    pub measure: bool,
+    /// Ask each for a known answer.
+    pub trial: bool,
     /// Decode a little on each.
     pub steps: bool,
 }
@@ -95,6 +106,8 @@ pub struct Found {
     pub sensors: Monitor,
     /// What handing over a decode step costs, where that was asked.
     pub step: Option<StepCost>,
+    /// What came of asking it for a known answer, now or before.
+    pub trial: Option<Trial>,
     /// Why nodes do not use it for a while: then it was not opened.
     pub quarantine: Option<Quarantine>,
     /// Why it cannot be used.
@@ -127,6 +140,31 @@ impl Abilities {
     }
 }
 
+impl Found {
+    /// One that was not opened yet.
+    pub fn listed(api: &str, index: usize, identity: Identity, driver: String) -> Self {
+        Self {
+            api: api.to_owned(),
+            index,
+            identity,
+            is_software: false,
+            driver,
+            architecture: None,
+            compute_units: None,
+            abilities: None,
+            memory_bytes: None,
+            read_bytes_per_s: None,
+            flops_per_s: None,
+            times: Times::default(),
+            sensors: Monitor::default(),
+            step: None,
+            trial: None,
+            quarantine: None,
+            trouble: None,
+        }
+    }
+}
+
 /// Milliseconds from start to ready, by phase.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Default, Debug)]
 pub struct Times {
@@ -149,6 +187,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Whether it showed none but programs that play a card.
+    pub fn shows_no_card(&self) -> bool {
+        self.found.as_ref().map_or(true, |found| found.iter().all(|found| found.is_software))
+    }
+
     /// Whether it showed no graphics processor.
     pub fn is_empty(&self) -> bool {
         self.found.as_ref().map_or(true, Vec::is_empty)
@@ -176,9 +219,13 @@ pub async fn ask_in_child(source: Source, what: Ask<'_>) -> Outcome {
 async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
     let exe = std::env::current_exe().context("cannot find the exo program itself")?;
     let mut command = tokio::process::Command::new(exe);
-    command.args(["devices", "--probe", source.name()]).args(what.steps.then_some("--steps"));
-    if let Some(folder) = what.measure {
-        command.arg("--measure").arg("--data-dir").arg(folder);
+    let Ask { registry, list_only, only, measure, trial, steps } = what;
+    command.args(["devices", "--probe", source.name()]);
+    let flags = [(list_only, "--list"), (measure, "--measure"), (trial, "--trial"), (steps, "--steps")];
+    command.args(flags.iter().filter_map(|(is_set, flag)| is_set.then_some(flag)));
+    command.args(only.iter().flat_map(|index| ["--only".to_owned(), index.to_string()]));
+    if let Some(folder) = registry {
+        command.arg("--look").arg("--data-dir").arg(folder);
     }
     let mut child = command
         .stdin(Stdio::null())
@@ -194,7 +241,8 @@ async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
         }
         child.wait().await
     };
-    let bound = if what.steps { PROBE_MAX + STEPS_MAX } else { PROBE_MAX };
+    let more = [(steps, STEPS_MAX), (trial, TRIAL_MAX)];
+    let bound = PROBE_MAX + more.iter().filter(|(is_set, _)| *is_set).map(|(_, max)| *max).sum::<Duration>();
     let status = tokio::time::timeout(bound, reading).await.map_err(|_| {
         anyhow::anyhow!("the {source} driver did not answer within {} s and is not used", bound.as_secs())
     })??;
@@ -209,8 +257,8 @@ pub fn answer(source: &str, what: Ask<'_>) -> anyhow::Result<()> {
     let api = Api::ALL.into_iter().find(|known| known.name() == source);
     let child = Child {
         cards: exo_device::graphics_cards(Path::new("/")),
-        registry: what.measure.map(Registry::look),
-        steps: what.steps,
+        registry: what.registry.map(Registry::look),
+        ask: what,
     };
     let maker = Maker::ALL.iter().find(|known| known.name() == source);
     let found = match (maker, api) {
@@ -235,19 +283,20 @@ fn is_absent(error: &anyhow::Error) -> bool {
 }
 
 /// What a child knows before it asks.
-struct Child {
+struct Child<'a> {
     /// On the bus.
     cards: Vec<GraphicsCard>,
-    /// Where to measure.
     registry: Option<Registry>,
-    steps: bool,
+    ask: Ask<'a>,
 }
 
-impl Child {
+impl Child<'_> {
     fn list_adapters(&self, api: Api) -> anyhow::Result<(f64, Vec<Found>)> {
         let began = Instant::now();
         let adapters = exo_backend_wgpu::list(api)?;
-        Ok((ms(began), adapters.iter().map(|adapter| self.describe(adapter)).collect()))
+        let list_ms = ms(began);
+        let asked = adapters.iter().filter(|adapter| self.is_asked(adapter.index));
+        Ok((list_ms, asked.map(|adapter| self.describe(adapter)).collect()))
     }
 
     fn list_cards(&self, maker: Maker) -> anyhow::Result<(f64, Vec<Found>)> {
@@ -258,33 +307,25 @@ impl Child {
             Maker::Hip => exo_backend_cuda::list_amd()?,
         };
         let list_ms = ms(began);
-        Ok((list_ms, cards.iter().map(|card| self.describe_card(card)).collect()))
+        let asked = cards.iter().filter(|card| self.is_asked(card.index));
+        Ok((list_ms, asked.map(|card| self.describe_card(card)).collect()))
+    }
+
+    fn is_asked(&self, index: usize) -> bool {
+        self.ask.only.is_none_or(|only| only == index)
     }
 
     fn describe_card(&self, card: &Card) -> Found {
         let vendor = card.api.vendor();
         let identity = exo_device::identity(&card.name, vendor, 0, Some(&card.pci_address), &self.cards);
-        let mut found = Found {
-            api: card.api.name().to_owned(),
-            index: card.index,
-            identity,
-            is_software: false,
-            driver: card.driver_text(),
-            architecture: card.architecture().map(str::to_owned),
-            compute_units: Some(card.multiprocessors),
-            abilities: None,
-            memory_bytes: Some(card.memory_bytes),
-            read_bytes_per_s: None,
-            flops_per_s: None,
-            times: Times::default(),
-            sensors: Monitor::default(),
-            step: None,
-            quarantine: None,
-            trouble: None,
-        };
-        if self.is_kept_off(&mut found) {
+        let mut found = Found::listed(card.api.name(), card.index, identity, card.driver_text());
+        found.architecture = card.architecture().map(str::to_owned);
+        (found.compute_units, found.memory_bytes) = (Some(card.multiprocessors), Some(card.memory_bytes));
+        found.trouble = card.trouble();
+        if self.stays_shut(&mut found) {
             return found;
         }
+        found.trouble = None; // opening it says it in its own words
         let opened = check_card(card, &mut found.times);
         self.measure(&mut found, opened.map(|device| device as Arc<dyn Device>));
         found
@@ -294,43 +335,35 @@ impl Child {
         let address = adapter.pci_address.as_deref();
         let identity =
             exo_device::identity(&adapter.name, adapter.vendor, adapter.device, address, &self.cards);
-        let mut found = Found {
-            api: adapter.api.name().to_owned(),
-            index: adapter.index,
-            identity,
-            is_software: adapter.is_software,
-            driver: adapter.driver.clone(),
-            architecture: adapter.architecture().map(str::to_owned),
-            compute_units: None,
-            abilities: None,
-            memory_bytes: adapter.memory_bytes,
-            read_bytes_per_s: None,
-            flops_per_s: None,
-            times: Times::default(),
-            sensors: Monitor::default(),
-            step: None,
-            quarantine: None,
-            trouble: None,
-        };
-        if self.is_kept_off(&mut found) {
+        let mut found = Found::listed(adapter.api.name(), adapter.index, identity, adapter.driver.clone());
+        found.architecture = adapter.architecture().map(str::to_owned);
+        (found.is_software, found.memory_bytes) = (adapter.is_software, adapter.memory_bytes);
+        if self.stays_shut(&mut found) {
             return found;
         }
         let opened = check_adapter(adapter, &mut found.times).and_then(|device| {
-            found.step = self.steps.then(|| steps::measure(&device)).transpose()?;
+            found.step = self.ask.steps.then(|| steps::measure(&device)).transpose()?;
             Ok(device as Arc<dyn Device>)
         });
         self.measure(&mut found, opened);
         found
     }
 
-    /// Whether a device is in quarantine: then it stays shut.
-    fn is_kept_off(&self, found: &mut Found) -> bool {
-        let Some(registry) = &self.registry else { return false };
+    /// Adds what the registry knows. Whether the device is not opened: it is in quarantine, or nobody wants it opened.
+    fn stays_shut(&self, found: &mut Found) -> bool {
+        let Some(registry) = &self.registry else { return self.ask.list_only };
         let now = exo_device::unix_s();
-        let quarantine = registry.quarantine(&found.identity, &found.api, &found.driver, now);
-        found.trouble = quarantine.map(|quarantine| quarantine.text(now));
-        found.quarantine = quarantine.cloned();
-        found.quarantine.is_some()
+        let (card, api, driver) = (&found.identity, &found.api, &found.driver);
+        if let Some(known) = registry.calibration(card, api, driver) {
+            found.read_bytes_per_s = Some(known.read_bytes_per_s);
+            found.flops_per_s = Some(known.flops_per_s);
+        }
+        found.trial = registry.trial(card, api, driver, auto::VERSION, now).cloned();
+        found.quarantine = registry.quarantine(card, api, driver, now).cloned();
+        if let Some(quarantine) = &found.quarantine {
+            found.trouble = Some(quarantine.text(now));
+        }
+        found.quarantine.is_some() || self.ask.list_only
     }
 
     /// Notes why a device cannot be used, or what it can do.
@@ -342,17 +375,20 @@ impl Child {
         found.sensors = device.monitor();
         found.abilities = Some(Abilities::of(&*device));
         // A program that plays a card is slow: its numbers are not worth the wait.
-        let Some(registry) = self.registry.as_ref().filter(|_| !found.is_software) else { return };
-        let known = registry.calibration(&found.identity, &found.api, &found.driver);
-        let began = Instant::now();
-        let calibration = known.or_else(|| {
-            let measured = exo_device::calibrate(&*device).ok();
+        if found.is_software {
+            return;
+        }
+        if self.ask.measure && (found.read_bytes_per_s.is_none() || found.flops_per_s.is_none()) {
+            let began = Instant::now();
+            if let Ok(Calibration { read_bytes_per_s, flops_per_s }) = exo_device::calibrate(&*device) {
+                found.read_bytes_per_s = Some(read_bytes_per_s);
+                found.flops_per_s = Some(flops_per_s);
+            }
             found.times.measure_ms = Some(ms(began));
-            measured
-        });
-        if let Some(Calibration { read_bytes_per_s, flops_per_s }) = calibration {
-            found.read_bytes_per_s = Some(read_bytes_per_s);
-            found.flops_per_s = Some(flops_per_s);
+        }
+        if self.ask.trial {
+            let failed = auto::trial::run(device).err().map(|error| format!("{error:#}"));
+            found.trial = Some(Trial::new(auto::VERSION, failed.as_deref(), exo_device::unix_s()));
         }
     }
 }

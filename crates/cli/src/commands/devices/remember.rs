@@ -4,13 +4,12 @@ use std::path::Path;
 
 use exo_device::{Known, Registry};
 
-use super::probe::{Found, Outcome};
+use super::probe::Found;
 use crate::ui;
 
-/// Notes every device that a driver showed in the registry of the data folder. What goes wrong is a warning: the next start
+/// Notes devices that a driver showed in the registry of the data folder. What goes wrong is a warning: the next start
 /// measures again.
-pub fn all(data_dir: &Path, outcomes: &[Outcome]) {
-    let found: Vec<_> = outcomes.iter().flat_map(|outcome| outcome.found.iter().flatten()).collect();
+pub fn all(data_dir: &Path, found: &[&Found]) {
     if found.is_empty() {
         return;
     }
@@ -35,13 +34,16 @@ pub fn all(data_dir: &Path, outcomes: &[Outcome]) {
 }
 
 fn known(found: &Found, now_unix_s: u64) -> Known {
+    // What was only listed computed nothing.
+    let is_verified = found.trouble.is_none() && found.times.check_ms > 0.0;
     Known {
         driver: found.driver.clone(),
         memory_bytes: found.memory_bytes,
         read_bytes_per_s: found.read_bytes_per_s,
         flops_per_s: found.flops_per_s,
-        verified_unix_s: found.trouble.is_none().then_some(now_unix_s),
+        verified_unix_s: is_verified.then_some(now_unix_s),
         trouble: found.trouble.clone(),
         quarantine: None,
+        trial: found.trial.clone(),
     }
 }

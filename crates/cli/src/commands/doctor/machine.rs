@@ -111,14 +111,14 @@ pub(super) fn memory(config: &Config) -> Check {
     }
 }
 
-/// Graphics processors the system shows. None is chosen by itself; `exo devices` asks their drivers.
+/// Graphics processors the system shows; `exo devices` asks their drivers.
 pub(super) fn display_adapters(root: &Path) -> Vec<Check> {
     let adapters = adapters(root);
     if adapters.is_empty() {
         return vec![Check::note("graphics", "no graphics processor seen; models run on the processor")];
     }
     let note = |adapter| {
-        let found = format!("{adapter}: seen, used only when asked: `exo devices` says how");
+        let found = format!("{adapter}: seen; `exo devices` says whether nodes use it, and why");
         Check::note("graphics", found)
     };
     adapters.into_iter().map(note).collect()
@@ -178,7 +178,7 @@ mod tests {
         std::fs::write(drm.join("card0/device/device"), "0x744c\n").unwrap();
         let checks = display_adapters(root.path());
         assert_eq!(checks.len(), 1);
-        assert!(checks[0].found.starts_with("card0 (AMD, device 0x744c): seen, used only"), "{checks:?}");
+        assert!(checks[0].found.starts_with("card0 (AMD, device 0x744c): seen; `exo devices`"), "{checks:?}");
     }
 
     #[test]

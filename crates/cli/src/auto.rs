@@ -1,0 +1,242 @@
+//! `--backend auto`: what a node computes on where nobody says so.
+//!
+//! All sources of devices are asked at once, each in a child with a bound, and only list what they show. A device that is
+//! new here, or whose driver or whose exo is, is then opened in a child of its own: verified, measured, and asked something
+//! whose answer is known ([`trial`]); what came of it is kept in the registry of the data folder, so that the next start
+//! only lists. What may be used is put in order by [`rank`], and the node opens the first that can be opened.
+
+mod processor;
+pub mod rank;
+pub mod trial;
+
+use std::path::Path;
+
+use anyhow::Context;
+use exo_device::{Calibration, GraphicsCard, Trial};
+use exo_node::{DeviceChoice, LeftOut, NodeConfig, Ranking};
+
+use crate::commands::devices::{Ask, Found, Outcome, ask_all, ask_in_child, remember};
+use crate::config::Config;
+use crate::ui;
+use rank::{Seen, System};
+
+/// Of the setting `backend`.
+pub const NAME: &str = "auto";
+/// Of a program that plays a card: it computes on the processor, with more work.
+pub const SOFTWARE: &str = "it plays a card in software";
+/// Trials count for the exo that made them.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Finds out what there is to choose from, if the settings leave that open, and notes it in `settings`.
+pub async fn resolve(config: &Config, settings: &mut NodeConfig) -> anyhow::Result<()> {
+    if config.text("backend") == NAME {
+        settings.device = DeviceChoice::Best(Box::new(choose(settings, config.text("device")).await?));
+    }
+    Ok(())
+}
+
+/// Asks the drivers and puts in order what they show.
+async fn choose(settings: &NodeConfig, wanted: &str) -> anyhow::Result<Ranking> {
+    let data_dir = settings.data_dir.clone();
+    let mut outcomes = ask_all(Ask { registry: Some(&data_dir), list_only: true, ..Ask::default() }).await;
+    let tried = try_new(&data_dir, &mut outcomes).await;
+    let tried: Vec<&Found> =
+        tried.iter().filter_map(|at| outcomes[at.0].found.as_ref().ok()?.get(at.1)).collect();
+    remember::all(&data_dir, &tried);
+    if let Some(warning) = warning(&outcomes) {
+        ui::warning(&warning);
+    }
+    let settings = settings.clone();
+    let cards = exo_device::graphics_cards(Path::new("/"));
+    let ranked = tokio::task::spawn_blocking({
+        let wanted = wanted.to_owned();
+        move || ranking(&settings, &cards, &outcomes, &wanted)
+    });
+    ranked.await.context("the choice of a device broke off")?
+}
+
+/// Puts in order what the drivers showed. Blocks while the processor is measured, where there is something to compare it
+/// with and it was not measured before.
+pub fn ranking(
+    settings: &NodeConfig,
+    cards: &[GraphicsCard],
+    outcomes: &[Outcome],
+    wanted: &str,
+) -> anyhow::Result<Ranking> {
+    let found = outcomes.iter().flat_map(|outcome| outcome.found.as_deref().unwrap_or_default());
+    let seen: Vec<Seen> = found.map(seen).collect();
+    let is_open = seen.iter().any(|seen| seen.obstacle.is_none());
+    let processor = if is_open { processor::rates(settings) } else { None };
+    let mut ranking = rank::rank(System::own(), &seen, processor, wanted)?;
+    let is_shown = |card: &GraphicsCard| {
+        seen.iter().any(|seen| seen.identity.pci_address.as_deref() == Some(&card.pci_address))
+    };
+    let idle = cards.iter().filter(|card| !is_shown(card)).map(|card| LeftOut {
+        label: format!("{} graphics at {}", card.maker().unwrap_or("unknown"), card.pci_address),
+        reason: "no driver shows it, `exo devices` says what to install".to_owned(),
+    });
+    ranking.left_out.extend(idle);
+    Ok(ranking)
+}
+
+fn seen(found: &Found) -> Seen {
+    let rates = found.read_bytes_per_s.zip(found.flops_per_s);
+    Seen {
+        backend: found.api.clone(),
+        index: found.index,
+        identity: found.identity.clone(),
+        rates: rates.map(|(read_bytes_per_s, flops_per_s)| Calibration { read_bytes_per_s, flops_per_s }),
+        obstacle: obstacle(found),
+    }
+}
+
+/// Why a device must not be chosen, if it must not.
+fn obstacle(found: &Found) -> Option<String> {
+    if found.is_software {
+        return Some(SOFTWARE.to_owned());
+    }
+    if let Some(trouble) = &found.trouble {
+        return Some(trouble.clone());
+    }
+    match &found.trial {
+        Some(Trial { failed: Some(reason), .. }) => {
+            Some(format!("{reason}; it is asked again after hours, or after `exo devices --retry`"))
+        }
+        Some(_) => None,
+        None => Some("it has not given a known answer yet; the next start of a node asks it".to_owned()),
+    }
+}
+
+/// Opens and tries what is new, the ways to one card one after the other so that they measure it alone, cards at once. Says
+/// where in `outcomes` those are.
+async fn try_new(data_dir: &Path, outcomes: &mut [Outcome]) -> Vec<(usize, usize)> {
+    let mut cards: Vec<Vec<(usize, usize)>> = Vec::new();
+    let mut slots: Vec<Option<String>> = Vec::new();
+    for (source, outcome) in outcomes.iter().enumerate() {
+        for (at, found) in outcome.found.iter().flatten().enumerate().filter(|(_, found)| is_new(found)) {
+            let slot = found.identity.pci_address.clone();
+            match slots.iter().position(|known| known.is_none() || slot.is_none() || *known == slot) {
+                Some(card) => cards[card].push((source, at)),
+                None => {
+                    cards.push(vec![(source, at)]);
+                    slots.push(slot);
+                }
+            }
+        }
+    }
+    let shown: &[Outcome] = outcomes;
+    let tried = futures_util::future::join_all(cards.into_iter().map(async |card| {
+        let mut tried = Vec::new();
+        for (source, at) in card {
+            if let Some(before) = shown[source].found.as_ref().ok().and_then(|found| found.get(at)) {
+                tried.push((source, at, try_one(data_dir, &shown[source], before).await));
+            }
+        }
+        tried
+    }));
+    let tried: Vec<_> = tried.await.into_iter().flatten().collect();
+    let mut places = Vec::new();
+    for (source, at, found) in tried {
+        if let Ok(all) = &mut outcomes[source].found {
+            all[at] = found;
+            places.push((source, at));
+        }
+    }
+    places
+}
+
+/// Whether a device must be opened before it can be chosen.
+fn is_new(found: &Found) -> bool {
+    let is_measured = found.read_bytes_per_s.is_some() && found.flops_per_s.is_some();
+    let has_failed = found.trial.as_ref().is_some_and(|trial| trial.failed.is_some());
+    let is_known = has_failed || (is_measured && found.trial.is_some());
+    !found.is_software && found.trouble.is_none() && !is_known
+}
+
+/// Opens one device in a child: verified, measured, and asked something whose answer is known.
+async fn try_one(data_dir: &Path, outcome: &Outcome, before: &Found) -> Found {
+    ui::note(&format!("{} is new here: measured and tried, once", seen(before).label()));
+    let ask = Ask {
+        registry: Some(data_dir),
+        measure: true,
+        only: Some(before.index),
+        trial: true,
+        ..Ask::default()
+    };
+    let failed = match ask_in_child(outcome.source, ask).await.found.map(|mut found| found.pop()) {
+        Ok(Some(found)) if found.identity == before.identity => return found,
+        Ok(_) => "it is gone".to_owned(),
+        // It ended the child, or did not answer: what may happen at every start must not cost every start its bound.
+        Err(trouble) => trouble,
+    };
+    let trial = Trial::new(VERSION, Some(&failed), exo_device::unix_s());
+    Found { trial: Some(trial), ..before.clone() }
+}
+
+/// What the user should know of drivers that are there and cannot be asked.
+fn warning(outcomes: &[Outcome]) -> Option<String> {
+    let broken = outcomes.iter().filter(|outcome| !outcome.is_absent);
+    let broken: Vec<&str> =
+        broken.filter_map(|outcome| outcome.found.as_ref().err().map(String::as_str)).collect();
+    (!broken.is_empty()).then(|| {
+        format!(
+            "{}: install that driver again or another version of it; `exo devices` asks it once more, and --backend cpu asks \
+             none",
+            broken.join("; ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_device::Identity;
+
+    use super::*;
+    use crate::commands::devices::Source;
+
+    fn found(trial: Option<Trial>) -> Found {
+        let identity =
+            Identity { name: "Card".to_owned(), vendor: 1, device: 1, pci_address: None, uuid: None };
+        let mut found = Found::listed("cuda", 0, identity, "12.0".to_owned());
+        (found.read_bytes_per_s, found.flops_per_s) = (Some(1e12), Some(1e14));
+        found.trial = trial;
+        found
+    }
+
+    #[test]
+    fn only_what_has_given_the_known_answer_is_chosen() {
+        assert_eq!(obstacle(&found(Some(Trial::new(VERSION, None, 1)))), None);
+        let why = |found: &Found| obstacle(found).unwrap();
+        assert!(why(&found(None)).contains("the next start of a node asks it"));
+        let failed = found(Some(Trial::new(VERSION, Some("it gave another text"), 1)));
+        assert!(why(&failed).starts_with("it gave another text; it is asked again"), "{}", why(&failed));
+        let software = Found { is_software: true, ..found(Some(Trial::new(VERSION, None, 1))) };
+        assert_eq!(why(&software), SOFTWARE);
+        let kept_off = Found { trouble: Some("in quarantine".to_owned()), ..software };
+        assert_eq!(why(&Found { is_software: false, ..kept_off }), "in quarantine");
+    }
+
+    #[test]
+    fn what_is_new_is_tried_and_what_is_known_is_not() {
+        let passed = found(Some(Trial::new(VERSION, None, 1)));
+        assert!(is_new(&found(None)) && !is_new(&passed));
+        assert!(is_new(&Found { flops_per_s: None, ..passed.clone() }));
+        let failed = Found { flops_per_s: None, ..found(Some(Trial::new(VERSION, Some("no"), 1))) };
+        assert!(!is_new(&failed) && !is_new(&Found { is_software: true, ..found(None) }));
+    }
+
+    #[test]
+    fn a_missing_driver_is_no_warning_and_broken_ones_are_one() {
+        let outcome = |is_absent, found| Outcome {
+            source: Source::Maker(exo_backend_cuda::Api::Cuda),
+            list_ms: None,
+            is_absent,
+            found,
+        };
+        let missing = outcome(true, Err("there is no driver".to_owned()));
+        assert_eq!(warning(&[missing, outcome(false, Ok(Vec::new()))]), None);
+        let broken = |text: &str| outcome(false, Err(text.to_owned()));
+        let told = warning(&[broken("vulkan crashed"), broken("gl crashed")]).unwrap();
+        assert!(told.starts_with("vulkan crashed; gl crashed: install"), "{told}");
+    }
+}

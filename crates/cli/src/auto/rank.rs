@@ -1,0 +1,326 @@
+//! Which of the devices that drivers show a node tries, in what order, and why it leaves the others: a pure function.
+//!
+//! Decision 0023 has the reasons and the numbers.
+
+use anyhow::bail;
+use exo_device::{Calibration, Identity};
+use exo_node::{Candidate, DeviceChoice, LeftOut, Ranking, seconds};
+
+/// The work that devices are compared by: reading a prompt and giving an answer with a model of a billion weights in Q8_0.
+const WEIGHTS: f64 = 1e9;
+/// Stored bytes of one weight of Q8_0.
+const BYTES_PER_WEIGHT: f64 = 34.0 / 32.0;
+const PROMPT_TOKENS: f64 = 512.0;
+const ANSWER_TOKENS: f64 = 128.0;
+/// By how much a backend must be faster than one that stands before it in the system's order. Two measurements of one card
+/// differ by less.
+const CLEARLY: f64 = 1.1;
+
+/// Seconds for a prompt and an answer, less is better:
+///
+/// `answer tokens · weights · bytes of a weight / read rate + prompt tokens · weights · 2 / matrix rate`
+///
+/// Each token of an answer reads every weight once; each token of a prompt multiplies and adds with every weight once.
+pub fn estimate_s(rates: Calibration) -> f64 {
+    let answer = ANSWER_TOKENS * WEIGHTS * BYTES_PER_WEIGHT / rates.read_bytes_per_s;
+    let prompt = PROMPT_TOKENS * WEIGHTS * 2.0 / rates.flops_per_s;
+    answer + prompt
+}
+
+/// A system, as far as the order of backends depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum System {
+    Linux,
+    Windows,
+    Apple,
+    Android,
+}
+
+impl System {
+    /// The one that this program was built for.
+    pub const fn own() -> Self {
+        match () {
+            () if cfg!(windows) => Self::Windows,
+            () if cfg!(any(target_os = "macos", target_os = "ios")) => Self::Apple,
+            () if cfg!(target_os = "android") => Self::Android,
+            () => Self::Linux,
+        }
+    }
+
+    /// Backends in the order in which they are preferred where none is clearly faster; the processor comes after them.
+    const fn order(self) -> &'static [&'static str] {
+        match self {
+            Self::Linux => &["cuda", "hip", "vulkan", "gl"],
+            Self::Windows => &["dx12", "cuda", "vulkan", "gl"],
+            Self::Apple => &["metal"],
+            Self::Android => &["vulkan", "gl"],
+        }
+    }
+
+    fn place(self, backend: &str) -> usize {
+        self.order().iter().position(|known| *known == backend).unwrap_or(usize::MAX)
+    }
+}
+
+/// A device as one backend shows it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// As in the setting `backend`.
+    pub backend: String,
+    /// Its place in that backend's list.
+    pub index: usize,
+    pub identity: Identity,
+    pub rates: Option<Calibration>,
+    /// Why it must not be chosen, if it must not.
+    pub obstacle: Option<String>,
+}
+
+impl Seen {
+    /// `cuda:0`, as `exo devices` shows it.
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.backend, self.index)
+    }
+
+    /// For people.
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.identity.name, self.place())
+    }
+
+    fn is_named(&self, wanted: &str) -> bool {
+        self.place() == wanted || self.identity.name.to_lowercase().contains(&wanted.to_lowercase())
+    }
+
+    /// Whether both are the same card, shown by two backends: by PCI address, else by name.
+    fn is_same_card(&self, other: &Self) -> bool {
+        match (&self.identity.pci_address, &other.identity.pci_address) {
+            (Some(a), Some(b)) => a == b,
+            _ => self.backend != other.backend && self.identity.name == other.identity.name,
+        }
+    }
+}
+
+/// Puts what was `seen` in order. With `wanted`, only what has that name or place counts, and the processor does not.
+pub fn rank(
+    system: System,
+    seen: &[Seen],
+    processor: Option<Calibration>,
+    wanted: &str,
+) -> anyhow::Result<Ranking> {
+    let mut ranking = Ranking { processor_s: processor.map(estimate_s), ..Ranking::default() };
+    let mut usable = Vec::new();
+    for seen in seen {
+        match (&seen.obstacle, seen.rates) {
+            (Some(reason), _) => {
+                ranking.left_out.push(LeftOut { label: seen.label(), reason: reason.clone() });
+            }
+            (None, None) => {
+                let reason = "what it can do could not be measured".to_owned();
+                ranking.left_out.push(LeftOut { label: seen.label(), reason });
+            }
+            (None, Some(rates)) => usable.push((seen, estimate_s(rates))),
+        }
+    }
+    ranking.is_named = !wanted.is_empty();
+    if ranking.is_named {
+        usable = named(usable, wanted, &ranking.left_out)?;
+    }
+    for card in cards(system, &usable) {
+        for (seen, own_s) in card {
+            let label = seen.label();
+            match ranking.processor_s.filter(|processor_s| own_s >= *processor_s && !ranking.is_named) {
+                Some(processor_s) => {
+                    let (own, other) = (seconds(own_s), seconds(processor_s));
+                    let reason = format!("slower than the processor: {own} for what takes that {other}");
+                    ranking.left_out.push(LeftOut { label, reason });
+                }
+                None => ranking.candidates.push(candidate(seen, label, &usable, own_s)?),
+            }
+        }
+    }
+    Ok(ranking)
+}
+
+/// What has the name or place that is wanted.
+fn named<'a>(
+    usable: Vec<(&'a Seen, f64)>,
+    wanted: &str,
+    left_out: &[LeftOut],
+) -> anyhow::Result<Vec<(&'a Seen, f64)>> {
+    let (named, others): (Vec<_>, Vec<_>) = usable.into_iter().partition(|(seen, _)| seen.is_named(wanted));
+    if !named.is_empty() {
+        return Ok(named);
+    }
+    let mut there: Vec<String> = others.iter().map(|(seen, _)| seen.label()).collect();
+    there.extend(left_out.iter().map(|LeftOut { label, reason }| format!("{label}, left out: {reason}")));
+    let there =
+        if there.is_empty() { "there is none".to_owned() } else { format!("there is: {}", there.join("; ")) };
+    bail!(
+        "no graphics processor to choose is called `{wanted}` or stands there ({there}); with --backend auto, --device takes a \
+         part of a name, or a place such as cuda:0 as `exo devices` shows it; several cards are named with their backend, as in --backend cuda \
+         --device 0,1"
+    )
+}
+
+/// Cards, the fastest first; of each the ways to it, the preferred one first.
+fn cards<'a>(system: System, usable: &[(&'a Seen, f64)]) -> Vec<Vec<(&'a Seen, f64)>> {
+    let mut cards: Vec<Vec<(&Seen, f64)>> = Vec::new();
+    for &(seen, seconds) in usable {
+        let known = cards.iter_mut().find(|card| card.iter().any(|(other, _)| other.is_same_card(seen)));
+        match known {
+            Some(card) => card.push((seen, seconds)),
+            None => cards.push(vec![(seen, seconds)]),
+        }
+    }
+    for card in &mut cards {
+        card.sort_by_key(|(seen, _)| system.place(&seen.backend));
+        let mut best = 0;
+        for (at, (_, seconds)) in card.iter().enumerate() {
+            if seconds * CLEARLY < card[best].1 {
+                best = at;
+            }
+        }
+        // The others stay in the system's order.
+        card[..=best].rotate_right(1);
+    }
+    cards.sort_by(|a, b| a[0].1.total_cmp(&b[0].1));
+    cards
+}
+
+fn candidate(seen: &Seen, label: String, usable: &[(&Seen, f64)], seconds: f64) -> anyhow::Result<Candidate> {
+    let choice = DeviceChoice::parse(&seen.backend, &seen.index.to_string())?;
+    let card = usable.iter().position(|(other, _)| other.is_same_card(seen) || other.place() == seen.place());
+    Ok(Candidate { label, choice, identity: seen.identity.clone(), card: card.unwrap_or_default(), seconds })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// GB and GFLOP per second.
+    fn rates(read: f64, flops: f64) -> Option<Calibration> {
+        Some(Calibration { read_bytes_per_s: read * 1e9, flops_per_s: flops * 1e9 })
+    }
+
+    /// `cuda:0 RTX@01 900 40000`: place, name, slot if it tells one, rates; or a reason after an exclamation mark.
+    fn seen(line: &str) -> Seen {
+        let (line, obstacle) =
+            line.split_once(" !").map_or((line, None), |(line, why)| (line, Some(why.to_owned())));
+        let words: Vec<&str> = line.split(' ').collect();
+        let (backend, index) = words[0].split_once(':').unwrap();
+        let (name, slot) =
+            words[1].split_once('@').map_or((words[1], None), |(name, slot)| (name, Some(slot)));
+        let number = |at: usize| words.get(at).and_then(|word| word.parse::<f64>().ok());
+        Seen {
+            backend: backend.to_owned(),
+            index: index.parse().unwrap(),
+            identity: Identity {
+                name: name.to_owned(),
+                vendor: 1,
+                device: 1,
+                pci_address: slot.map(|slot| format!("0000:{slot}:00.0")),
+                uuid: None,
+            },
+            rates: number(2).and_then(|read| rates(read, number(3)?)),
+            obstacle,
+        }
+    }
+
+    /// The places that are tried in order, then `|` and those left out.
+    fn order(system: System, lines: &[&str], wanted: &str) -> String {
+        let all: Vec<Seen> = lines.iter().map(|line| seen(line)).collect();
+        let ranking = rank(system, &all, rates(20.0, 200.0), wanted).unwrap();
+        let place = |label: &str| label.rsplit(['(', ')']).nth(1).unwrap().to_owned();
+        let tried: Vec<_> = ranking.candidates.iter().map(|c| place(&c.label)).collect();
+        let out: Vec<_> = ranking.left_out.iter().map(|out| place(&out.label)).collect();
+        format!("{} | {}", tried.join(" "), out.join(" "))
+    }
+
+    #[test]
+    fn the_estimate_is_bytes_of_the_answer_and_products_of_the_prompt() {
+        // 128 · 1.0625 GB at 136 GB/s is a second; 512 · 2 GFLOP at 1024 GFLOP/s another.
+        let estimate = estimate_s(rates(136.0, 1024.0).unwrap());
+        assert!((estimate - 2.0).abs() < 1e-9, "{estimate}");
+    }
+
+    #[test]
+    fn each_system_has_its_order_and_measurements_overrule_it() {
+        let cases: &[(System, &[&str], &str)] = &[
+            // Alike: the system's order decides.
+            (System::Linux, &["vulkan:0 RTX@01 900 40000", "cuda:0 RTX@01 880 40000"], "cuda:0 vulkan:0 | "),
+            (System::Windows, &["cuda:0 RTX@01 900 40000", "dx12:0 RTX@01 890 39000"], "dx12:0 cuda:0 | "),
+            #[cfg(feature = "hip")]
+            (System::Linux, &["vulkan:0 RX@01 900 40000", "hip:0 RX@01 880 40000"], "hip:0 vulkan:0 | "),
+            // Measured: an NVIDIA card on Windows ends up with CUDA, also where Direct3D tells no slot.
+            (
+                System::Windows,
+                &["dx12:0 RTX 700 9000", "vulkan:0 RTX@01 750 12000", "cuda:0 RTX@01 900 80000"],
+                "cuda:0 dx12:0 vulkan:0 | ",
+            ),
+            (System::Windows, &["dx12:0 Arc@03 400 9000", "vulkan:0 Arc@03 300 9000"], "dx12:0 vulkan:0 | "),
+            (System::Linux, &["cuda:0 RTX@01 500 9000", "vulkan:0 RTX@01 900 40000"], "vulkan:0 cuda:0 | "),
+            (System::Apple, &["metal:0 M2 100 3000"], "metal:0 | "),
+            (System::Android, &["vulkan:0 Adreno 40 900"], "vulkan:0 | "),
+            // Several cards: the fastest, whatever its backend and its place.
+            (
+                System::Linux,
+                &["cuda:0 GTX@01 200 4000", "vulkan:0 GTX@01 190 3000", "vulkan:1 RX@02 800 30000"],
+                "vulkan:1 cuda:0 vulkan:0 | ",
+            ),
+            // Two cards of one name without slots are two cards.
+            (System::Linux, &["vulkan:0 RX 300 9000", "vulkan:1 RX 400 9000"], "vulkan:1 vulkan:0 | "),
+        ];
+        for (system, lines, expected) in cases {
+            assert_eq!(order(*system, lines, ""), *expected, "{system:?} {lines:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_slower_than_the_processor_plays_a_card_or_is_broken_is_left_out() {
+        let cases: &[(&[&str], &str)] = &[
+            (&["vulkan:0 UHD@02 15 150"], " | vulkan:0"),
+            // It reads a little slower and multiplies much faster.
+            (&["vulkan:0 Iris@02 18 900"], "vulkan:0 | "),
+            (&["vulkan:0 llvmpipe !plays a card in software"], " | vulkan:0"),
+            (&["cuda:0 RTX@01 900 40000 !in quarantine", "vulkan:0 RTX@01 800 30000"], "vulkan:0 | cuda:0"),
+            (
+                &["cuda:0 RTX@01 !it computed a wrong sum", "vulkan:0 RTX@01 !it crashed"],
+                " | cuda:0 vulkan:0",
+            ),
+            (&["cuda:0 RTX@01"], " | cuda:0"),
+            (&[], " | "),
+        ];
+        for (lines, expected) in cases {
+            assert_eq!(order(System::Linux, lines, ""), *expected, "{lines:?}");
+        }
+        let slow = [seen("vulkan:0 UHD@02 15 150")];
+        let ranking = rank(System::Linux, &slow, rates(20.0, 200.0), "").unwrap();
+        assert_eq!(
+            ranking.left_out[0].reason,
+            "slower than the processor: 15.9 s for what takes that 11.9 s"
+        );
+        let unmeasured = rank(System::Linux, &[seen("cuda:0 RTX@01")], None, "").unwrap();
+        assert_eq!(unmeasured.left_out[0].reason, "what it can do could not be measured");
+    }
+
+    #[test]
+    fn a_name_or_a_place_chooses_among_the_candidates() {
+        let lines = ["cuda:0 RTX@01 900 40000", "vulkan:0 RTX@01 800 30000", "vulkan:1 UHD@02 15 150"];
+        let of = |wanted: &str| order(System::Linux, &lines, wanted);
+        assert_eq!(of("rtx"), "cuda:0 vulkan:0 | ");
+        assert_eq!(of("vulkan:0"), "vulkan:0 | ");
+        // Named, it need not be faster than the processor.
+        assert_eq!(of("UHD"), "vulkan:1 | ");
+        let lines = [lines[0], "vulkan:0 llvmpipe !plays a card in software"];
+        let all = lines.map(seen);
+        for wanted in ["Voodoo", "0", "llvmpipe"] {
+            let error = rank(System::Linux, &all, None, wanted).unwrap_err().to_string();
+            let told = format!(
+                "no graphics processor to choose is called `{wanted}` or stands there (there is: RTX (cuda:0); llvmpipe \
+                 (vulkan:0), left out: plays a card in software)"
+            );
+            assert!(error.starts_with(&told), "{error}");
+        }
+        let error = rank(System::Linux, &[], None, "RTX").unwrap_err().to_string();
+        assert!(error.contains("(there is none)"), "{error}");
+    }
+}

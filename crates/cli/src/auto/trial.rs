@@ -1,0 +1,171 @@
+//! Asking a device something whose answer is known, before it is trusted with anybody's question.
+//!
+//! The built-in model answers its known prompts, all at once, and then reads them back with their answers. That runs the
+//! kernels of prefill and decode with one row and with many, on every layer, over several pages of keys and values; one
+//! wrong sum shows in the words. The answers are those of the processor, and none of their words was a near thing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use exo_backend::{CancelToken, Device};
+use exo_engine::{Engine, EngineOptions, StepInput, StepOutput};
+use exo_tokenizer::Tokenizer;
+use exo_types::{
+    InstanceId, NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame,
+    StepSequence,
+};
+use serde::Deserialize;
+
+const EXPECTED: &str = include_str!("../../../../demo-model/expected.json");
+/// Between the logit of each word of an answer and the next best: no sum in another order makes up for that.
+const GAP_MIN: f64 = 5.0;
+/// Answers that are asked for: with these two a step has from 1 to 77 rows, and a sequence more than a page.
+const ANSWERS: usize = 2;
+/// Of one step.
+const STEP_MAX: Duration = Duration::from_secs(30);
+const PRINCIPAL: Principal = Principal([0; 16]);
+
+#[derive(Deserialize)]
+struct Expected {
+    greedy: Vec<Known>,
+}
+
+/// A prompt and its answer.
+#[derive(Deserialize)]
+struct Known {
+    prompt_ids: Vec<u32>,
+    answer_ids: Vec<u32>,
+    logit_gap_min: f64,
+}
+
+/// Asks `device`; the error is what it did instead of answering.
+pub fn run(device: Arc<dyn Device>) -> anyhow::Result<()> {
+    let expected: Expected =
+        serde_json::from_str(EXPECTED).context("demo-model/expected.json is not what the trial reads")?;
+    let certain = expected.greedy.into_iter().filter(|known| known.logit_gap_min >= GAP_MIN);
+    let known: Vec<Known> = certain.take(ANSWERS).collect();
+    let mut model = exo_formats::open_gguf_bytes("demo", exo_node::DEMO_MODEL.to_vec())?;
+    let tokenizer = Tokenizer::from_source(&model.take_tokenizer())?;
+    let longest = known.iter().map(|k| k.prompt_ids.len() + k.answer_ids.len()).max();
+    let longest = longest.context("no known answer is certain enough")?;
+    let options = EngineOptions::new(longest as u32, known.len() as u32);
+    let shard = Shard::whole(model.config.layers);
+    let engine = Engine::load(device, &model, shard, options, &mut |_| {})
+        .context("it could not load the built-in model")?;
+    let mut asker = Asker { engine, step: 0 };
+    let wrong = match asker.answer(&known)? {
+        None => asker.read_back(&known)?,
+        wrong => wrong,
+    };
+    let Some((given, expected)) = wrong else { return Ok(()) };
+    let text = |ids: &[u32]| tokenizer.decode(ids, true).unwrap_or_else(|_| format!("{ids:?}"));
+    bail!("it gave another text than the processor: `{}` instead of `{}`", text(&given), text(&expected))
+}
+
+/// What was given, and what should have been.
+type Wrong = Option<(Vec<u32>, Vec<u32>)>;
+
+struct Asker {
+    engine: Engine,
+    step: u64,
+}
+
+impl Asker {
+    /// Answers all prompts at once.
+    fn answer(&mut self, known: &[Known]) -> anyhow::Result<Wrong> {
+        let prompts: Vec<Vec<u32>> = known.iter().map(|k| k.prompt_ids.clone()).collect();
+        self.open(&prompts)?;
+        let mut parts: Vec<StepSequence> =
+            prompts.into_iter().enumerate().map(|(index, prompt)| part(index, 0, prompt)).collect();
+        let mut given = vec![Vec::new(); known.len()];
+        while !parts.is_empty() {
+            for (index, token) in self.step(parts)? {
+                given[index].push(token);
+            }
+            let is_open = |index: &usize| given[*index].len() < known[*index].answer_ids.len();
+            let next = |index: usize| {
+                let position = known[index].prompt_ids.len() + given[index].len() - 1;
+                let last = given[index].last().copied().unwrap_or_default();
+                part(index, position as u32, vec![last])
+            };
+            parts = (0..known.len()).filter(is_open).map(next).collect();
+        }
+        let both = given.into_iter().zip(known).map(|(given, known)| (given, known.answer_ids.clone()));
+        Ok(both.into_iter().find(|(given, expected)| given != expected))
+    }
+
+    /// Reads each prompt with its answer but for the last word, all in one step, and gives that word.
+    fn read_back(&mut self, known: &[Known]) -> anyhow::Result<Wrong> {
+        let but_last = |known: &Known| {
+            let (_, answer) = known.answer_ids.split_last()?;
+            Some([&known.prompt_ids, answer].concat())
+        };
+        let texts: Vec<Vec<u32>> = known.iter().filter_map(but_last).collect();
+        ensure!(texts.len() == known.len(), "a known answer is empty");
+        self.open(&texts)?;
+        let parts = texts.into_iter().enumerate().map(|(index, text)| part(index, 0, text)).collect();
+        let last = self.step(parts)?;
+        let both = last.into_iter().map(|(index, token)| {
+            let expected = known[index].answer_ids.last().copied();
+            (vec![token], expected.into_iter().collect::<Vec<_>>())
+        });
+        Ok(both.into_iter().find(|(given, expected)| given != expected))
+    }
+
+    /// Closes what is open and opens a sequence for each text.
+    fn open(&mut self, texts: &[Vec<u32>]) -> anyhow::Result<()> {
+        for (index, text) in texts.iter().enumerate() {
+            if self.engine.positions(sequence(index)).is_some() {
+                self.engine.close(sequence(index))?;
+            }
+            self.engine.open(SequenceSpec {
+                sequence: sequence(index),
+                principal: PRINCIPAL,
+                driver: NodeId([0; 32]),
+                sampling: SamplingParams::greedy(),
+                history: text.clone(),
+                prompt_tokens: text.len() as u32,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Runs one step and gives the token drawn for each part.
+    fn step(&mut self, sequences: Vec<StepSequence>) -> anyhow::Result<Vec<(usize, u32)>> {
+        self.step += 1;
+        let indices: Vec<usize> = sequences.iter().map(|part| part.sequence.request.0 as usize).collect();
+        let frame = StepFrame { instance: InstanceId(0), generation: 0, step: self.step, sequences };
+        let output = self.engine.step(&frame, StepInput::Tokens, &CancelToken::default(), STEP_MAX);
+        let drawn = match output.context("it could not compute a step of the built-in model")? {
+            StepOutput::Sampled(drawn) => drawn,
+            StepOutput::Hidden(_) => bail!("a whole model gave hidden rows"),
+        };
+        let tokens = drawn.into_iter().filter_map(|(_, tokens)| Some(tokens.first()?.token));
+        Ok(indices.into_iter().zip(tokens).collect())
+    }
+}
+
+fn sequence(index: usize) -> SequenceId {
+    SequenceId { request: RequestId(index as u128), index: 0 }
+}
+
+fn part(index: usize, start: u32, tokens: Vec<u32>) -> StepSequence {
+    let (sequence, drafts) = (sequence(index), 0);
+    StepSequence { sequence, principal: PRINCIPAL, start, tokens, sample: true, drafts, truncate_to: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_backend_cpu::{CpuDevice, CpuOptions};
+
+    use super::*;
+
+    #[test]
+    fn the_processor_gives_its_own_answers_on_every_instruction_set() {
+        for isa in exo_backend_cpu::Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let options = CpuOptions { isa: Some(isa), ..CpuOptions::default() };
+            run(CpuDevice::open(options).unwrap()).unwrap();
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What a node computes on where nobody says so: software that plays a card, broken drivers, NVIDIA cards that are emulated
+//! and pass the trial, fail it, are busy, are slow. Every driver that a test does not mean is hidden from it.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+#[path = "../../backend-cuda/tests/emulated/mod.rs"]
+mod emulated;
+mod support;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Node, SOON, Start, exo, finish, known, skip, stderr, stdout};
+
+/// For a trial on an emulated card, which takes its time.
+const TRIAL_MAX: Duration = Duration::from_secs(90);
+const NOWHERE: &str = "/nonexistent.json";
+
+/// The environment in which the loader of Vulkan finds the drivers that `vulkan` names and no other interface finds any;
+/// `cuda` adds the emulated cards.
+fn drivers(vulkan: &Path, cuda: bool) -> Vec<(&'static str, OsString)> {
+    let mut env: Vec<(&str, OsString)> = vec![
+        ("VK_DRIVER_FILES", vulkan.into()),
+        ("VK_ICD_FILENAMES", vulkan.into()),
+        ("__EGL_VENDOR_LIBRARY_FILENAMES", NOWHERE.into()),
+        ("CUDA_VISIBLE_DEVICES", "".into()),
+        ("HIP_VISIBLE_DEVICES", "".into()),
+    ];
+    if cuda {
+        env.push(("LD_LIBRARY_PATH", emulated::library().into()));
+        env.push(("EXO_EMULATED_CARDS", "1".into()));
+    }
+    env
+}
+
+/// A node that chooses for itself.
+fn start(data: &Path, env: &[(&'static str, OsString)], flags: &[&str]) -> Node {
+    let flags = ["--no-discovery", "--backend", "auto"].iter().chain(flags);
+    let flags = flags.map(|flag| (*flag).to_owned()).collect();
+    Node::start_in(data, Start { name: "solo", group: "auto", flags, env: env.to_vec(), ..Start::default() })
+}
+
+fn device(node: &Node) -> Value {
+    let devices = node.get("/exo/v1/cluster")["nodes"][0]["devices"].clone();
+    assert_eq!(devices.as_array().unwrap().len(), 1, "{devices}");
+    devices[0].clone()
+}
+
+/// The node's device and why it is that one, after an answer that was right.
+fn answers(node: &mut Node) -> (String, String) {
+    let device = device(node);
+    let id = device["id"].as_str().unwrap().to_owned();
+    assert_eq!(node.place("demo", 1)["stages"][0]["device"], id.as_str());
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    node.assert_running();
+    (id, device["support_reason"].as_str().unwrap().to_owned())
+}
+
+fn command(args: &[&str], data: &Path, env: &[(&'static str, OsString)]) -> Command {
+    let mut command = exo(args);
+    command.arg("--data-dir").arg(data).envs(env.iter().cloned());
+    command
+}
+
+/// The description of lavapipe's driver.
+fn lavapipe() -> Option<PathBuf> {
+    let files = std::fs::read_dir("/usr/share/vulkan/icd.d").ok()?.flatten().map(|file| file.path());
+    files.into_iter().find(|file| file.to_string_lossy().contains("lvp_icd"))
+}
+
+fn registry_path(data: &Path) -> PathBuf {
+    data.join("gpu_registry.json")
+}
+
+/// The registry as if the emulated card had been looked at before: what it can do, and the outcome of its trial.
+fn write_registry(data: &Path, rate: f64, failed: Option<&str>) {
+    let card = json!({
+        "name": "Emulated CUDA card", "vendor": 0x10de, "device": 0, "pci_address": "0000:e0:00.0", "uuid": null,
+        "seen_unix_s": 1, "backends": {"cuda": {
+            "driver": "CUDA 12.0, compute capability 8.0", "memory_bytes": 1 << 30, "read_bytes_per_s": rate,
+            "flops_per_s": rate, "verified_unix_s": 1, "trouble": null,
+            "trial": {"version": env!("CARGO_PKG_VERSION"), "at_unix_s": now(), "failed": failed},
+        }},
+    });
+    let all = json!({"version": 1, "devices": {"0000:e0:00.0 10de:0000": card}});
+    std::fs::create_dir_all(data).unwrap();
+    std::fs::write(registry_path(data), all.to_string()).unwrap();
+}
+
+fn now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+}
+
+fn registry_entry(data: &Path) -> Value {
+    let all: Value = serde_json::from_slice(&std::fs::read(registry_path(data)).unwrap()).unwrap();
+    all["devices"]["0000:e0:00.0 10de:0000"]["backends"]["cuda"].clone()
+}
+
+#[test]
+fn it_is_the_default_and_flag_variable_and_file_overrule_it() {
+    let config = |command: &mut Command| {
+        let all: Value = serde_json::from_str(&stdout(&finish(command, SOON))).unwrap();
+        all["backend"]["value"].clone()
+    };
+    let ask = &["config", "--json"];
+    assert_eq!(config(exo(ask).env_remove("EXO_BACKEND")), "auto");
+    assert_eq!(config(exo(ask).env("EXO_BACKEND", "vulkan")), "vulkan");
+    assert_eq!(config(exo(ask).args(["--backend", "metal"]).env("EXO_BACKEND", "vulkan")), "metal");
+}
+
+#[test]
+fn a_program_that_plays_a_card_is_not_chosen_and_that_is_said_everywhere() {
+    let Some(icd) = lavapipe() else {
+        return skip("a_program_that_plays_a_card", "lavapipe is not installed");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let env = drivers(&icd, false);
+    let mut node = start(folder.path(), &env, &[]);
+    let (id, why) = answers(&mut node);
+    assert_eq!(id, "cpu");
+    assert!(
+        why.contains("chosen because nothing faster can be used; not used: llvmpipe")
+            && why.contains("(vulkan:0): it plays a card in software"),
+        "{why}"
+    );
+    assert!(node.log().contains(&why), "said at the start: {}", node.log());
+    assert!(!node.log().contains("warning"), "{}", node.log());
+    assert!(stdout(&node.exo(&["status"])).contains(&why));
+    let rows = finish(&mut command(&["devices", "--json"], folder.path(), &env), SOON);
+    let rows: Vec<Value> = serde_json::from_str(&stdout(&rows)).unwrap();
+    assert_eq!((&rows[0]["chosen"], &rows[1]["chosen"]), (&true.into(), &false.into()), "{rows:?}");
+    let reason = rows[1]["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("no node takes it by itself; --backend vulkan --device 0 asks for it"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn without_any_driver_there_is_nothing_to_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut node = start(folder.path(), &drivers(Path::new(NOWHERE), false), &[]);
+    let (id, why) = answers(&mut node);
+    assert_eq!(id, "cpu");
+    let has_card = !exo_device::graphics_cards(Path::new("/")).is_empty();
+    assert_eq!(why.contains("no driver shows it"), has_card, "{why}");
+    assert_eq!(why.is_empty(), !has_card, "{why}");
+}
+
+#[test]
+fn a_driver_that_crashes_is_one_warning_and_the_processor_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("driver.c"), folder.path().join("driver.so"));
+    std::fs::write(&source, "#include <stdlib.h>\n__attribute__((constructor)) void f(void) { abort(); }\n")
+        .unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
+    if lavapipe().is_none() || !built.is_ok_and(|output| output.status.success()) {
+        return skip("a_driver_that_crashes_is_one_warning", "no C compiler, or no loader of Vulkan");
+    }
+    let icd = folder.path().join("icd.json");
+    let text =
+        json!({"file_format_version": "1.0.0", "ICD": {"library_path": library, "api_version": "1.3.0"}});
+    std::fs::write(&icd, text.to_string()).unwrap();
+    let mut node = start(&folder.path().join("data"), &drivers(&icd, false), &[]);
+    assert_eq!(answers(&mut node).0, "cpu");
+    let log = node.log();
+    assert_eq!(log.matches("warning:").count(), 1, "{log}");
+    assert!(
+        log.contains("the vulkan driver ended the process that asked it")
+            && log.contains("install that driver again"),
+        "{log}"
+    );
+    assert!(!log.contains("panicked"), "{log}");
+}
+
+#[test]
+fn a_card_is_chosen_once_it_has_given_the_known_answer() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    let data = folder.path();
+    // No name, no speed, but an answer: the first look, by a command that ends at once.
+    let look = ["run", "demo", "Who are you?", "--max-tokens", "1", "--backend", "auto", "--log", "error"];
+    let first = finish(&mut command(&look, data, &env), TRIAL_MAX);
+    assert!(first.status.success(), "{}", stderr(&first));
+    let entry = registry_entry(data);
+    assert_eq!((&entry["trial"]["failed"], &entry["trouble"]), (&Value::Null, &Value::Null), "{entry}");
+    assert_eq!(entry["trial"]["version"], env!("CARGO_PKG_VERSION"));
+    // An emulated card is slower than the processor that plays it.
+    let mut node = start(data, &env, &[]);
+    let (id, why) = answers(&mut node);
+    assert_eq!(id, "cpu");
+    assert!(why.contains("Emulated CUDA card (cuda:0): slower than the processor: "), "{why}");
+    drop(node);
+    // Named, it need not be faster.
+    let node = start(data, &env, &["--device", "emulated"]);
+    assert!(device(&node)["support_reason"].as_str().unwrap().ends_with("chosen by its name"));
+    assert_eq!(device(&node)["id"], "cuda-0");
+}
+
+#[test]
+fn a_fast_card_is_chosen_answers_as_the_processor_and_gives_way_when_it_cannot_be_used() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    let data = folder.path().join("data");
+    write_registry(&data, 1e15, None);
+    let mut node = start(&data, &env, &[]);
+    let (id, why) = answers(&mut node);
+    assert_eq!(id, "cuda-0", "{why}");
+    assert!(why.contains("chosen as the fastest: 1 ms for what takes the processor "), "{why}");
+    assert!(node.log().contains(&why), "{}", node.log());
+    let rows = finish(&mut command(&["devices", "--json"], &data, &env), SOON);
+    let rows: Vec<Value> = serde_json::from_str(&stdout(&rows)).unwrap();
+    let card = rows.iter().find(|row| row["pci_address"] == "0000:e0:00.0").unwrap();
+    assert_eq!((&rows[0]["chosen"], &card["chosen"]), (&false.into(), &true.into()));
+    let reason = card["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("a node takes it by itself, as cuda:0")
+            && reason.contains("--backend cuda --device 0"),
+        "{reason}"
+    );
+    assert!(node.signal("-INT").success(), "{}", node.log());
+
+    // What is measured without a node is measured on what a node would take.
+    let bench = ["bench", "demo", "-p", "0", "-n", "2", "-r", "1", "--json", "--backend", "auto"];
+    let bench = finish(&mut command(&bench, &data, &env), TRIAL_MAX);
+    assert!(stderr(&bench).contains("note: computes on Emulated CUDA card (cuda"), "{}", stderr(&bench));
+    assert!(stdout(&bench).contains("\"backend\": \"cuda"), "{}", stdout(&bench));
+
+    // Somebody else has the card: a warning, and the processor.
+    let lock = folder.path().join("lock");
+    let taken = File::options().create(true).truncate(false).write(true).open(&lock).unwrap();
+    taken.lock().unwrap();
+    let busy = [&*env, &[("EXO_EMULATED_EXCLUSIVE", lock.into_os_string())]].concat();
+    let mut node = start(&data, &busy, &[]);
+    let (id, why) = answers(&mut node);
+    assert_eq!(id, "cpu");
+    assert!(why.contains("(cuda:0): it could not be opened") && why.contains("UNAVAILABLE"), "{why}");
+    assert!(node.log().contains("is not used, the processor is: it could not be opened"), "{}", node.log());
+    drop(node);
+    let mut named =
+        command(&["start", "--no-discovery", "--device", "cuda:0", "--backend", "auto"], &data, &busy);
+    let named = finish(named.args(["--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0"]), SOON);
+    assert_eq!(named.status.code(), Some(1));
+    assert!(stderr(&named).contains("Emulated CUDA card (cuda:0) cannot be used"), "{}", stderr(&named));
+    drop(taken);
+
+    // In quarantine it is left out.
+    let mut all: Value = serde_json::from_slice(&std::fs::read(registry_path(&data)).unwrap()).unwrap();
+    all["devices"]["0000:e0:00.0 10de:0000"]["backends"]["cuda"]["quarantine"] = json!({"since_unix_s": now(), "until_unix_s": now() + 3600, "reason": "it was lost 4 times within 10 minutes"});
+    std::fs::write(registry_path(&data), all.to_string()).unwrap();
+    let mut node = start(&data, &env, &[]);
+    let (id, why) = answers(&mut node);
+    assert_eq!(id, "cpu");
+    assert!(why.contains("(cuda:0): in quarantine for another 1 h"), "{why}");
+}
+
+#[test]
+fn a_card_that_computes_wrong_is_left_out_with_what_it_said_until_it_is_asked_again() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    let data = folder.path();
+    let wrong = [&*env, &[("EXO_EMULATED_SKIPS", OsString::from("rope"))]].concat();
+    let look = ["run", "demo", "What is 47 + 38?", "--temperature", "0", "--backend", "auto"];
+    let first = finish(&mut command(&look, data, &wrong), TRIAL_MAX);
+    assert!(first.status.success(), "{}", stderr(&first));
+    assert_eq!(stdout(&first).trim(), known()[0].1, "the processor answered");
+    let failed = registry_entry(data)["trial"]["failed"].as_str().unwrap().to_owned();
+    assert!(
+        failed.starts_with("it gave another text than the processor: `")
+            && failed.contains("` instead of `7 + 8 = 15")
+    );
+    // That holds without asking again, and shows.
+    let node = start(data, &env, &[]);
+    let device_now = device(&node);
+    let why = device_now["support_reason"].as_str().unwrap();
+    assert_eq!(device_now["id"], "cpu");
+    assert!(why.contains("Emulated CUDA card (cuda:0): it gave another text than the processor"), "{why}");
+    drop(node);
+    let retry = finish(&mut command(&["devices", "--retry"], data, &env), TRIAL_MAX);
+    let retry_says = stderr(&retry);
+    assert!(retry_says.contains("Emulated CUDA card (cuda) has ended"), "{retry_says}");
+    assert!(registry_entry(data)["trial"].is_null());
+}
+
+#[test]
+fn a_device_that_nobody_has_is_refused_with_what_there_is() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    write_registry(folder.path(), 1e15, None);
+    let mut voodoo = command(&["start", "--backend", "auto", "--device", "Voodoo"], folder.path(), &env);
+    let voodoo = finish(&mut voodoo, SOON);
+    assert_eq!(voodoo.status.code(), Some(1));
+    let told = stderr(&voodoo);
+    assert!(
+        told.contains("is called `Voodoo`") && told.contains("there is: Emulated CUDA card (cuda:0)"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_driver_that_hangs_costs_its_bound_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("driver.c"), folder.path().join("libcuda.so.1"));
+    std::fs::write(
+        &source,
+        "#include <unistd.h>\n__attribute__((constructor)) void f(void) { sleep(600); }\n",
+    )
+    .unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        return skip("a_driver_that_hangs", "no C compiler");
+    }
+    let mut env = drivers(Path::new(NOWHERE), false);
+    env.push(("LD_LIBRARY_PATH", folder.path().into()));
+    let look = ["run", "demo", "Who are you?", "--max-tokens", "1", "--backend", "auto"];
+    let output = finish(&mut command(&look, &folder.path().join("data"), &env), TRIAL_MAX);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the cuda driver did not answer within 20 s"), "{}", stderr(&output));
+}

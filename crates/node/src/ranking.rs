@@ -1,0 +1,249 @@
+//! The devices that a node may compute on, in the order in which they are tried, and why each other one is not used. Whoever
+//! starts the node has found it out: asking drivers means starting children, which is not a library's business.
+
+use exo_device::Identity;
+
+use crate::DeviceChoice;
+use crate::device::Failure;
+use crate::engine_host::chain;
+
+/// Devices that are tried before the processor is taken: each may take its bound to say no.
+const TRIES_MAX: usize = 3;
+/// Of one reason, and of all: they travel with every report.
+const REASON_CHARS_MAX: usize = 240;
+const TOLD_CHARS_MAX: usize = 1200;
+
+/// What there is to choose from.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Ranking {
+    /// Graphics processors to try, the best first. None that is slower than the processor, unless it was named.
+    pub candidates: Vec<Candidate>,
+    /// What is not tried.
+    pub left_out: Vec<LeftOut>,
+    /// Estimate for the processor, in seconds; `None` where there was nothing to compare with.
+    pub processor_s: Option<f64>,
+    /// The candidates were named by the user: the processor does not stand in for them.
+    pub is_named: bool,
+}
+
+/// A graphics processor through one backend.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidate {
+    /// Name and backend, for people.
+    pub label: String,
+    /// How to open it. Never [`DeviceChoice::Best`].
+    pub choice: DeviceChoice,
+    /// Which card must answer there.
+    pub identity: Identity,
+    /// The same for all backends that show one card.
+    pub card: usize,
+    /// Estimate for a fixed piece of work, in seconds.
+    pub seconds: f64,
+}
+
+impl Candidate {
+    /// Refuses another card than the one that was looked at: what is known counts for that one.
+    pub(crate) fn check_identity(&self, found: &Identity) -> Result<(), Failure> {
+        let place = |identity: &Identity| (identity.name.clone(), identity.pci_address.clone());
+        match place(&self.identity) == place(found) {
+            true => Ok(()),
+            false => Err(format!("{} answers in its place", found.name).into()),
+        }
+    }
+}
+
+/// A device that is not used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeftOut {
+    /// Name and backend, for people.
+    pub label: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What trying the candidates came to.
+pub struct Tried<T> {
+    /// The first that could be opened; `None` is for the processor.
+    pub opened: Option<T>,
+    /// Why it is that one and none of the others. Empty where there was nothing to choose.
+    pub told: String,
+    /// What did not work on the way, for the user to know.
+    pub warnings: Vec<String>,
+}
+
+impl Ranking {
+    /// Opens the first candidate that can be opened. If the user named one and that cannot be, it is an error.
+    pub fn try_each<T>(&self, open: impl Fn(&Candidate) -> Result<T, Failure>) -> Result<Tried<T>, Failure> {
+        let mut failed: Vec<LeftOut> = Vec::new();
+        for candidate in self.candidates.iter().take(TRIES_MAX) {
+            match open(candidate) {
+                Ok(opened) => {
+                    let told = self.told(Some(candidate), &failed);
+                    return Ok(Tried {
+                        opened: Some(opened),
+                        told,
+                        warnings: warnings(&failed, &candidate.label),
+                    });
+                }
+                Err(error) if self.is_named => {
+                    return Err(format!("{} cannot be used: {}", candidate.label, chain(&*error)).into());
+                }
+                Err(error) => {
+                    let reason = format!("it could not be opened: {}", chain(&*error));
+                    failed.push(LeftOut { label: candidate.label.clone(), reason });
+                }
+            }
+        }
+        let warnings = warnings(&failed, "the processor");
+        Ok(Tried { opened: None, told: self.told(None, &failed), warnings })
+    }
+
+    /// Why `used` (`None`: the processor) is used, and why nothing else is.
+    pub fn told(&self, used: Option<&Candidate>, failed: &[LeftOut]) -> String {
+        let why = match (used, self.processor_s) {
+            (Some(_), _) if self.is_named => "chosen by its name".to_owned(),
+            (Some(used), Some(processor_s)) => {
+                let (own, other) = (seconds(used.seconds), seconds(processor_s));
+                format!("chosen as the fastest: {own} for what takes the processor {other} ({WORK})")
+            }
+            (Some(used), None) => format!("chosen as the fastest: {} ({WORK})", seconds(used.seconds)),
+            (None, _) if self.candidates.is_empty() && self.left_out.is_empty() => return String::new(),
+            (None, _) => "chosen because nothing faster can be used".to_owned(),
+        };
+        let rest = self.not_used(used, failed);
+        let others: Vec<String> =
+            rest.map(|(label, reason)| format!("{label}: {}", clip(&reason, REASON_CHARS_MAX))).collect();
+        let told = if others.is_empty() { why } else { format!("{why}; not used: {}", others.join("; ")) };
+        clip(&told, TOLD_CHARS_MAX)
+    }
+
+    /// What is not used while `used` is, with the reasons.
+    fn not_used<'a>(
+        &'a self,
+        used: Option<&'a Candidate>,
+        failed: &'a [LeftOut],
+    ) -> impl Iterator<Item = (&'a str, String)> {
+        let is_failed = |label: &str| failed.iter().any(|failed| failed.label == label);
+        // Another way to the card that is used is no device that is not.
+        let mut cards: Vec<usize> = used.map(|used| used.card).into_iter().collect();
+        let slower = self.candidates.iter().filter(move |other| {
+            let is_new = !cards.contains(&other.card) && !is_failed(&other.label);
+            if is_new {
+                cards.push(other.card);
+            }
+            is_new
+        });
+        let slower = slower.map(move |other| {
+            let reason = match used {
+                Some(used) if other.seconds >= used.seconds => {
+                    format!("slower, {} for the same", seconds(other.seconds))
+                }
+                _ => "it was not tried".to_owned(),
+            };
+            (other.label.as_str(), reason)
+        });
+        let failed = failed.iter().map(|failed| (failed.label.as_str(), failed.reason.clone()));
+        let left_out = self.left_out.iter().map(|out| (out.label.as_str(), out.reason.clone()));
+        failed.chain(slower).chain(left_out)
+    }
+}
+
+/// What an estimate is for.
+const WORK: &str = "a prompt of 512 and an answer of 128 tokens with a billion weights";
+
+/// Seconds in words, with as many digits as they are worth.
+pub fn seconds(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
+}
+
+fn warnings(failed: &[LeftOut], instead: &str) -> Vec<String> {
+    let each = failed.iter().map(|LeftOut { label, reason }| {
+        format!(
+            "{label} is not used, {instead} is: {reason}; `exo devices` shows more, `--backend` names another"
+        )
+    });
+    each.collect()
+}
+
+fn clip(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn candidate(label: &str, card: usize, seconds: f64) -> Candidate {
+        let identity =
+            Identity { name: label.to_owned(), vendor: 1, device: 1, pci_address: None, uuid: None };
+        let choice = DeviceChoice::Cuda { which: card.to_string() };
+        Candidate { label: label.to_owned(), choice, identity, card, seconds }
+    }
+
+    fn ranking() -> Ranking {
+        Ranking {
+            candidates: vec![candidate("A", 0, 0.05), candidate("A again", 0, 0.09), candidate("B", 1, 0.3)],
+            left_out: vec![LeftOut { label: "C".to_owned(), reason: "plays a card".to_owned() }],
+            processor_s: Some(11.9),
+            is_named: false,
+        }
+    }
+
+    fn opened(ranking: &Ranking, broken: &[&str]) -> (Option<String>, String, usize) {
+        let open = |candidate: &Candidate| match broken.contains(&candidate.label.as_str()) {
+            true => Err("the driver is gone".into()),
+            false => Ok(candidate.label.clone()),
+        };
+        let tried = ranking.try_each(open).unwrap();
+        (tried.opened, tried.told, tried.warnings.len())
+    }
+
+    #[test]
+    fn the_best_is_used_and_the_others_are_told_with_their_reasons() {
+        let (used, told, warnings) = opened(&ranking(), &[]);
+        assert_eq!((used.as_deref(), warnings), (Some("A"), 0));
+        assert_eq!(
+            told,
+            "chosen as the fastest: 50 ms for what takes the processor 11.9 s (a prompt of 512 and an answer of 128 \
+             tokens with a billion weights); not used: B: slower, 300 ms for the same; C: plays a \
+             card"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_opened_gives_way_to_the_next_and_at_last_to_the_processor() {
+        let (used, told, warnings) = opened(&ranking(), &["A"]);
+        assert_eq!((used.as_deref(), warnings), (Some("A again"), 1));
+        assert!(
+            told.contains("not used: A: it could not be opened: the driver is gone; B: slower"),
+            "{told}"
+        );
+        let (used, told, warnings) = opened(&ranking(), &["A", "A again", "B"]);
+        assert_eq!((used, warnings), (None, 3));
+        assert!(
+            told.starts_with(
+                "chosen because nothing faster can be used; not used: A: it could not be opened"
+            ),
+            "{told}"
+        );
+        let named = Ranking { is_named: true, ..ranking() };
+        let error = named.try_each(|_| Err::<(), _>("the driver is gone".into())).err().unwrap();
+        assert_eq!(error.to_string(), "A cannot be used: the driver is gone");
+    }
+
+    #[test]
+    fn where_there_is_nothing_to_choose_there_is_nothing_to_say() {
+        assert_eq!(opened(&Ranking::default(), &[]), (None, String::new(), 0));
+    }
+
+    #[test]
+    fn reasons_are_cut_short() {
+        let long = LeftOut { label: "C".to_owned(), reason: "é".repeat(5000) };
+        let left_out = vec![long; 8];
+        let told = Ranking { left_out, ..Ranking::default() }.told(None, &[]);
+        assert!(told.len() < 4096 && told.ends_with('…'), "{}", told.len());
+    }
+}
