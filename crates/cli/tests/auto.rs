@@ -15,7 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Node, SOON, Start, exo, finish, known, skip, stderr, stdout};
+use support::{Node, SOON, Start, exo, finish, known, skip, stderr, stdout, wait_for};
 
 /// For a trial on an emulated card, which takes its time.
 const TRIAL_MAX: Duration = Duration::from_secs(90);
@@ -200,6 +200,12 @@ fn a_card_is_chosen_once_it_has_given_the_known_answer() {
     let node = start(data, &env, &["--device", "emulated"]);
     assert!(device(&node)["support_reason"].as_str().unwrap().ends_with("chosen by its name"));
     assert_eq!(device(&node)["id"], "cuda-0");
+    // What was placed on the processor follows.
+    wait_for("the model on the card", SOON, || {
+        let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
+        let is_there = instance["stages"][0]["device"] == "cuda-0" && instance["state"]["kind"] == "ready";
+        is_there.then_some(())
+    });
 }
 
 #[test]
