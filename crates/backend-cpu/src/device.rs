@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use exo_backend::{
     Activations, AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor,
@@ -12,17 +13,21 @@ use exo_types::{DType, DeviceFacts, TensorView};
 
 use crate::kv::CpuKv;
 use crate::load::{self, Places};
-use crate::memory::{Heap, Slice};
-use crate::packed::{Layout, packed_bytes};
+use crate::memory::Heap;
+use crate::packed::Layout;
+use crate::place::Place;
 use crate::pool::Pool;
 use crate::program::CpuProgram;
 use crate::rounded::RoundedBlock;
-use crate::storage::{BufferData, CpuBuffer, CpuWeight, Owner, Place, Shared};
+use crate::settle::Settler;
+use crate::storage::{BufferData, CpuBuffer, CpuWeight, Owner, Shared};
 use crate::stream::CpuStream;
 use crate::{Isa, isa::Level};
 
 /// Allocations below this are not held against the system's free memory: asking costs more than they do.
 const SYSTEM_CHECK_BYTES_MIN: u64 = 16 << 20;
+/// Weights below this never come behind: they are there at once.
+const BEHIND_BYTES_MIN: usize = 64 << 10;
 
 /// How to open the processor.
 #[derive(Clone, Debug, Default)]
@@ -35,8 +40,29 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// Bytes of buffers, weights and caches together; `None` for the machine's memory less a reserve.
     pub memory_limit_bytes: Option<u64>,
-    /// Weights are used straight from the mapped file: loads at once, shares its pages with other processes, reads slower.
+    /// Weights are used straight from the mapped file for good: shares its pages with other processes, reads slower.
     pub mmap: bool,
+    /// When weights that are not to stay in their file come to memory.
+    pub packing: Packing,
+}
+
+/// When weights come from their file to the memory in which they are read fastest.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Packing {
+    /// When they are taken in: whoever measures wants them to be there.
+    #[default]
+    AtOnce,
+    /// Behind: they are used from the file until they are in memory. The numbers are the same. [`exo_backend::Weight::waiting_bytes`]
+    /// tells how far they are.
+    Behind {
+        /// Of each thread that packs, after every megabyte. Longer than zero, it is as if memory were slow: for tests.
+        rest: Duration,
+    },
+}
+
+impl Packing {
+    /// Behind, as fast as may be.
+    pub const BEHIND: Self = Self::Behind { rest: Duration::ZERO };
 }
 
 /// The processor could not be opened.
@@ -75,7 +101,8 @@ pub(crate) struct Shop {
     pub(crate) pool: Pool,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) heap: Heap,
-    pub(crate) places: Places,
+    pub(crate) places: Arc<Places>,
+    pub(crate) settler: Settler,
     /// Rows rounded for the product at hand; as many as the largest one so far had. Locked by whose turn it is.
     pub(crate) rounded: Mutex<Vec<RoundedBlock>>,
 }
@@ -93,6 +120,7 @@ pub struct CpuDevice {
     facts: DeviceFacts,
     root: PathBuf,
     mmap: bool,
+    is_behind: bool,
 }
 
 impl CpuDevice {
@@ -109,6 +137,7 @@ impl CpuDevice {
         if !(1..=Pool::THREADS_MAX).contains(&threads) {
             return Err(OpenError::ThreadCount { threads });
         }
+        let cores = options.cores.clone();
         let pool =
             Pool::new(threads, options.cores).map_err(|source| OpenError::Threads { threads, source })?;
         let probe = ProbeOptions { root: root.to_owned(), ..ProbeOptions::default() };
@@ -119,16 +148,22 @@ impl CpuDevice {
         let machine = if facts.memory_total_bytes > 0 { facts.memory_total_bytes } else { u64::MAX };
         let ledger = Ledger::new(options.memory_limit_bytes.unwrap_or(machine));
         facts.memory_total_bytes = ledger.limit_bytes();
+        let places = Arc::new(Places::new());
+        let (is_behind, rest) = match options.packing {
+            Packing::AtOnce => (false, Duration::ZERO),
+            Packing::Behind { rest } => (true, rest),
+        };
         let shop = Arc::new(Shop {
             owner: Owner::next(),
             level,
             pool,
             ledger,
             heap: Heap::default(),
-            places: Places::new(),
+            settler: Settler::new(Arc::clone(&places), threads, cores, rest),
+            places,
             rounded: Mutex::default(),
         });
-        Ok(Arc::new(Self { shop, facts, root: probe.root, mmap: options.mmap }))
+        Ok(Arc::new(Self { shop, facts, root: probe.root, mmap: options.mmap, is_behind }))
     }
 
     /// The instruction set in use.
@@ -141,48 +176,60 @@ impl CpuDevice {
         self.shop.pool.threads()
     }
 
+    /// Memory that the system has left. What is promised to weights that settle is not touched yet, and not free.
+    fn available_bytes(&self) -> Option<u64> {
+        let available = exo_device::memory(Path::new(&self.root))?.available_bytes;
+        Some(available.saturating_sub(self.shop.places.settling.allocated_bytes()))
+    }
+
     /// Refuses an allocation of ordinary memory that the system could only serve by swapping or killing.
     fn check_system(&self, what: &str, needed_bytes: u64) -> Result<(), AllocError> {
         if needed_bytes < SYSTEM_CHECK_BYTES_MIN {
             return Ok(());
         }
-        match exo_device::memory(Path::new(&self.root)) {
-            Some(memory) if memory.available_bytes < needed_bytes => Err(AllocError::OutOfMemory {
-                what: what.to_owned(),
-                needed_bytes,
-                free_bytes: memory.available_bytes,
-            }),
+        match self.available_bytes() {
+            Some(free_bytes) if free_bytes < needed_bytes => {
+                Err(AllocError::OutOfMemory { what: what.to_owned(), needed_bytes, free_bytes })
+            }
             _ => Ok(()),
         }
     }
 
-    /// Packs or copies the rows of `tensor`; `None` if they are to stay where they are: on request, or because there is no
-    /// memory.
-    fn held(&self, tensor: &TensorView, held: u64) -> Result<Option<Slice>, WeightError> {
+    /// Packs or copies the rows of `tensor` now or later, or leaves them where they are: on request, or because there is no
+    /// memory. `held` are their bytes in memory.
+    fn place(&self, tensor: &TensorView, held: u64, is_packed: bool) -> Result<Arc<Place>, WeightError> {
+        let Shop { heap, pool, places, .. } = &*self.shop;
+        let what = &tensor.name;
+        let mapped = || {
+            let ticket = places.mapped.take(what, tensor.range.len() as u64)?;
+            Ok(Arc::new(Place::mapped(tensor.clone(), ticket)))
+        };
         if self.mmap {
-            return Ok(None);
+            return mapped();
         }
-        let Shop { heap, pool, .. } = &*self.shop;
-        let room = self.check_system(&tensor.name, held).map_err(WeightError::from);
-        let held = room.and_then(|()| match packed_as(tensor) {
-            Some(_) => load::pack(heap, pool, tensor),
-            None => load::copy(heap, pool, tensor),
-        });
-        match held {
-            Ok(slice) => Ok(Some(slice)),
-            Err(WeightError::Alloc(reason)) => {
-                self.shop.places.note(&reason);
-                Ok(None)
+        let is_behind = self.is_behind && tensor.range.len() >= BEHIND_BYTES_MIN;
+        let room = self.check_system(what, held).map_err(WeightError::from);
+        let placed = room.and_then(|()| match is_behind {
+            true => {
+                let (memory, ticket) = (heap.slice(what, held as usize)?, places.settling.take(what, held)?);
+                let place = Arc::new(Place::settling(memory, is_packed, tensor.clone(), ticket));
+                self.shop.settler.add(&place);
+                Ok(place)
             }
-            Err(other) => Err(other),
+            false => {
+                let memory = load::take(heap, pool, tensor, is_packed)?;
+                let ticket = places.copied.take(what, held)?;
+                Ok(Arc::new(Place::held(memory, is_packed, ticket)))
+            }
+        });
+        match placed {
+            Err(WeightError::Alloc(reason)) => {
+                places.note(&reason);
+                mapped()
+            }
+            placed => placed,
         }
     }
-}
-
-/// Bytes of `tensor` in groups, if it is to be packed: matrices are, but of a few rare types.
-fn packed_as(tensor: &TensorView) -> Option<u64> {
-    let bytes = || packed_bytes(tensor.dtype, tensor.rows as usize, tensor.cols as usize);
-    if tensor.rows > 1 { bytes().map(|bytes| bytes as u64) } else { None }
 }
 
 impl Device for CpuDevice {
@@ -193,7 +240,7 @@ impl Device for CpuDevice {
     fn memory(&self) -> MemoryReport {
         let ledger = &self.shop.ledger;
         let unbooked = ledger.limit_bytes().saturating_sub(ledger.allocated_bytes());
-        let system = exo_device::memory(&self.root).map_or(u64::MAX, |memory| memory.available_bytes);
+        let system = self.available_bytes().unwrap_or(u64::MAX);
         MemoryReport {
             total_bytes: ledger.limit_bytes(),
             free_bytes: unbooked.min(system),
@@ -207,6 +254,7 @@ impl Device for CpuDevice {
         Residence {
             copied_bytes: places.copied.allocated_bytes(),
             mapped_bytes: places.mapped.allocated_bytes(),
+            settling_bytes: places.settling.allocated_bytes(),
             huge_page_bytes: self.shop.heap.huge_bytes(),
             mapped_because: places.mapped_because.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
@@ -246,24 +294,25 @@ impl Device for CpuDevice {
             "{tensor:?} needs {} rows of {row_bytes} bytes, its range has {stored}",
             tensor.rows
         );
-        let held = if self.mmap { stored } else { packed_as(tensor).unwrap_or(stored) };
+        // Matrices are packed, but of a few rare types.
+        let is_packed = tensor.rows > 1 && load::is_packed(tensor.dtype);
+        let held = if self.mmap { stored } else { load::held_bytes(tensor, is_packed) as u64 };
         let vector_bytes = if tensor.rows == 1 { 4 * tensor.cols } else { 0 };
         let book = |bytes: u64| self.shop.ledger.take(&tensor.name, bytes + vector_bytes);
         let vector = (tensor.rows == 1).then(|| CpuWeight::decode_vector(tensor));
-        let (slice, booked, ticket) = match book(held) {
-            Ok(ticket) => (self.held(tensor, held)?, held, ticket),
+        let places = &self.shop.places;
+        let (place, booked, ticket) = match book(held) {
+            Ok(ticket) => (self.place(tensor, held, is_packed)?, held, ticket),
             // Groups are up to 3 % larger than the file's rows, which is what plans count with, and the last is filled up.
             Err(reason) if held > stored => {
                 let ticket = book(stored)?;
-                self.shop.places.note(&reason);
-                (None, stored, ticket)
+                places.note(&reason);
+                let place = Place::mapped(tensor.clone(), places.mapped.take(&tensor.name, stored)?);
+                (Arc::new(place), stored, ticket)
             }
             Err(reason) => return Err(reason.into()),
         };
-        let (place, books, bytes) = match slice {
-            Some(slice) => (Place::held(slice), &self.shop.places.copied, held),
-            None => (Place::mapped(tensor.clone()), &self.shop.places.mapped, stored),
-        };
+        let bytes = if place.memory().is_some() { held } else { stored };
         let footprint_bytes = bytes + vector_bytes;
         // Left in its file after all: booked as what it is there.
         let ticket = if booked == bytes {
@@ -272,7 +321,6 @@ impl Device for CpuDevice {
             drop(ticket);
             book(bytes)?
         };
-        let tickets = [ticket, books.take(&tensor.name, bytes)?];
         let owner = self.shop.owner;
         Ok(Weight {
             name: tensor.name.as_str().into(),
@@ -287,10 +335,9 @@ impl Device for CpuDevice {
                 rows: tensor.rows as usize,
                 cols: tensor.cols as usize,
                 row_bytes,
-                is_packed: packed_as(tensor).is_some(),
                 place,
                 vector,
-                _tickets: tickets,
+                _ticket: ticket,
             }),
         })
     }

@@ -1,12 +1,14 @@
 //! Takes weights in: packs or copies them to memory in large pages, on every thread, and gives the file's pages back.
 
+use std::fmt::Display;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use exo_backend::{AllocError, Ledger, WeightError};
-use exo_types::TensorView;
+use exo_backend::{Ledger, WeightError};
+use exo_types::{DType, TensorView};
 
 use crate::memory::{Heap, Slice};
-use crate::packed::{GROUP_ROWS, interleave_group, is_interleaved, pack_group, packed_bytes};
+use crate::packed::{GROUP_ROWS, Layout, interleave_group, is_interleaved, pack_group, packed_bytes};
 use crate::pool::Pool;
 
 /// Bytes copied between two releases of the file's pages: what memory holds twice at most.
@@ -20,6 +22,8 @@ pub(crate) struct Places {
     /// Books without a limit, for the counting.
     pub(crate) copied: Arc<Ledger>,
     pub(crate) mapped: Arc<Ledger>,
+    /// Read from the file for now: memory that is promised to them and hardly touched yet.
+    pub(crate) settling: Arc<Ledger>,
     /// Why the last weight that was to be copied was not.
     pub(crate) mapped_because: Mutex<Option<String>>,
 }
@@ -27,56 +31,96 @@ pub(crate) struct Places {
 impl Places {
     pub(crate) fn new() -> Self {
         let books = || Ledger::new(u64::MAX);
-        Self { copied: books(), mapped: books(), mapped_because: Mutex::default() }
+        Self { copied: books(), mapped: books(), settling: books(), mapped_because: Mutex::default() }
     }
 
-    pub(crate) fn note(&self, reason: &AllocError) {
+    pub(crate) fn note(&self, reason: &dyn Display) {
         *self.mapped_because.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_string());
     }
 }
 
-/// The rows of `tensor` as they are stored, in memory of `heap`. Fails if there is no memory, or if the file was lost meanwhile.
-pub(crate) fn copy(heap: &Heap, pool: &Pool, tensor: &TensorView) -> Result<Slice, WeightError> {
-    let mut slice = heap.slice(&tensor.name, tensor.range.len())?;
-    let slabs = slice.chunks_mut(SLAB_BYTES).zip(tensor.bytes().chunks(SLAB_BYTES));
-    for (at, (slab, from)) in slabs.enumerate() {
-        pool.turn().chunks_mut(slab, PIECE_BYTES, |i, piece| {
-            piece.copy_from_slice(&from[i * PIECE_BYTES..][..piece.len()]);
+/// Whether matrices of a type lie in groups in memory.
+pub(crate) fn is_packed(dtype: DType) -> bool {
+    Layout::of(dtype).is_some() || is_interleaved(dtype)
+}
+
+/// Bytes of `tensor` in memory, in groups (`is_packed`) or as they are stored.
+pub(crate) fn held_bytes(tensor: &TensorView, is_packed: bool) -> usize {
+    let packed = || packed_bytes(tensor.dtype, tensor.rows as usize, tensor.cols as usize);
+    if is_packed {
+        packed().unwrap_or_else(|| panic!("{tensor:?} is not packed"))
+    } else {
+        tensor.range.len()
+    }
+}
+
+/// What is taken in by itself: a group of sixteen rows, or bytes as they are stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unit {
+    is_packed: bool,
+    /// Bytes of one in memory.
+    pub(crate) held: usize,
+    /// Bytes of one in the file; the last group has fewer.
+    pub(crate) stored: usize,
+}
+
+impl Unit {
+    /// Of a tensor that takes `held_bytes` in memory.
+    pub(crate) fn of(tensor: &TensorView, is_packed: bool, held_bytes: usize) -> Self {
+        if is_packed {
+            let held = held_bytes / (tensor.rows as usize).div_ceil(GROUP_ROWS).max(1);
+            Self { is_packed, held, stored: GROUP_ROWS * tensor.row_bytes() }
+        } else {
+            Self { is_packed, held: PIECE_BYTES, stored: PIECE_BYTES }
+        }
+    }
+
+    /// So many are `bytes` of the file, one at least.
+    pub(crate) fn count(self, bytes: usize) -> usize {
+        (bytes / self.stored.max(1)).max(1)
+    }
+
+    /// Lays one or more as memory has them.
+    pub(crate) fn lay(self, tensor: &TensorView, stored: &[u8], out: &mut [u8]) {
+        for (stored, out) in stored.chunks(self.stored).zip(out.chunks_mut(self.held)) {
+            if !self.is_packed {
+                out.copy_from_slice(stored);
+            } else if is_interleaved(tensor.dtype) {
+                interleave_group(tensor.dtype, tensor.cols as usize, stored, out);
+            } else {
+                pack_group(tensor.dtype, tensor.cols as usize, stored, bytemuck::cast_slice_mut(out));
+            }
+        }
+    }
+}
+
+/// The rows of `tensor` in memory of `heap`. Fails if there is no memory, or if the file was lost meanwhile.
+pub(crate) fn take(
+    heap: &Heap,
+    pool: &Pool,
+    tensor: &TensorView,
+    is_packed: bool,
+) -> Result<Slice, WeightError> {
+    let mut slice = heap.slice(&tensor.name, held_bytes(tensor, is_packed))?;
+    let unit = Unit::of(tensor, is_packed, slice.len());
+    let slab = unit.count(SLAB_BYTES);
+    let slabs = slice.chunks_mut(slab * unit.held).zip(tensor.bytes().chunks(slab * unit.stored));
+    for (at, (slab_held, from)) in slabs.enumerate() {
+        pool.turn().chunks_mut(slab_held, unit.held, |i, piece| {
+            let rows = &from[i * unit.stored..((i + 1) * unit.stored).min(from.len())];
+            unit.lay(tensor, rows, piece);
         });
-        release(tensor, at * SLAB_BYTES, from.len());
+        let start = at * slab * unit.stored;
+        release(tensor, start..start + from.len());
     }
     tensor.source.check()?; // what was copied must have been the real bytes
     Ok(slice)
 }
 
-/// The rows of `tensor`, of a type that is packed, in groups in memory of `heap`. Fails as [`copy`].
-pub(crate) fn pack(heap: &Heap, pool: &Pool, tensor: &TensorView) -> Result<Slice, WeightError> {
-    let (rows, cols) = (tensor.rows as usize, tensor.cols as usize);
-    let bytes = packed_bytes(tensor.dtype, rows, cols);
-    let mut slice = heap.slice(&tensor.name, bytes.unwrap_or_else(|| panic!("{tensor:?} is not packed")))?;
-    let group_bytes = slice.len() / rows.div_ceil(GROUP_ROWS).max(1);
-    let stored = GROUP_ROWS * tensor.row_bytes();
-    let slab = (SLAB_BYTES / stored).max(1);
-    let slabs = slice.chunks_mut(slab * group_bytes).zip(tensor.bytes().chunks(slab * stored));
-    for (at, (groups, from)) in slabs.enumerate() {
-        pool.turn().chunks_mut(groups, group_bytes, |i, group| {
-            let rows = &from[i * stored..((i + 1) * stored).min(from.len())];
-            if is_interleaved(tensor.dtype) {
-                interleave_group(tensor.dtype, cols, rows, group);
-            } else {
-                pack_group(tensor.dtype, cols, rows, bytemuck::cast_slice_mut(group));
-            }
-        });
-        release(tensor, at * slab * stored, from.len());
-    }
-    tensor.source.check()?;
-    Ok(slice)
-}
-
 /// Gives the pages of a part of the tensor back.
-fn release(tensor: &TensorView, at: usize, len: usize) {
-    let start = tensor.range.start + at;
-    tensor.source.release(start..start + len);
+pub(crate) fn release(tensor: &TensorView, part: Range<usize>) {
+    let start = tensor.range.start;
+    tensor.source.release(start + part.start..start + part.end);
 }
 
 #[cfg(test)]
@@ -89,7 +133,7 @@ mod tests {
 
     use super::*;
     use crate::storage::CpuWeight;
-    use crate::{CpuDevice, CpuOptions};
+    use crate::{CpuDevice, CpuOptions, Packing};
 
     /// A file that remembers what was released.
     struct File {
@@ -202,5 +246,31 @@ mod tests {
         assert_eq!((copied_bytes, mapped_bytes), (18_016_000, 40_000_000));
         let because = mapped_because.unwrap();
         assert!(because.contains("40000000 bytes") && because.contains("20480000 are free"), "{because}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_that_is_promised_to_settling_weights_is_nobody_else_s() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("proc")).unwrap();
+        let meminfo = "MemTotal: 8000000 kB\nMemAvailable: 60000 kB\n";
+        std::fs::write(root.path().join("proc/meminfo"), meminfo).unwrap();
+        let packing = Packing::Behind { rest: std::time::Duration::from_secs(3600) };
+        let device = CpuDevice::open_in(root.path(), CpuOptions { packing, ..options(false) }).unwrap();
+        let (_, tensor) = matrix(20_000, false);
+        let settling = device.weight(&tensor).unwrap();
+        assert_eq!(device.memory().free_bytes, 21_440_000);
+        let mapped = device.weight(&tensor).unwrap();
+        let Residence { copied_bytes, mapped_bytes, settling_bytes, mapped_because, .. } = device.residence();
+        assert_eq!((copied_bytes, mapped_bytes, settling_bytes), (0, 40_000_000, 40_000_000));
+        let because = mapped_because.unwrap();
+        assert!(because.contains("40000000 bytes") && because.contains("21440000 are free"), "{because}");
+        assert!(settling.waiting_bytes() > 30_000_000 && mapped.waiting_bytes() == 0);
+        assert_rows(&settling, &tensor);
+        assert_rows(&mapped, &tensor);
+        let buffer = || device.buffer(exo_backend::Element::F32, 10_000_000);
+        assert!(buffer().is_err(), "the system has 60 MB, of which 40 are promised");
+        drop(settling);
+        buffer().unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! What stands behind the handles of this device, and the way back from a handle to it.
 
 use std::ops::{Deref, Range};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bytemuck::Pod;
 pub(crate) use exo_backend::Owner;
@@ -9,8 +9,9 @@ use exo_backend::{AllocError, Buffer, KvCache, Stored, Ticket, Weight};
 use exo_types::{DType, TensorView};
 
 use crate::kv::CpuKv;
-use crate::memory::{Block, Heap, Slice};
+use crate::memory::{Block, Heap};
 use crate::packed::{GROUP_ROWS, Group, Groups, Interleaved, LINE, group_lines, is_interleaved};
+use crate::place::Place;
 use crate::quant;
 
 /// Elements behind a lock. A kernel that panicked leaves numbers, not broken structures: poison is ignored.
@@ -87,43 +88,10 @@ pub(crate) struct CpuWeight {
     /// Inputs.
     pub(crate) cols: usize,
     pub(crate) row_bytes: usize,
-    /// Whether rows in memory lie in groups (see [`crate::packed`]) or as they are stored.
-    pub(crate) is_packed: bool,
-    pub(crate) place: Place,
+    pub(crate) place: Arc<Place>,
     /// The only row as f32: norms, biases and frequencies are read whole at every step.
     pub(crate) vector: Option<Vec<f32>>,
-    pub(crate) _tickets: [Ticket; 2],
-}
-
-/// Where the rows of a weight are.
-#[derive(Debug)]
-pub(crate) struct Place {
-    /// Of the device: rows from the first on.
-    memory: Option<Slice>,
-    /// As long as it has rows that memory has not. A run asks afterwards whether it was still there.
-    file: Mutex<Option<Arc<TensorView>>>,
-}
-
-impl Place {
-    /// All rows in memory.
-    pub(crate) fn held(memory: Slice) -> Self {
-        Self { memory: Some(memory), file: Mutex::default() }
-    }
-
-    /// All rows in the file.
-    pub(crate) fn mapped(tensor: TensorView) -> Self {
-        Self { memory: None, file: Mutex::new(Some(Arc::new(tensor))) }
-    }
-
-    /// Rows from the first on, as far as they are in memory; `None` if they never will be.
-    pub(crate) fn memory(&self) -> Option<&[u8]> {
-        self.memory.as_deref()
-    }
-
-    /// The file, if there are rows that memory has not.
-    pub(crate) fn file(&self) -> Option<Arc<TensorView>> {
-        self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
+    pub(crate) _ticket: Ticket,
 }
 
 /// A weight while an op reads it: rows that are in its file stay readable.
@@ -149,7 +117,7 @@ impl Reading<'_> {
     /// Stored bytes of neighbouring rows. Panics if they were packed.
     pub(crate) fn rows_stored(&self, rows: Range<usize>) -> &[u8] {
         let range = rows.start * self.row_bytes..rows.end * self.row_bytes;
-        let held = if self.is_packed { None } else { self.weight.place.memory() };
+        let held = if self.place.is_packed { None } else { self.place.memory() };
         let held = held.and_then(|bytes| bytes.get(range.clone()));
         let mapped = || Some(&self.file.as_ref()?.bytes()[range]);
         held.or_else(mapped).unwrap_or_else(|| panic!("the rows of {} are packed", self.name))
@@ -217,7 +185,7 @@ impl CpuWeight {
     /// What is in memory in groups.
     #[inline(always)]
     fn packed(&self) -> Option<&[u8]> {
-        if self.is_packed { self.place.memory() } else { None }
+        if self.place.is_packed { self.place.memory() } else { None }
     }
 
     /// The only row of a one-row tensor as f32.
@@ -237,6 +205,16 @@ impl Stored for CpuBuffer {
 impl Stored for CpuWeight {
     fn owner(&self) -> Owner {
         self.owner
+    }
+
+    fn waiting_bytes(&self) -> u64 {
+        self.place.waiting_bytes()
+    }
+}
+
+impl Drop for CpuWeight {
+    fn drop(&mut self) {
+        self.place.stay();
     }
 }
 

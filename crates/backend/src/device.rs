@@ -34,8 +34,10 @@ pub struct MemoryReport {
 pub struct Residence {
     /// Weights copied to the device's memory, in whatever layout.
     pub copied_bytes: u64,
-    /// Weights used straight from a mapped file.
+    /// Weights used straight from a mapped file, for ever.
     pub mapped_bytes: u64,
+    /// Weights that are copied while they are used from there.
+    pub settling_bytes: u64,
     /// Memory of weights, caches and buffers in pages of 2 MiB or more; `None` where the system does not tell.
     pub huge_page_bytes: Option<u64>,
     /// Why the last weight that should have been copied stayed in its file.

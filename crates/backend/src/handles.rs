@@ -69,6 +69,13 @@ pub struct Weight {
     pub storage: Storage,
 }
 
+impl Weight {
+    /// Bytes that are still to come from its file to the device's memory while it is used already.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.storage.waiting_bytes()
+    }
+}
+
 impl fmt::Debug for Weight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Weight({} {}[{}, {}])", self.name, self.dtype, self.rows, self.cols)

@@ -33,6 +33,11 @@ impl Owner {
 pub trait Stored: Any + Send + Sync {
     /// The device that made it.
     fn owner(&self) -> Owner;
+
+    /// Of a weight that is used from its file for now: bytes of the device's memory that are still to be filled from there.
+    fn waiting_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// What stands behind a handle: the backend's own.

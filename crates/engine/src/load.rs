@@ -74,9 +74,11 @@ impl Engine {
 
 /// Says what was loaded and where the device's weights lie now, those of other shards included.
 fn report_loaded(device: &dyn Device, shard: &Shard, bytes: u64) {
-    let Residence { copied_bytes, mapped_bytes, huge_page_bytes, mapped_because } = device.residence();
+    let Residence { copied_bytes, mapped_bytes, settling_bytes, huge_page_bytes, mapped_because } =
+        device.residence();
     tracing::info!(
-        target: "events::shard", layers = %shard.layers, bytes, copied_bytes, mapped_bytes, huge_page_bytes, "loaded"
+        target: "events::shard", layers = %shard.layers, bytes, copied_bytes, mapped_bytes, settling_bytes,
+        huge_page_bytes, "loaded"
     );
     if let Some(reason) = mapped_because {
         tracing::warn!(mapped_bytes, reason, "weights are read from their file, which is slower");
@@ -90,6 +92,8 @@ pub(crate) struct ShardWeights {
     embedding: Option<Weight>,
     head: Option<HeadWeights>,
     rope: Weight,
+    /// Those that may still be on their way to the device's memory.
+    waiting: Vec<Weight>,
     /// Device memory of all of them.
     pub bytes: u64,
 }
@@ -131,6 +135,7 @@ impl ShardWeights {
         }
         let rope = device.weight(&rope_frequencies(config))?;
         let bytes = loaded.values().chain([&rope]).map(|w| w.footprint_bytes).sum();
+        let waiting = loaded.values().filter(|w| w.waiting_bytes() > 0).cloned().collect();
         let layers = shard.layers.iter().map(|layer| {
             LayerWeights::collect(block, |t| loaded.get(&TensorName::Layer(layer, t)).cloned())
                 .map(Arc::new)
@@ -145,7 +150,13 @@ impl ShardWeights {
         } else {
             None
         };
-        Ok(Self { first_layer: shard.layers.start, layers, embedding, head, rope, bytes })
+        Ok(Self { first_layer: shard.layers.start, layers, embedding, head, rope, waiting, bytes })
+    }
+
+    /// Bytes that are still on their way to the device's memory.
+    pub(crate) fn waiting_bytes(&mut self) -> u64 {
+        self.waiting.retain(|weight| weight.waiting_bytes() > 0);
+        self.waiting.iter().map(Weight::waiting_bytes).sum()
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Weights share mappings ([`Heap::slice`]): a matrix of 1.1 MB of its own would occupy a page of 2 MiB.
 
+mod filling;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(not(target_os = "linux"))]
@@ -21,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytemuck::Pod;
 use exo_backend::AllocError;
+pub(crate) use filling::Filling;
 
 #[cfg(target_os = "linux")]
 use linux as system;

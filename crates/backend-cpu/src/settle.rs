@@ -1,0 +1,132 @@
+//! Weights come to memory while they are used already: a device answers from the file at once and is as fast as it will be within
+//! seconds ([`Place::move_part`]).
+//!
+//! Threads of their own move them, in the order in which they were taken in, which is that of a step. There are some only while there is
+//! something to move. They share the processor with steps as equals: with a lower priority and rests beside steps, a decode on one
+//! core kept 1.2 GB from being packed for 15 s and not for 1, and had its first token after 0.33 s and not 0.47. Whoever drops a weight
+//! waits for the part at hand; so does whoever drops the device.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use exo_device::CoreList;
+
+use crate::load::Places;
+use crate::place::{Moved, Place};
+
+/// Threads at most: as many as fill the bandwidth of a processor, each with a part that memory holds twice.
+const THREADS_MAX: usize = 8;
+
+/// Moves weights. Dropping it ends its threads.
+#[derive(Debug)]
+pub(crate) struct Settler {
+    queue: Arc<Queue>,
+    threads_max: usize,
+    cores: Option<CoreList>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    state: Mutex<State>,
+    /// Wakes threads that rest, at the end.
+    ended: Condvar,
+    places: Arc<Places>,
+    /// After each part.
+    rest: Duration,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Weights, the first one next. One that was dropped is nobody's.
+    waiting: VecDeque<Weak<Place>>,
+    threads: usize,
+    is_over: bool,
+}
+
+impl Settler {
+    /// For a device of `threads` threads on these cores. A thread rests for `rest` after each part.
+    pub(crate) fn new(places: Arc<Places>, threads: usize, cores: Option<CoreList>, rest: Duration) -> Self {
+        let queue = Queue { state: Mutex::default(), ended: Condvar::new(), places, rest };
+        let (queue, threads_max) = (Arc::new(queue), threads.min(THREADS_MAX));
+        Self { queue, threads_max, cores, threads: Mutex::default() }
+    }
+
+    /// Moves `place` when those before it are moved. Where the system gives no thread, it is in memory when this returns.
+    pub(crate) fn add(&self, place: &Arc<Place>) {
+        let seat = {
+            let mut state = self.queue.lock();
+            state.waiting.push_back(Arc::downgrade(place));
+            if state.threads == self.threads_max {
+                return;
+            }
+            state.threads += 1;
+            state.threads - 1
+        };
+        let (queue, cores) = (Arc::clone(&self.queue), self.cores.clone());
+        let thread = std::thread::Builder::new().name(format!("exo-settle-{seat}")).spawn(move || {
+            // Refused where the cores were taken away meanwhile: then the thread runs where the system lets it.
+            let _refused = cores.map(|cores| cores.pin(seat));
+            queue.work();
+        });
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.retain(|thread| !thread.is_finished());
+        match thread {
+            Ok(thread) => threads.push(thread),
+            Err(_) => self.queue.work(),
+        }
+    }
+}
+
+impl Drop for Settler {
+    fn drop(&mut self) {
+        self.queue.lock().is_over = true;
+        self.queue.ended.notify_all();
+        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
+            let _ = thread.join(); // it catches what moving throws and has nothing else to say
+        }
+    }
+}
+
+impl Queue {
+    /// Moves weights until there are none.
+    fn work(&self) {
+        while let Some(place) = self.next() {
+            while let Some(place) = place.upgrade() {
+                let moved = catch_unwind(AssertUnwindSafe(|| place.move_part(&self.places)));
+                if moved.is_err() {
+                    place.fail(&self.places, "moving it to memory panicked; the log has the place");
+                }
+                drop(place);
+                let is_over = self.rest();
+                if is_over || !matches!(moved, Ok(Moved::Part)) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The next weight. `None` ends the thread, which is not counted any more.
+    fn next(&self) -> Option<Weak<Place>> {
+        let mut state = self.lock();
+        let next = if state.is_over { None } else { state.waiting.pop_front() };
+        if next.is_none() {
+            state.threads -= 1;
+        }
+        next
+    }
+
+    /// Rests after a part. Says whether the end has come.
+    fn rest(&self) -> bool {
+        let rest = self.ended.wait_timeout_while(self.lock(), self.rest, |state| !state.is_over);
+        rest.unwrap_or_else(PoisonError::into_inner).0.is_over
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
