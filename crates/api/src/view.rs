@@ -324,6 +324,10 @@ pub struct StageView {
     pub weight_bytes: u64,
     /// Of those, bytes in place.
     pub weight_bytes_held: u64,
+    /// Of those, bytes that are read from the model's file for now: the stage answers, slower than it will when they are packed
+    /// in memory. 0 once it has settled.
+    #[serde(default)]
+    pub weight_bytes_waiting: u64,
     /// Bytes of its key-value cache.
     pub kv_bytes: u64,
     /// Share of a token's time spent here, 0 to 1, measured.

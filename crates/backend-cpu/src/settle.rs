@@ -2,9 +2,9 @@
 //! seconds ([`Place::move_part`]).
 //!
 //! Threads of their own move them, in the order in which they were taken in, which is that of a step. There are some only while there is
-//! something to move. They share the processor with steps as equals: with a lower priority and rests beside steps, a decode on one
-//! core kept 1.2 GB from being packed for 15 s and not for 1, and had its first token after 0.33 s and not 0.47. Whoever drops a weight
-//! waits for the part at hand; so does whoever drops the device.
+//! something to move. They share the processor with steps as equals: niced by 10, they took 13.5 s and not 1 for 1.2 GB beside a decode on
+//! one core, for a first token after 0.33 s and not 0.47. Whoever drops a weight waits for the part at hand; so does whoever drops
+//! the device.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use exo_backend_cpu::Isa;
+use exo_backend_cpu::{Isa, Packing};
 use exo_node::{DeviceChoice, Node, NodeConfig, Speculation, SystemHost};
 use exo_server::{ApiKey, ServerOptions};
 use tokio::net::TcpListener;
@@ -135,6 +135,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         worker: Some(worker::program(config)?),
         cpu_isa: cpu_isa(config)?,
         mmap: config.parse("mmap")?,
+        packing: Packing::BEHIND,
         memory_max_bytes: (memory_mib > 0).then_some(memory_mib << 20),
         context_tokens,
         slots: config.parse("slots")?,

@@ -66,6 +66,7 @@ fn every_test_gives_its_samples_beside_what_the_machine_could_do() {
     let load = &all["loads"][0];
     assert!(
         load["first_token_s"].as_f64() > load["load_s"].as_f64()
+            && load["settled_s"].as_f64() >= load["first_token_s"].as_f64()
             && load["weight_bytes"].as_u64().unwrap() > 0
     );
     assert!(all["memory"][0]["read_4k_bytes_per_s"].as_f64().unwrap() > 1e8);

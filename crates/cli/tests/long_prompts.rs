@@ -82,6 +82,7 @@ fn node(folder: &Path) -> Node {
     wait_for("the instance to serve", LOAD_MAX, || {
         (node.instance(&id)?["state"]["kind"] == "ready").then_some(())
     });
+    node.wait_settled(&id);
     node
 }
 

@@ -73,6 +73,7 @@ fn measure(nodes: &[Node], model: &str, over: u32) -> Measured {
     let instance = wait_for("the instance to serve", std::time::Duration::from_secs(120), || {
         nodes[0].instance(&id).filter(|i| i["state"]["kind"] == "ready")
     });
+    nodes[0].wait_settled(&id);
     let stages = instance["stages"].as_array().unwrap();
     assert_eq!(stages.len(), over as usize, "{instance:#}");
     let node_of = |stage: &Value| {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use exo_backend_cpu::Packing;
 use exo_device::CoreList;
 use exo_types::KvDType;
 
@@ -39,6 +40,8 @@ pub struct NodeConfig {
     pub cpu_isa: Option<exo_backend_cpu::Isa>,
     /// Whether weights are used straight from the model file instead of being copied to faster memory.
     pub mmap: bool,
+    /// When weights that are not used so are copied: [`Packing::BEHIND`] answers at once and is fast within seconds.
+    pub packing: Packing,
     /// Memory models may take; `None` takes what is free less a reserve.
     pub memory_max_bytes: Option<u64>,
     /// Context of an instance unless asked otherwise; never more than the model's own.

@@ -329,6 +329,7 @@ pub fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure
         isa: config.cpu_isa,
         memory_limit_bytes: Some(limit),
         mmap: config.mmap,
+        packing: config.packing,
     };
     let device = CpuDevice::open(options)?;
     let mut facts = device.facts();

@@ -19,6 +19,8 @@ use crate::worker::WorkerHost;
 pub const STEP_MAX: Duration = Duration::from_secs(120);
 /// How often an idle thread looks whether it is still wanted.
 const IDLE: Duration = Duration::from_millis(500);
+/// How often a thread tells how far the weights are on their way to memory.
+const SETTLING_EVERY: Duration = Duration::from_millis(100);
 
 /// What an engine thread tells.
 #[derive(Debug)]
@@ -27,6 +29,9 @@ pub enum EngineEvent {
     Progress { key: ShardKey, done_bytes: u64, total_bytes: u64 },
     /// Loaded, perhaps with weights left in their file against the user's wish.
     Ready { key: ShardKey, loaded: Loaded, slower_because: Option<String> },
+    /// So many bytes of weights are on their way to memory and read from their file until they are there. Told before `Ready` and
+    /// until there are none.
+    Settling { key: ShardKey, waiting_bytes: u64 },
     /// Not loaded; nothing is held.
     LoadFailed { key: ShardKey, reason: String },
     /// A step is done, well or not.
@@ -166,8 +171,9 @@ pub fn run(request: LoadRequest, inbox: &Receiver<Job>, cancel: &CancelToken, ev
             Err(reason) => return events(EngineEvent::LoadFailed { key, reason }),
         };
         let slower_because = engine.device().residence().mapped_because;
+        let settling = Settling::begin(key, &mut engine, events);
         events(EngineEvent::Ready { key, loaded: loaded(&engine), slower_because });
-        serve(key, &mut engine, inbox, Bounds { cancel, step_max }, events);
+        serve(key, &mut engine, inbox, settling, Bounds { cancel, step_max }, events);
     }));
     if outcome.is_err() {
         events(EngineEvent::LoadFailed {
@@ -202,6 +208,43 @@ fn loaded(engine: &Engine) -> Loaded {
     }
 }
 
+/// Tells how weights come to memory.
+struct Settling {
+    key: ShardKey,
+    began: Instant,
+    told: Instant,
+    waiting_bytes: u64,
+}
+
+impl Settling {
+    fn begin(key: ShardKey, engine: &mut Engine, events: &Events) -> Self {
+        let (now, waiting_bytes) = (Instant::now(), engine.waiting_bytes());
+        if waiting_bytes > 0 {
+            events(EngineEvent::Settling { key, waiting_bytes });
+        }
+        Self { key, began: now, told: now, waiting_bytes }
+    }
+
+    /// How long to wait for work before the next look.
+    fn patience(&self) -> Duration {
+        if self.waiting_bytes > 0 { SETTLING_EVERY } else { IDLE }
+    }
+
+    /// Looks, if it is time to.
+    fn look(&mut self, engine: &mut Engine, events: &Events) {
+        if self.waiting_bytes == 0 || self.told.elapsed() < SETTLING_EVERY {
+            return;
+        }
+        (self.told, self.waiting_bytes) = (Instant::now(), engine.waiting_bytes());
+        events(EngineEvent::Settling { key: self.key, waiting_bytes: self.waiting_bytes });
+        if self.waiting_bytes == 0 {
+            let (layers, bytes) = (engine.shard().layers, engine.report().weight_bytes);
+            let elapsed_ms = self.began.elapsed().as_millis() as u64;
+            tracing::info!(target: "events::shard", %layers, bytes, elapsed_ms, "packed in memory");
+        }
+    }
+}
+
 /// What ends a step early.
 #[derive(Clone, Copy)]
 struct Bounds<'a> {
@@ -209,9 +252,17 @@ struct Bounds<'a> {
     step_max: Duration,
 }
 
-fn serve(key: ShardKey, engine: &mut Engine, inbox: &Receiver<Job>, bounds: Bounds<'_>, events: &Events) {
+fn serve(
+    key: ShardKey,
+    engine: &mut Engine,
+    inbox: &Receiver<Job>,
+    mut settling: Settling,
+    bounds: Bounds<'_>,
+    events: &Events,
+) {
     loop {
-        match inbox.recv_timeout(IDLE) {
+        settling.look(engine, events);
+        match inbox.recv_timeout(settling.patience()) {
             Ok(job) => {
                 let start = Instant::now();
                 let step = job.frame.step;

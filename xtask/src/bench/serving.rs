@@ -29,6 +29,8 @@ const STREAM_CACHE: u32 = 512;
 const START_MAX: Duration = Duration::from_secs(30);
 /// From the order to load to ready.
 const LOAD_MAX: Duration = Duration::from_secs(180);
+/// From the first token to all weights packed in memory.
+const SETTLE_MAX: Duration = Duration::from_secs(120);
 /// For an answer that needs no model.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// How long an idle node is watched at a time: at the bound of 1 %, ten of the ticks the kernel counts in.
@@ -170,7 +172,11 @@ impl Bench {
         wait_for(&mut process, "the model", LOAD_MAX, || is_ready(&server, &placed["id"]))??;
         let target = Target { server, model: name, is_llama: false };
         target.complete(&prompt(8, 1), 1)?;
-        Ok(Node { process, target, first_token_s: began.elapsed().as_secs_f64(), _folder: folder })
+        let first_token_s = began.elapsed().as_secs_f64();
+        // Whatever is measured next is measured on packed weights.
+        let settled = || is_settled(&target.server, &placed["id"]).then_some(());
+        wait_for(&mut process, "its packed weights", SETTLE_MAX, settled)?;
+        Ok(Node { process, target, first_token_s, _folder: folder })
     }
 
     /// `None` without llama.cpp.
@@ -223,6 +229,18 @@ fn is_ready(server: &Server, id: &Value) -> Option<anyhow::Result<()>> {
         "failed" => Some(Err(anyhow::anyhow!("the model was not loaded: {}", instance["state"]["reason"]))),
         _ => None,
     }
+}
+
+/// Whether all weights are where they will be.
+fn is_settled(server: &Server, id: &Value) -> bool {
+    let view = server.get("/exo/v1/cluster", ANSWER_MAX).unwrap_or_default();
+    let instances = view["instances"].as_array();
+    let instance = instances.and_then(|all| all.iter().find(|instance| instance["id"] == *id));
+    let stages = instance.and_then(|instance| instance["stages"].as_array());
+    let packed = |stage: &Value| {
+        stage["weight_bytes_held"].as_u64() > Some(0) && stage["weight_bytes_waiting"].as_u64() == Some(0)
+    };
+    stages.is_some_and(|stages| stages.iter().all(packed))
 }
 
 /// Looks again and again until there is a value, the program ends or the time is over.

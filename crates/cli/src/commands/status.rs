@@ -1,6 +1,8 @@
 //! `exo status`: nodes, devices, instances and links of the cluster.
 
-use exo_api::{ClusterView, DeviceView, InstanceState, InstanceView, LoadView, NodeStatus, SensorsView};
+use exo_api::{
+    ClusterView, DeviceView, InstanceState, InstanceView, LoadView, NodeStatus, SensorsView, StageView,
+};
 use exo_types::{DeviceState, Monitor};
 
 use super::running;
@@ -147,9 +149,18 @@ pub fn stage_rows(instance: &InstanceView) -> Vec<Vec<String>> {
         }
         let share = stage.time_share.map_or("-".to_owned(), |s| format!("{:.0} %", s * 100.0));
         let (name, device) = (stage.node_name.clone(), stage.device.clone());
-        vec![name, device, layers, ui::bytes(stage.weight_bytes), ui::bytes(stage.kv_bytes), share]
+        vec![name, device, layers, weights_text(stage), ui::bytes(stage.kv_bytes), share]
     };
     instance.stages.iter().map(row).collect()
+}
+
+/// How large the weights are, and how far they are where they are packed while they are used.
+fn weights_text(stage: &StageView) -> String {
+    let (held, waiting) = (stage.weight_bytes_held, stage.weight_bytes_waiting);
+    if waiting == 0 {
+        return ui::bytes(stage.weight_bytes);
+    }
+    format!("packing: {} of {}", ui::bytes(held.saturating_sub(waiting)), ui::bytes(held))
 }
 
 /// The state in words.
@@ -187,5 +198,33 @@ fn requests(view: &ClusterView) {
             "{} at {} asks to join ({}): `exo admit {}` lets it in",
             request.name, request.address, request.check_words, request.name
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_that_is_being_packed_shows_how_far_it_is() {
+        let text = |weight_bytes_waiting| {
+            weights_text(&StageView {
+                node: String::new(),
+                node_name: "one".to_owned(),
+                device: "cpu-0".to_owned(),
+                layers: exo_api::LayersView { start: 0, end: 4 },
+                embedding: true,
+                head: true,
+                weight_bytes: 1_190_000_000,
+                weight_bytes_held: 1_200_000_000,
+                weight_bytes_waiting,
+                kv_bytes: 0,
+                time_share: None,
+                fetched_from: None,
+            })
+        };
+        let bytes = ui::bytes;
+        assert_eq!(text(900_000_000), format!("packing: {} of {}", bytes(300_000_000), bytes(1_200_000_000)));
+        assert_eq!(text(0), bytes(1_190_000_000));
     }
 }

@@ -300,6 +300,16 @@ impl Node {
         })
     }
 
+    /// Waits until all weights of an instance are packed in memory: before that it is slower.
+    pub fn wait_settled(&self, id: &str) {
+        wait_for("the weights to be packed", Duration::from_secs(120), || {
+            let instance = self.instance(id)?;
+            let packed =
+                |stage: &Value| stage["weight_bytes_held"] != 0 && stage["weight_bytes_waiting"] == 0;
+            instance["stages"].as_array()?.iter().all(packed).then_some(())
+        });
+    }
+
     /// A chat answer, greedy.
     pub fn ask(&self, model: &str, prompt: &str) -> Answer {
         let messages = json!([{"role": "user", "content": prompt}]);

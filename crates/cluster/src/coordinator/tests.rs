@@ -155,6 +155,7 @@ fn stage_report(shard: &crate::wire::DesiredShard, status: &StageStatus) -> Stag
         status: status.clone(),
         held_bytes,
         weight_bytes: 0,
+        waiting_bytes: 0,
         busy_us: 0,
     }
 }

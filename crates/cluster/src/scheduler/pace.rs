@@ -144,6 +144,24 @@ mod tests {
         assert!(pace.prompt_tokens_per_s().unwrap() > awake * 0.85);
     }
 
+    /// The first answers of a node are given while its weights are packed behind.
+    #[test]
+    fn steps_that_become_three_times_as_fast_are_followed_within_some_hundred_tokens() {
+        let mut pace = Pace::default();
+        let mut learn = |steps: u32, ms, prompt_tokens| {
+            let (took, decodes) = (Duration::from_millis(ms), u32::from(prompt_tokens == 0));
+            let step = StepCost { took, prompt_tokens, decodes, generated: decodes };
+            (0..steps).for_each(|_| pace.learn(step));
+            (pace.decode_tokens_per_s().unwrap_or(0.0), pace.prompt_tokens_per_s().unwrap_or(0.0))
+        };
+        learn(20, 900, 128);
+        learn(100, 150, 0);
+        let (decode, _) = learn(320, 50, 0);
+        assert!((18.5..20.0).contains(&decode), "{decode} tokens a second, it decodes 20");
+        let (_, prompt) = learn(20, 300, 128);
+        assert!((395.0..427.0).contains(&prompt), "{prompt} tokens a second, it reads 427");
+    }
+
     #[test]
     fn generated_tokens_are_counted_over_all_sequences() {
         let mut pace = Pace::default();

@@ -121,6 +121,8 @@ pub struct StageReport {
     pub held_bytes: u64,
     /// Of those, bytes of weights, as the engine counted them. To show; 0 until `node` fills it in.
     pub weight_bytes: u64,
+    /// Of those, bytes that are read from the file until they are in memory. To show; 0 until `node` fills it in.
+    pub waiting_bytes: u64,
     /// Microseconds it has computed so far. To show; 0 until `node` fills it in.
     pub busy_us: u64,
 }

@@ -282,5 +282,16 @@ fn report(entry: &ActualShard) -> StageReport {
     let ShardKey { instance, generation, stage } = entry.key;
     let held_bytes = if entry.phase.holds_memory() { entry.memory_bytes } else { 0 };
     let device = entry.device.clone();
-    StageReport { instance, generation, stage, device, status, held_bytes, weight_bytes: 0, busy_us: 0 }
+    let (weight_bytes, waiting_bytes, busy_us) = (0, 0, 0);
+    StageReport {
+        instance,
+        generation,
+        stage,
+        device,
+        status,
+        held_bytes,
+        weight_bytes,
+        waiting_bytes,
+        busy_us,
+    }
 }

@@ -45,6 +45,8 @@ pub(super) struct StageEntry {
     placement: Placement,
     machine: Option<StageMachine>,
     pub(super) loaded: Option<Loaded>,
+    /// Bytes of weights on their way to memory.
+    pub(super) waiting_bytes: u64,
     /// Time spent computing.
     pub(super) busy: Duration,
     /// Steps computed.
@@ -246,9 +248,9 @@ impl Core {
                 return self.feed_worker(WorkerInput::Failed { key, reason });
             }
         };
-        let (machine, loaded) = (None, None);
+        let (machine, loaded, busy) = (None, None, Duration::ZERO);
         self.stages
-            .insert(key, StageEntry { host, placement, machine, loaded, busy: Duration::ZERO, steps: 0 });
+            .insert(key, StageEntry { host, placement, machine, loaded, waiting_bytes: 0, busy, steps: 0 });
     }
 
     fn events(&self) -> Events {
@@ -331,6 +333,13 @@ impl Core {
                 }
                 self.stage_ready(key, loaded);
             }
+            EngineEvent::Settling { key, waiting_bytes } => {
+                if let Some(entry) = self.stages.get_mut(&key) {
+                    entry.waiting_bytes = waiting_bytes;
+                    self.view_stale = true;
+                    self.report_now();
+                }
+            }
             EngineEvent::LoadFailed { key, reason } => {
                 self.stages.remove(&key);
                 self.feed_worker(WorkerInput::Failed { key, reason });
@@ -403,7 +412,7 @@ impl Core {
         for report in &mut reports {
             let key =
                 ShardKey { instance: report.instance, generation: report.generation, stage: report.stage };
-            (report.weight_bytes, report.busy_us) = self.stage_numbers(key);
+            (report.weight_bytes, report.waiting_bytes, report.busy_us) = self.stage_numbers(key);
         }
         reports
     }

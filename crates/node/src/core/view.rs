@@ -144,7 +144,9 @@ impl Core {
         let tokens = u64::from(placement.cache_tokens);
         let kv_bytes = request.map_or(0, |r| r.shape.shard_kv_bytes_per_token(shard) * tokens);
         let report = self.reports.get(&node);
-        let held = report.and_then(|r| stage_report(r, instance, index)).map_or(0, |s| s.weight_bytes);
+        let (held, waiting) = report
+            .and_then(|r| stage_report(r, instance, index))
+            .map_or((0, 0), |s| (s.weight_bytes, s.waiting_bytes));
         let has_file = request.is_some_and(|r| r.holders.contains(&node));
         let source = request.and_then(|r| r.holders.first()).filter(|_| !has_file);
         api::StageView {
@@ -156,18 +158,19 @@ impl Core {
             head: shard.head,
             weight_bytes,
             weight_bytes_held: held,
+            weight_bytes_waiting: waiting,
             kv_bytes,
             time_share,
             fetched_from: source.map(|n| self.name_of(*n)),
         }
     }
 
-    /// What this node's engines tell of a stage: bytes of weights held, microseconds computed.
-    pub(super) fn stage_numbers(&self, key: ShardKey) -> (u64, u64) {
+    /// What this node's engines tell of a stage: bytes of weights held and of these on their way, microseconds computed.
+    pub(super) fn stage_numbers(&self, key: ShardKey) -> (u64, u64, u64) {
         let entry = self.stages.get(&key);
         let weights = entry.and_then(|e| e.loaded).map_or(0, |l| l.weight_bytes);
         let busy = entry.map_or(0, |e| u64::try_from(e.busy.as_micros()).unwrap_or(u64::MAX));
-        (weights, busy)
+        (weights, entry.map_or(0, |e| e.waiting_bytes), busy)
     }
 }
 

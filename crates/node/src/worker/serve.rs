@@ -174,7 +174,8 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
             let memory = is_due().then(&memory);
             computed(&output, FromWorker::Computed { step, busy, outcome, memory }, &rows);
         }
-        EngineEvent::WorkerLost { .. } | EngineEvent::Unloaded { .. } => {}
+        // Graphics processors copy weights when they take them in.
+        EngineEvent::Settling { .. } | EngineEvent::WorkerLost { .. } | EngineEvent::Unloaded { .. } => {}
     })
 }
 

@@ -38,6 +38,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         cores: None,
         cpu_isa: None,
         mmap: false,
+        packing: exo_backend_cpu::Packing::BEHIND,
         memory_max_bytes: Some(2 << 30),
         context_tokens: 512,
         slots: 4,
@@ -49,11 +50,18 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
 }
 
 pub async fn spawn(name: &str, peers: &[String]) -> TestNode {
+    spawn_as(name, peers, |_| {}).await
+}
+
+/// With settings of its own.
+pub async fn spawn_as(name: &str, peers: &[String], change: impl FnOnce(&mut NodeConfig)) -> TestNode {
     // `RUST_LOG=exo_node=debug cargo test …` shows what the nodes do.
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
     let dir = tempfile::tempdir().unwrap();
-    let node = start(config(name, &dir, peers), Arc::new(SystemHost)).await.unwrap();
+    let mut config = config(name, &dir, peers);
+    change(&mut config);
+    let node = start(config, Arc::new(SystemHost)).await.unwrap();
     TestNode { facade: node.facade(), node, dir }
 }
 

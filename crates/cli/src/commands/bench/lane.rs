@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use exo_backend::CancelToken;
+use anyhow::{Context, ensure};
+use exo_backend::{CancelToken, RunError};
 use exo_engine::{Engine, StepError, StepInput, StepOutput};
 use exo_types::{
     InstanceId, NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, StepFrame,
     StepSequence,
 };
+
+use crate::ui;
 
 /// No step takes this long on a device that still works.
 const STEP_MAX: Duration = Duration::from_secs(600);
@@ -31,6 +33,23 @@ impl<'a> Lane<'a> {
 
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Waits until all weights are packed in memory.
+    pub fn settle(&mut self, at_most: Duration) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            let waiting_bytes = self.engine.waiting_bytes();
+            if waiting_bytes == 0 {
+                return Ok(());
+            }
+            let (waiting, seconds) = (ui::bytes(waiting_bytes), at_most.as_secs());
+            ensure!(began.elapsed() < at_most, "{waiting} of the weights are not packed after {seconds} s");
+            if self.cancel.is_cancelled() {
+                return Err(StepError::Run(RunError::Cancelled { layer: 0 }).into());
+            }
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
     }
 
     /// Closes what is open and opens `count` sequences, each with a prompt of `tokens` random tokens of its own.

@@ -41,7 +41,7 @@ const TESTS: [&str; 11] = [
     "MB/token",
     "of the limit",
 ];
-const LOADS: [&str; 7] = ["threads", "kv", "load", "first token", "weights", "KV", "peak RSS"];
+const LOADS: [&str; 8] = ["threads", "kv", "load", "first token", "packed", "weights", "KV", "peak RSS"];
 const MEMORY: [&str; 4] = ["threads", "read, 4 KiB pages", "read, 2 MiB pages", "in 2 MiB pages"];
 
 fn test_cells(measured: &Measured, row: &Row) -> Vec<String> {
@@ -73,6 +73,7 @@ fn load_cells(load: &Load) -> Vec<String> {
         load.kv.to_string(),
         format!("{:.2} s", load.load_s),
         format!("{:.2} s", load.first_token_s),
+        format!("{:.2} s", load.settled_s),
         ui::bytes(load.weight_bytes),
         ui::bytes(load.kv_bytes),
         load.peak_rss_bytes.map_or_else(dash, ui::bytes),
@@ -169,6 +170,7 @@ fn load_json(load: &Load) -> Value {
         "backend": load.backend,
         "load_s": load.load_s,
         "first_token_s": load.first_token_s,
+        "settled_s": load.settled_s,
         "weight_bytes": load.weight_bytes,
         "kv_bytes": load.kv_bytes,
         "workspace_bytes": load.workspace_bytes,

@@ -86,6 +86,7 @@ mod tests {
             head: false,
             weight_bytes: millions * 1_000_000,
             weight_bytes_held: millions * 1_000_000,
+            weight_bytes_waiting: 0,
             kv_bytes: 0,
             time_share: None,
             fetched_from: None,
