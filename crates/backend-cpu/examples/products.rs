@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         DType::Q4_K,
         DType::Q5_K,
         DType::Q6_K,
+        DType::BF16,
     ] {
         if !wanted.is_empty() && !wanted.contains(&dtype.to_string()) {
             continue;

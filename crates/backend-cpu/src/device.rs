@@ -14,11 +14,11 @@ use exo_types::{DType, DeviceFacts, TensorView};
 use crate::kv::CpuKv;
 use crate::load::{self, Places};
 use crate::memory::Heap;
-use crate::packed::Layout;
+use crate::ops::Rounded;
+use crate::packed::activations;
 use crate::place::Place;
 use crate::pool::Pool;
 use crate::program::CpuProgram;
-use crate::rounded::RoundedBlock;
 use crate::settle::Settler;
 use crate::storage::{BufferData, CpuBuffer, CpuWeight, Owner, Shared};
 use crate::stream::CpuStream;
@@ -103,8 +103,8 @@ pub(crate) struct Shop {
     pub(crate) heap: Heap,
     pub(crate) places: Arc<Places>,
     pub(crate) settler: Settler,
-    /// Rows rounded for the product at hand; as many as the largest one so far had. Locked by whose turn it is.
-    pub(crate) rounded: Mutex<Vec<RoundedBlock>>,
+    /// Locked by whose turn it is.
+    pub(crate) rounded: Mutex<Rounded>,
 }
 
 impl std::fmt::Debug for Shop {
@@ -266,7 +266,7 @@ impl Device for CpuDevice {
     }
 
     fn activations(&self, dtype: DType) -> Activations {
-        if Layout::of(dtype).is_some() { Activations::Rounded8 } else { Activations::Exact }
+        activations(dtype)
     }
 
     fn supports_op(&self, _op: OpKind, _dtype: Option<DType>) -> Support {
@@ -303,7 +303,7 @@ impl Device for CpuDevice {
         let places = &self.shop.places;
         let (place, booked, ticket) = match book(held) {
             Ok(ticket) => (self.place(tensor, held, is_packed)?, held, ticket),
-            // Groups are up to 3 % larger than the file's rows, which is what plans count with, and the last is filled up.
+            // Groups are about 3 % larger at most than the file's rows, which is what plans count with, and the last is filled up.
             Err(reason) if held > stored => {
                 let ticket = book(stored)?;
                 places.note(&reason);

@@ -9,7 +9,8 @@ use crate::simd::Neon;
 use crate::simd::{Avx2, Avx512};
 use crate::simd::{Scalar, Simd};
 
-/// An instruction set the kernels were written for. Results are bitwise equal within one, not between two.
+/// An instruction set the kernels were written for. Results are bitwise equal within one, not between two; products with
+/// quantised or BF16 weights are equal between any.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Isa {

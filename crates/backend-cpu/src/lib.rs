@@ -3,7 +3,7 @@
 //! Weights are taken to memory in large pages, matrices of quantised types repacked for the kernels on the way, or stay in
 //! their mapped file where [`CpuOptions::mmap`] says so or memory is short; then they are repacked as they are used, so
 //! that the numbers are the same. Quantised weights are multiplied by rows rounded to eight bits with integer
-//! instructions, float weights by the rows as they are. Vectors (norms, biases, rotary frequencies) become f32 when taken in.
+//! instructions, BF16 weights by rows rounded to sixteen, other floats by the rows as they are. Vectors (norms, biases, rotary frequencies) become f32 when taken in.
 //! Work is done when a call returns: a [`CpuStream`] has no queue, so its deadlines cannot pass.
 //!
 //! **Batch invariance** comes from one rule: every sum along a reduced dimension runs in fixed lanes and a fixed

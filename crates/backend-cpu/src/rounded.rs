@@ -1,4 +1,4 @@
-//! Rows of activations rounded to eight bits: made once, read by every product of the same rows.
+//! Rows of activations rounded to eight bits, or to sixteen: made once, read by every product of the same rows.
 
 use bytemuck::{Pod, Zeroable};
 use exo_backend::Activations;
@@ -28,17 +28,18 @@ pub(crate) struct RoundedBlock {
 }
 
 impl RoundedBlock {
+    /// The magnitude of the largest quant.
+    pub(crate) const LARGEST: f32 = 127.0;
+
     /// Rounds one block; the reference for every instruction set.
     pub(crate) fn of(x: &[f32; BLOCK]) -> Self {
         // Bits of magnitudes are ordered as the magnitudes are, with infinity and then NaN above every number.
         let largest = x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
-        match Rounding::of(largest) {
+        match Rounding::of(largest, Self::LARGEST) {
             Rounding::AllZero => Self::zeroed(),
             Rounding::NotFinite => Self { scale: f32::NAN, ..Self::zeroed() },
             Rounding::By { scale, inverse } => {
-                // |x · inverse| <= 127.00001: adding 1.5 · 2^23 leaves the nearest whole number in the low bits, ties
-                // to even, as the conversions of vector units do; this needs none.
-                const ROUNDER: f32 = 12_582_912.0;
+                // |x · inverse| <= 127.00001
                 Self::with_sums(scale, x.map(|x| ((x * inverse + ROUNDER) - ROUNDER) as i8))
             }
         }
@@ -56,6 +57,42 @@ impl RoundedBlock {
     }
 }
 
+/// Added to a magnitude below 2^22, leaves the nearest whole number in the low bits, ties to even, as the conversions of vector
+/// units do; this needs none.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// 32 columns of one row in sixteen bits, as [`Activations::Rounded16`] defines it: an element is `scale · quant`.
+#[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct WideBlock {
+    /// d; NaN where an element is not finite, and the quants are zeros then.
+    pub(crate) scale: f32,
+    /// Quants from -32767 to 32767, of columns 2j and 2j + 1 in the low and the high half of number j: what a word of weights is
+    /// multiplied by.
+    pub(crate) words: [i32; BLOCK / 2],
+}
+
+impl WideBlock {
+    /// Rounds one block. The same bits whatever the compiler makes of it: no operation is fused or left to choose.
+    #[inline(always)]
+    pub(crate) fn of(x: &[f32; BLOCK]) -> Self {
+        let largest = x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff));
+        match Rounding::of(largest, 32767.0) {
+            Rounding::AllZero => Self::zeroed(),
+            Rounding::NotFinite => Self { scale: f32::NAN, ..Self::zeroed() },
+            Rounding::By { scale, inverse } => {
+                let mut words = [0; BLOCK / 2];
+                for (word, x) in words.iter_mut().zip(x.as_chunks::<2>().0) {
+                    // The low bits are the whole number in two's complement.
+                    let [low, high] = x.map(|x| (x * inverse + ROUNDER).to_bits());
+                    *word = (high << 16 | low & 0xffff) as i32;
+                }
+                Self { scale, words }
+            }
+        }
+    }
+}
+
 /// What happens to a block.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Rounding {
@@ -68,33 +105,41 @@ pub(crate) enum Rounding {
 }
 
 impl Rounding {
-    /// By the bits of the largest magnitude.
+    /// By the bits of the largest magnitude of the block, and that of a quant.
     #[inline(always)]
-    pub(crate) fn of(largest_bits: u32) -> Self {
+    pub(crate) fn of(largest_bits: u32, quant: f32) -> Self {
         let largest = f32::from_bits(largest_bits);
         if !largest.is_finite() {
             Self::NotFinite
         } else if largest < Activations::ZERO_BELOW {
             Self::AllZero
         } else {
-            Self::By { scale: largest / 127.0, inverse: 127.0 / largest }
+            Self::By { scale: largest / quant, inverse: quant / largest }
         }
     }
 }
 
 /// Rows of blocks, one row after another.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RoundedRows<'a> {
+#[derive(Debug)]
+pub(crate) struct RoundedRows<'a, B = RoundedBlock> {
     /// Blocks of one row.
     pub(crate) blocks: usize,
     /// How many there are.
     rows: usize,
-    pub(crate) all: &'a [RoundedBlock],
+    pub(crate) all: &'a [B],
 }
 
-impl<'a> RoundedRows<'a> {
+impl<B> Clone for RoundedRows<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B> Copy for RoundedRows<'_, B> {}
+
+impl<'a, B> RoundedRows<'a, B> {
     /// Panics unless `all` are whole rows.
-    pub(crate) fn new(blocks: usize, all: &'a [RoundedBlock]) -> Self {
+    pub(crate) fn new(blocks: usize, all: &'a [B]) -> Self {
         assert!(blocks > 0 && all.len().is_multiple_of(blocks), "{} blocks in rows of {blocks}", all.len());
         Self { blocks, rows: all.len() / blocks, all }
     }
@@ -104,7 +149,7 @@ impl<'a> RoundedRows<'a> {
     }
 
     /// Row `t`.
-    pub(crate) fn row(self, t: usize) -> &'a [RoundedBlock] {
+    pub(crate) fn row(self, t: usize) -> &'a [B] {
         &self.all[t * self.blocks..][..self.blocks]
     }
 
@@ -131,6 +176,17 @@ mod tests {
         assert_eq!(got.minus_halves, [[4 * 125, -4 * 3], [4 * 63, -4]]);
         assert_eq!(got.minus_sum, 4 * (125 - 3 + 63 - 1));
         assert_eq!(got.scaled_sum, -2.0 * (4 * (125 - 3 + 63 - 1)) as f32);
+    }
+
+    #[test]
+    fn sixteen_bits_are_rounded_likewise() {
+        let wide = |x: &dyn Fn(usize) -> f32| WideBlock::of(&std::array::from_fn(x));
+        let got = wide(&|k| [-65534.0, 3.0, 5.0, 1.9][k % 4]);
+        assert_eq!((got.scale, &got.words[..2]), (2.0, &[2 << 16 | 0x8001, 1 << 16 | 2][..]));
+        assert_eq!(wide(&|_| 7e-31), WideBlock::zeroed());
+        assert_eq!(wide(&|k| if k == 3 { f32::MAX } else { 0.0 }).words[1], 32767 << 16);
+        let got = wide(&|k| if k == 31 { f32::INFINITY } else { 1.0 });
+        assert!(got.scale.is_nan() && got.words == [0; 16]);
     }
 
     #[test]

@@ -14,6 +14,11 @@ use exo_types::SamplingParams;
 const QUANTISED_RMS_MAX: f32 = 0.05;
 const QUANTISED_MAX: f32 = 0.3;
 
+/// The same of BF16 files, whose products the processor rounds to sixteen bits on both sides (decision 0021). Measured: 2.8e-4 and
+/// 2.7e-3.
+const BF16_RMS_MAX: f32 = 5e-4;
+const BF16_MAX: f32 = 5e-3;
+
 fn fixtures(quantised: bool) -> Vec<Fixture> {
     Fixture::all().into_iter().filter(|f| f.hugging_face != quantised).collect()
 }
@@ -25,7 +30,11 @@ fn logits_are_those_of_transformers() {
             let logits = solo(&source, options(), 1).logits_in_chunks(&fixture.prompt, 64);
             let drift = Drift::between(&logits, &fixture.logits(), fixture.logit_std);
             println!("{:20} {drift:?} {}", fixture.name, source.display());
-            assert!(drift.max < LOGIT_ERROR_MAX, "{} {drift:?}", source.display());
+            let [rms, max] = match fixture.name.contains("bf16") {
+                true => [BF16_RMS_MAX, BF16_MAX],
+                false => [LOGIT_ERROR_MAX; 2],
+            };
+            assert!(drift.rms < rms && drift.max < max, "{} {drift:?}", source.display());
         }
     }
 }

@@ -6,7 +6,7 @@ mod common;
 
 use common::{assert_same_bits, one_of_each, options, part, solo, spec, split};
 use exo_engine::EngineOptions;
-use exo_golden::{Drift, Fixture};
+use exo_golden::{Drift, Fixture, LOGIT_ERROR_MAX};
 use exo_types::SamplingParams;
 
 /// Prompt and answer, so that prefill and decode both occur.
@@ -79,7 +79,10 @@ fn page_size_changes_rounding_and_nothing_else() {
             let mut engine = solo(&fixture.gguf(), options, 1);
             let got = engine.logits_in_chunks(&text(&fixture), 11);
             let drift = Drift::between(&got, &want, fixture.logit_std);
-            assert!(drift.max < 1e-4, "{} in pages of {page_tokens}: {drift:?}", fixture.name);
+            // Activations rounded to sixteen bits (decision 0021) take another number where a sum was off in its last bit: then
+            // the drift is that of the rounding. To eight bits they hardly ever do.
+            let max = if fixture.name.contains("bf16") { LOGIT_ERROR_MAX } else { 1e-4 };
+            assert!(drift.max < max, "{} in pages of {page_tokens}: {drift:?}", fixture.name);
             // With its size given, a page may be filled in any way.
             let again = engine.logits_in_chunks(&text(&fixture), 64);
             assert_same_bits(&again, &got, &format!("{} in pages of {page_tokens}", fixture.name));

@@ -17,8 +17,8 @@ use exo_backend::{Buffer, Op, OpKind, Rows, RunError, RunShape, same_buffer};
 
 use crate::isa::Level;
 use crate::pool::Turn;
-use crate::rounded::RoundedBlock;
 use crate::storage::{self, CpuBuffer, CpuWeight, Owner};
+pub(crate) use matmul::Rounded;
 use paging::Paging;
 
 /// Elementwise work below this many elements is done by one thread: sharing it out takes as long.
@@ -31,7 +31,7 @@ pub(crate) struct Operands<'a> {
     pub(crate) shape: RunShape,
     pub(crate) turn: Turn<'a>,
     /// See [`crate::device::Shop`].
-    pub(crate) rounded: &'a Mutex<Vec<RoundedBlock>>,
+    pub(crate) rounded: &'a Mutex<Rounded>,
 }
 
 impl Operands<'_> {

@@ -1,4 +1,4 @@
-//! Floats with sixteen rows side by side: what one vector multiplies by an element of `x`.
+//! F32 and F16 with sixteen rows side by side: what one vector multiplies by an element of `x`.
 //!
 //! Groups of sixteen rows one after the other, the last filled up with rows of zeros. Within a group the sixteen elements
 //! of a column lie together, row by row: element `[n, k]` of K columns is number `(n / 16 · K + k) · 16 + n mod 16`.
@@ -8,14 +8,14 @@ use bytemuck::Pod;
 use exo_types::DType;
 
 use super::{GROUP_ROWS, square};
-use crate::math::{bf16_at, f16_at, f32_at};
+use crate::math::{f16_at, f32_at};
 
 /// Columns that are moved together: the lines they go to stay in the first-level cache.
 const MOVED_COLS: usize = 32;
 
 /// Whether matrices of a type are kept so.
 pub(crate) const fn is_interleaved(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+    matches!(dtype, DType::F32 | DType::F16)
 }
 
 /// Interleaves 1 to 16 rows as they are stored, one after another in `rows`; `out` is a group. Rows that are not there
@@ -29,10 +29,10 @@ pub(crate) fn interleave_group(dtype: DType, cols: usize, rows: &[u8], out: &mut
             interleave_squares::<u32, 4>(rows, out, square::words)
         }
         DType::F32 => interleave::<4>(cols, rows, out),
-        DType::F16 | DType::BF16 if whole(2) && cols.is_multiple_of(8) => {
+        DType::F16 if whole(2) && cols.is_multiple_of(8) => {
             interleave_squares::<u16, 8>(rows, out, square::halves)
         }
-        DType::F16 | DType::BF16 => interleave::<2>(cols, rows, out),
+        DType::F16 => interleave::<2>(cols, rows, out),
         _ => panic!("{dtype} is not interleaved"),
     }
 }
@@ -110,8 +110,7 @@ impl<'a> Interleaved<'a> {
         for (k, out) in out.iter_mut().enumerate() {
             *out = match self.dtype {
                 DType::F32 => f32_at(group, k * GROUP_ROWS + r),
-                DType::F16 => f16_at(group, k * GROUP_ROWS + r),
-                _ => bf16_at(group, k * GROUP_ROWS + r),
+                _ => f16_at(group, k * GROUP_ROWS + r),
             };
         }
     }
@@ -127,11 +126,11 @@ mod tests {
         for (dtype, cols, rows) in [
             (DType::F32, 7, 16),
             (DType::F16, 33, 5),
-            (DType::BF16, 64, 1),
+            (DType::F16, 64, 1),
             (DType::F16, 36, 16),
-            (DType::BF16, 35, 16),
+            (DType::F16, 35, 16),
             (DType::F16, 40, 16),
-            (DType::BF16, 8, 15),
+            (DType::F16, 8, 15),
             (DType::F32, 12, 16),
         ] {
             let row_bytes = cols * dtype.block_bytes() as usize;

@@ -1,4 +1,4 @@
-//! Quantised weights in the order in which the kernels of [`crate::products`] read them.
+//! Quantised weights and BF16 ones in the order in which the kernels of [`crate::products`] read them.
 //!
 //! Sixteen output rows make a *group*; a matrix is its groups one after the other, the last one filled up with rows of
 //! zeros. A group is one sequential stream of 64-byte lines. A *word* is four consecutive columns of one row in 32
@@ -9,7 +9,7 @@
 //! |--------------------------------|-----------------------------------------------------------------------------|
 //! | superblock of 256 columns      | the head (K-quants: one line), then four steps                              |
 //! | step of 64 columns             | one or two lines of scales, then two blocks; no head: one step after another |
-//! | block of 32 columns            | 4, 5, 6 or 8 lines of quants                                                |
+//! | block of 32 columns            | 4, 5, 6 or 8 lines of quants, or 16 of pairs                                |
 //!
 //! A width of an odd number of blocks ends in a step whose second block is missing and whose scales for it are zero.
 //!
@@ -20,6 +20,7 @@
 //! | Q4_1, Q5_1 |                           | as before; second line: f16 m of both      | 4 of nibbles, + 1   | 0   |
 //! | Q4_K, Q5_K | f16 d, f16 dmin           | u8 scale, u8 min of block 0; of block 1    | 4 of nibbles, + 1   | 0   |
 //! | Q6_K       | f16 d, 32 bytes of zeros  | i8 scales of both halves of block 0; of block 1 | 4 of nibbles, + 2 | 32  |
+//! | BF16       |                           | bf16 unit of block 0, of block 1           | 16 of pairs         |     |
 //!
 //! *Bytes:* line j is word j, each quant stored as q + 128. *Nibbles:* line j has word j in the low nibbles and word
 //! j + 4 in the high ones. *Fifth bits* (Q5, one line): byte b of a row has column 4j + b's in bit j. *Fifth and sixth
@@ -27,25 +28,31 @@
 //! are unsigned; the value of an element is `scale · (stored - c)` plus the minimum where there is one. The two scales
 //! of Q6_K lie beside each other, row by row, and belong to 16 columns each.
 //!
-//! Size: that of the file's blocks for types of 32 columns; Q4_K + 2.8 %, Q5_K + 2.3 %, Q6_K + 1 %.
+//! *Pairs:* line j has columns 2j and 2j + 1 of each row as the file has them: such a word is two elements. Products round them
+//! to whole numbers of their block's unit ([`mod@unit`]); columns that a width lacks to whole blocks are zeros.
 //!
-//! Floats are not quantised and have a simpler order of their own: [`interleaved`].
+//! Size: that of the file's blocks for types of 32 columns; BF16 + 3.1 %, Q4_K + 2.8 %, Q5_K + 2.3 %, Q6_K + 1 %.
+//!
+//! F32 and F16 have a simpler order of their own: [`interleaved`].
 
 mod interleaved;
 mod pack;
 mod square;
+mod unit;
 mod unpack;
 
+use exo_backend::Activations;
 use exo_types::DType;
 
 pub(crate) use interleaved::{Interleaved, interleave_group, is_interleaved};
 pub(crate) use pack::pack_group;
+pub(crate) use unit::EXPONENT_LESS_UNIT;
 pub(crate) use unpack::{RowBlock, centre, unpack_row};
 
 /// Rows of a group: lanes of the widest instruction set.
 pub(crate) const GROUP_ROWS: usize = 16;
 /// Columns of a block.
-pub(crate) const BLOCK: usize = exo_backend::Activations::BLOCK;
+pub(crate) const BLOCK: usize = Activations::BLOCK;
 /// Bytes of a line.
 pub(crate) const LINE: usize = 64;
 
@@ -77,7 +84,8 @@ impl Layout {
             DType::Q4_K => (1, 1, 4),
             DType::Q5_K => (1, 1, 5),
             DType::Q6_K => (1, 1, 6),
-            DType::F32 | DType::F16 | DType::BF16 | DType::Q2_K | DType::Q3_K | DType::Q8_K => return None,
+            DType::BF16 => (0, 1, 16),
+            DType::F32 | DType::F16 | DType::Q2_K | DType::Q3_K | DType::Q8_K => return None,
         };
         Some(Self { head, scales, block })
     }
@@ -114,6 +122,15 @@ impl Layout {
     }
 }
 
+/// How rows are rounded for products with weights of a type.
+pub(crate) fn activations(dtype: DType) -> Activations {
+    match Layout::of(dtype) {
+        Some(_) if dtype == DType::BF16 => Activations::Rounded16,
+        Some(_) => Activations::Rounded8,
+        None => Activations::Exact,
+    }
+}
+
 /// Bytes of a packed or interleaved matrix, its last group filled up; `None` for types that are kept as they are stored.
 ///
 /// Panics unless `cols` is a whole number of blocks of `dtype`.
@@ -130,7 +147,7 @@ pub(crate) fn packed_bytes(dtype: DType, rows: usize, cols: usize) -> Option<usi
 pub(crate) fn group_lines(dtype: DType, cols: usize) -> Option<usize> {
     let whole = (cols as u64).is_multiple_of(dtype.block_elements());
     assert!(whole, "{cols} columns are no whole number of blocks of {dtype}");
-    Some(Layout::of(dtype)?.group(cols / BLOCK))
+    Some(Layout::of(dtype)?.group(cols.div_ceil(BLOCK)))
 }
 
 /// One group: sixteen rows of packed weights.
@@ -169,7 +186,7 @@ impl<'a> Groups<'a> {
         let (layout, each) = Layout::of(dtype)
             .zip(group_lines(dtype, cols))
             .unwrap_or_else(|| panic!("{dtype} is not packed"));
-        Self { dtype, layout, blocks: cols / BLOCK, each, lines }
+        Self { dtype, layout, blocks: cols.div_ceil(BLOCK), each, lines }
     }
 
     /// Group `g`. Panics unless it is there.

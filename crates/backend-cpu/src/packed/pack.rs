@@ -6,6 +6,7 @@
 
 use exo_types::DType;
 
+use super::unit::unit;
 use super::{GROUP_ROWS, LINE, Layout, Line, group_lines, read_ahead, square};
 use crate::math::u32_at;
 use crate::quant::unpack_scales_6_bit;
@@ -39,6 +40,7 @@ pub(crate) fn pack_group(dtype: DType, cols: usize, rows: &[u8], out: &mut [Line
         DType::Q5_1 => from.pack(out, |four, at, from| four.put_q5_1(at, from)),
         DType::Q4_K => from.pack(out, |four, at, from| four.put_q4_k(at, from)),
         DType::Q5_K => from.pack(out, |four, at, from| four.put_q5_k(at, from)),
+        DType::BF16 => from.pack(out, |four, at, from| four.put_bf16(at, from)),
         _ => from.pack(out, |four, at, from| four.put_q6_k(at, from)),
     }
 }
@@ -51,7 +53,8 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Calls `put` with block after block of the file, of SIZE bytes, of every four rows.
+    /// Calls `put` with block after block of the file, of SIZE bytes, of every four rows. The last may be a part of one, and
+    /// is filled up with zeros.
     #[inline(always)]
     fn pack<const SIZE: usize>(
         &self,
@@ -71,6 +74,22 @@ impl Rows<'_> {
                 }
             }
         }
+        let (whole, part) = (self.row_bytes / SIZE, self.row_bytes % SIZE);
+        if part > 0 {
+            let last: [[u8; SIZE]; GROUP_ROWS] = std::array::from_fn(|r| self.part(r, whole * SIZE));
+            for (number, four) in last.as_chunks::<ROWS>().0.iter().enumerate() {
+                put(&mut Four { layout: self.layout, number, out: &mut *out }, whole, four.each_ref());
+            }
+        }
+    }
+
+    /// What row `r` has from byte `at` on, and zeros.
+    fn part<const SIZE: usize>(&self, r: usize, at: usize) -> [u8; SIZE] {
+        let mut block = [0; SIZE];
+        if let Some(bytes) = self.bytes.get(r * self.row_bytes + at..(r + 1) * self.row_bytes) {
+            block[..bytes.len()].copy_from_slice(bytes);
+        }
+        block
     }
 }
 
@@ -115,6 +134,13 @@ impl Four<'_> {
         self.put_halves(at, 1, from.map(|from| pair(from, 2)));
         self.put_words(at, 0, from.map(|from| words::<4>(&from[8..])));
         self.put_words(at, 4, from.map(|from| words::<1>(&from[4..]).map(spread_fifth_bits)));
+    }
+
+    /// 32 columns.
+    #[inline(always)]
+    fn put_bf16(&mut self, at: usize, from: [&[u8; 64]; ROWS]) {
+        self.put_halves(at, 0, from.map(unit));
+        self.put_words(at, 0, from.map(|from| words::<16>(from)));
     }
 
     /// 8 blocks: d, dmin, twelve bytes of scales and minima, nibbles.

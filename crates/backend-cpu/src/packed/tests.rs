@@ -1,8 +1,17 @@
 use super::*;
 use crate::quant::dequantise_row;
 
-const PACKED: [DType; 8] =
-    [DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q4_K, DType::Q5_K, DType::Q6_K];
+const PACKED: [DType; 9] = [
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+    DType::BF16,
+];
 
 /// Bytes of every value; halves that are not finite are as good as others here.
 fn stored(dtype: DType, rows: usize, cols: usize) -> Vec<u8> {
@@ -27,6 +36,9 @@ fn rows_come_back_as_they_were_stored() {
         let widths: &[usize] = match dtype.block_elements() {
             32 if cfg!(miri) => &[96],
             32 => &[32, 64, 96, 256, 352],
+            // Of the packing's own blocks the last may be a part.
+            1 if cfg!(miri) => &[33],
+            1 => &[1, 31, 32, 33, 70, 256],
             _ if cfg!(miri) => &[256],
             _ => &[256, 768],
         };
@@ -53,15 +65,17 @@ fn rows_come_back_as_they_were_stored() {
 }
 
 #[test]
-fn packed_weights_are_at_most_three_percent_larger_than_stored_ones() {
+fn packed_weights_are_at_most_four_percent_larger_than_stored_ones() {
     for dtype in PACKED {
         let stored = 64 * dtype.bytes_of(1024).unwrap() as usize;
         let packed = packed_bytes(dtype, 64, 1024).unwrap();
-        assert!(packed >= stored && 100 * packed <= 103 * stored, "{dtype}: {packed} for {stored}");
+        assert!(packed >= stored && 100 * packed < 104 * stored, "{dtype}: {packed} for {stored}");
         assert_eq!(packed_bytes(dtype, 65, 1024), Some(packed / 64 * 80), "{dtype}: whole groups");
     }
     assert_eq!(packed_bytes(DType::Q2_K, 16, 256), None);
     assert_eq!(packed_bytes(DType::F16, 17, 33), Some(2 * 16 * 33 * 2));
+    // Two blocks, the second of one column.
+    assert_eq!(packed_bytes(DType::BF16, 17, 33), Some(2 * 33 * LINE));
     // 3 blocks: a whole step and half of one.
     assert_eq!(packed_bytes(DType::Q8_0, 16, 96), Some((17 + 9) * LINE));
 }

@@ -3,7 +3,7 @@
 use exo_types::DType;
 
 use super::{BLOCK, GROUP_ROWS, Group};
-use crate::math::f16_at;
+use crate::math::{bf16_at, f16_at};
 
 /// One row of a block. An element is `scale · half_scale · quant + minimum`.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,11 @@ fn stored_words(group: &Group<'_>, block: usize, row: usize) -> [u32; 8] {
 ///
 /// Panics unless `out` is one row.
 pub(crate) fn unpack_row(group: &Group<'_>, row: usize, out: &mut [f32]) {
-    assert!(out.len() == group.blocks * BLOCK && row < GROUP_ROWS, "{} columns of row {row}", out.len());
+    let blocks = out.len().div_ceil(BLOCK);
+    assert!(blocks == group.blocks && row < GROUP_ROWS, "{} columns of row {row}", out.len());
+    if group.dtype == DType::BF16 {
+        return unpack_pairs(group, row, out);
+    }
     for (at, out) in out.chunks_exact_mut(BLOCK).enumerate() {
         let block = RowBlock::of(group, at, row);
         for (c, out) in out.iter_mut().enumerate() {
@@ -89,6 +93,16 @@ pub(crate) fn unpack_row(group: &Group<'_>, row: usize, out: &mut [f32]) {
         // Only where there is one: adding a zero would turn -0 into 0.
         if let Some(minimum) = block.minimum {
             out.iter_mut().for_each(|out| *out += minimum);
+        }
+    }
+}
+
+/// Of a row of pairs.
+fn unpack_pairs(group: &Group<'_>, row: usize, out: &mut [f32]) {
+    for (at, out) in out.chunks_mut(BLOCK).enumerate() {
+        let lines = &group.lines[group.layout.quants_of(at)..][..group.layout.block];
+        for (pair, line) in out.chunks_mut(2).zip(lines) {
+            pair.iter_mut().enumerate().for_each(|(c, out)| *out = bf16_at(&line.0, 2 * row + c));
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use exo_backend::Activations;
 use exo_types::DType;
 
 use super::team;
 use crate::Isa;
-use crate::packed::Layout;
+use crate::packed::activations;
 
 /// For one measurement.
 const PEAK_TIME: Duration = Duration::from_millis(50);
@@ -21,41 +22,54 @@ pub enum Instruction {
     Fma256,
     /// AVX2: 32 products of bytes, added in pairs, in fours, then to the sum: three instructions.
     ByteMadd256,
+    /// AVX2: 16 products of 16 bits, added in pairs, then to the sum: two instructions.
+    PairMadd256,
     /// AVX-512: 16 f32 products.
     Fma512,
     /// AVX-512 VNNI: 64 products of bytes.
     Vnni512,
-    /// AVX-512 BF16: 32 products of BF16. No kernel uses it (decision 0019).
+    /// AVX-512 VNNI: 32 products of 16 bits.
+    PairDot512,
+    /// AVX-512 BF16: 32 products of BF16. No kernel uses it (decision 0021).
     Bf16Dot512,
     /// NEON: 4 f32 products.
     FmaNeon,
     /// NEON dot product: 16 products of bytes.
     DotNeon,
+    /// NEON: 4 products of 16 bits.
+    PairNeon,
 }
 
 impl Instruction {
     /// Every one, whether this processor has it or not.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::Fma256,
         Self::ByteMadd256,
+        Self::PairMadd256,
         Self::Fma512,
         Self::Vnni512,
+        Self::PairDot512,
         Self::Bf16Dot512,
         Self::FmaNeon,
         Self::DotNeon,
+        Self::PairNeon,
     ];
 
     /// What the kernels of `isa` multiply weights of `dtype` with, as far as this processor has it; `None` if there is no
     /// loop for it here.
     pub fn for_weights(isa: Isa, dtype: DType) -> Option<Self> {
-        let is_packed = Layout::of(dtype).is_some();
-        let used = match isa {
-            Isa::Scalar => None,
-            Isa::Avx2 => Some(if is_packed { Self::ByteMadd256 } else { Self::Fma256 }),
-            Isa::Avx512 => Some(if is_packed { Self::Vnni512 } else { Self::Fma512 }),
-            Isa::Neon => Some(if is_packed { Self::DotNeon } else { Self::FmaNeon }),
+        let [exact, eight, sixteen] = match isa {
+            Isa::Scalar => return None,
+            Isa::Avx2 => [Self::Fma256, Self::ByteMadd256, Self::PairMadd256],
+            Isa::Avx512 => [Self::Fma512, Self::Vnni512, Self::PairDot512],
+            Isa::Neon => [Self::FmaNeon, Self::DotNeon, Self::PairNeon],
         };
-        used.filter(|instruction| instruction.is_available())
+        let used = match activations(dtype) {
+            Activations::Exact => exact,
+            Activations::Rounded8 => eight,
+            Activations::Rounded16 => sixteen,
+        };
+        used.is_available().then_some(used)
     }
 
     /// Assembler name.
@@ -63,11 +77,14 @@ impl Instruction {
         match self {
             Self::Fma256 => "vfmadd ymm",
             Self::ByteMadd256 => "vpmaddubsw + vpmaddwd + vpaddd ymm",
+            Self::PairMadd256 => "vpmaddwd + vpaddd ymm",
             Self::Fma512 => "vfmadd zmm",
             Self::Vnni512 => "vpdpbusd zmm",
+            Self::PairDot512 => "vpdpwssd zmm",
             Self::Bf16Dot512 => "vdpbf16ps zmm",
             Self::FmaNeon => "fmla",
             Self::DotNeon => "sdot",
+            Self::PairNeon => "smlal",
         }
     }
 
@@ -81,10 +98,10 @@ impl Instruction {
         let each = match self {
             Self::Fma256 => 8,
             Self::ByteMadd256 => 32,
-            Self::Fma512 => 16,
+            Self::PairMadd256 | Self::Fma512 => 16,
             Self::Vnni512 => 64,
-            Self::Bf16Dot512 => 32,
-            Self::FmaNeon => 4,
+            Self::PairDot512 | Self::Bf16Dot512 => 32,
+            Self::FmaNeon | Self::PairNeon => 4,
             Self::DotNeon => 16,
         };
         each * LANES
@@ -98,8 +115,10 @@ impl Instruction {
                 return Some(x86::fma_256);
             }
             Self::ByteMadd256 if is_x86_feature_detected!("avx2") => return Some(x86::byte_madd_256),
+            Self::PairMadd256 if is_x86_feature_detected!("avx2") => return Some(x86::pair_madd_256),
             Self::Fma512 if is_x86_feature_detected!("avx512f") => return Some(x86::fma_512),
             Self::Vnni512 if is_x86_feature_detected!("avx512vnni") => return Some(x86::vnni_512),
+            Self::PairDot512 if is_x86_feature_detected!("avx512vnni") => return Some(x86::pair_dot_512),
             Self::Bf16Dot512 if is_x86_feature_detected!("avx512bf16") => return Some(x86::bf16_dot_512),
             _ => {}
         }
@@ -107,6 +126,7 @@ impl Instruction {
         match self {
             Self::FmaNeon if std::arch::is_aarch64_feature_detected!("neon") => return Some(arm::fma),
             Self::DotNeon if std::arch::is_aarch64_feature_detected!("dotprod") => return Some(arm::dot),
+            Self::PairNeon if std::arch::is_aarch64_feature_detected!("neon") => return Some(arm::pairs),
             _ => {}
         }
         None
@@ -210,6 +230,14 @@ mod x86 {
     }
 
     /// # Safety
+    /// The processor must have AVX2; `turns` must not be 0.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn pair_madd_256(turns: u64) {
+        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
+        unsafe { spin!(ymm, lanes!("vpmaddwd ymm12, ymm13, ymm14\n vpaddd ymm", ", ymm", ", ymm12"), turns) }
+    }
+
+    /// # Safety
     /// The processor must have AVX-512 F; `turns` must not be 0.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn fma_512(turns: u64) {
@@ -223,6 +251,14 @@ mod x86 {
     pub(super) unsafe fn vnni_512(turns: u64) {
         // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
         unsafe { spin!(zmm, lanes!("vpdpbusd zmm", ", zmm14, zmm15"), turns) }
+    }
+
+    /// # Safety
+    /// The processor must have AVX-512 VNNI; `turns` must not be 0.
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    pub(super) unsafe fn pair_dot_512(turns: u64) {
+        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
+        unsafe { spin!(zmm, lanes!("vpdpwssd zmm", ", zmm14, zmm15"), turns) }
     }
 
     /// # Safety
@@ -270,6 +306,14 @@ mod arm {
     pub(super) unsafe fn dot(turns: u64) {
         // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
         unsafe { spin!(lanes!("sdot v", ".4s, v14.16b, v15.16b"), turns) }
+    }
+
+    /// # Safety
+    /// The processor must have NEON; `turns` must not be 0.
+    #[target_feature(enable = "neon")]
+    pub(super) unsafe fn pairs(turns: u64) {
+        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
+        unsafe { spin!(lanes!("smlal v", ".4s, v14.4h, v15.4h"), turns) }
     }
 }
 

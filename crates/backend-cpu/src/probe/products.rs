@@ -3,14 +3,14 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use exo_backend::AllocError;
+use exo_backend::{Activations, AllocError};
 use exo_types::DType;
 
 use crate::isa::{Isa, Level};
 use crate::memory::{Heap, Slice};
-use crate::packed::{BLOCK, GROUP_ROWS, Group, LINE, Line, group_lines, packed_bytes};
-use crate::products::{Sums, TWO_ROWS_MIN};
-use crate::rounded::{RoundedBlock, RoundedRows};
+use crate::packed::{BLOCK, GROUP_ROWS, Group, LINE, Line, activations, group_lines, packed_bytes};
+use crate::products::{Block, Sums, TWO_ROWS_MIN};
+use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
 
 /// Columns and rows of the matrices of a layer of Qwen3-0.6B.
 const LAYER: [(usize, usize); 7] =
@@ -88,9 +88,16 @@ impl ProductsProbe {
 
     /// Seconds, and the products done in them.
     fn multiply(&self, rows: usize, time: Duration) -> (f64, u64) {
+        match activations(self.dtype) {
+            Activations::Rounded16 => self.multiply_by::<WideBlock>(rows, time),
+            _ => self.multiply_by::<RoundedBlock>(rows, time),
+        }
+    }
+
+    fn multiply_by<B: Block>(&self, rows: usize, time: Duration) -> (f64, u64) {
         let x: Vec<f32> = (0..rows * COLUMNS_MAX).map(|i| (i * 7919 % 255) as f32 / 127.0 - 1.0).collect();
-        let mut rounded: Vec<RoundedBlock> = vec![bytemuck::Zeroable::zeroed(); rows * COLUMNS_MAX / BLOCK];
-        self.level.round(&x, &mut rounded);
+        let mut rounded = vec![B::zeroed(); rows * COLUMNS_MAX / BLOCK];
+        B::round(self.level, &x, &mut rounded);
         let mut sums = vec![Sums([0.0; GROUP_ROWS]); rows];
         let mut more = sums.clone();
         let (began, mut products) = (Instant::now(), 0);
@@ -106,10 +113,10 @@ impl ProductsProbe {
                 match if rows < TWO_ROWS_MIN { None } else { groups.next() } {
                     Some(lines) => {
                         let other = Group::new(self.dtype, matrix.cols, lines);
-                        self.level.multiply_two([&group, &other], x, [&mut sums, &mut more]);
+                        B::multiply_two(self.level, [&group, &other], x, [&mut sums, &mut more]);
                         products += (matrix.cols * GROUP_ROWS * rows) as u64;
                     }
-                    None => self.level.multiply(&group, x, &mut sums),
+                    None => B::multiply(self.level, &group, x, &mut sums),
                 }
                 black_box((&mut sums, &mut more));
             }
@@ -154,7 +161,7 @@ impl Matrix {
 fn set_scales(dtype: DType, stored: &mut [u8]) {
     let halves: &[usize] = match dtype {
         DType::Q6_K => &[208],
-        DType::Q8_0 | DType::Q4_0 | DType::Q5_0 => &[0],
+        DType::Q8_0 | DType::Q4_0 | DType::Q5_0 | DType::BF16 => &[0],
         _ => &[0, 2],
     };
     let scale = half::f16::from_f32(0.01).to_le_bytes();

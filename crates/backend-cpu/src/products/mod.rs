@@ -1,4 +1,5 @@
-//! Products of packed quantised weights by rounded activations: one file per instruction set, all equal in bits.
+//! Products of packed quantised weights by rounded activations: one file per instruction set, all equal in bits. Those of
+//! BF16 weights are in [`wide`].
 //!
 //! **The formula.** For row n of the weights and row t of the activations, over the blocks b of 32 columns in
 //! ascending order, starting from 0, each line rounded once (`fma`):
@@ -27,9 +28,11 @@ mod neon;
 mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod stored;
+mod wide;
 
+use crate::isa::Level;
 use crate::packed::{GROUP_ROWS, Group};
-use crate::rounded::{RoundedBlock, RoundedRows};
+use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
 
 /// Sums of the sixteen rows of a group for one row of activations.
 #[derive(Clone, Copy, PartialEq, Debug, bytemuck::Pod, bytemuck::Zeroable)]
@@ -61,9 +64,54 @@ pub(crate) trait Products: Copy + Send + Sync {
     }
 }
 
-/// The check that every [`Products::multiply`] begins with; its loads rely on it.
+/// Blocks of activations, and the products that read them: [`Products`] of eight bits, or [`wide`] ones.
+pub(crate) trait Block: bytemuck::Pod + Send + Sync {
+    /// Rounds one row, filled up with zeros to whole blocks.
+    ///
+    /// Panics unless `out` has as many.
+    fn round(level: Level, x: &[f32], out: &mut [Self]);
+    /// As [`Products::multiply`].
+    fn multiply(level: Level, weights: &Group<'_>, x: RoundedRows<'_, Self>, sums: &mut [Sums]);
+    /// As [`Products::multiply_two`].
+    fn multiply_two(level: Level, weights: [&Group<'_>; 2], x: RoundedRows<'_, Self>, sums: [&mut [Sums]; 2]);
+}
+
+impl Block for RoundedBlock {
+    fn round(level: Level, x: &[f32], out: &mut [Self]) {
+        level.round(x, out);
+    }
+
+    fn multiply(level: Level, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+        level.multiply(weights, x, sums);
+    }
+
+    fn multiply_two(level: Level, weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) {
+        level.multiply_two(weights, x, sums);
+    }
+}
+
+impl Block for WideBlock {
+    fn round(level: Level, x: &[f32], out: &mut [Self]) {
+        level.dispatch(wide::Round { x, out });
+    }
+
+    fn multiply(level: Level, weights: &Group<'_>, x: RoundedRows<'_, Self>, sums: &mut [Sums]) {
+        level.dispatch(wide::Multiply { weights: [weights], x, sums: [sums] });
+    }
+
+    fn multiply_two(
+        level: Level,
+        weights: [&Group<'_>; 2],
+        x: RoundedRows<'_, Self>,
+        sums: [&mut [Sums]; 2],
+    ) {
+        level.dispatch(wide::Multiply { weights, x, sums });
+    }
+}
+
+/// The check that every product begins with; its loads rely on it.
 #[inline(always)]
-fn check(weights: &Group<'_>, x: RoundedRows<'_>, sums: &[Sums]) {
+fn check<B>(weights: &Group<'_>, x: RoundedRows<'_, B>, sums: &[Sums]) {
     assert!(weights.blocks == x.blocks, "weights of {} blocks by rows of {}", weights.blocks, x.blocks);
     assert!(x.rows() == sums.len(), "{} sums for {} rows", sums.len(), x.rows());
 }

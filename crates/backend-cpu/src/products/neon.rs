@@ -298,7 +298,7 @@ fn round(x: &[[f32; BLOCK]], out: &mut [RoundedBlock]) {
         let parts: [float32x4_t; 8] = std::array::from_fn(|i| unsafe { vld1q_f32(x.as_ptr().add(4 * i)) });
         let magnitudes = parts.map(|x| vandq_u32(vreinterpretq_u32_f32(x), vdupq_n_u32(0x7fff_ffff)));
         let largest = magnitudes.into_iter().fold(vdupq_n_u32(0), |a, b| vmaxq_u32(a, b));
-        *out = match Rounding::of(vmaxvq_u32(largest)) {
+        *out = match Rounding::of(vmaxvq_u32(largest), RoundedBlock::LARGEST) {
             Rounding::AllZero => bytemuck::Zeroable::zeroed(),
             Rounding::NotFinite => RoundedBlock { scale: f32::NAN, ..bytemuck::Zeroable::zeroed() },
             Rounding::By { scale, inverse } => {

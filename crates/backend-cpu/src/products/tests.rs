@@ -1,10 +1,11 @@
 //! Every instruction set against the plain one, bit by bit, on blocks of every kind.
 
+use exo_backend::Activations;
 use exo_types::DType;
 
 use super::*;
 use crate::isa::{Isa, Level};
-use crate::packed::{BLOCK, LINE, Line, group_lines, pack_group};
+use crate::packed::{BLOCK, LINE, Line, activations as how, group_lines, pack_group};
 use crate::simd::Scalar;
 
 struct Random(u32);
@@ -44,6 +45,7 @@ fn group(random: &mut Random, dtype: DType, blocks: usize, kind: Blocks) -> Vec<
         let halves: &[usize] = match dtype {
             DType::Q6_K => &[208],
             DType::Q8_0 | DType::Q4_0 | DType::Q5_0 => &[0],
+            DType::BF16 => &[],
             _ => &[0, 2],
         };
         for block in bytes.chunks_exact_mut(size) {
@@ -52,6 +54,13 @@ fn group(random: &mut Random, dtype: DType, blocks: usize, kind: Blocks) -> Vec<
                 block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
             }
         }
+    }
+    if let (DType::BF16, Blocks::Ordinary) = (dtype, kind) {
+        bytes.as_chunks_mut().0.iter_mut().for_each(|bytes| {
+            // Some far below the others of their block.
+            let smaller = 0.5f32.powi(random.next() as i32 % 20);
+            *bytes = half::bf16::from_f32(smaller * random.uniform()).to_le_bytes();
+        });
     }
     let mut lines = vec![Line([0; LINE]); group_lines(dtype, cols).unwrap()];
     pack_group(dtype, cols, &bytes, &mut lines);
@@ -76,12 +85,35 @@ fn bits(sums: &[Sums]) -> Vec<u32> {
 }
 
 fn run(level: Level, weights: &Group<'_>, x: &[f32], rows: usize) -> Vec<u32> {
-    let mut rounded = vec![bytemuck::Zeroable::zeroed(); rows * weights.blocks];
-    level.round(x, &mut rounded);
+    match how(weights.dtype) {
+        Activations::Rounded16 => run_by::<WideBlock>(level, weights, x, rows),
+        _ => run_by::<RoundedBlock>(level, weights, x, rows),
+    }
+}
+
+fn run_by<B: Block>(level: Level, weights: &Group<'_>, x: &[f32], rows: usize) -> Vec<u32> {
+    let mut rounded = vec![B::zeroed(); rows * weights.blocks];
+    B::round(level, x, &mut rounded);
     // What was there does not matter.
     let mut sums = vec![Sums([7.0; GROUP_ROWS]); rows];
-    level.multiply(weights, RoundedRows::new(weights.blocks, &rounded), &mut sums);
+    B::multiply(level, weights, RoundedRows::new(weights.blocks, &rounded), &mut sums);
     bits(&sums)
+}
+
+fn run_two(level: Level, groups: [&Group<'_>; 2], x: &[f32], rows: usize) -> [Vec<u32>; 2] {
+    match how(groups[0].dtype) {
+        Activations::Rounded16 => run_two_by::<WideBlock>(level, groups, x, rows),
+        _ => run_two_by::<RoundedBlock>(level, groups, x, rows),
+    }
+}
+
+fn run_two_by<B: Block>(level: Level, groups: [&Group<'_>; 2], x: &[f32], rows: usize) -> [Vec<u32>; 2] {
+    let blocks = groups[0].blocks;
+    let mut rounded = vec![B::zeroed(); rows * blocks];
+    B::round(level, x, &mut rounded);
+    let [mut first, mut second] = [(); 2].map(|()| vec![Sums([7.0; GROUP_ROWS]); rows]);
+    B::multiply_two(level, groups, RoundedRows::new(blocks, &rounded), [&mut first, &mut second]);
+    [bits(&first), bits(&second)]
 }
 
 fn levels() -> impl Iterator<Item = Level> {
@@ -94,8 +126,8 @@ fn every_instruction_set_gives_the_bits_of_the_plain_one() {
     let kinds = [Blocks::Ordinary, Blocks::AnyBytes, Blocks::Constant(0), Blocks::Constant(0xff)];
     for dtype in DType::ALL.into_iter().filter(|dtype| crate::packed::Layout::of(*dtype).is_some()) {
         let widths: &[usize] = match dtype.block_elements() {
-            32 if cfg!(miri) => &[3],
-            32 => &[1, 2, 3, 8, 21],
+            1 | 32 if cfg!(miri) => &[3],
+            1 | 32 => &[1, 2, 3, 8, 21],
             _ if cfg!(miri) => &[8],
             _ => &[8, 24],
         };
@@ -130,7 +162,7 @@ fn two_groups_together_are_what_each_is_alone() {
         // More blocks than are unpacked together, and a part of so many.
         let blocks = match dtype.block_elements() {
             _ if cfg!(miri) => 8,
-            32 => 37,
+            1 | 32 => 37,
             _ => 40,
         };
         let lines = [(); 2].map(|()| group(&mut random, dtype, blocks, Blocks::Ordinary));
@@ -139,12 +171,7 @@ fn two_groups_together_are_what_each_is_alone() {
             let x = activations(&mut random, rows, blocks, Blocks::Ordinary);
             let want = groups.each_ref().map(|group| run(Level::Scalar(Scalar), group, &x, rows));
             for level in levels() {
-                let mut rounded = vec![bytemuck::Zeroable::zeroed(); rows * blocks];
-                level.round(&x, &mut rounded);
-                let [mut first, mut second] = [(); 2].map(|()| vec![Sums([7.0; GROUP_ROWS]); rows]);
-                let x = RoundedRows::new(blocks, &rounded);
-                level.multiply_two(groups.each_ref(), x, [&mut first, &mut second]);
-                let got = [bits(&first), bits(&second)];
+                let got = run_two(level, groups.each_ref(), &x, rows);
                 assert!(got == want, "{level:?} {dtype} by {rows} rows");
             }
         }
@@ -160,14 +187,38 @@ fn every_instruction_set_rounds_like_the_plain_one() {
         x[..4].copy_from_slice(&[127.0, 1.5, 2.5, -3.5]);
         x[64..96].fill(exo_backend::Activations::ZERO_BELOW);
         x[96..128].fill(exo_backend::Activations::ZERO_BELOW.next_down());
-        let round = |level: Level| {
-            let mut blocks: Vec<RoundedBlock> = vec![bytemuck::Zeroable::zeroed(); 3 * 41];
-            level.round(&x, &mut blocks);
-            bytemuck::cast_slice::<_, u32>(&blocks).to_vec()
-        };
-        let want = round(Level::Scalar(Scalar));
+        fn round<B: Block>(level: Level, x: &[f32]) -> Vec<u32> {
+            let mut blocks = vec![B::zeroed(); x.len().div_ceil(BLOCK)];
+            B::round(level, x, &mut blocks);
+            bytemuck::cast_slice(&blocks).to_vec()
+        }
+        let want = round::<RoundedBlock>(Level::Scalar(Scalar), &x);
+        // The last block a part of one.
+        let wide = &x[..x.len() - 7];
+        let want_wide = round::<WideBlock>(Level::Scalar(Scalar), wide);
         for level in levels() {
-            assert!(round(level) == want, "{level:?} {kind:?}");
+            assert!(round::<RoundedBlock>(level, &x) == want, "{level:?} {kind:?}");
+            assert!(round::<WideBlock>(level, wide) == want_wide, "{level:?} {kind:?} in sixteen bits");
+        }
+    }
+}
+
+/// Of BF16: as many units as there may be, by activations that are all the largest.
+#[test]
+fn the_largest_sums_of_units_are_exact() {
+    let ordinary: [f32; BLOCK] = std::array::from_fn(|k| if k < 31 { 2048.0 } else { 2016.0 });
+    let single: [f32; BLOCK] = std::array::from_fn(|k| if k == 7 { 16320.0 } else { 0.0 });
+    for (weights, sum) in [(ordinary, 65504.0), (single, 16320.0), (ordinary.map(|w| -w), -65504.0)] {
+        let bytes: Vec<u8> = weights.iter().flat_map(|w| half::bf16::from_f32(*w).to_le_bytes()).collect();
+        let mut lines = vec![Line([0; LINE]); group_lines(DType::BF16, BLOCK).unwrap()];
+        pack_group(DType::BF16, BLOCK, &bytes, &mut lines);
+        let group = Group::new(DType::BF16, BLOCK, &lines);
+        for level in levels() {
+            for rows in [1, 9] {
+                let got = run(level, &group, &vec![1.0; rows * BLOCK], rows);
+                let got = f64::from(f32::from_bits(got[(rows - 1) * GROUP_ROWS]));
+                assert!((got - sum).abs() <= 1e-7 * sum.abs(), "{level:?}: {got} and not {sum}");
+            }
         }
     }
 }

@@ -29,7 +29,6 @@ pub(super) fn sum_of_4(v: __m128) -> f32 {
 // Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
 // slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
 impl Simd for Avx2 {
-    type V = __m256;
     const LANES: usize = 8;
 
     const WIDE: bool = true;

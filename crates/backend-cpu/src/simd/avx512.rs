@@ -24,13 +24,12 @@ impl Avx512 {
 // Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
 // slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
 impl Simd for Avx512 {
-    type V = __m512;
     const LANES: usize = 16;
 
     const WIDE: bool = true;
 
     fn call<K: Kernel>(self, kernel: K) -> K::Out {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
         fn wide<K: Kernel>(kernel: K, simd: Avx512) -> K::Out {
             kernel.run(simd)
         }

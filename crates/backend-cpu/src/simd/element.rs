@@ -18,8 +18,6 @@ pub(crate) trait Element {
 pub(crate) enum F32 {}
 /// Little-endian IEEE halves.
 pub(crate) enum F16 {}
-/// Little-endian bfloat16.
-pub(crate) enum BF16 {}
 /// Signed bytes.
 pub(crate) enum I8 {}
 
@@ -39,5 +37,4 @@ macro_rules! element {
 
 element!(F32, 4, load_f32_bytes);
 element!(F16, 2, load_f16);
-element!(BF16, 2, load_bf16);
 element!(I8, 1, load_i8);

@@ -8,16 +8,18 @@ mod element;
 mod exp;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod pairs;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
-pub(crate) use element::{BF16, Element, F16, F32, I8};
+pub(crate) use element::{Element, F16, F32, I8};
 pub(crate) use exp::exp;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::{Neon, widen_f16};
+pub(crate) use pairs::{Pairs, fetch};
 pub(crate) use scalar::Scalar;
 
 use crate::isa::Kernel;
@@ -26,9 +28,7 @@ use crate::isa::Kernel;
 pub(crate) const LANES_MAX: usize = 16;
 
 /// The few vector operations the kernels need. A value is the proof that the processor has the instructions.
-pub(crate) trait Simd: Copy + Send + Sync {
-    /// `LANES` f32.
-    type V: Copy;
+pub(crate) trait Simd: Pairs {
     const LANES: usize;
     /// Whether sums of six by two vectors stay in registers.
     const WIDE: bool;

@@ -18,7 +18,7 @@ impl Neon {
 }
 
 /// Lanes 0 to 3 and 4 to 7.
-type Pair = [float32x4_t; 2];
+pub(super) type Pair = [float32x4_t; 2];
 
 /// Four halves as f32.
 #[inline]
@@ -79,7 +79,6 @@ fn sum(v: Pair) -> f32 {
 // Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
 // slice that was first cut to exactly the bytes accessed, and no alignment is needed.
 impl Simd for Neon {
-    type V = Pair;
     const LANES: usize = 8;
 
     // Twelve pairs and their operands are 28 of 32 registers.

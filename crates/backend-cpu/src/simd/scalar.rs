@@ -9,7 +9,6 @@ use crate::math::{bf16_at, f16_at, f32_at, to_f16};
 pub(crate) struct Scalar;
 
 impl Simd for Scalar {
-    type V = [f32; 8];
     const LANES: usize = 8;
 
     const WIDE: bool = false;

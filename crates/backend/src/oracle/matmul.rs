@@ -68,9 +68,13 @@ impl MatMul {
         self.bias.then(|| Random::new(7).normals(self.n, 3.0))
     }
 
-    /// The formula on these activations.
-    fn products(&self, x: &[f64]) -> Vec<f64> {
-        let (weight, bias) = (blocks::decode(self.dtype, &self.weight()), self.bias());
+    fn decoded_weight(&self) -> Vec<f64> {
+        blocks::decode(self.dtype, &self.weight())
+    }
+
+    /// The formula on these activations and weights.
+    fn products(&self, x: &[f64], weight: &[f64]) -> Vec<f64> {
+        let bias = self.bias();
         let product = |t: usize, n: usize| -> f64 {
             let (x, w) = (&x[t * self.k..][..self.k], &weight[n * self.k..][..self.k]);
             let sum: f64 = x.iter().zip(w).map(|(x, w)| x * w).sum();
@@ -114,23 +118,46 @@ impl Case for MatMul {
     }
 
     fn exact(&self) -> Vec<f64> {
-        self.products(&self.x().iter().map(|x| f64::from(*x)).collect::<Vec<_>>())
+        let x: Vec<f64> = self.x().iter().map(|x| f64::from(*x)).collect();
+        self.products(&x, &self.decoded_weight())
     }
 
-    fn rounded(&self, device: &dyn Device) -> Option<Vec<f64>> {
-        match device.activations(self.dtype) {
-            Activations::Exact => None,
-            Activations::Rounded8 => {
-                let rows = self.x();
-                let rounded: Vec<f64> = rows.chunks_exact(self.k).flat_map(rounded_to_8_bits).collect();
-                Some(self.products(&rounded))
+    fn rounded(&self, device: &dyn Device) -> Option<(Vec<f64>, Activations)> {
+        let (x, weight) = (self.x(), self.decoded_weight());
+        let to = |largest: f32| -> Vec<f64> {
+            x.chunks_exact(self.k).flat_map(|row| rounded_to(largest, row)).collect()
+        };
+        let how = device.activations(self.dtype);
+        let products = match how {
+            Activations::Exact => return None,
+            Activations::Rounded8 => self.products(&to(127.0), &weight),
+            Activations::Rounded16 => {
+                let weight: Vec<f64> = weight.chunks_exact(self.k).flat_map(in_units).collect();
+                self.products(&to(32767.0), &weight)
             }
-        }
+        };
+        Some((products, how))
     }
 }
 
-/// One row as [`Activations::Rounded8`] says, written apart from every backend's kernel.
-fn rounded_to_8_bits(row: &[f32]) -> Vec<f64> {
+/// One row of weights as [`Activations::Rounded16`] says, written apart from every backend's kernel.
+fn in_units(row: &[f64]) -> Vec<f64> {
+    let block = |block: &[f64]| -> Vec<f64> {
+        if block.iter().any(|w| !w.is_finite() || w.abs() >= 2f64.powi(120)) {
+            return vec![f64::NAN; block.len()];
+        }
+        let (sum, largest) = block.iter().fold((0.0, 0.0f64), |(sum, a), w| (sum + w.abs(), a.max(w.abs())));
+        let mut unit = 2f64.powi(-119);
+        while sum > 65504.0 * unit || largest >= 16384.0 * unit {
+            unit *= 2.0;
+        }
+        block.iter().map(|w| (w / unit).round() * unit).collect()
+    };
+    row.chunks(Activations::BLOCK).flat_map(block).collect()
+}
+
+/// One row as [`Activations::Rounded8`] says, or with another largest number than 127; written apart from every backend's kernel.
+fn rounded_to(most: f32, row: &[f32]) -> Vec<f64> {
     let block = |block: &[f32]| -> Vec<f64> {
         let largest = block.iter().fold(0.0f32, |a, x| a.max(x.abs()));
         if block.iter().any(|x| !x.is_finite()) {
@@ -139,7 +166,7 @@ fn rounded_to_8_bits(row: &[f32]) -> Vec<f64> {
         if largest < Activations::ZERO_BELOW {
             return vec![0.0; block.len()];
         }
-        let (scale, inverse) = (largest / 127.0, 127.0 / largest);
+        let (scale, inverse) = (largest / most, most / largest);
         block.iter().map(|x| f64::from(scale) * f64::from((x * inverse).round_ties_even())).collect()
     };
     row.chunks(Activations::BLOCK).flat_map(block).collect()
@@ -154,12 +181,25 @@ mod tests {
         let mut row = vec![0.0; 34];
         (row[0], row[1], row[2], row[3]) = (-254.0, 3.0, 5.0, 1.9);
         (row[32], row[33]) = (1e-31, 0.0);
-        let rounded = rounded_to_8_bits(&row);
+        let rounded = rounded_to(127.0, &row);
         // The scale is 2; 1.5 and 2.5 are ties and go to the even number. The second block is too small to matter.
         assert_eq!(rounded[..4], [-254.0, 4.0, 4.0, 2.0]);
         assert_eq!(rounded[32..], [0.0, 0.0]);
         row[7] = f32::INFINITY;
-        let rounded = rounded_to_8_bits(&row);
+        let rounded = rounded_to(127.0, &row);
         assert!(rounded[..32].iter().all(|x| x.is_nan()) && rounded[32] == 0.0);
+    }
+
+    #[test]
+    fn weights_are_whole_numbers_of_a_power_of_two() {
+        let mut row = vec![0.0; 34];
+        (row[0], row[1], row[2], row[3], row[32]) = (16383.0, -2.5, 0.25, 49000.0 - 16383.0, 1e-40);
+        // 32617 is above 16384, so the unit is 2.
+        assert_eq!(in_units(&row)[..4], [16384.0, -2.0, 0.0, 32618.0]);
+        row[3] = 16000.0;
+        assert_eq!(in_units(&row)[..4], [16383.0, -3.0, 0.0, 16000.0]);
+        assert_eq!(in_units(&row)[32], 0.0);
+        row[3] = 2f64.powi(120);
+        assert!(in_units(&row)[..32].iter().all(|w| w.is_nan()) && in_units(&row)[32] == 0.0);
     }
 }

@@ -20,7 +20,7 @@ use exo_types::DType;
 use crate::report::{Outcome, Report};
 use crate::report::{Trouble, guarded};
 use crate::rig::Rig;
-use crate::{Device, OpKind, Support};
+use crate::{Activations, Device, OpKind, Support};
 
 const NOT_SUPPORTED: &str = "the device does not support it";
 
@@ -37,15 +37,11 @@ trait Case {
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, Trouble>;
     /// The formula, for every row.
     fn exact(&self) -> Vec<f64>;
-    /// The formula on operands as `device` says it rounds them; `None` where it takes them as they are.
-    fn rounded(&self, _device: &dyn Device) -> Option<Vec<f64>> {
+    /// The formula on operands as `device` says it rounds them, and how; `None` where it takes them as they are.
+    fn rounded(&self, _device: &dyn Device) -> Option<(Vec<f64>, Activations)> {
         None
     }
 }
-
-/// The most that declared rounding may cost: three times what eight bits do to blocks of 32 normally distributed
-/// numbers (decision 0010).
-const ROUNDING_NMSE_MAX: f64 = 1e-4;
 
 fn cases() -> Vec<Box<dyn Case>> {
     let mut cases = Vec::new();
@@ -101,7 +97,7 @@ fn check(case: &dyn Case, device: &dyn Device) -> Outcome {
     // kernel hides behind the rounding.
     let formulas = match case.rounded(device) {
         None => vec![(case.exact(), case.nmse_max())],
-        Some(rounded) => vec![(rounded, case.nmse_max()), (case.exact(), ROUNDING_NMSE_MAX)],
+        Some((rounded, how)) => vec![(rounded, case.nmse_max()), (case.exact(), how.nmse_max())],
     };
     for (formula, nmse_max) in formulas {
         assert!(formula.len() == whole.len(), "the case {} disagrees with itself", case.name());

@@ -9,7 +9,7 @@ use super::{Columns, Product};
 use crate::isa::{Kernel, Level};
 use crate::packed::{GROUP_ROWS, LINE, Line, interleave_group, is_interleaved};
 use crate::quant;
-use crate::simd::{BF16, Element, F16, F32, Simd};
+use crate::simd::{Element, F16, F32, Simd};
 use crate::storage::Reading;
 
 /// Columns whose products are added up by themselves: their panel stays in the first-level cache. Whole blocks of every
@@ -144,8 +144,7 @@ impl Piece<'_> {
             let cols = at..(at + BLOCK_COLS).min(self.k);
             match (weights, self.w.dtype) {
                 (Some(w), DType::F32) => self.block::<S, F32, R>(simd, w, cols, panel, sums),
-                (Some(w), DType::F16) => self.block::<S, F16, R>(simd, w, cols, panel, sums),
-                (Some(w), _) => self.block::<S, BF16, R>(simd, w, cols, panel, sums),
+                (Some(w), _) => self.block::<S, F16, R>(simd, w, cols, panel, sums),
                 (None, _) => {
                     self.convert::<S, R>(simd, &rows, cols.clone(), row, panel);
                     self.tiles(simd, Converted::<R>(panel), cols, sums);

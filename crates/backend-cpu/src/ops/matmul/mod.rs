@@ -5,16 +5,25 @@ mod quantised;
 
 use std::marker::PhantomData;
 
+use exo_backend::Activations;
+
 use crate::isa::Level;
-use crate::packed::{GROUP_ROWS, Layout};
+use crate::packed::{GROUP_ROWS, activations};
 use crate::pool::Turn;
-use crate::rounded::{RoundedBlock, RoundedRows};
+use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
 use crate::storage::{CpuWeight, Reading};
 
 /// Bytes of weights that one piece of work reads: enough to be worth sharing out, few enough to share out evenly.
 const TASK_BYTES: usize = 64 << 10;
 /// Multiply-adds below which one thread does it all.
 const PARALLEL_PRODUCTS_MIN: usize = 1 << 15;
+
+/// Rows rounded for the product at hand; as many as the largest one so far had.
+#[derive(Debug, Default)]
+pub(crate) struct Rounded {
+    eight: Vec<RoundedBlock>,
+    sixteen: Vec<WideBlock>,
+}
 
 /// One of the matrices that the rows are multiplied by.
 pub(super) struct Product<'a> {
@@ -35,13 +44,14 @@ pub(super) struct Product<'a> {
 /// | `bias`  | `[N]`    | contiguous                                      | f32    |
 /// | `out`   | `[T, N]` | rows contiguous, not `x`                        | f32    |
 ///
-/// Quantised types that have a packing ([`crate::packed`]) are multiplied by rows rounded to eight bits, once for all of
-/// `products`, with the formula of [`crate::products`]; floats and the others by `x` as it is ([`float`]). Cost: decode reads the
-/// weights once and is bound by that; prefill by multiply-adds. Threads take runs of weight rows.
+/// Quantised types that have a packing ([`crate::packed`]) are multiplied by rows rounded to eight bits and BF16 by rows rounded
+/// to sixteen, once for all of `products`, with the formulas of [`crate::products`]; F32, F16 and the others by `x` as it is
+/// ([`float`]). Cost: decode reads the weights once and is bound by that; prefill by multiply-adds. Threads take runs of weight
+/// rows.
 pub(super) fn matmul(
     turn: &Turn<'_>,
     level: Level,
-    rounded: &mut Vec<RoundedBlock>,
+    rounded: &mut Rounded,
     x: &[f32],
     products: &[Product<'_>],
 ) {
@@ -50,19 +60,24 @@ pub(super) fn matmul(
     if tokens == 0 {
         return;
     }
-    let rows = if products.iter().any(|product| Layout::of(product.w.dtype).is_some()) {
-        quantised::round(turn, level, rounded, x, k)
-    } else {
-        RoundedRows::new(1, &[])
-    };
+    let needs = |how| products.iter().any(|product| activations(product.w.dtype) == how);
+    let mut eight = RoundedRows::new(1, &[]);
+    if needs(Activations::Rounded8) {
+        eight = quantised::round(turn, level, &mut rounded.eight, x, k);
+    }
+    let mut sixteen = RoundedRows::new(1, &[]);
+    if needs(Activations::Rounded16) {
+        sixteen = quantised::round(turn, level, &mut rounded.sixteen, x, k);
+    }
     let shares: Vec<Share> = products.iter().map(|product| Share::of(&product.w)).collect();
     let work = |mut i: usize| {
         for (product, share) in products.iter().zip(&shares) {
             if i < share.pieces {
                 let range = i * share.rows..((i + 1) * share.rows).min(product.w.rows);
-                return match Layout::of(product.w.dtype) {
-                    Some(_) => quantised::piece(level, product, rows, range),
-                    None => float::piece(level, product, x, range),
+                return match activations(product.w.dtype) {
+                    Activations::Rounded8 => quantised::piece(level, product, eight, range),
+                    Activations::Rounded16 => quantised::piece(level, product, sixteen, range),
+                    Activations::Exact => float::piece(level, product, x, range),
                 };
             }
             i -= share.pieces;

@@ -1,4 +1,4 @@
-//! Products of packed weights.
+//! Products of packed weights, by rows rounded to eight or sixteen bits.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use super::Product;
 use crate::isa::Level;
 use crate::packed::{BLOCK, GROUP_ROWS, Group, Groups, LINE, Line, group_lines, pack_group};
 use crate::pool::Turn;
-use crate::products::{Sums, TWO_ROWS_MIN};
+use crate::products::{Block, Sums, TWO_ROWS_MIN};
 use crate::rounded::{RoundedBlock, RoundedRows};
 use crate::storage::{InMemory, Reading};
 
@@ -17,22 +17,31 @@ use crate::storage::{InMemory, Reading};
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Rounds the rows of `x`, each `k` wide, into `rounded`.
-pub(super) fn round<'a>(
+pub(super) fn round<'a, B: Block>(
     turn: &Turn<'_>,
     level: Level,
-    rounded: &'a mut Vec<RoundedBlock>,
+    rounded: &'a mut Vec<B>,
     x: &[f32],
     k: usize,
-) -> RoundedRows<'a> {
-    let blocks = x.len() / BLOCK;
+) -> RoundedRows<'a, B> {
+    let each = k.div_ceil(BLOCK);
+    let blocks = x.len() / k * each;
     if rounded.len() < blocks {
         rounded.resize(blocks, bytemuck::Zeroable::zeroed());
     }
-    let part = PARALLEL_ELEMENTS_MIN / BLOCK;
-    turn.chunks_mut(&mut rounded[..blocks], part, |i, out| {
-        level.round(&x[i * part * BLOCK..][..out.len() * BLOCK], out);
+    // Rows of whole blocks are one long row, which is cut anywhere.
+    let whole = k.is_multiple_of(BLOCK);
+    let (width, row) = if whole { (BLOCK, 1) } else { (k, each) };
+    let part = (PARALLEL_ELEMENTS_MIN / width).max(1);
+    turn.chunks_mut(&mut rounded[..blocks], part * row, |i, out| {
+        let x = &x[i * part * width..][..out.len() / row * width];
+        if whole {
+            B::round(level, x, out);
+        } else {
+            x.chunks_exact(k).zip(out.chunks_exact_mut(row)).for_each(|(x, out)| B::round(level, x, out));
+        }
     });
-    RoundedRows::new(k / BLOCK, &rounded[..blocks])
+    RoundedRows::new(each, &rounded[..blocks])
 }
 
 /// What a thread keeps between pieces.
@@ -48,9 +57,15 @@ thread_local! {
 }
 
 /// Multiplies the rows `range` of the weights, whole groups but for the last, by every row of `x`.
-pub(super) fn piece(level: Level, product: &Product<'_>, x: RoundedRows<'_>, range: Range<usize>) {
-    let row_bytes = x.blocks * size_of::<RoundedBlock>();
-    let chunk = (CHUNK_BYTES / row_bytes).max(1).next_multiple_of(8);
+pub(super) fn piece<B: Block>(
+    level: Level,
+    product: &Product<'_>,
+    x: RoundedRows<'_, B>,
+    range: Range<usize>,
+) {
+    // Chunks of nearly one size: a short last one would be slower than the others.
+    let chunks = (x.all.len() * size_of::<RoundedBlock>()).div_ceil(CHUNK_BYTES).max(1);
+    let chunk = x.rows().div_ceil(chunks).next_multiple_of(8);
     let (w, packed) = (&product.w, product.w.groups());
     SCRATCH.with_borrow_mut(|Scratch { sums, lines }| {
         for first in (0..x.rows()).step_by(chunk) {
@@ -68,7 +83,7 @@ pub(super) fn piece(level: Level, product: &Product<'_>, x: RoundedRows<'_>, ran
                 let (weights, next) = (group(w, packed, n / GROUP_ROWS, lines), n + GROUP_ROWS);
                 if count >= TWO_ROWS_MIN && next < range.end {
                     let others = group(w, packed, next / GROUP_ROWS, more_lines);
-                    level.multiply_two([&weights, &others], rows, [&mut *sums, &mut *more]);
+                    B::multiply_two(level, [&weights, &others], rows, [&mut *sums, &mut *more]);
                     // Neighbours in a row of `out`, whose lines are fetched in pairs.
                     for (t, (sums, more)) in (first..).zip(sums.iter_mut().zip(&mut *more)) {
                         put(product, n..next, t, sums);
@@ -76,7 +91,7 @@ pub(super) fn piece(level: Level, product: &Product<'_>, x: RoundedRows<'_>, ran
                     }
                     n = next + GROUP_ROWS;
                 } else {
-                    level.multiply(&weights, rows, sums);
+                    B::multiply(level, &weights, rows, sums);
                     for (t, sums) in (first..).zip(&mut *sums) {
                         put(product, n..range.end.min(next), t, sums);
                     }

@@ -13,7 +13,7 @@ pub(super) fn round(x: &[[f32; BLOCK]], out: &mut [RoundedBlock]) {
     for (x, out) in x.iter().zip(out) {
         // SAFETY: the loads are within the 32 elements.
         let parts: [__m256; 4] = std::array::from_fn(|i| unsafe { _mm256_loadu_ps(x.as_ptr().add(8 * i)) });
-        *out = match Rounding::of(largest_bits(parts)) {
+        *out = match Rounding::of(largest_bits(parts), RoundedBlock::LARGEST) {
             Rounding::AllZero => RoundedBlock::zeroed(),
             Rounding::NotFinite => RoundedBlock { scale: f32::NAN, ..RoundedBlock::zeroed() },
             Rounding::By { scale, inverse } => {

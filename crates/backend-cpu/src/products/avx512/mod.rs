@@ -393,7 +393,7 @@ fn round(x: &[[f32; BLOCK]], out: &mut [RoundedBlock]) {
             _mm512_and_si512(_mm512_castps_si512(low), magnitude),
             _mm512_and_si512(_mm512_castps_si512(high), magnitude),
         );
-        *out = match Rounding::of(_mm512_reduce_max_epu32(largest)) {
+        *out = match Rounding::of(_mm512_reduce_max_epu32(largest), RoundedBlock::LARGEST) {
             Rounding::AllZero => bytemuck::Zeroable::zeroed(),
             Rounding::NotFinite => RoundedBlock { scale: f32::NAN, ..bytemuck::Zeroable::zeroed() },
             Rounding::By { scale, inverse } => {
