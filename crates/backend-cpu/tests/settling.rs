@@ -170,7 +170,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn a_weight_gives_the_same_bits_whatever_part_of_it_is_packed() {
-    for dtype in [DType::F16, DType::F32, DType::Q8_0, DType::Q4_K, DType::Q3_K] {
+    for dtype in [DType::F16, DType::F32, DType::BF16, DType::Q8_0, DType::Q4_K, DType::Q3_K] {
         let bytes = stored(dtype);
         let eager = open(Packing::AtOnce);
         let weight = eager.weight(&tensor(dtype, &File::new(bytes.clone(), None))).unwrap();
