@@ -53,7 +53,7 @@ pub struct Settings {
     /// What computes: the fastest device that gives the right answers (auto), the processor, or a card through an interface
     #[arg(long, global = true, value_name = "auto|cpu|cuda|vulkan|metal|dx12|gl")]
     backend: Option<String>,
-    /// Which graphics processor: a part of its name, its number with --backend, or a place such as cuda:0 with auto
+    /// Which graphics processor: a part of its name; with --backend its number, or several (0,1); with auto a place (cuda:0)
     #[arg(long, global = true, value_name = "NAME|NUMBER|PLACE")]
     device: Option<String>,
     /// Longest time of one step on a graphics processor, in seconds

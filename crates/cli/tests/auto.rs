@@ -45,10 +45,17 @@ fn start(data: &Path, env: &[(&'static str, OsString)], flags: &[&str]) -> Node 
     Node::start_in(data, Start { name: "solo", group: "auto", flags, env: env.to_vec(), ..Start::default() })
 }
 
+fn devices(node: &Node) -> Vec<Value> {
+    node.get("/exo/v1/cluster")["nodes"][0]["devices"].as_array().unwrap().clone()
+}
+
+fn ids(node: &Node) -> Vec<String> {
+    devices(node).iter().map(|device| device["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The node's first device: what it prefers.
 fn device(node: &Node) -> Value {
-    let devices = node.get("/exo/v1/cluster")["nodes"][0]["devices"].clone();
-    assert_eq!(devices.as_array().unwrap().len(), 1, "{devices}");
-    devices[0].clone()
+    devices(node).swap_remove(0)
 }
 
 /// The node's device and why it is that one, after an answer that was right.
@@ -80,15 +87,19 @@ fn registry_path(data: &Path) -> PathBuf {
 
 /// The registry as if the emulated card had been looked at before: what it can do, and the outcome of its trial.
 fn write_registry(data: &Path, rate: f64, failed: Option<&str>) {
-    let card = json!({
-        "name": "Emulated CUDA card", "vendor": 0x10de, "device": 0, "pci_address": "0000:e0:00.0", "uuid": null,
-        "seen_unix_s": 1, "backends": {"cuda": {
-            "driver": "CUDA 12.0, compute capability 8.0", "memory_bytes": 1 << 30, "read_bytes_per_s": rate,
-            "flops_per_s": rate, "verified_unix_s": 1, "trouble": null,
-            "trial": {"version": env!("CARGO_PKG_VERSION"), "at_unix_s": now(), "failed": failed},
-        }},
-    });
-    let all = json!({"version": 1, "devices": {"0000:e0:00.0 10de:0000": card}});
+    let card = |address: &str| {
+        json!({
+            "name": "Emulated CUDA card", "vendor": 0x10de, "device": 0, "pci_address": address, "uuid": null,
+            "seen_unix_s": 1, "backends": {"cuda": {
+                "driver": "CUDA 12.0, compute capability 8.0", "memory_bytes": 1 << 30, "read_bytes_per_s": rate,
+                "flops_per_s": rate, "verified_unix_s": 1, "trouble": null,
+                "trial": {"version": env!("CARGO_PKG_VERSION"), "at_unix_s": now(), "failed": failed},
+            }},
+        })
+    };
+    let all = json!({"version": 1, "devices": {
+        "0000:e0:00.0 10de:0000": card("0000:e0:00.0"), "0000:e1:00.0 10de:0000": card("0000:e1:00.0"),
+    }});
     std::fs::create_dir_all(data).unwrap();
     std::fs::write(registry_path(data), all.to_string()).unwrap();
 }
@@ -262,6 +273,34 @@ fn a_fast_card_is_chosen_answers_as_the_processor_and_gives_way_when_it_cannot_b
     let (id, why) = answers(&mut node);
     assert_eq!(id, "cpu");
     assert!(why.contains("(cuda:0): in quarantine for another 1 h"), "{why}");
+}
+
+#[test]
+fn every_card_that_may_be_used_is_and_the_processor_takes_what_they_do_not_hold() {
+    let (folder, mut env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    let (data, taken) = (folder.path().join("data"), folder.path().join("taken"));
+    env.retain(|(name, _)| *name != "EXO_EMULATED_CARDS"); // two
+    env.push(("EXO_EMULATED_TAKEN", taken.clone().into_os_string()));
+    write_registry(&data, 1e15, None);
+    let mut node = start(&data, &env, &[]);
+    assert_eq!(ids(&node), ["cuda-0", "cuda-1", "cpu"]);
+    let (id, why) = answers(&mut node);
+    assert_eq!(id, "cuda-0");
+    assert!(why.contains("with it Emulated CUDA card (cuda:1) (1 ms)"), "{why}");
+    let rows = finish(&mut command(&["devices", "--json"], &data, &env), SOON);
+    let rows: Vec<Value> = serde_json::from_str(&stdout(&rows)).unwrap();
+    let chosen = rows.iter().filter(|row| row["chosen"] == true);
+    assert_eq!(chosen.map(|row| row["backends"][0].clone()).collect::<Vec<_>>(), ["cuda:0", "cuda:1"]);
+    assert!(node.exo(&["unload", "demo"]).status.success());
+    assert!(node.signal("-INT").success(), "{}", node.log());
+    // Others have left less on the cards than the model needs, beside the 256 MiB that we leave free.
+    std::fs::write(&taken, ((1u64 << 30) - (260 << 20)).to_string()).unwrap();
+    let node = start(&data, &env, &[]);
+    assert_eq!(ids(&node), ["cuda-0", "cuda-1", "cpu"], "{}", node.log());
+    let instance = node.place("demo", 1);
+    assert_eq!(instance["stages"][0]["device"], "cpu", "{instance:#}");
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
 }
 
 #[test]

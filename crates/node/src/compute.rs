@@ -7,12 +7,12 @@ use std::sync::{Arc, OnceLock};
 
 use exo_backend::Device;
 use exo_device::Quarantine;
-use exo_types::{DeviceFacts, DeviceId, DeviceState, Monitor, SupportClass, Time};
+use exo_types::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, SupportClass, Time};
 use tokio::sync::watch;
 
 use crate::device::{Failure, Opened, both};
 use crate::host::Host;
-use crate::ranking::Candidate;
+use crate::ranking::{Candidate, Wanted};
 use crate::worker::{CardWords, DeviceAsk, MemoryWords, WorkerProgram};
 use crate::{DeviceChoice, NodeConfig};
 
@@ -26,6 +26,8 @@ pub struct Compute {
     here: OnceLock<Opened>,
     /// In the order in which they were asked for.
     cards: Vec<Card>,
+    /// The processor is a device like the cards, for what they do not hold.
+    has_both: bool,
     /// Why the node computes on what it does, where that was found out at the start: of the first device.
     why: String,
     /// Sensors, as this process can read them.
@@ -55,9 +57,19 @@ impl Compute {
         let DeviceChoice::Best(ranking) = &config.device else {
             return Ok((Self::open_asked(config.device.asks(config), config, host)?, Vec::new()));
         };
-        let tried = ranking.try_each(|candidate| Self::open_candidate(candidate, config, host))?;
-        let compute = tried.opened.map_or_else(|| Self::open_asked(Vec::new(), config, host), Ok)?;
-        Ok((Self { why: tried.told, ..compute }, tried.warnings))
+        // Without a process for each this one opens the device that is used.
+        let wanted = if config.worker.is_some() { Wanted::EachCard } else { Wanted::Best };
+        let tried = ranking.try_each(wanted, |candidate| Self::open_candidate(candidate, config, host))?;
+        let mut opened = tried.opened.into_iter();
+        let mut compute = opened.next().map_or_else(|| Self::open_asked(Vec::new(), config, host), Ok)?;
+        compute.cards.extend(opened.flat_map(|other| other.cards));
+        // Nobody has said that it should not compute. Cards without memory of their own have the same as the processor.
+        let has_own_memory = |card: &Card| card.facts.kind == DeviceKind::DiscreteGpu;
+        let has_both = !ranking.is_named && compute.cards.iter().all(has_own_memory);
+        if has_both && !compute.cards.is_empty() {
+            compute.processor(config, host)?;
+        }
+        Ok((Self { why: tried.told, has_both, ..compute }, tried.warnings))
     }
 
     /// As an explicit wish, but a card in quarantine is passed over, and so is another in the place of the one that was meant.
@@ -74,7 +86,7 @@ impl Compute {
 
     fn open_asked(asks: Vec<DeviceAsk>, config: &NodeConfig, host: &dyn Host) -> Result<Self, Failure> {
         let (here, why, sensed) = (OnceLock::new(), String::new(), Sensed::default());
-        let compute = Self { here, cards: Vec::new(), why, sensed };
+        let compute = Self { here, cards: Vec::new(), has_both: false, why, sensed };
         let Some(first) = asks.first() else {
             compute.processor(config, host)?;
             return Ok(compute);
@@ -94,11 +106,12 @@ impl Compute {
         Ok(compute)
     }
 
-    /// What the node says of its devices. Beside graphics processors the processor counts where it is needed: while it
-    /// stands in for them all, and for as long as it `is_used` then.
+    /// What the node says of its devices. Beside graphics processors that were asked for the processor counts where it is
+    /// needed: while it stands in for them all, and for as long as it `is_used` then. Beside those that the node chose it
+    /// always does.
     pub fn facts(&self, is_used: bool) -> Vec<DeviceFacts> {
         let here = self.here.get().map(|(_, facts)| facts.clone());
-        let here = here.filter(|_| self.is_left_to_processor() || is_used);
+        let here = here.filter(|_| self.has_both || self.is_left_to_processor() || is_used);
         let mut facts: Vec<_> = self.cards.iter().map(Card::facts_now).chain(here).collect();
         if let Some(first) = facts.first_mut().filter(|first| first.support != SupportClass::Unsupported) {
             first.support_reason = both(&first.support_reason, &self.why);

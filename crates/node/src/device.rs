@@ -13,7 +13,7 @@ use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_device::Identity;
 use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
-use crate::ranking::Ranking;
+use crate::ranking::{Ranking, Wanted};
 use crate::worker::{CardWords, DeviceAsk};
 use crate::{Host, NodeConfig};
 
@@ -148,7 +148,7 @@ pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
             several => Err(format!("{} devices are named, and one can be opened here", several.len()).into()),
         };
     };
-    let tried = ranking.try_each(|candidate| {
+    let tried = ranking.try_each(Wanted::Best, |candidate| {
         let asks = candidate.choice.asks(config);
         let ask = asks.first().ok_or_else(|| format!("{} is no graphics processor", candidate.label))?;
         let mut chosen = Chosen::find(ask, host)?;
@@ -156,7 +156,8 @@ pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure> {
         chosen.open_and_measure(ask)
     })?;
     tried.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let (device, mut facts) = tried.opened.map_or_else(|| processor(config, host), Ok)?;
+    let opened = tried.opened.into_iter().next();
+    let (device, mut facts) = opened.map_or_else(|| processor(config, host), Ok)?;
     facts.support_reason = both(&facts.support_reason, &tried.told);
     Ok((device, facts))
 }

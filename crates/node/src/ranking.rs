@@ -9,6 +9,8 @@ use crate::engine_host::chain;
 
 /// Devices that are tried before the processor is taken: each may take its bound to say no.
 const TRIES_MAX: usize = 3;
+/// Cards that one node computes on.
+const CARDS_MAX: usize = 16;
 /// Of one reason, and of all: they travel with every report.
 const REASON_CHARS_MAX: usize = 240;
 const TOLD_CHARS_MAX: usize = 1200;
@@ -42,6 +44,11 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    fn failed(&self, error: &Failure) -> LeftOut {
+        let reason = format!("it could not be opened: {}", chain(&**error));
+        LeftOut { label: self.label.clone(), reason }
+    }
+
     /// Refuses another card than the one that was looked at: what is known counts for that one.
     pub(crate) fn check_identity(&self, found: &Identity) -> Result<(), Failure> {
         let place = |identity: &Identity| (identity.name.clone(), identity.pci_address.clone());
@@ -61,82 +68,116 @@ pub struct LeftOut {
     pub reason: String,
 }
 
+/// Which of the candidates are wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// The first that can be opened.
+    Best,
+    /// That, and the best way to each other card. If the user named one, that one.
+    EachCard,
+}
+
 /// What trying the candidates came to.
 pub struct Tried<T> {
-    /// The first that could be opened; `None` is for the processor.
-    pub opened: Option<T>,
-    /// Why it is that one and none of the others. Empty where there was nothing to choose.
+    /// Those that could be opened, the best first; none is for the processor.
+    pub opened: Vec<T>,
+    /// Why it is those and none of the others. Empty where there was nothing to choose.
     pub told: String,
     /// What did not work on the way, for the user to know.
     pub warnings: Vec<String>,
 }
 
 impl Ranking {
-    /// Opens the first candidate that can be opened. If the user named one and that cannot be, it is an error.
-    pub fn try_each<T>(&self, open: impl Fn(&Candidate) -> Result<T, Failure>) -> Result<Tried<T>, Failure> {
+    /// Opens what is wanted, the best first and then the other cards at once. If the user named one and that cannot be, it is an
+    /// error.
+    pub fn try_each<T: Send>(
+        &self,
+        wanted: Wanted,
+        open: impl Fn(&Candidate) -> Result<T, Failure> + Sync,
+    ) -> Result<Tried<T>, Failure> {
         let mut failed: Vec<LeftOut> = Vec::new();
+        let mut used: Vec<&Candidate> = Vec::new();
+        let mut opened = Vec::new();
         for candidate in self.candidates.iter().take(TRIES_MAX) {
             match open(candidate) {
-                Ok(opened) => {
-                    let told = self.told(Some(candidate), &failed);
-                    return Ok(Tried {
-                        opened: Some(opened),
-                        told,
-                        warnings: warnings(&failed, &candidate.label),
-                    });
+                Ok(device) => {
+                    (used, opened) = (vec![candidate], vec![device]);
+                    break;
                 }
                 Err(error) if self.is_named => {
                     return Err(format!("{} cannot be used: {}", candidate.label, chain(&*error)).into());
                 }
-                Err(error) => {
-                    let reason = format!("it could not be opened: {}", chain(&*error));
-                    failed.push(LeftOut { label: candidate.label.clone(), reason });
+                Err(error) => failed.push(candidate.failed(&error)),
+            }
+        }
+        if wanted == Wanted::EachCard && !self.is_named && !used.is_empty() {
+            let mut others = self.other_cards(&used, &failed);
+            others.truncate(CARDS_MAX - 1);
+            for (candidate, result) in open_all(&others, &open) {
+                match result {
+                    Ok(device) => {
+                        used.push(candidate);
+                        opened.push(device);
+                    }
+                    Err(error) => failed.push(candidate.failed(&error)),
                 }
             }
         }
-        let warnings = warnings(&failed, "the processor");
-        Ok(Tried { opened: None, told: self.told(None, &failed), warnings })
+        let instead = used.first().map_or("the processor", |used| &used.label);
+        let (told, warnings) = (self.told(&used, &failed), warnings(&failed, instead));
+        Ok(Tried { opened, told, warnings })
     }
 
-    /// Why `used` (`None`: the processor) is used, and why nothing else is.
-    pub fn told(&self, used: Option<&Candidate>, failed: &[LeftOut]) -> String {
+    /// Why `used` (none: the processor) is used, and why nothing else is.
+    pub fn told(&self, used: &[&Candidate], failed: &[LeftOut]) -> String {
         let why = match (used, self.processor_s) {
-            (Some(_), _) if self.is_named => "chosen by its name".to_owned(),
-            (Some(used), Some(processor_s)) => {
-                let (own, other) = (seconds(used.seconds), seconds(processor_s));
-                format!("chosen as the fastest: {own} for what takes the processor {other} ({WORK})")
+            ([_, ..], _) if self.is_named => "chosen by its name".to_owned(),
+            ([best, others @ ..], processor_s) => {
+                let than = processor_s.map(|s| format!(" for what takes the processor {}", seconds(s)));
+                let own = seconds(best.seconds);
+                let best = format!("chosen as the fastest: {own}{} ({WORK})", than.unwrap_or_default());
+                let others: Vec<_> =
+                    others.iter().map(|o| format!("{} ({})", o.label, seconds(o.seconds))).collect();
+                if others.is_empty() { best } else { format!("{best}; with it {}", others.join(", ")) }
             }
-            (Some(used), None) => format!("chosen as the fastest: {} ({WORK})", seconds(used.seconds)),
-            (None, _) if self.candidates.is_empty() && self.left_out.is_empty() => return String::new(),
-            (None, _) => "chosen because nothing faster can be used".to_owned(),
+            ([], _) if self.candidates.is_empty() && self.left_out.is_empty() => return String::new(),
+            ([], _) => "chosen because nothing faster can be used".to_owned(),
         };
         let rest = self.not_used(used, failed);
-        let others: Vec<String> =
-            rest.map(|(label, reason)| format!("{label}: {}", clip(&reason, REASON_CHARS_MAX))).collect();
+        let others: Vec<String> = rest
+            .into_iter()
+            .map(|(label, reason)| format!("{label}: {}", clip(&reason, REASON_CHARS_MAX)))
+            .collect();
         let told = if others.is_empty() { why } else { format!("{why}; not used: {}", others.join("; ")) };
         clip(&told, TOLD_CHARS_MAX)
     }
 
-    /// What is not used while `used` is, with the reasons.
-    fn not_used<'a>(
-        &'a self,
-        used: Option<&'a Candidate>,
-        failed: &'a [LeftOut],
-    ) -> impl Iterator<Item = (&'a str, String)> {
+    /// The best way to each card, the best first: what a node takes, unless one was named or cannot be opened.
+    pub fn each_card(&self) -> Vec<&Candidate> {
+        self.other_cards(&[], &[])
+    }
+
+    /// The best way to each card that is not `used`, of those that did not fail.
+    fn other_cards<'a>(&'a self, used: &[&'a Candidate], failed: &[LeftOut]) -> Vec<&'a Candidate> {
+        // Another way to a card that is used is no device that is not.
+        let mut cards: Vec<usize> = used.iter().map(|used| used.card).collect();
         let is_failed = |label: &str| failed.iter().any(|failed| failed.label == label);
-        // Another way to the card that is used is no device that is not.
-        let mut cards: Vec<usize> = used.map(|used| used.card).into_iter().collect();
-        let slower = self.candidates.iter().filter(move |other| {
+        let others = self.candidates.iter().filter(|other| {
             let is_new = !cards.contains(&other.card) && !is_failed(&other.label);
             if is_new {
                 cards.push(other.card);
             }
             is_new
         });
-        let slower = slower.map(move |other| {
-            let reason = match used {
+        others.collect()
+    }
+
+    /// What is not used while `used` are, with the reasons.
+    fn not_used<'a>(&'a self, used: &[&'a Candidate], failed: &'a [LeftOut]) -> Vec<(&'a str, String)> {
+        let idle = self.other_cards(used, failed).into_iter().map(|other| {
+            let reason = match used.first() {
                 Some(used) if other.seconds >= used.seconds => {
-                    format!("slower, {} for the same", seconds(other.seconds))
+                    format!("slower, {} for the same; another node may use it", seconds(other.seconds))
                 }
                 _ => "it was not tried".to_owned(),
             };
@@ -144,8 +185,24 @@ impl Ranking {
         });
         let failed = failed.iter().map(|failed| (failed.label.as_str(), failed.reason.clone()));
         let left_out = self.left_out.iter().map(|out| (out.label.as_str(), out.reason.clone()));
-        failed.chain(slower).chain(left_out)
+        failed.chain(idle).chain(left_out).collect()
     }
+}
+
+/// Opens devices at once, and gives them in their order.
+fn open_all<'a, T: Send>(
+    candidates: &[&'a Candidate],
+    open: &(impl Fn(&Candidate) -> Result<T, Failure> + Sync),
+) -> Vec<(&'a Candidate, Result<T, Failure>)> {
+    std::thread::scope(|scope| {
+        let opening: Vec<_> =
+            candidates.iter().map(|&candidate| (candidate, scope.spawn(move || open(candidate)))).collect();
+        let results = opening.into_iter().map(|(candidate, thread)| {
+            let panicked = |_| Err("the thread that opened it panicked".into());
+            (candidate, thread.join().unwrap_or_else(panicked))
+        });
+        results.collect()
+    })
 }
 
 /// What an estimate is for.
@@ -197,8 +254,8 @@ mod tests {
             true => Err("the driver is gone".into()),
             false => Ok(candidate.label.clone()),
         };
-        let tried = ranking.try_each(open).unwrap();
-        (tried.opened, tried.told, tried.warnings.len())
+        let tried = ranking.try_each(Wanted::Best, open).unwrap();
+        (tried.opened.into_iter().next(), tried.told, tried.warnings.len())
     }
 
     #[test]
@@ -230,8 +287,27 @@ mod tests {
             "{told}"
         );
         let named = Ranking { is_named: true, ..ranking() };
-        let error = named.try_each(|_| Err::<(), _>("the driver is gone".into())).err().unwrap();
+        let error =
+            named.try_each(Wanted::EachCard, |_| Err::<(), _>("the driver is gone".into())).err().unwrap();
         assert_eq!(error.to_string(), "A cannot be used: the driver is gone");
+    }
+
+    #[test]
+    fn a_node_takes_the_best_way_to_each_card_and_tells_what_fails() {
+        let open = |broken: &'static [&'static str]| {
+            move |candidate: &Candidate| match broken.contains(&candidate.label.as_str()) {
+                true => Err("the driver is gone".into()),
+                false => Ok(candidate.label.clone()),
+            }
+        };
+        let tried = ranking().try_each(Wanted::EachCard, open(&[])).unwrap();
+        assert_eq!((tried.opened, tried.warnings), (vec!["A".to_owned(), "B".to_owned()], Vec::new()));
+        assert!(tried.told.contains("; with it B (300 ms); not used: C: plays a card"), "{}", tried.told);
+        let tried = ranking().try_each(Wanted::EachCard, open(&["A", "B"])).unwrap();
+        assert_eq!((tried.opened, tried.warnings.len()), (vec!["A again".to_owned()], 2));
+        assert!(tried.told.contains("B: it could not be opened: the driver is gone"), "{}", tried.told);
+        let named = Ranking { is_named: true, ..ranking() };
+        assert_eq!(named.try_each(Wanted::EachCard, open(&[])).unwrap().opened, ["A"]);
     }
 
     #[test]
@@ -243,7 +319,7 @@ mod tests {
     fn reasons_are_cut_short() {
         let long = LeftOut { label: "C".to_owned(), reason: "é".repeat(5000) };
         let left_out = vec![long; 8];
-        let told = Ranking { left_out, ..Ranking::default() }.told(None, &[]);
+        let told = Ranking { left_out, ..Ranking::default() }.told(&[], &[]);
         assert!(told.len() < 4096 && told.ends_with('…'), "{}", told.len());
     }
 }

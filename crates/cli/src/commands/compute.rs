@@ -28,7 +28,7 @@ impl Compute {
         let is_chosen = match &settings.device {
             DeviceChoice::Processor => return Ok(Self::Processor),
             DeviceChoice::Best(ranking) if ranking.candidates.is_empty() => {
-                note("the processor", &ranking.told(None, &[]));
+                note("the processor", &ranking.told(&[], &[]));
                 return Ok(Self::Processor);
             }
             DeviceChoice::Best(_) => true,
