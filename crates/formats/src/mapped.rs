@@ -60,7 +60,7 @@ impl ByteSource for MappedFile {
 
     fn release(&self, range: Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.map.len(), "{range:?} is beyond {}", self.name);
-        guard::release(self.map.as_ptr() as usize, range);
+        guard::release(self.map.as_ptr() as usize, self.map.len(), range);
     }
 }
 
@@ -74,6 +74,8 @@ mod guard {
 
     use libc::{c_int, c_void, siginfo_t};
 
+    /// What the system maps around a page that is read, where it is in memory: Linux by default. A multiple of every page size.
+    const AROUND_BYTES: usize = 64 << 10;
     /// More files than one process maps; a model in 200 pieces is rare. The table is 160 KiB of zeros.
     const SLOTS: usize = 4096;
 
@@ -158,10 +160,11 @@ mod guard {
 
     /// Takes the pages that hold `range` of the mapping at `start` out of this process's memory. The next read brings them back
     /// from the file, so it does not matter that pages at the edges hold neighbours too.
-    pub(super) fn release(start: usize, range: Range<usize>) {
-        let page_bytes = PAGE_BYTES.load(Ordering::Acquire);
+    /// With what is around it: a read of a neighbour has mapped that, too.
+    pub(super) fn release(start: usize, len: usize, range: Range<usize>) {
         let (first, end) = (start + range.start, start + range.end);
-        let first = first - first % page_bytes;
+        let first = (first - first % AROUND_BYTES).max(start);
+        let end = end.next_multiple_of(AROUND_BYTES).min(start + len);
         // SAFETY: the pages from `first` to `end` belong to one of our mappings, which is alive as long as its owner calls this,
         // and is a read-only view of a file: dropping its pages loses nothing. Where the guard has put zero pages
         // they come back as zeros. A refusal leaves things as they are.
@@ -280,7 +283,7 @@ mod guard {
     }
 
     /// The system takes pages back by itself.
-    pub(super) fn release(_start: usize, _range: std::ops::Range<usize>) {}
+    pub(super) fn release(_start: usize, _len: usize, _range: std::ops::Range<usize>) {}
 }
 
 #[cfg(all(test, unix))]
