@@ -149,7 +149,7 @@ impl Bench {
         command.args(["start", "--name", "bench", "--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"]);
         command
             .args(flags)
-            .args(["--no-discovery", "--threads", &threads.to_string(), "--data-dir"])
+            .args(["--no-discovery", "--backend", "cpu", "--threads", &threads.to_string(), "--data-dir"])
             .arg(folder.path());
         let mut process = child::start(command, &self.cores[..threads])?;
         let (published, secret) = (folder.path().join("api.json"), folder.path().join("api-secret"));

@@ -71,7 +71,14 @@ impl Bench {
 
     fn exo_bench(&self, tests: &Tests, model: &Path, threads: usize) -> anyhow::Result<Value> {
         let mut command = Command::new(&self.programs.exo);
-        command.arg("bench").arg(model).args(["-p", &tests.prompts, "-n", &tests.generate.to_string()]);
+        command.arg("bench").arg(model).args([
+            "--backend",
+            "cpu",
+            "-p",
+            &tests.prompts,
+            "-n",
+            &tests.generate.to_string(),
+        ]);
         command.args([
             "-d",
             &tests.depth.to_string(),
