@@ -207,7 +207,10 @@ impl CpuDevice {
         if self.mmap {
             return mapped();
         }
-        let is_behind = self.is_behind && tensor.range.len() >= BEHIND_BYTES_MIN;
+        // What must come from a disk comes with the load, which may take its time; a step may not.
+        let is_behind = self.is_behind
+            && tensor.range.len() >= BEHIND_BYTES_MIN
+            && tensor.source.is_warm(tensor.range.clone());
         let room = self.check_system(what, held).map_err(WeightError::from);
         let placed = room.and_then(|()| match is_behind {
             true => {

@@ -44,6 +44,8 @@ struct State {
     /// Weights, the first one next. One that was dropped is nobody's.
     waiting: VecDeque<Weak<Place>>,
     threads: usize,
+    /// Which cores are taken, in the order of the list.
+    seats: [bool; THREADS_MAX],
     is_over: bool,
 }
 
@@ -64,20 +66,20 @@ impl Settler {
                 return;
             }
             state.threads += 1;
-            state.threads - 1
+            let free = state.seats.iter().position(|is_taken| !is_taken).unwrap_or(0);
+            state.seats[free] = true;
+            free
         };
         let (queue, cores) = (Arc::clone(&self.queue), self.cores.clone());
         let thread = std::thread::Builder::new().name(format!("exo-settle-{seat}")).spawn(move || {
             // Refused where the cores were taken away meanwhile: then the thread runs where the system lets it.
             let _refused = cores.map(|cores| cores.pin(seat));
-            queue.work();
+            queue.work(seat);
         });
+        let Ok(thread) = thread else { return self.queue.work(seat) };
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.retain(|thread| !thread.is_finished());
-        match thread {
-            Ok(thread) => threads.push(thread),
-            Err(_) => self.queue.work(),
-        }
+        threads.push(thread);
     }
 }
 
@@ -94,8 +96,8 @@ impl Drop for Settler {
 
 impl Queue {
     /// Moves weights until there are none.
-    fn work(&self) {
-        while let Some(place) = self.next() {
+    fn work(&self, seat: usize) {
+        while let Some(place) = self.next(seat) {
             while let Some(place) = place.upgrade() {
                 let moved = catch_unwind(AssertUnwindSafe(|| place.move_part(&self.places)));
                 if moved.is_err() {
@@ -110,12 +112,13 @@ impl Queue {
         }
     }
 
-    /// The next weight. `None` ends the thread, which is not counted any more.
-    fn next(&self) -> Option<Weak<Place>> {
+    /// The next weight. `None` ends the thread, which is not counted any more and leaves its seat.
+    fn next(&self, seat: usize) -> Option<Weak<Place>> {
         let mut state = self.lock();
         let next = if state.is_over { None } else { state.waiting.pop_front() };
         if next.is_none() {
             state.threads -= 1;
+            state.seats[seat] = false;
         }
         next
     }

@@ -154,7 +154,8 @@ fn options(isa: Isa, mmap: bool) -> CpuOptions {
 
 #[test]
 fn products_of_the_same_rows_are_what_each_is_alone() {
-    let weights = [(DType::Q8_0, 33), (DType::F16, 17), (DType::Q4_0, 1), (DType::F32, 40)];
+    let weights =
+        [(DType::Q8_0, 33), (DType::F16, 17), (DType::BF16, 20), (DType::Q4_0, 1), (DType::F32, 40)];
     let (k, x) = (96, values(6 * 96, 3));
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
         let all = together(options(isa, false), &weights, k, &x);

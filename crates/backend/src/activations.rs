@@ -22,7 +22,7 @@ pub enum Activations {
 }
 
 impl Activations {
-    /// Columns that share a scale in [`Activations::Rounded8`].
+    /// Columns that share a scale in [`Activations::Rounded8`] and [`Activations::Rounded16`].
     pub const BLOCK: usize = 32;
     /// Blocks whose largest magnitude is below this become zeros: 2^-100.
     pub const ZERO_BELOW: f32 = f32::from_bits((127 - 100) << 23);

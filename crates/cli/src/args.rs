@@ -50,7 +50,7 @@ pub struct Settings {
     /// auto lets nodes join a new cluster for 10 minutes, closed never
     #[arg(long, global = true, value_name = "auto|closed")]
     trust: Option<String>,
-    /// What computes: the fastest device that gives the right answers (auto), the processor, or a card through an interface
+    /// What computes: all that is fast and gives the right answers (auto), the processor, or a card through an interface
     #[arg(long, global = true, value_name = "auto|cpu|cuda|vulkan|metal|dx12|gl")]
     backend: Option<String>,
     /// Which graphics processor: a part of its name; with --backend its number, or several (0,1); with auto a place (cuda:0)
@@ -133,7 +133,7 @@ impl Settings {
 pub enum Command {
     /// Start a node (what `exo` alone does)
     #[command(after_help = "Examples:\n  exo start --peer 192.168.1.20:52416\n  \
-                            exo start                    computes on the fastest device that gives the right answers\n  \
+                            exo start                    computes on the cards that give the right answers, else the processor\n  \
                             exo start --device RTX       on that card, by the backend that is fastest there\n  \
                             exo start --backend cpu      on the processor; asks no driver\n  \
                             EXO_BACKEND=vulkan exo start --device 1   on the second card that Vulkan shows, whatever it is")]
@@ -277,7 +277,7 @@ pub struct Devices {
     /// Also measure what handing a decode step to each graphics processor costs, with the model that the binary carries
     #[arg(long)]
     pub steps: bool,
-    /// End the quarantine of devices that were lost too often, and ask them again
+    /// End the quarantine of devices that were lost too often, forget what they answered wrongly, and ask them again
     #[arg(long)]
     pub retry: bool,
     /// Ask one graphics interface in this very process; what `exo devices` runs as a child

@@ -44,7 +44,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "backend",
         default: "auto",
-        help: "what computes: auto (the fastest that gives the right answers), cpu, an NVIDIA card by cuda, or a graphics \
+        help: "what computes: auto (cards that give the right answers, else the processor), cpu, an NVIDIA card by cuda, or a graphics \
                processor by vulkan, metal, dx12 or gl (see `exo devices`)",
     },
     Key {

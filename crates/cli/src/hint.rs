@@ -48,8 +48,8 @@ fn refused_hint(refused: &Refused) -> Option<String> {
     let hint = match refused.code.as_deref()? {
         "model_not_found" => "`exo models` lists the models; `exo models add PATH` makes one known",
         "insufficient_memory" => {
-            "start exo on more machines, with --backend cpu where one has more memory than its card, or ask for less with \
-             --context, --slots or --cache-tokens"
+            "start exo on more machines, or ask for less with --context, --slots or --cache-tokens; where a node computes on \
+             a card alone, --backend cpu may have more memory"
         }
         "context_length_exceeded" => {
             "shorten the prompt, or place the model with a larger --context and --cache-tokens"

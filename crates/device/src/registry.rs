@@ -182,6 +182,14 @@ impl Registry {
         Self { devices: file::read(folder).unwrap_or_default() }
     }
 
+    /// As [`Registry::look`]; `None` if the system does not let it be read now.
+    pub fn try_look(folder: &Path) -> Option<Self> {
+        match file::read(folder) {
+            Err(ReadError::Unread(_)) => None,
+            read => Some(Self { devices: read.unwrap_or_default() }),
+        }
+    }
+
     /// What was measured with the same backend and driver.
     pub fn calibration(&self, card: &Identity, backend: &str, driver: &str) -> Option<Calibration> {
         let known = self.known(card, backend).filter(|known| known.driver == clip(driver))?;

@@ -58,6 +58,11 @@ impl ByteSource for MappedFile {
         Ok(())
     }
 
+    fn is_warm(&self, range: Range<usize>) -> bool {
+        assert!(range.start <= range.end && range.end <= self.map.len(), "{range:?} is beyond {}", self.name);
+        guard::is_warm(self.map.as_ptr() as usize, range)
+    }
+
     fn release(&self, range: Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.map.len(), "{range:?} is beyond {}", self.name);
         guard::release(self.map.as_ptr() as usize, self.map.len(), range);
@@ -156,6 +161,18 @@ mod guard {
             TABLE[self.slot].set(0, 0);
             TABLE[self.slot].taken.store(false, Ordering::Release);
         }
+    }
+
+    /// Whether half the pages that hold `range` are in memory; also where the system does not say.
+    pub(super) fn is_warm(start: usize, range: Range<usize>) -> bool {
+        let page_bytes = PAGE_BYTES.load(Ordering::Acquire);
+        let first = start + range.start - (start + range.start) % page_bytes;
+        let len = start + range.end - first;
+        let mut pages = vec![0u8; len.div_ceil(page_bytes)];
+        // SAFETY: the pages from `first` on belong to one of our mappings, which is alive as long as its owner calls this; there is
+        // a byte for each of them.
+        let told = unsafe { libc::mincore(first as *mut c_void, len, pages.as_mut_ptr().cast()) };
+        told != 0 || 2 * pages.iter().filter(|page| **page & 1 != 0).count() >= pages.len()
     }
 
     /// Takes the pages that hold `range` of the mapping at `start` out of this process's memory. The next read brings them back
@@ -282,6 +299,11 @@ mod guard {
         }
     }
 
+    /// The system does not say.
+    pub(super) fn is_warm(_start: usize, _range: std::ops::Range<usize>) -> bool {
+        true
+    }
+
     /// The system takes pages back by itself.
     pub(super) fn release(_start: usize, _len: usize, _range: std::ops::Range<usize>) {}
 }
@@ -336,6 +358,27 @@ mod tests {
         for (i, map) in maps.iter().enumerate() {
             assert_eq!(map.check().is_err(), i == 3);
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_was_just_written_is_warm_and_what_the_system_dropped_is_not() {
+        use std::os::fd::AsRawFd;
+        const PAGES: usize = 64;
+        let file = file_of_ones(PAGES);
+        let mapped = MappedFile::open(file.path()).unwrap();
+        assert!(mapped.is_warm(1..PAGES * PAGE - 1) && mapped.is_warm(5..5));
+        file.as_file().sync_all().unwrap();
+        // SAFETY: advice about a file that is open; it changes no bytes.
+        let dropped =
+            unsafe { libc::posix_fadvise(file.as_file().as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        assert_eq!(dropped, 0);
+        let on_disk = !std::fs::read_to_string("/proc/mounts").unwrap().lines().any(|line| {
+            let mut words = line.split(' ').skip(1);
+            words.next() == Some("/tmp") && words.next() == Some("tmpfs")
+        });
+        // A file system in memory has nothing to drop.
+        assert_eq!(mapped.is_warm(0..PAGES * PAGE), !on_disk);
     }
 
     #[test]

@@ -28,7 +28,8 @@ pub struct Compute {
     cards: Vec<Card>,
     /// The processor is a device like the cards, for what they do not hold.
     has_both: bool,
-    /// Why the node computes on what it does, where that was found out at the start: of the first device.
+    /// Why the node computes on what it does, where that was found out at the start: of the first device that
+    /// can be used.
     why: String,
     /// Sensors, as this process can read them.
     sensed: Sensed,
@@ -113,7 +114,7 @@ impl Compute {
         let here = self.here.get().map(|(_, facts)| facts.clone());
         let here = here.filter(|_| self.has_both || self.is_left_to_processor() || is_used);
         let mut facts: Vec<_> = self.cards.iter().map(Card::facts_now).chain(here).collect();
-        if let Some(first) = facts.first_mut().filter(|first| first.support != SupportClass::Unsupported) {
+        if let Some(first) = facts.iter_mut().find(|facts| facts.support != SupportClass::Unsupported) {
             first.support_reason = both(&first.support_reason, &self.why);
         }
         facts

@@ -171,7 +171,7 @@ pub fn run(request: LoadRequest, inbox: &Receiver<Job>, cancel: &CancelToken, ev
             Err(reason) => return events(EngineEvent::LoadFailed { key, reason }),
         };
         let slower_because = engine.device().residence().mapped_because;
-        let settling = Settling::begin(key, &mut engine, events);
+        let settling = Settling::begin(key, &mut engine, slower_because.clone(), events);
         events(EngineEvent::Ready { key, loaded: loaded(&engine), slower_because });
         serve(key, &mut engine, inbox, settling, Bounds { cancel, step_max }, events);
     }));
@@ -214,15 +214,17 @@ struct Settling {
     began: Instant,
     told: Instant,
     waiting_bytes: u64,
+    /// Why a weight stays in its file that was to be packed, as known at the load.
+    slower_because: Option<String>,
 }
 
 impl Settling {
-    fn begin(key: ShardKey, engine: &mut Engine, events: &Events) -> Self {
+    fn begin(key: ShardKey, engine: &mut Engine, slower_because: Option<String>, events: &Events) -> Self {
         let (now, waiting_bytes) = (Instant::now(), engine.waiting_bytes());
         if waiting_bytes > 0 {
             events(EngineEvent::Settling { key, waiting_bytes });
         }
-        Self { key, began: now, told: now, waiting_bytes }
+        Self { key, began: now, told: now, waiting_bytes, slower_because }
     }
 
     /// How long to wait for work before the next look.
@@ -240,7 +242,12 @@ impl Settling {
         if self.waiting_bytes == 0 {
             let (layers, bytes) = (engine.shard().layers, engine.report().weight_bytes);
             let elapsed_ms = self.began.elapsed().as_millis() as u64;
-            tracing::info!(target: "events::shard", %layers, bytes, elapsed_ms, "packed in memory");
+            match engine.device().residence().mapped_because {
+                Some(reason) if self.slower_because.as_ref() != Some(&reason) => {
+                    tracing::warn!(%layers, reason, "some weights stay in their file, which is slower");
+                }
+                _ => tracing::info!(target: "events::shard", %layers, bytes, elapsed_ms, "packed in memory"),
+            }
         }
     }
 }

@@ -177,7 +177,7 @@ impl Ranking {
         let idle = self.other_cards(used, failed).into_iter().map(|other| {
             let reason = match used.first() {
                 Some(used) if other.seconds >= used.seconds => {
-                    format!("slower, {} for the same; another node may use it", seconds(other.seconds))
+                    format!("slower, {} for the same", seconds(other.seconds))
                 }
                 _ => "it was not tried".to_owned(),
             };

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use exo_types::NodeId;
+use exo_types::{DeviceKind, NodeId};
 
 use crate::cuts::{Reach, targets};
 use crate::memory::Sizes;
@@ -18,11 +18,28 @@ const SETS_TRIED_MAX: usize = 256;
 /// What an unmeasured link counts when orders are compared: worse than any on a LAN, better than a lost one.
 const UNKNOWN_RTT: Duration = Duration::from_millis(50);
 
+/// Without the processors of nodes that have a card to use, where the others hold the model: a processor with much memory
+/// would hold it alone, and slower than two cards.
 pub(crate) fn choose(
     request: &PlanRequest<'_>,
     sizes: &Sizes<'_>,
     usable: &[usize],
 ) -> Result<Chosen, PlanError> {
+    let is_processor = |i: usize| request.devices[i].device.kind == DeviceKind::Cpu;
+    let has_card = |i: usize| {
+        let node = request.devices[i].node;
+        usable.iter().any(|&other| request.devices[other].node == node && !is_processor(other))
+    };
+    let (beside, others): (Vec<_>, Vec<_>) = usable.iter().partition(|&&i| is_processor(i) && has_card(i));
+    if !beside.is_empty()
+        && let Ok(chosen) = choose_of(request, sizes, &others)
+    {
+        return Ok(chosen);
+    }
+    choose_of(request, sizes, usable)
+}
+
+fn choose_of(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize]) -> Result<Chosen, PlanError> {
     let wanted = match request.objective {
         Objective::Fit => 1,
         Objective::Spread { stages_min } => stages_min.max(1) as usize,

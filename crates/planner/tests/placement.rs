@@ -50,7 +50,7 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
     }
 }
 
-/// Reads `name=layers[@GB/s][!]` per device (`!` excludes it), then `+N` for at least N stages and `>name` for the
+/// Reads `name[/card]=layers[@GB/s][!]` per device (`!` excludes it), then `+N` for at least N stages and `>name` for the
 /// pinned one. The only test code that knows the API.
 fn run(cluster: &str, layers: u32, links: &[LinkFacts]) -> (Vec<PlanDevice>, Result<Plan, PlanError>) {
     let (mut devices, mut objective, mut pinned_first) = (Vec::new(), Objective::Fit, None);
@@ -64,7 +64,12 @@ fn run(cluster: &str, layers: u32, links: &[LinkFacts]) -> (Vec<PlanDevice>, Res
             let excluded = rest.ends_with('!').then(|| "leaving".to_owned());
             let (room, speed) =
                 rest.trim_end_matches('!').split_once('@').unwrap_or((rest.trim_end_matches('!'), ""));
-            let one = device(name, room.parse().expect("layers"), speed.parse().ok());
+            let (node, card) = name.split_once('/').unwrap_or((name, ""));
+            let mut one = device(node, room.parse().expect("layers"), speed.parse().ok());
+            if !card.is_empty() {
+                one.device.id = DeviceId(card.to_owned());
+                one.device.kind = DeviceKind::DiscreteGpu;
+            }
             devices.push(PlanDevice { excluded, ..one });
         }
     }
@@ -116,6 +121,21 @@ fn a_phone_takes_what_the_desktop_cannot_hold() {
 #[test]
 fn solo_when_it_fits_on_the_fastest_that_holds_it() {
     insta::assert_snapshot!(check("slow=40@10 fast=40@50 small=8@90", 32), @r"fast     layers 0..32");
+}
+
+#[test]
+fn cards_come_before_the_processor_beside_them() {
+    let stages = |cluster: &str, layers: u32| {
+        let (_, planned) = run(cluster, layers, &[]);
+        let plan = planned.unwrap_or_else(|error| panic!("{error}"));
+        plan.stages.iter().map(|s| format!("{}:{}", s.device, s.shard.layers)).collect::<Vec<_>>()
+    };
+    assert_eq!(stages("a/gpu0=8@900 a/gpu1=8@900 a=64@20", 6), ["gpu0:0..6"]);
+    // The processor alone would be one stage, and slower.
+    assert_eq!(stages("a/gpu0=8@900 a/gpu1=8@900 a=64@20", 12), ["gpu0:0..6", "gpu1:6..12"]);
+    assert_eq!(stages("a/gpu0=8@900 a/gpu1=8@900 a=64@20", 20), ["cpu:0..20"]);
+    // A processor of a node without a card is a device like any other.
+    assert_eq!(stages("a/gpu0=8@900 a=64@20 b=64@10", 12), ["cpu:0..12"]);
 }
 
 #[test]

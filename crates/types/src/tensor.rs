@@ -15,6 +15,12 @@ pub trait ByteSource: Send + Sync {
     /// Ask after a step and before believing its result.
     fn check(&self) -> Result<(), SourceLost>;
 
+    /// Whether most of `range` is in memory, so that reading it waits for no disk.
+    fn is_warm(&self, range: Range<usize>) -> bool {
+        let _ = range; // what is no mapped file has no disk to wait for
+        true
+    }
+
     /// The caller has copied `range` and will hardly read it again: a mapped file gives the memory of its pages back.
     /// They stay readable.
     fn release(&self, range: Range<usize>) {

@@ -14,7 +14,7 @@
 //! number of rows on either side, or on threads. Where u or d is not a number, the result is none.
 //!
 //! **Error.** A BF16 has eight significant bits: from 128 units on it is a whole number of them, and below it is off by at most half
-//! a unit. A unit is at most 2^-15 of the block's sum of magnitudes, or 2^-13 of its largest where that sets it. An activation is
+//! a unit. A unit is at most 2/65504 of the block's sum of magnitudes, or 2^-13 of its largest where that sets it. An activation is
 //! off by at most 2^-16 of its block's largest. Of normally distributed numbers the normalised mean square error of a product of
 //! 4096 columns is 1.8e-9, where activations of eight bits cost 2.9e-5 and those of eight significant bits, which `vdpbf16ps`
 //! takes, 2.7e-6 (docs/decisions/0021-bf16-in-whole-numbers.md has more).

@@ -19,7 +19,8 @@ pub fn rates(settings: &NodeConfig) -> Option<Calibration> {
     };
     let isa = settings.cpu_isa.unwrap_or_else(Isa::best);
     let threads = settings.threads.unwrap_or_else(exo_device::cores);
-    let driver = format!("exo {}, {}, {threads} threads", super::VERSION, isa.name());
+    let cores = settings.cores.as_ref().map_or_else(String::new, |cores| format!(" on {cores}"));
+    let driver = format!("exo {}, {}, {threads} threads{cores}", super::VERSION, isa.name());
     if let Some(known) = Registry::look(&settings.data_dir).calibration(&identity, BACKEND, &driver) {
         return Some(known);
     }

@@ -87,7 +87,10 @@ impl Seen {
     }
 
     fn is_named(&self, wanted: &str) -> bool {
-        self.place() == wanted || self.identity.name.to_lowercase().contains(&wanted.to_lowercase())
+        // A number alone is a place without its backend, though names have numbers in them.
+        let is_number = wanted.len() < 3 && wanted.bytes().all(|b| b.is_ascii_digit());
+        let is_in_name = || self.identity.name.to_lowercase().contains(&wanted.to_lowercase());
+        self.place() == wanted || (!is_number && is_in_name())
     }
 
     /// Whether both are the same card, shown by two backends: by PCI address, else by name.

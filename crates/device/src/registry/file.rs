@@ -59,7 +59,7 @@ pub(super) fn lock(folder: &Path) -> Result<Turn, RegistryError> {
         match file.try_lock() {
             Ok(()) => return Ok(Turn { _file: file }),
             // A file system without locks: writes are whole, so at worst what another process learnt just now is lost.
-            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
+            Err(TryLockError::Error(error)) if is_without_locks(&error) => {
                 return Ok(Turn { _file: file });
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
@@ -71,6 +71,17 @@ pub(super) fn lock(folder: &Path) -> Result<Turn, RegistryError> {
             Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_STEP),
         }
     }
+}
+
+#[cfg(unix)]
+fn is_without_locks(error: &io::Error) -> bool {
+    const ENOLCK: i32 = if cfg!(any(target_os = "linux", target_os = "android")) { 37 } else { 77 };
+    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(ENOLCK)
+}
+
+#[cfg(not(unix))]
+fn is_without_locks(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Unsupported
 }
 
 /// What the file holds, nothing if there is none.

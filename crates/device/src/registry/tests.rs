@@ -207,6 +207,7 @@ fn a_file_that_the_system_does_not_let_us_read_stays_where_it_is() {
     let error = Registry::change(folder.path(), |_| panic!("there is nothing to change")).unwrap_err();
     assert!(error.to_string().starts_with("cannot read what is known"), "{error}");
     assert!(folder.path().join("gpu_registry.json").is_dir());
+    assert!(Registry::try_look(folder.path()).is_none(), "a quarantine in there may still run");
 }
 
 #[test]

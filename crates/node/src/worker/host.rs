@@ -100,11 +100,11 @@ impl WorkerHost {
 
     /// Asks the worker to free everything and end, and ends it if it does not.
     pub fn stop(&mut self) {
+        // First, or an end at once would count as a loss.
+        self.line.state().stopping_since.get_or_insert_with(Instant::now);
+        self.line.state.1.notify_all();
         // Its input closes with the last sender.
         self.jobs = None;
-        let mut state = self.line.state();
-        state.stopping_since.get_or_insert_with(Instant::now);
-        self.line.state.1.notify_all();
     }
 
     /// What its device had free and it held, when it last said.
@@ -149,7 +149,6 @@ impl Line {
         let key = self.key;
         self.state().has_ended = true;
         self.gone.send_replace(true);
-        self.tell(EngineEvent::LoadFailed { key, reason: reason.clone() });
         self.tell(EngineEvent::WorkerLost { key, reason });
         self.tell(EngineEvent::Unloaded { key });
     }
@@ -314,10 +313,7 @@ impl Line {
             let status = process.end(patience).map_or("it hangs".to_owned(), |status| status.to_string());
             format!("({status}){}", process.last_words())
         });
-        let (killed, is_ready) = {
-            let mut state = self.state();
-            (state.killed_because.take(), state.is_ready)
-        };
+        let killed = self.state().killed_because.take();
         self.gone.send_replace(true);
         let reason = match (killed, error) {
             (Some(reason), _) => format!("{reason} {how}"),
@@ -331,9 +327,6 @@ impl Line {
         if let Some(reason) = refused {
             self.tell(EngineEvent::LoadFailed { key, reason });
         } else if !is_stopping {
-            if !is_ready {
-                self.tell(EngineEvent::LoadFailed { key, reason: reason.clone() });
-            }
             self.tell(EngineEvent::WorkerLost { key, reason });
         }
         self.tell(EngineEvent::Unloaded { key });
@@ -407,6 +400,11 @@ mod tests {
 
     /// What is told of a worker that is this program, until it is unloaded.
     fn told(program: &str, argument: &str) -> Vec<String> {
+        told_of(program, argument, |_| {})
+    }
+
+    /// As [`told`], of one with which something is done once it is started.
+    fn told_of(program: &str, argument: &str, act: impl FnOnce(&mut WorkerHost)) -> Vec<String> {
         let key = ShardKey { instance: InstanceId(1), generation: 1, stage: 0 };
         let how = WorkerProgram { program: program.into(), args: vec![argument.into()], step_max: LONG };
         let device = DeviceAsk {
@@ -418,7 +416,8 @@ mod tests {
         };
         let load = LoadWords::new(key, device, "m.gguf".into(), Shard::whole(1), EngineOptions::new(32, 1));
         let (tell, events) = channel();
-        let host = WorkerHost::start(how, load, Arc::new(move |event| drop(tell.send(event))));
+        let mut host = WorkerHost::start(how, load, Arc::new(move |event| drop(tell.send(event))));
+        act(&mut host);
         let mut told = Vec::new();
         loop {
             match events.recv_timeout(LONG).unwrap() {
@@ -433,9 +432,8 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_ends_at_once_is_a_failed_load_and_a_loss() {
-        let reason = "its process ended (exit status: 1)";
-        assert_eq!(told("false", ""), [format!("not loaded: {reason}"), format!("lost: {reason}")]);
+    fn a_worker_that_ends_at_once_is_a_loss() {
+        assert_eq!(told("false", ""), ["lost: its process ended (exit status: 1)"]);
     }
 
     #[test]
@@ -448,7 +446,15 @@ mod tests {
     fn a_worker_that_answers_nonsense_is_ended() {
         // It says back what it is told, and that is nothing a worker says.
         let told = told("cat", "-");
-        assert!(told.len() == 2 && told[1].starts_with("lost: "), "{told:?}");
+        assert!(told.len() == 1 && told[0].starts_with("lost: "), "{told:?}");
+    }
+
+    #[test]
+    fn a_worker_that_ends_because_it_was_told_to_is_no_loss() {
+        // It counts what it is told until its input closes, and ends at once then.
+        for _ in 0..20 {
+            assert!(told_of("wc", "-c", WorkerHost::stop).is_empty());
+        }
     }
 
     #[test]

@@ -387,8 +387,13 @@ impl Child<'_> {
             found.times.measure_ms = Some(ms(began));
         }
         if self.ask.trial {
-            let failed = auto::trial::run(device).err().map(|error| format!("{error:#}"));
-            found.trial = Some(Trial::new(auto::VERSION, failed.as_deref(), exo_device::unix_s()));
+            match auto::trial::run(device) {
+                Ok(failed) => {
+                    found.trial = Some(Trial::new(auto::VERSION, failed.as_deref(), exo_device::unix_s()));
+                }
+                // Somebody has filled its memory, say: that may be over at the next start.
+                Err(error) => found.trouble = Some(format!("it could not be tried: {error:#}")),
+            }
         }
     }
 }
