@@ -95,7 +95,8 @@ impl Place {
         let stored = tensor.bytes();
         let part = first * unit.stored..((first + count) * unit.stored).min(stored.len());
         memory.fill(count * unit.held, |out| unit.lay(&tensor, &stored[part.clone()], out));
-        load::release(&tensor, part);
+        // With the parts before: an op that began earlier still reads them from the file, which brings their pages back.
+        load::release(&tensor, 0..part.end);
         if memory.filled().len() < memory.len() {
             return Moved::Part;
         }
