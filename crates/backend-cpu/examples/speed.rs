@@ -15,6 +15,8 @@ use exo_backend_cpu::{CpuDevice, CpuOptions, Isa};
 use exo_types::{DType, TensorView};
 
 const COLS: usize = 2048;
+/// Of the weight that decode reads: more than last-level caches keep.
+const WEIGHT_BYTES: usize = 512 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let threads = std::env::args().nth(1).map(|word| word.parse()).transpose()?;
@@ -31,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
         let device = CpuDevice::open(CpuOptions { threads, isa: Some(isa), mmap, ..CpuOptions::default() })?;
         for dtype in DType::ALL.into_iter().filter(|d| only.as_ref().is_none_or(|o| d.to_string() == *o)) {
-            let rows = (64 << 20) / (dtype.bytes_of(COLS as u64).unwrap_or(1) as usize);
+            let rows = WEIGHT_BYTES / (dtype.bytes_of(COLS as u64).unwrap_or(1) as usize);
             let (seconds, bytes) = best_of(&device, dtype, rows, 1)?;
             let (small, _) = best_of(&device, dtype, 1024, 512)?;
             let decode = bytes as f64 / seconds;

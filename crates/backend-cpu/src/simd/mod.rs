@@ -6,6 +6,7 @@ mod avx2;
 mod avx512;
 mod element;
 mod exp;
+mod fetch;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod pairs;
@@ -17,9 +18,10 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
 pub(crate) use element::{Element, F16, F32, I8};
 pub(crate) use exp::exp;
+pub(crate) use fetch::{fetch, fetch_weights};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::{Neon, widen_f16};
-pub(crate) use pairs::{Pairs, fetch};
+pub(crate) use pairs::Pairs;
 pub(crate) use scalar::Scalar;
 
 use crate::isa::Kernel;

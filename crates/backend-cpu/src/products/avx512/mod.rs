@@ -41,14 +41,10 @@ use super::stored::{Quants, Scales, Stored, Walk, for_type};
 use super::{Products, Sums, check};
 use crate::packed::{BLOCK, Group, Line};
 use crate::rounded::{RoundedBlock, RoundedRows, Rounding};
-use crate::simd::Avx512;
+use crate::simd::{Avx512, fetch_weights};
 
 /// Rows of activations in a tile: their sums and those of the weights' scales fill the registers.
 const TILE: usize = 8;
-/// Bytes ahead of the multiplier at which lines are fetched from memory to the second-level cache, and from there to the
-/// first.
-const FETCH_FAR: usize = 4096;
-const FETCH_NEAR: usize = 1024;
 
 impl Products for Avx512 {
     fn round(self, x: &[f32], out: &mut [RoundedBlock]) {
@@ -244,10 +240,7 @@ fn fetch<K: Stored>(line: *const Line, at: usize) {
         + if at % 2 == 1 { K::LAYOUT.scales } else { 0 }
         + if at % 8 == 7 { K::LAYOUT.head } else { 0 };
     for i in 0..lines {
-        let line = line.wrapping_add(i);
-        // Past the end of the weights too: a prefetch of what cannot be read is nothing.
-        _mm_prefetch::<_MM_HINT_T1>(line.wrapping_byte_add(FETCH_FAR).cast());
-        _mm_prefetch::<_MM_HINT_T0>(line.wrapping_byte_add(FETCH_NEAR).cast());
+        fetch_weights(line.wrapping_add(i).cast());
     }
 }
 

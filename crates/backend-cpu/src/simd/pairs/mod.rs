@@ -45,18 +45,6 @@ fn exponent_of(unit: u16) -> u32 {
     u32::from(unit >> 7) + EXPONENT_LESS_UNIT
 }
 
-/// Asks for the cache line that holds `at`, which need not be memory that can be read.
-#[inline(always)]
-pub(crate) fn fetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing: an address outside of any mapping is ignored.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast())
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
 #[cfg(test)]
 mod tests {
     use crate::isa::{Isa, Kernel, Level};
