@@ -13,7 +13,7 @@ use exo_types::{DType, DeviceFacts, TensorView};
 
 use crate::kv::CpuKv;
 use crate::load::{self, Places};
-use crate::memory::Heap;
+use crate::memory::{Heap, SMALL_BYTES};
 use crate::ops::Rounded;
 use crate::packed::activations;
 use crate::place::Place;
@@ -26,8 +26,6 @@ use crate::{Isa, isa::Level};
 
 /// Allocations below this are not held against the system's free memory: asking costs more than they do.
 const SYSTEM_CHECK_BYTES_MIN: u64 = 16 << 20;
-/// Weights below this never come behind: they are there at once.
-const BEHIND_BYTES_MIN: usize = 64 << 10;
 
 /// How to open the processor.
 #[derive(Clone, Debug, Default)]
@@ -209,7 +207,7 @@ impl CpuDevice {
         }
         // What must come from a disk comes with the load, which may take its time; a step may not.
         let is_behind = self.is_behind
-            && tensor.range.len() >= BEHIND_BYTES_MIN
+            && held as usize >= SMALL_BYTES
             && tensor.source.is_warm(tensor.range.clone());
         let room = self.check_system(what, held).map_err(WeightError::from);
         let placed = room.and_then(|()| match is_behind {

@@ -79,8 +79,9 @@ mod guard {
 
     use libc::{c_int, c_void, siginfo_t};
 
-    /// What the system maps around a page that is read, where it is in memory: Linux by default. A multiple of every page size.
-    const AROUND_BYTES: usize = 64 << 10;
+    /// What the system maps at most around a byte that is read, where it is in memory: the whole folio of the page cache that holds
+    /// it, from Linux 6.18 on; before that 64 KiB. A multiple of every page size.
+    const AROUND_BYTES: usize = 2 << 20;
     /// More files than one process maps; a model in 200 pieces is rare. The table is 160 KiB of zeros.
     const SLOTS: usize = 4096;
 
@@ -175,13 +176,12 @@ mod guard {
         told != 0 || 2 * pages.iter().filter(|page| **page & 1 != 0).count() >= pages.len()
     }
 
-    /// Takes the pages that hold `range` of the mapping at `start` out of this process's memory. The next read brings them back
-    /// from the file, so it does not matter that pages at the edges hold neighbours too.
-    /// With what is around it: a read of a neighbour has mapped that, too.
+    /// Takes the pages that hold `range` of the mapping at `start` out of this process's memory, with all that a read of it may have
+    /// mapped: folios begin at multiples of their size in the file. The next read brings them back from the file, so it does
+    /// not matter that they hold neighbours too.
     pub(super) fn release(start: usize, len: usize, range: Range<usize>) {
-        let (first, end) = (start + range.start, start + range.end);
-        let first = (first - first % AROUND_BYTES).max(start);
-        let end = end.next_multiple_of(AROUND_BYTES).min(start + len);
+        let first = start + (range.start - range.start % AROUND_BYTES);
+        let end = start + range.end.next_multiple_of(AROUND_BYTES).min(len);
         // SAFETY: the pages from `first` to `end` belong to one of our mappings, which is alive as long as its owner calls this,
         // and is a read-only view of a file: dropping its pages loses nothing. Where the guard has put zero pages
         // they come back as zeros. A refusal leaves things as they are.

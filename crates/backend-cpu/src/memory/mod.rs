@@ -5,7 +5,8 @@
 //! their own ([`system`]): explicit huge pages if some are free, else ordinary memory for which transparent huge pages are asked,
 //! else what there is. What took effect is not assumed but read back: [`Heap::huge_bytes`].
 //!
-//! Weights share mappings ([`Heap::slice`]): a matrix of 1.1 MB of its own would occupy a page of 2 MiB.
+//! Weights share mappings ([`Heap::slice`]): a matrix of 1.1 MB of its own would occupy a page of 2 MiB. Vectors do not: they are written
+//! at once, and with them the page would come in which matrices beside them lie that are packed much later.
 
 mod filling;
 #[cfg(target_os = "linux")]
@@ -33,6 +34,8 @@ use plain as system;
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 /// Two cache lines: what processors fetch together, and more than any vector instruction asks.
 pub(crate) const ALIGN: usize = 128;
+/// Below this a slice has memory of its own, and a weight is there at once.
+pub(crate) const SMALL_BYTES: usize = 64 << 10;
 /// What slices are cut from. Untouched memory of it costs nothing.
 const CHUNK: usize = 32 * HUGE_PAGE;
 
@@ -88,8 +91,12 @@ impl Heap {
     }
 
     /// `len` bytes of a mapping that is shared with other slices: where the least is left behind them, so that small
-    /// matrices fill what large ones left over.
+    /// matrices fill what large ones left over. Below [`SMALL_BYTES`], of their own.
     pub(crate) fn slice(&self, what: &str, len: usize) -> Result<Slice, AllocError> {
+        if len < SMALL_BYTES {
+            let region = Region::zeroed(len, PageSize::Small).ok_or_else(|| refused(what, len as u64))?;
+            return Ok(Slice { region: Arc::new(region), range: 0..len });
+        }
         let mut books = self.lock();
         books.chunks.retain(|(chunk, _)| chunk.strong_count() > 0);
         let left = |(chunk, used): &(Weak<Region>, usize)| Some(chunk.upgrade()?.len - used);

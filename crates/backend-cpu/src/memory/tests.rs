@@ -60,14 +60,19 @@ fn resident_bytes(block: &[u8]) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
+/// Large pages that the administrator set aside come whole.
+#[cfg(target_os = "linux")]
+fn are_huge_pages_set_aside() -> bool {
+    std::fs::read_to_string("/proc/sys/vm/nr_hugepages").is_ok_and(|n| n.trim() != "0")
+}
+
 #[test]
 #[cfg(target_os = "linux")]
 fn a_block_takes_no_large_page_for_its_end() {
     let heap = Heap::default();
     let mut block = heap.zeroed::<u8>("b", 3 << 20).unwrap();
     fill(&mut block);
-    // Large pages that the administrator set aside come whole.
-    let explicit = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").is_ok_and(|n| n.trim() != "0");
+    let explicit = are_huge_pages_set_aside();
     let resident = resident_bytes(&block);
     assert!(explicit || resident == 3 << 20, "{resident} bytes for 3 MiB");
 }
@@ -115,7 +120,7 @@ fn the_report_of_huge_pages_is_what_took_effect() {
 fn a_slice_that_goes_gives_its_pages_back_though_its_neighbour_stays() {
     let heap = Heap::default();
     let (mut large, mut small) =
-        (heap.slice("large", 8 * HUGE_PAGE).unwrap(), heap.slice("small", 100).unwrap());
+        (heap.slice("large", 8 * HUGE_PAGE).unwrap(), heap.slice("small", SMALL_BYTES).unwrap());
     fill(&mut large);
     small.fill(3);
     let before = heap.huge_bytes().unwrap();
@@ -126,4 +131,20 @@ fn a_slice_that_goes_gives_its_pages_back_though_its_neighbour_stays() {
         "{before}, then {after}"
     );
     assert!(small.iter().all(|byte| *byte == 3));
+}
+
+/// Vectors are there at once; matrices between them may only be promised yet.
+#[test]
+#[cfg(target_os = "linux")]
+fn what_is_small_brings_no_page_of_what_is_large() {
+    let heap = Heap::default();
+    let (mut large, mut small) = (Vec::new(), Vec::new());
+    for _ in 0..8 {
+        large.push(heap.slice("a matrix", HUGE_PAGE).unwrap());
+        small.push(heap.slice("a vector", 4096).unwrap());
+    }
+    small.iter_mut().for_each(|slice| slice.fill(1));
+    assert!(are_huge_pages_set_aside() || resident_bytes(&large[0]) == 0);
+    large[0].fill(1);
+    assert!(resident_bytes(&large[0]) >= HUGE_PAGE as u64);
 }

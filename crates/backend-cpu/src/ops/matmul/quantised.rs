@@ -113,7 +113,8 @@ fn put(product: &Product<'_>, rows: Range<usize>, t: usize, sums: &mut Sums) {
     unsafe { product.out.put(t, rows.start, sums) }
 }
 
-/// Group `g` of the weights, packed now if they lie as they are stored.
+/// Group `g` of the weights, packed now if they lie as they are stored. `packed` is what was in memory when the piece began: what has
+/// come since is read from there, too, as reading it from the file would bring its pages back.
 #[inline(always)]
 fn group<'a>(
     w: &'a Reading<'a>,
@@ -123,12 +124,15 @@ fn group<'a>(
 ) -> Group<'a> {
     match packed.and_then(|groups| groups.get(g)) {
         Some(group) => group,
-        None => pack(w, g, scratch),
+        None => come_or_pack(w, g, scratch),
     }
 }
 
 #[inline(never)]
-fn pack<'a>(w: &'a Reading<'a>, g: usize, scratch: &'a mut Vec<Line>) -> Group<'a> {
+fn come_or_pack<'a>(w: &'a Reading<'a>, g: usize, scratch: &'a mut Vec<Line>) -> Group<'a> {
+    if let Some(group) = w.groups().and_then(|groups| groups.get(g)) {
+        return group;
+    }
     let len = group_lines(w.dtype, w.cols).unwrap_or_else(|| panic!("{} is not packed", w.dtype));
     let rows = g * GROUP_ROWS..((g + 1) * GROUP_ROWS).min(w.rows);
     scratch.resize(len, Line([0; LINE]));
