@@ -174,10 +174,10 @@ impl CpuDevice {
         self.shop.pool.threads()
     }
 
-    /// Memory that the system has left. What is promised to weights that settle is not touched yet, and not free.
+    /// Memory that the system has left. What is promised to weights that settle and is not touched yet is not free.
     fn available_bytes(&self) -> Option<u64> {
         let available = exo_device::memory(Path::new(&self.root))?.available_bytes;
-        Some(available.saturating_sub(self.shop.places.settling.allocated_bytes()))
+        Some(available.saturating_sub(self.shop.settler.promised_bytes()))
     }
 
     /// Refuses an allocation of ordinary memory that the system could only serve by swapping or killing.

@@ -43,6 +43,8 @@ struct Queue {
 struct State {
     /// Weights, the first one next. One that was dropped is nobody's.
     waiting: VecDeque<Weak<Place>>,
+    /// These, and those that are being moved.
+    promised: Vec<Weak<Place>>,
     threads: usize,
     /// Which cores are taken, in the order of the list.
     seats: [bool; THREADS_MAX],
@@ -62,6 +64,8 @@ impl Settler {
         let seat = {
             let mut state = self.queue.lock();
             state.waiting.push_back(Arc::downgrade(place));
+            state.promised.retain(|place| place.strong_count() > 0);
+            state.promised.push(Arc::downgrade(place));
             if state.threads == self.threads_max {
                 return;
             }
@@ -80,6 +84,17 @@ impl Settler {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
+    }
+
+    /// Memory that is taken for what is not moved yet, and not touched.
+    pub(crate) fn promised_bytes(&self) -> u64 {
+        let (mut state, mut sum) = (self.queue.lock(), 0);
+        state.promised.retain(|place| {
+            let waiting = place.upgrade().map_or(0, |place| place.waiting_bytes());
+            sum += waiting;
+            waiting > 0
+        });
+        sum
     }
 }
 
