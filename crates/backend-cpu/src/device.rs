@@ -195,7 +195,7 @@ impl CpuDevice {
 
     /// Packs or copies the rows of `tensor` now or later, or leaves them where they are: on request, or because there is no
     /// memory. `held` are their bytes in memory.
-    fn place(&self, tensor: &TensorView, held: u64, is_packed: bool) -> Result<Arc<Place>, WeightError> {
+    fn place(&self, tensor: &TensorView, held: u64) -> Result<Arc<Place>, WeightError> {
         let Shop { heap, pool, places, .. } = &*self.shop;
         let what = &tensor.name;
         let mapped = || {
@@ -206,9 +206,9 @@ impl CpuDevice {
             return mapped();
         }
         // What must come from a disk comes with the load, which may take its time; a step may not.
-        let is_behind = self.is_behind
-            && held as usize >= SMALL_BYTES
-            && tensor.source.is_warm(tensor.range.clone());
+        let is_behind =
+            self.is_behind && held as usize >= SMALL_BYTES && tensor.source.is_warm(tensor.range.clone());
+        let is_packed = load::is_packed(tensor.dtype, tensor.rows);
         let room = self.check_system(what, held).map_err(WeightError::from);
         let placed = room.and_then(|()| match is_behind {
             true => {
@@ -218,7 +218,7 @@ impl CpuDevice {
                 Ok(place)
             }
             false => {
-                let memory = load::take(heap, pool, tensor, is_packed)?;
+                let memory = load::take(heap, pool, tensor)?;
                 let ticket = places.copied.take(what, held)?;
                 Ok(Arc::new(Place::held(memory, is_packed, ticket)))
             }
@@ -295,16 +295,15 @@ impl Device for CpuDevice {
             "{tensor:?} needs {} rows of {row_bytes} bytes, its range has {stored}",
             tensor.rows
         );
-        // Matrices are packed, but of a few rare types.
-        let is_packed = tensor.rows > 1 && load::is_packed(tensor.dtype);
-        let held = if self.mmap { stored } else { load::held_bytes(tensor, is_packed) as u64 };
-        let vector_bytes = if tensor.rows == 1 { 4 * tensor.cols } else { 0 };
+        let in_memory = || load::held_bytes(tensor.dtype, tensor.rows, tensor.cols);
+        let held = if self.mmap { stored } else { in_memory() };
+        let vector_bytes = load::vector_bytes(tensor.rows, tensor.cols);
         let book = |bytes: u64| self.shop.ledger.take(&tensor.name, bytes + vector_bytes);
         let vector = (tensor.rows == 1).then(|| CpuWeight::decode_vector(tensor));
         let places = &self.shop.places;
         let (place, booked, ticket) = match book(held) {
-            Ok(ticket) => (self.place(tensor, held, is_packed)?, held, ticket),
-            // Groups are about 3 % larger at most than the file's rows, which is what plans count with, and the last is filled up.
+            Ok(ticket) => (self.place(tensor, held)?, held, ticket),
+            // Groups are about 3 % larger than the file's rows, which may have room alone: rather slow than not at all.
             Err(reason) if held > stored => {
                 let ticket = book(stored)?;
                 places.note(&reason);

@@ -37,6 +37,7 @@ mod stream;
 pub use device::{CpuDevice, CpuOptions, OpenError, Packing};
 pub use freed_memory::return_freed_memory;
 pub use isa::{Isa, UnknownIsa};
+pub use load::weight_bytes;
 pub use memory::large_pages;
 pub use program::CpuProgram;
 pub use stream::CpuStream;

@@ -39,19 +39,27 @@ impl Places {
     }
 }
 
-/// Whether matrices of a type lie in groups in memory.
-pub(crate) fn is_packed(dtype: DType) -> bool {
-    Layout::of(dtype).is_some() || is_interleaved(dtype)
+/// Bytes of a weight of this type, with so many rows and columns, in a processor's memory: [`exo_backend::Weight::footprint_bytes`] of
+/// one that does not stay in its file.
+pub fn weight_bytes(dtype: DType, rows: u64, cols: u64) -> u64 {
+    held_bytes(dtype, rows, cols).saturating_add(vector_bytes(rows, cols))
 }
 
-/// Bytes of `tensor` in memory, in groups (`is_packed`) or as they are stored.
-pub(crate) fn held_bytes(tensor: &TensorView, is_packed: bool) -> usize {
-    let packed = || packed_bytes(tensor.dtype, tensor.rows as usize, tensor.cols as usize);
-    if is_packed {
-        packed().unwrap_or_else(|| panic!("{tensor:?} is not packed"))
-    } else {
-        tensor.range.len()
-    }
+/// Whether a weight of so many rows lies in groups in memory: matrices do, but of a few rare types.
+pub(crate) fn is_packed(dtype: DType, rows: u64) -> bool {
+    rows > 1 && (Layout::of(dtype).is_some() || is_interleaved(dtype))
+}
+
+/// Bytes of the rows of a weight in memory, in groups or as they are stored.
+pub(crate) fn held_bytes(dtype: DType, rows: u64, cols: u64) -> u64 {
+    let Some(row_bytes) = dtype.bytes_of(cols) else { return u64::MAX }; // there is no such row
+    let packed = is_packed(dtype, rows).then(|| packed_bytes(dtype, rows as usize, cols as usize));
+    packed.flatten().map_or(row_bytes.saturating_mul(rows), |bytes| bytes as u64)
+}
+
+/// Bytes of a vector's elements in f32, which are held beside its only row.
+pub(crate) fn vector_bytes(rows: u64, cols: u64) -> u64 {
+    if rows == 1 { 4 * cols } else { 0 }
 }
 
 /// What is taken in by itself: a group of sixteen rows, or bytes as they are stored.
@@ -66,7 +74,8 @@ pub(crate) struct Unit {
 
 impl Unit {
     /// Of a tensor that takes `held_bytes` in memory.
-    pub(crate) fn of(tensor: &TensorView, is_packed: bool, held_bytes: usize) -> Self {
+    pub(crate) fn of(tensor: &TensorView, held_bytes: usize) -> Self {
+        let is_packed = is_packed(tensor.dtype, tensor.rows);
         if is_packed {
             let held = held_bytes / (tensor.rows as usize).div_ceil(GROUP_ROWS).max(1);
             Self { is_packed, held, stored: GROUP_ROWS * tensor.row_bytes() }
@@ -95,14 +104,10 @@ impl Unit {
 }
 
 /// The rows of `tensor` in memory of `heap`. Fails if there is no memory, or if the file was lost meanwhile.
-pub(crate) fn take(
-    heap: &Heap,
-    pool: &Pool,
-    tensor: &TensorView,
-    is_packed: bool,
-) -> Result<Slice, WeightError> {
-    let mut slice = heap.slice(&tensor.name, held_bytes(tensor, is_packed))?;
-    let unit = Unit::of(tensor, is_packed, slice.len());
+pub(crate) fn take(heap: &Heap, pool: &Pool, tensor: &TensorView) -> Result<Slice, WeightError> {
+    let held_bytes = held_bytes(tensor.dtype, tensor.rows, tensor.cols);
+    let mut slice = heap.slice(&tensor.name, held_bytes as usize)?;
+    let unit = Unit::of(tensor, slice.len());
     let slab = unit.count(SLAB_BYTES);
     let slabs = slice.chunks_mut(slab * unit.held).zip(tensor.bytes().chunks(slab * unit.stored));
     for (at, (slab_held, from)) in slabs.enumerate() {
@@ -202,6 +207,26 @@ mod tests {
         assert_eq!((copied_bytes, mapped_bytes, mapped_because), (40_000_000, 0, None));
         drop((weight, tensor));
         assert_eq!(device.residence().copied_bytes, 0);
+    }
+
+    #[test]
+    fn a_weight_takes_the_bytes_that_plans_count_with() {
+        for packing in [Packing::AtOnce, Packing::BEHIND] {
+            let device = CpuDevice::open(CpuOptions { packing, ..options(false) }).unwrap();
+            for dtype in DType::ALL {
+                // A vector, a group that is not full, and enough for packing behind.
+                for (rows, cols) in [(1, 768), (17, 256), (1000, 768)] {
+                    let bytes = vec![0; (rows * dtype.bytes_of(cols).unwrap()) as usize];
+                    let (name, range, source) = ("w".to_owned(), 0..bytes.len(), Arc::new(bytes));
+                    let tensor = TensorView { name, dtype, rows, cols, range, source };
+                    let weight = device.weight(&tensor).unwrap();
+                    let planned = weight_bytes(dtype, rows, cols);
+                    assert_eq!(weight.footprint_bytes, planned, "{dtype} {rows} x {cols}");
+                    assert_eq!(device.memory().allocated_bytes, planned, "{dtype} {rows} x {cols}");
+                }
+            }
+        }
+        assert_eq!(weight_bytes(DType::Q4_K, 2, 128), u64::MAX, "no whole blocks");
     }
 
     #[test]

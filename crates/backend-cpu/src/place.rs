@@ -90,7 +90,7 @@ impl Place {
         let (false, Some(memory), Some(tensor)) = (self.is_over(), &self.memory, self.file()) else {
             return Moved::Never;
         };
-        let unit = load::Unit::of(&tensor, self.is_packed, memory.len());
+        let unit = load::Unit::of(&tensor, memory.len());
         let (first, count) = (memory.filled().len() / unit.held.max(1), unit.count(PART_BYTES));
         let stored = tensor.bytes();
         let part = first * unit.stored..((first + count) * unit.stored).min(stored.len());

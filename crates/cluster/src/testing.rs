@@ -20,11 +20,14 @@ pub(crate) const MODEL: ModelId = ModelId([9; 32]);
 
 /// Four equal layers, 1000 bytes each, 4 bytes of cache per token and layer.
 pub(crate) fn shape() -> ModelShape {
-    let layer = LayerShape { weight_bytes: 1000, flops_per_token: 2000, kv_bytes_per_token: 4 };
+    let layer =
+        LayerShape { weight_bytes: 1000, packed_bytes: 1000, flops_per_token: 2000, kv_bytes_per_token: 4 };
     ModelShape {
         layers: vec![layer; 4],
         embedding_bytes: 500,
         head_bytes: 500,
+        embedding_packed_bytes: 500,
+        head_packed_bytes: 500,
         tied: false,
         hidden: 2,
         vocab: 100,

@@ -8,7 +8,7 @@ use common::{assert_same_bits, device, frame, id, options, part, solo, spec, spl
 use exo_backend::{CancelToken, Device, RunError};
 use exo_engine::{Engine, EngineOptions, LoadError, SequenceError, StepError, StepInput, StepOutput};
 use exo_golden::Fixture;
-use exo_types::{LayerRange, Principal, SamplingParams, Shard, StepSequence};
+use exo_types::{KvDType, LayerRange, Principal, SamplingParams, Shard, StepSequence};
 
 fn fixture() -> Fixture {
     Fixture::load("llama-bf16-tied")
@@ -259,6 +259,22 @@ fn a_tied_table_is_held_once_and_a_stage_holds_only_its_own_tensors() {
     for layers in [LayerRange::new(0, 1), LayerRange::new(1, 2), LayerRange::new(2, 4)] {
         let shard = &Shard::pipeline(layers, 4);
         assert!(held(*shard) <= shape.shard_weight_bytes(shard) + slack, "{shard}");
+    }
+}
+
+#[test]
+fn a_processor_holds_what_plans_count_with() {
+    for fixture in common::one_of_each() {
+        let model = exo_formats::open(&fixture.gguf()).unwrap();
+        let shape = model.shape_packed(KvDType::F16, &exo_backend_cpu::weight_bytes);
+        let count = shape.layer_count();
+        for shard in [Shard::whole(count), Shard::pipeline(LayerRange::new(0, 1), count)] {
+            let engine = Engine::load(device(1), &model, shard, options(), &mut |_| {}).unwrap();
+            // Every shard has the frequencies of positions, in one row: those of the file and these in f32.
+            let frequencies = u64::from(model.config.head_dim / 2) * (4 + 4);
+            let planned = shape.shard_packed_bytes(&shard) + frequencies;
+            assert_eq!(engine.report().weight_bytes, planned, "{} {shard}", fixture.name);
+        }
     }
 }
 

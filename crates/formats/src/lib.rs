@@ -32,7 +32,7 @@ pub mod write;
 pub use config::{Architecture, ModelConfig, RopeConfig, RopeStyle};
 pub use errors::{ConfigError, JsonError, LayoutError, OpenError, SafetensorsError, TensorError};
 pub use mapped::MappedFile;
-pub use model::{FileRange, Model, ModelFile, ModelKind};
+pub use model::{FileRange, Model, ModelFile, ModelKind, Packed};
 pub use names::{LayerTensor, TensorName};
 pub use open::{open, open_gguf_bytes};
 pub use texts::Texts;

@@ -68,6 +68,16 @@ pub(crate) struct Stored {
     pub(crate) range: Range<u64>,
 }
 
+impl Stored {
+    /// In the file, and in a processor's memory.
+    fn bytes(&self, packed: &Packed<'_>) -> (u64, u64) {
+        (self.range.end - self.range.start, packed(self.dtype, self.rows, self.cols))
+    }
+}
+
+/// Bytes of a tensor of a type, with so many rows and columns, in a processor's memory.
+pub type Packed<'a> = dyn Fn(DType, u64, u64) -> u64 + 'a;
+
 /// An opened model. Holds its files mapped; tensor bytes are read when looked at.
 pub struct Model {
     /// A name for people and for the API: the file's stem or the folder's name.
@@ -135,15 +145,27 @@ impl Model {
         self.shape_with_kv(KvDType::default())
     }
 
-    /// The model in numbers, with keys and values stored as `kv`.
+    /// The model in numbers, with keys and values stored as `kv` and weights that are packed by nobody.
     pub fn shape_with_kv(&self, kv: KvDType) -> ModelShape {
+        let as_stored = |dtype: DType, rows: u64, cols: u64| {
+            dtype.bytes_of(cols).map_or(u64::MAX, |row_bytes| row_bytes.saturating_mul(rows))
+        };
+        self.shape_packed(kv, &as_stored)
+    }
+
+    /// The model in numbers, with keys and values stored as `kv`. `packed` tells the bytes of a tensor of this type with so many rows
+    /// and columns in a processor's memory.
+    pub fn shape_packed(&self, kv: KvDType, packed: &Packed<'_>) -> ModelShape {
         let c = &self.config;
-        let embedding_bytes = self.stored_bytes(TensorName::Embedding);
-        let own_head_bytes = if c.tied { embedding_bytes } else { self.stored_bytes(TensorName::Head) };
+        let head = if c.tied { TensorName::Embedding } else { TensorName::Head };
+        let [embedding, norm, head] = [TensorName::Embedding, TensorName::OutputNorm, head]
+            .map(|name| self.tensors.get(&name).map_or((0, 0), |stored| stored.bytes(packed)));
         ModelShape {
-            layers: (0..c.layers).map(|i| self.layer_shape(i, kv)).collect(),
-            embedding_bytes,
-            head_bytes: self.stored_bytes(TensorName::OutputNorm).saturating_add(own_head_bytes),
+            layers: (0..c.layers).map(|i| self.layer_shape(i, kv, packed)).collect(),
+            embedding_bytes: embedding.0,
+            head_bytes: norm.0.saturating_add(head.0),
+            embedding_packed_bytes: embedding.1,
+            head_packed_bytes: norm.1.saturating_add(head.1),
             tied: c.tied,
             hidden: c.hidden,
             vocab: c.vocab,
@@ -211,16 +233,14 @@ impl Model {
         })
     }
 
-    fn stored_bytes(&self, name: TensorName) -> u64 {
-        self.tensors.get(&name).map_or(0, |s| s.range.end - s.range.start)
-    }
-
-    fn layer_shape(&self, layer: u32, kv: KvDType) -> LayerShape {
+    fn layer_shape(&self, layer: u32, kv: KvDType, packed: &Packed<'_>) -> LayerShape {
         let stored =
             LayerTensor::ALL.into_iter().filter_map(|t| self.tensors.get(&TensorName::Layer(layer, t)));
-        let (mut weight_bytes, mut flops_per_token) = (0u64, 0u64);
+        let (mut weight_bytes, mut packed_bytes, mut flops_per_token) = (0u64, 0u64, 0u64);
         for s in stored {
-            weight_bytes = weight_bytes.saturating_add(s.range.end - s.range.start);
+            let (stored, packed) = s.bytes(packed);
+            weight_bytes = weight_bytes.saturating_add(stored);
+            packed_bytes = packed_bytes.saturating_add(packed);
             if s.rows > 1 {
                 flops_per_token = flops_per_token.saturating_add(2 * s.rows * s.cols);
             }
@@ -229,6 +249,7 @@ impl Model {
         let row_bytes = kv.row_bytes(c.head_dim as usize) as u64;
         LayerShape {
             weight_bytes,
+            packed_bytes,
             flops_per_token,
             kv_bytes_per_token: 2 * u64::from(c.kv_heads) * row_bytes,
         }

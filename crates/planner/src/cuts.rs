@@ -1,6 +1,6 @@
 //! Where to cut the layers, given the devices in order.
 
-use crate::memory::Sizes;
+use crate::memory::{Room, Sizes};
 
 /// How far stages reach along the layers.
 pub(crate) struct Reach<'a> {
@@ -8,17 +8,18 @@ pub(crate) struct Reach<'a> {
 }
 
 impl Reach<'_> {
-    /// The furthest `end` for which layers `start..end` fit in `free` bytes; `start` if none does. Without the
+    /// The furthest `end` for which layers `start..end` fit in `room`; `start` if none does. Without the
     /// last layer unless `last`: head and last layer go together.
-    pub(crate) fn forward(&self, start: u32, free: u64, last: bool) -> u32 {
+    pub(crate) fn forward(&self, start: u32, room: Room, last: bool) -> u32 {
         let count = self.sizes.layer_count();
-        if last && start < count && self.sizes.bytes(start, count) <= free {
+        let fits = |end: u32| self.sizes.bytes(room.held, start, end) <= room.free_bytes;
+        if last && start < count && fits(count) {
             return count;
         }
         let (mut low, mut high) = (start, (count - 1).max(start));
         while low < high {
             let middle = low + (high - low).div_ceil(2);
-            if self.sizes.bytes(start, middle) <= free {
+            if fits(middle) {
                 low = middle;
             } else {
                 high = middle - 1;
@@ -27,19 +28,19 @@ impl Reach<'_> {
         low
     }
 
-    /// Ends of the stages on devices with `free` bytes each, in this order, as close as memory allows to
+    /// Ends of the stages on devices with these rooms, in this order, as close as memory allows to
     /// `targets` (the wished ends). Every stage holds at least one layer. `None` exactly if these devices cannot
     /// hold the model in this order.
-    pub(crate) fn cut(&self, free: &[u64], targets: &[u32]) -> Option<Vec<u32>> {
+    pub(crate) fn cut(&self, rooms: &[Room], targets: &[u32]) -> Option<Vec<u32>> {
         let count = self.sizes.layer_count() as usize;
         // furthest[i][s]: where stage i may end when it starts at s.
-        let furthest: Vec<Vec<u32>> = (0..free.len())
-            .map(|i| (0..count as u32).map(|s| self.forward(s, free[i], i + 1 == free.len())).collect())
+        let furthest: Vec<Vec<u32>> = (0..rooms.len())
+            .map(|i| (0..count as u32).map(|s| self.forward(s, rooms[i], i + 1 == rooms.len())).collect())
             .collect();
         // viable[i][e]: stage i may end at e and the stages behind it can hold the rest.
-        let mut viable = vec![vec![false; count + 1]; free.len()];
-        viable[free.len() - 1][count] = true;
-        for i in (1..free.len()).rev() {
+        let mut viable = vec![vec![false; count + 1]; rooms.len()];
+        viable[rooms.len() - 1][count] = true;
+        for i in (1..rooms.len()).rev() {
             // The nearest viable end behind each start is the easiest to reach.
             let mut nearest = u32::MAX;
             for start in (0..count).rev() {
@@ -49,7 +50,7 @@ impl Reach<'_> {
                 viable[i - 1][start] = start > 0 && nearest <= furthest[i][start];
             }
         }
-        let (mut ends, mut start) = (Vec::with_capacity(free.len()), 0u32);
+        let (mut ends, mut start) = (Vec::with_capacity(rooms.len()), 0u32);
         for (i, &target) in targets.iter().enumerate() {
             let reach = start + 1..=furthest[i].get(start as usize).copied().unwrap_or(0);
             let end = reach.filter(|&end| viable[i][end as usize]).min_by_key(|end| end.abs_diff(target))?;

@@ -2,7 +2,7 @@
 
 use exo_types::{Stage, SupportClass};
 
-use crate::memory::Sizes;
+use crate::memory::{Held, Sizes};
 use crate::search::fits;
 use crate::{Chosen, DeviceMemory, DeviceReason, PlanDevice, PlanError, PlanRequest, StageMemory};
 
@@ -56,8 +56,8 @@ fn placed(device: &PlanDevice, stage: &Stage, memory: &StageMemory, stages: usiz
 }
 
 fn left_out(device: &PlanDevice, sizes: &Sizes<'_>, stages: usize) -> String {
-    let free = device.device.memory_free_bytes;
-    let least = (0..sizes.layer_count()).map(|layer| sizes.bytes(layer, layer + 1)).min().unwrap_or(0);
+    let (free, held) = (device.device.memory_free_bytes, Held::by(device.device.kind));
+    let least = (0..sizes.layer_count()).map(|layer| sizes.bytes(held, layer, layer + 1)).min().unwrap_or(0);
     if free < least {
         return format!("no layer: the smallest needs {}, {} are free", size(least), size(free));
     }
@@ -77,12 +77,16 @@ pub(crate) fn does_not_fit(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable:
     let per_device: Vec<DeviceMemory> = usable.iter().map(memory).collect();
     let sum = |of: fn(&DeviceMemory) -> u64| per_device.iter().map(of).fold(0u64, u64::saturating_add);
     let (free_bytes, usable_bytes) = (sum(|d| d.free_bytes), sum(|d| d.usable_bytes));
-    let needed_bytes = sizes.model_bytes();
+    // Where a card may take a part, the least that is needed in all is what it would take.
+    let by = |&device: &usize| Held::by(request.devices[device].device.kind);
+    let all_packed = usable.iter().all(|device| by(device) == Held::Packed);
+    let held = if all_packed { Held::Packed } else { Held::AsStored };
+    let needed_bytes = sizes.model_bytes(held);
     let missing_bytes = match needed_bytes.saturating_sub(usable_bytes) {
         0 => least_growth(request, sizes, usable),
         short => short,
     };
-    let (largest_unit, largest_unit_bytes) = sizes.largest_unit();
+    let (largest_unit, largest_unit_bytes) = sizes.largest_unit(held);
     PlanError::DoesNotFit {
         needed_bytes,
         free_bytes,
@@ -97,10 +101,11 @@ pub(crate) fn does_not_fit(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable:
 /// The fewest bytes that, added to one device, make the model fit.
 fn least_growth(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize]) -> u64 {
     let free: Vec<u64> = request.devices.iter().map(|d| d.device.memory_free_bytes).collect();
-    let solo = sizes.bytes(0, sizes.layer_count());
+    let solo =
+        |device: usize| sizes.bytes(Held::by(request.devices[device].device.kind), 0, sizes.layer_count());
     let growth = |&device: &usize| {
         // With this much more the device holds the whole model alone.
-        let (mut low, mut high) = (1, solo.saturating_sub(free[device]));
+        let (mut low, mut high) = (1, solo(device).saturating_sub(free[device]));
         while usable.len() <= EXACT_MISSING_MAX && low < high {
             let middle = low + (high - low) / 2;
             let mut grown = free.clone();
@@ -113,7 +118,7 @@ fn least_growth(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize]) 
         }
         high
     };
-    usable.iter().map(growth).min().unwrap_or(solo)
+    usable.iter().map(growth).min().unwrap_or(0)
 }
 
 fn name(device: &PlanDevice) -> String {

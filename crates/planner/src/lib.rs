@@ -31,7 +31,7 @@ pub use request::{
 };
 pub use search::EXACT_DEVICES_MAX;
 
-use memory::Sizes;
+use memory::{Held, Sizes};
 
 /// Places the model of `request` on its devices. The same request gives the same plan everywhere.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
@@ -74,7 +74,9 @@ fn assemble(request: &PlanRequest<'_>, sizes: &Sizes, chosen: &Chosen) -> Plan {
         shard: Shard::pipeline(range, layer_count),
     };
     let stages: Vec<Stage> = chosen.order.iter().zip(&ranges).map(stage).collect();
-    let memory: Vec<StageMemory> = ranges.iter().map(|&range| sizes.stage(range)).collect();
+    let held = |&device: &usize| Held::by(request.devices[device].device.kind);
+    let memory: Vec<StageMemory> =
+        chosen.order.iter().zip(&ranges).map(|(device, &range)| sizes.stage(held(device), range)).collect();
     let reasons = explain::reasons(request, sizes, chosen, &stages, &memory);
     let predicted = predict::predict(request, chosen, &stages);
     Plan { stages, memory, reasons, predicted }

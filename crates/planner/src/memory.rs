@@ -1,6 +1,6 @@
 //! How many bytes a stage needs.
 
-use exo_types::{LayerRange, ModelShape, Shard};
+use exo_types::{DeviceKind, LayerRange, ModelShape, Shard};
 
 use crate::{PlanRequest, StageMemory};
 
@@ -20,52 +20,91 @@ pub fn workspace_bytes(shape: &ModelShape, slots: u32, head: bool) -> u64 {
     FIXED_BYTES.saturating_add(chunk).saturating_add(logits)
 }
 
+/// How a device holds weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    /// About as large as they are stored: cards.
+    AsStored,
+    /// In the groups that a processor's kernels read. One that leaves them in their file needs a little less.
+    Packed,
+}
+
+impl Held {
+    pub(crate) fn by(kind: DeviceKind) -> Self {
+        if kind == DeviceKind::Cpu { Self::Packed } else { Self::AsStored }
+    }
+
+    /// Of a shard.
+    fn weight_bytes(self, shape: &ModelShape, shard: &Shard) -> u64 {
+        match self {
+            Self::AsStored => shape.shard_weight_bytes(shard),
+            Self::Packed => shape.shard_packed_bytes(shard),
+        }
+    }
+}
+
+/// What a stage may fill.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) free_bytes: u64,
+    pub(crate) held: Held,
+}
+
 /// Bytes of every range of layers, by sums from the start. Sums saturate: a hostile shape fits nowhere.
 pub(crate) struct Sizes<'a> {
     shape: &'a ModelShape,
     slots: u32,
     tokens: u64,
-    /// Weights and KV of the first n layers.
-    layers: Vec<u64>,
+    /// Weights and KV of the first n layers, by [`Held`].
+    layers: [Vec<u64>; 2],
 }
 
 impl<'a> Sizes<'a> {
     pub(crate) fn of(request: &PlanRequest<'a>) -> Self {
         let tokens = u64::from(request.cache_tokens);
-        let mut layers = vec![0u64];
-        for layer in &request.shape.layers {
-            let bytes = layer.weight_bytes.saturating_add(layer.kv_bytes_per_token.saturating_mul(tokens));
-            layers.push(layers[layers.len() - 1].saturating_add(bytes));
-        }
+        let layers = [Held::AsStored, Held::Packed].map(|held| {
+            let mut sums = vec![0u64];
+            for layer in &request.shape.layers {
+                let weights = match held {
+                    Held::AsStored => layer.weight_bytes,
+                    Held::Packed => layer.packed_bytes,
+                };
+                let bytes = weights.saturating_add(layer.kv_bytes_per_token.saturating_mul(tokens));
+                sums.push(sums[sums.len() - 1].saturating_add(bytes));
+            }
+            sums
+        });
         Self { shape: request.shape, slots: request.slots, tokens, layers }
     }
 
     pub(crate) fn layer_count(&self) -> u32 {
-        self.layers.len() as u32 - 1
+        self.shape.layer_count()
     }
 
     /// Everything a stage of these layers needs.
-    pub(crate) fn stage(&self, range: LayerRange) -> StageMemory {
+    pub(crate) fn stage(&self, held: Held, range: LayerRange) -> StageMemory {
         let shard = Shard::pipeline(range, self.layer_count());
         StageMemory {
-            weight_bytes: self.shape.shard_weight_bytes(&shard),
+            weight_bytes: held.weight_bytes(self.shape, &shard),
             kv_bytes: self.shape.shard_kv_bytes_per_token(&shard).saturating_mul(self.tokens),
             workspace_bytes: workspace_bytes(self.shape, self.slots, shard.head),
         }
     }
 
     /// The same as one number, by subtraction.
-    pub(crate) fn bytes(&self, start: u32, end: u32) -> u64 {
-        let layers = self.layers[end as usize].saturating_sub(self.layers[start as usize]);
+    pub(crate) fn bytes(&self, held: Held, start: u32, end: u32) -> u64 {
+        let sums = &self.layers[held as usize];
+        let layers = sums[end as usize].saturating_sub(sums[start as usize]);
         let (first, last) = (start == 0, end == self.layer_count());
         layers
-            .saturating_add(self.ends_bytes(first, last))
+            .saturating_add(self.ends_bytes(held, first, last))
             .saturating_add(workspace_bytes(self.shape, self.slots, last))
     }
 
     /// Weights and KV of the whole model on one device.
-    pub(crate) fn model_bytes(&self) -> u64 {
-        self.layers[self.layers.len() - 1].saturating_add(self.ends_bytes(true, true))
+    pub(crate) fn model_bytes(&self, held: Held) -> u64 {
+        let sums = &self.layers[held as usize];
+        sums[sums.len() - 1].saturating_add(self.ends_bytes(held, true, true))
     }
 
     /// Workspace of a stage in the middle.
@@ -75,7 +114,7 @@ impl<'a> Sizes<'a> {
 
     /// The piece that cannot be split and needs the most: a layer alone, or with the embedding or head that the
     /// first or last layer comes with.
-    pub(crate) fn largest_unit(&self) -> (String, u64) {
+    pub(crate) fn largest_unit(&self, held: Held) -> (String, u64) {
         let last = self.layer_count() - 1;
         let unit = |layer: u32| {
             let name = match (layer == 0, layer == last) {
@@ -84,15 +123,16 @@ impl<'a> Sizes<'a> {
                 (false, true) => format!("layer {layer} with the output head"),
                 (false, false) => format!("layer {layer}"),
             };
-            let bytes = self.bytes(layer, layer + 1) - workspace_bytes(self.shape, self.slots, layer == last);
+            let workspace = workspace_bytes(self.shape, self.slots, layer == last);
+            let bytes = self.bytes(held, layer, layer + 1) - workspace;
             (name, bytes)
         };
         (0..=last).map(unit).max_by_key(|(_, bytes)| *bytes).unwrap_or_default()
     }
 
-    fn ends_bytes(&self, first: bool, last: bool) -> u64 {
+    fn ends_bytes(&self, held: Held, first: bool, last: bool) -> u64 {
         let empty =
             Shard { embedding: first, head: last, ..Shard::pipeline(LayerRange::new(0, 0), u32::MAX) };
-        self.shape.shard_weight_bytes(&empty)
+        held.weight_bytes(self.shape, &empty)
     }
 }

@@ -90,7 +90,7 @@ pub struct Plan {
 /// Memory of one stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StageMemory {
-    /// Stored weights.
+    /// Weights, as the device holds them.
     pub weight_bytes: u64,
     /// Keys and values of as many tokens as the cache shall hold.
     pub kv_bytes: u64,

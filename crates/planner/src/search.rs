@@ -6,7 +6,7 @@ use std::time::Duration;
 use exo_types::{DeviceKind, NodeId};
 
 use crate::cuts::{Reach, targets};
-use crate::memory::Sizes;
+use crate::memory::{Held, Room, Sizes};
 use crate::{Chosen, Objective, PlanError, PlanRequest, explain};
 
 /// Up to so many usable devices every set is considered: 65,536 sets. Beyond, the ones with most memory are.
@@ -69,9 +69,15 @@ fn choose_of(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize]) -> 
 /// Whether any set of these devices in any order can hold the model, each stage with at least one layer.
 pub(crate) fn fits(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize], free: &[u64]) -> bool {
     let devices = candidates(request, usable);
-    let free: Vec<u64> = devices.iter().map(|&d| free[d]).collect();
-    let sets = Sets::of(sizes, &free);
+    let rooms: Vec<Room> =
+        devices.iter().map(|&d| Room { free_bytes: free[d], ..room(request, d) }).collect();
+    let sets = Sets::of(sizes, &rooms);
     (1..=devices.len()).any(|stages| !sets.complete(stages).is_empty())
+}
+
+fn room(request: &PlanRequest<'_>, device: usize) -> Room {
+    let facts = &request.devices[device].device;
+    Room { free_bytes: facts.memory_free_bytes, held: Held::by(facts.kind) }
 }
 
 /// The devices worth considering, best first; ties in the order of the request.
@@ -108,15 +114,15 @@ struct Search<'a> {
 impl Search<'_> {
     /// The best placement on exactly so many devices.
     fn with_stages(&self, stages: usize) -> Option<Chosen> {
-        let free: Vec<u64> = self.devices.iter().map(|&d| self.free(d)).collect();
-        let sets = Sets::of(self.sizes, &free);
+        let rooms = self.rooms(&self.devices);
+        let sets = Sets::of(self.sizes, &rooms);
         let fit = sets.complete(stages);
         // Where more devices are wanted than needed, the sets that hold it when filled to the brim are not all:
         // there, a device filled to the brim leaves nothing to the next.
         let mut found: Vec<(u32, Option<usize>)> = match self.request.objective {
             Objective::Fit => fit.into_iter().map(|(set, last)| (set, Some(last))).collect(),
             Objective::Spread { .. } => {
-                let all = (1..1u32 << free.len()).filter(|set| set.count_ones() as usize == stages);
+                let all = (1..1u32 << rooms.len()).filter(|set| set.count_ones() as usize == stages);
                 all.map(|set| (set, fit.iter().find(|f| f.0 == set).map(|f| f.1))).collect()
             }
         };
@@ -182,11 +188,10 @@ impl Search<'_> {
     }
 
     fn cut(&self, order: &[usize]) -> Option<Chosen> {
-        let free: Vec<u64> = order.iter().map(|&d| self.free(d)).collect();
         let shape = self.request.shape;
         let read: Vec<u64> = shape.layers.iter().map(|l| l.weight_bytes).collect();
         let targets = targets(&read, shape.head_bytes, &self.shares(order));
-        let ends = Reach { sizes: self.sizes }.cut(&free, &targets)?;
+        let ends = Reach { sizes: self.sizes }.cut(&self.rooms(order), &targets)?;
         Some(Chosen { order: order.to_vec(), ends })
     }
 
@@ -199,8 +204,14 @@ impl Search<'_> {
         let room = |&d: &usize| 1.0 + self.free(d).saturating_sub(self.sizes.workspace()) as f64;
         let rooms: Vec<f64> = order.iter().map(room).collect();
         let speeds: Option<Vec<f64>> = order.iter().map(speed).collect();
-        speeds
-            .map_or_else(|| rooms.clone(), |speeds| capped(&speeds, &rooms, self.sizes.model_bytes() as f64))
+        speeds.map_or_else(
+            || rooms.clone(),
+            |speeds| capped(&speeds, &rooms, self.sizes.model_bytes(Held::AsStored) as f64),
+        )
+    }
+
+    fn rooms(&self, devices: &[usize]) -> Vec<Room> {
+        devices.iter().map(|&device| room(self.request, device)).collect()
     }
 
     fn free(&self, device: usize) -> u64 {
@@ -234,20 +245,20 @@ fn capped(weights: &[f64], caps: &[f64], total: f64) -> Vec<f64> {
 /// Holding more is never worse, so a set's best is its best over who comes last, and one number a set suffices.
 struct Sets<'a> {
     reach: Reach<'a>,
-    free: &'a [u64],
+    rooms: &'a [Room],
     /// Most layers from the start, and which member holds the last of them.
     most: Vec<(u32, usize)>,
 }
 
 impl<'a> Sets<'a> {
-    fn of(sizes: &'a Sizes<'a>, free: &'a [u64]) -> Self {
+    fn of(sizes: &'a Sizes<'a>, rooms: &'a [Room]) -> Self {
         let reach = Reach { sizes };
-        let mut most = vec![(0, usize::MAX); 1 << free.len()];
+        let mut most = vec![(0, usize::MAX); 1 << rooms.len()];
         for set in 1..most.len() {
-            for (member, &bytes) in free.iter().enumerate().filter(|(i, _)| set & (1 << i) != 0) {
+            for (member, &room) in rooms.iter().enumerate().filter(|(i, _)| set & (1 << i) != 0) {
                 let before = most[set & !(1 << member)].0;
                 // Without the last layer: whoever is last of all takes that, with the head.
-                let end = reach.forward(before, bytes, false);
+                let end = reach.forward(before, room, false);
                 // A device that adds no layer is no stage.
                 let holds = end > before && (before > 0 || set.count_ones() == 1);
                 if holds && end > most[set].0 {
@@ -255,7 +266,7 @@ impl<'a> Sets<'a> {
                 }
             }
         }
-        Self { reach, free, most }
+        Self { reach, rooms, most }
     }
 
     /// Sets of `stages` devices that hold the model, with a member that can be last.
@@ -263,10 +274,10 @@ impl<'a> Sets<'a> {
         let count = self.reach.sizes.layer_count();
         let sets = (1..self.most.len()).filter(|set| set.count_ones() as usize == stages);
         sets.filter_map(|set| {
-            let last = (0..self.free.len()).filter(|i| set & (1 << i) != 0).find(|&last| {
+            let last = (0..self.rooms.len()).filter(|i| set & (1 << i) != 0).find(|&last| {
                 let rest = set & !(1 << last);
                 let start = self.most[rest].0;
-                (rest == 0 || start > 0) && self.reach.forward(start, self.free[last], true) == count
+                (rest == 0 || start > 0) && self.reach.forward(start, self.rooms[last], true) == count
             })?;
             Some((set as u32, last))
         })

@@ -13,11 +13,19 @@ const GIB: u64 = 1 << 30;
 
 /// Layers of 1 GiB, a tied table of 1 MiB, one token of context at 1 KiB a layer.
 fn model(layers: u32) -> ModelShape {
-    let layer = LayerShape { weight_bytes: GIB - 1024, flops_per_token: 2 * GIB, kv_bytes_per_token: 1024 };
+    let weight_bytes = GIB - 1024;
+    let layer = LayerShape {
+        weight_bytes,
+        packed_bytes: weight_bytes,
+        flops_per_token: 2 * GIB,
+        kv_bytes_per_token: 1024,
+    };
     ModelShape {
         layers: vec![layer; layers as usize],
         embedding_bytes: 1 << 20,
         head_bytes: (1 << 20) + 64,
+        embedding_packed_bytes: 1 << 20,
+        head_packed_bytes: (1 << 20) + 64,
         tied: true,
         hidden: 64,
         vocab: 1000,
@@ -251,31 +259,94 @@ fn the_order_follows_the_shortest_way_around() {
     assert_eq!(order, "abcd");
 }
 
+/// Bytes of the weights of `shard` on a device of this kind.
+fn weights_on(kind: DeviceKind, shape: &ModelShape, shard: &Shard) -> u64 {
+    if kind == DeviceKind::Cpu { shape.shard_packed_bytes(shard) } else { shape.shard_weight_bytes(shard) }
+}
+
+/// What weights take on a device is counted as that device holds them, to the byte.
+#[test]
+fn a_processor_needs_room_for_packed_weights_and_a_card_does_not() {
+    let mut shape = model(2);
+    shape.layers.iter_mut().for_each(|layer| layer.packed_bytes += 1000);
+    (shape.embedding_packed_bytes, shape.head_packed_bytes) = ((1 << 20) + 100, (1 << 20) + 300);
+    let planned = |kind, free| {
+        let mut one = device("a", 0.0, None);
+        (one.device.kind, one.device.memory_free_bytes) = (kind, free);
+        let devices = [one];
+        plan(&PlanRequest {
+            shape: &shape,
+            model: ModelId([0; 32]),
+            context_tokens: 1,
+            slots: 1,
+            cache_tokens: 1,
+            devices: &devices,
+            links: &[],
+            objective: Objective::Fit,
+            pinned_first: None,
+        })
+    };
+    let as_stored = 2 * GIB + (1 << 20) + 64 + workspace_bytes(&shape, 1, true);
+    for (kind, needed) in
+        [(DeviceKind::DiscreteGpu, as_stored), (DeviceKind::Cpu, as_stored + 2 * 1000 + 300 - 64)]
+    {
+        let fits = planned(kind, needed).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+        assert_eq!(fits.memory[0].total_bytes(), needed, "{kind:?}");
+        let Err(PlanError::DoesNotFit { missing_bytes, .. }) = planned(kind, needed - 7) else {
+            panic!("{kind:?} has no room")
+        };
+        assert_eq!(missing_bytes, 7, "{kind:?}");
+    }
+}
+
 /// Whether any order of any subset holds the model, each stage at least one layer, and at least `stages` of them.
-fn brute_force(shape: &ModelShape, free: &[u64], tokens: u64, stages: usize) -> bool {
-    fn place(shape: &ModelShape, free: &[u64], tokens: u64, used: u32, start: u32, stages: usize) -> bool {
+fn brute_force(shape: &ModelShape, devices: &[PlanDevice], tokens: u64, stages: usize) -> bool {
+    fn place(
+        shape: &ModelShape,
+        on: &[PlanDevice],
+        tokens: u64,
+        used: u32,
+        start: u32,
+        stages: usize,
+    ) -> bool {
         let count = shape.layer_count();
         if start == count {
             return used.count_ones() as usize >= stages;
         }
-        (0..free.len()).filter(|i| used & (1 << i) == 0).any(|i| {
+        (0..on.len()).filter(|i| used & (1 << i) == 0).any(|i| {
+            let device = &on[i].device;
             (start + 1..=count).any(|end| {
                 let shard = Shard::pipeline(LayerRange::new(start, end), count);
-                let needed = shape.shard_weight_bytes(&shard)
+                let needed = weights_on(device.kind, shape, &shard)
                     + shape.shard_kv_bytes_per_token(&shard) * tokens
                     + workspace_bytes(shape, 1, shard.head);
-                needed <= free[i] && place(shape, free, tokens, used | 1 << i, end, stages)
+                let fits = needed <= device.memory_free_bytes;
+                fits && place(shape, on, tokens, used | 1 << i, end, stages)
             })
         })
     }
-    place(shape, free, tokens, 0, 0, stages)
+    place(shape, devices, tokens, 0, 0, stages)
+}
+
+/// One after the other a processor and a card, of nodes of their own.
+fn mixed(shape: &ModelShape, rooms: impl Iterator<Item = (u64, Option<f64>)>) -> Vec<PlanDevice> {
+    let one = |(i, (room, speed)): (usize, (u64, Option<f64>))| {
+        let mut one = device(&format!("n{i}"), 0.0, speed);
+        one.device.memory_free_bytes = workspace_bytes(shape, 1, false) + (room << 20);
+        if i % 2 == 1 {
+            one.device.kind = DeviceKind::DiscreteGpu;
+        }
+        one
+    };
+    rooms.enumerate().map(one).collect()
 }
 
 /// Unequal layers, in units that make the ends and the KV cache matter.
 fn shapes() -> impl Strategy<Value = ModelShape> {
     const UNIT: u64 = 1 << 20;
-    let layer = (1u64..6, 0u64..3).prop_map(|(weights, kv)| LayerShape {
+    let layer = (1u64..6, 0u64..3, 0u64..3).prop_map(|(weights, kv, more)| LayerShape {
         weight_bytes: weights * UNIT,
+        packed_bytes: weights * UNIT + more * UNIT / 4,
         flops_per_token: weights,
         kv_bytes_per_token: kv * UNIT / 8,
     });
@@ -283,6 +354,8 @@ fn shapes() -> impl Strategy<Value = ModelShape> {
         layers,
         embedding_bytes: ends * UNIT,
         head_bytes: ends * UNIT + 64,
+        embedding_packed_bytes: ends * (UNIT + UNIT / 8),
+        head_packed_bytes: ends * (UNIT + UNIT / 8) + 128,
         tied,
         hidden: 64,
         vocab: 1000,
@@ -302,18 +375,13 @@ proptest! {
         pinned in 0usize..6,
     ) {
         const CONTEXT: u32 = 4;
-        let devices: Vec<PlanDevice> = rooms.iter().enumerate().map(|(i, &(room, speed))| {
-            let mut one = device(&format!("n{i}"), 0.0, speed);
-            one.device.memory_free_bytes = workspace_bytes(&shape, 1, false) + (room << 20);
-            one
-        }).collect();
+        let devices = mixed(&shape, rooms.into_iter());
         let objective = if spread == 0 { Objective::Fit } else { Objective::Spread { stages_min: spread } };
         let request = PlanRequest {
             shape: &shape, model: ModelId([0; 32]), context_tokens: CONTEXT, slots: 1, cache_tokens: CONTEXT,
             devices: &devices, links: &[], objective, pinned_first: devices.get(pinned).map(|d| d.node),
         };
-        let free: Vec<u64> = devices.iter().map(|d| d.device.memory_free_bytes).collect();
-        let possible = brute_force(&shape, &free, CONTEXT.into(), spread as usize);
+        let possible = brute_force(&shape, &devices, CONTEXT.into(), spread as usize);
         let planned = plan(&request);
         prop_assert_eq!(planned.is_ok(), possible, "{:?}", planned);
         prop_assert_eq!(&planned, &plan(&request), "the same request gives the same plan");
@@ -326,7 +394,7 @@ proptest! {
             next = stage.shard.layers.end;
             let of = devices.iter().find(|d| d.node == stage.node).expect("a known node");
             prop_assert!(memory.total_bytes() <= of.device.memory_free_bytes);
-            prop_assert_eq!(memory.weight_bytes, shape.shard_weight_bytes(&stage.shard));
+            prop_assert_eq!(memory.weight_bytes, weights_on(of.device.kind, &shape, &stage.shard));
         }
         prop_assert_eq!(next, shape.layer_count());
         let mut nodes: Vec<NodeId> = plan.stages.iter().map(|s| s.node).collect();
@@ -336,7 +404,7 @@ proptest! {
         prop_assert!(plan.stages.len() >= spread as usize);
         prop_assert_eq!(plan.reasons.len(), devices.len());
         if spread == 0 {
-            let fewer = (1..plan.stages.len()).any(|n| subsets_fit(&shape, &free, CONTEXT.into(), n));
+            let fewer = (1..plan.stages.len()).any(|n| subsets_fit(&shape, &devices, CONTEXT.into(), n));
             prop_assert!(!fewer, "fewer devices would do");
         }
     }
@@ -344,11 +412,7 @@ proptest! {
     /// What an error says is missing is missing: with it added in the best place the model fits, without it not.
     #[test]
     fn missing_bytes_are_enough(shape in shapes(), rooms in prop::collection::vec(0u64..8, 1..4)) {
-        let devices: Vec<PlanDevice> = rooms.iter().enumerate().map(|(i, &room)| {
-            let mut one = device(&format!("n{i}"), 0.0, None);
-            one.device.memory_free_bytes = workspace_bytes(&shape, 1, false) + (room << 20);
-            one
-        }).collect();
+        let devices = mixed(&shape, rooms.into_iter().map(|room| (room, None)));
         let try_with = |devices: &[PlanDevice]| plan(&PlanRequest {
             shape: &shape, model: ModelId([0; 32]), context_tokens: 4, slots: 1, cache_tokens: 4, devices,
             links: &[], objective: Objective::Fit, pinned_first: None,
@@ -369,9 +433,10 @@ proptest! {
 }
 
 /// Whether some `n` of the devices hold the model.
-fn subsets_fit(shape: &ModelShape, free: &[u64], tokens: u64, n: usize) -> bool {
-    (0..1u32 << free.len()).filter(|set| set.count_ones() as usize == n).any(|set| {
-        let some: Vec<u64> = (0..free.len()).filter(|i| set & (1 << i) != 0).map(|i| free[i]).collect();
+fn subsets_fit(shape: &ModelShape, devices: &[PlanDevice], tokens: u64, n: usize) -> bool {
+    (0..1u32 << devices.len()).filter(|set| set.count_ones() as usize == n).any(|set| {
+        let some: Vec<_> =
+            (0..devices.len()).filter(|i| set & (1 << i) != 0).map(|i| devices[i].clone()).collect();
         brute_force(shape, &some, tokens, 0)
     })
 }

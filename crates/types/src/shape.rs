@@ -9,6 +9,8 @@ use crate::{LayerRange, Shard};
 pub struct LayerShape {
     /// Stored bytes of the layer's weights.
     pub weight_bytes: u64,
+    /// Bytes of the same in a processor's memory, which packs them: a few per cent more.
+    pub packed_bytes: u64,
     /// Multiply-adds times two, per token, without attention over the context.
     pub flops_per_token: u64,
     /// Bytes of keys and values one token adds to the cache.
@@ -24,6 +26,10 @@ pub struct ModelShape {
     pub embedding_bytes: u64,
     /// Stored bytes of final norm and output head. A tied head counts the embedding table again: the last stage holds a copy.
     pub head_bytes: u64,
+    /// As [`LayerShape::packed_bytes`], of the embedding table.
+    pub embedding_packed_bytes: u64,
+    /// As [`LayerShape::packed_bytes`], of final norm and output head.
+    pub head_packed_bytes: u64,
     /// Whether embedding and head are one table (held once when one device has both ends).
     pub tied: bool,
     /// Width C of the hidden state.
@@ -48,13 +54,24 @@ impl ModelShape {
     /// Stored bytes of what `shard` holds. Layers beyond the model count nothing.
     pub fn shard_weight_bytes(&self, shard: &Shard) -> u64 {
         let layers: u64 = self.layers_of(shard.layers).map(|l| l.weight_bytes).sum();
-        let embedding = if shard.embedding { self.embedding_bytes } else { 0 };
+        layers + self.ends(shard, self.embedding_bytes, self.head_bytes)
+    }
+
+    /// Bytes of what `shard` holds in a processor's memory, which packs it.
+    pub fn shard_packed_bytes(&self, shard: &Shard) -> u64 {
+        let layers: u64 = self.layers_of(shard.layers).map(|l| l.packed_bytes).sum();
+        layers + self.ends(shard, self.embedding_packed_bytes, self.head_packed_bytes)
+    }
+
+    /// What `shard` has of a table and a head of so many bytes.
+    fn ends(&self, shard: &Shard, embedding_bytes: u64, head_bytes: u64) -> u64 {
+        let embedding = if shard.embedding { embedding_bytes } else { 0 };
         let head = match (shard.head, self.tied && shard.embedding) {
             (false, _) => 0,
-            (true, false) => self.head_bytes,
-            (true, true) => self.head_bytes.saturating_sub(self.embedding_bytes),
+            (true, false) => head_bytes,
+            (true, true) => head_bytes.saturating_sub(embedding_bytes),
         };
-        layers + embedding + head
+        embedding + head
     }
 
     /// Bytes one token of context costs in the layers of `shard`.
@@ -73,11 +90,14 @@ mod tests {
 
     #[test]
     fn a_tied_table_is_counted_once_per_device() {
-        let layer = LayerShape { weight_bytes: 10, flops_per_token: 20, kv_bytes_per_token: 4 };
+        let layer =
+            LayerShape { weight_bytes: 10, packed_bytes: 11, flops_per_token: 20, kv_bytes_per_token: 4 };
         let shape = ModelShape {
             layers: vec![layer; 4],
             embedding_bytes: 100,
             head_bytes: 101,
+            embedding_packed_bytes: 110,
+            head_packed_bytes: 112,
             tied: true,
             hidden: 8,
             vocab: 16,
@@ -86,6 +106,8 @@ mod tests {
         assert_eq!(shape.weight_bytes(), 40 + 101);
         let last = Shard::pipeline(LayerRange::new(2, 4), 4);
         assert_eq!(shape.shard_weight_bytes(&last), 20 + 101);
+        assert_eq!(shape.shard_packed_bytes(&last), 22 + 112);
+        assert_eq!(shape.shard_packed_bytes(&Shard::whole(4)), 44 + 112);
         assert_eq!(shape.shard_kv_bytes_per_token(&last), 8);
     }
 }

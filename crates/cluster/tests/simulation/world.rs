@@ -43,7 +43,7 @@ pub struct Request {
 enum Happening {
     Control { from: NodeId, to: NodeId, bytes: Vec<u8> },
     Data { from: NodeId, to: NodeId, bytes: Vec<u8> },
-    Appended { node: NodeId, life: u32, input: CoordinatorInput, events: Vec<Event> },
+    Appended { node: NodeId, life: u32, input: Box<CoordinatorInput>, events: Vec<Event> },
     Computed { node: NodeId, life: u32, key: ShardKey, input: StageInput },
     Worked { node: NodeId, life: u32, action: Action },
     Tick,
@@ -163,7 +163,7 @@ impl World {
                 let message = DataMessage::decode(&bytes).expect("our own bytes");
                 self.on(to, |n| n.data(now, from, message));
             }
-            Happening::Appended { node, life, input, events } => self.appended(node, life, input, events),
+            Happening::Appended { node, life, input, events } => self.appended(node, life, *input, events),
             Happening::Computed { node, life, key, input } if self.life(node) == life => {
                 self.on(node, |n| n.stage(now, key, input));
             }
@@ -230,7 +230,7 @@ impl World {
     fn coordinated(&mut self, node: NodeId, output: CoordinatorOutput) {
         match output {
             CoordinatorOutput::Append { append, events } => {
-                let (life, input) = (self.life(node), CoordinatorInput::Appended(append));
+                let (life, input) = (self.life(node), Box::new(CoordinatorInput::Appended(append)));
                 self.schedule(2, Happening::Appended { node, life, input, events });
             }
             CoordinatorOutput::SendDesired { to, desired } => {
@@ -447,7 +447,8 @@ fn answer(sequence: SequenceId, position: u32) -> SampledToken {
 }
 
 fn request() -> InstanceRequest {
-    let layer = LayerShape { weight_bytes: 1000, flops_per_token: 2000, kv_bytes_per_token: 4 };
+    let layer =
+        LayerShape { weight_bytes: 1000, packed_bytes: 1000, flops_per_token: 2000, kv_bytes_per_token: 4 };
     InstanceRequest {
         model: MODEL,
         model_name: "m".into(),
@@ -455,6 +456,8 @@ fn request() -> InstanceRequest {
             layers: vec![layer; 4],
             embedding_bytes: 500,
             head_bytes: 500,
+            embedding_packed_bytes: 500,
+            head_packed_bytes: 500,
             tied: false,
             hidden: 2,
             vocab: 100,

@@ -183,7 +183,7 @@ pub fn instance_request(
     Ok(InstanceRequest {
         model: resolved.id,
         model_name: resolved.name.clone(),
-        shape: open.model.shape_with_kv(cache.kv),
+        shape: open.model.shape_packed(cache.kv, &exo_backend_cpu::weight_bytes),
         context_tokens,
         slots: cache.slots,
         cache_tokens,

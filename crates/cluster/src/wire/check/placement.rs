@@ -31,8 +31,10 @@ impl Check for ModelShape {
     fn check(&self) -> Result<(), CheckError> {
         ensure(!self.layers.is_empty(), "a model has no layers")?;
         at_most("layers of a model", self.layers.len(), LAYERS_MAX)?;
+        let ends =
+            [self.embedding_bytes, self.head_bytes, self.embedding_packed_bytes, self.head_packed_bytes];
         ensure(
-            self.embedding_bytes <= GROUP_BYTES_MAX && self.head_bytes <= GROUP_BYTES_MAX,
+            ends.into_iter().all(|bytes| bytes <= GROUP_BYTES_MAX),
             "a model's embedding or head has more than 2^50 bytes",
         )?;
         self.layers.check()
@@ -42,6 +44,7 @@ impl Check for ModelShape {
 impl Check for LayerShape {
     fn check(&self) -> Result<(), CheckError> {
         let small = self.weight_bytes <= GROUP_BYTES_MAX
+            && self.packed_bytes <= GROUP_BYTES_MAX
             && self.flops_per_token <= GROUP_BYTES_MAX
             && self.kv_bytes_per_token <= KV_BYTES_MAX;
         ensure(small, "a layer is larger than any layer can be")
