@@ -208,7 +208,20 @@ fn every_instruction_set_rounds_like_the_plain_one() {
 fn the_largest_sums_of_units_are_exact() {
     let ordinary: [f32; BLOCK] = std::array::from_fn(|k| if k < 31 { 2048.0 } else { 2016.0 });
     let single: [f32; BLOCK] = std::array::from_fn(|k| if k == 7 { 16320.0 } else { 0.0 });
-    for (weights, sum) in [(ordinary, 65504.0), (single, 16320.0), (ordinary.map(|w| -w), -65504.0)] {
+    // 65504 units in all, and 28 halves that are rounded up: 14 more.
+    let halves: [f32; BLOCK] = std::array::from_fn(|k| match k {
+        0..4 => 16320.0,
+        4..18 => 7.5,
+        _ => 8.5,
+    });
+    assert_eq!(halves.iter().sum::<f32>(), 65504.0);
+    for (weights, sum) in [
+        (ordinary, 65504.0),
+        (single, 16320.0),
+        (ordinary.map(|w| -w), -65504.0),
+        (halves, 65518.0),
+        (halves.map(|w| -w), -65518.0),
+    ] {
         let bytes: Vec<u8> = weights.iter().flat_map(|w| half::bf16::from_f32(*w).to_le_bytes()).collect();
         let mut lines = vec![Line([0; LINE]); group_lines(DType::BF16, BLOCK).unwrap()];
         pack_group(DType::BF16, BLOCK, &bytes, &mut lines);
