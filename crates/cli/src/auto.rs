@@ -15,7 +15,7 @@ use anyhow::Context;
 use exo_device::{Calibration, GraphicsCard, Trial};
 use exo_node::{DeviceChoice, LeftOut, NodeConfig, Ranking};
 
-use crate::commands::devices::{Ask, Found, Outcome, ask_all, ask_in_child, remember};
+use crate::commands::devices::{Ask, Found, Outcome, Silent, ask_all, ask_in_child, remember};
 use crate::config::Config;
 use crate::ui;
 use rank::{Seen, System};
@@ -43,9 +43,8 @@ async fn choose(settings: &NodeConfig, wanted: &str) -> anyhow::Result<Ranking> 
     let tried: Vec<&Found> =
         tried.iter().filter_map(|at| outcomes[at.0].found.as_ref().ok()?.get(at.1)).collect();
     remember::all(&data_dir, &tried);
-    if let Some(warning) = warning(&outcomes) {
-        ui::warning(&warning);
-    }
+    remember::drivers(&data_dir, &outcomes);
+    warnings(&outcomes).iter().for_each(|warning| ui::warning(warning));
     let settings = settings.clone();
     let cards = exo_device::graphics_cards(Path::new("/"));
     let ranked = tokio::task::spawn_blocking({
@@ -67,7 +66,18 @@ pub fn ranking(
     let seen: Vec<Seen> = found.map(seen).collect();
     let is_open = seen.iter().any(|seen| seen.obstacle.is_none());
     let processor = if is_open { processor::rates(settings) } else { None };
-    let mut ranking = rank::rank(System::own(), &seen, processor, wanted)?;
+    let silent = outcomes.iter().filter_map(|outcome| Some((outcome.source, outcome.trouble()?)));
+    let silent: Vec<LeftOut> = silent
+        .map(|(source, silence)| LeftOut {
+            label: format!("what {source} would show"),
+            reason: silence.reason.clone(),
+        })
+        .collect();
+    let mut ranking = rank::rank(System::own(), &seen, processor, wanted).map_err(|error| {
+        let silent: Vec<&str> = silent.iter().map(|out| &*out.reason).collect();
+        if silent.is_empty() { error } else { anyhow::anyhow!("{error}; {}", silent.join("; ")) }
+    })?;
+    ranking.left_out.extend(silent);
     let is_shown = |card: &GraphicsCard| {
         seen.iter().any(|seen| seen.identity.pci_address.as_deref() == Some(&card.pci_address))
     };
@@ -173,26 +183,37 @@ async fn try_one(data_dir: &Path, outcome: &Outcome, before: &Found) -> Found {
     Found { trial: Some(trial), ..before.clone() }
 }
 
-/// What the user should know of drivers that are there and cannot be asked.
-fn warning(outcomes: &[Outcome]) -> Option<String> {
-    let broken = outcomes.iter().filter(|outcome| !outcome.is_absent);
-    let broken: Vec<&str> =
-        broken.filter_map(|outcome| outcome.found.as_ref().err().map(String::as_str)).collect();
-    (!broken.is_empty()).then(|| {
+/// What the user should know of drivers that are there and cannot be asked. Of one that is not asked the reason tells.
+fn warnings(outcomes: &[Outcome]) -> Vec<String> {
+    let of = |kind: &Silent| -> Vec<&str> {
+        let silent = outcomes.iter().filter_map(Outcome::trouble).filter(|silence| silence.kind == *kind);
+        silent.map(|silence| &*silence.reason).collect()
+    };
+    let (broken, hung) = (of(&Silent::Broken), of(&Silent::Hung));
+    let broken = (!broken.is_empty()).then(|| {
         format!(
             "{}: install that driver again or another version of it; `exo devices` asks it once more, and --backend cpu asks \
              none",
             broken.join("; ")
         )
-    })
+    });
+    let hung = (!hung.is_empty()).then(|| {
+        format!(
+            "{}: install that driver again or another version of it; until then the next starts do not wait for it, for {} \
+             hours; `exo devices --retry` asks it at once, and --backend cpu asks none",
+            hung.join("; "),
+            exo_device::QUARANTINE_S / 3600
+        )
+    });
+    broken.into_iter().chain(hung).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use exo_device::Identity;
+    use exo_device::{Identity, Quarantine};
 
     use super::*;
-    use crate::commands::devices::Source;
+    use crate::commands::devices::{Silence, Source};
 
     fn found(trial: Option<Trial>) -> Found {
         let identity =
@@ -227,16 +248,22 @@ mod tests {
 
     #[test]
     fn a_missing_driver_is_no_warning_and_broken_ones_are_one() {
-        let outcome = |is_absent, found| Outcome {
+        let outcome = |found: Result<_, (Silent, &str)>| Outcome {
             source: Source::Maker(exo_backend_cuda::Api::Cuda),
             list_ms: None,
-            is_absent,
-            found,
+            found: found.map_err(|(kind, reason)| Silence { kind, reason: reason.to_owned() }),
         };
-        let missing = outcome(true, Err("there is no driver".to_owned()));
-        assert_eq!(warning(&[missing, outcome(false, Ok(Vec::new()))]), None);
-        let broken = |text: &str| outcome(false, Err(text.to_owned()));
-        let told = warning(&[broken("vulkan crashed"), broken("gl crashed")]).unwrap();
-        assert!(told.starts_with("vulkan crashed; gl crashed: install"), "{told}");
+        let missing = outcome(Err((Silent::Absent, "there is no driver")));
+        assert!(warnings(&[missing, outcome(Ok(Vec::new()))]).is_empty());
+        let kept_off = Silent::KeptOff(Quarantine::new("it did not answer", 1));
+        let told = warnings(&[
+            outcome(Err((Silent::Broken, "vulkan crashed"))),
+            outcome(Err((Silent::Hung, "cuda hung"))),
+            outcome(Err((Silent::Broken, "gl crashed"))),
+            outcome(Err((kept_off, "hip is in quarantine"))),
+        ]);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(told[0].starts_with("vulkan crashed; gl crashed: install"), "{told:?}");
+        assert!(told[1].starts_with("cuda hung: install") && told[1].contains("for 6 hours"), "{told:?}");
     }
 }

@@ -62,7 +62,7 @@ pub async fn probe_driver(choice: &DeviceChoice) -> anyhow::Result<()> {
         DeviceChoice::Hip { .. } => Source::Maker(exo_backend_cuda::Api::Hip),
         DeviceChoice::Graphics { api, .. } => Source::Graphics(*api),
     };
-    in_child(source).await.found.map_err(anyhow::Error::msg)?;
+    in_child(source).await.found.map_err(|silence| anyhow::Error::msg(silence.reason))?;
     Ok(())
 }
 

@@ -11,14 +11,19 @@ mod support;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Node, SOON, Start, exo, finish, known, skip, stderr, stdout, wait_for};
+use support::{
+    CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, exo, finish, icd, known, shared_library, skip, stderr,
+    stdout, wait_for,
+};
 
 /// For a trial on an emulated card, which takes its time.
 const TRIAL_MAX: Duration = Duration::from_secs(90);
+/// For a start, or a command, that waits for no driver: far less than the 20 s that one which hangs is given.
+const NOT_ASKED_MAX: Duration = Duration::from_secs(10);
 const NOWHERE: &str = "/nonexistent.json";
 
 /// The environment in which the loader of Vulkan finds the drivers that `vulkan` names and no other interface finds any;
@@ -167,19 +172,15 @@ fn without_any_driver_there_is_nothing_to_say() {
 #[test]
 fn a_driver_that_crashes_is_one_warning_and_the_processor_answers() {
     let folder = tempfile::tempdir().unwrap();
-    let (source, library) = (folder.path().join("driver.c"), folder.path().join("driver.so"));
-    std::fs::write(&source, "#include <stdlib.h>\n__attribute__((constructor)) void f(void) { abort(); }\n")
-        .unwrap();
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
-    if lavapipe().is_none() || !built.is_ok_and(|output| output.status.success()) {
+    let library = folder.path().join("driver.so");
+    if lavapipe().is_none() || !shared_library(&library, CRASHES) {
         return skip("a_driver_that_crashes_is_one_warning", "no C compiler, or no loader of Vulkan");
     }
-    let icd = folder.path().join("icd.json");
-    let text =
-        json!({"file_format_version": "1.0.0", "ICD": {"library_path": library, "api_version": "1.3.0"}});
-    std::fs::write(&icd, text.to_string()).unwrap();
+    let icd = icd(folder.path(), &library);
     let mut node = start(&folder.path().join("data"), &drivers(&icd, false), &[]);
-    assert_eq!(answers(&mut node).0, "cpu");
+    let (id, why) = answers(&mut node);
+    assert_eq!(id, "cpu");
+    assert!(why.contains("what vulkan would show: the vulkan driver ended the process"), "{why}");
     let log = node.log();
     assert_eq!(log.matches("warning:").count(), 1, "{log}");
     assert!(
@@ -326,7 +327,10 @@ fn a_card_that_computes_wrong_is_left_out_with_what_it_said_until_it_is_asked_ag
     drop(node);
     let retry = finish(&mut command(&["devices", "--retry"], data, &env), TRIAL_MAX);
     let retry_says = stderr(&retry);
-    assert!(retry_says.contains("Emulated CUDA card (cuda) has ended"), "{retry_says}");
+    assert!(
+        retry_says.contains("the failed trial of Emulated CUDA card (cuda) is forgotten"),
+        "{retry_says}"
+    );
     assert!(registry_entry(data)["trial"].is_null());
 }
 
@@ -344,23 +348,63 @@ fn a_device_that_nobody_has_is_refused_with_what_there_is() {
     );
 }
 
+/// The row of a driver that shows nothing.
+fn driver_row(rows: &Output, backend: &str) -> Option<Value> {
+    let rows: Vec<Value> = serde_json::from_str(&stdout(rows)).unwrap();
+    rows.into_iter().find(|row| row["name"] == format!("(driver of {backend})"))
+}
+
 #[test]
-fn a_driver_that_hangs_costs_its_bound_and_nothing_else() {
+fn drivers_that_hang_cost_their_bound_once_until_they_are_others_or_somebody_asks_again() {
     let folder = tempfile::tempdir().unwrap();
-    let (source, library) = (folder.path().join("driver.c"), folder.path().join("libcuda.so.1"));
-    std::fs::write(
-        &source,
-        "#include <unistd.h>\n__attribute__((constructor)) void f(void) { sleep(600); }\n",
-    )
-    .unwrap();
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
-    if !built.is_ok_and(|output| output.status.success()) {
-        return skip("a_driver_that_hangs", "no C compiler");
+    let (cuda, vulkan) = (folder.path().join("libcuda.so.1"), folder.path().join("vulkan.so"));
+    if !shared_library(&cuda, HANGS) || !shared_library(&vulkan, HANGS) {
+        return skip("drivers_that_hang", "no C compiler");
     }
-    let mut env = drivers(Path::new(NOWHERE), false);
+    let mut env = drivers(&icd(folder.path(), &vulkan), false);
     env.push(("LD_LIBRARY_PATH", folder.path().into()));
+    // Without a loader of Vulkan nobody loads its drivers.
+    let hang: &[&str] = if lavapipe().is_some() { &["cuda", "vulkan"] } else { &["cuda"] };
+    let data = folder.path().join("data");
     let look = ["run", "demo", "Who are you?", "--max-tokens", "1", "--backend", "auto"];
-    let output = finish(&mut command(&look, &folder.path().join("data"), &env), TRIAL_MAX);
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("the cuda driver did not answer within 20 s"), "{}", stderr(&output));
+    let first = finish(&mut command(&look, &data, &env), TRIAL_MAX);
+    assert!(first.status.success(), "{}", stderr(&first));
+    for backend in hang {
+        let told = format!("the {backend} driver did not answer within 20 s and is not used");
+        assert!(stderr(&first).contains(&told), "{}", stderr(&first));
+    }
+    // The next start waits for none of them, and says so.
+    let began = Instant::now();
+    let mut node = start(&data, &env, &[]);
+    assert!(began.elapsed() < NOT_ASKED_MAX, "{:?}", began.elapsed());
+    let (id, why) = answers(&mut node);
+    assert_eq!(id, "cpu");
+    assert!(!node.log().contains("warning:"), "{}", node.log());
+    drop(node);
+    let rows = finish(&mut command(&["devices", "--json"], &data, &env), NOT_ASKED_MAX);
+    for backend in hang {
+        let told = format!("the {backend} driver is in quarantine for another");
+        let row = driver_row(&rows, backend).unwrap();
+        let reason = row["reason"].as_str().unwrap();
+        assert!(why.contains(&told) && reason.starts_with(&told), "{why}\n{row}");
+        assert!(reason.contains("it did not answer within 20 s; `exo devices --retry` ends that"), "{row}");
+        assert!(row["quarantine"]["until_unix_s"].as_u64().unwrap() > now() + 5 * 3600, "{row}");
+    }
+    // Another version of one is asked, the other not.
+    assert!(shared_library(&cuda, NO_DRIVER));
+    let rows = finish(&mut command(&["devices", "--json"], &data, &env), NOT_ASKED_MAX);
+    let row = driver_row(&rows, "cuda").unwrap();
+    assert!(row["reason"].as_str().unwrap().contains("answered with nonsense"), "{row}");
+    assert_eq!(driver_row(&rows, "vulkan").is_some(), hang.len() == 2);
+    // Nothing is kept of one that has answered.
+    assert!(std::fs::read_to_string(registry_path(&data)).is_ok_and(|all| !all.contains("\"cuda\"")));
+    assert!(shared_library(&vulkan, NO_DRIVER));
+    let retry = finish(&mut command(&["devices", "--json", "--retry"], &data, &env), NOT_ASKED_MAX);
+    let told = if hang.len() == 2 {
+        "the vulkan driver, which had not answered, is asked again"
+    } else {
+        "nothing to retry"
+    };
+    assert!(stderr(&retry).contains(told), "{}", stderr(&retry));
+    assert!(driver_row(&retry, "vulkan").is_none(), "{}", stdout(&retry));
 }

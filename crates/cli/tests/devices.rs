@@ -12,7 +12,9 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{SOON, bus, exo, finish, nvml, on_bus, plug, skip, stderr, stdout};
+use support::{
+    CRASHES, NO_DRIVER, SOON, bus, exo, finish, icd, nvml, on_bus, plug, shared_library, skip, stderr, stdout,
+};
 
 const DEMO_MAX: Duration = Duration::from_secs(90);
 
@@ -52,17 +54,6 @@ fn reasons(devices: &[Value]) -> String {
     devices.iter().map(|device| format!("{}\n", device["reason"])).collect()
 }
 
-/// A Vulkan driver description whose library is `library`.
-fn icd(folder: &Path, library: &Path) -> PathBuf {
-    let path = folder.join("icd.json");
-    let library = library.display();
-    let text = format!(
-        r#"{{"file_format_version": "1.0.0", "ICD": {{"library_path": "{library}", "api_version": "1.3.0"}}}}"#
-    );
-    std::fs::write(&path, text).unwrap();
-    path
-}
-
 #[test]
 fn the_processor_is_always_shown_and_comes_first() {
     let all = devices(None);
@@ -90,11 +81,8 @@ fn drivers_that_cannot_be_loaded_leave_the_processor() {
 #[test]
 fn a_driver_that_crashes_costs_its_row_and_no_process_of_ours() {
     let folder = tempfile::tempdir().unwrap();
-    let (source, library) = (folder.path().join("driver.c"), folder.path().join("driver.so"));
-    std::fs::write(&source, "#include <stdlib.h>\n__attribute__((constructor)) void f(void) { abort(); }\n")
-        .unwrap();
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
-    if !built.is_ok_and(|output| output.status.success()) {
+    let library = folder.path().join("driver.so");
+    if !shared_library(&library, CRASHES) {
         return skip("a_driver_that_crashes", "no C compiler");
     }
     let driver = icd(folder.path(), &library);
@@ -163,6 +151,11 @@ fn a_device_in_quarantine_is_shown_with_its_reason_until_somebody_ends_that() {
     let all: Vec<Value> = serde_json::from_str(&stdout(&again)).unwrap();
     let row = all.iter().find(|row| row["pci_address"] == "0000:e0:00.0").unwrap();
     assert_eq!((&row["support"], &row["quarantine"]), (&"experimental".into(), &Value::Null), "{row}");
+    let none = stderr(&ask(&["--json", "--retry"]));
+    assert!(
+        none.contains("nothing to retry: no device is in quarantine") && !none.contains("ended"),
+        "{none}"
+    );
 }
 
 fn start_with_vulkan(folder: &Path) -> Command {
@@ -268,12 +261,7 @@ fn without_nvidias_driver_it_is_said_what_to_install_where_there_is_a_card() {
 #[test]
 fn a_file_that_is_no_driver_is_told_from_one_that_is_missing() {
     let folder = tempfile::tempdir().unwrap();
-    let source = folder.path().join("driver.c");
-    // A library without a single function of the driver.
-    std::fs::write(&source, "int nothing;\n").unwrap();
-    let library = folder.path().join("libcuda.so");
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
-    if !built.is_ok_and(|output| output.status.success()) {
+    if !shared_library(&folder.path().join("libcuda.so"), NO_DRIVER) {
         return skip("a_file_that_is_no_driver", "no C compiler");
     }
     let mut command = start_with_cuda(folder.path());

@@ -12,6 +12,7 @@
 mod affinity;
 mod bandwidth;
 mod calibrate;
+mod drivers;
 mod graphics;
 mod memory;
 mod power;
@@ -28,12 +29,14 @@ use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
 pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use bandwidth::read_bandwidth;
 pub use calibrate::{Calibration, CalibrationError, calibrate};
+pub use drivers::{Setting, driver_files};
 pub use graphics::{GraphicsCard, graphics_cards, identity, maker};
 pub use memory::{Memory, memory};
 pub use power::mains_power;
 pub use processor::{cores, platform, processor_name};
 pub use registry::{
-    Identity, Kept, Known, QUARANTINE_S, Quarantine, Registry, RegistryError, Trial, calibrated, unix_s,
+    Identity, Kept, Known, QUARANTINE_S, Quarantine, Registry, RegistryError, Released, Trial, calibrated,
+    unix_s,
 };
 pub use sensors::{CardSensors, processor_sensors, sensors};
 pub use verify::{VerifyError, verify};

@@ -8,7 +8,9 @@
 //!
 //! Start reading at [`Registry::change`].
 
+mod driver;
 mod file;
+mod release;
 mod trial;
 
 use std::collections::BTreeMap;
@@ -17,9 +19,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use self::driver::Driver;
 use self::file::ReadError;
 use crate::{Calibration, CalibrationError, calibrate};
 
+pub use release::Released;
 pub use trial::Trial;
 
 /// Cards that are remembered; beyond, those that were not seen for longest are forgotten.
@@ -85,7 +89,8 @@ pub struct Known {
     pub trial: Option<Trial>,
 }
 
-/// A card was lost too often. It binds nodes until it is over, the driver has another version, or somebody releases it.
+/// A card was lost too often, or a driver did not answer. It binds nodes until it is over, the driver has another version, or
+/// somebody releases it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Quarantine {
     /// When it began, in seconds since 1970.
@@ -144,9 +149,11 @@ pub struct RegistryError {
 }
 
 /// The file, read.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct Registry {
     devices: BTreeMap<String, Device>,
+    /// Those that did not answer, by source.
+    drivers: BTreeMap<String, Driver>,
 }
 
 impl Registry {
@@ -159,16 +166,16 @@ impl Registry {
     ) -> Result<(T, Option<String>), RegistryError> {
         let _turn = file::lock(folder)?;
         let (before, warning) = match file::read(folder) {
-            Ok(devices) => (devices, None),
-            Err(ReadError::Damaged(damage)) => (BTreeMap::new(), Some(file::move_aside(folder, &damage))),
+            Ok(registry) => (registry, None),
+            Err(ReadError::Damaged(damage)) => (Self::default(), Some(file::move_aside(folder, &damage))),
             Err(ReadError::Unread(source)) => {
                 return Err(RegistryError { what: "read", folder: folder.to_owned(), source });
             }
         };
-        let mut registry = Self { devices: before.clone() };
+        let mut registry = before.clone();
         let value = change(&mut registry);
-        if registry.devices != before {
-            file::write(folder, &registry.devices).map_err(|source| RegistryError {
+        if registry != before {
+            file::write(folder, registry).map_err(|source| RegistryError {
                 what: "write",
                 folder: folder.to_owned(),
                 source,
@@ -179,14 +186,14 @@ impl Registry {
 
     /// Reads it and touches nothing: for a process that only looks. One that cannot be read holds nothing.
     pub fn look(folder: &Path) -> Self {
-        Self { devices: file::read(folder).unwrap_or_default() }
+        file::read(folder).unwrap_or_default()
     }
 
     /// As [`Registry::look`]; `None` if the system does not let it be read now.
     pub fn try_look(folder: &Path) -> Option<Self> {
         match file::read(folder) {
             Err(ReadError::Unread(_)) => None,
-            read => Some(Self { devices: read.unwrap_or_default() }),
+            read => Some(read.unwrap_or_default()),
         }
     }
 
@@ -241,20 +248,6 @@ impl Registry {
     /// Ends the quarantine of a card with a backend; whether there was one.
     pub fn release(&mut self, card: &Identity, backend: &str) -> bool {
         self.entry(card, backend).is_some_and(|known| known.quarantine.take().is_some())
-    }
-
-    /// Ends every quarantine, forgets every failed trial, and says of which cards.
-    pub fn release_all(&mut self) -> Vec<String> {
-        let mut released = Vec::new();
-        for device in self.devices.values_mut() {
-            for (backend, known) in &mut device.backends {
-                let failed = known.trial.take_if(|trial| trial.failed.is_some());
-                if known.quarantine.take().is_some() || failed.is_some() {
-                    released.push(format!("{} ({backend})", device.identity.name));
-                }
-            }
-        }
-        released
     }
 
     /// Notes that a card was opened and computed a known sum.

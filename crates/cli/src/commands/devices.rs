@@ -12,7 +12,7 @@ use anyhow::Context;
 use exo_backend::{Device as _, OpKind};
 use exo_backend_cpu::{CpuDevice, CpuOptions};
 use exo_backend_wgpu::Api;
-use exo_device::{GraphicsCard, Quarantine, Registry};
+use exo_device::{GraphicsCard, Quarantine, Registry, Released};
 use exo_node::{Host, SystemHost};
 use exo_types::{DeviceFacts, Monitor, SupportClass};
 use serde::Serialize;
@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::run_node::node_config;
 use crate::{auto, ui};
 use probe::{Abilities, Times};
-pub use probe::{Ask, Found, Outcome, Source, ask_in_child, in_child};
+pub use probe::{Ask, Found, Outcome, Silence, Silent, Source, ask_in_child, in_child};
 use steps::StepCost;
 
 /// One device, as people and scripts see it.
@@ -80,6 +80,7 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let cards = exo_device::graphics_cards(Path::new("/"));
     let found: Vec<&Found> = outcomes.iter().flat_map(|outcome| outcome.found.iter().flatten()).collect();
     remember::all(&data_dir, &found);
+    remember::drivers(&data_dir, &outcomes);
     let took = began.elapsed();
     let mut rows = join(SystemHost.processor(true), &cards, &outcomes);
     let ranking = tokio::task::block_in_place(|| auto::ranking(&settings, &cards, &outcomes, ""))?;
@@ -110,16 +111,31 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Ends every quarantine. A node that runs notices within seconds.
+/// Ends whatever keeps nodes off a device for a while. A node that runs notices the end of a quarantine within seconds.
 fn release(data_dir: &Path) -> anyhow::Result<()> {
-    if !data_dir.is_dir() {
-        return Ok(());
-    }
-    let (released, warning) =
-        Registry::change(data_dir, Registry::release_all).context("no quarantine was ended")?;
+    let (released, warning) = match data_dir.is_dir() {
+        true => Registry::change(data_dir, |registry| registry.release_all(exo_device::unix_s()))
+            .context("nothing was released to be tried again")?,
+        false => (Vec::new(), None),
+    };
     warning.iter().for_each(|warning| ui::warning(warning));
-    released.iter().for_each(|name| ui::note(&format!("the quarantine of {name} has ended")));
+    if released.is_empty() {
+        ui::note(
+            "nothing to retry: no device is in quarantine or has failed its trial, and no driver is left unasked",
+        );
+    }
+    released.iter().for_each(|released| ui::note(&told(released)));
     Ok(())
+}
+
+fn told(released: &Released) -> String {
+    match released {
+        Released::Quarantine(card) => format!("the quarantine of {card} has ended"),
+        Released::Trial(card) => {
+            format!("the failed trial of {card} is forgotten: a node that starts from now on tries it again")
+        }
+        Released::Driver(source) => format!("the {source} driver, which had not answered, is asked again"),
+    }
 }
 
 /// The preferred sources first, all at once: a card that two of them show is one row. OpenGL last, and only where nothing
@@ -130,16 +146,36 @@ pub async fn ask_all(ask: Ask<'_>) -> Vec<Outcome> {
     let (last, first): (Vec<_>, Vec<_>) = sources
         .filter(|source| is_of_this_system(*source))
         .partition(|source| *source == Source::Graphics(Api::Gl));
-    let asked = first.into_iter().map(|source| probe::ask_in_child(source, ask));
+    let registry = ask.registry.map(Registry::look).unwrap_or_default();
+    let ask_one = |source| ask_unless_kept_off(&registry, source, ask);
+    let asked = first.into_iter().map(ask_one);
     let mut outcomes = futures_util::future::join_all(asked).await;
     let has_cards = !exo_device::graphics_cards(Path::new("/")).is_empty();
     for source in last {
         let is_bare = if has_cards { Outcome::shows_no_card } else { Outcome::is_empty };
         if outcomes.iter().all(is_bare) {
-            outcomes.push(probe::ask_in_child(source, ask).await);
+            outcomes.push(ask_one(source).await);
         }
     }
     outcomes
+}
+
+async fn ask_unless_kept_off(registry: &Registry, source: Source, ask: Ask<'_>) -> Outcome {
+    match kept_off(registry, source) {
+        Some(outcome) => outcome,
+        None => probe::ask_in_child(source, ask).await,
+    }
+}
+
+/// What there is to say of a source that is not asked, for its driver did not answer not long ago.
+fn kept_off(registry: &Registry, source: Source) -> Option<Outcome> {
+    if registry.has_no_drivers() {
+        return None;
+    }
+    let now = exo_device::unix_s();
+    let quarantine = registry.kept_off_driver(source.name(), &remember::driver_files(source), now)?.clone();
+    let reason = format!("the {source} driver is {}", quarantine.text(now));
+    Some(Outcome { source, list_ms: None, found: Err(Silence { kind: Silent::KeptOff(quarantine), reason }) })
 }
 
 /// From start to ready, by phase, a line for each device.
@@ -220,13 +256,15 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
         }
     }
     // That a maker's driver is missing is no news where there is no card of that maker's.
-    let is_news = |outcome: &&Outcome| match outcome.source {
-        Source::Maker(api) if outcome.is_absent => cards.iter().any(|card| card.maker() == Some(api.maker())),
+    let is_news = |source: Source, silence: &Silence| match source {
+        Source::Maker(api) if silence.kind == Silent::Absent => {
+            cards.iter().any(|card| card.maker() == Some(api.maker()))
+        }
         _ => true,
     };
-    let broken = outcomes.iter().filter(is_news);
-    let broken = broken.filter_map(|outcome| Some((outcome.source, outcome.found.as_ref().err()?)));
-    rows.extend(broken.map(|(source, trouble)| Row {
+    let silent = outcomes.iter().filter_map(|outcome| Some((outcome.source, outcome.found.as_ref().err()?)));
+    let silent = silent.filter(|(source, silence)| is_news(*source, silence));
+    rows.extend(silent.map(|(source, silence)| Row {
         name: format!("(driver of {source})"),
         maker: None,
         backends: vec![source.to_string()],
@@ -239,11 +277,14 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
         read_bytes_per_s: None,
         flops_per_s: None,
         sensors: Monitor::default(),
-        quarantine: None,
+        quarantine: match &silence.kind {
+            Silent::KeptOff(quarantine) => Some(quarantine.clone()),
+            _ => None,
+        },
         times: None,
         step: None,
         support: SupportClass::Unsupported,
-        reason: trouble.clone(),
+        reason: silence.reason.clone(),
         chosen: false,
     }));
     rows
@@ -323,7 +364,12 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         Some("NVIDIA") => "NVIDIA's driver with its Vulkan library (Debian: nvidia-driver nvidia-vulkan-icd)",
         _ => "its Vulkan driver (Debian: mesa-vulkan-drivers)",
     };
-    let asked: Vec<_> = outcomes.iter().map(|outcome| outcome.source.name()).collect();
+    let asked: Vec<_> =
+        outcomes.iter().filter(|o| o.trouble().is_none()).map(|outcome| outcome.source.name()).collect();
+    let does_not = match asked.is_empty() {
+        true => "no driver answers".to_owned(),
+        false => format!("{} does not show it", asked.join(", ")),
+    };
     Row {
         name: format!(
             "{} graphics {:04x}:{:04x}",
@@ -334,7 +380,7 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         maker: card.maker(),
         backends: Vec::new(),
         pci_address: Some(card.pci_address.clone()),
-        reason: format!("{driver}, and {} does not show it: install {package}", asked.join(", ")),
+        reason: format!("{driver}, and {does_not}: install {package}"),
         driver,
         architecture: None,
         compute_units: None,
@@ -378,17 +424,14 @@ mod tests {
     }
 
     fn outcome(api: Api, found: Result<Vec<Found>, String>) -> Outcome {
-        Outcome { source: Source::Graphics(api), list_ms: None, is_absent: false, found }
+        let found = found.map_err(|reason| Silence { kind: Silent::Broken, reason });
+        Outcome { source: Source::Graphics(api), list_ms: None, found }
     }
 
     #[test]
     fn a_card_is_one_row_however_many_sources_show_it() {
-        let vulkan = Outcome {
-            source: Source::Graphics(Api::Vulkan),
-            list_ms: None,
-            is_absent: false,
-            found: Ok(vec![found(0, Some("0000:01:00.0")), found(1, Some("0000:02:00.0"))]),
-        };
+        let both = vec![found(0, Some("0000:01:00.0")), found(1, Some("0000:02:00.0"))];
+        let vulkan = outcome(Api::Vulkan, Ok(both));
         let dx12 = outcome(Api::Dx12, Ok(vec![found(0, Some("0000:01:00.0"))]));
         assert_eq!(rows(&[card("0000:01:00.0")], &[vulkan, dx12]).len(), 2);
     }
@@ -406,8 +449,10 @@ mod tests {
         let missing = || Outcome {
             source: Source::Maker(exo_backend_cuda::Api::Cuda),
             list_ms: None,
-            is_absent: true,
-            found: Err("libcuda.so.1 is not on this machine".to_owned()),
+            found: Err(Silence {
+                kind: Silent::Absent,
+                reason: "libcuda.so.1 is not on this machine".to_owned(),
+            }),
         };
         let amd = GraphicsCard { vendor: 0x1002, ..card("0000:01:00.0") };
         assert_eq!(rows(&[amd], &[missing()]).len(), 1);

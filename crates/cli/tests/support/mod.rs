@@ -471,16 +471,37 @@ fn with_bus(bus: &Path, program: &str) -> Command {
 
 /// The folder of a library that plays NVIDIA's management library, in which each card tells the same.
 pub fn nvml(folder: &Path) -> PathBuf {
-    let (source, library) = (folder.join("nvml.c"), folder.join("libnvidia-ml.so.1"));
+    let library = folder.join("libnvidia-ml.so.1");
     let text = "int nvmlInit_v2(void) { return 0; }\nint nvmlShutdown(void) { return 0; }\n\
                 int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **card) { *card = card; return 0; }\n\
                 int nvmlDeviceGetTemperature(void *card, int sensor, unsigned *out) { *out = 61; return 0; }\n\
                 int nvmlDeviceGetPowerUsage(void *card, unsigned *out) { *out = 153000; return 0; }\n\
                 int nvmlDeviceGetClockInfo(void *card, int of, unsigned *out) { *out = 1979 + of; return 0; }\n\
                 int nvmlDeviceGetUtilizationRates(void *card, unsigned out[2]) { out[0] = 50; out[1] = 7; return 0; }\n";
-    std::fs::write(&source, text).unwrap();
-    let built =
-        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output().unwrap();
-    assert!(built.status.success(), "{}", stderr(&built));
+    assert!(shared_library(&library, text), "cc: install Debian's gcc");
     folder.to_owned()
+}
+
+/// Of a driver that ends whoever loads it.
+pub const CRASHES: &str = "#include <stdlib.h>\n__attribute__((constructor)) void f(void) { abort(); }\n";
+/// Of one that never comes back.
+pub const HANGS: &str = "#include <unistd.h>\n__attribute__((constructor)) void f(void) { sleep(600); }\n";
+/// Of a library that is no driver.
+pub const NO_DRIVER: &str = "int nothing;\n";
+
+/// Builds a library from a text in C; whether this machine can.
+pub fn shared_library(path: &Path, text: &str) -> bool {
+    let source = path.with_extension("c");
+    std::fs::write(&source, text).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(path).arg(&source).output();
+    built.is_ok_and(|output| output.status.success())
+}
+
+/// A description of a driver of Vulkan whose library is `library`.
+pub fn icd(folder: &Path, library: &Path) -> PathBuf {
+    let path = folder.join("icd.json");
+    let text =
+        json!({"file_format_version": "1.0.0", "ICD": {"library_path": library, "api_version": "1.3.0"}});
+    std::fs::write(&path, text.to_string()).unwrap();
+    path
 }

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{DEVICES_MAX, Device, REASON_CHARS_MAX, RegistryError, TEXT_CHARS_MAX, is_rate};
+use super::{
+    DEVICES_MAX, Device, Driver, REASON_CHARS_MAX, Registry, RegistryError, TEXT_CHARS_MAX, is_rate,
+};
 
 const NAME: &str = "gpu_registry.json";
 /// Beside the registry, which is replaced as a whole and so cannot be locked itself.
@@ -27,6 +29,8 @@ const ASIDE_MAX: u32 = 5;
 struct Contents {
     version: u32,
     devices: BTreeMap<String, Device>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    drivers: BTreeMap<String, Driver>,
 }
 
 /// Why the file gives nothing.
@@ -85,11 +89,11 @@ fn is_without_locks(error: &io::Error) -> bool {
 }
 
 /// What the file holds, nothing if there is none.
-pub(super) fn read(folder: &Path) -> Result<BTreeMap<String, Device>, ReadError> {
+pub(super) fn read(folder: &Path) -> Result<Registry, ReadError> {
     let file = match File::open(folder.join(NAME)) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(BTreeMap::new());
+            return Ok(Registry::default());
         }
         Err(error) => return Err(ReadError::Unread(error)),
     };
@@ -98,7 +102,7 @@ pub(super) fn read(folder: &Path) -> Result<BTreeMap<String, Device>, ReadError>
     parse(&bytes).map_err(ReadError::Damaged)
 }
 
-fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Device>, String> {
+fn parse(bytes: &[u8]) -> Result<Registry, String> {
     #[derive(Deserialize)]
     struct Version {
         version: u32,
@@ -110,9 +114,11 @@ fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Device>, String> {
     if version != VERSION {
         return Err(format!("it is of version {version}, this exo writes version {VERSION}"));
     }
-    let contents: Contents = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    check(&contents.devices)?;
-    Ok(contents.devices)
+    let Contents { devices, drivers, .. } =
+        serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    check(&devices)?;
+    drivers.iter().try_for_each(|(source, driver)| driver.check(source))?;
+    Ok(Registry { devices, drivers })
 }
 
 /// Refuses what we would not have written.
@@ -165,8 +171,8 @@ pub(super) fn move_aside(folder: &Path, damage: &str) -> String {
 }
 
 /// Writes a neighbour and renames it.
-pub(super) fn write(folder: &Path, devices: &BTreeMap<String, Device>) -> io::Result<()> {
-    let contents = Contents { version: VERSION, devices: devices.clone() };
+pub(super) fn write(folder: &Path, Registry { devices, drivers }: Registry) -> io::Result<()> {
+    let contents = Contents { version: VERSION, devices, drivers };
     let bytes = serde_json::to_vec_pretty(&contents)?;
     let neighbour = folder.join(format!("{NAME}.new-{}", std::process::id()));
     let written = write_whole(&neighbour, &bytes).and_then(|()| fs::rename(&neighbour, folder.join(NAME)));

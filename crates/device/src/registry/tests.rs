@@ -53,7 +53,7 @@ fn a_measurement_counts_for_its_card_backend_and_driver_only() {
 
 #[test]
 fn a_failure_keeps_what_was_measured_with_the_same_driver() {
-    let (mut registry, here) = (Registry { devices: BTreeMap::new() }, card(Some("0000:01:00.0"), None));
+    let (mut registry, here) = (Registry::default(), card(Some("0000:01:00.0"), None));
     registry.note(&here, "vulkan", measured("1"), 7);
     let failed = |driver: &str| Known {
         read_bytes_per_s: None,
@@ -95,8 +95,8 @@ fn a_quarantine_lasts_until_it_is_over_the_driver_is_another_or_it_is_released()
     // Looking at it does not end it; the next driver does, for good.
     registry.verified(&here, "cuda", "1", 100_001);
     assert!(reason(&registry, "cuda", "1", 100_001).is_some());
-    assert_eq!(registry.release_all(), ["Card (cuda)"]);
-    assert!(reason(&registry, "cuda", "1", 100_001).is_none() && registry.release_all().is_empty());
+    assert_eq!(registry.release_all(100_001), [Released::Quarantine("Card (cuda)".to_owned())]);
+    assert!(reason(&registry, "cuda", "1", 100_001).is_none() && registry.release_all(100_001).is_empty());
     registry.keep_off(&here, "cuda", "1", Quarantine::new("again", 100_002));
     assert!(registry.release(&here, "cuda") && !registry.release(&here, "cuda"));
     registry.keep_off(&here, "cuda", "1", Quarantine::new("again", 100_002));
@@ -127,9 +127,34 @@ fn a_trial_counts_for_its_driver_and_version_and_a_failed_one_for_hours() {
     assert_eq!(failed(&registry, "cuda", "1", "1.2.4", 1001), None, "another exo");
     assert_eq!(failed(&registry, "vulkan", "1", "1.2.3", late - 1), Some(Some("another text".to_owned())));
     assert_eq!(failed(&registry, "vulkan", "1", "1.2.3", late), None, "it may have been a passing thing");
-    assert_eq!(registry.release_all(), ["Card (vulkan)"]);
+    let mut over = registry.clone();
+    assert_eq!(over.release_all(late), [], "what has ended by itself is not released");
+    assert_eq!(registry.release_all(1001), [Released::Trial("Card (vulkan)".to_owned())]);
     assert_eq!(failed(&registry, "vulkan", "1", "1.2.3", 1001), None);
     assert_eq!(failed(&registry, "cuda", "1", "1.2.3", 1001), Some(None), "what it passed stays");
+}
+
+#[test]
+fn a_driver_that_did_not_answer_is_kept_until_it_is_another_or_hours_have_passed_or_it_is_released() {
+    let folder = tempfile::tempdir().unwrap();
+    let (here, files) = (card(Some("0000:01:00.0"), None), ["libcuda.so.1 of 9 bytes".to_owned()]);
+    let mut registry = changed(folder.path(), |registry| {
+        registry.note(&here, "cuda", measured("1"), 7);
+        registry.keep_off_driver("cuda", files.to_vec(), Quarantine::new("it did not answer", 1000));
+    });
+    let is_kept_off = |registry: &Registry, source: &str, files: &[String], now: u64| {
+        registry.kept_off_driver(source, files, now).is_some()
+    };
+    let late = 1000 + QUARANTINE_S;
+    assert!(is_kept_off(&registry, "cuda", &files, 1000) && is_kept_off(&registry, "cuda", &files, late - 1));
+    assert!(!is_kept_off(&registry, "cuda", &files, late), "it may have been a passing thing");
+    assert!(!is_kept_off(&registry, "vulkan", &files, 1000), "another source");
+    assert!(!is_kept_off(&registry, "cuda", &["another".to_owned()], 1000), "another driver");
+    assert!(registry.calibration(&here, "cuda", "1").is_some(), "what is known of cards stays");
+    assert_eq!(registry.clone().release_all(1001), [Released::Driver("cuda".to_owned())]);
+    assert!(registry.clone().release_all(late).is_empty());
+    registry.driver_answered("cuda");
+    assert!(registry.has_no_drivers());
 }
 
 #[test]
@@ -141,12 +166,17 @@ fn what_cannot_be_read_is_moved_aside_and_begun_again() {
     });
     let good = fs::read_to_string(&path).unwrap();
     let long = " ".repeat((1 << 20) + 1);
+    let driver = format!(
+        r#""drivers": {{"cuda": {{"files": ["{}"], "quarantine": {{"since_unix_s": 1, "until_unix_s": 2, "reason": ""}}}}}}, "devices""#,
+        "long ".repeat(100)
+    );
     let damaged = [
         (good[..good.len() / 2].to_owned(), "EOF"),
         (good.replace("\"version\": 1", "\"version\": 2"), "of version 2"),
         (good.replace("300000000000.0", "-3.0"), "rate of -3"),
         (good.replace("\"name\": \"Card\"", "\"name\": 5"), "expected a string"),
         (good.replace("10de:2684\"", "10de:2685\""), "is `0000:01:00.0 10de:2684`"),
+        (good.replace("\"devices\"", &driver), "the driver of `cuda` has more or longer files"),
         (long, "more than 1048576 bytes"),
         (String::new(), "EOF"),
     ];
@@ -166,7 +196,7 @@ fn what_cannot_be_read_is_moved_aside_and_begun_again() {
         assert_eq!(fs::read_to_string(folder.path().join(aside)).unwrap(), text);
         changed(folder.path(), |registry| assert_eq!(registry.devices.len(), 1));
     }
-    // Two of seven gave way to later ones; beside the file is its lock, and no half-written neighbour.
+    // Three of eight gave way to later ones; beside the file is its lock, and no half-written neighbour.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 7);
 }
 

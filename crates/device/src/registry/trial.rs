@@ -22,10 +22,13 @@ impl Trial {
         Self { version: version.to_owned(), at_unix_s: now_unix_s, failed }
     }
 
-    /// Whether it still says something. What made a card fail may have been a passing thing: that counts as long as a
-    /// quarantine does.
+    /// Whether it still says something: what made a card fail may have been a passing thing.
     pub fn counts(&self, version: &str, now_unix_s: u64) -> bool {
-        let is_recent = now_unix_s.abs_diff(self.at_unix_s) < QUARANTINE_S;
-        self.version == version && (self.failed.is_none() || is_recent)
+        self.version == version && (self.failed.is_none() || self.is_recent(now_unix_s))
+    }
+
+    /// Whether it is no older than a quarantine lasts.
+    pub(super) fn is_recent(&self, now_unix_s: u64) -> bool {
+        now_unix_s.abs_diff(self.at_unix_s) < QUARANTINE_S
     }
 }

@@ -19,7 +19,7 @@ use super::steps::{self, StepCost};
 use crate::auto;
 
 /// For loading a driver, opening each adapter and measuring it.
-const PROBE_MAX: Duration = Duration::from_secs(20);
+pub const PROBE_MAX: Duration = Duration::from_secs(20);
 /// For the known answer of the built-in model.
 const TRIAL_MAX: Duration = Duration::from_secs(40);
 /// For decoding a little.
@@ -28,6 +28,8 @@ const STEPS_MAX: Duration = Duration::from_secs(40);
 const CHECK_BYTES: u64 = 256 << 20;
 /// The most a child may print.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// What a child prints once its driver has listed its devices.
+const LISTED: &str = "listed\n";
 
 /// Who is asked for devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,9 +183,28 @@ pub struct Outcome {
     pub source: Source,
     /// Milliseconds of loading drivers and listing devices, in the child.
     pub list_ms: Option<f64>,
+    pub found: Result<Vec<Found>, Silence>,
+}
+
+/// A source that showed nothing.
+#[derive(Clone, Debug)]
+pub struct Silence {
+    pub kind: Silent,
+    /// For people.
+    pub reason: String,
+}
+
+/// Why a source showed nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Silent {
     /// There is no driver, or no card for it: nothing is broken.
-    pub is_absent: bool,
-    pub found: Result<Vec<Found>, String>,
+    Absent,
+    /// Its driver crashed, answered with nonsense, or hung with a device.
+    Broken,
+    /// Its driver did not even list its devices within the bound.
+    Hung,
+    /// It was not asked, for its driver hung not long ago.
+    KeptOff(Quarantine),
 }
 
 impl Outcome {
@@ -196,6 +217,11 @@ impl Outcome {
     pub fn is_empty(&self) -> bool {
         self.found.as_ref().map_or(true, Vec::is_empty)
     }
+
+    /// Why it showed nothing, if something is wrong with it.
+    pub fn trouble(&self) -> Option<&Silence> {
+        self.found.as_ref().err().filter(|silence| silence.kind != Silent::Absent)
+    }
 }
 
 /// Asks `source` in a child process, within a bound, whether its devices work.
@@ -205,15 +231,26 @@ pub async fn in_child(source: Source) -> Outcome {
 
 /// As [`in_child`], and as much more as is asked.
 pub async fn ask_in_child(source: Source, what: Ask<'_>) -> Outcome {
+    let silent = |kind, reason| Outcome { source, list_ms: None, found: Err(Silence { kind, reason }) };
     match ask(source, what).await {
-        Ok(Answer { trouble: Some(trouble), is_absent, .. }) => {
-            Outcome { source, list_ms: None, is_absent, found: Err(trouble) }
+        Ok(Answer { trouble: Some(trouble), is_absent: true, .. }) => silent(Silent::Absent, trouble),
+        Ok(Answer { trouble: Some(trouble), .. }) => silent(Silent::Broken, trouble),
+        Ok(Answer { list_ms, found, .. }) => Outcome { source, list_ms: Some(list_ms), found: Ok(found) },
+        Err(error) => {
+            let hung = error.downcast_ref().is_some_and(|late: &Late| !late.has_listed);
+            silent(if hung { Silent::Hung } else { Silent::Broken }, format!("{error:#}"))
         }
-        Ok(Answer { list_ms, found, .. }) => {
-            Outcome { source, list_ms: Some(list_ms), is_absent: false, found: Ok(found) }
-        }
-        Err(error) => Outcome { source, list_ms: None, is_absent: false, found: Err(format!("{error:#}")) },
     }
+}
+
+/// A child did not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the {asked} driver did not answer within {} s and is not used", .bound.as_secs())]
+struct Late {
+    asked: Source,
+    bound: Duration,
+    /// It had listed its devices by then.
+    has_listed: bool,
 }
 
 async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
@@ -234,22 +271,25 @@ async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
         .kill_on_drop(true)
         .spawn()
         .context("cannot start a child to ask the driver in")?;
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let reading = async {
         if let Some(stdout) = child.stdout.take() {
-            stdout.take(ANSWER_BYTES_MAX).read_to_string(&mut text).await?;
+            let mut stdout = stdout.take(ANSWER_BYTES_MAX);
+            while stdout.read_buf(&mut bytes).await? > 0 {}
         }
         child.wait().await
     };
     let more = [(steps, STEPS_MAX), (trial, TRIAL_MAX)];
     let bound = PROBE_MAX + more.iter().filter(|(is_set, _)| *is_set).map(|(_, max)| *max).sum::<Duration>();
-    let status = tokio::time::timeout(bound, reading).await.map_err(|_| {
-        anyhow::anyhow!("the {source} driver did not answer within {} s and is not used", bound.as_secs())
-    })??;
+    let ended = tokio::time::timeout(bound, reading).await;
+    let text = String::from_utf8_lossy(&bytes);
+    let listed = text.rsplit_once(LISTED);
+    let status = ended.map_err(|_| Late { asked: source, bound, has_listed: listed.is_some() })??;
     if !status.success() {
         anyhow::bail!("the {source} driver ended the process that asked it ({status}) and is not used");
     }
-    serde_json::from_str(&text).with_context(|| format!("the answer of the {source} probe cannot be read"))
+    serde_json::from_str(listed.map_or(&*text, |(_, answer)| answer))
+        .with_context(|| format!("the answer of the {source} probe cannot be read"))
 }
 
 /// The child's part: every device of one source, opened, checked and measured, as JSON.
@@ -294,7 +334,7 @@ impl Child<'_> {
     fn list_adapters(&self, api: Api) -> anyhow::Result<(f64, Vec<Found>)> {
         let began = Instant::now();
         let adapters = exo_backend_wgpu::list(api)?;
-        let list_ms = ms(began);
+        let list_ms = listed(began);
         let asked = adapters.iter().filter(|adapter| self.is_asked(adapter.index));
         Ok((list_ms, asked.map(|adapter| self.describe(adapter)).collect()))
     }
@@ -306,7 +346,7 @@ impl Child<'_> {
             #[cfg(feature = "hip")]
             Maker::Hip => exo_backend_cuda::list_amd()?,
         };
-        let list_ms = ms(began);
+        let list_ms = listed(began);
         let asked = cards.iter().filter(|card| self.is_asked(card.index));
         Ok((list_ms, asked.map(|card| self.describe_card(card)).collect()))
     }
@@ -396,6 +436,12 @@ impl Child<'_> {
             }
         }
     }
+}
+
+/// Says that the driver has listed its devices, and what that took.
+fn listed(since: Instant) -> f64 {
+    crate::ui::piece(LISTED);
+    ms(since)
 }
 
 fn ms(since: Instant) -> f64 {
