@@ -5,6 +5,7 @@
 //! whose answer is known ([`trial`]); what came of it is kept in the registry of the data folder, so that the next start
 //! only lists. What may be used is put in order by [`rank`], and the node opens the first that can be opened.
 
+mod fresh;
 mod processor;
 pub mod rank;
 pub mod trial;
@@ -15,7 +16,7 @@ use anyhow::Context;
 use exo_device::{Calibration, GraphicsCard, Trial};
 use exo_node::{DeviceChoice, LeftOut, NodeConfig, Ranking};
 
-use crate::commands::devices::{Ask, Found, Outcome, Silent, ask_all, ask_in_child, remember};
+use crate::commands::devices::{Ask, Found, Outcome, Silent, ask_all, remember};
 use crate::config::Config;
 use crate::ui;
 use rank::{Seen, System};
@@ -39,10 +40,7 @@ pub async fn resolve(config: &Config, settings: &mut NodeConfig) -> anyhow::Resu
 async fn choose(settings: &NodeConfig, wanted: &str) -> anyhow::Result<Ranking> {
     let data_dir = settings.data_dir.clone();
     let mut outcomes = ask_all(Ask { registry: Some(&data_dir), list_only: true, ..Ask::default() }).await;
-    let tried = try_new(&data_dir, &mut outcomes).await;
-    let tried: Vec<&Found> =
-        tried.iter().filter_map(|at| outcomes[at.0].found.as_ref().ok()?.get(at.1)).collect();
-    remember::all(&data_dir, &tried);
+    fresh::try_all(&data_dir, &mut outcomes).await;
     remember::drivers(&data_dir, &outcomes);
     warnings(&outcomes).iter().for_each(|warning| ui::warning(warning));
     let settings = settings.clone();
@@ -117,72 +115,6 @@ fn obstacle(found: &Found) -> Option<String> {
     }
 }
 
-/// Opens and tries what is new, the ways to one card one after the other so that they measure it alone, cards at once. Says
-/// where in `outcomes` those are.
-async fn try_new(data_dir: &Path, outcomes: &mut [Outcome]) -> Vec<(usize, usize)> {
-    let mut cards: Vec<Vec<(usize, usize)>> = Vec::new();
-    let mut slots: Vec<Option<String>> = Vec::new();
-    for (source, outcome) in outcomes.iter().enumerate() {
-        for (at, found) in outcome.found.iter().flatten().enumerate().filter(|(_, found)| is_new(found)) {
-            let slot = found.identity.pci_address.clone();
-            match slots.iter().position(|known| known.is_none() || slot.is_none() || *known == slot) {
-                Some(card) => cards[card].push((source, at)),
-                None => {
-                    cards.push(vec![(source, at)]);
-                    slots.push(slot);
-                }
-            }
-        }
-    }
-    let shown: &[Outcome] = outcomes;
-    let tried = futures_util::future::join_all(cards.into_iter().map(async |card| {
-        let mut tried = Vec::new();
-        for (source, at) in card {
-            if let Some(before) = shown[source].found.as_ref().ok().and_then(|found| found.get(at)) {
-                tried.push((source, at, try_one(data_dir, &shown[source], before).await));
-            }
-        }
-        tried
-    }));
-    let tried: Vec<_> = tried.await.into_iter().flatten().collect();
-    let mut places = Vec::new();
-    for (source, at, found) in tried {
-        if let Ok(all) = &mut outcomes[source].found {
-            all[at] = found;
-            places.push((source, at));
-        }
-    }
-    places
-}
-
-/// Whether a device must be opened before it can be chosen.
-fn is_new(found: &Found) -> bool {
-    let is_measured = found.read_bytes_per_s.is_some() && found.flops_per_s.is_some();
-    let has_failed = found.trial.as_ref().is_some_and(|trial| trial.failed.is_some());
-    let is_known = has_failed || (is_measured && found.trial.is_some());
-    !found.is_software && found.trouble.is_none() && !is_known
-}
-
-/// Opens one device in a child: verified, measured, and asked something whose answer is known.
-async fn try_one(data_dir: &Path, outcome: &Outcome, before: &Found) -> Found {
-    ui::note(&format!("{} is new here: measured and tried, once", seen(before).label()));
-    let ask = Ask {
-        registry: Some(data_dir),
-        measure: true,
-        only: Some(before.index),
-        trial: true,
-        ..Ask::default()
-    };
-    let failed = match ask_in_child(outcome.source, ask).await.found.map(|mut found| found.pop()) {
-        Ok(Some(found)) if found.identity == before.identity => return found,
-        Ok(_) => "it is gone".to_owned(),
-        // It ended the child, or did not answer: what may happen at every start must not cost every start its bound.
-        Err(trouble) => trouble,
-    };
-    let trial = Trial::new(VERSION, Some(&failed), exo_device::unix_s());
-    Found { trial: Some(trial), ..before.clone() }
-}
-
 /// What the user should know of drivers that are there and cannot be asked. Of one that is not asked the reason tells.
 fn warnings(outcomes: &[Outcome]) -> Vec<String> {
     let of = |kind: &Silent| -> Vec<&str> {
@@ -215,7 +147,7 @@ mod tests {
     use super::*;
     use crate::commands::devices::{Silence, Source};
 
-    fn found(trial: Option<Trial>) -> Found {
+    pub fn found(trial: Option<Trial>) -> Found {
         let identity =
             Identity { name: "Card".to_owned(), vendor: 1, device: 1, pci_address: None, uuid: None };
         let mut found = Found::listed("cuda", 0, identity, "12.0".to_owned());
@@ -235,15 +167,6 @@ mod tests {
         assert_eq!(why(&software), SOFTWARE);
         let kept_off = Found { trouble: Some("in quarantine".to_owned()), ..software };
         assert_eq!(why(&Found { is_software: false, ..kept_off }), "in quarantine");
-    }
-
-    #[test]
-    fn what_is_new_is_tried_and_what_is_known_is_not() {
-        let passed = found(Some(Trial::new(VERSION, None, 1)));
-        assert!(is_new(&found(None)) && !is_new(&passed));
-        assert!(is_new(&Found { flops_per_s: None, ..passed.clone() }));
-        let failed = Found { flops_per_s: None, ..found(Some(Trial::new(VERSION, Some("no"), 1))) };
-        assert!(!is_new(&failed) && !is_new(&Found { is_software: true, ..found(None) }));
     }
 
     #[test]

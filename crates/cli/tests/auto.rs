@@ -335,6 +335,29 @@ fn a_card_that_computes_wrong_is_left_out_with_what_it_said_until_it_is_asked_ag
 }
 
 #[test]
+fn two_first_starts_at_once_try_a_card_once() {
+    let (folder, mut env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    // Two at once would get in each other's way.
+    env.push(("EXO_EMULATED_EXCLUSIVE", folder.path().join("lock").into_os_string()));
+    let data = folder.path().join("data");
+    let look = ["bench", "demo", "-p", "0", "-n", "1", "-r", "1", "--backend", "auto"];
+    let told: Vec<String> = std::thread::scope(|scope| {
+        let look = || {
+            let output = finish(&mut command(&look, &data, &env), TRIAL_MAX);
+            assert!(output.status.success(), "{}", stderr(&output));
+            stderr(&output)
+        };
+        let both = [scope.spawn(look), scope.spawn(look)];
+        both.map(|thread| thread.join().unwrap()).into()
+    });
+    let tried = told.iter().filter(|told| told.contains("(cuda:0) is new here: measured and tried, once"));
+    assert_eq!(tried.count(), 1, "{told:?}");
+    assert!(told.iter().all(|told| told.contains("slower than the processor")), "both know: {told:?}");
+    let entry = registry_entry(&data);
+    assert_eq!((&entry["trial"]["failed"], &entry["trouble"]), (&Value::Null, &Value::Null), "{entry}");
+}
+
+#[test]
 fn a_device_that_nobody_has_is_refused_with_what_there_is() {
     let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
     write_registry(folder.path(), 1e15, None);

@@ -35,8 +35,8 @@ pub use memory::{Memory, memory};
 pub use power::mains_power;
 pub use processor::{cores, platform, processor_name};
 pub use registry::{
-    Identity, Kept, Known, QUARANTINE_S, Quarantine, Registry, RegistryError, Released, Trial, calibrated,
-    unix_s,
+    Identity, Kept, Known, QUARANTINE_S, Quarantine, Registry, RegistryError, Released, Trial, Turn,
+    calibrated, unix_s,
 };
 pub use sensors::{CardSensors, processor_sensors, sensors};
 pub use verify::{VerifyError, verify};

@@ -16,6 +16,7 @@ mod trial;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,7 @@ use self::driver::Driver;
 use self::file::ReadError;
 use crate::{Calibration, CalibrationError, calibrate};
 
+pub use file::Turn;
 pub use release::Released;
 pub use trial::Trial;
 
@@ -148,6 +150,13 @@ pub struct RegistryError {
     source: io::Error,
 }
 
+impl RegistryError {
+    /// Whether somebody else did not let us for too long.
+    pub fn is_late(&self) -> bool {
+        self.source.kind() == io::ErrorKind::TimedOut
+    }
+}
+
 /// The file, read.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct Registry {
@@ -164,7 +173,7 @@ impl Registry {
         folder: &Path,
         change: impl FnOnce(&mut Self) -> T,
     ) -> Result<(T, Option<String>), RegistryError> {
-        let _turn = file::lock(folder)?;
+        let _turn = file::lock(folder, file::LOCK_NAME, file::LOCK_WAIT_MAX)?;
         let (before, warning) = match file::read(folder) {
             Ok(registry) => (registry, None),
             Err(ReadError::Damaged(damage)) => (Self::default(), Some(file::move_aside(folder, &damage))),
@@ -182,6 +191,12 @@ impl Registry {
             })?;
         }
         Ok((value, warning))
+    }
+
+    /// Waits for our turn to try what is new in a data folder, so that a card is tried by one process at a time. Whoever has
+    /// waited looks at the registry again.
+    pub fn trial_turn(folder: &Path, wait_max: Duration) -> Result<Turn, RegistryError> {
+        file::lock(folder, file::TRIAL_LOCK_NAME, wait_max)
     }
 
     /// Reads it and touches nothing: for a process that only looks. One that cannot be read holds nothing.

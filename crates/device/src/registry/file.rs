@@ -14,7 +14,9 @@ use super::{
 
 const NAME: &str = "gpu_registry.json";
 /// Beside the registry, which is replaced as a whole and so cannot be locked itself.
-const LOCK_NAME: &str = "gpu_registry.lock";
+pub(super) const LOCK_NAME: &str = "gpu_registry.lock";
+/// Of whoever tries what is new: two that try a card at once get in each other's way.
+pub(super) const TRIAL_LOCK_NAME: &str = "gpu_trial.lock";
 /// A change takes milliseconds.
 pub(super) const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 const LOCK_STEP: Duration = Duration::from_millis(5);
@@ -42,22 +44,23 @@ pub(super) enum ReadError {
     Damaged(String),
 }
 
-/// Whose turn it is to change the registry of a folder, until it is dropped.
-pub(super) struct Turn {
+/// Nobody else changes the registry of a folder, or tries what is new for it, until this is dropped.
+#[derive(Debug)]
+pub struct Turn {
     _file: File,
 }
 
-/// Waits for our turn; as everything here it blocks the thread.
+/// Waits for our turn at the lock of this name; as everything here it blocks the thread.
 #[allow(
     clippy::disallowed_methods,
     reason = "files have no lock with a deadline, and no caller is on an executor but a command"
 )]
-pub(super) fn lock(folder: &Path) -> Result<Turn, RegistryError> {
+pub(super) fn lock(folder: &Path, name: &str, wait_max: Duration) -> Result<Turn, RegistryError> {
     let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true);
     for_owner_only(&mut options);
-    let file = options.open(folder.join(LOCK_NAME)).map_err(failed)?;
+    let file = options.open(folder.join(name)).map_err(failed)?;
     let began = Instant::now();
     loop {
         match file.try_lock() {
@@ -67,9 +70,8 @@ pub(super) fn lock(folder: &Path) -> Result<Turn, RegistryError> {
                 return Ok(Turn { _file: file });
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
-            Err(TryLockError::WouldBlock) if began.elapsed() >= LOCK_WAIT_MAX => {
-                let seconds = LOCK_WAIT_MAX.as_secs();
-                let text = format!("another process has held {LOCK_NAME} for {seconds} s");
+            Err(TryLockError::WouldBlock) if began.elapsed() >= wait_max => {
+                let text = format!("another process has held {name} for {} s", wait_max.as_secs());
                 return Err(failed(io::Error::new(io::ErrorKind::TimedOut, text)));
             }
             Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_STEP),

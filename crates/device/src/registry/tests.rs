@@ -258,9 +258,17 @@ fn changes_of_several_at_once_take_turns_and_none_is_lost() {
 #[test]
 fn who_holds_the_lock_for_too_long_is_told_of_and_the_file_stays() {
     let folder = tempfile::tempdir().unwrap();
-    let turn = file::lock(folder.path()).unwrap();
+    let turn = file::lock(folder.path(), file::LOCK_NAME, file::LOCK_WAIT_MAX).unwrap();
     let error = Registry::change(folder.path(), |_| panic!("it is not our turn")).unwrap_err();
     assert!(error.source.to_string().contains("has held gpu_registry.lock for 2 s"), "{error:?}");
+    assert!(error.is_late());
     drop(turn);
     changed(folder.path(), |registry| assert!(registry.devices.is_empty()));
+    // Turns at trying are others: they take longer, and whoever has one changes the registry.
+    let trying = Registry::trial_turn(folder.path(), Duration::ZERO).unwrap();
+    changed(folder.path(), |registry| registry.note(&card(None, None), "cuda", measured("1"), 7));
+    assert!(Registry::trial_turn(folder.path(), Duration::from_millis(20)).unwrap_err().is_late());
+    drop(trying);
+    assert!(Registry::trial_turn(folder.path(), Duration::ZERO).is_ok());
+    assert!(!Registry::trial_turn(&folder.path().join("none"), Duration::ZERO).unwrap_err().is_late());
 }

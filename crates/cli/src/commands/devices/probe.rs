@@ -165,6 +165,21 @@ impl Found {
             trouble: None,
         }
     }
+
+    /// Adds what the registry knows: what it can do, what came of its trial, whether it is in quarantine.
+    pub fn recall(&mut self, registry: &Registry) {
+        let now = exo_device::unix_s();
+        let (card, api, driver) = (&self.identity, &self.api, &self.driver);
+        if let Some(known) = registry.calibration(card, api, driver) {
+            self.read_bytes_per_s = Some(known.read_bytes_per_s);
+            self.flops_per_s = Some(known.flops_per_s);
+        }
+        self.trial = registry.trial(card, api, driver, auto::VERSION, now).cloned();
+        self.quarantine = registry.quarantine(card, api, driver, now).cloned();
+        if let Some(quarantine) = &self.quarantine {
+            self.trouble = Some(quarantine.text(now));
+        }
+    }
 }
 
 /// Milliseconds from start to ready, by phase.
@@ -392,17 +407,7 @@ impl Child<'_> {
     /// Adds what the registry knows. Whether the device is not opened: it is in quarantine, or nobody wants it opened.
     fn stays_shut(&self, found: &mut Found) -> bool {
         let Some(registry) = &self.registry else { return self.ask.list_only };
-        let now = exo_device::unix_s();
-        let (card, api, driver) = (&found.identity, &found.api, &found.driver);
-        if let Some(known) = registry.calibration(card, api, driver) {
-            found.read_bytes_per_s = Some(known.read_bytes_per_s);
-            found.flops_per_s = Some(known.flops_per_s);
-        }
-        found.trial = registry.trial(card, api, driver, auto::VERSION, now).cloned();
-        found.quarantine = registry.quarantine(card, api, driver, now).cloned();
-        if let Some(quarantine) = &found.quarantine {
-            found.trouble = Some(quarantine.text(now));
-        }
+        found.recall(registry);
         found.quarantine.is_some() || self.ask.list_only
     }
 
