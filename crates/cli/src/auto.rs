@@ -95,7 +95,14 @@ fn seen(found: &Found) -> Seen {
         identity: found.identity.clone(),
         rates: rates.map(|(read_bytes_per_s, flops_per_s)| Calibration { read_bytes_per_s, flops_per_s }),
         obstacle: obstacle(found),
+        is_kept_off: is_kept_off(found),
     }
+}
+
+/// Whether a device would be chosen but for a quarantine.
+fn is_kept_off(found: &Found) -> bool {
+    let has_passed = found.trial.as_ref().is_some_and(|trial| trial.failed.is_none());
+    found.quarantine.is_some() && !found.is_software && has_passed
 }
 
 /// Why a device must not be chosen, if it must not.

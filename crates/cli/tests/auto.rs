@@ -265,15 +265,38 @@ fn a_fast_card_is_chosen_answers_as_the_processor_and_gives_way_when_it_cannot_b
     assert_eq!(named.status.code(), Some(1));
     assert!(stderr(&named).contains("Emulated CUDA card (cuda:0) cannot be used"), "{}", stderr(&named));
     drop(taken);
+}
 
-    // In quarantine it is left out.
-    let mut all: Value = serde_json::from_slice(&std::fs::read(registry_path(&data)).unwrap()).unwrap();
-    all["devices"]["0000:e0:00.0 10de:0000"]["backends"]["cuda"]["quarantine"] = json!({"since_unix_s": now(), "until_unix_s": now() + 3600, "reason": "it was lost 4 times within 10 minutes"});
-    std::fs::write(registry_path(&data), all.to_string()).unwrap();
-    let mut node = start(&data, &env, &[]);
-    let (id, why) = answers(&mut node);
-    assert_eq!(id, "cpu");
-    assert!(why.contains("(cuda:0): in quarantine for another 1 h"), "{why}");
+#[test]
+fn a_card_in_quarantine_at_the_start_computes_once_that_has_ended_without_another_start() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    let data = folder.path();
+    write_registry(data, 1e15, None);
+    let mut all: Value = serde_json::from_slice(&std::fs::read(registry_path(data)).unwrap()).unwrap();
+    let quarantine =
+        json!({"since_unix_s": now(), "until_unix_s": now() + 3600, "reason": "it was lost 4 times"});
+    all["devices"]["0000:e0:00.0 10de:0000"]["backends"]["cuda"]["quarantine"] = quarantine;
+    std::fs::write(registry_path(data), all.to_string()).unwrap();
+    let node = start(data, &env, &[]);
+    assert_eq!(ids(&node), ["cuda-0", "cpu"]);
+    let [card, processor] = devices(&node).try_into().unwrap();
+    let why = card["support_reason"].as_str().unwrap();
+    assert_eq!(card["state"], "quarantined");
+    assert!(why.contains("in quarantine for another 1 h") && why.contains("lost 4 times"), "{why}");
+    let why = processor["support_reason"].as_str().unwrap().to_owned();
+    assert!(!why.contains("quarantine"), "the card says it itself: {why}");
+    assert_eq!(node.place("demo", 1)["stages"][0]["device"], "cpu");
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+
+    // Half an hour later, as it were: `--retry` would do it at once.
+    all["devices"]["0000:e0:00.0 10de:0000"]["backends"]["cuda"]["quarantine"]["until_unix_s"] = now().into();
+    std::fs::write(registry_path(data), all.to_string()).unwrap();
+    wait_for("the card to be used", SOON, || (device(&node)["state"] == "usable").then_some(()));
+    assert!(node.exo(&["unload", "demo"]).status.success());
+    assert_eq!(node.place("demo", 1)["stages"][0]["device"], "cuda-0", "{}", node.log());
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    assert_eq!(ids(&node), ["cuda-0", "cpu"], "for what the card does not hold");
 }
 
 #[test]

@@ -11,8 +11,9 @@ use exo_types::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, Support
 use tokio::sync::watch;
 
 use crate::device::{Failure, Opened, both};
+use crate::engine_host::chain;
 use crate::host::Host;
-use crate::ranking::{Candidate, Wanted};
+use crate::ranking::{Candidate, Ranking, Wanted, open_all};
 use crate::worker::{CardWords, DeviceAsk, MemoryWords, WorkerProgram};
 use crate::{DeviceChoice, NodeConfig};
 
@@ -26,11 +27,11 @@ pub struct Compute {
     here: OnceLock<Opened>,
     /// In the order in which they were asked for.
     cards: Vec<Card>,
-    /// The processor is a device like the cards, for what they do not hold.
-    has_both: bool,
-    /// Why the node computes on what it does, where that was found out at the start: of the first device that
-    /// can be used.
-    why: String,
+    /// Nobody has said what computes: beside cards with memory of their own the processor is a device like them, for what
+    /// they do not hold.
+    is_chosen: bool,
+    /// Why the node computes on what it does, where that was found out at the start: of the device that was the first then.
+    why: Option<(DeviceId, String)>,
     /// Sensors, as this process can read them.
     sensed: Sensed,
 }
@@ -60,17 +61,50 @@ impl Compute {
         };
         // Without a process for each this one opens the device that is used.
         let wanted = if config.worker.is_some() { Wanted::EachCard } else { Wanted::Best };
+        let (kept_off, ranking) = Self::kept_off(ranking, config);
         let tried = ranking.try_each(wanted, |candidate| Self::open_candidate(candidate, config, host))?;
         let mut opened = tried.opened.into_iter();
         let mut compute = opened.next().map_or_else(|| Self::open_asked(Vec::new(), config, host), Ok)?;
-        compute.cards.extend(opened.flat_map(|other| other.cards));
-        // Nobody has said that it should not compute. Cards without memory of their own have the same as the processor.
-        let has_own_memory = |card: &Card| card.facts.kind == DeviceKind::DiscreteGpu;
-        let has_both = !ranking.is_named && compute.cards.iter().all(has_own_memory);
-        if has_both && !compute.cards.is_empty() {
+        compute.cards.extend(opened.flat_map(|other| other.cards).chain(kept_off));
+        compute.is_chosen = !ranking.is_named;
+        if compute.has_both() && !compute.cards.is_empty() {
             compute.processor(config, host)?;
         }
-        Ok((Self { why: tried.told, has_both, ..compute }, tried.warnings))
+        let first = compute.facts(false).into_iter().find(|facts| facts.support != SupportClass::Unsupported);
+        compute.why = first.map(|first| (first.id, tried.told));
+        Ok((compute, tried.warnings))
+    }
+
+    /// Cards in quarantine that would be used but for that: listed, and offered once it is over. One that cannot even be listed
+    /// stays among those that are left out.
+    fn kept_off(ranking: &Ranking, config: &NodeConfig) -> (Vec<Card>, Ranking) {
+        let mut rest = ranking.clone();
+        let Some(program) = &config.worker else { return (Vec::new(), rest) };
+        let list = |candidate: &Candidate| {
+            let cards = Card::find_all(candidate.choice.asks(config), program)?;
+            cards.iter().try_for_each(|card| candidate.check_identity(&card.identity))?;
+            Ok(cards)
+        };
+        let mut cards = Vec::new();
+        for (candidate, listed) in open_all(&ranking.kept_off.iter().collect::<Vec<_>>(), &list) {
+            match listed {
+                Ok(listed) => {
+                    rest.left_out.retain(|out| out.label != candidate.label);
+                    cards.extend(listed);
+                }
+                Err(error) => {
+                    let (card, error) = (&candidate.label, chain(&*error));
+                    tracing::warn!(%card, %error, "what is in quarantine cannot be listed");
+                }
+            }
+        }
+        (cards, rest)
+    }
+
+    /// Whether the processor counts beside the cards. Those without memory of their own have the same as it.
+    fn has_both(&self) -> bool {
+        let used = self.cards.iter().filter(|card| card.quarantine.is_none());
+        self.is_chosen && used.map(|card| card.facts.kind).all(|kind| kind == DeviceKind::DiscreteGpu)
     }
 
     /// As an explicit wish, but a card in quarantine is passed over, and so is another in the place of the one that was meant.
@@ -86,8 +120,8 @@ impl Compute {
     }
 
     fn open_asked(asks: Vec<DeviceAsk>, config: &NodeConfig, host: &dyn Host) -> Result<Self, Failure> {
-        let (here, why, sensed) = (OnceLock::new(), String::new(), Sensed::default());
-        let compute = Self { here, cards: Vec::new(), has_both: false, why, sensed };
+        let (here, sensed) = (OnceLock::new(), Sensed::default());
+        let compute = Self { here, cards: Vec::new(), is_chosen: false, why: None, sensed };
         let Some(first) = asks.first() else {
             compute.processor(config, host)?;
             return Ok(compute);
@@ -112,10 +146,13 @@ impl Compute {
     /// always does.
     pub fn facts(&self, is_used: bool) -> Vec<DeviceFacts> {
         let here = self.here.get().map(|(_, facts)| facts.clone());
-        let here = here.filter(|_| self.has_both || self.is_left_to_processor() || is_used);
+        let here = here.filter(|_| self.has_both() || self.is_left_to_processor() || is_used);
         let mut facts: Vec<_> = self.cards.iter().map(Card::facts_now).chain(here).collect();
-        if let Some(first) = facts.iter_mut().find(|facts| facts.support != SupportClass::Unsupported) {
-            first.support_reason = both(&first.support_reason, &self.why);
+        let can_be_used = |facts: &&mut DeviceFacts| facts.support != SupportClass::Unsupported;
+        if let Some((device, why)) = &self.why
+            && let Some(first) = facts.iter_mut().filter(can_be_used).find(|facts| facts.id == *device)
+        {
+            first.support_reason = both(&first.support_reason, why);
         }
         facts
     }

@@ -7,8 +7,9 @@ use crate::DeviceChoice;
 use crate::device::Failure;
 use crate::engine_host::chain;
 
-/// Devices that are tried before the processor is taken: each may take its bound to say no.
-const TRIES_MAX: usize = 3;
+/// Cards that are tried before the processor is taken, and ways to each of them: each may take its bound to say no.
+const CARDS_TRIED_MAX: usize = 3;
+const WAYS_TRIED_MAX: usize = 2;
 /// Cards that one node computes on.
 const CARDS_MAX: usize = 16;
 /// Of one reason, and of all: they travel with every report.
@@ -22,6 +23,8 @@ pub struct Ranking {
     pub candidates: Vec<Candidate>,
     /// What is not tried.
     pub left_out: Vec<LeftOut>,
+    /// Of those the ways to cards that would be candidates but for a quarantine, one for each card.
+    pub kept_off: Vec<Candidate>,
     /// Estimate for the processor, in seconds; `None` where there was nothing to compare with.
     pub processor_s: Option<f64>,
     /// The candidates were named by the user: the processor does not stand in for them.
@@ -98,7 +101,7 @@ impl Ranking {
         let mut failed: Vec<LeftOut> = Vec::new();
         let mut used: Vec<&Candidate> = Vec::new();
         let mut opened = Vec::new();
-        for candidate in self.candidates.iter().take(TRIES_MAX) {
+        for candidate in self.first_tries() {
             match open(candidate) {
                 Ok(device) => {
                     (used, opened) = (vec![candidate], vec![device]);
@@ -126,6 +129,21 @@ impl Ranking {
         let instead = used.first().map_or("the processor", |used| &used.label);
         let (told, warnings) = (self.told(&used, &failed), warnings(&failed, instead));
         Ok(Tried { opened, told, warnings })
+    }
+
+    /// What is tried until one can be opened: some ways to the first cards, so that one card which nobody can open does not keep
+    /// the others from being tried.
+    fn first_tries(&self) -> Vec<&Candidate> {
+        let mut cards: Vec<(usize, usize)> = Vec::new();
+        let is_tried = |candidate: &&Candidate| {
+            let at = cards.iter().position(|(card, _)| *card == candidate.card).unwrap_or_else(|| {
+                cards.push((candidate.card, 0));
+                cards.len() - 1
+            });
+            cards[at].1 += 1;
+            at < CARDS_TRIED_MAX && cards[at].1 <= WAYS_TRIED_MAX
+        };
+        self.candidates.iter().filter(is_tried).collect()
     }
 
     /// Why `used` (none: the processor) is used, and why nothing else is.
@@ -190,7 +208,7 @@ impl Ranking {
 }
 
 /// Opens devices at once, and gives them in their order.
-fn open_all<'a, T: Send>(
+pub(crate) fn open_all<'a, T: Send>(
     candidates: &[&'a Candidate],
     open: &(impl Fn(&Candidate) -> Result<T, Failure> + Sync),
 ) -> Vec<(&'a Candidate, Result<T, Failure>)> {
@@ -244,6 +262,7 @@ mod tests {
         Ranking {
             candidates: vec![candidate("A", 0, 0.05), candidate("A again", 0, 0.09), candidate("B", 1, 0.3)],
             left_out: vec![LeftOut { label: "C".to_owned(), reason: "plays a card".to_owned() }],
+            kept_off: Vec::new(),
             processor_s: Some(11.9),
             is_named: false,
         }
@@ -290,6 +309,21 @@ mod tests {
         let error =
             named.try_each(Wanted::EachCard, |_| Err::<(), _>("the driver is gone".into())).err().unwrap();
         assert_eq!(error.to_string(), "A cannot be used: the driver is gone");
+    }
+
+    #[test]
+    fn some_ways_to_some_cards_are_tried_and_one_card_does_not_take_all_the_tries() {
+        let ways = [(0, 3), (1, 3), (2, 1), (3, 1)];
+        let ways = ways.iter().flat_map(|&(card, ways)| (0..ways).map(move |way| (card, way)));
+        let candidates = ways.map(|(card, way)| candidate(&format!("{card}.{way}"), card, 1.0)).collect();
+        let tried = std::sync::Mutex::new(Vec::new());
+        let open = |candidate: &Candidate| {
+            tried.lock().unwrap().push(candidate.label.clone());
+            Err::<(), _>("the driver is gone".into())
+        };
+        let ranking = Ranking { candidates, ..Ranking::default() };
+        assert!(ranking.try_each(Wanted::EachCard, open).unwrap().opened.is_empty());
+        assert_eq!(*tried.lock().unwrap(), ["0.0", "0.1", "1.0", "1.1", "2.0"]);
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct Seen {
     pub rates: Option<Calibration>,
     /// Why it must not be chosen, if it must not.
     pub obstacle: Option<String>,
+    /// That is a quarantine and nothing else.
+    pub is_kept_off: bool,
 }
 
 impl Seen {
@@ -140,7 +142,26 @@ pub fn rank(
             }
         }
     }
+    if !ranking.is_named {
+        ranking.kept_off = kept_off(system, seen, &usable, ranking.processor_s)?;
+    }
     Ok(ranking)
+}
+
+/// The best way to each card that would be used but for a quarantine, and is `usable` through no other backend.
+fn kept_off(
+    system: System,
+    seen: &[Seen],
+    usable: &[(&Seen, f64)],
+    processor_s: Option<f64>,
+) -> anyhow::Result<Vec<Candidate>> {
+    let is_used = |seen: &Seen| usable.iter().any(|(other, _)| other.is_same_card(seen));
+    let kept_off = seen.iter().filter(|seen| seen.is_kept_off && !is_used(seen));
+    let kept_off = kept_off.filter_map(|seen| Some((seen, estimate_s(seen.rates?))));
+    let faster = kept_off.filter(|(_, own_s)| processor_s.is_none_or(|processor_s| *own_s < processor_s));
+    let faster: Vec<(&Seen, f64)> = faster.collect();
+    let ways = cards(system, &faster).into_iter().filter_map(|card| card.first().copied());
+    ways.map(|(seen, own_s)| candidate(seen, seen.label(), &faster, own_s)).collect()
 }
 
 /// What has the name or place that is wanted.
@@ -224,6 +245,7 @@ mod tests {
                 uuid: None,
             },
             rates: number(2).and_then(|read| rates(read, number(3)?)),
+            is_kept_off: obstacle.as_deref() == Some("in quarantine"),
             obstacle,
         }
     }
@@ -303,6 +325,28 @@ mod tests {
         );
         let unmeasured = rank(System::Linux, &[seen("cuda:0 RTX@01")], None, "").unwrap();
         assert_eq!(unmeasured.left_out[0].reason, "what it can do could not be measured");
+    }
+
+    #[test]
+    fn a_card_in_quarantine_waits_for_its_end_where_no_other_way_leads_to_it_and_it_is_worth_it() {
+        let kept_off = |lines: &[&str], wanted: &str| {
+            let all: Vec<Seen> = lines.iter().map(|line| seen(line)).collect();
+            let ranking = rank(System::Linux, &all, rates(20.0, 200.0), wanted).unwrap();
+            ranking.kept_off.into_iter().map(|candidate| candidate.label).collect::<Vec<_>>()
+        };
+        let rtx = "cuda:0 RTX@01 900 40000 !in quarantine";
+        assert_eq!(kept_off(&[rtx], ""), ["RTX (cuda:0)"]);
+        assert_eq!(kept_off(&[rtx, "cuda:1 RTX@02 900 40000"], ""), ["RTX (cuda:0)"], "another card");
+        assert!(kept_off(&[rtx, "vulkan:0 RTX@01 800 30000"], "").is_empty(), "it is used as it is");
+        let both = [rtx, "vulkan:0 RTX@01 800 30000 !in quarantine"];
+        assert_eq!(kept_off(&both, ""), ["RTX (cuda:0)"], "the best way");
+        assert!(
+            kept_off(&["vulkan:0 UHD@02 15 150 !in quarantine"], "").is_empty(),
+            "slower than the processor"
+        );
+        assert!(kept_off(&["cuda:0 RTX@01 !in quarantine"], "").is_empty(), "nobody has measured it");
+        assert!(kept_off(&["cuda:0 RTX@01 900 40000 !it crashed"], "").is_empty());
+        assert!(kept_off(&[rtx, "vulkan:0 UHD@02 15 150"], "UHD").is_empty(), "another one was named");
     }
 
     #[test]
