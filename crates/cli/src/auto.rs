@@ -62,7 +62,7 @@ pub fn ranking(
 ) -> anyhow::Result<Ranking> {
     let found = outcomes.iter().flat_map(|outcome| outcome.found.as_deref().unwrap_or_default());
     let seen: Vec<Seen> = found.map(seen).collect();
-    let is_open = seen.iter().any(|seen| seen.obstacle.is_none());
+    let is_open = seen.iter().any(|seen| seen.obstacle.is_none() || seen.is_kept_off);
     let processor = if is_open { processor::rates(settings) } else { None };
     let silent = outcomes.iter().filter_map(|outcome| Some((outcome.source, outcome.trouble()?)));
     let silent: Vec<LeftOut> = silent

@@ -25,6 +25,11 @@ pub fn of(error: &anyhow::Error) -> Option<String> {
         ),
         ("already in use by", "end the other exo first, or give this one its own --data-dir"),
         ("is not a setting", "`exo config` lists the settings and where their values come from"),
+        (
+            "ended the process that computed on it",
+            "install its driver again or another version of it; --backend cpu computes without it, and `exo devices` shows what \
+             else there is",
+        ),
         ("this processor does not have", "set `cpu_isa` to auto, or to one that it has"),
         (
             "is not among those that this process may use",

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use support::{
     CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, exo, finish, icd, known, shared_library, skip, stderr,
-    stdout, wait_for,
+    stdout, wait_for, workers_of,
 };
 
 /// For a trial on an emulated card, which takes its time.
@@ -355,6 +355,80 @@ fn a_card_that_computes_wrong_is_left_out_with_what_it_said_until_it_is_asked_ag
         "{retry_says}"
     );
     assert!(registry_entry(data)["trial"].is_null());
+}
+
+#[test]
+fn beside_a_card_that_shares_its_memory_the_processor_is_no_device_of_its_own() {
+    let (folder, mut env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    env.retain(|(name, _)| *name != "EXO_EMULATED_CARDS"); // two
+    env.push(("EXO_EMULATED_SHARED", "2".into()));
+    write_registry(folder.path(), 1e15, None);
+    let mut node = start(folder.path(), &env, &[]);
+    assert_eq!(ids(&node), ["cuda-0", "cuda-1"], "its memory would count twice");
+    node.place("demo", 1);
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    node.assert_running();
+}
+
+#[test]
+fn a_driver_that_aborts_while_a_shard_loads_is_tried_a_few_times_and_then_the_processor_answers() {
+    let (folder, mut env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    env.push(("EXO_EMULATED_ABORTS", "100000".into())); // no weight fits, what the check takes does
+    write_registry(folder.path(), 1e15, None);
+    let mut node = start(folder.path(), &env, &[]);
+    assert_eq!(ids(&node), ["cuda-0", "cpu"]);
+    let placed = node.post("/exo/v1/instances", &json!({"model": "demo"}));
+    assert_eq!(placed.status, 200, "{}", placed.body);
+    wait_for("the model on the processor", SOON * 2, || {
+        let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
+        (instance["state"]["kind"] == "ready" && instance["stages"][0]["device"] == "cpu").then_some(())
+    });
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    let card = wait_for("the quarantine", SOON, || {
+        Some(device(&node)).filter(|device| device["state"] == "quarantined")
+    });
+    let why = card["support_reason"].as_str().unwrap();
+    assert!(why.contains("lost 4 times within 10 minutes") && why.contains("signal: 6"), "{why}");
+    assert!(why.contains("emulated driver: assertion failed"), "its last words: {why}");
+    assert!(!node.log().contains("panicked"), "{}", node.log());
+    node.assert_running();
+
+    // A command that opens the card without a node says what happened, too.
+    let (data, look) = (folder.path().join("other"), ["bench", "demo", "-p", "0", "-n", "1", "-r", "1"]);
+    write_registry(&data, 1e15, None);
+    for backend in [&["--backend", "auto"][..], &["--backend", "cuda", "--device", "0"]] {
+        let output = finish(command(&look, &data, &env).args(backend), SOON);
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(
+            told.contains("ended the process that computed on it (signal: 6") && told.contains("hint: "),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn a_card_that_loses_its_work_is_used_again_beside_the_processor() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    write_registry(folder.path(), 1e15, None);
+    let mut node = start(folder.path(), &env, &[]);
+    let (id, _) = answers(&mut node);
+    assert_eq!((id.as_str(), ids(&node)), ("cuda-0", vec!["cuda-0".to_owned(), "cpu".to_owned()]));
+    let generation = node.get("/exo/v1/cluster")["instances"][0]["generation"].as_u64();
+    let worker = workers_of(node.pid())[0].to_string();
+    assert!(Command::new("kill").args(["-KILL", &worker]).status().unwrap().success());
+    let instance = wait_for("the model placed again", SOON, || {
+        let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
+        let is_newer = instance["generation"].as_u64() > generation;
+        (is_newer && instance["state"]["kind"] == "ready").then_some(instance)
+    });
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "{instance:#}\n{}", node.log());
+    wait_for("the card to be used again", SOON, || (device(&node)["state"] == "usable").then_some(()));
+    assert_eq!(ids(&node), ["cuda-0", "cpu"]);
+    node.assert_running();
 }
 
 #[test]

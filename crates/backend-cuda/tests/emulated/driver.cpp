@@ -4,7 +4,8 @@
 // Environment: EXO_EMULATED_SM (61, 80; default 80), EXO_EMULATED_CARDS (default 2), EXO_EMULATED_VERSION (default 12000),
 // EXO_EMULATED_BYTES (of one card; default 1 GiB), EXO_EMULATED_TAKEN (a file with the bytes of a card that other programs hold),
 // EXO_EMULATED_EXCLUSIVE (a file: as long as a process has locked it, no other may use the cards), EXO_EMULATED_LINGER_MS (what
-// giving a card back takes), EXO_EMULATED_SKIPS (a kernel by its name, which does nothing).
+// giving a card back takes), EXO_EMULATED_SKIPS (a kernel by its name, which does nothing), EXO_EMULATED_ABORTS (bytes: whoever
+// allocates more at once is ended), EXO_EMULATED_SHARED (this card, counted from 1, has no memory of its own).
 #include "../../kernels/platform.cuh"
 #include "driver.h"
 
@@ -123,11 +124,11 @@ API cuDeviceGetPCIBusId(char* text, int len, int device) {
     return SUCCESS;
 }
 
-API cuDeviceGetAttribute(int* value, int attribute, int) {
+API cuDeviceGetAttribute(int* value, int attribute, int device) {
     int sm = (int)setting("EXO_EMULATED_SM", 80);
     switch (attribute) {
         case 16: *value = 2; return SUCCESS;        // multiprocessors
-        case 18: *value = 0; return SUCCESS;        // shares the machine's memory
+        case 18: *value = (u64)device + 1 == setting("EXO_EMULATED_SHARED", 0); return SUCCESS;
         case 75: *value = sm / 10; return SUCCESS;  // compute capability
         case 76: *value = sm % 10; return SUCCESS;
         default: return INVALID_VALUE;
@@ -162,6 +163,10 @@ API cuMemGetInfo_v2(size_t* free_bytes, size_t* total) {
 API cuMemAlloc_v2(u64* at, size_t bytes) {
     if (current == 0 || bytes == 0) {
         return current == 0 ? INVALID_CONTEXT : INVALID_VALUE;
+    }
+    if (bytes > setting("EXO_EMULATED_ABORTS", ~0ull)) {
+        std::fprintf(stderr, "emulated driver: assertion failed\n");
+        std::abort();
     }
     std::lock_guard guard(lock);
     Card& card = cards[current - 1];

@@ -23,7 +23,7 @@ use std::time::Duration;
 use anyhow::Context;
 use exo_backend::CancelToken;
 
-use super::compute::Compute;
+use super::compute::{Compute, Runs};
 use super::subject::Subject;
 use crate::args::Bench;
 use crate::config::Config;
@@ -48,8 +48,11 @@ pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
         mmap: config.parse("mmap")?,
     };
     let plan = Plan::new(&args, &settings)?;
+    let compute = match Compute::open(config).await? {
+        Runs::Here(compute) => compute,
+        Runs::InChild(code) => return Ok(code),
+    };
     let weights = Weights::find(&args, config)?;
-    let compute = Compute::open(config).await?;
     for warning in plan.warnings(&compute) {
         ui::warning(&warning);
     }

@@ -1,14 +1,27 @@
 //! What a command that works without a node computes on: what a node would, or the device that `--backend` names.
+//!
+//! A graphics driver may end the process that it is loaded into. So a command that computes on a graphics processor does so in
+//! a child, which is this program with the same arguments, and says what became of it.
 
+use std::process::{ExitCode, ExitStatus};
 use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
 
 use exo_backend::Device;
 use exo_node::{DeviceChoice, SystemHost};
 use exo_types::DeviceKind;
 
+use super::start::StopSignal;
 use crate::config::Config;
 use crate::run_node::{node_config, probe_driver};
 use crate::{auto, ui};
+
+/// Tells a child that it is one.
+const IN_CHILD: &str = "EXO_COMPUTES_IN_CHILD";
+/// For a child that was told to stop: as long as a command gives its work, and to print what it has.
+const STOP_MAX: Duration = Duration::from_secs(25);
 
 /// Where steps run.
 #[derive(Clone)]
@@ -19,32 +32,101 @@ pub enum Compute {
     Card(Arc<dyn Device>),
 }
 
+/// Who runs the command.
+pub enum Runs {
+    /// This process.
+    Here(Compute),
+    /// A child has; its result is the command's.
+    InChild(ExitCode),
+}
+
 impl Compute {
-    /// Opens what the settings `backend` and `device` name. A driver that crashes does so in a child first. What was chosen
-    /// by itself is said, and why.
-    pub async fn open(config: &Config) -> anyhow::Result<Self> {
+    /// Opens what the settings `backend` and `device` name, in a child if that is a graphics processor. A driver that crashes
+    /// when it is asked does so in another child first. What was chosen by itself is said, and why.
+    pub async fn open(config: &Config) -> anyhow::Result<Runs> {
         let mut settings = node_config(config)?;
         auto::resolve(config, &mut settings).await?;
-        let is_chosen = match &settings.device {
-            DeviceChoice::Processor => return Ok(Self::Processor),
-            DeviceChoice::Best(ranking) if ranking.candidates.is_empty() => {
-                note("the processor", &ranking.told(&[], &[]));
-                return Ok(Self::Processor);
-            }
-            DeviceChoice::Best(_) => true,
+        let (card, is_chosen) = match &settings.device {
+            DeviceChoice::Processor => return Ok(Runs::Here(Self::Processor)),
+            DeviceChoice::Best(ranking) => match ranking.candidates.first() {
+                Some(best) => (best.label.clone(), true),
+                None => {
+                    note("the processor", &ranking.told(&[], &[]));
+                    return Ok(Runs::Here(Self::Processor));
+                }
+            },
             named => {
                 probe_driver(named).await?;
-                false
+                (format!("a {} device", config.text("backend")), false)
             }
         };
+        if std::env::var_os(IN_CHILD).is_none() {
+            return in_child(&card).await.map(Runs::InChild);
+        }
+        end_with_parent();
         let opened = tokio::task::spawn_blocking(move || exo_node::open_device(&settings, &SystemHost));
         let (device, facts) = opened.await?.map_err(anyhow::Error::from_boxed)?;
         if is_chosen {
             note(&format!("{} ({})", facts.name, facts.backend), &facts.support_reason);
         }
-        Ok(if facts.kind == DeviceKind::Cpu { Self::Processor } else { Self::Card(device) })
+        Ok(Runs::Here(if facts.kind == DeviceKind::Cpu { Self::Processor } else { Self::Card(device) }))
     }
 }
+
+/// Runs this command in a child to its end, and says so if a driver ends that.
+async fn in_child(card: &str) -> anyhow::Result<ExitCode> {
+    let program = std::env::current_exe().context("cannot find the exo program itself")?;
+    let mut command = tokio::process::Command::new(program);
+    command.args(std::env::args_os().skip(1)).env(IN_CHILD, "1").kill_on_drop(true);
+    let mut stop = StopSignal::new()?;
+    let mut child = command.spawn().context("cannot start a child to compute in")?;
+    let status = tokio::select! {
+        status = child.wait() => status,
+        () = stop.wait() => {
+            pass_stop(&child);
+            let ended = tokio::time::timeout(STOP_MAX, child.wait()).await;
+            ended.with_context(|| format!("the child did not stop within {} s and is ended", STOP_MAX.as_secs()))?
+        }
+    };
+    let status = status.context("cannot learn how the child ended")?;
+    match exit_code(status) {
+        Some(code) => Ok(ExitCode::from(code)),
+        None => bail!(
+            "{card}: something, most likely its driver, ended the process that computed on it ({status})"
+        ),
+    }
+}
+
+/// `None` for one that did not end by itself. What a crash is called on Windows is no small number.
+fn exit_code(status: ExitStatus) -> Option<u8> {
+    status.code().and_then(|code| u8::try_from(code).ok())
+}
+
+/// Ctrl-C at a terminal reaches the child as well; a signal to this process alone does not.
+#[cfg(unix)]
+fn pass_stop(child: &tokio::process::Child) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        // It is not reaped before we have waited for it, so the number is still its own.
+        let _ = kill_process(pid, Signal::INT);
+    }
+}
+
+#[cfg(not(unix))]
+fn pass_stop(_child: &tokio::process::Child) {}
+
+/// A child whose parent was killed has nobody to work for.
+#[cfg(target_os = "linux")]
+fn end_with_parent() {
+    use rustix::process::{Signal, set_parent_process_death_signal};
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        tracing::debug!(%error, "this process may outlive its parent");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end_with_parent() {}
 
 /// Beside the output: a device that nobody named is named.
 fn note(device: &str, why: &str) {

@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use exo_backend::{CancelToken, Device};
 use exo_backend_cpu::{CpuDevice, CpuOptions};
 
-use super::compute::Compute;
+use super::compute::{Compute, Runs};
 use super::interrupt::{INTERRUPTED, or_interrupt};
 use super::subject::Subject;
 use crate::args::Perplexity;
@@ -34,9 +34,14 @@ pub async fn run(config: &Config, args: Perplexity) -> anyhow::Result<ExitCode> 
         chunks_max: args.chunks,
         parse_special: args.special,
     };
+    // Before the text, which may come through a pipe, is read by the one process that computes.
+    let compute = match Compute::open(config).await? {
+        Runs::Here(compute) => compute,
+        Runs::InChild(code) => return Ok(code),
+    };
     let text = read_text(&args.text)?;
     let subject = Subject::find(&args.model, &config.data_dir())?;
-    let device: Arc<dyn Device> = match Compute::open(config).await? {
+    let device: Arc<dyn Device> = match compute {
         Compute::Card(device) => device,
         Compute::Processor => CpuDevice::open(CpuOptions {
             threads: config.threads()?,
