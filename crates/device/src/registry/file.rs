@@ -1,5 +1,10 @@
 //! The registry on disk.
 
+#[cfg(not(unix))]
+mod plain;
+#[cfg(unix)]
+mod unix;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -7,6 +12,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+
+#[cfg(not(unix))]
+use plain as system;
+#[cfg(unix)]
+use unix as system;
 
 use super::{
     DEVICES_MAX, Device, Driver, REASON_CHARS_MAX, Registry, RegistryError, TEXT_CHARS_MAX, is_rate,
@@ -59,14 +69,14 @@ pub(super) fn lock(folder: &Path, name: &str, wait_max: Duration) -> Result<Turn
     let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true);
-    for_owner_only(&mut options);
+    system::for_owner_only(&mut options);
     let file = options.open(folder.join(name)).map_err(failed)?;
     let began = Instant::now();
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(Turn { _file: file }),
             // A file system without locks: writes are whole, so at worst what another process learnt just now is lost.
-            Err(TryLockError::Error(error)) if is_without_locks(&error) => {
+            Err(TryLockError::Error(error)) if system::is_without_locks(&error) => {
                 return Ok(Turn { _file: file });
             }
             Err(TryLockError::Error(error)) => return Err(failed(error)),
@@ -77,17 +87,6 @@ pub(super) fn lock(folder: &Path, name: &str, wait_max: Duration) -> Result<Turn
             Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_STEP),
         }
     }
-}
-
-#[cfg(unix)]
-fn is_without_locks(error: &io::Error) -> bool {
-    const ENOLCK: i32 = if cfg!(any(target_os = "linux", target_os = "android")) { 37 } else { 77 };
-    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(ENOLCK)
-}
-
-#[cfg(not(unix))]
-fn is_without_locks(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::Unsupported
 }
 
 /// What the file holds, nothing if there is none.
@@ -187,17 +186,8 @@ pub(super) fn write(folder: &Path, Registry { devices, drivers }: Registry) -> i
 fn write_whole(path: &PathBuf, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.create(true).truncate(true).write(true);
-    for_owner_only(&mut options);
+    system::for_owner_only(&mut options);
     let mut file = options.open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
-
-/// Serial numbers of cards are nobody else's business.
-#[cfg(unix)]
-fn for_owner_only(options: &mut OpenOptions) {
-    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
-}
-
-#[cfg(not(unix))]
-fn for_owner_only(_options: &mut OpenOptions) {}
