@@ -58,8 +58,10 @@ pub struct Adapter {
     pub vendor: u32,
     /// PCI device.
     pub device: u32,
-    /// `0000:01:00.0`; `None` where the interface does not tell.
+    /// `0000:01:00.0`; `None` where the interface does not tell, or tells the same of several.
     pub pci_address: Option<String>,
+    /// How many adapters of the same name and numbers, of which the interface tells no address either, stand before it.
+    pub twin: usize,
     /// A program that plays a graphics card, such as lavapipe.
     pub is_software: bool,
     /// Shares the machine's memory.
@@ -95,7 +97,44 @@ pub fn list(api: Api) -> Result<Vec<Adapter>, ListError> {
     // A driver's nonsense may trip an assertion inside wgpu.
     let adapters = std::panic::catch_unwind(ask)
         .map_err(|_| ListError { api, reason: "its driver answered with nonsense".to_owned() })?;
-    Ok(adapters.into_iter().enumerate().map(|(index, adapter)| describe(api, index, adapter)).collect())
+    let mut adapters: Vec<_> =
+        adapters.into_iter().enumerate().map(|(index, adapter)| describe(api, index, adapter)).collect();
+    let told: Vec<_> = adapters.iter().map(Told::of).collect();
+    for (adapter, (pci_address, twin)) in adapters.iter_mut().zip(tell_apart(&told)) {
+        (adapter.pci_address, adapter.twin) = (pci_address, twin);
+    }
+    Ok(adapters)
+}
+
+/// What an interface tells of an adapter that may be like another.
+struct Told {
+    name: String,
+    numbers: (u32, u32),
+    pci_address: Option<String>,
+}
+
+impl Told {
+    fn of(adapter: &Adapter) -> Self {
+        let numbers = (adapter.vendor, adapter.device);
+        Self { name: adapter.name.clone(), numbers, pci_address: adapter.pci_address.clone() }
+    }
+}
+
+/// The address of each, and its number among those that only their order tells apart. Direct3D's address is that of the first card
+/// with the same numbers: of several equal cards it says which none of them is.
+fn tell_apart(told: &[Told]) -> Vec<(Option<String>, usize)> {
+    let mut apart: Vec<(Option<String>, usize)> = Vec::with_capacity(told.len());
+    for own in told {
+        let of_address = told.iter().filter(|other| other.pci_address == own.pci_address).count();
+        let address = own.pci_address.clone().filter(|_| of_address == 1);
+        let is_twin = |(other, (its, _)): &(&Told, &(Option<String>, usize))| {
+            its.is_none() && (&other.name, other.numbers) == (&own.name, own.numbers)
+        };
+        let before = told.iter().zip(&apart).filter(is_twin).count();
+        let twin = if address.is_none() { before } else { 0 };
+        apart.push((address, twin));
+    }
+    apart
 }
 
 impl Adapter {
@@ -125,6 +164,7 @@ fn describe(api: Api, index: usize, inner: wgpu::Adapter) -> Adapter {
         vendor: info.vendor,
         device: info.device,
         pci_address: Some(info.device_pci_bus_id).filter(|address| !address.is_empty()),
+        twin: 0,
         is_software: info.device_type == wgpu::DeviceType::Cpu,
         is_integrated: info.device_type == wgpu::DeviceType::IntegratedGpu,
         driver,
@@ -136,6 +176,24 @@ fn describe(api: Api, index: usize, inner: wgpu::Adapter) -> Adapter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn equal_cards_with_one_address_are_told_apart_by_their_order() {
+        let told = |line: &str| {
+            let (name, address) = line.split_once('@').unwrap();
+            let pci_address = (!address.is_empty()).then(|| format!("0000:{address}:00.0"));
+            Told { name: name.to_owned(), numbers: (0x10de, 0x2684), pci_address }
+        };
+        let apart = |lines: &[&str]| {
+            let told: Vec<Told> = lines.iter().map(|line| told(line)).collect();
+            let text =
+                |(address, twin): (Option<String>, usize)| format!("{}/{twin}", address.unwrap_or_default());
+            tell_apart(&told).into_iter().map(text).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(apart(&["RTX@01", "RTX@02"]), "0000:01:00.0/0 0000:02:00.0/0");
+        assert_eq!(apart(&["RTX@01", "RTX@01", "Arc@03"]), "/0 /1 0000:03:00.0/0", "Direct3D's");
+        assert_eq!(apart(&["RTX@", "Arc@", "RTX@", "RTX@"]), "/0 /0 /1 /2", "an interface that tells none");
+    }
 
     #[test]
     fn the_chip_is_read_from_names_that_tell_it() {

@@ -57,6 +57,15 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// One of several equal cards of which nothing is told but their order: `twin` others stand before it.
+    #[must_use]
+    pub fn among_twins(mut self, twin: usize) -> Self {
+        if twin > 0 && self.uuid.is_none() {
+            self.uuid = Some(format!("number {}", twin + 1));
+        }
+        self
+    }
+
     /// What it is kept under. A card in another slot, or another card in the slot, is another.
     fn key(&self) -> String {
         let numbers = format!("{:04x}:{:04x}", self.vendor, self.device);

@@ -229,7 +229,8 @@ impl Chosen {
                     adapter.vendor,
                     adapter.device,
                     adapter.pci_address.as_deref(),
-                ),
+                )
+                .among_twins(adapter.twin),
                 driver: adapter.driver.clone(),
                 limit: shared_limit(
                     ask.memory_max_bytes.or(adapter.memory_bytes),

@@ -129,7 +129,7 @@ pub fn rank(
     if ranking.is_named {
         usable = named(usable, wanted, &ranking.left_out)?;
     }
-    for card in cards(system, &usable) {
+    for (number, card) in cards(system, &usable).into_iter().enumerate() {
         for (seen, own_s) in card {
             let label = seen.label();
             match ranking.processor_s.filter(|processor_s| own_s >= *processor_s && !ranking.is_named) {
@@ -138,7 +138,7 @@ pub fn rank(
                     let reason = format!("slower than the processor: {own} for what takes that {other}");
                     ranking.left_out.push(LeftOut { label, reason });
                 }
-                None => ranking.candidates.push(candidate(seen, label, &usable, own_s)?),
+                None => ranking.candidates.push(candidate(seen, label, number, own_s)?),
             }
         }
     }
@@ -160,8 +160,8 @@ fn kept_off(
     let kept_off = kept_off.filter_map(|seen| Some((seen, estimate_s(seen.rates?))));
     let faster = kept_off.filter(|(_, own_s)| processor_s.is_none_or(|processor_s| *own_s < processor_s));
     let faster: Vec<(&Seen, f64)> = faster.collect();
-    let ways = cards(system, &faster).into_iter().filter_map(|card| card.first().copied());
-    ways.map(|(seen, own_s)| candidate(seen, seen.label(), &faster, own_s)).collect()
+    let ways = cards(system, &faster).into_iter().filter_map(|card| card.first().copied()).enumerate();
+    ways.map(|(number, (seen, own_s))| candidate(seen, seen.label(), number, own_s)).collect()
 }
 
 /// What has the name or place that is wanted.
@@ -189,8 +189,12 @@ fn named<'a>(
 fn cards<'a>(system: System, usable: &[(&'a Seen, f64)]) -> Vec<Vec<(&'a Seen, f64)>> {
     let mut cards: Vec<Vec<(&Seen, f64)>> = Vec::new();
     for &(seen, seconds) in usable {
-        let known = cards.iter_mut().find(|card| card.iter().any(|(other, _)| other.is_same_card(seen)));
-        match known {
+        // A backend shows a card once: of equal ones that tell no slot the first joins the first.
+        let is_it = |card: &&mut Vec<(&Seen, f64)>| {
+            card.iter().any(|(other, _)| other.is_same_card(seen))
+                && card.iter().all(|(other, _)| other.backend != seen.backend)
+        };
+        match cards.iter_mut().find(is_it) {
             Some(card) => card.push((seen, seconds)),
             None => cards.push(vec![(seen, seconds)]),
         }
@@ -210,10 +214,9 @@ fn cards<'a>(system: System, usable: &[(&'a Seen, f64)]) -> Vec<Vec<(&'a Seen, f
     cards
 }
 
-fn candidate(seen: &Seen, label: String, usable: &[(&Seen, f64)], seconds: f64) -> anyhow::Result<Candidate> {
+fn candidate(seen: &Seen, label: String, card: usize, seconds: f64) -> anyhow::Result<Candidate> {
     let choice = DeviceChoice::parse(&seen.backend, &seen.index.to_string())?;
-    let card = usable.iter().position(|(other, _)| other.is_same_card(seen) || other.place() == seen.place());
-    Ok(Candidate { label, choice, identity: seen.identity.clone(), card: card.unwrap_or_default(), seconds })
+    Ok(Candidate { label, choice, identity: seen.identity.clone(), card, seconds })
 }
 
 #[cfg(test)]
@@ -290,6 +293,17 @@ mod tests {
                 System::Linux,
                 &["cuda:0 GTX@01 200 4000", "vulkan:0 GTX@01 190 3000", "vulkan:1 RX@02 800 30000"],
                 "vulkan:1 cuda:0 vulkan:0 | ",
+            ),
+            // Equal cards, of which Direct3D tells no slots: one joins one.
+            (
+                System::Windows,
+                &[
+                    "cuda:0 RTX@01 900 40000",
+                    "cuda:1 RTX@02 880 40000",
+                    "dx12:0 RTX 890 39000",
+                    "dx12:1 RTX 870 39000",
+                ],
+                "dx12:0 cuda:0 dx12:1 cuda:1 | ",
             ),
             // Two cards of one name without slots are two cards.
             (System::Linux, &["vulkan:0 RX 300 9000", "vulkan:1 RX 400 9000"], "vulkan:1 vulkan:0 | "),

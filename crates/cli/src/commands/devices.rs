@@ -61,6 +61,56 @@ struct Row {
     chosen: bool,
 }
 
+impl Row {
+    /// One of which nothing else is known.
+    fn bare(name: String, support: SupportClass, reason: String) -> Self {
+        Self {
+            name,
+            maker: None,
+            backends: Vec::new(),
+            pci_address: None,
+            driver: String::new(),
+            architecture: None,
+            compute_units: None,
+            abilities: None,
+            memory_bytes: None,
+            read_bytes_per_s: None,
+            flops_per_s: None,
+            sensors: Monitor::default(),
+            quarantine: None,
+            times: None,
+            step: None,
+            support,
+            reason,
+            chosen: false,
+        }
+    }
+
+    /// Another backend shows the same card. It can be used if it can be through one of them.
+    fn add(&mut self, found: &Found) {
+        let place = backend(found);
+        match &found.trouble {
+            None if self.support == SupportClass::Unsupported => {
+                let other = adapter_row(found);
+                let (before, trouble) = (self.backends.join(", "), &self.reason);
+                let reason = format!("{}; as {before}: {trouble}", other.reason);
+                let backends = [self.backends.as_slice(), &[place]].concat();
+                *self = Self { backends, quarantine: self.quarantine.take(), reason, ..other };
+                return;
+            }
+            None => {}
+            Some(trouble) => self.reason = format!("{}; as {place}: {trouble}", self.reason),
+        }
+        self.backends.push(place);
+        self.architecture = self.architecture.take().or_else(|| found.architecture.clone());
+        self.compute_units = self.compute_units.or(found.compute_units);
+    }
+
+    fn is_shown_by(&self, api: &str) -> bool {
+        self.backends.iter().any(|place| place.split(':').next() == Some(api))
+    }
+}
+
 /// Prints what there is. With `--probe` it is the child that asks one interface's driver.
 pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let data_dir = config.data_dir();
@@ -239,14 +289,11 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
     for found in outcomes.iter().flat_map(|outcome| outcome.found.as_deref().unwrap_or_default()) {
         let known = rows.iter_mut().find(|row| match (&row.pci_address, &found.identity.pci_address) {
             (Some(a), Some(b)) => a == b,
-            _ => row.name == found.identity.name,
+            // A backend shows a card once: of equal ones the first joins the first.
+            _ => row.name == found.identity.name && !row.is_shown_by(&found.api),
         });
         match known {
-            Some(row) => {
-                row.backends.push(backend(found));
-                row.architecture = row.architecture.take().or_else(|| found.architecture.clone());
-                row.compute_units = row.compute_units.or(found.compute_units);
-            }
+            Some(row) => row.add(found),
             None => rows.push(adapter_row(found)),
         }
     }
@@ -265,27 +312,12 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
     let silent = outcomes.iter().filter_map(|outcome| Some((outcome.source, outcome.found.as_ref().err()?)));
     let silent = silent.filter(|(source, silence)| is_news(*source, silence));
     rows.extend(silent.map(|(source, silence)| Row {
-        name: format!("(driver of {source})"),
-        maker: None,
         backends: vec![source.to_string()],
-        pci_address: None,
-        driver: String::new(),
-        architecture: None,
-        compute_units: None,
-        abilities: None,
-        memory_bytes: None,
-        read_bytes_per_s: None,
-        flops_per_s: None,
-        sensors: Monitor::default(),
         quarantine: match &silence.kind {
             Silent::KeptOff(quarantine) => Some(quarantine.clone()),
             _ => None,
         },
-        times: None,
-        step: None,
-        support: SupportClass::Unsupported,
-        reason: silence.reason.clone(),
-        chosen: false,
+        ..Row::bare(format!("(driver of {source})"), SupportClass::Unsupported, silence.reason.clone())
     }));
     rows
 }
@@ -299,11 +331,7 @@ fn processor_row(facts: DeviceFacts) -> Row {
     let sets = device.as_ref().map(|device| device.facts().backend);
     let sets = sets.as_deref().and_then(|backend| backend.strip_prefix("cpu/"));
     Row {
-        name: facts.name,
-        maker: None,
         backends: vec![facts.backend],
-        pci_address: None,
-        driver: String::new(),
         architecture: Some(
             [Some(std::env::consts::ARCH), sets].into_iter().flatten().collect::<Vec<_>>().join(", "),
         ),
@@ -313,12 +341,7 @@ fn processor_row(facts: DeviceFacts) -> Row {
         read_bytes_per_s: facts.read_bytes_per_s,
         flops_per_s: facts.flops_per_s,
         sensors: exo_device::processor_sensors(Path::new("/")),
-        quarantine: None,
-        times: None,
-        step: None,
-        support: facts.support,
-        reason: facts.support_reason,
-        chosen: false,
+        ..Row::bare(facts.name, facts.support, facts.support_reason)
     }
 }
 
@@ -333,7 +356,6 @@ fn adapter_row(found: &Found) -> Row {
         }
     };
     Row {
-        name: found.identity.name.clone(),
         maker: exo_device::maker(found.identity.vendor),
         backends: vec![backend(found)],
         pci_address: found.identity.pci_address.clone(),
@@ -348,9 +370,7 @@ fn adapter_row(found: &Found) -> Row {
         quarantine: found.quarantine.clone(),
         times: found.trouble.is_none().then_some(found.times),
         step: found.step,
-        support,
-        reason,
-        chosen: false,
+        ..Row::bare(found.identity.name.clone(), support, reason)
     }
 }
 
@@ -370,30 +390,15 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         true => "no driver answers".to_owned(),
         false => format!("{} does not show it", asked.join(", ")),
     };
+    let name =
+        format!("{} graphics {:04x}:{:04x}", card.maker().unwrap_or("unknown"), card.vendor, card.device);
+    let reason = format!("{driver}, and {does_not}: install {package}");
     Row {
-        name: format!(
-            "{} graphics {:04x}:{:04x}",
-            card.maker().unwrap_or("unknown"),
-            card.vendor,
-            card.device
-        ),
         maker: card.maker(),
-        backends: Vec::new(),
         pci_address: Some(card.pci_address.clone()),
-        reason: format!("{driver}, and {does_not}: install {package}"),
         driver,
-        architecture: None,
-        compute_units: None,
-        abilities: None,
         memory_bytes: card.memory_bytes,
-        read_bytes_per_s: None,
-        flops_per_s: None,
-        sensors: Monitor::default(),
-        quarantine: None,
-        times: None,
-        step: None,
-        support: SupportClass::Unsupported,
-        chosen: false,
+        ..Row::bare(name, SupportClass::Unsupported, reason)
     }
 }
 
@@ -434,6 +439,42 @@ mod tests {
         let vulkan = outcome(Api::Vulkan, Ok(both));
         let dx12 = outcome(Api::Dx12, Ok(vec![found(0, Some("0000:01:00.0"))]));
         assert_eq!(rows(&[card("0000:01:00.0")], &[vulkan, dx12]).len(), 2);
+    }
+
+    #[test]
+    fn equal_cards_whose_slots_one_source_does_not_tell_are_rows_of_their_own() {
+        let vulkan = vec![found(0, Some("0000:01:00.0")), found(1, Some("0000:02:00.0"))];
+        let dx12 = [0, 1].map(|index| Found { api: "dx12".to_owned(), ..found(index, None) });
+        let outcomes = [outcome(Api::Vulkan, Ok(vulkan)), outcome(Api::Dx12, Ok(dx12.to_vec()))];
+        let facts = exo_device::probe(&exo_device::ProbeOptions::default());
+        let rows = join(facts, &[], &outcomes).into_iter().skip(1).map(|row| row.backends);
+        assert_eq!(rows.collect::<Vec<_>>(), [["vulkan:0", "dx12:0"], ["vulkan:1", "dx12:1"]]);
+    }
+
+    #[test]
+    fn a_card_is_usable_if_one_of_its_backends_can_use_it_and_the_others_say_why_not() {
+        let shown = |api: &str, trouble: Option<&str>| {
+            let (api, trouble) = (api.to_owned(), trouble.map(str::to_owned));
+            Found { api, trouble, ..found(0, Some("0000:01:00.0")) }
+        };
+        let facts = || exo_device::probe(&exo_device::ProbeOptions::default());
+        let broken = outcome(Api::Vulkan, Ok(vec![shown("vulkan", Some("it computed a wrong sum"))]));
+        let works = outcome(Api::Dx12, Ok(vec![shown("dx12", None)]));
+        for (outcomes, places) in
+            [([&broken, &works], ["vulkan:0", "dx12:0"]), ([&works, &broken], ["dx12:0", "vulkan:0"])]
+        {
+            let outcomes = outcomes.map(|outcome| Outcome {
+                source: outcome.source,
+                list_ms: None,
+                found: outcome.found.clone(),
+            });
+            let row = join(facts(), &[], &outcomes).pop().unwrap();
+            assert_eq!(
+                (row.support, &row.backends[..]),
+                (SupportClass::Experimental, &places.map(str::to_owned)[..])
+            );
+            assert!(row.reason.ends_with("by us; as vulkan:0: it computed a wrong sum"), "{}", row.reason);
+        }
     }
 
     #[test]

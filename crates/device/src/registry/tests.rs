@@ -49,6 +49,11 @@ fn a_measurement_counts_for_its_card_backend_and_driver_only() {
         assert_eq!(registry.calibration(&other, "cuda", "570"), None);
     }
     assert_eq!(registry.known(&here, "cuda").unwrap().verified_unix_s, Some(7));
+    // Equal cards that tell nothing of themselves are others all the same.
+    let twin = |number| card(None, None).among_twins(number);
+    let registry = changed(folder.path(), |registry| registry.note(&twin(1), "dx12", measured("1"), 7));
+    assert!(registry.known(&twin(1), "dx12").is_some());
+    assert!(registry.known(&twin(0), "dx12").is_none() && registry.known(&twin(2), "dx12").is_none());
 }
 
 #[test]

@@ -389,7 +389,8 @@ impl Child<'_> {
     fn describe(&self, adapter: &Adapter) -> Found {
         let address = adapter.pci_address.as_deref();
         let identity =
-            exo_device::identity(&adapter.name, adapter.vendor, adapter.device, address, &self.cards);
+            exo_device::identity(&adapter.name, adapter.vendor, adapter.device, address, &self.cards)
+                .among_twins(adapter.twin);
         let mut found = Found::listed(adapter.api.name(), adapter.index, identity, adapter.driver.clone());
         found.architecture = adapter.architecture().map(str::to_owned);
         (found.is_software, found.memory_bytes) = (adapter.is_software, adapter.memory_bytes);
