@@ -21,10 +21,13 @@ pub(crate) fn fetch(at: *const u8) {
 /// second-level cache can wait for, which is more than the first can.
 #[inline(always)]
 pub(crate) fn fetch_weights(at: *const u8) {
+    let (far, near) = (at.wrapping_add(FAR), at.wrapping_add(NEAR));
     #[cfg(target_arch = "x86_64")]
     // SAFETY: as in `fetch`.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.wrapping_add(FAR).cast())
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(far.cast())
     };
-    fetch(at.wrapping_add(NEAR));
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = far;
+    fetch(near);
 }
