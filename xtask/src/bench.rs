@@ -2,12 +2,13 @@
 //!
 //! Machines drift: what counts is the ratio of two runs that stand beside each other, and the median of several such
 //! pairs. Every program is pinned to the cores it was given threads for, has a deadline, and is ended by its own
-//! id. `solo` runs `exo bench` and `llama-bench`, `serving` a node and `llama-server` under `load`, `guesses` a node that
-//! guesses tokens ahead; `cells` knows the bounds of the project and who keeps them.
+//! id. `solo` runs `exo bench` and `llama-bench`, `serving` a node and `llama-server` under `load`, `gap` a long prompt
+//! beside a stream, `guesses` a node that guesses tokens ahead; `cells` knows the bounds of the project and who keeps them.
 
 mod args;
 mod cells;
 mod child;
+mod gap;
 mod guesses;
 mod http;
 mod load;
@@ -67,7 +68,7 @@ impl Bench {
         for round in 0..self.args.rounds {
             self.for_each_model(|bench, model, threads| bench.round(round, model, threads));
         }
-        if [Part::Streams, Part::Prefix, Part::Idle].into_iter().any(|part| self.has(part)) {
+        if [Part::Gap, Part::Streams, Part::Prefix, Part::Idle].into_iter().any(|part| self.has(part)) {
             self.for_each_model(|bench, model, threads| {
                 let served = bench.serve(model, threads);
                 bench.note_failure(served, || format!("serving {}", model.display()));

@@ -36,7 +36,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE")]
     pub draft: Option<PathBuf>,
     /// Only these parts
-    #[arg(long, value_delimiter = ',', default_value = "solo,depth,streams,prefix,idle")]
+    #[arg(long, value_delimiter = ',', default_value = "solo,depth,gap,streams,prefix,idle")]
     pub only: Vec<Part>,
     /// Nothing new is started after this time
     #[arg(long, default_value_t = 180, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -53,6 +53,8 @@ pub enum Part {
     Solo,
     /// Decode after 4,096 tokens
     Depth,
+    /// How long a stream waits for its next token while a long prompt is computed beside it
+    Gap,
     /// Several streams against the servers
     Streams,
     /// First token of a prompt whose beginning is cached

@@ -1,8 +1,9 @@
-//! Plain HTTP to a server of this machine: one request, one connection, whole answers, with a deadline.
+//! Plain HTTP to a server of this machine: one request, one connection, whole answers or line by line, with a deadline.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -31,19 +32,8 @@ impl Server {
 
     /// `at_most` bounds the connection and each silence of the server, which answers all at once.
     fn exchange(&self, method: &str, path: &str, body: &str, at_most: Duration) -> anyhow::Result<Value> {
-        let to = self.address;
-        let attempt = || format!("{method} http://{to}{path}");
-        let mut stream = TcpStream::connect_timeout(&to, at_most).with_context(attempt)?;
-        stream.set_read_timeout(Some(at_most)).with_context(attempt)?;
-        stream.set_write_timeout(Some(at_most)).with_context(attempt)?;
-        stream.set_nodelay(true).with_context(attempt)?;
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            self.secret,
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).with_context(attempt)?;
+        let attempt = || format!("{method} http://{}{path}", self.address);
+        let stream = self.send(&format!("{method} {path} HTTP/1.1"), body, at_most).with_context(attempt)?;
         let mut bytes = Vec::new();
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes).with_context(attempt)?;
         let (status, body) = parse(&bytes).with_context(attempt)?;
@@ -52,6 +42,54 @@ impl Server {
             bail!("{}: status {status}: {text}", attempt());
         }
         serde_json::from_slice(&body).with_context(|| format!("{}: the answer is not JSON", attempt()))
+    }
+
+    /// Sends a document and hands on each line of the answer as it comes, until `each` has seen enough. `at_most` bounds each
+    /// silence of the server, and all of it together.
+    pub fn lines(
+        &self,
+        path: &str,
+        body: &Value,
+        at_most: Duration,
+        mut each: impl FnMut(&str) -> anyhow::Result<ControlFlow<()>>,
+    ) -> anyhow::Result<()> {
+        let attempt = || format!("POST http://{}{path}", self.address);
+        let began = Instant::now();
+        // In HTTP/1.0 a body comes as it is, without lengths between its pieces.
+        let stream = self.send(&format!("POST {path} HTTP/1.0"), &body.to_string(), at_most);
+        let mut lines = BufReader::new(stream.with_context(attempt)?.take(ANSWER_BYTES_MAX)).lines();
+        let status =
+            lines.next().with_context(|| format!("{}: no answer", attempt()))?.with_context(attempt)?;
+        if status.split(' ').nth(1) != Some("200") {
+            let rest: String = lines.map_while(Result::ok).take(20).collect::<Vec<_>>().join(" ");
+            bail!("{}: {status}: {}", attempt(), rest.chars().take(600).collect::<String>());
+        }
+        for line in lines.skip_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty())) {
+            if each(&line.with_context(attempt)?).with_context(attempt)?.is_break() {
+                return Ok(());
+            }
+            if began.elapsed() > at_most {
+                bail!("{}: the answer went on for more than {} s", attempt(), at_most.as_secs());
+            }
+        }
+        Ok(())
+    }
+
+    /// A connection with the request on its way.
+    fn send(&self, line: &str, body: &str, at_most: Duration) -> anyhow::Result<TcpStream> {
+        let mut stream = TcpStream::connect_timeout(&self.address, at_most)?;
+        stream.set_read_timeout(Some(at_most))?;
+        stream.set_write_timeout(Some(at_most))?;
+        stream.set_nodelay(true)?;
+        let request = format!(
+            "{line}\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.address,
+            self.secret,
+            body.len()
+        );
+        stream.write_all(request.as_bytes())?;
+        Ok(stream)
     }
 }
 
@@ -91,6 +129,40 @@ mod tests {
         let chunked =
             b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n";
         assert_eq!(parse(chunked).unwrap(), (503, b"abcde".to_vec()));
+    }
+
+    /// A server that answers one request with this text.
+    fn answering(text: &'static str) -> Server {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // The request is read to its end: closing before that would reset the connection.
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).unwrap();
+            stream.write_all(text.as_bytes()).unwrap();
+        });
+        Server { address, secret: String::new() }
+    }
+
+    #[test]
+    fn lines_come_one_by_one_until_enough_are_seen() {
+        let server = answering("HTTP/1.0 200 OK\r\nA: b\r\n\r\ndata: 1\n\ndata: 2\n\ndata: 3\n\n");
+        let mut seen = Vec::new();
+        let each = |line: &str| {
+            seen.push(line.to_owned());
+            Ok(if line == "data: 2" { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        };
+        server.lines("/", &Value::Null, Duration::from_secs(10), each).unwrap();
+        assert_eq!(seen, ["", "data: 1", "", "data: 2"]);
+    }
+
+    #[test]
+    fn a_refused_stream_says_why() {
+        let server = answering("HTTP/1.0 429 Too Many Requests\r\n\r\n{\"error\": \"full\"}");
+        let none = |_: &str| -> anyhow::Result<_> { panic!("there is no line") };
+        let error = server.lines("/", &Value::Null, Duration::from_secs(10), none).unwrap_err().to_string();
+        assert!(error.contains("429") && error.contains("full"), "{error}");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Several clients at once, over the OpenAI API that exo and `llama-server` both have.
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 use super::http::Server;
@@ -56,6 +57,24 @@ impl Target {
         Ok((seconds, made.as_u64().context("the answer does not say how many tokens it has")?))
     }
 
+    /// Completes `prompt` greedily by at most `tokens` tokens and tells of each when it comes, until `each` has seen enough.
+    pub fn stream(
+        &self,
+        prompt: &[u64],
+        tokens: u32,
+        mut each: impl FnMut(Instant) -> ControlFlow<()>,
+    ) -> anyhow::Result<()> {
+        // With the names of its tokens also a token without text of its own is told of.
+        let body = json!({
+            "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
+            "stream": true, "logprobs": 0,
+        });
+        self.server.lines("/v1/completions", &body, ANSWER_MAX, |line| {
+            let at = Instant::now();
+            Ok(if is_token(line)? { each(at) } else { ControlFlow::Continue(()) })
+        })
+    }
+
     /// `streams` clients that each send one prompt of its own at the same time.
     pub fn burst(&self, streams: u32, prompt_tokens: usize, tokens: u32, seed: u64) -> anyhow::Result<Burst> {
         let prompts: Vec<_> =
@@ -74,9 +93,37 @@ impl Target {
     }
 }
 
+/// Whether a line of a streamed answer brings a token, and not its end or a word to keep the connection alive.
+fn is_token(line: &str) -> anyhow::Result<bool> {
+    let Some(event) = line.strip_prefix("data: ").filter(|data| *data != "[DONE]") else { return Ok(false) };
+    let event: Value = serde_json::from_str(event).context("an event of the stream is not JSON")?;
+    if !event["error"].is_null() {
+        bail!("the stream failed: {}", event["error"]);
+    }
+    let choice = &event["choices"][0];
+    Ok(!choice.is_null() && choice["finish_reason"].is_null())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_are_told_from_the_rest_of_a_stream() {
+        for (line, token) in [
+            (r#"data: {"choices":[{"text":"a","finish_reason":null}]}"#, true),
+            (r#"data: {"choices":[{"text":"","index":0}]}"#, true),
+            (r#"data: {"choices":[{"text":"","finish_reason":"length"}]}"#, false),
+            (r#"data: {"choices":[],"usage":{}}"#, false),
+            ("data: [DONE]", false),
+            (": keep-alive", false),
+            ("", false),
+        ] {
+            assert_eq!(is_token(line).unwrap(), token, "{line}");
+        }
+        let error = is_token(r#"data: {"error":{"message":"lost"}}"#).unwrap_err().to_string();
+        assert!(error.contains("lost"), "{error}");
+    }
 
     #[test]
     fn prompts_differ_by_seed_and_stay_in_the_vocabulary() {

@@ -53,12 +53,17 @@ impl Bench {
         if !self.has_time(&format!("servers for {}", model.display())) {
             return Ok(());
         }
-        let slots = self.args.streams.iter().copied().max().unwrap_or(1);
+        // Two at least: a stream and the prompt beside it.
+        let slots = self.args.streams.iter().copied().fold(2, u32::max);
         let mut node = self.start_node(model, threads, slots, &[])?;
         let subject = Subject::new(model, &self.dtype_of(model));
         let mut add =
             |what, ours| self.cells.add(&subject, threads, what, Sample { ours, theirs: None, share: None });
         add(What::PlaceToToken, node.first_token_s);
+        // First: the longest wait may well be that of a scheduler that has measured nothing yet.
+        if self.has(Part::Gap) {
+            self.gap(&node.target, &subject, threads)?;
+        }
         if self.has(Part::Streams) {
             for streams in self.args.streams.clone() {
                 self.streams(&node, &subject, model, threads, streams)?;
