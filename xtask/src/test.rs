@@ -1,32 +1,44 @@
 //! `cargo xtask test`: everything CI checks, cheapest first, the tests last.
 
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
 use crate::{cuda, graph, licences, run, setup, tidy};
 
-/// Runs the checks and the tests; the last line printed counts the tests.
-pub fn run(filter: Option<&str>, tests_only: bool) -> anyhow::Result<()> {
-    setup::for_tests()?;
-    if !tests_only {
-        checks()?;
-    }
-    tests(filter)
+/// Names the file in which tests say what they could not check.
+pub const SKIPS: &str = "EXO_TEST_SKIPS";
+
+/// How a check ended that did not fail.
+pub enum Outcome {
+    Passed,
+    /// It cannot be done on this machine, for this reason.
+    Skipped(String),
 }
 
-fn checks() -> anyhow::Result<()> {
+/// Runs the checks and the tests; the last line printed counts the tests, and what was skipped of both.
+pub fn run(filter: Option<&str>, tests_only: bool) -> anyhow::Result<()> {
+    setup::for_tests()?;
+    let skips = run::target_dir()?.join("skipped-tests.txt");
+    let _ = std::fs::remove_file(&skips);
+    if !tests_only {
+        checks(&skips)?;
+    }
+    tests(filter, &skips)
+}
+
+fn checks(skips: &Path) -> anyhow::Result<()> {
     step("format", || run::cargo(&["fmt", "--all", "--check"]))?;
     step("house rules", || tidy::run(false))?;
     step("architecture page", || graph::run(true))?;
-    step("PTX", cuda::check_if_possible)?;
+    step_if_possible("PTX", skips, cuda::check_if_possible)?;
     step("licences", licences::run)?;
     step("lints", || {
         run::cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"])
     })?;
-    step("AMD's cards (feature `hip`)", cuda::hip_tests)?;
+    step("AMD's cards (feature `hip`)", || cuda::hip_tests(Some(skips)))?;
     step("documentation", || {
         // One environment variable is how rustdoc takes lint levels.
         run::command(
@@ -50,15 +62,34 @@ fn step(name: &str, body: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result
     Ok(())
 }
 
+/// As [`step`], for a check that not every machine can do: then it counts as skipped.
+fn step_if_possible(
+    name: &str,
+    skips: &Path,
+    body: impl FnOnce() -> anyhow::Result<Outcome>,
+) -> anyhow::Result<()> {
+    let start = std::time::Instant::now();
+    match body().with_context(|| format!("check `{name}` failed"))? {
+        Outcome::Passed => eprintln!("check `{name}` passed in {:.1} s", start.elapsed().as_secs_f32()),
+        Outcome::Skipped(why) => {
+            eprintln!("check `{name}` skipped: {why}");
+            let file = std::fs::OpenOptions::new().create(true).append(true).open(skips);
+            // The file has a line for each.
+            let why: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+            let noted = file.and_then(|mut file| writeln!(file, "check `{name}`: {}", why.join("; ")));
+            noted.with_context(|| format!("cannot note a skipped check in {}", skips.display()))?;
+        }
+    }
+    Ok(())
+}
+
 #[derive(Default)]
 struct Count {
     passed: u64,
     failed: u64,
 }
 
-fn tests(filter: Option<&str>) -> anyhow::Result<()> {
-    let skips = run::target_dir()?.join("skipped-tests.txt");
-    let _ = std::fs::remove_file(&skips);
+fn tests(filter: Option<&str>, skips: &Path) -> anyhow::Result<()> {
     let mut count = Count::default();
     let nextest = Command::new(run::cargo_program())
         .args(["nextest", "--version"])
@@ -79,11 +110,11 @@ fn tests(filter: Option<&str>) -> anyhow::Result<()> {
         vec!["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"]
     };
     args.extend(filter);
-    ok &= counted(&args, &skips, &mut count)?;
+    ok &= counted(&args, skips, &mut count)?;
     if filter.is_none() {
-        ok &= counted(&["test", "--quiet", "--workspace", "--doc"], &skips, &mut count)?;
+        ok &= counted(&["test", "--quiet", "--workspace", "--doc"], skips, &mut count)?;
     }
-    let skipped = report_skips(&skips);
+    let skipped = report_skips(skips);
     println!("{} passed, {} failed, {skipped} skipped", count.passed, count.failed);
     if !ok || count.failed > 0 {
         bail!("{} tests failed", count.failed.max(1));
@@ -92,10 +123,10 @@ fn tests(filter: Option<&str>) -> anyhow::Result<()> {
 }
 
 /// Runs cargo, passes its output on line by line, and adds up the summaries of both test runners.
-fn counted(args: &[&str], skips: &PathBuf, count: &mut Count) -> anyhow::Result<bool> {
+fn counted(args: &[&str], skips: &Path, count: &mut Count) -> anyhow::Result<bool> {
     let mut child = Command::new(run::cargo_program())
         .args(args)
-        .env("EXO_TEST_SKIPS", skips)
+        .env(SKIPS, skips)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -136,11 +167,30 @@ fn add_summary(line: &str, count: &mut Count) {
     }
 }
 
-/// Tests whose hardware or privilege is missing say so in a file; it is shown here, never passed over.
-fn report_skips(path: &PathBuf) -> usize {
+/// Checks and tests whose hardware, tools or privilege are missing say so in a file; it is shown here, never passed over.
+fn report_skips(path: &Path) -> usize {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     for line in text.lines() {
         println!("skipped: {line}");
     }
     text.lines().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_cannot_be_done_counts_as_skipped_and_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let skips = folder.path().join("skips.txt");
+        step_if_possible("PTX", &skips, || Ok(Outcome::Passed)).unwrap();
+        assert_eq!(report_skips(&skips), 0);
+        let why = "no compiler:\n  no network\n\n";
+        step_if_possible("PTX", &skips, || Ok(Outcome::Skipped(why.to_owned()))).unwrap();
+        assert_eq!(report_skips(&skips), 1);
+        assert_eq!(std::fs::read_to_string(&skips).unwrap(), "check `PTX`: no compiler:; no network\n");
+        let failed = step_if_possible("PTX", &skips, || bail!("another text")).unwrap_err();
+        assert_eq!(failed.to_string(), "check `PTX` failed");
+    }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use crate::run;
+use crate::test::{self, Outcome};
 
 const KERNELS: &str = "crates/backend-cuda/kernels";
 const PTX: &str = "crates/backend-cuda/ptx";
@@ -47,13 +48,13 @@ pub fn ptx(check: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `cargo xtask test` does: checks where PyPI can be reached, and says so where it cannot.
-pub fn check_if_possible() -> anyhow::Result<()> {
+/// What `cargo xtask test` does: checks where PyPI can be reached, and says why not where it cannot.
+pub fn check_if_possible() -> anyhow::Result<Outcome> {
     if let Err(error) = tools("nvrtc", NVRTC) {
-        eprintln!("check `PTX` skipped: NVIDIA's compiler cannot be had from PyPI: {error:#}");
-        return Ok(());
+        return Ok(Outcome::Skipped(format!("NVIDIA's compiler cannot be had from PyPI: {error:#}")));
     }
-    ptx(true)
+    ptx(true)?;
+    Ok(Outcome::Passed)
 }
 
 /// Assembles the committed PTX for some cards, and prints what each kernel takes.
@@ -103,16 +104,19 @@ fn rows(told: &str, card: &str) -> Vec<String> {
 /// installed, and the program's own that need it built with the feature.
 pub fn hip() -> anyhow::Result<()> {
     hip_kernels()?;
-    hip_tests()?;
+    hip_tests(None)?;
     run::cargo(&["test", "--quiet", "--package", "exo", "--features", "hip", "--test", "hip"])
 }
 
-/// The crate with the feature `hip`: what `cargo xtask test` does.
-pub fn hip_tests() -> anyhow::Result<()> {
+/// The crate with the feature `hip`: what `cargo xtask test` does. Tests that cannot run say so in the file `skips`.
+pub fn hip_tests(skips: Option<&Path>) -> anyhow::Result<()> {
     let package = ["--package", "exo-backend-cuda", "--features", "hip"];
     let lints = [&["clippy", "--quiet", "--all-targets"], &package[..], &["--", "--deny", "warnings"]];
     run::cargo(&lints.concat())?;
-    run::cargo(&[&["test", "--quiet", "--lib", "--test", "hip"], &package[..]].concat())
+    let tests = [&["test", "--quiet", "--lib", "--test", "hip"], &package[..]].concat();
+    let Some(skips) = skips else { return run::cargo(&tests) };
+    let (variable, cargo) = (format!("{}={}", test::SKIPS, skips.display()), run::cargo_program());
+    run::command("env", &[&[variable.as_str(), cargo.as_str()], &tests[..]].concat())
 }
 
 /// Compiles the kernels for AMD's cards, of 32 and of 64 threads to a wave. The matrix instructions of `matmul_mma.cu` are NVIDIA's.
