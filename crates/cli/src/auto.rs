@@ -64,13 +64,7 @@ pub fn ranking(
     let seen: Vec<Seen> = found.map(seen).collect();
     let is_open = seen.iter().any(|seen| seen.obstacle.is_none() || seen.is_kept_off);
     let processor = if is_open { processor::rates(settings) } else { None };
-    let silent = outcomes.iter().filter_map(|outcome| Some((outcome.source, outcome.trouble()?)));
-    let silent: Vec<LeftOut> = silent
-        .map(|(source, silence)| LeftOut {
-            label: format!("what {source} would show"),
-            reason: silence.reason.clone(),
-        })
-        .collect();
+    let silent: Vec<LeftOut> = outcomes.iter().filter_map(silent).collect();
     let mut ranking = rank::rank(System::own(), &seen, processor, wanted).map_err(|error| {
         let silent: Vec<&str> = silent.iter().map(|out| &*out.reason).collect();
         if silent.is_empty() { error } else { anyhow::anyhow!("{error}; {}", silent.join("; ")) }
@@ -85,6 +79,14 @@ pub fn ranking(
     });
     ranking.left_out.extend(idle);
     Ok(ranking)
+}
+
+/// What is wrong with a source, if something is.
+fn silent(outcome: &Outcome) -> Option<LeftOut> {
+    let reason = outcome.trouble().map(|silence| silence.reason.clone());
+    let reason =
+        reason.or_else(|| (!outcome.descriptions.is_empty()).then(|| outcome.descriptions.join("; ")));
+    Some(LeftOut { label: format!("what {} would show", outcome.source), reason: reason? })
 }
 
 fn seen(found: &Found) -> Seen {
@@ -128,7 +130,8 @@ fn warnings(outcomes: &[Outcome]) -> Vec<String> {
         let silent = outcomes.iter().filter_map(Outcome::trouble).filter(|silence| silence.kind == *kind);
         silent.map(|silence| &*silence.reason).collect()
     };
-    let (broken, hung) = (of(&Silent::Broken), of(&Silent::Hung));
+    let (mut broken, hung) = (of(&Silent::Broken), of(&Silent::Hung));
+    broken.extend(outcomes.iter().flat_map(|outcome| &outcome.descriptions).map(String::as_str));
     let broken = (!broken.is_empty()).then(|| {
         format!(
             "{}: install that driver again or another version of it; `exo devices` asks it once more, and --backend cpu asks \
@@ -152,7 +155,7 @@ mod tests {
     use exo_device::{Identity, Quarantine};
 
     use super::*;
-    use crate::commands::devices::{Silence, Source};
+    use crate::commands::devices::Source;
 
     pub fn found(trial: Option<Trial>) -> Found {
         let identity =
@@ -178,19 +181,20 @@ mod tests {
 
     #[test]
     fn a_missing_driver_is_no_warning_and_broken_ones_are_one() {
-        let outcome = |found: Result<_, (Silent, &str)>| Outcome {
-            source: Source::Maker(exo_backend_cuda::Api::Cuda),
-            list_ms: None,
-            found: found.map_err(|(kind, reason)| Silence { kind, reason: reason.to_owned() }),
+        let outcome = |(kind, reason): (Silent, &str)| {
+            Outcome::silent(Source::Maker(exo_backend_cuda::Api::Cuda), kind, reason.to_owned())
         };
-        let missing = outcome(Err((Silent::Absent, "there is no driver")));
-        assert!(warnings(&[missing, outcome(Ok(Vec::new()))]).is_empty());
+        let missing = outcome((Silent::Absent, "there is no driver"));
+        assert!(silent(&missing).is_none() && warnings(std::slice::from_ref(&missing)).is_empty());
+        let nowhere = Outcome { descriptions: vec!["a.json names nothing".to_owned()], ..missing };
+        assert_eq!(silent(&nowhere).unwrap().reason, "a.json names nothing");
+        assert!(warnings(&[nowhere])[0].starts_with("a.json names nothing: install that driver again"));
         let kept_off = Silent::KeptOff(Quarantine::new("it did not answer", 1));
         let told = warnings(&[
-            outcome(Err((Silent::Broken, "vulkan crashed"))),
-            outcome(Err((Silent::Hung, "cuda hung"))),
-            outcome(Err((Silent::Broken, "gl crashed"))),
-            outcome(Err((kept_off, "hip is in quarantine"))),
+            outcome((Silent::Broken, "vulkan crashed")),
+            outcome((Silent::Hung, "cuda hung")),
+            outcome((Silent::Broken, "gl crashed")),
+            outcome((kept_off, "hip is in quarantine")),
         ]);
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(told[0].starts_with("vulkan crashed; gl crashed: install"), "{told:?}");

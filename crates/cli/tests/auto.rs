@@ -24,7 +24,8 @@ use support::{
 const TRIAL_MAX: Duration = Duration::from_secs(90);
 /// For a start, or a command, that waits for no driver: far less than the 20 s that one which hangs is given.
 const NOT_ASKED_MAX: Duration = Duration::from_secs(10);
-const NOWHERE: &str = "/nonexistent.json";
+/// A folder of the system in which no driver is described.
+const NOWHERE: &str = "/proc/sys/vm";
 
 /// The environment in which the loader of Vulkan finds the drivers that `vulkan` names and no other interface finds any;
 /// `cuda` adds the emulated cards.
@@ -167,6 +168,21 @@ fn without_any_driver_there_is_nothing_to_say() {
     let has_card = !exo_device::graphics_cards(Path::new("/")).is_empty();
     assert_eq!(why.contains("no driver shows it"), has_card, "{why}");
     assert_eq!(why.is_empty(), !has_card, "{why}");
+}
+
+#[test]
+fn a_driver_whose_description_leads_nowhere_is_a_warning_and_the_processor_answers() {
+    if lavapipe().is_none() {
+        return skip("a_description_that_leads_nowhere", "no loader of Vulkan");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let icd = icd(folder.path(), Path::new("/nonexistent/driver.so"));
+    let mut node = start(&folder.path().join("data"), &drivers(&icd, false), &[]);
+    let (id, why) = answers(&mut node);
+    assert_eq!(id, "cpu");
+    let told = "names the library /nonexistent/driver.so, which is not there";
+    assert!(why.contains("what vulkan would show: ") && why.contains(told), "{why}");
+    assert!(node.log().contains(told), "{}", node.log());
 }
 
 #[test]

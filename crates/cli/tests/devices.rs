@@ -72,9 +72,15 @@ fn drivers_that_cannot_be_loaded_leave_the_processor() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("library.so");
     std::fs::write(&text, "this is no library").unwrap();
-    for driver in [PathBuf::from("/nonexistent.json"), icd(folder.path(), &text)] {
+    let has_loader = has_vulkan("drivers_that_cannot_be_loaded");
+    let gone = "VK_DRIVER_FILES names /nonexistent.json, which is not there";
+    for (driver, why) in [
+        (PathBuf::from("/nonexistent.json"), gone),
+        (icd(folder.path(), &text), "library.so, which is no library"),
+    ] {
         let all = devices(Some(&driver));
         assert_eq!(all[0]["backends"][0], "cpu", "{all:?}");
+        assert!(!has_loader || reasons(&all).contains(why), "{all:?}");
     }
 }
 

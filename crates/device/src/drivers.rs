@@ -24,6 +24,9 @@ pub(crate) const LINES_MAX: usize = 64;
 /// Of one.
 pub(crate) const LINE_CHARS_MAX: usize = 300;
 
+/// Troubles that are told: the first of them are enough to begin with.
+const TROUBLES_MAX: usize = 4;
+
 /// The value of an environment variable.
 pub type Setting<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
@@ -51,6 +54,16 @@ pub fn driver_files(root: &Path, source: &str, setting: Setting<'_>) -> Vec<Stri
     lines.dedup();
     lines.truncate(LINES_MAX);
     lines
+}
+
+/// What is wrong with the descriptions by which the loader of an interface finds its drivers, for people: files that are not
+/// there, or name a library that is not. Where nothing is, drivers may be broken all the same.
+pub fn driver_troubles(root: &Path, source: &str, setting: Setting<'_>) -> Vec<String> {
+    let mut troubles = system::troubles(root, source, setting);
+    troubles.sort();
+    troubles.dedup();
+    troubles.truncate(TROUBLES_MAX);
+    troubles
 }
 
 /// `None` if it is not there.

@@ -29,7 +29,7 @@ use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
 pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use bandwidth::read_bandwidth;
 pub use calibrate::{Calibration, CalibrationError, calibrate};
-pub use drivers::{Setting, driver_files};
+pub use drivers::{Setting, driver_files, driver_troubles};
 pub use graphics::{GraphicsCard, graphics_cards, identity, maker};
 pub use memory::{Memory, memory};
 pub use power::mains_power;

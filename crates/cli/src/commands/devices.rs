@@ -211,10 +211,15 @@ pub async fn ask_all(ask: Ask<'_>) -> Vec<Outcome> {
 }
 
 async fn ask_unless_kept_off(registry: &Registry, source: Source, ask: Ask<'_>) -> Outcome {
-    match kept_off(registry, source) {
-        Some(outcome) => outcome,
-        None => probe::ask_in_child(source, ask).await,
+    if let Some(outcome) = kept_off(registry, source) {
+        return outcome;
     }
+    let mut outcome = probe::ask_in_child(source, ask).await;
+    if outcome.found.is_ok() && outcome.shows_no_card() {
+        let setting = |name: &str| std::env::var_os(name);
+        outcome.descriptions = exo_device::driver_troubles(Path::new("/"), source.name(), &setting);
+    }
+    outcome
 }
 
 /// What there is to say of a source that is not asked, for its driver did not answer not long ago.
@@ -225,7 +230,7 @@ fn kept_off(registry: &Registry, source: Source) -> Option<Outcome> {
     let now = exo_device::unix_s();
     let quarantine = registry.kept_off_driver(source.name(), &remember::driver_files(source), now)?.clone();
     let reason = format!("the {source} driver is {}", quarantine.text(now));
-    Some(Outcome { source, list_ms: None, found: Err(Silence { kind: Silent::KeptOff(quarantine), reason }) })
+    Some(Outcome::silent(source, Silent::KeptOff(quarantine), reason))
 }
 
 /// From start to ready, by phase, a line for each device.
@@ -318,6 +323,14 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
             _ => None,
         },
         ..Row::bare(format!("(driver of {source})"), SupportClass::Unsupported, silence.reason.clone())
+    }));
+    rows.extend(outcomes.iter().filter(|outcome| !outcome.descriptions.is_empty()).map(|outcome| Row {
+        backends: vec![outcome.source.to_string()],
+        ..Row::bare(
+            format!("(driver of {})", outcome.source),
+            SupportClass::Unsupported,
+            format!("{}: install that driver again, or take this away", outcome.descriptions.join("; ")),
+        )
     }));
     rows
 }
@@ -429,8 +442,11 @@ mod tests {
     }
 
     fn outcome(api: Api, found: Result<Vec<Found>, String>) -> Outcome {
-        let found = found.map_err(|reason| Silence { kind: Silent::Broken, reason });
-        Outcome { source: Source::Graphics(api), list_ms: None, found }
+        let source = Source::Graphics(api);
+        match found {
+            Ok(found) => Outcome { source, list_ms: None, found: Ok(found), descriptions: Vec::new() },
+            Err(reason) => Outcome::silent(source, Silent::Broken, reason),
+        }
     }
 
     #[test]
@@ -467,6 +483,7 @@ mod tests {
                 source: outcome.source,
                 list_ms: None,
                 found: outcome.found.clone(),
+                descriptions: Vec::new(),
             });
             let row = join(facts(), &[], &outcomes).pop().unwrap();
             assert_eq!(
@@ -487,14 +504,9 @@ mod tests {
 
     #[test]
     fn a_missing_nvidia_driver_is_news_where_a_card_of_nvidias_is() {
-        let missing = || Outcome {
-            source: Source::Maker(exo_backend_cuda::Api::Cuda),
-            list_ms: None,
-            found: Err(Silence {
-                kind: Silent::Absent,
-                reason: "libcuda.so.1 is not on this machine".to_owned(),
-            }),
-        };
+        let source = Source::Maker(exo_backend_cuda::Api::Cuda);
+        let missing =
+            || Outcome::silent(source, Silent::Absent, "libcuda.so.1 is not on this machine".to_owned());
         let amd = GraphicsCard { vendor: 0x1002, ..card("0000:01:00.0") };
         assert_eq!(rows(&[amd], &[missing()]).len(), 1);
         let with = rows(&[card("0000:01:00.0")], &[missing()]);

@@ -19,7 +19,7 @@ struct Loader {
     instead: &'static [&'static str],
     /// One with paths beside the folders.
     beside: &'static str,
-    /// Below each folder of settings and data.
+    /// Folders of descriptions below each folder of settings and data: drivers first, then what comes between.
     folders: &'static [&'static str],
     /// Other variables that choose.
     others: &'static [&'static str],
@@ -59,6 +59,15 @@ pub fn parts(root: &Path, source: &str, setting: Setting<'_>) -> Parts {
     parts
 }
 
+pub fn troubles(root: &Path, source: &str, setting: Setting<'_>) -> Vec<String> {
+    let find = Finder { root, setting };
+    match source {
+        "vulkan" => find.troubles(&VULKAN),
+        "gl" => find.troubles(&EGL),
+        _ => Vec::new(),
+    }
+}
+
 struct Finder<'a> {
     root: &'a Path,
     setting: Setting<'a>,
@@ -71,21 +80,58 @@ impl Finder<'_> {
     }
 
     fn described(&self, loader: &Loader) -> Parts {
-        let given = |name: &str| (self.setting)(name).filter(|paths| !paths.is_empty());
-        let paths = loader.instead.iter().find_map(|name| given(name));
-        let mut places: Vec<PathBuf> = match paths {
-            Some(paths) => self.split(&paths),
-            None => {
-                self.folders().iter().flat_map(|f| loader.folders.iter().map(|end| f.join(end))).collect()
-            }
-        };
-        places.extend(given(loader.beside).iter().flat_map(|paths| self.split(paths)));
-        let descriptions: Vec<PathBuf> = places.iter().flat_map(|place| descriptions(place)).collect();
+        let named = self.named_by_settings(loader).into_iter().map(|(_, place)| place);
+        let places = named.chain(self.searched(loader, loader.folders));
+        let descriptions: Vec<PathBuf> = places.flat_map(|place| descriptions(&place)).collect();
         let mut files = self.library(loader.library.as_ref());
         files.extend(descriptions.iter().flat_map(|path| self.described_library(path)));
         files.extend(descriptions);
         let all = [loader.instead, &[loader.beside], loader.others].concat();
         Parts { settings: all.into_iter().filter(|name| !name.is_empty()).collect(), files }
+    }
+
+    fn troubles(&self, loader: &Loader) -> Vec<String> {
+        let named = self.named_by_settings(loader);
+        let missing = named.iter().filter(|(_, place)| !place.exists());
+        let mut troubles: Vec<String> = missing
+            .map(|(setting, place)| format!("{setting} names {}, which is not there", place.display()))
+            .collect();
+        let searched = self.searched(loader, &loader.folders[..1]);
+        let places = named.into_iter().map(|(_, place)| place).chain(searched);
+        let there = places.filter(|place| place.exists());
+        for description in there.flat_map(|place| descriptions(&place)) {
+            let name = description.display();
+            let Some(library) = library_path(&description) else {
+                troubles.push(format!("{name} describes no driver"));
+                continue;
+            };
+            // A name without a path is for the system's linker to find.
+            let path = self.described_library(&description).into_iter().find(|_| library.contains('/'));
+            let what = path.filter(|path| !is_library(path)).map(|path| match path.exists() {
+                true => "which is no library",
+                false => "which is not there",
+            });
+            troubles.extend(what.map(|what| format!("{name} names the library {library}, {what}")));
+        }
+        troubles
+    }
+
+    /// Places that environment variables name, with the variable.
+    fn named_by_settings(&self, loader: &Loader) -> Vec<(&'static str, PathBuf)> {
+        let given =
+            |name: &'static str| Some((name, (self.setting)(name).filter(|paths| !paths.is_empty())?));
+        let instead = loader.instead.iter().find_map(|&name| given(name));
+        let all = instead.into_iter().chain(given(loader.beside));
+        all.flat_map(|(name, paths)| self.split(&paths).into_iter().map(move |path| (name, path))).collect()
+    }
+
+    /// Folders in which a loader looks by itself.
+    fn searched(&self, loader: &Loader, below: &[&str]) -> Vec<PathBuf> {
+        let is_set = |name: &&str| (self.setting)(name).is_some_and(|paths| !paths.is_empty());
+        if loader.instead.iter().any(is_set) {
+            return Vec::new();
+        }
+        self.folders().iter().flat_map(|folder| below.iter().map(|end| folder.join(end))).collect()
     }
 
     /// Of settings and data, the user's and the system's.
@@ -140,6 +186,12 @@ fn descriptions(place: &Path) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path()).filter(is_json).collect()
 }
 
+/// By its first bytes.
+fn is_library(path: &Path) -> bool {
+    let mut first = [0; 4];
+    File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok() && first == *b"\x7fELF"
+}
+
 /// Of a driver, or of a layer between it and us.
 fn library_path(description: &Path) -> Option<String> {
     let mut text = String::new();
@@ -154,7 +206,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::{Duration, SystemTime};
 
-    use super::super::driver_files;
+    use super::super::{driver_files, driver_troubles};
     use super::*;
 
     /// A system in a folder.
@@ -214,6 +266,35 @@ mod tests {
         let named =
             ["/etc/vulkan/b.so", "/etc/vulkan/icd.d/b.json", "VK_DRIVER_FILES=/etc/vulkan/icd.d/b.json"];
         assert_eq!(system.names("vulkan"), named);
+    }
+
+    #[test]
+    fn descriptions_that_lead_nowhere_are_told() {
+        let mut system = System::new();
+        let troubles = |system: &System, source: &str| {
+            let setting = |name: &str| system.settings.get(name).cloned();
+            let all = driver_troubles(system.root.path(), source, &setting);
+            all.join("; ").replace(system.root.path().to_str().unwrap(), "")
+        };
+        assert_eq!(troubles(&system, "vulkan"), "");
+        // One that the linker finds, one that is there, and a layer are no trouble.
+        system.write("usr/share/vulkan/icd.d/a.json", ICD);
+        system.write("usr/share/vulkan/icd.d/b.json", r#"{"ICD": {"library_path": "./b.so"}}"#);
+        system.write("usr/share/vulkan/icd.d/b.so", "\x7fELF and so on");
+        system.write("usr/share/vulkan/implicit_layer.d/l.json", "{}");
+        assert_eq!(troubles(&system, "vulkan"), "");
+        system.write("usr/share/vulkan/icd.d/b.so", "a text");
+        system.write("etc/vulkan/icd.d/c.json", r#"{"ICD": {"library_path": "/opt/c.so"}}"#);
+        system.write("etc/vulkan/icd.d/d.json", "{");
+        assert_eq!(
+            troubles(&system, "vulkan"),
+            "/etc/vulkan/icd.d/c.json names the library /opt/c.so, which is not there; \
+             /etc/vulkan/icd.d/d.json describes no driver; \
+             /usr/share/vulkan/icd.d/b.json names the library ./b.so, which is no library"
+        );
+        assert_eq!(troubles(&system, "gl") + &troubles(&system, "cuda"), "");
+        system.settings.insert("VK_ICD_FILENAMES", "/none.json".into());
+        assert_eq!(troubles(&system, "vulkan"), "VK_ICD_FILENAMES names /none.json, which is not there");
     }
 
     #[test]

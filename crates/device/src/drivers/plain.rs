@@ -4,6 +4,11 @@ use std::path::{Path, PathBuf};
 
 use super::{Parts, Setting};
 
+/// Their loaders keep no descriptions that we know.
+pub fn troubles(_root: &Path, _source: &str, _setting: Setting<'_>) -> Vec<String> {
+    Vec::new()
+}
+
 pub fn parts(root: &Path, _source: &str, setting: Setting<'_>) -> Parts {
     let store = setting("SystemRoot").map(|root| {
         let parts = ["System32", "DriverStore", "FileRepository"];

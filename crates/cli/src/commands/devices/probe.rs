@@ -199,6 +199,8 @@ pub struct Outcome {
     /// Milliseconds of loading drivers and listing devices, in the child.
     pub list_ms: Option<f64>,
     pub found: Result<Vec<Found>, Silence>,
+    /// What is wrong with the descriptions of its drivers, where it shows no card.
+    pub descriptions: Vec<String>,
 }
 
 /// A source that showed nothing.
@@ -223,6 +225,11 @@ pub enum Silent {
 }
 
 impl Outcome {
+    /// It showed nothing.
+    pub fn silent(source: Source, kind: Silent, reason: String) -> Self {
+        Self { source, list_ms: None, found: Err(Silence { kind, reason }), descriptions: Vec::new() }
+    }
+
     /// Whether it showed none but programs that play a card.
     pub fn shows_no_card(&self) -> bool {
         self.found.as_ref().map_or(true, |found| found.iter().all(|found| found.is_software))
@@ -246,11 +253,13 @@ pub async fn in_child(source: Source) -> Outcome {
 
 /// As [`in_child`], and as much more as is asked.
 pub async fn ask_in_child(source: Source, what: Ask<'_>) -> Outcome {
-    let silent = |kind, reason| Outcome { source, list_ms: None, found: Err(Silence { kind, reason }) };
+    let silent = |kind, reason| Outcome::silent(source, kind, reason);
     match ask(source, what).await {
         Ok(Answer { trouble: Some(trouble), is_absent: true, .. }) => silent(Silent::Absent, trouble),
         Ok(Answer { trouble: Some(trouble), .. }) => silent(Silent::Broken, trouble),
-        Ok(Answer { list_ms, found, .. }) => Outcome { source, list_ms: Some(list_ms), found: Ok(found) },
+        Ok(Answer { list_ms, found, .. }) => {
+            Outcome { source, list_ms: Some(list_ms), found: Ok(found), descriptions: Vec::new() }
+        }
         Err(error) => {
             let hung = error.downcast_ref().is_some_and(|late: &Late| !late.has_listed);
             silent(if hung { Silent::Hung } else { Silent::Broken }, format!("{error:#}"))
