@@ -91,7 +91,7 @@ fn registry_path(data: &Path) -> PathBuf {
     data.join("gpu_registry.json")
 }
 
-/// The registry as if the emulated card had been looked at before: what it can do, and the outcome of its trial.
+/// The registry as if four emulated cards had been looked at before: what each can do, and the outcome of its trial.
 fn write_registry(data: &Path, rate: f64, failed: Option<&str>) {
     let card = |address: &str| {
         json!({
@@ -103,9 +103,9 @@ fn write_registry(data: &Path, rate: f64, failed: Option<&str>) {
             }},
         })
     };
-    let all = json!({"version": 1, "devices": {
-        "0000:e0:00.0 10de:0000": card("0000:e0:00.0"), "0000:e1:00.0 10de:0000": card("0000:e1:00.0"),
-    }});
+    let addresses = (0..4).map(|n| format!("0000:e{n}:00.0"));
+    let devices = addresses.map(|address| (format!("{address} 10de:0000"), card(&address)));
+    let all = json!({"version": 1, "devices": devices.collect::<serde_json::Map<_, _>>()});
     std::fs::create_dir_all(data).unwrap();
     std::fs::write(registry_path(data), all.to_string()).unwrap();
 }
@@ -341,6 +341,40 @@ fn every_card_that_may_be_used_is_and_the_processor_takes_what_they_do_not_hold(
     assert_eq!(instance["stages"][0]["device"], "cpu", "{instance:#}");
     let (prompt, answer) = &known()[0];
     assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+}
+
+/// From the start of a node to its API, so many cards open and verified, and what it logged of each phase of each card.
+fn ready(cards: usize) -> (Duration, Vec<String>) {
+    let (folder, mut env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    env.push(("EXO_EMULATED_CARDS", cards.to_string().into()));
+    write_registry(folder.path(), 1e15, None);
+    let began = Instant::now();
+    let node = start(folder.path(), &env, &["--log", "info"]);
+    let took = began.elapsed();
+    let expected: Vec<String> = (0..cards).map(|n| format!("cuda-{n}")).chain(["cpu".to_owned()]).collect();
+    assert_eq!(ids(&node), expected, "{}", node.log());
+    assert!(devices(&node).iter().all(|device| device["state"] == "usable"), "{}", node.log());
+    let told = |line: &str| Some(line.split_once("events::device: phase=")?.1.replace(['\\', '"'], ""));
+    let phases = wait_for("the phases of each card", SOON, || {
+        let phases: Vec<String> = node.log().lines().filter_map(told).collect();
+        (phases.len() >= 4 * cards).then_some(phases)
+    });
+    (took, phases)
+}
+
+#[test]
+#[allow(clippy::print_stdout)] // for docs/benchmarks.md
+fn one_known_card_is_ready_in_three_seconds_and_four_in_five() {
+    for (cards, at_most) in [(1, Duration::from_secs(3)), (4, Duration::from_secs(5))] {
+        // A busy test machine only ever makes it slower.
+        let tries: Vec<_> = std::iter::repeat_with(|| ready(cards)).take(3).collect();
+        let (took, phases) = tries.into_iter().min().unwrap();
+        println!("{cards} emulated cards: ready in {:.2} s\n{}", took.as_secs_f64(), phases.join("\n"));
+        for phase in ["drivers listed", "opened", "verified", "measured"] {
+            assert_eq!(phases.iter().filter(|line| line.contains(phase)).count(), cards, "{phases:?}");
+        }
+        assert!(took < at_most, "{cards} cards: {took:?}\n{phases:?}");
+    }
 }
 
 #[test]
