@@ -9,7 +9,7 @@ use exo_backend::{
     OpKind, Owner, Program, Recording, RunError, Stream, Support, Weight, WeightError,
 };
 use exo_device::CardSensors;
-use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, SupportClass, TensorView};
+use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
 
 use crate::api::{Api, CallError};
 use crate::card::Card;
@@ -167,6 +167,7 @@ impl CudaDevice {
 }
 
 fn facts(card: &Card, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
+    let (support, why) = exo_device::graphics_support(false);
     DeviceFacts {
         id,
         kind: if card.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },
@@ -177,9 +178,8 @@ fn facts(card: &Card, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         compute_units: card.multiprocessors,
         read_bytes_per_s: None,
         flops_per_s: None,
-        support: SupportClass::Experimental,
-        support_reason: "these kernels were checked on a processor, never run on such a card by us"
-            .to_owned(),
+        support,
+        support_reason: why.to_owned(),
     }
 }
 

@@ -9,7 +9,7 @@ use exo_backend::{
     Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
 };
 use exo_device::CardSensors;
-use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, SupportClass, TensorView};
+use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
 
 use crate::adapter::Adapter;
 use crate::disk_cache::DiskCache;
@@ -183,13 +183,7 @@ impl WgpuDevice {
 }
 
 fn facts(adapter: &Adapter, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
-    let (support, support_reason) = match adapter.is_software {
-        true => (
-            SupportClass::Partial,
-            "a program that plays a graphics card: slower than the processor".to_owned(),
-        ),
-        false => (SupportClass::Full, String::new()),
-    };
+    let (support, why) = exo_device::graphics_support(adapter.is_software);
     DeviceFacts {
         id,
         kind: if adapter.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },
@@ -201,7 +195,7 @@ fn facts(adapter: &Adapter, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         read_bytes_per_s: None,
         flops_per_s: None,
         support,
-        support_reason,
+        support_reason: why.to_owned(),
     }
 }
 

@@ -75,6 +75,15 @@ fn answers(node: &mut Node) -> (String, String) {
     (id, device["support_reason"].as_str().unwrap().to_owned())
 }
 
+/// That a node and `exo devices` say the same of how far a card can be used, and why.
+fn assert_same_support(of_node: &Value, row: &Value, class: &str) {
+    assert_eq!((&of_node["support"], &row["support"]), (&class.into(), &class.into()), "{of_node}\n{row}");
+    let first = |text: &Value| text.as_str().unwrap().split("; ").next().unwrap().to_owned();
+    let (node_says, row_says) = (first(&of_node["support_reason"]), first(&row["reason"]));
+    assert_eq!(node_says, row_says);
+    assert!(!row_says.is_empty(), "{row}");
+}
+
 fn command(args: &[&str], data: &Path, env: &[(&'static str, OsString)]) -> Command {
     let mut command = exo(args);
     command.arg("--data-dir").arg(data).envs(env.iter().cloned());
@@ -153,6 +162,11 @@ fn a_program_that_plays_a_card_is_not_chosen_and_that_is_said_everywhere() {
     let rows: Vec<Value> = serde_json::from_str(&stdout(&rows)).unwrap();
     assert_eq!((&rows[0]["chosen"], &rows[1]["chosen"]), (&true.into(), &false.into()), "{rows:?}");
     let reason = rows[1]["reason"].as_str().unwrap();
+    drop(node);
+    let flags = ["--no-discovery", "--backend", "vulkan"].map(str::to_owned).to_vec();
+    let named = Start { name: "solo", group: "auto", flags, env, ..Start::default() };
+    let node = Node::start_in(folder.path(), named);
+    assert_same_support(&device(&node), &rows[1], "partial");
     assert!(
         reason.contains("no node takes it by itself; --backend vulkan --device 0 asks for it"),
         "{reason}"
@@ -250,6 +264,7 @@ fn a_fast_card_is_chosen_answers_as_the_processor_and_gives_way_when_it_cannot_b
     let rows: Vec<Value> = serde_json::from_str(&stdout(&rows)).unwrap();
     let card = rows.iter().find(|row| row["pci_address"] == "0000:e0:00.0").unwrap();
     assert_eq!((&rows[0]["chosen"], &card["chosen"]), (&false.into(), &true.into()));
+    assert_same_support(&device(&node), card, "experimental");
     let reason = card["reason"].as_str().unwrap();
     assert!(
         reason.contains("a node takes it by itself, as cuda:0")

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use exo_types::SupportClass;
+
 use crate::Identity;
 
 /// A card on the PCI bus.
@@ -42,6 +44,14 @@ pub fn maker(vendor: u32) -> Option<&'static str> {
         0x13b5 => Some("Arm"),
         0x1010 => Some("Imagination"),
         _ => None,
+    }
+}
+
+/// How far a graphics processor that has passed its check can be used, and why no further: the same words wherever it is told.
+pub fn graphics_support(is_software: bool) -> (SupportClass, &'static str) {
+    match is_software {
+        true => (SupportClass::Partial, "the processor playing a graphics card"),
+        false => (SupportClass::Experimental, "passed its check here, never run on such a card by us"),
     }
 }
 

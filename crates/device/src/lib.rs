@@ -30,7 +30,7 @@ pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use bandwidth::read_bandwidth;
 pub use calibrate::{Calibration, CalibrationError, calibrate};
 pub use drivers::{Setting, driver_files, driver_troubles};
-pub use graphics::{GraphicsCard, graphics_cards, identity, maker};
+pub use graphics::{GraphicsCard, graphics_cards, graphics_support, identity, maker};
 pub use memory::{Memory, memory};
 pub use power::mains_power;
 pub use processor::{cores, platform, processor_name};

@@ -361,11 +361,9 @@ fn processor_row(facts: DeviceFacts) -> Row {
 fn adapter_row(found: &Found) -> Row {
     let (support, reason) = match &found.trouble {
         Some(trouble) => (SupportClass::Unsupported, trouble.clone()),
-        None if found.is_software => {
-            (SupportClass::Partial, "the processor playing a graphics card".to_owned())
-        }
         None => {
-            (SupportClass::Experimental, "passed its check here, never run on such a card by us".to_owned())
+            let (support, why) = exo_device::graphics_support(found.is_software);
+            (support, why.to_owned())
         }
     };
     Row {
