@@ -160,6 +160,11 @@ impl CudaDevice {
         self.shop.replays.load(Ordering::Relaxed)
     }
 
+    /// Bytes of the card that nobody holds, other programs and we; `None` if the driver does not say.
+    pub fn card_free_bytes(&self) -> Option<u64> {
+        self.shop.context.memory().ok().map(|(free, _)| free)
+    }
+
     /// Whether F16 and BF16 go through tensor cores.
     pub fn has_tensor_cores(&self) -> bool {
         self.shop.has_tensor_cores

@@ -303,6 +303,22 @@ fn emulated_cards_are_shown_with_what_they_can_do() {
         "{row}"
     );
     assert_eq!(row["read_bytes_per_s"], rows[0]["read_bytes_per_s"]);
+    // Somebody else holds three quarters of it.
+    let taken = data.path().join("taken");
+    std::fs::write(&taken, (768 << 20).to_string()).unwrap();
+    let with = |args: &[&str]| {
+        let mut command = in_folder(data.path(), args);
+        command.env("LD_LIBRARY_PATH", &libraries).env("EXO_EMULATED_TAKEN", &taken);
+        command
+    };
+    let all_now = rows_of(&mut with(&["--json"]));
+    let free = |row: &Value| row["memory_free_bytes"].as_u64().unwrap();
+    let (before, now) = (free(rows[0]), free(cuda_rows(&all_now)[0]));
+    assert!(before > 900 << 20 && (1..=256 << 20).contains(&now), "{before}, {now}");
+    let text = stdout(&finish(&mut with(&[]), SOON));
+    for shown in ["0000:e0:00.0", "free: ", "FLOP/s"] {
+        assert!(text.contains(shown), "no `{shown}` in {text}");
+    }
     let folder = tempfile::tempdir().unwrap();
     let mut command = start_with_cuda(folder.path());
     command.args(["--device", "Voodoo"]).env("LD_LIBRARY_PATH", emulated::library());

@@ -38,7 +38,7 @@ pub use registry::{
     Identity, Kept, Known, QUARANTINE_S, Quarantine, Registry, RegistryError, Released, Trial, Turn,
     calibrated, unix_s,
 };
-pub use sensors::{CardSensors, processor_sensors, sensors};
+pub use sensors::{CardSensors, memory_free_bytes, processor_sensors, sensors};
 pub use verify::{VerifyError, verify};
 pub use watch::{CardChange, CardWatch};
 

@@ -41,6 +41,8 @@ struct Row {
     #[serde(flatten)]
     abilities: Option<Abilities>,
     memory_bytes: Option<u64>,
+    /// That nobody held when this was asked; `None` where nothing tells.
+    memory_free_bytes: Option<u64>,
     read_bytes_per_s: Option<f64>,
     flops_per_s: Option<f64>,
     /// How warm, hungry, fast and busy it is, as far as it tells.
@@ -74,6 +76,7 @@ impl Row {
             compute_units: None,
             abilities: None,
             memory_bytes: None,
+            memory_free_bytes: None,
             read_bytes_per_s: None,
             flops_per_s: None,
             sensors: Monitor::default(),
@@ -104,6 +107,17 @@ impl Row {
         self.backends.push(place);
         self.architecture = self.architecture.take().or_else(|| found.architecture.clone());
         self.compute_units = self.compute_units.or(found.compute_units);
+        self.memory_free_bytes = self.memory_free_bytes.or(found.memory_free_bytes);
+    }
+
+    /// What a card tells through sysfs now, where its backend does not.
+    fn ask_the_kernel(&mut self) {
+        let Some(address) = self.pci_address.as_deref() else { return };
+        if self.sensors.is_empty() {
+            self.sensors = exo_device::sensors(Path::new("/"), address);
+        }
+        let free = || exo_device::memory_free_bytes(Path::new("/"), address);
+        self.memory_free_bytes = self.memory_free_bytes.or_else(free);
     }
 
     fn is_shown_by(&self, api: &str) -> bool {
@@ -135,30 +149,43 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let mut rows = join(SystemHost.processor(true), &cards, &outcomes);
     let ranking = tokio::task::block_in_place(|| auto::ranking(&settings, &cards, &outcomes, ""))?;
     decision::add(&mut rows, &ranking);
-    for row in &mut rows {
-        if let Some(address) = row.pci_address.as_deref().filter(|_| row.sensors.is_empty()) {
-            row.sensors = exo_device::sensors(Path::new("/"), address);
-        }
-    }
+    rows.iter_mut().for_each(Row::ask_the_kernel);
     if args.json {
         return ui::json(&rows);
     }
-    let cells = |row: &Row| {
-        let speed = row.read_bytes_per_s.map_or("-".to_owned(), |b| format!("{:.1} GB/s", b / 1e9));
-        let class = format!("{:?}", row.support).to_lowercase();
-        let memory = row.memory_bytes.map_or("-".to_owned(), ui::bytes);
-        vec![row.name.clone(), row.backends.join(" "), memory, speed, class, row.reason.clone()]
-    };
     let what: Vec<String> = rows.iter().filter_map(ability_line).collect();
     let warm = rows.iter().filter_map(|row| Some(format!("{}: {}", row.name, ui::sensors(row.sensors)?)));
     let warm: Vec<String> = warm.collect();
     let costs = rows.iter().filter_map(|row| Some((&row.name, row.step?)));
     let costs: Vec<String> = costs.map(|(name, cost)| step_line(name, cost)).collect();
-    ui::table(&["device", "backend", "memory", "reads", "support", "why"], rows.iter().map(cells).collect());
+    let header = ["device", "backend", "memory", "reads, multiplies", "support", "why"];
+    ui::table(&header, rows.iter().map(cells).collect());
     what.iter().chain(&warm).chain(&costs).for_each(ui::line);
     outcomes.iter().flat_map(phases).for_each(ui::line);
     ui::line(format!("graphics processors: asked, checked and ready in {:.2} s", took.as_secs_f64()));
     Ok(())
+}
+
+/// Of the table: numbers that belong together share a cell, for the reason needs the room.
+fn cells(row: &Row) -> Vec<String> {
+    let lines = |texts: &[Option<String>]| {
+        let told: Vec<&str> = texts.iter().flatten().map(String::as_str).collect();
+        if told.is_empty() { "-".to_owned() } else { told.join("\n") }
+    };
+    let free = row.memory_free_bytes.map_or("not told".to_owned(), ui::bytes);
+    let reads = row.read_bytes_per_s.map(|rate| format!("{:.1} GB/s", rate / 1e9));
+    let multiplies = row.flops_per_s.map(|rate| match rate < 1e12 {
+        true => format!("{:.1} GFLOP/s", rate / 1e9),
+        false => format!("{:.1} TFLOP/s", rate / 1e12),
+    });
+    vec![
+        lines(&[Some(row.name.clone()), row.pci_address.clone()]),
+        row.backends.join(" "),
+        row.memory_bytes.map_or("-".to_owned(), |all| format!("{}\nfree: {free}", ui::bytes(all))),
+        lines(&[reads, multiplies]),
+        format!("{:?}", row.support).to_lowercase(),
+        row.reason.clone(),
+    ]
 }
 
 /// Ends whatever keeps nodes off a device for a while. A node that runs notices the end of a quarantine within seconds.
@@ -351,6 +378,7 @@ fn processor_row(facts: DeviceFacts) -> Row {
         compute_units: Some(facts.compute_units),
         abilities: device.map(|device| Abilities::of(&*device)),
         memory_bytes: Some(facts.memory_total_bytes),
+        memory_free_bytes: Some(facts.memory_free_bytes),
         read_bytes_per_s: facts.read_bytes_per_s,
         flops_per_s: facts.flops_per_s,
         sensors: exo_device::processor_sensors(Path::new("/")),
@@ -375,6 +403,7 @@ fn adapter_row(found: &Found) -> Row {
         compute_units: found.compute_units,
         abilities: found.abilities.clone(),
         memory_bytes: found.memory_bytes,
+        memory_free_bytes: found.memory_free_bytes,
         read_bytes_per_s: found.read_bytes_per_s,
         flops_per_s: found.flops_per_s,
         sensors: found.sensors,
@@ -490,6 +519,24 @@ mod tests {
             );
             assert!(row.reason.ends_with("by us; as vulkan:0: it computed a wrong sum"), "{}", row.reason);
         }
+    }
+
+    #[test]
+    fn the_table_shows_slot_free_memory_and_rates_and_what_nobody_tells() {
+        let told = Found {
+            memory_bytes: Some(8 << 30),
+            memory_free_bytes: Some(3 << 30),
+            read_bytes_per_s: Some(4.5e11),
+            flops_per_s: Some(2.25e13),
+            ..found(0, Some("0000:01:00.0"))
+        };
+        let shown = cells(&adapter_row(&told));
+        let memory = "8.00 GiB\nfree: 3.00 GiB";
+        assert_eq!(shown[..4], ["Card\n0000:01:00.0", "vulkan:0", memory, "450.0 GB/s\n22.5 TFLOP/s"]);
+        let untold = Found { memory_bytes: Some(8 << 30), ..found(0, None) };
+        assert_eq!(cells(&adapter_row(&untold))[..4], ["Card", "vulkan:0", "8.00 GiB\nfree: not told", "-"]);
+        let row = serde_json::to_value(adapter_row(&untold)).unwrap();
+        assert_eq!(row.get("memory_free_bytes"), Some(&serde_json::Value::Null), "{row}");
     }
 
     #[test]

@@ -101,6 +101,8 @@ pub struct Found {
     /// What was found out by opening it.
     pub abilities: Option<Abilities>,
     pub memory_bytes: Option<u64>,
+    /// That nobody held while it was open, where its driver tells.
+    pub memory_free_bytes: Option<u64>,
     pub read_bytes_per_s: Option<f64>,
     pub flops_per_s: Option<f64>,
     pub times: Times,
@@ -155,6 +157,7 @@ impl Found {
             compute_units: None,
             abilities: None,
             memory_bytes: None,
+            memory_free_bytes: None,
             read_bytes_per_s: None,
             flops_per_s: None,
             times: Times::default(),
@@ -391,6 +394,7 @@ impl Child<'_> {
         }
         found.trouble = None; // opening it says it in its own words
         let opened = check_card(card, &mut found.times);
+        found.memory_free_bytes = opened.as_ref().ok().and_then(|device| device.card_free_bytes());
         self.measure(&mut found, opened.map(|device| device as Arc<dyn Device>));
         found
     }
