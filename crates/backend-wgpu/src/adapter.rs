@@ -100,7 +100,7 @@ pub fn list(api: Api) -> Result<Vec<Adapter>, ListError> {
     let mut adapters: Vec<_> =
         adapters.into_iter().enumerate().map(|(index, adapter)| describe(api, index, adapter)).collect();
     let told: Vec<_> = adapters.iter().map(Told::of).collect();
-    for (adapter, (pci_address, twin)) in adapters.iter_mut().zip(tell_apart(&told)) {
+    for (adapter, (pci_address, twin)) in adapters.iter_mut().zip(tell_apart(api, &told)) {
         (adapter.pci_address, adapter.twin) = (pci_address, twin);
     }
     Ok(adapters)
@@ -121,12 +121,13 @@ impl Told {
 }
 
 /// The address of each, and its number among those that only their order tells apart. Direct3D's address is that of the first card
-/// with the same numbers: of several equal cards it says which none of them is.
-fn tell_apart(told: &[Told]) -> Vec<(Option<String>, usize)> {
+/// with the same numbers: of several equal cards it says which none of them is. Under Vulkan a shared one is that of a
+/// card with two drivers.
+fn tell_apart(api: Api, told: &[Told]) -> Vec<(Option<String>, usize)> {
     let mut apart: Vec<(Option<String>, usize)> = Vec::with_capacity(told.len());
     for own in told {
         let of_address = told.iter().filter(|other| other.pci_address == own.pci_address).count();
-        let address = own.pci_address.clone().filter(|_| of_address == 1);
+        let address = own.pci_address.clone().filter(|_| api != Api::Dx12 || of_address == 1);
         let is_twin = |(other, (its, _)): &(&Told, &(Option<String>, usize))| {
             its.is_none() && (&other.name, other.numbers) == (&own.name, own.numbers)
         };
@@ -184,15 +185,24 @@ mod tests {
             let pci_address = (!address.is_empty()).then(|| format!("0000:{address}:00.0"));
             Told { name: name.to_owned(), numbers: (0x10de, 0x2684), pci_address }
         };
-        let apart = |lines: &[&str]| {
+        let apart = |api: Api, lines: &[&str]| {
             let told: Vec<Told> = lines.iter().map(|line| told(line)).collect();
             let text =
                 |(address, twin): (Option<String>, usize)| format!("{}/{twin}", address.unwrap_or_default());
-            tell_apart(&told).into_iter().map(text).collect::<Vec<_>>().join(" ")
+            tell_apart(api, &told).into_iter().map(text).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(apart(&["RTX@01", "RTX@02"]), "0000:01:00.0/0 0000:02:00.0/0");
-        assert_eq!(apart(&["RTX@01", "RTX@01", "Arc@03"]), "/0 /1 0000:03:00.0/0", "Direct3D's");
-        assert_eq!(apart(&["RTX@", "Arc@", "RTX@", "RTX@"]), "/0 /0 /1 /2", "an interface that tells none");
+        assert_eq!(apart(Api::Dx12, &["RTX@01", "RTX@02"]), "0000:01:00.0/0 0000:02:00.0/0");
+        assert_eq!(apart(Api::Dx12, &["RTX@01", "RTX@01", "Arc@03"]), "/0 /1 0000:03:00.0/0");
+        assert_eq!(
+            apart(Api::Vulkan, &["RADV@01", "AMD@01"]),
+            "0000:01:00.0/0 0000:01:00.0/0",
+            "two drivers of one card"
+        );
+        assert_eq!(
+            apart(Api::Metal, &["RTX@", "Arc@", "RTX@", "RTX@"]),
+            "/0 /0 /1 /2",
+            "an interface that tells none"
+        );
     }
 
     #[test]

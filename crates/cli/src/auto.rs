@@ -19,6 +19,7 @@ use exo_node::{DeviceChoice, LeftOut, NodeConfig, Ranking};
 use crate::commands::devices::{Ask, Found, Outcome, Silent, ask_all, remember};
 use crate::config::Config;
 use crate::ui;
+pub use fresh::turn;
 use rank::{Seen, System};
 
 /// Of the setting `backend`.
@@ -29,20 +30,23 @@ pub const SOFTWARE: &str = "it plays a card in software";
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Finds out what there is to choose from, if the settings leave that open, and notes it in `settings`.
-pub async fn resolve(config: &Config, settings: &mut NodeConfig) -> anyhow::Result<()> {
+pub async fn resolve(config: &Config, settings: &mut NodeConfig, warns: bool) -> anyhow::Result<()> {
     if config.text("backend") == NAME {
-        settings.device = DeviceChoice::Best(Box::new(choose(settings, config.text("device")).await?));
+        let chosen = choose(settings, config.text("device"), warns).await?;
+        settings.device = DeviceChoice::Best(Box::new(chosen));
     }
     Ok(())
 }
 
 /// Asks the drivers and puts in order what they show.
-async fn choose(settings: &NodeConfig, wanted: &str) -> anyhow::Result<Ranking> {
+async fn choose(settings: &NodeConfig, wanted: &str, warns: bool) -> anyhow::Result<Ranking> {
     let data_dir = settings.data_dir.clone();
     let mut outcomes = ask_all(Ask { registry: Some(&data_dir), list_only: true, ..Ask::default() }).await;
     fresh::try_all(&data_dir, &mut outcomes).await;
     remember::drivers(&data_dir, &outcomes);
-    warnings(&outcomes).iter().for_each(|warning| ui::warning(warning));
+    if warns {
+        warnings(&outcomes).iter().for_each(|warning| ui::warning(warning));
+    }
     let settings = settings.clone();
     let cards = exo_device::graphics_cards(Path::new("/"));
     let ranked = tokio::task::spawn_blocking({

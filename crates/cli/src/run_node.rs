@@ -39,7 +39,7 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys(config, address)?;
     let mut node_config = node_config(config)?;
-    auto::resolve(config, &mut node_config).await?;
+    auto::resolve(config, &mut node_config, true).await?;
     let node = exo_node::start(node_config, Arc::new(SystemHost)).await?;
     let mut options = ServerOptions::new(node.local_secret());
     options.allowed_hosts = config.list("allowed_hosts");

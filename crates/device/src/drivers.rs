@@ -43,6 +43,9 @@ struct Parts {
 pub fn driver_files(root: &Path, source: &str, setting: Setting<'_>) -> Vec<String> {
     let Parts { settings, files } = system::parts(root, source, setting);
     let mut lines: Vec<String> = files.iter().filter_map(|path| file_line(path)).collect();
+    lines.sort();
+    // Settings and cards count, however many files there are.
+    lines.truncate(LINES_MAX / 2);
     let set = settings.into_iter().filter_map(|name| Some((name, setting(name)?)));
     lines.extend(set.map(|(name, value)| format!("{name}={}", value.display())));
     lines.extend(graphics_cards(root).into_iter().map(|card| {

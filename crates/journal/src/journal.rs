@@ -18,8 +18,8 @@ pub const STATE_BYTES_MAX: usize = 64 << 20;
 /// [`Journal::read_from`] stops after this many bytes, so that an answer fits a frame.
 pub const READ_BYTES_MAX: usize = 8 << 20;
 
-/// Counts the encoding of entries too: 2 has the size of the cache in placements.
-const FORMAT: u32 = 2;
+/// Counts the encoding of entries too: 2 has the size of the cache in placements, 3 the packed bytes of models.
+const FORMAT: u32 = 3;
 /// Entry number to chain hash after it (32 bytes) and payload.
 const LOG: TableDefinition<u64, &[u8]> = TableDefinition::new("log");
 /// Single values: the format, the head, the base (head of the snapshot, or of the empty log), and the state with

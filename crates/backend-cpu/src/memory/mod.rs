@@ -222,7 +222,7 @@ impl<T: Pod> DerefMut for Block<T> {
     }
 }
 
-/// Bytes in a mapping that others share. Starts at a multiple of [`ALIGN`].
+/// Bytes in a mapping that others share, few of their own. Starts at a multiple of [`ALIGN`].
 #[derive(Debug)]
 pub(crate) struct Slice {
     region: Arc<Region>,

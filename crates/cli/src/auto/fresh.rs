@@ -10,7 +10,7 @@ use super::{VERSION, seen};
 use crate::commands::devices::{Ask, Found, Outcome, ask_in_child, remember};
 use crate::ui;
 
-/// For another process that tries what is new: no longer than the one child that it may be waiting for.
+/// For another process that tries what is new: as long as one child may take. What that process has finished by then is noted.
 const TURN_MAX: Duration = Duration::from_secs(60);
 
 /// Where a device is in what drivers showed: the source, and its place there.
@@ -22,7 +22,7 @@ pub async fn try_all(data_dir: &Path, outcomes: &mut [Outcome]) {
     if new(outcomes).is_empty() {
         return;
     }
-    let turn = take_turn(data_dir).await;
+    let turn = turn(data_dir).await;
     let registry = Registry::look(data_dir);
     for at in new(outcomes) {
         if let Some(found) = device(outcomes, at) {
@@ -42,17 +42,11 @@ pub async fn try_all(data_dir: &Path, outcomes: &mut [Outcome]) {
         }
         return;
     }
-    let tried = try_new(data_dir, outcomes, &new).await;
-    let mut places = Vec::new();
-    for (at, found) in tried {
+    for (at, found) in try_new(data_dir, outcomes, &new).await {
         if let Some(before) = device(outcomes, at) {
             *before = found;
-            places.push(at);
         }
     }
-    let tried: Vec<&Found> =
-        places.iter().filter_map(|at| outcomes[at.0].found.as_ref().ok()?.get(at.1)).collect();
-    remember::all(data_dir, &tried);
     drop(turn);
 }
 
@@ -69,7 +63,7 @@ fn new(outcomes: &[Outcome]) -> Vec<At> {
 }
 
 /// Waits for whoever tries now. A folder in which there can be no turns has none.
-async fn take_turn(data_dir: &Path) -> Result<Turn, RegistryError> {
+pub async fn turn(data_dir: &Path) -> Result<Turn, RegistryError> {
     let folder = data_dir.to_owned();
     let take = move || {
         // One that cannot be made cannot be locked, which says so.
@@ -86,7 +80,7 @@ async fn take_turn(data_dir: &Path) -> Result<Turn, RegistryError> {
     taken.inspect_err(|error| tracing::debug!(%error, "no turn to try cards"))
 }
 
-/// Opens and tries what is new, the ways to one card one after the other so that they measure it alone, cards at once.
+/// Opens, tries and notes what is new, the ways to one card one after the other so that they measure it alone, cards at once.
 async fn try_new(data_dir: &Path, outcomes: &[Outcome], new: &[At]) -> Vec<(At, Found)> {
     let found = |(source, at): At| outcomes[source].found.as_ref().ok()?.get(at);
     let mut cards: Vec<Vec<At>> = Vec::new();
@@ -105,7 +99,9 @@ async fn try_new(data_dir: &Path, outcomes: &[Outcome], new: &[At]) -> Vec<(At, 
         let mut tried = Vec::new();
         for at in card {
             if let Some(before) = found(at) {
-                tried.push((at, try_one(data_dir, &outcomes[at.0], before).await));
+                let found = try_one(data_dir, &outcomes[at.0], before).await;
+                remember::all(data_dir, &[&found]);
+                tried.push((at, found));
             }
         }
         tried

@@ -96,6 +96,10 @@ impl Seen {
     }
 
     /// Whether both are the same card, shown by two backends: by PCI address, else by name.
+    fn is_in_slot_of(&self, other: &Self) -> bool {
+        self.identity.pci_address.is_some() && self.identity.pci_address == other.identity.pci_address
+    }
+
     fn is_same_card(&self, other: &Self) -> bool {
         match (&self.identity.pci_address, &other.identity.pci_address) {
             (Some(a), Some(b)) => a == b,
@@ -148,18 +152,19 @@ pub fn rank(
     Ok(ranking)
 }
 
-/// The best way to each card that would be used but for a quarantine, and is `usable` through no other backend.
+/// The best way to each card that would be used but for a quarantine, and is used through no other backend.
 fn kept_off(
     system: System,
     seen: &[Seen],
     usable: &[(&Seen, f64)],
     processor_s: Option<f64>,
 ) -> anyhow::Result<Vec<Candidate>> {
-    let is_used = |seen: &Seen| usable.iter().any(|(other, _)| other.is_same_card(seen));
+    let is_faster = |own_s: f64| processor_s.is_none_or(|processor_s| own_s < processor_s);
+    let is_used =
+        |seen: &Seen| usable.iter().any(|(other, own_s)| is_faster(*own_s) && other.is_same_card(seen));
     let kept_off = seen.iter().filter(|seen| seen.is_kept_off && !is_used(seen));
     let kept_off = kept_off.filter_map(|seen| Some((seen, estimate_s(seen.rates?))));
-    let faster = kept_off.filter(|(_, own_s)| processor_s.is_none_or(|processor_s| *own_s < processor_s));
-    let faster: Vec<(&Seen, f64)> = faster.collect();
+    let faster: Vec<(&Seen, f64)> = kept_off.filter(|(_, own_s)| is_faster(*own_s)).collect();
     let ways = cards(system, &faster).into_iter().filter_map(|card| card.first().copied()).enumerate();
     ways.map(|(number, (seen, own_s))| candidate(seen, seen.label(), number, own_s)).collect()
 }
@@ -189,10 +194,11 @@ fn named<'a>(
 fn cards<'a>(system: System, usable: &[(&'a Seen, f64)]) -> Vec<Vec<(&'a Seen, f64)>> {
     let mut cards: Vec<Vec<(&Seen, f64)>> = Vec::new();
     for &(seen, seconds) in usable {
-        // A backend shows a card once: of equal ones that tell no slot the first joins the first.
+        // Where no slot is told a backend shows a card once: of equal ones the first joins the first.
         let is_it = |card: &&mut Vec<(&Seen, f64)>| {
-            card.iter().any(|(other, _)| other.is_same_card(seen))
-                && card.iter().all(|(other, _)| other.backend != seen.backend)
+            let mut same = card.iter().filter(|(other, _)| other.is_same_card(seen));
+            let is_shown = card.iter().any(|(other, _)| other.backend == seen.backend);
+            same.any(|(other, _)| !is_shown || other.is_in_slot_of(seen))
         };
         match cards.iter_mut().find(is_it) {
             Some(card) => card.push((seen, seconds)),
@@ -305,6 +311,12 @@ mod tests {
                 ],
                 "dx12:0 cuda:0 dx12:1 cuda:1 | ",
             ),
+            // A card with two drivers of one interface is one card.
+            (
+                System::Linux,
+                &["vulkan:0 RADV@03 700 30000", "vulkan:1 AMDVLK@03 650 20000"],
+                "vulkan:0 vulkan:1 | ",
+            ),
             // Two cards of one name without slots are two cards.
             (System::Linux, &["vulkan:0 RX 300 9000", "vulkan:1 RX 400 9000"], "vulkan:1 vulkan:0 | "),
         ];
@@ -352,6 +364,12 @@ mod tests {
         assert_eq!(kept_off(&[rtx], ""), ["RTX (cuda:0)"]);
         assert_eq!(kept_off(&[rtx, "cuda:1 RTX@02 900 40000"], ""), ["RTX (cuda:0)"], "another card");
         assert!(kept_off(&[rtx, "vulkan:0 RTX@01 800 30000"], "").is_empty(), "it is used as it is");
+        let slow = "vulkan:0 RTX@01 15 150";
+        assert_eq!(
+            kept_off(&[rtx, slow], ""),
+            ["RTX (cuda:0)"],
+            "the other way is slower than the processor"
+        );
         let both = [rtx, "vulkan:0 RTX@01 800 30000 !in quarantine"];
         assert_eq!(kept_off(&both, ""), ["RTX (cuda:0)"], "the best way");
         assert!(

@@ -13,12 +13,13 @@ use exo_backend::Device;
 use exo_node::{DeviceChoice, SystemHost};
 use exo_types::DeviceKind;
 
+use super::interrupt::INTERRUPTED;
 use super::start::StopSignal;
 use crate::config::Config;
 use crate::run_node::{node_config, probe_driver};
 use crate::{auto, ui};
 
-/// Tells a child that it is one.
+/// Tells a child that it is one, and whose.
 const IN_CHILD: &str = "EXO_COMPUTES_IN_CHILD";
 /// For a child that was told to stop: as long as a command gives its work, and to print what it has.
 const STOP_MAX: Duration = Duration::from_secs(25);
@@ -44,8 +45,9 @@ impl Compute {
     /// Opens what the settings `backend` and `device` name, in a child if that is a graphics processor. A driver that crashes
     /// when it is asked does so in another child first. What was chosen by itself is said, and why.
     pub async fn open(config: &Config) -> anyhow::Result<Runs> {
+        let is_child = is_child()?;
         let mut settings = node_config(config)?;
-        auto::resolve(config, &mut settings).await?;
+        auto::resolve(config, &mut settings, !is_child).await?;
         let (card, is_chosen) = match &settings.device {
             DeviceChoice::Processor => return Ok(Runs::Here(Self::Processor)),
             DeviceChoice::Best(ranking) => match ranking.candidates.first() {
@@ -60,10 +62,9 @@ impl Compute {
                 (format!("a {} device", config.text("backend")), false)
             }
         };
-        if std::env::var_os(IN_CHILD).is_none() {
+        if !is_child {
             return in_child(&card).await.map(Runs::InChild);
         }
-        end_with_parent();
         let opened = tokio::task::spawn_blocking(move || exo_node::open_device(&settings, &SystemHost));
         let (device, facts) = opened.await?.map_err(anyhow::Error::from_boxed)?;
         if is_chosen {
@@ -73,16 +74,31 @@ impl Compute {
     }
 }
 
+/// Whether this process computes for another. A child ends with that, and one whose parent is gone does not begin.
+fn is_child() -> anyhow::Result<bool> {
+    let Some(parent) = std::env::var_os(IN_CHILD) else { return Ok(false) };
+    end_with_parent();
+    if parent.to_str() != Some(&*parent_id()) {
+        bail!("the process that this one was to compute for is gone (it was number {})", parent.display());
+    }
+    Ok(true)
+}
+
 /// Runs this command in a child to its end, and says so if a driver ends that.
 async fn in_child(card: &str) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find the exo program itself")?;
     let mut command = tokio::process::Command::new(program);
-    command.args(std::env::args_os().skip(1)).env(IN_CHILD, "1").kill_on_drop(true);
+    command
+        .args(std::env::args_os().skip(1))
+        .env(IN_CHILD, std::process::id().to_string())
+        .kill_on_drop(true);
     let mut stop = StopSignal::new()?;
     let mut child = command.spawn().context("cannot start a child to compute in")?;
+    let mut is_stopped = false;
     let status = tokio::select! {
         status = child.wait() => status,
         () = stop.wait() => {
+            is_stopped = true;
             pass_stop(&child);
             let ended = tokio::time::timeout(STOP_MAX, child.wait()).await;
             ended.with_context(|| format!("the child did not stop within {} s and is ended", STOP_MAX.as_secs()))?
@@ -91,6 +107,8 @@ async fn in_child(card: &str) -> anyhow::Result<ExitCode> {
     let status = status.context("cannot learn how the child ended")?;
     match exit_code(status) {
         Some(code) => Ok(ExitCode::from(code)),
+        // Before it listens for the signal: while a driver is opened.
+        None if is_stopped || was_interrupted(status) => Ok(ExitCode::from(INTERRUPTED)),
         None => bail!(
             "{card}: something, most likely its driver, ended the process that computed on it ({status})"
         ),
@@ -100,6 +118,29 @@ async fn in_child(card: &str) -> anyhow::Result<ExitCode> {
 /// `None` for one that did not end by itself. What a crash is called on Windows is no small number.
 fn exit_code(status: ExitStatus) -> Option<u8> {
     status.code().and_then(|code| u8::try_from(code).ok())
+}
+
+#[cfg(unix)]
+fn was_interrupted(status: ExitStatus) -> bool {
+    use std::os::unix::process::ExitStatusExt;
+    status.signal() == Some(rustix::process::Signal::INT.as_raw())
+}
+
+#[cfg(not(unix))]
+fn was_interrupted(status: ExitStatus) -> bool {
+    const CONTROL_C_EXIT: u32 = 0xc000_013a;
+    status.code().is_some_and(|code| code.cast_unsigned() == CONTROL_C_EXIT)
+}
+
+#[cfg(unix)]
+fn parent_id() -> String {
+    rustix::process::getppid().map_or_else(String::new, |parent| parent.as_raw_nonzero().to_string())
+}
+
+/// Nobody tells: the child takes it for its parent's.
+#[cfg(not(unix))]
+fn parent_id() -> String {
+    std::env::var(IN_CHILD).unwrap_or_default()
 }
 
 /// Ctrl-C at a terminal reaches the child as well; a signal to this process alone does not.

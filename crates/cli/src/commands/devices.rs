@@ -97,8 +97,14 @@ impl Row {
                 let other = adapter_row(found);
                 let (before, trouble) = (self.backends.join(", "), &self.reason);
                 let reason = format!("{}; as {before}: {trouble}", other.reason);
-                let backends = [self.backends.as_slice(), &[place]].concat();
-                *self = Self { backends, quarantine: self.quarantine.take(), reason, ..other };
+                // What can be used comes first.
+                let backends = [&[place], self.backends.as_slice()].concat();
+                let pci_address = self.pci_address.take().or(other.pci_address);
+                let architecture = other.architecture.or_else(|| self.architecture.take());
+                let compute_units = other.compute_units.or(self.compute_units);
+                let quarantine = self.quarantine.take();
+                *self =
+                    Self { backends, pci_address, architecture, compute_units, quarantine, reason, ..other };
                 return;
             }
             None => {}
@@ -139,12 +145,16 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
         release(&data_dir)?;
     }
     let began = Instant::now();
-    let ask = Ask { registry: Some(&data_dir), measure: true, steps: args.steps, ..Ask::default() };
+    let turn = auto::turn(&data_dir).await;
+    // What another process measures at this moment would get half a card, and so would we.
+    let measure = turn.as_ref().map_or_else(|error| !error.is_late(), |_| true);
+    let ask = Ask { registry: Some(&data_dir), measure, steps: args.steps, ..Ask::default() };
     let outcomes = ask_all(ask).await;
     let cards = exo_device::graphics_cards(Path::new("/"));
     let found: Vec<&Found> = outcomes.iter().flat_map(|outcome| outcome.found.iter().flatten()).collect();
     remember::all(&data_dir, &found);
     remember::drivers(&data_dir, &outcomes);
+    drop(turn);
     let took = began.elapsed();
     let mut rows = join(SystemHost.processor(true), &cards, &outcomes);
     let ranking = tokio::task::block_in_place(|| auto::ranking(&settings, &cards, &outcomes, ""))?;
@@ -503,9 +513,7 @@ mod tests {
         let facts = || exo_device::probe(&exo_device::ProbeOptions::default());
         let broken = outcome(Api::Vulkan, Ok(vec![shown("vulkan", Some("it computed a wrong sum"))]));
         let works = outcome(Api::Dx12, Ok(vec![shown("dx12", None)]));
-        for (outcomes, places) in
-            [([&broken, &works], ["vulkan:0", "dx12:0"]), ([&works, &broken], ["dx12:0", "vulkan:0"])]
-        {
+        for outcomes in [[&broken, &works], [&works, &broken]] {
             let outcomes = outcomes.map(|outcome| Outcome {
                 source: outcome.source,
                 list_ms: None,
@@ -515,7 +523,7 @@ mod tests {
             let row = join(facts(), &[], &outcomes).pop().unwrap();
             assert_eq!(
                 (row.support, &row.backends[..]),
-                (SupportClass::Experimental, &places.map(str::to_owned)[..])
+                (SupportClass::Experimental, &["dx12:0", "vulkan:0"].map(str::to_owned)[..])
             );
             assert!(row.reason.ends_with("by us; as vulkan:0: it computed a wrong sum"), "{}", row.reason);
         }

@@ -135,7 +135,7 @@ impl Core {
         });
     }
 
-    /// From now on the node offers its processor, if no other graphics processor is left, and says why.
+    /// From now on the node offers its processor, if no other graphics processor is left or all that are have memory of their own, and says why.
     fn device_replaced(
         &mut self,
         device: &DeviceId,
