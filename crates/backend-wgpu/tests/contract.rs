@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // a test file, helpers included
 
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +13,18 @@ use exo_backend::{
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions, list};
 use exo_types::DeviceId;
 
-/// Every adapter there is. A machine without one says so; `cargo xtask test` installs lavapipe.
-fn adapters() -> Vec<Adapter> {
+/// Every adapter there is. A machine without one says which test it skips, in the report of `cargo xtask test`, which installs
+/// lavapipe.
+fn adapters(test: &str) -> Vec<Adapter> {
     let found: Vec<Adapter> = Api::ALL.into_iter().flat_map(|api| list(api).unwrap()).collect();
     if found.is_empty() {
-        println!("skipped: no Vulkan, Metal, Direct3D or OpenGL adapter on this machine");
+        let line = format!("{test}: no Vulkan, Metal, Direct3D or OpenGL adapter on this machine");
+        println!("skipped: {line}");
+        if let Some(path) = std::env::var_os("EXO_TEST_SKIPS") {
+            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+            // In one piece: other tests write their lines at the same time.
+            file.write_all(format!("{line}\n").as_bytes()).unwrap();
+        }
     }
     found
 }
@@ -37,7 +45,7 @@ fn show(adapter: &Adapter, report: &Report) {
 
 #[test]
 fn every_op_agrees_with_its_formula_and_with_itself() {
-    for adapter in adapters() {
+    for adapter in adapters("every_op_agrees_with_its_formula_and_with_itself") {
         for without_subgroups in [false, true] {
             let device = open(&adapter, &WgpuOptions { without_subgroups, ..small() });
             let report = oracle::run(&*device);
@@ -49,7 +57,7 @@ fn every_op_agrees_with_its_formula_and_with_itself() {
 
 #[test]
 fn subgroups_and_bindings_of_any_size_give_the_same_bits() {
-    for adapter in adapters() {
+    for adapter in adapters("subgroups_and_bindings_of_any_size_give_the_same_bits") {
         let whole = open(&adapter, &small());
         // A few rows to a binding: weights and tables come in many pieces.
         let options =
@@ -67,7 +75,10 @@ fn kept_in(adapter: &Adapter, folder: &std::path::Path) -> Arc<WgpuDevice> {
 
 #[test]
 fn kernels_kept_on_disk_give_the_same_bits_and_damaged_ones_are_left() {
-    for adapter in adapters().into_iter().filter(|adapter| adapter.api == Api::Vulkan) {
+    for adapter in adapters("kernels_kept_on_disk_give_the_same_bits_and_damaged_ones_are_left")
+        .into_iter()
+        .filter(|adapter| adapter.api == Api::Vulkan)
+    {
         let folder = tempfile::tempdir().unwrap();
         let (plain, first) = (open(&adapter, &small()), kept_in(&adapter, folder.path()));
         oracle::same_bits(&*plain, &*first).assert_passed();
@@ -84,7 +95,7 @@ fn kernels_kept_on_disk_give_the_same_bits_and_damaged_ones_are_left() {
 
 #[test]
 fn the_contract_is_kept() {
-    for adapter in adapters() {
+    for adapter in adapters("the_contract_is_kept") {
         let report = conformance::run(&*open(&adapter, &small()), &*open(&adapter, &small()));
         show(&adapter, &report);
         report.assert_passed();
@@ -93,7 +104,7 @@ fn the_contract_is_kept() {
 
 #[test]
 fn more_than_a_kernel_can_see_is_refused_with_the_bound() {
-    for adapter in adapters() {
+    for adapter in adapters("more_than_a_kernel_can_see_is_refused_with_the_bound") {
         let device = open(&adapter, &WgpuOptions { memory_limit_bytes: Some(1 << 50), ..small() });
         let refused = |error| match error {
             AllocError::TooLarge { needed_bytes, limit_bytes, .. } => {
@@ -120,7 +131,7 @@ fn more_than_a_kernel_can_see_is_refused_with_the_bound() {
 /// As the layers and the head of a decode step.
 #[test]
 fn programs_and_the_download_behind_them_are_one_submission() {
-    for adapter in adapters() {
+    for adapter in adapters("programs_and_the_download_behind_them_are_one_submission") {
         let device = open(&adapter, &small());
         let [x, y] = [0, 1].map(|_| device.buffer(Element::F32, 1).unwrap());
         let add = |x, y| device.compile(Recording { ops: vec![Op::Add { x, y, width: 1 }] }).unwrap();
@@ -151,7 +162,7 @@ fn programs_and_the_download_behind_them_are_one_submission() {
 
 #[test]
 fn an_adapter_tells_what_it_is() {
-    for adapter in adapters() {
+    for adapter in adapters("an_adapter_tells_what_it_is") {
         assert!(!adapter.name.is_empty());
         assert!(adapter.api != Api::Vulkan || adapter.memory_bytes.is_some_and(|bytes| bytes > 64 << 20));
         let device = open(&adapter, &small());
