@@ -50,6 +50,7 @@ macro_rules! source {
 
 files! {
     Add = "add",
+    ArgMax = "arg_max",
     Attention = "attention",
     Embed = "embed",
     KvWrite = "kv_write",

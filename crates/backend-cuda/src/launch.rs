@@ -14,6 +14,8 @@ use crate::{kv_rows, layout};
 /// Threads of kernels of one thread per element.
 const THREADS: u32 = 256;
 const ATTENTION_THREADS: u32 = 128;
+/// A row has one thread block, and its reads are waited for: as many at once as there can be.
+const ARG_MAX_THREADS: u32 = 1024;
 /// Largest head that attention has room for.
 const HEAD_DIM_MAX: usize = 256;
 /// Up to how many rows the kernels for few rows are used.
@@ -168,6 +170,15 @@ impl Planner<'_> {
                 let (file, rows) = (File::SelectRows, Rows::Selected);
                 out.push(self.elements(file, "select_rows", *width, rows, addresses, numbers)?);
             }
+            Op::ArgMax { x, out: result, width } => out.push(self.launch(Draft {
+                file: File::ArgMax,
+                name: "arg_max",
+                threads: ARG_MAX_THREADS,
+                grid: Grid::Blocks { each: 1 },
+                rows: Rows::Selected,
+                addresses: vec![at(x), at(result)],
+                numbers: numbers([*width]),
+            })?),
             Op::Exchange { .. } | Op::LayerBoundary { .. } => {}
         }
         Ok(())

@@ -152,6 +152,12 @@ pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunE
             operands: vec![buffer(x), buffer(rows), buffer(result)],
             grid: Grid::elements(*width, Rows::Selected),
         }),
+        Op::ArgMax { x, out: result, width } => out.push(Plan {
+            variant: of_rows(Kernel::ArgMax, Rows::Selected),
+            numbers: numbers([*width]),
+            operands: vec![buffer(x), buffer(result)],
+            grid: Grid::each(1, Rows::Selected),
+        }),
         Op::Exchange { .. } | Op::LayerBoundary { .. } => {}
     }
     Ok(())

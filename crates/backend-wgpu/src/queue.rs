@@ -39,6 +39,11 @@ impl Queue {
         self.work.done()
     }
 
+    /// Counts bytes that come back from the device.
+    pub(crate) fn count_read(&self, bytes: u64) {
+        self.work.read(bytes);
+    }
+
     /// Queues commands.
     pub(crate) fn record(&self, write: impl FnOnce(&mut wgpu::CommandEncoder)) {
         write(self.encoder(&mut self.lock()));

@@ -71,6 +71,7 @@ impl Reading {
                 to += bytes;
             }
         });
+        shop.queue.count_read(total);
         let (tell, told) = mpsc::channel();
         let is_there = Arc::new(AtomicBool::new(false));
         let arrived = Arc::clone(&is_there);

@@ -22,6 +22,7 @@ pub(crate) enum Kernel {
     Add,
     SwiGlu,
     SelectRows,
+    ArgMax,
     RmsNorm,
     Rope,
     KvWrite,
@@ -96,6 +97,7 @@ impl Variant {
             Kernel::SelectRows => {
                 &[include_str!("shaders/elements.wgsl"), include_str!("shaders/select_rows.wgsl")]
             }
+            Kernel::ArgMax => &[include_str!("shaders/arg_max.wgsl")],
             Kernel::RmsNorm => &[include_str!("shaders/rms.wgsl"), include_str!("shaders/rms_norm.wgsl")],
             Kernel::Rope => &[
                 include_str!("shaders/turn.wgsl"),
@@ -237,7 +239,7 @@ mod tests {
         all.extend(plain(Kernel::RmsNorm, "IN_PLACE"));
         all.extend(plain(Kernel::RmsNorm, "SUM"));
         all.extend(plain(Kernel::Rope, "INTERLEAVED"));
-        all.push(Variant::plain(Kernel::SelectRows).flag("SELECTED", true));
+        all.extend([Kernel::SelectRows, Kernel::ArgMax].map(|k| Variant::plain(k).flag("SELECTED", true)));
         for flag in ["F32", "F16", "Q8"] {
             let room = |kernel| Variant::plain(kernel).flag(flag, true).number("HEAD_DIM_MAX", HEAD_DIM_MAX);
             all.push(Variant::plain(Kernel::KvWrite).flag(flag, true));

@@ -9,6 +9,7 @@ pub(crate) struct Work {
     submissions: AtomicU64,
     dispatches: AtomicU64,
     encoding_ns: AtomicU64,
+    read_bytes: AtomicU64,
 }
 
 /// What work for the device has cost the processor.
@@ -20,6 +21,8 @@ pub struct WorkDone {
     pub dispatches: u64,
     /// Time in which they were written and handed over.
     pub encoding: Duration,
+    /// Bytes brought back from the device: results, and what kernels complained of.
+    pub read_bytes: u64,
 }
 
 impl Work {
@@ -33,11 +36,16 @@ impl Work {
         self.encoding_ns.fetch_add(encoding.as_nanos() as u64, Ordering::Relaxed);
     }
 
+    pub(crate) fn read(&self, bytes: u64) {
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     pub(crate) fn done(&self) -> WorkDone {
         WorkDone {
             submissions: self.submissions.load(Ordering::Relaxed),
             dispatches: self.dispatches.load(Ordering::Relaxed),
             encoding: Duration::from_nanos(self.encoding_ns.load(Ordering::Relaxed)),
+            read_bytes: self.read_bytes.load(Ordering::Relaxed),
         }
     }
 }

@@ -2,6 +2,9 @@
 
 use crate::{AttentionBatch, Buffer, Element, KvCache, Op, Owner, Rows, RunShape, Weight};
 
+/// Elements of the longest row of [`Op::ArgMax`]: f32 holds every whole number up to here.
+const ARG_MAX_WIDTH: usize = 1 << 24;
+
 /// The most rows that the buffers of a program hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacity {
@@ -99,6 +102,12 @@ pub fn check_op(op: &Op, owner: Owner, capacity: &mut Capacity) {
             c.rows(x, Element::F32, *width, Rows::Tokens);
             c.rows(rows, Element::U32, 1, Rows::Selected);
             c.rows(out, Element::F32, *width, Rows::Selected);
+            c.distinct(x, out);
+        }
+        Op::ArgMax { x, out, width } => {
+            c.that(*width <= ARG_MAX_WIDTH, "places in a row that f32 does not hold");
+            c.rows(x, Element::F32, *width, Rows::Selected);
+            c.rows(out, Element::F32, 1, Rows::Selected);
             c.distinct(x, out);
         }
         Op::Exchange { x, width } => c.rows(x, Element::F32, *width, Rows::Tokens),

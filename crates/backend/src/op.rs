@@ -163,6 +163,17 @@ pub enum Op {
         /// C
         width: usize,
     },
+    /// `out[r] = i`: where the greatest `x[r, i]` is, the lowest i among equals, 0 and -0 being equal. In a row with elements
+    /// that are not finite, NaN among them, `out[r] = -1 - i` of the first such. Whole numbers that f32 holds exactly: V is at
+    /// most 2²⁴.
+    ArgMax {
+        /// `[R, V]`
+        x: Buffer,
+        /// `[R]`, not `x`
+        out: Buffer,
+        /// V
+        width: usize,
+    },
     /// Replaces partial sums `x` by the sum over a tensor-parallel group. Recorded only when the group has others.
     Exchange {
         /// `[T, C]`
@@ -190,13 +201,14 @@ pub enum OpKind {
     SwiGlu,
     Add,
     SelectRows,
+    ArgMax,
     Exchange,
     LayerBoundary,
 }
 
 impl OpKind {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Embed,
         Self::RmsNorm,
         Self::MatMul,
@@ -206,6 +218,7 @@ impl OpKind {
         Self::SwiGlu,
         Self::Add,
         Self::SelectRows,
+        Self::ArgMax,
         Self::Exchange,
         Self::LayerBoundary,
     ];
@@ -224,6 +237,7 @@ impl Op {
             Self::SwiGlu { .. } => OpKind::SwiGlu,
             Self::Add { .. } => OpKind::Add,
             Self::SelectRows { .. } => OpKind::SelectRows,
+            Self::ArgMax { .. } => OpKind::ArgMax,
             Self::Exchange { .. } => OpKind::Exchange,
             Self::LayerBoundary { .. } => OpKind::LayerBoundary,
         }

@@ -1,6 +1,7 @@
 //! One operation per file. Here: locking the operands of an op and calling it.
 
 mod add;
+mod arg_max;
 mod attention;
 mod embed;
 mod kv_write;
@@ -131,6 +132,12 @@ pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
                 &rows[..selected],
                 *width,
             )
+        }
+        Op::ArgMax { x, out, width } => {
+            let selected = on.shape.selected;
+            let (x, mut out) = (on.buffer(x).f32().read(), on.buffer(out).f32().write());
+            arg_max::arg_max(turn, level, &mut out[..selected], &x[..selected * width], *width);
+            Ok(())
         }
         Op::Exchange { .. } | Op::LayerBoundary { .. } => Ok(()), // the program's own business
     }

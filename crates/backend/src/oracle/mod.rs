@@ -6,6 +6,7 @@
 //!
 //! Start reading at [`run`], then one file per op.
 
+mod arg_max;
 mod attention;
 mod blocks;
 mod elementwise;
@@ -52,6 +53,7 @@ fn cases() -> Vec<Box<dyn Case>> {
     cases.extend(kv_write::cases());
     cases.extend(attention::cases());
     cases.extend(elementwise::cases());
+    cases.extend(arg_max::cases());
     cases
 }
 
