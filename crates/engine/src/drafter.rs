@@ -15,6 +15,7 @@ use exo_formats::Model;
 use exo_sampler::Sampler;
 use exo_types::{InstanceId, SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame, StepSequence};
 
+use crate::step::Wanted;
 use crate::{Engine, EngineOptions, EngineReport, LoadError, StepError, StepInput};
 
 /// What may be left to read when the guessing begins: the large model's last token and, where all guesses were right,
@@ -186,24 +187,31 @@ impl Drafter {
         if wanting.is_empty() {
             return Ok(false);
         }
+        // Those that must see their logits come first.
+        wanting.sort_by_key(|run| run.sampler.is_plain_greedy());
         let news: Vec<Vec<u32>> = wanting.iter().map(|run| self.news(run)).collect();
         let parts = wanting
             .iter()
             .zip(&news)
             .map(|(run, news)| part(&self.engine, &run.spec, run.len() - news.len(), news));
         let frame = frame(parts.collect());
-        let logits = self.engine.step_logits(&frame, StepInput::Tokens, leave.cancel, leave.deadline)?;
-        let mut rows = logits.chunks_exact(self.engine.config().vocab as usize);
-        for (run, news) in wanting.iter_mut().zip(news) {
-            let (sequence, position) = (run.spec.sequence, run.len() as u64);
-            let Some(row) = rows.nth(news.len() - 1) else { break };
-            let token = run.sampler.sample(row, position);
-            let token = token.map_err(|source| StepError::Sample { sequence, source })?.token;
-            run.sampler.accept(token);
-            run.drafts.push(token);
-            self.cached.entry(sequence).or_default().extend(news);
+        let wanted = wanted_of(&wanting, &news);
+        let (limits, mut failed) = ((leave.cancel, leave.deadline), None);
+        self.engine.step_rows(&frame, StepInput::Tokens, &wanted, limits, |index, row| {
+            let run = &mut wanting[index];
+            let position = run.len() as u64;
+            match row.sample(&mut run.sampler, position) {
+                Ok(sampled) => {
+                    run.sampler.accept(sampled.token);
+                    run.drafts.push(sampled.token);
+                }
+                Err(source) => failed = Some(StepError::Sample { sequence: run.spec.sequence, source }),
+            }
+        })?;
+        for (run, news) in wanting.iter().zip(news) {
+            self.cached.entry(run.spec.sequence).or_default().extend(news);
         }
-        Ok(true)
+        failed.map_or(Ok(true), Err)
     }
 
     /// The tokens of text and guesses that the engine has not read; at least one.
@@ -211,6 +219,15 @@ impl Drafter {
         let cached = self.cached.get(&run.spec.sequence).map_or(0, Vec::len);
         run.spec.history.iter().chain(&run.drafts).skip(cached).copied().collect()
     }
+}
+
+/// The last row of each.
+fn wanted_of(runs: &[&mut Run], news: &[Vec<u32>]) -> Wanted {
+    let ends = news.iter().scan(0, |end, news| {
+        *end += news.len() as u32;
+        Some(*end - 1)
+    });
+    Wanted { rows: ends.collect(), logit_rows: runs.partition_point(|run| !run.sampler.is_plain_greedy()) }
 }
 
 /// A part that is read and not sampled after; positions from `start` on are forgotten first.

@@ -15,8 +15,13 @@ pub(crate) struct HostBatch {
     pub sequences: Vec<u32>,
     /// `[S, pages_per_sequence]`; columns beyond a sequence's pages are never read.
     pub page_table: Vec<u32>,
-    /// Rows to sample after: of each sequence that samples the last that is no draft, and the drafts.
+    /// Rows to sample after: of each sequence that samples the last that is no draft, and the drafts. Those whose logits are
+    /// asked for come first.
     pub rows: Vec<u32>,
+    /// Which of the sequences that sample each of `rows` belongs to.
+    pub run_of_row: Vec<usize>,
+    /// How many of `rows` are asked for their logits.
+    pub logit_rows: usize,
     /// `[R, V]`: logits as they come back.
     pub logits: Vec<f32>,
 }
@@ -27,6 +32,17 @@ impl HostBatch {
             list.clear();
         }
         self.page_table.clear();
+        self.run_of_row.clear();
+    }
+}
+
+impl HostBatch {
+    /// Adds rows to sample after, each with its run.
+    fn sample(&mut self, rows: impl IntoIterator<Item = (u32, usize)>) {
+        for (row, run) in rows {
+            self.rows.push(row);
+            self.run_of_row.push(run);
+        }
     }
 }
 
@@ -123,6 +139,7 @@ impl Engine {
     pub(crate) fn lay_out(&mut self, frame: &StepFrame) {
         self.host.clear();
         let columns = self.buffers.batch.pages_per_sequence;
+        let (mut by_best, mut runs) = (Vec::new(), 0..);
         for (index, part) in frame.sequences.iter().enumerate() {
             let count = part.tokens.len() as u32;
             self.host.positions.extend(part.start..part.start + count);
@@ -130,13 +147,20 @@ impl Engine {
             if self.shard.embedding {
                 self.host.ids.extend(&part.tokens);
             }
-            let pages = self.sequences.get(&part.sequence).map_or(&[][..], |s| &s.pages);
-            self.host.page_table.extend(pages);
+            let open = self.sequences.get(&part.sequence);
+            self.host.page_table.extend(open.map_or(&[][..], |s| &s.pages));
             self.host.page_table.resize((index + 1) * columns, 0);
             if part.sample {
                 let end = self.host.positions.len() as u32;
-                self.host.rows.extend(end - 1 - part.drafts..end);
+                let rows =
+                    (end - 1 - part.drafts..end).zip(std::iter::repeat(runs.next().unwrap_or_default()));
+                match open.and_then(|s| s.chooser.as_ref()).is_some_and(|chooser| chooser.asks_logits()) {
+                    true => self.host.sample(rows),
+                    false => by_best.extend(rows),
+                }
             }
         }
+        self.host.logit_rows = self.host.rows.len();
+        self.host.sample(by_best);
     }
 }

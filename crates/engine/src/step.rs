@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use exo_backend::{Alone, CancelToken, RunError, RunShape};
 use exo_types::{SampledToken, SequenceId, StepFrame};
 
+use crate::sequence::Row;
 use crate::verify::Run;
 use crate::{Engine, StepError, StepInput, StepOutput};
 
@@ -24,6 +25,14 @@ impl Leave<'_> {
     }
 }
 
+/// Rows of a step of which something is wanted.
+pub(crate) struct Wanted {
+    pub rows: Vec<u32>,
+    /// So many, the first, give their logits; the others the place of the greatest, and their logits only where these are not
+    /// all finite.
+    pub logit_rows: usize,
+}
+
 impl Engine {
     /// Runs one step: all its sequences advance by their tokens, or none does.
     ///
@@ -41,9 +50,14 @@ impl Engine {
         self.check_step(frame, input)?;
         self.advance(frame, |engine| {
             if engine.shard.head {
-                let rows = std::mem::take(&mut engine.host.rows);
-                engine.run_layers(frame, input, &rows, leave)?;
-                engine.sample_rows(frame, rows, leave).map(StepOutput::Sampled)
+                let wanted = Wanted {
+                    rows: std::mem::take(&mut engine.host.rows),
+                    logit_rows: engine.host.logit_rows,
+                };
+                engine.run_layers(frame, input, &wanted.rows, leave)?;
+                let sampled = engine.sample_rows(frame, &wanted, leave);
+                engine.host.rows = wanted.rows;
+                sampled.map(StepOutput::Sampled)
             } else {
                 engine.run_layers(frame, input, &[], leave)?;
                 engine.hidden_rows(frame, leave).map(StepOutput::Hidden)
@@ -60,17 +74,33 @@ impl Engine {
         cancel: &CancelToken,
         deadline: Duration,
     ) -> Result<Vec<f32>, StepError> {
+        let all = Wanted { rows: (0..frame.token_count() as u32).collect(), logit_rows: usize::MAX };
+        let mut logits = Vec::with_capacity(all.rows.len() * self.config.vocab as usize);
+        self.step_rows(frame, input, &all, (cancel, deadline), |_, row| {
+            if let Row::Logits(row) = row {
+                logits.extend_from_slice(row);
+            }
+        })?;
+        Ok(logits)
+    }
+
+    /// Runs one step like [`Engine::step`], and shows `see` what it wants of it instead of sampling.
+    pub(crate) fn step_rows(
+        &mut self,
+        frame: &StepFrame,
+        input: StepInput<'_>,
+        wanted: &Wanted,
+        (cancel, deadline): (&CancelToken, Duration),
+        see: impl FnMut(usize, Row<'_>),
+    ) -> Result<(), StepError> {
         if !self.shard.head {
             return Err(StepError::NoHead);
         }
         let leave = Leave { cancel, started: Instant::now(), deadline };
         self.check_step(frame, input)?;
         self.advance(frame, |engine| {
-            let all: Vec<u32> = (0..frame.token_count() as u32).collect();
-            engine.run_layers(frame, input, &all, leave)?;
-            let mut logits = Vec::with_capacity(all.len() * engine.config.vocab as usize);
-            engine.for_logits(&all, frame.token_count(), leave, |_, row| logits.extend_from_slice(row))?;
-            Ok(logits)
+            engine.run_layers(frame, input, &wanted.rows, leave)?;
+            engine.for_rows(wanted, frame.token_count(), leave, see)
         })
     }
 
@@ -118,7 +148,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Uploads what the step needs and runs the layers. `rows` are those that [`Self::for_logits`] is asked for behind it:
+    /// Uploads what the step needs and runs the layers. `rows` are those that [`Self::for_rows`] is asked for behind it:
     /// the first go along, since an upload between layers and head would cut the step in two.
     fn run_layers(
         &mut self,
@@ -155,56 +185,76 @@ impl Engine {
     fn sample_rows(
         &mut self,
         frame: &StepFrame,
-        rows: Vec<u32>,
+        wanted: &Wanted,
         leave: Leave<'_>,
     ) -> Result<Vec<(SequenceId, Vec<SampledToken>)>, StepError> {
-        if rows.is_empty() {
+        if wanted.rows.is_empty() {
             // A prompt chunk: nothing to draw, but the step must be over, and known to have worked.
             self.stream.synchronize(leave.left()?)?;
             return Ok(Vec::new());
         }
         let mut runs: Vec<Run<'_>> = frame.sequences.iter().filter(|s| s.sample).map(Run::new).collect();
-        let run_of_row: Vec<usize> =
-            runs.iter().enumerate().flat_map(|(i, run)| vec![i; run.rows()]).collect();
+        let run_of_row = std::mem::take(&mut self.host.run_of_row);
         let mut sequences = std::mem::take(&mut self.sequences);
-        let finished = self.for_logits(&rows, frame.token_count(), leave, |row, logits| {
-            let run = &mut runs[run_of_row[row]];
+        let finished = self.for_rows(wanted, frame.token_count(), leave, |index, row| {
+            let run = &mut runs[run_of_row[index]];
             if let Some(chooser) = sequences.get_mut(&run.sequence()).and_then(|s| s.chooser.as_mut()) {
-                run.see(chooser, logits);
+                run.see(chooser, row);
             }
         });
         self.sequences = sequences;
-        self.host.rows = rows;
+        self.host.run_of_row = run_of_row;
         finished?;
         runs.into_iter().map(Run::finish).collect()
     }
 
-    /// Runs the head over `rows` of the step's `tokens`, as many at a time as fit, and shows each row's logits. The first
-    /// that fit were uploaded with the step's inputs.
-    fn for_logits(
+    /// Runs the head over the wanted rows of the step's `tokens`, as many at a time as fit, and shows each. The first that fit
+    /// were uploaded with the step's inputs.
+    fn for_rows(
         &mut self,
-        rows: &[u32],
+        wanted: &Wanted,
         tokens: usize,
         leave: Leave<'_>,
-        mut see: impl FnMut(usize, &[f32]),
+        mut see: impl FnMut(usize, Row<'_>),
     ) -> Result<(), StepError> {
         let (Some(program), Some(buffers)) = (&self.head, &self.buffers.head) else {
             return Err(StepError::NoHead);
         };
-        let vocab = self.config.vocab as usize;
-        for (group_index, group) in rows.chunks(buffers.rows.len).enumerate() {
+        let (vocab, logits) = (self.config.vocab as usize, &mut self.host.logits);
+        let mut first = 0;
+        for group in wanted.rows.chunks(buffers.rows.len) {
             leave.left()?;
-            if group_index > 0 {
+            if first > 0 {
                 self.stream.upload_u32(&buffers.rows, 0, group)?;
             }
             let shape = RunShape { tokens, selected: group.len() };
             self.stream.run(program.as_ref(), shape, &Alone, leave.cancel)?;
-            let logits = &mut self.host.logits;
-            logits.resize(group.len() * vocab, 0.0);
-            self.stream.download_f32(&buffers.logits, 0, logits, leave.left()?)?;
-            for (i, row) in logits.chunks_exact(vocab).enumerate() {
-                see(group_index * buffers.rows.len + i, row);
+            let logit_rows = wanted.logit_rows.saturating_sub(first).min(group.len());
+            let mut best = vec![0.0; group.len() - logit_rows];
+            let coming = match best.len() {
+                0 => None,
+                len => Some(self.stream.download_later(&buffers.best, logit_rows, len)?),
+            };
+            if logit_rows > 0 {
+                logits.resize(logit_rows * vocab, 0.0);
+                self.stream.download_f32(&buffers.logits, 0, logits, leave.left()?)?;
+                let rows = logits.chunks_exact(vocab).enumerate();
+                rows.for_each(|(i, row)| see(first + i, Row::Logits(row)));
             }
+            if let Some(coming) = coming {
+                coming.finish(&mut best, leave.left()?)?;
+            }
+            for (i, place) in (logit_rows..).zip(best) {
+                if place >= 0.0 {
+                    see(first + i, Row::Best(place as u32));
+                } else {
+                    // Whoever looks at them says which is not finite.
+                    logits.resize(vocab, 0.0);
+                    self.stream.download_f32(&buffers.logits, i * vocab, logits, leave.left()?)?;
+                    see(first + i, Row::Logits(logits));
+                }
+            }
+            first += group.len();
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use exo_sampler::SampleError;
 use exo_types::{SampledToken, SequenceId, StepSequence};
 
 use crate::StepError;
-use crate::sequence::Chooser;
+use crate::sequence::{Chooser, Row};
 
 /// The tokens one sequence gets from a step.
 pub(crate) struct Run<'a> {
@@ -27,24 +27,19 @@ impl<'a> Run<'a> {
         self.part.sequence
     }
 
-    /// Rows of the part whose logits it looks at.
-    pub fn rows(&self) -> usize {
-        1 + self.part.drafts as usize
-    }
-
-    /// Whether the next row's logits follow from tokens that are the sequence's own.
+    /// Whether the next row follows from tokens that are the sequence's own.
     fn is_open(&self) -> bool {
         let drafts = self.part.split_drafts().1;
         let confirmed = self.tokens.iter().zip(drafts).all(|(sampled, draft)| sampled.token == *draft);
         self.failed.is_none() && confirmed && self.tokens.len() <= drafts.len()
     }
 
-    /// Takes the logits of the part's next row, and a token from them if the run goes on. `chooser` takes it in.
-    pub fn see(&mut self, chooser: &mut Chooser, logits: &[f32]) {
+    /// Takes the part's next row, and a token from it if the run goes on. `chooser` takes it in.
+    pub fn see(&mut self, chooser: &mut Chooser, row: Row<'_>) {
         if !self.is_open() {
             return;
         }
-        match chooser.sample(logits, self.part.sample_position() + self.tokens.len() as u32) {
+        match chooser.sample(row, self.part.sample_position() + self.tokens.len() as u32) {
             Ok(token) => {
                 chooser.accept(token.token);
                 self.tokens.push(token);

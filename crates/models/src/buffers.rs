@@ -58,6 +58,8 @@ pub struct HeadBuffers {
     pub selected: Buffer,
     /// `[R, V]`
     pub logits: Buffer,
+    /// `[R]`: where each row's greatest logit is, as [`exo_backend::Op::ArgMax`] says it.
+    pub best: Buffer,
 }
 
 impl StepBuffers {
@@ -103,7 +105,7 @@ impl StepBuffers {
     pub fn bytes(&self) -> u64 {
         let batch = [&self.batch.positions, &self.batch.sequences, &self.batch.page_table];
         let work = [&self.hidden, &self.normed, &self.v, &self.delta, &self.gate, &self.up];
-        let head = self.head.iter().flat_map(|h| [&h.rows, &h.selected, &h.logits]);
+        let head = self.head.iter().flat_map(|h| [&h.rows, &h.selected, &h.logits, &h.best]);
         // Both element types are four bytes wide.
         batch.into_iter().chain(work).chain(&self.ids).chain(head).map(|b| 4 * b.len as u64).sum()
     }
@@ -115,6 +117,7 @@ impl HeadBuffers {
             rows: device.buffer(Element::U32, selected)?,
             selected: device.buffer(Element::F32, selected * config.hidden as usize)?,
             logits: device.buffer(Element::F32, selected * config.vocab as usize)?,
+            best: device.buffer(Element::F32, selected)?,
         })
     }
 }

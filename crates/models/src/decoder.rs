@@ -37,7 +37,7 @@ pub fn record_layers(
     recorder.out
 }
 
-/// Writes the output head: the rows named in the head's buffers, normalised, to logits. Runs after the layers, as
+/// Writes the output head: the rows named in the head's buffers, normalised, to logits and the place of the greatest. Runs after the layers, as
 /// often as there are rows to be had.
 ///
 /// Panics if `weights` or `buffers` have no head.
@@ -66,6 +66,11 @@ pub fn record_head(config: &ModelConfig, weights: &dyn WeightSource, buffers: &S
         x: selected.clone(),
         out: buffers_of_head.logits.clone(),
         rows: Rows::Selected,
+    });
+    out.push(Op::ArgMax {
+        x: buffers_of_head.logits.clone(),
+        out: buffers_of_head.best.clone(),
+        width: config.vocab as usize,
     });
     out
 }

@@ -49,12 +49,23 @@ impl Sampler {
         self.penalties.accept(token);
     }
 
+    /// Whether it takes the greatest logit as it is and is asked for nothing else: whoever knows which that is, and that all are
+    /// finite, needs no logits to know the token.
+    pub fn is_plain_greedy(&self) -> bool {
+        self.is_greedy() && self.penalties.is_neutral() && self.params.logprobs.is_none()
+    }
+
+    fn is_greedy(&self) -> bool {
+        self.params.temperature.is_nan() || self.params.temperature <= 0.0
+    }
+
     /// The parameters it was made with.
     pub fn params(&self) -> &SamplingParams {
         &self.params
     }
 
     fn choose(&mut self, logits: &[f32], position: u64) -> u32 {
+        let is_greedy = self.is_greedy();
         let logits = if self.penalties.is_neutral() {
             logits
         } else {
@@ -63,7 +74,7 @@ impl Sampler {
             self.penalties.apply(&mut self.adjusted);
             &self.adjusted
         };
-        if self.params.temperature.is_nan() || self.params.temperature <= 0.0 {
+        if is_greedy {
             return argmax(logits);
         }
         self.candidates.fill(logits.len());

@@ -305,10 +305,10 @@ fn ability_line(row: &Row) -> Option<String> {
 }
 
 fn step_line(name: &str, cost: StepCost) -> String {
-    let StepCost { layers, dispatches, submissions, encode_us } = cost;
+    let StepCost { layers, dispatches, submissions, encode_us, read_bytes } = cost;
     format!(
         "{name}: a decode step of {layers} layers is {dispatches:.0} dispatches in {submissions:.0} submissions, \
-         handed over in {encode_us:.0} us ({:.1} us a layer)",
+         handed over in {encode_us:.0} us ({:.1} us a layer), and brings back {read_bytes:.0} bytes",
         encode_us / f64::from(layers.max(1))
     )
 }

@@ -97,7 +97,7 @@ fn paper() -> Paper {
 fn buffers() -> StepBuffers {
     let b = || Buffer { element: Element::F32, len: 1, storage: Arc::new(Nothing(Owner::next())) };
     let batch = AttentionBatch { positions: b(), sequences: b(), page_table: b(), pages_per_sequence: 1 };
-    let head = HeadBuffers { rows: b(), selected: b(), logits: b() };
+    let head = HeadBuffers { rows: b(), selected: b(), logits: b(), best: b() };
     StepBuffers {
         ids: Some(b()),
         batch,

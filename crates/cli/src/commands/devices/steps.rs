@@ -26,6 +26,8 @@ pub struct StepCost {
     pub submissions: f64,
     /// Microseconds in which commands were written and handed over.
     pub encode_us: f64,
+    /// Bytes brought back: the token, and whether kernels complained.
+    pub read_bytes: f64,
 }
 
 /// Decodes with the built-in model and asks what that cost.
@@ -48,5 +50,6 @@ pub fn measure(device: &Arc<WgpuDevice>) -> anyhow::Result<StepCost> {
         dispatches: each(after.dispatches - before.dispatches),
         submissions: each(after.submissions - before.submissions),
         encode_us: (after.encoding - before.encoding).as_secs_f64() * 1e6 / f64::from(STEPS),
+        read_bytes: each(after.read_bytes - before.read_bytes),
     })
 }
