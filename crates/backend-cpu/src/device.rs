@@ -252,11 +252,13 @@ impl Device for CpuDevice {
 
     fn residence(&self) -> Residence {
         let places = &self.shop.places;
+        let copied_bytes = places.copied.allocated_bytes();
         Residence {
-            copied_bytes: places.copied.allocated_bytes(),
+            copied_bytes,
             mapped_bytes: places.mapped.allocated_bytes(),
             settling_bytes: places.settling.allocated_bytes(),
-            huge_page_bytes: self.shop.heap.huge_bytes(),
+            // The last page of a mapping may reach beyond its weights.
+            huge_page_bytes: self.shop.heap.huge_slice_bytes().map(|huge| huge.min(copied_bytes)),
             mapped_because: places.mapped_because.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }

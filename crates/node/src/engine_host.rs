@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use exo_backend::{AllocError, CancelToken, Device, RunError};
+use exo_backend::{AllocError, CancelToken, Device, Residence, RunError};
 use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, ShardKey, StageGeometry};
 use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
@@ -21,6 +21,8 @@ pub const STEP_MAX: Duration = Duration::from_secs(120);
 const IDLE: Duration = Duration::from_millis(500);
 /// How often a thread tells how far the weights are on their way to memory.
 const SETTLING_EVERY: Duration = Duration::from_millis(100);
+/// Weights of less than this are read fast from pages of any size.
+const LARGE_WEIGHTS_BYTES: u64 = 64 << 20;
 
 /// What an engine thread tells.
 #[derive(Debug)]
@@ -223,6 +225,8 @@ impl Settling {
         let (now, waiting_bytes) = (Instant::now(), engine.waiting_bytes());
         if waiting_bytes > 0 {
             events(EngineEvent::Settling { key, waiting_bytes });
+        } else {
+            warn_of_small_pages(&engine.device().residence());
         }
         Self { key, began: now, told: now, waiting_bytes, slower_because }
     }
@@ -240,16 +244,46 @@ impl Settling {
         (self.told, self.waiting_bytes) = (Instant::now(), engine.waiting_bytes());
         events(EngineEvent::Settling { key: self.key, waiting_bytes: self.waiting_bytes });
         if self.waiting_bytes == 0 {
-            let (layers, bytes) = (engine.shard().layers, engine.report().weight_bytes);
-            let elapsed_ms = self.began.elapsed().as_millis() as u64;
-            match engine.device().residence().mapped_because {
-                Some(reason) if self.slower_because.as_ref() != Some(&reason) => {
-                    tracing::warn!(%layers, reason, "some weights stay in their file, which is slower");
-                }
-                _ => tracing::info!(target: "events::shard", %layers, bytes, elapsed_ms, "packed in memory"),
-            }
+            self.report_packed(engine);
         }
     }
+
+    /// Says that all is packed and where it lies: the device's weights, those of other shards included.
+    fn report_packed(&self, engine: &Engine) {
+        let (layers, bytes) = (engine.shard().layers, engine.report().weight_bytes);
+        let elapsed_ms = self.began.elapsed().as_millis() as u64;
+        let held = engine.device().residence();
+        warn_of_small_pages(&held);
+        let Residence { copied_bytes, huge_page_bytes, mapped_because, .. } = held;
+        match mapped_because {
+            Some(reason) if self.slower_because.as_ref() != Some(&reason) => {
+                tracing::warn!(%layers, reason, "some weights stay in their file, which is slower");
+            }
+            _ => tracing::info!(
+                target: "events::shard", %layers, bytes, elapsed_ms, copied_bytes, huge_page_bytes, "packed in memory"
+            ),
+        }
+    }
+}
+
+/// Pages of 2 MiB are asked for, and the system need not give them.
+fn warn_of_small_pages(held: &Residence) {
+    let Residence { copied_bytes, huge_page_bytes, .. } = held;
+    if is_in_small_pages(held) {
+        tracing::warn!(
+            copied_bytes,
+            huge_page_bytes,
+            hint = "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; where it is set already, \
+                    echo 1 > /proc/sys/vm/compact_memory, and load the model again",
+            "more than a tenth of the weights lie in small pages, from which they are read up to a quarter more slowly"
+        );
+    }
+}
+
+/// Whether less than nine tenths of the weights in memory lie in large pages, as far as the system tells and it matters.
+fn is_in_small_pages(held: &Residence) -> bool {
+    let copied = held.copied_bytes;
+    copied >= LARGE_WEIGHTS_BYTES && held.huge_page_bytes.is_some_and(|huge| huge < copied / 10 * 9)
 }
 
 /// What ends a step early.
@@ -372,6 +406,19 @@ fn bytes(rows: &[f32]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_weights_in_small_pages_are_warned_of() {
+        let held = |copied_mib: u64, huge_mib: Option<u64>| Residence {
+            copied_bytes: copied_mib << 20,
+            huge_page_bytes: huge_mib.map(|mib| mib << 20),
+            ..Residence::default()
+        };
+        assert!(is_in_small_pages(&held(1000, Some(899))) && is_in_small_pages(&held(64, Some(0))));
+        assert!(!is_in_small_pages(&held(1000, Some(900))));
+        assert!(!is_in_small_pages(&held(63, Some(0))), "a small model is fast anyway");
+        assert!(!is_in_small_pages(&held(1000, None)), "the system does not tell");
+    }
 
     #[test]
     fn rows_survive_the_wire_bit_for_bit() {

@@ -128,6 +128,13 @@ impl Heap {
         system::huge_bytes(&mapped.map(|region| region.addresses()).collect::<Vec<_>>())
     }
 
+    /// The same of the mappings that slices share.
+    pub(crate) fn huge_slice_bytes(&self) -> Option<u64> {
+        let chunks: Vec<_> = self.lock().chunks.iter().filter_map(|(chunk, _)| chunk.upgrade()).collect();
+        let mapped = chunks.iter().filter(|chunk| chunk.is_mapped);
+        system::huge_bytes(&mapped.map(|chunk| chunk.addresses()).collect::<Vec<_>>())
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -103,8 +103,11 @@ fn the_report_of_huge_pages_is_what_took_effect() {
     let mut cache = heap.zeroed::<u8>("kv", 16 * HUGE_PAGE).unwrap();
     assert_eq!(heap.huge_bytes(), Some(0), "memory that nobody touched is not there yet");
     slices.iter_mut().for_each(|slice| fill(slice));
+    let of_slices = heap.huge_slice_bytes();
+    assert_eq!(of_slices, heap.huge_bytes(), "nothing else was touched");
     fill(&mut cache);
     let huge = heap.huge_bytes().unwrap();
+    assert_eq!(heap.huge_slice_bytes(), of_slices, "a cache is no slice");
     if offers_huge_pages() {
         // A machine whose memory is in small pieces gives fewer, but hardly none.
         assert!((HUGE_PAGE as u64..=32 * HUGE_PAGE as u64).contains(&huge), "{huge}");
