@@ -13,7 +13,7 @@ use exo_types::{DType, DeviceFacts, TensorView};
 
 use crate::kv::CpuKv;
 use crate::load::{self, Places};
-use crate::memory::{Heap, SMALL_BYTES};
+use crate::memory::{Heap, PageSize, SMALL_BYTES};
 use crate::ops::Rounded;
 use crate::packed::activations;
 use crate::place::Place;
@@ -281,9 +281,12 @@ impl Device for CpuDevice {
         let bytes = (len as u64).saturating_mul(4);
         let ticket = self.shop.ledger.take(&what, bytes)?;
         self.check_system(&what, bytes)?;
+        // Large enough for the largest step, while most use their first rows: large pages would bring memory that nobody
+        // reads, and gain nothing (prefill of 512: the same).
+        let (heap, pages) = (&self.shop.heap, PageSize::Small);
         let data = match element {
-            Element::F32 => BufferData::F32(Shared::zeroed(&self.shop.heap, &what, len)?),
-            Element::U32 => BufferData::U32(Shared::zeroed(&self.shop.heap, &what, len)?),
+            Element::F32 => BufferData::F32(Shared::zeroed(heap, &what, len, pages)?),
+            Element::U32 => BufferData::U32(Shared::zeroed(heap, &what, len, pages)?),
         };
         let storage = Arc::new(CpuBuffer { owner: self.shop.owner, data, _ticket: ticket });
         Ok(Buffer { element, len, storage })

@@ -9,7 +9,7 @@ use exo_backend::{AllocError, Buffer, KvCache, Stored, Ticket, Weight};
 use exo_types::{DType, TensorView};
 
 use crate::kv::CpuKv;
-use crate::memory::{Block, Heap};
+use crate::memory::{Block, Heap, PageSize};
 use crate::packed::{GROUP_ROWS, Group, Groups, Interleaved, LINE, group_lines, is_interleaved};
 use crate::place::Place;
 use crate::quant;
@@ -20,8 +20,8 @@ pub(crate) struct Shared<T>(RwLock<Block<T>>);
 
 impl<T: Pod> Shared<T> {
     /// `len` zeros, or the system's refusal.
-    pub(crate) fn zeroed(heap: &Heap, what: &str, len: usize) -> Result<Self, AllocError> {
-        Ok(Self(RwLock::new(heap.zeroed(what, len)?)))
+    pub(crate) fn zeroed(heap: &Heap, what: &str, len: usize, pages: PageSize) -> Result<Self, AllocError> {
+        Ok(Self(RwLock::new(heap.in_pages(what, len, pages)?)))
     }
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, Block<T>> {

@@ -22,6 +22,10 @@ const ALIGN: usize = 64;
 /// | value scales    | `[G, 32]`  | f16; Q8 only                                                                     |
 ///
 /// A block is read from front to back by one piece of attention: a single stream of memory.
+///
+/// A page's layers lie side by side, so that memory comes with the tokens that fill it. Layer by layer, all of them would reach
+/// a new 2 MiB of theirs in the same step, and the system clears each before it gives it: with 28 layers that took 180 ms every 512
+/// tokens, in which all streams waited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KvLayout {
     pub(crate) dtype: KvDType,
@@ -38,7 +42,7 @@ pub(crate) struct KvLayout {
     block_bytes: usize,
     blocks_per_page: usize,
     kv_heads: usize,
-    pages: usize,
+    layers: usize,
 }
 
 impl KvLayout {
@@ -68,15 +72,15 @@ impl KvLayout {
             block_bytes,
             blocks_per_page,
             kv_heads,
-            pages,
+            layers: shape.layers,
         };
         let factors = [shape.layers, pages, kv_heads, blocks_per_page];
         factors.into_iter().try_fold(block_bytes, usize::checked_mul).map(|_| layout)
     }
 
-    /// Bytes of `layers` layers. Cannot overflow: [`Self::new`] has tried.
-    pub(crate) fn bytes(&self, layers: usize) -> usize {
-        layers * self.pages * self.page_bytes()
+    /// Bytes of `pages` pages. Cannot overflow: [`Self::new`] has tried.
+    pub(crate) fn bytes(&self, pages: usize) -> usize {
+        pages * self.layers * self.page_bytes()
     }
 
     /// Bytes of a page of one layer.
@@ -91,7 +95,7 @@ impl KvLayout {
 
     /// First byte of a page of one layer.
     pub(crate) fn page(&self, layer: usize, page: usize) -> usize {
-        (layer * self.pages + page) * self.page_bytes()
+        (page * self.layers + layer) * self.page_bytes()
     }
 
     /// First byte of the block of a page and head that holds `slot`.
@@ -110,5 +114,29 @@ fn bytes_of(dtype: KvDType) -> usize {
         KvDType::F32 => 4,
         KvDType::F16 => 2,
         KvDType::Q8 => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_holds_all_its_layers_and_the_next_one_follows() {
+        let shape =
+            KvShape { dtype: KvDType::F16, head_dim: 40, kv_heads: 3, pages: 5, page_tokens: 40, layers: 4 };
+        let layout = KvLayout::new(&shape).unwrap();
+        let mut end = 0;
+        for page in 0..shape.pages {
+            for layer in 0..shape.layers {
+                for head in 0..shape.kv_heads {
+                    for slot in [0, BLOCK] {
+                        assert_eq!(layout.block(layer, page, head, slot), end);
+                        end += layout.block_bytes();
+                    }
+                }
+            }
+        }
+        assert_eq!(end, layout.bytes(shape.pages));
     }
 }

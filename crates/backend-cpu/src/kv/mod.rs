@@ -10,7 +10,7 @@ use exo_backend::{AllocError, KvShape, Ticket};
 pub(crate) use layout::{BLOCK, KvLayout};
 pub(crate) use rows::{Half, WriteRow, read_row};
 
-use crate::memory::{Block, Heap};
+use crate::memory::{Block, Heap, PageSize};
 use crate::storage::{Owner, Shared};
 
 /// Keys and values of many sequences.
@@ -25,7 +25,7 @@ pub(crate) struct CpuKv {
 impl CpuKv {
     /// Bytes of a cache of that shape; `u64::MAX` if it cannot be addressed.
     pub(crate) fn booked_bytes(shape: &KvShape) -> u64 {
-        KvLayout::new(shape).map_or(u64::MAX, |layout| layout.bytes(shape.layers) as u64)
+        KvLayout::new(shape).map_or(u64::MAX, |layout| layout.bytes(shape.pages) as u64)
     }
 
     /// All zero. Panics on a shape that cannot be addressed: its bytes could not be booked.
@@ -36,7 +36,7 @@ impl CpuKv {
         ticket: Ticket,
     ) -> Result<Self, AllocError> {
         let layout = KvLayout::new(shape).expect("a cache whose bytes were booked can be addressed");
-        let bytes = Shared::zeroed(heap, "a key-value cache", layout.bytes(shape.layers))?;
+        let bytes = Shared::zeroed(heap, "a key-value cache", layout.bytes(shape.pages), PageSize::Huge)?;
         Ok(Self { owner, layout, bytes, _ticket: ticket })
     }
 
