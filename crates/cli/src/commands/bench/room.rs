@@ -14,7 +14,10 @@ pub fn check(synthetic: &Synthetic, compute: &Compute, plan: &Plan) -> anyhow::R
     let kv_bytes = plan.kv.iter().map(kv).max().unwrap_or(0);
     let needs = Needs {
         name: synthetic.name(),
-        weight_bytes: synthetic.weight_bytes(),
+        weight_bytes: match compute {
+            Compute::Processor => synthetic.packed_bytes(),
+            Compute::Card(_) => synthetic.weight_bytes(),
+        },
         kv_bytes,
         pool_bytes: synthetic.pool_bytes(),
     };

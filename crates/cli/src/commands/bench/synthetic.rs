@@ -73,6 +73,11 @@ impl Synthetic {
         self.tensors.iter().map(Tensor::bytes).sum()
     }
 
+    /// Bytes of all weights in a processor's memory.
+    pub fn packed_bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| exo_backend_cpu::weight_bytes(t.dtype, t.rows, t.cols)).sum()
+    }
+
     /// Bytes of this process while the model lives.
     pub fn pool_bytes(&self) -> u64 {
         self.pools().values().map(|pool| pool.bytes).sum()
@@ -282,5 +287,9 @@ mod tests {
         // One embedding table and a pattern, not the model; 128 KiB of keys and values a token.
         assert!(synthetic.pool_bytes() < 600 << 20);
         assert_eq!(synthetic.kv_bytes(KvDType::F16, 100, 2), 200 * (128 << 10));
+        // A processor's groups of Q4_K hold scales that the file has in six bits.
+        let q4 = Synthetic::new(&shape, Target::Q4_K_M, 1);
+        let more = q4.packed_bytes() as f64 / q4.weight_bytes() as f64;
+        assert!((1.01..1.1).contains(&more), "{more}");
     }
 }
