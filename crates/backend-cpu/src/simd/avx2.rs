@@ -26,6 +26,14 @@ pub(super) fn sum_of_4(v: __m128) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }
 
+/// The largest of four lanes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn largest_of_4(v: __m128) -> f32 {
+    let two = _mm_max_ps(v, _mm_movehl_ps(v, v));
+    _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+}
+
 // Every block below has the same reason. SAFETY: `self` proves the features; each load and store goes through a
 // slice that was first cut to exactly the bytes accessed, and the unaligned forms need no alignment.
 impl Simd for Avx2 {
@@ -194,5 +202,11 @@ impl Simd for Avx2 {
     fn sum(self, v: __m256) -> f32 {
         // SAFETY: see above.
         unsafe { sum_of_4(_mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v))) }
+    }
+
+    #[inline(always)]
+    fn largest(self, v: __m256) -> f32 {
+        // SAFETY: see above.
+        unsafe { largest_of_4(_mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v))) }
     }
 }

@@ -193,4 +193,16 @@ impl Simd for Avx512 {
             ))
         }
     }
+
+    #[inline(always)]
+    fn largest(self, v: __m512) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let eight = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+            super::avx2::largest_of_4(_mm_max_ps(
+                _mm256_castps256_ps128(eight),
+                _mm256_extractf128_ps::<1>(eight),
+            ))
+        }
+    }
 }

@@ -18,7 +18,7 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
 pub(crate) use element::{Element, F16, F32, I8};
 pub(crate) use exp::exp;
-pub(crate) use fetch::{fetch, fetch_weights};
+pub(crate) use fetch::{NEAR, fetch, fetch_far, fetch_weights};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::{Neon, widen_f16};
 pub(crate) use pairs::Pairs;
@@ -72,6 +72,8 @@ pub(crate) trait Simd: Pairs {
     fn pow2(self, n: Self::V) -> Self::V;
     /// All lanes added by halving: lane i with lane i + n/2, then again.
     fn sum(self, v: Self::V) -> f32;
+    /// The largest lane; none is NaN.
+    fn largest(self, v: Self::V) -> f32;
 }
 
 /// Elements that can be loaded as f32 lanes: a row of a weight or of the cache.

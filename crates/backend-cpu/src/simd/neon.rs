@@ -237,4 +237,10 @@ impl Simd for Neon {
         // SAFETY: see above.
         unsafe { sum(v) }
     }
+
+    #[inline(always)]
+    fn largest(self, v: Pair) -> f32 {
+        // SAFETY: see above.
+        unsafe { vmaxvq_f32(vmaxq_f32(v[0], v[1])) }
+    }
 }

@@ -129,4 +129,9 @@ impl Simd for Scalar {
         let four: [f32; 4] = std::array::from_fn(|i| v[i] + v[i + 4]);
         (four[0] + four[2]) + (four[1] + four[3])
     }
+
+    #[inline(always)]
+    fn largest(self, v: [f32; 8]) -> f32 {
+        v.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    }
 }

@@ -4,6 +4,7 @@ mod piece;
 mod tile;
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use exo_backend::RunError;
 
@@ -37,10 +38,32 @@ pub(super) struct Asked<'a> {
 /// a block nothing depends on lanes or on other queries, so a row's bits are those of its own positions and P alone,
 /// the same in decode and prefill, on AVX2 and AVX-512.
 ///
-/// A piece of work is some neighbouring rows of one sequence with all the query heads of one key-value head, or one
-/// span of that where there are few rows. A tile of up to six queries multiplies while it converts, so prefill needs no
-/// converted copy. Cost: decode reads each page once for all query heads of its head and is bound by that; prefill by
-/// multiply-adds. Sources: Vaswani et al. 2017, arXiv:1706.03762; Milakov & Gimelshein 2018, arXiv:1805.02867.
+/// A piece of work is some neighbouring rows of one sequence with all the query heads of one key-value head, of several where
+/// the rows are few, or one span of that where pieces are too few or too unlike. A tile of queries multiplies while it
+/// converts, so prefill needs no converted copy. Cost: decode reads each page once for all query heads of its heads and is
+/// bound by that; prefill by multiply-adds.
+///
+/// The ladder: one thread of a Sapphire Rapids, AVX-512, `--example attention`; decode at depth 4,096 as part of the read
+/// bandwidth, and a chunk of 256 rows up to 2,048 in GFLOP/s (a peak of 225); F16 and Q8, heads of Qwen3-0.6B (16 on 8, 128
+/// wide) and of Llama-3.2-1B (32 on 8, 64 wide):
+///
+/// | variant | decode, Qwen | Llama | prefill, Qwen | Llama |
+/// |---|---|---|---|---|
+/// | one head after another, tiles of up to six | 0.40, 0.32 | 0.37, 0.24 | 105, 92 | 92, 83 |
+/// | the lines of the head's next block are asked for while one is read | 0.60, 0.54 | 0.52, 0.43 | 109, 92 | 91, 82 |
+/// | values in strips as wide as registers allow: at M = 2 whole rows | 0.64, 0.53 | 0.59, 0.48 | 110, 95 | 93, 81 |
+/// | tiles of twelve; decode takes the heads as they lie in memory, 4 KiB ahead in two steps as [`crate::simd::fetch_weights`], with a test for each line that the block ends before: the sums of twelve spill | 0.82, 0.48 | 0.68, 0.38 | 93, 100 | 79, 83 |
+/// | without a test: keys ask for the values, values for the next keys; near ones in a second step | 0.81, 0.60 | 0.76, 0.50 | 117, 104 | 105, 92 |
+/// | the same without the second step | 0.80, 0.58 | 0.77, 0.45 | 120, 103 | 101, 90 |
+///
+/// The last but one it is. AVX2, first rung and this one: decode 0.36, 0.27 and 0.30, 0.19 before, 0.71, 0.58 and 0.58,
+/// 0.36 now; prefill 66, 68 and 57, 58 before, 80, 69 and 65, 59 now. Two threads that share out spans of all heads and not heads
+/// of all spans read 0.71 and 0.61 of F16 at 4,096, not 0.61 and 0.49. Finding the largest score by shuffles and not through memory
+/// changed nothing that could be measured. Loops alone, out of the cache, take 0.4 of the time that memory does for Qwen's F16; products
+/// of halves or BF16 would round what f32 keeps, and `vdpbf16ps` is no faster (decision 0021). With Q8 conversions bind: two
+/// instructions for each vector.
+///
+/// Sources: Vaswani et al. 2017, arXiv:1706.03762; Milakov & Gimelshein 2018, arXiv:1805.02867.
 pub(super) fn attention(
     turn: &Turn<'_>,
     level: Level,
@@ -52,12 +75,12 @@ pub(super) fn attention(
     paging.check(|t| paging.span(t, asked.window))?;
     let bytes = kv.read();
     let step = Step::new(asked, paging, &kv.layout, &bytes);
-    let (runs, kv_heads) = (step.runs(), paging.shape.kv_heads);
-    let pieces: Vec<Piece<'_>> =
-        runs.iter().flat_map(|rows| (0..kv_heads).map(|head| step.piece(rows.clone(), head))).collect();
+    let pieces = pieces(&step, paging.shape.kv_heads, turn.threads());
     let out = SendPtr::new(out);
     let spans: usize = pieces.iter().map(|piece| piece.spans().len()).sum();
-    if pieces.len() >= 2 * turn.threads() || spans == pieces.len() {
+    let costs = pieces.iter().map(Piece::cost);
+    let even = costs.clone().max().unwrap_or(0) * 2 * turn.threads() <= costs.sum();
+    if turn.threads() == 1 || spans == pieces.len() || even {
         turn.run(pieces.len(), &|i| {
             SCRATCH.with_borrow_mut(|scratch| whole(level, &pieces[i], &out, scratch));
         });
@@ -67,7 +90,22 @@ pub(super) fn attention(
     Ok(())
 }
 
-/// Fewer pieces than threads want: each span of a piece on its own, then each piece's spans together.
+/// The work of a step, cut so that as many neighbouring heads as possible come together, and every thread has something.
+fn pieces<'a>(step: &'a Step<'a>, kv_heads: usize, threads: usize) -> Vec<Piece<'a>> {
+    let runs = step.runs();
+    // A piece that is long is shared out by its spans.
+    let spans: usize = runs.iter().map(|rows| step.piece(rows.clone(), 0..1).spans().len()).sum();
+    let shares = if threads == 1 { 1 } else { 2 * threads };
+    let fair = (spans * kv_heads).div_ceil(shares);
+    let of = |rows: Range<usize>| {
+        let each = step.heads_of_piece(rows.len(), fair);
+        let firsts = (0..kv_heads).step_by(each);
+        firsts.map(move |first| step.piece(rows.clone(), first..kv_heads.min(first + each)))
+    };
+    runs.into_iter().flat_map(of).collect()
+}
+
+/// Pieces that do not share out evenly: each span of a piece on its own, then each piece's spans together.
 fn by_span(turn: &Turn<'_>, level: Level, pieces: &[Piece<'_>], out: &SendPtr<f32>) {
     let mut firsts = Vec::with_capacity(pieces.len());
     let (mut floats, mut parts) = (0, Vec::new());

@@ -1,11 +1,11 @@
-//! One piece of attention: some rows of a sequence, and the query heads of one key-value head.
+//! One piece of attention: some rows of a sequence, and the query heads of some key-value heads.
 
 use std::ops::Range;
 
 use exo_types::KvDType;
 
 use super::Asked;
-use super::tile::{BlockOf, Record, Slots, TILE, tile, tile_max};
+use super::tile::{BlockOf, Record, Slots, TILE, tile, tile_len, tile_max};
 use crate::isa::{Kernel, Level};
 use crate::kv::{BLOCK, KvLayout};
 use crate::ops::paging::Paging;
@@ -66,12 +66,24 @@ impl<'a> Step<'a> {
         runs
     }
 
-    pub(super) fn piece(&self, rows: Range<usize>, kv_head: usize) -> Piece<'_> {
-        let spans = rows.clone().map(|t| self.paging.span(t, self.asked.window));
-        let first = spans.clone().map(|span| *span.start()).min().unwrap_or(0);
-        let last = spans.map(|span| *span.end()).max().unwrap_or(0);
-        let blocks = self.block_of(first)..self.block_of(last) + 1;
-        Piece { step: self, rows, kv_head, blocks }
+    /// These rows and key-value heads.
+    pub(super) fn piece(&self, rows: Range<usize>, heads: Range<usize>) -> Piece<'_> {
+        let reach = |t: usize| {
+            let span = self.paging.span(t, self.asked.window);
+            (*span.start(), span.end() + 1)
+        };
+        let reach: Vec<Slots> =
+            rows.clone().flat_map(|t| std::iter::repeat_n(reach(t), self.group)).collect();
+        let first = reach.iter().map(|reach| reach.0).min().unwrap_or(0);
+        let end = reach.iter().map(|reach| reach.1).max().unwrap_or(1);
+        let blocks = self.block_of(first)..self.block_of(end - 1) + 1;
+        Piece { step: self, rows, heads, reach, blocks }
+    }
+
+    /// Key-value heads of a piece of so many rows. A few rows take the heads together, as these lie side by side in memory; with
+    /// many rows one head is enough work.
+    pub(super) fn heads_of_piece(&self, rows: usize, fair: usize) -> usize {
+        (PIECE_QUERIES / (rows * self.group)).min(fair).clamp(1, self.paging.shape.kv_heads)
     }
 
     /// Number of the block that holds a position, counted from the start of the sequence.
@@ -89,18 +101,31 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Some rows of a sequence, and the query heads of one key-value head: its *queries*, row by row.
+/// Some rows of a sequence, and the query heads of some neighbouring key-value heads: its *queries*, head by head and row by row.
 pub(super) struct Piece<'a> {
     step: &'a Step<'a>,
     rows: Range<usize>,
-    kv_head: usize,
+    /// Key-value heads.
+    heads: Range<usize>,
+    /// Positions that the queries of one head need.
+    reach: Vec<Slots>,
     /// From the first block that a query needs to the last.
     blocks: Range<usize>,
 }
 
 impl Piece<'_> {
+    /// Of one head.
+    fn queries_each(&self) -> usize {
+        self.reach.len()
+    }
+
     fn queries(&self) -> usize {
-        self.rows.len() * self.step.group
+        self.heads.len() * self.queries_each()
+    }
+
+    /// Blocks to read.
+    pub(super) fn cost(&self) -> usize {
+        self.heads.len() * self.blocks.len()
     }
 
     /// Floats of the sums of all queries.
@@ -115,31 +140,31 @@ impl Piece<'_> {
 
     /// Row and head of a query.
     fn place(&self, query: usize) -> (usize, usize) {
-        let group = self.step.group;
-        (self.rows.start + query / group, self.kv_head * group + query % group)
+        let (each, group) = (self.queries_each(), self.step.group);
+        (self.rows.start + query % each / group, (self.heads.start + query / each) * group + query % group)
     }
 
-    /// Tiles of nearly equal size.
+    /// Tiles of the queries of one head.
     fn tiles<S: Simd>(&self) -> impl Iterator<Item = Range<usize>> + use<S> {
-        let queries = self.queries();
-        let count = queries.div_ceil(tile_max::<S>());
-        (0..count).map(move |i| i * queries / count..(i + 1) * queries / count)
-    }
-
-    /// The slots of a block that a query needs.
-    fn slots(&self, query: usize, positions: &Range<usize>) -> Slots {
-        let span = self.step.paging.span(self.place(query).0, self.step.asked.window);
-        let first = (*span.start()).max(positions.start) - positions.start;
-        let end = (span.end() + 1).min(positions.end).saturating_sub(positions.start);
-        (first, end)
+        let (mut start, end) = (0, self.queries_each());
+        std::iter::from_fn(move || {
+            let tile = start..start + tile_len::<S>(end - start);
+            start = tile.end;
+            (!tile.is_empty()).then_some(tile)
+        })
     }
 
     /// Whether a query has a position in a span.
     fn needs(&self, query: usize, span: usize) -> bool {
-        let positions = self.step.paging.span(self.place(query).0, self.step.asked.window);
-        let spans = self.step.block_of(*positions.start()) / SPAN_BLOCKS
-            ..=self.step.block_of(*positions.end()) / SPAN_BLOCKS;
+        let (first, end) = self.reach[query % self.queries_each()];
+        let spans = self.step.block_of(first) / SPAN_BLOCKS..=self.step.block_of(end - 1) / SPAN_BLOCKS;
         spans.contains(&span)
+    }
+
+    /// First byte of a block of one of the heads.
+    fn start(&self, (block, head): (usize, usize)) -> usize {
+        let Step { paging, layout, .. } = self.step;
+        paging.block(layout, self.rows.start, head, self.step.positions(block).start).0
     }
 
     /// Writes the results.
@@ -182,13 +207,16 @@ impl Kernel for Pack<'_> {
     fn run<S: Simd>(self, _simd: S) {
         let Self { piece, q } = self;
         let (d, Asked { q: from, heads, scale, .. }) = (piece.step.layout.head_dim, piece.step.asked);
-        for tile in piece.tiles::<S>() {
-            let packed = &mut q[tile.start * d..tile.end * d];
-            for (m, query) in tile.clone().enumerate() {
-                let (t, head) = piece.place(query);
-                let from = &from[(t * heads + head) * d..][..d];
-                for (to, value) in packed.iter_mut().skip(m).step_by(tile.len()).zip(from) {
-                    *to = value * scale;
+        let each = piece.queries_each();
+        for (first, q) in (0..).step_by(each).zip(q.chunks_exact_mut(each * d)) {
+            for tile in piece.tiles::<S>() {
+                let packed = &mut q[tile.start * d..tile.end * d];
+                for (m, query) in tile.clone().enumerate() {
+                    let (t, head) = piece.place(first + query);
+                    let from = &from[(t * heads + head) * d..][..d];
+                    for (to, value) in packed.iter_mut().skip(m).step_by(tile.len()).zip(from) {
+                        *to = value * scale;
+                    }
                 }
             }
         }
@@ -221,25 +249,52 @@ impl Span<'_> {
     #[inline(always)]
     fn of<S: Simd, E: Element>(self, simd: S) {
         let Self { piece, span, q, records } = self;
-        let Step { layout, paging, bytes, .. } = piece.step;
-        let (d, len) = (layout.head_dim, Record::of(layout).len());
+        let Step { layout, bytes, .. } = piece.step;
+        let (d, len) = (layout.head_dim * piece.queries_each(), piece.records_len() / piece.heads.len());
         Record::of(layout).clear(records);
         let (first, end) = (span * SPAN_BLOCKS, (span + 1) * SPAN_BLOCKS);
-        for block in piece.blocks.start.max(first)..piece.blocks.end.min(end) {
-            let positions = piece.step.positions(block);
-            let (start, _) = paging.block(layout, piece.rows.start, piece.kv_head, positions.start);
-            let block = BlockOf::<E>::new(layout, bytes, start);
-            for queries in piece.tiles::<S>() {
-                let mut slots = [(0, 0); TILE];
-                for (query, slots) in queries.clone().zip(&mut slots) {
-                    *slots = piece.slots(query, &positions);
-                }
-                let slots = &slots[..queries.len()];
-                if slots.iter().any(|(first, end)| first < end) {
-                    let q = &q[queries.start * d..queries.end * d];
-                    let records = &mut records[queries.start * len..queries.end * len];
-                    tile_of(simd, block, q, records, slots);
-                }
+        let blocks = piece.blocks.start.max(first)..piece.blocks.end.min(end);
+        // As they lie in memory.
+        let mut reads =
+            blocks.flat_map(|block| piece.heads.clone().map(move |head| (block, head))).peekable();
+        let mut next = reads.peek().map_or(0, |read| piece.start(*read));
+        while let Some((block, head)) = reads.next() {
+            let start = next;
+            next = reads.peek().map_or(start, |read| piece.start(*read));
+            let head = head - piece.heads.start;
+            let (q, records) = (&q[head * d..][..d], &mut records[head * len..][..len]);
+            let of = BlockOf::<E>::new(layout, bytes, start, next);
+            piece.block(simd, of, piece.step.positions(block), q, records);
+        }
+    }
+}
+
+impl Piece<'_> {
+    /// Adds a block, of these positions, to the records of the queries of its head.
+    #[inline(always)]
+    fn block<S: Simd, E: Element>(
+        &self,
+        simd: S,
+        mut block: BlockOf<'_, E>,
+        positions: Range<usize>,
+        q: &[f32],
+        records: &mut [f32],
+    ) {
+        let (d, len) = (self.step.layout.head_dim, Record::of(self.step.layout).len());
+        for queries in self.tiles::<S>() {
+            let mut slots = [(0, 0); TILE];
+            for ((first, end), slots) in self.reach[queries.clone()].iter().zip(&mut slots) {
+                *slots = (
+                    (*first).max(positions.start) - positions.start,
+                    (*end).min(positions.end).saturating_sub(positions.start),
+                );
+            }
+            let slots = &slots[..queries.len()];
+            if slots.iter().any(|(first, end)| first < end) {
+                let q = &q[queries.start * d..queries.end * d];
+                let records = &mut records[queries.start * len..queries.end * len];
+                tile_of(simd, block, q, records, slots);
+                block = block.again();
             }
         }
     }
@@ -289,7 +344,7 @@ fn tile_of<S: Simd, E: Element>(
             }
         };
     }
-    of!(1 2 3 4 5 6)
+    of!(1 2 3 4 5 6 12)
 }
 
 /// A piece from start to end.

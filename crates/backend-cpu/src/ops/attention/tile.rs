@@ -10,16 +10,46 @@ use exo_types::KvDType;
 use crate::isa::Kernel;
 use crate::kv::{BLOCK, KvLayout};
 use crate::math;
-use crate::simd::{Element, Simd, exp};
+use crate::simd::{Element, NEAR, Simd, exp, fetch, fetch_far};
 
-/// Most queries of a tile: with two vectors of positions each, their sums fill twelve of sixteen registers.
-pub(super) const TILE: usize = 6;
+/// Most queries of a tile: with two vectors of positions each, their sums fill 24 of 32 registers.
+pub(super) const TILE: usize = 12;
+
+/// Queries of the next tile when so many are left: twelve, or up to six, which is all that sixteen registers hold.
+pub(super) fn tile_len<S: Simd>(left: usize) -> usize {
+    match left {
+        _ if !S::WIDE => left.min(1),
+        ..=6 => left,
+        7..12 => left.div_ceil(2),
+        _ => tile_max::<S>(),
+    }
+}
 
 /// Most queries of a tile on an instruction set.
 pub(super) const fn tile_max<S: Simd>() -> usize {
-    if S::WIDE { TILE } else { 1 }
+    if !S::WIDE {
+        1
+    } else if S::LANES == 16 {
+        TILE
+    } else {
+        TILE / 2
+    }
 }
 
+/// Most vectors of elements of M queries whose sums stay in registers, at most eight.
+const fn strip_max<S: Simd>(m: usize) -> usize {
+    let registers = if S::LANES == 16 { 24 } else { 12 };
+    if !S::WIDE {
+        4
+    } else if registers / m > 8 {
+        8
+    } else {
+        registers / m
+    }
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Lanes in which weights are summed, on every instruction set.
 const TOTALS: usize = 16;
 
@@ -93,6 +123,10 @@ pub(super) type Slots = (usize, usize);
 pub(super) struct BlockOf<'a, E> {
     layout: &'a KvLayout,
     bytes: &'a [u8],
+    /// From its keys, and from its values, to what is read next, byte by byte: the values, the next block's keys.
+    ahead: [usize; 2],
+    /// To what is read soon.
+    near: usize,
     _elements: PhantomData<E>,
 }
 
@@ -105,16 +139,37 @@ impl<E> Clone for BlockOf<'_, E> {
 impl<E> Copy for BlockOf<'_, E> {}
 
 impl<'a, E: Element> BlockOf<'a, E> {
-    /// The block at `start` of a cache of this layout. Panics if `E` is not its element or the block is not in it.
-    pub(super) fn new(layout: &'a KvLayout, cache: &'a [u8], start: usize) -> Self {
+    /// The block at `start` of a cache of this layout, to be read before the one at `next`. Panics if `E` is not its element
+    /// or the block is not in it.
+    pub(super) fn new(layout: &'a KvLayout, cache: &'a [u8], start: usize, next: usize) -> Self {
         assert!(E::BYTES == layout.element_bytes(), "another element than the cache's");
-        Self { layout, bytes: &cache[start..start + layout.block_bytes()], _elements: PhantomData }
+        let bytes = &cache[start..start + layout.block_bytes()];
+        let ahead = [layout.values, next.wrapping_sub(start + layout.values)];
+        Self { layout, bytes, ahead, near: NEAR, _elements: PhantomData }
+    }
+
+    /// The same block, read again: nothing has to come.
+    pub(super) fn again(self) -> Self {
+        Self { ahead: [0; 2], near: 0, ..self }
+    }
+
+    /// While these bytes are read, which lie in the keys (0) or the values (1): asks memory for the lines `ahead` of them, and the
+    /// second-level cache for those that are near.
+    #[inline(always)]
+    fn fetch_ahead(self, at: *const u8, half: usize, bytes: usize) {
+        for line in (0..bytes).step_by(LINE) {
+            let at = at.wrapping_add(line);
+            fetch_far(at.wrapping_add(self.ahead[half]));
+            fetch(at.wrapping_add(self.near));
+        }
     }
 
     /// f16 scales of a group from slot `first` on.
     #[inline(always)]
     fn scales<S: Simd>(self, simd: S, part: usize, group: usize, first: usize) -> S::V {
         let at = part + 2 * (group * BLOCK + first);
+        let half = usize::from(part != self.layout.key_scales);
+        self.fetch_ahead(self.bytes.as_ptr().wrapping_add(at), half, 2 * S::LANES);
         simd.load_f16(&self.bytes[at..at + 2 * S::LANES])
     }
 }
@@ -144,7 +199,7 @@ pub(super) fn tile<S: Simd, E: Element, const M: usize>(
     gather(simd, block, &weights, records, slots);
 }
 
-/// `scores[m][p] = Σ_d q[d][m] · key[d][p]`
+/// `scores[m][p] += Σ_d q[d][m] · key[d][p]`
 struct Scores<'a, E, const M: usize> {
     block: BlockOf<'a, E>,
     q: &'a [f32],
@@ -168,31 +223,31 @@ impl<E: Element, const M: usize> Scores<'_, E, M> {
         let Self { block, q, scores } = self;
         let layout = block.layout;
         for first in (0..BLOCK).step_by(NV * S::LANES) {
-            let mut sums = [[simd.splat(0.0); NV]; M];
-            if layout.groups == 0 {
-                dots(simd, block, first, q, 0..layout.head_dim, &mut sums);
+            if const { E::BYTES > 1 } {
+                let sums = dots::<S, E, M, NV>(simd, block, first, q, 0..layout.head_dim);
+                for m in 0..M {
+                    for j in 0..NV {
+                        simd.store(sums[m][j], &mut scores[m][first + j * S::LANES..]);
+                    }
+                }
+                continue;
             }
             for g in 0..layout.groups {
-                let mut dot = [[simd.splat(0.0); NV]; M];
                 let elements = g * KvDType::GROUP..((g + 1) * KvDType::GROUP).min(layout.head_dim);
-                dots(simd, block, first, q, elements, &mut dot);
+                let sums = dots::<S, E, M, NV>(simd, block, first, q, elements);
                 for j in 0..NV {
                     let scale = block.scales(simd, layout.key_scales, g, first + j * S::LANES);
                     for m in 0..M {
-                        sums[m][j] = simd.mul_add(dot[m][j], scale, sums[m][j]);
+                        let scores = &mut scores[m][first + j * S::LANES..];
+                        simd.store(simd.mul_add(sums[m][j], scale, simd.load(scores)), scores);
                     }
-                }
-            }
-            for m in 0..M {
-                for j in 0..NV {
-                    simd.store(sums[m][j], &mut scores[m][first + j * S::LANES..]);
                 }
             }
         }
     }
 }
 
-/// Adds the products of these elements of M queries `[D, M]` with those of NV vectors of keys from slot `first` on.
+/// The products of these elements of M queries `[D, M]` with those of NV vectors of keys from slot `first` on, added up.
 #[inline(always)]
 fn dots<S: Simd, E: Element, const M: usize, const NV: usize>(
     simd: S,
@@ -200,28 +255,26 @@ fn dots<S: Simd, E: Element, const M: usize, const NV: usize>(
     first: usize,
     q: &[f32],
     elements: Range<usize>,
-    sums: &mut [[S::V; NV]; M],
-) {
+) -> [[S::V; NV]; M] {
     assert!(elements.end <= block.layout.head_dim && first + NV * S::LANES <= BLOCK);
-    assert!(q.len() >= elements.end * M);
-    let mut acc = *sums;
-    for d in elements {
-        // SAFETY: line d of the keys, `NV` vectors of its 32 positions, and row d of `q`: by the assertions above.
-        unsafe {
-            let line = block.bytes.as_ptr().add((d * BLOCK + first) * E::BYTES);
-            let mut keys = [simd.splat(0.0); NV];
+    let mut acc = [[simd.splat(0.0); NV]; M];
+    let mut line = block.bytes.as_ptr().wrapping_add((elements.start * BLOCK + first) * E::BYTES);
+    for q in q[elements.start * M..elements.end * M].as_chunks::<M>().0 {
+        block.fetch_ahead(line, 0, NV * S::LANES * E::BYTES);
+        let mut keys = [simd.splat(0.0); NV];
+        for j in 0..NV {
+            // SAFETY: `NV` vectors of the 32 positions of a line of the keys, one line for each element: by the assertion above.
+            keys[j] = unsafe { E::load(simd, line.add(j * S::LANES * E::BYTES)) };
+        }
+        for m in 0..M {
+            let q = simd.splat(q[m]);
             for j in 0..NV {
-                keys[j] = E::load(simd, line.add(j * S::LANES * E::BYTES));
-            }
-            for m in 0..M {
-                let q = simd.splat(*q.get_unchecked(d * M + m));
-                for j in 0..NV {
-                    acc[m][j] = simd.mul_add(q, keys[j], acc[m][j]);
-                }
+                acc[m][j] = simd.mul_add(q, keys[j], acc[m][j]);
             }
         }
+        line = line.wrapping_add(BLOCK * E::BYTES);
     }
-    *sums = acc;
+    acc
 }
 
 /// Turns the scores of a block into weights `exp(score - largest)`, 0 or nearly so outside `slots`, after it has made the
@@ -239,14 +292,16 @@ impl Kernel for Soften<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { scores, slots, sums, record } = self;
-        scores[..slots.0].fill(f32::NEG_INFINITY);
-        scores[slots.1..].fill(f32::NEG_INFINITY);
+        if slots != (0, BLOCK) {
+            scores[..slots.0].fill(f32::NEG_INFINITY);
+            scores[slots.1..].fill(f32::NEG_INFINITY);
+        }
         let mut most = simd.splat(f32::NEG_INFINITY);
         for lanes in scores.chunks_exact(S::LANES) {
             most = simd.max(simd.load(lanes), most);
         }
         let before = sums[record.largest()];
-        let largest = larger(before, highest(simd, most));
+        let largest = larger(before, simd.largest(most));
         if largest != before {
             let shrink = simd.splat(math::exp(before - largest));
             for lanes in sums[..record.largest()].chunks_exact_mut(S::LANES) {
@@ -269,19 +324,6 @@ impl Kernel for Soften<'_> {
 #[inline(always)]
 fn larger(b: f32, a: f32) -> f32 {
     if a > b { a } else { b }
-}
-
-/// The highest lane.
-#[inline(always)]
-fn highest<S: Simd>(simd: S, v: S::V) -> f32 {
-    let mut lanes = [f32::NEG_INFINITY; 16];
-    simd.store(v, &mut lanes);
-    let mut half = S::LANES / 2;
-    while half > 0 {
-        (0..half).for_each(|i| lanes[i] = larger(lanes[i], lanes[i + half]));
-        half /= 2;
-    }
-    lanes[0]
 }
 
 /// Adds the weighted values of each query's slots to its sums: those that all have together, the others one by one.
@@ -335,7 +377,7 @@ impl<E: Element, const M: usize> Kernel for Values<'_, E, M> {
         if self.slots.0 >= self.slots.1 {
             return;
         }
-        if self.block.layout.groups == 0 {
+        if const { E::BYTES > 1 } {
             self.columns(simd, self.weights, 0..self.block.layout.width)
         } else {
             self.scaled(simd)
@@ -362,34 +404,39 @@ impl<E: Element, const M: usize> Values<'_, E, M> {
         }
     }
 
-    /// All of these elements, a multiple of 16.
+    /// All of these elements, a multiple of 16, in strips as wide as there are registers for: a short row of values is then
+    /// read as it lies.
     #[inline(always)]
     fn columns<S: Simd>(&mut self, simd: S, weights: &[[f32; BLOCK]; M], elements: Range<usize>) {
         let mut d = elements.start;
-        if const { S::LANES == 16 || S::LANES == 8 && M <= 3 } {
-            while d + 32 <= elements.end {
-                if const { S::LANES == 16 } {
-                    self.vectors::<S, 2>(simd, weights, d);
-                } else {
-                    self.vectors::<S, 4>(simd, weights, d);
-                }
-                d += 32;
+        self.strips::<S, 8>(simd, weights, &mut d, elements.end);
+        self.strips::<S, 4>(simd, weights, &mut d, elements.end);
+        self.strips::<S, 2>(simd, weights, &mut d, elements.end);
+        self.strips::<S, 1>(simd, weights, &mut d, elements.end);
+    }
+
+    /// As many strips of NV vectors as fit, from `d` on.
+    #[inline(always)]
+    fn strips<S: Simd, const NV: usize>(
+        &mut self,
+        simd: S,
+        weights: &[[f32; BLOCK]; M],
+        d: &mut usize,
+        end: usize,
+    ) {
+        if const { NV <= strip_max::<S>(M) } {
+            while *d + NV * S::LANES <= end {
+                self.vectors::<S, NV>(simd, weights, *d);
+                *d += NV * S::LANES;
             }
-        }
-        while d < elements.end {
-            if const { S::LANES == 16 } {
-                self.vectors::<S, 1>(simd, weights, d);
-            } else {
-                self.vectors::<S, 2>(simd, weights, d);
-            }
-            d += if const { S::LANES == 16 } { 16 } else { 2 * S::LANES };
         }
     }
 
     /// NV vectors of elements from `d` on.
     #[inline(always)]
     fn vectors<S: Simd, const NV: usize>(&mut self, simd: S, weights: &[[f32; BLOCK]; M], d: usize) {
-        let Self { block: BlockOf { layout, bytes, .. }, records, slots, .. } = self;
+        let Self { block, records, slots, .. } = self;
+        let BlockOf { layout, bytes, .. } = *block;
         assert!(d + NV * S::LANES <= layout.width && slots.1 <= BLOCK);
         let len = Record::of(layout).len();
         let mut acc = [[simd.splat(0.0); NV]; M];
@@ -399,21 +446,22 @@ impl<E: Element, const M: usize> Values<'_, E, M> {
             }
         }
         let row = layout.width * E::BYTES;
+        let mut value = bytes.as_ptr().wrapping_add(layout.values + slots.0 * row + d * E::BYTES);
         for p in slots.0..slots.1 {
-            // SAFETY: row p of the values, `NV` vectors from element `d` on: by the assertion above.
-            unsafe {
-                let value = bytes.as_ptr().add(layout.values + p * row + d * E::BYTES);
-                let mut values = [simd.splat(0.0); NV];
+            block.fetch_ahead(value, 1, NV * S::LANES * E::BYTES);
+            let mut values = [simd.splat(0.0); NV];
+            for j in 0..NV {
+                // SAFETY: row p of the values, `NV` vectors from element `d` on: by the assertion above.
+                values[j] = unsafe { E::load(simd, value.add(j * S::LANES * E::BYTES)) };
+            }
+            for m in 0..M {
+                // SAFETY: a slot of the block, by the assertion above.
+                let weight = simd.splat(unsafe { *weights[m].get_unchecked(p) });
                 for j in 0..NV {
-                    values[j] = E::load(simd, value.add(j * S::LANES * E::BYTES));
-                }
-                for m in 0..M {
-                    let weight = simd.splat(*weights[m].get_unchecked(p));
-                    for j in 0..NV {
-                        acc[m][j] = simd.mul_add(weight, values[j], acc[m][j]);
-                    }
+                    acc[m][j] = simd.mul_add(weight, values[j], acc[m][j]);
                 }
             }
+            value = value.wrapping_add(row);
         }
         for m in 0..M {
             for j in 0..NV {
