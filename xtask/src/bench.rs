@@ -44,7 +44,7 @@ pub struct Bench {
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     let args = args.with_preset()?;
     let programs = Programs::find(&args)?;
-    let cores = child::cores()?;
+    let cores = crate::system::cores()?;
     let threads_max = args.threads.iter().copied().max().unwrap_or(1);
     if threads_max > cores.len() {
         bail!("{threads_max} threads are asked for and this process may use {} cores", cores.len());

@@ -14,6 +14,7 @@ const END: &str = "<!-- graph: end -->";
 /// From the words everyone shares to the faces: an edge may only point up this list.
 pub const ORDER: &[&str] = &[
     "exo-types",
+    "exo-stdx",
     "exo-formats",
     "exo-tokenizer",
     "exo-sampler",

@@ -14,6 +14,7 @@ mod portability;
 mod run;
 mod setup;
 mod soundness;
+mod system;
 mod test;
 mod tidy;
 
@@ -125,6 +126,7 @@ fn dispatch() -> anyhow::Result<()> {
 fn demo(args: &[String]) -> anyhow::Result<()> {
     setup::for_build()?;
     run::cargo(&["build", "--release", "--package", "exo"])?;
-    let binary = run::target_dir()?.join("release").join(if cfg!(windows) { "exo.exe" } else { "exo" });
-    run::replace(&binary, &[&["demo".to_owned()], args].concat())
+    let mut demo = std::process::Command::new(run::release_binary()?);
+    demo.arg("demo").args(args);
+    system::become_program(demo)
 }

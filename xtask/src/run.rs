@@ -64,18 +64,7 @@ pub fn metadata(no_deps: bool) -> anyhow::Result<serde_json::Value> {
     Ok(serde_json::from_str(&output(&cargo_program(), &args)?)?)
 }
 
-/// Becomes the program, so that Ctrl-C and the exit status are its own.
-pub fn replace(program: &Path, args: &[String]) -> anyhow::Result<()> {
-    let mut command = Command::new(program);
-    command.args(args);
-    #[cfg(unix)]
-    {
-        use std::os::unix::process::CommandExt;
-        Err(command.exec()).with_context(|| format!("cannot start {}", program.display()))
-    }
-    #[cfg(not(unix))]
-    {
-        let status = command.status().with_context(|| format!("cannot start {}", program.display()))?;
-        if status.success() { Ok(()) } else { bail!("{} failed: {status}", program.display()) }
-    }
+/// Our own program's release build.
+pub fn release_binary() -> anyhow::Result<PathBuf> {
+    Ok(target_dir()?.join("release").join(format!("exo{}", std::env::consts::EXE_SUFFIX)))
 }

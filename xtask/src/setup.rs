@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::run;
+use crate::{run, system};
 
 /// A Debian package and the program, by name or by path, that shows it is there.
 struct Package {
@@ -90,7 +90,7 @@ fn ensure(packages: &[Package]) -> anyhow::Result<()> {
         return Ok(());
     }
     let names: Vec<_> = missing.iter().map(|p| p.package).collect();
-    if !can_apt() {
+    if !system::can_apt() {
         let list: Vec<_> = missing.iter().map(|p| format!("  {}: {}", p.package, p.why)).collect();
         bail!("these programs are missing; install them and run the command again\n{}", list.join("\n"));
     }
@@ -103,16 +103,6 @@ fn apt_install(names: &[&str]) -> anyhow::Result<()> {
     let mut args = vec!["install", "-y", "-qq", "--no-install-recommends"];
     args.extend(names);
     run::command("apt-get", &args)
-}
-
-#[cfg(unix)]
-fn can_apt() -> bool {
-    rustix::process::geteuid().is_root() && run::has("apt-get")
-}
-
-#[cfg(not(unix))]
-fn can_apt() -> bool {
-    false
 }
 
 /// A private virtual environment with the packages of `crates/server/tests/requirements.txt`.
@@ -128,7 +118,7 @@ fn python_packages() -> anyhow::Result<()> {
     let venv = ["-m", "venv", "--clear", ".venv"];
     if run::command("python3", &venv).is_err() {
         // Debian splits `venv` off from Python; which package is only known after the failure.
-        if !can_apt() {
+        if !system::can_apt() {
             bail!("`python3 -m venv` does not work; install Debian's python3-venv");
         }
         apt_install(&["python3-venv"])?;

@@ -1,13 +1,6 @@
 //! Which instructions the kernels use, decided once when the device opens.
 
-use crate::packed::Group;
-use crate::products::{Products, Sums};
-use crate::rounded::{RoundedBlock, RoundedRows};
-#[cfg(target_arch = "aarch64")]
-use crate::simd::Neon;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
-use crate::simd::{Scalar, Simd};
+use crate::simd::Simd;
 
 /// An instruction set the kernels were written for. Results are bitwise equal within one, not between two; products with
 /// quantised or BF16 weights are equal between any.
@@ -78,99 +71,85 @@ pub(crate) trait Kernel {
     fn run<S: Simd>(self, simd: S) -> Self::Out;
 }
 
-/// An instruction set that was found to be there.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Level {
-    Scalar(Scalar),
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
-    #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512),
-    #[cfg(target_arch = "aarch64")]
-    Neon(Neon),
+/// Defines [`Level`] with the instruction sets of one architecture beside the plain one; its own file names them.
+macro_rules! levels {
+    ($($set:ident),*) => {
+        /// An instruction set that was found to be there.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) enum Level {
+            Scalar(Scalar),
+            $($set($set),)*
+        }
+
+        impl Level {
+            pub(crate) fn detect(isa: Isa) -> Option<Self> {
+                match isa {
+                    Isa::Scalar => Some(Self::Scalar(Scalar)),
+                    $(Isa::$set => $set::detect().map(Self::$set),)*
+                    _ => None,
+                }
+            }
+
+            pub(crate) fn isa(self) -> Isa {
+                match self {
+                    Self::Scalar(_) => Isa::Scalar,
+                    $(Self::$set(_) => Isa::$set,)*
+                }
+            }
+
+            /// [`Products::round`] of this instruction set.
+            pub(crate) fn round(self, x: &[f32], out: &mut [RoundedBlock]) {
+                match self {
+                    Self::Scalar(simd) => simd.round(x, out),
+                    $(Self::$set(simd) => simd.round(x, out),)*
+                }
+            }
+
+            /// [`Products::multiply`] of this instruction set.
+            pub(crate) fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
+                match self {
+                    Self::Scalar(simd) => simd.multiply(weights, x, sums),
+                    $(Self::$set(simd) => simd.multiply(weights, x, sums),)*
+                }
+            }
+
+            /// [`Products::multiply_two`] of this instruction set.
+            pub(crate) fn multiply_two(
+                self,
+                weights: [&Group<'_>; 2],
+                x: RoundedRows<'_>,
+                sums: [&mut [Sums]; 2],
+            ) {
+                match self {
+                    Self::Scalar(simd) => simd.multiply_two(weights, x, sums),
+                    $(Self::$set(simd) => simd.multiply_two(weights, x, sums),)*
+                }
+            }
+
+            /// Runs `kernel` compiled for this instruction set.
+            pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Out {
+                match self {
+                    Self::Scalar(simd) => kernel.run(simd),
+                    $(Self::$set(simd) => simd.call(kernel),)*
+                }
+            }
+        }
+    };
 }
 
-impl Level {
-    pub(crate) fn detect(isa: Isa) -> Option<Self> {
-        match isa {
-            Isa::Scalar => Some(Self::Scalar(Scalar)),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => Avx2::detect().map(Self::Avx2),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => Avx512::detect().map(Self::Avx512),
-            #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => None,
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon => Neon::detect().map(Self::Neon),
-            #[cfg(not(target_arch = "aarch64"))]
-            Isa::Neon => None,
-        }
-    }
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(not(any(target_arch = "aarch64", target_arch = "x86_64")))]
+mod plain;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
-    pub(crate) fn isa(self) -> Isa {
-        match self {
-            Self::Scalar(_) => Isa::Scalar,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => Isa::Avx2,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(_) => Isa::Avx512,
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(_) => Isa::Neon,
-        }
-    }
-
-    /// [`Products::round`] of this instruction set.
-    pub(crate) fn round(self, x: &[f32], out: &mut [RoundedBlock]) {
-        match self {
-            Self::Scalar(simd) => simd.round(x, out),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(simd) => simd.round(x, out),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(simd) => simd.round(x, out),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(simd) => simd.round(x, out),
-        }
-    }
-
-    /// [`Products::multiply`] of this instruction set.
-    pub(crate) fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]) {
-        match self {
-            Self::Scalar(simd) => simd.multiply(weights, x, sums),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(simd) => simd.multiply(weights, x, sums),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(simd) => simd.multiply(weights, x, sums),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(simd) => simd.multiply(weights, x, sums),
-        }
-    }
-
-    /// [`Products::multiply_two`] of this instruction set.
-    pub(crate) fn multiply_two(self, weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) {
-        match self {
-            Self::Scalar(simd) => simd.multiply_two(weights, x, sums),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(simd) => simd.multiply_two(weights, x, sums),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(simd) => simd.multiply_two(weights, x, sums),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(simd) => simd.multiply_two(weights, x, sums),
-        }
-    }
-
-    /// Runs `kernel` compiled for this instruction set.
-    pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Out {
-        match self {
-            Self::Scalar(simd) => kernel.run(simd),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(simd) => simd.call(kernel),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(simd) => simd.call(kernel),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(simd) => simd.call(kernel),
-        }
-    }
-}
+#[cfg(target_arch = "aarch64")]
+pub(crate) use aarch64::Level;
+#[cfg(not(any(target_arch = "aarch64", target_arch = "x86_64")))]
+pub(crate) use plain::Level;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86_64::Level;
 
 #[cfg(test)]
 mod tests {

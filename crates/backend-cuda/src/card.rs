@@ -140,11 +140,9 @@ pub enum ListError {
 pub fn list() -> Result<Vec<Card>, ListError> {
     let maker = Api::Cuda.maker();
     if !driver::has_cuda() {
-        let (library, what) = match cfg!(windows) {
-            true => ("nvcuda.dll", "its driver, 525 or newer (from nvidia.com/drivers)"),
-            false => {
-                ("libcuda.so.1", "its driver, 525 or newer (Debian and Ubuntu: the package nvidia-driver)")
-            }
+        let (library, what) = match std::env::consts::OS {
+            "windows" => ("nvcuda.dll", "its driver, 525 or newer (from nvidia.com/drivers)"),
+            _ => ("libcuda.so.1", "its driver, 525 or newer (Debian and Ubuntu: the package nvidia-driver)"),
         };
         return Err(ListError::NoDriver { maker, library, what });
     }

@@ -12,6 +12,7 @@ mod commands;
 mod config;
 mod hint;
 mod run_node;
+mod system;
 mod ui;
 
 use std::process::ExitCode;

@@ -12,11 +12,11 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::auto;
 use crate::client::Client;
 use crate::commands::devices::{Source, in_child};
 use crate::commands::worker;
 use crate::config::Config;
+use crate::{auto, system};
 
 /// How long a clean exit may take before what is left is dropped.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(8);
@@ -31,7 +31,7 @@ pub struct Running {
 
 /// Opens the API's port, starts the node, serves.
 pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Running> {
-    allow_many_files();
+    system::allow_many_files();
     // The port first: a node that nobody can reach must not join a cluster.
     let listener = TcpListener::bind(api_listen)
         .await
@@ -65,20 +65,6 @@ pub async fn probe_driver(choice: &DeviceChoice) -> anyhow::Result<()> {
     in_child(source).await.found.map_err(|silence| anyhow::Error::msg(silence.reason))?;
     Ok(())
 }
-
-/// Each connection is a file, and shells allow 1024 of them where the system allows far more.
-#[cfg(unix)]
-fn allow_many_files() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::debug!(%error, "the limit of open files stays as it is");
-    }
-}
-
-#[cfg(not(unix))]
-fn allow_many_files() {}
 
 impl Running {
     /// Says goodbye to the cluster and closes everything, within a bound.

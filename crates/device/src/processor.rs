@@ -1,6 +1,16 @@
 //! The processor: its name and how much of it is ours.
 
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(target_os = "linux"))]
+mod plain;
+
 use std::path::Path;
+
+#[cfg(target_os = "linux")]
+use linux as system;
+#[cfg(not(target_os = "linux"))]
+use plain as system;
 
 /// Processors this process may use: affinity and cgroup quotas counted, at least 1.
 pub fn cores() -> usize {
@@ -10,50 +20,10 @@ pub fn cores() -> usize {
 
 /// Marketing name. `root` is where `/proc` is on Linux.
 pub fn processor_name(root: &Path) -> Option<String> {
-    name(root).filter(|name| !name.is_empty())
+    system::name(root).filter(|name| !name.is_empty())
 }
 
 /// Operating system and architecture, for example `linux-x86_64`.
 pub fn platform() -> String {
     format!("{}-{}", std::env::consts::OS, std::env::consts::ARCH)
-}
-
-#[cfg(target_os = "linux")]
-fn name(root: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(root.join("proc/cpuinfo")).ok()?;
-    // x86 says "model name"; boards with an ARM processor often say "Model" or "Hardware" at the end.
-    ["model name", "Model", "Hardware"].into_iter().find_map(|key| {
-        let line = text.lines().find(|line| line.split(':').next().is_some_and(|k| k.trim() == key))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn name(_root: &Path) -> Option<String> {
-    let mut system = sysinfo::System::new().ok()?;
-    system.refresh_cpu_all();
-    system.cpus().first().map(|cpu| cpu.brand().trim().to_owned())
-}
-
-#[cfg(test)]
-#[cfg(target_os = "linux")]
-mod tests {
-    use super::*;
-
-    fn name_in(cpuinfo: &str) -> Option<String> {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir(root.path().join("proc")).unwrap();
-        std::fs::write(root.path().join("proc/cpuinfo"), cpuinfo).unwrap();
-        processor_name(root.path())
-    }
-
-    #[test]
-    fn the_name_comes_from_cpuinfo() {
-        let x86 = "processor\t: 0\nmodel\t\t: 85\nmodel name\t: Some CPU @ 2.10GHz\n";
-        assert_eq!(name_in(x86).as_deref(), Some("Some CPU @ 2.10GHz"));
-        let arm = "processor\t: 0\nBogoMIPS\t: 108.00\n\nModel\t\t: Raspberry Pi 5\n";
-        assert_eq!(name_in(arm).as_deref(), Some("Raspberry Pi 5"));
-        assert_eq!(name_in("model name\t:\n"), None);
-        assert_eq!(name_in(""), None);
-    }
 }

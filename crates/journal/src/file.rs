@@ -48,7 +48,7 @@ pub(crate) fn create_if_absent(
     let outcome = (|| {
         let _ = fs::remove_file(&draft); // left by a crash of a process with our number
         let db = builder().create(&draft).map_err(|e: DatabaseError| JournalError::database(path, e))?;
-        make_private(&draft).map_err(io_error)?;
+        exo_stdx::restrict_to_owner(&draft).map_err(io_error)?;
         fill(&db)?;
         drop(db);
         publish(&draft, path).map_err(io_error)
@@ -68,27 +68,10 @@ fn builder() -> Builder {
     builder
 }
 
-/// A link refuses to replace an existing file: of two processes that race, one wins and both open its file.
+/// Of two processes that race, one wins and both open its file.
 fn publish(draft: &Path, path: &Path) -> io::Result<()> {
-    match fs::hard_link(draft, path) {
+    match exo_stdx::publish(draft, path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(_) if !path.exists() => fs::rename(draft, path), // a file system without links
         other => other,
-    }?;
-    #[cfg(unix)]
-    if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-        fs::File::open(folder)?.sync_all()?;
     }
-    Ok(())
-}
-
-#[cfg(unix)]
-fn make_private(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-}
-
-#[cfg(not(unix))]
-fn make_private(_: &Path) -> io::Result<()> {
-    Ok(())
 }

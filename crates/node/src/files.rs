@@ -71,7 +71,7 @@ impl DataDir {
     pub fn open(path: &Path) -> Result<Self, FilesError> {
         let folder = |source| FilesError::Folder { path: path.to_owned(), source };
         std::fs::create_dir_all(path).map_err(folder)?;
-        restrict(path, 0o700).map_err(folder)?;
+        exo_stdx::restrict_to_owner(path).map_err(folder)?;
         let lock_path = path.join("lock");
         let mut options = OpenOptions::new();
         let mut lock =
@@ -173,7 +173,7 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), FilesError> {
     let (path, neighbour) = (folder.join(name), folder.join(format!("{name}.new")));
     let write = || -> io::Result<()> {
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(&neighbour)?;
-        restrict(&neighbour, 0o600)?;
+        exo_stdx::restrict_to_owner(&neighbour)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&neighbour, &path)
@@ -188,17 +188,6 @@ pub fn running_api(data_dir: &Path) -> Option<(SocketAddr, String)> {
     let file: ApiFile = serde_json::from_slice(&bytes).ok()?;
     let secret = std::fs::read_to_string(data_dir.join("api-secret")).ok()?;
     Some((file.address, secret.trim().to_owned()))
-}
-
-#[cfg(unix)]
-fn restrict(path: &Path, mode: u32) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-}
-
-#[cfg(not(unix))]
-fn restrict(_path: &Path, _mode: u32) -> io::Result<()> {
-    Ok(())
 }
 
 #[cfg(test)]
@@ -221,12 +210,8 @@ mod tests {
         let data = DataDir::open(dir.path()).unwrap();
         let secret = data.local_secret().unwrap();
         assert_eq!(secret, data.local_secret().unwrap());
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            let mode = std::fs::metadata(dir.path().join("api-secret")).unwrap().permissions().mode();
-            assert_eq!(mode & 0o777, 0o600);
-        }
+        let about = std::fs::metadata(dir.path().join("api-secret")).unwrap();
+        assert_eq!(exo_stdx::mode_open_to_others(&about), None);
     }
 
     #[test]

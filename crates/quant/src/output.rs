@@ -1,5 +1,10 @@
 //! The new file: written under another name beside its place, and renamed when it is complete and on the disk.
 
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
+
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,6 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use exo_formats::Model;
 use tempfile::NamedTempFile;
+#[cfg(unix)]
+use unix as system;
+#[cfg(windows)]
+use windows as system;
 
 use crate::QuantError;
 
@@ -37,7 +46,7 @@ impl Output {
             }
         }
         remove_leftovers(folder);
-        if let Some(free_bytes) = free_bytes(folder).filter(|free| *free < bytes) {
+        if let Some(free_bytes) = exo_stdx::free_bytes(folder).filter(|free| *free < bytes) {
             return Err(QuantError::DiskFull { needed_bytes: bytes, free_bytes, folder: folder.to_owned() });
         }
         let file = create_locked(folder).map_err(failed("create a file in", folder))?;
@@ -69,11 +78,8 @@ impl Output {
             io::ErrorKind::AlreadyExists => QuantError::Exists { path: path.clone() },
             _ => failed("rename the finished file to", &path)(e.error),
         })?;
-        if cfg!(unix) {
-            let folder = folder_of(&path);
-            // The file is whole and has its name; some network file systems cannot synchronise a folder.
-            let _ = File::open(folder).and_then(|f| f.sync_all());
-        }
+        // The file is whole and has its name; some network file systems cannot synchronise a folder.
+        let _ = exo_stdx::sync_folder_of(&path);
         Ok(())
     }
 }
@@ -82,9 +88,7 @@ impl Output {
 fn create_locked(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(PREFIX).suffix(SUFFIX);
-    // As any new file, not as a secret: the user's mask takes off what it should.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    system::as_any_new_file(&mut builder);
     for _ in 0..CREATE_TRIES {
         let file = builder.tempfile_in(folder)?;
         let is_seized = matches!(file.as_file().try_lock(), Err(TryLockError::WouldBlock));
@@ -123,26 +127,6 @@ fn failed(attempt: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Quant
     move |source| QuantError::Io { attempt, path, source }
 }
 
-/// Bytes this user may still write there, if the system says.
-#[cfg(unix)]
-fn free_bytes(folder: &Path) -> Option<u64> {
-    let stat = rustix::fs::statvfs(folder).ok()?;
-    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
-/// The same where there is no `statvfs`: what the disk says that is mounted deepest above the folder.
-#[cfg(any(not(unix), test))]
-fn free_bytes_of_disk(folder: &Path) -> Option<u64> {
-    let folder = std::path::absolute(folder).ok()?;
-    let disks = sysinfo::Disks::new_with_refreshed_list().ok()?;
-    let above = disks.iter().filter(|disk| folder.starts_with(disk.mount_point()));
-    let disk = above.max_by_key(|disk| disk.mount_point().components().count())?;
-    Some(disk.available_space())
-}
-
-#[cfg(not(unix))]
-use free_bytes_of_disk as free_bytes;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,15 +152,5 @@ mod tests {
         assert!(path.exists());
         remove_leftovers(folder.path());
         assert!(!path.exists());
-    }
-
-    #[test]
-    #[cfg(unix)]
-    fn both_ways_to_ask_for_free_space_agree() {
-        let folder = tempfile::tempdir().unwrap();
-        let Some(by_disk) = free_bytes_of_disk(folder.path()) else { return };
-        let by_stat = free_bytes(folder.path()).unwrap();
-        // Others write meanwhile.
-        assert!(by_disk.abs_diff(by_stat) < 4 << 30, "{by_disk} and {by_stat}");
     }
 }

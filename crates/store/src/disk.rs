@@ -37,21 +37,13 @@ pub(crate) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), StoreError> 
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, path)?;
-        sync_folder_of(path)
+        exo_stdx::sync_folder_of(path)
     };
     write().map_err(|e| {
         // The first error is the one to report; a leftover file is harmless.
         let _ = fs::remove_file(&temporary);
         failed("write", path, bytes.len() as u64, e)
     })
-}
-
-/// Makes a rename durable, where folders can be synchronised.
-fn sync_folder_of(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(folder) if cfg!(unix) => File::open(folder)?.sync_all(),
-        _ => Ok(()),
-    }
 }
 
 /// The file's bytes, at most `bytes_max`; `None` if there is no such file.
@@ -82,40 +74,6 @@ impl Fingerprint {
         let since = metadata.modified().ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
         let modified_ns = since.and_then(|d| u64::try_from(d.as_nanos()).ok()).unwrap_or(0);
         Self { size: metadata.len(), modified_ns }
-    }
-}
-
-/// Reads exactly `buffer` from `offset` on. Does not move anybody's cursor.
-pub(crate) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-    #[cfg(unix)]
-    return std::os::unix::fs::FileExt::read_exact_at(file, buffer, offset);
-    #[cfg(windows)]
-    {
-        let mut done = 0;
-        while done < buffer.len() {
-            match std::os::windows::fs::FileExt::seek_read(file, &mut buffer[done..], offset + done as u64)? {
-                0 => return Err(ErrorKind::UnexpectedEof.into()),
-                n => done += n,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Writes all of `bytes` from `offset` on.
-pub(crate) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
-    #[cfg(unix)]
-    return std::os::unix::fs::FileExt::write_all_at(file, bytes, offset);
-    #[cfg(windows)]
-    {
-        let mut done = 0;
-        while done < bytes.len() {
-            match std::os::windows::fs::FileExt::seek_write(file, &bytes[done..], offset + done as u64)? {
-                0 => return Err(ErrorKind::WriteZero.into()),
-                n => done += n,
-            }
-        }
-        Ok(())
     }
 }
 

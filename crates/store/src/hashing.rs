@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use crate::StoreError;
-use crate::disk::{failed, read_at};
+use crate::disk::failed;
 
 /// More threads than this wait for the disk.
 const THREADS_MAX: usize = 4;
@@ -40,7 +40,7 @@ pub(crate) fn hash_chunks(
                     }
                     let start = u64::from(index) * u64::from(chunk_bytes);
                     let chunk = &mut buffer[..(size - start).min(chunk_bytes.into()) as usize];
-                    let hashed = read_at(file, chunk, start)
+                    let hashed = exo_stdx::read_exact_at(file, chunk, start)
                         .map(|()| (index, chunk.len(), *blake3::hash(chunk).as_bytes()));
                     let failed = hashed.is_err();
                     if sender.send(hashed).is_err() || failed {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use exo_formats::Model;
 use exo_types::ModelId;
 
-use crate::disk::{Fingerprint, failed, read_at};
+use crate::disk::{Fingerprint, failed};
 use crate::registry::{Entry, Local, LocalFile};
 use crate::{Manifest, RecordProblem, StoreError};
 
@@ -79,6 +79,6 @@ pub(crate) fn read_local(file: &LocalFile, id: ModelId, start: u64, len: u64) ->
         return Err(StoreError::Unusable { id, problem });
     }
     let mut bytes = vec![0; len as usize];
-    read_at(&opened, &mut bytes, start).map_err(at)?;
+    exo_stdx::read_exact_at(&opened, &mut bytes, start).map_err(at)?;
     Ok(bytes)
 }

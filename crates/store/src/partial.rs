@@ -12,7 +12,7 @@ use exo_formats::{FileRange, Model};
 use exo_types::ModelId;
 
 use crate::chunk::touched;
-use crate::disk::{create_folder, failed, read_at, read_bounded, write_at};
+use crate::disk::{create_folder, failed, read_bounded};
 use crate::held::HeldMap;
 use crate::manifest::ModelKind;
 use crate::{ChunkError, ChunkRef, Manifest, StoreError};
@@ -127,7 +127,8 @@ impl PartialModel {
         }
         let path = self.file_path(chunk.file);
         let file = OpenOptions::new().write(true).open(&path);
-        let written = file.and_then(|file| write_at(&file, bytes, self.manifest.chunk_start(chunk)));
+        let written =
+            file.and_then(|file| exo_stdx::write_all_at(&file, bytes, self.manifest.chunk_start(chunk)));
         written.map_err(|e| failed("write", &path, found_bytes, e))?;
         let mut state = self.state();
         if state.held.add(chunk, len) {
@@ -149,7 +150,8 @@ impl PartialModel {
         let path = self.file_path(chunk.file);
         let mut bytes = vec![0; len as usize];
         let file = File::open(&path);
-        let read = file.and_then(|file| read_at(&file, &mut bytes, self.manifest.chunk_start(chunk)));
+        let read = file
+            .and_then(|file| exo_stdx::read_exact_at(&file, &mut bytes, self.manifest.chunk_start(chunk)));
         read.map_err(|e| failed("read", &path, len, e))?;
         Ok(bytes)
     }

@@ -19,7 +19,7 @@ use crate::join::{JOIN_CONCURRENT_MAX, JoinChannel};
 use crate::live::Live;
 use crate::members::MemberSet;
 use crate::tls::Identity;
-use crate::{quic, tcp};
+use crate::{quic, socket, tcp};
 
 /// How an [`Endpoint`] is opened.
 #[derive(Clone, Debug)]
@@ -265,9 +265,7 @@ fn bind_tcp(addr: SocketAddr) -> io::Result<StdTcpListener> {
     if addr.is_ipv6() && addr.ip().is_unspecified() {
         let _ = socket.set_only_v6(false);
     }
-    // Elsewhere than on Unix this option would let two programs share the port.
-    #[cfg(unix)]
-    socket.set_reuse_address(true)?;
+    socket::share_port_with_the_past(&socket)?;
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;
     socket.listen(256)?;

@@ -28,6 +28,7 @@ mod members;
 mod memory;
 mod pipe;
 mod quic;
+mod socket;
 mod tcp;
 mod tls;
 

@@ -20,11 +20,9 @@ use crate::errors::DialError;
 use crate::frame::RawSend;
 use crate::half_open::HalfOpen;
 use crate::join::JoinChannel;
+use crate::socket;
 use crate::tls::{self, ALPN_CLUSTER, ALPN_JOIN, Identity, Verifier};
 
-/// A peer that vanished without a reset is noticed after about this long, also in the middle of sending.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const SILENCE_MAX: Duration = Duration::from_secs(5);
 const EXPORTER_LABEL: &[u8] = b"EXPORTER-exo-join-v1";
 /// How long a refused peer may take to read why.
 const LINGER_MAX: Duration = Duration::from_millis(500);
@@ -200,15 +198,7 @@ fn register(
 
 /// Low latency, and a dead peer noticed within seconds. Best effort: the connection works without.
 fn tune(tcp: &TcpStream) {
-    let socket = SockRef::from(tcp);
-    let keepalive = socket2::TcpKeepalive::new().with_time(Duration::from_secs(2));
-    #[cfg(not(any(target_os = "openbsd", target_os = "haiku")))]
-    let keepalive = keepalive.with_interval(Duration::from_secs(1));
-    #[cfg(not(any(target_os = "openbsd", target_os = "haiku", target_os = "windows")))]
-    let keepalive = keepalive.with_retries(3);
-    let outcome = tcp.set_nodelay(true).and_then(|()| socket.set_tcp_keepalive(&keepalive));
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    let outcome = outcome.and_then(|()| socket.set_tcp_user_timeout(Some(SILENCE_MAX)));
+    let outcome = tcp.set_nodelay(true).and_then(|()| socket::notice_silence(&SockRef::from(tcp)));
     if let Err(error) = outcome {
         tracing::debug!(%error, "TCP socket options not set");
     }

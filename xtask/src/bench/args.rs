@@ -118,7 +118,7 @@ impl Programs {
             None => {
                 setup::for_build()?;
                 run::cargo(&["build", "--release", "--package", "exo"])?;
-                run::target_dir()?.join("release").join(if cfg!(windows) { "exo.exe" } else { "exo" })
+                run::release_binary()?
             }
         };
         Ok(Self { exo, llama })

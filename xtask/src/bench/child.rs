@@ -7,21 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
+use crate::system;
+
 /// What a program printed at most; the rest is dropped.
 const OUTPUT_BYTES_MAX: u64 = 64 << 20;
-
-/// Processors this process may use.
-#[cfg(target_os = "linux")]
-pub fn cores() -> anyhow::Result<Vec<usize>> {
-    let set = rustix::thread::sched_getaffinity(None).context("cannot ask which processors may be used")?;
-    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
-}
-
-/// Processors this process may use.
-#[cfg(not(target_os = "linux"))]
-pub fn cores() -> anyhow::Result<Vec<usize>> {
-    Ok((0..std::thread::available_parallelism()?.get()).collect())
-}
 
 /// A running program; dropping it ends it.
 pub struct Running {
@@ -37,7 +26,7 @@ pub fn start(mut command: Command, cores: &[usize]) -> anyhow::Result<Running> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let cores = cores.to_vec();
     let starter = std::thread::spawn(move || {
-        pin_this_thread(&cores)?;
+        system::pin_this_thread(&cores)?;
         command.spawn().context("cannot start it")
     });
     let child = starter.join().map_err(|_| anyhow::anyhow!("the starting thread panicked"));
@@ -112,23 +101,12 @@ fn last_lines(bytes: &[u8]) -> String {
     lines[lines.len().saturating_sub(5)..].join("; ")
 }
 
-#[cfg(target_os = "linux")]
-fn pin_this_thread(cores: &[usize]) -> anyhow::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    cores.iter().for_each(|core| set.set(*core));
-    rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("cannot pin to cores {cores:?}"))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn pin_this_thread(_cores: &[usize]) -> anyhow::Result<()> {
-    Ok(())
-}
-
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::system::cores;
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");

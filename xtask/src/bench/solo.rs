@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::args::Part;
 use super::cells::{Sample, Subject, What};
 use super::{Bench, child};
+use crate::system;
 
 /// Tokens that are generated from an empty context.
 const DECODE_TOKENS: u32 = 64;
@@ -177,22 +178,9 @@ fn warm(model: &Path) -> anyhow::Result<()> {
     let context = || format!("{} cannot be read", model.display());
     let mut file = std::fs::File::open(model).with_context(context)?;
     let bytes = file.metadata().with_context(context)?.len();
-    std::hint::black_box(vec![1u8; (bytes + bytes / 4).min(free_memory() / 2) as usize]);
+    std::hint::black_box(vec![1u8; (bytes + bytes / 4).min(system::free_memory() / 2) as usize]);
     std::io::copy(&mut file, &mut std::io::sink()).with_context(context)?;
     Ok(())
-}
-
-/// Bytes, without what is lent to caches.
-#[cfg(target_os = "linux")]
-fn free_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    (info.freeram as u64).saturating_mul(u64::from(info.mem_unit))
-}
-
-/// Unknown: nothing is touched.
-#[cfg(not(target_os = "linux"))]
-fn free_memory() -> u64 {
-    0
 }
 
 fn rate_of(rows: &Value, prompt: u32, generate: u32, depth: u32) -> Option<f64> {

@@ -1,7 +1,17 @@
 //! How fast memory is read, by the fastest of several loops.
 
+#[cfg(not(target_arch = "x86_64"))]
+mod plain;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
 use std::hint::black_box;
 use std::time::{Duration, Instant};
+
+#[cfg(not(target_arch = "x86_64"))]
+use plain as processor;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as processor;
 
 use super::team::{self, Member};
 use crate::memory::{Block, Heap, PageSize};
@@ -112,34 +122,17 @@ struct Kernel {
 /// ask for more at once, two streams keep two of the prefetchers busy, and asking for the page after this one gets
 /// past the 4 KiB boundary at which hardware prefetchers stop.
 fn kernels() -> Vec<Kernel> {
-    #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut, reason = "there are no others"))]
     let mut kernels = vec![
-        Kernel { name: "plain loads", run: plain::<1> },
-        Kernel { name: "plain loads, two streams", run: plain::<2> },
+        Kernel { name: "plain loads", run: plain_loads::<1> },
+        Kernel { name: "plain loads, two streams", run: plain_loads::<2> },
     ];
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx2") {
-            kernels.extend([
-                Kernel { name: "32-byte loads", run: x86::avx2::<1, 0> },
-                Kernel { name: "32-byte loads, two streams", run: x86::avx2::<2, 0> },
-                Kernel { name: "32-byte loads, prefetched", run: x86::avx2::<1, 4096> },
-            ]);
-        }
-        if is_x86_feature_detected!("avx512f") {
-            kernels.extend([
-                Kernel { name: "64-byte loads", run: x86::avx512::<1, 0> },
-                Kernel { name: "64-byte loads, two streams", run: x86::avx512::<2, 0> },
-                Kernel { name: "64-byte loads, prefetched", run: x86::avx512::<1, 4096> },
-            ]);
-        }
-    }
+    kernels.extend(processor::wide());
     kernels
 }
 
 /// # Safety
 /// None is needed: it has the signature of its siblings.
-unsafe fn plain<const STREAMS: usize>(words: &[u64]) -> u64 {
+unsafe fn plain_loads<const STREAMS: usize>(words: &[u64]) -> u64 {
     sum::<STREAMS>(words, |_| ())
 }
 
@@ -159,38 +152,6 @@ fn sum<const STREAMS: usize>(words: &[u64], ahead: impl Fn(*const u64)) -> u64 {
         }
     }
     lanes.as_flattened().iter().fold(0, |all, lane| all.wrapping_add(*lane))
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-
-    /// Asks for both cache lines of the stride `AHEAD` bytes further on.
-    #[inline(always)]
-    fn prefetch<const AHEAD: usize>(from: *const u64) {
-        if AHEAD > 0 {
-            let ahead = from.wrapping_byte_add(AHEAD).cast::<i8>();
-            // SAFETY: a prefetch reads nothing: an address outside of any mapping is ignored.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(ahead);
-                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_byte_add(64));
-            }
-        }
-    }
-
-    /// # Safety
-    /// The processor must have AVX2.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn avx2<const STREAMS: usize, const AHEAD: usize>(words: &[u64]) -> u64 {
-        super::sum::<STREAMS>(words, prefetch::<AHEAD>)
-    }
-
-    /// # Safety
-    /// The processor must have AVX-512 F.
-    #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn avx512<const STREAMS: usize, const AHEAD: usize>(words: &[u64]) -> u64 {
-        super::sum::<STREAMS>(words, prefetch::<AHEAD>)
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,37 @@ use super::team;
 use crate::Isa;
 use crate::packed::activations;
 
+/// One instruction or more for each lane, spelt out: `$before`, the lane's number, `$between`, the number, `$after`.
+#[allow(unused_macros, reason = "of processors that have no loop")]
+macro_rules! lanes {
+    ($before:literal, $between:literal, $after:literal) => {
+        lanes!(@each $before $between $after; "0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "10" "11")
+    };
+    ($before:literal, $after:literal) => {
+        lanes!(@once $before $after; "0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "10" "11")
+    };
+    (@each $before:literal $between:literal $after:literal; $($lane:literal)*) => {
+        concat!($($before, $lane, $between, $lane, $after, "\n"),*)
+    };
+    (@once $before:literal $after:literal; $($lane:literal)*) => {
+        concat!($($before, $lane, $after, "\n"),*)
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(not(any(target_arch = "aarch64", target_arch = "x86_64")))]
+mod plain;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "aarch64")]
+use aarch64 as processor;
+#[cfg(not(any(target_arch = "aarch64", target_arch = "x86_64")))]
+use plain as processor;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as processor;
+
 /// For one measurement.
 const PEAK_TIME: Duration = Duration::from_millis(50);
 /// Turns of a loop between two looks at the clock: some 10 to 100 microseconds.
@@ -109,27 +140,7 @@ impl Instruction {
 
     /// The loop, if this processor has the instructions.
     fn spin(self) -> Option<unsafe fn(u64)> {
-        #[cfg(target_arch = "x86_64")]
-        match self {
-            Self::Fma256 if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") => {
-                return Some(x86::fma_256);
-            }
-            Self::ByteMadd256 if is_x86_feature_detected!("avx2") => return Some(x86::byte_madd_256),
-            Self::PairMadd256 if is_x86_feature_detected!("avx2") => return Some(x86::pair_madd_256),
-            Self::Fma512 if is_x86_feature_detected!("avx512f") => return Some(x86::fma_512),
-            Self::Vnni512 if is_x86_feature_detected!("avx512vnni") => return Some(x86::vnni_512),
-            Self::PairDot512 if is_x86_feature_detected!("avx512vnni") => return Some(x86::pair_dot_512),
-            Self::Bf16Dot512 if is_x86_feature_detected!("avx512bf16") => return Some(x86::bf16_dot_512),
-            _ => {}
-        }
-        #[cfg(target_arch = "aarch64")]
-        match self {
-            Self::FmaNeon if std::arch::is_aarch64_feature_detected!("neon") => return Some(arm::fma),
-            Self::DotNeon if std::arch::is_aarch64_feature_detected!("dotprod") => return Some(arm::dot),
-            Self::PairNeon if std::arch::is_aarch64_feature_detected!("neon") => return Some(arm::pairs),
-            _ => {}
-        }
-        None
+        processor::spin(self)
     }
 }
 
@@ -155,167 +166,6 @@ pub fn peak(instruction: Instruction, threads: usize) -> Option<f64> {
 
 /// Sums side by side in each loop: more than latency times instructions per cycle (4 x 2), so that none waits.
 const LANES: u64 = 12;
-
-/// One instruction or more for each lane, spelt out: `$before`, the lane's number, `$between`, the number, `$after`.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-macro_rules! lanes {
-    ($before:literal, $between:literal, $after:literal) => {
-        lanes!(@each $before $between $after; "0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "10" "11")
-    };
-    ($before:literal, $after:literal) => {
-        lanes!(@once $before $after; "0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "10" "11")
-    };
-    (@each $before:literal $between:literal $after:literal; $($lane:literal)*) => {
-        concat!($($before, $lane, $between, $lane, $after, "\n"),*)
-    };
-    (@once $before:literal $after:literal; $($lane:literal)*) => {
-        concat!($($before, $lane, $after, "\n"),*)
-    };
-}
-
-/// The loops are in assembler because a compiler sees that the operands never change and moves the work out of them.
-/// All registers are cleared first: what a register held before may be slow to compute with.
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use core::arch::asm;
-
-    /// Lanes in registers 0 to 11; the line may use 12 to 15.
-    macro_rules! spin {
-        ($line:expr, $turns:ident, $($register:tt)*) => {
-            asm!(
-                "vzeroall",
-                "2:",
-                $line,
-                "dec {n}",
-                "jnz 2b",
-                n = inout(reg) $turns => _,
-                $(out($register) _,)*
-                options(nomem, nostack),
-            )
-        };
-        (ymm, $line:expr, $turns:ident) => {
-            spin!($line, $turns, "ymm0" "ymm1" "ymm2" "ymm3" "ymm4" "ymm5" "ymm6" "ymm7" "ymm8" "ymm9" "ymm10"
-                "ymm11" "ymm12" "ymm13" "ymm14" "ymm15")
-        };
-        (zmm, $line:expr, $turns:ident) => {
-            spin!($line, $turns, "zmm0" "zmm1" "zmm2" "zmm3" "zmm4" "zmm5" "zmm6" "zmm7" "zmm8" "zmm9" "zmm10"
-                "zmm11" "zmm12" "zmm13" "zmm14" "zmm15")
-        };
-    }
-
-    /// # Safety
-    /// The processor must have AVX2 and FMA; `turns` must not be 0.
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn fma_256(turns: u64) {
-        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
-        unsafe { spin!(ymm, lanes!("vfmadd231ps ymm", ", ymm14, ymm15"), turns) }
-    }
-
-    /// # Safety
-    /// The processor must have AVX2; `turns` must not be 0.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn byte_madd_256(turns: u64) {
-        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
-        unsafe {
-            spin!(
-                ymm,
-                lanes!(
-                    "vpmaddubsw ymm12, ymm13, ymm14\n vpmaddwd ymm12, ymm12, ymm15\n vpaddd ymm",
-                    ", ymm",
-                    ", ymm12"
-                ),
-                turns
-            )
-        }
-    }
-
-    /// # Safety
-    /// The processor must have AVX2; `turns` must not be 0.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn pair_madd_256(turns: u64) {
-        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
-        unsafe { spin!(ymm, lanes!("vpmaddwd ymm12, ymm13, ymm14\n vpaddd ymm", ", ymm", ", ymm12"), turns) }
-    }
-
-    /// # Safety
-    /// The processor must have AVX-512 F; `turns` must not be 0.
-    #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn fma_512(turns: u64) {
-        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
-        unsafe { spin!(zmm, lanes!("vfmadd231ps zmm", ", zmm14, zmm15"), turns) }
-    }
-
-    /// # Safety
-    /// The processor must have AVX-512 VNNI; `turns` must not be 0.
-    #[target_feature(enable = "avx512f,avx512vnni")]
-    pub(super) unsafe fn vnni_512(turns: u64) {
-        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
-        unsafe { spin!(zmm, lanes!("vpdpbusd zmm", ", zmm14, zmm15"), turns) }
-    }
-
-    /// # Safety
-    /// The processor must have AVX-512 VNNI; `turns` must not be 0.
-    #[target_feature(enable = "avx512f,avx512vnni")]
-    pub(super) unsafe fn pair_dot_512(turns: u64) {
-        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
-        unsafe { spin!(zmm, lanes!("vpdpwssd zmm", ", zmm14, zmm15"), turns) }
-    }
-
-    /// # Safety
-    /// The processor must have AVX-512 BF16; `turns` must not be 0.
-    #[target_feature(enable = "avx512f,avx512bf16")]
-    pub(super) unsafe fn bf16_dot_512(turns: u64) {
-        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
-        unsafe { spin!(zmm, lanes!("vdpbf16ps zmm", ", zmm14, zmm15"), turns) }
-    }
-}
-
-/// See `x86`.
-#[cfg(target_arch = "aarch64")]
-mod arm {
-    use core::arch::asm;
-
-    macro_rules! spin {
-        ($line:expr, $turns:ident) => {
-            asm!(
-                "movi v14.16b, #0",
-                "movi v15.16b, #0",
-                "2:",
-                $line,
-                "subs {n}, {n}, #1",
-                "b.ne 2b",
-                n = inout(reg) $turns => _,
-                out("v0") _, out("v1") _, out("v2") _, out("v3") _, out("v4") _, out("v5") _, out("v6") _,
-                out("v7") _, out("v8") _, out("v9") _, out("v10") _, out("v11") _, out("v14") _, out("v15") _,
-                options(nomem, nostack),
-            )
-        };
-    }
-
-    /// # Safety
-    /// The processor must have NEON; `turns` must not be 0.
-    #[target_feature(enable = "neon")]
-    pub(super) unsafe fn fma(turns: u64) {
-        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
-        unsafe { spin!(lanes!("fmla v", ".4s, v14.4s, v15.4s"), turns) }
-    }
-
-    /// # Safety
-    /// The processor must have the dot-product extension; `turns` must not be 0.
-    #[target_feature(enable = "neon,dotprod")]
-    pub(super) unsafe fn dot(turns: u64) {
-        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
-        unsafe { spin!(lanes!("sdot v", ".4s, v14.16b, v15.16b"), turns) }
-    }
-
-    /// # Safety
-    /// The processor must have NEON; `turns` must not be 0.
-    #[target_feature(enable = "neon")]
-    pub(super) unsafe fn pairs(turns: u64) {
-        // SAFETY: touches the registers named and no memory, and ends after `turns` turns.
-        unsafe { spin!(lanes!("smlal v", ".4s, v14.4h, v15.4h"), turns) }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -38,13 +38,18 @@ pub enum System {
 
 impl System {
     /// The one that this program was built for.
-    pub const fn own() -> Self {
-        match () {
-            () if cfg!(windows) => Self::Windows,
-            () if cfg!(any(target_os = "macos", target_os = "ios")) => Self::Apple,
-            () if cfg!(target_os = "android") => Self::Android,
-            () => Self::Linux,
+    pub fn own() -> Self {
+        match std::env::consts::OS {
+            "windows" => Self::Windows,
+            "macos" | "ios" => Self::Apple,
+            "android" => Self::Android,
+            _ => Self::Linux,
         }
+    }
+
+    /// Whether a backend is one of this system's.
+    pub fn has(self, backend: &str) -> bool {
+        self.order().contains(&backend)
     }
 
     /// Backends in the order in which they are preferred where none is clearly faster; the processor comes after them.

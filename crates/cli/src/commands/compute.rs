@@ -17,7 +17,7 @@ use super::interrupt::INTERRUPTED;
 use super::start::StopSignal;
 use crate::config::Config;
 use crate::run_node::{node_config, probe_driver};
-use crate::{auto, ui};
+use crate::{auto, system, ui};
 
 /// Tells a child that it is one, and whose.
 const IN_CHILD: &str = "EXO_COMPUTES_IN_CHILD";
@@ -77,8 +77,9 @@ impl Compute {
 /// Whether this process computes for another. A child ends with that, and one whose parent is gone does not begin.
 fn is_child() -> anyhow::Result<bool> {
     let Some(parent) = std::env::var_os(IN_CHILD) else { return Ok(false) };
-    end_with_parent();
-    if parent.to_str() != Some(&*parent_id()) {
+    system::end_with_parent();
+    // Where nobody tells who started this process, it was whom it computes for.
+    if system::parent_id().is_some_and(|id| parent.to_str() != Some(&id.to_string())) {
         bail!("the process that this one was to compute for is gone (it was number {})", parent.display());
     }
     Ok(true)
@@ -99,7 +100,7 @@ async fn in_child(card: &str) -> anyhow::Result<ExitCode> {
         status = child.wait() => status,
         () = stop.wait() => {
             is_stopped = true;
-            pass_stop(&child);
+            system::pass_stop(&child);
             let ended = tokio::time::timeout(STOP_MAX, child.wait()).await;
             ended.with_context(|| format!("the child did not stop within {} s and is ended", STOP_MAX.as_secs()))?
         }
@@ -108,7 +109,7 @@ async fn in_child(card: &str) -> anyhow::Result<ExitCode> {
     match exit_code(status) {
         Some(code) => Ok(ExitCode::from(code)),
         // Before it listens for the signal: while a driver is opened.
-        None if is_stopped || was_interrupted(status) => Ok(ExitCode::from(INTERRUPTED)),
+        None if is_stopped || system::was_interrupted(status) => Ok(ExitCode::from(INTERRUPTED)),
         None => bail!(
             "{card}: something, most likely its driver, ended the process that computed on it ({status})"
         ),
@@ -119,55 +120,6 @@ async fn in_child(card: &str) -> anyhow::Result<ExitCode> {
 fn exit_code(status: ExitStatus) -> Option<u8> {
     status.code().and_then(|code| u8::try_from(code).ok())
 }
-
-#[cfg(unix)]
-fn was_interrupted(status: ExitStatus) -> bool {
-    use std::os::unix::process::ExitStatusExt;
-    status.signal() == Some(rustix::process::Signal::INT.as_raw())
-}
-
-#[cfg(not(unix))]
-fn was_interrupted(status: ExitStatus) -> bool {
-    const CONTROL_C_EXIT: u32 = 0xc000_013a;
-    status.code().is_some_and(|code| code.cast_unsigned() == CONTROL_C_EXIT)
-}
-
-#[cfg(unix)]
-fn parent_id() -> String {
-    rustix::process::getppid().map_or_else(String::new, |parent| parent.as_raw_nonzero().to_string())
-}
-
-/// Nobody tells: the child takes it for its parent's.
-#[cfg(not(unix))]
-fn parent_id() -> String {
-    std::env::var(IN_CHILD).unwrap_or_default()
-}
-
-/// Ctrl-C at a terminal reaches the child as well; a signal to this process alone does not.
-#[cfg(unix)]
-fn pass_stop(child: &tokio::process::Child) {
-    use rustix::process::{Pid, Signal, kill_process};
-    let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    if let Some(pid) = pid {
-        // It is not reaped before we have waited for it, so the number is still its own.
-        let _ = kill_process(pid, Signal::INT);
-    }
-}
-
-#[cfg(not(unix))]
-fn pass_stop(_child: &tokio::process::Child) {}
-
-/// A child whose parent was killed has nobody to work for.
-#[cfg(target_os = "linux")]
-fn end_with_parent() {
-    use rustix::process::{Signal, set_parent_process_death_signal};
-    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-        tracing::debug!(%error, "this process may outlive its parent");
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn end_with_parent() {}
 
 /// Beside the output: a device that nobody named is named.
 fn note(device: &str, why: &str) {

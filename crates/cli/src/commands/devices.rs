@@ -18,6 +18,7 @@ use exo_types::{DeviceFacts, Monitor, SupportClass};
 use serde::Serialize;
 
 use crate::args::{Devices, Probing};
+use crate::auto::rank::System;
 use crate::config::Config;
 use crate::run_node::node_config;
 use crate::{auto, ui};
@@ -231,7 +232,7 @@ pub async fn ask_all(ask: Ask<'_>) -> Vec<Outcome> {
     let makers = exo_backend_cuda::Api::ALL.iter().map(|api| Source::Maker(*api));
     let sources = makers.chain(Api::ALL.map(Source::Graphics));
     let (last, first): (Vec<_>, Vec<_>) = sources
-        .filter(|source| is_of_this_system(*source))
+        .filter(|source| System::own().has(source.name()))
         .partition(|source| *source == Source::Graphics(Api::Gl));
     let registry = ask.registry.map(Registry::look).unwrap_or_default();
     let ask_one = |source| ask_unless_kept_off(&registry, source, ask);
@@ -311,18 +312,6 @@ fn step_line(name: &str, cost: StepCost) -> String {
          handed over in {encode_us:.0} us ({:.1} us a layer), and brings back {read_bytes:.0} bytes",
         encode_us / f64::from(layers.max(1))
     )
-}
-
-fn is_of_this_system(source: Source) -> bool {
-    match source {
-        Source::Maker(exo_backend_cuda::Api::Cuda) => cfg!(any(target_os = "linux", windows)),
-        #[cfg(feature = "hip")]
-        Source::Maker(exo_backend_cuda::Api::Hip) => cfg!(target_os = "linux"),
-        Source::Graphics(Api::Vulkan) => cfg!(not(any(target_os = "macos", target_os = "ios"))),
-        Source::Graphics(Api::Metal) => cfg!(any(target_os = "macos", target_os = "ios")),
-        Source::Graphics(Api::Dx12) => cfg!(windows),
-        Source::Graphics(Api::Gl) => cfg!(not(any(target_os = "macos", target_os = "ios"))),
-    }
 }
 
 /// Joins what the bus and the interfaces show: one row per device, by PCI address, else by name.

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use exo_api::ClusterView;
 use tokio::io::AsyncReadExt;
 
 use crate::config::Config;
+use crate::system::StopSignals;
 use crate::{run_node, ui};
 
 /// For the node's first look at itself; without it the greeting is shorter, nothing else.
@@ -74,40 +74,22 @@ fn greet(running: &run_node::Running, view: &ClusterView) {
 
 /// Ctrl-C, a polite kill, or, when a parent asked for it, the end of standard input.
 pub struct StopSignal {
-    #[cfg(unix)]
-    terminate: tokio::signal::unix::Signal,
-    #[cfg(unix)]
-    interrupt: tokio::signal::unix::Signal,
+    signals: StopSignals,
     with_stdin: bool,
 }
 
 impl StopSignal {
     /// Starts to listen. `EXO_STOP_WITH_STDIN=1` ties the node's life to its parent's pipe.
     pub fn new() -> anyhow::Result<Self> {
-        #[cfg(unix)]
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self {
-            #[cfg(unix)]
-            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
-            #[cfg(unix)]
-            interrupt: signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?,
-            with_stdin: std::env::var_os("EXO_STOP_WITH_STDIN").is_some_and(|v| v == "1"),
-        })
+        let with_stdin = std::env::var_os("EXO_STOP_WITH_STDIN").is_some_and(|v| v == "1");
+        Ok(Self { signals: StopSignals::new()?, with_stdin })
     }
 
     /// Waits until it is time to stop.
     pub async fn wait(&mut self) {
-        let with_stdin = self.with_stdin;
-        #[cfg(unix)]
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            () = stdin_ended(), if with_stdin => {}
-        }
-        #[cfg(not(unix))]
-        tokio::select! {
-            _ = tokio::signal::ctrl_c() => {}
-            () = stdin_ended(), if with_stdin => {}
+            () = self.signals.wait() => {}
+            () = stdin_ended(), if self.with_stdin => {}
         }
     }
 }

@@ -1,7 +1,6 @@
 //! `exo worker`: one shard on a graphics processor, for the node whose child this is. Not for people.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use anyhow::Context;
 use exo_node::{SystemHost, WorkerProgram};
 
 use crate::config::Config;
+use crate::system;
 
 /// The scheduler's bound for a step.
 const STEP_BROKEN_OFF: Duration = Duration::from_secs(30);
@@ -30,28 +30,7 @@ pub fn program(config: &Config) -> anyhow::Result<WorkerProgram> {
 
 /// Serves until standard input ends.
 pub fn run() -> anyhow::Result<()> {
-    let output = own_output().context("cannot use standard output")?;
-    exo_node::serve_worker(std::io::stdin(), output, &SystemHost, die);
+    let output = system::own_output().context("cannot use standard output")?;
+    exo_node::serve_worker(std::io::stdin(), output, &SystemHost, system::die);
     Ok(())
-}
-
-/// Standard output for us alone: what a driver prints must not come between our frames, and goes to the log.
-#[cfg(unix)]
-fn own_output() -> std::io::Result<File> {
-    let output = rustix::io::fcntl_dupfd_cloexec(std::io::stdout(), 3)?;
-    rustix::stdio::dup2_stdout(std::io::stderr())?;
-    Ok(File::from(output))
-}
-
-#[cfg(windows)]
-fn own_output() -> std::io::Result<File> {
-    use std::os::windows::io::AsHandle;
-    Ok(File::from(std::io::stdout().as_handle().try_clone_to_owned()?))
-}
-
-/// Ends this process without asking anybody: a driver may be stuck, and its clean-up would be too.
-fn die() {
-    #[cfg(unix)]
-    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-    std::process::abort();
 }

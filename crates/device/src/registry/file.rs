@@ -69,8 +69,7 @@ pub(super) fn lock(folder: &Path, name: &str, wait_max: Duration) -> Result<Turn
     let failed = |source| RegistryError { what: "lock", folder: folder.to_owned(), source };
     let mut options = OpenOptions::new();
     options.create(true).truncate(false).write(true);
-    system::for_owner_only(&mut options);
-    let file = options.open(folder.join(name)).map_err(failed)?;
+    let file = exo_stdx::for_owner_only(&mut options).open(folder.join(name)).map_err(failed)?;
     let began = Instant::now();
     loop {
         match file.try_lock() {
@@ -186,8 +185,7 @@ pub(super) fn write(folder: &Path, Registry { devices, drivers }: Registry) -> i
 fn write_whole(path: &PathBuf, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.create(true).truncate(true).write(true);
-    system::for_owner_only(&mut options);
-    let mut file = options.open(path)?;
+    let mut file = exo_stdx::for_owner_only(&mut options).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }

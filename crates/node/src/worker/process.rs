@@ -1,5 +1,10 @@
 //! A worker as a process: started, listened to, ended.
 
+#[cfg(not(unix))]
+mod plain;
+#[cfg(unix)]
+mod unix;
+
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
@@ -8,6 +13,11 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitSta
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+#[cfg(not(unix))]
+use plain as system;
+#[cfg(unix)]
+use unix as system;
 
 /// Of one line that a driver writes.
 const LINE_BYTES_MAX: u64 = 1000;
@@ -48,8 +58,7 @@ impl Process {
         let mut command = Command::new(&how.program);
         command.args(&how.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Ctrl-C at a terminal is for the node: it closes the worker's input when it is time.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        system::lead_group(&mut command);
         let cannot =
             |error: &dyn std::fmt::Display| format!("cannot start {}: {error}", how.program.display());
         let mut child = command.spawn().map_err(|e| cannot(&e))?;
@@ -67,12 +76,9 @@ impl Process {
 
     /// Ends it at once, whatever it does, with what a driver may have started.
     pub fn kill(&mut self) {
-        #[cfg(unix)]
-        if let (Ok(None), Ok(id)) = (self.child.try_wait(), i32::try_from(self.child.id()))
-            && let Some(group) = rustix::process::Pid::from_raw(id)
-        {
+        if let Ok(None) = self.child.try_wait() {
             // Not reaped, so the number is still its own: `spawn` made it the head of a group.
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            system::kill_group(&self.child);
         }
         // It may have ended by itself.
         let _ = self.child.kill();

@@ -109,26 +109,15 @@ fn load(path: &Path) -> Result<NodeKey, KeyFileError> {
     let io_error = |doing, source| KeyFileError::Io { doing, path: path.to_owned(), source };
     let mut file = fs::File::open(path).map_err(|e| io_error("open", e))?;
     let meta = file.metadata().map_err(|e| io_error("look at", e))?;
-    check_mode(path, &meta)?;
+    if let Some(mode) = exo_stdx::mode_open_to_others(&meta) {
+        return Err(KeyFileError::TooOpen { path: path.to_owned(), mode });
+    }
     if meta.len() != SEED_BYTES as u64 {
         return Err(KeyFileError::Damaged { path: path.to_owned(), found_bytes: meta.len() });
     }
     let mut seed = Zeroizing::new([0; SEED_BYTES]);
     file.read_exact(seed.as_mut()).map_err(|e| io_error("read", e))?;
     Ok(NodeKey::from_seed(&seed))
-}
-
-#[cfg(unix)]
-fn check_mode(path: &Path, meta: &fs::Metadata) -> Result<(), KeyFileError> {
-    use std::os::unix::fs::PermissionsExt;
-    let mode = meta.permissions().mode() & 0o7777;
-    if mode & 0o077 == 0 { Ok(()) } else { Err(KeyFileError::TooOpen { path: path.to_owned(), mode }) }
-}
-
-/// Windows keeps files of a user's profile to that user by inherited access lists.
-#[cfg(not(unix))]
-fn check_mode(_: &Path, _: &fs::Metadata) -> Result<(), KeyFileError> {
-    Ok(())
 }
 
 /// Writes a whole file beside `path` first, so that a crash never leaves half a key under the real name.
@@ -138,7 +127,7 @@ fn create(path: &Path) -> Result<NodeKey, KeyFileError> {
     let mut suffix = [0; 8];
     getrandom::fill(&mut suffix).map_err(|e| KeyFileError::NoRandomness(e.to_string()))?;
     let draft = path.with_extension(format!("{:016x}", u64::from_le_bytes(suffix)));
-    let published = write_private(&draft, &key.seed()[..]).and_then(|()| publish(&draft, path));
+    let published = write_private(&draft, &key.seed()[..]).and_then(|()| exo_stdx::publish(&draft, path));
     let _ = fs::remove_file(&draft);
     match published {
         Ok(()) => load(path),
@@ -151,24 +140,9 @@ fn create(path: &Path) -> Result<NodeKey, KeyFileError> {
 fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path)?;
+    let mut file = exo_stdx::for_owner_only(&mut options).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
-}
-
-/// A hard link refuses to replace an existing file; file systems without links fall back to a rename.
-fn publish(draft: &Path, path: &Path) -> io::Result<()> {
-    match fs::hard_link(draft, path) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists && !path.exists() => fs::rename(draft, path)?,
-        other => other?,
-    }
-    #[cfg(unix)]
-    if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-        fs::File::open(folder)?.sync_all()?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

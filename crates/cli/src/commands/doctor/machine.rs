@@ -40,10 +40,8 @@ fn existing_part(path: &Path) -> PathBuf {
 }
 
 /// Room for fetched models.
-#[cfg(unix)]
 pub(super) fn disk(config: &Config) -> Option<Check> {
-    let status = rustix::fs::statvfs(existing_part(&config.data_dir())).ok()?;
-    let free = status.f_bavail.saturating_mul(status.f_frsize);
+    let free = exo_stdx::free_bytes(&existing_part(&config.data_dir()))?;
     let found = format!("{} free for models fetched from other nodes", ui::bytes(free));
     Some(match free {
         0..DISK_FREE_LOW_BYTES => {
@@ -51,11 +49,6 @@ pub(super) fn disk(config: &Config) -> Option<Check> {
         }
         _ => Check::ok("disk", found),
     })
-}
-
-#[cfg(not(unix))]
-pub(super) fn disk(_config: &Config) -> Option<Check> {
-    None
 }
 
 /// What computes.

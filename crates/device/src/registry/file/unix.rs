@@ -1,16 +1,9 @@
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 
 /// Whether an error of locking says that the file system has no locks.
 pub fn is_without_locks(error: &io::Error) -> bool {
     let none = rustix::io::Errno::NOLCK.raw_os_error();
     error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(none)
-}
-
-/// Serial numbers of cards are nobody else's business.
-pub fn for_owner_only(options: &mut OpenOptions) {
-    options.mode(0o600);
 }
 
 #[cfg(test)]

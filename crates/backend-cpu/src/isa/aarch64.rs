@@ -1,0 +1,7 @@
+use super::{Isa, Kernel};
+use crate::packed::Group;
+use crate::products::{Products, Sums};
+use crate::rounded::{RoundedBlock, RoundedRows};
+use crate::simd::{Neon, Scalar, Simd};
+
+levels!(Neon);

@@ -1,0 +1,7 @@
+use super::{Isa, Kernel};
+use crate::packed::Group;
+use crate::products::{Products, Sums};
+use crate::rounded::{RoundedBlock, RoundedRows};
+use crate::simd::{Avx2, Avx512, Scalar, Simd};
+
+levels!(Avx2, Avx512);

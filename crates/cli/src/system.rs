@@ -1,0 +1,19 @@
+//! What is asked of the operating system: one file for each.
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(target_os = "linux"))]
+mod plain;
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
+
+#[cfg(target_os = "linux")]
+pub use linux::end_with_parent;
+#[cfg(not(target_os = "linux"))]
+pub use plain::end_with_parent;
+#[cfg(unix)]
+pub use unix::{StopSignals, allow_many_files, die, own_output, parent_id, pass_stop, was_interrupted};
+#[cfg(windows)]
+pub use windows::{StopSignals, allow_many_files, die, own_output, parent_id, pass_stop, was_interrupted};

@@ -1,0 +1,2 @@
+/// No other system tells a child.
+pub fn end_with_parent() {}

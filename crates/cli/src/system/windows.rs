@@ -1,0 +1,46 @@
+use std::fs::File;
+use std::os::windows::io::AsHandle;
+use std::process::ExitStatus;
+
+/// Ctrl-C.
+pub struct StopSignals;
+
+impl StopSignals {
+    /// Nothing is to be set up.
+    #[allow(clippy::unnecessary_wraps, reason = "elsewhere it can fail")]
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self)
+    }
+
+    /// Waits for it.
+    pub async fn wait(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
+}
+
+/// There is no such limit.
+pub fn allow_many_files() {}
+
+/// Standard output, which a driver that prints shares with us.
+pub fn own_output() -> std::io::Result<File> {
+    Ok(File::from(std::io::stdout().as_handle().try_clone_to_owned()?))
+}
+
+/// Ends this process at once.
+pub fn die() {
+    std::process::abort();
+}
+
+/// Nobody tells.
+pub fn parent_id() -> Option<i32> {
+    None
+}
+
+/// Whether Ctrl-C ended a process that did not listen for it.
+pub fn was_interrupted(status: ExitStatus) -> bool {
+    const CONTROL_C_EXIT: u32 = 0xc000_013a;
+    status.code().is_some_and(|code| code.cast_unsigned() == CONTROL_C_EXIT)
+}
+
+/// Ctrl-C reaches every process of the console.
+pub fn pass_stop(_child: &tokio::process::Child) {}

@@ -1,0 +1,107 @@
+//! The few things about files that the standard library lacks, or has for one system only.
+//!
+//! **Architecture invariant:** knows nothing of exo: no path of ours, no format, no setting. Errors are the system's own; who
+//! calls says what was attempted.
+//!
+//! Start reading at [`publish`].
+
+#![forbid(unsafe_code)]
+
+#[cfg(any(not(unix), test))]
+mod disks;
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::path::Path;
+
+#[cfg(unix)]
+use unix as system;
+#[cfg(windows)]
+use windows as system;
+
+/// A file that is created with these options is its owner's alone. On Windows the folders of a user's profile see to that.
+pub fn for_owner_only(options: &mut OpenOptions) -> &mut OpenOptions {
+    system::for_owner_only(options)
+}
+
+/// Makes a file or a folder that is there its owner's alone; on Windows as [`for_owner_only`].
+pub fn restrict_to_owner(path: &Path) -> io::Result<()> {
+    system::restrict_to_owner(path)
+}
+
+/// The permission bits, if others than the owner have any right to it; always `None` on Windows.
+pub fn mode_open_to_others(about: &Metadata) -> Option<u32> {
+    system::mode_open_to_others(about)
+}
+
+/// Gives a finished file its name, and only if nobody has that name: of two that try, the second gets
+/// [`io::ErrorKind::AlreadyExists`]. Lasting when this returns. The draft's name may stay, and is the caller's to remove.
+pub fn publish(draft: &Path, path: &Path) -> io::Result<()> {
+    // A link refuses to replace a file; a file system without links gets the name by renaming.
+    match fs::hard_link(draft, path) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists && !path.exists() => fs::rename(draft, path)?,
+        other => other?,
+    }
+    sync_folder_of(path)
+}
+
+/// Makes the name of this file last, where folders can be synchronised.
+pub fn sync_folder_of(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    system::sync_folder(folder.unwrap_or(Path::new(".")))
+}
+
+/// Reads exactly `buffer` from `offset` on; leaves the file's cursor alone, except on Windows.
+pub fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    system::read_exact_at(file, buffer, offset)
+}
+
+/// Writes all of `bytes` from `offset` on; the cursor as in [`read_exact_at`].
+pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    system::write_all_at(file, bytes, offset)
+}
+
+/// Bytes that this user may still write in a folder, if the system says.
+pub fn free_bytes(folder: &Path) -> Option<u64> {
+    system::free_bytes(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_given_once_and_the_first_keeps_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second, path] = ["first", "second", "name"].map(|name| folder.path().join(name));
+        fs::write(&first, "1").unwrap();
+        fs::write(&second, "2").unwrap();
+        publish(&first, &path).unwrap();
+        assert_eq!(publish(&second, &path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(&path).unwrap(), b"1");
+        assert!(publish(&folder.path().join("none"), &folder.path().join("other")).is_err());
+    }
+
+    #[test]
+    fn parts_are_written_and_read_where_they_belong_and_an_early_end_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let file = OpenOptions::new().create_new(true).read(true).write(true).open(&path).unwrap();
+        write_all_at(&file, b"world", 6).unwrap();
+        write_all_at(&file, b"hello ", 0).unwrap();
+        let mut word = [0; 5];
+        read_exact_at(&file, &mut word, 6).unwrap();
+        assert_eq!(&word, b"world");
+        let beyond = read_exact_at(&file, &mut word, 7).unwrap_err();
+        assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_name_without_a_folder_lies_in_the_current_one() {
+        sync_folder_of(Path::new("Cargo.toml")).unwrap();
+    }
+}

@@ -1,0 +1,69 @@
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+
+pub(crate) fn for_owner_only(options: &mut OpenOptions) -> &mut OpenOptions {
+    options.mode(FILE_MODE)
+}
+
+pub(crate) fn restrict_to_owner(path: &Path) -> io::Result<()> {
+    let mode = if fs::metadata(path)?.is_dir() { FOLDER_MODE } else { FILE_MODE };
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+pub(crate) fn mode_open_to_others(about: &Metadata) -> Option<u32> {
+    let mode = about.permissions().mode() & 0o7777;
+    (mode & 0o077 != 0).then_some(mode)
+}
+
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+pub(crate) fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    file.read_exact_at(buffer, offset)
+}
+
+pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    file.write_all_at(bytes, offset)
+}
+
+pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(folder).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_for_its_owner_is_open_to_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        let mut options = OpenOptions::new();
+        for_owner_only(options.write(true).create_new(true)).open(&path).unwrap();
+        let told = |path: &Path| mode_open_to_others(&fs::metadata(path).unwrap());
+        assert_eq!(told(&path), None);
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(told(&path), Some(0o640));
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        for (path, mode) in [(path.as_path(), 0o600), (folder.path(), 0o700)] {
+            restrict_to_owner(path).unwrap();
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, mode);
+        }
+    }
+
+    #[test]
+    fn both_ways_to_ask_for_free_space_agree() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(by_disk) = crate::disks::free_bytes(folder.path()) else { return };
+        let by_stat = free_bytes(folder.path()).unwrap();
+        // Others write meanwhile.
+        assert!(by_disk.abs_diff(by_stat) < 4 << 30, "{by_disk} and {by_stat}");
+    }
+}
