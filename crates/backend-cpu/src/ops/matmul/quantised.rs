@@ -9,7 +9,7 @@ use crate::isa::Level;
 use crate::packed::{BLOCK, GROUP_ROWS, Group, Groups, LINE, Line, group_lines, pack_group};
 use crate::pool::Turn;
 use crate::products::{Block, Sums, TWO_ROWS_MIN};
-use crate::rounded::{RoundedBlock, RoundedRows};
+use crate::rounded::RoundedRows;
 use crate::storage::{InMemory, Reading};
 
 /// Bytes of rounded rows that are multiplied by one piece of weights before the next ones are. Of these the part under
@@ -64,7 +64,7 @@ pub(super) fn piece<B: Block>(
     range: Range<usize>,
 ) {
     // Chunks of nearly one size: a short last one would be slower than the others.
-    let chunks = (x.all.len() * size_of::<RoundedBlock>()).div_ceil(CHUNK_BYTES).max(1);
+    let chunks = size_of_val(x.all).div_ceil(CHUNK_BYTES).max(1);
     let chunk = x.rows().div_ceil(chunks).next_multiple_of(8);
     let (w, packed) = (&product.w, product.w.groups());
     SCRATCH.with_borrow_mut(|Scratch { sums, lines }| {
