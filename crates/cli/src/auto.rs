@@ -94,7 +94,7 @@ fn silent(outcome: &Outcome) -> Option<LeftOut> {
 }
 
 fn seen(found: &Found) -> Seen {
-    let rates = found.read_bytes_per_s.zip(found.flops_per_s);
+    let rates = found.told.read_bytes_per_s.zip(found.told.flops_per_s);
     Seen {
         backend: found.api.clone(),
         index: found.index,
@@ -108,7 +108,7 @@ fn seen(found: &Found) -> Seen {
 /// Whether a device would be chosen but for a quarantine.
 fn is_kept_off(found: &Found) -> bool {
     let has_passed = found.trial.as_ref().is_some_and(|trial| trial.failed.is_none());
-    found.quarantine.is_some() && !found.is_software && has_passed
+    found.told.quarantine.is_some() && !found.is_software && has_passed
 }
 
 /// Why a device must not be chosen, if it must not.
@@ -165,7 +165,7 @@ mod tests {
         let identity =
             Identity { name: "Card".to_owned(), vendor: 1, device: 1, pci_address: None, uuid: None };
         let mut found = Found::listed("cuda", 0, identity, "12.0".to_owned());
-        (found.read_bytes_per_s, found.flops_per_s) = (Some(1e12), Some(1e14));
+        (found.told.read_bytes_per_s, found.told.flops_per_s) = (Some(1e12), Some(1e14));
         found.trial = trial;
         found
     }

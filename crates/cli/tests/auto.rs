@@ -393,6 +393,27 @@ fn one_known_card_is_ready_in_three_seconds_and_four_in_five() {
 }
 
 #[test]
+fn exo_devices_opens_the_cards_of_one_driver_at_once() {
+    const OPENS: Duration = Duration::from_secs(4);
+    let (folder, mut env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    env.push(("EXO_EMULATED_CARDS", "4".into()));
+    env.push(("EXO_EMULATED_OPENS_MS", OPENS.as_millis().to_string().into()));
+    write_registry(folder.path(), 1e15, None); // measuring four would take the processor's time
+    let began = Instant::now();
+    let output = finish(&mut command(&["devices", "--json"], folder.path(), &env), TRIAL_MAX);
+    let took = began.elapsed();
+    let all: Vec<Value> = serde_json::from_str(&stdout(&output)).unwrap();
+    let rows: Vec<&Value> = all.iter().filter(|row| row["maker"] == "NVIDIA").collect();
+    let places: Vec<_> = rows.iter().map(|row| row["backends"][0].clone()).collect();
+    assert_eq!(places, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]);
+    for row in rows {
+        let open_ms = row["times"]["open_ms"].as_f64().unwrap();
+        assert!(row["support"] == "experimental" && open_ms >= OPENS.as_millis() as f64, "{row}");
+    }
+    assert!(took < 3 * OPENS, "one after the other? {took:?}");
+}
+
+#[test]
 fn a_card_that_computes_wrong_is_left_out_with_what_it_said_until_it_is_asked_again() {
     let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
     let data = folder.path();

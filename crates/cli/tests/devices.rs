@@ -105,6 +105,26 @@ fn a_driver_that_crashes_costs_its_row_and_no_process_of_ours() {
 }
 
 #[test]
+fn a_machine_without_any_card_gets_no_data_folder_from_being_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let mut command = in_folder(&data, &["--json"]);
+    for variable in ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "__EGL_VENDOR_LIBRARY_FILENAMES"] {
+        command.env(variable, "/nonexistent.json");
+    }
+    let all = rows_of(command.env("CUDA_VISIBLE_DEVICES", "").env("HIP_VISIBLE_DEVICES", ""));
+    assert!(
+        all[0]["backends"][0] == "cpu" && all[1..].iter().all(|row| row["support"] == "unsupported"),
+        "{all:?}"
+    );
+    assert!(!data.exists());
+    // What shows a card, emulated here, is kept, and turns are taken there.
+    command = in_folder(&data, &["--json"]);
+    assert_eq!(cuda_rows(&rows_of(command.env("LD_LIBRARY_PATH", emulated::library()))).len(), 2);
+    assert!(data.join("gpu_registry.json").is_file() && data.join("gpu_trial.lock").is_file());
+}
+
+#[test]
 fn what_a_step_costs_is_measured_when_asked() {
     if !has_vulkan("what_a_step_costs") {
         return;

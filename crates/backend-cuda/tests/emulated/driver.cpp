@@ -4,8 +4,9 @@
 // Environment: EXO_EMULATED_SM (61, 80; default 80), EXO_EMULATED_CARDS (default 2), EXO_EMULATED_VERSION (default 12000),
 // EXO_EMULATED_BYTES (of one card; default 1 GiB), EXO_EMULATED_TAKEN (a file with the bytes of a card that other programs hold),
 // EXO_EMULATED_EXCLUSIVE (a file: as long as a process has locked it, no other may use the cards), EXO_EMULATED_LINGER_MS (what
-// giving a card back takes), EXO_EMULATED_SKIPS (a kernel by its name, which does nothing), EXO_EMULATED_ABORTS (bytes: whoever
-// allocates more at once is ended), EXO_EMULATED_SHARED (this card, counted from 1, has no memory of its own).
+// giving a card back takes), EXO_EMULATED_OPENS_MS (what opening one takes), EXO_EMULATED_SKIPS (a kernel by its name, which does
+// nothing), EXO_EMULATED_ABORTS (bytes: whoever allocates more at once is ended), EXO_EMULATED_SHARED (this card, counted from 1,
+// has no memory of its own).
 #include "../../kernels/platform.cuh"
 #include "driver.h"
 
@@ -137,6 +138,7 @@ API cuDeviceGetAttribute(int* value, int attribute, int device) {
 
 API cuDevicePrimaryCtxRetain(void** context, int device) {
     *context = (void*)(u64)(device + 1);
+    usleep((useconds_t)setting("EXO_EMULATED_OPENS_MS", 0) * 1000);
     return is_ours() ? SUCCESS : UNAVAILABLE;
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use exo_device::{Registry, RegistryError, Trial, Turn};
 
 use super::{VERSION, seen};
-use crate::commands::devices::{Ask, Found, Outcome, ask_in_child, remember};
+use crate::commands::devices::{Ask, Found, Outcome, ask_in_child, by_card, remember};
 use crate::ui;
 
 /// For another process that tries what is new: as long as one child may take. What that process has finished by then is noted.
@@ -83,21 +83,11 @@ pub async fn turn(data_dir: &Path) -> Result<Turn, RegistryError> {
 /// Opens, tries and notes what is new, the ways to one card one after the other so that they measure it alone, cards at once.
 async fn try_new(data_dir: &Path, outcomes: &[Outcome], new: &[At]) -> Vec<(At, Found)> {
     let found = |(source, at): At| outcomes[source].found.as_ref().ok()?.get(at);
-    let mut cards: Vec<Vec<At>> = Vec::new();
-    let mut slots: Vec<Option<String>> = Vec::new();
-    for &at in new {
-        let slot = found(at).and_then(|found| found.identity.pci_address.clone());
-        match slots.iter().position(|known| known.is_none() || slot.is_none() || *known == slot) {
-            Some(card) => cards[card].push(at),
-            None => {
-                cards.push(vec![at]);
-                slots.push(slot);
-            }
-        }
-    }
+    let slot = |at: &At| found(*at).and_then(|found| found.identity.pci_address.clone());
+    let cards = by_card(&new.iter().map(slot).collect::<Vec<_>>());
     let tried = futures_util::future::join_all(cards.into_iter().map(async |card| {
         let mut tried = Vec::new();
-        for at in card {
+        for at in card.into_iter().map(|place| new[place]) {
             if let Some(before) = found(at) {
                 let found = try_one(data_dir, &outcomes[at.0], before).await;
                 remember::all(data_dir, &[&found]);
@@ -111,7 +101,7 @@ async fn try_new(data_dir: &Path, outcomes: &[Outcome], new: &[At]) -> Vec<(At, 
 
 /// Whether a device must be opened before it can be chosen.
 fn is_new(found: &Found) -> bool {
-    let is_measured = found.read_bytes_per_s.is_some() && found.flops_per_s.is_some();
+    let is_measured = found.told.read_bytes_per_s.is_some() && found.told.flops_per_s.is_some();
     let has_failed = found.trial.as_ref().is_some_and(|trial| trial.failed.is_some());
     let is_known = has_failed || (is_measured && found.trial.is_some());
     !found.is_software && found.trouble.is_none() && !is_known
@@ -152,8 +142,12 @@ mod tests {
     fn what_is_new_is_tried_and_what_is_known_is_not() {
         let passed = found(Some(Trial::new(VERSION, None, 1)));
         assert!(is_new(&found(None)) && !is_new(&passed));
-        assert!(is_new(&Found { flops_per_s: None, ..passed.clone() }));
-        let failed = Found { flops_per_s: None, ..found(Some(Trial::new(VERSION, Some("no"), 1))) };
+        let unmeasured = |mut found: Found| {
+            found.told.flops_per_s = None;
+            found
+        };
+        assert!(is_new(&unmeasured(passed)));
+        let failed = unmeasured(found(Some(Trial::new(VERSION, Some("no"), 1))));
         assert!(!is_new(&failed) && !is_new(&Found { is_software: true, ..found(None) }));
     }
 }

@@ -12,9 +12,9 @@ use anyhow::Context;
 use exo_backend::{Device as _, OpKind};
 use exo_backend_cpu::{CpuDevice, CpuOptions};
 use exo_backend_wgpu::Api;
-use exo_device::{GraphicsCard, Quarantine, Registry, Released};
+use exo_device::{GraphicsCard, Registry, RegistryError, Released};
 use exo_node::{Host, SystemHost};
-use exo_types::{DeviceFacts, Monitor, SupportClass};
+use exo_types::{DeviceFacts, SupportClass};
 use serde::Serialize;
 
 use crate::args::{Devices, Probing};
@@ -22,8 +22,8 @@ use crate::auto::rank::System;
 use crate::config::Config;
 use crate::run_node::node_config;
 use crate::{auto, ui};
-use probe::{Abilities, Times};
-pub use probe::{Ask, Found, Outcome, Silence, Silent, Source, ask_in_child, in_child};
+use probe::{Abilities, Times, Told};
+pub use probe::{Ask, Found, Outcome, Silence, Silent, Source, ask_in_child, by_card, in_child};
 use steps::StepCost;
 
 /// One device, as people and scripts see it.
@@ -34,30 +34,11 @@ struct Row {
     /// Backends that reach it, the preferred one first, with the number each gives it.
     backends: Vec<String>,
     pci_address: Option<String>,
-    driver: String,
-    /// The maker's name for its generation, its chip, or the instruction sets of a processor.
-    architecture: Option<String>,
-    /// Cores, multiprocessors, or what its maker calls them; `None` where no interface tells.
-    compute_units: Option<u32>,
     #[serde(flatten)]
-    abilities: Option<Abilities>,
-    memory_bytes: Option<u64>,
-    /// That nobody held when this was asked; `None` where nothing tells.
-    memory_free_bytes: Option<u64>,
-    read_bytes_per_s: Option<f64>,
-    flops_per_s: Option<f64>,
-    /// How warm, hungry, fast and busy it is, as far as it tells.
-    #[serde(skip_serializing_if = "Monitor::is_empty")]
-    sensors: Monitor,
-    /// Why nodes do not use it for a while.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    quarantine: Option<Quarantine>,
+    told: Told,
     /// From start to ready; of the preferred backend.
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<Times>,
-    /// With `--steps`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    step: Option<StepCost>,
     support: SupportClass,
     reason: String,
     /// A node that is not told what to compute on takes this.
@@ -72,18 +53,8 @@ impl Row {
             maker: None,
             backends: Vec::new(),
             pci_address: None,
-            driver: String::new(),
-            architecture: None,
-            compute_units: None,
-            abilities: None,
-            memory_bytes: None,
-            memory_free_bytes: None,
-            read_bytes_per_s: None,
-            flops_per_s: None,
-            sensors: Monitor::default(),
-            quarantine: None,
+            told: Told::default(),
             times: None,
-            step: None,
             support,
             reason,
             chosen: false,
@@ -101,30 +72,32 @@ impl Row {
                 // What can be used comes first.
                 let backends = [&[place], self.backends.as_slice()].concat();
                 let pci_address = self.pci_address.take().or(other.pci_address);
-                let architecture = other.architecture.or_else(|| self.architecture.take());
-                let compute_units = other.compute_units.or(self.compute_units);
-                let quarantine = self.quarantine.take();
-                *self =
-                    Self { backends, pci_address, architecture, compute_units, quarantine, reason, ..other };
+                let told = Told {
+                    architecture: other.told.architecture.or_else(|| self.told.architecture.take()),
+                    compute_units: other.told.compute_units.or(self.told.compute_units),
+                    quarantine: self.told.quarantine.take(),
+                    ..other.told
+                };
+                *self = Self { backends, pci_address, told, reason, ..other };
                 return;
             }
             None => {}
             Some(trouble) => self.reason = format!("{}; as {place}: {trouble}", self.reason),
         }
         self.backends.push(place);
-        self.architecture = self.architecture.take().or_else(|| found.architecture.clone());
-        self.compute_units = self.compute_units.or(found.compute_units);
-        self.memory_free_bytes = self.memory_free_bytes.or(found.memory_free_bytes);
+        self.told.architecture = self.told.architecture.take().or_else(|| found.told.architecture.clone());
+        self.told.compute_units = self.told.compute_units.or(found.told.compute_units);
+        self.told.memory_free_bytes = self.told.memory_free_bytes.or(found.told.memory_free_bytes);
     }
 
     /// What a card tells through sysfs now, where its backend does not.
     fn ask_the_kernel(&mut self) {
         let Some(address) = self.pci_address.as_deref() else { return };
-        if self.sensors.is_empty() {
-            self.sensors = exo_device::sensors(Path::new("/"), address);
+        if self.told.sensors.is_empty() {
+            self.told.sensors = exo_device::sensors(Path::new("/"), address);
         }
         let free = || exo_device::memory_free_bytes(Path::new("/"), address);
-        self.memory_free_bytes = self.memory_free_bytes.or_else(free);
+        self.told.memory_free_bytes = self.told.memory_free_bytes.or_else(free);
     }
 
     fn is_shown_by(&self, api: &str) -> bool {
@@ -146,9 +119,9 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
         release(&data_dir)?;
     }
     let began = Instant::now();
-    let turn = auto::turn(&data_dir).await;
+    let turn = if may_measure(&data_dir).await { Some(auto::turn(&data_dir).await) } else { None };
     // What another process measures at this moment would get half a card, and so would we.
-    let measure = turn.as_ref().map_or_else(|error| !error.is_late(), |_| true);
+    let measure = !turn.as_ref().is_some_and(|turn| turn.as_ref().is_err_and(RegistryError::is_late));
     let ask = Ask { registry: Some(&data_dir), measure, steps: args.steps, ..Ask::default() };
     let outcomes = ask_all(ask).await;
     let cards = exo_device::graphics_cards(Path::new("/"));
@@ -165,9 +138,10 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
         return ui::json(&rows);
     }
     let what: Vec<String> = rows.iter().filter_map(ability_line).collect();
-    let warm = rows.iter().filter_map(|row| Some(format!("{}: {}", row.name, ui::sensors(row.sensors)?)));
+    let warm =
+        rows.iter().filter_map(|row| Some(format!("{}: {}", row.name, ui::sensors(row.told.sensors)?)));
     let warm: Vec<String> = warm.collect();
-    let costs = rows.iter().filter_map(|row| Some((&row.name, row.step?)));
+    let costs = rows.iter().filter_map(|row| Some((&row.name, row.told.step?)));
     let costs: Vec<String> = costs.map(|(name, cost)| step_line(name, cost)).collect();
     let header = ["device", "backend", "memory", "reads, multiplies", "support", "why"];
     ui::table(&header, rows.iter().map(cells).collect());
@@ -183,20 +157,32 @@ fn cells(row: &Row) -> Vec<String> {
         let told: Vec<&str> = texts.iter().flatten().map(String::as_str).collect();
         if told.is_empty() { "-".to_owned() } else { told.join("\n") }
     };
-    let free = row.memory_free_bytes.map_or("not told".to_owned(), ui::bytes);
-    let reads = row.read_bytes_per_s.map(|rate| format!("{:.1} GB/s", rate / 1e9));
-    let multiplies = row.flops_per_s.map(|rate| match rate < 1e12 {
+    let free = row.told.memory_free_bytes.map_or("not told".to_owned(), ui::bytes);
+    let reads = row.told.read_bytes_per_s.map(|rate| format!("{:.1} GB/s", rate / 1e9));
+    let multiplies = row.told.flops_per_s.map(|rate| match rate < 1e12 {
         true => format!("{:.1} GFLOP/s", rate / 1e9),
         false => format!("{:.1} TFLOP/s", rate / 1e12),
     });
     vec![
         lines(&[Some(row.name.clone()), row.pci_address.clone()]),
         row.backends.join(" "),
-        row.memory_bytes.map_or("-".to_owned(), |all| format!("{}\nfree: {free}", ui::bytes(all))),
+        row.told.memory_bytes.map_or("-".to_owned(), |all| format!("{}\nfree: {free}", ui::bytes(all))),
         lines(&[reads, multiplies]),
         format!("{:?}", row.support).to_lowercase(),
         row.reason.clone(),
     ]
+}
+
+/// Whether there may be something to measure, for which turns are taken in the data folder. On a machine without any card none
+/// is made for that.
+async fn may_measure(data_dir: &Path) -> bool {
+    if data_dir.is_dir() {
+        return true;
+    }
+    let listed = ask_all(Ask { list_only: true, ..Ask::default() }).await;
+    // One that did not answer even this is not waited for a second time.
+    remember::drivers(data_dir, &listed);
+    !listed.iter().all(Outcome::shows_no_card)
 }
 
 /// Ends whatever keeps nodes off a device for a while. A node that runs notices the end of a quarantine within seconds.
@@ -277,7 +263,7 @@ fn phases(outcome: &Outcome) -> Vec<String> {
         let Times { open_ms, check_ms, measure_ms } = found.times;
         let measured = match measure_ms {
             Some(ms) => format!("measured in {ms:.0} ms"),
-            None if found.read_bytes_per_s.is_some() => "measured before".to_owned(),
+            None if found.told.read_bytes_per_s.is_some() => "measured before".to_owned(),
             None => "not measured".to_owned(),
         };
         format!(
@@ -292,11 +278,11 @@ fn phases(outcome: &Outcome) -> Vec<String> {
 
 /// What it is and computes, of a device that was opened.
 fn ability_line(row: &Row) -> Option<String> {
-    let Abilities { element_types, ops } = row.abilities.as_ref()?;
-    let mut parts: Vec<String> = row.architecture.iter().cloned().collect();
+    let Abilities { element_types, ops } = row.told.abilities.as_ref()?;
+    let mut parts: Vec<String> = row.told.architecture.iter().cloned().collect();
     let units = if row.pci_address.is_none() && row.maker.is_none() { "cores" } else { "compute units" };
-    parts.extend(row.compute_units.map(|n| format!("{n} {units}")));
-    parts.extend(Some(&row.driver).filter(|driver| !driver.is_empty()).cloned());
+    parts.extend(row.told.compute_units.map(|n| format!("{n} {units}")));
+    parts.extend(Some(&row.told.driver).filter(|driver| !driver.is_empty()).cloned());
     let types: Vec<_> = element_types.iter().map(|dtype| format!("{dtype:?}")).collect();
     parts.push(format!("weights in {}", types.join(" ")));
     let lacks: Vec<_> =
@@ -344,9 +330,9 @@ fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[Outcome]) ->
     let silent = silent.filter(|(source, silence)| is_news(*source, silence));
     rows.extend(silent.map(|(source, silence)| Row {
         backends: vec![source.to_string()],
-        quarantine: match &silence.kind {
-            Silent::KeptOff(quarantine) => Some(quarantine.clone()),
-            _ => None,
+        told: match &silence.kind {
+            Silent::KeptOff(quarantine) => Told { quarantine: Some(quarantine.clone()), ..Told::default() },
+            _ => Told::default(),
         },
         ..Row::bare(format!("(driver of {source})"), SupportClass::Unsupported, silence.reason.clone())
     }));
@@ -371,16 +357,19 @@ fn processor_row(facts: DeviceFacts) -> Row {
     let sets = sets.as_deref().and_then(|backend| backend.strip_prefix("cpu/"));
     Row {
         backends: vec![facts.backend],
-        architecture: Some(
-            [Some(std::env::consts::ARCH), sets].into_iter().flatten().collect::<Vec<_>>().join(", "),
-        ),
-        compute_units: Some(facts.compute_units),
-        abilities: device.map(|device| Abilities::of(&*device)),
-        memory_bytes: Some(facts.memory_total_bytes),
-        memory_free_bytes: Some(facts.memory_free_bytes),
-        read_bytes_per_s: facts.read_bytes_per_s,
-        flops_per_s: facts.flops_per_s,
-        sensors: exo_device::processor_sensors(Path::new("/")),
+        told: Told {
+            architecture: Some(
+                [Some(std::env::consts::ARCH), sets].into_iter().flatten().collect::<Vec<_>>().join(", "),
+            ),
+            compute_units: Some(facts.compute_units),
+            abilities: device.map(|device| Abilities::of(&*device)),
+            memory_bytes: Some(facts.memory_total_bytes),
+            memory_free_bytes: Some(facts.memory_free_bytes),
+            read_bytes_per_s: facts.read_bytes_per_s,
+            flops_per_s: facts.flops_per_s,
+            sensors: exo_device::processor_sensors(Path::new("/")),
+            ..Told::default()
+        },
         ..Row::bare(facts.name, facts.support, facts.support_reason)
     }
 }
@@ -397,18 +386,8 @@ fn adapter_row(found: &Found) -> Row {
         maker: exo_device::maker(found.identity.vendor),
         backends: vec![backend(found)],
         pci_address: found.identity.pci_address.clone(),
-        driver: found.driver.clone(),
-        architecture: found.architecture.clone(),
-        compute_units: found.compute_units,
-        abilities: found.abilities.clone(),
-        memory_bytes: found.memory_bytes,
-        memory_free_bytes: found.memory_free_bytes,
-        read_bytes_per_s: found.read_bytes_per_s,
-        flops_per_s: found.flops_per_s,
-        sensors: found.sensors,
-        quarantine: found.quarantine.clone(),
+        told: found.told.clone(),
         times: found.trouble.is_none().then_some(found.times),
-        step: found.step,
         ..Row::bare(found.identity.name.clone(), support, reason)
     }
 }
@@ -435,8 +414,7 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
     Row {
         maker: card.maker(),
         pci_address: Some(card.pci_address.clone()),
-        driver,
-        memory_bytes: card.memory_bytes,
+        told: Told { driver, memory_bytes: card.memory_bytes, ..Told::default() },
         ..Row::bare(name, SupportClass::Unsupported, reason)
     }
 }
@@ -520,17 +498,15 @@ mod tests {
 
     #[test]
     fn the_table_shows_slot_free_memory_and_rates_and_what_nobody_tells() {
-        let told = Found {
-            memory_bytes: Some(8 << 30),
-            memory_free_bytes: Some(3 << 30),
-            read_bytes_per_s: Some(4.5e11),
-            flops_per_s: Some(2.25e13),
-            ..found(0, Some("0000:01:00.0"))
-        };
+        let mut told = found(0, Some("0000:01:00.0"));
+        told.told.memory_bytes = Some(8 << 30);
+        let mut untold = found(0, None);
+        untold.told.memory_bytes = told.told.memory_bytes;
+        told.told.memory_free_bytes = Some(3 << 30);
+        (told.told.read_bytes_per_s, told.told.flops_per_s) = (Some(4.5e11), Some(2.25e13));
         let shown = cells(&adapter_row(&told));
         let memory = "8.00 GiB\nfree: 3.00 GiB";
         assert_eq!(shown[..4], ["Card\n0000:01:00.0", "vulkan:0", memory, "450.0 GB/s\n22.5 TFLOP/s"]);
-        let untold = Found { memory_bytes: Some(8 << 30), ..found(0, None) };
         assert_eq!(cells(&adapter_row(&untold))[..4], ["Card", "vulkan:0", "8.00 GiB\nfree: not told", "-"]);
         let row = serde_json::to_value(adapter_row(&untold)).unwrap();
         assert_eq!(row.get("memory_free_bytes"), Some(&serde_json::Value::Null), "{row}");

@@ -1,5 +1,6 @@
 //! Asking a driver in a child process: one that crashes or hangs costs the child.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::process::Stdio;
@@ -85,6 +86,33 @@ struct Answer {
     is_absent: bool,
 }
 
+/// What is told of a device, by its driver or by what was measured.
+#[derive(Serialize, Deserialize, Clone, Default, Debug)]
+pub struct Told {
+    pub driver: String,
+    /// The maker's name for its generation, its chip, or the instruction sets of a processor.
+    pub architecture: Option<String>,
+    /// Cores, multiprocessors, or what its maker calls them; `None` where no interface tells.
+    pub compute_units: Option<u32>,
+    /// What was found out by opening it.
+    #[serde(flatten)]
+    pub abilities: Option<Abilities>,
+    pub memory_bytes: Option<u64>,
+    /// That nobody held when this was asked; `None` where nothing tells.
+    pub memory_free_bytes: Option<u64>,
+    pub read_bytes_per_s: Option<f64>,
+    pub flops_per_s: Option<f64>,
+    /// How warm, hungry, fast and busy it is, as far as it tells.
+    #[serde(default, skip_serializing_if = "Monitor::is_empty")]
+    pub sensors: Monitor,
+    /// Why nodes do not use it for a while: then it was not opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantine: Option<Quarantine>,
+    /// What handing over a decode step costs, where that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepCost>,
+}
+
 /// An adapter, as the child tells of it.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub struct Found {
@@ -93,27 +121,11 @@ pub struct Found {
     /// With what the bus knows of it.
     pub identity: Identity,
     pub is_software: bool,
-    pub driver: String,
-    /// The maker's name for its generation, or its chip.
-    pub architecture: Option<String>,
-    /// Multiprocessors, or what its maker calls them.
-    pub compute_units: Option<u32>,
-    /// What was found out by opening it.
-    pub abilities: Option<Abilities>,
-    pub memory_bytes: Option<u64>,
-    /// That nobody held while it was open, where its driver tells.
-    pub memory_free_bytes: Option<u64>,
-    pub read_bytes_per_s: Option<f64>,
-    pub flops_per_s: Option<f64>,
+    #[serde(flatten)]
+    pub told: Told,
     pub times: Times,
-    /// As the open device tells.
-    pub sensors: Monitor,
-    /// What handing over a decode step costs, where that was asked.
-    pub step: Option<StepCost>,
     /// What came of asking it for a known answer, now or before.
     pub trial: Option<Trial>,
-    /// Why nodes do not use it for a while: then it was not opened.
-    pub quarantine: Option<Quarantine>,
     /// Why it cannot be used.
     pub trouble: Option<String>,
 }
@@ -152,19 +164,9 @@ impl Found {
             index,
             identity,
             is_software: false,
-            driver,
-            architecture: None,
-            compute_units: None,
-            abilities: None,
-            memory_bytes: None,
-            memory_free_bytes: None,
-            read_bytes_per_s: None,
-            flops_per_s: None,
+            told: Told { driver, ..Told::default() },
             times: Times::default(),
-            sensors: Monitor::default(),
-            step: None,
             trial: None,
-            quarantine: None,
             trouble: None,
         }
     }
@@ -172,14 +174,14 @@ impl Found {
     /// Adds what the registry knows: what it can do, what came of its trial, whether it is in quarantine.
     pub fn recall(&mut self, registry: &Registry) {
         let now = exo_device::unix_s();
-        let (card, api, driver) = (&self.identity, &self.api, &self.driver);
+        let (card, api, driver) = (&self.identity, &self.api, &self.told.driver);
         if let Some(known) = registry.calibration(card, api, driver) {
-            self.read_bytes_per_s = Some(known.read_bytes_per_s);
-            self.flops_per_s = Some(known.flops_per_s);
+            self.told.read_bytes_per_s = Some(known.read_bytes_per_s);
+            self.told.flops_per_s = Some(known.flops_per_s);
         }
         self.trial = registry.trial(card, api, driver, auto::VERSION, now).cloned();
-        self.quarantine = registry.quarantine(card, api, driver, now).cloned();
-        if let Some(quarantine) = &self.quarantine {
+        self.told.quarantine = registry.quarantine(card, api, driver, now).cloned();
+        if let Some(quarantine) = &self.told.quarantine {
             self.trouble = Some(quarantine.text(now));
         }
     }
@@ -362,8 +364,12 @@ impl Child<'_> {
         let began = Instant::now();
         let adapters = exo_backend_wgpu::list(api)?;
         let list_ms = listed(began);
-        let asked = adapters.iter().filter(|adapter| self.is_asked(adapter.index));
-        Ok((list_ms, asked.map(|adapter| self.describe(adapter)).collect()))
+        let asked: Vec<_> = adapters.iter().filter(|adapter| self.is_asked(adapter.index)).collect();
+        // A program that plays a card is in no slot, and in nobody's way.
+        let slot = |adapter: &&Adapter| {
+            adapter.pci_address.as_deref().or(adapter.is_software.then_some("software")).map(str::to_owned)
+        };
+        Ok((list_ms, self.at_once(&asked, slot, |adapter| self.describe(adapter))))
     }
 
     fn list_cards(&self, maker: Maker) -> anyhow::Result<(f64, Vec<Found>)> {
@@ -374,8 +380,34 @@ impl Child<'_> {
             Maker::Hip => exo_backend_cuda::list_amd()?,
         };
         let list_ms = listed(began);
-        let asked = cards.iter().filter(|card| self.is_asked(card.index));
-        Ok((list_ms, asked.map(|card| self.describe_card(card)).collect()))
+        let asked: Vec<_> = cards.iter().filter(|card| self.is_asked(card.index)).collect();
+        let slot = |card: &&Card| Some(card.pci_address.clone());
+        Ok((list_ms, self.at_once(&asked, slot, |card| self.describe_card(card))))
+    }
+
+    /// Describes what was listed, cards at once. What may be one card, by its slot, comes one after the other, as each is measured
+    /// alone; so does everything where the cost of handing over a step is measured, which is the processor's.
+    fn at_once<T: Sync>(
+        &self,
+        listed: &[T],
+        slot: impl Fn(&T) -> Option<String>,
+        describe: impl Fn(&T) -> Found + Sync,
+    ) -> Vec<Found> {
+        let slots: Vec<_> = listed.iter().map(|one| if self.ask.steps { None } else { slot(one) }).collect();
+        let cards = by_card(&slots);
+        let describe_all = |card: &[usize]| -> Vec<(usize, Found)> {
+            card.iter().map(|&at| (at, describe(&listed[at]))).collect()
+        };
+        let mut found = std::thread::scope(|scope| {
+            let threads: Vec<_> = cards.iter().map(|card| scope.spawn(|| describe_all(card))).collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                // What breaks here ends this process, as it does elsewhere.
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().flat_map(join).collect::<Vec<_>>()
+        });
+        found.sort_by_key(|(at, _)| *at);
+        found.into_iter().map(|(_, found)| found).collect()
     }
 
     fn is_asked(&self, index: usize) -> bool {
@@ -386,15 +418,16 @@ impl Child<'_> {
         let vendor = card.api.vendor();
         let identity = exo_device::identity(&card.name, vendor, 0, Some(&card.pci_address), &self.cards);
         let mut found = Found::listed(card.api.name(), card.index, identity, card.driver_text());
-        found.architecture = card.architecture().map(str::to_owned);
-        (found.compute_units, found.memory_bytes) = (Some(card.multiprocessors), Some(card.memory_bytes));
+        found.told.architecture = card.architecture().map(str::to_owned);
+        (found.told.compute_units, found.told.memory_bytes) =
+            (Some(card.multiprocessors), Some(card.memory_bytes));
         found.trouble = card.trouble();
         if self.stays_shut(&mut found) {
             return found;
         }
         found.trouble = None; // opening it says it in its own words
         let opened = check_card(card, &mut found.times);
-        found.memory_free_bytes = opened.as_ref().ok().and_then(|device| device.card_free_bytes());
+        found.told.memory_free_bytes = opened.as_ref().ok().and_then(|device| device.card_free_bytes());
         self.measure(&mut found, opened.map(|device| device as Arc<dyn Device>));
         found
     }
@@ -405,13 +438,13 @@ impl Child<'_> {
             exo_device::identity(&adapter.name, adapter.vendor, adapter.device, address, &self.cards)
                 .among_twins(adapter.twin);
         let mut found = Found::listed(adapter.api.name(), adapter.index, identity, adapter.driver.clone());
-        found.architecture = adapter.architecture().map(str::to_owned);
-        (found.is_software, found.memory_bytes) = (adapter.is_software, adapter.memory_bytes);
+        found.told.architecture = adapter.architecture().map(str::to_owned);
+        (found.is_software, found.told.memory_bytes) = (adapter.is_software, adapter.memory_bytes);
         if self.stays_shut(&mut found) {
             return found;
         }
         let opened = check_adapter(adapter, &mut found.times).and_then(|device| {
-            found.step = self.ask.steps.then(|| steps::measure(&device)).transpose()?;
+            found.told.step = self.ask.steps.then(|| steps::measure(&device)).transpose()?;
             Ok(device as Arc<dyn Device>)
         });
         self.measure(&mut found, opened);
@@ -422,7 +455,7 @@ impl Child<'_> {
     fn stays_shut(&self, found: &mut Found) -> bool {
         let Some(registry) = &self.registry else { return self.ask.list_only };
         found.recall(registry);
-        found.quarantine.is_some() || self.ask.list_only
+        found.told.quarantine.is_some() || self.ask.list_only
     }
 
     /// Notes why a device cannot be used, or what it can do.
@@ -431,17 +464,17 @@ impl Child<'_> {
             Ok(device) => device,
             Err(error) => return found.trouble = Some(format!("{error:#}")),
         };
-        found.sensors = device.monitor();
-        found.abilities = Some(Abilities::of(&*device));
+        found.told.sensors = device.monitor();
+        found.told.abilities = Some(Abilities::of(&*device));
         // A program that plays a card is slow: its numbers are not worth the wait.
         if found.is_software {
             return;
         }
-        if self.ask.measure && (found.read_bytes_per_s.is_none() || found.flops_per_s.is_none()) {
+        if self.ask.measure && (found.told.read_bytes_per_s.is_none() || found.told.flops_per_s.is_none()) {
             let began = Instant::now();
             if let Ok(Calibration { read_bytes_per_s, flops_per_s }) = exo_device::calibrate(&*device) {
-                found.read_bytes_per_s = Some(read_bytes_per_s);
-                found.flops_per_s = Some(flops_per_s);
+                found.told.read_bytes_per_s = Some(read_bytes_per_s);
+                found.told.flops_per_s = Some(flops_per_s);
             }
             found.times.measure_ms = Some(ms(began));
         }
@@ -455,6 +488,18 @@ impl Child<'_> {
             }
         }
     }
+}
+
+/// Which of these are one card, by its slot; where one does not tell its slot, they all may be.
+pub fn by_card(slots: &[Option<String>]) -> Vec<Vec<usize>> {
+    let mut cards: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, slot) in slots.iter().enumerate() {
+        match slot {
+            Some(slot) => cards.entry(slot).or_default().push(at),
+            None => return vec![(0..slots.len()).collect()],
+        }
+    }
+    cards.into_values().collect()
 }
 
 /// Says that the driver has listed its devices, and what that took.
@@ -493,4 +538,19 @@ fn check(device: &dyn Device, times: &mut Times) -> anyhow::Result<()> {
     exo_device::verify(device)?;
     times.check_ms = ms(began);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::by_card;
+
+    #[test]
+    fn what_may_be_one_card_goes_together() {
+        let slots = |names: &[&str]| -> Vec<Option<String>> {
+            names.iter().map(|name| (*name != "?").then(|| (*name).to_owned())).collect()
+        };
+        assert_eq!(by_card(&slots(&["a", "b", "a", "c"])), [vec![0, 2], vec![1], vec![3]]);
+        assert_eq!(by_card(&slots(&["a", "b", "?"])), [[0, 1, 2]]);
+        assert!(by_card(&[]).is_empty());
+    }
 }

@@ -18,7 +18,7 @@ pub fn all(data_dir: &Path, found: &[&Found]) {
         std::fs::create_dir_all(data_dir)?;
         let ((), warning) = Registry::change(data_dir, |registry| {
             // Those in quarantine were not opened.
-            for found in found.iter().filter(|found| found.quarantine.is_none()) {
+            for found in found.iter().filter(|found| found.told.quarantine.is_none()) {
                 registry.note(&found.identity, &found.api, known(found, now), now);
             }
         })?;
@@ -75,10 +75,10 @@ fn known(found: &Found, now_unix_s: u64) -> Known {
     // What was only listed computed nothing.
     let is_verified = found.trouble.is_none() && found.times.check_ms > 0.0;
     Known {
-        driver: found.driver.clone(),
-        memory_bytes: found.memory_bytes,
-        read_bytes_per_s: found.read_bytes_per_s,
-        flops_per_s: found.flops_per_s,
+        driver: found.told.driver.clone(),
+        memory_bytes: found.told.memory_bytes,
+        read_bytes_per_s: found.told.read_bytes_per_s,
+        flops_per_s: found.told.flops_per_s,
         verified_unix_s: is_verified.then_some(now_unix_s),
         trouble: found.trouble.clone(),
         quarantine: None,
