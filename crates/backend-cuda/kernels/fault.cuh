@@ -1,5 +1,5 @@
 // Inputs that point nowhere: the first since the last look is told in `fault` as [count, code, value, limit]. Codes are
-// numbered as in src/fault.rs.
+// numbered as in crates/backend/src/faults.rs.
 #pragma once
 #include "platform.cuh"
 

@@ -406,7 +406,8 @@ pub fn skip(test: &str, why: &str) {
     println!("skipped: {test}: {why}");
     if let Some(path) = std::env::var_os("EXO_TEST_SKIPS") {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        let _ = file.and_then(|mut f| writeln!(f, "{test}: {why}"));
+        // In one piece: other tests write their lines at the same time.
+        let _ = file.and_then(|mut f| f.write_all(format!("{test}: {why}\n").as_bytes()));
     }
 }
 
@@ -419,9 +420,14 @@ pub fn is_alive(pid: u32) -> bool {
 
 /// Children of a process that are workers.
 pub fn workers_of(pid: u32) -> Vec<u32> {
+    children_of(pid).into_iter().filter(|child| is_worker(*child)).collect()
+}
+
+/// Children of a process.
+pub fn children_of(pid: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|p| p.file_name().to_str()?.parse::<u32>().ok());
-    numbers.filter(|number| is_alive(*number) && parent(*number) == Some(pid) && is_worker(*number)).collect()
+    numbers.filter(|number| is_alive(*number) && parent(*number) == Some(pid)).collect()
 }
 
 fn parent(pid: u32) -> Option<u32> {
