@@ -20,6 +20,7 @@ use crate::commands::devices::{Ask, Found, Outcome, Silent, ask_all, remember};
 use crate::config::Config;
 use crate::ui;
 pub use fresh::turn;
+pub use processor::rates as processor_rates;
 use rank::{Seen, System};
 
 /// Of the setting `backend`.

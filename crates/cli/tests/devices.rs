@@ -59,6 +59,9 @@ fn the_processor_is_always_shown_and_comes_first() {
     let all = devices(None);
     assert_eq!(all[0]["backends"][0], "cpu");
     assert!(all[0]["memory_bytes"].as_u64().unwrap() > 64 << 20);
+    for rate in ["read_bytes_per_s", "flops_per_s"] {
+        assert!(all[0][rate].as_f64() > Some(1e8), "{}", all[0]);
+    }
     assert!(all[0]["architecture"].as_str().unwrap().starts_with(std::env::consts::ARCH), "{}", all[0]);
     assert!(
         all[0]["compute_units"].as_u64().unwrap() > 0 && all[0]["element_types"].is_array(),

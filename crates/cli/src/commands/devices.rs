@@ -130,7 +130,10 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     remember::drivers(&data_dir, &outcomes);
     drop(turn);
     let took = began.elapsed();
-    let mut rows = join(SystemHost.processor(true), &cards, &outcomes);
+    let mut processor = SystemHost.processor(true);
+    let rates = measure.then(|| tokio::task::block_in_place(|| auto::processor_rates(&settings))).flatten();
+    processor.flops_per_s = rates.map(|rates| rates.flops_per_s);
+    let mut rows = join(processor, &cards, &outcomes);
     let ranking = tokio::task::block_in_place(|| auto::ranking(&settings, &cards, &outcomes, ""))?;
     decision::add(&mut rows, &ranking);
     rows.iter_mut().for_each(Row::ask_the_kernel);
