@@ -1,5 +1,6 @@
 //! One adapter as a [`Device`]: opening it, and giving out memory.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::memory::Memory;
 use crate::pipelines::Pipelines;
 use crate::program::GpuProgram;
 use crate::queue::Queue;
-use crate::storage::{GpuBuffer, GpuKv, KvLayer};
+use crate::storage::{GpuBuffer, GpuKv, KvPart};
 use crate::stream::GpuStream;
 use crate::work::WorkDone;
 use crate::{kv_rows, layout, weight};
@@ -31,8 +32,9 @@ const SETTLE_MAX: Duration = Duration::from_secs(60);
 pub struct WgpuOptions {
     /// Bytes of buffers, weights and caches together; `None` for the memory that the adapter tells of.
     pub memory_limit_bytes: Option<u64>,
-    /// Bytes of a weight in one binding; `None` for the adapter's limit. Larger weights are split.
-    pub weight_binding_bytes_max: Option<u64>,
+    /// Bytes of a weight, or of a layer's keys, in one binding; `None` for the adapter's limit. Larger ones are split, by rows
+    /// or by heads.
+    pub split_bytes_max: Option<u64>,
     /// Sums over eight threads through workgroup memory even where the adapter has subgroups.
     pub without_subgroups: bool,
     /// One dispatch or more for every op, where several ops could go together: for comparison.
@@ -85,7 +87,7 @@ pub(crate) struct Shop {
     pub(crate) queue: Queue,
     pub(crate) memory: Memory,
     pub(crate) pipelines: Pipelines,
-    pub(crate) weight_binding_bytes_max: u64,
+    pub(crate) split_bytes_max: u64,
     pub(crate) has_subgroups: bool,
     pub(crate) is_fusing: bool,
     /// Storage buffers that a kernel may have.
@@ -156,7 +158,7 @@ impl WgpuDevice {
             queue: Queue::new(&memory.device, queue),
             memory,
             pipelines: Pipelines::new(disk),
-            weight_binding_bytes_max: options.weight_binding_bytes_max.unwrap_or(binding).min(binding),
+            split_bytes_max: options.split_bytes_max.unwrap_or(binding).min(binding),
             has_subgroups,
             is_fusing: !options.without_fusion,
             storage_buffers_max: limits.max_storage_buffers_per_shader_stage as usize,
@@ -246,13 +248,16 @@ impl Device for WgpuDevice {
         let half = factors.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX) as u64;
         let total = half.saturating_mul(2).saturating_mul(shape.layers as u64);
         let ticket = self.shop.memory.ledger.take(&what, total)?;
-        self.shop.memory.check_binding(&format!("the keys of a layer in {what}"), half)?;
-        let raw = || {
+        let head_bytes = half / shape.kv_heads.max(1) as u64;
+        self.shop.memory.check_binding(&format!("the keys of a head of a layer in {what}"), head_bytes)?;
+        let part = |heads: Range<usize>| {
             let usage =
                 wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-            self.shop.memory.raw(&what, half, usage)
+            let raw = || self.shop.memory.raw(&what, head_bytes * heads.len() as u64, usage);
+            Ok(KvPart { first_head: heads.start, heads: heads.len(), keys: raw()?, values: raw()? })
         };
-        let layers = (0..shape.layers).map(|_| Ok(KvLayer { keys: raw()?, values: raw()? }));
+        let runs = kv_rows::runs(shape.kv_heads, head_bytes, self.shop.split_bytes_max);
+        let layers = (0..shape.layers).map(|_| runs.iter().cloned().map(part).collect());
         let layers = layers.collect::<Result<_, AllocError>>()?;
         let storage = Arc::new(GpuKv { owner: self.shop.owner, layers, words, _ticket: ticket });
         Ok(KvCache { shape, storage })

@@ -7,6 +7,7 @@ use exo_types::KvDType;
 
 use crate::device::Shop;
 use crate::shader::{HEAD_DIM_MAX, Kernel, ROWS_MAX, Stored, Variant};
+use crate::storage::KvPart;
 use crate::{kv_rows, layout, products, storage};
 
 /// Threads of a workgroup along a row, for kernels of one thread per element.
@@ -104,23 +105,25 @@ pub(crate) fn plan(shop: &Shop, op: &Op, out: &mut Vec<Plan>) -> Result<(), RunE
         }
         Op::KvWrite { kv, layer, k, v, batch } => {
             let parts = kv_rows::parts(kv.shape.dtype, kv.shape.head_dim);
-            let (numbers, mut operands) = paged(shop, kv, batch);
-            operands.extend([buffer(k), buffer(v)]);
-            let stored = &storage::kv(kv, shop.owner).layers[*layer];
-            operands.extend([stored.keys.clone(), stored.values.clone()]);
-            let grid = Grid::elements(kv.shape.kv_heads * parts, Rows::Tokens);
-            out.push(Plan { variant: of_kv(Kernel::KvWrite, kv.shape.dtype), numbers, operands, grid });
+            for part in &storage::kv(kv, shop.owner).layers[*layer] {
+                let (numbers, mut operands) = paged(shop, kv, part, batch);
+                operands.extend([buffer(k), buffer(v), part.keys.clone(), part.values.clone()]);
+                let grid = Grid::elements(part.heads * parts, Rows::Tokens);
+                out.push(Plan { variant: of_kv(Kernel::KvWrite, kv.shape.dtype), numbers, operands, grid });
+            }
         }
         Op::Attention { q, kv, layer, batch, out: result, heads, scale, window } => {
             if kv.shape.head_dim > HEAD_DIM_MAX as usize {
                 return Err(RunError::UnsupportedOp { op: op.kind(), dtype: None });
             }
-            let (mut numbers, mut operands) = paged(shop, kv, batch);
-            numbers.extend([*heads as u32, scale.to_bits(), window.unwrap_or(0)]);
-            let stored = &storage::kv(kv, shop.owner).layers[*layer];
-            operands.extend([buffer(q), stored.keys.clone(), stored.values.clone(), buffer(result)]);
-            let variant = of_kv(Kernel::Attention, kv.shape.dtype).number("HEAD_DIM_MAX", HEAD_DIM_MAX);
-            out.push(Plan { variant, numbers, operands, grid: Grid::each(*heads, Rows::Tokens) });
+            for part in &storage::kv(kv, shop.owner).layers[*layer] {
+                let (mut numbers, mut operands) = paged(shop, kv, part, batch);
+                numbers.extend([*heads as u32, scale.to_bits(), window.unwrap_or(0)]);
+                operands.extend([buffer(q), part.keys.clone(), part.values.clone(), buffer(result)]);
+                let variant = of_kv(Kernel::Attention, kv.shape.dtype).number("HEAD_DIM_MAX", HEAD_DIM_MAX);
+                let grid = Grid::each(part.heads * heads / kv.shape.kv_heads, Rows::Tokens);
+                out.push(Plan { variant, numbers, operands, grid });
+            }
         }
         Op::SwiGlu { gate, up, out: result, width } => {
             let in_place = same_buffer(gate, result);
@@ -182,8 +185,13 @@ pub(crate) fn of_kv(kernel: Kernel, dtype: KvDType) -> Variant {
     variant.flag("F16", dtype == KvDType::F16).flag("Q8", dtype == KvDType::Q8)
 }
 
-/// The numbers and operands that every kernel on pages begins with.
-pub(crate) fn paged(shop: &Shop, kv: &KvCache, batch: &AttentionBatch) -> (Vec<u32>, Vec<wgpu::Buffer>) {
+/// The numbers and operands that every kernel on pages of a part of the cache begins with.
+pub(crate) fn paged(
+    shop: &Shop,
+    kv: &KvCache,
+    part: &KvPart,
+    batch: &AttentionBatch,
+) -> (Vec<u32>, Vec<wgpu::Buffer>) {
     let shape = &kv.shape;
     let sequences = batch.page_table.len / batch.pages_per_sequence;
     let words = storage::kv(kv, shop.owner).words;
@@ -194,10 +202,14 @@ pub(crate) fn paged(shop: &Shop, kv: &KvCache, batch: &AttentionBatch) -> (Vec<u
         columns,
         shape.page_tokens,
         shape.pages,
+        part.heads,
+        part.first_head,
         shape.kv_heads,
         shape.head_dim,
         words,
         parts,
+        0,
+        0,
     ]);
     let tables = [&batch.positions, &batch.sequences, &batch.page_table];
     (numbers, tables.map(|handle| storage::buffer(handle, shop.owner).data.buffer.clone()).to_vec())

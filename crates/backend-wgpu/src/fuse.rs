@@ -159,7 +159,9 @@ fn heads(shop: &Shop, ops: &[Op]) -> Result<Option<(usize, Plan)>, RunError> {
     if !(joined && normed && fits && is_same_turn(rope, rope_k, kv.shape.kv_heads)) {
         return Ok(None);
     }
-    let (mut numbers, mut operands) = paged(shop, kv, batch);
+    // In parts it is written by dispatches of their own.
+    let [stored] = &storage::kv(kv, shop.owner).layers[*layer][..] else { return Ok(None) };
+    let (mut numbers, mut operands) = paged(shop, kv, stored, batch);
     let eps = norms.map_or(0.0, |(of_q, _)| of_q.2);
     numbers.extend([*heads as u32, frequencies.cols as u32, eps.to_bits()]);
     operands.extend([q, k, v].map(|handle| raw(shop, handle)));
@@ -167,7 +169,6 @@ fn heads(shop: &Shop, ops: &[Op]) -> Result<Option<(usize, Plan)>, RunError> {
     if let Some((of_q, of_k)) = norms {
         operands.extend([vector(shop, of_q.1, ops[0].kind())?, vector(shop, of_k.1, ops[1].kind())?]);
     }
-    let stored = &storage::kv(kv, shop.owner).layers[*layer];
     operands.extend([stored.keys.clone(), stored.values.clone()]);
     let variant = of_kv(Kernel::Heads, kv.shape.dtype)
         .flag("NORM", norms.is_some())

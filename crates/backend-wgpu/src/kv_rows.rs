@@ -1,5 +1,7 @@
 //! Rows of a key-value cache as u32, on the host: the way out of and into a page. `kv_write.wgsl` writes the same.
 
+use std::ops::Range;
+
 use exo_types::KvDType;
 use half::f16;
 
@@ -13,6 +15,12 @@ pub(crate) fn words(dtype: KvDType, head_dim: usize) -> usize {
         KvDType::F16 => head_dim.div_ceil(2),
         KvDType::Q8 => GROUP_WORDS * head_dim.div_ceil(KvDType::GROUP),
     }
+}
+
+/// Runs of heads whose keys fit a binding of `bytes_max`. A single head always makes one.
+pub(crate) fn runs(heads: usize, head_bytes: u64, bytes_max: u64) -> Vec<Range<usize>> {
+    let each = usize::try_from(bytes_max / head_bytes.max(1)).unwrap_or(usize::MAX).clamp(1, heads.max(1));
+    (0..heads).step_by(each).map(|first| first..(first + each).min(heads)).collect()
 }
 
 /// Threads that write a row.
@@ -64,5 +72,18 @@ pub(crate) fn decode(dtype: KvDType, words: &[u32], row: &mut [f32]) {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_go_together_as_far_as_a_binding_holds_them() {
+        assert_eq!(runs(8, 100, 800).len(), 1);
+        assert_eq!(runs(8, 100, 399), [0..3, 3..6, 6..8]);
+        assert_eq!(runs(2, 100, 99), [0..1, 1..2], "the device refuses it, with the bytes of one");
+        assert_eq!(runs(3, 0, 0), [0..1, 1..2, 2..3]);
     }
 }

@@ -30,9 +30,12 @@ pub(crate) struct GpuWeight {
     pub(crate) _ticket: Ticket,
 }
 
-/// Keys and values of one layer: `[pages, K, P, D']` each, D' filling whole u32.
+/// Keys and values of one layer for some of its heads, as many as one binding holds: `[pages, K, P, D']` each, D' filling whole
+/// u32.
 #[derive(Debug)]
-pub(crate) struct KvLayer {
+pub(crate) struct KvPart {
+    pub(crate) first_head: usize,
+    pub(crate) heads: usize,
     pub(crate) keys: wgpu::Buffer,
     pub(crate) values: wgpu::Buffer,
 }
@@ -40,7 +43,8 @@ pub(crate) struct KvLayer {
 #[derive(Debug)]
 pub(crate) struct GpuKv {
     pub(crate) owner: Owner,
-    pub(crate) layers: Vec<KvLayer>,
+    /// The parts of each layer, alike in all of them.
+    pub(crate) layers: Vec<Vec<KvPart>>,
     /// u32 of one row of D elements.
     pub(crate) words: usize,
     pub(crate) _ticket: Ticket,

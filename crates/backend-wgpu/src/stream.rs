@@ -13,10 +13,13 @@ use crate::device::Shop;
 use crate::kv_rows;
 use crate::program::{GpuProgram, SumOver, raw};
 use crate::reading::{Desk, Place, Reading};
-use crate::storage;
+use crate::storage::{self, KvPart};
 
 /// Longest wait for what a caller gives no deadline for.
 const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// A part of a layer's cache, with byte and bytes of a page in it.
+type InPart<'a> = (&'a KvPart, u64, u64);
 
 /// Work on a graphics processor, in order.
 #[derive(Debug)]
@@ -42,12 +45,15 @@ impl GpuStream {
         Reading::queue(&self.shop, &self.desk, parts)
     }
 
-    /// Byte and bytes of a page in each of a layer's two buffers.
-    fn page(&self, kv: &KvCache, layer: usize, page: usize) -> Result<(u64, u64), RunError> {
+    /// Each part of a layer, and byte and bytes of a page in its two buffers.
+    fn page<'a>(&self, kv: &'a KvCache, layer: usize, page: usize) -> Result<Vec<InPart<'a>>, RunError> {
         kv.check_page(layer, page)?;
-        let words = storage::kv(kv, self.shop.owner).words;
-        let bytes = (4 * kv.shape.kv_heads * kv.shape.page_tokens * words) as u64;
-        Ok((page as u64 * bytes, bytes))
+        let cache = storage::kv(kv, self.shop.owner);
+        let of = |part: &'a KvPart| {
+            let bytes = (4 * part.heads * kv.shape.page_tokens * cache.words) as u64;
+            (part, page as u64 * bytes, bytes)
+        };
+        Ok(cache.layers[layer].iter().map(of).collect())
     }
 
     fn upload(&mut self, to: &Buffer, element: Element, at: usize, data: &[u8]) -> Result<(), RunError> {
@@ -153,40 +159,44 @@ impl Stream for GpuStream {
     }
 
     fn export_kv(&mut self, kv: &KvCache, layer: usize, page: usize) -> Result<Vec<f32>, RunError> {
-        let (at, bytes) = self.page(kv, layer, page)?;
-        let shop = Arc::clone(&self.shop);
-        let cache = storage::kv(kv, shop.owner);
-        let stored = &cache.layers[layer];
-        let data = self.queue(&[(&stored.keys, at, bytes), (&stored.values, at, bytes)])?.wait(WAIT_MAX)?;
+        let parts = self.page(kv, layer, page)?;
+        // The keys of every head, then their values.
+        let keys = parts.iter().map(|(part, at, bytes)| (&part.keys, *at, *bytes));
+        let values = parts.iter().map(|(part, at, bytes)| (&part.values, *at, *bytes));
+        let data = self.queue(&keys.chain(values).collect::<Vec<_>>())?.wait(WAIT_MAX)?;
         let words: Vec<u32> = bytemuck::pod_collect_to_vec(&data);
+        let row_words = storage::kv(kv, self.shop.owner).words;
         let mut rows = vec![0.0; kv.shape.page_elements()];
-        for (row, words) in rows.chunks_mut(kv.shape.head_dim).zip(words.chunks(cache.words)) {
+        for (row, words) in rows.chunks_mut(kv.shape.head_dim).zip(words.chunks(row_words)) {
             kv_rows::decode(kv.shape.dtype, words, row);
         }
         Ok(rows)
     }
 
     fn import_kv(&mut self, kv: &KvCache, layer: usize, page: usize, data: &[f32]) -> Result<(), RunError> {
-        let (at, bytes) = self.page(kv, layer, page)?;
+        let parts = self.page(kv, layer, page)?;
         let shape = &kv.shape;
         shape.assert_page(data);
         let mut words = Vec::new();
         data.chunks(shape.head_dim).for_each(|row| kv_rows::encode(shape.dtype, row, &mut words));
-        let (keys, values) = words.split_at(bytes as usize / 4);
-        let stored = &storage::kv(kv, self.shop.owner).layers[layer];
-        self.shop.queue.write(&stored.keys, at, bytemuck::cast_slice(keys));
-        self.shop.queue.write(&stored.values, at, bytemuck::cast_slice(values));
+        let (mut keys, mut values) = words.split_at(words.len() / 2);
+        for (part, at, bytes) in parts {
+            for (words, buffer) in [(&mut keys, &part.keys), (&mut values, &part.values)] {
+                let (own, rest) = words.split_at(bytes as usize / 4);
+                self.shop.queue.write(buffer, at, bytemuck::cast_slice(own));
+                *words = rest;
+            }
+        }
         self.shop.memory.health.check_run()
     }
 
     fn clear_kv(&mut self, kv: &KvCache, page: usize) -> Result<(), RunError> {
-        let layers = &storage::kv(kv, self.shop.owner).layers;
-        let parts = (0..layers.len()).map(|layer| self.page(kv, layer, page));
+        let parts = (0..kv.shape.layers).map(|layer| self.page(kv, layer, page));
         let parts = parts.collect::<Result<Vec<_>, _>>()?;
         self.shop.queue.record(|encoder| {
-            for (stored, (at, bytes)) in layers.iter().zip(parts) {
-                encoder.clear_buffer(&stored.keys, at, Some(bytes));
-                encoder.clear_buffer(&stored.values, at, Some(bytes));
+            for (part, at, bytes) in parts.into_iter().flatten() {
+                encoder.clear_buffer(&part.keys, at, Some(bytes));
+                encoder.clear_buffer(&part.values, at, Some(bytes));
             }
         });
         self.shop.memory.health.check_run()

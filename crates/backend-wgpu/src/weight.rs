@@ -21,7 +21,7 @@ pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightErr
         return Err(WeightError::UnsupportedType { name: tensor.name.clone(), dtype });
     }
     let vector = vector_of(tensor);
-    let ranges = pieces(dtype, rows, cols, shop.weight_binding_bytes_max);
+    let ranges = pieces(dtype, rows, cols, shop.split_bytes_max);
     let words = |range: &Range<usize>| layout::total_words(dtype, range.len(), cols);
     let bytes = 4 * ranges.iter().map(words).sum::<usize>() + vector.as_ref().map_or(0, |v| 4 * v.len());
     let ticket = shop.memory.ledger.take(&tensor.name, bytes as u64)?;

@@ -19,6 +19,9 @@ use crate::{Engine, EngineOptions, LoadError, LoadProgress};
 /// Rows whose logits are computed at once beyond one per slot: the drafts of one sequence take no second pass over the
 /// head, and a large vocabulary (150,000 tokens) costs 10 MB.
 const LOGIT_ROWS_MORE: u32 = DRAFTS_MAX;
+/// Half of the least that graphics processors let a kernel see at once. Weights and caches beyond that are split by the device, a
+/// buffer is not.
+const LOGIT_BYTES_MAX: u32 = 64 << 20;
 
 /// Largest value of an option; bounds every product of two of them far below 2^64.
 const OPTION_MAX: u64 = 1 << 24;
@@ -42,7 +45,7 @@ impl Engine {
 
         let weights = ShardWeights::load(device.as_ref(), &config, &block, &shard, tensors, progress)?;
         let kv = device.kv_cache(kv_shape(&config, &shard, &options))?;
-        let limits = step_limits(&options);
+        let limits = step_limits(&options, config.vocab);
         let buffers = StepBuffers::allocate(device.as_ref(), &config, &shard, limits)?;
         let layers = record_layers(&config, &block, &shard, &weights, &buffers, &kv, &Alone);
         let layers = device.compile(layers)?;
@@ -241,13 +244,18 @@ fn kv_shape(config: &ModelConfig, shard: &Shard, options: &EngineOptions) -> KvS
     }
 }
 
-fn step_limits(options: &EngineOptions) -> StepLimits {
+/// Rows of logits that are computed at once at most; the head runs again for more.
+fn logit_rows_max(vocab: u32) -> u32 {
+    (LOGIT_BYTES_MAX / 4 / vocab.max(1)).max(1)
+}
+
+fn step_limits(options: &EngineOptions, vocab: u32) -> StepLimits {
     let EngineOptions { slots, chunk_tokens_max, .. } = *options;
     StepLimits {
         tokens: chunk_tokens_max as usize,
         // Every sequence of a step has at least one token.
         sequences: slots.min(chunk_tokens_max) as usize,
-        selected: (slots + LOGIT_ROWS_MORE).min(chunk_tokens_max) as usize,
+        selected: (slots + LOGIT_ROWS_MORE).min(chunk_tokens_max).min(logit_rows_max(vocab)) as usize,
         pages_per_sequence: options.pages_per_sequence() as usize,
     }
 }

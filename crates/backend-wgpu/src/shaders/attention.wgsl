@@ -10,6 +10,7 @@
 // of 64: thread i scores position 64b + i over D in order, the block's largest score rescales what there is (online
 // softmax), then thread i adds up elements i, i + 64, ... of the values, position by position. So a result depends on
 // its own positions alone. Reads each page once for every query head of a row; bound by that.
+// A cache beyond the binding limit is read in runs of key-value heads, a dispatch each, of the query heads that read them.
 // Milakov & Gimelshein 2018, arXiv:1805.02867.
 
 struct Op {
@@ -85,12 +86,12 @@ fn value_at(row: u32, d: u32) -> f32 {
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
-    let head = group.x;
+    let head = group.x + op.kv.first_head * op.heads / op.kv.layer_heads;
     let t = row_of(group);
     if t >= rows() {
         return;
     }
-    let kv_head = head * op.kv.heads / op.heads;
+    let kv_head = head * op.kv.layer_heads / op.heads - op.kv.first_head;
     let start = (t * op.heads + head) * op.kv.head_dim;
     for (var d = lane; d < op.kv.head_dim; d += 64u) {
         query[d] = q[start + d];

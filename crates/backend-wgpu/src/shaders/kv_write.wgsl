@@ -5,7 +5,8 @@
 // | k, v         | [T, K, D]         | rows contiguous               | f32               |
 // | keys, values | [pages, K, P, D'] | rows of D padded to whole u32 | see kv_store.wgsl |
 //
-// One thread per part of a row of the cache. Bound by memory.
+// One thread per part of a row of the cache. Bound by memory. A cache beyond the binding limit is written in runs of heads, a
+// dispatch each; K is then what lies in this one.
 
 struct Op {
     kv: Kv,
@@ -30,6 +31,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let head = id.x / op.kv.parts;
-    let row = (t * op.kv.heads + head) * op.kv.head_dim;
+    let row = (t * op.kv.layer_heads + op.kv.first_head + head) * op.kv.head_dim;
     store_part(cache_row(page, head, position), row, id.x % op.kv.parts);
 }

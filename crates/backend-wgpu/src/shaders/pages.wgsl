@@ -6,11 +6,16 @@ struct Kv {
     pages_per_sequence: u32,
     page_tokens: u32,
     pages: u32,
+    // Key-value heads of this part of the cache, its first among those of the layer, and how many those are.
     heads: u32,
+    first_head: u32,
+    layer_heads: u32,
     head_dim: u32,
     // u32 of one row of the cache, and threads that write it.
     words: u32,
     parts: u32,
+    // To whole sixteen bytes, as what stands in a uniform must have.
+    unused: vec2<u32>,
 }
 
 @slot var<storage, read> positions: array<u32>;
@@ -42,7 +47,7 @@ fn page_of(t: u32, index: u32) -> u32 {
     return page;
 }
 
-// The first u32 of the row of a head at a position in a page.
+// The first u32 of the row of a head of this part at a position in a page.
 fn cache_row(page: u32, head: u32, position: u32) -> u32 {
     return ((page * op.kv.heads + head) * op.kv.page_tokens + position % op.kv.page_tokens) * op.kv.words;
 }
