@@ -11,10 +11,10 @@ use crate::{Engine, StepError, StepInput, StepOutput};
 
 /// What a step is allowed: how long it may take, and who may stop it.
 #[derive(Clone, Copy)]
-struct Leave<'a> {
-    cancel: &'a CancelToken,
-    started: Instant,
-    deadline: Duration,
+pub(crate) struct Leave<'a> {
+    pub cancel: &'a CancelToken,
+    pub started: Instant,
+    pub deadline: Duration,
 }
 
 impl Leave<'_> {
@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// Truncates, gives out pages and runs `work`. On success every sequence advances, else none keeps a new page.
-    fn advance<T>(
+    pub(crate) fn advance<T>(
         &mut self,
         frame: &StepFrame,
         work: impl FnOnce(&mut Self) -> Result<T, StepError>,
@@ -150,7 +150,7 @@ impl Engine {
 
     /// Uploads what the step needs and runs the layers. `rows` are those that [`Self::for_rows`] is asked for behind it:
     /// the first go along, since an upload between layers and head would cut the step in two.
-    fn run_layers(
+    pub(crate) fn run_layers(
         &mut self,
         frame: &StepFrame,
         input: StepInput<'_>,

@@ -1,48 +1,23 @@
 //! What a step brings back from its device: tokens where a sequence takes the greatest logit, logits where somebody looks at
 //! them, nothing of a prompt's chunk. And that the tokens are the same either way, to the last tie.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // the exemption for tests does not reach helpers of integration tests
+#![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
 mod common;
 
 use std::sync::Arc;
 
-use common::{DEADLINE, Pipeline, device, frame, id, part, spec};
+use common::{DEADLINE, Pipeline, cards, device, frame, id, on, part, spec};
 use exo_backend::{CancelToken, Device};
-use exo_backend_wgpu::{Api, WgpuDevice, WgpuOptions, list};
 use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_golden::Fixture;
-use exo_types::{DeviceId, LayerRange, SamplingParams, Shard, StepSequence};
+use exo_types::{LayerRange, SamplingParams, Shard, StepSequence};
 
 /// What kernels of one program may have complained of: counted with the results.
 const COMPLAINT_BYTES: u64 = 16;
 
 fn options() -> EngineOptions {
     EngineOptions { chunk_tokens_max: 128, ..common::options() }
-}
-
-/// The adapters of this machine; one without any says which test it skips.
-fn cards(test: &str) -> Vec<Arc<WgpuDevice>> {
-    let found = list(Api::Vulkan).unwrap();
-    if found.is_empty() {
-        let line = format!("{test}: no Vulkan adapter on this machine");
-        println!("skipped: {line}");
-        if let Some(path) = std::env::var_os("EXO_TEST_SKIPS") {
-            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-            std::io::Write::write_all(&mut file, format!("{line}\n").as_bytes()).unwrap();
-        }
-    }
-    let options = WgpuOptions { memory_limit_bytes: Some(64 << 20), ..WgpuOptions::default() };
-    found
-        .iter()
-        .map(|adapter| WgpuDevice::open(adapter, DeviceId("test".to_owned()), &options).unwrap())
-        .collect()
-}
-
-fn on(device: Arc<dyn Device>, fixture: &Fixture) -> Pipeline {
-    let model = exo_formats::open(&fixture.gguf()).unwrap();
-    let shard = Shard::whole(model.config.layers);
-    Pipeline { stages: vec![Engine::load(device, &model, shard, options(), &mut |_| {}).unwrap()] }
 }
 
 /// Greedy, with somebody who looks at the logits.
@@ -58,7 +33,7 @@ fn warm() -> SamplingParams {
 fn a_greedy_step_brings_back_a_token_and_no_logits() {
     let fixture = Fixture::load("qwen3-q8_0");
     for card in cards("a_greedy_step_brings_back_a_token_and_no_logits") {
-        let mut engine = on(card.clone(), &fixture);
+        let mut engine = on(card.clone(), &fixture, options());
         let vocab_bytes = 4 * u64::from(engine.stages[0].config().vocab);
         let (layers, head) = (COMPLAINT_BYTES, COMPLAINT_BYTES);
         let all = [SamplingParams::greedy(), watched(), warm()];
@@ -110,9 +85,9 @@ fn tokens_are_the_same(engine: &mut Pipeline, fixture: &Fixture) {
 #[test]
 fn tokens_do_not_depend_on_who_finds_the_greatest() {
     for fixture in ["llama-bf16-tied", "qwen3-q8_0", "llama-q4_0"].map(Fixture::load) {
-        tokens_are_the_same(&mut on(device(2), &fixture), &fixture);
+        tokens_are_the_same(&mut on(device(2), &fixture, options()), &fixture);
         for card in cards("tokens_do_not_depend_on_who_finds_the_greatest") {
-            tokens_are_the_same(&mut on(card, &fixture), &fixture);
+            tokens_are_the_same(&mut on(card, &fixture, options()), &fixture);
         }
     }
 }

@@ -1,18 +1,19 @@
 //! Engines over the golden fixtures, and the frames to drive them. The only test code that knows the API.
 
 #![allow(dead_code)] // each test binary uses its part
-#![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // the exemption for tests does not reach helpers of integration tests
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_backend::{CancelToken, KvDType};
+use exo_backend::{CancelToken, Device, KvDType};
 use exo_backend_cpu::{CpuDevice, CpuOptions};
+use exo_backend_wgpu::{Api, WgpuDevice, WgpuOptions, list};
 use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_golden::Fixture;
 use exo_types::{
-    InstanceId, LayerRange, NodeId, Principal, RequestId, SampledToken, SamplingParams, SequenceId,
+    DeviceId, InstanceId, LayerRange, NodeId, Principal, RequestId, SampledToken, SamplingParams, SequenceId,
     SequenceSpec, Shard, StepFrame, StepSequence,
 };
 
@@ -22,6 +23,31 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// A processor with `threads` threads.
 pub fn device(threads: usize) -> Arc<CpuDevice> {
     CpuDevice::open(CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap()
+}
+
+/// The adapters of this machine; one without any says which test it skips.
+pub fn cards(test: &str) -> Vec<Arc<WgpuDevice>> {
+    let found = list(Api::Vulkan).unwrap();
+    if found.is_empty() {
+        let line = format!("{test}: no Vulkan adapter on this machine");
+        println!("skipped: {line}");
+        if let Some(path) = std::env::var_os("EXO_TEST_SKIPS") {
+            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+            std::io::Write::write_all(&mut file, format!("{line}\n").as_bytes()).unwrap();
+        }
+    }
+    let options = WgpuOptions { memory_limit_bytes: Some(64 << 20), ..WgpuOptions::default() };
+    found
+        .iter()
+        .map(|adapter| WgpuDevice::open(adapter, DeviceId("test".to_owned()), &options).unwrap())
+        .collect()
+}
+
+/// The whole model of a fixture on a device.
+pub fn on(device: Arc<dyn Device>, fixture: &Fixture, options: EngineOptions) -> Pipeline {
+    let model = exo_formats::open(&fixture.gguf()).unwrap();
+    let shard = Shard::whole(model.config.layers);
+    Pipeline { stages: vec![Engine::load(device, &model, shard, options, &mut |_| {}).unwrap()] }
 }
 
 /// Exact keys and values: the references round nothing.
