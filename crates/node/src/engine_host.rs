@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use exo_backend::{AllocError, CancelToken, Device, Residence, RunError};
 use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, ShardKey, StageGeometry};
-use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
+use exo_engine::{Ahead, Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_formats::Model;
 use exo_types::{FailureKind, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
 use tokio::sync::watch;
@@ -19,6 +19,8 @@ use crate::worker::WorkerHost;
 pub const STEP_MAX: Duration = Duration::from_secs(120);
 /// How often an idle thread looks whether it is still wanted.
 const IDLE: Duration = Duration::from_millis(500);
+/// How often a thread with nothing to do looks whether the device is done with what it was given.
+const FLYING: Duration = Duration::from_micros(500);
 /// How often a thread tells how far the weights are on their way to memory.
 const SETTLING_EVERY: Duration = Duration::from_millis(100);
 /// Weights of less than this are read fast from pages of any size.
@@ -293,6 +295,20 @@ struct Bounds<'a> {
     step_max: Duration,
 }
 
+/// A chunk of a prompt that the device is at.
+struct Flying {
+    step: u64,
+    /// When it was handed over, or the one before it was done.
+    since: Instant,
+    chunk: Ahead,
+}
+
+impl Flying {
+    fn is_over(&self, step_max: Duration) -> bool {
+        !matches!(self.chunk.is_done(), Ok(false)) || self.since.elapsed() > step_max
+    }
+}
+
 fn serve(
     key: ShardKey,
     engine: &mut Engine,
@@ -301,45 +317,101 @@ fn serve(
     bounds: Bounds<'_>,
     events: &Events,
 ) {
+    let mut flying: Option<Flying> = None;
     loop {
         settling.look(engine, events);
-        match inbox.recv_timeout(settling.patience()) {
-            Ok(job) => {
-                let start = Instant::now();
-                let step = job.frame.step;
-                let result = compute(engine, job, bounds);
-                let is_lost = matches!(result, ComputeResult::Failed { kind: FailureKind::StageLost, .. });
-                events(EngineEvent::Computed { key, step, result, busy: start.elapsed() });
-                if is_lost {
-                    return; // a lost device computes nothing more
-                }
-            }
-            Err(RecvTimeoutError::Timeout) if !bounds.cancel.is_cancelled() => {}
+        let landed = flying.take_if(|flying| flying.is_over(bounds.step_max));
+        if landed.is_some_and(|landed| land(key, engine, landed, bounds, events).is_none()) {
+            return;
+        }
+        let patience = if flying.is_some() { FLYING } else { settling.patience() };
+        let Job { commands, frame, rows } = match inbox.recv_timeout(patience) {
+            Ok(job) => job,
+            Err(RecvTimeoutError::Timeout) if !bounds.cancel.is_cancelled() => continue,
             Err(_) => return,
+        };
+        let (mut since, step) = (Instant::now(), frame.step);
+        let begun = begin(engine, commands, &frame, bounds);
+        if let Some(before) = flying.take() {
+            match land(key, engine, before, bounds, events) {
+                Some(landed) => since = landed,
+                None => return,
+            }
+        }
+        let result = match begun {
+            Ok(Some(chunk)) => {
+                flying = Some(Flying { step, since, chunk });
+                continue;
+            }
+            Ok(None) => compute(engine, &frame, &rows, bounds),
+            Err(failed) => failed,
+        };
+        if !tell(key, step, result, since, events) {
+            return; // a lost device computes nothing more
         }
     }
 }
 
-fn compute(engine: &mut Engine, job: Job, bounds: Bounds<'_>) -> ComputeResult {
-    for command in job.commands {
-        if let Err(message) = apply(engine, command) {
-            return ComputeResult::Failed { kind: FailureKind::Device, message };
-        }
+/// Waits for a chunk and tells how it ended, and gives the time; `None` if the device is lost.
+fn land(
+    key: ShardKey,
+    engine: &mut Engine,
+    flying: Flying,
+    bounds: Bounds<'_>,
+    events: &Events,
+) -> Option<Instant> {
+    let Flying { step, since, chunk } = flying;
+    let result = match engine.finish(chunk, bounds.step_max.saturating_sub(since.elapsed())) {
+        Ok(()) => ComputeResult::Tokens(Vec::new()),
+        Err(error) => failed(&error),
+    };
+    tell(key, step, result, since, events).then(Instant::now)
+}
+
+/// `false` if the device is lost.
+fn tell(key: ShardKey, step: u64, result: ComputeResult, since: Instant, events: &Events) -> bool {
+    let is_lost = matches!(result, ComputeResult::Failed { kind: FailureKind::StageLost, .. });
+    events(EngineEvent::Computed { key, step, result, busy: since.elapsed() });
+    !is_lost
+}
+
+/// Carries out the commands of a step, and hands it over if nothing comes back of it.
+fn begin(
+    engine: &mut Engine,
+    commands: Vec<StageCommand>,
+    frame: &StepFrame,
+    bounds: Bounds<'_>,
+) -> Result<Option<Ahead>, ComputeResult> {
+    for command in commands {
+        apply(engine, command)
+            .map_err(|message| ComputeResult::Failed { kind: FailureKind::Device, message })?;
     }
-    if job.frame.sequences.is_empty() {
+    if frame.sequences.is_empty() || !engine.may_go_ahead(frame) {
+        return Ok(None);
+    }
+    engine.hand_over(frame, bounds.cancel).map(Some).map_err(|error| failed(&error))
+}
+
+/// Computes a step whose commands are carried out.
+fn compute(engine: &mut Engine, frame: &StepFrame, rows: &[u8], bounds: Bounds<'_>) -> ComputeResult {
+    if frame.sequences.is_empty() {
         return if engine.shard().head {
             ComputeResult::Tokens(Vec::new())
         } else {
             ComputeResult::Rows(Vec::new())
         };
     }
-    let hidden = floats(&job.rows);
+    let hidden = floats(rows);
     let input = if engine.shard().embedding { StepInput::Tokens } else { StepInput::Hidden(&hidden) };
-    match engine.step(&job.frame, input, bounds.cancel, bounds.step_max) {
+    match engine.step(frame, input, bounds.cancel, bounds.step_max) {
         Ok(StepOutput::Hidden(rows)) => ComputeResult::Rows(bytes(&rows)),
-        Ok(StepOutput::Sampled(tokens)) => ComputeResult::Tokens(results(&job.frame, tokens)),
-        Err(error) => ComputeResult::Failed { kind: kind_of(&error), message: chain(&error) },
+        Ok(StepOutput::Sampled(tokens)) => ComputeResult::Tokens(results(frame, tokens)),
+        Err(error) => failed(&error),
     }
+}
+
+fn failed(error: &StepError) -> ComputeResult {
+    ComputeResult::Failed { kind: kind_of(error), message: chain(error) }
 }
 
 fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {
@@ -404,26 +476,4 @@ fn bytes(rows: &[f32]) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn large_weights_in_small_pages_are_warned_of() {
-        let held = |copied_mib: u64, huge_mib: Option<u64>| Residence {
-            copied_bytes: copied_mib << 20,
-            huge_page_bytes: huge_mib.map(|mib| mib << 20),
-            ..Residence::default()
-        };
-        assert!(is_in_small_pages(&held(1000, Some(899))) && is_in_small_pages(&held(64, Some(0))));
-        assert!(!is_in_small_pages(&held(1000, Some(900))));
-        assert!(!is_in_small_pages(&held(63, Some(0))), "a small model is fast anyway");
-        assert!(!is_in_small_pages(&held(1000, None)), "the system does not tell");
-    }
-
-    #[test]
-    fn rows_survive_the_wire_bit_for_bit() {
-        let rows = [0.0, -0.0, f32::MIN_POSITIVE / 2.0, f32::MAX, 1.0 / 3.0];
-        let back = floats(&bytes(&rows));
-        assert!(rows.iter().zip(&back).all(|(a, b)| a.to_bits() == b.to_bits()));
-    }
-}
+mod tests;

@@ -357,7 +357,40 @@ fn alone_a_prompt_is_read_in_large_chunks() {
     let (instance, generation, results, failures) = (s.placement.instance, 1, vec![], Vec::new());
     let tokens = TokensMessage { instance, generation, step: 1, results, failures };
     let out = s.handle(Time::from_millis(64), SchedulerInput::Tokens { from, tokens });
-    assert_eq!(show(&out), ["step 2: keep 1 4 | 1@128+512"], "0.5 ms a token: the largest chunk");
+    let two = ["step 2: keep 1 4 | 1@128+512", "step 3:  | 1@640+512"];
+    assert_eq!(show(&out), two, "0.5 ms a token: the largest chunk, and the next before it is done");
+}
+
+/// `step` took `ms` since the one before it; what goes out then.
+fn back_after(s: &mut Scheduler, step: u64, ms: u64, results: Vec<TokenResult>) -> Vec<String> {
+    let (from, now) = (node(1), s.completed_at + Duration::from_millis(ms));
+    let (instance, generation, failures) = (s.placement.instance, 1, Vec::new());
+    let tokens = TokensMessage { instance, generation, step, results, failures };
+    show(&s.handle(now, SchedulerInput::Tokens { from, tokens }))
+}
+
+#[test]
+fn the_next_chunk_goes_ahead_until_somebody_waits_for_a_token() {
+    let mut placement = placement(1, 1, &[1]);
+    placement.context_tokens = 4096;
+    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]).unwrap();
+    submit(&mut s, 1, 1300, 4);
+    submit(&mut s, 2, 2000, 4);
+    assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2, "one more than there are stages");
+    assert_eq!(back_after(&mut s, 2, 256, vec![]), ["step 4: keep 1 16, open 2 | 1@1152+148* 2@0+364"]);
+    assert_eq!(back_after(&mut s, 3, 256, vec![]), Vec::<String>::new(), "step 4 gives a token");
+    let first = back_after(&mut s, 4, 256, vec![result(1, 1300, 7)]);
+    assert!(first.len() == 1 && first[0].contains("| 1@1300+") && first[0].contains(" 2@364+"), "{first:?}");
+}
+
+#[test]
+fn where_chunks_take_long_none_goes_ahead() {
+    let mut placement = placement(1, 1, &[1]);
+    placement.context_tokens = 4096;
+    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]).unwrap();
+    submit(&mut s, 1, 3000, 4);
+    // 1 ms a token: the largest chunk takes half a second.
+    assert_eq!(back_after(&mut s, 1, 128, vec![]), ["step 2: keep 1 4 | 1@128+512"]);
 }
 
 const TEXT: [u32; 11] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];

@@ -2,7 +2,7 @@
 
 use exo_types::{NodeId, PageKey, SequenceId, SequenceSpec, StepSequence};
 
-use super::{Broken, Computing, Open, StageMachine, StageOutput};
+use super::{Broken, COMPUTING_MAX, Computing, Open, StageMachine, StageOutput};
 use crate::wire::{DataMessage, StageCommand, StepMessage};
 
 impl StageMachine {
@@ -30,7 +30,8 @@ impl StageMachine {
         if got > expected {
             return Err(Broken::Order { got, expected });
         }
-        // The scheduler keeps one step per stage in flight: more than that is a peer filling our memory.
+        // The scheduler keeps one step per stage in flight, and one more where a single stage has one on its engine: more than
+        // that is a peer filling our memory.
         let (waiting, stages) = (self.waiting.len() + 1, self.placement.stages.len());
         if waiting > stages {
             return Err(Broken::TooMany { waiting, stages });
@@ -39,9 +40,17 @@ impl StageMachine {
         Ok(())
     }
 
-    /// Gives the engine the next step, if it is idle and one is there.
+    /// Whether the engine takes a step now: if it has none, or one whose result nobody waits for, which is a chunk of a prompt
+    /// on the only stage.
+    fn takes_another(&self) -> bool {
+        let is_alone = self.placement.stages.len() == 1;
+        let is_chunk = |on: &Computing| is_alone && on.frame.sequences.iter().all(|s| !s.sample);
+        self.computing.len() < COMPUTING_MAX && self.computing.iter().all(is_chunk)
+    }
+
+    /// Gives the engine the next step, if it takes one and one is there.
     pub(super) fn start_next(&mut self, out: &mut Vec<StageOutput>) -> Result<(), Broken> {
-        if self.computing.is_some() {
+        if !self.takes_another() {
             return Ok(());
         }
         let Some(message) = self.waiting.pop_front() else { return Ok(()) };
@@ -62,7 +71,7 @@ impl StageMachine {
         let drivers =
             frame.sequences.iter().filter_map(|s| Some(self.open.get(&s.sequence)?.driver)).collect();
         let computing = Computing { commands: commands.clone(), frame: frame.clone(), failures, drivers };
-        self.computing = Some(computing);
+        self.computing.push_back(computing);
         out.push(StageOutput::Compute { commands, frame, rows });
         Ok(())
     }
@@ -154,7 +163,7 @@ impl StageMachine {
         Ok(())
     }
 
-    fn is_lost(&self, part: &StepSequence) -> bool {
+    pub(super) fn is_lost(&self, part: &StepSequence) -> bool {
         self.open.get(&part.sequence).is_some_and(|open| open.lost)
     }
 

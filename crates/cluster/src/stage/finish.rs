@@ -9,7 +9,7 @@ use crate::wire::{DataMessage, StepFailure, StepMessage, TokenResult, TokensMess
 
 impl StageMachine {
     pub(super) fn finish(&mut self, step: u64, result: ComputeResult, out: &mut Vec<StageOutput>) {
-        let Some(done) = self.computing.take_if(|c| c.frame.step == step) else { return };
+        let Some(done) = self.computing.pop_front_if(|first| first.frame.step == step) else { return };
         match (self.checked(&done, result), self.is_last()) {
             (ComputeResult::Rows(rows), _) => self.forward(done, rows, out),
             (ComputeResult::Tokens(results), _) => self.send_tokens(done, results, out),
@@ -75,7 +75,8 @@ impl StageMachine {
         }
     }
 
-    /// Gives up the step's sequences; what is left of it goes on.
+    /// Gives up the step's sequences; what is left of it goes on. Drivers of those that were lost
+    /// with the step in front of it have heard.
     fn lose(
         &mut self,
         mut done: Computing,
@@ -95,7 +96,7 @@ impl StageMachine {
             message: message.clone(),
         };
         let mut by_driver: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
-        for (part, &driver) in lost.iter().zip(&done.drivers) {
+        for (part, &driver) in lost.iter().zip(&done.drivers).filter(|(part, _)| !self.is_lost(part)) {
             by_driver.entry(driver).or_default().push(part.sequence);
         }
         for (to, own) in by_driver {

@@ -33,7 +33,8 @@ pub struct StageMachine {
     step_next: u64,
     /// Arrived while another was computing.
     waiting: VecDeque<StepMessage>,
-    computing: Option<Computing>,
+    /// On the engine, in order: one, or two where the first may be gone ahead of.
+    computing: VecDeque<Computing>,
     broken: bool,
 }
 
@@ -47,6 +48,9 @@ struct Open {
     /// A step of it failed here: it is left out of all further steps until it is closed.
     lost: bool,
 }
+
+/// Steps on the engine at once.
+const COMPUTING_MAX: usize = 2;
 
 /// What is on the engine.
 #[derive(Clone, Debug)]
@@ -90,7 +94,7 @@ impl StageMachine {
             kept: BTreeMap::new(),
             step_next: 1,
             waiting: VecDeque::new(),
-            computing: None,
+            computing: VecDeque::new(),
             broken: false,
         }
     }

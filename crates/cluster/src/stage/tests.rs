@@ -112,6 +112,52 @@ fn steps_wait_their_turn_and_repeated_ones_are_ignored() {
     assert_eq!(show(&out), ["step 1 to 2: 1@0 rows 8 failures 0", "compute 2: 1@1 rows 0"]);
 }
 
+/// A chunk of a prompt: it samples nothing.
+fn chunk(n: u128, start: u32, tokens: &[u32]) -> StepSequence {
+    StepSequence { sample: false, ..part(n, start, tokens) }
+}
+
+/// The only stage, which has all layers.
+fn alone() -> StageMachine {
+    let geometry = StageGeometry { hidden: 2, vocab: 100, page_tokens: 2 };
+    StageMachine::new(placement(1, 1, &[1]), 0, geometry)
+}
+
+#[test]
+fn behind_a_chunk_of_a_prompt_the_engine_gets_the_next_step_at_once() {
+    let mut s = alone();
+    feed(&mut s, step(0, 1, vec![open(1)], vec![chunk(1, 0, &[4])]));
+    let out = feed(&mut s, step(0, 2, vec![], vec![chunk(1, 1, &[5])]));
+    assert_eq!(show(&out), ["compute 2: 1@1 rows 0"]);
+    assert!(feed(&mut s, step(0, 3, vec![], vec![part(1, 2, &[6])])).is_empty(), "not a third");
+    assert!(done(&mut s, 2, ComputeResult::Tokens(vec![])).is_empty(), "results come in order");
+    let out = done(&mut s, 1, ComputeResult::Tokens(vec![]));
+    assert_eq!(show(&out), ["tokens 1 to 1: 0 failures 0", "compute 3: 1@2 rows 0"]);
+    done(&mut s, 2, ComputeResult::Tokens(vec![]));
+    assert!(feed(&mut s, step(0, 4, vec![], vec![part(1, 3, &[6])])).is_empty(), "step 3 gives a token");
+}
+
+#[test]
+fn what_is_lost_with_a_chunk_is_told_once() {
+    let mut s = alone();
+    feed(&mut s, step(0, 1, vec![open(1), open(2)], vec![chunk(1, 0, &[4])]));
+    feed(&mut s, step(0, 2, vec![], vec![chunk(1, 1, &[5])]));
+    let failed =
+        |message: &str| ComputeResult::Failed { kind: FailureKind::Device, message: message.to_owned() };
+    let out = done(&mut s, 1, failed("lost"));
+    assert_eq!(show(&out), ["failed 1 to 9: Device", "tokens 1 to 1: 0 failures 1"]);
+    let out = done(&mut s, 2, failed("it starts behind what is there"));
+    assert_eq!(show(&out), ["tokens 2 to 1: 0 failures 1"], "no driver hears twice");
+    // With another sequence beside it, that one is told of.
+    let mut s = alone();
+    feed(&mut s, step(0, 1, vec![open(1), open(2)], vec![chunk(1, 0, &[4])]));
+    feed(&mut s, step(0, 2, vec![], vec![chunk(1, 1, &[5]), chunk(2, 0, &[5])]));
+    done(&mut s, 1, failed("lost"));
+    let out = done(&mut s, 2, failed("it starts behind what is there"));
+    let StageOutput::Send { message: DataMessage::StepFailed(told), .. } = &out[0] else { panic!("{out:?}") };
+    assert_eq!(told.sequences, [seq(2)]);
+}
+
 #[test]
 fn a_failed_step_goes_on_empty_and_its_sequences_are_left_out_until_closed() {
     let mut s = stage(1);

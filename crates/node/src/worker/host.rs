@@ -3,6 +3,7 @@
 //! Three threads: one writes orders, one reads answers, one watches the clock. The first two may wait for as long as a
 //! broken worker likes; whoever of the last two first finds that it is over has the last word.
 
+use std::collections::VecDeque;
 use std::process::{ChildStdin, ChildStdout};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -48,10 +49,11 @@ struct Line {
     gone: Arc<watch::Sender<bool>>,
 }
 
-/// The step that is out.
+/// A step that is out.
 #[derive(Clone, Copy)]
 struct InFlight {
     step: u64,
+    /// When it was given, or the one before it came back.
     since: Instant,
     at_most: Duration,
 }
@@ -61,7 +63,8 @@ struct State {
     process: Option<Process>,
     is_ready: bool,
     heard: Option<Instant>,
-    in_flight: Option<InFlight>,
+    /// In order: what is behind the first waits for it.
+    in_flight: VecDeque<InFlight>,
     stopping_since: Option<Instant>,
     /// Why we ended it, and when.
     killed_because: Option<String>,
@@ -202,13 +205,13 @@ impl Line {
         }
     }
 
-    /// Notes the step that is out. `false` if there is nobody to take it.
+    /// Notes a step that is out. `false` if there is nobody to take it.
     fn begin(&self, step: u64, tokens: usize) -> bool {
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         let at_most = self.step_max.saturating_add(STEP_MAX_PER_TOKEN.saturating_mul(tokens));
         let mut state = self.state();
         if !state.has_ended {
-            state.in_flight = Some(InFlight { step, since: Instant::now(), at_most });
+            state.in_flight.push_back(InFlight { step, since: Instant::now(), at_most });
         }
         !state.has_ended
     }
@@ -258,7 +261,10 @@ impl Line {
             }
             FromWorker::Computed { step, busy, outcome, memory } => {
                 let mut state = self.state();
-                let out = state.in_flight.take_if(|out| out.step == step);
+                let out = state.in_flight.pop_front_if(|out| out.step == step);
+                if let Some(next) = state.in_flight.front_mut() {
+                    next.since = Instant::now();
+                }
                 state.memory = memory.or(state.memory);
                 drop(state);
                 let Some(out) = out else {
@@ -301,7 +307,7 @@ impl Line {
                 return;
             }
             let is_stopping = state.stopping_since.is_some();
-            (state.process.take(), state.in_flight.take(), is_stopping, state.refused.take())
+            (state.process.take(), std::mem::take(&mut state.in_flight), is_stopping, state.refused.take())
         };
         self.state.1.notify_all();
         let how = process.map_or_else(String::new, |mut process| {
@@ -320,7 +326,7 @@ impl Line {
             (None, FrameError::Ended | FrameError::Truncated) => format!("its process ended {how}"),
             (None, nonsense) => format!("its process answered with nonsense: {nonsense} {how}"),
         };
-        if let Some(InFlight { step, .. }) = in_flight {
+        for InFlight { step, .. } in in_flight {
             let kind = if is_stopping { FailureKind::InstanceGone } else { FailureKind::StageLost };
             self.failed(step, kind, format!("the device is lost: {reason}"));
         }
@@ -380,7 +386,7 @@ impl State {
             let seconds = LOAD_SILENCE_MAX.as_secs();
             return Some(format!("loading did not move for {seconds} s, and its process was ended"));
         }
-        let InFlight { step, since, at_most } = self.in_flight?;
+        let InFlight { step, since, at_most } = *self.in_flight.front()?;
         over(since, at_most).then(|| {
             format!("step {step} took more than {:.1} s, and its process was ended", at_most.as_secs_f32())
         })
