@@ -35,11 +35,6 @@ pub(super) trait Stored {
     const DTYPE: DType;
     const QUANTS: Quants;
     const SCALES: Scales;
-    /// The centre is 2 to the power of this; 0 where there is none.
-    const CENTRE_BITS: u32 = match crate::packed::centre(Self::DTYPE) {
-        0 => 0,
-        centre => centre.ilog2(),
-    };
     const LAYOUT: Layout = match Layout::of(Self::DTYPE) {
         Some(layout) => layout,
         None => panic!("the type is not packed"),

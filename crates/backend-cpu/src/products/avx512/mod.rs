@@ -244,6 +244,14 @@ fn fetch<K: Stored>(line: *const Line, at: usize) {
     }
 }
 
+/// The centre is 2 to the power of this; 0 where there is none.
+const fn centre_bits<K: Stored>() -> u32 {
+    match crate::packed::centre(K::DTYPE) {
+        0 => 0,
+        centre => centre.ilog2(),
+    }
+}
+
 /// The integer part of the formula, as floats.
 ///
 /// # Safety
@@ -303,7 +311,7 @@ unsafe fn products<K: Stored, const U: usize>(
 unsafe fn minus_centre<K: Stored>(x: *const RoundedBlock) -> __m512i {
     // SAFETY: the caller's promise.
     let sum = _mm512_set1_epi32(unsafe { (*x).minus_sum });
-    match K::CENTRE_BITS {
+    match const { centre_bits::<K>() } {
         7 => _mm512_slli_epi32::<7>(sum),
         4 => _mm512_slli_epi32::<4>(sum),
         3 => _mm512_slli_epi32::<3>(sum),
@@ -320,7 +328,7 @@ unsafe fn minus_centre<K: Stored>(x: *const RoundedBlock) -> __m512i {
 unsafe fn minus_centre_of_half<K: Stored>(x: *const RoundedBlock, half: usize) -> __m512i {
     // SAFETY: the caller's promise; a half has a pair of i16.
     let pair = unsafe { (&raw const (*x).minus_halves).cast::<i32>().add(half).read_unaligned() };
-    let centre = _mm512_set1_epi16(1 << K::CENTRE_BITS);
+    let centre = _mm512_set1_epi16(1 << const { centre_bits::<K>() });
     _mm512_dpwssd_epi32(_mm512_setzero_si512(), centre, _mm512_set1_epi32(pair))
 }
 
