@@ -7,7 +7,7 @@
 //! was preempted holds up nobody but by the one piece it is in, and which thread ran a piece never shows in a result.
 //!
 //! Workers are pinned, one to a core, only where the user named the cores: unnamed, the workers of two nodes would be pinned
-//! to the same ones (decision 0026).
+//! to the same ones (decision 0027).
 //!
 //! **Invariant:** a piece never uses a pool: [`Pool::turn`] refuses it.
 //!
