@@ -39,7 +39,7 @@ pub(super) struct Asked<'a> {
 /// the same in decode and prefill, on AVX2 and AVX-512.
 ///
 /// A piece of work is some neighbouring rows of one sequence with all the query heads of one key-value head, of several where
-/// the rows are few, or one span of that where pieces are too few or too unlike. A tile of queries multiplies while it
+/// the rows are few, or one span of that where a piece is longer than a thread's fair part. A tile of queries multiplies while it
 /// converts, so prefill needs no converted copy. Cost: decode reads each page once for all query heads of its heads and is
 /// bound by that; prefill by multiply-adds.
 ///
@@ -76,17 +76,7 @@ pub(super) fn attention(
     let bytes = kv.read();
     let step = Step::new(asked, paging, &kv.layout, &bytes);
     let pieces = pieces(&step, paging.shape.kv_heads, turn.threads());
-    let out = SendPtr::new(out);
-    let spans: usize = pieces.iter().map(|piece| piece.spans().len()).sum();
-    let costs = pieces.iter().map(Piece::cost);
-    let even = costs.clone().max().unwrap_or(0) * 2 * turn.threads() <= costs.sum();
-    if turn.threads() == 1 || spans == pieces.len() || even {
-        turn.run(pieces.len(), &|i| {
-            SCRATCH.with_borrow_mut(|scratch| whole(level, &pieces[i], &out, scratch));
-        });
-    } else {
-        by_span(turn, level, &pieces, &out);
-    }
+    share_out(turn, level, &pieces, &SendPtr::new(out));
     Ok(())
 }
 
@@ -105,30 +95,44 @@ fn pieces<'a>(step: &'a Step<'a>, kv_heads: usize, threads: usize) -> Vec<Piece<
     runs.into_iter().flat_map(of).collect()
 }
 
-/// Pieces that do not share out evenly: each span of a piece on its own, then each piece's spans together.
-fn by_span(turn: &Turn<'_>, level: Level, pieces: &[Piece<'_>], out: &SendPtr<f32>) {
-    let mut firsts = Vec::with_capacity(pieces.len());
-    let (mut floats, mut parts) = (0, Vec::new());
-    for (i, piece) in pieces.iter().enumerate() {
-        firsts.push(floats);
+/// How dear a piece is that is not left to one thread. There are fewer of these than twice the threads, whatever the step, which
+/// bounds the memory for their spans' sums.
+fn cost_whole_max(costs: impl Iterator<Item = usize>, threads: usize) -> usize {
+    if threads == 1 { usize::MAX } else { costs.sum::<usize>() / (2 * threads) }
+}
+
+/// A thread takes a piece, or one span of a long one; each long one's spans are added up behind that.
+fn share_out(turn: &Turn<'_>, level: Level, pieces: &[Piece<'_>], out: &SendPtr<f32>) {
+    let whole_max = cost_whole_max(pieces.iter().map(Piece::cost), turn.threads());
+    let (mut floats, mut parts, mut long) = (0, Vec::new(), Vec::new());
+    for piece in pieces {
+        if piece.cost() <= whole_max || piece.spans().len() == 1 {
+            parts.push((piece, None));
+            continue;
+        }
+        long.push((piece, floats));
         for span in piece.spans() {
-            parts.push((i, span, floats));
+            parts.push((piece, Some((span, floats))));
             floats += piece.records_len();
         }
     }
     let mut records = vec![0.0; floats];
     let start = SendPtr::new(&mut records);
     turn.run(parts.len(), &|at| {
-        let (i, span, first) = parts[at];
-        let piece = &pieces[i];
-        // SAFETY: `parts` cuts `records` into disjoint runs of `records_len`, one for each piece of this job.
-        let records = unsafe { std::slice::from_raw_parts_mut(start.get().add(first), piece.records_len()) };
-        SCRATCH.with_borrow_mut(|scratch| one_span(level, piece, span, records, scratch));
+        SCRATCH.with_borrow_mut(|scratch| match parts[at] {
+            (piece, None) => whole(level, piece, out, scratch),
+            (piece, Some((span, first))) => {
+                let len = piece.records_len();
+                // SAFETY: `parts` cuts `records` into disjoint runs of `records_len`, one for each span of this job.
+                let records = unsafe { std::slice::from_raw_parts_mut(start.get().add(first), len) };
+                one_span(level, piece, span, records, scratch);
+            }
+        });
     });
     let records = &records[..];
-    turn.run(pieces.len(), &|i| {
-        let piece = &pieces[i];
-        let parts = &records[firsts[i]..][..piece.records_len() * piece.spans().len()];
+    turn.run(long.len(), &|at| {
+        let (piece, first) = long[at];
+        let parts = &records[first..][..piece.records_len() * piece.spans().len()];
         SCRATCH.with_borrow_mut(|scratch| together(level, piece, parts, out, scratch));
     });
 }
@@ -136,4 +140,26 @@ fn by_span(turn: &Turn<'_>, level: Level, pieces: &[Piece<'_>], out: &SendPtr<f3
 thread_local! {
     /// Packed queries and their sums. Kept between steps; as long as the largest piece this thread has met.
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cost_whole_max;
+
+    #[test]
+    fn only_pieces_that_one_thread_would_be_late_with_are_shared_out() {
+        let long = |costs: &[usize], threads| {
+            let whole_max = cost_whole_max(costs.iter().copied(), threads);
+            costs.iter().filter(|cost| **cost > whole_max).count()
+        };
+        // A chunk of 512 rows at a depth of 32,768, 16 heads on 8: 21 runs of 24 rows and one of 8, which takes the heads by threes.
+        let chunk = [vec![1024; 168], vec![3072, 3072, 2048]].concat();
+        assert_eq!((long(&chunk, 1), long(&chunk, 2), long(&chunk, 32)), (0, 0, 2));
+        // One long decode beside it, and a decode alone.
+        assert_eq!(long(&[vec![100; 56], vec![4000]].concat(), 8), 1);
+        assert_eq!((long(&[1024], 2), long(&[1024], 1)), (1, 0));
+        for (threads, pieces) in [(2, 3), (16, 31), (16, 32), (64, 500)] {
+            assert!(long(&vec![7; pieces], threads) < 2 * threads);
+        }
+    }
 }
