@@ -147,8 +147,8 @@ impl Scheduler {
         self.take(&order, self.chunk_tokens(decoding > 0), out)
     }
 
-    /// Prompt tokens of the next step: as many as their share of time allows. As many steps as there are stages may
-    /// be in flight, and a running sequence's token waits for all of them, so each has its part of the share; several
+    /// Prompt tokens of the next step: as many as their share of time allows. While anyone decodes, as many steps as there are
+    /// stages may be in flight, and a running sequence's token waits for all of them, so each has its part of the share; several
     /// chunks also keep several stages busy.
     fn chunk_tokens(&self, anyone_decodes: bool) -> usize {
         let stages = self.placement.stages.len().max(1) as u32;

@@ -63,18 +63,21 @@ impl Scheduler {
     }
 
     fn take_failures(&mut self, computed: bool, failures: &[StepFailure], out: &mut Vec<SchedulerOutput>) {
+        let mut of_device = failures.iter().filter(|f| f.kind != FailureKind::OutOfMemory).peekable();
+        let is_fine = computed && of_device.peek().is_none();
+        // A step of sequences that are over failed with the one in front of it, which was counted.
+        let news = of_device.find(|f| f.sequences.iter().any(|s| self.running.contains_key(s)));
         for failure in failures {
             for &sequence in &failure.sequences {
                 self.fail(sequence, failure.kind, &failure.message, out);
             }
         }
-        let device = failures.iter().find(|f| f.kind != FailureKind::OutOfMemory);
-        self.failures_in_row = match (device, computed) {
+        self.failures_in_row = match (news, is_fine) {
             (Some(_), _) => self.failures_in_row + 1,
             (None, true) => 0,
-            (None, false) => self.failures_in_row, // only commands: says nothing of the device
+            (None, false) => self.failures_in_row, // only commands or what is known: says nothing new of the device
         };
-        if let Some(failure) = device.filter(|_| self.failures_in_row >= FAILURES_IN_ROW_MAX) {
+        if let Some(failure) = news.filter(|_| self.failures_in_row >= FAILURES_IN_ROW_MAX) {
             let message = format!("{FAILURES_IN_ROW_MAX} steps in a row failed: {}", failure.message);
             self.fail_instance(failure.kind, message, out);
         }

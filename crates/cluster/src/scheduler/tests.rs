@@ -384,6 +384,24 @@ fn the_next_chunk_goes_ahead_until_somebody_waits_for_a_token() {
 }
 
 #[test]
+fn what_fails_with_the_chunk_in_front_is_one_fault() {
+    let mut placement = placement(1, 1, &[1]);
+    placement.context_tokens = 4096;
+    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]).unwrap();
+    submit(&mut s, 1, 3000, 4);
+    assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2);
+    for step in [2, 3] {
+        let (instance, generation, message) = (s.placement.instance, 1, String::new());
+        let (sequences, kind) = (vec![seq(1)], FailureKind::Device);
+        let failures = vec![StepFailure { instance, generation, step, stage: 0, sequences, kind, message }];
+        let tokens = TokensMessage { instance, generation, step, results: vec![], failures };
+        let now = s.completed_at + Duration::from_millis(256);
+        s.handle(now, SchedulerInput::Tokens { from: node(1), tokens });
+        assert_eq!(s.failures_in_row, 1);
+    }
+}
+
+#[test]
 fn where_chunks_take_long_none_goes_ahead() {
     let mut placement = placement(1, 1, &[1]);
     placement.context_tokens = 4096;

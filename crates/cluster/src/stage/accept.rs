@@ -70,8 +70,13 @@ impl StageMachine {
         frame.sequences.retain(|s| !self.is_lost(s));
         let drivers =
             frame.sequences.iter().filter_map(|s| Some(self.open.get(&s.sequence)?.driver)).collect();
-        let computing = Computing { commands: commands.clone(), frame: frame.clone(), failures, drivers };
-        self.computing.push_back(computing);
+        self.computing.push_back(Computing {
+            commands: commands.clone(),
+            frame: frame.clone(),
+            failures,
+            drivers,
+            lost_in_front: None,
+        });
         out.push(StageOutput::Compute { commands, frame, rows });
         Ok(())
     }
@@ -163,7 +168,7 @@ impl StageMachine {
         Ok(())
     }
 
-    pub(super) fn is_lost(&self, part: &StepSequence) -> bool {
+    fn is_lost(&self, part: &StepSequence) -> bool {
         self.open.get(&part.sequence).is_some_and(|open| open.lost)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::{FailureKind, NodeId, WireDType};
+use exo_types::{FailureKind, NodeId, StepSequence, WireDType};
 
 use super::{ComputeResult, Computing, StageMachine, StageOutput};
 use crate::wire::{DataMessage, StepFailure, StepMessage, TokenResult, TokensMessage};
@@ -75,8 +75,7 @@ impl StageMachine {
         }
     }
 
-    /// Gives up the step's sequences; what is left of it goes on. Drivers of those that were lost
-    /// with the step in front of it have heard.
+    /// Gives up the step's sequences; what is left of it goes on.
     fn lose(
         &mut self,
         mut done: Computing,
@@ -85,6 +84,14 @@ impl StageMachine {
         out: &mut Vec<StageOutput>,
     ) -> Computing {
         let lost = std::mem::take(&mut done.frame.sequences);
+        let (front, told) = done.lost_in_front.take().unzip();
+        let told = told.unwrap_or_default();
+        let is_told = |part: &StepSequence| told.contains(&part.sequence);
+        // What a step says that misses the positions of another's sequence is nothing for its own.
+        let (kind, message) = match front.filter(|_| lost.iter().any(is_told)) {
+            Some(kind) => (kind, "the step in front of it failed".to_owned()),
+            None => (kind, message),
+        };
         let message: String = message.chars().take(1000).collect();
         let failure = |sequences| StepFailure {
             instance: self.placement.instance,
@@ -96,7 +103,7 @@ impl StageMachine {
             message: message.clone(),
         };
         let mut by_driver: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
-        for (part, &driver) in lost.iter().zip(&done.drivers).filter(|(part, _)| !self.is_lost(part)) {
+        for (part, &driver) in lost.iter().zip(&done.drivers).filter(|(part, _)| !is_told(part)) {
             by_driver.entry(driver).or_default().push(part.sequence);
         }
         for (to, own) in by_driver {
@@ -107,6 +114,9 @@ impl StageMachine {
             if let Some(open) = self.open.get_mut(&part.sequence) {
                 open.lost = true;
             }
+        }
+        for behind in &mut self.computing {
+            behind.lost_in_front = Some((kind, all.sequences.clone()));
         }
         done.failures.push(all);
         done

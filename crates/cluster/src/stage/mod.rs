@@ -60,6 +60,8 @@ struct Computing {
     failures: Vec<StepFailure>,
     /// Drivers of the frame's sequences, in its order.
     drivers: Vec<NodeId>,
+    /// Sequences that were lost with a step in front of it, whose drivers have heard, and how that failed.
+    lost_in_front: Option<(FailureKind, Vec<SequenceId>)>,
 }
 
 /// Why a step cannot be: the generation ends.
@@ -67,7 +69,7 @@ struct Computing {
 enum Broken {
     #[error("step {got} arrived, {expected} was next")]
     Order { got: u64, expected: u64 },
-    #[error("{waiting} steps are waiting, a pipeline of {stages} stages has no more in flight")]
+    #[error("{waiting} steps are waiting, in a pipeline of {stages} stages no more may")]
     TooMany { waiting: usize, stages: usize },
     #[error("step {step} {what} sequence {sequence}")]
     Sequence { step: u64, what: &'static str, sequence: SequenceId },

@@ -148,14 +148,25 @@ fn what_is_lost_with_a_chunk_is_told_once() {
     assert_eq!(show(&out), ["failed 1 to 9: Device", "tokens 1 to 1: 0 failures 1"]);
     let out = done(&mut s, 2, failed("it starts behind what is there"));
     assert_eq!(show(&out), ["tokens 2 to 1: 0 failures 1"], "no driver hears twice");
-    // With another sequence beside it, that one is told of.
+    // Nor where its scheduler, who has heard, closes it before the second chunk is back.
+    let mut s = alone();
+    feed(&mut s, step(0, 1, vec![open(1), open(2)], vec![chunk(1, 0, &[4])]));
+    feed(&mut s, step(0, 2, vec![], vec![chunk(1, 1, &[5])]));
+    done(&mut s, 1, failed("lost"));
+    feed(&mut s, step(0, 3, vec![StageCommand::Close(seq(1))], vec![chunk(2, 0, &[4])]));
+    let out = done(&mut s, 2, failed("it starts behind what is there"));
+    assert_eq!(show(&out), ["tokens 2 to 1: 0 failures 1"]);
+    // With another sequence beside it, that one is told of, and not what the other lacks.
     let mut s = alone();
     feed(&mut s, step(0, 1, vec![open(1), open(2)], vec![chunk(1, 0, &[4])]));
     feed(&mut s, step(0, 2, vec![], vec![chunk(1, 1, &[5]), chunk(2, 0, &[5])]));
     done(&mut s, 1, failed("lost"));
-    let out = done(&mut s, 2, failed("it starts behind what is there"));
+    let gap =
+        ComputeResult::Failed { kind: FailureKind::Protocol, message: "sequence 1 has a hole".to_owned() };
+    let out = done(&mut s, 2, gap);
     let StageOutput::Send { message: DataMessage::StepFailed(told), .. } = &out[0] else { panic!("{out:?}") };
-    assert_eq!(told.sequences, [seq(2)]);
+    let told = (&told.sequences[..], told.kind, told.message.as_str());
+    assert_eq!(told, (&[seq(2)][..], FailureKind::Device, "the step in front of it failed"));
 }
 
 #[test]

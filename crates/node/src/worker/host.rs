@@ -193,6 +193,7 @@ impl Line {
             let Job { commands, frame, rows } = job;
             let step = frame.step;
             if !self.begin(step, frame.token_count()) {
+                // Perhaps before those in flight are told of: the stage goes with the worker.
                 self.failed(step, FailureKind::StageLost, "the worker has ended".to_owned());
                 continue;
             }
