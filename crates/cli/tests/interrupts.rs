@@ -8,7 +8,8 @@ mod support;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Killed, SOON, children_of, exo, is_alive, skip, wait_for};
@@ -23,20 +24,25 @@ fn interrupted(args: &[&str]) -> Option<(ExitStatus, Vec<u32>)> {
     let mut command = exo(args);
     command.args(["--backend", "vulkan", "--log", "info", "--data-dir"]).arg(folder.path().join("none"));
     let mut command = Killed(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
-    // Both write to it.
-    let mut log = BufReader::new(command.0.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let mut said = Vec::new();
-    if !log.by_ref().inspect(|line| said.push(line.clone())).any(|line| line.contains("loaded")) {
-        let told = said.join("\n");
-        assert!(told.contains("exo devices"), "the model was not loaded: {told}");
-        return None;
+    // Both write to it, so it ends with the last of them; nobody waits for that.
+    let log = BufReader::new(command.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let (tell, lines) = channel();
+    std::thread::spawn(move || log.for_each(|line| drop(tell.send(line))));
+    let (began, mut said) = (Instant::now(), String::new());
+    loop {
+        match lines.recv_timeout(END_MAX.saturating_sub(began.elapsed())) {
+            Ok(line) if line.contains("loaded") => break,
+            Ok(line) => said = said + "\n" + &line,
+            Err(_) => {
+                assert!(said.contains("exo devices"), "the model was not loaded: {said}");
+                return None;
+            }
+        }
     }
-    let reading = std::thread::spawn(move || log.for_each(drop));
     let children = children_of(command.0.id());
     assert!(!children.is_empty(), "nothing computes for it");
     kill_process(Pid::from_child(&command.0), Signal::INT).unwrap();
     let status = wait_for("the end of the command", END_MAX, || command.0.try_wait().unwrap());
-    reading.join().unwrap();
     Some((status, children))
 }
 

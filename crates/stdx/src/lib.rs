@@ -40,11 +40,15 @@ pub fn mode_open_to_others(about: &Metadata) -> Option<u32> {
 
 /// Gives a finished file its name, and only if nobody has that name: of two that try, the second gets
 /// [`io::ErrorKind::AlreadyExists`]. Lasting when this returns. The draft's name may stay, and is the caller's to remove.
+///
+/// On a file system without hard links, of two that try within the same instant, the last one's file may stay and both hear
+/// nothing.
 pub fn publish(draft: &Path, path: &Path) -> io::Result<()> {
     // A link refuses to replace a file; a file system without links gets the name by renaming.
     match fs::hard_link(draft, path) {
-        Err(e) if e.kind() != io::ErrorKind::AlreadyExists && !path.exists() => fs::rename(draft, path)?,
-        other => other?,
+        Err(_) if path.exists() => return Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) => fs::rename(draft, path)?,
+        Ok(()) => {}
     }
     sync_folder_of(path)
 }

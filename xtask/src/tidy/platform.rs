@@ -53,6 +53,9 @@ fn find(text: &str, is_test: bool) -> Vec<(usize, &'static str)> {
             functions.pop();
         }
         in_tests |= body.starts_with("mod tests {");
+        if body.contains("@_select!".replace('@', "cfg").as_str()) {
+            found.push((at + 1, "systems side by side"));
+        }
         if let Some((is_macro, end)) = platform_cfg(&lines, at) {
             let mut items = lines[end + 1..].iter().map(|line| line.trim_start());
             let item = items.find(|line| !line.starts_with("#[") && !line.starts_with("//"));
@@ -63,7 +66,7 @@ fn find(text: &str, is_test: bool) -> Vec<(usize, &'static str)> {
                 found.push((at + 1, "a platform `cfg` on something else than `mod` or `use`"));
             }
         }
-        let head = body.split('(').next().unwrap_or_default();
+        let head = without_visibility(body).split('(').next().unwrap_or_default();
         let is_whole = body.ends_with(';') || body.ends_with('}');
         if head.split_whitespace().any(|word| word == "fn") && !is_whole {
             functions.push(indent);
@@ -76,9 +79,10 @@ fn find(text: &str, is_test: bool) -> Vec<(usize, &'static str)> {
 fn platform_cfg(lines: &[&str], at: usize) -> Option<(bool, usize)> {
     ["cfg!", "#[cfg", "#![cfg", "cfg_attr"].into_iter().find_map(|name| {
         let start = format!("{name}(");
-        let column = lines[at].find(&start)? + start.len();
-        let (condition, end) = condition(lines, (at, column), name == "cfg_attr");
-        tells_a_platform(&condition).then_some((name == "cfg!", end))
+        lines[at].match_indices(&start).find_map(|(column, _)| {
+            let (condition, end) = condition(lines, (at, column + start.len()), name == "cfg_attr");
+            tells_a_platform(&condition).then_some((name == "cfg!", end))
+        })
     })
 }
 
@@ -111,11 +115,17 @@ fn tells_a_platform(condition: &str) -> bool {
     false
 }
 
-fn names_a_file(item: &str) -> bool {
+/// An item without `pub` and how far that reaches.
+fn without_visibility(item: &str) -> &str {
     let item = item.strip_prefix("pub").map_or(item, |rest| match rest.strip_prefix('(') {
         Some(rest) => rest.split_once(") ").map_or("", |(_, item)| item),
-        None => rest.trim_start(),
+        None => rest,
     });
+    item.trim_start()
+}
+
+fn names_a_file(item: &str) -> bool {
+    let item = without_visibility(item);
     // In a module that stands right here platform code is as much among other code as before, but for tests.
     item.starts_with("use ") || (item.starts_with("mod ") && (item.ends_with(';') || item == "mod tests {"))
 }
@@ -178,8 +188,18 @@ impl A {
 
 const IS_WINDOWS: bool = @!(windows);
 fn three() -> bool { @!(unix) }
+
+pub(crate) fn four() {
+    #[@(unix)]
+    use std::os::unix::fs;
+    if @!(debug_assertions) && @!(windows) {}
+    @_select! {
+        unix => {}
+        _ => {}
+    }
+}
 ";
-        assert_eq!(check(text), [7, 9, 11, 20, 26, 27]);
+        assert_eq!(check(text), [7, 9, 11, 20, 26, 27, 30, 32, 33]);
     }
 
     #[test]

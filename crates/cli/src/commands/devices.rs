@@ -126,12 +126,15 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let outcomes = ask_all(ask).await;
     let cards = exo_device::graphics_cards(Path::new("/"));
     let found: Vec<&Found> = outcomes.iter().flat_map(|outcome| outcome.found.iter().flatten()).collect();
-    remember::all(&data_dir, &found);
+    // Without a turn there is no card: what plays one is no reason to make a data folder.
+    if turn.is_some() {
+        remember::all(&data_dir, &found);
+    }
     remember::drivers(&data_dir, &outcomes);
-    drop(turn);
     let took = began.elapsed();
     let mut processor = SystemHost.processor(true);
     let rates = measure.then(|| tokio::task::block_in_place(|| auto::processor_rates(&settings))).flatten();
+    drop(turn);
     processor.flops_per_s = rates.map(|rates| rates.flops_per_s);
     let mut rows = join(processor, &cards, &outcomes);
     let ranking = tokio::task::block_in_place(|| auto::ranking(&settings, &cards, &outcomes, ""))?;
