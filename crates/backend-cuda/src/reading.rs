@@ -1,9 +1,10 @@
 //! Results on their way from the card, and places in the queue to wait for.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use exo_backend::{Download, FAULT_WORDS, Fence, RunError, complaint};
+use exo_backend::{Download, Fence, RunError, Untold, complaint};
 
 use crate::api::{Call, CallError};
 use crate::device::Shop;
@@ -17,19 +18,37 @@ const SPARE_MAX: usize = 4;
 /// What a stream and its downloads share.
 #[derive(Default, Debug)]
 pub(crate) struct Desk {
-    /// Programs whose kernels may have complained since the last look.
+    /// Programs that ran since complaints were last sent for.
     unseen: Mutex<Vec<Arc<Inner>>>,
+    /// Readings queued so far.
+    readings: AtomicU64,
     /// What the card copies results to, when nothing is on its way in it.
     spare: Mutex<Vec<Pinned>>,
     /// Where results are on their way to that nobody waits for any more: the card may still write there.
     late: Mutex<Vec<Landing>>,
+    untold: Mutex<Untold>,
 }
 
 /// Where results are on their way to, and the place in the queue behind them.
 #[derive(Debug)]
 struct Landing {
+    /// Of the stream's readings.
+    number: u64,
     memory: Pinned,
     end: Marker,
+    /// Bytes asked for; what kernels complained of lies behind them.
+    wanted: usize,
+    /// Whose kernels.
+    programs: Vec<Arc<Inner>>,
+}
+
+impl Landing {
+    /// What came with the bytes, once the end is reached.
+    fn complaints(&self) -> Vec<u32> {
+        let mut bytes = vec![0; FAULT_BYTES as usize * self.programs.len()];
+        self.memory.read(&mut bytes, self.wanted);
+        bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+    }
 }
 
 impl Drop for Desk {
@@ -65,14 +84,17 @@ impl Desk {
         shop.context.pinned(bytes.next_power_of_two())
     }
 
-    /// Takes back what has landed since.
+    /// Takes back what has landed since, and notes what nobody was told.
     fn collect(&self) {
         let mut late = locked(&self.late);
         let all = std::mem::take(&mut *late);
         let (landed, others): (Vec<_>, _) =
             all.into_iter().partition(|landing| landing.end.is_done().unwrap_or(false));
         *late = others;
-        landed.into_iter().for_each(|landing| self.give_back(landing.memory));
+        for landing in landed {
+            locked(&self.untold).note(landing.number, &landing.complaints());
+            self.give_back(landing.memory);
+        }
     }
 
     fn give_back(&self, memory: Pinned) {
@@ -88,16 +110,15 @@ impl Desk {
 pub(crate) struct Reading {
     shop: Arc<Shop>,
     desk: Arc<Desk>,
-    /// Whose complaints are on their way; none once they were seen.
-    programs: Vec<Arc<Inner>>,
     /// `None` once they have arrived.
     landing: Option<Landing>,
-    /// Bytes asked for; complaints lie behind them.
+    /// Bytes asked for.
     wanted: u64,
 }
 
 impl Reading {
-    /// Queues copies of `parts` (memory, byte, bytes) and of what kernels complained of since the last look.
+    /// Queues copies of `parts` (memory, byte, bytes) and of what kernels complained of since the reading before. Behind its copy
+    /// their place is cleared: what runs from now on complains to the reading that is queued next.
     pub(crate) fn queue(
         shop: &Arc<Shop>,
         desk: &Arc<Desk>,
@@ -117,7 +138,10 @@ impl Reading {
             to += bytes as usize;
             copied
         });
-        let end = match copied.and_then(|()| queue.mark()) {
+        let cleared = copied.and_then(|()| {
+            programs.iter().try_for_each(|program| queue.clear(&program.fault, 0, FAULT_BYTES))
+        });
+        let end = match cleared.and_then(|()| queue.mark()) {
             Ok(end) => end,
             Err(error) => {
                 // Some of the copies may be under way.
@@ -127,8 +151,9 @@ impl Reading {
         };
         // Whoever runs one of them from now on puts it there again.
         locked(&desk.unseen).clear();
-        let (shop, desk) = (Arc::clone(shop), Arc::clone(desk));
-        Ok(Self { shop, desk, programs, landing: Some(Landing { memory, end }), wanted })
+        let number = desk.readings.fetch_add(1, Ordering::Relaxed);
+        let landing = Landing { number, memory, end, wanted: wanted as usize, programs };
+        Ok(Self { shop: Arc::clone(shop), desk: Arc::clone(desk), landing: Some(landing), wanted })
     }
 
     /// Waits and gives the bytes. A complaint of a kernel is the error.
@@ -141,30 +166,18 @@ impl Reading {
             waited.map_err(|error| lost(&self.shop, error))?;
             return Err(RunError::Deadline { waited_ms: deadline.as_millis() as u64 });
         }
-        let mut bytes = vec![0; self.wanted as usize + FAULT_BYTES as usize * self.programs.len()];
+        let mut bytes = vec![0; landing.wanted];
         landing.memory.read(&mut bytes, 0);
+        let (number, own) = (landing.number, complaint(&landing.complaints()));
         self.desk.give_back(landing.memory);
-        let complaints = bytes.split_off(self.wanted as usize);
-        let complaints: Vec<u32> =
-            complaints.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-        let mut first = Ok(());
-        for (program, words) in std::mem::take(&mut self.programs).iter().zip(complaints.chunks(FAULT_WORDS))
-        {
-            let told = complaint(words);
-            if told.is_err() {
-                self.shop.fill(&program.fault, 0, &[0; FAULT_BYTES as usize])?;
-                self.shop.settle()?;
-            }
-            first = first.and(told);
-        }
-        first.map(|()| bytes)
+        self.desk.collect();
+        locked(&self.desk.untold).before(number).and(own).map(|()| bytes)
     }
 }
 
 impl Drop for Reading {
-    /// Complaints that nobody saw are looked for again.
+    /// What is on its way arrives, and what kernels complained of is told with the next reading.
     fn drop(&mut self) {
-        self.programs.iter().for_each(|program| self.desk.look_at(program));
         locked(&self.desk.late).extend(self.landing.take());
     }
 }

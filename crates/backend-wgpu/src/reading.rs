@@ -1,66 +1,145 @@
 //! Results on their way from the device, and places in the queue to wait for.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use exo_backend::{Download, FAULT_WORDS, Fence, RunError, complaint};
+use exo_backend::{Download, FAULT_WORDS, Fence, RunError, Untold, complaint};
 
 use crate::device::Shop;
 use crate::program::Inner;
 
+/// Spare buffers kept; more are only made while more downloads are on their way.
+const SPARE_MAX: usize = 4;
+/// For the word that something has arrived which the device is done with: another thread may be about to give it.
+const WORD_MAX: Duration = Duration::from_millis(100);
+
 /// What a stream and its downloads share.
 #[derive(Default, Debug)]
 pub(crate) struct Desk {
+    /// Programs that ran since complaints were last sent for.
+    unseen: Mutex<Vec<Arc<Inner>>>,
+    /// Readings queued so far.
+    readings: AtomicU64,
     /// Buffers that the device copies results to, when nothing is on its way in them.
     spare: Mutex<Vec<wgpu::Buffer>>,
-    /// Programs whose kernels may have complained since the last look.
-    unseen: Mutex<Vec<Arc<Inner>>>,
+    /// What nobody waits for any more.
+    late: Mutex<Vec<Landing>>,
+    untold: Mutex<Untold>,
+}
+
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Desk {
     /// Remembers to look what the kernels of `program` complained of.
     pub(crate) fn look_at(&self, program: &Arc<Inner>) {
-        let mut unseen = self.unseen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unseen = locked(&self.unseen);
         if !unseen.iter().any(|known| Arc::ptr_eq(known, program)) {
             unseen.push(Arc::clone(program));
         }
     }
+
+    fn staging(&self, shop: &Shop, bytes: u64) -> Result<wgpu::Buffer, RunError> {
+        self.collect(0);
+        let mut spare = locked(&self.spare);
+        if let Some(fitting) = spare.iter().position(|buffer| buffer.size() >= bytes) {
+            return Ok(spare.swap_remove(fitting));
+        }
+        // The smaller ones make room for the one that serves both.
+        spare.clear();
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        Ok(shop.memory.raw("results on their way", bytes.max(8).next_power_of_two(), usage)?)
+    }
+
+    /// Takes back what has landed since, and notes what nobody was told. The device is done with readings before `done`.
+    fn collect(&self, done: u64) {
+        let mut late = locked(&self.late);
+        for landing in std::mem::take(&mut *late) {
+            let patience = if landing.number < done { WORD_MAX } else { Duration::ZERO };
+            match landing.bytes(patience) {
+                Ok(bytes) => {
+                    let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes[landing.wanted..]);
+                    locked(&self.untold).note(landing.number, &words);
+                    self.give_back(landing.staging);
+                }
+                Err(Missing::Yet) => late.push(landing),
+                Err(Missing::ForEver(reason)) => {
+                    tracing::debug!(reason, "a result was lost that nobody wanted")
+                }
+            }
+        }
+    }
+
+    fn give_back(&self, staging: wgpu::Buffer) {
+        let mut spare = locked(&self.spare);
+        if spare.len() < SPARE_MAX {
+            spare.push(staging);
+        }
+    }
 }
 
-/// Spare buffers kept; more are only made while more downloads are on their way.
-const SPARE_MAX: usize = 4;
+/// Where results are on their way to, and the place in the queue behind them.
+#[derive(Debug)]
+struct Landing {
+    /// Of the stream's readings.
+    number: u64,
+    staging: wgpu::Buffer,
+    /// Bytes asked for; what kernels complained of lies behind them.
+    wanted: usize,
+    total: usize,
+    /// Bytes mapped, whole words of eight.
+    mapped: u64,
+    submitted: wgpu::SubmissionIndex,
+    told: mpsc::Receiver<Result<(), wgpu::BufferAsyncError>>,
+}
+
+/// Why there are no bytes.
+enum Missing {
+    Yet,
+    ForEver(String),
+}
+
+impl Landing {
+    /// What was asked for and the complaints, if the driver says within `patience` that they are there. Once.
+    fn bytes(&self, patience: Duration) -> Result<Vec<u8>, Missing> {
+        let lost = |reason: &dyn std::error::Error| Missing::ForEver(reason.to_string());
+        let told = self.told.recv_timeout(patience).map_err(|_| Missing::Yet)?;
+        told.map_err(|error| lost(&error))?;
+        let range = self.staging.slice(..self.mapped).get_mapped_range().map_err(|error| lost(&error))?;
+        let bytes = range[..self.total].to_vec();
+        drop(range);
+        self.staging.unmap();
+        Ok(bytes)
+    }
+}
 
 /// Bytes on their way, and what kernels complained of until then.
 pub(crate) struct Reading {
     shop: Arc<Shop>,
     desk: Arc<Desk>,
-    /// Whose complaints are on their way; none once they were seen.
-    programs: Vec<Arc<Inner>>,
-    staging: wgpu::Buffer,
-    /// Bytes asked for; complaints lie behind them.
+    /// `None` once they have arrived.
+    landing: Option<Landing>,
+    /// Bytes asked for.
     wanted: u64,
-    total: u64,
-    /// Bytes mapped, whole words of eight.
-    mapped: u64,
-    submitted: wgpu::SubmissionIndex,
-    told: mpsc::Receiver<Result<(), wgpu::BufferAsyncError>>,
     is_there: Arc<AtomicBool>,
 }
 
 impl Reading {
-    /// Queues copies of `parts` (buffer, byte, bytes) and of what kernels complained of since the last look.
+    /// Queues copies of `parts` (buffer, byte, bytes) and of what kernels complained of since the reading before. Behind its copy
+    /// their place is cleared: what runs from now on complains to the reading that is queued next.
     pub(crate) fn queue(
         shop: &Arc<Shop>,
         desk: &Arc<Desk>,
         parts: &[(&wgpu::Buffer, u64, u64)],
     ) -> Result<Self, RunError> {
         shop.memory.health.check_run()?;
-        let programs = desk.unseen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let programs = locked(&desk.unseen).clone();
         let wanted: u64 = parts.iter().map(|(_, _, bytes)| bytes).sum();
         let fault_bytes = 4 * FAULT_WORDS as u64;
         let total = wanted + fault_bytes * programs.len() as u64;
-        let staging = staging(shop, &desk.spare, total)?;
+        let staging = desk.staging(shop, total)?;
         let faults = programs.iter().map(|program| (&program.fault, 0, fault_bytes));
         let submitted = shop.queue.submit(|encoder| {
             let mut to = 0;
@@ -70,6 +149,7 @@ impl Reading {
                 }
                 to += bytes;
             }
+            programs.iter().for_each(|program| encoder.clear_buffer(&program.fault, 0, None));
         });
         shop.queue.count_read(total);
         let (tell, told) = mpsc::channel();
@@ -78,71 +158,55 @@ impl Reading {
         let mapped = total.max(8).next_multiple_of(8).min(staging.size());
         staging.slice(..mapped).map_async(wgpu::MapMode::Read, move |result| {
             arrived.store(true, Ordering::Release);
-            let _ = tell.send(result); // nobody listens after a download was given up
+            let _ = tell.send(result); // nobody listens once the stream is gone
         });
         // Whoever runs one of them from now on puts it there again.
-        desk.unseen.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        locked(&desk.unseen).clear();
+        let (number, total) = (desk.readings.fetch_add(1, Ordering::Relaxed), total as usize);
+        let landing = Landing { number, staging, wanted: wanted as usize, total, mapped, submitted, told };
         let (shop, desk) = (Arc::clone(shop), Arc::clone(desk));
-        Ok(Self { shop, desk, programs, staging, wanted, total, mapped, submitted, told, is_there })
+        Ok(Self { shop, desk, landing: Some(landing), wanted, is_there })
     }
 
     /// Waits and gives the bytes. A complaint of a kernel is the error.
     pub(crate) fn wait(mut self, deadline: Duration) -> Result<Vec<u8>, RunError> {
-        let started = Instant::now();
-        poll_until(&self.shop, &self.submitted, deadline)?;
-        let left = deadline.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
-        let mapped = self.told.recv_timeout(left);
-        let health = &self.shop.memory.health;
-        health.check_run()?;
-        let lost = |reason: &dyn std::error::Error| {
-            health.lost(&reason.to_string());
-            health.check_run().map(|()| Vec::new())
-        };
-        match mapped {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return lost(&error),
-            Err(_) => return Err(late(started)),
-        }
-        let mut bytes = match self.staging.slice(..self.mapped).get_mapped_range() {
-            Ok(range) => range[..self.total as usize].to_vec(),
-            Err(error) => return lost(&error),
-        };
-        self.staging.unmap();
-        let mut spare = self.desk.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < SPARE_MAX {
-            spare.push(self.staging.clone());
-        }
-        drop(spare);
-        let complaints: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes.split_off(self.wanted as usize));
-        let programs = std::mem::take(&mut self.programs);
-        let found = complaints.chunks(FAULT_WORDS).map(complaint);
-        let mut first = Ok(());
-        for (program, told) in programs.iter().zip(found) {
-            if told.is_err() {
-                self.shop.queue.write_before(&program.fault, 0, &[0; 4 * FAULT_WORDS]);
+        let Some(landing) = self.landing.take() else { return Ok(Vec::new()) };
+        let mut bytes = match arrived(&self.shop, &landing, deadline) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.landing = Some(landing);
+                return Err(error);
             }
-            first = first.and(told);
-        }
-        first.map(|()| bytes)
+        };
+        let own = complaint(&bytemuck::pod_collect_to_vec(&bytes.split_off(landing.wanted)));
+        self.desk.give_back(landing.staging);
+        self.desk.collect(landing.number);
+        locked(&self.desk.untold).before(landing.number).and(own).map(|()| bytes)
     }
 }
 
 impl Drop for Reading {
-    /// Complaints that nobody saw are looked for again.
+    /// What is on its way arrives, and what kernels complained of is told with the next reading.
     fn drop(&mut self) {
-        self.programs.iter().for_each(|program| self.desk.look_at(program));
+        locked(&self.desk.late).extend(self.landing.take());
     }
 }
 
-fn staging(shop: &Shop, spare: &Mutex<Vec<wgpu::Buffer>>, bytes: u64) -> Result<wgpu::Buffer, RunError> {
-    let mut spare = spare.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(fitting) = spare.iter().position(|buffer| buffer.size() >= bytes) {
-        return Ok(spare.swap_remove(fitting));
+/// Waits for what is on its way.
+fn arrived(shop: &Shop, landing: &Landing, deadline: Duration) -> Result<Vec<u8>, RunError> {
+    let (started, health) = (Instant::now(), &shop.memory.health);
+    poll_until(shop, &landing.submitted, deadline)?;
+    let left = deadline.saturating_sub(started.elapsed()).max(Duration::from_millis(1));
+    let bytes = landing.bytes(left);
+    health.check_run()?;
+    match bytes {
+        Ok(bytes) => Ok(bytes),
+        Err(Missing::Yet) => Err(late(started)),
+        Err(Missing::ForEver(reason)) => {
+            health.lost(&reason);
+            health.check_run().map(|()| Vec::new())
+        }
     }
-    // The smaller ones make room for the one that serves both.
-    spare.clear();
-    let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-    Ok(shop.memory.raw("results on their way", bytes.max(8).next_power_of_two(), usage)?)
 }
 
 fn late(started: Instant) -> RunError {

@@ -58,7 +58,8 @@ impl Fence for Done {
     }
 }
 
-/// Elements on their way to the host, as they were when the download was queued. Dropping it gives them up.
+/// Elements on their way to the host, as they were when the download was queued, and what kernels complained of since the one
+/// queued before. Dropping it gives the elements up; complaints are told with the next that is waited for.
 pub trait Download: Send {
     /// Whether [`Self::finish`] would not wait. Never waits.
     fn is_ready(&self) -> Result<bool, RunError>;

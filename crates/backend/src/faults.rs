@@ -1,5 +1,7 @@
 //! How the kernels of a graphics processor complain of numbers in buffers that point nowhere: in four words of a program's.
 
+use std::collections::BTreeMap;
+
 use crate::{OpKind, RunError};
 
 /// u32 of the place where a program's kernels complain: how often, the first's code, the value, and the first value not
@@ -18,9 +20,33 @@ pub const FAULTS: [(OpKind, &str); 5] = [
 /// Added to a code by a kernel that writes the cache.
 pub const FAULT_OF_KV_WRITE: u32 = 16;
 
-/// The error that a kernel left behind, if it did.
+/// What kernels complained of in results that nobody waited for, by the number of the result. It is told with the next
+/// result behind them that somebody waits for.
+#[derive(Default, Debug)]
+pub struct Untold(BTreeMap<u64, RunError>);
+
+impl Untold {
+    /// Result `number` was given up; `words` are what came with it.
+    pub fn note(&mut self, number: u64, words: &[u32]) {
+        if let Err(error) = complaint(words) {
+            self.0.insert(number, error);
+        }
+    }
+
+    /// The first complaint in front of result `number`, whose own come after it. None is told a second time.
+    pub fn before(&mut self, number: u64) -> Result<(), RunError> {
+        let behind = self.0.split_off(&number);
+        let told = std::mem::replace(&mut self.0, behind);
+        told.into_values().next().map_or(Ok(()), Err)
+    }
+}
+
+/// The first error that the kernels of programs left behind, [`FAULT_WORDS`] each.
 pub fn complaint(words: &[u32]) -> Result<(), RunError> {
-    let [count, code, value, limit] = words else { return Ok(()) };
+    words.as_chunks().0.iter().try_for_each(of_program)
+}
+
+fn of_program([count, code, value, limit]: &[u32; FAULT_WORDS]) -> Result<(), RunError> {
     let is_write = *code > FAULT_OF_KV_WRITE;
     let number = if is_write { code - FAULT_OF_KV_WRITE } else { *code };
     match FAULTS.get(number.wrapping_sub(1) as usize) {
@@ -44,5 +70,24 @@ mod tests {
         assert_eq!(complaint(&[3, 5, 9, 4]), page(OpKind::Attention));
         assert_eq!(complaint(&[1, 5 + FAULT_OF_KV_WRITE, 9, 4]), page(OpKind::KvWrite));
         assert_eq!(complaint(&[1, 6, 9, 4]), Ok(()), "no kernel has this code");
+        assert_eq!(
+            complaint(&[0, 0, 0, 0, 3, 5, 9, 4, 1, 5, 8, 4]),
+            page(OpKind::Attention),
+            "the first of three"
+        );
+    }
+
+    #[test]
+    fn what_nobody_waited_for_is_told_once_and_to_nobody_in_front_of_it() {
+        let mut untold = Untold::default();
+        untold.note(2, &[0, 0, 0, 0]);
+        untold.note(6, &[1, 1, 60, 5]);
+        untold.note(4, &[1, 1, 40, 5]);
+        untold.note(3, &[1, 1, 30, 5]);
+        let token = |value| Err(RunError::OutOfRange { op: OpKind::Embed, what: "token", value, limit: 5 });
+        assert_eq!(untold.before(3), Ok(()));
+        assert_eq!(untold.before(5), token(30), "the first");
+        assert_eq!(untold.before(6), Ok(()), "nor the second with it again");
+        assert_eq!(untold.before(7), token(60));
     }
 }

@@ -43,7 +43,7 @@ pub use device::{Device, MemoryReport, Residence, Support};
 pub use errors::{AllocError, RunError, WeightError};
 pub use events::{Arrived, Download, Event, Fence};
 pub use exo_types::{KvDType, Monitor};
-pub use faults::{FAULT_OF_KV_WRITE, FAULT_WORDS, FAULTS, complaint};
+pub use faults::{FAULT_OF_KV_WRITE, FAULT_WORDS, FAULTS, Untold, complaint};
 pub use handles::{Buffer, Element, KvCache, KvShape, Weight};
 pub use ledger::{Ledger, Ticket};
 pub use op::{AttentionBatch, Op, OpKind, Recording, RopeStyle, Rows};

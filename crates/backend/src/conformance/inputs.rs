@@ -2,10 +2,13 @@
 
 use exo_types::DType;
 
-use super::Check;
+use super::{Check, expect};
 use crate::report::Trouble;
-use crate::rig::{Place, Rig};
-use crate::{KvDType, KvShape, Op, OpKind, RunError, RunShape};
+use crate::rig::{DEADLINE, Place, Rig};
+use crate::{
+    Alone, Buffer, CancelToken, Download, KvDType, KvShape, Op, OpKind, Program, Recording, RunError,
+    RunShape,
+};
 
 pub(super) const CHECKS: &[(&str, Check)] = &[
     ("a token beyond the vocabulary is an error", |rig| {
@@ -44,6 +47,8 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
         }
         Ok(())
     }),
+    ("each of two steps in flight tells of its own bad number", two_in_flight),
+    ("a bad number of a step that was given up is told behind it", given_up),
     ("a page number that no row needs may be anything", |rig| {
         paged(rig, OpKind::KvWrite, Place { sequence: 0, position: 3 }, u32::MAX as usize)?;
         paged(rig, OpKind::Attention, Place { sequence: 0, position: 3 }, u32::MAX as usize)
@@ -64,6 +69,63 @@ fn embed(rig: &mut Rig<'_>, id: usize) -> Result<(), Trouble> {
     let table = rig.matrix(DType::F32, 5, 2, vec![0; 40])?;
     let (ids, out) = (rig.numbers([0, id])?, rig.result(2, 2)?);
     rig.run(Op::Embed { table, ids, out }, 2)
+}
+
+/// A program that embeds one token of a vocabulary of five, again and again.
+struct Embedding {
+    program: Box<dyn Program>,
+    ids: Buffer,
+    out: Buffer,
+}
+
+impl Embedding {
+    fn new(rig: &mut Rig<'_>) -> Result<Self, Trouble> {
+        let table = rig.matrix(DType::F32, 5, 2, vec![0; 40])?;
+        let (ids, out) = (rig.numbers([0])?, rig.result(1, 2)?);
+        let ops = vec![Op::Embed { table, ids: ids.clone(), out: out.clone() }];
+        Ok(Self { program: rig.device.compile(Recording { ops })?, ids, out })
+    }
+
+    /// A step and the way of its result. A device that queues nothing refuses a bad number here.
+    fn queue(&self, rig: &mut Rig<'_>, id: u32) -> Result<Box<dyn Download>, RunError> {
+        let one = RunShape { tokens: 1, selected: 0 };
+        rig.stream.upload_u32(&self.ids, 0, &[id])?;
+        rig.stream.run(&*self.program, one, &Alone, &CancelToken::default())?;
+        rig.stream.download_later(&self.out, 0, 2)
+    }
+}
+
+/// The step with token `id` went well, or was refused for it.
+fn ended_as(id: u32, step: Result<Box<dyn Download>, RunError>) -> Result<(), Trouble> {
+    let ended = step.and_then(|result| result.finish(&mut [0.0; 2], DEADLINE)).map_err(Trouble::from);
+    if id < 5 { ended } else { refused(OpKind::Embed, id.into(), ended) }
+}
+
+/// Often enough for work that a backend captures and repeats.
+fn two_in_flight(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+    let embedding = Embedding::new(rig)?;
+    for [first, second] in [[4, 3], [5, 4], [4, 6], [7, 8], [9, 0], [0, 5], [1, 2]] {
+        let steps = (embedding.queue(rig, first), embedding.queue(rig, second));
+        ended_as(first, steps.0)?;
+        ended_as(second, steps.1)?;
+        let steps = (embedding.queue(rig, first), embedding.queue(rig, second));
+        ended_as(second, steps.1)?;
+        ended_as(first, steps.0)?;
+    }
+    Ok(())
+}
+
+fn given_up(rig: &mut Rig<'_>) -> Result<(), Trouble> {
+    let embedding = Embedding::new(rig)?;
+    for _ in 0..2 {
+        let before = embedding.queue(rig, 4);
+        let given_up = embedding.queue(rig, 6).map(drop);
+        ended_as(4, before)?;
+        let told = given_up.and_then(|()| rig.stream.synchronize(DEADLINE));
+        refused(OpKind::Embed, 6, told.map_err(Trouble::from))?;
+        expect("a wait behind it", &rig.stream.synchronize(DEADLINE), &Ok(()))?;
+    }
+    Ok(())
 }
 
 /// Row `row` of two.
