@@ -24,6 +24,7 @@ typedef unsigned long long u64;
 #define BLOCK_Y blockIdx.y
 #define THREAD threadIdx.x
 #define UNROLL _Pragma("unroll")
+#define KEEP_LOOP _Pragma("unroll 1")
 
 DEVICE float half_to_float(u16 bits) {
     float value;
@@ -61,6 +62,11 @@ DEVICE u32 atomic_add(u32* at, u32 value) {
 
 DEVICE void store_seen_by_all(u32* at, u32 value) {
     atomicExch(at, value);
+}
+
+// What this thread wrote is seen before what it writes from here on; what others so told of is seen by what it reads.
+DEVICE void publish_for_all() {
+    __threadfence();
 }
 
 #if __CUDA_ARCH__ >= 800

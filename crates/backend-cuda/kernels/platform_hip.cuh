@@ -36,6 +36,7 @@ struct alignas(16) float4 { float x, y, z, w; };
 #define BLOCK_Y __builtin_amdgcn_workgroup_id_y()
 #define THREAD __builtin_amdgcn_workitem_id_x()
 #define UNROLL _Pragma("unroll")
+#define KEEP_LOOP _Pragma("clang loop unroll(disable)")
 
 DEVICE void wait_for_block() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
@@ -88,6 +89,10 @@ DEVICE u32 atomic_add(u32* at, u32 value) {
 
 DEVICE void store_seen_by_all(u32* at, u32 value) {
     __atomic_store_n(at, value, __ATOMIC_RELAXED);
+}
+
+DEVICE void publish_for_all() {
+    __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent");
 }
 
 // The accurate functions of AMD's device library, linked when a module is made.

@@ -16,8 +16,12 @@ const THREADS: u32 = 256;
 const ATTENTION_THREADS: u32 = 128;
 /// A row has one thread block, and its reads are waited for: as many at once as there can be.
 const ARG_MAX_THREADS: u32 = 1024;
-/// Largest head that attention has room for.
-const HEAD_DIM_MAX: usize = 256;
+/// Heads that attention has kernels for: of up to so many elements, and how many queries share a thread block of `few` and `many`.
+const HEADS: [(usize, usize, usize); 2] = [(128, 4, 16), (256, 4, 8)];
+/// Up to how many rows a thread block of attention takes a span of one row, not several rows.
+const SPANNED_ROWS_MAX: usize = 32;
+/// Spans of a row's positions.
+const SPANS: usize = 32;
 /// Up to how many rows the kernels for few rows are used.
 const FEW_ROWS_MAX: usize = 8;
 /// Rows of w that a thread block of `matmul_vec` takes.
@@ -34,6 +38,8 @@ enum Grid {
     Elements { width: usize },
     /// So many thread blocks to a row.
     Blocks { each: usize },
+    /// So many thread blocks to `rows_each` rows; for runs of `from` to `up_to` rows.
+    Groups { each: usize, rows_each: usize, from: usize, up_to: usize },
     /// Thread blocks along the outputs, and along the rows by `rows_each`; for runs of `from` to `up_to` rows.
     Tiles { x: usize, rows_each: usize, from: usize, up_to: usize },
 }
@@ -65,7 +71,8 @@ impl Launch {
         let (x, y) = match self.grid {
             Grid::Elements { width } => ((rows * width).div_ceil(THREADS as usize), 1),
             Grid::Blocks { each } => (rows * each, 1),
-            Grid::Tiles { from, up_to, .. } if !(from..=up_to).contains(&rows) => return None,
+            Grid::Groups { from, up_to, .. } | Grid::Tiles { from, up_to, .. } if !(from..=up_to).contains(&rows) => return None,
+            Grid::Groups { each, rows_each, .. } => (rows.div_ceil(rows_each) * each, 1),
             Grid::Tiles { x, rows_each, .. } => (x, rows.div_ceil(rows_each)),
         };
         (x > 0 && y > 0).then_some((x as u32, y as u32))
@@ -94,6 +101,9 @@ pub(crate) struct Planner<'a> {
 pub(crate) struct Scratch {
     pub(crate) quants: DeviceMemory,
     pub(crate) scales: DeviceMemory,
+    /// What the spans of attention came to, and how many of a row are done.
+    pub(crate) spans: DeviceMemory,
+    pub(crate) spans_done: DeviceMemory,
 }
 
 /// Blocks of rounded activations that an op needs room for.
@@ -103,6 +113,18 @@ pub(crate) fn rounded_blocks(op: &Op) -> usize {
             x.len / weight.cols.max(1) * layout::blocks(weight.cols)
         }
         _ => 0,
+    }
+}
+
+/// Bytes that an op needs for what its spans come to, and for counting them.
+pub(crate) fn spans_bytes(op: &Op) -> (u64, u64) {
+    match op {
+        Op::Attention { q, kv, heads, .. } => {
+            let head_dim = kv.shape.head_dim;
+            let rows = (q.len / (heads * head_dim).max(1)).min(SPANNED_ROWS_MAX);
+            (4 * (rows * heads * SPANS * (2 + head_dim)) as u64, 4 * (rows * heads) as u64)
+        }
+        _ => (0, 0),
     }
 }
 
@@ -153,7 +175,7 @@ impl Planner<'_> {
                 let width = heads * frequencies.cols;
                 out.push(self.elements(File::Rope, "rope", width, Rows::Tokens, addresses, numbers)?);
             }
-            Op::KvWrite { .. } | Op::Attention { .. } => out.push(self.on_pages(op)?),
+            Op::KvWrite { .. } | Op::Attention { .. } => self.on_pages(op, out)?,
             Op::SwiGlu { gate, up, out: result, width } => {
                 let addresses = vec![at(gate), at(up), at(result)];
                 let numbers = numbers([*width]);
@@ -185,7 +207,7 @@ impl Planner<'_> {
     }
 
     /// An op on the cache.
-    fn on_pages(&self, op: &Op) -> Result<Launch, RunError> {
+    fn on_pages(&self, op: &Op, out: &mut Vec<Launch>) -> Result<(), RunError> {
         let at = |handle: &Buffer| storage::buffer(handle, self.shop.owner).memory.at;
         let rows = Rows::Tokens;
         match op {
@@ -195,18 +217,21 @@ impl Planner<'_> {
                 addresses.extend([at(k), at(v)]);
                 numbers.push(parts as u32);
                 let name = format!("kv_write_{}", kv_name(kv.shape.dtype));
-                self.elements(File::KvWrite, &name, kv.shape.kv_heads * parts, rows, addresses, numbers)
+                let width = kv.shape.kv_heads * parts;
+                out.push(self.elements(File::KvWrite, &name, width, rows, addresses, numbers)?);
+                Ok(())
             }
-            Op::Attention { q, kv, layer, batch, out, heads, scale, window }
-                if kv.shape.head_dim <= HEAD_DIM_MAX =>
-            {
+            Op::Attention { q, kv, layer, batch, out: result, heads, scale, window } => {
                 let (mut addresses, mut numbers) = self.paged(kv, *layer, batch);
-                addresses.extend([at(q), at(out)]);
+                addresses.extend([at(q), at(result), self.scratch.spans.at, self.scratch.spans_done.at]);
                 numbers.extend([*heads as u32, scale.to_bits(), window.unwrap_or(0)]);
-                let name = format!("attention_{}", kv_name(kv.shape.dtype));
-                let grid = Grid::Blocks { each: *heads };
-                let (file, threads) = (File::Attention, ATTENTION_THREADS);
-                self.launch(Draft { file, name: &name, threads, grid, rows, addresses, numbers })
+                for (name, grid) in attention_choices(kv, *heads)? {
+                    let name = format!("{name}_{}", kv_name(kv.shape.dtype));
+                    let (addresses, numbers) = (addresses.clone(), numbers.clone());
+                    let (file, threads) = (File::Attention, ATTENTION_THREADS);
+                    out.push(self.launch(Draft { file, name: &name, threads, grid, rows, addresses, numbers })?);
+                }
+                Ok(())
             }
             _ => Err(RunError::UnsupportedOp { op: op.kind(), dtype: None }),
         }
@@ -324,6 +349,26 @@ impl Planner<'_> {
         let blocks = layout::blocks(cols);
         self.elements(File::Round8, "round8", 8 * blocks, rows, addresses, numbers([blocks]))
     }
+}
+
+/// The kernels of attention, and for how many rows each is used.
+fn attention_choices(kv: &KvCache, heads: usize) -> Result<[(String, Grid); 2], RunError> {
+    let head_dim = kv.shape.head_dim;
+    let fitting = HEADS.into_iter().find(|(dim, _, _)| head_dim <= *dim);
+    let Some((dim, few, many)) = fitting else {
+        return Err(RunError::UnsupportedOp { op: OpKind::Attention, dtype: None });
+    };
+    let group = heads / kv.shape.kv_heads;
+    let each = |slots: usize| kv.shape.kv_heads * group.div_ceil(slots);
+    let spanned =
+        Grid::Groups { each: each(few) * SPANS, rows_each: 1, from: 1, up_to: SPANNED_ROWS_MAX };
+    let whole = Grid::Groups {
+        each: each(many),
+        rows_each: (many / group).max(1),
+        from: SPANNED_ROWS_MAX + 1,
+        up_to: usize::MAX,
+    };
+    Ok([(format!("attention_few_{dim}"), spanned), (format!("attention_many_{dim}"), whole)])
 }
 
 /// The kernels that multiply with a weight, and for how many rows each is used.

@@ -40,6 +40,7 @@ struct Entry {
 #define BLOCK_Y emulated::block_y
 #define THREAD emulated::thread
 #define UNROLL
+#define KEEP_LOOP
 
 DEVICE float bits_to_float(u32 bits) {
     float value;
@@ -101,6 +102,8 @@ DEVICE u32 atomic_add(u32* at, u32 value) {
 DEVICE void store_seen_by_all(u32* at, u32 value) {
     *at = value;
 }
+
+DEVICE void publish_for_all() {}
 
 // Fragments as PTX lays them out: element (r, k) of a is in lane 4 (r % 8) + k % 8 / 2, word r / 8 + 2 (k / 8); element
 // (k, n) of b in lane 4 n + k % 8 / 2, word k / 8; of two to a word the even k is low.
