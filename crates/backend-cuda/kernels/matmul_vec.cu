@@ -9,7 +9,8 @@
 //
 // Eight threads share two rows of w, a slice of K each, so that they read neighbouring blocks; the slices' sums are
 // added from the first to the last. Products with quants are of whole numbers, four to an instruction. Bound by reading w:
-// a block of Q4_0 is 18 bytes and some 25 instructions of one thread.
+// a block of Q4_0 is 18 bytes and some 25 instructions of one thread. A thread asks for several blocks before it uses the first:
+// a matrix of 4,096 rows is but 16,384 threads, and a large card has to have millions of bytes on their way.
 #include "rounded.cuh"
 
 #define ROWS_EACH 2u
@@ -32,34 +33,57 @@ DEVICE void finish(const MatMulArgs& a, const float sums[ROWS_EACH][TOKENS_EACH]
     }
 }
 
-template <class Q, int TOKENS_EACH>
-DEVICE void matmul_quants(const MatMulArgs& a) {
-    u32 row = (BLOCK_X * GROUPS + THREAD / SLICES) * ROWS_EACH;
-    u32 token = BLOCK_Y * TOKENS_EACH;
-    float sums[ROWS_EACH][TOKENS_EACH] = {};
-    for (u32 block = THREAD % SLICES; block < a.blocks; block += SLICES) {
-        u32 words[ROWS_EACH][8];
-        Scale scales[ROWS_EACH];
+// The products of `COUNT` blocks of a slice, all of whose weights are asked for first.
+template <class Q, int TOKENS_EACH, int COUNT>
+DEVICE void add_blocks(const MatMulArgs& a, u32 row, u32 token, u32 block, float sums[ROWS_EACH][TOKENS_EACH]) {
+    u32 words[COUNT][ROWS_EACH][8];
+    Scale scales[COUNT][ROWS_EACH];
+    UNROLL
+    for (u32 i = 0; i < COUNT; i++) {
         UNROLL
         for (u32 r = 0; r < ROWS_EACH; r++) {
-            u64 at = (u64)at_most(row + r, a.outputs - 1u) * a.blocks + block;
-            load_words<Q>(a.w, at, words[r]);
-            scales[r] = load_scale<Q>(a.w, at);
+            u64 at = (u64)at_most(row + r, a.outputs - 1u) * a.blocks + block + i * SLICES;
+            load_words<Q>(a.w, at, words[i][r]);
+            scales[i][r] = load_scale<Q>(a.w, at);
         }
+    }
+    if (COUNT > 1) {
+        NO_LOAD_LATER();
+    }
+    UNROLL
+    for (u32 i = 0; i < COUNT; i++) {
         UNROLL
         for (u32 t = 0; t < TOKENS_EACH; t++) {
-            u64 at = (u64)at_most(token + t, a.rows - 1u) * a.blocks + block;
+            u64 at = (u64)at_most(token + t, a.rows - 1u) * a.blocks + block + i * SLICES;
             uint4 low = ((const uint4*)a.x)[2 * at];
             uint4 high = ((const uint4*)a.x)[2 * at + 1];
             Rounded x = a.x_scales[at];
             UNROLL
             for (u32 r = 0; r < ROWS_EACH; r++) {
-                const u32* w = words[r];
+                const u32* w = words[i][r];
                 int first = dot4(w[3], low.w, dot4(w[2], low.z, dot4(w[1], low.y, dot4(w[0], low.x, 0))));
                 int second = dot4(w[7], high.w, dot4(w[6], high.z, dot4(w[5], high.y, dot4(w[4], high.x, 0))));
-                sums[r][t] = add_block<Q>(sums[r][t], first, second, x, scales[r]);
+                sums[r][t] = add_block<Q>(sums[r][t], first, second, x, scales[i][r]);
             }
         }
+    }
+}
+
+template <class Q, int TOKENS_EACH>
+DEVICE void matmul_quants(const MatMulArgs& a) {
+    u32 row = (BLOCK_X * GROUPS + THREAD / SLICES) * ROWS_EACH;
+    u32 token = BLOCK_Y * TOKENS_EACH;
+    float sums[ROWS_EACH][TOKENS_EACH] = {};
+    const u32 AHEAD = TOKENS_EACH == 1 ? 4u : 2u;
+    u32 base = 0;
+    // The same for all lanes, which wait for each other inside.
+    KEEP_LOOP
+    for (; base + AHEAD * SLICES <= a.blocks; base += AHEAD * SLICES) {
+        add_blocks<Q, TOKENS_EACH, AHEAD>(a, row, token, base + THREAD % SLICES, sums);
+    }
+    KEEP_LOOP
+    for (u32 block = base + THREAD % SLICES; block < a.blocks; block += SLICES) {
+        add_blocks<Q, TOKENS_EACH, 1>(a, row, token, block, sums);
     }
     finish<TOKENS_EACH>(a, sums, row, token);
 }

@@ -26,6 +26,10 @@ typedef unsigned long long u64;
 #define UNROLL _Pragma("unroll")
 #define KEEP_LOOP _Pragma("unroll 1")
 
+// Loads that stand before stay before, whatever the compiler thinks of the registers: they are to be on their way together. All
+// lanes of a warp pass it.
+#define NO_LOAD_LATER() __syncwarp()
+
 DEVICE float half_to_float(u16 bits) {
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));

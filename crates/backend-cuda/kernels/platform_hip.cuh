@@ -38,6 +38,8 @@ struct alignas(16) float4 { float x, y, z, w; };
 #define UNROLL _Pragma("unroll")
 #define KEEP_LOOP _Pragma("clang loop unroll(disable)")
 
+#define NO_LOAD_LATER() asm volatile("" ::: "memory")
+
 DEVICE void wait_for_block() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
     __builtin_amdgcn_s_barrier();

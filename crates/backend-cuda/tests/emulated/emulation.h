@@ -41,6 +41,7 @@ struct Entry {
 #define THREAD emulated::thread
 #define UNROLL
 #define KEEP_LOOP
+#define NO_LOAD_LATER()
 
 DEVICE float bits_to_float(u32 bits) {
     float value;
