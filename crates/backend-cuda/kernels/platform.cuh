@@ -94,6 +94,15 @@ DEVICE void mma_16_8_16_f16(float c[4], const u32 a[4], const u32 b[2]) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Begins to copy 16 bytes to shared memory, past the first cache. COPIES_END closes what a thread has begun into a group;
+// WAIT_FOR_COPIES_BUT(n) waits for all of its groups but the last n.
+DEVICE void copy_async_16(uint4* to, const uint4* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+
+#define COPIES_END() asm volatile("cp.async.commit_group;" ::: "memory")
+#define WAIT_FOR_COPIES_BUT(groups) asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory")
+
 DEVICE void mma_16_8_16_bf16(float c[4], const u32 a[4], const u32 b[2]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])

@@ -1,5 +1,5 @@
 // The kernels' platform on AMD's cards, in the compiler's own words: no header of AMD's is needed to compile. Compiled by clang
-// and by AMD's hiprtc (`cargo xtask hip`), never run. There is no matmul_mma.cu here: AMD's matrix instructions are others.
+// and by AMD's hiprtc (`cargo xtask hip`), never run. No kernel for tensor cores is here: AMD's matrix instructions are others.
 #pragma once
 
 // hiprtc puts a header of AMD's in front of every source, which has these already.

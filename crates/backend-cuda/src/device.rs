@@ -220,7 +220,11 @@ impl Device for CudaDevice {
     }
 
     fn activations(&self, dtype: DType) -> Activations {
-        if dtype.is_quantised() { Activations::Rounded8 } else { Activations::Exact }
+        match dtype {
+            DType::F16 if self.shop.has_tensor_cores => Activations::RoundedHalf,
+            quantised if quantised.is_quantised() => Activations::Rounded8,
+            _ => Activations::Exact,
+        }
     }
 
     fn buffer(&self, element: Element, len: usize) -> Result<Buffer, AllocError> {

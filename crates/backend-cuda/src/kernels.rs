@@ -30,6 +30,12 @@ macro_rules! files {
                 }
             }
 
+            /// Whether it has instructions of NVIDIA's tensor cores.
+            #[cfg(all(test, feature = "hip"))]
+            fn is_nvidias(self) -> bool {
+                matches!(self, Self::MatMulMma | Self::MatMulHalfMma)
+            }
+
             /// What it was made of.
             #[cfg(feature = "hip")]
             fn source(self) -> Source {
@@ -53,7 +59,9 @@ files! {
     ArgMax = "arg_max",
     Attention = "attention",
     Embed = "embed",
+    Halves = "halves",
     KvWrite = "kv_write",
+    MatMulHalfMma = "matmul_half_mma",
     MatMulMma = "matmul_mma",
     MatMulTile = "matmul_tile",
     MatMulVec = "matmul_vec",
@@ -140,7 +148,7 @@ mod tests {
         }
         // RDNA 2, and Vega with waves of 64 threads: the newest that all versions from 5.2 on know.
         for target in ["gfx1030", "gfx906"] {
-            for file in File::ALL.iter().filter(|file| **file != File::MatMulMma) {
+            for file in File::ALL.iter().filter(|file| !file.is_nvidias()) {
                 let code = hip::compile(file.source(), &HEADERS, Some(target)).unwrap();
                 assert!(code.starts_with(b"\x7fELF") || code.len() > 1000, "{file:?} for {target}");
             }

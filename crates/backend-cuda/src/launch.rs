@@ -28,8 +28,12 @@ const FEW_ROWS_MAX: usize = 8;
 const VEC_OUTPUTS: usize = 32;
 /// Rows of w and of x to a tile.
 const TILE: usize = 64;
-/// Rows of w of the tensor-core kernel for few rows.
-const MMA_OUTPUTS: usize = 16;
+/// Rows of w of the kernels for halves and few rows; up to how many rows the one for some is used; rows to a tile of many.
+const HALF_OUTPUTS: usize = 16;
+const HALF_SOME_ROWS_MAX: usize = 32;
+const HALF_TILE: usize = 128;
+/// A warp.
+const WARP: u32 = 32;
 
 /// How many thread blocks, from the rows of a run.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +75,11 @@ impl Launch {
         let (x, y) = match self.grid {
             Grid::Elements { width } => ((rows * width).div_ceil(THREADS as usize), 1),
             Grid::Blocks { each } => (rows * each, 1),
-            Grid::Groups { from, up_to, .. } | Grid::Tiles { from, up_to, .. } if !(from..=up_to).contains(&rows) => return None,
+            Grid::Groups { from, up_to, .. } | Grid::Tiles { from, up_to, .. }
+                if !(from..=up_to).contains(&rows) =>
+            {
+                return None;
+            }
             Grid::Groups { each, rows_each, .. } => (rows.div_ceil(rows_each) * each, 1),
             Grid::Tiles { x, rows_each, .. } => (x, rows.div_ceil(rows_each)),
         };
@@ -90,29 +98,61 @@ impl Launch {
 pub(crate) struct Planner<'a> {
     pub(crate) shop: &'a Shop,
     pub(crate) fault: &'a DeviceMemory,
-    /// Activations in eight bits and their scales, for one product at a time.
     pub(crate) scratch: &'a Scratch,
-    /// The rows that lie there now: of which buffer, and how wide.
-    pub(crate) rounded: Option<(u64, usize, Rows)>,
+    /// The rows that lie there now: of which buffer, how wide, and as what.
+    pub(crate) rounded: Option<(u64, usize, Rows, Form)>,
 }
 
-/// Where a program keeps rounded activations.
+/// What a product reads its activations as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Form {
+    Float,
+    /// As `round8.cu` leaves them.
+    Eight,
+    /// As `halves.cu` leaves them, for F16 and for BF16.
+    Half,
+    ThreeHalves,
+}
+
+impl Form {
+    fn of(weight: DType, has_tensor_cores: bool) -> Self {
+        match weight {
+            DType::F16 if has_tensor_cores => Self::Half,
+            DType::BF16 if has_tensor_cores => Self::ThreeHalves,
+            quantised if quantised.is_quantised() => Self::Eight,
+            _ => Self::Float,
+        }
+    }
+
+    /// Bytes that `rows` of so many blocks take, and their scales.
+    fn bytes(self, rows: usize, blocks: usize) -> (u64, u64) {
+        let (rows, blocks) = (rows as u64, (rows * blocks) as u64);
+        match self {
+            Self::Float => (0, 0),
+            Self::Eight => (32 * blocks, 8 * blocks),
+            Self::Half => (64 * blocks, 4 * rows),
+            Self::ThreeHalves => (192 * blocks, 0),
+        }
+    }
+}
+
+/// Where a program keeps what its kernels leave for each other.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    pub(crate) quants: DeviceMemory,
+    /// Activations as a product reads them and their scales, for one product at a time.
+    pub(crate) rounded: DeviceMemory,
     pub(crate) scales: DeviceMemory,
     /// What the spans of attention came to, and how many of a row are done.
     pub(crate) spans: DeviceMemory,
     pub(crate) spans_done: DeviceMemory,
 }
 
-/// Blocks of rounded activations that an op needs room for.
-pub(crate) fn rounded_blocks(op: &Op) -> usize {
+/// Bytes that an op needs for its activations in another form, and for their scales.
+pub(crate) fn rounded_bytes(op: &Op, has_tensor_cores: bool) -> (u64, u64) {
     match op {
-        Op::MatMul { weight, x, .. } if weight.dtype.is_quantised() => {
-            x.len / weight.cols.max(1) * layout::blocks(weight.cols)
-        }
-        _ => 0,
+        Op::MatMul { weight, x, .. } => Form::of(weight.dtype, has_tensor_cores)
+            .bytes(x.len / weight.cols.max(1), layout::blocks(weight.cols)),
+        _ => (0, 0),
     }
 }
 
@@ -229,7 +269,15 @@ impl Planner<'_> {
                     let name = format!("{name}_{}", kv_name(kv.shape.dtype));
                     let (addresses, numbers) = (addresses.clone(), numbers.clone());
                     let (file, threads) = (File::Attention, ATTENTION_THREADS);
-                    out.push(self.launch(Draft { file, name: &name, threads, grid, rows, addresses, numbers })?);
+                    out.push(self.launch(Draft {
+                        file,
+                        name: &name,
+                        threads,
+                        grid,
+                        rows,
+                        addresses,
+                        numbers,
+                    })?);
                 }
                 Ok(())
             }
@@ -316,14 +364,16 @@ impl Planner<'_> {
     ) -> Result<(), RunError> {
         let x_at = storage::buffer(x, self.shop.owner).memory.at;
         let result_at = storage::buffer(result, self.shop.owner).memory.at;
-        let is_quantised = weight.dtype.is_quantised();
-        if is_quantised && self.rounded != Some((x_at, weight.cols, rows)) {
-            out.push(self.round(x_at, weight.cols, rows)?);
-            self.rounded = Some((x_at, weight.cols, rows));
-        }
-        let (x_at, x_scales) = match is_quantised {
-            true => (self.scratch.quants.at, self.scratch.scales.at),
-            false => (x_at, 0),
+        let form = Form::of(weight.dtype, self.shop.has_tensor_cores);
+        let (x_at, x_scales) = match form {
+            Form::Float => (x_at, 0),
+            _ => {
+                if self.rounded != Some((x_at, weight.cols, rows, form)) {
+                    out.push(self.round(x_at, weight.cols, rows, form)?);
+                    self.rounded = Some((x_at, weight.cols, rows, form));
+                }
+                (self.scratch.rounded.at, self.scratch.scales.at)
+            }
         };
         let mut addresses = self.planes(weight).to_vec();
         addresses.extend([x_at, x_scales, bias, result_at]);
@@ -338,16 +388,25 @@ impl Planner<'_> {
                 numbers: numbers([weight.rows, weight.cols, layout::blocks(weight.cols)]),
             })?);
         }
-        if self.rounded.is_some_and(|(of, _, _)| of == result_at) {
+        if self.rounded.is_some_and(|(of, ..)| of == result_at) {
             self.rounded = None;
         }
         Ok(())
     }
 
-    fn round(&self, x: u64, cols: usize, rows: Rows) -> Result<Launch, RunError> {
-        let addresses = vec![x, self.scratch.quants.at, self.scratch.scales.at];
+    fn round(&self, x: u64, cols: usize, rows: Rows, form: Form) -> Result<Launch, RunError> {
+        let addresses = vec![x, self.scratch.rounded.at, self.scratch.scales.at];
         let blocks = layout::blocks(cols);
-        self.elements(File::Round8, "round8", 8 * blocks, rows, addresses, numbers([blocks]))
+        let name = match form {
+            Form::Half => "halves_f16",
+            Form::ThreeHalves => "halves_bf16",
+            Form::Float | Form::Eight => {
+                let (file, width) = (File::Round8, 8 * blocks);
+                return self.elements(file, "round8", width, rows, addresses, numbers([blocks]));
+            }
+        };
+        let grid = Grid::Blocks { each: 1 };
+        self.blocks(File::Halves, name, grid, rows, addresses, numbers([cols, blocks]))
     }
 }
 
@@ -360,8 +419,7 @@ fn attention_choices(kv: &KvCache, heads: usize) -> Result<[(String, Grid); 2], 
     };
     let group = heads / kv.shape.kv_heads;
     let each = |slots: usize| kv.shape.kv_heads * group.div_ceil(slots);
-    let spanned =
-        Grid::Groups { each: each(few) * SPANS, rows_each: 1, from: 1, up_to: SPANNED_ROWS_MAX };
+    let spanned = Grid::Groups { each: each(few) * SPANS, rows_each: 1, from: 1, up_to: SPANNED_ROWS_MAX };
     let whole = Grid::Groups {
         each: each(many),
         rows_each: (many / group).max(1),
@@ -377,14 +435,18 @@ fn choices(weight: &Weight, has_tensor_cores: bool) -> Vec<(File, &'static str, 
         let x = weight.rows.div_ceil(outputs);
         Grid::Tiles { x, rows_each, from, up_to }
     };
-    let many = tiles(TILE, TILE, FEW_ROWS_MAX + 1, usize::MAX);
     if has_tensor_cores && matches!(weight.dtype, DType::F16 | DType::BF16) {
-        let few = tiles(MMA_OUTPUTS, FEW_ROWS_MAX, 1, FEW_ROWS_MAX);
+        let some_from = FEW_ROWS_MAX + 1;
+        let few = tiles(HALF_OUTPUTS, FEW_ROWS_MAX, 1, FEW_ROWS_MAX);
+        let some = tiles(HALF_OUTPUTS, HALF_SOME_ROWS_MAX, some_from, HALF_SOME_ROWS_MAX);
+        let many = tiles(HALF_TILE, HALF_TILE, HALF_SOME_ROWS_MAX + 1, usize::MAX);
         return vec![
-            (File::MatMulMma, "matmul_mma_few", 256, few),
-            (File::MatMulMma, "matmul_mma_many", 256, many),
+            (File::MatMulHalfMma, "matmul_half_few", WARP, few),
+            (File::MatMulHalfMma, "matmul_half_some", WARP, some),
+            (File::MatMulHalfMma, "matmul_half_many", 4 * WARP, many),
         ];
     }
+    let many = tiles(TILE, TILE, FEW_ROWS_MAX + 1, usize::MAX);
     let many = match has_tensor_cores && weight.dtype.is_quantised() {
         true => (File::MatMulMma, "matmul_mma_many", 256, many),
         false => (File::MatMulTile, "matmul_tile", 256, many),

@@ -4,8 +4,8 @@
 //! ahead of time to the PTX in `ptx/`, which is part of the program. The driver's library is opened at run time: building
 //! needs no CUDA, and a machine without it gets an error that says what to install.
 //!
-//! **Batch invariance** holds as the contract asks: all products add slices of K in one order, attention works in blocks of
-//! positions that do not depend on the batch. F16 and BF16 weights go through tensor cores from compute capability 8.0
+//! **Batch invariance** holds as the contract asks: all products of a type add slices or blocks of K in one order, attention works in
+//! blocks and spans of positions that do not depend on the batch. F16 and BF16 weights go through tensor cores from compute capability 8.0
 //! on and through plain kernels before: two kernel families, whose bits may differ.
 //!
 //! A decode step that comes again with the same number of rows is captured once as a CUDA graph and launched as one.

@@ -12,7 +12,7 @@ use crate::api::CallError;
 use crate::device::Shop;
 use crate::driver::DeviceMemory;
 use crate::graph::{Graphs, Plan};
-use crate::launch::{Launch, Planner, Scratch, rounded_blocks, spans_bytes};
+use crate::launch::{Launch, Planner, Scratch, rounded_bytes, spans_bytes};
 use crate::queue::{Captured, Queue};
 
 /// Bytes of the place where a program's kernels complain.
@@ -59,14 +59,15 @@ impl CudaProgram {
     pub(crate) fn new(shop: &Arc<Shop>, recording: Recording) -> Result<Self, RunError> {
         let mut capacity = Capacity::default();
         recording.ops.iter().for_each(|op| check_op(op, shop.owner, &mut capacity));
-        let blocks = recording.ops.iter().map(rounded_blocks).max().unwrap_or(0) as u64;
         let most = |a: (u64, u64), b: (u64, u64)| (a.0.max(b.0), a.1.max(b.1));
+        let rounded = |op| rounded_bytes(op, shop.has_tensor_cores);
+        let (rounded, scales) = recording.ops.iter().map(rounded).fold((0, 0), most);
         let (spans, counts) = recording.ops.iter().map(spans_bytes).fold((0, 0), most);
         let what = "what the kernels of a step leave for each other";
-        let ticket = shop.ledger.take(what, 40 * blocks + spans + counts)?;
+        let ticket = shop.ledger.take(what, rounded + scales + spans + counts)?;
         let scratch = Scratch {
-            quants: shop.allocate(what, 32 * blocks)?,
-            scales: shop.allocate(what, 8 * blocks)?,
+            rounded: shop.allocate(what, rounded)?,
+            scales: shop.allocate(what, scales)?,
             spans: shop.allocate(what, spans)?,
             spans_done: shop.zeroed(what, counts)?,
         };

@@ -19,6 +19,10 @@ pub enum Activations {
     ///
     /// Where an element is not finite, or a weight's magnitude is 2^120 or more, the result is NaN.
     Rounded16,
+    /// `x` rounded to halves, whose products with halves tensor cores make exactly. With `e` such that the largest magnitude of a
+    /// row is at least `2^e` and below `2^(e+1)`, its elements become `h · 2^(e-13)`, `h = half(x · 2^(13-e))`, ties to even; rows
+    /// below `2^-113` take `2^126` for `2^(13-e)`. Where an element is not finite, neither is the row's result.
+    RoundedHalf,
 }
 
 impl Activations {
@@ -34,6 +38,7 @@ impl Activations {
             Self::Exact => 0.0,
             Self::Rounded8 => 1e-4,
             Self::Rounded16 => 1e-8,
+            Self::RoundedHalf => 2e-7,
         }
     }
 }

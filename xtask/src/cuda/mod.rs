@@ -119,7 +119,7 @@ pub fn hip_tests(skips: Option<&Path>) -> anyhow::Result<()> {
     run::command("env", &[&[variable.as_str(), cargo.as_str()], &tests[..]].concat())
 }
 
-/// Compiles the kernels for AMD's cards, of 32 and of 64 threads to a wave. The matrix instructions of `matmul_mma.cu` are NVIDIA's.
+/// Compiles the kernels for AMD's cards, of 32 and of 64 threads to a wave. Matrix instructions are NVIDIA's.
 fn hip_kernels() -> anyhow::Result<()> {
     let known = ["clang++", "clang++-19", "clang++-18", "clang++-17", "clang++-16"];
     let Some(clang) = known.into_iter().find(|name| run::has(name)) else {

@@ -1,7 +1,8 @@
 // The kernels' platform on a processor: each thread of a thread block is a fiber, run in turns. For tests only.
 //
 // What this shows is the arithmetic and the synchronisation of the kernels' own text. It shows nothing of speed, of the
-// compiler's and the card's rounding in exp, sin and the tensor cores, or of races that turns happen to hide.
+// compiler's and the card's rounding in exp, sin and the tensor cores, or of all races: threads run from the first to the last and
+// back between barriers, and copies happen as late as they may, which shows many.
 #pragma once
 
 #include <math.h>
@@ -22,6 +23,10 @@ void wait_for_warp();
 // The memory through which a warp's lanes exchange 16 words each; every call gives the other of two.
 u32* exchange(u32 thread, u32 turn);
 u32 next_turn();
+// 16 bytes to shared memory: begun, closed into a group, and waited for but for the last so many groups.
+void begin_copy(void* to, const void* from);
+void end_copies();
+void wait_for_copies(u32 but);
 // Names a kernel for the driver.
 struct Entry {
     Entry(const char* name, u32 threads, u32 args_size, void (*run)(const void* args));
@@ -154,6 +159,13 @@ DEVICE void mma_16_8_32_s8(int c[4], const u32 a[4], const u32 b[2]) {
 DEVICE void mma_16_8_16_s8(int c[4], const u32 a[2], u32 b) {
     emulate_mma_s8(c, a, &b, 1);
 }
+
+DEVICE void copy_async_16(uint4* to, const uint4* from) {
+    emulated::begin_copy(to, from);
+}
+
+#define COPIES_END() emulated::end_copies()
+#define WAIT_FOR_COPIES_BUT(groups) emulated::wait_for_copies(groups)
 
 DEVICE float decode_bf16(u16 bits) {
     return bits_to_float((u32)bits << 16);

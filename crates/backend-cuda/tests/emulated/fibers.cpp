@@ -5,6 +5,7 @@
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <ucontext.h>
 #include <vector>
@@ -15,11 +16,18 @@ thread_local u32 thread, block_x, block_y;
 namespace {
 enum class State { Ready, WaitsForBlock, WaitsForWarp, Done };
 
+struct Copy {
+    void* to;
+    const void* from;
+};
+
 struct Fiber {
     std::unique_ptr<char[]> stack;
     jmp_buf place;
     State state = State::Done;
     u32 turn = 0;
+    // Copies it has begun, in groups; the last is still open.
+    std::vector<std::vector<Copy>> copies;
 };
 
 struct Pool {
@@ -122,10 +130,13 @@ void run_block(u32 threads) {
     for (u32 i = 0; i < threads; i++) {
         pool.fibers[i]->state = State::Ready;
         pool.fibers[i]->turn = 0;
+        pool.fibers[i]->copies.assign(1, {});
     }
-    for (;;) {
+    // From the first to the last and back, so that what lacks a barrier is seen in one order or the other.
+    for (bool is_up = true;; is_up = !is_up) {
         bool all_done = true;
-        for (u32 i = 0; i < threads; i++) {
+        for (u32 turn = 0; turn < threads; turn++) {
+            u32 i = is_up ? turn : threads - 1 - turn;
             if (pool.fibers[i]->state == State::Ready) {
                 resume(i);
             }
@@ -147,6 +158,25 @@ void wait_for_block() {
 
 void wait_for_warp() {
     yield_as(State::WaitsForWarp);
+}
+
+void begin_copy(void* to, const void* from) {
+    pool.fibers[thread]->copies.back().push_back({to, from});
+}
+
+void end_copies() {
+    pool.fibers[thread]->copies.emplace_back();
+}
+
+// Copies as late as may be: what is read without a wait is what was there before.
+void wait_for_copies(u32 but) {
+    auto& copies = pool.fibers[thread]->copies;
+    while (copies.size() > but + 1) {
+        for (const Copy& copy : copies.front()) {
+            std::memcpy(copy.to, copy.from, 16);
+        }
+        copies.erase(copies.begin());
+    }
 }
 
 u32* exchange(u32 of, u32 turn) {

@@ -1,6 +1,7 @@
 //! MatMul, for every stored type.
 
 use exo_types::DType;
+use half::f16;
 
 use super::{Case, blocks, pick};
 use crate::random::Random;
@@ -135,6 +136,10 @@ impl Case for MatMul {
                 let weight: Vec<f64> = weight.chunks_exact(self.k).flat_map(in_units).collect();
                 self.products(&to(32767.0), &weight)
             }
+            Activations::RoundedHalf => {
+                let x: Vec<f64> = x.chunks_exact(self.k).flat_map(to_halves).collect();
+                self.products(&x, &weight)
+            }
         };
         Some((products, how))
     }
@@ -154,6 +159,16 @@ fn in_units(row: &[f64]) -> Vec<f64> {
         block.iter().map(|w| (w / unit).round() * unit).collect()
     };
     row.chunks(Activations::BLOCK).flat_map(block).collect()
+}
+
+/// One row as [`Activations::RoundedHalf`] says, written apart from every backend's kernel.
+fn to_halves(row: &[f32]) -> Vec<f64> {
+    let largest = row.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+    let mut step = 2f64.powi(-126);
+    while f64::from(largest) * 2f64.powi(-14) >= step {
+        step *= 2.0;
+    }
+    row.iter().map(|x| f16::from_f64(f64::from(*x) / step).to_f64() * step).collect()
 }
 
 /// One row as [`Activations::Rounded8`] says, or with another largest number than 127; written apart from every backend's kernel.
@@ -188,6 +203,17 @@ mod tests {
         row[7] = f32::INFINITY;
         let rounded = rounded_to(127.0, &row);
         assert!(rounded[..32].iter().all(|x| x.is_nan()) && rounded[32] == 0.0);
+    }
+
+    #[test]
+    fn a_row_becomes_halves_of_a_power_of_two() {
+        // The step is one; eleven bits of 16383 are 16384, and 2^-26 is too small for a half.
+        let (small, none) = (2f32.powi(-17), 2f32.powi(-26));
+        let halves = to_halves(&[-16383.0, 3.0, 8196.5, small, none]);
+        assert_eq!(halves, [-16384.0, 3.0, 8200.0, f64::from(small), 0.0]);
+        // Twice as large a row has twice the step.
+        assert_eq!(to_halves(&[-32766.0, 6.0, none]), [-32768.0, 6.0, 0.0]);
+        assert_eq!(to_halves(&[2f32.powi(-126), 0.0]), [2f64.powi(-126), 0.0]);
     }
 
     #[test]
