@@ -10,12 +10,12 @@ mod support;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::Path;
-use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::{
-    Node, SOON, Start, bus, exo, finish, has_mounts, known, nvml, plug, skip, stderr, stdout, wait_for,
-    workers_of,
+    Node, SOON, Start, answers, bus, comes_back, error_of, exo, finish, has_mounts, is_alive, nvml, plug,
+    send, skip, stderr, stdout, stream, wait_for, worker, workers_of,
 };
 
 /// Of an emulated card.
@@ -29,19 +29,6 @@ fn start<'a>(name: &'a str, group: &'a str, flags: &[&str], env: &[(&'static str
         env.iter().map(|(name, value)| (*name, value.as_os_str().to_owned())).collect();
     env.push(("LD_LIBRARY_PATH", emulated::library().into_os_string()));
     Start { name, group, flags, env, ..Start::default() }
-}
-
-fn send(signal: &str, pid: u32) {
-    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
-}
-
-fn worker(node: &Node) -> u32 {
-    wait_for("the worker", SOON, || workers_of(node.pid()).first().copied())
-}
-
-fn answers(node: &Node) {
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
 }
 
 #[test]
@@ -103,6 +90,29 @@ fn a_card_that_others_have_filled_refuses_a_model_with_numbers_and_takes_the_nex
     assert_eq!(instance["stages"][0]["device"], "cuda-0", "{instance:#}");
     answers(&node);
     assert!(!node.log().contains("lost its device"), "{}", node.log());
+    node.assert_running();
+}
+
+#[test]
+fn a_kernel_that_never_ends_is_cut_off_with_its_process_and_the_card_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let hangs = folder.path().join("hangs");
+    let flags = ["--no-discovery", "--step-max-s", "8"];
+    let mut node = Node::start(start("solo", "hangs", &flags, &[("EXO_EMULATED_HANGS", &hangs)]));
+    let instance = node.place("demo", 1);
+    answers(&node);
+    let (pid, stream) = (worker(&node), stream(&node));
+    File::create(&hangs).unwrap();
+    let since = Instant::now();
+    let code = error_of(stream);
+    let took = since.elapsed();
+    assert_eq!(code, "stage_lost", "{}", node.log());
+    assert!(took > Duration::from_secs(2) && took < Duration::from_secs(8) + SOON / 2, "after {took:?}");
+    std::fs::remove_file(&hangs).unwrap();
+    let instance = comes_back(&node, &instance["generation"]);
+    assert!(!is_alive(pid), "its process is ended");
+    assert_eq!(instance["stages"][0]["device"], "cuda-0", "{instance:#}");
+    answers(&node);
     node.assert_running();
 }
 

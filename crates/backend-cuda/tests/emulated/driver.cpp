@@ -6,7 +6,7 @@
 // EXO_EMULATED_EXCLUSIVE (a file: as long as a process has locked it, no other may use the cards), EXO_EMULATED_LINGER_MS (what
 // giving a card back takes), EXO_EMULATED_OPENS_MS (what opening one takes), EXO_EMULATED_SKIPS (a kernel by its name, which does
 // nothing), EXO_EMULATED_ABORTS (bytes: whoever allocates more at once is ended), EXO_EMULATED_SHARED (this card, counted from 1,
-// has no memory of its own).
+// has no memory of its own), EXO_EMULATED_HANGS (a file: as long as it is there, kernels that are started never end).
 #include "../../kernels/platform.cuh"
 #include "driver.h"
 
@@ -24,7 +24,7 @@
 #define API extern "C" __attribute__((visibility("default"))) int
 
 namespace {
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, UNAVAILABLE = 46, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, UNAVAILABLE = 46, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NOT_FOUND = 500, NOT_READY = 600 };
 
 std::map<std::string, emulated::Kernel>& kernels() {
     static std::map<std::string, emulated::Kernel> all;
@@ -68,6 +68,8 @@ struct Graph {
 
 struct StreamState {
     Graph* capturing = nullptr;
+    // Behind a kernel that never ends nothing is done, and no event comes.
+    bool is_stuck = false;
 };
 
 struct Module {
@@ -98,7 +100,7 @@ int work(void* stream, std::function<void()> step) {
     auto* state = (StreamState*)stream;
     if (state->capturing) {
         state->capturing->steps.push_back(step);
-    } else {
+    } else if (!state->is_stuck) {
         step();
     }
     return SUCCESS;
@@ -273,12 +275,22 @@ API cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned 
     // Arguments count as they are now, as the driver copies them.
     auto* from = (const char*)params[0];
     std::vector<char> args(from, from + kernel->args_size);
-    return work(stream, [=] { emulated::run(*kernel, x, y, threads, args.data()); });
+    return work(stream, [=] {
+        const char* hangs = std::getenv("EXO_EMULATED_HANGS");
+        if (hangs && access(hangs, F_OK) == 0) {
+            ((StreamState*)stream)->is_stuck = true;
+        } else {
+            emulated::run(*kernel, x, y, threads, args.data());
+        }
+    });
 }
 
 API cuStreamCreate(void** stream, unsigned) { *stream = new StreamState; return current ? SUCCESS : INVALID_CONTEXT; }
 API cuStreamDestroy_v2(void* stream) { delete (StreamState*)stream; return SUCCESS; }
-API cuStreamWaitEvent(void*, void*, unsigned) { return SUCCESS; }
+API cuStreamWaitEvent(void* stream, void* event, unsigned) {
+    ((StreamState*)stream)->is_stuck |= *(bool*)event;
+    return SUCCESS;
+}
 API cuStreamBeginCapture_v2(void* stream, int) { ((StreamState*)stream)->capturing = new Graph; return SUCCESS; }
 
 API cuStreamEndCapture(void* stream, void** graph) {
@@ -296,15 +308,20 @@ API cuGraphLaunch(void* exec, void* stream) {
     auto* graph = (Graph*)exec;
     return work(stream, [=] {
         for (auto& step : graph->steps) {
-            step();
+            work(stream, step);
         }
     });
 }
 
-API cuEventCreate(void** event, unsigned) { *event = std::malloc(1); return SUCCESS; }
-API cuEventDestroy_v2(void* event) { std::free(event); return SUCCESS; }
-API cuEventRecord(void*, void* stream) { return ((StreamState*)stream)->capturing ? INVALID_VALUE : SUCCESS; }
-API cuEventQuery(void*) { return SUCCESS; }
+// An event is whether it will never come.
+API cuEventCreate(void** event, unsigned) { *event = new bool(false); return SUCCESS; }
+API cuEventDestroy_v2(void* event) { delete (bool*)event; return SUCCESS; }
+API cuEventRecord(void* event, void* stream) {
+    auto* state = (StreamState*)stream;
+    *(bool*)event = state->is_stuck;
+    return state->capturing ? INVALID_VALUE : SUCCESS;
+}
+API cuEventQuery(void* event) { return *(bool*)event ? NOT_READY : SUCCESS; }
 
 API cuGetErrorName(int error, const char** text) {
     switch (error) {

@@ -440,6 +440,60 @@ fn is_worker(pid: u32) -> bool {
     words.split(|b| *b == 0).nth(1) == Some(b"worker")
 }
 
+/// The one worker of a node, once it is there.
+pub fn worker(node: &Node) -> u32 {
+    wait_for("the worker", SOON, || match workers_of(node.pid()).as_slice() {
+        [one] => Some(*one),
+        _ => None,
+    })
+}
+
+/// To a process that a test started.
+pub fn send(signal: &str, pid: u32) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+/// An answer that is being streamed, some of it read.
+pub fn stream(node: &Node) -> (TcpStream, String) {
+    let body =
+        json!({"model": "demo", "prompt": "Once", "max_tokens": 400, "ignore_eos": true, "stream": true});
+    let mut stream = node.send("POST", "/v1/completions", Some(body.to_string()));
+    let mut text = String::new();
+    while text.matches("data:").count() < 3 {
+        let mut bytes = [0; 512];
+        let n = stream.read(&mut bytes).unwrap();
+        assert!(n > 0, "{text}\n{}", node.log());
+        text.push_str(&String::from_utf8_lossy(&bytes[..n]));
+    }
+    (stream, text)
+}
+
+/// The code of the error that ends a stream.
+pub fn error_of((mut stream, mut text): (TcpStream, String)) -> String {
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    text.push_str(&String::from_utf8_lossy(&rest));
+    assert!(!text.contains("[DONE]"), "the answer was complete before the worker was lost: {text}");
+    let error = text.lines().filter_map(|l| l.strip_prefix("data: ")).next_back().unwrap();
+    let error: Value = serde_json::from_str(error).unwrap_or_else(|e| panic!("{e}: {text}"));
+    error["error"]["code"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Waits until the model serves in a generation after this one, and gives the instance.
+pub fn comes_back(node: &Node, generation: &Value) -> Value {
+    wait_for("the model placed again", SOON, || {
+        let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
+        let is_newer = instance["generation"].as_u64() > generation.as_u64();
+        (is_newer && instance["state"]["kind"] == "ready").then_some(instance)
+    })
+}
+
+/// Has the model answer a prompt as it is known to.
+pub fn answers(node: &Node) {
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+}
+
 /// A folder that `on_bus` shows as the devices of the PCI bus.
 pub fn bus(folder: &Path) -> PathBuf {
     let bus = folder.join("bus");
