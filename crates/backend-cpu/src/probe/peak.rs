@@ -96,7 +96,7 @@ impl Instruction {
             Isa::Neon => [Self::FmaNeon, Self::DotNeon, Self::PairNeon],
         };
         let used = match activations(dtype) {
-            Activations::Exact => exact,
+            Activations::Exact | Activations::RoundedHalf => exact,
             Activations::Rounded8 => eight,
             Activations::Rounded16 => sixteen,
         };

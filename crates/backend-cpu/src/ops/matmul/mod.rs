@@ -77,7 +77,8 @@ pub(super) fn matmul(
                 return match activations(product.w.dtype) {
                     Activations::Rounded8 => quantised::piece(level, product, eight, range),
                     Activations::Rounded16 => quantised::piece(level, product, sixteen, range),
-                    Activations::Exact => float::piece(level, product, x, range),
+                    // No kernel of ours rounds to halves.
+                    Activations::Exact | Activations::RoundedHalf => float::piece(level, product, x, range),
                 };
             }
             i -= share.pieces;
