@@ -45,9 +45,12 @@ impl Card {
     /// The maker's name for its generation; `None` for one that was made after this was written.
     pub fn architecture(&self) -> Option<&'static str> {
         match self.api {
-            Api::Cuda => nvidia_architecture(self.capability),
+            Api::Cuda => exo_device::nvidia_architecture(self.capability),
             #[cfg(feature = "hip")]
-            Api::Hip => amd_architecture(self.capability),
+            Api::Hip => {
+                let (major, minor) = self.capability;
+                exo_device::amd_architecture(major.try_into().ok()?, minor.try_into().ok()?, None)
+            }
         }
     }
 
@@ -58,37 +61,6 @@ impl Card {
             format!("its compute capability is {}.{}, the kernels need {}.{}", has.0, has.1, needs.0, needs.1)
         })
     }
-}
-
-fn nvidia_architecture(capability: (i32, i32)) -> Option<&'static str> {
-    Some(match capability {
-        (3, _) => "Kepler",
-        (5, _) => "Maxwell",
-        (6, _) => "Pascal",
-        (7, 5) => "Turing",
-        (7, _) => "Volta",
-        (8, 9) => "Ada Lovelace",
-        (8, _) => "Ampere",
-        (9, _) => "Hopper",
-        (10..=12, _) => "Blackwell",
-        _ => return None,
-    })
-}
-
-#[cfg(feature = "hip")]
-fn amd_architecture(version: (i32, i32)) -> Option<&'static str> {
-    Some(match version {
-        (8, _) => "GCN 3 or 4",
-        (9, 0) => "GCN 5 or CDNA",
-        (9, 4) => "CDNA 3",
-        (9, 5) => "CDNA 4",
-        (10, 1) => "RDNA",
-        (10, 3) => "RDNA 2",
-        (11, 5) => "RDNA 3.5",
-        (11, _) => "RDNA 3",
-        (12, _) => "RDNA 4",
-        _ => return None,
-    })
 }
 
 /// A driver cannot be used on this machine.

@@ -290,6 +290,50 @@ fn without_nvidias_driver_it_is_said_what_to_install_where_there_is_a_card() {
 }
 
 #[test]
+fn what_kernel_drivers_tell_is_shown_with_and_without_a_driver_of_the_interfaces() {
+    let folder = tempfile::tempdir().unwrap();
+    let bus = bus(folder.path());
+    let shown = "0000:e0:00.0";
+    plug(&bus, shown);
+    std::os::unix::fs::symlink("../drivers/nvidia", bus.join(shown).join("driver")).unwrap();
+    let idle = "0000:41:00.0";
+    plug(&bus, idle);
+    let core = "ip_discovery/die/0/GC/0";
+    std::fs::create_dir_all(bus.join(idle).join(core)).unwrap();
+    for (file, text) in [
+        ("vendor", "0x1002"),
+        ("product_name", "Radeon PRO W7900"),
+        ("mem_info_vram_total", "48301604864"),
+        ("mem_info_vram_used", "301604864"),
+        (&format!("{core}/major"), "11"),
+        (&format!("{core}/minor"), "0"),
+        (&format!("{core}/revision"), "0"),
+    ] {
+        std::fs::write(bus.join(idle).join(file), text).unwrap();
+    }
+    let Some(mut command) =
+        on_bus(&bus, &["devices", "--json", "--data-dir", folder.path().to_str().unwrap()])
+    else {
+        return skip("what_kernel_drivers_tell", "no mount namespace to show a card in");
+    };
+    let all = rows_of(command.env("LD_LIBRARY_PATH", emulated::library()));
+    let row = |address: &str| all.iter().find(|row| row["pci_address"] == address).unwrap();
+    assert_eq!(
+        (&row(shown)["kernel_driver"], &row(shown)["architecture"]),
+        (&"nvidia".into(), &"Ampere".into())
+    );
+    let idle = row(idle);
+    assert_eq!((&idle["name"], &idle["maker"]), (&"Radeon PRO W7900".into(), &"AMD".into()), "{idle}");
+    assert_eq!(
+        (&idle["architecture"], &idle["support"]),
+        (&"RDNA 3".into(), &"unsupported".into()),
+        "{idle}"
+    );
+    let memory = (&idle["memory_bytes"], &idle["memory_free_bytes"]);
+    assert_eq!(memory, (&48_301_604_864_u64.into(), &48_000_000_000_u64.into()), "{idle}");
+}
+
+#[test]
 fn a_file_that_is_no_driver_is_told_from_one_that_is_missing() {
     let folder = tempfile::tempdir().unwrap();
     if !shared_library(&folder.path().join("libcuda.so"), NO_DRIVER) {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod architecture;
 mod bandwidth;
 mod calibrate;
 mod drivers;
@@ -27,10 +28,13 @@ use std::path::PathBuf;
 use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
 pub use affinity::{BadCoreList, ConfineError, CoreList};
+pub use architecture::{amd_architecture, nvidia_architecture};
 pub use bandwidth::read_bandwidth;
 pub use calibrate::{Calibration, CalibrationError, calibrate};
 pub use drivers::{Setting, driver_files, driver_troubles};
-pub use graphics::{GraphicsCard, graphics_cards, graphics_support, identity, maker};
+pub use graphics::{
+    GraphicsCard, find_card, graphics_cards, graphics_support, identity, maker, memory_free_bytes,
+};
 pub use memory::{Memory, memory};
 pub use power::mains_power;
 pub use processor::{cores, platform, processor_name};
@@ -38,7 +42,7 @@ pub use registry::{
     Identity, Kept, Known, QUARANTINE_S, Quarantine, Registry, RegistryError, Released, Trial, Turn,
     calibrated, unix_s,
 };
-pub use sensors::{CardSensors, memory_free_bytes, processor_sensors, sensors};
+pub use sensors::{CardSensors, processor_sensors, sensors};
 pub use verify::{VerifyError, verify};
 pub use watch::{CardChange, CardWatch};
 

@@ -95,15 +95,8 @@ pub fn sensors(root: &Path, pci_address: &str) -> Monitor {
     }
 }
 
-/// Bytes that nobody holds of the memory of the card at `pci_address`, where its driver tells (amdgpu).
-pub fn memory_free_bytes(root: &Path, pci_address: &str) -> Option<u64> {
-    let card = root.join("sys/bus/pci/devices").join(pci_address);
-    let bytes = |file: &str| fs::read_to_string(card.join(file)).ok()?.trim().parse::<u64>().ok();
-    bytes("mem_info_vram_total")?.checked_sub(bytes("mem_info_vram_used")?)
-}
-
 /// The folders in `folder` that are called `prefix` and a number, in order.
-fn children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+pub(crate) fn children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let is_one = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.strip_prefix(prefix).is_some_and(|rest| rest.parse::<u32>().is_ok())
@@ -149,23 +142,6 @@ mod tests {
         };
         assert_eq!(told, all);
         assert_eq!(check(&[("hwmon/hwmon4/power1_input", "9000000")]).power_w, Some(9.0));
-    }
-
-    #[test]
-    fn free_memory_is_told_where_amdgpu_tells_both_numbers() {
-        let root = tempfile::tempdir().unwrap();
-        let card = root.path().join("sys/bus/pci/devices/0000:03:00.0");
-        fs::create_dir_all(&card).unwrap();
-        let free = |used: &str| {
-            fs::write(card.join("mem_info_vram_used"), used).unwrap();
-            memory_free_bytes(root.path(), "0000:03:00.0")
-        };
-        assert_eq!(free("1000\n"), None, "of what it has in all nothing is told");
-        fs::write(card.join("mem_info_vram_total"), "17163091968\n").unwrap();
-        assert_eq!(
-            [free("163091968\n"), free("17163091969\n"), free("much")],
-            [Some(17 * 1_000_000_000), None, None]
-        );
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn driver(card: &GraphicsCard) -> (&Option<String>, &Option<String>) {
     (&card.kernel_driver, &card.driver_version)
 }
 
-#[cfg(all(test, unix))]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::fs;
 

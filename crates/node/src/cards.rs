@@ -85,12 +85,10 @@ pub fn text(change: &CardChange, is_own: bool) -> String {
 
 fn describe(card: &GraphicsCard) -> String {
     let driver = card
-        .kernel_driver
-        .as_deref()
-        .map_or_else(|| "no kernel module".to_owned(), |d| format!("kernel module {d}"));
-    let version = card.driver_version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
+        .kernel_driver_text()
+        .map_or_else(|| "no kernel module".to_owned(), |driver| format!("kernel module {driver}"));
     let maker = card.maker().unwrap_or("unknown");
-    format!("{maker} {:04x}:{:04x} at {} ({driver}{version})", card.vendor, card.device, card.pci_address)
+    format!("{maker} {:04x}:{:04x} at {} ({driver})", card.vendor, card.device, card.pci_address)
 }
 
 #[cfg(test)]

@@ -73,6 +73,7 @@ impl Row {
                 let backends = [&[place], self.backends.as_slice()].concat();
                 let pci_address = self.pci_address.take().or(other.pci_address);
                 let told = Told {
+                    kernel_driver: other.told.kernel_driver.or_else(|| self.told.kernel_driver.take()),
                     architecture: other.told.architecture.or_else(|| self.told.architecture.take()),
                     compute_units: other.told.compute_units.or(self.told.compute_units),
                     quarantine: self.told.quarantine.take(),
@@ -289,6 +290,7 @@ fn ability_line(row: &Row) -> Option<String> {
     let units = if row.pci_address.is_none() && row.maker.is_none() { "cores" } else { "compute units" };
     parts.extend(row.told.compute_units.map(|n| format!("{n} {units}")));
     parts.extend(Some(&row.told.driver).filter(|driver| !driver.is_empty()).cloned());
+    parts.extend(row.told.kernel_driver.as_ref().map(|driver| format!("kernel module {driver}")));
     let types: Vec<_> = element_types.iter().map(|dtype| format!("{dtype:?}")).collect();
     parts.push(format!("weights in {}", types.join(" ")));
     let lacks: Vec<_> =
@@ -400,10 +402,10 @@ fn adapter_row(found: &Found) -> Row {
 
 /// A card on the bus that no interface shows.
 fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
-    let driver = match &card.kernel_driver {
-        Some(module) => format!("kernel module {module}"),
-        None => "no kernel module".to_owned(),
-    };
+    let kernel_driver = card.kernel_driver_text();
+    let driver = kernel_driver
+        .as_ref()
+        .map_or_else(|| "no kernel module".to_owned(), |module| format!("kernel module {module}"));
     let package = match card.maker() {
         Some("NVIDIA") => "NVIDIA's driver with its Vulkan library (Debian: nvidia-driver nvidia-vulkan-icd)",
         _ => "its Vulkan driver (Debian: mesa-vulkan-drivers)",
@@ -414,14 +416,24 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         true => "no driver answers".to_owned(),
         false => format!("{} does not show it", asked.join(", ")),
     };
-    let name =
-        format!("{} graphics {:04x}:{:04x}", card.maker().unwrap_or("unknown"), card.vendor, card.device);
+    let numbers = || {
+        let maker = card.maker().unwrap_or("unknown");
+        format!("{maker} graphics {:04x}:{:04x}", card.vendor, card.device)
+    };
     let reason = format!("{driver}, and {does_not}: install {package}");
     Row {
         maker: card.maker(),
         pci_address: Some(card.pci_address.clone()),
-        told: Told { driver, memory_bytes: card.memory_bytes, ..Told::default() },
-        ..Row::bare(name, SupportClass::Unsupported, reason)
+        told: Told {
+            driver,
+            kernel_driver,
+            architecture: card.architecture.clone(),
+            compute_units: card.compute_units,
+            memory_bytes: card.memory_bytes,
+            memory_free_bytes: card.memory_free_bytes,
+            ..Told::default()
+        },
+        ..Row::bare(card.name.clone().unwrap_or_else(numbers), SupportClass::Unsupported, reason)
     }
 }
 
@@ -439,10 +451,7 @@ mod tests {
             pci_address: address.to_owned(),
             vendor: 0x10de,
             device: 0x2684,
-            kernel_driver: None,
-            memory_bytes: None,
-            driver_version: None,
-            uuid: None,
+            ..GraphicsCard::default()
         }
     }
 

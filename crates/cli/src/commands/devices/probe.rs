@@ -90,6 +90,8 @@ struct Answer {
 #[derive(Serialize, Deserialize, Clone, Default, Debug)]
 pub struct Told {
     pub driver: String,
+    /// The kernel's part of the driver, with its version where it has one of its own.
+    pub kernel_driver: Option<String>,
     /// The maker's name for its generation, its chip, or the instruction sets of a processor.
     pub architecture: Option<String>,
     /// Cores, multiprocessors, or what its maker calls them; `None` where no interface tells.
@@ -169,6 +171,16 @@ impl Found {
             trial: None,
             trouble: None,
         }
+    }
+
+    /// Adds what the system knows of the card that is not known yet.
+    fn learn(&mut self, card: &GraphicsCard) {
+        let told = &mut self.told;
+        told.kernel_driver = told.kernel_driver.take().or_else(|| card.kernel_driver_text());
+        told.architecture = told.architecture.take().or_else(|| card.architecture.clone());
+        told.compute_units = told.compute_units.or(card.compute_units);
+        told.memory_bytes = told.memory_bytes.or(card.memory_bytes);
+        told.memory_free_bytes = told.memory_free_bytes.or(card.memory_free_bytes);
     }
 
     /// Adds what the registry knows: what it can do, what came of its trial, whether it is in quarantine.
@@ -418,7 +430,8 @@ impl Child<'_> {
         let vendor = card.api.vendor();
         let identity = exo_device::identity(&card.name, vendor, 0, Some(&card.pci_address), &self.cards);
         let mut found = Found::listed(card.api.name(), card.index, identity, card.driver_text());
-        found.told.architecture = card.architecture().map(str::to_owned);
+        self.ask_the_system(&mut found);
+        found.told.architecture = found.told.architecture.or(card.architecture().map(str::to_owned));
         (found.told.compute_units, found.told.memory_bytes) =
             (Some(card.multiprocessors), Some(card.memory_bytes));
         found.trouble = card.trouble();
@@ -438,8 +451,10 @@ impl Child<'_> {
             exo_device::identity(&adapter.name, adapter.vendor, adapter.device, address, &self.cards)
                 .among_twins(adapter.twin);
         let mut found = Found::listed(adapter.api.name(), adapter.index, identity, adapter.driver.clone());
-        found.told.architecture = adapter.architecture().map(str::to_owned);
-        (found.is_software, found.told.memory_bytes) = (adapter.is_software, adapter.memory_bytes);
+        found.told.memory_bytes = adapter.memory_bytes;
+        self.ask_the_system(&mut found);
+        found.told.architecture = found.told.architecture.or(adapter.architecture().map(str::to_owned));
+        found.is_software = adapter.is_software;
         if self.stays_shut(&mut found) {
             return found;
         }
@@ -449,6 +464,13 @@ impl Child<'_> {
         });
         self.measure(&mut found, opened);
         found
+    }
+
+    /// Its words for a generation come first: a driver's name of the card tells the chip at best.
+    fn ask_the_system(&self, found: &mut Found) {
+        if let Some(card) = exo_device::find_card(&self.cards, found.identity.pci_address.as_deref()) {
+            found.learn(card);
+        }
     }
 
     /// Adds what the registry knows. Whether the device is not opened: it is in quarantine, or nobody wants it opened.
