@@ -58,8 +58,8 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
 async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
     match command {
-        Command::Start => commands::start::run(config).await.map(done),
-        Command::Run(args) => commands::run::run(config, args).await.map(done),
+        Command::Start => commands::start::run(config).await,
+        Command::Run(args) => commands::run::run(config, args).await,
         Command::Demo(args) => commands::demo::run(config, args).await,
         Command::Status(json) => commands::status::run(config, json).await.map(done),
         Command::Models { action, json } => commands::models::run(config, action, json).await.map(done),

@@ -10,10 +10,11 @@ use exo_node::{DeviceChoice, Node, NodeConfig, Speculation, SystemHost};
 use exo_server::{ApiKey, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::client::Client;
 use crate::commands::devices::{Source, in_child};
+use crate::commands::start::StopSignal;
 use crate::commands::worker;
 use crate::config::Config;
 use crate::{auto, system};
@@ -29,8 +30,21 @@ pub struct Running {
     server: JoinHandle<Result<(), exo_server::ServeError>>,
 }
 
+/// As [`open`], unless somebody stops it first: then every child that was asking a driver ends, nothing is noted of what it
+/// was about to find out, and there is `None`.
+pub async fn start(
+    config: &Config,
+    api_listen: SocketAddr,
+    stop: &mut StopSignal,
+) -> anyhow::Result<Option<Running>> {
+    tokio::select! {
+        running = open(config, api_listen) => running.map(Some),
+        () = stop.wait() => Ok(None),
+    }
+}
+
 /// Opens the API's port, starts the node, serves.
-pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Running> {
+async fn open(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Running> {
     system::allow_many_files();
     // The port first: a node that nobody can reach must not join a cluster.
     let listener = TcpListener::bind(api_listen)
@@ -40,7 +54,11 @@ pub async fn start(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Ru
     let api_keys = api_keys(config, address)?;
     let mut node_config = node_config(config)?;
     auto::resolve(config, &mut node_config, true).await?;
-    let node = exo_node::start(node_config, Arc::new(SystemHost)).await?;
+    // It waits for devices to be opened, and is not to keep us from being stopped meanwhile.
+    let mut starting = JoinSet::new();
+    starting.spawn(exo_node::start(node_config, Arc::new(SystemHost)));
+    let node =
+        starting.join_next().await.context("no node was started")?.context("the start broke off")??;
     let mut options = ServerOptions::new(node.local_secret());
     options.allowed_hosts = config.list("allowed_hosts");
     options.api_keys = api_keys;

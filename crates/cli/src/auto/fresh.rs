@@ -7,7 +7,7 @@ use std::time::Duration;
 use exo_device::{Registry, RegistryError, Trial, Turn};
 
 use super::{VERSION, seen};
-use crate::commands::devices::{Ask, Found, Outcome, ask_in_child, by_card, remember};
+use crate::commands::devices::{Ask, Found, Outcome, Silence, Silent, ask_in_child, by_card, remember};
 use crate::ui;
 
 /// For another process that tries what is new: as long as one child may take. What that process has finished by then is noted.
@@ -76,7 +76,9 @@ pub async fn turn(data_dir: &Path) -> Result<Turn, RegistryError> {
             taken => taken,
         }
     };
-    let taken = tokio::task::block_in_place(take);
+    // On a thread of its own: whoever waits here may be told to stop.
+    let taken = tokio::task::spawn_blocking(take).await;
+    let taken = taken.unwrap_or_else(|broke| std::panic::resume_unwind(broke.into_panic()));
     taken.inspect_err(|error| tracing::debug!(%error, "no turn to try cards"))
 }
 
@@ -89,9 +91,10 @@ async fn try_new(data_dir: &Path, outcomes: &[Outcome], new: &[At]) -> Vec<(At, 
         let mut tried = Vec::new();
         for at in card.into_iter().map(|place| new[place]) {
             if let Some(before) = found(at) {
-                let found = try_one(data_dir, &outcomes[at.0], before).await;
-                remember::all(data_dir, &[&found]);
-                tried.push((at, found));
+                if let Some(found) = try_one(data_dir, &outcomes[at.0], before).await {
+                    remember::all(data_dir, &[&found]);
+                    tried.push((at, found));
+                }
             }
         }
         tried
@@ -107,9 +110,11 @@ fn is_new(found: &Found) -> bool {
     !found.is_software && found.trouble.is_none() && !is_known
 }
 
-/// Opens one device in a child: verified, measured, and asked something whose answer is known.
-async fn try_one(data_dir: &Path, outcome: &Outcome, before: &Found) -> Found {
-    ui::note(&format!("{} is new here: measured and tried, once", seen(before).label()));
+/// Opens one device in a child: verified, measured, and asked something whose answer is known. `None` if somebody ended
+/// that: it stays as new as it was.
+async fn try_one(data_dir: &Path, outcome: &Outcome, before: &Found) -> Option<Found> {
+    let label = seen(before).label();
+    ui::note(&format!("{label} is new here: measured and tried, once"));
     let ask = Ask {
         registry: Some(data_dir),
         measure: true,
@@ -118,8 +123,12 @@ async fn try_one(data_dir: &Path, outcome: &Outcome, before: &Found) -> Found {
         ..Ask::default()
     };
     let failed = match ask_in_child(outcome.source, ask).await.found.map(|mut found| found.pop()) {
-        Ok(Some(found)) if found.identity == before.identity => return found,
+        Ok(Some(found)) if found.identity == before.identity => return Some(found),
         Ok(_) => "it is gone".to_owned(),
+        Err(Silence { kind: Silent::Stopped, reason }) => {
+            ui::warning(&format!("{label} was not tried to the end, so the next start tries it: {reason}"));
+            return None;
+        }
         // It ended the child, or did not answer: what may happen at every start must not cost every start its bound.
         Err(silence) => silence.reason,
     };
@@ -127,10 +136,10 @@ async fn try_one(data_dir: &Path, outcome: &Outcome, before: &Found) -> Found {
     let mut now = before.clone();
     now.recall(&Registry::look(data_dir));
     if !is_new(&now) {
-        return now;
+        return Some(now);
     }
     let trial = Trial::new(VERSION, Some(&failed), exo_device::unix_s());
-    Found { trial: Some(trial), ..before.clone() }
+    Some(Found { trial: Some(trial), ..before.clone() })
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! `exo run`: one answer, or a chat at a prompt.
 
 use std::io::{IsTerminal, Read};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use exo_api::ModelView;
 use rustyline::error::ReadlineError;
 use serde_json::{Value, json};
 
+use super::interrupt::INTERRUPTED;
 use super::models;
 use crate::answer::{self, Part};
 use crate::args::Run;
@@ -18,15 +20,17 @@ use crate::{run_node, ui};
 const STDIN_BYTES_MAX: u64 = 8 << 20;
 
 /// Uses the running node, else starts one for the while.
-pub async fn run(config: &Config, args: Run) -> anyhow::Result<()> {
+pub async fn run(config: &Config, args: Run) -> anyhow::Result<ExitCode> {
     if let Some(client) = Client::running(&config.data_dir()).await {
-        return answer_or_chat(&client, &args).await;
+        return answer_or_chat(&client, &args).await.map(|()| ExitCode::SUCCESS);
     }
     let mut stop = super::start::StopSignal::new()?;
-    let running = run_node::start(config, ([127, 0, 0, 1], 0).into()).await?;
+    let Some(running) = run_node::start(config, ([127, 0, 0, 1], 0).into(), &mut stop).await? else {
+        return Ok(ExitCode::from(INTERRUPTED));
+    };
     let result = tokio::select! {
-        result = answer_or_chat(&running.client, &args) => result,
-        () = stop.wait() => Ok(()),
+        result = answer_or_chat(&running.client, &args) => result.map(|()| ExitCode::SUCCESS),
+        () = stop.wait() => Ok(ExitCode::from(INTERRUPTED)),
     };
     unload_own(&running.client).await;
     running.stop().await;

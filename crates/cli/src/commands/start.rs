@@ -1,9 +1,12 @@
 //! `exo` and `exo start`: run a node until Ctrl-C.
 
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use exo_api::ClusterView;
 use tokio::io::AsyncReadExt;
+
+use super::interrupt::INTERRUPTED;
 
 use crate::config::Config;
 use crate::system::StopSignals;
@@ -13,9 +16,11 @@ use crate::{run_node, ui};
 const VIEW_MAX: Duration = Duration::from_secs(2);
 
 /// Starts a node, says where it is and what it has, then what happens around it.
-pub async fn run(config: &Config) -> anyhow::Result<()> {
+pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let mut stop = StopSignal::new()?;
-    let running = run_node::start(config, config.api_listen()?).await?;
+    let Some(running) = run_node::start(config, config.api_listen()?, &mut stop).await? else {
+        return Ok(ExitCode::from(INTERRUPTED));
+    };
     let mut notices = running.node.notices();
     greet(&running, &first_view(&running).await?);
     loop {
@@ -31,7 +36,7 @@ pub async fn run(config: &Config) -> anyhow::Result<()> {
     }
     ui::line("leaving the cluster");
     running.stop().await;
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The node's view of itself, which is complete a moment after the start.
@@ -72,6 +77,14 @@ fn greet(running: &run_node::Running, view: &ClusterView) {
     ui::line("  try        exo run demo \"What is 17 + 25?\"");
 }
 
+/// `EXO_STOP_WITH_STDIN=1` ties the life of a process to its parent's pipe.
+pub const STOP_WITH_STDIN: &str = "EXO_STOP_WITH_STDIN";
+
+/// Whether this process ends with its standard input.
+pub fn stops_with_stdin() -> bool {
+    std::env::var_os(STOP_WITH_STDIN).is_some_and(|value| value == "1")
+}
+
 /// Ctrl-C, a polite kill, or, when a parent asked for it, the end of standard input.
 pub struct StopSignal {
     signals: StopSignals,
@@ -79,10 +92,9 @@ pub struct StopSignal {
 }
 
 impl StopSignal {
-    /// Starts to listen. `EXO_STOP_WITH_STDIN=1` ties the node's life to its parent's pipe.
+    /// Starts to listen.
     pub fn new() -> anyhow::Result<Self> {
-        let with_stdin = std::env::var_os("EXO_STOP_WITH_STDIN").is_some_and(|v| v == "1");
-        Ok(Self { signals: StopSignals::new()?, with_stdin })
+        Ok(Self { signals: StopSignals::new()?, with_stdin: stops_with_stdin() })
     }
 
     /// Waits until it is time to stop.

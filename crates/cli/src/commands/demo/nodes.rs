@@ -16,6 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::client::Client;
+use crate::commands::start::STOP_WITH_STDIN;
 use crate::config::{Config, Source};
 
 /// From spawning a process to its API.
@@ -90,7 +91,7 @@ impl Nodes {
             .args(["--backend", self.backend_of(self.children.len())])
             .envs(self.passed_on.iter().map(|(k, v)| (k, v)))
             .env("EXO_GROUP", &self.group)
-            .env("EXO_STOP_WITH_STDIN", "1")
+            .env(STOP_WITH_STDIN, "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

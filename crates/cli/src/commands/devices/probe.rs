@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 
 use super::steps::{self, StepCost};
-use crate::auto;
+use crate::commands::start::{STOP_WITH_STDIN, stops_with_stdin};
+use crate::{auto, system};
 
 /// For loading a driver, opening each adapter and measuring it.
 pub const PROBE_MAX: Duration = Duration::from_secs(20);
@@ -237,6 +238,8 @@ pub enum Silent {
     Broken,
     /// Its driver did not even list its devices within the bound.
     Hung,
+    /// Somebody ended the process that asked it: that says nothing of its driver.
+    Stopped,
     /// It was not asked, for its driver hung not long ago.
     KeptOff(Quarantine),
 }
@@ -279,7 +282,12 @@ pub async fn ask_in_child(source: Source, what: Ask<'_>) -> Outcome {
         }
         Err(error) => {
             let hung = error.downcast_ref().is_some_and(|late: &Late| !late.has_listed);
-            silent(if hung { Silent::Hung } else { Silent::Broken }, format!("{error:#}"))
+            let kind = match hung {
+                true => Silent::Hung,
+                false if error.is::<Stopped>() => Silent::Stopped,
+                false => Silent::Broken,
+            };
+            silent(kind, format!("{error:#}"))
         }
     }
 }
@@ -294,6 +302,14 @@ struct Late {
     has_listed: bool,
 }
 
+/// A child was ended from outside.
+#[derive(Debug, thiserror::Error)]
+#[error("the process that asked the {asked} driver was told to stop ({status}); nothing is known of it")]
+struct Stopped {
+    asked: Source,
+    status: ExitStatus,
+}
+
 async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
     let exe = std::env::current_exe().context("cannot find the exo program itself")?;
     let mut command = tokio::process::Command::new(exe);
@@ -305,13 +321,17 @@ async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
     if let Some(folder) = registry {
         command.arg("--look").arg("--data-dir").arg(folder);
     }
+    // A signal to our group is ours: it ends the child by dropping it. If we are killed, the child's input ends.
+    system::lead_group(&mut command);
     let mut child = command
-        .stdin(Stdio::null())
+        .env(STOP_WITH_STDIN, "1")
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .spawn()
         .context("cannot start a child to ask the driver in")?;
+    let _held = child.stdin.take();
     let mut bytes = Vec::new();
     let reading = async {
         if let Some(stdout) = child.stdout.take() {
@@ -326,6 +346,9 @@ async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
     let text = String::from_utf8_lossy(&bytes);
     let listed = text.rsplit_once(LISTED);
     let status = ended.map_err(|_| Late { asked: source, bound, has_listed: listed.is_some() })??;
+    if system::was_told_to_stop(status) {
+        return Err(Stopped { asked: source, status }.into());
+    }
     if !status.success() {
         anyhow::bail!("the {source} driver ended the process that asked it ({status}) and is not used");
     }
@@ -335,6 +358,9 @@ async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
 
 /// The child's part: every device of one source, opened, checked and measured, as JSON.
 pub fn answer(source: &str, what: Ask<'_>) -> anyhow::Result<()> {
+    if stops_with_stdin() {
+        end_with_stdin()?;
+    }
     let api = Api::ALL.into_iter().find(|known| known.name() == source);
     let child = Child {
         cards: exo_device::graphics_cards(Path::new("/")),
@@ -357,6 +383,17 @@ pub fn answer(source: &str, what: Ask<'_>) -> anyhow::Result<()> {
         },
     };
     crate::ui::json(&answer)
+}
+
+/// Whoever holds the other end of standard input waits for the answer; without it there is nobody.
+fn end_with_stdin() -> anyhow::Result<()> {
+    let wait = || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        // A driver may be stuck, or be busy for long.
+        system::die();
+    };
+    let thread = std::thread::Builder::new().name("parent".to_owned());
+    thread.spawn(wait).map(drop).context("cannot watch for the end of the process that asks")
 }
 
 fn is_absent(error: &anyhow::Error) -> bool {

@@ -46,7 +46,9 @@ pub fn drivers(data_dir: &Path, outcomes: &[Outcome]) {
     let note = || -> anyhow::Result<Option<String>> {
         std::fs::create_dir_all(data_dir)?;
         let ((), warning) = Registry::change(data_dir, |registry| {
-            let was_asked = |outcome: &&Outcome| !is(outcome, |kind| matches!(kind, Silent::KeptOff(_)));
+            let was_asked = |outcome: &&Outcome| {
+                !is(outcome, |kind| matches!(kind, Silent::KeptOff(_) | Silent::Stopped))
+            };
             let asked = outcomes.iter().filter(was_asked);
             asked.for_each(|outcome| registry.driver_answered(outcome.source.name()));
             for source in &hung {
