@@ -10,13 +10,13 @@ use crate::{ExchangeError, OpKind};
 #[non_exhaustive]
 pub enum AllocError {
     /// Not enough.
-    #[error("{what} needs {needed_bytes} bytes of device memory, {free_bytes} are free")]
+    #[error("{what} needs {needed_bytes} bytes of device memory, {}", left(*needed_bytes, *free_bytes))]
     OutOfMemory {
         /// What it was for.
         what: String,
         /// Bytes asked for.
         needed_bytes: u64,
-        /// Bytes free.
+        /// Bytes free by our books, or as the driver tells. If they are enough, it was the driver that gave none.
         free_bytes: u64,
     },
     /// More than the device takes in one piece, however much is free.
@@ -35,6 +35,16 @@ pub enum AllocError {
         /// What the driver said.
         reason: String,
     },
+}
+
+fn left(needed_bytes: u64, free_bytes: u64) -> String {
+    match free_bytes >= needed_bytes {
+        true => format!(
+            "which its driver refused, though {free_bytes} of those that exo may take are not taken: other programs may \
+             hold them, or they lie in pieces"
+        ),
+        false => format!("{free_bytes} are free"),
+    }
 }
 
 /// A tensor could not be made into a weight.
@@ -102,4 +112,22 @@ pub enum RunError {
         /// How long was waited.
         waited_ms: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_memory_says_whose_it_is() {
+        let told = |free_bytes| {
+            AllocError::OutOfMemory { what: "w".to_owned(), needed_bytes: 8, free_bytes }.to_string()
+        };
+        assert_eq!(told(7), "w needs 8 bytes of device memory, 7 are free");
+        assert_eq!(
+            told(8),
+            "w needs 8 bytes of device memory, which its driver refused, though 8 of those that exo may take are not taken: \
+             other programs may hold them, or they lie in pieces"
+        );
+    }
 }

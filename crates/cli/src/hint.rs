@@ -30,6 +30,10 @@ pub fn of(error: &anyhow::Error) -> Option<String> {
             "install its driver again or another version of it; --backend cpu computes without it, and `exo devices` shows what \
              else there is",
         ),
+        (
+            "which its driver refused, though",
+            "end other programs that use the device, let exo take less with --memory-mib, or choose a smaller type of the model",
+        ),
         ("this processor does not have", "set `cpu_isa` to auto, or to one that it has"),
         (
             "is not among those that this process may use",
