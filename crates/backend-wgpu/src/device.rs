@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use exo_backend::{
     AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Owner,
@@ -23,9 +22,6 @@ use crate::storage::{GpuBuffer, GpuKv, KvPart};
 use crate::stream::GpuStream;
 use crate::work::WorkDone;
 use crate::{kv_rows, layout, weight};
-
-/// Longest wait for work that only prepares something: an upload at load, a cleared buffer.
-const SETTLE_MAX: Duration = Duration::from_secs(60);
 
 /// How to open an adapter.
 #[derive(Clone, Debug, Default)]
@@ -94,19 +90,6 @@ pub(crate) struct Shop {
     pub(crate) storage_buffers_max: usize,
 }
 
-impl Shop {
-    /// Waits for everything submitted.
-    pub(crate) fn settle(&self) -> Result<(), AllocError> {
-        let started = Instant::now();
-        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(SETTLE_MAX) };
-        if self.memory.poll(wait).is_err() {
-            let waited = started.elapsed().as_secs();
-            self.memory.health.lost(&format!("it did not finish a copy within {waited} s"));
-        }
-        self.memory.health.check()
-    }
-}
-
 /// A graphics processor.
 #[derive(Debug)]
 pub struct WgpuDevice {
@@ -155,7 +138,7 @@ impl WgpuDevice {
         let disk = options.cache_dir.as_deref().and_then(|dir| DiskCache::open(&memory.device, &info, dir));
         let shop = Arc::new(Shop {
             owner: Owner::next(),
-            queue: Queue::new(&memory.device, queue),
+            queue: Queue::new(&memory, queue)?,
             memory,
             pipelines: Pipelines::new(disk),
             split_bytes_max: options.split_bytes_max.unwrap_or(binding).min(binding),

@@ -34,6 +34,7 @@ mod reading;
 mod shader;
 mod storage;
 mod stream;
+mod upload;
 mod weight;
 mod work;
 

@@ -2,10 +2,14 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use exo_backend::{AllocError, Ledger, Ticket};
 
 use crate::health::Health;
+
+/// Longest wait for work that only prepares something: an upload at load, a cleared buffer.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
 
 /// Memory of one device and its books.
 #[derive(Debug)]
@@ -39,12 +43,39 @@ impl Memory {
         }
     }
 
+    /// Waits for everything submitted.
+    pub(crate) fn settle(&self) -> Result<(), AllocError> {
+        let started = Instant::now();
+        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(SETTLE_MAX) };
+        if self.poll(wait).is_err() {
+            let waited = started.elapsed().as_secs();
+            self.health.lost(&format!("it did not finish a copy within {waited} s"));
+        }
+        self.health.check()
+    }
+
     /// A zeroed buffer of `bytes`, at least four.
     pub(crate) fn raw(
         &self,
         what: &str,
         bytes: u64,
         usage: wgpu::BufferUsages,
+    ) -> Result<wgpu::Buffer, AllocError> {
+        self.create(what, bytes, usage, false)
+    }
+
+    /// A buffer of `bytes` whose content the host writes: mapped.
+    pub(crate) fn staging(&self, bytes: u64) -> Result<wgpu::Buffer, AllocError> {
+        let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
+        self.create("data on its way to the device", bytes, usage, true)
+    }
+
+    fn create(
+        &self,
+        what: &str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+        is_mapped: bool,
     ) -> Result<wgpu::Buffer, AllocError> {
         self.health.check()?;
         let refused = |reason: wgpu::Error| match reason {
@@ -62,7 +93,7 @@ impl Memory {
             label: Some(what),
             size,
             usage,
-            mapped_at_creation: false,
+            mapped_at_creation: is_mapped,
         });
         let errors = [pollster::block_on(invalid.pop()), pollster::block_on(oom.pop())];
         match errors.into_iter().flatten().next() {

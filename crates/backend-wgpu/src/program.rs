@@ -131,7 +131,7 @@ fn bind(
     }
     let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
     let ops = shop.memory.raw("the numbers of ops", bytes.len() as u64, usage)?;
-    shop.queue.write_before(&ops, 0, &bytes);
+    shop.queue.write(&shop.memory, &ops, 0, &bytes)?;
     let bound = plans.iter().enumerate().map(|(i, plan)| {
         let pipeline = shop.pipelines.get(device, &shop.memory.health, &plan.variant)?;
         let numbers = wgpu::BindingResource::Buffer(wgpu::BufferBinding {
@@ -184,9 +184,9 @@ impl Inner {
         let numbers = [shape.tokens as u32, shape.selected as u32, 0, 0];
         let mut steps = self.steps.iter().peekable();
         while steps.peek().is_some() {
-            let pause = shop.queue.record_run(self, numbers, |encoder| {
+            let pause = shop.queue.record_run(&shop.memory, self, numbers, |encoder| {
                 encode(encoder, &mut steps, shape, exchange.is_alone(), cancel)
-            });
+            })?;
             match pause {
                 Pause::None => {}
                 Pause::Exchange { x, width } => over.sum(x, shape.tokens * width)?,

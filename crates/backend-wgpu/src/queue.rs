@@ -6,7 +6,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use exo_backend::AllocError;
+
+use crate::memory::Memory;
 use crate::program::Inner;
+use crate::upload::{PIECE_BYTES, Uploads};
 use crate::work::{Work, WorkDone};
 
 /// Numbers of a run, as the kernels see them: T, R and two unused.
@@ -16,8 +20,9 @@ pub(crate) type RunNumbers = [u32; 4];
 #[derive(Default, Debug)]
 struct Open {
     encoder: Option<wgpu::CommandEncoder>,
-    /// Programs that run in them, each once: a program has room for the numbers of one run.
+    /// Programs that run in them, each once: the device begins with a run while the next is written.
     programs: Vec<Arc<Inner>>,
+    uploads: Uploads,
 }
 
 /// The only queue of a device.
@@ -30,8 +35,9 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(device: &wgpu::Device, inner: wgpu::Queue) -> Self {
-        Self { device: device.clone(), inner, open: Mutex::default(), work: Work::default() }
+    pub(crate) fn new(memory: &Memory, inner: wgpu::Queue) -> Result<Self, AllocError> {
+        let open = Open { uploads: Uploads::with_one(memory)?, ..Open::default() };
+        Ok(Self { device: memory.device.clone(), inner, open: Mutex::new(open), work: Work::default() })
     }
 
     /// What runs have cost the processor so far.
@@ -52,20 +58,21 @@ impl Queue {
     /// Queues a run, or a piece of one. `write` tells how many dispatches it made.
     pub(crate) fn record_run<T>(
         &self,
+        memory: &Memory,
         program: &Arc<Inner>,
         numbers: RunNumbers,
         write: impl FnOnce(&mut wgpu::CommandEncoder) -> (u64, T),
-    ) -> T {
+    ) -> Result<T, AllocError> {
         let mut open = self.lock();
         if open.programs.iter().any(|known| Arc::ptr_eq(known, program)) {
             self.hand_over(&mut open);
         }
         let started = Instant::now();
-        self.inner.write_buffer(&program.run, 0, bytemuck::cast_slice(&numbers));
+        self.put(&mut open, memory, &program.run, 0, bytemuck::cast_slice(&numbers))?;
         let (dispatches, result) = write(self.encoder(&mut open));
         open.programs.push(Arc::clone(program));
         self.work.recorded(dispatches, started.elapsed());
-        result
+        Ok(result)
     }
 
     /// Queues commands and hands over everything.
@@ -80,24 +87,35 @@ impl Queue {
         self.hand_over(&mut self.lock())
     }
 
-    /// Queues a write to a buffer. The driver puts writes before the commands that they are handed over with, so those that
-    /// were queued before go first.
-    pub(crate) fn write(&self, to: &wgpu::Buffer, at: u64, data: &[u8]) {
-        let mut open = self.lock();
-        if open.encoder.is_some() {
-            self.hand_over(&mut open);
+    /// Queues a write to a buffer.
+    pub(crate) fn write(
+        &self,
+        memory: &Memory,
+        to: &wgpu::Buffer,
+        at: u64,
+        data: &[u8],
+    ) -> Result<(), AllocError> {
+        self.put(&mut self.lock(), memory, to, at, data)
+    }
+
+    fn put(
+        &self,
+        open: &mut Open,
+        memory: &Memory,
+        to: &wgpu::Buffer,
+        at: u64,
+        data: &[u8],
+    ) -> Result<(), AllocError> {
+        for (i, piece) in data.chunks(PIECE_BYTES).enumerate() {
+            while !open.uploads.find_room(memory, piece.len())? {
+                self.hand_over(open);
+                memory.settle()?;
+            }
+            self.encoder(open);
+            let Open { encoder: Some(encoder), uploads, .. } = &mut *open else { continue };
+            uploads.copy(encoder, to, at + (i * PIECE_BYTES) as u64, piece)?;
         }
-        self.inner.write_buffer(to, at, data);
-    }
-
-    /// Writes to a buffer that none of the queued commands may find otherwise.
-    pub(crate) fn write_before(&self, to: &wgpu::Buffer, at: u64, data: &[u8]) {
-        self.inner.write_buffer(to, at, data);
-    }
-
-    /// Hands over what was written to buffers, and no commands.
-    pub(crate) fn flush_writes(&self) {
-        self.inner.submit([]);
+        Ok(())
     }
 
     /// Calls `tell` when everything handed over is done.
@@ -119,7 +137,9 @@ impl Queue {
             None => self.inner.submit([]),
             Some(encoder) => {
                 let started = Instant::now();
+                let uploaded = open.uploads.close();
                 let place = self.inner.submit([encoder.finish()]);
+                open.uploads.take_back(uploaded);
                 self.work.submitted(started.elapsed());
                 place
             }

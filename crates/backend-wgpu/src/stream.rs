@@ -60,7 +60,7 @@ impl GpuStream {
         to.assert_fits(element, at, data.len() / 4);
         let buffer = raw(to, self.shop.owner);
         if !data.is_empty() {
-            self.shop.queue.write(buffer, 4 * at as u64, data);
+            self.shop.queue.write(&self.shop.memory, buffer, 4 * at as u64, data)?;
         }
         self.shop.memory.health.check_run()
     }
@@ -183,7 +183,7 @@ impl Stream for GpuStream {
         for (part, at, bytes) in parts {
             for (words, buffer) in [(&mut keys, &part.keys), (&mut values, &part.values)] {
                 let (own, rest) = words.split_at(bytes as usize / 4);
-                self.shop.queue.write(buffer, at, bytemuck::cast_slice(own));
+                self.shop.queue.write(&self.shop.memory, buffer, at, bytemuck::cast_slice(own))?;
                 *words = rest;
             }
         }

@@ -9,9 +9,11 @@ use exo_types::{DType, TensorView};
 use crate::device::Shop;
 use crate::layout;
 use crate::storage::{GpuWeight, Piece};
+use crate::upload::PIECE_BYTES;
 
-/// Bytes of a tensor that are repacked and handed to the driver at once.
-const CHUNK_BYTES: usize = 16 << 20;
+/// Bytes of a tensor that are repacked and handed to the driver at once: so little that a tensor of any size passes through
+/// a few staging buffers.
+const CHUNK_BYTES: usize = 2 * PIECE_BYTES;
 
 pub(crate) fn load(shop: &Shop, tensor: &TensorView) -> Result<Weight, WeightError> {
     let (rows, cols) = (tensor.rows as usize, tensor.cols as usize);
@@ -73,14 +75,14 @@ fn upload_piece(shop: &Shop, tensor: &TensorView, range: Range<usize>) -> Result
     Ok(Piece { first: range.start, rows: range.len(), buffer })
 }
 
-/// Writes from byte `at` on and says where the next go. The driver's copy is done before this returns, so that its staging
-/// memory is free again.
+/// Writes from byte `at` on and says where the next go. The driver's copies are done before this returns, so that their
+/// staging buffers are free again.
 fn write_words(shop: &Shop, buffer: &wgpu::Buffer, at: u64, words: &[u32]) -> Result<u64, AllocError> {
     let bytes: &[u8] = bytemuck::cast_slice(words);
-    if !bytes.is_empty() {
-        shop.queue.write_before(buffer, at, bytes);
-        shop.queue.flush_writes();
-        shop.settle()?;
+    for (i, chunk) in bytes.chunks(CHUNK_BYTES).enumerate() {
+        shop.queue.write(&shop.memory, buffer, at + (i * CHUNK_BYTES) as u64, chunk)?;
+        shop.queue.flush();
+        shop.memory.settle()?;
     }
     Ok(at + bytes.len() as u64)
 }
