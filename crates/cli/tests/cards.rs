@@ -265,7 +265,7 @@ fn a_node_computes_on_all_the_cards_it_is_given_and_goes_on_without_one_of_them(
     assert_eq!(on, ["cuda-0", "cuda-1"], "{instance:#}");
     answers(&node);
     // One that loses its work is looked at; the other is left in peace.
-    send("-KILL", worker(&node));
+    send("-KILL", workers_of(node.pid())[0]);
     wait_for("both again", SOON, || {
         let is_looked_at = states(&node).last().is_some_and(|state| state == "Usable");
         (is_looked_at && devices(&node) == [usable("cuda-0"), usable("cuda-1")]).then_some(())
