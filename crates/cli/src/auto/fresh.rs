@@ -90,11 +90,11 @@ async fn try_new(data_dir: &Path, outcomes: &[Outcome], new: &[At]) -> Vec<(At, 
     let tried = futures_util::future::join_all(cards.into_iter().map(async |card| {
         let mut tried = Vec::new();
         for at in card.into_iter().map(|place| new[place]) {
-            if let Some(before) = found(at) {
-                if let Some(found) = try_one(data_dir, &outcomes[at.0], before).await {
-                    remember::all(data_dir, &[&found]);
-                    tried.push((at, found));
-                }
+            if let Some(before) = found(at)
+                && let Some(found) = try_one(data_dir, &outcomes[at.0], before).await
+            {
+                remember::all(data_dir, &[&found]);
+                tried.push((at, found));
             }
         }
         tried
