@@ -47,6 +47,7 @@ impl Pipelines {
         health: &Health,
         variant: &Variant,
     ) -> Result<Arc<Pipeline>, AllocError> {
+        debug_assert!(variant.is_known(), "no test translates {variant:?}");
         health.check()?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(pipeline) = known.get(variant) {

@@ -5,6 +5,7 @@
 //! says `$`. Nothing more: what a variant computes can be read in its files.
 
 use std::fmt::Write as _;
+use std::ops::RangeInclusive;
 
 use exo_backend::{FAULT_OF_KV_WRITE, FAULTS};
 use exo_types::DType;
@@ -32,6 +33,63 @@ pub(crate) enum Kernel {
     MatMulVec,
     MatMulGated,
     MatMulTile,
+}
+
+/// Flags that say how many weights a kernel has: one for each after the first.
+const PARTS: [&str; 2] = ["SECOND", "THIRD"];
+
+impl Kernel {
+    const ALL: [Self; 13] = [
+        Self::Add,
+        Self::SwiGlu,
+        Self::SelectRows,
+        Self::ArgMax,
+        Self::RmsNorm,
+        Self::Rope,
+        Self::KvWrite,
+        Self::Heads,
+        Self::Attention,
+        Self::Embed,
+        Self::MatMulVec,
+        Self::MatMulGated,
+        Self::MatMulTile,
+    ];
+
+    /// Flags that it may be asked for: of each group none or one.
+    fn flags(self) -> &'static [&'static [&'static str]] {
+        match self {
+            Self::Add => &[&["SELF"]],
+            Self::SwiGlu => &[&["IN_PLACE"]],
+            Self::SelectRows | Self::ArgMax => &[&["SELECTED"]],
+            Self::RmsNorm => &[&["SELECTED"], &["IN_PLACE", "SUM"]],
+            Self::Rope => &[&["INTERLEAVED"]],
+            Self::KvWrite | Self::Attention => &[&["F16", "Q8"]],
+            Self::Heads => &[&["F16", "Q8"], &["NORM"], &["INTERLEAVED"]],
+            Self::Embed => &[],
+            Self::MatMulTile => &[&["SELECTED"], &["RAGGED"]],
+            Self::MatMulVec | Self::MatMulGated => &[&["SELECTED"], &["RAGGED"], &["SUBGROUPS"]],
+        }
+    }
+
+    /// How many weights it may have.
+    fn weights(self) -> RangeInclusive<usize> {
+        match self {
+            Self::Embed | Self::MatMulTile => 1..=1,
+            Self::MatMulVec => 1..=3,
+            Self::MatMulGated => 2..=2,
+            _ => 0..=0,
+        }
+    }
+
+    /// Its constants and their values.
+    fn numbers(self) -> &'static [(&'static str, &'static [u32])] {
+        match self {
+            Self::Heads | Self::Attention => &[("HEAD_DIM_MAX", &[HEAD_DIM_MAX])],
+            Self::MatMulVec => &[("ROWS_EACH", &[2]), ("TOKENS_EACH", &[1, 4]), ("SHARED", &[1])],
+            Self::MatMulGated => &[("ROWS_EACH", &[2]), ("TOKENS_EACH", &[1, 4]), ("SHARED", &[2])],
+            _ => &[],
+        }
+    }
 }
 
 /// A weight as a kernel's text sees it.
@@ -83,6 +141,25 @@ impl Variant {
     pub(crate) fn number(mut self, name: &'static str, value: u32) -> Self {
         self.numbers.push((name, value));
         self
+    }
+
+    /// Whether it is of the kernels that the tests translate for every interface. Asked of each kernel that a debug build
+    /// compiles, so that no test can use one that they forgot.
+    pub(crate) fn is_known(&self) -> bool {
+        let groups = self.kernel.flags();
+        let of_group = |group: &[&str]| self.flags.iter().filter(|flag| group.contains(flag)).count();
+        let is_flag = |flag: &&&str| groups.iter().any(|group| group.contains(flag)) || PARTS.contains(flag);
+        let parts = self.weights.len();
+        let is_ragged_block =
+            self.flags.contains(&"RAGGED") && self.weights.iter().any(|w| w.dtype.is_quantised());
+        Kernel::ALL.contains(&self.kernel)
+            && self.flags.iter().filter(is_flag).count() == self.flags.len()
+            && groups.iter().all(|group| of_group(group) <= 1)
+            && self.kernel.weights().contains(&parts)
+            && of_group(&PARTS) == parts.saturating_sub(1)
+            && !is_ragged_block
+            && self.numbers.iter().map(|(name, _)| *name).eq(self.kernel.numbers().iter().map(|(n, _)| *n))
+            && self.numbers.iter().zip(self.kernel.numbers()).all(|((_, v), (_, some))| some.contains(v))
     }
 
     /// Files that are there once.
@@ -228,54 +305,102 @@ fn kept_lines<'a>(file: &'a str, flags: &[&str]) -> Vec<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
-    /// Every variant that an op can ask for.
-    fn variants() -> Vec<Variant> {
-        let plain = |kernel, flag| [false, true].map(|holds| Variant::plain(kernel).flag(flag, holds));
-        let mut all: Vec<Variant> = Vec::new();
-        all.extend(plain(Kernel::Add, "SELF"));
-        all.extend(plain(Kernel::SwiGlu, "IN_PLACE"));
-        all.extend(plain(Kernel::RmsNorm, "IN_PLACE"));
-        all.extend(plain(Kernel::RmsNorm, "SUM"));
-        all.extend(plain(Kernel::Rope, "INTERLEAVED"));
-        all.extend([Kernel::SelectRows, Kernel::ArgMax].map(|k| Variant::plain(k).flag("SELECTED", true)));
-        for flag in ["F32", "F16", "Q8"] {
-            let room = |kernel| Variant::plain(kernel).flag(flag, true).number("HEAD_DIM_MAX", HEAD_DIM_MAX);
-            all.push(Variant::plain(Kernel::KvWrite).flag(flag, true));
-            all.push(room(Kernel::Attention));
-            all.extend([false, true].map(|holds| room(Kernel::Heads).flag("NORM", holds)));
-            all.push(room(Kernel::Heads).flag("NORM", true).flag("INTERLEAVED", true));
-        }
-        for dtype in DType::ALL.into_iter().filter(|dtype| crate::layout::is_supported(*dtype)) {
-            for bits in 0..16 {
-                let weight = Stored { dtype, has_bias: bits & 8 > 0 };
-                let product = |kernel, weights: &[Stored]| {
-                    let variant = Variant::of(kernel, weights.iter().copied());
-                    let variant = variant.flag("SELECTED", bits & 1 > 0);
-                    variant.flag("RAGGED", bits & 2 > 0 && !dtype.is_quantised())
-                };
-                all.push(Variant::of(Kernel::Embed, [weight]));
-                all.push(product(Kernel::MatMulTile, &[weight]));
-                let other = Stored { dtype: DType::Q6_K, has_bias: false };
-                let sets = [&[weight][..], &[weight, other], &[weight, other, weight]];
-                let few = |kernel, weights: &[Stored]| {
-                    let variant = product(kernel, weights).flag("SUBGROUPS", bits & 4 > 0);
-                    let variant = variant.flag("SECOND", weights.len() > 1).flag("THIRD", weights.len() > 2);
-                    variant.number("ROWS_EACH", 2)
-                };
-                for tokens in [1, 4] {
-                    let sized = |variant: Variant, shared| {
-                        variant.number("TOKENS_EACH", tokens).number("SHARED", shared)
-                    };
-                    all.extend(sets.map(|weights| sized(few(Kernel::MatMulVec, weights), 1)));
-                    all.push(sized(few(Kernel::MatMulGated, &[weight, other]), 2));
-                }
+    /// The weights that a kernel may have, `count` of them: of every type in every place and beside every other; with bias and
+    /// without. A third one's text is that of the second with another number.
+    fn weights(count: usize) -> Vec<Vec<Stored>> {
+        let of = |dtype, has_bias| Stored { dtype, has_bias };
+        let types: Vec<_> = DType::ALL.into_iter().filter(|d| crate::layout::is_supported(*d)).collect();
+        let mut all = Vec::new();
+        for (first, second) in
+            types.iter().flat_map(|first| types.iter().map(move |second| (*first, *second)))
+        {
+            for bias in [false, true] {
+                let three = [of(first, bias), of(second, false), of(second, bias)];
+                all.push(three[..count].to_vec());
             }
         }
         all.sort();
         all.dedup();
         all
+    }
+
+    impl Variant {
+        /// With what has nothing to do with types: translated with weights of one type.
+        fn is_elsewhere(&self) -> bool {
+            let has_bias = self.weights.iter().any(|weight| weight.has_bias);
+            has_bias || self.flags.contains(&"SELECTED") || self.numbers.contains(&("TOKENS_EACH", 1))
+        }
+    }
+
+    /// Every variant that is known, but for weights as [`weights`] has them.
+    fn variants() -> Vec<Variant> {
+        let mut all = Vec::new();
+        for kernel in Kernel::ALL {
+            for weights in kernel.weights().flat_map(weights) {
+                let mut some = vec![Variant::of(kernel, weights.iter().copied())];
+                for group in kernel.flags() {
+                    let with = |v: &Variant| group.iter().map(|flag| v.clone().flag(flag, true)).collect();
+                    let more: Vec<Vec<Variant>> = some.iter().map(with).collect();
+                    some.extend(more.into_iter().flatten());
+                }
+                for variant in &mut some {
+                    variant.flags.extend(&PARTS[..weights.len().saturating_sub(1)]);
+                }
+                for (name, values) in kernel.numbers() {
+                    let with = |v: &Variant| values.iter().map(|n| v.clone().number(name, *n)).collect();
+                    let more: Vec<Vec<Variant>> = some.iter().map(with).collect();
+                    some = more.into_iter().flatten().collect();
+                }
+                let is_mixed = weights.iter().any(|weight| weight.dtype != weights[0].dtype);
+                some.retain(|variant| variant.is_known() && !(is_mixed && variant.is_elsewhere()));
+                all.extend(some);
+            }
+        }
+        all
+    }
+
+    /// What stands behind `#if` in its files.
+    fn conditions(variant: &Variant) -> BTreeSet<&'static str> {
+        let decoders = variant.weights.iter().map(|weight| crate::layout::decoder(weight.dtype));
+        let shared = [include_str!("shaders/prelude.wgsl")];
+        let files = variant.files().iter().chain(variant.files_of_weight()).copied().chain(decoders);
+        let lines = files.chain(shared).flat_map(str::lines);
+        lines.filter_map(|line| Some(line.strip_prefix("#if ")?.trim_start_matches('!'))).collect()
+    }
+
+    #[test]
+    fn every_condition_in_a_file_is_one_that_is_translated_both_ways() {
+        let of_types: BTreeSet<&str> =
+            DType::ALL.into_iter().flat_map(|d| crate::layout::traits(d).flags).copied().collect();
+        for kernel in Kernel::ALL {
+            for weights in kernel.weights().flat_map(weights) {
+                let known = kernel.flags().iter().copied().flatten().chain(&PARTS).copied();
+                let known: BTreeSet<&str> = known.chain(of_types.iter().copied()).chain(["BIAS"]).collect();
+                // Files of several kernels: SELECTED stands in the prelude, which has no other.
+                let mut asked = conditions(&Variant::of(kernel, weights));
+                asked.remove("SELECTED");
+                assert!(asked.is_subset(&known), "{kernel:?}: {asked:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_variants_of_the_models_are_among_those_translated() {
+        let all: BTreeSet<Variant> = variants().into_iter().collect();
+        let final_norm = Variant::plain(Kernel::RmsNorm).flag("SELECTED", true).flag("IN_PLACE", true);
+        let heads_of_llama = Variant::plain(Kernel::Heads)
+            .flag("F16", true)
+            .flag("INTERLEAVED", true)
+            .number("HEAD_DIM_MAX", HEAD_DIM_MAX);
+        for variant in [final_norm, heads_of_llama] {
+            assert!(all.contains(&variant), "{variant:?}");
+        }
+        let both = Variant::plain(Kernel::RmsNorm).flag("IN_PLACE", true).flag("SUM", true);
+        assert!(!both.is_known() && !Variant::plain(Kernel::Rope).flag("NORM", true).is_known());
     }
 
     fn translate(source: &str) -> Result<(), String> {
@@ -289,14 +414,16 @@ mod tests {
         let info = validator.validate(&module).map_err(|error| told("validation", &error))?;
         let spirv = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
         naga::back::spv::write_vec(&module, &info, &spirv, None).map_err(|error| told("SPIR-V", &error))?;
-        let hlsl = naga::back::hlsl::Options {
-            shader_model: naga::back::hlsl::ShaderModel::V6_0,
-            fake_missing_bindings: true,
-            ..Default::default()
-        };
-        naga::back::hlsl::Writer::new(&mut String::new(), &hlsl, &Default::default())
-            .write(&module, &info, None)
-            .map_err(|error| told("HLSL", &error))?;
+        // Direct3D's older compiler stops at shader model 5.1, which has no subgroups: it is asked for the other variant.
+        let models = [naga::back::hlsl::ShaderModel::V6_0, naga::back::hlsl::ShaderModel::V5_1];
+        let usable = if source.contains("subgroup") { &models[..1] } else { &models[..] };
+        for shader_model in usable.iter().copied() {
+            let hlsl =
+                naga::back::hlsl::Options { shader_model, fake_missing_bindings: true, ..Default::default() };
+            naga::back::hlsl::Writer::new(&mut String::new(), &hlsl, &Default::default())
+                .write(&module, &info, None)
+                .map_err(|error| told(&format!("HLSL {shader_model:?}"), &error))?;
+        }
         let msl = naga::back::msl::Options {
             lang_version: (2, 4),
             fake_missing_bindings: true,
