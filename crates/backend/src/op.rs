@@ -181,7 +181,7 @@ pub enum Op {
         /// C
         width: usize,
     },
-    /// A place where a cancelled run stops: between layers.
+    /// A place where a cancelled run stops that was not handed over as a whole: between layers.
     LayerBoundary {
         /// The layer about to start.
         layer: u32,

@@ -21,7 +21,7 @@ pub struct RunShape {
     pub selected: usize,
 }
 
-/// Asks a run to stop at the next layer boundary.
+/// Asks a run to stop at the next layer boundary that is not handed to the device yet: see [`Stream::run`].
 #[derive(Clone, Default, Debug)]
 pub struct CancelToken(Arc<AtomicBool>);
 
@@ -78,6 +78,11 @@ pub trait Stream: Send {
     fn upload_u32(&mut self, to: &Buffer, at: usize, data: &[u32]) -> Result<(), RunError>;
 
     /// Runs a program once. Panics if `shape` asks for more rows than the program's buffers hold.
+    ///
+    /// `cancel` is looked at where a layer begins, on the host. A processor does so while it computes. A card gets a run as a
+    /// whole, as far as its next exchange of partial sums: one that is cancelled behind that computes to its end, and the
+    /// caller learns of it with what it waits for. So a run is the most that a card does in vain, and a caller bounds it by
+    /// the rows it asks for; prompts are read in chunks.
     fn run(
         &mut self,
         program: &dyn Program,
