@@ -8,7 +8,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use support::{
     Node, SOON, Start, answers, comes_back, error_of, exo, finish, is_alive, send, skip, stdout, stream,
     wait_for, worker, workers_of,
