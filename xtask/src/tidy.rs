@@ -1,8 +1,10 @@
 //! House rules as ratchets: old code never blocks new work, new code does not get worse.
 //!
 //! Long functions: the count per file in `xtask/long-functions.txt` may only fall. Dead files: a `.rs` file that
-//! no module tree names. Links: a relative link in a Markdown page must lead somewhere. Platform code: see [`platform`].
+//! no module tree names. Links: a relative link in a Markdown page must lead somewhere. Decisions: each page has a number of its
+//! own. Platform code: see [`platform`]. The lockfile of the fuzz targets: see [`lockfile`].
 
+mod lockfile;
 mod platform;
 
 use std::collections::BTreeMap;
@@ -24,6 +26,8 @@ pub fn run(bless: bool) -> anyhow::Result<()> {
     complaints.extend(broken_links(&files)?);
     complaints.extend(long_functions(&files, bless)?);
     complaints.extend(platform::scattered(&files)?);
+    complaints.extend(shared_numbers(&files));
+    complaints.extend(lockfile::disagreements()?);
     if complaints.is_empty() {
         return Ok(());
     }
@@ -85,6 +89,17 @@ fn broken_links(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     Ok(complaints)
 }
 
+/// Pages of decisions are cited by their number.
+fn shared_numbers(files: &[PathBuf]) -> Vec<String> {
+    let mut pages: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for file in files.iter().filter(|file| file.parent() == Some(Path::new("docs/decisions"))) {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        pages.entry(name.split('-').next().unwrap_or_default()).or_default().push(name.to_owned());
+    }
+    let shared = pages.iter().filter(|(_, names)| names.len() > 1);
+    shared.map(|(number, names)| format!("docs/decisions: {number} is {}", names.join(" and "))).collect()
+}
+
 fn long_functions(files: &[PathBuf], bless: bool) -> anyhow::Result<Vec<String>> {
     let mut now = BTreeMap::new();
     for file in rust_files(files) {
@@ -137,7 +152,18 @@ fn count_long(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::count_long;
+    use std::path::PathBuf;
+
+    use super::{count_long, shared_numbers};
+
+    #[test]
+    fn two_decisions_of_one_number_are_told() {
+        let files = |names: &[&str]| -> Vec<PathBuf> { names.iter().map(PathBuf::from).collect() };
+        let (one, other) = ("docs/decisions/0007-a.md", "docs/decisions/0008-b.md");
+        assert!(shared_numbers(&files(&[one, other, "docs/0007-c.md"])).is_empty());
+        let told = shared_numbers(&files(&[one, other, "docs/decisions/0007-c.md"]));
+        assert_eq!(told, ["docs/decisions: 0007 is 0007-a.md and 0007-c.md"]);
+    }
 
     #[test]
     fn a_function_is_long_past_seventy_lines() {

@@ -1,7 +1,7 @@
 //! Platform code is split by file: a `cfg` about the system or the processor stands on a `mod` or a `use`, never inside a
 //! function. In tests it may stand on a whole item as well.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
@@ -21,16 +21,21 @@ const KEYS: [&str; 9] = [
 /// A line for each place where platform code stands among other code.
 pub fn scattered(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let mut complaints = Vec::new();
-    for file in super::rust_files(files).filter(|p| p.components().any(|c| c.as_os_str() == "src")) {
+    for file in super::rust_files(files).filter(|file| is_in(file, "src") || is_in(file, "tests")) {
         let text =
             std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        let is_test = file.file_stem().is_some_and(|stem| stem == "tests");
+        let is_test = is_in(file, "tests") || file.file_stem().is_some_and(|stem| stem == "tests");
         let found = find(&text, is_test).into_iter();
         complaints.extend(found.map(|(line, what)| {
             format!("{}:{line}: {what}; give each system a file of its own", file.display())
         }));
     }
     Ok(complaints)
+}
+
+/// Whether one of the folders above the file has this name.
+fn is_in(file: &Path, folder: &str) -> bool {
+    file.components().any(|part| part.as_os_str() == folder)
 }
 
 /// Lines, from 1 on, and what is wrong there. For formatted code: what is inside something is indented further.
