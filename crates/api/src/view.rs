@@ -141,8 +141,8 @@ pub struct DeviceView {
     pub memory_total_bytes: u64,
     /// Of that, free.
     pub memory_free_bytes: u64,
-    /// Cores or compute units.
-    pub compute_units: u32,
+    /// Cores or compute units; `null` where nothing tells.
+    pub compute_units: Option<u32>,
     /// Measured read bandwidth.
     pub read_bytes_per_s: Option<f64>,
     /// Measured arithmetic.
@@ -177,7 +177,7 @@ impl From<&DeviceFacts> for DeviceView {
             backend: facts.backend.clone(),
             memory_total_bytes: facts.memory_total_bytes,
             memory_free_bytes: facts.memory_free_bytes,
-            compute_units: facts.compute_units,
+            compute_units: (facts.compute_units > 0).then_some(facts.compute_units),
             read_bytes_per_s: facts.read_bytes_per_s,
             flops_per_s: facts.flops_per_s,
             support: facts.support,

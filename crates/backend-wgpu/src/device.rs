@@ -147,7 +147,17 @@ impl WgpuDevice {
             storage_buffers_max: limits.max_storage_buffers_per_shader_stage as usize,
         });
         let sensors = CardSensors::new(adapter.vendor, adapter.pci_address.as_deref());
-        Ok(Arc::new(Self { facts: facts(adapter, id, limit_bytes), shop, sensors }))
+        let mut facts = facts(adapter, id, limit_bytes);
+        // The interface does not tell.
+        facts.compute_units = sensors.card().and_then(|card| card.compute_units).unwrap_or(0);
+        Ok(Arc::new(Self { facts, shop, sensors }))
+    }
+
+    /// Bytes of the card's own memory that nobody holds, other programs and we; `None` where nothing tells, and for what shares the
+    /// machine's memory: what its driver counts as its own is a part of that.
+    pub fn card_free_bytes(&self) -> Option<u64> {
+        let has_own = self.facts.kind == DeviceKind::DiscreteGpu;
+        if has_own { self.sensors.memory_free_bytes() } else { None }
     }
 
     /// Whether sums go through subgroup operations.
@@ -189,12 +199,14 @@ impl Device for WgpuDevice {
         DeviceFacts { memory_free_bytes: self.memory().free_bytes, ..self.facts.clone() }
     }
 
-    /// As the books of this handle have it: what other programs hold is not known here.
+    /// As the books of this handle have it, and no more than the kernel's driver or the maker's library has left: the interface does
+    /// not tell what other programs hold.
     fn memory(&self) -> MemoryReport {
         let ledger = &self.shop.memory.ledger;
+        let own = ledger.limit_bytes().saturating_sub(ledger.allocated_bytes());
         MemoryReport {
             total_bytes: ledger.limit_bytes(),
-            free_bytes: ledger.limit_bytes().saturating_sub(ledger.allocated_bytes()),
+            free_bytes: self.card_free_bytes().map_or(own, |free| free.min(own)),
             allocated_bytes: ledger.allocated_bytes(),
             live_allocations: ledger.live(),
         }

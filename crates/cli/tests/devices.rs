@@ -127,6 +127,31 @@ fn a_machine_without_any_card_gets_no_data_folder_from_being_looked_at() {
     assert!(data.join("gpu_registry.json").is_file() && data.join("gpu_trial.lock").is_file());
 }
 
+/// Of a driver that notes who loads it, and never comes back.
+const NOTES_AND_HANGS: &str = "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
+    __attribute__((constructor)) void f(void) {\n\
+    FILE *notes = fopen(getenv(\"EXO_TEST_NOTES\"), \"a\"); fputs(\"asked\\n\", notes); fclose(notes); sleep(600); }\n";
+
+#[test]
+fn a_driver_that_hangs_is_waited_for_once_where_that_cannot_be_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    if !shared_library(&folder.path().join("libcuda.so.1"), NOTES_AND_HANGS) {
+        return skip("a_driver_that_hangs", "no C compiler");
+    }
+    let (notes, file) = (folder.path().join("notes"), folder.path().join("file"));
+    std::fs::write(&file, "no folder").unwrap();
+    let mut command = in_folder(&file.join("data"), &["--json"]);
+    command.env("LD_LIBRARY_PATH", folder.path()).env("EXO_TEST_NOTES", &notes);
+    for variable in ["VK_DRIVER_FILES", "VK_ICD_FILENAMES", "__EGL_VENDOR_LIBRARY_FILENAMES"] {
+        command.env(variable, "/nonexistent.json");
+    }
+    let output = finish(&mut command, Duration::from_secs(90));
+    let all: Vec<Value> = serde_json::from_str(&stdout(&output)).unwrap();
+    assert!(reasons(&all).contains("the cuda driver did not answer within 20 s"), "{all:?}");
+    assert_eq!(std::fs::read_to_string(&notes).unwrap(), "asked\n");
+    assert_eq!(stderr(&output).matches("that a driver did not answer is not kept in").count(), 1);
+}
+
 #[test]
 fn what_a_step_costs_is_measured_when_asked() {
     if !has_vulkan("what_a_step_costs") {
@@ -360,6 +385,7 @@ fn emulated_cards_are_shown_with_what_they_can_do() {
     let types = rows[0]["element_types"].as_array().unwrap();
     assert!(types.contains(&"Q4_K".into()) && !types.contains(&"Q2_K".into()), "{types:?}");
     assert!(rows[0]["ops"].as_array().unwrap().contains(&"Attention".into()), "{}", rows[0]);
+    assert_eq!(rows[0]["uuid"], "GPU-7", "by the maker's library: {}", rows[0]);
     let sensors = &rows[1]["sensors"];
     assert_eq!((&sensors["temperature_c"], &sensors["power_w"]), (&61.0.into(), &153.0.into()), "{sensors}");
     assert_eq!((&sensors["clock_mhz"], &sensors["utilisation"]), (&1980.0.into(), &0.5.into()), "{sensors}");

@@ -16,12 +16,17 @@ use no_nvml::Nvml;
 #[cfg(any(target_os = "linux", windows))]
 use nvml::Nvml;
 
+use crate::{GraphicsCard, find_card, graphics_cards, memory_free_bytes};
+
 /// NVIDIA's PCI number.
 const NVIDIA: u32 = 0x10de;
 
-/// The sensors of one card that is in use, read again and again.
+/// The sensors of one card that is in use, read again and again, and what else its kernel driver and its maker's library tell.
+///
+/// For a card of NVIDIA asking loads its maker's library into the process: for one that has loaded its driver anyway.
 #[derive(Debug)]
 pub struct CardSensors {
+    vendor: u32,
     pci_address: Option<String>,
     /// For a card of NVIDIA: opened at the first reading.
     nvml: Option<OnceLock<Option<Nvml>>>,
@@ -31,16 +36,38 @@ impl CardSensors {
     /// Of the card of this PCI vendor at this address; without one there is nothing to read.
     pub fn new(vendor: u32, pci_address: Option<&str>) -> Self {
         let nvml = (vendor == NVIDIA).then(OnceLock::new);
-        Self { pci_address: pci_address.map(str::to_owned), nvml }
+        Self { vendor, pci_address: pci_address.map(str::to_owned), nvml }
     }
 
-    /// What it tells now. For a card of NVIDIA this loads its maker's library into the process: for one that has loaded its
-    /// driver anyway.
+    fn nvml(&self) -> Option<&Nvml> {
+        self.nvml.as_ref().and_then(|nvml| nvml.get_or_init(Nvml::open).as_ref())
+    }
+
+    /// The card, as all of these together tell of it.
+    pub fn card(&self) -> Option<GraphicsCard> {
+        let pci_address = self.pci_address.as_deref()?;
+        let known = find_card(&graphics_cards(Path::new("/")), Some(pci_address)).cloned();
+        let mut card = known.unwrap_or_else(|| GraphicsCard {
+            pci_address: pci_address.to_owned(),
+            vendor: self.vendor,
+            ..GraphicsCard::default()
+        });
+        self.nvml().inspect(|nvml| nvml.complete(&mut card));
+        Some(card)
+    }
+
+    /// Bytes of its own memory that nobody holds now.
+    pub fn memory_free_bytes(&self) -> Option<u64> {
+        let pci_address = self.pci_address.as_deref()?;
+        let told = memory_free_bytes(Path::new("/"), pci_address);
+        told.or_else(|| self.nvml()?.memory_free_bytes(pci_address))
+    }
+
+    /// What it tells now.
     pub fn read(&self) -> Monitor {
         let Some(address) = self.pci_address.as_deref() else { return Monitor::default() };
         let told = sensors(Path::new("/"), address);
-        let nvml = self.nvml.as_ref().and_then(|nvml| nvml.get_or_init(Nvml::open).as_ref());
-        nvml.map_or(told, |nvml| nvml.sensors(address).or(told))
+        self.nvml().map_or(told, |nvml| nvml.sensors(address).or(told))
     }
 }
 

@@ -65,7 +65,7 @@ pub struct DeviceFacts {
     pub memory_total_bytes: u64,
     /// Of that, free for models now.
     pub memory_free_bytes: u64,
-    /// Cores or compute units given to it.
+    /// Cores or compute units given to it; 0 where nothing tells.
     pub compute_units: u32,
     /// Measured sequential read bandwidth, bytes per second.
     pub read_bytes_per_s: Option<f64>,

@@ -91,14 +91,12 @@ impl Row {
         self.told.memory_free_bytes = self.told.memory_free_bytes.or(found.told.memory_free_bytes);
     }
 
-    /// What a card tells through sysfs now, where its backend does not.
+    /// What a card's sensors tell through sysfs now, where its backend does not.
     fn ask_the_kernel(&mut self) {
         let Some(address) = self.pci_address.as_deref() else { return };
         if self.told.sensors.is_empty() {
             self.told.sensors = exo_device::sensors(Path::new("/"), address);
         }
-        let free = || exo_device::memory_free_bytes(Path::new("/"), address);
-        self.told.memory_free_bytes = self.told.memory_free_bytes.or_else(free);
     }
 
     fn is_shown_by(&self, api: &str) -> bool {
@@ -120,11 +118,12 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
         release(&data_dir)?;
     }
     let began = Instant::now();
-    let turn = if may_measure(&data_dir).await { Some(auto::turn(&data_dir).await) } else { None };
+    let first = First::look(&data_dir).await;
+    let turn = if first.may_measure { Some(auto::turn(&data_dir).await) } else { None };
     // What another process measures at this moment would get half a card, and so would we.
     let measure = !turn.as_ref().is_some_and(|turn| turn.as_ref().is_err_and(RegistryError::is_late));
     let ask = Ask { registry: Some(&data_dir), measure, steps: args.steps, ..Ask::default() };
-    let outcomes = ask_all(ask).await;
+    let outcomes = ask_all_but(ask, first.hung).await;
     let cards = exo_device::graphics_cards(Path::new("/"));
     let found: Vec<&Found> = outcomes.iter().flat_map(|outcome| outcome.found.iter().flatten()).collect();
     // Without a turn there is no card: what plays one is no reason to make a data folder.
@@ -180,16 +179,24 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-/// Whether there may be something to measure, for which turns are taken in the data folder. On a machine without any card none
-/// is made for that.
-async fn may_measure(data_dir: &Path) -> bool {
-    if data_dir.is_dir() {
-        return true;
+/// What a first look shows where there is no data folder yet: on a machine without any card none is made for taking turns.
+struct First {
+    /// There may be something to measure.
+    may_measure: bool,
+    /// Drivers that did not answer even this: nobody waits for one of them a second time, also where no folder can be made in
+    /// which to note it.
+    hung: Vec<Outcome>,
+}
+
+impl First {
+    async fn look(data_dir: &Path) -> Self {
+        if data_dir.is_dir() {
+            return Self { may_measure: true, hung: Vec::new() };
+        }
+        let listed = ask_all(Ask { list_only: true, ..Ask::default() }).await;
+        let may_measure = !listed.iter().all(Outcome::shows_no_card);
+        Self { may_measure, hung: listed.into_iter().filter(Outcome::has_hung).collect() }
     }
-    let listed = ask_all(Ask { list_only: true, ..Ask::default() }).await;
-    // One that did not answer even this is not waited for a second time.
-    remember::drivers(data_dir, &listed);
-    !listed.iter().all(Outcome::shows_no_card)
 }
 
 /// Ends whatever keeps nodes off a device for a while. A node that runs notices the end of a quarantine within seconds.
@@ -222,14 +229,29 @@ fn told(released: &Released) -> String {
 /// The preferred sources first, all at once: a card that two of them show is one row. OpenGL last, and only where nothing
 /// better shows a graphics processor: none at all, or only programs that play one while there is a card on the bus.
 pub async fn ask_all(ask: Ask<'_>) -> Vec<Outcome> {
+    ask_all_but(ask, Vec::new()).await
+}
+
+/// The same, where something is known of some of them already.
+async fn ask_all_but(ask: Ask<'_>, mut known: Vec<Outcome>) -> Vec<Outcome> {
     let makers = exo_backend_cuda::Api::ALL.iter().map(|api| Source::Maker(*api));
     let sources = makers.chain(Api::ALL.map(Source::Graphics));
     let (last, first): (Vec<_>, Vec<_>) = sources
         .filter(|source| System::own().has(source.name()))
         .partition(|source| *source == Source::Graphics(Api::Gl));
     let registry = ask.registry.map(Registry::look).unwrap_or_default();
-    let ask_one = |source| ask_unless_kept_off(&registry, source, ask);
-    let asked = first.into_iter().map(ask_one);
+    let mut ask_one = |source| {
+        let outcome =
+            known.iter().position(|outcome| outcome.source == source).map(|at| known.swap_remove(at));
+        let registry = &registry;
+        async move {
+            match outcome {
+                Some(outcome) => outcome,
+                None => ask_unless_kept_off(registry, source, ask).await,
+            }
+        }
+    };
+    let asked = first.into_iter().map(&mut ask_one);
     let mut outcomes = futures_util::future::join_all(asked).await;
     let has_cards = !exo_device::graphics_cards(Path::new("/")).is_empty();
     for source in last {
@@ -431,6 +453,7 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
             compute_units: card.compute_units,
             memory_bytes: card.memory_bytes,
             memory_free_bytes: card.memory_free_bytes,
+            uuid: card.uuid.clone(),
             ..Told::default()
         },
         ..Row::bare(card.name.clone().unwrap_or_else(numbers), SupportClass::Unsupported, reason)

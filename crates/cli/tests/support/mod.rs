@@ -532,12 +532,13 @@ fn with_bus(bus: &Path, program: &str) -> Command {
 /// The folder of a library that plays NVIDIA's management library, in which each card tells the same.
 pub fn nvml(folder: &Path) -> PathBuf {
     let library = folder.join("libnvidia-ml.so.1");
-    let text = "int nvmlInit_v2(void) { return 0; }\nint nvmlShutdown(void) { return 0; }\n\
+    let text = "#include <stdio.h>\nint nvmlInit_v2(void) { return 0; }\nint nvmlShutdown(void) { return 0; }\n\
                 int nvmlDeviceGetHandleByPciBusId_v2(const char *address, void **card) { *card = card; return 0; }\n\
                 int nvmlDeviceGetTemperature(void *card, int sensor, unsigned *out) { *out = 61; return 0; }\n\
                 int nvmlDeviceGetPowerUsage(void *card, unsigned *out) { *out = 153000; return 0; }\n\
                 int nvmlDeviceGetClockInfo(void *card, int of, unsigned *out) { *out = 1979 + of; return 0; }\n\
-                int nvmlDeviceGetUtilizationRates(void *card, unsigned out[2]) { out[0] = 50; out[1] = 7; return 0; }\n";
+                int nvmlDeviceGetUtilizationRates(void *card, unsigned out[2]) { out[0] = 50; out[1] = 7; return 0; }\n\
+                int nvmlDeviceGetUUID(void *card, char *out, unsigned len) { return snprintf(out, len, \"GPU-7\") < 0; }\n";
     assert!(shared_library(&library, text), "cc: install Debian's gcc");
     folder.to_owned()
 }

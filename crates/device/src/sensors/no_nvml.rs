@@ -2,6 +2,8 @@
 
 use exo_types::Monitor;
 
+use crate::GraphicsCard;
+
 /// Never open.
 #[derive(Debug)]
 pub struct Nvml {}
@@ -9,6 +11,14 @@ pub struct Nvml {}
 impl Nvml {
     /// There is none.
     pub fn open() -> Option<Self> {
+        None
+    }
+
+    /// Adds nothing.
+    pub fn complete(&self, _card: &mut GraphicsCard) {}
+
+    /// Nothing.
+    pub fn memory_free_bytes(&self, _pci_address: &str) -> Option<u64> {
         None
     }
 

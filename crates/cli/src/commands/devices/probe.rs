@@ -11,7 +11,7 @@ use anyhow::Context;
 use exo_backend::{Device, OpKind, Support};
 use exo_backend_cuda::{Api as Maker, Card, CudaDevice, CudaOptions, ListError};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
-use exo_device::{Calibration, GraphicsCard, Identity, Quarantine, Registry, Trial};
+use exo_device::{Calibration, CardSensors, GraphicsCard, Identity, Quarantine, Registry, Trial};
 use exo_types::{DType, DeviceId, Monitor};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
@@ -108,6 +108,8 @@ pub struct Told {
     /// How warm, hungry, fast and busy it is, as far as it tells.
     #[serde(default, skip_serializing_if = "Monitor::is_empty")]
     pub sensors: Monitor,
+    /// Its own number.
+    pub uuid: Option<String>,
     /// Why nodes do not use it for a while: then it was not opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine: Option<Quarantine>,
@@ -124,6 +126,8 @@ pub struct Found {
     /// With what the bus knows of it.
     pub identity: Identity,
     pub is_software: bool,
+    /// Shares the machine's memory: what its driver counts as its own is a part of that.
+    pub is_integrated: bool,
     #[serde(flatten)]
     pub told: Told,
     pub times: Times,
@@ -167,6 +171,7 @@ impl Found {
             index,
             identity,
             is_software: false,
+            is_integrated: false,
             told: Told { driver, ..Told::default() },
             times: Times::default(),
             trial: None,
@@ -181,7 +186,10 @@ impl Found {
         told.architecture = told.architecture.take().or_else(|| card.architecture.clone());
         told.compute_units = told.compute_units.or(card.compute_units);
         told.memory_bytes = told.memory_bytes.or(card.memory_bytes);
-        told.memory_free_bytes = told.memory_free_bytes.or(card.memory_free_bytes);
+        told.uuid = told.uuid.take().or_else(|| card.uuid.clone());
+        if !self.is_integrated {
+            told.memory_free_bytes = told.memory_free_bytes.or(card.memory_free_bytes);
+        }
     }
 
     /// Adds what the registry knows: what it can do, what came of its trial, whether it is in quarantine.
@@ -258,6 +266,11 @@ impl Outcome {
     /// Whether it showed no graphics processor.
     pub fn is_empty(&self) -> bool {
         self.found.as_ref().map_or(true, Vec::is_empty)
+    }
+
+    /// Whether its driver did not even list its devices within the bound.
+    pub fn has_hung(&self) -> bool {
+        self.found.as_ref().is_err_and(|silence| silence.kind == Silent::Hung)
     }
 
     /// Why it showed nothing, if something is wrong with it.
@@ -467,6 +480,7 @@ impl Child<'_> {
         let vendor = card.api.vendor();
         let identity = exo_device::identity(&card.name, vendor, 0, Some(&card.pci_address), &self.cards);
         let mut found = Found::listed(card.api.name(), card.index, identity, card.driver_text());
+        found.is_integrated = card.is_integrated;
         self.ask_the_system(&mut found);
         found.told.architecture = found.told.architecture.or(card.architecture().map(str::to_owned));
         (found.told.compute_units, found.told.memory_bytes) =
@@ -477,7 +491,8 @@ impl Child<'_> {
         }
         found.trouble = None; // opening it says it in its own words
         let opened = check_card(card, &mut found.times);
-        found.told.memory_free_bytes = opened.as_ref().ok().and_then(|device| device.card_free_bytes());
+        let free = opened.as_ref().ok().and_then(|device| device.card_free_bytes());
+        found.told.memory_free_bytes = free.or(found.told.memory_free_bytes);
         self.measure(&mut found, opened.map(|device| device as Arc<dyn Device>));
         found
     }
@@ -488,7 +503,7 @@ impl Child<'_> {
             exo_device::identity(&adapter.name, adapter.vendor, adapter.device, address, &self.cards)
                 .among_twins(adapter.twin);
         let mut found = Found::listed(adapter.api.name(), adapter.index, identity, adapter.driver.clone());
-        found.told.memory_bytes = adapter.memory_bytes;
+        (found.is_integrated, found.told.memory_bytes) = (adapter.is_integrated, adapter.memory_bytes);
         self.ask_the_system(&mut found);
         found.told.architecture = found.told.architecture.or(adapter.architecture().map(str::to_owned));
         found.is_software = adapter.is_software;
@@ -524,6 +539,9 @@ impl Child<'_> {
             Err(error) => return found.trouble = Some(format!("{error:#}")),
         };
         found.told.sensors = device.monitor();
+        // Only now: for a card of NVIDIA this loads one more library of its driver.
+        let told = CardSensors::new(found.identity.vendor, found.identity.pci_address.as_deref()).card();
+        told.inspect(|card| found.learn(card));
         found.told.abilities = Some(Abilities::of(&*device));
         // A program that plays a card is slow: its numbers are not worth the wait.
         if found.is_software {
