@@ -1,6 +1,6 @@
 //! A step arrives: order, commands, batch, rows; then the engine gets it.
 
-use exo_types::{NodeId, PageKey, SequenceId, SequenceSpec, StepSequence};
+use exo_types::{NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence};
 
 use super::{Broken, COMPUTING_MAX, Computing, Open, StageMachine, StageOutput};
 use crate::wire::{DataMessage, StageCommand, StepMessage};
@@ -41,11 +41,12 @@ impl StageMachine {
     }
 
     /// Whether the engine takes a step now: if it has none, or one whose result nobody waits for, which is a chunk of a prompt
-    /// on the only stage.
+    /// on the only stage. One that may have to be computed again lets nothing past.
     fn takes_another(&self) -> bool {
         let is_alone = self.placement.stages.len() == 1;
         let is_chunk = |on: &Computing| is_alone && on.frame.sequences.iter().all(|s| !s.sample);
-        self.computing.len() < COMPUTING_MAX && self.computing.iter().all(is_chunk)
+        let lets_past = |on: &Computing| is_chunk(on) && on.lost_in_front.is_none();
+        self.computing.len() < COMPUTING_MAX && self.computing.iter().all(lets_past)
     }
 
     /// Gives the engine the next step, if it takes one and one is there.
@@ -68,17 +69,20 @@ impl StageMachine {
         }
         let rows = self.without_lost(&frame.sequences, rows);
         frame.sequences.retain(|s| !self.is_lost(s));
-        let drivers =
-            frame.sequences.iter().filter_map(|s| Some(self.open.get(&s.sequence)?.driver)).collect();
         self.computing.push_back(Computing {
             commands: commands.clone(),
             frame: frame.clone(),
             failures,
-            drivers,
+            drivers: self.drivers(&frame),
             lost_in_front: None,
         });
         out.push(StageOutput::Compute { commands, frame, rows });
         Ok(())
+    }
+
+    /// Drivers of a frame's sequences, in its order.
+    pub(super) fn drivers(&self, frame: &StepFrame) -> Vec<NodeId> {
+        frame.sequences.iter().filter_map(|s| Some(self.open.get(&s.sequence)?.driver)).collect()
     }
 
     fn command(&mut self, step: u64, command: &StageCommand) -> Result<(), Broken> {
@@ -168,7 +172,7 @@ impl StageMachine {
         Ok(())
     }
 
-    fn is_lost(&self, part: &StepSequence) -> bool {
+    pub(super) fn is_lost(&self, part: &StepSequence) -> bool {
         self.open.get(&part.sequence).is_some_and(|open| open.lost)
     }
 

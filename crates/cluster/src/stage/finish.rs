@@ -9,13 +9,16 @@ use crate::wire::{DataMessage, StepFailure, StepMessage, TokenResult, TokensMess
 
 impl StageMachine {
     pub(super) fn finish(&mut self, step: u64, result: ComputeResult, out: &mut Vec<StageOutput>) {
-        let Some(done) = self.computing.pop_front_if(|first| first.frame.step == step) else { return };
-        match (self.checked(&done, result), self.is_last()) {
-            (ComputeResult::Rows(rows), _) => self.forward(done, rows, out),
-            (ComputeResult::Tokens(results), _) => self.send_tokens(done, results, out),
-            (ComputeResult::Failed { kind, message }, is_last) => {
-                let done = self.lose(done, kind, message, out);
-                if is_last {
+        let Some(mut done) = self.computing.pop_front_if(|first| first.frame.step == step) else { return };
+        match self.checked(&done, result) {
+            ComputeResult::Rows(rows) => self.forward(done, rows, out),
+            ComputeResult::Tokens(results) => self.send_tokens(done, results, out),
+            ComputeResult::Failed { kind, message } => {
+                if self.leave_out_lost(&mut done) && is_worth_another(kind, &done) {
+                    return self.compute_again(done, out);
+                }
+                self.lose(&mut done, kind, message, out);
+                if self.is_last() {
                     self.send_tokens(done, Vec::new(), out)
                 } else {
                     self.forward(done, Vec::new(), out)
@@ -75,50 +78,72 @@ impl StageMachine {
         }
     }
 
-    /// Gives up the step's sequences; what is left of it goes on.
-    fn lose(
-        &mut self,
-        mut done: Computing,
-        kind: FailureKind,
-        message: String,
-        out: &mut Vec<StageOutput>,
-    ) -> Computing {
-        let lost = std::mem::take(&mut done.frame.sequences);
-        let (front, told) = done.lost_in_front.take().unzip();
-        let told = told.unwrap_or_default();
-        let is_told = |part: &StepSequence| told.contains(&part.sequence);
-        // What a step says that misses the positions of another's sequence is nothing for its own.
-        let (kind, message) = match front.filter(|_| lost.iter().any(is_told)) {
-            Some(kind) => (kind, "the step in front of it failed".to_owned()),
-            None => (kind, message),
-        };
-        let message: String = message.chars().take(1000).collect();
-        let failure = |sequences| StepFailure {
+    /// Takes out of a step that failed what was lost with the step in front of it. If there was any, that may be all that it
+    /// failed for.
+    fn leave_out_lost(&self, done: &mut Computing) -> bool {
+        let Some(kind) = done.lost_in_front.take() else { return false };
+        let parts = std::mem::take(&mut done.frame.sequences);
+        let (lost, left): (Vec<_>, _) = parts.into_iter().partition(|part| self.is_lost(part));
+        done.frame.sequences = left;
+        if lost.is_empty() {
+            return false;
+        }
+        done.drivers = self.drivers(&done.frame);
+        // Their drivers have heard. The scheduler is not to take the time of two attempts for that of one.
+        let message = "the step in front of it failed".to_owned();
+        done.failures.push(self.failure(done.frame.step, &lost, kind, message));
+        true
+    }
+
+    /// Has what is left of the step computed. Nothing is on the engine behind it, and nothing was in front of it any more: there
+    /// is no third time.
+    fn compute_again(&mut self, done: Computing, out: &mut Vec<StageOutput>) {
+        let (commands, rows) = (Vec::new(), Vec::new()); // carried out; of the first stage
+        out.push(StageOutput::Compute { commands, frame: done.frame.clone(), rows });
+        self.computing.push_front(done);
+    }
+
+    fn failure(&self, step: u64, parts: &[StepSequence], kind: FailureKind, message: String) -> StepFailure {
+        StepFailure {
             instance: self.placement.instance,
             generation: self.placement.generation,
-            step: done.frame.step,
+            step,
             stage: self.index as u32,
-            sequences,
+            sequences: parts.iter().map(|part| part.sequence).collect(),
             kind,
-            message: message.clone(),
-        };
+            message,
+        }
+    }
+
+    /// Gives up the step's sequences; what is left of it goes on.
+    fn lose(&mut self, done: &mut Computing, kind: FailureKind, message: String, out: &mut Vec<StageOutput>) {
+        let lost = std::mem::take(&mut done.frame.sequences);
+        if lost.is_empty() {
+            return;
+        }
+        let all = self.failure(done.frame.step, &lost, kind, message.chars().take(1000).collect());
         let mut by_driver: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
-        for (part, &driver) in lost.iter().zip(&done.drivers).filter(|(part, _)| !is_told(part)) {
+        for (part, &driver) in lost.iter().zip(&done.drivers) {
             by_driver.entry(driver).or_default().push(part.sequence);
         }
-        for (to, own) in by_driver {
-            out.push(StageOutput::Send { to, message: DataMessage::StepFailed(failure(own)) });
+        for (to, sequences) in by_driver {
+            let own = StepFailure { sequences, ..all.clone() };
+            out.push(StageOutput::Send { to, message: DataMessage::StepFailed(own) });
         }
-        let all = failure(lost.iter().map(|s| s.sequence).collect());
         for part in &lost {
             if let Some(open) = self.open.get_mut(&part.sequence) {
                 open.lost = true;
             }
         }
         for behind in &mut self.computing {
-            behind.lost_in_front = Some((kind, all.sequences.clone()));
+            behind.lost_in_front = Some(kind);
         }
         done.failures.push(all);
-        done
     }
+}
+
+/// Whether a step that failed may go well without what was taken out of it.
+fn is_worth_another(kind: FailureKind, done: &Computing) -> bool {
+    let is_over = matches!(kind, FailureKind::StageLost | FailureKind::InstanceGone | FailureKind::Deadline);
+    !is_over && !done.frame.sequences.is_empty()
 }

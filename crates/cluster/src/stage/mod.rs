@@ -60,8 +60,8 @@ struct Computing {
     failures: Vec<StepFailure>,
     /// Drivers of the frame's sequences, in its order.
     drivers: Vec<NodeId>,
-    /// Sequences that were lost with a step in front of it, whose drivers have heard, and how that failed.
-    lost_in_front: Option<(FailureKind, Vec<SequenceId>)>,
+    /// How the step in front of it failed, with which sequences of this one may have been lost.
+    lost_in_front: Option<FailureKind>,
 }
 
 /// Why a step cannot be: the generation ends.

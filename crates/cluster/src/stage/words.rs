@@ -55,7 +55,7 @@ pub enum StageInput {
 pub enum StageOutput {
     /// Run this on the engine: the commands (which cannot fail: they were checked, and memory is only taken by
     /// batches), then the batch, if it has sequences. Answer with `ComputeDone`, in order. One is out at a time, or a second behind a chunk
-    /// of a prompt on the only stage.
+    /// of a prompt on the only stage; that one may come again, once, without sequences that were lost with the chunk.
     /// For a frame without sequences the answer is `Rows(vec![])` or `Tokens(vec![])`.
     Compute {
         /// Carried out first, in order.

@@ -1,7 +1,15 @@
 //! Steps as the engine's thread takes and answers them, on the processor and on a card if there is one.
 
-use exo_types::{InstanceId, NodeId, Principal, RequestId, SamplingParams, SequenceSpec};
+mod faulty;
 
+use exo_cluster::wire::{DataMessage, StepMessage};
+use exo_cluster::{StageInput, StageMachine, StageOutput};
+use exo_types::{
+    DeviceId, InstanceId, KvDType, ModelId, NodeId, Placement, Principal, RequestId, SamplingParams,
+    SequenceSpec, Stage, Time, WireDType,
+};
+
+use self::faulty::Faulty;
 use super::*;
 
 #[test]
@@ -37,19 +45,25 @@ fn devices() -> Vec<Arc<dyn Device>> {
     [processor as Arc<dyn Device>].into_iter().chain(cards.iter().map(open)).collect()
 }
 
-/// Steps that lie in the inbox together, and what is told of each.
-fn told(device: Arc<dyn Device>, jobs: Vec<Job>) -> Vec<(u64, ComputeResult)> {
+const CONTEXT_TOKENS: u32 = 128;
+
+/// The demo model on `device`, as the only stage.
+fn request(device: Arc<dyn Device>) -> LoadRequest {
     let model = exo_formats::open_gguf_bytes("demo", crate::DEMO_MODEL.to_vec()).unwrap();
     let key = ShardKey { instance: InstanceId(1), generation: 1, stage: 0 };
     let shard = Shard::whole(model.config.layers);
-    let options = EngineOptions::new(128, 2);
-    let request = LoadRequest { key, device, model: Arc::new(model), shard, options, step_max: STEP_MAX };
+    let options = EngineOptions::new(CONTEXT_TOKENS, 2);
+    LoadRequest { key, device, model: Arc::new(model), shard, options, step_max: STEP_MAX }
+}
+
+/// Steps that lie in the inbox together, and what is told of each.
+fn told(device: Arc<dyn Device>, jobs: Vec<Job>) -> Vec<(u64, ComputeResult)> {
     let (inbox, waiting) = channel();
     jobs.into_iter().for_each(|job| inbox.send(job).unwrap());
     drop(inbox);
     let (tell, events) = channel();
     let tell: Events = Arc::new(move |event| drop(tell.send(event)));
-    run(request, &waiting, &CancelToken::default(), &tell);
+    run(request(device), &waiting, &CancelToken::default(), &tell);
     drop(tell);
     let computed = |event| match event {
         EngineEvent::Computed { step, result, .. } => Some((step, result)),
@@ -59,23 +73,37 @@ fn told(device: Arc<dyn Device>, jobs: Vec<Job>) -> Vec<(u64, ComputeResult)> {
     events.into_iter().filter_map(computed).collect()
 }
 
-/// A step of the only sequence; `tokens` from `start` on.
-fn job(step: u64, start: u32, tokens: std::ops::Range<u32>, sample: bool) -> Job {
-    let sequence = SequenceId { request: RequestId(1), index: 0 };
-    let principal = Principal::LOCAL;
+fn sequence(n: u128) -> SequenceId {
+    SequenceId { request: RequestId(n), index: 0 }
+}
+
+fn open(n: u128) -> StageCommand {
     let spec = SequenceSpec {
-        sequence,
-        principal,
-        driver: NodeId([0; 32]),
+        sequence: sequence(n),
+        principal: Principal::LOCAL,
+        driver: NodeId([9; 32]),
         sampling: SamplingParams::greedy(),
         history: (0..30).collect(),
         prompt_tokens: 30,
     };
-    let open = StageCommand::Open { spec, cached: Vec::new() };
-    let tokens = tokens.collect();
-    let part = StepSequence { sequence, principal, start, tokens, sample, drafts: 0, truncate_to: None };
-    let frame = StepFrame { instance: InstanceId(1), generation: 1, step, sequences: vec![part] };
-    Job { commands: Vec::from_iter((step == 1).then_some(open)), frame, rows: Vec::new() }
+    StageCommand::Open { spec, cached: Vec::new() }
+}
+
+/// `tokens` of sequence `n`, from as many on.
+fn part(n: u128, tokens: std::ops::Range<u32>, sample: bool) -> StepSequence {
+    let (start, tokens, principal) = (tokens.start, tokens.collect(), Principal::LOCAL);
+    StepSequence { sequence: sequence(n), principal, start, tokens, sample, drafts: 0, truncate_to: None }
+}
+
+fn frame(step: u64, sequences: Vec<StepSequence>) -> StepFrame {
+    StepFrame { instance: InstanceId(1), generation: 1, step, sequences }
+}
+
+/// A step of the only sequence; `tokens` from `start` on.
+fn job(step: u64, start: u32, tokens: std::ops::Range<u32>, sample: bool) -> Job {
+    let part = StepSequence { start, ..part(1, tokens, sample) };
+    let commands = Vec::from_iter((step == 1).then(|| open(1)));
+    Job { commands, frame: frame(step, vec![part]), rows: Vec::new() }
 }
 
 #[test]
@@ -107,5 +135,109 @@ fn an_error_of_a_chunk_in_flight_is_told_of_that_chunk() {
             if message.contains("continues at position 10"));
         assert!(is_its_own, "{second:?}");
         assert!(matches!(third, ComputeResult::Tokens(tokens) if tokens.len() == 1), "{third:?}");
+    }
+}
+
+#[test]
+fn a_chunk_that_fails_in_flight_takes_what_builds_on_it_and_the_next_step_goes_on() {
+    for inner in devices() {
+        let chunks = vec![
+            job(1, 0, 0..10, false),
+            job(2, 10, 10..20, false),
+            job(3, 20, 20..30, false),
+            job(4, 10, 10..30, true),
+        ];
+        let healthy = told(inner.clone(), vec![job(1, 0, 0..30, true)]);
+        let told = told(Arc::new(Faulty { inner, good: 1 }), chunks);
+        let [(1, first), (2, second), (3, third), (4, fourth)] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(first, &ComputeResult::Tokens(Vec::new()));
+        let is_of_kernel = matches!(second, ComputeResult::Failed { kind: FailureKind::Device, message }
+            if message.ends_with("Attention: page is 9, it must be below 4"));
+        assert!(is_of_kernel, "{second:?}");
+        let is_behind = matches!(third, ComputeResult::Failed { kind: FailureKind::Protocol, message }
+            if message.contains("continues at position 10"));
+        assert!(is_behind, "{third:?}");
+        assert_eq!(fourth, &healthy[0].1, "from where the first ended");
+    }
+}
+
+/// What a stage on `device` sends, given steps that arrive together: a line for each message.
+fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence>)>) -> Vec<String> {
+    let (request, me) = (request(device), NodeId([1; 32]));
+    let stage = Stage { node: me, device: DeviceId::cpu(), shard: request.shard };
+    let placement = Placement {
+        instance: InstanceId(1),
+        generation: 1,
+        model: ModelId([0; 32]),
+        stages: vec![stage],
+        context_tokens: CONTEXT_TOKENS,
+        slots: 2,
+        cache_tokens: 2 * CONTEXT_TOKENS,
+        kv: KvDType::default(),
+    };
+    let (tell, events) = channel();
+    let host = ThreadHost::start(request, Arc::new(move |event| drop(tell.send(event))));
+    let (mut machine, mut inputs) = (None, Vec::new());
+    let (mut lines, mut open_steps) = (Vec::new(), steps.len());
+    for (step, (commands, sequences)) in (1..).zip(steps) {
+        let frame = frame(step, sequences);
+        let (failures, rows_dtype, rows) = (Vec::new(), WireDType::F32, Vec::new());
+        let message = StepMessage { stage: 0, commands, frame, failures, rows_dtype, rows };
+        inputs.push(StageInput::Step { from: me, message });
+    }
+    while open_steps > 0 {
+        match events.recv_timeout(STEP_MAX).unwrap() {
+            EngineEvent::Ready { loaded, .. } => {
+                machine = Some(StageMachine::new(placement.clone(), 0, loaded.geometry));
+            }
+            EngineEvent::Computed { step, result, .. } => {
+                inputs.push(StageInput::ComputeDone { step, result });
+            }
+            EngineEvent::Progress { .. } | EngineEvent::Settling { .. } => {}
+            other => panic!("{other:?}"),
+        }
+        let Some(machine) = &mut machine else { continue };
+        for output in inputs.drain(..).flat_map(|input| machine.handle(Time::ZERO, input)) {
+            match output {
+                StageOutput::Compute { commands, frame, rows } => {
+                    host.compute(Job { commands, frame, rows });
+                }
+                StageOutput::Send { to, message: DataMessage::Tokens(told) } if to == me => {
+                    open_steps -= 1;
+                    let failed: Vec<_> = told.failures.iter().flat_map(|f| &f.sequences).collect();
+                    lines.push(format!("step {}: lost {failed:?}, {:?}", told.step, told.results));
+                }
+                StageOutput::Send { message: DataMessage::StepFailed(told), .. } => {
+                    lines.push(format!("told of {:?}: {}", told.sequences, told.message));
+                }
+                StageOutput::Send { .. } => {}
+            }
+        }
+    }
+    lines
+}
+
+#[test]
+fn a_sequence_beside_a_lost_one_goes_on_as_if_it_had_been_alone() {
+    for inner in devices() {
+        let steps = |with_first: bool| {
+            let of_first = |tokens| with_first.then(|| part(1, tokens, false));
+            let second = |tokens, sample| Some(part(2, tokens, sample));
+            let parts = |parts: [Option<StepSequence>; 2]| parts.into_iter().flatten().collect();
+            vec![
+                (vec![open(1), open(2)], parts([of_first(0..10), None])),
+                (vec![], parts([of_first(10..20), second(0..12, false)])),
+                (vec![], parts([None, second(12..30, true)])),
+            ]
+        };
+        let lost = sent(Arc::new(Faulty { inner: inner.clone(), good: 0 }), steps(true));
+        let alone = sent(inner, steps(false));
+        let [told, first, second, third] = &lost[..] else { panic!("{lost:?}") };
+        let (of_first, name) = (format!("lost {:?}", [&sequence(1)]), sequence(1));
+        let is_of_kernel = told.ends_with("Attention: page is 9, it must be below 4");
+        assert!(is_of_kernel && told.starts_with(&format!("told of {:?}: ", [name])), "{told}");
+        assert!(first.contains(&of_first) && second.contains(&of_first), "{lost:?}");
+        assert!(third.contains("lost []") && third.contains("token"), "{third}");
+        assert_eq!(third, &alone[2]);
     }
 }
