@@ -402,6 +402,24 @@ fn what_fails_with_the_chunk_in_front_is_one_fault() {
 }
 
 #[test]
+fn nothing_is_left_of_a_sequence_that_is_cancelled_with_two_chunks_in_flight() {
+    let mut placement = placement(1, 1, &[1]);
+    placement.context_tokens = 4096;
+    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]).unwrap();
+    submit(&mut s, 1, 3000, 4);
+    assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2);
+    assert_eq!(cancel(&mut s, 1), ["ended 1 Cancelled after 0"]);
+    assert_eq!((s.stats().steps_in_flight, s.stats().pages_claimed), (2, 0));
+    // The same sequence again: of what is still on its way it keeps nothing.
+    let again = submit(&mut s, 1, 3000, 4);
+    assert_eq!(show(&again), ["accepted 1 behind 0", "started 1 behind 128"]);
+    let behind_the_first_chunk = ["step 4: close 1, open 1 behind 4 | 1@128+512"];
+    assert_eq!(back_after(&mut s, 2, 256, vec![]), behind_the_first_chunk);
+    assert_eq!(back_after(&mut s, 3, 256, vec![]), ["step 5:  | 1@640+512"]);
+    assert_eq!(back_after(&mut s, 4, 256, vec![]), ["step 6: keep 1 16 | 1@1152+512"]);
+}
+
+#[test]
 fn where_chunks_take_long_none_goes_ahead() {
     let mut placement = placement(1, 1, &[1]);
     placement.context_tokens = 4096;

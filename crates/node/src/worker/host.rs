@@ -262,15 +262,15 @@ impl Line {
             }
             FromWorker::Computed { step, busy, outcome, memory } => {
                 let mut state = self.state();
-                let out = state.in_flight.pop_front_if(|out| out.step == step);
+                state.memory = memory.or(state.memory);
+                let Some(out) = state.in_flight.pop_front_if(|out| out.step == step) else {
+                    state.kill(format!("it answered step {step}, which it was not given yet or any more"));
+                    return;
+                };
                 if let Some(next) = state.in_flight.front_mut() {
                     next.since = Instant::now();
                 }
-                state.memory = memory.or(state.memory);
                 drop(state);
-                let Some(out) = out else {
-                    return self.kill(format!("it answered step {step}, which it was not given"));
-                };
                 let way = out.since.elapsed().saturating_sub(busy);
                 tracing::trace!(
                     step,
@@ -398,12 +398,14 @@ impl State {
 #[cfg(unix)]
 mod tests {
     use exo_engine::EngineOptions;
-    use exo_types::{InstanceId, Shard};
+    use exo_types::{InstanceId, Shard, StepFrame};
 
+    use super::super::words::Outcome;
     use super::*;
     use crate::worker::DeviceAsk;
 
     const LONG: Duration = Duration::from_secs(20);
+    const KEY: ShardKey = ShardKey { instance: InstanceId(1), generation: 1, stage: 0 };
 
     /// What is told of a worker that is this program, until it is unloaded.
     fn told(program: &str, argument: &str) -> Vec<String> {
@@ -412,7 +414,6 @@ mod tests {
 
     /// As [`told`], of one with which something is done once it is started.
     fn told_of(program: &str, argument: &str, act: impl FnOnce(&mut WorkerHost)) -> Vec<String> {
-        let key = ShardKey { instance: InstanceId(1), generation: 1, stage: 0 };
         let how = WorkerProgram { program: program.into(), args: vec![argument.into()], step_max: LONG };
         let device = DeviceAsk {
             backend: "vulkan".to_owned(),
@@ -421,7 +422,7 @@ mod tests {
             data_dir: "/nonexistent".into(),
             heeds_quarantine: false,
         };
-        let load = LoadWords::new(key, device, "m.gguf".into(), Shard::whole(1), EngineOptions::new(32, 1));
+        let load = LoadWords::new(KEY, device, "m.gguf".into(), Shard::whole(1), EngineOptions::new(32, 1));
         let (tell, events) = channel();
         let mut host = WorkerHost::start(how, load, Arc::new(move |event| drop(tell.send(event))));
         act(&mut host);
@@ -430,12 +431,101 @@ mod tests {
             match events.recv_timeout(LONG).unwrap() {
                 EngineEvent::LoadFailed { reason, .. } => told.push(format!("not loaded: {reason}")),
                 EngineEvent::WorkerLost { reason, .. } => told.push(format!("lost: {reason}")),
+                EngineEvent::Computed { step, result, .. } => told.push(shown(step, &result)),
                 EngineEvent::Unloaded { .. } => break,
                 other => panic!("{other:?}"),
             }
         }
         assert!(host.is_gone());
         told
+    }
+
+    /// What is told of a step, in a line.
+    fn shown(step: u64, result: &ComputeResult) -> String {
+        match result {
+            ComputeResult::Failed { kind, message } => format!("step {step}: {kind:?}, {message}"),
+            result => format!("step {step}: {result:?}"),
+        }
+    }
+
+    /// A step of nothing.
+    fn job(step: u64) -> Job {
+        let frame = StepFrame { instance: KEY.instance, generation: 1, step, sequences: Vec::new() };
+        Job { commands: Vec::new(), frame, rows: Vec::new() }
+    }
+
+    /// What the threads of a worker share that was given steps 1 and 2 some time ago and has ten seconds for each; and what is
+    /// told of them.
+    fn two_out(ago: Duration) -> (Line, Receiver<EngineEvent>) {
+        let (tell, events) = channel();
+        let (gone, _) = watch::channel(false);
+        let line = Line {
+            key: KEY,
+            step_max: Duration::from_secs(10),
+            events: Arc::new(move |event| drop(tell.send(event))),
+            state: Arc::default(),
+            gone: Arc::new(gone),
+        };
+        assert!(line.begin(1, 0) && line.begin(2, 0));
+        line.state().in_flight.iter_mut().for_each(|out| out.since = out.since.checked_sub(ago).unwrap());
+        (line, events)
+    }
+
+    fn computed(step: u64) -> FromWorker {
+        let outcome = Outcome::of(ComputeResult::Tokens(Vec::new())).0;
+        FromWorker::Computed { step, busy: Duration::ZERO, outcome, memory: None }
+    }
+
+    #[test]
+    fn a_step_has_its_time_from_when_the_one_in_front_of_it_is_done() {
+        let (line, _events) = two_out(Duration::from_secs(8));
+        let overdue = |after_s| line.state().overdue(Instant::now() + Duration::from_secs(after_s));
+        assert_eq!(overdue(1), None);
+        let late = "step 1 took more than 10.0 s, and its process was ended".to_owned();
+        assert_eq!(overdue(3), Some(late));
+        line.hear(computed(1), Vec::new());
+        assert_eq!(overdue(3), None, "the second waited for the first");
+        let late = "step 2 took more than 10.0 s, and its process was ended".to_owned();
+        assert_eq!(overdue(11), Some(late));
+        line.hear(computed(2), Vec::new());
+        assert_eq!(overdue(60), None, "nothing is out");
+    }
+
+    #[test]
+    fn an_answer_that_overtakes_is_none() {
+        let (line, events) = two_out(Duration::ZERO);
+        line.hear(computed(2), Vec::new());
+        assert_eq!(line.state().in_flight.len(), 2, "both are still out");
+        line.end(&FrameError::Ended);
+        let told: Vec<String> = std::iter::from_fn(|| events.try_recv().ok())
+            .map(|event| match event {
+                EngineEvent::Computed { step, result, .. } => shown(step, &result),
+                EngineEvent::WorkerLost { reason, .. } => format!("lost: {reason}"),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        let why = "it answered step 2, which it was not given yet or any more ";
+        let expected = [
+            format!("step 1: StageLost, the device is lost: {why}"),
+            format!("step 2: StageLost, the device is lost: {why}"),
+            format!("lost: {why}"),
+            format!("{:?}", EngineEvent::Unloaded { key: KEY }),
+        ];
+        assert_eq!(told, expected);
+        assert!(!line.begin(3, 0), "there is nobody to take another");
+    }
+
+    #[test]
+    fn both_steps_of_a_worker_that_dies_are_told() {
+        // It reads nothing and answers nothing.
+        let mut told =
+            told_of("sleep", "1", |host| [1, 2].into_iter().for_each(|step| host.compute(job(step))));
+        assert_eq!(told.pop().unwrap(), "lost: its process ended (exit status: 0)");
+        assert!(told.len() == 2, "{told:?}");
+        assert!(
+            told[0].starts_with("step 1: StageLost, ") && told[1].starts_with("step 2: StageLost, "),
+            "{told:?}"
+        );
     }
 
     #[test]
