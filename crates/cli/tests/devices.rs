@@ -336,6 +336,12 @@ fn what_kernel_drivers_tell_is_shown_with_and_without_a_driver_of_the_interfaces
     ] {
         std::fs::write(bus.join(idle).join(file), text).unwrap();
     }
+    // One that the system knows by the list of numbers only.
+    let listed = "0000:42:00.0";
+    plug(&bus, listed);
+    std::fs::create_dir(folder.path().join("misc")).unwrap();
+    let list = "10de  NVIDIA Corporation\n\t2684  AD102 [GeForce RTX 4090]\n";
+    std::fs::write(folder.path().join("misc/pci.ids"), list).unwrap();
     let Some(mut command) =
         on_bus(&bus, &["devices", "--json", "--data-dir", folder.path().to_str().unwrap()])
     else {
@@ -356,6 +362,11 @@ fn what_kernel_drivers_tell_is_shown_with_and_without_a_driver_of_the_interfaces
     );
     let memory = (&idle["memory_bytes"], &idle["memory_free_bytes"]);
     assert_eq!(memory, (&48_301_604_864_u64.into(), &48_000_000_000_u64.into()), "{idle}");
+    let listed = row(listed);
+    assert_eq!(
+        (&listed["name"], &listed["architecture"]),
+        (&"NVIDIA GeForce RTX 4090".into(), &"AD102".into())
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 #[cfg(target_os = "linux")]
 mod linux;
+mod names;
 #[cfg(not(target_os = "linux"))]
 mod plain;
 
@@ -18,6 +19,8 @@ use linux as system;
 use plain as system;
 
 use crate::Identity;
+
+pub use names::name_cards;
 
 /// A card, as far as the system tells: `None` is what it does not.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

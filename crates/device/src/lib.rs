@@ -33,7 +33,7 @@ pub use bandwidth::read_bandwidth;
 pub use calibrate::{Calibration, CalibrationError, calibrate};
 pub use drivers::{Setting, driver_files, driver_troubles};
 pub use graphics::{
-    GraphicsCard, find_card, graphics_cards, graphics_support, identity, maker, memory_free_bytes,
+    GraphicsCard, find_card, graphics_cards, graphics_support, identity, maker, memory_free_bytes, name_cards,
 };
 pub use memory::{Memory, memory};
 pub use power::mains_power;

@@ -91,8 +91,11 @@ impl Row {
         self.told.memory_free_bytes = self.told.memory_free_bytes.or(found.told.memory_free_bytes);
     }
 
-    /// What a card's sensors tell through sysfs now, where its backend does not.
-    fn ask_the_kernel(&mut self) {
+    /// What a card's sensors tell through sysfs now, where its backend does not, and at least its chip's name.
+    fn ask_the_system(&mut self, cards: &[GraphicsCard]) {
+        let card = exo_device::find_card(cards, self.pci_address.as_deref());
+        let told = &mut self.told.architecture;
+        *told = told.take().or_else(|| card.and_then(|card| card.architecture.clone()));
         let Some(address) = self.pci_address.as_deref() else { return };
         if self.told.sensors.is_empty() {
             self.told.sensors = exo_device::sensors(Path::new("/"), address);
@@ -124,7 +127,8 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let measure = !turn.as_ref().is_some_and(|turn| turn.as_ref().is_err_and(RegistryError::is_late));
     let ask = Ask { registry: Some(&data_dir), measure, steps: args.steps, ..Ask::default() };
     let outcomes = ask_all_but(ask, first.hung).await;
-    let cards = exo_device::graphics_cards(Path::new("/"));
+    let mut cards = exo_device::graphics_cards(Path::new("/"));
+    exo_device::name_cards(Path::new("/"), &mut cards);
     let found: Vec<&Found> = outcomes.iter().flat_map(|outcome| outcome.found.iter().flatten()).collect();
     // Without a turn there is no card: what plays one is no reason to make a data folder.
     if turn.is_some() {
@@ -139,7 +143,7 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let mut rows = join(processor, &cards, &outcomes);
     let ranking = tokio::task::block_in_place(|| auto::ranking(&settings, &cards, &outcomes, ""))?;
     decision::add(&mut rows, &ranking);
-    rows.iter_mut().for_each(Row::ask_the_kernel);
+    rows.iter_mut().for_each(|row| row.ask_the_system(&cards));
     if args.json {
         return ui::json(&rows);
     }

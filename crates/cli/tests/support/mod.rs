@@ -521,10 +521,12 @@ pub fn has_mounts(bus: &Path) -> bool {
     with_bus(bus, "true").output().is_ok_and(|output| output.status.success())
 }
 
-/// A program that sees the folder as the devices of the PCI bus.
+/// A program that sees the folder as the devices of the PCI bus, and a folder `misc` beside it as `/usr/share/misc`.
 fn with_bus(bus: &Path, program: &str) -> Command {
     let mut unshare = Command::new("unshare");
-    unshare.args(["--mount", "sh", "-c", "mount --bind \"$0\" /sys/bus/pci/devices && exec \"$@\""]);
+    let mounts = "mount --bind \"$0\" /sys/bus/pci/devices && \
+                  { [ ! -d \"$0/../misc\" ] || mount --bind \"$0/../misc\" /usr/share/misc; } && exec \"$@\"";
+    unshare.args(["--mount", "sh", "-c", mounts]);
     unshare.arg(bus).arg(program);
     unshare
 }
