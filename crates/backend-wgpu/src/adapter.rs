@@ -58,7 +58,7 @@ pub struct Adapter {
     pub vendor: u32,
     /// PCI device.
     pub device: u32,
-    /// `0000:01:00.0`; `None` where the interface does not tell, or tells the same of several.
+    /// `0000:01:00.0`, or what the system has instead; `None` where the interface does not tell, or tells the same of several.
     pub pci_address: Option<String>,
     /// How many adapters of the same name and numbers, of which the interface tells no address either, stand before it.
     pub twin: usize,
@@ -164,7 +164,9 @@ fn describe(api: Api, index: usize, inner: wgpu::Adapter) -> Adapter {
         name: info.name,
         vendor: info.vendor,
         device: info.device,
-        pci_address: Some(info.device_pci_bus_id).filter(|address| !address.is_empty()),
+        pci_address: Some(info.device_pci_bus_id)
+            .filter(|address| !address.is_empty())
+            .or_else(|| crate::place::address(&inner)),
         twin: 0,
         is_software: info.device_type == wgpu::DeviceType::Cpu,
         is_integrated: info.device_type == wgpu::DeviceType::IntegratedGpu,

@@ -27,6 +27,7 @@ mod kv_rows;
 mod layout;
 mod memory;
 mod pipelines;
+mod place;
 mod products;
 mod program;
 mod queue;

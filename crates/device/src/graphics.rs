@@ -1,31 +1,47 @@
 //! Graphics processors as the system shows them, driver of ours or not.
 //!
 //! What each system knows is in a file of its own: reading there, and the pure functions that make sense of what was read
-//! below. Nothing here loads a driver.
+//! below. What Windows and macOS answer is read in files that know no system (`pnp`, `ioreg`) and are tested on every one.
+//! Nothing here loads a driver.
 
+mod advice;
+#[cfg(target_os = "macos")]
+mod apple;
+#[cfg(any(target_os = "macos", test))]
+mod ioreg;
 #[cfg(target_os = "linux")]
 mod linux;
 mod names;
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
 mod plain;
+#[cfg(any(windows, test))]
+mod pnp;
+#[cfg(windows)]
+mod windows;
 
 use std::path::Path;
 
-use exo_types::SupportClass;
+use exo_types::{Monitor, SupportClass};
 
+#[cfg(target_os = "macos")]
+use apple as system;
 #[cfg(target_os = "linux")]
 use linux as system;
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
 use plain as system;
+#[cfg(windows)]
+use windows as system;
 
 use crate::Identity;
 
+pub use advice::{advice, driver_text};
 pub use names::name_cards;
 
 /// A card, as far as the system tells: `None` is what it does not.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct GraphicsCard {
-    /// `0000:01:00.0`: what joins it to the names that graphics interfaces give.
+    /// `0000:01:00.0`: what joins it to the names that graphics interfaces give. Of a processor that is on no PCI bus (in Apple's
+    /// chips), its name in the system's registry of devices.
     pub pci_address: String,
     /// PCI vendor.
     pub vendor: u32,
@@ -33,10 +49,12 @@ pub struct GraphicsCard {
     pub device: u32,
     /// As people know it, where the system has a name for it.
     pub name: Option<String>,
-    /// The kernel module that drives it; `None` if none does.
+    /// The kernel module that drives it, on Windows its service; `None` if none does.
     pub kernel_driver: Option<String>,
-    /// The version of that module, where it has one of its own (NVIDIA's, modules built outside the kernel).
+    /// The version of that module, where it has one of its own (NVIDIA's, modules built outside the kernel, those of Windows).
     pub driver_version: Option<String>,
+    /// What keeps its driver from working, as a code of Windows' Device Manager: [`driver_text`] has the words.
+    pub problem_code: Option<u32>,
     /// Its maker's name for its generation, such as `RDNA 3 (gfx1100)`.
     pub architecture: Option<String>,
     /// Compute units, multiprocessors, or what its maker calls them.
@@ -87,14 +105,32 @@ pub fn graphics_support(is_software: bool) -> (SupportClass, &'static str) {
 /// The cards of the system below `root` (`/`, or a fixture), by address; virtual displays of hypervisors are left out, for they
 /// compute nothing.
 pub fn graphics_cards(root: &Path) -> Vec<GraphicsCard> {
+    let mut cards = on_the_bus(root);
+    cards.iter_mut().for_each(system::add_memory);
+    cards
+}
+
+/// The same without what has to be asked of drivers: looking wakes no card that sleeps.
+pub(crate) fn on_the_bus(root: &Path) -> Vec<GraphicsCard> {
     let mut cards = system::cards(root);
     cards.sort_by(|a, b| a.pci_address.cmp(&b.pci_address));
     cards
 }
 
-/// Bytes that nobody holds of the memory of the card at `pci_address`, where the kernel's driver tells (amdgpu).
+/// Bytes that nobody holds of the memory of the card at `pci_address`, where the kernel's driver tells (amdgpu, AMD's of macOS), or
+/// that the system lets this process have of it (Windows).
 pub fn memory_free_bytes(root: &Path, pci_address: &str) -> Option<u64> {
     system::memory_free_bytes(root, pci_address)
+}
+
+/// The sensors of the card at this address, where the kernel tells them outside sysfs.
+pub(crate) fn system_sensors(pci_address: &str) -> Monitor {
+    system::sensors(pci_address)
+}
+
+/// The address of the graphics processor that macOS has under this number in its registry of devices: Metal tells no other.
+pub fn registered_address(registry_id: u64) -> Option<String> {
+    system::registered_address(registry_id)
 }
 
 /// The one at this address.

@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 
 use exo_types::Monitor;
 
+use crate::graphics::system_sensors;
+
 #[cfg(not(any(target_os = "linux", windows)))]
 use no_nvml::Nvml;
 #[cfg(any(target_os = "linux", windows))]
@@ -105,8 +107,12 @@ const MONITORED_SPOTS_MAX: usize = 64;
 /// Where drivers write the clock, below the card's folder: i915, its older kernels, xe.
 const CLOCKS: [&str; 3] = ["gt/gt0/rps_act_freq_mhz", "gt_act_freq_mhz", "tile0/gt0/freq0/act_freq"];
 
-/// The card at `pci_address` as amdgpu, i915 or xe show it below `root` (`/`, or a fixture).
+/// The card at `pci_address` as amdgpu, i915 or xe show it below `root` (`/`, or a fixture), or as Windows or macOS do.
 pub fn sensors(root: &Path, pci_address: &str) -> Monitor {
+    system_sensors(pci_address).or(sysfs_sensors(root, pci_address))
+}
+
+fn sysfs_sensors(root: &Path, pci_address: &str) -> Monitor {
     let card = root.join("sys/bus/pci/devices").join(pci_address);
     let hwmon = children(&card.join("hwmon"), "hwmon");
     let monitored = |file: &str| hwmon.iter().find_map(|folder| number(&folder.join(file)));

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{GraphicsCard, graphics_cards};
+use crate::GraphicsCard;
+use crate::graphics::on_the_bus;
 
 /// What changed between two looks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -11,7 +12,7 @@ pub enum CardChange {
     Appeared(GraphicsCard),
     /// Unplugged.
     Vanished(GraphicsCard),
-    /// Another kernel module drives it, or none, or another version of it.
+    /// Another kernel module drives it, or none, or another version of it, or it began or ceased to work.
     DriverChanged {
         /// As it was.
         before: GraphicsCard,
@@ -30,12 +31,12 @@ pub struct CardWatch {
 impl CardWatch {
     /// Looks for the first time. `root` is `/`, or a fixture.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), cards: graphics_cards(root) }
+        Self { root: root.to_owned(), cards: on_the_bus(root) }
     }
 
-    /// Looks again: some dozens of small files of sysfs.
+    /// Looks again: some dozens of small files of sysfs, or as many questions to the system.
     pub fn look(&mut self) -> Vec<CardChange> {
-        let cards = graphics_cards(&self.root);
+        let cards = on_the_bus(&self.root);
         let gone = self.cards.iter().filter(|card| find(&cards, card).is_none());
         let mut changes: Vec<_> = gone.cloned().map(CardChange::Vanished).collect();
         changes.extend(cards.iter().filter_map(|now| match find(&self.cards, now) {
@@ -56,8 +57,8 @@ fn find<'a>(cards: &'a [GraphicsCard], card: &GraphicsCard) -> Option<&'a Graphi
     cards.iter().find(|other| key(other) == key(card))
 }
 
-fn driver(card: &GraphicsCard) -> (&Option<String>, &Option<String>) {
-    (&card.kernel_driver, &card.driver_version)
+fn driver(card: &GraphicsCard) -> (&Option<String>, &Option<String>, Option<u32>) {
+    (&card.kernel_driver, &card.driver_version, card.problem_code)
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -84,9 +84,7 @@ pub fn text(change: &CardChange, is_own: bool) -> String {
 }
 
 fn describe(card: &GraphicsCard) -> String {
-    let driver = card
-        .kernel_driver_text()
-        .map_or_else(|| "no kernel module".to_owned(), |driver| format!("kernel module {driver}"));
+    let driver = exo_device::driver_text(card, std::env::consts::OS);
     let maker = card.maker().unwrap_or("unknown");
     format!("{maker} {:04x}:{:04x} at {} ({driver})", card.vendor, card.device, card.pci_address)
 }
@@ -96,6 +94,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    #[cfg(target_os = "linux")] // whose list may be a fixture
     async fn a_card_that_is_plugged_in_and_pulled_is_told_of() {
         let root = tempfile::tempdir().unwrap();
         let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();

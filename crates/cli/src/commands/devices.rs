@@ -5,6 +5,7 @@ mod probe;
 pub mod remember;
 mod steps;
 
+use std::env::consts::OS;
 use std::path::Path;
 use std::time::Instant;
 
@@ -428,14 +429,7 @@ fn adapter_row(found: &Found) -> Row {
 
 /// A card on the bus that no interface shows.
 fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
-    let kernel_driver = card.kernel_driver_text();
-    let driver = kernel_driver
-        .as_ref()
-        .map_or_else(|| "no kernel module".to_owned(), |module| format!("kernel module {module}"));
-    let package = match card.maker() {
-        Some("NVIDIA") => "NVIDIA's driver with its Vulkan library (Debian: nvidia-driver nvidia-vulkan-icd)",
-        _ => "its Vulkan driver (Debian: mesa-vulkan-drivers)",
-    };
+    let driver = exo_device::driver_text(card, OS);
     let asked: Vec<_> =
         outcomes.iter().filter(|o| o.trouble().is_none()).map(|outcome| outcome.source.name()).collect();
     let does_not = match asked.is_empty() {
@@ -446,13 +440,13 @@ fn idle_card(card: &GraphicsCard, outcomes: &[Outcome]) -> Row {
         let maker = card.maker().unwrap_or("unknown");
         format!("{maker} graphics {:04x}:{:04x}", card.vendor, card.device)
     };
-    let reason = format!("{driver}, and {does_not}: install {package}");
+    let reason = format!("{driver}, and {does_not}: {}", exo_device::advice(card, OS));
     Row {
         maker: card.maker(),
         pci_address: Some(card.pci_address.clone()),
         told: Told {
             driver,
-            kernel_driver,
+            kernel_driver: card.kernel_driver_text(),
             architecture: card.architecture.clone(),
             compute_units: card.compute_units,
             memory_bytes: card.memory_bytes,

@@ -5,6 +5,8 @@ mod amd;
 use std::fs;
 use std::path::Path;
 
+use exo_types::Monitor;
+
 use super::{GraphicsCard, maker};
 use crate::sensors::children;
 
@@ -19,6 +21,20 @@ pub fn cards(root: &Path) -> Vec<GraphicsCard> {
 
 pub fn memory_free_bytes(root: &Path, pci_address: &str) -> Option<u64> {
     free(&root.join("sys/bus/pci/devices").join(pci_address))
+}
+
+pub fn add_memory(_card: &mut GraphicsCard) {
+    // What drivers tell of memory stands in sysfs, and is read with the rest.
+}
+
+/// The module `sensors` reads sysfs.
+pub fn sensors(_pci_address: &str) -> Monitor {
+    Monitor::default()
+}
+
+/// There is no such registry.
+pub fn registered_address(_registry_id: u64) -> Option<String> {
+    None
 }
 
 fn card(root: &Path, path: &Path) -> Option<GraphicsCard> {
@@ -42,6 +58,7 @@ fn card(root: &Path, path: &Path) -> Option<GraphicsCard> {
         name: told("product_name").or_else(|| page.line("Model:")),
         driver_version: kernel_driver.as_ref().and_then(version),
         kernel_driver,
+        problem_code: None,
         architecture: graphics_core(path).and_then(amd::family).map(str::to_owned),
         compute_units: None,
         memory_bytes: bytes(path, "mem_info_vram_total").or_else(|| intel_memory(path)),

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use exo_types::Monitor;
+
 use super::GraphicsCard;
 
 pub fn cards(_root: &Path) -> Vec<GraphicsCard> {
@@ -9,5 +11,17 @@ pub fn cards(_root: &Path) -> Vec<GraphicsCard> {
 }
 
 pub fn memory_free_bytes(_root: &Path, _pci_address: &str) -> Option<u64> {
+    None
+}
+
+pub fn add_memory(_card: &mut GraphicsCard) {
+    // Nobody tells.
+}
+
+pub fn sensors(_pci_address: &str) -> Monitor {
+    Monitor::default()
+}
+
+pub fn registered_address(_registry_id: u64) -> Option<String> {
     None
 }
