@@ -17,6 +17,7 @@ mod soundness;
 mod system;
 mod test;
 mod tidy;
+mod wine;
 
 use clap::{Parser, Subcommand};
 
@@ -93,6 +94,8 @@ enum Command {
         /// Only these systems
         systems: Vec<String>,
     },
+    /// Run the tests of `exo-device` that are for Windows under Wine, with graphics cards that are played; takes minutes
+    Wine,
 }
 
 fn main() -> std::process::ExitCode {
@@ -120,6 +123,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Emulate { machine } => emulate::run(machine),
         Command::Soundness { only } => soundness::run(only),
         Command::Portability { systems } => portability::run(&systems),
+        Command::Wine => wine::run(),
     }
 }
 

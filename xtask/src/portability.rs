@@ -4,7 +4,7 @@
 //! of `cargo xtask test`; its result and date are written to docs/platforms.md.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -17,6 +17,8 @@ const BEGIN: &str = "<!-- portability: written by `cargo xtask portability` -->"
 const END: &str = "<!-- portability: end -->";
 /// A compiler whose folder has the source of the standard library, where there is no nightly one from rustup.
 const COMPILER: &str = "EXO_PORTABILITY_RUSTC";
+/// Below the compiler's folder.
+const STD: &str = "lib/rustlib/src/rust/library";
 
 /// The last of what is checked for every system.
 const ENGINE: &str = "exo-engine";
@@ -86,14 +88,16 @@ impl Checked {
     }
 }
 
-struct Compiler {
+/// A compiler that can make the standard library for other systems.
+pub(crate) struct Compiler {
     program: Option<String>,
     version: String,
+    sysroot: PathBuf,
 }
 
 impl Compiler {
     /// The one that is named, else rustup's nightly with its source.
-    fn find() -> anyhow::Result<Self> {
+    pub(crate) fn find() -> anyhow::Result<Self> {
         let named = std::env::var(COMPILER).ok();
         let (program, before): (&str, &[&str]) = match &named {
             Some(path) => (path, &[]),
@@ -105,17 +109,31 @@ impl Compiler {
              rust-src`, or name a compiler that has its source with {COMPILER} ({PAGE} tells how to make one of Debian's packages)"
         );
         let sysroot = ask(&["--print", "sysroot"]).with_context(|| wanted.clone())?;
-        if !Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/std").is_dir() {
-            bail!("{} has no source of the standard library: {wanted}", sysroot.trim());
+        let sysroot = PathBuf::from(sysroot.trim());
+        if !sysroot.join(STD).join("std").is_dir() {
+            bail!("{} has no source of the standard library: {wanted}", sysroot.display());
         }
         let version = ask(&["--version"])?;
         let version = version.split_whitespace().nth(1).unwrap_or_default().to_owned();
-        Ok(Self { program: named, version })
+        Ok(Self { program: named, version, sysroot })
     }
 
-    fn check(&self, system: &System) -> anyhow::Result<Checked> {
-        let folder = run::target_dir()?.join("portability");
-        let mut command = match &self.program {
+    /// Where the source of the standard library is.
+    pub(crate) fn std_source(&self) -> PathBuf {
+        self.sysroot.join(STD)
+    }
+
+    /// The compiler itself, allowed what nightly ones are.
+    pub(crate) fn rustc(&self) -> Command {
+        let named = self.program.as_ref().map(PathBuf::from);
+        let mut command = Command::new(named.unwrap_or_else(|| self.sysroot.join("bin/rustc")));
+        command.env("RUSTC_BOOTSTRAP", "1");
+        command
+    }
+
+    /// Its cargo.
+    pub(crate) fn cargo(&self) -> Command {
+        match &self.program {
             Some(program) => {
                 let mut command = Command::new(run::cargo_program());
                 command.env("RUSTC", program).env("RUSTC_BOOTSTRAP", "1");
@@ -131,7 +149,12 @@ impl Compiler {
                     .arg("+nightly");
                 command
             }
-        };
+        }
+    }
+
+    fn check(&self, system: &System) -> anyhow::Result<Checked> {
+        let folder = run::target_dir()?.join("portability");
+        let mut command = self.cargo();
         command.args(["check", "-Zbuild-std=std,panic_abort", "--keep-going", "--target", system.target]);
         if system.whole {
             command.args(["--workspace", "--exclude", "xtask"]);

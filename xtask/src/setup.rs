@@ -84,6 +84,15 @@ pub fn for_windows() -> anyhow::Result<()> {
     }])
 }
 
+/// What makes programs for Windows and runs them.
+pub fn for_wine() -> anyhow::Result<()> {
+    for_windows()?;
+    ensure(&[Package { program: WINE, package: "wine64", why: "runs programs for Windows" }])
+}
+
+/// Debian keeps it off the PATH.
+pub const WINE: &str = "/usr/lib/wine/wine64";
+
 fn ensure(packages: &[Package]) -> anyhow::Result<()> {
     let missing: Vec<_> = packages.iter().filter(|p| !run::has(p.program)).collect();
     if missing.is_empty() {
