@@ -20,7 +20,7 @@ use crate::commands::devices::{Ask, Found, Outcome, Silent, ask_all, remember};
 use crate::config::Config;
 use crate::ui;
 pub use fresh::turn;
-pub use processor::rates as processor_rates;
+pub use processor::{known as known_processor_rates, rates as processor_rates};
 use rank::{Seen, System};
 
 /// Of the setting `backend`.
@@ -65,10 +65,20 @@ pub fn ranking(
     outcomes: &[Outcome],
     wanted: &str,
 ) -> anyhow::Result<Ranking> {
+    ranking_beside(|| processor::rates(settings), cards, outcomes, wanted)
+}
+
+/// As [`ranking`], beside a processor whose rates are told when there is something to compare it with.
+pub fn ranking_beside(
+    processor: impl FnOnce() -> Option<Calibration>,
+    cards: &[GraphicsCard],
+    outcomes: &[Outcome],
+    wanted: &str,
+) -> anyhow::Result<Ranking> {
     let found = outcomes.iter().flat_map(|outcome| outcome.found.as_deref().unwrap_or_default());
     let seen: Vec<Seen> = found.map(seen).collect();
     let is_open = seen.iter().any(|seen| seen.obstacle.is_none() || seen.is_kept_off);
-    let processor = if is_open { processor::rates(settings) } else { None };
+    let processor = if is_open { processor() } else { None };
     let silent: Vec<LeftOut> = outcomes.iter().filter_map(silent).collect();
     let mut ranking = rank::rank(System::own(), &seen, processor, wanted).map_err(|error| {
         let silent: Vec<&str> = silent.iter().map(|out| &*out.reason).collect();

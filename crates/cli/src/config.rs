@@ -82,8 +82,8 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "memory_mib",
-        default: "0",
-        help: "memory models may take, 0 takes what is free less a reserve",
+        default: "",
+        help: "memory models may take of each device, in MiB (default: what is free less a reserve)",
     },
     Key { name: "context_tokens", default: "4096", help: "context given to a model unless asked otherwise" },
     Key { name: "slots", default: "4", help: "sequences that may run at once unless asked otherwise" },
@@ -222,6 +222,19 @@ impl Config {
         self.text(name).split(',').map(str::trim).filter(|t| !t.is_empty()).map(str::to_owned).collect()
     }
 
+    /// The setting `device`, if it is given where `backend` is, or where it overrules that: of a configuration file that names a
+    /// card, `--backend cpu` means no word.
+    pub fn device_beside_backend(&self) -> Option<&Value> {
+        let strength = |value: &Value| match value.source {
+            Source::Flag => 3,
+            Source::Environment(_) => 2,
+            Source::File(_) => 1,
+            Source::Default => 0,
+        };
+        let device = self.value("device");
+        (!device.text.is_empty() && strength(device) >= strength(self.value("backend"))).then_some(device)
+    }
+
     /// Whether nobody has set a setting.
     pub fn is_default(&self, name: &str) -> bool {
         self.value(name).source == Source::Default
@@ -241,6 +254,18 @@ impl Config {
             );
         }
         Ok(Some(threads))
+    }
+
+    /// Memory that models may take of each device, if set.
+    pub fn memory_max_bytes(&self) -> anyhow::Result<Option<u64>> {
+        const MIB_MAX: u64 = u64::MAX >> 20;
+        if self.text("memory_mib").trim().is_empty() {
+            return Ok(None);
+        }
+        match self.parse("memory_mib")? {
+            mib @ 1..=MIB_MAX => Ok(Some(mib << 20)),
+            _ => Err(self.refused("memory_mib", format!("it must be from 1 to {MIB_MAX}"))),
+        }
     }
 
     /// The processor cores to keep to, if set.
@@ -355,6 +380,27 @@ mod tests {
         let error = threads("0").unwrap_err().to_string();
         assert!(error.contains("`threads` is `0` (from flag)") && error.contains("1 or more"), "{error}");
         assert!(threads("-1").unwrap_err().to_string().contains("`-1`"));
+    }
+
+    #[test]
+    fn memory_is_a_number_of_mebibytes_or_not_set() {
+        let memory = |text: &str| resolve(&[("memory_mib", text)], &[], "").unwrap().memory_max_bytes();
+        assert_eq!((memory("").unwrap(), memory("3").unwrap()), (None, Some(3 << 20)));
+        for nonsense in ["0", "17592186044416", "-1"] {
+            let error = memory(nonsense).unwrap_err().to_string();
+            assert!(error.contains(&format!("`memory_mib` is `{nonsense}` (from flag)")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_was_named_for_another_backend_is_none_of_this_one() {
+        let device = |flags: &[(&'static str, &str)], file: &str| {
+            let config = resolve(flags, &[("EXO_BACKEND", "cpu")], file).unwrap();
+            config.device_beside_backend().map(|device| device.text.clone())
+        };
+        assert_eq!(device(&[("device", "0")], ""), Some("0".to_owned()));
+        assert_eq!(device(&[], "device = \"RTX\"\nbackend = \"cuda\""), None);
+        assert_eq!(device(&[("backend", "vulkan"), ("device", "1")], ""), Some("1".to_owned()));
     }
 
     #[test]

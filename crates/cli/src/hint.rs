@@ -4,6 +4,10 @@ use std::io::ErrorKind;
 
 use crate::client::Refused;
 
+const CHOOSES: &str =
+    "leave --backend out and exo chooses; `exo devices` shows what there is on this machine";
+const SHOWS: &str = "`exo devices` shows the cards of this machine and what each lacks; without --backend exo chooses among them";
+
 /// The hint for an error, if we know one.
 pub fn of(error: &anyhow::Error) -> Option<String> {
     if error.is::<NoNode>() {
@@ -34,6 +38,25 @@ pub fn of(error: &anyhow::Error) -> Option<String> {
             "which its driver refused, though",
             "end other programs that use the device, let exo take less with --memory-mib, or choose a smaller type of the model",
         ),
+        ("is no backend", CHOOSES),
+        ("is a backend of", CHOOSES),
+        (
+            "driver library (",
+            "install it, or leave --backend out: exo then chooses among what this machine has, which `exo devices` shows",
+        ),
+        ("shows no graphics processor", SHOWS),
+        ("'s driver shows no card", SHOWS),
+        ("driver sees no card", SHOWS),
+        (
+            "no device that is shown is called",
+            "leave --device out, or --backend too: `exo devices` then shows all there is",
+        ),
+        (
+            "but the backend is cpu",
+            "leave --device out, or name the backend whose device it is, as in --backend vulkan --device 0; `exo devices` shows \
+             them",
+        ),
+        ("setting `memory_mib` is", "leave --memory-mib out to take what is free less a reserve"),
         ("this processor does not have", "set `cpu_isa` to auto, or to one that it has"),
         (
             "is not among those that this process may use",

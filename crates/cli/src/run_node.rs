@@ -12,11 +12,12 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::auto::rank::System;
 use crate::client::Client;
 use crate::commands::devices::{Source, in_child};
 use crate::commands::start::StopSignal;
 use crate::commands::worker;
-use crate::config::Config;
+use crate::config::{Config, Value};
 use crate::{auto, system};
 
 /// How long a clean exit may take before what is left is dropped.
@@ -120,7 +121,6 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         "closed" => true,
         other => bail!("setting `trust` is `{other}`: it must be `auto` or `closed`"),
     };
-    let memory_mib: u64 = config.parse("memory_mib")?;
     let (context_tokens, cache_tokens) = cache(config)?;
     Ok(NodeConfig {
         data_dir: config.data_dir(),
@@ -132,15 +132,12 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         trust_closed,
         threads: config.threads()?,
         cores: config.cores()?,
-        device: match config.text("backend") {
-            auto::NAME => DeviceChoice::Processor,
-            backend => DeviceChoice::parse(backend, config.text("device"))?,
-        },
+        device: device(config)?,
         worker: Some(worker::program(config)?),
         cpu_isa: cpu_isa(config)?,
         mmap: config.parse("mmap")?,
         packing: Packing::BEHIND,
-        memory_max_bytes: (memory_mib > 0).then_some(memory_mib << 20),
+        memory_max_bytes: config.memory_max_bytes()?,
         context_tokens,
         slots: config.parse("slots")?,
         cache_tokens,
@@ -148,6 +145,19 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         speculation: speculation(config)?,
         draft: Some(config.text("draft").trim().to_owned()).filter(|d| !d.is_empty()),
     })
+}
+
+/// What computes, by the settings; the processor where that is left open.
+fn device(config: &Config) -> anyhow::Result<DeviceChoice> {
+    let backend = config.text("backend");
+    System::own().check(backend)?;
+    match (backend, config.device_beside_backend()) {
+        (auto::NAME, _) => Ok(DeviceChoice::Processor),
+        ("cpu", Some(Value { text, source })) => {
+            bail!("setting `device` is `{text}` (from {source}), but the backend is cpu, which is one device")
+        }
+        _ => Ok(DeviceChoice::parse(backend, config.text("device"))?),
+    }
 }
 
 /// Context and cache. A context that nobody has set is no longer than the cache.

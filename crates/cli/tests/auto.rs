@@ -554,6 +554,59 @@ fn a_device_that_nobody_has_is_refused_with_what_there_is() {
     );
 }
 
+/// What `exo doctor` says of graphics: how it judges it, and what it found.
+fn diagnosis(
+    data: &Path,
+    env: &[(&'static str, OsString)],
+    backend: &str,
+) -> (Option<i32>, Vec<(String, String)>) {
+    let doctor =
+        ["doctor", "--json", "--no-discovery", "--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
+    let output = finish(command(&doctor, data, env).args(["--backend", backend]), TRIAL_MAX);
+    let all: Vec<Value> =
+        serde_json::from_str(&stdout(&output)).unwrap_or_else(|e| panic!("{e}: {}", stderr(&output)));
+    let word = |check: &Value, name: &str| check[name].as_str().unwrap().to_owned();
+    let graphics = all.iter().filter(|check| check["check"] == "graphics");
+    (output.status.code(), graphics.map(|check| (word(check, "verdict"), word(check, "found"))).collect())
+}
+
+#[test]
+fn the_doctor_knows_the_cards_that_nodes_compute_on_and_the_drivers_that_are_broken() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), drivers(Path::new(NOWHERE), true));
+    let data = folder.path();
+    write_registry(data, 1e15, None);
+    let before = std::fs::read(registry_path(data)).unwrap();
+    let (code, told) = diagnosis(data, &env, "auto");
+    let [(verdict, found)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((code, verdict.as_str()), (Some(0), "ok"));
+    assert!(
+        found.contains("Emulated CUDA card (cuda:0)") && found.contains("a node takes it by itself"),
+        "{found}"
+    );
+    assert_eq!(std::fs::read(registry_path(data)).unwrap(), before, "a doctor changes nothing");
+    let (_, told) = diagnosis(data, &env, "cuda");
+    assert!(told[0].0 == "ok" && told[0].1.contains("as the settings ask"), "{told:?}");
+    // Nothing shows a card there, and a node that is told to use it does not start.
+    let none = drivers(Path::new(NOWHERE), false);
+    let (code, told) = diagnosis(data, &none, "vulkan");
+    assert!(code == Some(1) && told[0].0 == "broken", "{told:?}");
+    assert!(told[0].1.contains("vulkan shows no graphics processor"), "{told:?}");
+    let (code, told) = diagnosis(data, &none, "auto");
+    assert_eq!((code, told[0].0.as_str()), (Some(0), "note"), "{told:?}");
+
+    let Some(icd) = lavapipe() else {
+        return skip("the_doctor_knows_the_cards", "lavapipe is not installed");
+    };
+    let (_, told) = diagnosis(data, &drivers(&icd, false), "vulkan");
+    assert!(told[0].0 == "ok" && told[0].1.contains("llvmpipe"), "{told:?}");
+    let (_, told) = diagnosis(data, &drivers(&icd, false), "auto");
+    assert!(told[0].0 == "note" && told[0].1.contains("the processor playing a graphics card"), "{told:?}");
+    let nowhere = drivers(Path::new("/nonexistent.json"), false);
+    let (code, told) = diagnosis(data, &nowhere, "auto");
+    let broken = told.iter().find(|(_, found)| found.contains("VK_DRIVER_FILES names /nonexistent.json"));
+    assert!(code == Some(0) && broken.is_some_and(|(verdict, _)| verdict == "warning"), "{told:?}");
+}
+
 /// The row of a driver that shows nothing.
 fn driver_row(rows: &Output, backend: &str) -> Option<Value> {
     let rows: Vec<Value> = serde_json::from_str(&stdout(rows)).unwrap();

@@ -294,7 +294,7 @@ fn without_nvidias_driver_it_is_said_what_to_install_where_there_is_a_card() {
     assert!(rows.is_empty(), "no card, no news: {rows:?}");
     let folder = tempfile::tempdir().unwrap();
     let refused = stderr(&refused(&mut start_with_cuda(folder.path())));
-    assert!(!refused.contains("panicked"), "{refused}");
+    assert!(!refused.contains("panicked") && refused.contains("\nhint: install it"), "{refused}");
     let bus = bus(folder.path());
     plug(&bus, "0000:01:00.0");
     let mut told = vec![refused];
@@ -454,4 +454,48 @@ fn a_stage_on_vulkan_and_two_on_the_processor_give_the_text_of_one() {
         text.contains("vulkan-") && text.contains("checked: split and solo gave the same text"),
         "{text}"
     );
+}
+
+/// What `exo` says that ends with an error and a hint.
+fn told(args: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = exo(args);
+    command.arg("--data-dir").arg(folder.path().join("data"));
+    let told = stderr(&refused(command.env("LD_LIBRARY_PATH", emulated::library())));
+    assert!(told.contains("\nhint: "), "{args:?}: {told}");
+    told
+}
+
+#[test]
+fn exo_devices_shows_what_backend_and_device_name_and_says_if_that_is_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let show = |args: &[&str]| {
+        let mut command = in_folder(folder.path(), args);
+        let all = rows_of(command.arg("--json").env("LD_LIBRARY_PATH", emulated::library()));
+        all.iter().map(|row| row["backends"][0].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(show(&["--backend", "cuda"]), ["cuda:0", "cuda:1"]);
+    assert_eq!(show(&["--backend", "cuda", "--device", "1"]), ["cuda:1"]);
+    assert_eq!(show(&["--backend", "auto", "--device", "cuda:0"]), ["cuda:0"]);
+    assert_eq!(show(&["--device", "emulated"]), ["cuda:0", "cuda:1"]);
+    assert_eq!(show(&["--backend", "cpu"]), ["cpu"]);
+    let nosuch = told(&["devices", "--device", "nosuch"]);
+    assert!(nosuch.contains("called `nosuch`") && nosuch.contains("Emulated CUDA card (cuda:1)"), "{nosuch}");
+    assert!(told(&["devices", "--backend", "cuda", "--device", "7"]).contains("called `7`"));
+}
+
+#[test]
+fn settings_that_cannot_be_meant_are_refused_with_a_hint() {
+    let device = told(&["start", "--backend", "cpu", "--device", "0"]);
+    assert!(device.contains("setting `device` is `0` (from flag), but the backend is cpu"), "{device}");
+    let memory = told(&["start", "--memory-mib", "0"]);
+    assert!(memory.contains("setting `memory_mib` is `0` (from flag): it must be from 1"), "{memory}");
+    assert!(told(&["start", "--backend", "nonsense"]).contains("`nonsense` is no backend"));
+    assert!(told(&["demo", "--mixed", "nonsense"]).contains("`nonsense` is no backend"));
+    if cfg!(target_os = "linux") {
+        for args in [["start", "--backend"], ["demo", "--mixed"], ["devices", "--backend"]] {
+            let metal = told(&[&args[..], &["metal"]].concat());
+            assert!(metal.contains("`metal` is a backend of macOS and iOS; this is Linux"), "{metal}");
+        }
+    }
 }

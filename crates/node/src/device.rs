@@ -125,7 +125,7 @@ impl std::error::Error for NoAdapter {}
 impl fmt::Display for NoAdapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.found.as_slice(), self.which.as_str()) {
-            ([], _) => write!(f, "{} shows no graphics processor: `exo devices` says why", self.api),
+            ([], _) => write!(f, "{} shows no graphics processor on this machine", self.api),
             (found, which) => {
                 write!(f, "{} shows no graphics processor `{which}`, only: {}", self.api, found.join(", "))
             }
@@ -401,6 +401,11 @@ impl Phases {
     }
 }
 
+/// Whether a name has this part, in whatever letters.
+fn is_part(which: &str, name: &str) -> bool {
+    name.to_lowercase().contains(&which.to_lowercase())
+}
+
 fn choose_card(cards: Vec<Card>, which: &str) -> Result<Card, NoCard> {
     let found = cards.iter().map(|card| card.name.clone()).collect();
     let maker = cards.first().map_or("the", |card| card.api.maker());
@@ -408,7 +413,7 @@ fn choose_card(cards: Vec<Card>, which: &str) -> Result<Card, NoCard> {
         "" => cards.iter().position(|card| card.trouble().is_none()).or(Some(0)),
         _ => match which.parse() {
             Ok(index) => Some(index),
-            Err(_) => cards.iter().position(|card| card.name.contains(which)),
+            Err(_) => cards.iter().position(|card| is_part(which, &card.name)),
         },
     };
     let chosen = position.and_then(|position| cards.into_iter().nth(position));
@@ -421,7 +426,7 @@ fn choose(adapters: Vec<Adapter>, api: Api, which: &str) -> Result<Adapter, NoAd
         "" => adapters.iter().position(|adapter| !adapter.is_software).or(Some(0)),
         _ => match which.parse() {
             Ok(index) => Some(index),
-            Err(_) => adapters.iter().position(|adapter| adapter.name.contains(which)),
+            Err(_) => adapters.iter().position(|adapter| is_part(which, &adapter.name)),
         },
     };
     let chosen = position.and_then(|position| adapters.into_iter().nth(position));

@@ -10,20 +10,33 @@ const BACKEND: &str = "cpu";
 /// From the registry, else measured now, about 300 ms, and kept. `None` if it cannot be measured: then any graphics processor
 /// counts as faster.
 pub fn rates(settings: &NodeConfig) -> Option<Calibration> {
-    let identity = Identity {
+    known(settings).or_else(|| measure(settings))
+}
+
+/// From the registry.
+pub fn known(settings: &NodeConfig) -> Option<Calibration> {
+    Registry::look(&settings.data_dir).calibration(&identity(), BACKEND, &driver(settings))
+}
+
+fn identity() -> Identity {
+    Identity {
         name: exo_device::processor_name("/".as_ref()).unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         vendor: 0,
         device: 0,
         pci_address: None,
         uuid: None,
-    };
+    }
+}
+
+/// What stands in the place of a driver: what the rates depend on.
+fn driver(settings: &NodeConfig) -> String {
     let isa = settings.cpu_isa.unwrap_or_else(Isa::best);
     let threads = settings.threads.unwrap_or_else(exo_device::cores);
     let cores = settings.cores.as_ref().map_or_else(String::new, |cores| format!(" on {cores}"));
-    let driver = format!("exo {}, {}, {threads} threads{cores}", super::VERSION, isa.name());
-    if let Some(known) = Registry::look(&settings.data_dir).calibration(&identity, BACKEND, &driver) {
-        return Some(known);
-    }
+    format!("exo {}, {}, {threads} threads{cores}", super::VERSION, isa.name())
+}
+
+fn measure(settings: &NodeConfig) -> Option<Calibration> {
     let options = CpuOptions {
         threads: settings.threads,
         cores: settings.cores.clone(),
@@ -39,13 +52,14 @@ pub fn rates(settings: &NodeConfig) -> Option<Calibration> {
         .ok()?;
     let now = exo_device::unix_s();
     let known = Known {
-        driver,
+        driver: driver(settings),
         read_bytes_per_s: Some(read_bytes_per_s),
         flops_per_s: Some(flops_per_s),
         verified_unix_s: Some(now),
         ..Known::default()
     };
-    let kept = Registry::change(&settings.data_dir, |registry| registry.note(&identity, BACKEND, known, now));
+    let note = |registry: &mut Registry| registry.note(&identity(), BACKEND, known, now);
+    let kept = Registry::change(&settings.data_dir, note);
     if let Err(error) = kept {
         tracing::debug!(%error, "what the processor can do is not kept");
     }

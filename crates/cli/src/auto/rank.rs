@@ -52,6 +52,32 @@ impl System {
         self.order().contains(&backend)
     }
 
+    /// Refuses a backend that only other systems have.
+    pub fn check(self, backend: &str) -> anyhow::Result<()> {
+        let all = [Self::Linux, Self::Windows, Self::Apple, Self::Android];
+        let having: Vec<_> = all.into_iter().filter(|system| system.has(backend)).map(Self::name).collect();
+        if self.has(backend) || having.is_empty() {
+            return Ok(());
+        }
+        let is_built = |backend: &&str| *backend != "hip" || cfg!(feature = "hip");
+        let own: Vec<_> = self.order().iter().copied().filter(is_built).collect();
+        bail!(
+            "`{backend}` is a backend of {}; this is {}, which has cpu, {}",
+            having.join(", "),
+            self.name(),
+            own.join(", ")
+        )
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Linux => "Linux",
+            Self::Windows => "Windows",
+            Self::Apple => "macOS and iOS",
+            Self::Android => "Android",
+        }
+    }
+
     /// Backends in the order in which they are preferred where none is clearly faster; the processor comes after them.
     const fn order(self) -> &'static [&'static str] {
         match self {
@@ -279,6 +305,19 @@ mod tests {
         // 128 · 1.0625 GB at 136 GB/s is a second; 512 · 2 GFLOP at 1024 GFLOP/s another.
         let estimate = estimate_s(rates(136.0, 1024.0).unwrap());
         assert!((estimate - 2.0).abs() < 1e-9, "{estimate}");
+    }
+
+    #[test]
+    fn a_backend_of_other_systems_is_refused_with_theirs_and_ours() {
+        let why = |backend| System::Linux.check(backend).map_err(|error| error.to_string());
+        let metal = why("metal").unwrap_err();
+        assert!(
+            metal.starts_with("`metal` is a backend of macOS and iOS; this is Linux, which has cpu, cuda"),
+            "{metal}"
+        );
+        assert!(why("dx12").unwrap_err().contains("a backend of Windows;"));
+        // Those that nobody has are refused in other words.
+        assert!(["vulkan", "cuda", "cpu", "auto", "opencl"].into_iter().all(|backend| why(backend).is_ok()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `exo devices`: every processor and graphics card of this machine, what it can do, and why one is not used.
 
 mod decision;
+mod filter;
 mod probe;
 pub mod remember;
 mod steps;
@@ -23,13 +24,14 @@ use crate::auto::rank::System;
 use crate::config::Config;
 use crate::run_node::node_config;
 use crate::{auto, ui};
+pub use filter::Filter;
 use probe::{Abilities, Times, Told};
 pub use probe::{Ask, Found, Outcome, Silence, Silent, Source, ask_in_child, by_card, in_child};
 use steps::StepCost;
 
 /// One device, as people and scripts see it.
 #[derive(Serialize, Debug)]
-struct Row {
+pub struct Row {
     name: String,
     maker: Option<&'static str>,
     /// Backends that reach it, the preferred one first, with the number each gives it.
@@ -40,10 +42,10 @@ struct Row {
     /// From start to ready; of the preferred backend.
     #[serde(skip_serializing_if = "Option::is_none")]
     times: Option<Times>,
-    support: SupportClass,
-    reason: String,
+    pub support: SupportClass,
+    pub reason: String,
     /// A node that is not told what to compute on takes this.
-    chosen: bool,
+    pub chosen: bool,
 }
 
 impl Row {
@@ -103,6 +105,24 @@ impl Row {
         }
     }
 
+    /// Its name, and where backends show it.
+    pub fn label(&self) -> String {
+        match self.backends.is_empty() || self.is_driver() {
+            true => self.name.clone(),
+            false => format!("{} ({})", self.name, self.backends.join(", ")),
+        }
+    }
+
+    /// It is no device: a driver that shows none.
+    fn is_driver(&self) -> bool {
+        self.name.starts_with("(driver of ")
+    }
+
+    /// It is the processor.
+    pub fn is_processor(&self) -> bool {
+        self.backends.first().is_some_and(|backend| backend == "cpu")
+    }
+
     fn is_shown_by(&self, api: &str) -> bool {
         self.backends.iter().any(|place| place.split(':').next() == Some(api))
     }
@@ -114,19 +134,22 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     if let Some(api) = args.probe {
         let Probing { look, list, only, measure, trial } = args.probing;
         let registry = look.then_some(&*data_dir);
-        let ask = Ask { registry, list_only: list, only, measure, trial, steps: args.steps };
+        let ask =
+            Ask { registry, list_only: list, only, measure, trial, steps: args.steps, ..Ask::default() };
         return probe::answer(&api, ask);
     }
     let settings = node_config(config)?;
+    let filter = Filter::of_flags(config)?;
     if args.retry {
         release(&data_dir)?;
     }
     let began = Instant::now();
-    let first = First::look(&data_dir).await;
+    let first = First::look(&data_dir, &filter).await;
     let turn = if first.may_measure { Some(auto::turn(&data_dir).await) } else { None };
     // What another process measures at this moment would get half a card, and so would we.
     let measure = !turn.as_ref().is_some_and(|turn| turn.as_ref().is_err_and(RegistryError::is_late));
-    let ask = Ask { registry: Some(&data_dir), measure, steps: args.steps, ..Ask::default() };
+    let (registry, backend) = (Some(&*data_dir), filter.backend());
+    let ask = Ask { registry, backend, measure, steps: args.steps, ..Ask::default() };
     let outcomes = ask_all_but(ask, first.hung).await;
     let mut cards = exo_device::graphics_cards(Path::new("/"));
     exo_device::name_cards(Path::new("/"), &mut cards);
@@ -142,8 +165,12 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     drop(turn);
     processor.flops_per_s = rates.map(|rates| rates.flops_per_s);
     let mut rows = join(processor, &cards, &outcomes);
-    let ranking = tokio::task::block_in_place(|| auto::ranking(&settings, &cards, &outcomes, ""))?;
-    decision::add(&mut rows, &ranking);
+    // Where no driver was asked there is nothing to compare the processor with.
+    if !outcomes.is_empty() {
+        let ranking = tokio::task::block_in_place(|| auto::ranking(&settings, &cards, &outcomes, ""))?;
+        decision::add(&mut rows, &ranking);
+    }
+    let mut rows = filter.keep(rows, &outcomes)?;
     rows.iter_mut().for_each(|row| row.ask_the_system(&cards));
     if args.json {
         return ui::json(&rows);
@@ -157,9 +184,22 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let header = ["device", "backend", "memory", "reads, multiplies", "support", "why"];
     ui::table(&header, rows.iter().map(cells).collect());
     what.iter().chain(&warm).chain(&costs).for_each(ui::line);
-    outcomes.iter().flat_map(phases).for_each(ui::line);
+    outcomes.iter().flat_map(|outcome| phases(outcome, &rows)).for_each(ui::line);
     ui::line(format!("graphics processors: asked, checked and ready in {:.2} s", took.as_secs_f64()));
     Ok(())
+}
+
+/// What `exo doctor` tells of: what drivers show, opened and checked. Nothing is measured, and nothing kept.
+pub async fn rows_unmeasured(config: &Config, filter: &Filter) -> anyhow::Result<Vec<Row>> {
+    let settings = node_config(config)?;
+    let ask = Ask { registry: Some(&settings.data_dir), backend: filter.backend(), ..Ask::default() };
+    let outcomes = ask_all(ask).await;
+    let mut cards = exo_device::graphics_cards(Path::new("/"));
+    exo_device::name_cards(Path::new("/"), &mut cards);
+    let mut rows = join(SystemHost.processor(false), &cards, &outcomes);
+    let known = || auto::known_processor_rates(&settings);
+    decision::add(&mut rows, &auto::ranking_beside(known, &cards, &outcomes, "")?);
+    filter.keep(rows, &outcomes)
 }
 
 /// Of the table: numbers that belong together share a cell, for the reason needs the room.
@@ -194,11 +234,11 @@ struct First {
 }
 
 impl First {
-    async fn look(data_dir: &Path) -> Self {
+    async fn look(data_dir: &Path, filter: &Filter) -> Self {
         if data_dir.is_dir() {
             return Self { may_measure: true, hung: Vec::new() };
         }
-        let listed = ask_all(Ask { list_only: true, ..Ask::default() }).await;
+        let listed = ask_all(Ask { list_only: true, backend: filter.backend(), ..Ask::default() }).await;
         let may_measure = !listed.iter().all(Outcome::shows_no_card);
         Self { may_measure, hung: listed.into_iter().filter(Outcome::has_hung).collect() }
     }
@@ -232,13 +272,17 @@ fn told(released: &Released) -> String {
 }
 
 /// The preferred sources first, all at once: a card that two of them show is one row. OpenGL last, and only where nothing
-/// better shows a graphics processor: none at all, or only programs that play one while there is a card on the bus.
+/// better shows a graphics processor: none at all, or only programs that play one while there is a card on the bus; and where it
+/// is meant. No driver at all where that is the processor.
 pub async fn ask_all(ask: Ask<'_>) -> Vec<Outcome> {
     ask_all_but(ask, Vec::new()).await
 }
 
 /// The same, where something is known of some of them already.
 async fn ask_all_but(ask: Ask<'_>, mut known: Vec<Outcome>) -> Vec<Outcome> {
+    if ask.backend == Some("cpu") {
+        return Vec::new();
+    }
     let makers = exo_backend_cuda::Api::ALL.iter().map(|api| Source::Maker(*api));
     let sources = makers.chain(Api::ALL.map(Source::Graphics));
     let (last, first): (Vec<_>, Vec<_>) = sources
@@ -261,7 +305,7 @@ async fn ask_all_but(ask: Ask<'_>, mut known: Vec<Outcome>) -> Vec<Outcome> {
     let has_cards = !exo_device::graphics_cards(Path::new("/")).is_empty();
     for source in last {
         let is_bare = if has_cards { Outcome::shows_no_card } else { Outcome::is_empty };
-        if outcomes.iter().all(is_bare) {
+        if outcomes.iter().all(is_bare) || ask.backend == Some(source.name()) {
             outcomes.push(ask_one(source).await);
         }
     }
@@ -292,7 +336,7 @@ fn kept_off(registry: &Registry, source: Source) -> Option<Outcome> {
 }
 
 /// From start to ready, by phase, a line for each device.
-fn phases(outcome: &Outcome) -> Vec<String> {
+fn phases(outcome: &Outcome, rows: &[Row]) -> Vec<String> {
     let line = |found: &Found| {
         let Times { open_ms, check_ms, measure_ms } = found.times;
         let measured = match measure_ms {
@@ -307,7 +351,9 @@ fn phases(outcome: &Outcome) -> Vec<String> {
             outcome.list_ms.unwrap_or(0.0)
         )
     };
-    outcome.found.iter().flatten().filter(|found| found.trouble.is_none()).map(line).collect()
+    let is_shown = |found: &&Found| rows.iter().any(|row| row.backends.contains(&backend(found)));
+    let found = outcome.found.iter().flatten().filter(is_shown);
+    found.filter(|found| found.trouble.is_none()).map(line).collect()
 }
 
 /// What it is and computes, of a device that was opened.

@@ -1,5 +1,6 @@
 //! `exo doctor`: what works on this machine and what does not, with the next step. Changes nothing.
 
+mod graphics;
 mod machine;
 mod network;
 mod node;
@@ -72,7 +73,7 @@ pub async fn run(config: &Config, json: Json) -> anyhow::Result<ExitCode> {
     checks.push(machine::processor(config));
     checks.push(machine::memory(config));
     checks.extend(machine::large_pages());
-    checks.extend(machine::display_adapters(std::path::Path::new("/")));
+    checks.extend(graphics::graphics(config).await);
     checks.push(node::running(config, running.as_ref()));
     checks.extend(network::ports(config, running.is_some()));
     checks.extend(network::multicast(config).await);

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use exo_api::{ClusterView, NodeStatus};
+use exo_node::DeviceChoice;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
+use crate::auto::{self, rank::System};
 use crate::client::Client;
 use crate::commands::start::STOP_WITH_STDIN;
 use crate::config::{Config, Source};
@@ -57,6 +59,10 @@ pub struct Node {
 impl Nodes {
     /// A temporary folder and a group that nobody else is in; no process yet.
     pub fn new(config: &Config, mixed: Option<String>) -> anyhow::Result<Self> {
+        if let Some(backend) = mixed.as_deref().filter(|backend| *backend != auto::NAME) {
+            System::own().check(backend)?;
+            DeviceChoice::parse(backend, "")?;
+        }
         let root = tempfile::Builder::new().prefix("exo-demo-").tempdir();
         let root = root.context("cannot make a temporary folder for the demo")?;
         // A configuration file of its own, or the nodes would read the user's.

@@ -63,6 +63,8 @@ impl fmt::Display for Source {
 pub struct Ask<'a> {
     /// The data folder whose registry says what is known, and what is in quarantine.
     pub registry: Option<&'a Path>,
+    /// The backend that is meant, asked also where it would be left out.
+    pub backend: Option<&'a str>,
     /// Open no device: tell what the driver lists and the registry knows.
     pub list_only: bool,
     /// The one device with this number.
@@ -326,7 +328,7 @@ struct Stopped {
 async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
     let exe = std::env::current_exe().context("cannot find the exo program itself")?;
     let mut command = tokio::process::Command::new(exe);
-    let Ask { registry, list_only, only, measure, trial, steps } = what;
+    let Ask { registry, backend: _, list_only, only, measure, trial, steps } = what;
     command.args(["devices", "--probe", source.name()]);
     let flags = [(list_only, "--list"), (measure, "--measure"), (trial, "--trial"), (steps, "--steps")];
     command.args(flags.iter().filter_map(|(is_set, flag)| is_set.then_some(flag)));

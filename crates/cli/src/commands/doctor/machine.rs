@@ -98,85 +98,9 @@ pub(super) fn memory(config: &Config) -> Check {
             .next("say how much models may take with --memory-mib");
     }
     let found = format!("{} free for models", ui::bytes(facts.memory_free_bytes));
-    match config.parse::<u64>("memory_mib").unwrap_or(0) {
-        0 => Check::ok("memory", found),
-        limit => Check::ok("memory", format!("{found}, at most {} as set", ui::bytes(limit << 20))),
-    }
-}
-
-/// Graphics processors the system shows; `exo devices` asks their drivers.
-pub(super) fn display_adapters(root: &Path) -> Vec<Check> {
-    let adapters = adapters(root);
-    if adapters.is_empty() {
-        return vec![Check::note("graphics", "no graphics processor seen; models run on the processor")];
-    }
-    let note = |adapter| {
-        let found = format!("{adapter}: seen; `exo devices` says whether nodes use it, and why");
-        Check::note("graphics", found)
-    };
-    adapters.into_iter().map(note).collect()
-}
-
-fn adapters(root: &Path) -> Vec<String> {
-    let mut found: Vec<String> =
-        entries(&root.join("sys/class/drm")).iter().filter_map(|p| drm_card(p)).collect();
-    // NVIDIA's driver shows its cards here even where no display uses them.
-    for card in entries(&root.join("proc/driver/nvidia/gpus")) {
-        let text = std::fs::read_to_string(card.join("information")).unwrap_or_default();
-        let model = text.lines().find_map(|line| line.strip_prefix("Model:"));
-        found.extend(model.map(|m| m.trim().to_owned()));
-    }
-    found
-}
-
-/// `card0` is a card, `card0-HDMI-A-1` one of its sockets.
-fn drm_card(path: &Path) -> Option<String> {
-    let name = path.file_name()?.to_str()?;
-    let number = name.strip_prefix("card")?;
-    if number.is_empty() || !number.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    let read = |file: &str| {
-        std::fs::read_to_string(path.join("device").join(file)).ok().map(|t| t.trim().to_owned())
-    };
-    let maker = match read("vendor").as_deref() {
-        Some("0x10de") => "NVIDIA".to_owned(),
-        Some("0x1002") => "AMD".to_owned(),
-        Some("0x8086") => "Intel".to_owned(),
-        Some(other) => format!("maker {other}"),
-        None => "unknown maker".to_owned(),
-    };
-    let model = read("device").map(|d| format!(", device {d}")).unwrap_or_default();
-    Some(format!("{name} ({maker}{model})"))
-}
-
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    let mut paths: Vec<_> =
-        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    paths.sort();
-    paths
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cards_are_listed_once_and_their_sockets_are_not() {
-        let root = tempfile::tempdir().unwrap();
-        let drm = root.path().join("sys/class/drm");
-        std::fs::create_dir_all(drm.join("card0/device")).unwrap();
-        std::fs::create_dir_all(drm.join("card0-HDMI-A-1")).unwrap();
-        std::fs::write(drm.join("card0/device/vendor"), "0x1002\n").unwrap();
-        std::fs::write(drm.join("card0/device/device"), "0x744c\n").unwrap();
-        let checks = display_adapters(root.path());
-        assert_eq!(checks.len(), 1);
-        assert!(checks[0].found.starts_with("card0 (AMD, device 0x744c): seen; `exo devices`"), "{checks:?}");
-    }
-
-    #[test]
-    fn a_machine_without_cards_says_so() {
-        let root = tempfile::tempdir().unwrap();
-        assert!(display_adapters(root.path())[0].found.starts_with("no graphics processor seen"));
+    match config.memory_max_bytes() {
+        Ok(None) => Check::ok("memory", found),
+        Ok(Some(limit)) => Check::ok("memory", format!("{found}, at most {} as set", ui::bytes(limit))),
+        Err(error) => Check::broken("memory", error.to_string()).next("correct it, or take the setting out"),
     }
 }
