@@ -9,6 +9,9 @@ use owo_colors::OwoColorize;
 
 use crate::hint;
 
+/// A narrower terminal would break the words of a table.
+const TABLE_COLUMNS_MIN: usize = 80;
+
 /// Whether to colour what goes to this stream.
 pub fn colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
@@ -60,8 +63,63 @@ pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints a table that fits the terminal.
+/// Prints a paragraph, between words where the terminal is narrow.
+pub fn paragraph(text: impl std::fmt::Display) {
+    match narrow_columns() {
+        Some(columns) => line(wrapped(&text.to_string(), columns, "  ")),
+        None => line(text),
+    }
+}
+
+/// How wide a narrow terminal is; `None` for others and for what is no terminal.
+fn narrow_columns() -> Option<usize> {
+    Table::new().width().map(usize::from).filter(|columns| *columns < TABLE_COLUMNS_MIN)
+}
+
+/// Breaks a text between words so that no line is longer, unless a word is; all but the first are indented.
+fn wrapped(text: &str, columns: usize, indent: &str) -> String {
+    let (mut out, mut used) = (String::new(), 0);
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > columns {
+            out.push('\n');
+            out.push_str(indent);
+            used = indent.len();
+        } else if used > 0 {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += length;
+    }
+    out
+}
+
+/// The rows of a table one below the other: of each the first cell, then the others with what they are called.
+fn list(header: &[&str], rows: &[Vec<String>], columns: usize) -> String {
+    let paragraph = |row: &Vec<String>| {
+        let first = row.first().map_or(String::new(), |name| wrapped(name, columns, "  "));
+        let named = header.iter().zip(row).skip(1).filter(|(_, cell)| !cell.is_empty() && *cell != "-");
+        let lines = named.map(|(name, cell)| {
+            // An indentation is made of spaces too, which `wrapped` does not keep.
+            format!("  {}", wrapped(&format!("{name}: {}", cell.replace('\n', ", ")), columns - 2, "    "))
+        });
+        std::iter::once(first).chain(lines).collect::<Vec<_>>().join("\n")
+    };
+    rows.iter().map(paragraph).collect::<Vec<_>>().join("\n\n")
+}
+
+/// Prints a table that fits the terminal; a list where it would not.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
+    let longest = |cell: &String| cell.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    let row_columns = |row: &Vec<String>| row.iter().map(|cell| longest(cell) + 3).sum::<usize>();
+    if let Some(columns) = narrow_columns() {
+        let titles = header.iter().map(|name| (*name).to_owned()).collect();
+        let widest = rows.iter().chain([&titles]).map(row_columns).max().unwrap_or(0);
+        if widest > columns {
+            return line(list(header, &rows, columns.max(20)));
+        }
+    }
     let mut table = Table::new();
     let style = presets::UTF8_HORIZONTAL_ONLY.row_separator(comfy_table::LineStyle::none());
     table.load_style(style).set_content_arrangement(ContentArrangement::Dynamic);
@@ -102,4 +160,20 @@ pub fn spinner() -> indicatif::ProgressBar {
     let spinner = indicatif::ProgressBar::new_spinner();
     spinner.enable_steady_tick(std::time::Duration::from_millis(120));
     spinner
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_breaks_between_words_and_leaves_out_what_nobody_tells() {
+        let row = ["Card A\n0000:01:00.0", "cuda:0", "-", "it gives the known answers of the built-in model"];
+        let row = row.map(str::to_owned).to_vec();
+        let text = list(&["device", "backend", "memory", "why"], &[row.clone(), row], 25);
+        let one = "Card A 0000:01:00.0\n  backend: cuda:0\n  why: it gives the known\n    answers of the\n    built-in model";
+        assert_eq!(text, format!("{one}\n\n{one}"));
+        let long = "a wordlongerthanthewholeterminal b";
+        assert_eq!(wrapped(long, 10, " "), "a\n wordlongerthanthewholeterminal\n b");
+    }
 }

@@ -477,9 +477,9 @@ fn exo_devices_shows_what_backend_and_device_name_and_says_if_that_is_nothing() 
     assert_eq!(show(&["--backend", "cuda"]), ["cuda:0", "cuda:1"]);
     assert_eq!(show(&["--backend", "cuda", "--device", "1"]), ["cuda:1"]);
     assert_eq!(show(&["--backend", "auto", "--device", "cuda:0"]), ["cuda:0"]);
-    assert_eq!(show(&["--device", "emulated"]), ["cuda:0", "cuda:1"]);
+    assert_eq!(show(&["--backend", "auto", "--device", "emulated"]), ["cuda:0", "cuda:1"]);
     assert_eq!(show(&["--backend", "cpu"]), ["cpu"]);
-    let nosuch = told(&["devices", "--device", "nosuch"]);
+    let nosuch = told(&["devices", "--backend", "auto", "--device", "nosuch"]);
     assert!(nosuch.contains("called `nosuch`") && nosuch.contains("Emulated CUDA card (cuda:1)"), "{nosuch}");
     assert!(told(&["devices", "--backend", "cuda", "--device", "7"]).contains("called `7`"));
 }
@@ -498,4 +498,27 @@ fn settings_that_cannot_be_meant_are_refused_with_a_hint() {
             assert!(metal.contains("`metal` is a backend of macOS and iOS; this is Linux"), "{metal}");
         }
     }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_narrow_terminal_gets_a_list_with_whole_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().display();
+    let shell = format!("stty cols 40 rows 50; {} devices --backend cuda --data-dir {data}", support::EXO);
+    let mut script = Command::new("script");
+    script
+        .args(["-qec", &shell, "/dev/null"])
+        .env("EXO_CONFIG", "/dev/null")
+        .stdin(std::process::Stdio::null());
+    let Ok(output) = script.env("LD_LIBRARY_PATH", emulated::library()).output() else {
+        return skip("a_narrow_terminal", "no program `script` (Debian: bsdutils)");
+    };
+    let text = stdout(&output).replace('\r', "");
+    for whole in ["Emulated CUDA card 0000:e0:00.0\n", "\n  backend: cuda:0\n", "\n  support: experimental\n"]
+    {
+        assert!(text.contains(whole), "no `{whole}` in {text}");
+    }
+    let long = text.lines().find(|line| line.chars().count() > 40 && line.trim().contains(' '));
+    assert_eq!(long, None, "{text}");
 }

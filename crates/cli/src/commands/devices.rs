@@ -183,9 +183,9 @@ pub async fn run(config: &Config, args: Devices) -> anyhow::Result<()> {
     let costs: Vec<String> = costs.map(|(name, cost)| step_line(name, cost)).collect();
     let header = ["device", "backend", "memory", "reads, multiplies", "support", "why"];
     ui::table(&header, rows.iter().map(cells).collect());
-    what.iter().chain(&warm).chain(&costs).for_each(ui::line);
-    outcomes.iter().flat_map(|outcome| phases(outcome, &rows)).for_each(ui::line);
-    ui::line(format!("graphics processors: asked, checked and ready in {:.2} s", took.as_secs_f64()));
+    what.iter().chain(&warm).chain(&costs).for_each(ui::paragraph);
+    outcomes.iter().flat_map(|outcome| phases(outcome, &rows)).for_each(ui::paragraph);
+    ui::paragraph(format!("graphics processors: asked, checked and ready in {:.2} s", took.as_secs_f64()));
     Ok(())
 }
 
