@@ -6,15 +6,15 @@
 // | q, out       | [T, H, D]        | rows contiguous             | f32    |
 // | keys, values | [pages, K, P, D] | as kv_write.cu leaves them  | stored |
 //
-// A thread block of 128 has one key-value head and some queries that read it, each a slot: a row's query heads, of several rows
-// in a prompt. It takes the positions in blocks (64 of them, 32 where heads are long) that start at multiples of their size: the
+// A thread block of 128 has one key-value head and some queries that read it, each a slot: up to four of a row's query heads, or
+// in a prompt more and those of several rows. It takes the positions in blocks (64 of them, 32 where heads are long) that start at multiples of their size: the
 // keys of a block to shared memory, a score to a slot and position, the online softmax, then the values through the same memory.
 // Block b belongs to span b % 32. Every slot goes through the blocks of a span one after the other, and what its spans came
 // to is joined from the first to the last.
 //
 // few: a thread block to a row, key-value head and span, so that a single row keeps a whole card busy; the last one to end
-// joins the spans. Bound by reading the cache, once for all query heads of a key-value head.
-// many: a thread block goes through all spans by itself. Bound by arithmetic in f32.
+// joins the spans. Bound by reading the cache, once for four query heads of a key-value head.
+// many: a thread block goes through all spans by itself. Bound by arithmetic in f32, or by shared memory.
 //
 // Both do the same for a slot in the same order, and what a slot does not see changes nothing: a result depends on its own
 // positions alone. Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135.
@@ -122,7 +122,7 @@ DEVICE void bring(const unsigned char* pages, const u64* places, u32 head_dim, f
         bring_odd<STORED, S>(pages, places, head_dim, tile);
         return;
     }
-    // Asked for at once by a thread.
+    // Asked for at once by a thread: they share out evenly, for heads of up to 64 elements go with blocks of 64 positions.
     const u32 ROWS = 8u;
     u32 quads = (head_dim + 3u) / 4u;
     u32 lanes = quads <= 16u ? 16u : 32u;
@@ -132,8 +132,7 @@ DEVICE void bring(const unsigned char* pages, const u64* places, u32 head_dim, f
             float4 values[ROWS];
             UNROLL
             for (u32 i = 0; i < ROWS; i++) {
-                // Rows that do not share out evenly are brought twice.
-                u64 place = places[(base + i * step) % S::POSITIONS];
+                u64 place = places[base + i * step];
                 values[i] = {0.0f, 0.0f, 0.0f, 0.0f};
                 if (place != NOWHERE) {
                     values[i] = load_quad<STORED>(pages + place, quad);
@@ -141,7 +140,7 @@ DEVICE void bring(const unsigned char* pages, const u64* places, u32 head_dim, f
             }
             UNROLL
             for (u32 i = 0; i < ROWS; i++) {
-                *(float4*)(tile + (base + i * step) % S::POSITIONS * S::STRIDE + 4u * quad) = values[i];
+                *(float4*)(tile + (base + i * step) * S::STRIDE + 4u * quad) = values[i];
             }
         }
     }
@@ -311,7 +310,7 @@ struct Shared {
     u32* is_broken;
 };
 
-// Keys and values of the positions from `base` on, as row t's sequence sees them from `low` to `end`.
+// Adds the block of positions from `base` on, those within `all`, of row t's sequence.
 template <int STORED, class S>
 DEVICE bool attend(const AttentionArgs& a, const Shared<S>& m, u32 kv_head, u32 t, u32 base, Seen all, float sums[S::SUMS_EACH][4]) {
     const PagedNumbers& n = a.n;
@@ -466,22 +465,24 @@ template <int STORED, class S>
 DEVICE void few(const AttentionArgs& a, const Shared<S>& m) {
     u32 group = a.heads / a.n.kv_heads;
     u32 chunks = (group + S::SLOTS - 1u) / S::SLOTS;
-    u32 span = BLOCK_X % SPANS;
-    u32 own = BLOCK_X / SPANS;
-    u32 chunk = own % chunks;
-    u32 kv_head = own / chunks % a.n.kv_heads;
+    // The chunks of a span next to each other: they read the same keys.
+    u32 chunk = BLOCK_Y % chunks;
+    u32 span = BLOCK_Y / chunks % SPANS;
+    u32 kv_head = BLOCK_Y / chunks / SPANS;
+    u32 own = (BLOCK_X * a.n.kv_heads + kv_head) * chunks + chunk;
     u32 heads = group - chunk * S::SLOTS < S::SLOTS ? group - chunk * S::SLOTS : S::SLOTS;
-    Queries of = {own / chunks / a.n.kv_heads, 1u, kv_head, kv_head * group + chunk * S::SLOTS, heads};
+    Queries of = {BLOCK_X, 1u, kv_head, kv_head * group + chunk * S::SLOTS, heads};
     bool is_fine = attend_span<STORED, S>(a, m, of, span);
     // All spans are counted, also those that see nothing or point nowhere: the last sets the count back.
-    publish_for_all();
     SYNC();
     if (THREAD == 0u) {
+        publish_for_all();
         u32 before = atomic_add(a.done + own, 1u);
         m.is_broken[0] = before + 1u == SPANS ? 1u : 0u;
         if (before + 1u == SPANS) {
             store_seen_by_all(a.done + own, 0u);
         }
+        publish_for_all();
     }
     SYNC();
     bool is_last = m.is_broken[0] != 0u;
@@ -492,15 +493,10 @@ DEVICE void few(const AttentionArgs& a, const Shared<S>& m) {
     }
 }
 
-// The rows [t, t + rows) of one sequence, from the first span to the last; other slots keep what they have.
+// The rows [t, t + rows), neighbours in one sequence, from the first span to the last; other slots keep what they have.
 template <int STORED, class S>
 DEVICE bool attend_all(const AttentionArgs& a, const Shared<S>& m, const Queries& of, u32 t, u32 rows, Joined joined[S::SUMS_EACH]) {
-    Seen all = seen_by(a, t);
-    for (u32 i = 1; i < rows; i++) {
-        Seen other = seen_by(a, t + i);
-        all.first = other.first < all.first ? other.first : all.first;
-        all.end = other.end > all.end ? other.end : all.end;
-    }
+    Seen all = {seen_by(a, t).first, seen_by(a, t + rows - 1u).end};
     if (THREAD < S::SLOTS) {
         u32 row = of.t + THREAD / of.heads;
         bool is_one = row >= t && row < t + rows;
@@ -537,9 +533,9 @@ DEVICE void many(const AttentionArgs& a, const Shared<S>& m) {
     u32 group = a.heads / a.n.kv_heads;
     u32 chunks = (group + S::SLOTS - 1u) / S::SLOTS;
     u32 rows = group < S::SLOTS ? S::SLOTS / group : 1u;
-    u32 chunk = BLOCK_X % chunks;
-    u32 kv_head = BLOCK_X / chunks % a.n.kv_heads;
-    u32 t = BLOCK_X / chunks / a.n.kv_heads * rows;
+    u32 chunk = BLOCK_Y % chunks;
+    u32 kv_head = BLOCK_Y / chunks;
+    u32 t = BLOCK_X * rows;
     rows = a.n.rows - t < rows ? a.n.rows - t : rows;
     u32 heads = group - chunk * S::SLOTS < S::SLOTS ? group - chunk * S::SLOTS : S::SLOTS;
     Queries of = {t, rows, kv_head, kv_head * group + chunk * S::SLOTS, heads};
@@ -551,10 +547,11 @@ DEVICE void many(const AttentionArgs& a, const Shared<S>& m) {
     for (u32 i = 0; i < S::SUMS_EACH; i++) {
         joined[i] = {LOWEST, 0.0f, {}};
     }
-    // Neighbours of one sequence see the same keys.
+    // Neighbours that follow each other in one sequence see the same keys, with nothing in between that none of them sees.
     for (u32 first = 0; first < rows;) {
         u32 end = first + 1u;
-        while (end < rows && a.paged.sequences[t + end] == a.paged.sequences[t + first]) {
+        while (end < rows && a.paged.sequences[t + end] == a.paged.sequences[t + first]
+               && a.paged.positions[t + end] == a.paged.positions[t + end - 1u] + 1u) {
             end++;
         }
         if (!attend_all<STORED, S>(a, m, of, t + first, end - first, joined)) {

@@ -12,7 +12,7 @@
 // | halves  | [T, K / 32, PARTS, 32] | contiguous   | f16 or bf16 |
 // | scales  | [T]                  | contiguous     | f32, of f16 |
 //
-// A thread block of 256 to a row. Bound by memory.
+// A thread block of 1024 to a row: there is one in decode, and its reads are waited for.
 #include "rounded.cuh"
 
 struct HalvesArgs {
@@ -28,17 +28,25 @@ struct HalvesArgs {
 // Four columns of this thread block's row; zeros past its end.
 DEVICE void load_four(const HalvesArgs& a, u32 quad, float out[4]) {
     const float* row = a.x + (u64)BLOCK_X * a.cols;
+    if (a.cols % 4u == 0u && 4u * quad < a.cols) {
+        float4 four = *(const float4*)(row + 4u * quad);
+        out[0] = four.x;
+        out[1] = four.y;
+        out[2] = four.z;
+        out[3] = four.w;
+        return;
+    }
     UNROLL
     for (u32 i = 0; i < 4u; i++) {
         out[i] = 4u * quad + i < a.cols ? row[4u * quad + i] : 0.0f;
     }
 }
 
-KERNEL(halves_f16, 256, HalvesArgs) {
-    GROUP_SHARED(float, most, 8);
+KERNEL(halves_f16, 1024, HalvesArgs) {
+    GROUP_SHARED(float, most, 32);
     u32 quads = 8u * a.blocks;
     float largest = 0.0f;
-    for (u32 quad = THREAD; quad < quads; quad += 256u) {
+    for (u32 quad = THREAD; quad < quads; quad += 1024u) {
         float x[4];
         load_four(a, quad, x);
         largest = fmaxf(largest, fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))));
@@ -50,7 +58,7 @@ KERNEL(halves_f16, 256, HalvesArgs) {
         most[THREAD / 32u] = largest;
     }
     SYNC();
-    for (u32 warp = 0; warp < 8u; warp++) {
+    for (u32 warp = 0; warp < 32u; warp++) {
         largest = fmaxf(largest, most[warp]);
     }
     u32 exponent = float_to_bits(largest) >> 23;
@@ -59,7 +67,7 @@ KERNEL(halves_f16, 256, HalvesArgs) {
     if (THREAD == 0u) {
         a.scales[BLOCK_X] = bits_to_float((254u - up) << 23);
     }
-    for (u32 quad = THREAD; quad < quads; quad += 256u) {
+    for (u32 quad = THREAD; quad < quads; quad += 1024u) {
         float x[4];
         load_four(a, quad, x);
         uint2 words;
@@ -69,9 +77,9 @@ KERNEL(halves_f16, 256, HalvesArgs) {
     }
 }
 
-KERNEL(halves_bf16, 256, HalvesArgs) {
+KERNEL(halves_bf16, 1024, HalvesArgs) {
     u32 quads = 8u * a.blocks;
-    for (u32 quad = THREAD; quad < quads; quad += 256u) {
+    for (u32 quad = THREAD; quad < quads; quad += 1024u) {
         float rest[4];
         load_four(a, quad, rest);
         for (u32 part = 0; part < 3u; part++) {

@@ -109,8 +109,8 @@ template <class M, int TILES, int COUNT>
 DEVICE void few(const MatMulArgs& a) {
     u32 g = THREAD / 4u;
     u32 q = THREAD % 4u;
-    u32 row = BLOCK_X * 16u;
-    u32 token = BLOCK_Y * 8u * TILES;
+    u32 row = BLOCK_Y * 16u;
+    u32 token = BLOCK_X * 8u * TILES;
     const uint4* w[2];
     UNROLL
     for (u32 i = 0; i < 2u; i++) {
@@ -160,8 +160,8 @@ DEVICE void many(const MatMulArgs& a) {
     GROUP_SHARED(uint4, stages, STAGES * STAGE);
     u32 warp = THREAD / 32u;
     u32 lane = THREAD % 32u;
-    u32 row = BLOCK_X * TILE;
-    u32 token = BLOCK_Y * TILE;
+    u32 row = BLOCK_Y * TILE;
+    u32 token = BLOCK_X * TILE;
     u32 parts = a.blocks * (u32)M::PARTS;
     Sources from;
     UNROLL

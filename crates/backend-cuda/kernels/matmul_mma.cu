@@ -62,8 +62,8 @@ DEVICE void quants(const MatMulArgs& a) {
     }
     UNROLL
     for (u32 i = 0; i < 16u; i++) {
-        u32 t = BLOCK_Y * TILE + token + i / 4u * 8u + 2u * q + i % 2u;
-        write_result(a, t, BLOCK_X * TILE + row + g + i % 4u / 2u * 8u, total[i / 4u][i % 4u]);
+        u32 t = BLOCK_X * TILE + token + i / 4u * 8u + 2u * q + i % 2u;
+        write_result(a, t, BLOCK_Y * TILE + row + g + i % 4u / 2u * 8u, total[i / 4u][i % 4u]);
     }
 }
 

@@ -21,8 +21,8 @@ DEVICE void matmul_quants(const MatMulArgs& a) {
     GROUP_SHARED(u32, xs, TILE * STRIDE);
     GROUP_SHARED(Scale, w_scales, TILE);
     GROUP_SHARED(Rounded, x_scales, TILE);
-    u32 row0 = BLOCK_X * TILE;
-    u32 token0 = BLOCK_Y * TILE;
+    u32 row0 = BLOCK_Y * TILE;
+    u32 token0 = BLOCK_X * TILE;
     u32 r0 = THREAD % 16u;
     u32 t0 = THREAD / 16u;
     float total[16] = {};
@@ -65,8 +65,8 @@ template <class F>
 DEVICE void matmul_floats(const MatMulArgs& a) {
     GROUP_SHARED(float, ws, TILE * STRIDE_F);
     GROUP_SHARED(float, xs, TILE * STRIDE_F);
-    u32 row0 = BLOCK_X * TILE;
-    u32 token0 = BLOCK_Y * TILE;
+    u32 row0 = BLOCK_Y * TILE;
+    u32 token0 = BLOCK_X * TILE;
     u32 r0 = THREAD % 16u;
     u32 t0 = THREAD / 16u;
     float total[16] = {};

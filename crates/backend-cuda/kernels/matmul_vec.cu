@@ -71,8 +71,8 @@ DEVICE void add_blocks(const MatMulArgs& a, u32 row, u32 token, u32 block, float
 
 template <class Q, int TOKENS_EACH>
 DEVICE void matmul_quants(const MatMulArgs& a) {
-    u32 row = (BLOCK_X * GROUPS + THREAD / SLICES) * ROWS_EACH;
-    u32 token = BLOCK_Y * TOKENS_EACH;
+    u32 row = (BLOCK_Y * GROUPS + THREAD / SLICES) * ROWS_EACH;
+    u32 token = BLOCK_X * TOKENS_EACH;
     float sums[ROWS_EACH][TOKENS_EACH] = {};
     const u32 AHEAD = TOKENS_EACH == 1 ? 4u : 2u;
     u32 base = 0;
@@ -90,8 +90,8 @@ DEVICE void matmul_quants(const MatMulArgs& a) {
 
 template <class F, int TOKENS_EACH>
 DEVICE void matmul_floats(const MatMulArgs& a) {
-    u32 row = (BLOCK_X * GROUPS + THREAD / SLICES) * ROWS_EACH;
-    u32 token = BLOCK_Y * TOKENS_EACH;
+    u32 row = (BLOCK_Y * GROUPS + THREAD / SLICES) * ROWS_EACH;
+    u32 token = BLOCK_X * TOKENS_EACH;
     float sums[ROWS_EACH][TOKENS_EACH] = {};
     for (u32 block = THREAD % SLICES; block < a.blocks; block += SLICES) {
         for (u32 j = 0; j < 8u; j++) {

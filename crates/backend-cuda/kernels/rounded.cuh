@@ -33,7 +33,7 @@ DEVICE float add_block(float sum, int first, int second, const Rounded& x, const
     return sum;
 }
 
-// The operands of every product. `x` is f32 for floats; for quants it is what round8.cu wrote.
+// The operands of every product. `x` is f32, what round8.cu wrote for quants, or what halves.cu wrote; its scales likewise.
 struct MatMulArgs {
     Weights w;
     const void* x;
@@ -50,7 +50,7 @@ struct MatMulArgs {
 };
 
 // Slices of K whose sums are added last, from the first to the last: slice s takes the blocks s, s + 8, ... in order. Every
-// product of every row count does, so that a row's result is the same bits whatever is computed beside it.
+// product of quants and of plain floats does, so that a row's result is the same bits whatever is computed beside it.
 #define SLICES 8u
 
 DEVICE void write_result(const MatMulArgs& a, u32 t, u32 n, float sum) {

@@ -11,7 +11,7 @@
 template <class Q>
 DEVICE void bring_block(const MatMulArgs& a, u32 block, u32* ws, Scale* w_scales, u32* xs, Rounded* x_scales) {
     if (THREAD < TILE) {
-        u64 at = (u64)at_most(BLOCK_X * TILE + THREAD, a.outputs - 1u) * a.blocks + block;
+        u64 at = (u64)at_most(BLOCK_Y * TILE + THREAD, a.outputs - 1u) * a.blocks + block;
         u32 words[8];
         load_words<Q>(a.w, at, words);
         UNROLL
@@ -21,7 +21,7 @@ DEVICE void bring_block(const MatMulArgs& a, u32 block, u32* ws, Scale* w_scales
         w_scales[THREAD] = load_scale<Q>(a.w, at);
     } else if (THREAD < 2u * TILE) {
         u32 t = THREAD - TILE;
-        u64 at = (u64)at_most(BLOCK_Y * TILE + t, a.rows - 1u) * a.blocks + block;
+        u64 at = (u64)at_most(BLOCK_X * TILE + t, a.rows - 1u) * a.blocks + block;
         *(uint4*)(xs + t * STRIDE) = ((const uint4*)a.x)[2 * at];
         *(uint4*)(xs + t * STRIDE + 4u) = ((const uint4*)a.x)[2 * at + 1];
         x_scales[t] = a.x_scales[at];

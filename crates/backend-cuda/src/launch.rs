@@ -14,8 +14,8 @@ use crate::{kv_rows, layout};
 /// Threads of kernels of one thread per element.
 const THREADS: u32 = 256;
 const ATTENTION_THREADS: u32 = 128;
-/// A row has one thread block, and its reads are waited for: as many at once as there can be.
-const ARG_MAX_THREADS: u32 = 1024;
+/// Where a row has one thread block, and its reads are waited for: as many at once as there can be.
+const ROW_THREADS: u32 = 1024;
 /// Heads that attention has kernels for: of up to so many elements, and how many queries share a thread block of `few` and `many`.
 const HEADS: [(usize, usize, usize); 2] = [(128, 4, 16), (256, 4, 8)];
 /// Up to how many rows a thread block of attention takes a span of one row, not several rows.
@@ -42,10 +42,9 @@ enum Grid {
     Elements { width: usize },
     /// So many thread blocks to a row.
     Blocks { each: usize },
-    /// So many thread blocks to `rows_each` rows; for runs of `from` to `up_to` rows.
-    Groups { each: usize, rows_each: usize, from: usize, up_to: usize },
-    /// Thread blocks along the outputs, and along the rows by `rows_each`; for runs of `from` to `up_to` rows.
-    Tiles { x: usize, rows_each: usize, from: usize, up_to: usize },
+    /// Thread blocks along the rows by `rows_each`, which are the fastest: they read the same weights, or keys; and `y` of these. For
+    /// runs of `from` to `up_to` rows.
+    Tiles { y: usize, rows_each: usize, from: usize, up_to: usize },
 }
 
 /// A kernel with its operands.
@@ -75,13 +74,8 @@ impl Launch {
         let (x, y) = match self.grid {
             Grid::Elements { width } => ((rows * width).div_ceil(THREADS as usize), 1),
             Grid::Blocks { each } => (rows * each, 1),
-            Grid::Groups { from, up_to, .. } | Grid::Tiles { from, up_to, .. }
-                if !(from..=up_to).contains(&rows) =>
-            {
-                return None;
-            }
-            Grid::Groups { each, rows_each, .. } => (rows.div_ceil(rows_each) * each, 1),
-            Grid::Tiles { x, rows_each, .. } => (x, rows.div_ceil(rows_each)),
+            Grid::Tiles { from, up_to, .. } if !(from..=up_to).contains(&rows) => return None,
+            Grid::Tiles { y, rows_each, .. } => (rows.div_ceil(rows_each), y),
         };
         (x > 0 && y > 0).then_some((x as u32, y as u32))
     }
@@ -235,7 +229,7 @@ impl Planner<'_> {
             Op::ArgMax { x, out: result, width } => out.push(self.launch(Draft {
                 file: File::ArgMax,
                 name: "arg_max",
-                threads: ARG_MAX_THREADS,
+                threads: ROW_THREADS,
                 grid: Grid::Blocks { each: 1 },
                 rows: Rows::Selected,
                 addresses: vec![at(x), at(result)],
@@ -405,8 +399,8 @@ impl Planner<'_> {
                 return self.elements(file, "round8", width, rows, addresses, numbers([blocks]));
             }
         };
-        let grid = Grid::Blocks { each: 1 };
-        self.blocks(File::Halves, name, grid, rows, addresses, numbers([cols, blocks]))
+        let (file, threads, grid) = (File::Halves, ROW_THREADS, Grid::Blocks { each: 1 });
+        self.launch(Draft { file, name, threads, grid, rows, addresses, numbers: numbers([cols, blocks]) })
     }
 }
 
@@ -419,9 +413,9 @@ fn attention_choices(kv: &KvCache, heads: usize) -> Result<[(String, Grid); 2], 
     };
     let group = heads / kv.shape.kv_heads;
     let each = |slots: usize| kv.shape.kv_heads * group.div_ceil(slots);
-    let spanned = Grid::Groups { each: each(few) * SPANS, rows_each: 1, from: 1, up_to: SPANNED_ROWS_MAX };
-    let whole = Grid::Groups {
-        each: each(many),
+    let spanned = Grid::Tiles { y: each(few) * SPANS, rows_each: 1, from: 1, up_to: SPANNED_ROWS_MAX };
+    let whole = Grid::Tiles {
+        y: each(many),
         rows_each: (many / group).max(1),
         from: SPANNED_ROWS_MAX + 1,
         up_to: usize::MAX,
@@ -432,8 +426,8 @@ fn attention_choices(kv: &KvCache, heads: usize) -> Result<[(String, Grid); 2], 
 /// The kernels that multiply with a weight, and for how many rows each is used.
 fn choices(weight: &Weight, has_tensor_cores: bool) -> Vec<(File, &'static str, u32, Grid)> {
     let tiles = |outputs: usize, rows_each, from, up_to| {
-        let x = weight.rows.div_ceil(outputs);
-        Grid::Tiles { x, rows_each, from, up_to }
+        let y = weight.rows.div_ceil(outputs);
+        Grid::Tiles { y, rows_each, from, up_to }
     };
     if has_tensor_cores && matches!(weight.dtype, DType::F16 | DType::BF16) {
         let some_from = FEW_ROWS_MAX + 1;

@@ -55,6 +55,17 @@ const PROMPT: &[(usize, usize)] = &{
 const LATE: &[(usize, usize)] =
     &[(0, 1099), (0, 510), (0, 511), (0, 512), (0, 513), (1, 39), (0, 1023), (0, 1024), (0, 1)];
 
+/// As many rows, most of them far from their neighbours.
+const SCATTERED: &[(usize, usize)] = &{
+    let mut places = [(0, 0); 39];
+    let mut i = 0;
+    while i < 39 {
+        places[i] = if i % 5 == 4 { (1, i % 23) } else { (0, i * 29 % 70) };
+        i += 1;
+    }
+    places
+};
+
 const CASES: &[Attention] = &[
     Attention { name: "plain", ..PLAIN },
     Attention { name: "four query heads to a key head", heads: 8, kv_heads: 2, ..PLAIN },
@@ -86,6 +97,14 @@ const CASES: &[Attention] = &[
     Attention { name: "prompt, window", heads: 6, kv_heads: 2, window: Some(20), ..PROMPTED },
     Attention { name: "prompt, q8", heads: 7, kv_heads: 1, head_dim: 112, dtype: KvDType::Q8, ..PROMPTED },
     Attention { name: "long heads", heads: 10, kv_heads: 2, head_dim: 160, dtype: KvDType::F16, ..PLAIN },
+    Attention {
+        name: "scattered, window",
+        heads: 6,
+        kv_heads: 2,
+        window: Some(7),
+        places: SCATTERED,
+        ..PROMPTED
+    },
     Attention { name: "prompt, long heads", heads: 6, kv_heads: 3, head_dim: 256, ..PROMPTED },
     Attention { name: "prompt, long odd heads", head_dim: 131, dtype: KvDType::F16, ..PROMPTED },
     Attention { name: "prompt, long heads, q8", kv_heads: 2, head_dim: 192, dtype: KvDType::Q8, ..PROMPTED },
