@@ -64,7 +64,7 @@ fn a_shard_kept_where_another_is_lost_is_loaded_again_once_its_card_is_free() {
 }
 
 #[test]
-fn a_card_that_others_have_filled_refuses_a_model_with_numbers_and_takes_the_next() {
+fn a_card_that_others_have_filled_is_tried_three_times_and_whoever_asked_is_told_with_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let taken = folder.path().join("taken");
     let mut node = Node::start(start(
@@ -74,17 +74,23 @@ fn a_card_that_others_have_filled_refuses_a_model_with_numbers_and_takes_the_nex
         &[("EXO_EMULATED_TAKEN", &taken)],
     ));
     std::fs::write(&taken, (CARD_BYTES - (1 << 20)).to_string()).unwrap();
-    let answer = node.post("/exo/v1/instances", &json!({"model": "demo"}));
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let state = wait_for("the reason", SOON, || {
-        let state = node.get("/exo/v1/cluster")["instances"][0]["state"].clone();
-        state["reason"].is_string().then_some(state)
+    let assert_told = |reason: &str| {
+        let free = reason.split("bytes of device memory, ").nth(1).and_then(|rest| rest.split(' ').next());
+        let free: u64 = free.and_then(|free| free.parse().ok()).unwrap_or_else(|| panic!("{reason}"));
+        assert!(free < 1 << 20, "what the driver had left: {reason}");
+    };
+    let since = Instant::now();
+    let placed = node.exo(&["place", "demo"]);
+    assert_eq!(placed.status.code(), Some(1), "{}", stdout(&placed));
+    assert!(since.elapsed() < SOON, "told after {:?}", since.elapsed());
+    assert_told(&stderr(&placed));
+    let answer = node.ask("demo", "hello");
+    assert_eq!((answer.status, &answer.code()[..]), (500, "model_load_failed"), "{}", answer.body);
+    assert_told(&answer.body);
+    assert!(answer.body.contains("could not be loaded, 3 times"), "{}", answer.body);
+    wait_for("the instance's end", SOON, || {
+        node.get("/exo/v1/cluster")["instances"].as_array()?.is_empty().then_some(())
     });
-    let reason = state["reason"].as_str().unwrap();
-    let free = reason.split("bytes of device memory, ").nth(1).and_then(|rest| rest.split(' ').next());
-    let free: u64 = free.and_then(|free| free.parse().ok()).unwrap_or_else(|| panic!("{reason}"));
-    assert!(free < 1 << 20, "what the driver had left: {reason}");
-    assert!(node.exo(&["unload", "demo"]).status.success());
     std::fs::remove_file(&taken).unwrap();
     let instance = node.place("demo", 1);
     assert_eq!(instance["stages"][0]["device"], "cuda-0", "{instance:#}");

@@ -37,8 +37,9 @@ pub enum StageStatus {
     Failed {
         /// What happened, for people.
         reason: String,
-        /// Attempts so far.
-        attempts: u32,
+        /// Loads into the device in a row that failed so far. Fetching and waiting for memory do not count: they end by
+        /// themselves once a peer or memory is back.
+        failed_loads: u32,
     },
 }
 

@@ -42,10 +42,12 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
 pub async fn wait_ready(client: &Client, id: &str) -> anyhow::Result<InstanceView> {
     let bar = ui::bar(1000, "{spinner} loading [{bar:30}] {percent} %  {msg}");
     let mut moved = (Instant::now(), -1.0);
+    let mut trouble = None;
     loop {
         let view: ClusterView = client.get("/exo/v1/cluster").await?;
         let Some(instance) = view.instances.into_iter().find(|i| i.id == id) else {
-            bail!("instance {id} was removed while it loaded");
+            bar.finish_and_clear();
+            bail!("instance {id} was removed while it loaded{}", because(trouble.as_deref()));
         };
         match &instance.state {
             InstanceState::Ready => {
@@ -62,14 +64,22 @@ pub async fn wait_ready(client: &Client, id: &str) -> anyhow::Result<InstanceVie
                     moved = (Instant::now(), *progress);
                 }
             }
-            InstanceState::Degraded { reason } => bar.set_message(reason.clone()),
+            InstanceState::Degraded { reason } => {
+                bar.set_message(reason.clone());
+                trouble = Some(reason.clone());
+            }
             InstanceState::Placing => bar.set_message("placing"),
         }
         if moved.0.elapsed() > STALLED_MAX {
-            bail!("instance {id} made no progress for {} s", STALLED_MAX.as_secs());
+            let (seconds, trouble) = (STALLED_MAX.as_secs(), because(trouble.as_deref()));
+            bail!("instance {id} made no progress for {seconds} s{trouble}");
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+fn because(trouble: Option<&str>) -> String {
+    trouble.map(|reason| format!(": {reason}")).unwrap_or_default()
 }
 
 /// Unloads by instance id or by model name.

@@ -116,13 +116,30 @@ impl Coordinator {
         }
         let unheard = statuses.iter().any(|s| matches!(s, StageStatus::Unknown));
         watch.state = if unheard { InstanceState::Placing } else { InstanceState::Loading };
-        if now.since(watch.moved_at) <= deadline {
+        let is_late = now.since(watch.moved_at) > deadline;
+        if let Some(reason) = self.given_up_loading(instance, statuses) {
+            return Some(Verdict::Remove(reason));
+        }
+        if !is_late {
             return None;
         }
         let index = statuses.iter().position(|s| !matches!(s, StageStatus::Ready { .. }))?;
         let node = self.name_of(self.state.instances().get(&instance)?.placement.stages[index].node);
         let (status, seconds) = (&statuses[index], deadline.as_secs());
         Some(Verdict::Remove(format!("stage {index} on {node} made no progress for {seconds} s: {status:?}")))
+    }
+
+    /// A stage that could not be loaded, however often its worker tried.
+    fn given_up_loading(&self, instance: InstanceId, statuses: &[StageStatus]) -> Option<String> {
+        let max = self.config.failed_loads_max;
+        let stages = &self.state.instances().get(&instance)?.placement.stages;
+        statuses.iter().zip(stages).enumerate().find_map(|(index, (status, stage))| match status {
+            StageStatus::Failed { reason, failed_loads } if *failed_loads >= max => {
+                let node = self.name_of(stage.node);
+                Some(format!("stage {index} on {node} could not be loaded, {failed_loads} times: {reason}"))
+            }
+            _ => None,
+        })
     }
 
     /// Each stage as its worker last reported it.

@@ -260,10 +260,25 @@ fn loading_without_progress_fails_with_the_stage_and_its_status() {
     bench.all_report(&StageStatus::Fetching { done_bytes: 6, total_bytes: 9 });
     bench.advance(120);
     assert_eq!(bench.state(), Some(InstanceState::Loading), "a byte is progress");
-    bench.all_report(&StageStatus::Failed { reason: "no holder".into(), attempts: 9 });
+    bench.all_report(&StageStatus::Failed { reason: "no holder".into(), failed_loads: 2 });
     bench.advance(1);
     let Some(Event::InstanceRemoved { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
     assert!(reason.contains("no progress for 120 s") && reason.contains("no holder"), "{reason}");
+}
+
+#[test]
+fn a_stage_that_cannot_be_loaded_fails_the_instance_at_the_third_time() {
+    let mut bench = Bench::new(2);
+    bench.place(2);
+    for failed_loads in 1..=3 {
+        bench.all_report(&StageStatus::Loading { done_bytes: u64::from(failed_loads), total_bytes: 9 });
+        assert_eq!(bench.state(), Some(InstanceState::Loading));
+        bench.all_report(&StageStatus::Failed { reason: "the card is full".into(), failed_loads });
+        bench.advance(1);
+    }
+    let Some(Event::InstanceRemoved { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    assert!(reason.contains("could not be loaded, 3 times: the card is full"), "{reason}");
+    assert!(matches!(bench.states.last(), Some(InstanceState::Failed { .. })), "{:?}", bench.states);
 }
 
 #[test]

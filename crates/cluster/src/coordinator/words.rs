@@ -12,6 +12,9 @@ use crate::{Event, InstanceRequest, InstanceView, Member, State};
 pub struct CoordinatorConfig {
     /// A loading stage without progress for this long fails the instance.
     pub load_deadline: Duration,
+    /// A stage whose load failed so often in a row fails the instance: the same memory gives the same answer, and who asked is
+    /// better told now.
+    pub failed_loads_max: u32,
     /// A member whose report does not show the desired state is told again after this long.
     pub resend_after: Duration,
     /// A new coordinator waits this long for its members' reports before it calls their stages lost.
@@ -24,6 +27,7 @@ impl Default for CoordinatorConfig {
     fn default() -> Self {
         Self {
             load_deadline: Duration::from_secs(120),
+            failed_loads_max: 3,
             resend_after: Duration::from_secs(2),
             settle: Duration::from_secs(5),
             replacements_max: 3,

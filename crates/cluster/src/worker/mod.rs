@@ -152,6 +152,7 @@ impl Worker {
         }
         if matches!(to, Phase::Ready { .. }) {
             entry.failures = 0;
+            entry.failed_loads = 0;
             entry.failure = None;
         }
         entry.phase = to;
@@ -254,6 +255,7 @@ fn absent(shard: &DesiredShard, now: Time) -> ActualShard {
         phase: Phase::Absent,
         since: now,
         failures: 0,
+        failed_loads: 0,
         failure: None,
         retry_at: now,
     }
@@ -264,6 +266,8 @@ fn note_failure(entry: &mut ActualShard, now: Time, config: &WorkerConfig, reaso
     let doublings = entry.failures.min(16);
     let wait = config.backoff_min.saturating_mul(1 << doublings).min(config.backoff_max);
     entry.failures = entry.failures.saturating_add(1);
+    let was_loading = matches!(entry.phase, Phase::Loading { .. });
+    entry.failed_loads = entry.failed_loads.saturating_add(u32::from(was_loading));
     entry.failure = Some(reason.chars().take(1000).collect());
     entry.retry_at = now + wait;
 }
@@ -276,7 +280,7 @@ fn report(entry: &ActualShard) -> StageReport {
         }
         (&Phase::Loading { done_bytes, total_bytes }, _) => StageStatus::Loading { done_bytes, total_bytes },
         (&Phase::Ready { pages, page_tokens }, _) => StageStatus::Ready { pages, page_tokens },
-        (_, Some(reason)) => StageStatus::Failed { reason: reason.clone(), attempts: entry.failures },
+        (_, Some(reason)) => StageStatus::Failed { reason: reason.clone(), failed_loads: entry.failed_loads },
         (_, None) => StageStatus::Waiting,
     };
     let ShardKey { instance, generation, stage } = entry.key;

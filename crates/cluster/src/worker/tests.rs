@@ -111,12 +111,36 @@ fn a_failure_is_tried_again_later_and_later() {
     feed(&mut w, 0, wish(1, 1, &[s]));
     let fail = |w: &mut Worker, ms| feed(w, ms, WorkerInput::Failed { key, reason: "no".into() });
     assert!(fail(&mut w, 0).is_empty());
-    assert_eq!(w.reports()[0].status, StageStatus::Failed { reason: "no".into(), attempts: 1 });
+    assert_eq!(w.reports()[0].status, StageStatus::Failed { reason: "no".into(), failed_loads: 0 });
     assert!(feed(&mut w, 999, WorkerInput::Tick).is_empty());
     assert_eq!(feed(&mut w, 1000, WorkerInput::Tick), ["manifest 1.1"]);
     fail(&mut w, 1000);
     assert!(feed(&mut w, 2999, WorkerInput::Tick).is_empty());
     assert_eq!(feed(&mut w, 3000, WorkerInput::Tick), ["manifest 1.1"]);
+}
+
+#[test]
+fn loads_that_fail_are_counted_until_one_succeeds() {
+    let (mut w, s) = (worker(), shard(1, 1, 60));
+    let key = key_of(&s);
+    feed(&mut w, 0, wish(1, 1, &[s]));
+    let load = |w: &mut Worker, ms| {
+        feed(w, ms, WorkerInput::ManifestHeld(key));
+        assert_eq!(feed(w, ms, WorkerInput::Stored(key)), ["load 1.1"]);
+    };
+    for (loads, ms) in [(1, 0), (2, 1000), (3, 3000)] {
+        feed(&mut w, ms, WorkerInput::Tick);
+        load(&mut w, ms);
+        feed(&mut w, ms, WorkerInput::Failed { key, reason: "full".into() });
+        let told = StageStatus::Failed { reason: "full".into(), failed_loads: loads };
+        assert_eq!(w.reports()[0].status, told);
+    }
+    feed(&mut w, 7000, WorkerInput::Tick);
+    load(&mut w, 7000);
+    feed(&mut w, 7000, WorkerInput::Ready { key, pages: 4, page_tokens: 16 });
+    feed(&mut w, 8000, WorkerInput::Unloaded(key));
+    let told = StageStatus::Failed { reason: "the device let go of it".into(), failed_loads: 0 };
+    assert_eq!(w.reports()[0].status, told);
 }
 
 #[test]

@@ -108,6 +108,8 @@ pub struct ActualShard {
     pub since: Time,
     /// Failures in a row.
     pub failures: u32,
+    /// Of these, loads into the device.
+    pub failed_loads: u32,
     /// The last failure, for people.
     pub failure: Option<String>,
     /// Not before this time; set after a failure.

@@ -84,12 +84,29 @@ impl Core {
         self.asks.placing.remove(&model);
         match reply {
             Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) | None => {} // asked again
-            Some(ControlReply::Refused { refusal, message }) => self.place_refused(model, refusal, &message),
+            Some(ControlReply::Refused { refusal, message }) => {
+                self.refuse_waiting(model, refusal == ControlRefusal::DoesNotFit, &message)
+            }
             Some(_) => {}
         }
     }
 
-    fn place_refused(&mut self, model: ModelId, refusal: ControlRefusal, message: &str) {
+    /// Whoever waits for a model that could not be loaded is told why, instead of having it placed again.
+    fn tell_failed(&mut self) {
+        let failed = |instance: &InstanceView| match &instance.state {
+            InstanceState::Failed { reason } => Some((instance.model(), reason.clone())),
+            _ => None,
+        };
+        let others = |model| self.instances.iter().any(|i| i.model() == model && failed(i).is_none());
+        let failed: Vec<_> =
+            self.instances.iter().filter_map(failed).filter(|(model, _)| !others(*model)).collect();
+        for (model, reason) in failed {
+            self.refuse_waiting(model, false, &reason);
+        }
+    }
+
+    /// Ends requests that wait for the model.
+    fn refuse_waiting(&mut self, model: ModelId, is_too_large: bool, message: &str) {
         let waiting: Vec<_> =
             self.drivers.iter().filter(|(_, d)| d.model == model && !d.started).map(|(id, _)| *id).collect();
         for id in waiting {
@@ -97,7 +114,7 @@ impl Core {
             let free: u64 =
                 self.reports.values().flat_map(|r| &r.facts.devices).map(|d| d.memory_free_bytes).sum();
             let name = entry.request.model_name.clone();
-            let error = if refusal == ControlRefusal::DoesNotFit {
+            let error = if is_too_large {
                 let needed_bytes = entry.request.shape.weight_bytes();
                 GenerateError::DoesNotFit {
                     model: name,
@@ -233,6 +250,7 @@ impl Core {
             let instances = self.instances.clone();
             self.feed_driver(id, DriverInput::Instances(instances));
         }
+        self.tell_failed();
         self.troubles.retain(|t| {
             self.instances
                 .iter()
