@@ -1,5 +1,9 @@
 //! The cards that a driver shows, and why it shows none.
 
+use std::path::Path;
+
+use exo_device::GraphicsCard;
+
 use crate::api::{Api, Attribute, CallError};
 use crate::driver::{self, Ordinal};
 
@@ -29,16 +33,23 @@ pub struct Card {
     pub is_integrated: bool,
     /// The newest version of CUDA or HIP that the driver knows, as `12.2`.
     pub driver: String,
+    /// The system's driver of the card with its version, as `nvidia 550.54.14`, where the system tells.
+    pub kernel_driver: Option<String>,
 }
 
 impl Card {
     /// Driver and card as versions: what a measurement depends on.
     pub fn driver_text(&self) -> String {
         let (major, minor) = self.capability;
-        match self.api {
+        let text = match self.api {
             Api::Cuda => format!("CUDA {}, compute capability {major}.{minor}", self.driver),
             #[cfg(feature = "hip")]
             Api::Hip => format!("HIP {}, architecture {major}.{minor}", self.driver),
+        };
+        // Several drivers know the same version of CUDA.
+        match &self.kernel_driver {
+            Some(driver) => format!("{text}, {driver}"),
+            None => text,
         }
     }
 
@@ -155,23 +166,51 @@ fn ask(api: Api, version: &str, none: ListError) -> Result<Vec<Card>, ListError>
         Err(error) if error.is_no_device() => return Err(none),
         other => other?,
     };
-    let cards = (0..count).map(|device| describe(Ordinal { api, device }, version));
+    let on_bus = exo_device::graphics_cards(Path::new("/"));
+    let cards = (0..count).map(|device| describe(Ordinal { api, device }, version, &on_bus));
     let cards: Vec<Card> = cards.collect::<Result<_, _>>()?;
     if cards.is_empty() { Err(none) } else { Ok(cards) }
 }
 
-fn describe(card: Ordinal, version: &str) -> Result<Card, CallError> {
+fn describe(card: Ordinal, version: &str, on_bus: &[GraphicsCard]) -> Result<Card, CallError> {
     let major = card.attribute(Attribute::CapabilityMajor)?;
     let minor = card.attribute(Attribute::CapabilityMinor)?;
+    let pci_address = card.pci_address()?;
+    let known = on_bus.iter().find(|known| known.pci_address == pci_address);
     Ok(Card {
         api: card.api,
         index: card.device as usize,
         name: card.name()?,
-        pci_address: card.pci_address()?,
+        kernel_driver: known.and_then(GraphicsCard::kernel_driver_text),
+        pci_address,
         capability: (major, minor),
         multiprocessors: card.attribute(Attribute::Multiprocessors)? as u32,
         memory_bytes: card.memory_bytes()?,
         is_integrated: card.attribute(Attribute::Integrated)? != 0,
         driver: version.to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_driver_with_the_same_cuda_is_another_driver() {
+        let card = |kernel_driver: Option<&str>| Card {
+            api: Api::Cuda,
+            index: 0,
+            name: "Card".to_owned(),
+            pci_address: "0000:01:00.0".to_owned(),
+            capability: (8, 9),
+            multiprocessors: 128,
+            memory_bytes: 24 << 30,
+            is_integrated: false,
+            driver: "12.4".to_owned(),
+            kernel_driver: kernel_driver.map(str::to_owned),
+        };
+        assert_eq!(card(None).driver_text(), "CUDA 12.4, compute capability 8.9");
+        let newer = card(Some("nvidia 550.90.07")).driver_text();
+        assert_eq!(newer, "CUDA 12.4, compute capability 8.9, nvidia 550.90.07");
+    }
 }

@@ -459,6 +459,7 @@ mod tests {
             memory_bytes: 1 << 30,
             is_integrated: false,
             driver: "12.0".to_owned(),
+            kernel_driver: None,
         };
         let cards = vec![card(0, "Old", (5, 0)), card(1, "New", (8, 9))];
         let chosen = |which| choose_card(cards.clone(), which).map(|card| card.index);

@@ -363,7 +363,9 @@ fn ability_line(row: &Row) -> Option<String> {
     let units = if row.pci_address.is_none() && row.maker.is_none() { "cores" } else { "compute units" };
     parts.extend(row.told.compute_units.map(|n| format!("{n} {units}")));
     parts.extend(Some(&row.told.driver).filter(|driver| !driver.is_empty()).cloned());
-    parts.extend(row.told.kernel_driver.as_ref().map(|driver| format!("kernel module {driver}")));
+    let word = if OS == "linux" { "kernel module" } else { "system's driver" };
+    let kernel = row.told.kernel_driver.as_ref().filter(|driver| !row.told.driver.ends_with(*driver));
+    parts.extend(kernel.map(|driver| format!("{word} {driver}")));
     let types: Vec<_> = element_types.iter().map(|dtype| format!("{dtype:?}")).collect();
     parts.push(format!("weights in {}", types.join(" ")));
     let lacks: Vec<_> =
