@@ -45,8 +45,13 @@ impl Memory {
 
     /// Waits for everything submitted.
     pub(crate) fn settle(&self) -> Result<(), AllocError> {
+        self.settle_within(SETTLE_MAX)
+    }
+
+    /// Waits for everything submitted; a device that takes longer is lost.
+    pub(crate) fn settle_within(&self, at_most: Duration) -> Result<(), AllocError> {
         let started = Instant::now();
-        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(SETTLE_MAX) };
+        let wait = wgpu::PollType::Wait { submission_index: None, timeout: Some(at_most) };
         if self.poll(wait).is_err() {
             let waited = started.elapsed().as_secs();
             self.health.lost(&format!("it did not finish a copy within {waited} s"));
@@ -79,6 +84,10 @@ impl Memory {
     ) -> Result<wgpu::Buffer, AllocError> {
         self.health.check()?;
         let refused = |reason: wgpu::Error| match reason {
+            wgpu::Error::Validation { .. } if bytes > self.device.limits().max_buffer_size => {
+                let limit_bytes = self.device.limits().max_buffer_size;
+                AllocError::TooLarge { what: what.to_owned(), needed_bytes: bytes, limit_bytes }
+            }
             wgpu::Error::OutOfMemory { .. } | wgpu::Error::Validation { .. } => {
                 let held = self.ledger.allocated_bytes();
                 let free_bytes = self.ledger.limit_bytes().saturating_sub(held);

@@ -4,7 +4,7 @@
 //! one list of commands keeps their order.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exo_backend::AllocError;
 
@@ -12,6 +12,9 @@ use crate::memory::Memory;
 use crate::program::Inner;
 use crate::upload::{PIECE_BYTES, Uploads};
 use crate::work::{Work, WorkDone};
+
+/// Longest wait for the device to take what is on its way: all of a step may be in front of it, which has its own deadline.
+const ROOM_MAX: Duration = Duration::from_secs(180);
 
 /// Numbers of a run, as the kernels see them: T, R and two unused.
 pub(crate) type RunNumbers = [u32; 4];
@@ -109,7 +112,7 @@ impl Queue {
         for (i, piece) in data.chunks(PIECE_BYTES).enumerate() {
             while !open.uploads.find_room(memory, piece.len())? {
                 self.hand_over(open);
-                memory.settle()?;
+                memory.settle_within(ROOM_MAX)?;
             }
             self.encoder(open);
             let Open { encoder: Some(encoder), uploads, .. } = &mut *open else { continue };

@@ -1,7 +1,8 @@
 //! Results on their way from the device, and places in the queue to wait for.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_backend::{Download, FAULT_WORDS, Fence, RunError, Untold, complaint};
@@ -105,7 +106,10 @@ impl Landing {
     /// What was asked for and the complaints, if the driver says within `patience` that they are there. Once.
     fn bytes(&self, patience: Duration) -> Result<Vec<u8>, Missing> {
         let lost = |reason: &dyn std::error::Error| Missing::ForEver(reason.to_string());
-        let told = self.told.recv_timeout(patience).map_err(|_| Missing::Yet)?;
+        let told = self.told.recv_timeout(patience).map_err(|error| match error {
+            RecvTimeoutError::Timeout => Missing::Yet,
+            RecvTimeoutError::Disconnected => lost(&error),
+        })?;
         told.map_err(|error| lost(&error))?;
         let range = self.staging.slice(..self.mapped).get_mapped_range().map_err(|error| lost(&error))?;
         let bytes = range[..self.total].to_vec();

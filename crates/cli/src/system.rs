@@ -15,11 +15,11 @@ pub use linux::end_with_parent;
 pub use plain::end_with_parent;
 #[cfg(unix)]
 pub use unix::{
-    StopSignals, allow_many_files, die, lead_group, own_output, parent_id, pass_stop, was_interrupted,
-    was_told_to_stop,
+    CAN_WATCH_STDIN, StopSignals, allow_many_files, die, lead_group, own_output, parent_id, pass_stop,
+    was_interrupted, was_told_to_stop,
 };
 #[cfg(windows)]
 pub use windows::{
-    StopSignals, allow_many_files, die, lead_group, own_output, parent_id, pass_stop, was_interrupted,
-    was_told_to_stop,
+    CAN_WATCH_STDIN, StopSignals, allow_many_files, die, lead_group, own_output, parent_id, pass_stop,
+    was_interrupted, was_told_to_stop,
 };

@@ -11,6 +11,8 @@ use crate::hint;
 
 /// A narrower terminal would break the words of a table.
 const TABLE_COLUMNS_MIN: usize = 80;
+/// No line is broken for less.
+const COLUMNS_MIN: usize = 20;
 
 /// Whether to colour what goes to this stream.
 pub fn colours(stream: &impl IsTerminal) -> bool {
@@ -73,7 +75,9 @@ pub fn paragraph(text: impl std::fmt::Display) {
 
 /// How wide a narrow terminal is; `None` for others and for what is no terminal.
 fn narrow_columns() -> Option<usize> {
-    Table::new().width().map(usize::from).filter(|columns| *columns < TABLE_COLUMNS_MIN)
+    // Some terminals, a serial line for one, say that they have none.
+    let columns = Table::new().width().map(usize::from).filter(|columns| *columns > 0);
+    columns.map(|columns| columns.max(COLUMNS_MIN)).filter(|columns| *columns < TABLE_COLUMNS_MIN)
 }
 
 /// Breaks a text between words so that no line is longer, unless a word is; all but the first are indented.
@@ -117,7 +121,7 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) {
         let titles = header.iter().map(|name| (*name).to_owned()).collect();
         let widest = rows.iter().chain([&titles]).map(row_columns).max().unwrap_or(0);
         if widest > columns {
-            return line(list(header, &rows, columns.max(20)));
+            return line(list(header, &rows, columns.max(COLUMNS_MIN)));
         }
     }
     let mut table = Table::new();

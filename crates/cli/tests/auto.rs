@@ -605,6 +605,11 @@ fn the_doctor_knows_the_cards_that_nodes_compute_on_and_the_drivers_that_are_bro
     let (code, told) = diagnosis(data, &nowhere, "auto");
     let broken = told.iter().find(|(_, found)| found.contains("VK_DRIVER_FILES names /nonexistent.json"));
     assert!(code == Some(0) && broken.is_some_and(|(verdict, _)| verdict == "warning"), "{told:?}");
+    let library = data.join("crashes.so");
+    assert!(shared_library(&library, CRASHES));
+    let (code, told) = diagnosis(data, &drivers(&support::icd(data, &library), false), "vulkan");
+    assert!(code == Some(1) && told[0].0 == "broken", "no node starts: {told:?}");
+    assert!(told[0].1.contains("the vulkan driver ended the process that asked it"), "{told:?}");
 }
 
 /// The row of a driver that shows nothing.

@@ -37,8 +37,8 @@ pub enum StageStatus {
     Failed {
         /// What happened, for people.
         reason: String,
-        /// Loads into the device in a row that failed so far. Fetching and waiting for memory do not count: they end by
-        /// themselves once a peer or memory is back.
+        /// Loads in a row that the device refused so far. Fetching, waiting for memory or for a device, and a device that is lost do
+        /// not count: those end by themselves, or are bounded elsewhere.
         failed_loads: u32,
     },
 }

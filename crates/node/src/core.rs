@@ -190,6 +190,8 @@ pub struct Core {
     drivers: BTreeMap<SequenceId, DriverEntry>,
     troubles: Vec<exo_cluster::wire::Trouble>,
     asks: coordination::Asks,
+    /// Instances whose refused loads were told to those who waited.
+    refusals_told: Vec<InstanceId>,
     /// The log grew since it was last looked at.
     snapshot_due: bool,
     view: watch::Sender<exo_api::ClusterView>,
@@ -226,6 +228,7 @@ impl Core {
             drivers: BTreeMap::new(),
             troubles: Vec::new(),
             asks: coordination::Asks::default(),
+            refusals_told: Vec::new(),
             snapshot_due: false,
             view,
             view_stale: true,

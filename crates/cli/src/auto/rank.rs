@@ -108,6 +108,11 @@ pub struct Seen {
     pub is_kept_off: bool,
 }
 
+/// Whether a word is a place without its backend: a short number. Names have longer numbers in them.
+pub fn is_place(word: &str) -> bool {
+    word.len() < 3 && word.bytes().all(|b| b.is_ascii_digit())
+}
+
 impl Seen {
     /// `cuda:0`, as `exo devices` shows it.
     pub fn place(&self) -> String {
@@ -120,10 +125,8 @@ impl Seen {
     }
 
     fn is_named(&self, wanted: &str) -> bool {
-        // A number alone is a place without its backend, though names have numbers in them.
-        let is_number = wanted.len() < 3 && wanted.bytes().all(|b| b.is_ascii_digit());
         let is_in_name = || self.identity.name.to_lowercase().contains(&wanted.to_lowercase());
-        self.place() == wanted || (!is_number && is_in_name())
+        self.place() == wanted || (!is_place(wanted) && is_in_name())
     }
 
     /// Whether both are the same card, shown by two backends: by PCI address, else by name.

@@ -123,6 +123,11 @@ impl Row {
         self.backends.first().is_some_and(|backend| backend == "cpu")
     }
 
+    /// Nodes keep off it for a while.
+    pub fn is_quarantined(&self) -> bool {
+        self.told.quarantine.is_some()
+    }
+
     fn is_shown_by(&self, api: &str) -> bool {
         self.backends.iter().any(|place| place.split(':').next() == Some(api))
     }
@@ -198,7 +203,8 @@ pub async fn rows_unmeasured(config: &Config, filter: &Filter) -> anyhow::Result
     exo_device::name_cards(Path::new("/"), &mut cards);
     let mut rows = join(SystemHost.processor(false), &cards, &outcomes);
     let known = || auto::known_processor_rates(&settings);
-    decision::add(&mut rows, &auto::ranking_beside(known, &cards, &outcomes, "")?);
+    let wanted = filter.device().filter(|_| filter.backend().is_none()).unwrap_or("");
+    decision::add(&mut rows, &auto::ranking_beside(known, &cards, &outcomes, wanted)?);
     filter.keep(rows, &outcomes)
 }
 

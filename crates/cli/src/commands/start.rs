@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use exo_api::ClusterView;
-use tokio::io::AsyncReadExt;
+use tokio::sync::watch;
 
 use super::interrupt::INTERRUPTED;
 
@@ -88,30 +89,42 @@ pub fn stops_with_stdin() -> bool {
 /// Ctrl-C, a polite kill, or, when a parent asked for it, the end of standard input.
 pub struct StopSignal {
     signals: StopSignals,
-    with_stdin: bool,
+    /// Becomes true at the end of standard input; `None` where that means nothing.
+    stdin_ended: Option<watch::Receiver<bool>>,
 }
 
 impl StopSignal {
     /// Starts to listen.
     pub fn new() -> anyhow::Result<Self> {
-        Ok(Self { signals: StopSignals::new()?, with_stdin: stops_with_stdin() })
+        let stdin_ended = if stops_with_stdin() { Some(watch_stdin()?) } else { None };
+        Ok(Self { signals: StopSignals::new()?, stdin_ended })
     }
 
     /// Waits until it is time to stop.
     pub async fn wait(&mut self) {
         tokio::select! {
             () = self.signals.wait() => {}
-            () = stdin_ended(), if self.with_stdin => {}
+            () = ended(self.stdin_ended.as_mut()) => {}
         }
     }
 }
 
-async fn stdin_ended() {
-    let mut stdin = tokio::io::stdin();
-    let mut buffer = [0; 256];
-    while let Ok(n) = stdin.read(&mut buffer).await {
-        if n == 0 {
-            return;
-        }
+/// One thread reads to the end: a read cannot be taken back.
+fn watch_stdin() -> anyhow::Result<watch::Receiver<bool>> {
+    let (tell, told) = watch::channel(false);
+    let read = move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = tell.send(true);
+    };
+    let thread = std::thread::Builder::new().name("stdin".to_owned());
+    thread.spawn(read).context("cannot watch for the end of standard input")?;
+    Ok(told)
+}
+
+/// Never, where there is nothing to end.
+async fn ended(stdin: Option<&mut watch::Receiver<bool>>) {
+    match stdin {
+        Some(stdin) => drop(stdin.wait_for(|ended| *ended).await),
+        None => std::future::pending().await,
     }
 }

@@ -68,6 +68,9 @@ pub fn was_told_to_stop(status: ExitStatus) -> bool {
     status.signal().is_some_and(|signal| polite.contains(&signal))
 }
 
+/// A thread may wait for the end of standard input while others do anything.
+pub const CAN_WATCH_STDIN: bool = true;
+
 /// What the terminal sends its foreground group, Ctrl-C, does not reach this child.
 pub fn lead_group(command: &mut tokio::process::Command) {
     command.process_group(0);

@@ -47,6 +47,10 @@ pub fn was_told_to_stop(status: ExitStatus) -> bool {
     was_interrupted(status)
 }
 
+/// Whoever asks for the kind of a handle waits for the read of it that is under way, and libraries of drivers ask that of standard
+/// input when they are loaded.
+pub const CAN_WATCH_STDIN: bool = false;
+
 /// Ctrl-C in the console does not reach this child.
 pub fn lead_group(command: &mut tokio::process::Command) {
     const CREATE_NEW_PROCESS_GROUP: u32 = 0x200;

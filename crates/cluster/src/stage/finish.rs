@@ -14,7 +14,10 @@ impl StageMachine {
             ComputeResult::Rows(rows) => self.forward(done, rows, out),
             ComputeResult::Tokens(results) => self.send_tokens(done, results, out),
             ComputeResult::Failed { kind, message } => {
-                if self.leave_out_lost(&mut done) && is_worth_another(kind, &done) {
+                if let Some(in_front) = self.leave_out_lost(&mut done)
+                    && [in_front, kind].into_iter().all(is_worth_another)
+                    && !done.frame.sequences.is_empty()
+                {
                     return self.compute_again(done, out);
                 }
                 self.lose(&mut done, kind, message, out);
@@ -78,21 +81,21 @@ impl StageMachine {
         }
     }
 
-    /// Takes out of a step that failed what was lost with the step in front of it. If there was any, that may be all that it
-    /// failed for.
-    fn leave_out_lost(&self, done: &mut Computing) -> bool {
-        let Some(kind) = done.lost_in_front.take() else { return false };
+    /// Takes out of a step that failed what was lost with the step in front of it, and gives what that one failed for. If there was
+    /// any, that may be all that it failed for.
+    fn leave_out_lost(&self, done: &mut Computing) -> Option<FailureKind> {
+        let kind = done.lost_in_front.take()?;
         let parts = std::mem::take(&mut done.frame.sequences);
         let (lost, left): (Vec<_>, _) = parts.into_iter().partition(|part| self.is_lost(part));
         done.frame.sequences = left;
         if lost.is_empty() {
-            return false;
+            return None;
         }
         done.drivers = self.drivers(&done.frame);
         // Their drivers have heard. The scheduler is not to take the time of two attempts for that of one.
         let message = "the step in front of it failed".to_owned();
         done.failures.push(self.failure(done.frame.step, &lost, kind, message));
-        true
+        Some(kind)
     }
 
     /// Has what is left of the step computed. Nothing is on the engine behind it, and nothing was in front of it any more: there
@@ -142,8 +145,7 @@ impl StageMachine {
     }
 }
 
-/// Whether a step that failed may go well without what was taken out of it.
-fn is_worth_another(kind: FailureKind, done: &Computing) -> bool {
-    let is_over = matches!(kind, FailureKind::StageLost | FailureKind::InstanceGone | FailureKind::Deadline);
-    !is_over && !done.frame.sequences.is_empty()
+/// Whether a device that failed so may compute the next step all the same.
+fn is_worth_another(kind: FailureKind) -> bool {
+    !matches!(kind, FailureKind::StageLost | FailureKind::InstanceGone | FailureKind::Deadline)
 }

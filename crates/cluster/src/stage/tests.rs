@@ -143,11 +143,15 @@ fn failed(kind: FailureKind, message: &str) -> ComputeResult {
 
 /// The only stage, whose engine has lost chunk 1 of sequence 1 and has a second of it, with sequence 2 beside it.
 fn behind_a_lost_chunk() -> StageMachine {
+    behind_a_chunk_lost_by(FailureKind::Device)
+}
+
+fn behind_a_chunk_lost_by(kind: FailureKind) -> StageMachine {
     let mut s = alone();
     feed(&mut s, step(0, 1, vec![open(1), open(2)], vec![chunk(1, 0, &[4])]));
     feed(&mut s, step(0, 2, vec![], vec![chunk(1, 1, &[5]), chunk(2, 0, &[5])]));
-    let out = done(&mut s, 1, failed(FailureKind::Device, "lost"));
-    assert_eq!(show(&out), ["failed 1 to 9: Device", "tokens 1 to 1: 0 failures 1"]);
+    let out = done(&mut s, 1, failed(kind, "lost"));
+    assert_eq!(show(&out), [format!("failed 1 to 9: {kind:?}"), "tokens 1 to 1: 0 failures 1".to_owned()]);
     s
 }
 
@@ -212,6 +216,11 @@ fn a_step_is_computed_again_once_and_not_where_the_device_is_done_for() {
             panic!("{out:?}")
         };
         assert_eq!((&told.sequences[..], told.message.as_str()), (&[seq(2)][..], "gone"));
+    }
+    // Nor behind a step that the device was done for in.
+    for kind in [FailureKind::StageLost, FailureKind::Deadline] {
+        let out = done(&mut behind_a_chunk_lost_by(kind), 2, failed(FailureKind::Protocol, GAP));
+        assert_eq!(show(&out), ["failed 2 to 9: Protocol", "tokens 2 to 1: 0 failures 2"]);
     }
     // Nor one that has nothing to do with what was lost.
     let mut s = alone();

@@ -59,6 +59,14 @@ impl Worker {
                 self.progress(now, key, done_bytes, total_bytes);
             }
             WorkerInput::Failed { key, reason } => self.failed(now, key, reason),
+            WorkerInput::Refused { key, reason } => {
+                if let Some(entry) =
+                    self.entry(key).filter(|entry| matches!(entry.phase, Phase::Loading { .. }))
+                {
+                    entry.failed_loads = entry.failed_loads.saturating_add(1);
+                }
+                self.failed(now, key, reason);
+            }
             WorkerInput::Unloaded(key) => self.unloaded(now, key),
         }
         self.reconcile(now, &mut actions);
@@ -266,8 +274,6 @@ fn note_failure(entry: &mut ActualShard, now: Time, config: &WorkerConfig, reaso
     let doublings = entry.failures.min(16);
     let wait = config.backoff_min.saturating_mul(1 << doublings).min(config.backoff_max);
     entry.failures = entry.failures.saturating_add(1);
-    let was_loading = matches!(entry.phase, Phase::Loading { .. });
-    entry.failed_loads = entry.failed_loads.saturating_add(u32::from(was_loading));
     entry.failure = Some(reason.chars().take(1000).collect());
     entry.retry_at = now + wait;
 }

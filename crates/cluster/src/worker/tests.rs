@@ -120,7 +120,7 @@ fn a_failure_is_tried_again_later_and_later() {
 }
 
 #[test]
-fn loads_that_fail_are_counted_until_one_succeeds() {
+fn loads_that_the_device_refuses_are_counted_until_one_succeeds() {
     let (mut w, s) = (worker(), shard(1, 1, 60));
     let key = key_of(&s);
     feed(&mut w, 0, wish(1, 1, &[s]));
@@ -131,7 +131,7 @@ fn loads_that_fail_are_counted_until_one_succeeds() {
     for (loads, ms) in [(1, 0), (2, 1000), (3, 3000)] {
         feed(&mut w, ms, WorkerInput::Tick);
         load(&mut w, ms);
-        feed(&mut w, ms, WorkerInput::Failed { key, reason: "full".into() });
+        feed(&mut w, ms, WorkerInput::Refused { key, reason: "full".into() });
         let told = StageStatus::Failed { reason: "full".into(), failed_loads: loads };
         assert_eq!(w.reports()[0].status, told);
     }
@@ -141,6 +141,11 @@ fn loads_that_fail_are_counted_until_one_succeeds() {
     feed(&mut w, 8000, WorkerInput::Unloaded(key));
     let told = StageStatus::Failed { reason: "the device let go of it".into(), failed_loads: 0 };
     assert_eq!(w.reports()[0].status, told);
+    // A device that is lost over it is for others to count.
+    feed(&mut w, 9000, WorkerInput::Tick);
+    load(&mut w, 9000);
+    feed(&mut w, 9000, WorkerInput::Failed { key, reason: "lost".into() });
+    assert_eq!(w.reports()[0].status, StageStatus::Failed { reason: "lost".into(), failed_loads: 0 });
 }
 
 #[test]

@@ -108,7 +108,7 @@ pub struct ActualShard {
     pub since: Time,
     /// Failures in a row.
     pub failures: u32,
-    /// Of these, loads into the device.
+    /// Of these, loads that the device refused.
     pub failed_loads: u32,
     /// The last failure, for people.
     pub failure: Option<String>,
@@ -202,6 +202,13 @@ pub enum WorkerInput {
     },
     /// The action failed; nothing of it runs or holds memory.
     Failed {
+        /// Which.
+        key: ShardKey,
+        /// What happened, for people.
+        reason: String,
+    },
+    /// The device would not take the shard, and will hardly do so the next time; nothing of it holds memory.
+    Refused {
         /// Which.
         key: ShardKey,
         /// What happened, for people.

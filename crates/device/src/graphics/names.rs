@@ -43,7 +43,7 @@ fn entry(list: &str, vendor: u32, device: u32) -> Option<&str> {
 
 /// `AD102 [GeForce RTX 4090]` is a chip and a name, `HD Graphics 620` a name.
 fn parts(entry: &str) -> (Option<&str>, &str) {
-    let both = entry.strip_suffix(']').and_then(|entry| entry.split_once('['));
+    let both = entry.strip_suffix(']').and_then(|entry| entry.rsplit_once('['));
     both.map_or((None, entry), |(chip, name)| {
         (Some(chip.trim()).filter(|chip| !chip.is_empty()), name.trim())
     })

@@ -40,7 +40,7 @@ impl Device {
         let vendor = number("VEN_").filter(|_| self.is_graphics())?;
         maker(vendor)?;
         Some(GraphicsCard {
-            pci_address: location(self.bus?, self.address?),
+            pci_address: location(self.bus?, self.address?)?,
             vendor,
             device: number("DEV_")?,
             name: self.description.clone().filter(|_| self.service.as_ref().is_some_and(|by| !is_basic(by))),
@@ -59,16 +59,18 @@ fn field<'a>(id: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// As Linux writes it, and graphics interfaces do.
-fn location(bus: u32, address: u32) -> String {
-    format!("{:04x}:{:02x}:{:02x}.{:x}", bus >> 8, bus & 0xff, address >> 16, address & 0xffff)
+fn location(bus: u32, address: u32) -> Option<String> {
+    let (segment, bus, device, function) = (bus >> 8, bus & 0xff, address >> 16, address & 0xffff);
+    let is_slot = segment <= 0xffff && device < 32 && function < 8;
+    is_slot.then(|| format!("{segment:04x}:{bus:02x}:{device:02x}.{function:x}"))
 }
 
 /// Whether the kernel's part of Direct3D means the card at `pci_address` by these numbers of bus, device and function. It has no
 /// word for the segment.
 pub(super) fn is_at(pci_address: &str, bus: u32, device: u32, function: u32) -> bool {
-    let place = location(bus & 0xff, device << 16 | function & 0xffff);
+    let place = (device < 32).then(|| location(bus & 0xff, device << 16 | function & 0xffff)).flatten();
     // Both begin with the four digits and the colon of a segment.
-    pci_address.get(5..) == place.get(5..)
+    place.is_some_and(|place| pci_address.get(5..) == place.get(5..))
 }
 
 /// Texts of UTF-16, each ended by a zero: the form of one text as well as that of a list.

@@ -7,7 +7,7 @@ use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, DataMessage, T
 use exo_cluster::{
     Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart, InstanceRequest,
     InstanceState, InstanceView, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, ShardKey,
-    StageStatus,
+    StageStatus, StageView,
 };
 use exo_engine::DraftRequest;
 use exo_types::{InstanceId, ModelId, NodeId, RequestId, SequenceId};
@@ -91,16 +91,28 @@ impl Core {
         }
     }
 
-    /// Whoever waits for a model that could not be loaded is told why, instead of having it placed again.
+    /// Whoever waits for a model that its device refused is told why, once, instead of having it placed again. Who comes later may
+    /// try, and so may who waits for one that failed for another reason.
     fn tell_failed(&mut self) {
+        let is_failed = |i: &InstanceView| matches!(i.state, InstanceState::Failed { .. });
+        let is_refused =
+            |stage: &StageView| matches!(stage.status, StageStatus::Failed { failed_loads: 1.., .. });
+        let others = |model| self.instances.iter().any(|i| i.model() == model && !is_failed(i));
         let failed = |instance: &InstanceView| match &instance.state {
-            InstanceState::Failed { reason } => Some((instance.model(), reason.clone())),
+            InstanceState::Failed { reason } if instance.stages.iter().any(is_refused) => {
+                Some((instance.placement.instance, instance.model(), reason.clone()))
+            }
             _ => None,
         };
-        let others = |model| self.instances.iter().any(|i| i.model() == model && failed(i).is_none());
-        let failed: Vec<_> =
-            self.instances.iter().filter_map(failed).filter(|(model, _)| !others(*model)).collect();
-        for (model, reason) in failed {
+        let failed: Vec<_> = self.instances.iter().filter_map(failed).collect();
+        let told = std::mem::take(&mut self.refusals_told);
+        let new: Vec<_> = failed
+            .iter()
+            .filter(|(instance, model, _)| !told.contains(instance) && !others(*model))
+            .cloned()
+            .collect();
+        self.refusals_told = failed.into_iter().map(|(instance, ..)| instance).collect();
+        for (_, model, reason) in new {
             self.refuse_waiting(model, false, &reason);
         }
     }

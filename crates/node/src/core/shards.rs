@@ -342,7 +342,7 @@ impl Core {
             }
             EngineEvent::LoadFailed { key, reason } => {
                 self.stages.remove(&key);
-                self.feed_worker(WorkerInput::Failed { key, reason });
+                self.feed_worker(WorkerInput::Refused { key, reason });
             }
             EngineEvent::Computed { key, step, result, busy } => self.computed(key, step, result, busy),
             EngineEvent::WorkerLost { key, reason } => self.worker_lost(key, &reason),

@@ -15,9 +15,11 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// From the command line. A file or a variable says what nodes take, not what is to be seen.
+    /// From the command line. A file or a variable says what nodes take, not what is to be seen; a device is one of its backend.
     pub fn of_flags(config: &Config) -> anyhow::Result<Self> {
-        Ok(Self::new(config.flag("backend")?, config.flag("device")?))
+        let (backend, device) = (config.flag("backend")?, config.flag("device")?);
+        let backend = backend.or_else(|| device.as_ref().map(|_| config.text("backend").to_owned()));
+        Ok(Self::new(backend, device))
     }
 
     /// From wherever the settings come.
@@ -36,6 +38,11 @@ impl Filter {
     /// The one backend that counts, if it is one.
     pub fn backend(&self) -> Option<&str> {
         self.backend.as_deref()
+    }
+
+    /// What of it is named, a part of a name or a place.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
     }
 
     /// The rows that are meant; there is at least one, or an error says what there is.
@@ -71,7 +78,10 @@ impl Filter {
     /// As a node takes the setting: a number is a place in the list of the backend that is named, anything else a part of a name;
     /// where no backend is named, a place has it.
     fn names(&self, row: &Row, which: &str) -> bool {
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let is_number = |text: &str| match &self.backend {
+            Some(_) => !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()),
+            None => auto::rank::is_place(text),
+        };
         if !which.split(',').map(str::trim).all(is_number) {
             let is_in_name = row.name.to_lowercase().contains(&which.to_lowercase());
             return is_in_name || row.backends.iter().any(|place| place == which);
@@ -117,7 +127,10 @@ mod tests {
             (names("vulkan", "0,1"), names("auto", "vulkan:0")),
             ("RTX 4090, Arc".to_owned(), "Arc".to_owned())
         );
-        assert_eq!(names("auto", "rtx"), "RTX 4090");
+        assert_eq!(
+            (names("auto", "rtx"), names("auto", "4090")),
+            ("RTX 4090".to_owned(), "RTX 4090".to_owned())
+        );
     }
 
     #[test]

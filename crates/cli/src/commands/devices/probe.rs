@@ -338,9 +338,13 @@ async fn ask(source: Source, what: Ask<'_>) -> anyhow::Result<Answer> {
     }
     // A signal to our group is ours: it ends the child by dropping it. If we are killed, the child's input ends.
     system::lead_group(&mut command);
+    let (watches, input) = match system::CAN_WATCH_STDIN {
+        true => ("1", Stdio::piped()),
+        false => ("0", Stdio::null()),
+    };
     let mut child = command
-        .env(STOP_WITH_STDIN, "1")
-        .stdin(Stdio::piped())
+        .env(STOP_WITH_STDIN, watches)
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .kill_on_drop(true)

@@ -23,7 +23,15 @@ pub(super) async fn graphics(config: &Config) -> Vec<Check> {
             return vec![Check::broken(NAME, format!("{error:#}")).next("`exo devices` shows what there is")];
         }
     };
-    let is_named = filter.backend().is_some();
+    let is_named = filter.backend().is_some() || filter.device().is_some();
+    // A card in quarantine is waited for; anything else that is named and cannot be used ends the start.
+    let is_out = |row: &&Row| row.support == SupportClass::Unsupported && !row.is_quarantined();
+    let mut cards = rows.iter().filter(|row| !row.is_processor());
+    if is_named && rows.iter().all(|row| !row.is_processor()) && cards.all(|row| is_out(&row)) {
+        let found: Vec<_> = rows.iter().map(|row| format!("{}: {}", row.label(), row.reason)).collect();
+        let next = "no node starts with this `--backend` and `--device`; `exo devices` shows what there is";
+        return vec![Check::broken(NAME, found.join("; ")).next(next)];
+    }
     let checks: Vec<Check> =
         rows.iter().filter(|row| !row.is_processor()).map(|row| check(row, is_named)).collect();
     if checks.is_empty() {

@@ -64,6 +64,8 @@ pub struct Core {
 /// Its maker's name for the generation.
 pub fn family(core: Core) -> Option<&'static str> {
     match core {
+        // Vega 20.
+        Core { major: 9, minor: 4, revision: 0 } => Some("GCN 5"),
         Core { major: 9, minor: 4, revision: 1 } => Some("CDNA"),
         Core { major: 9, minor: 4, revision: 2 } => Some("CDNA 2"),
         Core { major: 9, minor: 0..=3, .. } => Some("GCN 5"),
