@@ -6,11 +6,11 @@
 //
 // bf16: three parts of eight bits, whose sum is x.
 //
-// | operand | shape                | layout         | type        |
-// |---------|----------------------|----------------|-------------|
-// | x       | [T, K]               | rows contiguous| f32         |
-// | halves  | [T, K / 32, PARTS, 32] | contiguous   | f16 or bf16 |
-// | scales  | [T]                  | contiguous     | f32, of f16 |
+// | operand | shape                  | layout          | type        |
+// |---------|------------------------|-----------------|-------------|
+// | x       | [T, K]                 | rows contiguous | f32         |
+// | halves  | [T, K / 32, PARTS, 32] | contiguous      | f16 or bf16 |
+// | scales  | [T]                    | contiguous      | f32, of f16 |
 //
 // A thread block of 1024 to a row: there is one in decode, and its reads are waited for.
 #include "rounded.cuh"
@@ -25,30 +25,14 @@ struct HalvesArgs {
     u32 blocks;
 };
 
-// Four columns of this thread block's row; zeros past its end.
-DEVICE void load_four(const HalvesArgs& a, u32 quad, float out[4]) {
-    const float* row = a.x + (u64)BLOCK_X * a.cols;
-    if (a.cols % 4u == 0u && 4u * quad < a.cols) {
-        float4 four = *(const float4*)(row + 4u * quad);
-        out[0] = four.x;
-        out[1] = four.y;
-        out[2] = four.z;
-        out[3] = four.w;
-        return;
-    }
-    UNROLL
-    for (u32 i = 0; i < 4u; i++) {
-        out[i] = 4u * quad + i < a.cols ? row[4u * quad + i] : 0.0f;
-    }
-}
-
 KERNEL(halves_f16, 1024, HalvesArgs) {
     GROUP_SHARED(float, most, 32);
+    const float* row = a.x + (u64)BLOCK_X * a.cols;
     u32 quads = 8u * a.blocks;
     float largest = 0.0f;
     for (u32 quad = THREAD; quad < quads; quad += 1024u) {
         float x[4];
-        load_four(a, quad, x);
+        load_four(row, a.cols, 4u * quad, x);
         largest = fmaxf(largest, fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))));
     }
     for (u32 step = 16u; step > 0u; step /= 2u) {
@@ -69,7 +53,7 @@ KERNEL(halves_f16, 1024, HalvesArgs) {
     }
     for (u32 quad = THREAD; quad < quads; quad += 1024u) {
         float x[4];
-        load_four(a, quad, x);
+        load_four(row, a.cols, 4u * quad, x);
         uint2 words;
         words.x = (u32)float_to_half(x[0] * factor) | (u32)float_to_half(x[1] * factor) << 16;
         words.y = (u32)float_to_half(x[2] * factor) | (u32)float_to_half(x[3] * factor) << 16;
@@ -78,10 +62,11 @@ KERNEL(halves_f16, 1024, HalvesArgs) {
 }
 
 KERNEL(halves_bf16, 1024, HalvesArgs) {
+    const float* row = a.x + (u64)BLOCK_X * a.cols;
     u32 quads = 8u * a.blocks;
     for (u32 quad = THREAD; quad < quads; quad += 1024u) {
         float rest[4];
-        load_four(a, quad, rest);
+        load_four(row, a.cols, 4u * quad, rest);
         for (u32 part = 0; part < 3u; part++) {
             u32 upper[4];
             UNROLL

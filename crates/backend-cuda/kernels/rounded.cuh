@@ -63,10 +63,9 @@ DEVICE u32 at_most(u32 value, u32 limit) {
     return value < limit ? value : limit;
 }
 
-// Four columns of a row of x; zeros past its end.
-DEVICE void load_x(const MatMulArgs& a, u32 t, u32 c, float out[4]) {
-    const float* row = (const float*)a.x + (u64)t * a.cols;
-    if (a.cols % 4u == 0u && c < a.cols) {
+// Columns c to c + 3 of a row; zeros past its end.
+DEVICE void load_four(const float* row, u32 cols, u32 c, float out[4]) {
+    if (cols % 4u == 0u && c < cols) {
         float4 quad = *(const float4*)(row + c);
         out[0] = quad.x;
         out[1] = quad.y;
@@ -76,6 +75,11 @@ DEVICE void load_x(const MatMulArgs& a, u32 t, u32 c, float out[4]) {
     }
     UNROLL
     for (u32 i = 0; i < 4u; i++) {
-        out[i] = c + i < a.cols ? row[c + i] : 0.0f;
+        out[i] = c + i < cols ? row[c + i] : 0.0f;
     }
+}
+
+// Of a row of x as it is.
+DEVICE void load_x(const MatMulArgs& a, u32 t, u32 c, float out[4]) {
+    load_four((const float*)a.x + (u64)t * a.cols, a.cols, c, out);
 }

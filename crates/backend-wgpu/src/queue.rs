@@ -116,7 +116,9 @@ impl Queue {
             }
             self.encoder(open);
             let Open { encoder: Some(encoder), uploads, .. } = &mut *open else { continue };
-            uploads.copy(encoder, to, at + (i * PIECE_BYTES) as u64, piece)?;
+            let copied = uploads.copy(encoder, to, at + (i * PIECE_BYTES) as u64, piece);
+            // Nothing else that is under way may go on as if it had arrived.
+            copied.inspect_err(|error| memory.health.lost(&error.to_string()))?;
         }
         Ok(())
     }
