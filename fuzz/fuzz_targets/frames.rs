@@ -6,7 +6,8 @@ use std::io::Cursor;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use exo_transport::{FrameLimits, FrameReader, MemberCert};
+use exo_identity::MemberCert;
+use exo_transport::{FrameLimits, FrameReader};
 use libfuzzer_sys::fuzz_target;
 
 const LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 4096 };

@@ -19,6 +19,7 @@ pub const ORDER: &[&str] = &[
     "exo-tokenizer",
     "exo-sampler",
     "exo-planner",
+    "exo-identity",
     "exo-membership",
     "exo-cluster",
     "exo-api",

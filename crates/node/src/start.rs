@@ -10,10 +10,11 @@ use exo_cluster::{
     ClusterId, Coordinator, CoordinatorConfig, Event, Member, Role, Speculation, State, Worker, WorkerConfig,
 };
 use exo_discovery::{Discovery, Found};
+use exo_identity::Statement;
 use exo_journal::Journal;
 use exo_membership::{Membership, Persisted};
 use exo_store::Store;
-use exo_transport::{BindError, Endpoint, Incoming, MemberCert, MemberSet, NodeKey, Options};
+use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
 use exo_types::{NodeFacts, NodeId, Time};
 use tokio::sync::{broadcast, mpsc};
 
@@ -213,9 +214,9 @@ fn found_cluster(
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|e| found(e.to_string()))?;
     let (me, now) = (key.node_id(), unix_s());
-    let cluster = exo_transport::ClusterId(id);
-    let certificate = MemberCert::issue(key, cluster, me, &config.name, exo_transport::Role::Admin, now);
-    let certificate = certificate.encode();
+    let cluster = exo_identity::ClusterId(id);
+    let statement = Statement::new(me, cluster, me, &config.name, exo_identity::Role::Admin, now);
+    let certificate = key.certify(statement).encode();
     let founder = Member { node: me, name: config.name.clone(), role: Role::Admin, certificate };
     let name = format!("{}'s cluster", config.name);
     let until = if config.trust_closed { 0 } else { now + JOIN_WINDOW_S };

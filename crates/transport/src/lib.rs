@@ -21,8 +21,8 @@ mod errors;
 mod frame;
 mod half_open;
 mod hello;
-mod identity;
 mod join;
+mod key;
 mod live;
 mod members;
 mod memory;
@@ -37,10 +37,7 @@ pub use endpoint::{Endpoint, Options};
 pub use errors::{BindError, DialError, FrameError, JoinError, SendError};
 pub use frame::{FRAME_VERSION, Frame, FrameLimits, FrameReader, FrameWriter};
 pub use hello::{KIND_HELLO, Protocols};
-pub use identity::{
-    CertDecodeError, CertError, ClusterId, KeyFileError, MemberCert, NodeKey, Role, check_words,
-    verify_signature,
-};
 pub use join::{JOIN_BYTES_MAX, JOIN_CONCURRENT_MAX, JOIN_TIME_MAX, JoinChannel};
+pub use key::{KeyFileError, NodeKey};
 pub use members::MemberSet;
 pub use memory::{MemoryEndpoint, MemoryNet};

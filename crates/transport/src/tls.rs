@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use exo_identity::is_sound_key;
 use exo_types::NodeId;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
@@ -15,7 +16,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use zeroize::Zeroizing;
 
-use crate::identity::{NodeKey, is_sound_key};
+use crate::key::NodeKey;
 use crate::members::MemberSet;
 
 /// Cluster traffic between members.

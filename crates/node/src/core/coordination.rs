@@ -319,11 +319,10 @@ impl Core {
     }
 
     fn check_certificate(&self, member: &Member) -> Result<(), String> {
-        let certificate =
-            exo_transport::MemberCert::decode(&member.certificate).map_err(|e| e.to_string())?;
+        let certificate = exo_identity::MemberCert::decode(&member.certificate).map_err(|e| e.to_string())?;
         let state = self.p.coordinator.state();
-        if certificate.node != member.node
-            || state.cluster().is_none_or(|(id, _)| id.0 != certificate.cluster.0)
+        if certificate.statement.node != member.node
+            || state.cluster().is_none_or(|(id, _)| id.0 != certificate.statement.cluster.0)
         {
             return Err("the certificate is for another node or cluster".to_owned());
         }

@@ -92,7 +92,7 @@ impl Core {
             node: node.to_full(),
             name: request.name.clone(),
             address: request.listen.to_string(),
-            check_words: exo_transport::check_words(self.me, *node).join(" "),
+            check_words: exo_identity::check_words(self.me, *node).join(" "),
         };
         self.strangers.requests.iter().map(view).collect()
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use exo_cluster::wire::{ControlAsk, ControlReply};
 use exo_cluster::{Member, Role};
-use exo_transport::{ClusterId, JoinChannel, MemberCert, check_words};
+use exo_identity::{ClusterId, Statement, check_words};
+use exo_transport::JoinChannel;
 use exo_types::NodeId;
 
 use super::{
@@ -129,9 +130,9 @@ impl Core {
         let Some((cluster, _)) = state.cluster() else { return Err("it has no cluster yet".to_owned()) };
         let name: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
         let name = if name.is_empty() { node.to_string() } else { name };
-        let role = exo_transport::Role::Worker;
-        let certificate = MemberCert::issue(&self.p.key, ClusterId(cluster.0), node, &name, role, unix_s());
-        let certificate = certificate.encode();
+        let (cluster, role) = (ClusterId(cluster.0), exo_identity::Role::Worker);
+        let statement = Statement::new(self.me, cluster, node, &name, role, unix_s());
+        let certificate = self.p.key.certify(statement).encode();
         Ok(Member { node, name, role: Role::Worker, certificate })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, LogMessage};
 use exo_cluster::{Event, LogHead, State};
-use exo_transport::{MemberCert, check_words};
+use exo_identity::{MemberCert, check_words};
 use exo_types::{NodeId, Time};
 
 use super::{
@@ -194,7 +194,7 @@ impl Core {
 
 fn check_welcome(me: NodeId, welcome: &Welcome) -> Result<(), String> {
     let certificate = MemberCert::decode(&welcome.certificate).map_err(|e| e.to_string())?;
-    if certificate.node != me || certificate.cluster.0 != welcome.cluster {
+    if certificate.statement.node != me || certificate.statement.cluster.0 != welcome.cluster {
         return Err("it sent a certificate for another node or cluster".to_owned());
     }
     // Whether the issuer is an admin shows in the log, which must name this node with this certificate.

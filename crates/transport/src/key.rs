@@ -4,7 +4,8 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
+use ed25519_dalek::{Signer, SigningKey};
+use exo_identity::{MemberCert, SIGNATURE_BYTES, Statement};
 use exo_types::NodeId;
 use zeroize::Zeroizing;
 
@@ -78,8 +79,15 @@ impl NodeKey {
     }
 
     /// Signs a message. The caller separates domains: no two kinds of message may share their first bytes.
-    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
+    pub fn sign(&self, message: &[u8]) -> [u8; SIGNATURE_BYTES] {
         self.0.sign(message).to_bytes()
+    }
+
+    /// Signs a statement of this node's. Panics if its issuer is another: that certificate would prove nothing.
+    pub fn certify(&self, statement: Statement) -> MemberCert {
+        assert_eq!(statement.issuer, self.node_id(), "a node signs its own statements only");
+        let signature = self.sign(&statement.to_sign());
+        statement.signed(signature)
     }
 
     /// The seed, for the TLS layer's copy of the key.
@@ -92,17 +100,6 @@ impl std::fmt::Debug for NodeKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "NodeKey({})", self.node_id())
     }
-}
-
-/// Whether `node` signed `message`. Strict: small-order keys and malleable signatures count as no.
-pub fn verify_signature(node: NodeId, message: &[u8], signature: &[u8; 64]) -> bool {
-    VerifyingKey::from_bytes(&node.0)
-        .is_ok_and(|key| key.verify_strict(message, &Signature::from_bytes(signature)).is_ok())
-}
-
-/// Whether these bytes are a usable public key. A small-order point would let anyone sign in its name.
-pub(crate) fn is_sound_key(key: &[u8; 32]) -> bool {
-    VerifyingKey::from_bytes(key).is_ok_and(|k| !k.is_weak())
 }
 
 fn load(path: &Path) -> Result<NodeKey, KeyFileError> {
@@ -189,22 +186,5 @@ mod tests {
         write_private(&path, b"short").unwrap();
         assert!(matches!(NodeKey::load_or_create(&path), Err(KeyFileError::Damaged { found_bytes: 5, .. })));
         assert_eq!(fs::read(&path).unwrap(), b"short");
-    }
-
-    #[test]
-    fn a_signature_holds_for_its_message_and_key_only() {
-        let (a, b) = (NodeKey::from_seed(&[1; 32]), NodeKey::from_seed(&[2; 32]));
-        let signature = a.sign(b"hello");
-        assert!(verify_signature(a.node_id(), b"hello", &signature));
-        assert!(!verify_signature(a.node_id(), b"hullo", &signature));
-        assert!(!verify_signature(b.node_id(), b"hello", &signature));
-    }
-
-    #[test]
-    fn the_identity_point_is_no_key() {
-        let mut identity = [0; 32];
-        identity[0] = 1;
-        assert!(!is_sound_key(&identity));
-        assert!(is_sound_key(&NodeKey::from_seed(&[3; 32]).node_id().0));
     }
 }
