@@ -39,7 +39,7 @@ pub use coordinator::{
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 pub use events::{ClusterId, Event, EventError, InstanceRequest, Member, PlaceObjective, Role};
 pub use instances::{InstanceState, InstanceView, StageStatus, StageView};
-pub use replication::{FollowerStep, LeaderStep, LogHead, follow, lead};
+pub use replication::{FollowerStep, LeaderStep, follow, lead};
 pub use scheduler::{
     PagesDiffer, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
     UnknownSpeculation,

@@ -1,17 +1,8 @@
-//! Who sends which part of the log: decisions only, the entries and hashes live in the journal.
+//! Who sends which part of the log: decisions only, the entries live in the journal.
 
-use exo_types::Epoch;
+use exo_types::{Epoch, LogHead};
 
 use crate::wire::{LogMessage, Refusal};
-
-/// The end of a log: how many entries, and the chain hash after them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LogHead {
-    /// Number of entries.
-    pub index: u64,
-    /// Chain hash after them; all zeros for an empty log unless the journal says otherwise.
-    pub hash: [u8; 32],
-}
 
 /// What a follower does with a message of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,10 +13,8 @@ pub enum FollowerStep {
     /// Replace the journal by this snapshot (decode it with [`crate::State::decode`] first), then feed it as
     /// `Restored`.
     Restore {
-        /// Number of entries folded into it.
-        index: u64,
-        /// Chain hash after them.
-        hash: [u8; 32],
+        /// The end of the log that is folded into it.
+        head: LogHead,
         /// The state's bytes.
         state: Vec<u8>,
     },
@@ -63,10 +52,9 @@ pub fn follow(head: LogHead, seen: Option<Epoch>, message: LogMessage) -> Follow
         LogMessage::Entries { after_index, after_hash, entries, .. } => {
             follow_entries(head, LogHead { index: after_index, hash: after_hash }, entries)
         }
-        LogMessage::Snapshot { index, hash, .. } if (LogHead { index, hash }) == head => {
-            FollowerStep::Nothing
+        LogMessage::Snapshot { index, hash, state, .. } => {
+            follow_snapshot(head, LogHead { index, hash }, state)
         }
-        LogMessage::Snapshot { index, hash, state, .. } => FollowerStep::Restore { index, hash, state },
         LogMessage::Pull { .. } => FollowerStep::Nothing,
     }
 }
@@ -79,6 +67,10 @@ fn follow_entries(head: LogHead, after: LogHead, entries: Vec<Vec<u8>>) -> Follo
         (true, false) => FollowerStep::Append(entries),
         (false, _) => FollowerStep::Pull,
     }
+}
+
+fn follow_snapshot(head: LogHead, offered: LogHead, state: Vec<u8>) -> FollowerStep {
+    if offered == head { FollowerStep::Nothing } else { FollowerStep::Restore { head: offered, state } }
 }
 
 /// Decides what a coordinator whose log ends at `head` answers to a pull from `follower`. `hash_at` looks up the

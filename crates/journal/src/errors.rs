@@ -3,9 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use exo_types::LogHead;
 use redb::{CommitError, DatabaseError, SetDurabilityError, StorageError, TableError, TransactionError};
-
-use crate::chain::Head;
 
 /// The disk did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -109,9 +108,9 @@ pub enum SnapshotError {
     #[error("a snapshot at {upto} does not belong to this log, which ends at {head}")]
     NotInLog {
         /// What the snapshot claims to stand for.
-        upto: Head,
+        upto: LogHead,
         /// The log's end.
-        head: Head,
+        head: LogHead,
     },
     /// The state is too large.
     #[error("a state of {bytes} bytes, the journal takes {max_bytes}")]

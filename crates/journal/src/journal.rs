@@ -3,11 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
+use exo_types::LogHead;
 use redb::{Database, ReadableDatabase, TableDefinition, WriteTransaction};
 
-use crate::chain::Head;
 use crate::errors::{AppendError, ChainBroken, JournalError, SnapshotError, StorageFailure};
 use crate::file;
+use crate::head::{decode_head, encode_head};
 
 /// Largest entry.
 pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
@@ -35,15 +36,15 @@ const HASH_BYTES: usize = 32;
 #[derive(Debug)]
 pub struct Journal {
     db: Database,
-    head: Head,
-    base: Head,
+    head: LogHead,
+    base: LogHead,
 }
 
 /// What was found on opening.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opened {
     /// The log's end.
-    pub head: Head,
+    pub head: LogHead,
     /// Present if the last user did not close the file, which then was repaired.
     pub recovered: Option<Recovered>,
 }
@@ -59,7 +60,7 @@ pub struct Recovered {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// The log's end when the state was taken.
-    pub head: Head,
+    pub head: LogHead,
     /// The state's bytes.
     pub state: Vec<u8>,
 }
@@ -72,7 +73,7 @@ impl Journal {
         let checked = catch_unwind(AssertUnwindSafe(|| Self::load(db, path)));
         let journal = checked.map_err(|_| file::damaged(path, "its structure contradicts itself"))??;
         let head = journal.head;
-        let recovered = repaired.then_some(Recovered { entries: head.seq - journal.base.seq });
+        let recovered = repaired.then_some(Recovered { entries: head.index - journal.base.index });
         if let Some(Recovered { entries }) = recovered {
             tracing::warn!(entries, "the journal was not closed last time; it was repaired and is whole");
         }
@@ -89,10 +90,10 @@ impl Journal {
         }
         let head_of = |key, what| {
             let bytes = read_meta(&db, key).map_err(failed)?;
-            bytes.and_then(|b| Head::decode(&b)).ok_or_else(|| missing(what))
+            bytes.and_then(|b| decode_head(&b)).ok_or_else(|| missing(what))
         };
         let (head, base) = (head_of(KEY_HEAD, "head")?, head_of(KEY_BASE, "base")?);
-        if base.seq > head.seq {
+        if base.index > head.index {
             return Err(file::damaged(path, "its snapshot lies beyond its end"));
         }
         let journal = Self { db, head, base };
@@ -101,17 +102,17 @@ impl Journal {
     }
 
     /// The log's end.
-    pub fn head(&self) -> Head {
+    pub fn head(&self) -> LogHead {
         self.head
     }
 
     /// Where the entries begin: the head the last snapshot stands for, or the empty one.
-    pub fn base(&self) -> Head {
+    pub fn base(&self) -> LogHead {
         self.base
     }
 
     /// Writes `batch` behind the log's end, all of it or nothing, and returns when it is on the disk.
-    pub fn append(&mut self, batch: &[Vec<u8>]) -> Result<Head, AppendError> {
+    pub fn append(&mut self, batch: &[Vec<u8>]) -> Result<LogHead, AppendError> {
         check_batch(batch)?;
         if batch.is_empty() {
             return Ok(self.head);
@@ -119,7 +120,7 @@ impl Journal {
         let head = self
             .write(|txn| {
                 let head = put_entries(txn, self.head, batch)?;
-                put_meta(txn, KEY_HEAD, &head.encode())?;
+                put_meta(txn, KEY_HEAD, &encode_head(head))?;
                 Ok(head)
             })
             .map_err(AppendError::Storage)?;
@@ -147,10 +148,10 @@ impl Journal {
 
     /// The chain hash after the first `seq` entries; `None` beyond the end or where a snapshot replaced them.
     pub fn hash_at(&self, seq: u64) -> Result<Option<[u8; 32]>, StorageFailure> {
-        if seq == self.base.seq {
+        if seq == self.base.index {
             return Ok(Some(self.base.hash));
         }
-        if seq < self.base.seq || seq > self.head.seq {
+        if seq < self.base.index || seq > self.head.index {
             return Ok(None);
         }
         let txn = self.db.begin_read().map_err(storage)?;
@@ -159,14 +160,14 @@ impl Journal {
     }
 
     /// Replaces the entries before `upto` by the state they amount to. `upto` must be a head this log had.
-    pub fn snapshot(&mut self, upto: Head, state: &[u8]) -> Result<(), SnapshotError> {
+    pub fn snapshot(&mut self, upto: LogHead, state: &[u8]) -> Result<(), SnapshotError> {
         check_state(state)?;
-        if self.hash_at(upto.seq).map_err(SnapshotError::Storage)? != Some(upto.hash) {
+        if self.hash_at(upto.index).map_err(SnapshotError::Storage)? != Some(upto.hash) {
             return Err(SnapshotError::NotInLog { upto, head: self.head });
         }
         self.write(|txn| {
-            txn.open_table(LOG)?.retain_in(..upto.seq, |_, _| false)?;
-            put_meta(txn, KEY_BASE, &upto.encode())?;
+            txn.open_table(LOG)?.retain_in(..upto.index, |_, _| false)?;
+            put_meta(txn, KEY_BASE, &encode_head(upto))?;
             put_state(txn, state)
         })
         .map_err(SnapshotError::Storage)?;
@@ -184,16 +185,20 @@ impl Journal {
 
     /// Throws the whole log away for another's snapshot and what followed it: a joiner, or a node whose history
     /// lost. All of it or nothing.
-    pub fn install_snapshot(&mut self, snapshot: &Snapshot, tail: &[Vec<u8>]) -> Result<Head, SnapshotError> {
+    pub fn install_snapshot(
+        &mut self,
+        snapshot: &Snapshot,
+        tail: &[Vec<u8>],
+    ) -> Result<LogHead, SnapshotError> {
         check_state(&snapshot.state)?;
         check_batch(tail).map_err(SnapshotError::Tail)?;
         let head = self
             .write(|txn| {
                 txn.open_table(LOG)?.retain(|_, _| false)?;
                 let head = put_entries(txn, snapshot.head, tail)?;
-                put_meta(txn, KEY_BASE, &snapshot.head.encode())?;
+                put_meta(txn, KEY_BASE, &encode_head(snapshot.head))?;
                 put_state(txn, &snapshot.state)?;
-                put_meta(txn, KEY_HEAD, &head.encode())?;
+                put_meta(txn, KEY_HEAD, &encode_head(head))?;
                 Ok(head)
             })
             .map_err(SnapshotError::Storage)?;
@@ -202,29 +207,29 @@ impl Journal {
     }
 
     /// Checks the snapshot's state and recomputes the chain from the snapshot (or the beginning) to the end.
-    pub fn verify(&self) -> Result<Head, ChainBroken> {
+    pub fn verify(&self) -> Result<LogHead, ChainBroken> {
         let mut at = self.base;
         let broken = |seq, why: &str| ChainBroken { seq, why: why.to_owned() };
         let unread = |seq| move |e: StorageFailure| ChainBroken { seq, why: e.to_string() };
-        self.latest_snapshot().map_err(unread(at.seq))?;
-        let txn = self.db.begin_read().map_err(|e| unread(at.seq)(storage(e)))?;
-        let log = txn.open_table(LOG).map_err(|e| unread(at.seq)(e.into()))?;
-        for entry in log.range::<u64>(..).map_err(|e| unread(at.seq)(e.into()))? {
-            let (number, value) = entry.map_err(|e| unread(at.seq)(e.into()))?;
-            if number.value() != at.seq {
-                return Err(broken(at.seq, "it is missing"));
+        self.latest_snapshot().map_err(unread(at.index))?;
+        let txn = self.db.begin_read().map_err(|e| unread(at.index)(storage(e)))?;
+        let log = txn.open_table(LOG).map_err(|e| unread(at.index)(e.into()))?;
+        for entry in log.range::<u64>(..).map_err(|e| unread(at.index)(e.into()))? {
+            let (number, value) = entry.map_err(|e| unread(at.index)(e.into()))?;
+            if number.value() != at.index {
+                return Err(broken(at.index, "it is missing"));
             }
             let (hash, payload) = value
                 .value()
                 .split_first_chunk::<HASH_BYTES>()
-                .ok_or_else(|| broken(at.seq, "it is cut short"))?;
+                .ok_or_else(|| broken(at.index, "it is cut short"))?;
             let next = at.then(payload);
             if next.hash != *hash {
-                return Err(broken(at.seq, "its content or an earlier one is not what was written"));
+                return Err(broken(at.index, "its content or an earlier one is not what was written"));
             }
             at = next;
         }
-        if at == self.head { Ok(at) } else { Err(broken(at.seq, "the log ends before its head")) }
+        if at == self.head { Ok(at) } else { Err(broken(at.index, "the log ends before its head")) }
     }
 
     /// One transaction, on the disk when this returns. An error leaves nothing of it.
@@ -245,16 +250,16 @@ fn found(db: &Database) -> Result<(), StorageFailure> {
     let txn = db.begin_write()?;
     txn.open_table(LOG)?;
     put_meta(&txn, KEY_FORMAT, &FORMAT.to_le_bytes())?;
-    put_meta(&txn, KEY_HEAD, &Head::EMPTY.encode())?;
-    put_meta(&txn, KEY_BASE, &Head::EMPTY.encode())?;
+    put_meta(&txn, KEY_HEAD, &encode_head(LogHead::EMPTY))?;
+    put_meta(&txn, KEY_BASE, &encode_head(LogHead::EMPTY))?;
     Ok(txn.commit()?)
 }
 
-fn put_entries(txn: &WriteTransaction, from: Head, batch: &[Vec<u8>]) -> Result<Head, StorageFailure> {
+fn put_entries(txn: &WriteTransaction, from: LogHead, batch: &[Vec<u8>]) -> Result<LogHead, StorageFailure> {
     let mut log = txn.open_table(LOG)?;
     let mut head = from;
     for payload in batch {
-        let (seq, next) = (head.seq, head.then(payload));
+        let (seq, next) = (head.index, head.then(payload));
         log.insert(seq, [&next.hash[..], payload].concat().as_slice())?;
         head = next;
     }

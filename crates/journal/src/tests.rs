@@ -54,8 +54,8 @@ fn altered_at(path: &std::path::Path) -> u64 {
 fn what_was_appended_is_there_after_reopening() {
     let bench = Bench::new();
     let mut journal = bench.open();
-    assert_eq!(journal.head(), Head::EMPTY);
-    assert_eq!(journal.append(&[]).unwrap(), Head::EMPTY);
+    assert_eq!(journal.head(), LogHead::EMPTY);
+    assert_eq!(journal.append(&[]).unwrap(), LogHead::EMPTY);
     let head = journal.append(&entries(0..5)).unwrap();
     drop(journal);
     let (journal, opened) = Journal::open(&bench.path).unwrap();
@@ -98,7 +98,7 @@ fn a_changed_entry_with_a_fitting_hash_breaks_the_next() {
     let bench = Bench::new();
     bench.open().append(&entries(0..10)).unwrap();
     tamper(&bench.path, |txn| {
-        let mut head = Head::EMPTY;
+        let mut head = LogHead::EMPTY;
         for payload in entries(0..4) {
             head = head.then(&payload);
         }
@@ -161,7 +161,7 @@ fn a_snapshot_of_another_history_is_refused() {
     let bench = Bench::new();
     let mut journal = bench.open();
     let head = journal.append(&entries(0..3)).unwrap();
-    let foreign = Head { hash: [9; 32], ..head };
+    let foreign = LogHead { hash: [9; 32], ..head };
     assert!(matches!(journal.snapshot(foreign, b""), Err(SnapshotError::NotInLog { .. })));
     let beyond = head.then(b"not yet");
     assert!(matches!(journal.snapshot(beyond, b""), Err(SnapshotError::NotInLog { .. })));
@@ -257,8 +257,8 @@ fn what_is_too_large_is_refused_and_nothing_of_it_written() {
     let many = vec![vec![0; PAYLOAD_BYTES_MAX]; 17];
     assert!(matches!(journal.append(&many), Err(AppendError::BatchTooLarge { .. })));
     let state = vec![0; STATE_BYTES_MAX + 1];
-    assert!(matches!(journal.snapshot(Head::EMPTY, &state), Err(SnapshotError::StateTooLarge { .. })));
-    assert_eq!(journal.verify(), Ok(Head::EMPTY));
+    assert!(matches!(journal.snapshot(LogHead::EMPTY, &state), Err(SnapshotError::StateTooLarge { .. })));
+    assert_eq!(journal.verify(), Ok(LogHead::EMPTY));
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_killed_process_loses_nothing_that_was_acknowledged() {
         fs::copy(&bench.path, &copy.path).unwrap();
         let (survivor, opened) = Journal::open(&copy.path).unwrap();
         assert_eq!(survivor.verify(), Ok(head));
-        assert_eq!(opened.recovered, Some(Recovered { entries: head.seq }));
+        assert_eq!(opened.recovered, Some(Recovered { entries: head.index }));
     }
 }
 
@@ -359,7 +359,7 @@ fn a_full_disk_is_named_and_what_was_there_stays() {
         }
     };
     assert!(matches!(error, AppendError::Storage(StorageFailure::DiskFull)), "{error:?}");
-    assert!(journal.head().seq >= head.seq);
+    assert!(journal.head().index >= head.index);
 }
 
 #[derive(Clone, Debug)]
@@ -399,19 +399,19 @@ proptest! {
         let bench = Bench::new();
         let mut journal = bench.open();
         let mut all: Vec<Vec<u8>> = Vec::new();
-        let mut heads = BTreeMap::from([(0, Head::EMPTY)]);
+        let mut heads = BTreeMap::from([(0, LogHead::EMPTY)]);
         for step in steps {
             match step {
                 Step::Append(batch) => {
                     for payload in batch.iter() {
                         let head = heads[&(all.len() as u64)].then(payload);
                         all.push(payload.clone());
-                        heads.insert(head.seq, head);
+                        heads.insert(head.index, head);
                     }
                     prop_assert_eq!(journal.append(&batch).unwrap(), heads[&(all.len() as u64)]);
                 }
                 Step::Snapshot(index) => {
-                    let oldest = journal.latest_snapshot().unwrap().map_or(0, |s| s.head.seq);
+                    let oldest = journal.latest_snapshot().unwrap().map_or(0, |s| s.head.index);
                     let upto = oldest + index.index(all.len() + 1 - oldest as usize) as u64;
                     let state = fold(&[], all[..upto as usize].iter().cloned());
                     journal.snapshot(heads[&upto], &state).unwrap();
@@ -423,7 +423,7 @@ proptest! {
             }
             prop_assert_eq!(journal.verify(), Ok(heads[&(all.len() as u64)]));
             let snapshot = journal.latest_snapshot().unwrap();
-            let (from, state) = snapshot.map_or((0, vec![]), |s| (s.head.seq, s.state));
+            let (from, state) = snapshot.map_or((0, vec![]), |s| (s.head.index, s.state));
             let tail = journal.read_from(from, usize::MAX).unwrap();
             prop_assert_eq!(fold(&state, tail.into_iter().map(|(_, payload)| payload)), fold(&[], all.clone()));
         }

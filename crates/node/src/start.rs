@@ -183,7 +183,7 @@ fn open_journal(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<(J
     let (mut journal, _) = Journal::open(&path).map_err(|e| wrong(Box::new(e)))?;
     let (mut state, mut next) = match journal.latest_snapshot().map_err(|e| wrong(Box::new(e)))? {
         Some(snapshot) => {
-            (State::decode(&snapshot.state).map_err(|e| wrong(Box::new(e)))?, snapshot.head.seq)
+            (State::decode(&snapshot.state).map_err(|e| wrong(Box::new(e)))?, snapshot.head.index)
         }
         None => (State::default(), 0),
     };

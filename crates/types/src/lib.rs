@@ -11,6 +11,7 @@ mod device;
 mod dtype;
 mod ids;
 mod kv;
+mod log;
 mod sampling;
 mod shape;
 mod shard;
@@ -22,6 +23,7 @@ pub use device::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, NodeFa
 pub use dtype::DType;
 pub use ids::{Epoch, InstanceId, ModelId, NodeId, ParseIdError, Principal, RequestId, SequenceId};
 pub use kv::{KvDType, ParseKvDTypeError};
+pub use log::LogHead;
 pub use sampling::{SampledToken, SamplingParams, SamplingParamsError};
 pub use shape::{LayerShape, ModelShape};
 pub use shard::{Experts, LayerRange, Placement, Residency, Shard, Slice, Stage};

@@ -8,10 +8,10 @@ use exo_cluster::wire::{
     LogMessage, NodeReport, Refusal, limits,
 };
 use exo_cluster::{
-    AppendId, CoordinatorInput, CoordinatorOutput, Event, FollowerStep, InstanceView, LeaderStep, LogHead,
-    Member, ReplyTo, State, WorkerInput, follow, lead,
+    AppendId, CoordinatorInput, CoordinatorOutput, Event, FollowerStep, InstanceView, LeaderStep, Member,
+    ReplyTo, State, WorkerInput, follow, lead,
 };
-use exo_types::{DeviceFacts, Epoch, NodeId, Time};
+use exo_types::{DeviceFacts, Epoch, LogHead, NodeId, Time};
 use tokio::sync::oneshot;
 
 use super::Core;
@@ -332,8 +332,7 @@ impl Core {
     // ---- the log ----
 
     pub(super) fn log_head(&self) -> LogHead {
-        let head = self.p.journal.head();
-        LogHead { index: head.seq, hash: head.hash }
+        self.p.journal.head()
     }
 
     /// Asks for what this node's log lacks, if `node` is who to ask.
@@ -364,7 +363,7 @@ impl Core {
         let step = follow(self.log_head(), seen, message);
         match step {
             FollowerStep::Append(entries) => self.log_append(entries),
-            FollowerStep::Restore { index, hash, state } => self.log_restore(LogHead { index, hash }, &state),
+            FollowerStep::Restore { head, state } => self.log_restore(head, &state),
             FollowerStep::Pull => self.pull_log_from(from),
             FollowerStep::Nothing => {}
             FollowerStep::Refuse(refusal) => {
@@ -392,8 +391,8 @@ impl Core {
     /// Folds the log into a snapshot now and then, once the state holds all of it.
     fn snapshot_if_due(&mut self) {
         let head = self.p.journal.head();
-        let base = self.p.journal.base().seq;
-        if !std::mem::take(&mut self.snapshot_due) || head.seq.saturating_sub(base) < SNAPSHOT_EVERY {
+        let base = self.p.journal.base().index;
+        if !std::mem::take(&mut self.snapshot_due) || head.index.saturating_sub(base) < SNAPSHOT_EVERY {
             return;
         }
         let state = self.p.coordinator.state().encode();
@@ -412,8 +411,7 @@ impl Core {
         let ours = self.p.coordinator.state();
         let same = state.cluster().map(|(id, _)| id) == ours.cluster().map(|(id, _)| id);
         let missing = if same { state.removals_missing(ours) } else { Vec::new() };
-        let at = exo_journal::Head { seq: head.index, hash: head.hash };
-        let snapshot = exo_journal::Snapshot { head: at, state: bytes.to_vec() };
+        let snapshot = exo_journal::Snapshot { head, state: bytes.to_vec() };
         match tokio::task::block_in_place(|| self.p.journal.install_snapshot(&snapshot, &[])) {
             Ok(_) => {
                 self.feed_coordinator(CoordinatorInput::Restored(Box::new(state)));

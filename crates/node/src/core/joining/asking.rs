@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, LogMessage};
-use exo_cluster::{Event, LogHead, State};
+use exo_cluster::{Event, State};
 use exo_identity::{MemberCert, check_words};
-use exo_types::{NodeId, Time};
+use exo_types::{LogHead, NodeId, Time};
 
 use super::{
     Grant, JoinAnswer, JoinAsk, JoinOutcome, LOOK_AROUND, RETRY, RETRY_REFUSED, Stranger, Welcome, exchange,
@@ -209,13 +209,11 @@ fn whole_state(message: &LogMessage, welcome: &Welcome, me: NodeId) -> Result<(L
         }
         LogMessage::Entries { after_index: 0, after_hash, entries, .. } => {
             let mut state = State::default();
-            let mut head = exo_journal::Head { seq: 0, hash: *after_hash };
             for entry in entries {
                 let event = Event::decode(entry).map_err(|e| e.to_string())?;
                 state.apply(&event).map_err(|e| e.to_string())?;
-                head = head.then(entry);
             }
-            (LogHead { index: head.seq, hash: head.hash }, state)
+            (LogHead { index: 0, hash: *after_hash }.then_all(entries), state)
         }
         _ => return Err("its log does not begin at the beginning".to_owned()),
     };

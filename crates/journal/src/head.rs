@@ -1,0 +1,15 @@
+//! How a head is kept in the file: the number of entries in little-endian, then the hash.
+
+use exo_types::LogHead;
+
+pub(crate) fn encode_head(head: LogHead) -> [u8; 40] {
+    let mut bytes = [0; 40];
+    bytes[..8].copy_from_slice(&head.index.to_le_bytes());
+    bytes[8..].copy_from_slice(&head.hash);
+    bytes
+}
+
+pub(crate) fn decode_head(bytes: &[u8]) -> Option<LogHead> {
+    let (index, hash) = bytes.split_first_chunk()?;
+    Some(LogHead { index: u64::from_le_bytes(*index), hash: hash.try_into().ok()? })
+}
