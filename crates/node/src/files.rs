@@ -132,7 +132,10 @@ impl DataDir {
 
     /// Keeps an epoch; on disk when this returns.
     pub fn set_epoch(&self, epoch: Epoch) -> Result<(), FilesError> {
-        self.write_json("epoch.json", &epoch)
+        self.write_json("epoch.json", &epoch)?;
+        // Without the folder on disk a power cut could bring the old epoch's file back.
+        let path = self.path.join("epoch.json");
+        exo_stdx::sync_folder_of(&path).map_err(|source| FilesError::File { what: "write", path, source })
     }
 
     /// Addresses at which members were reached before.

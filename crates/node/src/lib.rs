@@ -26,6 +26,8 @@ mod engine_host;
 mod facade;
 mod files;
 mod generate;
+#[cfg_attr(not(test), expect(dead_code, reason = "the core hands its writes over with the effects"))]
+mod hands;
 mod host;
 mod library;
 mod links;

@@ -1,0 +1,223 @@
+//! Writes the log and the epoch on a thread of its own, so that nothing else waits for the disk.
+//!
+//! Writes are carried out, and answered, in the order in which they came. The appends that wait together go into one
+//! transaction with one sync (group commit): ten decisions in a row cost the disk one write.
+//!
+//! An append names the head that it continues. When a write fails, the appends that were decided on top of it name a head
+//! that the log never had, and fail with [`WriteFailure::NotNext`], whenever they arrive.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use exo_journal::{BATCH_BYTES_MAX, Journal, PAYLOAD_BYTES_MAX, Snapshot};
+use exo_types::{Epoch, LogHead};
+
+use crate::engine_host::chain;
+use crate::files::DataDir;
+
+// ---- what is asked and answered: plain values ----
+
+/// Names one write. Each is larger than the one before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PersistId(pub u64);
+
+/// Something to have on disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Write {
+    /// Put these entries behind the log's end.
+    Append {
+        /// What the log's end must be: the head after the appends before this one.
+        after: LogHead,
+        /// The entries, at most [`PAYLOAD_BYTES_MAX`] each and [`BATCH_BYTES_MAX`] together.
+        entries: Vec<Vec<u8>>,
+    },
+    /// Replace the entries up to `head` by the state they amount to.
+    Snapshot {
+        /// A head that the log had.
+        head: LogHead,
+        /// The state after it.
+        state: Vec<u8>,
+    },
+    /// Throw the whole log away for another's state.
+    Replace {
+        /// The end of the other log.
+        head: LogHead,
+        /// The state after it.
+        state: Vec<u8>,
+    },
+    /// Keep an epoch.
+    Epoch(Epoch),
+}
+
+/// Why a write is not on disk. Nothing of it is.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteFailure {
+    /// A write before this one failed, or the log was replaced meanwhile.
+    #[error("the entries continue a log that ends at {after}, and this one ends at {head}")]
+    NotNext {
+        /// What the append names.
+        after: LogHead,
+        /// The log's end.
+        head: LogHead,
+    },
+    /// The disk or the journal refused; the reason names all causes.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The writer's thread has ended: it panicked, since it outlives all who hold the writer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the thread that writes the journal has ended")]
+pub struct WriterGone;
+
+// ---- the writer ----
+
+type Request = (PersistId, Write);
+
+/// The way to the thread that has the journal. Once this is dropped, the thread writes what is queued, closes the
+/// journal and ends.
+pub struct JournalWriter {
+    requests: Sender<Request>,
+    /// Nothing comes: it is closed when the thread has closed the journal.
+    closed: Receiver<Infallible>,
+}
+
+impl JournalWriter {
+    /// Starts the thread. It calls `answer` once for each write, in their order; the callback should return at once.
+    pub fn start(
+        journal: Journal,
+        data: Arc<DataDir>,
+        answer: impl Fn(PersistId, Result<(), WriteFailure>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (requests, queue) = mpsc::channel();
+        let (open, closed) = mpsc::channel();
+        let thread = WriterThread { journal, data, answer: Box::new(answer) };
+        std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
+            let _open = open; // dropped after the journal, by a panic too
+            thread.run(&queue);
+        })?;
+        Ok(Self { requests, closed })
+    }
+
+    /// Queues a write; does not wait.
+    pub fn write(&self, id: PersistId, write: Write) -> Result<(), WriterGone> {
+        self.requests.send((id, write)).map_err(|_| WriterGone)
+    }
+
+    /// Has what is queued written and the journal closed, and waits for that; `false` if it takes longer than `within`.
+    pub fn close(self, within: Duration) -> bool {
+        let Self { requests, closed } = self;
+        drop(requests);
+        matches!(closed.recv_timeout(within), Err(RecvTimeoutError::Disconnected))
+    }
+}
+
+/// What the thread owns.
+struct WriterThread {
+    journal: Journal,
+    data: Arc<DataDir>,
+    answer: Box<dyn Fn(PersistId, Result<(), WriteFailure>) + Send>,
+}
+
+impl WriterThread {
+    fn run(mut self, requests: &Receiver<Request>) {
+        while let Ok(first) = requests.recv() {
+            let queue: VecDeque<_> = std::iter::once(first).chain(requests.try_iter()).collect();
+            let (writes, begun) = (queue.len(), Instant::now());
+            let transactions = self.carry_out(queue);
+            let elapsed_ms = begun.elapsed().as_millis() as u64;
+            tracing::trace!(writes, transactions, elapsed_ms, "the journal was written");
+        }
+    }
+
+    /// Carries out and answers all of the queue; returns the number of transactions and files that it took.
+    fn carry_out(&mut self, mut queue: VecDeque<Request>) -> usize {
+        let mut transactions = 0;
+        while let Some((id, write)) = queue.pop_front() {
+            transactions += 1;
+            let result = match write {
+                Write::Append { after, entries } => {
+                    self.append(Group::new(id, after, entries), &mut queue);
+                    continue;
+                }
+                Write::Snapshot { head, state } => {
+                    self.journal.snapshot(head, &state).map_err(|e| refused(&e))
+                }
+                Write::Replace { head, state } => {
+                    let snapshot = Snapshot { head, state };
+                    self.journal.install_snapshot(&snapshot, &[]).map(|_| ()).map_err(|e| refused(&e))
+                }
+                Write::Epoch(epoch) => self.data.set_epoch(epoch).map_err(|e| refused(&e)),
+            };
+            (self.answer)(id, result);
+        }
+        transactions
+    }
+
+    /// Writes the group and the appends that follow it in the queue, as many as fit, in one transaction.
+    fn append(&mut self, mut group: Group, queue: &mut VecDeque<Request>) {
+        let (after, head) = (group.after, self.journal.head());
+        let result = if after == head {
+            while let Some((id, Write::Append { entries, .. })) =
+                queue.pop_front_if(|(_, write)| group.takes(write))
+            {
+                group.add(id, entries);
+            }
+            self.journal.append(&group.entries).map(|_| ()).map_err(|e| refused(&e))
+        } else {
+            Err(WriteFailure::NotNext { after, head })
+        };
+        for id in group.ids {
+            (self.answer)(id, result.clone());
+        }
+    }
+}
+
+/// Appends that become one transaction.
+struct Group {
+    ids: Vec<PersistId>,
+    after: LogHead,
+    entries: Vec<Vec<u8>>,
+    bytes: usize,
+    /// The log's end after them.
+    head: LogHead,
+}
+
+impl Group {
+    fn new(id: PersistId, after: LogHead, entries: Vec<Vec<u8>>) -> Self {
+        let mut group = Self { ids: Vec::new(), after, entries: Vec::new(), bytes: 0, head: after };
+        group.add(id, entries);
+        group
+    }
+
+    fn add(&mut self, id: PersistId, entries: Vec<Vec<u8>>) {
+        self.ids.push(id);
+        self.bytes += len_bytes(&entries);
+        self.head = self.head.then_all(&entries);
+        self.entries.extend(entries);
+    }
+
+    /// Whether a write goes on where the group ends, and could not be what the journal refuses the group for.
+    fn takes(&self, write: &Write) -> bool {
+        let Write::Append { after, entries } = write else { return false };
+        *after == self.head
+            && self.bytes + len_bytes(entries) <= BATCH_BYTES_MAX
+            && entries.iter().all(|entry| entry.len() <= PAYLOAD_BYTES_MAX)
+    }
+}
+
+fn len_bytes(entries: &[Vec<u8>]) -> usize {
+    entries.iter().map(Vec::len).sum()
+}
+
+fn refused(error: &dyn std::error::Error) -> WriteFailure {
+    WriteFailure::Refused(chain(error))
+}
+
+#[cfg(test)]
+mod tests;
