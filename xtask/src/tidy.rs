@@ -2,10 +2,12 @@
 //!
 //! Long functions: the count per file in `xtask/long-functions.txt` may only fall. Dead files: a `.rs` file that
 //! no module tree names. Links: a relative link in a Markdown page must lead somewhere. Decisions: each page has a number of its
-//! own. Platform code: see [`platform`]. The lockfile of the fuzz targets: see [`lockfile`].
+//! own. Platform code: see [`platform`]. Crates that touch nothing: see [`pure`]. The lockfile of the fuzz targets: see [`lockfile`].
 
 mod lockfile;
 mod platform;
+mod pure;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,6 +28,7 @@ pub fn run(bless: bool) -> anyhow::Result<()> {
     complaints.extend(broken_links(&files)?);
     complaints.extend(long_functions(&files, bless)?);
     complaints.extend(platform::scattered(&files)?);
+    complaints.extend(pure::impure(&files)?);
     complaints.extend(shared_numbers(&files));
     complaints.extend(lockfile::disagreements()?);
     if complaints.is_empty() {

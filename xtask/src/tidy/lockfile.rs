@@ -9,14 +9,14 @@ const FUZZ: &str = "fuzz/Cargo.lock";
 
 /// A package of a lockfile.
 #[derive(Default, PartialEq, Debug)]
-struct Package {
+pub struct Package {
     version: String,
     is_ours: bool,
-    dependencies: BTreeSet<String>,
+    pub dependencies: BTreeSet<String>,
 }
 
 /// A package may be there in several versions.
-type Lock = BTreeMap<String, Vec<Package>>;
+pub type Lock = BTreeMap<String, Vec<Package>>;
 
 /// A line for each package in which the two lockfiles, or the fuzz targets' and our manifests, differ.
 pub fn disagreements() -> anyhow::Result<Vec<String>> {
@@ -58,7 +58,7 @@ fn other_versions(ours: &Lock, fuzz: &Lock) -> Vec<String> {
 }
 
 /// As cargo writes it: a key in each line, dependencies in lines of their own.
-fn parse(text: &str) -> Lock {
+pub fn parse(text: &str) -> Lock {
     let mut lock = Lock::new();
     for block in text.split("[[package]]").skip(1) {
         let value = |key: &str| {
@@ -78,7 +78,7 @@ fn parse(text: &str) -> Lock {
 }
 
 /// What a manifest needs on any system, tests aside: lockfiles hold that of all systems.
-fn needed(manifest: &str) -> BTreeSet<String> {
+pub fn needed(manifest: &str) -> BTreeSet<String> {
     let (mut is_list, mut found) = (false, BTreeSet::new());
     for line in manifest.lines().map(str::trim) {
         if let Some(table) = line.strip_prefix('[') {

@@ -1,0 +1,332 @@
+//! The pure crates: values in, values out. Their logic runs in a simulator, many nodes to a thread and the same for the same
+//! seed, so nothing in it may ask the system for anything, share memory between nodes, or depend on the order of a hash table.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::lockfile::{self, Lock};
+use super::tokens::{TestCode, Token, test_code, tokens};
+
+/// Without `exo-`; one that does not exist is skipped.
+const PURE: [&str; 6] = ["types", "planner", "membership", "cluster", "identity", "machine"];
+/// Crates that none of them may depend on, however far away. No pure crate needs an exception.
+const CRATES: [&str; 7] = ["tokio", "quinn", "redb", "getrandom", "rustix", "socket2", "mio"];
+/// Modules of `std` that ask the system.
+const MODULES: [&str; 4] = ["fs", "thread", "process", "env"];
+/// Names that stand for the outside or for what is shared, and what to do instead.
+const NAMES: [(&str, &str); 14] = [
+    ("Instant", "time comes in with each input"),
+    ("SystemTime", "time comes in with each input"),
+    ("TcpStream", "a link is an id, its bytes are the node's"),
+    ("TcpListener", "a link is an id, its bytes are the node's"),
+    ("UdpSocket", "a link is an id, its bytes are the node's"),
+    ("HashMap", "its order differs from run to run; take a BTreeMap"),
+    ("HashSet", "its order differs from run to run; take a BTreeSet"),
+    ("Mutex", "nothing is shared; own it or hand it over"),
+    ("RwLock", "nothing is shared; own it or hand it over"),
+    ("OnceLock", "nothing is shared; own it or hand it over"),
+    ("LazyLock", "nothing is shared; own it or hand it over"),
+    ("static", "nodes in one process would share it; make it a field or a `const`"),
+    ("thread_local", "nodes in one process would share it; make it a field"),
+    ("async", "an effect goes out, its answer comes back as an input"),
+];
+/// The crate whose tests are counted, and how many lines of them there are for a line of code.
+const COUNTED: (&str, f64) = ("machine", 0.4);
+
+/// A line for each thing in the pure crates that is not pure.
+pub fn impure(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+    let mut needs = BTreeMap::new();
+    for manifest in files.iter().filter(|file| file.starts_with("crates") && file.ends_with("Cargo.toml")) {
+        let folder = manifest.parent().and_then(Path::file_name).unwrap_or_default();
+        needs.insert(format!("exo-{}", folder.display()), lockfile::needed(&read(manifest)?));
+    }
+    let lock = lockfile::parse(&read(Path::new("Cargo.lock"))?);
+    let mut complaints = dependencies(&lock, &needs);
+    for name in PURE {
+        let folder = Path::new("crates").join(name);
+        let mut sources = BTreeMap::new();
+        for file in super::rust_files(files).filter(|file| file.starts_with(&folder)) {
+            sources.insert(file.as_path(), read(file)?);
+        }
+        let checked = Checked::new(&sources);
+        complaints.extend(checked.complaints());
+        if name == COUNTED.0 && !sources.is_empty() {
+            complaints.extend(checked.too_few_tests(name, COUNTED.1));
+        }
+    }
+    Ok(complaints)
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Walks what each pure crate needs, on any system and its build scripts included: that is what a lockfile tells. `needs` has the
+/// dependencies of our own crates, without those of their tests.
+fn dependencies(lock: &Lock, needs: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for pure in PURE.map(|name| format!("exo-{name}")) {
+        // Each with the one it was reached from, so that the way is told.
+        let (mut from, mut queue) = (BTreeMap::new(), vec![pure.as_str()]);
+        while let Some(at) = queue.pop() {
+            let locked = || lock.get(at).into_iter().flatten().flat_map(|package| &package.dependencies);
+            let next: Vec<&String> =
+                needs.get(at).map_or_else(|| locked().collect(), |own| own.iter().collect());
+            for next in next {
+                from.entry(next.as_str()).or_insert_with(|| {
+                    queue.push(next);
+                    at
+                });
+            }
+        }
+        for name in CRATES.into_iter().filter(|name| from.contains_key(name)) {
+            let mut way: Vec<&str> = std::iter::successors(Some(name), |at| from.get(at).copied()).collect();
+            way.reverse();
+            complaints.push(format!("{pure} is pure and depends on {name}: {}", way.join(" -> ")));
+        }
+    }
+    complaints
+}
+
+/// The sources of one crate, read.
+struct Checked<'a> {
+    files: BTreeMap<&'a Path, (Vec<Token<'a>>, TestCode)>,
+    /// Files that are test code as a whole.
+    tests: BTreeSet<&'a Path>,
+}
+
+impl<'a> Checked<'a> {
+    fn new(sources: &'a BTreeMap<&'a Path, String>) -> Self {
+        let read = |text: &'a String| {
+            let tokens = tokens(text);
+            let tests = test_code(&tokens);
+            (tokens, tests)
+        };
+        let files: BTreeMap<_, _> = sources.iter().map(|(path, text)| (*path, read(text))).collect();
+        let marked: Vec<PathBuf> = files
+            .iter()
+            .flat_map(|(path, (_, tests))| tests.modules.iter().map(|module| module_file(path, module)))
+            .collect();
+        let is_test = |path: &&&Path| {
+            path.components().any(|part| part.as_os_str() == "tests")
+                || path.file_name().is_some_and(|name| name == "tests.rs")
+                // The module's own file, `mod.rs` in its folder, and whatever lies in that folder.
+                || marked.iter().any(|file| **path == file || path.starts_with(file.with_extension("")))
+        };
+        let tests = files.keys().filter(is_test).copied().collect();
+        Self { files, tests }
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        let code = self.files.iter().filter(|(path, _)| !self.tests.contains(*path));
+        for (path, (tokens, tests)) in code {
+            for at in (0..tokens.len()).filter(|at| !tests.has(*at)) {
+                if let Some(why) = forbidden(tokens, at) {
+                    complaints.push(format!("{}:{}: {why}", path.display(), tokens[at].line));
+                }
+            }
+        }
+        complaints
+    }
+
+    /// Lines with something else than comments count.
+    fn too_few_tests(&self, name: &str, ratio_min: f64) -> Option<String> {
+        let (mut code, mut test) = (0, 0);
+        for (path, (tokens, tests)) in &self.files {
+            let lines = |is_test: bool| {
+                let all = tokens.iter().enumerate();
+                let some = all.filter(|(at, _)| is_test == (self.tests.contains(path) || tests.has(*at)));
+                some.map(|(_, token)| token.line).collect::<BTreeSet<_>>().len()
+            };
+            code += lines(false);
+            test += lines(true);
+        }
+        let ratio = test as f64 / code.max(1) as f64;
+        (ratio < ratio_min).then(|| {
+            format!("crates/{name}: {test} lines of tests for {code} of code, a ratio of {ratio:.2}; {ratio_min} is the least")
+        })
+    }
+}
+
+/// Where the module that `from` declares is written, if it is not a `mod.rs`.
+fn module_file(from: &Path, (name, path): &(String, Option<String>)) -> PathBuf {
+    let folder = from.parent().unwrap_or(Path::new(""));
+    match path {
+        Some(path) => folder.join(path),
+        None if ["lib.rs", "mod.rs", "main.rs"].iter().any(|home| from.ends_with(home)) => {
+            folder.join(format!("{name}.rs"))
+        }
+        None => from.with_extension("").join(format!("{name}.rs")),
+    }
+}
+
+/// What is wrong with the name at `at`, and what to do instead.
+fn forbidden(tokens: &[Token<'_>], at: usize) -> Option<String> {
+    let name = tokens[at].text;
+    if let Some((_, instead)) = NAMES.iter().find(|(forbidden, _)| *forbidden == name) {
+        return Some(format!("`{name}` in a pure crate: {instead}"));
+    }
+    if name.strip_prefix("Atomic").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_uppercase))
+    {
+        return Some(format!("`{name}` in a pure crate: nothing is shared; own it or hand it over"));
+    }
+    let module = system_module(tokens, at)?;
+    Some(format!("`std::{module}` in a pure crate: an effect goes out, its answer comes back as an input"))
+}
+
+/// The module of `std` that is named from here on, alone or in a list.
+fn system_module<'a>(tokens: &[Token<'a>], at: usize) -> Option<&'a str> {
+    let texts: Vec<&str> = tokens[at..].iter().take(4).map(|token| token.text).collect();
+    let ["std", ":", ":", first] = texts[..] else { return None };
+    if MODULES.contains(&first) {
+        return Some(first);
+    }
+    let (mut depth, mut before) = (0, "");
+    for token in tokens[at + 3..].iter().take_while(|token| token.text != ";") {
+        match token.text {
+            "{" => depth += 1,
+            "}" => depth -= 1,
+            name if depth == 1 && matches!(before, "{" | ",") && MODULES.contains(&name) => {
+                return Some(name);
+            }
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+        before = token.text;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines of `crates/machine/src/lib.rs` that are refused, other files beside it.
+    fn check_files(files: &[(&str, &str)]) -> Vec<String> {
+        let folder = Path::new("crates/machine/src");
+        let paths: Vec<_> = files.iter().map(|(path, _)| folder.join(path)).collect();
+        let texts = files.iter().map(|(_, text)| (*text).to_owned());
+        let sources = paths.iter().map(PathBuf::as_path).zip(texts).collect();
+        let told = Checked::new(&sources).complaints();
+        told.iter()
+            .map(|line| {
+                let place = line.split(": ").next().unwrap_or_default();
+                place.strip_prefix("crates/machine/src/").unwrap_or_default().to_owned()
+            })
+            .collect()
+    }
+
+    fn is_refused(text: &str) -> bool {
+        !check_files(&[("lib.rs", text)]).is_empty()
+    }
+
+    #[test]
+    fn each_of_these_is_refused() {
+        for text in [
+            "use std::fs;",
+            "fn f() { std::fs::read(\"a\"); }",
+            "use std::thread::spawn;",
+            "use std::{collections::BTreeMap, process};",
+            "use std::{fmt, fs::{self, File}};",
+            "use std :: env;",
+            "let now = Instant::now();",
+            "use std::time::SystemTime;",
+            "fn f(s: &TcpStream) {}",
+            "use std::net::{SocketAddr, UdpSocket};",
+            "struct S(std::net::TcpListener);",
+            "static COUNT: u64 = 0;",
+            "pub(crate) static mut A: u8 = 0;",
+            "thread_local! { const A: u8 = 0; }",
+            "type M = HashMap<u8, u8>;",
+            "use hashbrown::HashSet;",
+            "use std::sync::{Arc, Mutex};",
+            "a: AtomicU64,",
+            "async fn f() {}",
+            "let a = async move { 1 };",
+            "let a = async { 1 };",
+            "#[cfg(test)] mod tests {} use std::fs;",
+            "#[cfg(not(test))] use std::fs;",
+        ] {
+            assert!(is_refused(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_of_these_is_fine() {
+        for text in [
+            "// std::fs, Instant and HashMap are explained here",
+            "/// A `Mutex` would do.\nfn f() {}",
+            "let a = \"std::fs and async { Instant }\";",
+            "fn f() -> &'static str { \"\" }",
+            "use std::net::SocketAddr;",
+            "use std::{fmt, collections::{BTreeMap, process}};",
+            "const INSTANT_MAX: u8 = 1; struct Instantly; struct Atomics;",
+            "mod fs; use crate::fs; use self::thread;",
+            "#[cfg(test)] mod tests { use std::fs; use std::collections::HashMap; }",
+            "#[cfg(test)]\nuse std::time::Instant;\nfn f() {}",
+        ] {
+            assert!(!is_refused(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn files_of_tests_are_not_read_and_their_neighbours_are() {
+        let bad = "use std::fs;";
+        let modules = "#[cfg(test)] mod testing; mod code; #[cfg(test)] #[path = \"x.rs\"] mod y;";
+        let told = check_files(&[
+            ("lib.rs", modules),
+            ("testing.rs", bad),
+            ("testing/more.rs", bad),
+            ("x.rs", bad),
+            ("tests.rs", bad),
+            ("code.rs", "fn f() {}\n#[cfg(test)] mod proofs;\nuse std::fs;"),
+            ("code/tests/one.rs", bad),
+            ("code/proofs.rs", bad),
+            ("code/work.rs", bad),
+            ("y.rs", bad),
+        ]);
+        assert_eq!(told, ["code/work.rs:1", "code.rs:3", "y.rs:1"]);
+    }
+
+    #[test]
+    fn lines_of_tests_are_held_against_lines_of_code() {
+        let code = "// a comment\nfn f() {\n    1\n}\n\nfn g() {}\n#[cfg(test)]\nmod tests {\n    x\n}\n";
+        let told = |ratio_min| {
+            let sources = BTreeMap::from([
+                (Path::new("crates/machine/src/lib.rs"), code.to_owned()),
+                (Path::new("crates/machine/tests/all.rs"), "a\n\n// b\nc".to_owned()),
+            ]);
+            Checked::new(&sources).too_few_tests("machine", ratio_min)
+        };
+        assert_eq!(told(1.5), None, "six lines for four");
+        let few = told(1.6).unwrap();
+        assert!(few.contains("6 lines of tests for 4 of code, a ratio of 1.50"), "{few}");
+    }
+
+    #[test]
+    fn a_dependency_is_found_however_far_away_with_the_way_to_it() {
+        let packages = [("rand", "getrandom"), ("getrandom", "libc"), ("libc", ""), ("tokio", "libc")];
+        let block = |(name, needs)| {
+            format!(
+                "[[package]]\nname = \"{name}\"\nversion = \"1.0.0\"\ndependencies = [\n \"{needs}\",\n]\n"
+            )
+        };
+        let lock = lockfile::parse(&packages.map(block).concat());
+        let manifest = |name: &str, normal: &str| {
+            let text = format!("[dependencies]\n{normal}\n[dev-dependencies]\ntokio.workspace = true\n");
+            (name.to_owned(), lockfile::needed(&text))
+        };
+        let needs = BTreeMap::from([
+            manifest("exo-types", ""),
+            manifest("exo-cluster", "exo-types.workspace = true\nrand = \"1\""),
+            manifest("exo-node", "tokio.workspace = true"),
+        ]);
+        let told = dependencies(&lock, &needs);
+        assert_eq!(told, ["exo-cluster is pure and depends on getrandom: exo-cluster -> rand -> getrandom"]);
+    }
+}
