@@ -6,11 +6,11 @@
 //! beside a stream, `guesses` a node that guesses tokens ahead; `cells` knows the bounds of the project and who keeps them.
 
 mod args;
-mod cells;
-mod child;
+pub mod cells;
+pub mod child;
 mod gap;
 mod guesses;
-mod http;
+pub mod http;
 mod load;
 mod report;
 mod serving;

@@ -11,6 +11,7 @@ mod graph;
 mod licences;
 mod page;
 mod portability;
+mod prove;
 mod run;
 mod setup;
 mod soundness;
@@ -52,6 +53,12 @@ enum Command {
                             cargo xtask bench --only streams,idle --threads 2 model-Q8_0.gguf"
     )]
     Bench(bench::BenchArgs),
+    /// Run proofs that are too long for CI, each bounded in time, and print a line for each
+    #[command(
+        after_help = "Examples:\n  cargo xtask prove\n  cargo xtask prove fresh-clusters --clusters 10\n  \
+                            cargo xtask prove speed --before /tmp/exo-before --model model-Q8_0.gguf"
+    )]
+    Prove(prove::ProveArgs),
     /// Check the house rules: long functions, dead files, broken links in docs
     Tidy {
         /// Accept today's long functions as the new upper bound
@@ -114,6 +121,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Demo { args } => demo(&args),
         Command::Test { filter, tests_only } => test::run(filter.as_deref(), tests_only),
         Command::Bench(args) => bench::run(args),
+        Command::Prove(args) => prove::run(args),
         Command::Tidy { bless } => tidy::run(bless),
         Command::Graph { check } => graph::run(check),
         Command::Ptx { assemble: true, .. } => cuda::assemble(),

@@ -2,7 +2,7 @@
 //!
 //! As root on Debian packages come through apt; anywhere else a precise message says what to install.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
@@ -18,6 +18,16 @@ struct Package {
 /// What a build needs beyond Rust: a C compiler for one crate's assembly.
 pub fn for_build() -> anyhow::Result<()> {
     ensure(&[Package { program: "cc", package: "gcc", why: "compiles the assembly of the TLS crate" }])
+}
+
+/// The exo binary to run: the given one, or else this tree's, built.
+pub fn exo_binary(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(exo) = given {
+        return exo.canonicalize().with_context(|| format!("cannot find {}", exo.display()));
+    }
+    for_build()?;
+    run::cargo(&["build", "--release", "--package", "exo"])?;
+    run::release_binary()
 }
 
 /// What the tests need beyond a build. Gives the Python that has the official `openai` package.

@@ -113,15 +113,7 @@ impl Programs {
     /// Finds llama.cpp, and builds exo unless a binary is given.
     pub fn find(args: &BenchArgs) -> anyhow::Result<Self> {
         let llama = args.llama.as_deref().map(llama_in).transpose()?;
-        let exo = match &args.exo {
-            Some(exo) => exo.canonicalize().with_context(|| format!("cannot find {}", exo.display()))?,
-            None => {
-                setup::for_build()?;
-                run::cargo(&["build", "--release", "--package", "exo"])?;
-                run::release_binary()?
-            }
-        };
-        Ok(Self { exo, llama })
+        Ok(Self { exo: setup::exo_binary(args.exo.as_deref())?, llama })
     }
 }
 

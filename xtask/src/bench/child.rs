@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
@@ -20,10 +20,22 @@ pub struct Running {
     ended: Receiver<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Starts a program on these cores. A thread's children inherit its affinity, so a thread of their own starts them.
+/// Starts a program on these cores.
 pub fn start(mut command: Command, cores: &[usize]) -> anyhow::Result<Running> {
+    command.stdin(Stdio::null());
+    spawn(command, cores)
+}
+
+/// Starts a program on these cores that ends when its standard input does: so it does not outlive us, whatever ends us.
+pub fn start_held(mut command: Command, cores: &[usize]) -> anyhow::Result<Running> {
+    command.stdin(Stdio::piped());
+    spawn(command, cores)
+}
+
+/// A thread's children inherit its affinity, so a thread of their own starts them.
+fn spawn(mut command: Command, cores: &[usize]) -> anyhow::Result<Running> {
     let name = command.get_program().to_string_lossy().into_owned();
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let cores = cores.to_vec();
     let starter = std::thread::spawn(move || {
         system::pin_this_thread(&cores)?;
@@ -73,6 +85,26 @@ impl Running {
         Some((status, last_lines(&stderr)))
     }
 
+    /// Closes its standard input, which [`start_held`] has opened.
+    pub fn ask_to_end(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    /// Waits for its end: how it ended, and the last of what it said. `None` if that takes longer; dropping this then ends it.
+    pub fn wait(&mut self, at_most: Duration) -> Option<(ExitStatus, String)> {
+        let until = Instant::now() + at_most;
+        let (_, stderr) = self.ended.recv_timeout(at_most).ok()?;
+        loop {
+            if let Some(status) = self.child.try_wait().ok()? {
+                return Some((status, last_lines(&stderr)));
+            }
+            if Instant::now() > until {
+                return None;
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    }
+
     /// What it is, for messages.
     pub fn name(&self) -> &str {
         &self.name
@@ -103,8 +135,6 @@ fn last_lines(bytes: &[u8]) -> String {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
     use crate::system::cores;
 

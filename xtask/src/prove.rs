@@ -1,0 +1,95 @@
+//! `cargo xtask prove`: proofs that are too long for CI. Each is bounded in time and prints one line for what it proves; the
+//! exit status is 1 when a bound is missed.
+//!
+//! Nodes run on loopback with folders of their own, end when we do, and are ended by their own ids. A proof is a file here, an arm
+//! of [`Proof`], and a line in [`run`].
+
+mod cluster;
+mod fresh_clusters;
+mod speed;
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+
+#[derive(Args)]
+pub struct ProveArgs {
+    /// Only this one; without, each that needs no further word
+    #[command(subcommand)]
+    proof: Option<Proof>,
+}
+
+#[derive(Subcommand)]
+enum Proof {
+    /// Fresh clusters of three nodes each answer at the moment when the model is ready, whichever member is asked
+    FreshClusters(fresh_clusters::Options),
+    /// Decode is as fast as that of another binary, on one node and split over two
+    #[command(
+        after_help = "Example: cargo xtask prove speed --before /tmp/exo-before --model qwen3-0.6b-q8_0.gguf"
+    )]
+    Speed(speed::Options),
+}
+
+/// What a proof found: the line for people, and whether every bound is kept.
+struct Verdict {
+    line: String,
+    is_kept: bool,
+}
+
+/// Runs one proof, or all that need nothing to be named.
+pub fn run(args: ProveArgs) -> anyhow::Result<()> {
+    let verdicts = match args.proof {
+        Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
+        Some(Proof::Speed(options)) => speed::prove(&options)?,
+        None => {
+            eprintln!("not proved here: `speed` needs --before, see `cargo xtask prove --help`");
+            vec![fresh_clusters::prove(&fresh_clusters::Options::default())?]
+        }
+    };
+    for verdict in &verdicts {
+        println!("{}", verdict.line);
+    }
+    match verdicts.iter().filter(|verdict| !verdict.is_kept).count() {
+        0 => Ok(()),
+        missed => bail!("{missed} of {} bounds missed", verdicts.len()),
+    }
+}
+
+/// Looks again and again until there is a value or the time is over; errors end it at once.
+fn wait_for<T>(
+    what: &str,
+    (at_most, poll): (Duration, Duration),
+    mut look: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    let began = Instant::now();
+    loop {
+        if let Some(value) = look()? {
+            return Ok(value);
+        }
+        if began.elapsed() > at_most {
+            bail!("{what} took more than {} s", at_most.as_secs());
+        }
+        std::thread::park_timeout(poll);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_ends_with_a_value_an_error_or_the_time() {
+        let (long, poll) = (Duration::from_secs(20), Duration::from_millis(1));
+        let mut looks = 0;
+        let third = wait_for("it", (long, poll), || {
+            looks += 1;
+            Ok((looks == 3).then_some(looks))
+        });
+        assert_eq!(third.unwrap(), 3);
+        let error = wait_for::<()>("it", (long, poll), || bail!("broken")).unwrap_err().to_string();
+        assert_eq!(error, "broken");
+        let error = wait_for::<()>("it", (poll, poll), || Ok(None)).unwrap_err().to_string();
+        assert_eq!(error, "it took more than 0 s");
+    }
+}

@@ -1,0 +1,258 @@
+//! A cluster of nodes on loopback for one proof: each is a process with a folder of its own, and none outlives us.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::wait_for;
+use crate::bench::child::{self, Running};
+use crate::bench::http::Server;
+use crate::system;
+
+/// From spawning a process to its API.
+const START_MAX: Duration = Duration::from_secs(20);
+/// For nodes that know each other's address to be one cluster.
+const JOIN_MAX: Duration = Duration::from_secs(20);
+/// From the order to place a model to ready.
+const LOAD_MAX: Duration = Duration::from_secs(180);
+/// For a clean end; a node gives itself 8 s.
+const STOP_MAX: Duration = Duration::from_secs(10);
+/// For an answer that needs no model; a large file is looked through when it is added.
+const ANSWER_MAX: Duration = Duration::from_secs(120);
+/// Between two looks at what takes a second or so.
+const POLL: Duration = Duration::from_millis(20);
+/// Between two looks at a model that is about to be ready: what follows should find it as fresh as a client can.
+const READY_POLL: Duration = Duration::from_millis(2);
+const NAMES: [&str; 5] = ["anna", "ben", "carla", "dan", "emma"];
+
+/// Running nodes, all in one cluster.
+pub struct Cluster {
+    nodes: Vec<Node>,
+    folder: tempfile::TempDir,
+}
+
+/// One of them.
+pub struct Node {
+    pub name: &'static str,
+    pub server: Server,
+    process: Running,
+}
+
+/// A model on some of the nodes.
+pub struct Instance {
+    pub id: String,
+    /// The node that placed it.
+    at: usize,
+    /// Nodes that a token passes.
+    pub stages: usize,
+}
+
+impl Cluster {
+    /// Starts `size` nodes of the program, each with these `flags`. What they know of each other is not waited for.
+    pub fn start(exo: &Path, size: usize, flags: &[&str]) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("exo-prove-").tempdir();
+        let folder = folder.context("no folder for the nodes")?;
+        // A configuration file of their own, or the nodes would read the user's.
+        std::fs::write(folder.path().join("config.toml"), "")
+            .with_context(|| format!("cannot write into {}", folder.path().display()))?;
+        let mut cluster = Self { nodes: Vec::new(), folder };
+        let names = NAMES.get(..size).with_context(|| format!("at most {} nodes", NAMES.len()))?;
+        let mut peer = None;
+        for at in 0..size {
+            // The first has to say where it is; the others then start side by side.
+            if at == 1 {
+                cluster.wait_started(names)?;
+                peer = Some(format!("--peer={}", cluster.address_of_first()?));
+            }
+            cluster.spawn(exo, names[at], flags, peer.as_deref())?;
+        }
+        cluster.wait_started(names)?;
+        Ok(cluster)
+    }
+
+    /// The nodes, in the order in which they started.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Tells every node of a model's file, so that none has to fetch it; gives its name.
+    pub fn add(&self, file: &Path) -> anyhow::Result<String> {
+        let mut name = String::new();
+        for node in &self.nodes {
+            let added = node.server.post("/exo/v1/models", &json!({ "path": file }), ANSWER_MAX)?;
+            name = added["name"].as_str().context("the node does not name the model")?.to_owned();
+        }
+        Ok(name)
+    }
+
+    /// Places the model on all nodes through the node `at`, as soon as that one sees them all, and comes back as soon as it says that
+    /// the model is ready.
+    pub fn place(&mut self, at: usize, model: &str, context_tokens: u32) -> anyhow::Result<Instance> {
+        let size = self.nodes.len();
+        let node = self.nodes.get_mut(at).with_context(|| format!("there is no node {at}"))?;
+        node.wait_united(size)?;
+        let order = json!({ "model": model, "nodes_min": size, "context_tokens": context_tokens });
+        let placed = node.server.post("/exo/v1/instances", &order, ANSWER_MAX)?;
+        let id = placed["id"].as_str().context("the node does not name the instance")?.to_owned();
+        wait_for("loading the model", (LOAD_MAX, READY_POLL), || {
+            let view = node.instance(&id)?;
+            match view["state"]["kind"].as_str() {
+                Some("ready") => Ok(Some(Instance { id: id.clone(), at, stages: stages(&view).count() })),
+                Some("failed") => bail!("the model was not loaded: {}", view["state"]["reason"]),
+                _ => Ok(None),
+            }
+        })
+    }
+
+    /// Waits until all weights are where they will be.
+    pub fn wait_settled(&self, instance: &Instance) -> anyhow::Result<()> {
+        wait_for("packing the weights", (LOAD_MAX, POLL), || {
+            let is_packed = |stage: &Value| {
+                stage["weight_bytes_held"].as_u64() > Some(0)
+                    && stage["weight_bytes_waiting"].as_u64() == Some(0)
+            };
+            let view = self.nodes[instance.at].instance(&instance.id)?;
+            Ok(stages(&view).all(is_packed).then_some(()))
+        })
+    }
+
+    /// Ends every node; fails with the last words of those that did not leave cleanly.
+    pub fn stop(self) -> anyhow::Result<()> {
+        let ends = self.end();
+        let unclean = ends.iter().filter_map(|(name, end)| match end {
+            Some((status, _)) if status.success() => None,
+            Some((status, said)) => Some(format!("{name} ended with {status}: {said}")),
+            None => Some(format!("{name} did not end within {} s", STOP_MAX.as_secs())),
+        });
+        let unclean: Vec<_> = unclean.collect();
+        if unclean.is_empty() { Ok(()) } else { bail!("{}", unclean.join("; ")) }
+    }
+
+    /// Ends every node and gives the last words of each, for an error message.
+    pub fn last_words(self) -> String {
+        let said = |(name, end): (&str, Option<(_, String)>)| match end {
+            Some((_, said)) => format!("\n  {name}: {said}"),
+            None => format!("\n  {name} did not end"),
+        };
+        self.end().into_iter().map(said).collect()
+    }
+
+    fn end(mut self) -> Vec<(&'static str, Option<(ExitStatus, String)>)> {
+        self.nodes.iter_mut().for_each(|node| node.process.ask_to_end());
+        self.nodes.iter_mut().map(|node| (node.name, node.process.wait(STOP_MAX))).collect()
+    }
+
+    fn first(&self) -> anyhow::Result<&Node> {
+        self.nodes.first().context("the cluster has no node")
+    }
+
+    fn spawn(
+        &mut self,
+        exo: &Path,
+        name: &'static str,
+        flags: &[&str],
+        peer: Option<&str>,
+    ) -> anyhow::Result<()> {
+        let mut command = Command::new(exo);
+        for (variable, _) in std::env::vars_os().filter(|(v, _)| v.to_string_lossy().starts_with("EXO_")) {
+            command.env_remove(variable);
+        }
+        command
+            .args(["start", "--name", name, "--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"])
+            .args(["--no-discovery", "--backend", "cpu"])
+            .args(flags)
+            .args(peer)
+            .arg("--config")
+            .arg(self.folder.path().join("config.toml"))
+            .arg("--data-dir")
+            .arg(self.folder.path().join(name))
+            .env("EXO_STOP_WITH_STDIN", "1");
+        let process = child::start_held(command, &system::cores()?)?;
+        // Where its API is, is known once it is open.
+        let server = Server { address: SocketAddr::from(([127, 0, 0, 1], 0)), secret: String::new() };
+        self.nodes.push(Node { name, server, process });
+        Ok(())
+    }
+
+    fn wait_started(&mut self, names: &[&str]) -> anyhow::Result<()> {
+        for (node, name) in self.nodes.iter_mut().zip(names) {
+            let folder = self.folder.path().join(name);
+            wait_for(&format!("the start of {name}"), (START_MAX, POLL), || {
+                node.check_alive()?;
+                Ok(published(&folder).map(|server| node.server = server))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Where the others reach the first node, once it knows.
+    fn address_of_first(&self) -> anyhow::Result<String> {
+        let first = self.first()?;
+        wait_for("finding out where the first node is reached", (JOIN_MAX, POLL), || {
+            let view = first.server.get("/exo/v1/cluster", ANSWER_MAX)?;
+            let own = view["nodes"].as_array().into_iter().flatten().find(|node| node["is_self"] == true);
+            Ok(own.and_then(|node| node["addresses"][0].as_str()).map(str::to_owned))
+        })
+    }
+}
+
+impl Node {
+    fn wait_united(&mut self, size: usize) -> anyhow::Result<()> {
+        wait_for(&format!("joining, as {} sees it,", self.name), (JOIN_MAX, READY_POLL), || {
+            self.check_alive()?;
+            let view = self.server.get("/exo/v1/cluster", ANSWER_MAX)?;
+            Ok(sees(&view, size).then_some(()))
+        })
+    }
+
+    fn instance(&self, id: &str) -> anyhow::Result<Value> {
+        self.server.get(&format!("/exo/v1/instances/{id}"), ANSWER_MAX)
+    }
+
+    fn check_alive(&mut self) -> anyhow::Result<()> {
+        match self.process.has_ended() {
+            None => Ok(()),
+            Some((status, said)) => bail!("{} ended by itself ({status}): {said}", self.name),
+        }
+    }
+}
+
+fn stages(instance: &Value) -> impl Iterator<Item = &Value> {
+    instance["stages"].as_array().into_iter().flatten()
+}
+
+/// The API of the node on this data folder, once it is open. The file with its address is the last to be written.
+fn published(folder: &Path) -> Option<Server> {
+    let file: Value = serde_json::from_slice(&std::fs::read(folder.join("api.json")).ok()?).ok()?;
+    let secret = std::fs::read_to_string(folder.join("api-secret")).ok()?;
+    let address = file["address"].as_str()?.parse().ok()?;
+    Some(Server { address, secret: secret.trim().to_owned() })
+}
+
+/// Whether a node knows of `size` nodes that live and have devices, and of an epoch.
+fn sees(view: &Value, size: usize) -> bool {
+    let nodes = view["nodes"].as_array().into_iter().flatten();
+    let has_devices = |node: &Value| node["devices"].as_array().is_some_and(|devices| !devices.is_empty());
+    let ready = nodes.filter(|node| node["status"] == "alive" && has_devices(node));
+    !view["epoch"].is_null() && ready.count() == size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_is_united_when_all_live_have_devices_and_there_is_an_epoch() {
+        let node = |status: &str, devices: Value| json!({ "status": status, "devices": devices });
+        let view = |nodes: Vec<Value>| json!({ "epoch": { "counter": 1 }, "nodes": nodes });
+        let (full, bare) = (node("alive", json!([{}])), node("alive", json!([])));
+        assert!(sees(&view(vec![full.clone(), full.clone()]), 2));
+        assert!(!sees(&view(vec![full.clone(), bare]), 2));
+        assert!(!sees(&view(vec![full.clone(), node("lost", json!([{}]))]), 2));
+        assert!(!sees(&json!({ "epoch": null, "nodes": [full] }), 1));
+    }
+}
