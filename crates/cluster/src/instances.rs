@@ -27,12 +27,9 @@ pub enum StageStatus {
         total_bytes: u64,
     },
     /// Loaded and able to compute.
-    Ready {
-        /// KV pages of this stage.
-        pages: u32,
-        /// Tokens a page holds.
-        page_tokens: u32,
-    },
+    Loaded,
+    /// The first stage, once step 0 has come back: every stage is there, and every link that steps and tokens take is open.
+    Serving,
     /// The last attempt failed; the worker retries unless told otherwise.
     Failed {
         /// What happened, for people.
@@ -51,8 +48,14 @@ impl StageStatus {
             Self::Waiting => (1, 0),
             Self::Fetching { done_bytes, .. } => (2, *done_bytes),
             Self::Loading { done_bytes, .. } => (3, *done_bytes),
-            Self::Ready { .. } => (4, 0),
+            Self::Loaded => (4, 0),
+            Self::Serving => (5, 0),
         }
+    }
+
+    /// Whether it could compute.
+    pub fn is_loaded(&self) -> bool {
+        matches!(self, Self::Loaded | Self::Serving)
     }
 }
 
@@ -73,7 +76,9 @@ pub enum InstanceState {
     Placing,
     /// Its stages are fetching and loading.
     Loading,
-    /// Every stage can compute: its scheduler takes sequences.
+    /// Every stage is loaded; its scheduler has not seen yet that steps get through.
+    Wiring,
+    /// Steps get through: its scheduler takes sequences.
     Ready,
     /// A stage is lost; a new placement is being decided.
     Degraded {

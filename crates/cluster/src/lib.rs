@@ -24,6 +24,7 @@ mod coordinator;
 mod driver;
 mod events;
 mod instances;
+mod outbox;
 mod replication;
 mod scheduler;
 mod stage;
@@ -39,11 +40,15 @@ pub use coordinator::{
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 pub use events::{ClusterId, Event, EventError, InstanceRequest, Member, PlaceObjective, Role};
 pub use instances::{InstanceState, InstanceView, StageStatus, StageView};
+pub use outbox::{
+    MessageKind, OUTBOX_BYTES_MAX, OUTBOX_MESSAGES_MAX, OUTBOX_WAIT_MAX, Outbox, Undeliverable,
+    UndeliverableReason,
+};
 pub use replication::{FollowerStep, LeaderStep, follow, lead};
 pub use scheduler::{
-    PagesDiffer, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
+    Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
     UnknownSpeculation,
 };
-pub use stage::{ComputeResult, StageGeometry, StageInput, StageMachine, StageOutput};
+pub use stage::{ComputeResult, HeldSteps, StageGeometry, StageInput, StageMachine, StageOutput};
 pub use state::{ApplyError, State, StateInstance};
 pub use worker::{Action, ActualShard, CacheShape, Phase, ShardKey, Worker, WorkerConfig, WorkerInput, plan};

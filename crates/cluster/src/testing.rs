@@ -5,8 +5,9 @@ use exo_types::{
     RequestId, SampledToken, SamplingParams, SequenceId, SequenceSpec, Shard, Stage,
 };
 
-use crate::wire::{Submission, TokenResult};
+use crate::wire::{StagePages, Submission, TokenResult, TokensMessage};
 use crate::{InstanceRequest, PlaceObjective};
+use crate::{Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput};
 
 pub(crate) fn node(n: u8) -> NodeId {
     NodeId([n; 32])
@@ -98,4 +99,22 @@ pub(crate) fn token(id: u32) -> SampledToken {
 
 pub(crate) fn result(n: u128, position: u32, id: u32) -> TokenResult {
     TokenResult { sequence: seq(n), position, tokens: vec![token(id)], drafts: 0 }
+}
+
+/// A scheduler at time zero whose step 0 is back; each stage has `pages` pages of `page_tokens` tokens.
+pub(crate) fn serving(
+    config: SchedulerConfig,
+    placement: Placement,
+    pages: u32,
+    page_tokens: u32,
+) -> Scheduler {
+    let (instance, generation, now) = (placement.instance, placement.generation, exo_types::Time::ZERO);
+    let pages = vec![StagePages { pages, page_tokens }; placement.stages.len()];
+    let from = placement.stages[placement.stages.len() - 1].node;
+    let (step, results, failures) = (0, vec![], vec![]);
+    let tokens = TokensMessage { instance, generation, step, results, failures, pages };
+    let mut scheduler = Scheduler::new(config, now, placement);
+    let out = scheduler.handle(now, SchedulerInput::Tokens { from, tokens });
+    assert_eq!(out, [SchedulerOutput::Serving]);
+    scheduler
 }

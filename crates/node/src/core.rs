@@ -15,14 +15,14 @@ mod requests;
 mod shards;
 mod view;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use exo_cluster::wire::{ControlMessage, DataMessage, NodeReport};
-use exo_cluster::{Coordinator, InstanceView, ShardKey, Worker};
+use exo_cluster::{Coordinator, HeldSteps, InstanceView, Outbox, ShardKey, Worker};
 use exo_discovery::{Discovery, Found};
 use exo_journal::Journal;
 use exo_membership::Membership;
@@ -65,6 +65,8 @@ pub enum CoreEvent {
     JoinIncoming(JoinChannel),
     /// Our own dial ended.
     Dialled { peer: NodeId, purpose: Purpose, outcome: Result<Channel, String> },
+    /// The peer keeps a link.
+    LinkAccepted { peer: NodeId, purpose: Purpose, id: u64 },
     /// A link ended.
     LinkClosed { peer: NodeId, purpose: Purpose, id: u64, reason: String },
     /// A message from a member.
@@ -168,6 +170,10 @@ pub struct Core {
     queue: VecDeque<Local>,
     peers: BTreeMap<NodeId, Peer>,
     links_opened: u64,
+    /// Data messages for peers whose link is not open.
+    outbox: Outbox,
+    /// Nodes to which a data link is open.
+    data_links: Arc<BTreeSet<NodeId>>,
     /// Addresses of `--peer` and of discovery whose node is not a member (yet).
     strangers: joining::Strangers,
     membership_outputs: VecDeque<exo_membership::Output>,
@@ -181,6 +187,8 @@ pub struct Core {
     held_under_way: bool,
     instances: Vec<InstanceView>,
     stages: BTreeMap<ShardKey, StageEntry>,
+    /// Steps for stages that are not there yet.
+    held_steps: HeldSteps,
     leaving: BTreeMap<ShardKey, Leaving>,
     /// When the registry was looked at for the end of a quarantine.
     quarantine_looked: Time,
@@ -208,6 +216,8 @@ impl Core {
             queue: VecDeque::new(),
             peers: BTreeMap::new(),
             links_opened: 0,
+            outbox: Outbox::default(),
+            data_links: Arc::default(),
             strangers: joining::Strangers::new(&p.config.peers),
             membership_outputs: VecDeque::new(),
             membership_busy: false,
@@ -220,6 +230,7 @@ impl Core {
             held_under_way: false,
             instances: Vec::new(),
             stages: BTreeMap::new(),
+            held_steps: HeldSteps::default(),
             leaving: BTreeMap::new(),
             quarantine_looked: Time::ZERO,
             card_events: VecDeque::new(),
@@ -304,6 +315,7 @@ impl Core {
             CoreEvent::Incoming(channel) => self.incoming(channel),
             CoreEvent::JoinIncoming(channel) => self.join_incoming(channel),
             CoreEvent::Dialled { peer, purpose, outcome } => self.dialled(peer, purpose, outcome),
+            CoreEvent::LinkAccepted { peer, purpose, id } => self.link_accepted(peer, purpose, id),
             CoreEvent::LinkClosed { peer, purpose, id, reason } => {
                 self.link_closed(peer, purpose, id, &reason)
             }
@@ -331,6 +343,7 @@ impl Core {
         self.tick_worker();
         self.tick_devices();
         self.tick_requests();
+        self.tick_steps();
         self.tick_peers();
         self.tick_joining();
         self.report_if_due();

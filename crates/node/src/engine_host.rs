@@ -50,8 +50,6 @@ pub enum EngineEvent {
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded {
     pub geometry: StageGeometry,
-    pub pages: u32,
-    pub page_tokens: u32,
     pub weight_bytes: u64,
 }
 
@@ -203,13 +201,9 @@ fn load(request: LoadRequest, events: &Events) -> Result<Engine, String> {
 
 fn loaded(engine: &Engine) -> Loaded {
     let (report, config) = (engine.report(), engine.config());
-    let page_tokens = engine.options().page_tokens;
-    Loaded {
-        geometry: StageGeometry { hidden: config.hidden, vocab: config.vocab, page_tokens },
-        pages: report.pages_total,
-        page_tokens,
-        weight_bytes: report.weight_bytes,
-    }
+    let (pages, page_tokens) = (report.pages_total, engine.options().page_tokens);
+    let geometry = StageGeometry { hidden: config.hidden, vocab: config.vocab, pages, page_tokens };
+    Loaded { geometry, weight_bytes: report.weight_bytes }
 }
 
 /// Tells how weights come to memory.

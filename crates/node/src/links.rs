@@ -1,11 +1,14 @@
-//! The two tasks behind an open channel to a member: one writes what is queued, one reads and tells the core.
+//! The two tasks behind a channel to a member: one writes what is queued, one reads and tells the core.
+//!
+//! Both sides may dial at once, and one of the two channels goes. So that no message is ever in that one, each side sends
+//! `Accept` first on the channel that it keeps, and messages only once the peer's `Accept` is here: then the link is open.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exo_cluster::wire::limits;
+use exo_cluster::wire::{WIRE_VERSION, limits};
 use exo_transport::{Channel, FrameLimits, FrameReader, FrameWriter, Via};
-use exo_types::NodeId;
+use exo_types::{NodeId, Time};
 use tokio::sync::mpsc;
 
 use crate::core::{CoreEvent, CoreSender};
@@ -20,6 +23,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(6);
 const KIND_MESSAGE: u8 = 1;
 const KIND_PING: u8 = 2;
 const KIND_PONG: u8 = 3;
+/// The sender keeps this link. Carries the version of its messages.
+const KIND_ACCEPT: u8 = 4;
 
 /// What a channel between members is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -63,12 +68,20 @@ pub fn split(channel: Channel, purpose: Purpose) -> (FrameWriter, FrameReader) {
 }
 
 enum Outgoing {
+    Accept,
     Message(Vec<u8>),
     Ping,
     Pong(Vec<u8>),
 }
 
-/// The sending end of an open link. Dropping it closes the link.
+/// Who has said that the link stays.
+#[derive(Clone, Copy, Default)]
+struct Accepts {
+    ours: bool,
+    peers: bool,
+}
+
+/// The sending end of a link. Dropping it closes the link.
 pub struct Link {
     /// Tells this link from an earlier one to the same peer.
     pub id: u64,
@@ -76,12 +89,15 @@ pub struct Link {
     pub via: Via,
     /// Whether this side dialled.
     pub initiator: bool,
+    /// When the channel came up.
+    pub since: Time,
+    accepts: Accepts,
     queue: mpsc::Sender<Outgoing>,
 }
 
 impl Link {
-    /// Starts both tasks.
-    pub fn start(id: u64, channel: Channel, purpose: Purpose, core: CoreSender) -> Self {
+    /// Starts both tasks. Neither side has accepted it yet.
+    pub fn start(id: u64, since: Time, channel: Channel, purpose: Purpose, core: CoreSender) -> Self {
         let (peer, via, initiator) = (channel.peer, channel.via, channel.initiator);
         let (writer, reader) = split(channel, purpose);
         let (queue, outgoing) = mpsc::channel(QUEUE_LEN_MAX);
@@ -89,7 +105,24 @@ impl Link {
         // The reader holds the queue weakly: only the core keeps a link open.
         tokio::spawn(read(reader, queue.downgrade(), end.clone()));
         tokio::spawn(write(writer, outgoing, end));
-        Self { id, via, initiator, queue }
+        Self { id, via, initiator, since, accepts: Accepts::default(), queue }
+    }
+
+    /// Says that this side keeps the link.
+    pub fn accept(&mut self) {
+        if !std::mem::replace(&mut self.accepts.ours, true) {
+            let _ = self.queue.try_send(Outgoing::Accept);
+        }
+    }
+
+    /// The peer keeps it.
+    pub fn accepted(&mut self) {
+        self.accepts.peers = true;
+    }
+
+    /// Whether both sides keep it: messages may be sent.
+    pub fn is_open(&self) -> bool {
+        self.accepts.ours && self.accepts.peers
     }
 
     /// Queues a message; `false` if the link is closed or the peer takes nothing any more.
@@ -121,6 +154,7 @@ impl End {
 async fn write(mut writer: FrameWriter, mut outgoing: mpsc::Receiver<Outgoing>, end: Arc<End>) {
     while let Some(item) = outgoing.recv().await {
         let sent = match item {
+            Outgoing::Accept => writer.send(KIND_ACCEPT, &[&[WIRE_VERSION]]).await,
             Outgoing::Message(bytes) => writer.send(KIND_MESSAGE, &[&bytes]).await,
             Outgoing::Ping => writer.send(KIND_PING, &[&own_clock_us().to_le_bytes()]).await,
             Outgoing::Pong(stamp) => writer.send(KIND_PONG, &[&stamp]).await,
@@ -139,12 +173,23 @@ fn own_clock_us() -> u64 {
 }
 
 async fn read(mut reader: FrameReader, queue: mpsc::WeakSender<Outgoing>, end: Arc<End>) {
+    let mut is_accepted = false;
     loop {
         let frame = match reader.next(Some(SILENCE_MAX)).await {
             Ok(frame) => frame,
             Err(error) => return end.closed(error.to_string()).await,
         };
         let event = match frame.kind {
+            KIND_ACCEPT if *frame.payload != [WIRE_VERSION] => {
+                return end.closed(other_version(end.peer, &frame.payload)).await;
+            }
+            KIND_ACCEPT => {
+                is_accepted = true;
+                CoreEvent::LinkAccepted { peer: end.peer, purpose: end.purpose, id: end.id }
+            }
+            KIND_MESSAGE if !is_accepted => {
+                return end.closed("a message on a link that the peer has not accepted".to_owned()).await;
+            }
             KIND_MESSAGE => CoreEvent::Frame { peer: end.peer, purpose: end.purpose, bytes: frame.payload },
             KIND_PING => {
                 if let Some(queue) = queue.upgrade() {
@@ -162,6 +207,12 @@ async fn read(mut reader: FrameReader, queue: mpsc::WeakSender<Outgoing>, end: A
             return;
         }
     }
+}
+
+fn other_version(peer: NodeId, payload: &[u8]) -> String {
+    let got = payload.first().copied().unwrap_or(0);
+    tracing::warn!(%peer, got, own = WIRE_VERSION, "a member speaks another version; install the same one on both");
+    format!("the peer speaks version {got}, this node {WIRE_VERSION}")
 }
 
 fn round_trip(payload: &[u8]) -> Option<Duration> {

@@ -66,7 +66,7 @@ impl Coordinator {
             return Some(Verdict::Replace(reason));
         }
         let was_ready = watch.state == InstanceState::Ready;
-        let unready = statuses.iter().position(|s| !matches!(s, StageStatus::Ready { .. }));
+        let unready = first_unready(&statuses);
         if let Some(index) = unready.filter(|_| was_ready) {
             let (node, status) = (self.name_of(stages[index].node), &statuses[index]);
             return Some(Verdict::Replace(format!("stage {index} on {node} is no longer ready: {status:?}")));
@@ -109,13 +109,17 @@ impl Coordinator {
                 watch.moved_at = now;
             }
         }
-        if statuses.iter().all(|s| matches!(s, StageStatus::Ready { .. })) {
+        let Some(index) = first_unready(statuses) else {
             watch.state = InstanceState::Ready;
             watch.replacements = 0;
             return None;
-        }
-        let unheard = statuses.iter().any(|s| matches!(s, StageStatus::Unknown));
-        watch.state = if unheard { InstanceState::Placing } else { InstanceState::Loading };
+        };
+        let is_unheard = statuses.iter().any(|s| matches!(s, StageStatus::Unknown));
+        watch.state = match statuses.iter().all(StageStatus::is_loaded) {
+            true => InstanceState::Wiring,
+            false if is_unheard => InstanceState::Placing,
+            false => InstanceState::Loading,
+        };
         let is_late = now.since(watch.moved_at) > deadline;
         if let Some(reason) = self.given_up_loading(instance, statuses) {
             return Some(Verdict::Remove(reason));
@@ -123,7 +127,6 @@ impl Coordinator {
         if !is_late {
             return None;
         }
-        let index = statuses.iter().position(|s| !matches!(s, StageStatus::Ready { .. }))?;
         let node = self.name_of(self.state.instances().get(&instance)?.placement.stages[index].node);
         let (status, seconds) = (&statuses[index], deadline.as_secs());
         Some(Verdict::Remove(format!("stage {index} on {node} made no progress for {seconds} s: {status:?}")))
@@ -209,4 +212,10 @@ impl Coordinator {
             stages: statuses.into_iter().zip(&entry.memory_bytes).map(stage).collect(),
         })
     }
+}
+
+/// The stage that keeps an instance from serving: one that is not loaded, or the first, whose scheduler has not seen step 0 again.
+fn first_unready(statuses: &[StageStatus]) -> Option<usize> {
+    let unloaded = statuses.iter().position(|s| !s.is_loaded());
+    unloaded.or_else(|| (statuses.first() != Some(&StageStatus::Serving)).then_some(0))
 }

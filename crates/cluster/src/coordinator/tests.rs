@@ -123,7 +123,7 @@ impl Bench {
     fn ready(members: u8, stages_min: u32) -> Self {
         let mut bench = Self::new(members);
         bench.place(stages_min);
-        bench.all_report(&StageStatus::Ready { pages: 8, page_tokens: 16 });
+        bench.all_report(&StageStatus::Serving);
         assert_eq!(bench.state(), Some(InstanceState::Ready));
         bench
     }
@@ -173,9 +173,32 @@ fn a_placed_model_is_loaded_by_its_workers_and_becomes_ready() {
     assert!(bench.desired.values().all(|d| d.shards.len() == 1), "{:?}", bench.desired);
     bench.all_report(&StageStatus::Loading { done_bytes: 1, total_bytes: 2 });
     assert_eq!(bench.state(), Some(InstanceState::Loading));
-    bench.all_report(&StageStatus::Ready { pages: 8, page_tokens: 16 });
-    let expected = [InstanceState::Placing, InstanceState::Loading, InstanceState::Ready];
+    bench.all_report(&StageStatus::Loaded);
+    assert_eq!(bench.state(), Some(InstanceState::Wiring), "no step has come back");
+    bench.all_report(&StageStatus::Serving);
+    let expected =
+        [InstanceState::Placing, InstanceState::Loading, InstanceState::Wiring, InstanceState::Ready];
     assert_eq!(bench.states, expected);
+}
+
+#[test]
+fn an_instance_through_which_no_step_gets_is_given_up() {
+    let mut bench = Bench::new(2);
+    bench.place(2);
+    bench.all_report(&StageStatus::Loaded);
+    bench.advance(120);
+    assert_eq!(bench.state(), Some(InstanceState::Wiring));
+    bench.advance(1);
+    let Some(Event::InstanceRemoved { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    assert!(reason.contains("stage 0") && reason.contains("no progress for 120 s: Loaded"), "{reason}");
+}
+
+#[test]
+fn a_first_stage_that_serves_no_more_is_placed_anew() {
+    let mut bench = Bench::ready(2, 2);
+    bench.all_report(&StageStatus::Loaded);
+    let Some(Event::InstanceReplaced { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    assert!(reason.contains("stage 0") && reason.contains("no longer ready"), "{reason}");
 }
 
 #[test]
@@ -237,7 +260,7 @@ fn an_instance_that_no_longer_fits_is_removed_with_the_missing_bytes() {
         let mut full = report(n, 0);
         let desired = bench.desired[&node(n)].clone();
         full.desired = Some((desired.epoch, desired.revision));
-        let ready = StageStatus::Ready { pages: 8, page_tokens: 16 };
+        let ready = StageStatus::Serving;
         full.stages = desired.shards.iter().map(|s| stage_report(s, &ready)).collect();
         // What the stage holds is all there is: less than the whole model needs.
         full.stages.iter_mut().for_each(|s| s.held_bytes = 3000);
@@ -364,7 +387,7 @@ fn a_new_coordinator_waits_for_its_members_before_it_calls_them_lost() {
     bench.feed(CoordinatorInput::NodeUp(node(3)));
     bench.desired = old.desired;
     bench.desired.retain(|n, _| *n != node(1));
-    bench.all_report(&StageStatus::Ready { pages: 8, page_tokens: 16 });
+    bench.all_report(&StageStatus::Serving);
     bench.advance(4);
     assert_eq!(bench.placement().generation, 1, "node 1 has not shown up yet");
     bench.advance(1);

@@ -36,6 +36,9 @@ impl Driver {
                 let last = self.serves(tokens.instance, tokens.generation).and_then(|p| p.stages.last());
                 if last.is_some_and(|s| s.node == from) {
                     tokens.results.into_iter().for_each(|r| self.tokens(now, r, out));
+                } else {
+                    let serving = self.seat.as_ref().map(|seat| seat.placement.generation);
+                    tracing::trace!(%from, got = tokens.generation, ?serving, step = tokens.step, "tokens of another pipeline");
                 }
             }
             DataMessage::SequenceEnded { instance, generation, sequence, reason, generated }
@@ -60,14 +63,17 @@ impl Driver {
                 }
             }
             // `StaleGeneration` names no sequence: it may be about another one's submission. Submitting again covers it.
-            _ => {}
+            other => {
+                tracing::trace!(%from, sequence = %own, ?other, "a message that is not for this driver's submission")
+            }
         }
     }
 
     /// The scheduler says where the sequence stands. It never goes back: messages may be repeated.
     fn stands(&mut self, now: Time, from: NodeId, at: (InstanceId, u32), stand: Stand) {
         if !self.is_scheduler_of(from, at.0, at.1) {
-            return;
+            let serving = self.seat.as_ref().map(|seat| seat.placement.generation);
+            return tracing::trace!(%from, got = at.1, ?serving, "a scheduler that this sequence was not submitted to");
         }
         if let Some(seat) = &mut self.seat {
             if seat.stand != Stand::Running {
@@ -99,7 +105,7 @@ impl Driver {
             return;
         }
         if result.position < expected {
-            return; // sent again after a reconnect
+            return tracing::trace!(got = result.position, expected, "a token that came again");
         }
         let Some(seat) = &mut self.seat else { return };
         let accepted = result.drafts_accepted();

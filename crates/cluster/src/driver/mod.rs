@@ -1,6 +1,6 @@
 //! The driver of one sequence: from the request to its last token, or to a typed failure within a stated bound.
 //!
-//! It waits for an instance of its model, submits to the scheduler there, takes tokens in order of position from
+//! It waits for an instance of its model and for the data links to its first and last stage, submits to the scheduler there, takes tokens in order of position from
 //! the last stage, and ends when the scheduler says how many there are and the last of them is here. It keeps the
 //! whole history, so that a later replay is the same submission with a longer history.
 //!
@@ -18,6 +18,8 @@ mod message;
 mod tests;
 mod words;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exo_types::{FailureKind, InstanceId, NodeId, Placement, SequenceId, Time};
@@ -39,6 +41,8 @@ pub struct Driver {
     started_at: Time,
     /// Instances of the model, as last heard.
     candidates: Vec<InstanceView>,
+    /// Nodes to which a data link is open.
+    links: Arc<BTreeSet<NodeId>>,
     /// Not before this time.
     submit_at: Time,
     seat: Option<Seat>,
@@ -74,7 +78,8 @@ impl Driver {
     pub fn new(config: DriverConfig, now: Time, start: DriverStart) -> Self {
         let (started_at, submit_at) = (now, now);
         let (candidates, drafts, seat, busy, over) = (Vec::new(), DraftCounts::default(), None, None, false);
-        Self { config, start, started_at, candidates, submit_at, seat, drafts, busy, over }
+        let links = Arc::default();
+        Self { config, start, started_at, candidates, links, submit_at, seat, drafts, busy, over }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -86,6 +91,12 @@ impl Driver {
         match input {
             DriverInput::Tick => self.tick(now, &mut out),
             DriverInput::Instances(views) => self.instances(now, views, &mut out),
+            DriverInput::Links(links) => {
+                self.links = links;
+                if self.seat.is_none() && now >= self.submit_at {
+                    self.submit(now, &mut out);
+                }
+            }
             DriverInput::PlaceRefused { message } if self.seat.is_none() => {
                 self.fail(FailureKind::InstanceGone, message, &mut out);
             }
@@ -130,7 +141,7 @@ impl Driver {
     pub fn phase(&self) -> DriverPhase {
         match &self.seat {
             _ if self.over => DriverPhase::Over,
-            None => DriverPhase::WaitingForInstance,
+            None => self.link_missing().map_or(DriverPhase::WaitingForInstance, DriverPhase::WaitingForLink),
             Some(seat) => match seat.stand {
                 Stand::Submitted => DriverPhase::Submitted(seat.placement.instance),
                 Stand::Queued => DriverPhase::Queued(seat.placement.instance),
@@ -179,6 +190,9 @@ impl Driver {
 
     /// What the request waits for, for people.
     fn standing(&self) -> String {
+        if let (None, Some(node)) = (&self.seat, self.link_missing()) {
+            return format!("the data link to node {node} is not open");
+        }
         match (&self.seat, self.candidates.first()) {
             (Some(seat), _) => {
                 format!("{:?} at instance {}", seat.stand, seat.placement.instance).to_lowercase()
@@ -203,7 +217,8 @@ impl Driver {
 
     /// Submits to a ready instance, or again to the one that has not answered. The scheduler counts it once.
     fn submit(&mut self, now: Time, out: &mut Vec<DriverOutput>) {
-        let ready: Vec<&InstanceView> = self.candidates.iter().filter(|v| v.is_ready()).collect();
+        let reached = |v: &&InstanceView| v.is_ready() && self.link_missing_to(&v.placement).is_none();
+        let ready: Vec<&InstanceView> = self.candidates.iter().filter(reached).collect();
         let replica = self.start.spec.sequence.request.0.checked_rem(ready.len() as u128);
         let chosen = replica.map(|index| ready[index as usize].placement.clone());
         let Some(placement) = self.seat.take().map(|seat| seat.placement).or(chosen) else { return };
@@ -219,6 +234,20 @@ impl Driver {
         let stand = Stand::Submitted;
         let (received, cached_tokens, ended) = (0, 0, None);
         self.seat = Some(Seat { placement, stand, moved_at: now, received, cached_tokens, ended });
+    }
+
+    /// The first or last stage's node, if there is no open link to it: a submission or its tokens would not get through.
+    fn link_missing_to(&self, placement: &Placement) -> Option<NodeId> {
+        let ends = [placement.stages.first(), placement.stages.last()];
+        let nodes = ends.into_iter().flatten().map(|stage| stage.node);
+        nodes.into_iter().find(|node| *node != self.start.spec.driver && !self.links.contains(node))
+    }
+
+    /// The node whose link a ready instance waits for, if none can be reached.
+    fn link_missing(&self) -> Option<NodeId> {
+        let mut ready = self.candidates.iter().filter(|v| v.is_ready()).peekable();
+        let first = ready.peek().and_then(|v| self.link_missing_to(&v.placement))?;
+        ready.all(|v| self.link_missing_to(&v.placement).is_some()).then_some(first)
     }
 
     /// Tells the scheduler, if there is one, that nobody listens any more.
@@ -270,7 +299,7 @@ fn lost_seat(placement: &Placement, news: &[InstanceView]) -> Option<(FailureKin
     match &view.state {
         InstanceState::Degraded { reason } => Some((FailureKind::StageLost, reason.clone())),
         InstanceState::Failed { reason } => Some((FailureKind::InstanceGone, reason.clone())),
-        InstanceState::Placing | InstanceState::Loading | InstanceState::Ready => {
+        InstanceState::Placing | InstanceState::Loading | InstanceState::Wiring | InstanceState::Ready => {
             let newer = view.placement.generation > placement.generation;
             newer.then(|| (FailureKind::StageLost, format!("instance {instance} was placed anew")))
         }

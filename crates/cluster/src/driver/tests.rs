@@ -9,7 +9,13 @@ fn driver() -> Driver {
     let spec = spec(1, node(9), 4);
     let (model, max_tokens, stop_tokens, ignore_eos) = (MODEL, 10, vec![99], false);
     let start = DriverStart { model, spec, max_tokens, stop_tokens, ignore_eos, speculate: true };
-    Driver::new(DriverConfig::default(), Time::ZERO, start)
+    let mut driver = Driver::new(DriverConfig::default(), Time::ZERO, start);
+    driver.handle(Time::ZERO, linked(&[1, 2, 3]));
+    driver
+}
+
+fn linked(to: &[u8]) -> DriverInput {
+    DriverInput::Links(Arc::new(to.iter().map(|&n| node(n)).collect()))
 }
 
 fn view(generation: u32, state: InstanceState) -> InstanceView {
@@ -51,7 +57,7 @@ fn ended(reason: EndReason, generated: u32) -> DataMessage {
 
 fn tokens(results: Vec<TokenResult>) -> DataMessage {
     let (instance, generation, step, failures) = (InstanceId(1), 1, 1, vec![]);
-    DataMessage::Tokens(TokensMessage { instance, generation, step, results, failures })
+    DataMessage::Tokens(TokensMessage { instance, generation, step, results, failures, pages: vec![] })
 }
 
 /// A driver whose sequence runs on nodes 1 and 2 since 1 s.
@@ -225,4 +231,48 @@ fn only_instances_of_the_model_count() {
     let mut other = view(1, InstanceState::Ready);
     other.placement.model = ModelId([8; 32]);
     assert!(feed(&mut driver(), 0, DriverInput::Instances(vec![other])).is_empty());
+}
+
+#[test]
+fn nothing_is_submitted_before_the_links_to_first_and_last_stage_are_open() {
+    let mut d = driver();
+    feed(&mut d, 0, linked(&[1]));
+    let ready = DriverInput::Instances(vec![view(1, InstanceState::Ready)]);
+    assert!(feed(&mut d, 1, ready).is_empty());
+    assert_eq!(d.phase(), DriverPhase::WaitingForLink(node(2)));
+    assert!(feed(&mut d, 600, linked(&[2])).is_empty());
+    assert_eq!(d.phase(), DriverPhase::WaitingForLink(node(1)));
+    assert_eq!(feed(&mut d, 700, linked(&[1, 2])), ["submit to 1 generation 1 with 4"]);
+}
+
+#[test]
+fn a_link_that_does_not_open_is_named_in_the_deadline_error() {
+    let mut d = driver();
+    feed(&mut d, 0, linked(&[1]));
+    feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
+    let out = feed(&mut d, 120_001, DriverInput::Tick);
+    let expected = format!("not started after 120 s: the data link to node {} is not open", node(2));
+    assert_eq!(out, [format!("failed Deadline: {expected}")]);
+}
+
+#[test]
+fn of_two_instances_the_one_that_can_be_reached_is_taken() {
+    let mut d = driver();
+    feed(&mut d, 0, linked(&[1, 2]));
+    let mut far = view(1, InstanceState::Ready);
+    far.placement = placement(7, 1, &[1, 3]);
+    let near = view(1, InstanceState::Ready);
+    let out = feed(&mut d, 1, DriverInput::Instances(vec![far, near]));
+    assert_eq!(out, ["submit to 1 generation 1 with 4"]);
+    assert!(matches!(d.phase(), DriverPhase::Submitted(InstanceId(1))));
+}
+
+#[test]
+fn stages_on_the_own_node_need_no_link() {
+    let mut d = driver();
+    feed(&mut d, 0, linked(&[]));
+    let mut own = view(1, InstanceState::Ready);
+    own.placement = placement(1, 1, &[9, 5, 9]);
+    own.stages.push(own.stages[0].clone());
+    assert_eq!(feed(&mut d, 1, DriverInput::Instances(vec![own])), ["submit to 9 generation 1 with 4"]);
 }

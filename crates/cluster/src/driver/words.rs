@@ -1,5 +1,7 @@
 //! What a driver is told, what it answers, and its deadlines.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exo_types::{FailureKind, InstanceId, ModelId, NodeId, SampledToken, SequenceSpec};
@@ -65,6 +67,8 @@ pub enum DriverInput {
     Tick,
     /// The instances as now known. Feed it at the start and on every change.
     Instances(Vec<InstanceView>),
+    /// Nodes to which this one has an open data link. Feed it at the start, before the instances, and on every change.
+    Links(Arc<BTreeSet<NodeId>>),
     /// No instance can serve the model: the coordinator refused to place it. Counts only while waiting for one.
     PlaceRefused {
         /// Why, for people.
@@ -117,6 +121,8 @@ pub enum DriverOutput {
 pub enum DriverPhase {
     /// No instance serves the model yet.
     WaitingForInstance,
+    /// An instance is ready; the data link to this node of its first or last stage is not open.
+    WaitingForLink(NodeId),
     /// Submitted, no answer of the scheduler yet.
     Submitted(InstanceId),
     /// In the scheduler's queue.

@@ -9,7 +9,7 @@ use super::lookup::Lookup;
 use super::pages::Pages;
 use super::queue::Waiting;
 use super::sequence::{Guesser, Running};
-use super::{Flight, Scheduler, SchedulerOutput, Speculation};
+use super::{Flight, Scheduler, SchedulerOutput, Speculation, StepSize};
 use crate::wire::{StageCommand, StepMessage, Submission, limits};
 
 /// Sequences opened in front of one step. With the next bound it keeps a step's header within its limit.
@@ -202,7 +202,8 @@ impl Scheduler {
 
     fn send(&mut self, now: Time, sequences: Vec<StepSequence>) -> StepMessage {
         self.steps += 1;
-        let mut flight = Flight { step: self.steps, sent_at: now, ..Flight::default() };
+        let pause = now.since(self.completed_at);
+        let mut flight = Flight { step: self.steps, sent_at: now, pause, ..Flight::default() };
         for part in &sequences {
             let Some(running) = self.running.get(&part.sequence) else { continue };
             flight.add(running, part);
@@ -214,6 +215,7 @@ impl Scheduler {
             commands: std::mem::take(&mut self.commands),
             frame: StepFrame { instance, generation, step: self.steps, sequences },
             failures: Vec::new(),
+            pages: Vec::new(),
             rows_dtype: WireDType::F32,
             rows: Vec::new(),
         }
@@ -259,9 +261,15 @@ impl Opens {
 }
 
 impl Flight {
+    /// What the time it takes depends on.
+    pub(super) fn size(&self) -> StepSize {
+        StepSize::new(self.tokens, self.depth)
+    }
+
     fn add(&mut self, running: &Running, part: &StepSequence) {
         let tokens = part.tokens.len() as u32;
         self.tokens += tokens;
+        self.depth = self.depth.max(part.end());
         self.drafts += part.drafts;
         if running.generated == 0 {
             self.prompt_tokens += tokens;

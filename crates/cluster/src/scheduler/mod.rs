@@ -1,5 +1,6 @@
 //! The instance scheduler: who runs, and what each step computes.
 //!
+//! It begins with step 0, which proves the pipeline and collects its pages ([`opening`]), and serves once that is back.
 //! Drivers submit sequences; they wait in a bounded [`queue`], one principal after the other. A sequence is
 //! admitted when every stage has pages for the longest it can become, so a running sequence never runs out of
 //! them ([`pages`]). It begins with what is kept of earlier sequences with the same tokens and principal; while one
@@ -17,9 +18,11 @@
 
 mod chain;
 mod compose;
+mod deadline;
 mod drafting;
 mod kept;
 mod lookup;
+mod opening;
 mod outcome;
 mod pace;
 mod pages;
@@ -38,7 +41,9 @@ use std::time::Duration;
 
 use exo_types::{FailureKind, NodeId, Placement, SequenceId, StepSequence, Time};
 
+use self::deadline::{StepSize, StepTimes};
 use self::drafting::GuessCost;
+use self::opening::Opening;
 use self::pace::Pace;
 use self::pages::{Need, Pages};
 use self::queue::{Queue, Waiting};
@@ -58,6 +63,8 @@ const BEAT_EVERY: Duration = Duration::from_secs(5);
 pub struct Scheduler {
     config: SchedulerConfig,
     placement: Placement,
+    /// Until step 0 is back.
+    opening: Option<Opening>,
     pages: Pages,
     queue: Queue,
     running: BTreeMap<SequenceId, Running>,
@@ -67,6 +74,7 @@ pub struct Scheduler {
     commands: Vec<StageCommand>,
     in_flight: VecDeque<Flight>,
     pace: Pace,
+    times: StepTimes,
     steps: u64,
     /// Of all prompts that were opened.
     prompt_tokens: u64,
@@ -90,24 +98,16 @@ pub struct Scheduler {
     over: Option<String>,
 }
 
-/// Stages whose pages hold different numbers of tokens cannot agree on what is kept, nor give equal bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("stage {stage} has pages of {page_tokens} tokens, the first stage of {first_page_tokens}")]
-pub struct PagesDiffer {
-    /// The first stage that differs.
-    pub stage: usize,
-    /// Tokens of its pages.
-    pub page_tokens: u32,
-    /// Tokens of the first stage's pages.
-    pub first_page_tokens: u32,
-}
-
 /// A step on its way.
 #[derive(Clone, Debug, Default)]
 struct Flight {
     step: u64,
     sent_at: Time,
+    /// How long no step had come back when it was sent.
+    pause: Duration,
     tokens: u32,
+    /// The end of the part that ends deepest in its sequence.
+    depth: u32,
     /// Of those, prompt.
     prompt_tokens: u32,
     /// Parts that are no prompt.
@@ -121,21 +121,11 @@ struct Flight {
 }
 
 impl Scheduler {
-    /// A scheduler for a ready instance. `pages` holds (pages, tokens per page) of every stage, in order; the
-    /// stage with the fewest decides. Panics if their number differs from the placement's stages.
-    pub fn new(
-        config: SchedulerConfig,
-        placement: Placement,
-        pages: &[(u32, u32)],
-    ) -> Result<Self, PagesDiffer> {
-        assert_eq!(placement.stages.len(), pages.len(), "pages of every stage are needed");
-        let page_tokens = pages.first().map_or(1, |&(_, page_tokens)| page_tokens);
-        if let Some(stage) = pages.iter().position(|&(_, other)| other != page_tokens) {
-            return Err(PagesDiffer { stage, page_tokens: pages[stage].1, first_page_tokens: page_tokens });
-        }
-        let total = pages.iter().map(|&(count, _)| count).min().unwrap_or(0);
-        Ok(Self {
-            pages: Pages::new(total, page_tokens),
+    /// A scheduler for an instance whose stages are loaded. Feed it a tick next: it sends step 0.
+    pub fn new(config: SchedulerConfig, now: Time, placement: Placement) -> Self {
+        Self {
+            opening: Some(Opening::new(now)),
+            pages: Pages::new(0, 1),
             queue: Queue::new(config.queue_len_max),
             config,
             placement,
@@ -144,6 +134,7 @@ impl Scheduler {
             commands: Vec::new(),
             in_flight: VecDeque::new(),
             pace: Pace::default(),
+            times: StepTimes::default(),
             steps: 0,
             prompt_tokens: 0,
             cached_tokens: 0,
@@ -157,7 +148,7 @@ impl Scheduler {
             beat_at: Time::ZERO,
             failures_in_row: 0,
             over: None,
-        })
+        }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -175,9 +166,20 @@ impl Scheduler {
             }
             SchedulerInput::Tokens { from, tokens } => self.tokens(now, from, tokens, &mut out),
             SchedulerInput::PipelineBroken { from, generation, kind, message } => {
-                let is_stage = self.placement.stage_of(from).is_some();
-                if is_stage && generation == self.placement.generation {
+                if self.is_of_stage(from, generation, "a broken pipeline") {
                     self.fail_instance(kind, message, &mut out);
+                }
+            }
+            SchedulerInput::NotWired { from, generation, step, missing } => {
+                if self.is_of_stage(from, generation, "a missing stage") {
+                    self.not_wired(now, from, step, missing, &mut out);
+                }
+            }
+            SchedulerInput::Undelivered { from, generation, sequences, message } => {
+                if self.is_of_stage(from, generation, "undelivered tokens") {
+                    for sequence in sequences {
+                        self.fail(sequence, FailureKind::StageLost, &message, &mut out);
+                    }
                 }
             }
             SchedulerInput::Drafted { sequence, text_len, tokens, each } => {
@@ -194,11 +196,28 @@ impl Scheduler {
         }
         // Before anything is asked about others: a slot that is free again may be the one they need.
         out.extend(self.drafts_over.drain(..).map(SchedulerOutput::DraftOver));
-        if self.over.is_none() {
-            self.pump(now, &mut out);
+        match (&self.over, &self.opening) {
+            (Some(_), _) => {}
+            (None, Some(_)) => self.open(now, &mut out),
+            (None, None) => self.pump(now, &mut out),
         }
         out.extend(self.drafts_over.drain(..).map(SchedulerOutput::DraftOver));
         out
+    }
+
+    /// Whether step 0 has come back, and nothing ended it since.
+    pub fn is_serving(&self) -> bool {
+        self.opening.is_none() && self.over.is_none()
+    }
+
+    /// Whether a message comes from a stage's node and means this generation.
+    fn is_of_stage(&self, from: NodeId, generation: u32, what: &str) -> bool {
+        let serving = self.placement.generation;
+        let is = self.placement.stage_of(from).is_some() && generation == serving;
+        if !is {
+            tracing::trace!(%from, got = generation, serving, what, "not of a stage of this generation");
+        }
+        is
     }
 
     /// Numbers to show.
@@ -262,6 +281,10 @@ impl Scheduler {
                 format!("{instance} generation {generation} was asked for, {serving} is served here");
             return Some((FailureKind::InstanceGone, message));
         }
+        if let Some(opening) = &self.opening {
+            let message = format!("{instance} is being wired: {}", opening.waits_for());
+            return Some((FailureKind::InstanceGone, message));
+        }
         if spec.driver != from || self.driver_of(spec.sequence).is_some() {
             let message = format!("sequence {} belongs to another driver than {from}", spec.sequence);
             return Some((FailureKind::Protocol, message));
@@ -314,8 +337,9 @@ impl Scheduler {
         sequence: SequenceId,
         out: &mut Vec<SchedulerOutput>,
     ) {
-        if generation != self.placement.generation || self.driver_of(sequence) != Some(from) {
-            return;
+        let serving = self.placement.generation;
+        if generation != serving || self.driver_of(sequence) != Some(from) {
+            return tracing::trace!(%from, %sequence, got = generation, serving, "cancels what does not run for it");
         }
         let (to, reason) = (from, EndReason::Cancelled);
         if self.queue.remove(sequence) {
@@ -327,6 +351,10 @@ impl Scheduler {
 
     fn node_lost(&mut self, node: NodeId, out: &mut Vec<SchedulerOutput>) {
         if let Some(stage) = self.placement.stage_of(node) {
+            if self.opening.is_some() {
+                // Nothing but step 0 can have been in the link, and that comes again.
+                return tracing::trace!(%node, stage, step = 0, "a stage's link ended before step 0 came back");
+            }
             let message = format!("stage {stage} on node {node} is lost");
             self.fail_instance(FailureKind::StageLost, message, out);
             return;

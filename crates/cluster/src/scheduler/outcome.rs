@@ -23,7 +23,11 @@ impl Scheduler {
         let own = (self.placement.instance, self.placement.generation);
         let is_last = self.placement.stages.last().is_some_and(|s| s.node == from);
         if !is_last || (tokens.instance, tokens.generation) != own {
-            return;
+            let (got, serving, step) = (tokens.generation, own.1, tokens.step);
+            return tracing::trace!(%from, is_last, got, serving, step, "tokens that are not of this generation's last stage");
+        }
+        if self.opening.is_some() {
+            return self.opened(now, &tokens, out);
         }
         match self.in_flight.front() {
             Some(flight) if flight.step == tokens.step => {}
@@ -31,7 +35,10 @@ impl Scheduler {
                 let message = format!("step {} came back before step {}", tokens.step, flight.step);
                 return self.fail_instance(FailureKind::Protocol, message, out);
             }
-            _ => return, // a step that was counted already
+            other => {
+                let expected = other.map(|flight| flight.step);
+                return tracing::trace!(got = tokens.step, ?expected, "a step that was counted already");
+            }
         }
         let Some(flight) = self.in_flight.pop_front() else { return };
         let began = flight.sent_at.max(self.completed_at);
@@ -40,6 +47,7 @@ impl Scheduler {
         let paced_from = if guessing { self.completed_at } else { began };
         self.completed_at = now;
         if tokens.failures.is_empty() {
+            self.times.learn(flight.size(), now.since(flight.sent_at));
             self.learn(&flight, now.since(began), now.since(paced_from), &tokens.results);
         }
         self.take_failures(flight.tokens > 0, &tokens.failures, out);
@@ -130,8 +138,9 @@ impl Scheduler {
         let Some(flight) = self.in_flight.front() else { return };
         // The pipeline works on one step after the other: this one had its turn when the last one came back.
         let waited = now.since(flight.sent_at.max(self.completed_at));
-        if waited > self.config.step_deadline + self.config.step_deadline_per_token * flight.tokens {
-            let message = format!("step {} did not come back in {} s", flight.step, waited.as_secs());
+        let at_most = self.config.step_deadline + self.config.step_deadline_per_token * flight.tokens;
+        if waited > self.times.deadline(flight.size(), flight.pause, at_most) {
+            let message = format!("step {} did not come back in {:.1} s", flight.step, waited.as_secs_f64());
             self.fail_instance(FailureKind::StageLost, message, out);
         }
     }
@@ -163,7 +172,7 @@ impl Scheduler {
         Some(running)
     }
 
-    fn fail(
+    pub(super) fn fail(
         &mut self,
         sequence: SequenceId,
         kind: FailureKind,

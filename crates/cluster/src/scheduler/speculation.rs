@@ -7,7 +7,7 @@ use exo_types::{PageKey, Principal, SequenceSpec, Time};
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{node, placement, seq, submission, token};
+use crate::testing::{node, placement, seq, serving, submission, token};
 use crate::wire::{StepMessage, TokenResult, TokensMessage};
 
 const STOP: u32 = 99;
@@ -101,9 +101,8 @@ struct World {
 impl World {
     fn new(stages: &[u8], speculation: Speculation, requests: Vec<Request>) -> Self {
         let config = SchedulerConfig { chunk_tokens_max: 8, speculation, ..SchedulerConfig::default() };
-        let pages = vec![(40, PAGE_TOKENS as u32); stages.len()];
         let mut world = Self {
-            scheduler: Scheduler::new(config, placement(1, 1, stages), &pages).unwrap(),
+            scheduler: serving(config, placement(1, 1, stages), 40, PAGE_TOKENS as u32),
             now: Time::ZERO,
             requests: requests.clone(),
             in_flight: VecDeque::new(),
@@ -187,7 +186,7 @@ impl World {
         self.steps += 1;
         let from = self.scheduler.placement.stages.last().unwrap().node;
         let (instance, generation, step, failures) = (step.frame.instance, 1, step.frame.step, Vec::new());
-        let tokens = TokensMessage { instance, generation, step, results, failures };
+        let tokens = TokensMessage { instance, generation, step, results, failures, pages: vec![] };
         self.feed(SchedulerInput::Tokens { from, tokens });
     }
 

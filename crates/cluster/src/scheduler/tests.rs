@@ -3,13 +3,13 @@ use std::time::Duration;
 use exo_types::{FailureKind, Principal, Time};
 
 use super::*;
-use crate::testing::{node, placement, result, seq, submission};
+use crate::testing::{node, placement, result, seq, serving, submission};
 use crate::wire::{StepFailure, StepMessage, TokenResult, TokensMessage};
 
 /// A scheduler over the nodes `on`, each stage with `pages` pages of 4 tokens.
 fn scheduler(on: &[u8], pages: u32) -> Scheduler {
     let config = SchedulerConfig { chunk_tokens_max: 8, queue_len_max: 3, ..SchedulerConfig::default() };
-    Scheduler::new(config, placement(1, 1, on), &vec![(pages, 4); on.len()]).unwrap()
+    serving(config, placement(1, 1, on), pages, 4)
 }
 
 fn submit(s: &mut Scheduler, n: u128, prompt: u32, max_tokens: u32) -> Vec<SchedulerOutput> {
@@ -42,7 +42,7 @@ fn cancel(s: &mut Scheduler, n: u128) -> Vec<String> {
 fn tokens(s: &mut Scheduler, step: u64, results: Vec<TokenResult>) -> Vec<SchedulerOutput> {
     let from = s.placement.stages.last().unwrap().node;
     let (instance, generation, failures) = (s.placement.instance, 1, Vec::new());
-    let tokens = TokensMessage { instance, generation, step, results, failures };
+    let tokens = TokensMessage { instance, generation, step, results, failures, pages: vec![] };
     s.handle(Time::ZERO, SchedulerInput::Tokens { from, tokens })
 }
 
@@ -61,6 +61,7 @@ fn show(out: &[SchedulerOutput]) -> Vec<String> {
         SchedulerOutput::Rejected { sequence, kind, .. } => {
             format!("rejected {} {kind:?}", sequence.request.0)
         }
+        SchedulerOutput::Serving => "serving".to_owned(),
         SchedulerOutput::Step(step) => show_step(step),
         SchedulerOutput::Ended { sequence, reason, generated, .. } => {
             format!("ended {} {reason:?} after {generated}", sequence.request.0)
@@ -261,12 +262,44 @@ fn a_silent_pipeline_is_given_up_after_the_step_deadline() {
     assert_eq!(s.config.step_deadline, Duration::from_secs(30));
 }
 
+#[test]
+fn a_silent_pipeline_of_known_pace_is_given_up_after_two_seconds() {
+    let mut s = scheduler(&[1, 2], 16);
+    submit(&mut s, 1, 4, 12);
+    // The prompt, and four decodes that took no time.
+    (1..=5).for_each(|step| drop(tokens(&mut s, step, vec![result(1, 3 + step as u32, 60 + step as u32)])));
+    assert!(s.handle(Time::from_millis(2000), SchedulerInput::Tick).is_empty());
+    let out = s.handle(Time::from_millis(2001), SchedulerInput::Tick);
+    assert_eq!(show(&out), ["failed 1 StageLost", "instance failed StageLost"]);
+    let Some(SchedulerOutput::InstanceFailed { message, .. }) = out.last() else { panic!("{out:?}") };
+    assert_eq!(message, "step 6 did not come back in 2.0 s");
+}
+
+#[test]
+fn tokens_that_do_not_reach_their_driver_cost_their_sequence_only() {
+    let mut s = scheduler(&[1, 2], 16);
+    submit(&mut s, 1, 4, 12);
+    submit(&mut s, 2, 4, 12);
+    let undelivered = |generation, from| SchedulerInput::Undelivered {
+        from: node(from),
+        generation,
+        sequences: vec![seq(1)],
+        message: "no link".to_owned(),
+    };
+    assert!(s.handle(Time::ZERO, undelivered(2, 2)).is_empty(), "of another generation");
+    assert!(s.handle(Time::ZERO, undelivered(1, 7)).is_empty(), "not of a stage");
+    let out = show(&s.handle(Time::ZERO, undelivered(1, 2)));
+    assert_eq!(out, ["failed 1 StageLost"]);
+    assert_eq!(s.stats().running, 1);
+}
+
 fn failed(s: &mut Scheduler, step: u64, n: u128, kind: FailureKind) -> Vec<String> {
     let from = s.placement.stages.last().unwrap().node;
     let (instance, generation) = (s.placement.instance, 1);
     let (sequences, message) = (vec![seq(n)], "broken".to_owned());
     let failure = StepFailure { instance, generation, step, stage: 0, sequences, kind, message };
-    let tokens = TokensMessage { instance, generation, step, results: vec![], failures: vec![failure] };
+    let tokens =
+        TokensMessage { instance, generation, step, results: vec![], failures: vec![failure], pages: vec![] };
     show(&s.handle(Time::ZERO, SchedulerInput::Tokens { from, tokens }))
 }
 
@@ -325,7 +358,8 @@ fn longest_gap(s: &mut Scheduler, mut out: Vec<SchedulerOutput>, prompt_us: u64,
         }
         let from = s.placement.stages.last().unwrap().node;
         let (instance, generation, failures) = (s.placement.instance, 1, Vec::new());
-        let tokens = TokensMessage { instance, generation, step: step.frame.step, results, failures };
+        let tokens =
+            TokensMessage { instance, generation, step: step.frame.step, results, failures, pages: vec![] };
         out = s.handle(now, SchedulerInput::Tokens { from, tokens });
     }
 }
@@ -336,7 +370,7 @@ fn a_long_prompt_does_not_hold_up_a_running_sequence() {
         let mut placement = placement(1, 1, on);
         placement.context_tokens = 4096;
         let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
-        let mut s = Scheduler::new(config, placement, &vec![(1024, 32); on.len()]).unwrap();
+        let mut s = serving(config, placement, 1024, 32);
         let mut out = submit(&mut s, 1, 2, 400);
         out.extend(submit(&mut s, 2, 2000, 4));
         let gap = longest_gap(&mut s, out, prompt_us, 300);
@@ -349,13 +383,13 @@ fn a_long_prompt_does_not_hold_up_a_running_sequence() {
 fn alone_a_prompt_is_read_in_large_chunks() {
     let mut placement = placement(1, 1, &[1]);
     placement.context_tokens = 4096;
-    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]).unwrap();
+    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
     let out = submit(&mut s, 1, 3000, 4);
     assert_eq!(show(&out)[2], "step 1: open 1 | 1@0+128", "nothing is measured yet");
     s.completed_at = Time::ZERO;
     let from = node(1);
     let (instance, generation, results, failures) = (s.placement.instance, 1, vec![], Vec::new());
-    let tokens = TokensMessage { instance, generation, step: 1, results, failures };
+    let tokens = TokensMessage { instance, generation, step: 1, results, failures, pages: vec![] };
     let out = s.handle(Time::from_millis(64), SchedulerInput::Tokens { from, tokens });
     let two = ["step 2: keep 1 4 | 1@128+512", "step 3:  | 1@640+512"];
     assert_eq!(show(&out), two, "0.5 ms a token: the largest chunk, and the next before it is done");
@@ -365,7 +399,7 @@ fn alone_a_prompt_is_read_in_large_chunks() {
 fn back_after(s: &mut Scheduler, step: u64, ms: u64, results: Vec<TokenResult>) -> Vec<String> {
     let (from, now) = (node(1), s.completed_at + Duration::from_millis(ms));
     let (instance, generation, failures) = (s.placement.instance, 1, Vec::new());
-    let tokens = TokensMessage { instance, generation, step, results, failures };
+    let tokens = TokensMessage { instance, generation, step, results, failures, pages: vec![] };
     show(&s.handle(now, SchedulerInput::Tokens { from, tokens }))
 }
 
@@ -373,7 +407,7 @@ fn back_after(s: &mut Scheduler, step: u64, ms: u64, results: Vec<TokenResult>) 
 fn the_next_chunk_goes_ahead_until_somebody_waits_for_a_token() {
     let mut placement = placement(1, 1, &[1]);
     placement.context_tokens = 4096;
-    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]).unwrap();
+    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
     submit(&mut s, 1, 1300, 4);
     submit(&mut s, 2, 2000, 4);
     assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2, "one more than there are stages");
@@ -387,14 +421,14 @@ fn the_next_chunk_goes_ahead_until_somebody_waits_for_a_token() {
 fn what_fails_with_the_chunk_in_front_is_one_fault() {
     let mut placement = placement(1, 1, &[1]);
     placement.context_tokens = 4096;
-    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]).unwrap();
+    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
     submit(&mut s, 1, 3000, 4);
     assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2);
     for step in [2, 3] {
         let (instance, generation, message) = (s.placement.instance, 1, String::new());
         let (sequences, kind) = (vec![seq(1)], FailureKind::Device);
         let failures = vec![StepFailure { instance, generation, step, stage: 0, sequences, kind, message }];
-        let tokens = TokensMessage { instance, generation, step, results: vec![], failures };
+        let tokens = TokensMessage { instance, generation, step, results: vec![], failures, pages: vec![] };
         let now = s.completed_at + Duration::from_millis(256);
         s.handle(now, SchedulerInput::Tokens { from: node(1), tokens });
         assert_eq!(s.failures_in_row, 1);
@@ -405,7 +439,7 @@ fn what_fails_with_the_chunk_in_front_is_one_fault() {
 fn nothing_is_left_of_a_sequence_that_is_cancelled_with_two_chunks_in_flight() {
     let mut placement = placement(1, 1, &[1]);
     placement.context_tokens = 4096;
-    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]).unwrap();
+    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
     submit(&mut s, 1, 3000, 4);
     assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2);
     assert_eq!(cancel(&mut s, 1), ["ended 1 Cancelled after 0"]);
@@ -423,7 +457,7 @@ fn nothing_is_left_of_a_sequence_that_is_cancelled_with_two_chunks_in_flight() {
 fn where_chunks_take_long_none_goes_ahead() {
     let mut placement = placement(1, 1, &[1]);
     placement.context_tokens = 4096;
-    let mut s = Scheduler::new(SchedulerConfig::default(), placement, &[(1024, 32)]).unwrap();
+    let mut s = serving(SchedulerConfig::default(), placement, 1024, 32);
     submit(&mut s, 1, 3000, 4);
     // 1 ms a token: the largest chunk takes half a second.
     assert_eq!(back_after(&mut s, 1, 128, vec![]), ["step 2: keep 1 4 | 1@128+512"]);
@@ -530,7 +564,7 @@ fn nothing_is_kept_of_a_step_that_failed() {
 #[test]
 fn choices_of_one_request_take_turns_with_other_requests() {
     let config = SchedulerConfig { chunk_tokens_max: 8, queue_len_max: 9, ..SchedulerConfig::default() };
-    let mut s = Scheduler::new(config, placement(1, 1, &[1]), &[(4, 4)]).unwrap();
+    let mut s = serving(config, placement(1, 1, &[1]), 4, 4);
     let mut request = |n: u128, index: u16| {
         let mut submission = submission(n, 4, 12);
         submission.spec.sequence.index = index;
@@ -544,11 +578,4 @@ fn choices_of_one_request_take_turns_with_other_requests() {
         s.handle(Time::ZERO, SchedulerInput::Cancel { from: node(9), generation: 1, sequence });
     }
     assert_eq!(order, [(1, 0), (1, 1), (2, 0), (3, 0), (1, 2), (1, 3)]);
-}
-
-#[test]
-fn stages_with_pages_of_different_sizes_are_refused() {
-    let refused = Scheduler::new(SchedulerConfig::default(), placement(1, 1, &[1, 2]), &[(9, 32), (9, 16)]);
-    let message = refused.map(|_| ()).unwrap_err().to_string();
-    assert_eq!(message, "stage 1 has pages of 16 tokens, the first stage of 32");
 }

@@ -65,7 +65,8 @@ pub struct SchedulerConfig {
     pub prompt_share_alone: Duration,
     /// Whether and how tokens are guessed ahead.
     pub speculation: Speculation,
-    /// A step in flight (and at the head of the pipeline) without completion for this long loses the instance.
+    /// A step in flight (and at the head of the pipeline) without completion for this long loses the instance; earlier where it is
+    /// known how long such steps take.
     pub step_deadline: Duration,
     /// Added to the deadline per token of the step.
     pub step_deadline_per_token: Duration,
@@ -122,6 +123,28 @@ pub enum SchedulerInput {
         /// Why.
         kind: FailureKind,
         /// For people.
+        message: String,
+    },
+    /// A step met a stage or a link that is not there.
+    NotWired {
+        /// The node that passed the word on.
+        from: NodeId,
+        /// The generation it meant.
+        generation: u32,
+        /// The step.
+        step: u64,
+        /// What was missing, for people.
+        missing: String,
+    },
+    /// Tokens did not reach their driver.
+    Undelivered {
+        /// The node that passed the word on.
+        from: NodeId,
+        /// The generation it meant.
+        generation: u32,
+        /// Whose tokens.
+        sequences: Vec<SequenceId>,
+        /// Why, for people.
         message: String,
     },
     /// The small model's answer to [`SchedulerOutput::Draft`].
@@ -184,6 +207,8 @@ pub enum SchedulerOutput {
         /// With [`FailureKind::QueueFull`]: how full, and when to come back.
         busy: Option<Busy>,
     },
+    /// Step 0 is back: every stage is there, and steps get through. Report it.
+    Serving,
     /// Feed the first stage, which runs on this node.
     Step(StepMessage),
     /// Ask the small model, which runs on this node.

@@ -2,8 +2,8 @@
 
 use exo_types::{NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence};
 
-use super::{Broken, COMPUTING_MAX, Computing, Open, StageMachine, StageOutput};
-use crate::wire::{DataMessage, StageCommand, StepMessage};
+use super::{Broken, COMPUTING_MAX, Computing, Open, StageGeometry, StageMachine, StageOutput};
+use crate::wire::{DataMessage, StageCommand, StagePages, StepMessage};
 
 impl StageMachine {
     pub(super) fn arrive(
@@ -15,17 +15,26 @@ impl StageMachine {
         let (instance, serving) = (self.placement.instance, self.placement.generation);
         let is_ours = message.frame.instance == instance && message.stage as usize == self.index;
         if from != self.upstream() || !is_ours {
-            return Ok(()); // nobody who feeds this stage
+            let upstream = self.upstream();
+            tracing::trace!(%from, %upstream, got = message.stage, own = self.index, "a step of nobody who feeds this stage");
+            return Ok(());
         }
         if message.frame.generation != serving {
-            let (got, serving) = (message.frame.generation, Some(serving));
+            let got = message.frame.generation;
+            tracing::trace!(%instance, got, serving, step = message.frame.step, "a step of another generation");
+            let serving = Some(serving);
             let message = DataMessage::StaleGeneration { instance, got, serving };
             out.push(StageOutput::Send { to: from, message });
             return Ok(());
         }
-        let (got, expected) = (message.frame.step, self.step_next + self.waiting.len() as u64);
+        let (got, expected) =
+            (message.frame.step, self.waiting.back().map_or(self.step_next, |last| last.frame.step + 1));
+        if got == 0 {
+            return self.arrive_first(message, expected);
+        }
         if got < expected {
-            return Ok(()); // sent again after a reconnect
+            tracing::trace!(%instance, got, expected, "a step that came again");
+            return Ok(());
         }
         if got > expected {
             return Err(Broken::Order { got, expected });
@@ -37,6 +46,24 @@ impl StageMachine {
             return Err(Broken::TooMany { waiting, stages });
         }
         self.waiting.push_back(message);
+        Ok(())
+    }
+
+    /// Step 0 came, perhaps again: the scheduler repeats it until one comes back, and then begins with step 1. Behind that it is
+    /// another scheduler's, which knows nothing of what is open here.
+    fn arrive_first(&mut self, message: StepMessage, expected: u64) -> Result<(), Broken> {
+        if expected > 1 {
+            return Err(Broken::Order { got: 0, expected });
+        }
+        let (got, in_front) = (message.pages.len(), self.index);
+        if got != in_front {
+            return Err(Broken::Pages { got, expected: in_front });
+        }
+        if self.waiting.is_empty() {
+            self.waiting.push_back(message);
+        } else {
+            tracing::trace!(got = 0, expected, "step 0 waits already");
+        }
         Ok(())
     }
 
@@ -55,8 +82,12 @@ impl StageMachine {
             return Ok(());
         }
         let Some(message) = self.waiting.pop_front() else { return Ok(()) };
-        self.step_next += 1;
-        let StepMessage { commands, mut frame, failures, rows, .. } = message;
+        let StepMessage { commands, mut frame, failures, mut pages, rows, .. } = message;
+        self.step_next = frame.step + 1;
+        if frame.step == 0 {
+            let StageGeometry { pages: own, page_tokens, .. } = self.geometry;
+            pages.push(StagePages { pages: own, page_tokens });
+        }
         for command in &commands {
             self.command(frame.step, command)?;
         }
@@ -73,6 +104,7 @@ impl StageMachine {
             commands: commands.clone(),
             frame: frame.clone(),
             failures,
+            pages,
             drivers: self.drivers(&frame),
             lost_in_front: None,
         });

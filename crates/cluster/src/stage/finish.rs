@@ -9,10 +9,25 @@ use crate::wire::{DataMessage, StepFailure, StepMessage, TokenResult, TokensMess
 
 impl StageMachine {
     pub(super) fn finish(&mut self, step: u64, result: ComputeResult, out: &mut Vec<StageOutput>) {
-        let Some(mut done) = self.computing.pop_front_if(|first| first.frame.step == step) else { return };
+        let Some(mut done) = self.computing.pop_front_if(|first| first.frame.step == step) else {
+            let computing = self.computing.front().map(|first| first.frame.step);
+            return tracing::trace!(
+                got = step,
+                ?computing,
+                "the engine is done with a step that it was not given"
+            );
+        };
         match self.checked(&done, result) {
             ComputeResult::Rows(rows) => self.forward(done, rows, out),
             ComputeResult::Tokens(results) => self.send_tokens(done, results, out),
+            ComputeResult::Failed { message, .. } if step == 0 => {
+                // An engine that cannot do nothing will not do more: the scheduler asks again.
+                let (instance, generation) = (self.placement.instance, self.placement.generation);
+                let (stage, missing) =
+                    (self.index as u32, format!("stage {}: {}", self.index, clip(&message)));
+                let message = DataMessage::NotWired { instance, generation, stage, step, missing };
+                out.push(StageOutput::Send { to: self.upward(), message });
+            }
             ComputeResult::Failed { kind, message } => {
                 if let Some(in_front) = self.leave_out_lost(&mut done)
                     && [in_front, kind].into_iter().all(is_worth_another)
@@ -55,9 +70,9 @@ impl StageMachine {
     }
 
     fn forward(&self, done: Computing, rows: Vec<u8>, out: &mut Vec<StageOutput>) {
-        let Computing { commands, frame, failures, .. } = done;
+        let Computing { commands, frame, failures, pages, .. } = done;
         let (next, rows_dtype) = (self.index + 1, WireDType::F32);
-        let message = StepMessage { stage: next as u32, commands, frame, failures, rows_dtype, rows };
+        let message = StepMessage { stage: next as u32, commands, frame, failures, pages, rows_dtype, rows };
         let to = self.placement.stages[next].node;
         out.push(StageOutput::Send { to, message: DataMessage::Step(message) });
     }
@@ -65,9 +80,9 @@ impl StageMachine {
     /// Each driver gets its own tokens, the scheduler all of them.
     fn send_tokens(&self, done: Computing, results: Vec<TokenResult>, out: &mut Vec<StageOutput>) {
         let (instance, generation) = (self.placement.instance, self.placement.generation);
-        let tokens = |results, failures| {
+        let tokens = |results, failures, pages| {
             let step = done.frame.step;
-            DataMessage::Tokens(TokensMessage { instance, generation, step, results, failures })
+            DataMessage::Tokens(TokensMessage { instance, generation, step, results, failures, pages })
         };
         let mut by_driver: BTreeMap<NodeId, Vec<TokenResult>> = BTreeMap::new();
         for result in &results {
@@ -75,9 +90,12 @@ impl StageMachine {
                 by_driver.entry(open.driver).or_default().push(result.clone());
             }
         }
-        out.push(StageOutput::Send { to: self.scheduler(), message: tokens(results, done.failures) });
+        out.push(StageOutput::Send {
+            to: self.scheduler(),
+            message: tokens(results, done.failures, done.pages),
+        });
         for (to, own) in by_driver {
-            out.push(StageOutput::Send { to, message: tokens(own, Vec::new()) });
+            out.push(StageOutput::Send { to, message: tokens(own, Vec::new(), Vec::new()) });
         }
     }
 
@@ -124,7 +142,7 @@ impl StageMachine {
         if lost.is_empty() {
             return;
         }
-        let all = self.failure(done.frame.step, &lost, kind, message.chars().take(1000).collect());
+        let all = self.failure(done.frame.step, &lost, kind, clip(&message));
         let mut by_driver: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
         for (part, &driver) in lost.iter().zip(&done.drivers) {
             by_driver.entry(driver).or_default().push(part.sequence);
@@ -143,6 +161,11 @@ impl StageMachine {
         }
         done.failures.push(all);
     }
+}
+
+/// Texts are bounded on the wire.
+fn clip(text: &str) -> String {
+    text.chars().take(1000).collect()
 }
 
 /// Whether a device that failed so may compute the next step all the same.

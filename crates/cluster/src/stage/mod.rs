@@ -3,12 +3,15 @@
 //! A stage trusts its neighbours' arithmetic and nothing else: instance, generation, step order, sequence
 //! bookkeeping, token ids and row lengths are checked before the engine sees them. A step that cannot be computed
 //! costs its sequences, not the pipeline: the frame travels on without them, so that every stage counts the same
-//! steps. A step that does not fit at all ([`Broken`]) ends the generation.
+//! steps. A step that does not fit at all ([`Broken`]) ends the generation, and so does a link that ends.
+//!
+//! Step 0 comes first, perhaps several times: each stage adds its pages, the last one returns them to the scheduler.
 //!
 //! Start reading at [`StageMachine::handle`].
 
 mod accept;
 mod finish;
+mod held;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -17,8 +20,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use exo_types::{FailureKind, NodeId, PageKey, Placement, Principal, SequenceId, StepFrame, Time};
 
+pub use self::held::HeldSteps;
 pub use self::words::{ComputeResult, StageGeometry, StageInput, StageOutput};
-use crate::wire::{DataMessage, StageCommand, StepFailure, StepMessage};
+use crate::wire::{DataMessage, StageCommand, StagePages, StepFailure, StepMessage};
+use crate::{MessageKind, Undeliverable};
 
 /// One stage of one instance generation.
 #[derive(Clone, Debug)]
@@ -58,6 +63,8 @@ struct Computing {
     commands: Vec<StageCommand>,
     frame: StepFrame,
     failures: Vec<StepFailure>,
+    /// Of step 0: the caches of the stages up to this one.
+    pages: Vec<StagePages>,
     /// Drivers of the frame's sequences, in its order.
     drivers: Vec<NodeId>,
     /// How the step in front of it failed, with which sequences of this one may have been lost.
@@ -71,6 +78,10 @@ enum Broken {
     Order { got: u64, expected: u64 },
     #[error("{waiting} steps are waiting, in a pipeline of {stages} stages no more may")]
     TooMany { waiting: usize, stages: usize },
+    #[error("the data link to node {peer} ended behind step {step}")]
+    Link { peer: NodeId, step: u64 },
+    #[error("step 0 comes with the pages of {got} stages, {expected} are in front")]
+    Pages { got: usize, expected: usize },
     #[error("step {step} {what} sequence {sequence}")]
     Sequence { step: u64, what: &'static str, sequence: SequenceId },
     #[error("step {step} {what} {key}")]
@@ -84,7 +95,7 @@ enum Broken {
 }
 
 impl StageMachine {
-    /// Stage `index` of `placement`, just loaded: no sequence open, step 1 comes first. Panics if there is no such
+    /// Stage `index` of `placement`, just loaded: no sequence open, step 0 comes first. Panics if there is no such
     /// stage.
     pub fn new(placement: Placement, index: usize, geometry: StageGeometry) -> Self {
         assert!(index < placement.stages.len(), "stage {index} of {}", placement.stages.len());
@@ -94,7 +105,7 @@ impl StageMachine {
             geometry,
             open: BTreeMap::new(),
             kept: BTreeMap::new(),
-            step_next: 1,
+            step_next: 0,
             waiting: VecDeque::new(),
             computing: VecDeque::new(),
             broken: false,
@@ -104,11 +115,21 @@ impl StageMachine {
     /// Takes in what happened and says what to do. Outputs are in order.
     pub fn handle(&mut self, _now: Time, input: StageInput) -> Vec<StageOutput> {
         let mut out = Vec::new();
-        if self.broken {
+        if self.broken && !matches!(input, StageInput::Report { .. }) {
+            tracing::trace!(instance = %self.placement.instance, stage = self.index, "the pipeline is broken here");
             return out;
         }
         let outcome = match input {
             StageInput::Step { from, message } => self.arrive(from, message, &mut out),
+            StageInput::Undeliverable(undeliverable) => {
+                self.undeliverable(&undeliverable, &mut out);
+                Ok(())
+            }
+            StageInput::LinkLost(peer) => self.link_lost(peer),
+            StageInput::Report { from, message } => {
+                self.pass_on(from, message, &mut out);
+                Ok(())
+            }
             StageInput::ComputeDone { step, result } => {
                 self.finish(step, result, &mut out);
                 Ok(())
@@ -148,15 +169,76 @@ impl StageMachine {
         tokens.saturating_mul(self.geometry.hidden as usize).saturating_mul(size_of::<f32>())
     }
 
+    /// The next node against the direction of the steps, up to the scheduler's.
+    fn upward(&self) -> NodeId {
+        let own = self.placement.stages[self.index].node;
+        if own == self.scheduler() {
+            return own;
+        }
+        let before = self.placement.stages[..self.index].iter().rev();
+        before.map(|stage| stage.node).find(|&node| node != own).unwrap_or(own)
+    }
+
+    /// Passes a later stage's report on.
+    fn pass_on(&self, from: NodeId, message: DataMessage, out: &mut Vec<StageOutput>) {
+        let own = self.placement.stages[self.index].node;
+        // One from this node itself has begun its way here, or comes round in a circle.
+        if from == own || self.placement.stage_of(from).is_none() {
+            return tracing::trace!(%from, %own, "a report of nobody behind this stage");
+        }
+        out.push(StageOutput::Send { to: self.upward(), message });
+    }
+
+    /// A message of this stage waited in vain for its link.
+    fn undeliverable(&self, undeliverable: &Undeliverable, out: &mut Vec<StageOutput>) {
+        let Placement { instance, generation, .. } = self.placement;
+        let why = format!("stage {}: {undeliverable}", self.index);
+        let to = self.upward();
+        match &undeliverable.kind {
+            kind if kind.pipeline() != Some((instance, generation)) => {}
+            MessageKind::Step { stage, step, .. } if *stage as usize == self.index + 1 => {
+                let (stage, step, missing) = (*stage, *step, why);
+                let message = DataMessage::NotWired { instance, generation, stage, step, missing };
+                out.push(StageOutput::Send { to, message });
+            }
+            MessageKind::Tokens { step, sequences, .. } if self.is_last() => {
+                let (stage, step) = (self.index as u32, *step);
+                let message = if undeliverable.to == self.scheduler() {
+                    DataMessage::NotWired { instance, generation, stage, step, missing: why }
+                } else {
+                    let sequences = sequences.clone();
+                    DataMessage::Undelivered { instance, generation, step, sequences, message: why }
+                };
+                out.push(StageOutput::Send { to, message });
+            }
+            MessageKind::Step { .. } | MessageKind::Tokens { .. } | MessageKind::Other => {}
+        }
+    }
+
+    /// Steps or tokens may have been in the link. Before step 1 it is only step 0, which the scheduler repeats.
+    fn link_lost(&mut self, peer: NodeId) -> Result<(), Broken> {
+        let next = if self.is_last() { 0 } else { self.index + 1 };
+        let is_used =
+            [self.index.saturating_sub(1), next].iter().any(|&i| self.placement.stages[i].node == peer);
+        if is_used && self.step_next > 1 {
+            return Err(Broken::Link { peer, step: self.step_next - 1 });
+        }
+        Ok(())
+    }
+
     fn break_pipeline(&mut self, broken: &Broken, out: &mut Vec<StageOutput>) {
         self.broken = true;
+        let kind = match broken {
+            Broken::Link { .. } => FailureKind::StageLost,
+            _ => FailureKind::Protocol,
+        };
         let message = DataMessage::PipelineBroken {
             instance: self.placement.instance,
             generation: self.placement.generation,
             stage: self.index as u32,
-            kind: FailureKind::Protocol,
+            kind,
             message: format!("stage {}: {broken}", self.index),
         };
-        out.push(StageOutput::Send { to: self.scheduler(), message });
+        out.push(StageOutput::Send { to: self.upward(), message });
     }
 }

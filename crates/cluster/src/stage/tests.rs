@@ -3,13 +3,33 @@ use exo_types::{InstanceId, StepSequence, WireDType};
 use super::*;
 use crate::testing::{node, placement, result, seq, spec};
 
-/// Stage `index` over the nodes 1, 2, 3; hidden rows of 2 floats, a vocabulary of 100.
+/// Stage `index` over the nodes 1, 2, 3, through which step 0 has gone.
 fn stage(index: usize) -> StageMachine {
+    wired(fresh(index))
+}
+
+/// The same before step 0; hidden rows of 2 floats, a vocabulary of 100.
+fn fresh(index: usize) -> StageMachine {
     StageMachine::new(
         placement(1, 1, &[1, 2, 3]),
         index,
-        StageGeometry { hidden: 2, vocab: 100, page_tokens: 2 },
+        StageGeometry { hidden: 2, vocab: 100, pages: 9, page_tokens: 2 },
     )
+}
+
+/// Lets step 0 go through it.
+fn wired(mut s: StageMachine) -> StageMachine {
+    let index = s.index;
+    feed(&mut s, step_0(index));
+    let last = s.is_last();
+    done(&mut s, 0, if last { ComputeResult::Tokens(vec![]) } else { ComputeResult::Rows(vec![]) });
+    s
+}
+
+/// Step 0 as it comes to stage `index`: with the pages of those in front.
+fn step_0(index: usize) -> StepMessage {
+    let pages = vec![StagePages { pages: 5, page_tokens: 2 }; index];
+    StepMessage { pages, ..step(index, 0, vec![], vec![]) }
 }
 
 fn part(n: u128, start: u32, tokens: &[u32]) -> StepSequence {
@@ -23,7 +43,15 @@ fn step(index: usize, step: u64, commands: Vec<StageCommand>, sequences: Vec<Ste
     let frame = StepFrame { instance: InstanceId(1), generation: 1, step, sequences };
     let bytes = if index == 0 { 0 } else { frame.token_count() * 8 };
     let rows = (0..bytes).map(|b| b as u8).collect();
-    StepMessage { stage: index as u32, commands, frame, failures: vec![], rows_dtype: WireDType::F32, rows }
+    StepMessage {
+        stage: index as u32,
+        commands,
+        frame,
+        failures: vec![],
+        pages: vec![],
+        rows_dtype: WireDType::F32,
+        rows,
+    }
 }
 
 fn open(n: u128) -> StageCommand {
@@ -73,6 +101,12 @@ fn show(out: &[StageOutput]) -> Vec<String> {
             }
             DataMessage::StepFailed(f) => format!("failed {} to {}: {:?}", f.step, to.0[0], f.kind),
             DataMessage::PipelineBroken { message, .. } => format!("broken to {}: {message}", to.0[0]),
+            DataMessage::NotWired { step, missing, .. } => {
+                format!("not wired for {step} to {}: {missing}", to.0[0])
+            }
+            DataMessage::Undelivered { step, sequences, .. } => {
+                format!("tokens {step} of {} not delivered, to {}", sequences.len(), to.0[0])
+            }
             DataMessage::StaleGeneration { got, serving, .. } => format!("stale {got}, serving {serving:?}"),
             other => format!("unexpected {other:?}"),
         },
@@ -119,8 +153,8 @@ fn chunk(n: u128, start: u32, tokens: &[u32]) -> StepSequence {
 
 /// The only stage, which has all layers.
 fn alone() -> StageMachine {
-    let geometry = StageGeometry { hidden: 2, vocab: 100, page_tokens: 2 };
-    StageMachine::new(placement(1, 1, &[1]), 0, geometry)
+    let geometry = StageGeometry { hidden: 2, vocab: 100, pages: 9, page_tokens: 2 };
+    wired(StageMachine::new(placement(1, 1, &[1]), 0, geometry))
 }
 
 #[test]
@@ -354,4 +388,121 @@ fn more_steps_than_the_pipeline_has_in_flight_break_it() {
     feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[1])]));
     let out: Vec<String> = (2..=5).flat_map(|n| show(&feed(&mut s, step(0, n, vec![], vec![])))).collect();
     assert!(out.len() == 1 && out[0].contains("4 steps are waiting"), "{out:?}");
+}
+
+/// The pages in what a stage sends, as (pages, tokens of a page).
+fn pages(out: &[StageOutput]) -> Vec<(u32, u32)> {
+    let pages = match out {
+        [StageOutput::Send { message: DataMessage::Step(m), .. }] => &m.pages,
+        [StageOutput::Send { message: DataMessage::Tokens(m), .. }] => &m.pages,
+        other => panic!("{other:?}"),
+    };
+    pages.iter().map(|p| (p.pages, p.page_tokens)).collect()
+}
+
+#[test]
+fn step_0_takes_the_way_of_all_steps_and_collects_the_pages() {
+    let mut s = fresh(1);
+    assert_eq!(show(&feed(&mut s, step_0(1))), ["compute 0: rows 0"]);
+    let out = done(&mut s, 0, ComputeResult::Rows(vec![]));
+    assert_eq!(
+        (show(&out), pages(&out)),
+        (vec!["step 0 to 3: rows 0 failures 0".into()], vec![(5, 2), (9, 2)])
+    );
+    let mut s = fresh(2);
+    feed(&mut s, step_0(2));
+    let out = done(&mut s, 0, ComputeResult::Tokens(vec![]));
+    let expected = (vec!["tokens 0 to 1: 0 failures 0".into()], vec![(5, 2), (5, 2), (9, 2)]);
+    assert_eq!((show(&out), pages(&out)), expected);
+    let out = feed(&mut s, step(2, 1, vec![open(1)], vec![part(1, 0, &[4])]));
+    assert_eq!(show(&out), ["compute 1: 1@0 rows 8"]);
+}
+
+#[test]
+fn step_0_may_come_again_until_step_1_has_come() {
+    let mut s = stage(1);
+    assert_eq!(show(&feed(&mut s, step_0(1))), ["compute 0: rows 0"]);
+    assert!(feed(&mut s, step_0(1)).is_empty(), "it waits");
+    assert!(feed(&mut s, step_0(1)).is_empty(), "one waits already");
+    assert_eq!(done(&mut s, 0, ComputeResult::Rows(vec![])).len(), 2, "sent on, and the next computed");
+    done(&mut s, 0, ComputeResult::Rows(vec![]));
+    feed(&mut s, step(1, 1, vec![open(1)], vec![part(1, 0, &[4])]));
+    let out = feed(&mut s, step_0(1));
+    assert_eq!(show(&out), ["broken to 1: stage 1: step 0 arrived, 2 was next"], "of another scheduler");
+}
+
+#[test]
+fn a_step_before_step_0_and_step_0_past_too_few_stages_end_the_generation() {
+    let mut s = fresh(1);
+    let out = feed(&mut s, step(1, 7, vec![], vec![]));
+    assert_eq!(show(&out), ["broken to 1: stage 1: step 7 arrived, 0 was next"]);
+    let mut s = fresh(1);
+    let out = feed(&mut s, step_0(2).clone()); // names stage 2
+    assert!(out.is_empty());
+    let out = feed(&mut s, StepMessage { stage: 1, ..step_0(2) });
+    assert_eq!(show(&out), ["broken to 1: stage 1: step 0 comes with the pages of 2 stages, 1 are in front"]);
+}
+
+#[test]
+fn an_engine_that_fails_step_0_does_not_let_it_past() {
+    let mut s = fresh(1);
+    feed(&mut s, step_0(1));
+    let failed = ComputeResult::Failed { kind: FailureKind::Device, message: "no device".into() };
+    assert_eq!(show(&done(&mut s, 0, failed)), ["not wired for 0 to 1: stage 1: no device"]);
+}
+
+#[test]
+fn a_step_that_found_no_link_is_reported_against_its_direction() {
+    let mut s = stage(1);
+    let kind = |stage, generation| MessageKind::Step { instance: InstanceId(1), generation, stage, step: 4 };
+    let undeliverable = |to: u8, kind| {
+        let (to, waited_ms) = (node(to), 2050);
+        let reason = crate::UndeliverableReason::NotOpen;
+        StageInput::Undeliverable(Undeliverable { to, kind, waited_ms, reason })
+    };
+    let out = s.handle(Time::ZERO, undeliverable(3, kind(2, 1)));
+    let why = format!("stage 1: the data link to node {} was not open for 2050 ms", node(3));
+    assert_eq!(show(&out), [format!("not wired for 4 to 1: {why}")]);
+    assert!(s.handle(Time::ZERO, undeliverable(3, kind(1, 1))).is_empty(), "another stage's");
+    assert!(s.handle(Time::ZERO, undeliverable(3, kind(2, 9))).is_empty(), "another generation's");
+    // Tokens: of the link to the scheduler, or to one driver.
+    let mut s = stage(2);
+    let tokens = || {
+        let (instance, generation, step, sequences) = (InstanceId(1), 1, 4, vec![seq(1)]);
+        MessageKind::Tokens { instance, generation, step, sequences }
+    };
+    let out = s.handle(Time::ZERO, undeliverable(1, tokens()));
+    assert!(show(&out)[0].starts_with("not wired for 4 to 2: stage 2: the data link"), "{out:?}");
+    let out = s.handle(Time::ZERO, undeliverable(9, tokens()));
+    assert_eq!(show(&out), ["tokens 4 of 1 not delivered, to 2"]);
+}
+
+#[test]
+fn reports_go_from_stage_to_stage_up_to_the_scheduler() {
+    let report = |from: u8| {
+        let (instance, generation, stage, step) = (InstanceId(1), 1, 3, 0);
+        let message = DataMessage::NotWired { instance, generation, stage, step, missing: "x".into() };
+        StageInput::Report { from: node(from), message }
+    };
+    let geometry = StageGeometry { hidden: 2, vocab: 100, pages: 9, page_tokens: 2 };
+    // Node 2 has two stages: the way up from either leads to node 1.
+    for index in [1, 2] {
+        let mut s = StageMachine::new(placement(1, 1, &[1, 2, 2, 4]), index, geometry);
+        assert_eq!(show(&s.handle(Time::ZERO, report(4))), ["not wired for 0 to 1: x"]);
+        assert!(s.handle(Time::ZERO, report(2)).is_empty(), "of this node itself: it would go in a circle");
+        assert!(s.handle(Time::ZERO, report(7)).is_empty(), "of a node without a stage");
+    }
+}
+
+#[test]
+fn a_link_that_ends_behind_a_step_ends_the_generation() {
+    let lost = |s: &mut StageMachine, n: u8| show(&s.handle(Time::ZERO, StageInput::LinkLost(node(n))));
+    for (index, used, unused) in [(0, 2, 3), (1, 3, 9), (2, 1, 9)] {
+        let mut s = stage(index);
+        assert!(lost(&mut s, used).is_empty(), "step 0 comes again");
+        feed(&mut s, step(index, 1, vec![open(1)], vec![part(1, 0, &[4])]));
+        assert!(lost(&mut s, unused).is_empty());
+        let out = lost(&mut s, used);
+        assert!(out[0].contains("ended behind step 1"), "{index}: {out:?}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use exo_types::{FailureKind, NodeId, StepFrame};
 
+use crate::Undeliverable;
 use crate::wire::{DataMessage, StageCommand, StepMessage, TokenResult};
 
 /// Numbers of the loaded model a stage checks frames against.
@@ -11,6 +12,8 @@ pub struct StageGeometry {
     pub hidden: u32,
     /// Tokens in the vocabulary.
     pub vocab: u32,
+    /// Pages of keys and values.
+    pub pages: u32,
     /// Tokens of one page of keys and values.
     pub page_tokens: u32,
 }
@@ -41,6 +44,18 @@ pub enum StageInput {
         /// The step.
         message: StepMessage,
     },
+    /// A message of this stage did not go out.
+    Undeliverable(Undeliverable),
+    /// The data link to a node ended: what was in it is lost.
+    LinkLost(NodeId),
+    /// A later stage's word for the scheduler: `NotWired`, `Undelivered` or `PipelineBroken`. It goes from stage to stage against
+    /// the direction of the steps, so that it needs no link that they did not prove.
+    Report {
+        /// The authenticated sender.
+        from: NodeId,
+        /// The word.
+        message: DataMessage,
+    },
     /// The engine is done with the step last put out.
     ComputeDone {
         /// Which.
@@ -69,7 +84,7 @@ pub enum StageOutput {
     Send {
         /// To whom.
         to: NodeId,
-        /// What: `Step`, `Tokens`, `StepFailed`, `PipelineBroken` or `StaleGeneration`.
+        /// What: `Step`, `Tokens`, `StepFailed`, `StaleGeneration`, or a report to the scheduler.
         message: DataMessage,
     },
 }

@@ -106,6 +106,33 @@ pub enum DataMessage {
         /// For people.
         message: String,
     },
+    /// A step met a stage or a link that is not there. From the node where it waited in vain to the node that sent it, and from
+    /// there against the direction of the steps to the scheduler: step 0 is sent again, any other ends the generation.
+    NotWired {
+        /// The instance.
+        instance: InstanceId,
+        /// Its generation.
+        generation: u32,
+        /// The stage that the step was for.
+        stage: u32,
+        /// The step.
+        step: u64,
+        /// What was not there and how long the step waited, for people.
+        missing: String,
+    },
+    /// Last stage to the scheduler, the way `NotWired` takes: tokens did not reach their driver. Its sequences end.
+    Undelivered {
+        /// The instance.
+        instance: InstanceId,
+        /// Its generation.
+        generation: u32,
+        /// The step that sampled them.
+        step: u64,
+        /// The sequences.
+        sequences: Vec<SequenceId>,
+        /// Which link was not open and how long they waited, for people.
+        message: String,
+    },
     /// To the sender of something for a generation that is not served here.
     StaleGeneration {
         /// The instance.
@@ -191,7 +218,8 @@ pub enum StageCommand {
     Close(SequenceId),
 }
 
-/// One step on its way. A batch without sequences only carries commands.
+/// One step on its way. A batch without sequences only carries commands. Step 0 opens a generation: it carries neither, and
+/// proves every link that steps and tokens take.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StepMessage {
     /// Index of the stage it is for: one node may hold several.
@@ -202,6 +230,8 @@ pub struct StepMessage {
     pub frame: StepFrame,
     /// What earlier stages could not compute of this step; the last stage passes it on to the scheduler.
     pub failures: Vec<StepFailure>,
+    /// The caches of the stages that step 0 has passed, in order; empty in every other step.
+    pub pages: Vec<StagePages>,
     /// How `rows` are encoded.
     pub rows_dtype: WireDType,
     /// Hidden rows, little-endian, in the order of the frame's tokens; empty towards the first stage. Travels
@@ -223,6 +253,17 @@ pub struct TokensMessage {
     pub results: Vec<TokenResult>,
     /// What stages could not compute of this step (for a driver: empty, it is told by `StepFailed`).
     pub failures: Vec<StepFailure>,
+    /// With step 0: the caches of all stages, in order.
+    pub pages: Vec<StagePages>,
+}
+
+/// The cache of one stage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StagePages {
+    /// Pages of keys and values.
+    pub pages: u32,
+    /// Tokens that one page holds.
+    pub page_tokens: u32,
 }
 
 /// What a step sampled of one sequence.

@@ -20,6 +20,6 @@ pub use control::{
     DeviceReport, HeldModel, LinkReport, LogMessage, NodeReport, Refusal, StageReport, Trouble,
 };
 pub use data::{
-    Busy, DataMessage, EndReason, StageCommand, StepFailure, StepMessage, Submission, TokenResult,
-    TokensMessage,
+    Busy, DataMessage, EndReason, StageCommand, StagePages, StepFailure, StepMessage, Submission,
+    TokenResult, TokensMessage,
 };

@@ -25,11 +25,19 @@ fn step(tokens: usize) -> StepMessage {
         StageCommand::Truncate { sequence, length: 1 },
     ];
     let rows = (0..tokens * 8).map(|b| b as u8).collect();
-    StepMessage { stage: 1, commands, frame, failures: vec![], rows_dtype: WireDType::F32, rows }
+    StepMessage {
+        stage: 1,
+        commands,
+        frame,
+        failures: vec![],
+        pages: vec![],
+        rows_dtype: WireDType::F32,
+        rows,
+    }
 }
 
 fn view() -> InstanceView {
-    let stage = StageView { status: StageStatus::Ready { pages: 4, page_tokens: 16 }, memory_bytes: 5 };
+    let stage = StageView { status: StageStatus::Serving, memory_bytes: 5 };
     let (placement, stages) = (placement(1, 1, &[1, 2]), vec![stage; 2]);
     InstanceView { model_name: "m".into(), placement, state: InstanceState::Ready, stages }
 }
@@ -56,8 +64,17 @@ fn data_messages() -> Vec<DataMessage> {
             step: 1,
             results: vec![result(1, 4, 7)],
             failures: vec![],
+            pages: vec![],
         }),
         DataMessage::SequenceFailed { instance, generation, sequence, kind, message },
+        DataMessage::NotWired { instance, generation, stage: 1, step: 0, missing: "why".to_owned() },
+        DataMessage::Undelivered {
+            instance,
+            generation,
+            step: 1,
+            sequences: vec![sequence],
+            message: "why".to_owned(),
+        },
         rejected(64, 7),
         DataMessage::SequenceEnded {
             instance,
@@ -108,7 +125,7 @@ fn refusal(bytes: &[u8]) -> String {
 fn malformed_bytes_are_refused_with_numbers() {
     let good = DataMessage::Submit(submission(1, 4, 9)).encode();
     assert_eq!(refusal(&[]), "the message is empty");
-    assert_eq!(refusal(&[9, 0, 0]), "the message has version 9, this node speaks 6");
+    assert_eq!(refusal(&[9, 0, 0]), "the message has version 9, this node speaks 7");
     assert_eq!(refusal(&[WIRE_VERSION, 0, 0]), "the header is announced with 4 bytes, 2 follow");
     assert_eq!(refusal(&[WIRE_VERSION, 9, 0, 0, 0, 7]), "the header is announced with 9 bytes, 1 follow");
     assert!(refusal(&[WIRE_VERSION, 255, 255, 255, 255]).contains("4294967295 bytes, at most"));
@@ -148,7 +165,14 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
         (result.tokens, result.drafts) = (vec![result.tokens[0].clone(); tokens], drafts);
         let (instance, generation, step, failures) = (InstanceId(1), 1, 1, vec![]);
         let results = vec![result];
-        bound(DataMessage::Tokens(TokensMessage { instance, generation, step, results, failures }))
+        bound(DataMessage::Tokens(TokensMessage {
+            instance,
+            generation,
+            step,
+            results,
+            failures,
+            pages: vec![],
+        }))
     };
     assert!(answer(0, 0, 4).contains("no token"));
     assert!(answer(3, 1, 4).contains("tokens of a sampled sequence: 3 given, at most 2"));
@@ -222,4 +246,30 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn step_0_carries_pages_and_nothing_else_and_no_other_step_does() {
+    let pages = |pages, page_tokens| StagePages { pages, page_tokens };
+    let with = |number: u64, change: &dyn Fn(&mut StepMessage)| {
+        let mut step = step(1);
+        step.frame.step = number;
+        (step.commands, step.rows, step.frame.sequences) = (vec![], vec![], vec![]);
+        change(&mut step);
+        DataMessage::Step(step)
+    };
+    let good = with(0, &|s| s.pages = vec![pages(4, 16)]);
+    assert_eq!(DataMessage::decode(&good.encode()), Ok(good));
+    assert!(bound(with(0, &|s| s.rows = vec![0; 4])).contains("step 0 carries something"));
+    assert!(bound(with(0, &|s| s.commands = vec![StageCommand::Close(seq(1))])).contains("step 0 carries"));
+    assert!(bound(with(0, &|s| s.pages = vec![pages(4, 0)])).contains("pages without tokens"));
+    assert!(bound(with(0, &|s| s.pages = vec![pages(4, 16); 300])).contains("caches of stages: 300 given"));
+    assert!(bound(with(1, &|s| s.pages = vec![pages(4, 16)])).contains("a step other than 0"));
+    let tokens = |step, results| {
+        let (instance, generation, failures) = (InstanceId(1), 1, vec![]);
+        let pages = vec![pages(4, 16)];
+        DataMessage::Tokens(TokensMessage { instance, generation, step, results, failures, pages })
+    };
+    assert!(bound(tokens(0, vec![result(1, 4, 7)])).contains("came back with tokens"));
+    assert!(bound(tokens(1, vec![])).contains("a step other than 0"));
 }

@@ -51,9 +51,9 @@ impl Worker {
                 let fetching = Phase::FetchingChunks { done_bytes: 0, total_bytes: 0 };
                 self.advance(now, key, &fetching, Phase::Stored);
             }
-            WorkerInput::Ready { key, pages, page_tokens } => {
+            WorkerInput::Ready(key) => {
                 let loading = Phase::Loading { done_bytes: 0, total_bytes: 0 };
-                self.advance(now, key, &loading, Phase::Ready { pages, page_tokens });
+                self.advance(now, key, &loading, Phase::Ready);
             }
             WorkerInput::Progress { key, done_bytes, total_bytes } => {
                 self.progress(now, key, done_bytes, total_bytes);
@@ -95,10 +95,13 @@ impl Worker {
 
     fn want(&mut self, desired: DesiredState) -> Result<(), Refusal> {
         if let Some((seen, revision)) = self.desired_revision() {
+            let (got, at) = (desired.revision, desired.epoch.counter);
             if desired.epoch < seen {
+                tracing::trace!(got = at, seen = seen.counter, "a wish of an older epoch");
                 return Err(Refusal::StaleEpoch { got: desired.epoch, seen });
             }
-            if desired.epoch == seen && desired.revision < revision {
+            if desired.epoch == seen && got < revision {
+                tracing::trace!(got, seen = revision, "an older wish");
                 return Err(Refusal::StaleRevision { got: desired.revision, seen: revision });
             }
         }
@@ -156,9 +159,9 @@ impl Worker {
     fn advance(&mut self, now: Time, key: ShardKey, from: &Phase, to: Phase) {
         let Some(entry) = self.entry(key) else { return };
         if std::mem::discriminant(&entry.phase) != std::mem::discriminant(from) {
-            return;
+            return tracing::trace!(?key, phase = ?entry.phase, got = ?to, "the end of an action that is not under way");
         }
-        if matches!(to, Phase::Ready { .. }) {
+        if to == Phase::Ready {
             entry.failures = 0;
             entry.failed_loads = 0;
             entry.failure = None;
@@ -216,7 +219,7 @@ impl Worker {
                     actions.push(Action::Cancel { key });
                 }
                 Phase::Unloading => actions.push(Action::UnloadShard { key }),
-                Phase::Absent | Phase::ManifestHeld | Phase::Stored | Phase::Ready { .. } => continue,
+                Phase::Absent | Phase::ManifestHeld | Phase::Stored | Phase::Ready => continue,
             }
             entry.phase = Phase::Unloading;
             entry.since = now;
@@ -285,7 +288,7 @@ fn report(entry: &ActualShard) -> StageReport {
             StageStatus::Fetching { done_bytes, total_bytes }
         }
         (&Phase::Loading { done_bytes, total_bytes }, _) => StageStatus::Loading { done_bytes, total_bytes },
-        (&Phase::Ready { pages, page_tokens }, _) => StageStatus::Ready { pages, page_tokens },
+        (Phase::Ready, _) => StageStatus::Loaded,
         (_, Some(reason)) => StageStatus::Failed { reason: reason.clone(), failed_loads: entry.failed_loads },
         (_, None) => StageStatus::Waiting,
     };

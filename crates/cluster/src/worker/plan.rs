@@ -30,7 +30,7 @@ fn leave(entry: &ActualShard, desired: &[DesiredShard], actual: &[ActualShard]) 
         Phase::FetchingManifest | Phase::FetchingChunks { .. } | Phase::Loading { .. } => {
             Some(Action::Cancel { key })
         }
-        Phase::Ready { .. } => Some(match heir(entry, desired, actual) {
+        Phase::Ready => Some(match heir(entry, desired, actual) {
             Some(d) => Action::AdoptShard { from: key, to: key_of(d), placement: d.placement.clone() },
             None => Action::UnloadShard { key },
         }),
@@ -78,7 +78,7 @@ fn approach(
         | Phase::FetchingManifest
         | Phase::FetchingChunks { .. }
         | Phase::Loading { .. }
-        | Phase::Ready { .. }
+        | Phase::Ready
         | Phase::Unloading => None,
     }
 }
@@ -116,6 +116,6 @@ impl Phase {
 
     /// Whether device memory is, or may be, held.
     pub(super) fn holds_memory(&self) -> bool {
-        matches!(self, Self::Loading { .. } | Self::Ready { .. } | Self::Unloading)
+        matches!(self, Self::Loading { .. } | Self::Ready | Self::Unloading)
     }
 }

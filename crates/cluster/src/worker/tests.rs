@@ -47,7 +47,7 @@ fn ready(w: &mut Worker, shard: &DesiredShard) {
     let key = key_of(shard);
     feed(w, 0, WorkerInput::ManifestHeld(key));
     feed(w, 0, WorkerInput::Stored(key));
-    feed(w, 0, WorkerInput::Ready { key, pages: 4, page_tokens: 16 });
+    feed(w, 0, WorkerInput::Ready(key));
 }
 
 #[test]
@@ -58,8 +58,8 @@ fn a_shard_is_fetched_and_loaded_step_by_step_and_a_repeated_wish_starts_nothing
     assert!(feed(&mut w, 0, wish(1, 1, std::slice::from_ref(&s))).is_empty());
     assert_eq!(feed(&mut w, 0, WorkerInput::ManifestHeld(key)), ["chunks 1.1"]);
     assert_eq!(feed(&mut w, 0, WorkerInput::Stored(key)), ["load 1.1"]);
-    assert!(feed(&mut w, 0, WorkerInput::Ready { key, pages: 4, page_tokens: 16 }).is_empty());
-    assert_eq!(w.reports()[0].status, StageStatus::Ready { pages: 4, page_tokens: 16 });
+    assert!(feed(&mut w, 0, WorkerInput::Ready(key)).is_empty());
+    assert_eq!(w.reports()[0].status, StageStatus::Loaded);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_new_generation_adopts_the_same_weights() {
     assert_eq!(feed(&mut w, 0, wish(1, 2, std::slice::from_ref(&new))), ["adopt 1.1 as 1.2"]);
     let mut wider = shard(1, 3, 60);
     wider.placement.cache_tokens += 32;
-    feed(&mut w, 0, WorkerInput::Ready { key: key_of(&new), pages: 4, page_tokens: 16 });
+    feed(&mut w, 0, WorkerInput::Ready(key_of(&new)));
     assert_eq!(feed(&mut w, 0, wish(1, 3, &[wider])), ["unload 1.2", "manifest 1.3"], "another cache");
 }
 
@@ -137,7 +137,7 @@ fn loads_that_the_device_refuses_are_counted_until_one_succeeds() {
     }
     feed(&mut w, 7000, WorkerInput::Tick);
     load(&mut w, 7000);
-    feed(&mut w, 7000, WorkerInput::Ready { key, pages: 4, page_tokens: 16 });
+    feed(&mut w, 7000, WorkerInput::Ready(key));
     feed(&mut w, 8000, WorkerInput::Unloaded(key));
     let told = StageStatus::Failed { reason: "the device let go of it".into(), failed_loads: 0 };
     assert_eq!(w.reports()[0].status, told);
@@ -182,7 +182,7 @@ fn phase() -> impl Strategy<Value = Phase> {
         Just(Phase::FetchingChunks { done_bytes: 0, total_bytes: 0 }),
         Just(Phase::Stored),
         Just(Phase::Loading { done_bytes: 0, total_bytes: 0 }),
-        Just(Phase::Ready { pages: 1, page_tokens: 1 }),
+        Just(Phase::Ready),
         Just(Phase::Unloading),
     ]
 }
@@ -198,8 +198,8 @@ fn answer(entry: &ActualShard, works: bool) -> Option<WorkerInput> {
         }
         Phase::FetchingManifest => Some(WorkerInput::ManifestHeld(key)),
         Phase::FetchingChunks { .. } => Some(WorkerInput::Stored(key)),
-        Phase::Loading { .. } => Some(WorkerInput::Ready { key, pages: 1, page_tokens: 1 }),
-        Phase::Absent | Phase::ManifestHeld | Phase::Stored | Phase::Ready { .. } => None,
+        Phase::Loading { .. } => Some(WorkerInput::Ready(key)),
+        Phase::Absent | Phase::ManifestHeld | Phase::Stored | Phase::Ready => None,
     }
 }
 
@@ -240,7 +240,7 @@ proptest! {
         let mut ready: Vec<(u64, u32)> = w.actual.iter().map(|a| (a.key.instance.0, a.key.generation)).collect();
         ready.sort_unstable();
         prop_assert_eq!(ready, wanted.into_iter().collect::<Vec<_>>());
-        let all_ready = w.actual.iter().all(|a| matches!(a.phase, Phase::Ready { .. }));
+        let all_ready = w.actual.iter().all(|a| matches!(a.phase, Phase::Ready));
         prop_assert!(all_ready, "{:?}", w.actual);
     }
 }

@@ -64,12 +64,7 @@ pub enum Phase {
         total_bytes: u64,
     },
     /// It computes.
-    Ready {
-        /// KV pages.
-        pages: u32,
-        /// Tokens a page holds.
-        page_tokens: u32,
-    },
+    Ready,
     /// Its memory is being freed.
     Unloading,
 }
@@ -192,14 +187,7 @@ pub enum WorkerInput {
     /// All bytes are on disk.
     Stored(ShardKey),
     /// It computes.
-    Ready {
-        /// Which.
-        key: ShardKey,
-        /// KV pages.
-        pages: u32,
-        /// Tokens a page holds.
-        page_tokens: u32,
-    },
+    Ready(ShardKey),
     /// The action failed; nothing of it runs or holds memory.
     Failed {
         /// Which.

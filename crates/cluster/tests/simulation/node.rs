@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use exo_cluster::wire::{ControlMessage, DataMessage, NodeReport, Trouble};
 use exo_cluster::{
-    Action, Coordinator, CoordinatorConfig, CoordinatorInput, Driver, DriverInput, InstanceView, Scheduler,
-    SchedulerConfig, SchedulerInput, SchedulerOutput, ShardKey, StageGeometry, StageInput, StageMachine,
-    StageOutput, StageStatus, State, Worker, WorkerConfig, WorkerInput,
+    Action, Coordinator, CoordinatorConfig, CoordinatorInput, Driver, DriverInput, InstanceState,
+    InstanceView, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, ShardKey, StageGeometry,
+    StageInput, StageMachine, StageOutput, StageStatus, State, Worker, WorkerConfig, WorkerInput,
 };
 use exo_types::{
     DeviceFacts, DeviceId, DeviceKind, FailureKind, InstanceId, NodeFacts, NodeId, Placement, SequenceId,
     SupportClass, Time,
 };
 
-pub const GEOMETRY: StageGeometry = StageGeometry { hidden: 2, vocab: 100, page_tokens: 16 };
+pub const GEOMETRY: StageGeometry = StageGeometry { hidden: 2, vocab: 100, pages: 10, page_tokens: 16 };
 pub const MEMORY_BYTES: u64 = 64 << 30;
 
 /// What a node wants the world to do.
@@ -57,6 +57,13 @@ impl SimNode {
     }
 
     pub fn report(&self) -> NodeReport {
+        let mut stages = self.worker.reports();
+        for stage in stages.iter_mut().filter(|s| s.stage == 0 && s.status == StageStatus::Loaded) {
+            let scheduler = self.schedulers.get(&(stage.instance, stage.generation));
+            if scheduler.is_some_and(Scheduler::is_serving) {
+                stage.status = StageStatus::Serving;
+            }
+        }
         let device = DeviceFacts {
             id: DeviceId::cpu(),
             kind: DeviceKind::Cpu,
@@ -77,7 +84,7 @@ impl SimNode {
         NodeReport {
             facts,
             models: vec![],
-            stages: self.worker.reports(),
+            stages,
             links: vec![],
             desired,
             troubles,
@@ -134,20 +141,22 @@ impl SimNode {
             self.schedulers.remove(&key);
         }
         self.troubles.retain(|t| current(&(t.instance, t.generation)));
-        for view in views.iter().filter(|v| v.is_ready() && v.placement.stages[0].node == self.id) {
+        let mut opened = Vec::new();
+        let opens = |v: &&InstanceView| matches!(v.state, InstanceState::Wiring | InstanceState::Ready);
+        for view in views.iter().filter(opens).filter(|v| v.placement.stages[0].node == self.id) {
             let key = (view.instance(), view.placement.generation);
             let troubled = self.troubles.iter().any(|t| (t.instance, t.generation) == key);
-            let pages: Vec<(u32, u32)> = view.stages.iter().filter_map(|s| pages(&s.status)).collect();
             let stage = ShardKey { instance: key.0, generation: key.1, stage: 0 };
             if !troubled && !self.schedulers.contains_key(&key) && self.stages.contains_key(&stage) {
                 let config = SchedulerConfig { chunk_tokens_max: 8, ..SchedulerConfig::default() };
-                self.schedulers.insert(
-                    key,
-                    Scheduler::new(config, view.placement.clone(), &pages).expect("stages of one page size"),
-                );
+                self.schedulers.insert(key, Scheduler::new(config, now, view.placement.clone()));
+                opened.push(key);
             }
         }
         self.views = views;
+        for key in opened {
+            effects.extend(self.scheduler(now, key, SchedulerInput::Tick));
+        }
         effects.extend(self.all_drivers(now, &DriverInput::Instances(self.views.clone())));
         effects
     }
@@ -155,6 +164,8 @@ impl SimNode {
     pub fn start(&mut self, now: Time, driver: Driver) -> Vec<Effect> {
         let sequence = driver.sequence();
         self.drivers.insert(sequence, driver);
+        let links = (0..=u8::MAX).map(|n| NodeId([n; 32])).collect();
+        self.driver(now, sequence, DriverInput::Links(std::sync::Arc::new(links)));
         self.driver(now, sequence, DriverInput::Instances(self.views.clone()))
     }
 
@@ -207,9 +218,18 @@ impl SimNode {
                 let input = SchedulerInput::PipelineBroken { from, generation, kind, message };
                 self.scheduler(now, (instance, generation), input)
             }
+            DataMessage::NotWired { instance, generation, step, missing, .. } => {
+                let input = SchedulerInput::NotWired { from, generation, step, missing };
+                self.scheduler(now, (instance, generation), input)
+            }
             DataMessage::Step(message) => {
                 let (instance, generation) = (message.frame.instance, message.frame.generation);
                 let key = ShardKey { instance, generation, stage: message.stage };
+                if !self.stages.contains_key(&key) {
+                    let (stage, step, missing) = (message.stage, message.frame.step, "not there".to_owned());
+                    let answer = DataMessage::NotWired { instance, generation, stage, step, missing };
+                    return vec![Effect::Data(from, answer)];
+                }
                 self.stage(now, key, StageInput::Step { from, message })
             }
             DataMessage::Tokens(tokens) => {
@@ -261,6 +281,7 @@ impl SimNode {
                 }
                 // Nothing guesses with a model here.
                 SchedulerOutput::Draft { .. } | SchedulerOutput::DraftOver(_) => continue,
+                SchedulerOutput::Serving => continue,
                 SchedulerOutput::Step(step) => (self.id, DataMessage::Step(step)),
                 SchedulerOutput::InstanceFailed { message: reason, .. } => {
                     self.troubles.push(Trouble { instance, generation, reason });
@@ -270,12 +291,5 @@ impl SimNode {
             effects.push(Effect::Data(to, message));
         }
         effects
-    }
-}
-
-fn pages(status: &StageStatus) -> Option<(u32, u32)> {
-    match status {
-        StageStatus::Ready { pages, page_tokens } => Some((*pages, *page_tokens)),
-        _ => None,
     }
 }

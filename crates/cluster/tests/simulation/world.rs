@@ -271,7 +271,7 @@ impl World {
                 if let Some(sim) = self.nodes.get_mut(&node).filter(|n| n.alive) {
                     sim.loaded(key, placement);
                 }
-                WorkerInput::Ready { key, pages: 10, page_tokens: 16 }
+                WorkerInput::Ready(key)
             }
             Action::UnloadShard { key } | Action::Cancel { key } => WorkerInput::Unloaded(key),
             other => panic!("unknown action {other:?}"),

@@ -141,7 +141,7 @@ impl Core {
 
     fn report(&mut self, from: NodeId, report: NodeReport) {
         if report.facts.node != from {
-            tracing::warn!(peer = %from, "a report in another node's name");
+            tracing::warn!(peer = %from, got = %report.facts.node, "a report in another node's name");
             return;
         }
         self.view_stale = true;
@@ -253,8 +253,9 @@ impl Core {
 
     /// An answer counts only from whom was asked: the numbers are easily guessed.
     fn answered(&mut self, from: NodeId, request: u64, reply: ControlReply) {
-        if self.asks.open.get(&request).is_none_or(|(_, asked, _)| *asked != from) {
-            return;
+        let asked = self.asks.open.get(&request).map(|(_, asked, _)| *asked);
+        if asked != Some(from) {
+            return tracing::trace!(peer = %from, got = request, ?asked, last = self.asks.last, "an answer nobody waits for");
         }
         if let Some((_, _, tx)) = self.asks.open.remove(&request) {
             let _ = tx.send(reply);
@@ -268,7 +269,8 @@ impl Core {
     }
 
     fn refuse_epoch(&mut self, from: NodeId, got: Epoch) {
-        tracing::debug!(peer = %from, epoch = %got, "a command of another reign");
+        let (own, leader) = self.leader.map_or((None, None), |(epoch, node)| (Some(epoch), Some(node)));
+        tracing::trace!(peer = %from, %got, ?own, ?leader, "a command of another epoch");
         if let Some((seen, _)) = self.leader.filter(|(seen, _)| got < *seen) {
             self.send_control(from, ControlMessage::Refused(Refusal::StaleEpoch { got, seen }));
         }

@@ -25,6 +25,7 @@ impl Core {
         self.p.members.replace(others.chain(self.joining_members()));
         let joining = self.joining_members();
         self.peers.retain(|node, _| members.contains(node) || joining.contains(node));
+        self.data_links_changed();
         self.statuses.retain(|node, _| members.contains(node));
         self.reports.retain(|node, _| members.contains(node));
         self.feed_membership(Input::Members(members));

@@ -46,7 +46,7 @@ impl Core {
 
     pub(super) fn start_request(&mut self, request: StartRequest) {
         let now = self.now();
-        let instances = self.instances.clone();
+        let (instances, links) = (self.instances.clone(), self.data_links.clone());
         for start in request.starts {
             let (id, model) = (start.spec.sequence, start.model);
             let driver = Driver::new(request.config, now, start);
@@ -54,6 +54,7 @@ impl Core {
             let told = String::new();
             self.drivers
                 .insert(id, DriverEntry { driver, events, model, request: place, told, started: false });
+            self.feed_driver(id, DriverInput::Links(links.clone()));
             self.feed_driver(id, DriverInput::Instances(instances.clone()));
         }
         self.place_if_missing(request.place);
@@ -191,6 +192,10 @@ impl Core {
             }
             DriverPhase::Running(_) | DriverPhase::Over => None,
             DriverPhase::WaitingForInstance => Some(SequenceEvent::Queued(self.waiting_for(model))),
+            DriverPhase::WaitingForLink(node) => {
+                let what = format!("waiting for the data link to {}", self.name_of(node));
+                Some(SequenceEvent::Queued(what))
+            }
             DriverPhase::Submitted(_) | DriverPhase::Queued(_) => {
                 Some(SequenceEvent::Queued("waiting for a slot".to_owned()))
             }
@@ -215,7 +220,9 @@ impl Core {
             return "placing".to_owned();
         };
         match &instance.state {
-            InstanceState::Loading => format!("loading {:.0} %", load_progress(instance) * 100.0),
+            InstanceState::Loading | InstanceState::Wiring => {
+                format!("loading {:.0} %", load_progress(instance) * 100.0)
+            }
             InstanceState::Degraded { reason } => format!("placing again: {reason}"),
             InstanceState::Failed { reason } => format!("failed: {reason}"),
             InstanceState::Placing => "placing".to_owned(),
@@ -272,7 +279,7 @@ impl Core {
 
     // ---- schedulers ----
 
-    /// Opens a scheduler for each ready instance whose first stage is loaded here, and ends those that are over.
+    /// Opens a scheduler for each loaded instance whose first stage is here, and ends those that are over.
     fn follow_schedulers(&mut self) {
         let mine: Vec<(InstanceId, InstanceView)> = self
             .instances
@@ -296,21 +303,21 @@ impl Core {
             let key = ShardKey { instance: id, generation, stage: 0 };
             // A generation whose pipeline broke gets no second scheduler: its stages are out of step.
             let troubled = self.troubles.iter().any(|t| t.instance == id && t.generation == generation);
-            if view.is_ready() && !troubled && !self.schedulers.contains_key(&id) && self.is_loaded(key) {
-                let Some(pages) = pages_of(&view) else { continue };
+            let is_loaded = matches!(view.state, InstanceState::Wiring | InstanceState::Ready);
+            if is_loaded && !troubled && !self.schedulers.contains_key(&id) && self.is_loaded(key) {
                 let speculation = self.speculation_of(&view);
                 let config = SchedulerConfig { speculation, ..SchedulerConfig::default() };
-                match Scheduler::new(config, view.placement.clone(), &pages) {
-                    Ok(scheduler) => {
-                        self.schedulers.insert(id, SchedulerEntry { generation, scheduler });
-                    }
-                    Err(error) => {
-                        self.troubles.push(Trouble { instance: id, generation, reason: error.to_string() });
-                        self.report_now();
-                    }
-                }
+                let scheduler = Scheduler::new(config, self.now(), view.placement.clone());
+                self.schedulers.insert(id, SchedulerEntry { generation, scheduler });
+                self.feed_scheduler(id, SchedulerInput::Tick); // sends step 0
             }
         }
+    }
+
+    /// Whether this is the first stage of an instance through which steps get.
+    pub(super) fn is_serving(&self, key: ShardKey) -> bool {
+        let entry = self.schedulers.get(&key.instance).filter(|entry| entry.generation == key.generation);
+        key.stage == 0 && entry.is_some_and(|entry| entry.scheduler.is_serving())
     }
 
     pub(super) fn drop_scheduler(&mut self, instance: InstanceId, generation: u32) {
@@ -349,6 +356,7 @@ impl Core {
                 };
             }
             SchedulerOutput::DraftOver(sequence) => return self.draft_over(sequence),
+            SchedulerOutput::Serving => return self.report_now(),
             SchedulerOutput::Step(step) => (self.me, DataMessage::Step(step)),
             SchedulerOutput::Ended { to, sequence, reason, generated } => {
                 (to, DataMessage::SequenceEnded { instance, generation, sequence, reason, generated })
@@ -384,11 +392,10 @@ impl Core {
                 let ids = failure.sequences.iter().copied().collect();
                 self.drivers_hear(from, ids, &DataMessage::StepFailed(failure));
             }
-            DataMessage::PipelineBroken { instance, generation, kind, message, .. } => {
-                self.feed_scheduler(
-                    instance,
-                    SchedulerInput::PipelineBroken { from, generation, kind, message },
-                );
+            DataMessage::PipelineBroken { instance, generation, .. }
+            | DataMessage::NotWired { instance, generation, .. }
+            | DataMessage::Undelivered { instance, generation, .. } => {
+                self.stage_report(from, (instance, generation), message);
             }
             DataMessage::Accepted { sequence, .. }
             | DataMessage::Started { sequence, .. }
@@ -403,6 +410,26 @@ impl Core {
             }
             _ => tracing::warn!(peer = %from, "a data message this version does not know"),
         }
+    }
+
+    /// A stage's word for the scheduler, which is here or further on.
+    fn stage_report(&mut self, from: NodeId, at: (InstanceId, u32), message: DataMessage) {
+        if !self.schedulers.contains_key(&at.0) {
+            return self.pass_on_report(from, at, message);
+        }
+        let input = match message {
+            DataMessage::PipelineBroken { generation, kind, message, .. } => {
+                SchedulerInput::PipelineBroken { from, generation, kind, message }
+            }
+            DataMessage::NotWired { generation, step, missing, .. } => {
+                SchedulerInput::NotWired { from, generation, step, missing }
+            }
+            DataMessage::Undelivered { generation, sequences, message, .. } => {
+                SchedulerInput::Undelivered { from, generation, sequences, message }
+            }
+            _ => return,
+        };
+        self.feed_scheduler(at.0, input);
     }
 
     fn drivers_hear(&mut self, from: NodeId, ids: BTreeSet<SequenceId>, message: &DataMessage) {
@@ -420,6 +447,8 @@ impl Core {
         if self.schedulers.contains_key(&instance) {
             return self.feed_scheduler(instance, SchedulerInput::Submit { from, submission });
         }
+        let (got, own) = (submission.generation, self.me);
+        tracing::trace!(%from, %instance, got, %own, "a submission for a scheduler that is not here");
         let message = DataMessage::Rejected {
             instance,
             generation: submission.generation,
@@ -436,6 +465,16 @@ impl Core {
     /// The data link to a node broke: what was in it is lost.
     pub(super) fn unreachable(&mut self, node: NodeId) {
         self.requests_lost(node);
+        self.stages_lost_link(node);
+    }
+
+    /// Other data links than before are open.
+    pub(super) fn links_told(&mut self) {
+        let ids: Vec<_> = self.drivers.keys().copied().collect();
+        for id in ids {
+            let links = self.data_links.clone();
+            self.feed_driver(id, DriverInput::Links(links));
+        }
     }
 
     /// A node is gone, for requests at least.
@@ -471,22 +510,13 @@ impl Core {
     }
 }
 
-/// Pages and their size of every stage, once all are ready.
-fn pages_of(view: &InstanceView) -> Option<Vec<(u32, u32)>> {
-    let pages = view.stages.iter().map(|s| match s.status {
-        StageStatus::Ready { pages, page_tokens } => Some((pages, page_tokens)),
-        _ => None,
-    });
-    pages.collect()
-}
-
 /// Of all bytes of an instance, the share in place.
 pub(super) fn load_progress(view: &InstanceView) -> f64 {
     let (mut done, mut total) = (0.0, 0.0);
     for stage in &view.stages {
         let all = stage.memory_bytes.max(1) as f64;
         let share = match &stage.status {
-            StageStatus::Ready { .. } => 1.0,
+            StageStatus::Loaded | StageStatus::Serving => 1.0,
             StageStatus::Fetching { done_bytes, total_bytes } if *total_bytes > 0 => {
                 0.9 * *done_bytes as f64 / *total_bytes as f64
             }

@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_cluster::wire::{DataMessage, NodeReport, StageReport, StepMessage};
-use exo_cluster::{Action, ComputeResult, ShardKey, StageInput, StageMachine, StageOutput, WorkerInput};
+use exo_cluster::{
+    Action, ComputeResult, ShardKey, StageInput, StageMachine, StageOutput, StageStatus, Undeliverable,
+    WorkerInput,
+};
 use exo_engine::EngineOptions;
-use exo_types::{DeviceId, DeviceState, ModelId, NodeId, Placement, Shard};
+use exo_types::{DeviceId, DeviceState, InstanceId, ModelId, NodeId, Placement, Shard};
 use tokio_util::sync::CancellationToken;
 
 use super::{Core, CoreEvent};
@@ -361,9 +364,11 @@ impl Core {
         entry.machine = Some(StageMachine::new(entry.placement.clone(), index, loaded.geometry));
         entry.loaded = Some(loaded);
         self.view_stale = true;
-        let Loaded { pages, page_tokens, .. } = loaded;
-        self.feed_worker(WorkerInput::Ready { key, pages, page_tokens });
+        self.feed_worker(WorkerInput::Ready(key));
         self.report_now();
+        for (from, message) in self.held_steps.take(key) {
+            self.feed_stage(key, StageInput::Step { from, message });
+        }
     }
 
     fn computed(&mut self, key: ShardKey, step: u64, result: ComputeResult, busy: Duration) {
@@ -378,20 +383,85 @@ impl Core {
     pub(super) fn step_arrived(&mut self, from: NodeId, message: StepMessage) {
         let (instance, generation) = (message.frame.instance, message.frame.generation);
         let key = ShardKey { instance, generation, stage: message.stage };
-        let key = self.stages.contains_key(&key).then_some(key);
-        match key {
-            Some(key) => self.feed_stage(key, StageInput::Step { from, message }),
-            None => {
-                let serving = self.stages.keys().find(|k| k.instance == instance).map(|k| k.generation);
-                self.send_data(from, DataMessage::StaleGeneration { instance, got: generation, serving });
+        let here = self.stages.get(&key);
+        if here.is_some_and(|entry| entry.machine.is_some()) {
+            return self.feed_stage(key, StageInput::Step { from, message });
+        }
+        let (is_loading, step) = (here.is_some(), message.frame.step);
+        let newest = self.stages.keys().filter(|k| k.instance == instance).map(|k| k.generation).max();
+        let answer = match newest {
+            Some(serving) if serving > generation => {
+                tracing::trace!(%from, %instance, got = generation, serving, step, "a step of an older generation");
+                Some(DataMessage::StaleGeneration { instance, got: generation, serving: newest })
             }
+            // The word that it is to be here, or its weights, may be on their way.
+            Some(_) | None => {
+                let what = if is_loading { "is being loaded on" } else { "is not known on" };
+                let missing = format!("it {what} {}", self.name_of(self.me));
+                self.held_steps.hold(self.now(), from, message, &missing)
+            }
+        };
+        if let Some(answer) = answer {
+            self.send_data(from, answer);
+        }
+    }
+
+    /// Ends what has waited too long for its stage or its link.
+    pub(super) fn tick_steps(&mut self) {
+        let now = self.now();
+        for (to, answer) in self.held_steps.expire(now) {
+            self.send_data(to, answer);
+        }
+        for undeliverable in self.outbox.expire(now) {
+            self.undeliverable(undeliverable);
+        }
+    }
+
+    /// A data message did not go out: whom it concerns hears of it.
+    pub(super) fn undeliverable(&mut self, undeliverable: Undeliverable) {
+        let (step, reason) = (undeliverable.kind.step(), undeliverable.reason);
+        let Undeliverable { to, waited_ms, .. } = undeliverable;
+        tracing::trace!(%to, ?step, waited_ms, ?reason, "a data message is not delivered");
+        match undeliverable.kind.pipeline() {
+            Some((instance, generation)) => {
+                for key in self.stages_of(instance, generation) {
+                    self.feed_stage(key, StageInput::Undeliverable(undeliverable.clone()));
+                }
+            }
+            None => self.unreachable(to),
+        }
+    }
+
+    /// This node's stages of an instance, in order.
+    fn stages_of(&self, instance: InstanceId, generation: u32) -> Vec<ShardKey> {
+        let is_of = |key: &&ShardKey| (key.instance, key.generation) == (instance, generation);
+        self.stages.keys().filter(is_of).copied().collect()
+    }
+
+    /// A later stage's word for a scheduler that is not on this node: on towards it.
+    pub(super) fn pass_on_report(&mut self, from: NodeId, at: (InstanceId, u32), message: DataMessage) {
+        match self.stages_of(at.0, at.1).first() {
+            Some(&key) => self.feed_stage(key, StageInput::Report { from, message }),
+            None => {
+                tracing::trace!(%from, instance = %at.0, got = at.1, "a report of a pipeline that is not here")
+            }
+        }
+    }
+
+    /// The data link to a node ended: stages that used it go on no more.
+    pub(super) fn stages_lost_link(&mut self, node: NodeId) {
+        let keys: Vec<_> = self.stages.keys().copied().collect();
+        for key in keys {
+            self.feed_stage(key, StageInput::LinkLost(node));
         }
     }
 
     fn feed_stage(&mut self, key: ShardKey, input: StageInput) {
         let now = self.now();
         let Some(entry) = self.stages.get_mut(&key) else { return };
-        let Some(machine) = &mut entry.machine else { return };
+        let Some(machine) = &mut entry.machine else {
+            return tracing::trace!(?key, "nothing is loaded for this");
+        };
         let outputs = machine.handle(now, input);
         let mut sends = Vec::new();
         for output in outputs {
@@ -413,6 +483,9 @@ impl Core {
             let key =
                 ShardKey { instance: report.instance, generation: report.generation, stage: report.stage };
             (report.weight_bytes, report.waiting_bytes, report.busy_us) = self.stage_numbers(key);
+            if report.status == StageStatus::Loaded && self.is_serving(key) {
+                report.status = StageStatus::Serving;
+            }
         }
         reports
     }

@@ -2,6 +2,8 @@
 
 mod faulty;
 
+use std::collections::VecDeque;
+
 use exo_cluster::wire::{DataMessage, StepMessage};
 use exo_cluster::{StageInput, StageMachine, StageOutput};
 use exo_types::{
@@ -177,40 +179,48 @@ fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence
     };
     let (tell, events) = channel();
     let host = ThreadHost::start(request, Arc::new(move |event| drop(tell.send(event))));
-    let (mut machine, mut inputs) = (None, Vec::new());
+    let mut machine = None;
     let (mut lines, mut open_steps) = (Vec::new(), steps.len());
-    for (step, (commands, sequences)) in (1..).zip(steps) {
+    let steps = [(Vec::new(), Vec::new())].into_iter().chain(steps);
+    let input = |(step, (commands, sequences))| {
         let frame = frame(step, sequences);
-        let (failures, rows_dtype, rows) = (Vec::new(), WireDType::F32, Vec::new());
-        let message = StepMessage { stage: 0, commands, frame, failures, rows_dtype, rows };
-        inputs.push(StageInput::Step { from: me, message });
-    }
+        let (failures, pages, rows_dtype, rows) = (Vec::new(), Vec::new(), WireDType::F32, Vec::new());
+        let message = StepMessage { stage: 0, commands, frame, failures, pages, rows_dtype, rows };
+        StageInput::Step { from: me, message }
+    };
+    let mut steps = (0..).zip(steps).map(input);
+    let mut inputs: VecDeque<StageInput> = steps.next().into_iter().collect();
     while open_steps > 0 {
         match events.recv_timeout(STEP_MAX).unwrap() {
             EngineEvent::Ready { loaded, .. } => {
                 machine = Some(StageMachine::new(placement.clone(), 0, loaded.geometry));
             }
             EngineEvent::Computed { step, result, .. } => {
-                inputs.push(StageInput::ComputeDone { step, result });
+                inputs.push_back(StageInput::ComputeDone { step, result });
             }
             EngineEvent::Progress { .. } | EngineEvent::Settling { .. } => {}
             other => panic!("{other:?}"),
         }
         let Some(machine) = &mut machine else { continue };
-        for output in inputs.drain(..).flat_map(|input| machine.handle(Time::ZERO, input)) {
-            match output {
-                StageOutput::Compute { commands, frame, rows } => {
-                    host.compute(Job { commands, frame, rows });
+        while let Some(input) = inputs.pop_front() {
+            for output in machine.handle(Time::ZERO, input) {
+                match output {
+                    StageOutput::Compute { commands, frame, rows } => {
+                        host.compute(Job { commands, frame, rows });
+                    }
+                    StageOutput::Send { message: DataMessage::Tokens(told), .. } if told.step == 0 => {
+                        inputs.extend(steps.by_ref());
+                    }
+                    StageOutput::Send { to, message: DataMessage::Tokens(told) } if to == me => {
+                        open_steps -= 1;
+                        let failed: Vec<_> = told.failures.iter().flat_map(|f| &f.sequences).collect();
+                        lines.push(format!("step {}: lost {failed:?}, {:?}", told.step, told.results));
+                    }
+                    StageOutput::Send { message: DataMessage::StepFailed(told), .. } => {
+                        lines.push(format!("told of {:?}: {}", told.sequences, told.message));
+                    }
+                    StageOutput::Send { .. } => {}
                 }
-                StageOutput::Send { to, message: DataMessage::Tokens(told) } if to == me => {
-                    open_steps -= 1;
-                    let failed: Vec<_> = told.failures.iter().flat_map(|f| &f.sequences).collect();
-                    lines.push(format!("step {}: lost {failed:?}, {:?}", told.step, told.results));
-                }
-                StageOutput::Send { message: DataMessage::StepFailed(told), .. } => {
-                    lines.push(format!("told of {:?}: {}", told.sequences, told.message));
-                }
-                StageOutput::Send { .. } => {}
             }
         }
     }

@@ -157,16 +157,17 @@ pub struct LoadedWords {
 
 impl From<Loaded> for LoadedWords {
     fn from(loaded: Loaded) -> Self {
-        let Loaded { geometry, pages, page_tokens, weight_bytes } = loaded;
-        Self { hidden: geometry.hidden, vocab: geometry.vocab, pages, page_tokens, weight_bytes }
+        let Loaded { geometry, weight_bytes } = loaded;
+        let StageGeometry { hidden, vocab, pages, page_tokens } = geometry;
+        Self { hidden, vocab, pages, page_tokens, weight_bytes }
     }
 }
 
 impl From<LoadedWords> for Loaded {
     fn from(words: LoadedWords) -> Self {
         let LoadedWords { hidden, vocab, pages, page_tokens, weight_bytes } = words;
-        let geometry = StageGeometry { hidden, vocab, page_tokens };
-        Self { geometry, pages, page_tokens, weight_bytes }
+        let geometry = StageGeometry { hidden, vocab, pages, page_tokens };
+        Self { geometry, weight_bytes }
     }
 }
 

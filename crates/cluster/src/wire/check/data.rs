@@ -9,7 +9,7 @@ use super::super::limits::{
     STEP_TOKENS_MAX, STOP_TOKENS_MAX, TOP_MAX,
 };
 use super::super::{
-    DataMessage, StageCommand, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
+    DataMessage, StageCommand, StagePages, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
 };
 use super::{Check, CheckError, at_most, ensure, text};
 
@@ -28,6 +28,14 @@ impl Check for DataMessage {
                 text("message", message)
             }
             Self::SequenceFailed { message, .. } | Self::PipelineBroken { message, .. } => {
+                text("message", message)
+            }
+            Self::NotWired { stage, missing, .. } => {
+                ensure((*stage as usize) < STAGES_MAX, "a step is for a stage no placement has")?;
+                text("message", missing)
+            }
+            Self::Undelivered { sequences, message, .. } => {
+                at_most("sequences of undelivered tokens", sequences.len(), SEQUENCES_MAX)?;
                 text("message", message)
             }
             Self::Cancel { .. }
@@ -66,8 +74,18 @@ impl Check for StepMessage {
         }
         at_most("failures of a step", self.failures.len(), STAGES_MAX)?;
         self.failures.check()?;
+        pages_of_step(self.frame.step, &self.pages)?;
+        let carries = !(self.commands.is_empty() && self.frame.sequences.is_empty() && self.rows.is_empty());
+        ensure(self.frame.step > 0 || !carries, "step 0 carries something")?;
         self.frame.check()
     }
+}
+
+/// Only step 0 collects the stages' pages.
+fn pages_of_step(step: u64, pages: &[StagePages]) -> Result<(), CheckError> {
+    at_most("caches of stages", pages.len(), STAGES_MAX)?;
+    ensure(step == 0 || pages.is_empty(), "a step other than 0 tells of caches")?;
+    ensure(pages.iter().all(|p| p.page_tokens > 0), "a stage has pages without tokens")
 }
 
 impl Check for StageCommand {
@@ -110,6 +128,8 @@ impl Check for TokensMessage {
         at_most("results of a step", self.results.len(), SEQUENCES_MAX)?;
         at_most("failures of a step", self.failures.len(), STAGES_MAX)?;
         self.failures.check()?;
+        pages_of_step(self.step, &self.pages)?;
+        ensure(self.step > 0 || self.results.is_empty(), "step 0 came back with tokens")?;
         self.results.check()
     }
 }

@@ -1,0 +1,61 @@
+//! The first request after an instance is ready: whichever member takes it, it is answered at once.
+//!
+//! A cluster that has just met opens its links in the same moments in which the model is loaded, so every fresh cluster is
+//! another draw. `EXO_FRESH_CLUSTERS` says how many are started, one after the other (10 where it is not set).
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+#![allow(clippy::disallowed_methods, reason = "waits between two looks at another process")]
+#![allow(clippy::print_stdout, reason = "the figures of a proof")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::{Node, SOON, cluster, known};
+
+const NAMES: [&str; 3] = ["one", "two", "three"];
+/// What the issue allows between `ready` and the whole answer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_request_at_the_moment_of_ready_is_answered_at_once_by_every_kind_of_member() {
+    let count = std::env::var("EXO_FRESH_CLUSTERS").ok().map_or(10, |n| n.parse().unwrap());
+    let mut slowest = Duration::ZERO;
+    for turn in 0..count {
+        let took = first_answer(turn);
+        println!("cluster {turn}: from stage {}: {} ms", turn % NAMES.len(), took.as_millis());
+        slowest = slowest.max(took);
+    }
+    println!("{count} fresh clusters, the slowest first answer took {} ms", slowest.as_millis());
+}
+
+/// How long the first answer of a fresh cluster takes, asked for on the node of stage `turn % 3`.
+fn first_answer(turn: usize) -> Duration {
+    let nodes = cluster(&format!("first{turn}"), &NAMES);
+    let (prompt, expected) = &known()[turn % 3];
+    let instance = placed(&nodes[turn % 2]);
+    let ready = Instant::now();
+    let name = instance["stages"][turn % NAMES.len()]["node_name"].as_str().unwrap();
+    let member = &nodes[NAMES.iter().position(|n| *n == name).unwrap()];
+    let answer = member.ask("demo", prompt);
+    let took = ready.elapsed();
+    assert_eq!(&answer.text(), expected, "cluster {turn}");
+    assert!(took <= ANSWER_MAX, "cluster {turn}: the answer took {took:?}\n{}", member.log());
+    took
+}
+
+/// Places the model over all nodes; gives the instance in the moment in which it is ready.
+fn placed(node: &Node) -> Value {
+    let answer = node.post("/exo/v1/instances", &json!({"model": "demo", "nodes_min": NAMES.len()}));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let (id, began) = (answer.json()["id"].as_str().unwrap().to_owned(), Instant::now());
+    loop {
+        let instance = node.instance(&id).unwrap_or_default();
+        if instance["state"]["kind"] == "ready" {
+            return instance;
+        }
+        assert!(began.elapsed() < SOON && instance["state"]["kind"] != "failed", "{instance:#}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,233 @@
+//! Step 0: the scheduler begins with a step without sequences, which goes the way of all steps.
+//!
+//! Each stage adds its pages, the last one returns them. So a scheduler that has opened knows that every stage is there, that
+//! every link is open in the direction in which steps and tokens take it, and how large the caches are.
+
+use std::time::Duration;
+
+use exo_types::{FailureKind, NodeId, StepFrame, Time, WireDType};
+
+use super::pages::Pages;
+use super::{Scheduler, SchedulerOutput};
+use crate::wire::{StagePages, StepMessage, TokensMessage};
+
+/// After a stage said that it is not there, or a link is not open.
+const AGAIN_AFTER: Duration = Duration::from_millis(250);
+/// Without any answer: longer than a step waits for a link and then for its stage.
+const UNANSWERED_MAX: Duration = Duration::from_secs(5);
+/// Then the instance is placed anew: its stages are loaded, so only links can be missing.
+const OPENING_MAX: Duration = Duration::from_secs(30);
+
+/// How far step 0 is.
+#[derive(Clone, Debug)]
+pub(super) struct Opening {
+    since: Time,
+    again_at: Time,
+    /// What the last answer said.
+    missing: Option<String>,
+}
+
+/// Stages whose pages hold different numbers of tokens cannot agree on what is kept, nor give equal bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum PagesError {
+    #[error("step 0 came back with the pages of {got} stages, the placement has {expected}")]
+    Stages { got: usize, expected: usize },
+    #[error("stage {stage} has pages of {page_tokens} tokens, the first stage of {first_page_tokens}")]
+    Differ { stage: usize, page_tokens: u32, first_page_tokens: u32 },
+}
+
+impl Opening {
+    pub(super) fn new(now: Time) -> Self {
+        Self { since: now, again_at: now, missing: None }
+    }
+
+    /// What it waits for, for people.
+    pub(super) fn waits_for(&self) -> &str {
+        self.missing.as_deref().unwrap_or("step 0 is on its way")
+    }
+}
+
+impl Scheduler {
+    /// Sends step 0 when it is time to, or gives up.
+    pub(super) fn open(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
+        let (instance, generation) = (self.placement.instance, self.placement.generation);
+        let Some(opening) = &mut self.opening else { return };
+        if now.since(opening.since) > OPENING_MAX {
+            let (seconds, why) = (OPENING_MAX.as_secs(), opening.waits_for());
+            let message = format!("step 0 did not come back in {seconds} s: {why}");
+            return self.fail_instance(FailureKind::StageLost, message, out);
+        }
+        if now < opening.again_at {
+            return;
+        }
+        opening.again_at = now + UNANSWERED_MAX;
+        out.push(SchedulerOutput::Step(StepMessage {
+            stage: 0,
+            commands: Vec::new(),
+            frame: StepFrame { instance, generation, step: 0, sequences: Vec::new() },
+            failures: Vec::new(),
+            pages: Vec::new(),
+            rows_dtype: WireDType::F32,
+            rows: Vec::new(),
+        }));
+    }
+
+    /// Step 0 is back.
+    pub(super) fn opened(&mut self, now: Time, tokens: &TokensMessage, out: &mut Vec<SchedulerOutput>) {
+        if tokens.step != 0 {
+            return tracing::trace!(got = tokens.step, expected = 0, "tokens before step 0 came back");
+        }
+        match pages_of_all(&tokens.pages, self.placement.stages.len()) {
+            Ok(StagePages { pages, page_tokens }) => {
+                self.pages = Pages::new(pages, page_tokens);
+                self.opening = None;
+                self.completed_at = now;
+                out.push(SchedulerOutput::Serving);
+            }
+            Err(error) => self.fail_instance(FailureKind::Protocol, error.to_string(), out),
+        }
+    }
+
+    /// A step met a stage or a link that is not there. Only step 0 is sent again: behind it sequences are open, and what one
+    /// stage computed and another did not cannot be made good.
+    pub(super) fn not_wired(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        step: u64,
+        missing: String,
+        out: &mut Vec<SchedulerOutput>,
+    ) {
+        match &mut self.opening {
+            Some(opening) if step == 0 => {
+                opening.again_at = opening.again_at.min(now + AGAIN_AFTER);
+                opening.missing = Some(missing);
+            }
+            None if step > 0 => {
+                let message = format!("step {step} did not get through: {missing}");
+                self.fail_instance(FailureKind::StageLost, message, out);
+            }
+            Some(_) | None => {
+                tracing::trace!(%from, got = step, steps = self.steps, "a stage was not there for a step that is over");
+            }
+        }
+    }
+}
+
+/// The cache of the whole pipeline: the stage with the fewest pages decides.
+fn pages_of_all(stages: &[StagePages], expected: usize) -> Result<StagePages, PagesError> {
+    let got = stages.len();
+    let Some(first) = stages.first().filter(|_| got == expected) else {
+        return Err(PagesError::Stages { got, expected });
+    };
+    let first_page_tokens = first.page_tokens;
+    if let Some(stage) = stages.iter().position(|s| s.page_tokens != first_page_tokens) {
+        let page_tokens = stages[stage].page_tokens;
+        return Err(PagesError::Differ { stage, page_tokens, first_page_tokens });
+    }
+    let pages = stages.iter().map(|s| s.pages).min().unwrap_or(0);
+    Ok(StagePages { pages, page_tokens: first_page_tokens })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::{SchedulerConfig, SchedulerInput};
+    use crate::testing::{node, placement, submission};
+
+    fn at(ms: u64) -> Time {
+        Time::from_millis(ms)
+    }
+
+    /// A scheduler over nodes 1 and 2 that has sent step 0.
+    fn opening() -> Scheduler {
+        let mut s = Scheduler::new(SchedulerConfig::default(), at(0), placement(1, 1, &[1, 2]));
+        assert_eq!(step_0(&s.handle(at(0), SchedulerInput::Tick)), 1);
+        s
+    }
+
+    /// How often step 0 is in there.
+    fn step_0(out: &[SchedulerOutput]) -> usize {
+        let is_step_0 = |o: &&SchedulerOutput| matches!(o, SchedulerOutput::Step(m) if m.frame.step == 0);
+        out.iter().filter(is_step_0).count()
+    }
+
+    fn back(s: &mut Scheduler, ms: u64, pages: &[(u32, u32)]) -> Vec<SchedulerOutput> {
+        let pages = pages.iter().map(|&(pages, page_tokens)| StagePages { pages, page_tokens }).collect();
+        let (results, failures) = (vec![], vec![]);
+        let tokens = TokensMessage {
+            instance: s.placement.instance,
+            generation: 1,
+            step: 0,
+            results,
+            failures,
+            pages,
+        };
+        s.handle(at(ms), SchedulerInput::Tokens { from: node(2), tokens })
+    }
+
+    fn not_wired(s: &mut Scheduler, ms: u64, step: u64) -> Vec<SchedulerOutput> {
+        let missing = "stage 1: it is loading".to_owned();
+        s.handle(at(ms), SchedulerInput::NotWired { from: node(2), generation: 1, step, missing })
+    }
+
+    fn submit(s: &mut Scheduler) -> Vec<SchedulerOutput> {
+        s.handle(at(9), SchedulerInput::Submit { from: node(9), submission: submission(1, 3, 4) })
+    }
+
+    fn failure(out: &[SchedulerOutput]) -> &str {
+        match out {
+            [SchedulerOutput::InstanceFailed { message, .. }] => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_scheduler_serves_once_step_0_is_back_with_the_pages_of_the_smallest_stage() {
+        let mut s = opening();
+        assert!(!s.is_serving() && matches!(submit(&mut s)[..], [SchedulerOutput::Rejected { .. }]));
+        assert_eq!(back(&mut s, 5, &[(9, 16), (7, 16)]), [SchedulerOutput::Serving]);
+        assert!(s.is_serving());
+        assert_eq!(s.stats().pages, 7);
+        let out = submit(&mut s);
+        assert!(matches!(&out[2], SchedulerOutput::Step(m) if m.frame.step == 1), "{out:?}");
+        assert!(back(&mut s, 6, &[(9, 16), (7, 16)]).is_empty(), "a repetition opens nothing");
+    }
+
+    #[test]
+    fn step_0_is_repeated_a_quarter_of_a_second_after_a_stage_was_not_there() {
+        let mut s = opening();
+        assert_eq!(step_0(&not_wired(&mut s, 1000, 0)), 0);
+        assert_eq!(step_0(&s.handle(at(1249), SchedulerInput::Tick)), 0);
+        assert_eq!(step_0(&s.handle(at(1250), SchedulerInput::Tick)), 1);
+    }
+
+    #[test]
+    fn step_0_without_any_answer_is_repeated_and_given_up_with_what_is_missing() {
+        let mut s = opening();
+        assert_eq!(step_0(&s.handle(at(4999), SchedulerInput::Tick)), 0);
+        assert_eq!(step_0(&s.handle(at(5000), SchedulerInput::Tick)), 1);
+        not_wired(&mut s, 29_000, 0);
+        s.handle(at(29_900), SchedulerInput::NodeLost(node(2)));
+        let out = s.handle(at(30_001), SchedulerInput::Tick);
+        assert_eq!(failure(&out), "step 0 did not come back in 30 s: stage 1: it is loading");
+    }
+
+    #[test]
+    fn a_later_step_that_meets_no_stage_ends_the_generation() {
+        let mut s = opening();
+        back(&mut s, 5, &[(9, 16), (7, 16)]);
+        assert!(not_wired(&mut s, 6, 0).is_empty(), "step 0 is over");
+        assert_eq!(failure(&not_wired(&mut s, 7, 4)), "step 4 did not get through: stage 1: it is loading");
+    }
+
+    #[test]
+    fn stages_of_different_page_sizes_are_no_pipeline() {
+        let mut s = opening();
+        let out = back(&mut s, 5, &[(9, 32), (9, 16)]);
+        assert_eq!(failure(&out), "stage 1 has pages of 16 tokens, the first stage of 32");
+        let mut s = opening();
+        let out = back(&mut s, 5, &[(9, 32)]);
+        assert_eq!(failure(&out), "step 0 came back with the pages of 1 stages, the placement has 2");
+    }
+}

@@ -1,0 +1,137 @@
+//! Steps for a stage that is not there yet: loading, or its placement is not known on this node.
+
+use std::time::Duration;
+
+use exo_types::{NodeId, Time};
+
+use crate::ShardKey;
+use crate::wire::{DataMessage, StepMessage};
+
+/// How long a step waits for its stage.
+const HOLD_MAX: Duration = Duration::from_secs(2);
+/// Steps that wait for one stage.
+const FRAMES_MAX: usize = 4;
+/// Steps that wait for all stages of a node.
+const FRAMES_IN_ALL_MAX: usize = 64;
+
+/// Holds step 0 until its stage is there, or says what is missing. A later step finds its stage, or the generation is broken:
+/// it is not held.
+#[derive(Clone, Debug, Default)]
+pub struct HeldSteps {
+    /// In order of arrival.
+    frames: Vec<Held>,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    since: Time,
+    from: NodeId,
+    key: ShardKey,
+    message: StepMessage,
+    missing: String,
+}
+
+impl HeldSteps {
+    /// A step came from `from` for a stage that is not there; `missing` says how far it is, for people. Gives the answer to the
+    /// sender if the step is not held.
+    pub fn hold(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        message: StepMessage,
+        missing: &str,
+    ) -> Option<DataMessage> {
+        let (instance, generation) = (message.frame.instance, message.frame.generation);
+        let key = ShardKey { instance, generation, stage: message.stage };
+        let waiting = self.frames.iter().filter(|held| held.key == key).count();
+        let is_full = waiting >= FRAMES_MAX || self.frames.len() >= FRAMES_IN_ALL_MAX;
+        let held = Held { since: now, from, key, message, missing: missing.to_owned() };
+        if held.message.frame.step > 0 || is_full {
+            return Some(held.answer(now));
+        }
+        self.frames.push(held);
+        None
+    }
+
+    /// The stage is there: its steps in order, with their senders.
+    pub fn take(&mut self, key: ShardKey) -> Vec<(NodeId, StepMessage)> {
+        self.frames.extract_if(.., |held| held.key == key).map(|held| (held.from, held.message)).collect()
+    }
+
+    /// Answers to the senders of what has waited too long. Call it on every tick.
+    pub fn expire(&mut self, now: Time) -> Vec<(NodeId, DataMessage)> {
+        let late = self.frames.extract_if(.., |held| now.since(held.since) >= HOLD_MAX);
+        late.map(|held| (held.from, held.answer(now))).collect()
+    }
+}
+
+impl Held {
+    fn answer(&self, now: Time) -> DataMessage {
+        let ShardKey { instance, generation, stage } = self.key;
+        let (step, waited_ms) = (self.message.frame.step, now.since(self.since).as_millis());
+        tracing::trace!(%instance, generation, stage, step, waited_ms, missing = self.missing, "a step met no stage");
+        let missing = format!("stage {stage}: {} (waited {waited_ms} ms)", self.missing);
+        DataMessage::NotWired { instance, generation, stage, step, missing }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_types::{InstanceId, StepFrame, WireDType};
+
+    use super::*;
+    use crate::testing::node;
+
+    fn step(step: u64, stage: u32) -> StepMessage {
+        let frame = StepFrame { instance: InstanceId(1), generation: 1, step, sequences: vec![] };
+        let (commands, failures, pages, rows_dtype) = (vec![], vec![], vec![], WireDType::F32);
+        StepMessage { stage, commands, frame, failures, pages, rows_dtype, rows: vec![] }
+    }
+
+    fn at(ms: u64) -> Time {
+        Time::from_millis(ms)
+    }
+
+    /// What a stage that did not come is answered with.
+    fn missing(message: &DataMessage) -> String {
+        match message {
+            DataMessage::NotWired { step, missing, .. } => format!("step {step}: {missing}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn step_0_waits_for_its_stage() {
+        let (mut held, key) =
+            (HeldSteps::default(), ShardKey { instance: InstanceId(1), generation: 1, stage: 1 });
+        assert_eq!(held.hold(at(0), node(1), step(0, 1), "it is loading"), None);
+        assert_eq!(held.hold(at(0), node(1), step(0, 2), "it is loading"), None);
+        assert!(held.expire(at(1900)).is_empty());
+        assert_eq!(held.take(key), [(node(1), step(0, 1))]);
+        assert!(held.take(key).is_empty(), "once");
+    }
+
+    #[test]
+    fn after_two_seconds_its_sender_hears_what_is_missing() {
+        let mut held = HeldSteps::default();
+        held.hold(at(0), node(1), step(0, 1), "it is loading");
+        let late = held.expire(at(2000));
+        assert_eq!(late[0].0, node(1));
+        assert_eq!(missing(&late[0].1), "step 0: stage 1: it is loading (waited 2000 ms)");
+        assert!(held.expire(at(9000)).is_empty(), "once");
+    }
+
+    #[test]
+    fn a_fifth_step_and_one_that_is_not_step_0_are_answered_at_once() {
+        let mut held = HeldSteps::default();
+        assert_eq!(
+            missing(&held.hold(at(0), node(1), step(3, 1), "no").unwrap()),
+            "step 3: stage 1: no (waited 0 ms)"
+        );
+        for _ in 0..FRAMES_MAX {
+            assert_eq!(held.hold(at(0), node(1), step(0, 1), "no"), None);
+        }
+        assert!(held.hold(at(0), node(1), step(0, 1), "no").is_some());
+        assert_eq!(held.hold(at(0), node(1), step(0, 2), "no"), None, "another stage has room");
+    }
+}
