@@ -497,7 +497,8 @@ fn reports_go_from_stage_to_stage_up_to_the_scheduler() {
 #[test]
 fn a_link_that_ends_behind_a_step_ends_the_generation() {
     let lost = |s: &mut StageMachine, n: u8| show(&s.handle(Time::ZERO, StageInput::LinkLost(node(n))));
-    for (index, used, unused) in [(0, 2, 3), (1, 3, 9), (2, 1, 9)] {
+    // Of the last stage: steps come from node 2, tokens go to node 1.
+    for (index, used, unused) in [(0, 2, 3), (1, 1, 9), (1, 3, 9), (2, 2, 9), (2, 1, 9)] {
         let mut s = stage(index);
         assert!(lost(&mut s, used).is_empty(), "step 0 comes again");
         feed(&mut s, step(index, 1, vec![open(1)], vec![part(1, 0, &[4])]));
