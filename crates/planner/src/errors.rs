@@ -1,4 +1,6 @@
-//! Why there is no plan.
+//! Why there is no plan, and why a plan does not fit (any more).
+
+use exo_types::{DeviceId, NodeId};
 
 /// One device's memory, for the message that says where the bytes are missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,5 +63,69 @@ pub enum PlanError {
         largest_unit: String,
         /// Its bytes.
         largest_unit_bytes: u64,
+    },
+}
+
+/// A plan does not fit a request: it was made for an older one, or for another.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidPlan {
+    /// The layers have a gap or an overlap, end too early, or embedding or head are in the wrong place.
+    #[error("{layer_count} layers are not tiled: layer {at} comes next, the plan goes on with {found}")]
+    NotTiled {
+        /// The first layer that no stage before holds.
+        at: u32,
+        /// What the next stage holds, for people.
+        found: String,
+        /// Layers of the model.
+        layer_count: u32,
+    },
+    /// Not every stage has its bytes.
+    #[error("the plan has {stages} stages and the bytes of {sizes}")]
+    Unsized {
+        /// Stages.
+        stages: usize,
+        /// Sizes given.
+        sizes: usize,
+    },
+    /// The node or its device is not there (any more).
+    #[error("stage {stage} is on {device} of {node}, which is not there")]
+    DeviceGone {
+        /// Index of the stage.
+        stage: usize,
+        /// Its node.
+        node: NodeId,
+        /// Its device.
+        device: DeviceId,
+    },
+    /// The device must not be used (any more).
+    #[error("stage {stage} is on {device}: {reason}")]
+    Unusable {
+        /// Index of the stage.
+        stage: usize,
+        /// Node and device, for people.
+        device: String,
+        /// Why, for people.
+        reason: String,
+    },
+    /// Two stages are on the same device.
+    #[error("stage {stage} is on {device}, as one before it")]
+    DeviceTwice {
+        /// Index of the later stage.
+        stage: usize,
+        /// Node and device, for people.
+        device: String,
+    },
+    /// The device has too little memory (by now).
+    #[error("stage {stage} needs {needed_bytes} bytes, {device} has {free_bytes} free")]
+    NoMemory {
+        /// Index of the stage.
+        stage: usize,
+        /// Node and device, for people.
+        device: String,
+        /// Needed there.
+        needed_bytes: u64,
+        /// Free there.
+        free_bytes: u64,
     },
 }

@@ -20,13 +20,13 @@ pub(crate) fn unusable(device: &PlanDevice) -> Option<String> {
     None
 }
 
-pub(crate) fn no_devices(request: &PlanRequest<'_>) -> PlanError {
+pub(crate) fn no_devices(request: &PlanRequest) -> PlanError {
     let reason = |d: &PlanDevice| format!("{}: {}", name(d), unusable(d).unwrap_or_default());
     PlanError::NoDevices { reasons: request.devices.iter().map(reason).collect() }
 }
 
 pub(crate) fn reasons(
-    request: &PlanRequest<'_>,
+    request: &PlanRequest,
     sizes: &Sizes<'_>,
     chosen: &Chosen,
     stages: &[Stage],
@@ -67,7 +67,7 @@ fn left_out(device: &PlanDevice, sizes: &Sizes<'_>, stages: usize) -> String {
     }
 }
 
-pub(crate) fn does_not_fit(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize]) -> PlanError {
+pub(crate) fn does_not_fit(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> PlanError {
     let memory = |&d: &usize| {
         let device = &request.devices[d];
         let free_bytes = device.device.memory_free_bytes;
@@ -99,7 +99,7 @@ pub(crate) fn does_not_fit(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable:
 }
 
 /// The fewest bytes that, added to one device, make the model fit.
-fn least_growth(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize]) -> u64 {
+fn least_growth(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> u64 {
     let free: Vec<u64> = request.devices.iter().map(|d| d.device.memory_free_bytes).collect();
     let solo =
         |device: usize| sizes.bytes(Held::by(request.devices[device].device.kind), 0, sizes.layer_count());
@@ -121,7 +121,7 @@ fn least_growth(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize]) 
     usable.iter().map(growth).min().unwrap_or(0)
 }
 
-fn name(device: &PlanDevice) -> String {
+pub(crate) fn name(device: &PlanDevice) -> String {
     format!("{} {}", device.node_name, device.device.id)
 }
 

@@ -10,6 +10,8 @@
 //! **Architecture invariant:** nothing here knows how bytes travel or what a tensor is. Link cost arrives as a
 //! number; the transport that measured it stays out of sight.
 //!
+//! Planning may take seconds. Who asks from elsewhere asks [`validate`] whether the answer still fits.
+//!
 //! Start reading at [`plan`].
 
 #![forbid(unsafe_code)]
@@ -21,20 +23,22 @@ mod memory;
 mod predict;
 mod request;
 mod search;
+mod validate;
 
 use exo_types::{LayerRange, Shard, Stage};
 
-pub use errors::{DeviceMemory, PlanError};
+pub use errors::{DeviceMemory, InvalidPlan, PlanError};
 pub use memory::workspace_bytes;
 pub use request::{
     DeviceReason, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Prediction, StageMemory,
 };
 pub use search::EXACT_DEVICES_MAX;
+pub use validate::validate;
 
 use memory::{Held, Sizes};
 
 /// Places the model of `request` on its devices. The same request gives the same plan everywhere.
-pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
+pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
     let layer_count = request.shape.layer_count();
     let PlanRequest { context_tokens, slots, cache_tokens, .. } = *request;
     for (what, number) in [
@@ -63,7 +67,7 @@ pub(crate) struct Chosen {
     pub(crate) ends: Vec<u32>,
 }
 
-fn assemble(request: &PlanRequest<'_>, sizes: &Sizes, chosen: &Chosen) -> Plan {
+fn assemble(request: &PlanRequest, sizes: &Sizes, chosen: &Chosen) -> Plan {
     let layer_count = request.shape.layer_count();
     let starts = std::iter::once(0).chain(chosen.ends.iter().copied());
     let ranges: Vec<LayerRange> =

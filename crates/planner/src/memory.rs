@@ -60,7 +60,7 @@ pub(crate) struct Sizes<'a> {
 }
 
 impl<'a> Sizes<'a> {
-    pub(crate) fn of(request: &PlanRequest<'a>) -> Self {
+    pub(crate) fn of(request: &'a PlanRequest) -> Self {
         let tokens = u64::from(request.cache_tokens);
         let layers = [Held::AsStored, Held::Packed].map(|held| {
             let mut sums = vec![0u64];
@@ -74,7 +74,7 @@ impl<'a> Sizes<'a> {
             }
             sums
         });
-        Self { shape: request.shape, slots: request.slots, tokens, layers }
+        Self { shape: &request.shape, slots: request.slots, tokens, layers }
     }
 
     pub(crate) fn layer_count(&self) -> u32 {

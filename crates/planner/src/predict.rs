@@ -10,7 +10,7 @@ const WIRE_BYTES: f64 = 4.0;
 /// Decode reads every weight of a stage once per token, one stage after the other, with a hop between and one
 /// from the last stage back to the first. Prefill computes; its chunks pass the stages one after the other too,
 /// so overlapping them makes it faster than predicted.
-pub(crate) fn predict(request: &PlanRequest<'_>, chosen: &Chosen, stages: &[Stage]) -> Prediction {
+pub(crate) fn predict(request: &PlanRequest, chosen: &Chosen, stages: &[Stage]) -> Prediction {
     let hops = hop_seconds(request, stages);
     let devices = || chosen.order.iter().map(|&d| &request.devices[d].device);
     let decode: Option<f64> = devices()
@@ -34,18 +34,18 @@ fn positive(number: Option<f64>) -> Option<f64> {
 }
 
 /// Bytes of weights a token makes the stage read: all but the embedding table, of which it reads a row.
-fn read_bytes(request: &PlanRequest<'_>, stage: &Stage) -> f64 {
+fn read_bytes(request: &PlanRequest, stage: &Stage) -> f64 {
     let layers = &request.shape.layers[stage.shard.layers.start as usize..stage.shard.layers.end as usize];
     let head = if stage.shard.head { request.shape.head_bytes } else { 0 };
     layers.iter().map(|l| l.weight_bytes as f64).sum::<f64>() + head as f64
 }
 
-fn flops(request: &PlanRequest<'_>, stage: &Stage) -> f64 {
+fn flops(request: &PlanRequest, stage: &Stage) -> f64 {
     let layers = &request.shape.layers[stage.shard.layers.start as usize..stage.shard.layers.end as usize];
     layers.iter().map(|l| l.flops_per_token as f64).sum()
 }
 
-fn hop_seconds(request: &PlanRequest<'_>, stages: &[Stage]) -> Option<f64> {
+fn hop_seconds(request: &PlanRequest, stages: &[Stage]) -> Option<f64> {
     let hidden_bytes = f64::from(request.shape.hidden) * WIRE_BYTES;
     (0..stages.len())
         .map(|i| {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use exo_types::{DeviceFacts, DeviceId, ModelId, ModelShape, NodeId, Stage};
 
-/// One question to the planner. Everything it may know is in here.
-#[derive(Clone, Debug)]
-pub struct PlanRequest<'a> {
+/// One question to the planner. Everything it may know is in here, so that it can be answered on another thread.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PlanRequest {
     /// The model in numbers.
-    pub shape: &'a ModelShape,
+    pub shape: ModelShape,
     /// The model, by manifest.
     pub model: ModelId,
     /// Longest sequence (prompt and answer) in tokens.
@@ -18,16 +18,16 @@ pub struct PlanRequest<'a> {
     /// Tokens of keys and values every stage must hold, over all sequences.
     pub cache_tokens: u32,
     /// Every device of the cluster, those that cannot be used included: each gets a reason.
-    pub devices: &'a [PlanDevice],
+    pub devices: Vec<PlanDevice>,
     /// Measured paths between nodes.
-    pub links: &'a [LinkFacts],
+    pub links: Vec<LinkFacts>,
     /// What the user wants.
     pub objective: Objective,
     /// The node that holds the file or took the request: preferred as the first stage.
     pub pinned_first: Option<NodeId>,
 }
 
-impl PlanRequest<'_> {
+impl PlanRequest {
     /// The measured path between two nodes, in this direction or else the other.
     pub fn link(&self, from: NodeId, to: NodeId) -> Option<&LinkFacts> {
         let between = |a, b| self.links.iter().find(move |l| l.from == a && l.to == b);

@@ -21,7 +21,7 @@ const UNKNOWN_RTT: Duration = Duration::from_millis(50);
 /// Without the processors of nodes that have a card to use, where the others hold the model: a processor with much memory
 /// would hold it alone, and slower than two cards.
 pub(crate) fn choose(
-    request: &PlanRequest<'_>,
+    request: &PlanRequest,
     sizes: &Sizes<'_>,
     usable: &[usize],
 ) -> Result<Chosen, PlanError> {
@@ -39,7 +39,7 @@ pub(crate) fn choose(
     choose_of(request, sizes, usable)
 }
 
-fn choose_of(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize]) -> Result<Chosen, PlanError> {
+fn choose_of(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Result<Chosen, PlanError> {
     let wanted = match request.objective {
         Objective::Fit => 1,
         Objective::Spread { stages_min } => stages_min.max(1) as usize,
@@ -67,7 +67,7 @@ fn choose_of(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize]) -> 
 }
 
 /// Whether any set of these devices in any order can hold the model, each stage with at least one layer.
-pub(crate) fn fits(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize], free: &[u64]) -> bool {
+pub(crate) fn fits(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], free: &[u64]) -> bool {
     let devices = candidates(request, usable);
     let rooms: Vec<Room> =
         devices.iter().map(|&d| Room { free_bytes: free[d], ..room(request, d) }).collect();
@@ -75,13 +75,13 @@ pub(crate) fn fits(request: &PlanRequest<'_>, sizes: &Sizes<'_>, usable: &[usize
     (1..=devices.len()).any(|stages| !sets.complete(stages).is_empty())
 }
 
-fn room(request: &PlanRequest<'_>, device: usize) -> Room {
+fn room(request: &PlanRequest, device: usize) -> Room {
     let facts = &request.devices[device].device;
     Room { free_bytes: facts.memory_free_bytes, held: Held::by(facts.kind) }
 }
 
 /// The devices worth considering, best first; ties in the order of the request.
-fn candidates(request: &PlanRequest<'_>, usable: &[usize]) -> Vec<usize> {
+fn candidates(request: &PlanRequest, usable: &[usize]) -> Vec<usize> {
     let free = |i: usize| request.devices[i].device.memory_free_bytes;
     let mut devices = usable.to_vec();
     if devices.len() > EXACT_DEVICES_MAX {
@@ -99,13 +99,13 @@ fn candidates(request: &PlanRequest<'_>, usable: &[usize]) -> Vec<usize> {
     devices
 }
 
-fn by_speed(request: &PlanRequest<'_>, a: usize, b: usize) -> Ordering {
+fn by_speed(request: &PlanRequest, a: usize, b: usize) -> Ordering {
     let speed = |i: usize| request.devices[i].device.read_bytes_per_s.unwrap_or(0.0);
     speed(b).total_cmp(&speed(a))
 }
 
 struct Search<'a> {
-    request: &'a PlanRequest<'a>,
+    request: &'a PlanRequest,
     sizes: &'a Sizes<'a>,
     /// Indices into the request, best first. Sets are bits over positions in this list.
     devices: Vec<usize>,
@@ -188,7 +188,7 @@ impl Search<'_> {
     }
 
     fn cut(&self, order: &[usize]) -> Option<Chosen> {
-        let shape = self.request.shape;
+        let shape = &self.request.shape;
         let read: Vec<u64> = shape.layers.iter().map(|l| l.weight_bytes).collect();
         let targets = targets(&read, shape.head_bytes, &self.shares(order));
         let ends = Reach { sizes: self.sizes }.cut(&self.rooms(order), &targets)?;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use exo_planner::{LinkFacts, Objective, Plan, PlanDevice, PlanError, PlanRequest, plan, workspace_bytes};
+use exo_planner::{
+    LinkFacts, Objective, Plan, PlanDevice, PlanError, PlanRequest, plan, validate, workspace_bytes,
+};
 use exo_types::{
     DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelId, ModelShape, NodeId, Shard,
     SupportClass,
@@ -61,6 +63,12 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
 /// Reads `name[/card]=layers[@GB/s][!]` per device (`!` excludes it), then `+N` for at least N stages and `>name` for the
 /// pinned one. The only test code that knows the API.
 fn run(cluster: &str, layers: u32, links: &[LinkFacts]) -> (Vec<PlanDevice>, Result<Plan, PlanError>) {
+    let request = read(cluster, layers, links);
+    let planned = plan(&request);
+    (request.devices, planned)
+}
+
+fn read(cluster: &str, layers: u32, links: &[LinkFacts]) -> PlanRequest {
     let (mut devices, mut objective, mut pinned_first) = (Vec::new(), Objective::Fit, None);
     for word in cluster.split_whitespace() {
         if let Some(stages) = word.strip_prefix('+') {
@@ -82,19 +90,17 @@ fn run(cluster: &str, layers: u32, links: &[LinkFacts]) -> (Vec<PlanDevice>, Res
         }
     }
     let shape = model(layers);
-    let request = PlanRequest {
-        shape: &shape,
+    PlanRequest {
+        shape,
         model: ModelId([0; 32]),
         context_tokens: 1,
         slots: 1,
         cache_tokens: 1,
-        devices: &devices,
-        links,
+        devices,
+        links: links.to_vec(),
         objective,
         pinned_first,
-    };
-    let planned = plan(&request);
-    (devices, planned)
+    }
 }
 
 fn name(devices: &[PlanDevice], node: NodeId) -> String {
@@ -226,6 +232,42 @@ fn requests_that_cannot_be_met_are_told_apart() {
     insta::assert_snapshot!(check("a=10", 0), @r"nothing to place: layers is 0");
 }
 
+/// What a plan for the cluster `before` is worth in the cluster `after`.
+fn still_fits(before: &str, after: &str) -> String {
+    let plan = plan(&read(before, 4, &[])).expect("fits");
+    validate(&read(after, 4, &[]), &plan).map_or_else(|invalid| invalid.to_string(), |()| "fits".to_owned())
+}
+
+#[test]
+fn a_plan_fits_while_its_devices_are_there_may_be_used_and_have_room() {
+    insta::assert_snapshot!(still_fits("a=2 b=2", "a=2 b=2"), @"fits");
+    insta::assert_snapshot!(still_fits("a=2 b=2", "c=9 b=2 a=2"), @"fits");
+    insta::assert_snapshot!(still_fits("a=2 b=2", "a=2 c=9"), @"stage 1 is on cpu of miaaaaaa, which is not there");
+    insta::assert_snapshot!(still_fits("a/gpu0=4", "a/gpu1=4 a=4"), @"stage 0 is on gpu0 of meaaaaaa, which is not there");
+    insta::assert_snapshot!(still_fits("a=2 b=2", "a=2 b=2!"), @"stage 1 is on b cpu: excluded: leaving");
+    insta::assert_snapshot!(still_fits("a=2 b=2", "a=2 b=1.9"), @"stage 1 needs 2217480160 bytes, b cpu has 2111154553 free");
+}
+
+#[test]
+fn a_plan_whose_stages_do_not_tile_the_model_does_not_fit() {
+    let request = read("a=2 b=2", 4, &[]);
+    let good = plan(&request).expect("fits");
+    let verdict = |spoil: &dyn Fn(&mut Plan)| {
+        let mut plan = good.clone();
+        spoil(&mut plan);
+        validate(&request, &plan).map_or_else(|invalid| invalid.to_string(), |()| "fits".to_owned())
+    };
+    insta::assert_snapshot!(verdict(&|_| {}), @"fits");
+    insta::assert_snapshot!(verdict(&|p| p.stages.swap(0, 1)), @"4 layers are not tiled: layer 0 comes next, the plan goes on with layers 2..4 + head");
+    insta::assert_snapshot!(verdict(&|p| drop(p.stages.pop())), @"4 layers are not tiled: layer 2 comes next, the plan goes on with no stage");
+    insta::assert_snapshot!(verdict(&|p| p.stages.clear()), @"4 layers are not tiled: layer 0 comes next, the plan goes on with no stage");
+    insta::assert_snapshot!(verdict(&|p| p.stages[1].shard.layers.start = 1), @"4 layers are not tiled: layer 2 comes next, the plan goes on with layers 1..4 + head");
+    insta::assert_snapshot!(verdict(&|p| p.stages[1].shard.layers.end = u32::MAX), @"4 layers are not tiled: layer 2 comes next, the plan goes on with layers 2..4294967295 + head");
+    insta::assert_snapshot!(verdict(&|p| p.stages[1].shard.head = false), @"4 layers are not tiled: layer 2 comes next, the plan goes on with layers 2..4");
+    insta::assert_snapshot!(verdict(&|p| p.stages[1].node = p.stages[0].node), @"stage 1 is on a cpu, as one before it");
+    insta::assert_snapshot!(verdict(&|p| p.memory.truncate(1)), @"the plan has 2 stages and the bytes of 1");
+}
+
 #[test]
 fn speed_is_predicted_only_where_everything_was_measured() {
     let node = |name| device(name, 0.0, None).node;
@@ -273,15 +315,14 @@ fn a_processor_needs_room_for_packed_weights_and_a_card_does_not() {
     let planned = |kind, free| {
         let mut one = device("a", 0.0, None);
         (one.device.kind, one.device.memory_free_bytes) = (kind, free);
-        let devices = [one];
         plan(&PlanRequest {
-            shape: &shape,
+            shape: shape.clone(),
             model: ModelId([0; 32]),
             context_tokens: 1,
             slots: 1,
             cache_tokens: 1,
-            devices: &devices,
-            links: &[],
+            devices: vec![one],
+            links: Vec::new(),
             objective: Objective::Fit,
             pinned_first: None,
         })
@@ -378,14 +419,15 @@ proptest! {
         let devices = mixed(&shape, rooms.into_iter());
         let objective = if spread == 0 { Objective::Fit } else { Objective::Spread { stages_min: spread } };
         let request = PlanRequest {
-            shape: &shape, model: ModelId([0; 32]), context_tokens: CONTEXT, slots: 1, cache_tokens: CONTEXT,
-            devices: &devices, links: &[], objective, pinned_first: devices.get(pinned).map(|d| d.node),
+            shape: shape.clone(), model: ModelId([0; 32]), context_tokens: CONTEXT, slots: 1, cache_tokens: CONTEXT,
+            devices: devices.clone(), links: Vec::new(), objective, pinned_first: devices.get(pinned).map(|d| d.node),
         };
         let possible = brute_force(&shape, &devices, CONTEXT.into(), spread as usize);
         let planned = plan(&request);
         prop_assert_eq!(planned.is_ok(), possible, "{:?}", planned);
         prop_assert_eq!(&planned, &plan(&request), "the same request gives the same plan");
         let Ok(plan) = planned else { return Ok(()) };
+        prop_assert_eq!(validate(&request, &plan), Ok(()));
         let mut next = 0;
         for (stage, memory) in plan.stages.iter().zip(&plan.memory) {
             prop_assert_eq!(stage.shard.layers.start, next);
@@ -414,8 +456,8 @@ proptest! {
     fn missing_bytes_are_enough(shape in shapes(), rooms in prop::collection::vec(0u64..8, 1..4)) {
         let devices = mixed(&shape, rooms.into_iter().map(|room| (room, None)));
         let try_with = |devices: &[PlanDevice]| plan(&PlanRequest {
-            shape: &shape, model: ModelId([0; 32]), context_tokens: 4, slots: 1, cache_tokens: 4, devices,
-            links: &[], objective: Objective::Fit, pinned_first: None,
+            shape: shape.clone(), model: ModelId([0; 32]), context_tokens: 4, slots: 1, cache_tokens: 4,
+            devices: devices.to_vec(), links: Vec::new(), objective: Objective::Fit, pinned_first: None,
         });
         let Err(PlanError::DoesNotFit { missing_bytes, needed_bytes, usable_bytes, .. }) = try_with(&devices) else {
             return Ok(());

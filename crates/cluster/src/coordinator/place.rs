@@ -63,16 +63,14 @@ impl Coordinator {
         replaced: Option<InstanceId>,
         objective: Objective,
     ) -> Result<Plan, PlanError> {
-        let devices = self.devices(now, replaced);
-        let links = self.links();
         exo_planner::plan(&PlanRequest {
-            shape: &request.shape,
+            shape: request.shape.clone(),
             model: request.model,
             context_tokens: request.context_tokens,
             slots: request.slots,
             cache_tokens: request.cache_tokens,
-            devices: &devices,
-            links: &links,
+            devices: self.devices(now, replaced),
+            links: self.links(),
             objective,
             pinned_first: request.pinned_first,
         })
