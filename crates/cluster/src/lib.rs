@@ -35,7 +35,7 @@ pub mod wire;
 mod worker;
 
 pub use coordinator::{
-    AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, ReplyTo,
+    AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo,
 };
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 pub use events::{ClusterId, Event, EventError, InstanceRequest, Member, PlaceObjective, Role};

@@ -1,6 +1,6 @@
 //! The core: one task that owns every state machine of the node and feeds them time, messages and results.
 //!
-//! It never waits for anything but the next event: dialling, fetching, loading and computing happen in other tasks
+//! It never waits for anything but the next event: dialling, planning, fetching, loading and computing happen in other tasks
 //! and threads and come back as events. What the machines put out is carried out in order, and messages to this
 //! node itself go through the same door as those from others.
 
@@ -22,10 +22,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use exo_cluster::wire::{ControlMessage, DataMessage, NodeReport};
-use exo_cluster::{Coordinator, HeldSteps, InstanceView, Outbox, ShardKey, Worker};
+use exo_cluster::{Coordinator, CoordinatorInput, HeldSteps, InstanceView, Outbox, PlanId, ShardKey, Worker};
 use exo_discovery::{Discovery, Found};
 use exo_journal::Journal;
 use exo_membership::Membership;
+use exo_planner::{Plan, PlanError};
 use exo_transport::{Channel, Endpoint, JoinChannel, MemberSet, NodeKey};
 use exo_types::{Epoch, InstanceId, NodeId, RequestId, SequenceId, Time};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -89,6 +90,8 @@ pub enum CoreEvent {
     Fetch { key: ShardKey, event: shards::FetchEvent },
     /// The models on disk, looked at in the background.
     Held(Vec<exo_cluster::wire::HeldModel>),
+    /// The planner answered the coordinator.
+    Planned { plan: PlanId, result: Result<Plan, PlanError> },
     /// The API asks.
     Command(Command),
     /// A client left (`None`), or a stop string ended one choice.
@@ -331,6 +334,9 @@ impl Core {
             CoreEvent::Held(held) => {
                 self.held_under_way = false;
                 self.held = held;
+            }
+            CoreEvent::Planned { plan, result } => {
+                self.feed_coordinator(CoordinatorInput::Planned { plan, result });
             }
             CoreEvent::Command(command) => self.command(command),
             CoreEvent::Cancel { request, index } => self.cancel_request(request, index),

@@ -3,6 +3,7 @@
 use exo_types::{InstanceId, NodeId, Time};
 
 use super::log::Answer;
+use super::planning::PlanAsk;
 use super::{Coordinator, CoordinatorOutput, ReplyTo, clip, not_coordinator};
 use crate::wire::{Check, ControlRefusal, ControlReply};
 use crate::{Event, InstanceRequest, Member};
@@ -11,6 +12,7 @@ use crate::{Event, InstanceRequest, Member};
 const APPENDS_MAX: usize = 256;
 
 impl Coordinator {
+    /// A model that is not placed is planned first.
     pub(super) fn place(
         &mut self,
         now: Time,
@@ -27,14 +29,14 @@ impl Coordinator {
         if self.placed_already(reply, &request, out) {
             return;
         }
-        let planned = match self.plan_new(now, &request) {
-            Ok(planned) => planned,
-            Err(error) => return out.push(refused(reply, ControlRefusal::DoesNotFit, &error.to_string())),
-        };
-        let (placement, memory_bytes, reasons) = planned;
-        let instance = placement.instance;
-        let event = Event::InstancePlaced { request, placement, memory_bytes };
-        self.ask(reply, event, Answer::Placed { instance, reasons }, out);
+        let Some(reign) = &mut self.reign else { return };
+        if reign.plans.join(request.model, reply) {
+            return;
+        }
+        if let Err(queued) = reign.plans.push(PlanAsk::placement(now, request, reply)) {
+            let message = format!("{queued} plans are waiting for another; ask again later");
+            out.push(refused(reply, ControlRefusal::Busy, &message));
+        }
     }
 
     /// One instance per model: who asks again gets the one there is, once it is durable.
@@ -68,11 +70,11 @@ impl Coordinator {
         out: &mut Vec<CoordinatorOutput>,
     ) {
         let event = Event::InstanceRemoved { instance, reason: clip(&reason) };
-        self.ask(reply, event, Answer::Done, out);
+        self.ask(vec![(reply, Answer::Done)], event, out);
     }
 
     pub(super) fn admit(&mut self, reply: ReplyTo, member: Member, out: &mut Vec<CoordinatorOutput>) {
-        self.ask(reply, Event::MemberAdmitted(member), Answer::Done, out);
+        self.ask(vec![(reply, Answer::Done)], Event::MemberAdmitted(member), out);
     }
 
     /// The survey moves its stages elsewhere, because a stage on no member is gone.
@@ -83,14 +85,15 @@ impl Coordinator {
         reason: String,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        self.ask(reply, Event::MemberRemoved { node, reason: clip(&reason) }, Answer::Done, out);
+        let event = Event::MemberRemoved { node, reason: clip(&reason) };
+        self.ask(vec![(reply, Answer::Done)], event, out);
     }
 
     /// Facts that no other ask covers; instances are only ever changed through their own.
     pub(super) fn record(&mut self, reply: ReplyTo, event: Event, out: &mut Vec<CoordinatorOutput>) {
         match event {
             Event::ClusterCreated { .. } | Event::JoinWindow { .. } | Event::AdminAppointed { .. } => {
-                self.ask(reply, event, Answer::Done, out);
+                self.ask(vec![(reply, Answer::Done)], event, out);
             }
             Event::MemberAdmitted(_)
             | Event::MemberRemoved { .. }
@@ -106,27 +109,39 @@ impl Coordinator {
         }
     }
 
-    fn ask(&mut self, reply: ReplyTo, event: Event, answer: Answer, out: &mut Vec<CoordinatorOutput>) {
-        let Some(reign) = &mut self.reign else { return out.push(not_coordinator(reply)) };
+    /// Appends what was asked for, or says to everyone who waits for it why not.
+    pub(super) fn ask(
+        &mut self,
+        replies: Vec<(ReplyTo, Answer)>,
+        event: Event,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        let waiting: Vec<ReplyTo> = replies.iter().map(|(to, _)| *to).collect();
+        let mut refuse = |refusal, message: &str| {
+            out.extend(waiting.iter().map(|&to| refused(to, refusal, message)));
+        };
+        let Some(reign) = &mut self.reign else {
+            return out.extend(waiting.into_iter().map(not_coordinator));
+        };
         if reign.appends.len() >= APPENDS_MAX {
             let message = format!("{APPENDS_MAX} changes are waiting for the log");
-            return out.push(refused(reply, ControlRefusal::LogFailed, &message));
+            return refuse(ControlRefusal::LogFailed, &message);
         }
         if let Err(error) = event.check() {
-            return out.push(refused(reply, ControlRefusal::Invalid, &error.to_string()));
+            return refuse(ControlRefusal::Invalid, &error.to_string());
         }
-        if let Err(error) = reign.append(event, Some((reply, answer)), out) {
+        if let Err(error) = reign.append(event, replies, out) {
             let refusal = match error {
                 crate::ApplyError::UnknownInstance { .. } | crate::ApplyError::UnknownMember { .. } => {
                     ControlRefusal::Unknown
                 }
                 _ => ControlRefusal::Invalid,
             };
-            out.push(refused(reply, refusal, &error.to_string()));
+            out.extend(waiting.into_iter().map(|to| refused(to, refusal, &error.to_string())));
         }
     }
 }
 
-fn refused(to: ReplyTo, refusal: ControlRefusal, message: &str) -> CoordinatorOutput {
+pub(super) fn refused(to: ReplyTo, refusal: ControlRefusal, message: &str) -> CoordinatorOutput {
     CoordinatorOutput::Reply { to, reply: ControlReply::Refused { refusal, message: clip(message) } }
 }

@@ -29,14 +29,14 @@ impl Reign {
     pub(super) fn append(
         &mut self,
         event: Event,
-        reply: Option<(ReplyTo, Answer)>,
+        replies: Vec<(ReplyTo, Answer)>,
         out: &mut Vec<CoordinatorOutput>,
     ) -> Result<(), ApplyError> {
         self.planned.apply(&event)?;
         self.append_last = AppendId(self.append_last.0 + 1);
         let (append, events) = (self.append_last, vec![event]);
         out.push(CoordinatorOutput::Append { append, events: events.clone() });
-        self.appends.insert(append, Pending { events, replies: reply.into_iter().collect() });
+        self.appends.insert(append, Pending { events, replies });
         Ok(())
     }
 }

@@ -3,13 +3,16 @@
 //! Every node has one over its copy of the log; it acts between [`CoordinatorInput::Lead`] and
 //! [`CoordinatorInput::Follow`]. It keeps two states: the durable one, from which workers and members are told, and
 //! the planned one with the appends on their way, from which it decides. After each input it surveys all
-//! instances: what lost a stage is placed anew, or removed with the missing bytes, in the same call.
+//! instances: what lost a stage is planned again at once, and placed anew or removed with the missing bytes when the
+//! plan is there. Planning takes its time elsewhere.
 //!
-//! Start reading at [`Coordinator::handle`]; `survey` keeps the promises, `log` the handshake with the journal.
+//! Start reading at [`Coordinator::handle`]; `survey` keeps the promises, `log` has the handshake with the journal, `planning` that with
+//! the planner.
 
 mod asks;
 mod log;
 mod place;
+mod planning;
 mod survey;
 mod tell;
 #[cfg(test)]
@@ -21,9 +24,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_types::{Epoch, InstanceId, NodeId, Time};
 
 use self::log::Pending;
+use self::planning::PlanQueue;
 use self::survey::Watch;
 use self::tell::{Published, Told};
-pub use self::words::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, ReplyTo};
+pub use self::words::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo};
 use crate::wire::{ControlReply, NodeReport};
 use crate::{InstanceView, State};
 
@@ -51,6 +55,7 @@ struct Reign {
     planned: State,
     appends: BTreeMap<AppendId, Pending>,
     append_last: AppendId,
+    plans: PlanQueue,
     watches: BTreeMap<InstanceId, Watch>,
     /// What each worker was told.
     told: BTreeMap<NodeId, Told>,
@@ -69,7 +74,7 @@ impl Coordinator {
     pub fn handle(&mut self, now: Time, input: CoordinatorInput) -> Vec<CoordinatorOutput> {
         let mut out = Vec::new();
         match input {
-            CoordinatorInput::Tick => {}
+            CoordinatorInput::Tick => self.expire_plans(now, &mut out),
             CoordinatorInput::Lead { epoch } => self.lead(now, epoch, &mut out),
             CoordinatorInput::Follow => self.abdicate(&mut out),
             CoordinatorInput::NodeUp(node) => self.node_up(node),
@@ -88,11 +93,13 @@ impl Coordinator {
             CoordinatorInput::AppendFailed { append, reason } => {
                 self.append_failed(now, append, &reason, &mut out);
             }
+            CoordinatorInput::Planned { plan, result } => self.planned(now, plan, result, &mut out),
             CoordinatorInput::Replicated(events) => self.replicated(&events),
             CoordinatorInput::Restored(state) => self.restored(*state),
         }
         if self.reign.is_some() {
             self.survey(now, &mut out);
+            self.ask_planner(now, &mut out);
             self.tell_workers(now, &mut out);
             self.publish(now, &mut out);
         }
@@ -121,6 +128,7 @@ impl Coordinator {
             planned: self.state.clone(),
             appends: BTreeMap::new(),
             append_last: AppendId(0),
+            plans: PlanQueue::default(),
             watches,
             told: BTreeMap::new(),
             revision: 0,
@@ -131,11 +139,9 @@ impl Coordinator {
     /// Ends the reign; whoever waits for an answer is told to ask elsewhere.
     fn abdicate(&mut self, out: &mut Vec<CoordinatorOutput>) {
         let Some(reign) = self.reign.take() else { return };
-        for pending in reign.appends.into_values() {
-            for (to, _) in pending.replies {
-                out.push(not_coordinator(to));
-            }
-        }
+        let appends = reign.appends.into_values().flat_map(|pending| pending.replies);
+        let waiting = appends.map(|(to, _)| to).chain(reign.plans.into_replies());
+        out.extend(waiting.map(not_coordinator));
     }
 
     fn node_up(&mut self, node: NodeId) {

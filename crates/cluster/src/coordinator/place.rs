@@ -1,8 +1,8 @@
-//! Questions to the planner: which devices there are, and what of their memory is free for this instance.
+//! What the planner is asked: which devices there are, and what of their memory is free for this instance.
 
 use std::time::Duration;
 
-use exo_planner::{LinkFacts, Objective, Plan, PlanDevice, PlanError, PlanRequest};
+use exo_planner::{LinkFacts, Objective, Plan, PlanDevice, PlanRequest};
 use exo_types::{DeviceFacts, DeviceId, Epoch, InstanceId, NodeId, Placement, SupportClass, Time};
 
 use super::{Coordinator, Reign};
@@ -10,70 +10,25 @@ use crate::wire::NodeReport;
 use crate::{InstanceRequest, PlaceObjective, StateInstance};
 
 impl Coordinator {
-    /// Placement, bytes per stage and reasons for an instance that does not exist yet.
-    pub(super) fn plan_new(
+    /// The request for a plan with this objective. What `replaced` holds counts as free.
+    pub(super) fn request_for(
         &self,
         now: Time,
-        request: &InstanceRequest,
-    ) -> Result<(Placement, Vec<u64>, Vec<String>), PlanError> {
-        let plan = self.plan(now, request, None)?;
-        let last = self.reign.as_ref().and_then(|r| r.planned.instance_last());
-        let epoch = self.reign.as_ref().map_or(Epoch { counter: 0, key: self.me }, |r| r.epoch);
-        let instance = instance_after(epoch, last);
-        let reasons = plan.reasons.iter().map(|r| format!("{}: {}", self.name_of(r.node), r.text)).collect();
-        let (placement, memory_bytes) = placement(plan, request, instance, 1);
-        Ok((placement, memory_bytes, reasons))
-    }
-
-    /// Placement and bytes per stage for the next generation of an instance.
-    pub(super) fn plan_again(
-        &self,
-        now: Time,
-        entry: &StateInstance,
-    ) -> Result<(Placement, Vec<u64>), PlanError> {
-        let Placement { instance, generation, .. } = entry.placement;
-        let plan = self.plan(now, &entry.request, Some(instance))?;
-        Ok(placement(plan, &entry.request, instance, generation.saturating_add(1)))
-    }
-
-    fn plan(
-        &self,
-        now: Time,
-        request: &InstanceRequest,
-        replaced: Option<InstanceId>,
-    ) -> Result<Plan, PlanError> {
-        let objective = match request.objective {
-            PlaceObjective::Fit => Objective::Fit,
-            PlaceObjective::Spread { stages_min } => Objective::Spread { stages_min },
-        };
-        // Fewer nodes than asked for are better than no instance: the wish was for the cluster as it was.
-        let asked = self.plan_for(now, request, replaced, objective);
-        match asked {
-            Err(PlanError::TooFewStages { possible, .. }) if replaced.is_some() && possible > 0 => {
-                self.plan_for(now, request, replaced, Objective::Spread { stages_min: possible })
-            }
-            other => other,
-        }
-    }
-
-    fn plan_for(
-        &self,
-        now: Time,
-        request: &InstanceRequest,
+        wanted: &InstanceRequest,
         replaced: Option<InstanceId>,
         objective: Objective,
-    ) -> Result<Plan, PlanError> {
-        exo_planner::plan(&PlanRequest {
-            shape: request.shape.clone(),
-            model: request.model,
-            context_tokens: request.context_tokens,
-            slots: request.slots,
-            cache_tokens: request.cache_tokens,
+    ) -> PlanRequest {
+        PlanRequest {
+            shape: wanted.shape.clone(),
+            model: wanted.model,
+            context_tokens: wanted.context_tokens,
+            slots: wanted.slots,
+            cache_tokens: wanted.cache_tokens,
             devices: self.devices(now, replaced),
             links: self.links(),
             objective,
-            pinned_first: request.pinned_first,
-        })
+            pinned_first: wanted.pinned_first,
+        }
     }
 
     /// Every device of the members alive, with the memory that `replaced` may fill.
@@ -139,7 +94,15 @@ fn promised_bytes(instance: &StateInstance, node: NodeId, device: &DeviceId, rep
     here.map(|(index, _)| instance.memory_bytes[index].saturating_sub(taken(index))).sum()
 }
 
-fn placement(
+pub(super) fn objective_of(wanted: &InstanceRequest) -> Objective {
+    match wanted.objective {
+        PlaceObjective::Fit => Objective::Fit,
+        PlaceObjective::Spread { stages_min } => Objective::Spread { stages_min },
+    }
+}
+
+/// The placement of a plan, and the bytes of each stage.
+pub(super) fn placement(
     plan: Plan,
     request: &InstanceRequest,
     instance: InstanceId,
@@ -155,7 +118,7 @@ fn placement(
 
 /// An id no other reign can give out, even one of another half of the cluster with the same counter: the epoch's
 /// counter, 16 bits of its key, and a serial number.
-fn instance_after(epoch: Epoch, last: Option<InstanceId>) -> InstanceId {
+pub(super) fn instance_after(epoch: Epoch, last: Option<InstanceId>) -> InstanceId {
     let key = u64::from(u16::from_be_bytes([epoch.key.0[0], epoch.key.0[1]]));
     let base = epoch.counter << 28 | key << 12;
     // Ids grow for ever: after a merge the winner's counter is higher, and within a reign the serial counts.

@@ -2,6 +2,7 @@
 
 use exo_types::{InstanceId, SupportClass, Time};
 
+use super::planning::PlanAsk;
 use super::{Coordinator, CoordinatorOutput, clip};
 use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateInstance};
 
@@ -46,8 +47,8 @@ impl Coordinator {
         }
     }
 
-    /// Brings the watch up to date and says what is to be done. An instance whose next generation or removal is on
-    /// its way to the log is left alone until it is durable.
+    /// Brings the watch up to date and says what is to be done. An instance whose next generation is being planned, or
+    /// is on its way to the log like a removal, is left alone until it is durable.
     fn verdict(&mut self, now: Time, instance: InstanceId) -> Option<Verdict> {
         let statuses = self.statuses(instance)?;
         let entry = self.state.instances().get(&instance)?;
@@ -56,6 +57,13 @@ impl Coordinator {
         let watch = reign.watches.get(&instance)?;
         if planned.placement.generation != entry.placement.generation || now < watch.decide_at {
             return None;
+        }
+        if reign.plans.replaces(instance) {
+            return None;
+        }
+        // What was lost stays lost: stages that are back belong to a pipeline that has ended.
+        if let InstanceState::Degraded { reason } = &watch.state {
+            return Some(Verdict::Replace(reason.clone()));
         }
         let stages = &entry.placement.stages;
         if let Some(index) = stages.iter().position(|s| self.is_gone(reign, now, s.node)) {
@@ -158,28 +166,28 @@ impl Coordinator {
         Some((0..).zip(placement.stages.iter().map(|s| &s.node)).map(status).collect())
     }
 
-    /// Plans the next generation on what is left, or removes the instance with the reason.
+    /// Asks for a plan of the next generation on what is left, or removes the instance with the reason.
     fn replace(&mut self, now: Time, instance: InstanceId, reason: String, out: &mut Vec<CoordinatorOutput>) {
         let max = self.config.replacements_max;
-        let Some(entry) = self.state.instances().get(&instance).cloned() else { return };
-        let Some(watch) = self.reign.as_mut().and_then(|r| r.watches.get_mut(&instance)) else { return };
+        let Some(reign) = &mut self.reign else { return };
+        let Some(watch) = reign.watches.get_mut(&instance) else { return };
         if watch.replacements >= max {
             let why = format!("placed anew {max} times without becoming ready; last: {reason}");
             return self.give_up(now, instance, why, out);
         }
-        watch.replacements += 1;
         let reason = clip(&reason);
         watch.state = InstanceState::Degraded { reason: reason.clone() };
-        match self.plan_again(now, &entry) {
-            Ok((placement, memory_bytes)) => {
-                let event = Event::InstanceReplaced { placement, memory_bytes, reason };
-                self.decide(now, instance, event, out);
-            }
-            Err(error) => self.give_up(now, instance, format!("{reason}; {error}"), out),
-        }
+        // Without room in the queue the next survey asks again.
+        let _ = reign.plans.push(PlanAsk::replacement(now, instance, reason));
     }
 
-    fn give_up(&mut self, now: Time, instance: InstanceId, reason: String, out: &mut Vec<CoordinatorOutput>) {
+    pub(super) fn give_up(
+        &mut self,
+        now: Time,
+        instance: InstanceId,
+        reason: String,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
         let reason = clip(&reason);
         if let Some(watch) = self.reign.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
             watch.state = InstanceState::Failed { reason: reason.clone() };
@@ -189,9 +197,15 @@ impl Coordinator {
 
     /// Appends a decision of the coordinator's own. One that the state refuses would be a bug of the planner; it is
     /// said aloud and taken again later instead of in a loop.
-    fn decide(&mut self, now: Time, instance: InstanceId, event: Event, out: &mut Vec<CoordinatorOutput>) {
+    pub(super) fn decide(
+        &mut self,
+        now: Time,
+        instance: InstanceId,
+        event: Event,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
         let Some(reign) = &mut self.reign else { return };
-        if let Err(error) = reign.append(event, None, out) {
+        if let Err(error) = reign.append(event, Vec::new(), out) {
             tracing::error!(%instance, %error, "a decision does not apply");
             if let Some(watch) = reign.watches.get_mut(&instance) {
                 watch.decide_at = now + std::time::Duration::from_secs(1);

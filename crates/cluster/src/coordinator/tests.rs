@@ -1,3 +1,8 @@
+mod planning;
+
+use std::sync::Arc;
+
+use exo_planner::PlanRequest;
 use exo_types::{DeviceFacts, DeviceId, DeviceKind, NodeFacts, SupportClass};
 
 use super::*;
@@ -59,21 +64,30 @@ fn report(n: u8, free: u64) -> NodeReport {
     }
 }
 
-/// A coordinator that leads over `members` nodes, with a journal that answers at once, and what it last told whom.
+/// A coordinator that leads over `members` nodes, with a journal and a planner that answer at once, and what it last
+/// told whom.
 struct Bench {
     coordinator: Coordinator,
     now: Time,
     log: Vec<Event>,
     desired: BTreeMap<NodeId, DesiredState>,
     replies: Vec<ControlReply>,
+    /// To which numbers the replies went.
+    answered: Vec<u64>,
     states: Vec<InstanceState>,
+    /// Whether plans wait for [`Bench::answer`].
+    plans_wait: bool,
+    /// Plans that wait.
+    plans: Vec<(PlanId, Arc<PlanRequest>)>,
 }
 
 impl Bench {
     fn new(members: u8) -> Self {
         let coordinator = Coordinator::new(node(1), CoordinatorConfig::default(), founded(members));
         let (log, desired, replies, states) = (vec![], BTreeMap::new(), vec![], vec![]);
-        let mut bench = Self { coordinator, now: Time::ZERO, log, desired, replies, states };
+        let (now, answered, plans) = (Time::ZERO, vec![], vec![]);
+        let mut bench =
+            Self { coordinator, now, log, desired, replies, answered, states, plans_wait: false, plans };
         bench.feed(CoordinatorInput::Lead { epoch: epoch(1) });
         for n in 1..=members {
             bench.feed(CoordinatorInput::NodeUp(node(n)));
@@ -96,12 +110,27 @@ impl Bench {
                         inputs.push(CoordinatorInput::Appended(append));
                     }
                     CoordinatorOutput::SendDesired { to, desired } => drop(self.desired.insert(to, desired)),
-                    CoordinatorOutput::Reply { reply, .. } => self.replies.push(reply),
+                    CoordinatorOutput::Reply { to, reply } => {
+                        self.answered.push(to.request);
+                        self.replies.push(reply);
+                    }
+                    CoordinatorOutput::Plan { plan, request } if self.plans_wait => {
+                        self.plans.push((plan, request));
+                    }
+                    CoordinatorOutput::Plan { plan, request } => inputs.push(planned(plan, &request)),
                     CoordinatorOutput::InstanceChanged(view) => self.states.push(view.state),
                     CoordinatorOutput::Instances { .. } => {}
                 }
             }
         }
+    }
+
+    /// Answers the only plan that waits.
+    fn answer(&mut self) {
+        let [(plan, request)] = &self.plans[..] else { panic!("{:?}", self.plans) };
+        let input = planned(*plan, request);
+        self.plans.clear();
+        self.feed(input);
     }
 
     fn place(&mut self, stages_min: u32) {
@@ -140,6 +169,11 @@ impl Bench {
         self.now = self.now + std::time::Duration::from_secs(seconds);
         self.feed(CoordinatorInput::Tick);
     }
+}
+
+/// What a planner answers.
+fn planned(plan: PlanId, request: &PlanRequest) -> CoordinatorInput {
+    CoordinatorInput::Planned { plan, result: exo_planner::plan(request) }
 }
 
 use crate::InstanceRequest;
@@ -206,6 +240,8 @@ fn nothing_is_told_before_the_log_has_it() {
     let mut bench = Bench::new(1);
     let reply = ReplyTo { node: node(1), request: 1 };
     let out = bench.coordinator.handle(Time::ZERO, CoordinatorInput::Place { reply, request: request() });
+    let [CoordinatorOutput::Plan { plan, request }] = &out[..] else { panic!("{out:?}") };
+    let out = bench.coordinator.handle(Time::ZERO, planned(*plan, request));
     assert!(matches!(out[..], [CoordinatorOutput::Append { .. }]), "{out:?}");
     let failed = CoordinatorInput::AppendFailed { append: AppendId(1), reason: "disk full".into() };
     bench.feed(failed);
@@ -231,10 +267,23 @@ fn asking_again_for_a_placed_model_answers_with_the_instance_there_is() {
 }
 
 #[test]
-fn a_lost_stage_is_placed_anew_on_what_is_left_in_one_call() {
+fn a_lost_stage_is_planned_at_once_and_placed_anew_on_what_is_left() {
     let mut bench = Bench::ready(3, 3);
     let lost = bench.placement().stages[2].node;
     let out = bench.coordinator.handle(bench.now, CoordinatorInput::NodeLost(lost));
+    let degraded = out.iter().any(|o| {
+        matches!(o, CoordinatorOutput::InstanceChanged(v) if matches!(v.state, InstanceState::Degraded { .. }))
+    });
+    assert!(degraded, "{out:?}");
+    // Three stages were asked for, two are possible.
+    bench.plans_wait = true;
+    let plan = out.iter().find_map(|o| match o {
+        CoordinatorOutput::Plan { plan, request } => Some(planned(*plan, request)),
+        _ => None,
+    });
+    bench.feed(plan.unwrap());
+    let (plan, request) = bench.plans.pop().unwrap();
+    let out = bench.coordinator.handle(bench.now, planned(plan, &request));
     let replaced = out.iter().find_map(|o| match o {
         CoordinatorOutput::Append { events, .. } => events.first(),
         _ => None,
@@ -242,10 +291,6 @@ fn a_lost_stage_is_placed_anew_on_what_is_left_in_one_call() {
     let Some(Event::InstanceReplaced { placement, reason, .. }) = replaced else { panic!("{out:?}") };
     assert_eq!((placement.generation, placement.stages.len()), (2, 2));
     assert!(placement.stages.iter().all(|s| s.node != lost) && reason.contains("is lost"), "{reason}");
-    let degraded = out.iter().any(|o| {
-        matches!(o, CoordinatorOutput::InstanceChanged(v) if matches!(v.state, InstanceState::Degraded { .. }))
-    });
-    assert!(degraded, "{out:?}");
     bench.feed(CoordinatorInput::Appended(AppendId(2)));
     assert_eq!(bench.state(), Some(InstanceState::Placing));
     let told =

@@ -1,7 +1,9 @@
 //! What a coordinator is told, what it wants done, and its deadlines.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use exo_planner::{Plan, PlanError, PlanRequest};
 use exo_types::{Epoch, InstanceId, NodeId};
 
 use crate::wire::{ControlReply, DesiredState, NodeReport};
@@ -19,6 +21,9 @@ pub struct CoordinatorConfig {
     pub resend_after: Duration,
     /// A new coordinator waits this long for its members' reports before it calls their stages lost.
     pub settle: Duration,
+    /// A plan that is not there after this long is given up: an ask is refused, a replacement tried again later. The time
+    /// in the queue counts, because somebody waits.
+    pub plan_deadline: Duration,
     /// Replacements of one instance without becoming ready in between; one more removes it.
     pub replacements_max: u32,
 }
@@ -30,6 +35,7 @@ impl Default for CoordinatorConfig {
             failed_loads_max: 3,
             resend_after: Duration::from_secs(2),
             settle: Duration::from_secs(5),
+            plan_deadline: Duration::from_secs(30),
             replacements_max: 3,
         }
     }
@@ -38,6 +44,15 @@ impl Default for CoordinatorConfig {
 /// Names one append to the log; grows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AppendId(pub u64);
+
+/// Names one plan. No two coordinators, and no two epochs of one, give out the same.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PlanId {
+    /// The epoch in which it was asked for: an answer after its end is dropped.
+    pub epoch: Epoch,
+    /// Grows within an epoch.
+    pub number: u64,
+}
 
 /// Who asked, and their number for it. `node` may be this node itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -54,6 +69,10 @@ pub struct ReplyTo {
 /// writes the events to its journal in one transaction, replicates them, and answers `Appended` or `AppendFailed`
 /// with the same id, in order. What depends on the change (desired states, replies) comes out only then. While
 /// following, the node journals what it receives first and then tells the coordinator with `Replicated`.
+///
+/// **The plan handshake.** Where to place a model comes out as [`CoordinatorOutput::Plan`], at most one at a time. The
+/// node computes it where nothing waits and answers `Planned` with the same id. What changed meanwhile is the
+/// coordinator's to find out, and so is an answer that never comes.
 #[derive(Clone, PartialEq, Debug)]
 pub enum CoordinatorInput {
     /// Time passed. At least once a second.
@@ -124,6 +143,13 @@ pub enum CoordinatorInput {
         /// What the journal said.
         reason: String,
     },
+    /// The planner answered.
+    Planned {
+        /// Which plan.
+        plan: PlanId,
+        /// The plan, or why there is none.
+        result: Result<Plan, PlanError>,
+    },
     /// While following: events arrived and are durable here.
     Replicated(Vec<Event>),
     /// While following: a snapshot arrived and is durable here.
@@ -139,6 +165,13 @@ pub enum CoordinatorOutput {
         append: AppendId,
         /// In order.
         events: Vec<Event>,
+    },
+    /// Compute [`exo_planner::plan`] without holding up anything else, then answer [`CoordinatorInput::Planned`].
+    Plan {
+        /// The id to answer with.
+        plan: PlanId,
+        /// What to plan.
+        request: Arc<PlanRequest>,
     },
     /// Tell a worker (possibly this node's) what to hold.
     SendDesired {

@@ -246,6 +246,10 @@ pub enum ControlRefusal {
     Invalid,
     /// The log could not be written.
     LogFailed,
+    /// As much waits already as may wait; the message says how much.
+    Busy,
+    /// There was no plan in time, or none that lasted: whether the model fits is not known.
+    NoPlan,
 }
 
 /// Replication of the log. Entries are events in their encoding, chained by the journal's hash.

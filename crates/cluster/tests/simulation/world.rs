@@ -44,6 +44,7 @@ enum Happening {
     Control { from: NodeId, to: NodeId, bytes: Vec<u8> },
     Data { from: NodeId, to: NodeId, bytes: Vec<u8> },
     Appended { node: NodeId, life: u32, input: Box<CoordinatorInput>, events: Vec<Event> },
+    Planned { node: NodeId, life: u32, input: Box<CoordinatorInput> },
     Computed { node: NodeId, life: u32, key: ShardKey, input: StageInput },
     Worked { node: NodeId, life: u32, action: Action },
     Tick,
@@ -168,7 +169,10 @@ impl World {
                 self.on(node, |n| n.stage(now, key, input));
             }
             Happening::Worked { node, life, action } if self.life(node) == life => self.worked(node, action),
-            Happening::Computed { .. } | Happening::Worked { .. } => {}
+            Happening::Planned { node, life, input } if self.life(node) == life => {
+                self.on(node, |n| n.coordinator(now, *input));
+            }
+            Happening::Computed { .. } | Happening::Worked { .. } | Happening::Planned { .. } => {}
             Happening::Tick => self.tick(),
             Happening::Ask => self.ask(),
             Happening::Crash => self.crash(),
@@ -232,6 +236,12 @@ impl World {
             CoordinatorOutput::Append { append, events } => {
                 let (life, input) = (self.life(node), Box::new(CoordinatorInput::Appended(append)));
                 self.schedule(2, Happening::Appended { node, life, input, events });
+            }
+            CoordinatorOutput::Plan { plan, request } => {
+                let (life, delay) = (self.life(node), 1 + self.rng.below(8));
+                let result = exo_planner::plan(&request);
+                let input = Box::new(CoordinatorInput::Planned { plan, result });
+                self.schedule(delay, Happening::Planned { node, life, input });
             }
             CoordinatorOutput::SendDesired { to, desired } => {
                 self.control(node, to, &ControlMessage::Desired(desired));

@@ -1,6 +1,7 @@
 //! The control channel: reports, desired state, requests to the coordinator, and the log.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exo_cluster::wire::{
@@ -9,7 +10,7 @@ use exo_cluster::wire::{
 };
 use exo_cluster::{
     AppendId, CoordinatorInput, CoordinatorOutput, Event, FollowerStep, InstanceView, LeaderStep, Member,
-    ReplyTo, State, WorkerInput, follow, lead,
+    PlanId, ReplyTo, State, WorkerInput, follow, lead,
 };
 use exo_types::{DeviceFacts, Epoch, LogHead, NodeId, Time};
 use tokio::sync::oneshot;
@@ -75,6 +76,7 @@ impl Core {
     fn coordinator_output(&mut self, output: CoordinatorOutput) -> Option<CoordinatorInput> {
         match output {
             CoordinatorOutput::Append { append, events } => return Some(self.append(append, &events)),
+            CoordinatorOutput::Plan { plan, request } => self.plan(plan, request),
             CoordinatorOutput::SendDesired { to, desired } => {
                 self.send_control(to, ControlMessage::Desired(desired));
             }
@@ -87,6 +89,15 @@ impl Core {
             CoordinatorOutput::Instances { epoch, instances } => self.tell_instances(epoch, instances),
         }
         None
+    }
+
+    /// Plans on another thread; the answer comes back as an event.
+    fn plan(&self, plan: PlanId, request: Arc<exo_planner::PlanRequest>) {
+        let core = self.p.sender.clone();
+        tokio::task::spawn_blocking(move || {
+            let result = exo_planner::plan(&request);
+            core.post(super::CoreEvent::Planned { plan, result });
+        });
     }
 
     fn append(&mut self, append: AppendId, events: &[Event]) -> CoordinatorInput {

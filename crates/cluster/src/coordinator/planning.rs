@@ -1,0 +1,334 @@
+//! The handshake with the planner: one plan in flight, the others queued, and what is done with an answer.
+//!
+//! Planning may take seconds, so it comes out as [`CoordinatorOutput::Plan`] and the answer comes back as an input. By
+//! then the cluster may be another one. What counts as a change is what a plan can be wrong about: the devices there
+//! are, whether they may be used, and what is placed. Free memory moves with every report, and round trips with every
+//! ping: of these only what the plan needs is checked, by [`validate`]. Otherwise a plan that takes longer than the
+//! second between two reports would always be asked for again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_planner::{Objective, Plan, PlanError, PlanRequest, validate};
+use exo_types::{InstanceId, ModelId, Time};
+
+use super::asks::refused;
+use super::log::Answer;
+use super::place::{instance_after, objective_of, placement};
+use super::{Coordinator, CoordinatorOutput, PlanId, ReplyTo, clip};
+use crate::wire::ControlRefusal;
+use crate::{Event, InstanceRequest};
+
+/// Plans that may wait for the one in flight; who asks for more is refused.
+const PLANS_QUEUED_MAX: usize = 16;
+/// Answers to one ask, at most: the third is taken if it fits, however much has changed meanwhile.
+const ANSWERS_MAX: u32 = 3;
+/// A replacement without a plan is tried again after this long.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// Plans that were asked for and not answered yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PlanQueue {
+    in_flight: Option<InFlight>,
+    queued: VecDeque<PlanAsk>,
+    last: u64,
+}
+
+/// The plan that is being made.
+#[derive(Clone, Debug)]
+struct InFlight {
+    plan: PlanId,
+    ask: PlanAsk,
+    request: Arc<PlanRequest>,
+    /// What was placed when the request was made: instances and their generations.
+    placed: BTreeMap<InstanceId, u32>,
+}
+
+/// One plan that somebody waits for.
+#[derive(Clone, Debug)]
+pub(super) struct PlanAsk {
+    purpose: Purpose,
+    asked_at: Time,
+    /// Answers that came after the cluster had changed.
+    outdated: u32,
+    /// Stages that a replacement is planned with, where as many as were asked for are impossible.
+    stages_possible: Option<u32>,
+}
+
+/// What a plan is for.
+#[derive(Clone, Debug)]
+enum Purpose {
+    /// Members asked for a model that is not placed.
+    Placement { request: Box<InstanceRequest>, replies: Vec<ReplyTo> },
+    /// An instance lost a stage.
+    Replacement { instance: InstanceId, reason: String },
+}
+
+impl PlanAsk {
+    pub(super) fn placement(now: Time, request: InstanceRequest, reply: ReplyTo) -> Self {
+        Self::new(now, Purpose::Placement { request: Box::new(request), replies: vec![reply] })
+    }
+
+    pub(super) fn replacement(now: Time, instance: InstanceId, reason: String) -> Self {
+        Self::new(now, Purpose::Replacement { instance, reason })
+    }
+
+    fn new(asked_at: Time, purpose: Purpose) -> Self {
+        Self { purpose, asked_at, outdated: 0, stages_possible: None }
+    }
+
+    fn replaced(&self) -> Option<InstanceId> {
+        match &self.purpose {
+            Purpose::Replacement { instance, .. } => Some(*instance),
+            Purpose::Placement { .. } => None,
+        }
+    }
+
+    fn into_replies(self) -> Vec<ReplyTo> {
+        match self.purpose {
+            Purpose::Placement { replies, .. } => replies,
+            Purpose::Replacement { .. } => Vec::new(),
+        }
+    }
+}
+
+impl PlanQueue {
+    /// Adds an ask behind the others, or gives back how many plans wait already.
+    pub(super) fn push(&mut self, ask: PlanAsk) -> Result<(), usize> {
+        // Without a plan in flight the first in the queue is about to be.
+        let room = PLANS_QUEUED_MAX + usize::from(self.in_flight.is_none());
+        if self.queued.len() >= room {
+            tracing::trace!(
+                queued = self.queued.len(),
+                max = PLANS_QUEUED_MAX,
+                "a plan finds no room in the queue"
+            );
+            return Err(self.queued.len());
+        }
+        self.queued.push_back(ask);
+        Ok(())
+    }
+
+    /// Lets `reply` wait with those who asked for the same model. `false` if none did.
+    pub(super) fn join(&mut self, model: ModelId, reply: ReplyTo) -> bool {
+        let mut asks = self.in_flight.iter_mut().map(|f| &mut f.ask).chain(&mut self.queued);
+        let waiting = asks.find_map(|ask| match &mut ask.purpose {
+            Purpose::Placement { request, replies } if request.model == model => Some(replies),
+            _ => None,
+        });
+        waiting.map(|replies| replies.push(reply)).is_some()
+    }
+
+    /// Whether a plan for a replacement of the instance is on its way.
+    pub(super) fn replaces(&self, instance: InstanceId) -> bool {
+        let mut asks = self.in_flight.iter().map(|f| &f.ask).chain(&self.queued);
+        asks.any(|ask| ask.replaced() == Some(instance))
+    }
+
+    /// Everyone who waits for a plan.
+    pub(super) fn into_replies(self) -> impl Iterator<Item = ReplyTo> {
+        let asks = self.in_flight.map(|f| f.ask).into_iter().chain(self.queued);
+        asks.flat_map(PlanAsk::into_replies)
+    }
+
+    /// Takes out what `is_over` says, in flight or queued.
+    fn take(&mut self, is_over: impl Fn(&PlanAsk) -> bool) -> Vec<PlanAsk> {
+        let in_flight = self.in_flight.take_if(|f| is_over(&f.ask)).map(|f| f.ask);
+        let (over, queued) = std::mem::take(&mut self.queued).into_iter().partition::<Vec<_>, _>(&is_over);
+        self.queued = queued.into();
+        in_flight.into_iter().chain(over).collect()
+    }
+}
+
+impl Coordinator {
+    /// Hands out the next plan when none is in flight. Replacements of instances that are gone are forgotten.
+    pub(super) fn ask_planner(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
+        let Some(reign) = &mut self.reign else { return };
+        let planned = &reign.planned;
+        let is_gone = |instance| !planned.instances().contains_key(&instance);
+        drop(reign.plans.take(|ask| ask.replaced().is_some_and(is_gone)));
+        if reign.plans.in_flight.is_some() {
+            return;
+        }
+        let Some(ask) = reign.plans.queued.pop_front() else { return };
+        let Some(request) = self.plan_request(now, &ask) else { return };
+        let (request, placed) = (Arc::new(request), self.placed());
+        let Some(reign) = &mut self.reign else { return };
+        reign.plans.last += 1;
+        let plan = PlanId { epoch: reign.epoch, number: reign.plans.last };
+        out.push(CoordinatorOutput::Plan { plan, request: request.clone() });
+        reign.plans.in_flight = Some(InFlight { plan, ask, request, placed });
+    }
+
+    /// An answer of the planner: taken if it still fits, else asked for again.
+    pub(super) fn planned(
+        &mut self,
+        now: Time,
+        plan: PlanId,
+        result: Result<Plan, PlanError>,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        let in_flight = self.reign.as_mut().and_then(|r| r.plans.in_flight.take_if(|f| f.plan == plan));
+        let Some(InFlight { mut ask, request, placed, .. }) = in_flight else {
+            return self.trace_unwanted(plan);
+        };
+        let Some(current) = self.plan_request(now, &ask) else { return };
+        let fits = result.as_ref().map_or(Ok(()), |plan| validate(&current, plan));
+        if !same_devices(&request, &current) || placed != self.placed() || fits.is_err() {
+            ask.outdated += 1;
+            tracing::trace!(
+                plan = plan.number,
+                outdated = ask.outdated,
+                max = ANSWERS_MAX,
+                devices_then = request.devices.len(),
+                devices_now = current.devices.len(),
+                invalid = fits.as_ref().err().map(tracing::field::display),
+                "the cluster changed while it was planned"
+            );
+            if ask.outdated < ANSWERS_MAX {
+                ask.stages_possible = None;
+                return self.ask_again(ask);
+            }
+        }
+        match (result, fits) {
+            (Ok(plan), Ok(())) => self.plan_made(now, ask, plan, out),
+            (Ok(_), Err(invalid)) => {
+                let why = format!(
+                    "the cluster changed {ANSWERS_MAX} times while it was planned; at last {invalid}"
+                );
+                self.no_plan(now, ask, &why, out);
+            }
+            (Err(error), _) => self.plan_failed(now, ask, &error, out),
+        }
+    }
+
+    /// Gives up plans that nobody should wait for any longer.
+    pub(super) fn expire_plans(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
+        let deadline = self.config.plan_deadline;
+        let Some(reign) = &mut self.reign else { return };
+        for ask in reign.plans.take(|ask| now.since(ask.asked_at) >= deadline) {
+            let waited_ms = now.since(ask.asked_at).as_millis();
+            tracing::trace!(waited_ms, max_ms = deadline.as_millis(), "a plan did not come in time");
+            self.no_plan(now, ask, &format!("there was no plan within {} s", deadline.as_secs()), out);
+        }
+    }
+
+    /// The ask goes on where it was: before those that came later.
+    fn ask_again(&mut self, ask: PlanAsk) {
+        if let Some(reign) = &mut self.reign {
+            reign.plans.queued.push_front(ask);
+        }
+    }
+
+    fn plan_made(&mut self, now: Time, ask: PlanAsk, plan: Plan, out: &mut Vec<CoordinatorOutput>) {
+        let Some(reign) = &mut self.reign else { return };
+        match ask.purpose {
+            Purpose::Placement { request, replies } => {
+                let instance = instance_after(reign.epoch, reign.planned.instance_last());
+                let reason = |r: &exo_planner::DeviceReason| format!("{}: {}", self.name_of(r.node), r.text);
+                let reasons: Vec<String> = plan.reasons.iter().map(reason).collect();
+                let (placement, memory_bytes) = placement(plan, &request, instance, 1);
+                let event = Event::InstancePlaced { request: *request, placement, memory_bytes };
+                let answer = |to| (to, Answer::Placed { instance, reasons: reasons.clone() });
+                self.ask(replies.into_iter().map(answer).collect(), event, out);
+            }
+            Purpose::Replacement { instance, reason } => {
+                let Some(entry) = reign.planned.instances().get(&instance) else { return };
+                let generation = entry.placement.generation.saturating_add(1);
+                let (placement, memory_bytes) = placement(plan, &entry.request, instance, generation);
+                if let Some(watch) = reign.watches.get_mut(&instance) {
+                    watch.replacements += 1;
+                }
+                let event = Event::InstanceReplaced { placement, memory_bytes, reason };
+                self.decide(now, instance, event, out);
+            }
+        }
+    }
+
+    /// There is no placement. A replacement makes do with fewer stages than were asked for: these are better than no
+    /// instance, and the wish was for the cluster as it was.
+    fn plan_failed(
+        &mut self,
+        now: Time,
+        mut ask: PlanAsk,
+        error: &PlanError,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        if let (Purpose::Replacement { .. }, &PlanError::TooFewStages { possible, .. }) =
+            (&ask.purpose, error)
+            && possible > 0
+            && ask.stages_possible.is_none_or(|before| possible < before)
+        {
+            ask.stages_possible = Some(possible);
+            return self.ask_again(ask);
+        }
+        match ask.purpose {
+            Purpose::Placement { replies, .. } => {
+                let message = error.to_string();
+                out.extend(replies.into_iter().map(|to| refused(to, ControlRefusal::DoesNotFit, &message)));
+            }
+            Purpose::Replacement { instance, reason } => {
+                self.give_up(now, instance, format!("{reason}; {error}"), out);
+            }
+        }
+    }
+
+    /// Nothing is known of what fits: who asked is told, a replacement is tried again later.
+    fn no_plan(&mut self, now: Time, ask: PlanAsk, why: &str, out: &mut Vec<CoordinatorOutput>) {
+        match ask.purpose {
+            Purpose::Placement { request, replies } => {
+                let message = format!("{} is not placed: {why}", clip(&request.model_name));
+                out.extend(replies.into_iter().map(|to| refused(to, ControlRefusal::NoPlan, &message)));
+            }
+            Purpose::Replacement { instance, .. } => {
+                tracing::debug!(%instance, why, "an instance is not placed again yet");
+                if let Some(watch) = self.reign.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
+                    watch.decide_at = now + RETRY_AFTER;
+                }
+            }
+        }
+    }
+
+    /// The request as the cluster is now; `None` where there is nothing left to plan.
+    fn plan_request(&self, now: Time, ask: &PlanAsk) -> Option<PlanRequest> {
+        let wanted = match &ask.purpose {
+            Purpose::Placement { request, .. } => &**request,
+            Purpose::Replacement { instance, .. } => {
+                &self.reign.as_ref()?.planned.instances().get(instance)?.request
+            }
+        };
+        let objective = match ask.stages_possible {
+            Some(stages_min) => Objective::Spread { stages_min },
+            None => objective_of(wanted),
+        };
+        Some(self.request_for(now, wanted, ask.replaced(), objective))
+    }
+
+    /// What is placed, with what is on its way to the log.
+    fn placed(&self) -> BTreeMap<InstanceId, u32> {
+        let instances = self.reign.iter().flat_map(|r| r.planned.instances());
+        instances.map(|(&id, i)| (id, i.placement.generation)).collect()
+    }
+
+    fn trace_unwanted(&self, plan: PlanId) {
+        let reign = self.reign.as_ref();
+        let in_flight = reign.and_then(|r| r.plans.in_flight.as_ref());
+        tracing::trace!(
+            epoch = %plan.epoch,
+            epoch_now = reign.map(|r| tracing::field::display(r.epoch)),
+            plan = plan.number,
+            in_flight = in_flight.map(|f| f.plan.number),
+            "a plan that nobody waits for"
+        );
+    }
+}
+
+/// Whether both requests are about the same devices, and the same of them may be used.
+fn same_devices(a: &PlanRequest, b: &PlanRequest) -> bool {
+    let same = |a: &exo_planner::PlanDevice, b: &exo_planner::PlanDevice| {
+        (a.node, &a.device.id, a.device.kind, &a.excluded)
+            == (b.node, &b.device.id, b.device.kind, &b.excluded)
+    };
+    a.devices.len() == b.devices.len() && a.devices.iter().zip(&b.devices).all(|(a, b)| same(a, b))
+}
