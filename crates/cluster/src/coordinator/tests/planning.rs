@@ -300,6 +300,7 @@ fn a_replacement_that_the_log_did_not_take_is_planned_again() {
     let [CoordinatorOutput::Append { append, .. }] = out[..] else { panic!("{out:?}") };
     bench.feed(CoordinatorInput::AppendFailed { append, reason: "disk full".into() });
     assert!(is_degraded(&bench) && bench.plans.is_empty());
+    flip(&mut bench, 3, true);
     bench.all_report(&StageStatus::Ready { pages: 8, page_tokens: 16 });
     bench.advance(1);
     assert!(is_degraded(&bench) && bench.plans.len() == 1, "its pipeline has ended");
