@@ -23,6 +23,7 @@ pub const ORDER: &[&str] = &[
     "exo-membership",
     "exo-cluster",
     "exo-api",
+    "exo-machine",
     "exo-backend",
     "exo-device",
     "exo-backend-cpu",

@@ -14,6 +14,7 @@ mod portability;
 mod prove;
 mod run;
 mod setup;
+mod sim;
 mod soundness;
 mod system;
 mod test;
@@ -56,6 +57,7 @@ enum Command {
     /// Run proofs that are too long for CI, each bounded in time, and print a line for each
     #[command(
         after_help = "Examples:\n  cargo xtask prove\n  cargo xtask prove fresh-clusters --clusters 10\n  \
+                            cargo xtask prove token-cost\n  \
                             cargo xtask prove speed --before /tmp/exo-before --model model-Q8_0.gguf"
     )]
     Prove(prove::ProveArgs),
@@ -82,6 +84,11 @@ enum Command {
     },
     /// Compile the CUDA kernels for an AMD card with clang, to see that they are HIP too
     Hip,
+    /// Simulate whole clusters: seeds 0 to 500, or the one that broke something
+    #[command(
+        after_help = "Examples:\n  cargo xtask sim --seeds 0..500\n  cargo xtask sim --seed 4711 --only 3,7 --trace"
+    )]
+    Sim(sim::SimArgs),
     /// Check the licence of every dependency
     Licences,
     /// Run the tests of the CPU kernels on an emulated processor (docs/platforms.md)
@@ -127,6 +134,7 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Ptx { assemble: true, .. } => cuda::assemble(),
         Command::Ptx { check, .. } => cuda::ptx(check),
         Command::Hip => cuda::hip(),
+        Command::Sim(args) => sim::run(&args),
         Command::Licences => licences::run(),
         Command::Emulate { machine } => emulate::run(machine),
         Command::Soundness { only } => soundness::run(only),

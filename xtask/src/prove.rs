@@ -7,6 +7,7 @@
 mod cluster;
 mod fresh_clusters;
 mod speed;
+mod token_cost;
 
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,10 @@ enum Proof {
         after_help = "Example: cargo xtask prove speed --before /tmp/exo-before --model qwen3-0.6b-q8_0.gguf"
     )]
     Speed(speed::Options),
+    /// The simulator finds each bug that is planted in the machine, and says which seed and invariant found it
+    Planted,
+    /// A token takes little of the machine's CPU time, alone and in batches, and no call of it takes long
+    TokenCost,
 }
 
 /// What a proof found: the line for people, and whether every bound is kept.
@@ -42,9 +47,12 @@ pub fn run(args: ProveArgs) -> anyhow::Result<()> {
     let verdicts = match args.proof {
         Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
         Some(Proof::Speed(options)) => speed::prove(&options)?,
+        // It prints its own lines and ends with 1 where a bug was not found.
+        Some(Proof::Planted) => return crate::sim::planted(),
+        Some(Proof::TokenCost) => vec![token_cost::prove()?],
         None => {
             eprintln!("not proved here: `speed` needs --before, see `cargo xtask prove --help`");
-            vec![fresh_clusters::prove(&fresh_clusters::Options::default())?]
+            vec![token_cost::prove()?, fresh_clusters::prove(&fresh_clusters::Options::default())?]
         }
     };
     for verdict in &verdicts {

@@ -256,8 +256,8 @@ pub struct InstanceView {
     pub model: String,
     /// How far it is.
     pub state: InstanceState,
-    /// Grows each time it is placed anew.
-    pub generation: u32,
+    /// Which placement of it this is: another each time it is placed anew.
+    pub placement: String,
     /// Longest sequence, prompt and answer.
     pub context_tokens: u32,
     /// Sequences that may run at once.

@@ -502,13 +502,13 @@ fn a_card_that_loses_its_work_is_used_again_beside_the_processor() {
     let mut node = start(folder.path(), &env, &[]);
     let (id, _) = answers(&mut node);
     assert_eq!((id.as_str(), ids(&node)), ("cuda-0", vec!["cuda-0".to_owned(), "cpu".to_owned()]));
-    let generation = node.get("/exo/v1/cluster")["instances"][0]["generation"].as_u64();
+    let placement = node.get("/exo/v1/cluster")["instances"][0]["placement"].clone();
     let worker = workers_of(node.pid())[0].to_string();
     assert!(Command::new("kill").args(["-KILL", &worker]).status().unwrap().success());
     let instance = wait_for("the model placed again", SOON, || {
         let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
-        let is_newer = instance["generation"].as_u64() > generation;
-        (is_newer && instance["state"]["kind"] == "ready").then_some(instance)
+        let is_another = instance["placement"] != placement;
+        (is_another && instance["state"]["kind"] == "ready").then_some(instance)
     });
     let (prompt, answer) = &known()[0];
     assert_eq!(&node.ask("demo", prompt).text(), answer, "{instance:#}\n{}", node.log());

@@ -32,7 +32,7 @@ fn start<'a>(name: &'a str, group: &'a str, flags: &[&str], env: &[(&'static str
 }
 
 #[test]
-fn a_shard_kept_where_another_is_lost_is_loaded_again_once_its_card_is_free() {
+fn a_shard_stays_on_its_card_where_another_is_lost_and_a_worker_that_hangs_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let (one_lock, two_lock) = (folder.path().join("one"), folder.path().join("two"));
     // Each card takes one process at a time, and takes its time to be given back.
@@ -44,23 +44,28 @@ fn a_shard_kept_where_another_is_lost_is_loaded_again_once_its_card_is_free() {
     for is_stopped in [false, true] {
         let before = worker(&one);
         if is_stopped {
-            send("-STOP", before); // it cannot end by itself
+            send("-STOP", before); // it cannot say that it has forgotten its sequences, nor end by itself
         }
         send("-KILL", worker(&two));
-        let generation = instance["generation"].as_u64();
-        instance = wait_for("the next generation", SOON, || {
+        let placement = instance["placement"].clone();
+        instance = wait_for("the next placement", SOON, || {
             let instance = one.get("/exo/v1/cluster")["instances"][0].clone();
-            let is_next =
-                instance["generation"].as_u64() > generation && instance["state"]["kind"] == "ready";
+            let is_next = instance["placement"] != placement && instance["state"]["kind"] == "ready";
             is_next.then_some(instance)
         });
         assert_eq!(instance["stages"].as_array().unwrap().len(), 2, "{instance:#}");
-        assert!(!support::is_alive(before), "the one before has ended");
+        assert_eq!(worker(&one) != before, is_stopped, "a worker that answers stays");
+        assert_eq!(support::is_alive(before), !is_stopped);
         answers(&one);
+        let log = one.log();
+        assert_eq!(
+            log.matches("events::shard: loading engine").count(),
+            if is_stopped { 2 } else { 1 },
+            "{log}"
+        );
+        assert_eq!(log.contains("lost its device"), is_stopped, "{log}");
+        assert!(!log.contains("UNAVAILABLE"), "{log}");
     }
-    let log = one.log();
-    assert_eq!(log.matches("AdoptShard").count(), 2, "{log}");
-    assert!(!log.contains("UNAVAILABLE") && !log.contains("lost its device"), "{log}");
 }
 
 #[test]
@@ -115,7 +120,7 @@ fn a_kernel_that_never_ends_is_cut_off_with_its_process_and_the_card_used_again(
     assert_eq!(code, "stage_lost", "{}", node.log());
     assert!(took > Duration::from_secs(2) && took < Duration::from_secs(8) + SOON / 2, "after {took:?}");
     std::fs::remove_file(&hangs).unwrap();
-    let instance = comes_back(&node, &instance["generation"]);
+    let instance = comes_back(&node, &instance["placement"]);
     assert!(!is_alive(pid), "its process is ended");
     assert_eq!(instance["stages"][0]["device"], "cuda-0", "{instance:#}");
     answers(&node);

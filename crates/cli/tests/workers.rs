@@ -44,7 +44,7 @@ fn a_worker_that_is_killed_ends_the_stream_in_time_and_the_model_comes_back() {
     let code = error_of(stream);
     assert!(killed.elapsed() < ERROR_MAX, "the error came after {:?}", killed.elapsed());
     assert_eq!(code, "stage_lost", "{}", node.log());
-    let again = comes_back(&node, &instance["generation"]);
+    let again = comes_back(&node, &instance["placement"]);
     assert!(again["stages"][0]["device"].as_str().unwrap().starts_with("vulkan-"), "{again:#}");
     answers(&node);
     node.assert_running();
@@ -105,7 +105,7 @@ fn a_worker_that_hangs_is_cut_off_within_the_deadline_of_a_step() {
     let took = stopped.elapsed();
     assert_eq!(code, "stage_lost", "{}", node.log());
     assert!(took > Duration::from_secs(2) && took < Duration::from_secs(6) + SOON / 2, "after {took:?}");
-    comes_back(&node, &instance["generation"]);
+    comes_back(&node, &instance["placement"]);
     assert!(!is_alive(pid), "a process that hangs is ended");
     answers(&node);
     node.assert_running();
@@ -117,7 +117,7 @@ fn a_device_lost_again_and_again_is_given_up_with_its_reason_and_the_processor_a
     let mut instance = node.place("demo", 1);
     for _ in 0..4 {
         send("-KILL", worker(&node));
-        instance = comes_back(&node, &instance["generation"]);
+        instance = comes_back(&node, &instance["placement"]);
     }
     let devices = wait_for("the device to be given up", SOON, || {
         let devices = node.get("/exo/v1/cluster")["nodes"][0]["devices"].clone();

@@ -1,6 +1,7 @@
 //! Facts that last: what the log holds. Past tense, decided by the coordinator, never telemetry or tokens.
 
 use exo_types::{InstanceId, KvDType, ModelId, ModelShape, NodeId, Placement};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Check, CheckError, limits};
@@ -35,7 +36,6 @@ pub struct Member {
 /// What the planner should aim for, as the log keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum PlaceObjective {
     /// The fastest single stream that fits.
     Fit,
@@ -73,7 +73,6 @@ pub struct InstanceRequest {
 
 /// One lasting fact.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum Event {
     /// The cluster was founded. Always the first event, and only the first.
     ClusterCreated {
@@ -111,16 +110,16 @@ pub enum Event {
     InstancePlaced {
         /// What was asked.
         request: InstanceRequest,
-        /// What was decided; generation 1.
+        /// What was decided.
         placement: Placement,
-        /// Bytes each stage needs, as the planner counted them.
+        /// Bytes each shard needs, as the planner counted them, in the order of [`Placement::shards`].
         memory_bytes: Vec<u64>,
     },
-    /// An instance was placed again; the generation grew.
+    /// An instance was placed again, under a later id.
     InstanceReplaced {
         /// The new assignment.
         placement: Placement,
-        /// Bytes each stage needs, as the planner counted them.
+        /// Bytes each shard needs, as the planner counted them, in the order of [`Placement::shards`].
         memory_bytes: Vec<u64>,
         /// Why, for people.
         reason: String,
@@ -149,23 +148,59 @@ pub enum EventError {
     /// Not decodable.
     #[error("the bytes are not an event: {0}")]
     Malformed(#[from] postcard::Error),
+    /// Of a later build, or of none.
+    #[error(
+        "it has format {got}, this build reads {FORMAT_LEGACY} and {FORMAT}: start the build that wrote it, or move the \
+         file away and let the node join its cluster again"
+    )]
+    Format {
+        /// Its format.
+        got: u8,
+    },
     /// Decoded, but a value is out of bounds.
     #[error(transparent)]
     OutOfBounds(#[from] CheckError),
 }
 
+/// Counts the encodings of events and snapshots, as the journal does: 4 has placement ids, and the shards of each stage.
+const FORMAT: u8 = 4;
+/// The format before, which is still read.
+const FORMAT_LEGACY: u8 = 3;
+/// In the first byte of what is written, beside the format. Format 3 had no such byte: an event of it begins with the number of
+/// its variant, a snapshot with 0 or 1.
+const HAS_FORMAT: u8 = 0x80;
+
+/// Bytes of the log: the format, then postcard.
+pub(crate) fn encode(value: &impl Serialize) -> Vec<u8> {
+    let out = vec![HAS_FORMAT | FORMAT];
+    postcard::to_extend(value, out).expect("the log holds only types postcard can write")
+}
+
+/// What [`encode`] has written, or `legacy` makes of what the build before wrote.
+pub(crate) fn decode<T: DeserializeOwned>(
+    bytes: &[u8],
+    max_bytes: usize,
+    legacy: impl FnOnce(&[u8]) -> Result<T, postcard::Error>,
+) -> Result<T, EventError> {
+    if bytes.len() > max_bytes {
+        return Err(EventError::TooLong { len_bytes: bytes.len(), max_bytes });
+    }
+    match bytes.split_first() {
+        Some((&first, body)) if first == HAS_FORMAT | FORMAT => Ok(postcard::from_bytes(body)?),
+        Some((&first, _)) if first & HAS_FORMAT != 0 => Err(EventError::Format { got: first & !HAS_FORMAT }),
+        Some(_) | None => Ok(legacy(bytes)?),
+    }
+}
+
 impl Event {
     /// The bytes that go into the journal.
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_allocvec(self).expect("events hold only types postcard can write")
+        encode(self)
     }
 
-    /// The event in one journal entry.
+    /// The event in one journal entry, also of one that the build before wrote.
     pub fn decode(bytes: &[u8]) -> Result<Self, EventError> {
-        if bytes.len() > limits::EVENT_BYTES_MAX {
-            return Err(EventError::TooLong { len_bytes: bytes.len(), max_bytes: limits::EVENT_BYTES_MAX });
-        }
-        let event: Self = postcard::from_bytes(bytes)?;
+        let event: Self = decode(bytes, limits::EVENT_BYTES_MAX, crate::legacy::event)?;
         event.check()?;
         Ok(event)
     }

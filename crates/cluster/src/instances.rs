@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 /// How far a stage's worker is with it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum StageStatus {
     /// The worker has not reported on it yet.
     Unknown,
@@ -62,10 +61,20 @@ impl StageStatus {
 /// One stage as shown.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StageView {
-    /// How far it is. Node, device and shard are in the placement, at the same index.
+    /// How far the shard is that is least far. Nodes, devices and shards are in the placement, at the same index.
     pub status: StageStatus,
-    /// Bytes of weights, cache and workspace it needs.
+    /// Bytes of weights, cache and workspace its shards need.
     pub memory_bytes: u64,
+}
+
+impl StageView {
+    /// A stage, by its shards and the bytes that each of them needs.
+    pub(crate) fn of(shards: impl Iterator<Item = (StageStatus, u64)>) -> Self {
+        let least = |a: StageStatus, b: StageStatus| if b.progress() < a.progress() { b } else { a };
+        let (statuses, memory_bytes): (Vec<_>, Vec<_>) = shards.unzip();
+        let status = statuses.into_iter().reduce(least).unwrap_or(StageStatus::Unknown);
+        Self { status, memory_bytes: memory_bytes.into_iter().fold(0, u64::saturating_add) }
+    }
 }
 
 /// How an instance is doing as a whole.
@@ -97,7 +106,7 @@ pub enum InstanceState {
 pub struct InstanceView {
     /// Name of the model, for people and for the API.
     pub model_name: String,
-    /// Where it is; its instance, generation and model.
+    /// Where it is; its id, instance and model.
     pub placement: Placement,
     /// How it does.
     pub state: InstanceState,

@@ -1,15 +1,15 @@
 //! Coordinator, instance scheduler, driver, worker reconcile and stage as state machines.
 //!
-//! Every machine is a struct with `handle(now: Time, input) -> Vec<Output>`. The process around them (`node`)
-//! feeds them time, messages and disk results and carries out what they put out; a simulator does the same with
-//! invented ones. What nodes say to each other is [`wire`]; the protocol in words is `docs/protocol.md`.
+//! Every machine is a struct with `handle(now: Time, input) -> Vec<Output>`. The machine of a node (crate `machine`)
+//! puts them together: it feeds them time, messages and disk results, and turns what they put out into effects.
+//! What nodes say to each other is [`wire`]; the protocol in words is `docs/protocol.md`.
 //!
 //! | machine | runs on | one per |
 //! |---|---|---|
 //! | [`Coordinator`] | every node, active on the elected one | process |
 //! | [`Worker`] | every node | process |
-//! | [`Scheduler`] | the first stage's node | instance generation |
-//! | [`StageMachine`] | every stage's node | stage of an instance generation |
+//! | [`Scheduler`] | the first stage's node | placement |
+//! | [`StageMachine`] | every stage's node | stage of a placement |
 //! | [`Driver`] | the node that took the request | sequence |
 //!
 //! **Architecture invariant:** no clock, socket, file, thread or global randomness; ordered maps and closed enums
@@ -24,6 +24,7 @@ mod coordinator;
 mod driver;
 mod events;
 mod instances;
+mod legacy;
 mod outbox;
 mod replication;
 mod scheduler;
@@ -51,4 +52,4 @@ pub use scheduler::{
 };
 pub use stage::{ComputeResult, HeldSteps, StageGeometry, StageInput, StageMachine, StageOutput};
 pub use state::{ApplyError, State, StateInstance};
-pub use worker::{Action, ActualShard, CacheShape, Phase, ShardKey, Worker, WorkerConfig, WorkerInput, plan};
+pub use worker::{Action, ActualShard, EngineId, Phase, Worker, WorkerConfig, WorkerInput, plan};

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
-use exo_types::{InstanceId, NodeId, SequenceId, Time};
+use exo_types::{Attempt, NodeId, PlacementId, SequenceId, Term, Time};
 
 use crate::wire::DataMessage;
 
@@ -37,10 +37,10 @@ struct Waiting {
 pub enum MessageKind {
     /// A step for the next stage.
     Step {
-        /// The instance.
-        instance: InstanceId,
-        /// Its generation.
-        generation: u32,
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
         /// The stage that it was for.
         stage: u32,
         /// Its number.
@@ -48,14 +48,14 @@ pub enum MessageKind {
     },
     /// Tokens of the last stage.
     Tokens {
-        /// The instance.
-        instance: InstanceId,
-        /// Its generation.
-        generation: u32,
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
         /// The step that sampled them.
         step: u64,
-        /// Their sequences.
-        sequences: Vec<SequenceId>,
+        /// Their sequences, and which submission of each.
+        sequences: Vec<(SequenceId, Attempt)>,
     },
     /// Anything else: whoever expects an answer has a deadline of its own.
     Other,
@@ -66,13 +66,13 @@ impl MessageKind {
     pub fn of(message: &DataMessage) -> Self {
         match message {
             DataMessage::Step(m) => {
-                let (instance, generation, step) = (m.frame.instance, m.frame.generation, m.frame.step);
-                Self::Step { instance, generation, stage: m.stage, step }
+                let (placement, term, step) = (m.frame.placement, m.frame.term, m.frame.step);
+                Self::Step { placement, term, stage: m.stage, step }
             }
             DataMessage::Tokens(m) => {
-                let sequences = m.results.iter().map(|r| r.sequence).collect();
-                let (instance, generation, step) = (m.instance, m.generation, m.step);
-                Self::Tokens { instance, generation, step, sequences }
+                let sequences = m.results.iter().map(|r| (r.sequence, r.attempt)).collect();
+                let (placement, term, step) = (m.placement, m.term, m.step);
+                Self::Tokens { placement, term, step, sequences }
             }
             _ => Self::Other,
         }
@@ -86,11 +86,11 @@ impl MessageKind {
         }
     }
 
-    /// Instance and generation, if it is part of a pipeline.
-    pub fn pipeline(&self) -> Option<(InstanceId, u32)> {
+    /// Placement and term, if it is part of a pipeline.
+    pub fn pipeline(&self) -> Option<(PlacementId, Term)> {
         match self {
-            Self::Step { instance, generation, .. } | Self::Tokens { instance, generation, .. } => {
-                Some((*instance, *generation))
+            Self::Step { placement, term, .. } | Self::Tokens { placement, term, .. } => {
+                Some((*placement, *term))
             }
             Self::Other => None,
         }
@@ -147,6 +147,7 @@ impl fmt::Display for Undeliverable {
 
 impl Outbox {
     /// Keeps a message until the link to `to` opens.
+    #[expect(clippy::result_large_err)] // rare, and handed on at once
     pub fn push(&mut self, now: Time, to: NodeId, message: &DataMessage) -> Result<(), Undeliverable> {
         let (kind, bytes) = (MessageKind::of(message), message.encode());
         let waiting = self.peers.get(&to).map_or(0, VecDeque::len);
@@ -192,11 +193,11 @@ mod tests {
     use exo_types::{StepFrame, WireDType};
 
     use super::*;
-    use crate::testing::node;
+    use crate::testing::{node, placement_id};
     use crate::wire::StepMessage;
 
     fn step(step: u64, bytes: usize) -> DataMessage {
-        let frame = StepFrame { instance: InstanceId(1), generation: 3, step, sequences: vec![] };
+        let frame = StepFrame { placement: placement_id(1, 3), term: Term::FIRST, step, sequences: vec![] };
         let (commands, failures, pages, rows_dtype) = (vec![], vec![], vec![], WireDType::F32);
         DataMessage::Step(StepMessage {
             stage: 2,
@@ -205,7 +206,7 @@ mod tests {
             failures,
             pages,
             rows_dtype,
-            rows: vec![0; bytes],
+            rows: vec![0; bytes].into(),
         })
     }
 
@@ -234,7 +235,7 @@ mod tests {
         outbox.push(at(1500), node(2), &step(8, 0)).unwrap();
         assert!(outbox.expire(at(1999)).is_empty());
         let late = outbox.expire(at(2040));
-        let kind = MessageKind::Step { instance: InstanceId(1), generation: 3, stage: 2, step: 7 };
+        let kind = MessageKind::Step { placement: placement_id(1, 3), term: Term::FIRST, stage: 2, step: 7 };
         assert_eq!((late.len(), late[0].to, &late[0].kind, late[0].waited_ms), (1, node(2), &kind, 2040));
         assert!(late[0].to_string().ends_with("was not open for 2040 ms"));
         assert_eq!(outbox.take(node(2)), [step(8, 0).encode()], "the other one still waits");

@@ -1,13 +1,14 @@
 //! Small values for this crate's tests.
 
 use exo_types::{
-    DeviceId, InstanceId, KvDType, LayerRange, LayerShape, ModelId, ModelShape, NodeId, Placement, Principal,
-    RequestId, SampledToken, SamplingParams, SequenceId, SequenceSpec, Shard, Stage,
+    Attempt, DeviceId, Epoch, InstanceId, KvDType, LayerRange, LayerShape, ModelId, ModelShape, NodeId,
+    Placement, PlacementId, Principal, RequestId, SampledToken, SamplingParams, SequenceId, SequenceSpec,
+    Shard, Stage, Term,
 };
 
 use crate::wire::{StagePages, Submission, TokenResult, TokensMessage};
 use crate::{InstanceRequest, PlaceObjective};
-use crate::{Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput};
+use crate::{Scheduler, SchedulerConfig, SchedulerOutput};
 
 pub(crate) fn node(n: u8) -> NodeId {
     NodeId([n; 32])
@@ -51,14 +52,19 @@ pub(crate) fn request() -> InstanceRequest {
     }
 }
 
+/// Placement `number` of an instance.
+pub(crate) fn placement_id(instance: u64, number: u32) -> PlacementId {
+    PlacementId { epoch: Epoch { counter: instance, key: node(1) }, number }
+}
+
 /// The four layers split evenly over the nodes `on`.
-pub(crate) fn placement(id: u64, generation: u32, on: &[u8]) -> Placement {
+pub(crate) fn placement(instance: u64, number: u32, on: &[u8]) -> Placement {
     let cut = |i: usize| (i * 4 / on.len()) as u32;
     let shard = |i| Shard::pipeline(LayerRange::new(cut(i), cut(i + 1)), 4);
-    let stage = |(i, &n): (usize, &u8)| Stage { node: node(n), device: DeviceId::cpu(), shard: shard(i) };
+    let stage = |(i, &n): (usize, &u8)| Stage::solo(node(n), DeviceId::cpu(), shard(i));
     Placement {
-        instance: InstanceId(id),
-        generation,
+        id: placement_id(instance, number),
+        instance: InstanceId(instance),
         model: MODEL,
         stages: on.iter().enumerate().map(stage).collect(),
         context_tokens: 64,
@@ -80,11 +86,11 @@ pub(crate) fn spec(n: u128, driver: NodeId, prompt: u32) -> SequenceSpec {
     }
 }
 
-/// A submission to instance 1, generation 1, from node 9.
+/// The first submission of a sequence to placement 1 of instance 1, from node 9.
 pub(crate) fn submission(n: u128, prompt: u32, max_tokens: u32) -> Submission {
     Submission {
-        instance: InstanceId(1),
-        generation: 1,
+        placement: placement_id(1, 1),
+        attempt: Attempt::FIRST,
         spec: spec(n, node(9), prompt),
         max_tokens,
         stop_tokens: vec![99],
@@ -98,7 +104,8 @@ pub(crate) fn token(id: u32) -> SampledToken {
 }
 
 pub(crate) fn result(n: u128, position: u32, id: u32) -> TokenResult {
-    TokenResult { sequence: seq(n), position, tokens: vec![token(id)], drafts: 0 }
+    let (attempt, tokens) = (Attempt::FIRST, vec![token(id)]);
+    TokenResult { sequence: seq(n), attempt, position, tokens, drafts: 0 }
 }
 
 /// A scheduler at time zero whose step 0 is back; each stage has `pages` pages of `page_tokens` tokens.
@@ -108,13 +115,13 @@ pub(crate) fn serving(
     pages: u32,
     page_tokens: u32,
 ) -> Scheduler {
-    let (instance, generation, now) = (placement.instance, placement.generation, exo_types::Time::ZERO);
+    let (id, term, now) = (placement.id, Term::FIRST, exo_types::Time::ZERO);
     let pages = vec![StagePages { pages, page_tokens }; placement.stages.len()];
-    let from = placement.stages[placement.stages.len() - 1].node;
+    let from = placement.stages[placement.stages.len() - 1].leader().node;
     let (step, results, failures) = (0, vec![], vec![]);
-    let tokens = TokensMessage { instance, generation, step, results, failures, pages };
+    let tokens = TokensMessage { placement: id, term, step, results, failures, pages };
     let mut scheduler = Scheduler::new(config, now, placement);
-    let out = scheduler.handle(now, SchedulerInput::Tokens { from, tokens });
+    let out = scheduler.tokens(now, from, &tokens);
     assert_eq!(out, [SchedulerOutput::Serving]);
     scheduler
 }

@@ -89,9 +89,7 @@ impl Engine {
 mod tests {
     use exo_backend_cpu::{CpuDevice, CpuOptions};
     use exo_golden::Fixture;
-    use exo_types::{
-        InstanceId, NodeId, Principal, RequestId, SamplingParams, SequenceSpec, Shard, StepSequence,
-    };
+    use exo_types::{NodeId, Principal, RequestId, SamplingParams, SequenceSpec, Shard, StepSequence};
 
     use super::*;
     use crate::EngineOptions;
@@ -148,12 +146,7 @@ mod tests {
             drafts: 0,
             truncate_to: None,
         };
-        StepFrame {
-            instance: InstanceId(0),
-            generation: 0,
-            step: 0,
-            sequences: parts.iter().map(part).collect(),
-        }
+        StepFrame::unplaced(0, parts.iter().map(part).collect())
     }
 
     fn hand_over(engine: &mut Engine, parts: &[(u16, u32, u32)]) -> Ahead {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use exo_backend::{CancelToken, Device, KvDType};
 use exo_formats::Model;
 use exo_sampler::Sampler;
-use exo_types::{InstanceId, SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame, StepSequence};
+use exo_types::{SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame, StepSequence};
 
 use crate::step::Wanted;
 use crate::{Engine, EngineOptions, EngineReport, LoadError, StepError, StepInput};
@@ -250,5 +250,5 @@ fn part(engine: &Engine, spec: &SequenceSpec, start: usize, tokens: &[u32]) -> S
 }
 
 fn frame(sequences: Vec<StepSequence>) -> StepFrame {
-    StepFrame { instance: InstanceId(0), generation: 0, step: 0, sequences }
+    StepFrame::unplaced(0, sequences)
 }

@@ -124,6 +124,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Closes every sequence and forgets every kept page, as if it had just been loaded. Weights and the memory of the cache stay:
+    /// nothing is read, packed or uploaded. Not while a step is ahead ([`Engine::hand_over`]): finish it first.
+    pub fn reset(&mut self) {
+        for (_, closed) in std::mem::take(&mut self.sequences) {
+            self.pages.give_back(closed.pages);
+        }
+        self.pages.forget_all();
+    }
+
     /// Forgets a sequence's positions from `to` on. What was sampled stays known, so that it can be replayed.
     pub fn truncate(&mut self, sequence: SequenceId, to: u32) -> Result<(), SequenceError> {
         let has = self.sequences.get(&sequence).ok_or(SequenceError::Unknown { sequence })?.len;

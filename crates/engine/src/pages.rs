@@ -138,6 +138,12 @@ impl PagePool {
         self.give_back(page);
         page.is_some()
     }
+
+    /// Keeps no page any longer.
+    pub fn forget_all(&mut self) {
+        let kept = std::mem::take(&mut self.kept);
+        self.give_back(kept.into_values());
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exo_backend::CancelToken;
-use exo_types::{InstanceId, SampledToken, SequenceId, StepFrame, StepSequence};
+use exo_types::{SampledToken, SequenceId, StepFrame, StepSequence};
 
 use crate::{Engine, StepError, StepInput};
 
@@ -28,7 +28,7 @@ impl Engine {
             let start = self.positions(sequence).unwrap_or(0);
             let (tokens, sample, drafts, truncate_to) = (tokens.to_vec(), false, 0, None);
             let part = StepSequence { sequence, principal, start, tokens, sample, drafts, truncate_to };
-            let frame = StepFrame { instance: InstanceId(0), generation: 0, step: 0, sequences: vec![part] };
+            let frame = StepFrame::unplaced(0, vec![part]);
             let logits = self.step_logits(&frame, StepInput::Tokens, cancel, deadline)?;
             logits.chunks_exact(vocab).enumerate().for_each(|(i, row)| see(index * chunk + i, row));
         }

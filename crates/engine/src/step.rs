@@ -264,9 +264,7 @@ impl Engine {
 mod tests {
     use exo_backend_cpu::{CpuDevice, CpuOptions};
     use exo_golden::Fixture;
-    use exo_types::{
-        InstanceId, NodeId, Principal, RequestId, SamplingParams, SequenceSpec, Shard, StepSequence,
-    };
+    use exo_types::{NodeId, Principal, RequestId, SamplingParams, SequenceSpec, Shard, StepSequence};
 
     use super::*;
     use crate::EngineOptions;
@@ -292,7 +290,7 @@ mod tests {
         let tokens = tokens.to_vec();
         let (start, sample, drafts, truncate_to) = (0, false, 0, None);
         let part = StepSequence { sequence, principal, start, tokens, sample, drafts, truncate_to };
-        let frame = StepFrame { instance: InstanceId(0), generation: 0, step: 0, sequences: vec![part] };
+        let frame = StepFrame::unplaced(0, vec![part]);
         engine.step(&frame, StepInput::Tokens, &CancelToken::default(), Duration::from_secs(60)).unwrap();
         engine.close(sequence).unwrap();
         let page = engine.stream.export_kv(&engine.kv, engine.kv.shape.layers - 1, 0).unwrap();

@@ -124,3 +124,46 @@ fn a_shared_page_is_never_written() {
     engine.stages[0].forget(&keys(&[11])).unwrap();
     assert!(engine.logits(vec![again]).is_ok(), "its own again");
 }
+
+#[test]
+fn after_a_reset_nothing_is_open_or_kept_and_the_answers_are_those_of_a_new_engine() {
+    for fixture in one_of_each() {
+        let text = text(&fixture);
+        let new = || solo(&fixture.gguf(), options(), 1);
+        let want =
+            (new().logits_in_chunks(&text, 64), new().generate(&text[..9], 4, 6, SamplingParams::greedy()));
+        let mut engine = filled(&fixture);
+        engine.open_cached(greedy(2, &text), &keys(&[10])).unwrap();
+        let before = engine.report();
+        assert!(before.pages_kept == 3 && before.sequences == 2, "{before:?}");
+        let memory = engine.device().memory().allocated_bytes;
+        engine.reset();
+        let after = engine.report();
+        assert_eq!((after.pages_free, after.pages_kept, after.sequences), (before.pages_total, 0, 0));
+        let held = |r: &exo_engine::EngineReport| (r.weight_bytes, r.kv_bytes, r.workspace_bytes, r.steps);
+        assert_eq!(held(&after), held(&before));
+        assert_eq!(engine.device().memory().allocated_bytes, memory, "it holds what it held, once");
+        // The same ids and names are free again, for whoever comes.
+        let unknown = SequenceError::PageUnknown { key: PageKey(10) };
+        assert_eq!(engine.open_cached(greedy(1, &text), &keys(&[10])), Err(unknown));
+        let mut pipeline = common::Pipeline { stages: vec![engine] };
+        assert_same_bits(&pipeline.logits_in_chunks(&text, 64), &want.0, &fixture.name);
+        assert_eq!(pipeline.generate(&text[..9], 4, 6, SamplingParams::greedy()), want.1, "{}", fixture.name);
+    }
+}
+
+#[test]
+fn what_another_principal_left_is_cleared_after_a_reset_too() {
+    let fixture = Fixture::load("qwen3-f16");
+    let text = text(&fixture);
+    let mut engine = filled(&fixture);
+    engine.reset();
+    let mut other = greedy(5, &text);
+    other.principal = Principal([3; 16]);
+    engine.open(other).unwrap();
+    let mut pipeline = common::Pipeline { stages: vec![engine] };
+    let mut own = part(5, 0, &text, false);
+    own.principal = Principal([3; 16]);
+    let want = solo(&fixture.gguf(), options(), 1).logits_in_chunks(&text, 64);
+    assert_same_bits(&pipeline.logits(vec![own]).unwrap(), &want, "in pages of another");
+}

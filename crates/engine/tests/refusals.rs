@@ -210,7 +210,7 @@ fn a_shard_that_cannot_be_a_stage_is_refused() {
     let whole = Shard::whole(4);
     let load = |shard, options| Engine::load(device(1), &model, shard, options, &mut |_| {}).map(|_| ());
     for shard in [
-        Shard { layers: LayerRange::new(2, 2), embedding: false, head: false, ..whole },
+        Shard { layers: LayerRange::new(2, 2), embedding: false, head: false },
         Shard { layers: LayerRange { start: 3, end: 1 }, ..whole },
         Shard::pipeline(LayerRange::new(3, 5), 5),
         Shard { head: false, ..whole },

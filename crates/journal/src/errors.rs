@@ -46,12 +46,17 @@ pub enum JournalError {
         why: String,
     },
     /// Written by another version of exo.
-    #[error("{path} has journal format {found}, this exo reads {known}")]
+    #[error(
+        "{path} has journal format {found}, this exo reads {oldest} to {known}: start the exo that wrote it, or move the file away \
+         and let the node join its cluster again"
+    )]
     Format {
         /// The file.
         path: PathBuf,
         /// In the file.
         found: u32,
+        /// The oldest that is read.
+        oldest: u32,
         /// Ours.
         known: u32,
     },

@@ -19,8 +19,12 @@ pub const STATE_BYTES_MAX: usize = 64 << 20;
 /// [`Journal::read_from`] stops after this many bytes, so that an answer fits a frame.
 pub const READ_BYTES_MAX: usize = 8 << 20;
 
-/// Counts the encoding of entries too: 2 has the size of the cache in placements, 3 the packed bytes of models.
-const FORMAT: u32 = 3;
+/// Counts the encoding of entries too: 2 has the size of the cache in placements, 3 the packed bytes of models, 4 says in each
+/// entry and snapshot which format it has.
+const FORMAT: u32 = 4;
+/// The oldest format whose entries are still read. Such a file gets the present number when it is opened: what is written to
+/// it from then on, the build that made it could not read.
+const FORMAT_OLDEST: u32 = 3;
 /// Entry number to chain hash after it (32 bytes) and payload.
 const LOG: TableDefinition<u64, &[u8]> = TableDefinition::new("log");
 /// Single values: the format, the head, the base (head of the snapshot, or of the empty log), and the state with
@@ -85,8 +89,9 @@ impl Journal {
         let missing = |what| file::damaged(path, &format!("it has no {what}"));
         let format = read_meta(&db, KEY_FORMAT).map_err(failed)?.ok_or_else(|| missing("format"))?;
         let found = format.try_into().map(u32::from_le_bytes).map_err(|_| missing("format"))?;
-        if found != FORMAT {
-            return Err(JournalError::Format { path: path.to_owned(), found, known: FORMAT });
+        if !(FORMAT_OLDEST..=FORMAT).contains(&found) {
+            let (path, oldest, known) = (path.to_owned(), FORMAT_OLDEST, FORMAT);
+            return Err(JournalError::Format { path, found, oldest, known });
         }
         let head_of = |key, what| {
             let bytes = read_meta(&db, key).map_err(failed)?;
@@ -98,6 +103,10 @@ impl Journal {
         }
         let journal = Self { db, head, base };
         journal.verify().map_err(|broken| JournalError::Altered { path: path.to_owned(), broken })?;
+        if found != FORMAT {
+            journal.write(|txn| put_meta(txn, KEY_FORMAT, &FORMAT.to_le_bytes())).map_err(failed)?;
+            tracing::info!(from = found, to = FORMAT, "the journal has another format from now on");
+        }
         Ok(journal)
     }
 

@@ -245,7 +245,20 @@ fn a_journal_of_another_format_is_not_touched() {
     drop(bench.open());
     tamper(&bench.path, |txn| put_meta(txn, KEY_FORMAT, &7u32.to_le_bytes()).unwrap());
     let error = Journal::open(&bench.path).unwrap_err();
-    assert!(matches!(error, JournalError::Format { found: 7, known: 3, .. }), "{error}");
+    assert!(matches!(error, JournalError::Format { found: 7, oldest: 3, known: 4, .. }), "{error}");
+    assert!(error.to_string().contains("start the exo that wrote it"), "{error}");
+}
+
+#[test]
+fn a_journal_of_the_format_before_is_read_and_gets_the_present_one() {
+    let bench = Bench::new();
+    let mut journal = bench.open();
+    let head = journal.append(&entries(0..3)).unwrap();
+    drop(journal);
+    tamper(&bench.path, |txn| put_meta(txn, KEY_FORMAT, &3u32.to_le_bytes()).unwrap());
+    let (journal, opened) = Journal::open(&bench.path).unwrap();
+    assert_eq!((opened.head, journal.read_from(0, 9).unwrap().len()), (head, 3));
+    assert_eq!(read_meta(&journal.db, KEY_FORMAT).unwrap(), Some(4u32.to_le_bytes().to_vec()));
 }
 
 #[test]

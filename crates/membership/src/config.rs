@@ -57,6 +57,6 @@ impl Default for Config {
 /// What a node remembers between runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Persisted {
-    /// The last [`Output::Persist`](crate::Output::Persist); `None` on the first start.
+    /// The epoch of the last [`Output::Persist`](crate::Output::Persist) that the disk holds; `None` on the first start.
     pub epoch: Option<Epoch>,
 }

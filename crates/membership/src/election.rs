@@ -40,7 +40,7 @@ impl Membership {
         }
         let since = *clear_since.get_or_insert(self.now);
         if self.now >= self.claim_at(since) {
-            self.lead(0);
+            self.claim(0);
         }
     }
 
@@ -68,16 +68,60 @@ impl Membership {
             })
     }
 
-    /// Takes the lead under a counter above this node's own and `counter`.
-    pub(crate) fn lead(&mut self, counter: u64) {
-        let above = self.epoch.map_or(0, |e| e.counter).max(counter);
-        let Some(counter) = above.checked_add(1) else { return };
-        let epoch = Epoch { counter, key: self.me };
+    /// Prepares to lead under a counter above this node's own and `counter`, unless another move waits for the disk.
+    pub(crate) fn claim(&mut self, counter: u64) {
+        if self.write.awaited().is_some() {
+            return;
+        }
+        let above = self.write.counter_floor().max(counter);
+        if let Some(counter) = above.checked_add(1) {
+            self.move_to(Epoch { counter, key: self.me });
+        }
+    }
+
+    /// Prepares to follow the coordinator of `epoch`, or follows it at once where the disk holds that epoch already.
+    pub(crate) fn adopt(&mut self, epoch: Epoch) {
+        if self.write.is_done(epoch) {
+            self.follow(epoch);
+        } else {
+            self.move_to(epoch);
+        }
+    }
+
+    /// Leads or follows `epoch` once it is on disk. A higher epoch takes the place of one that waits.
+    fn move_to(&mut self, epoch: Epoch) {
+        match self.write.begin(epoch, self.me) {
+            Ok(true) => self.out.push(Output::Persist(epoch)),
+            Ok(false) => {} // its write is under way
+            Err(last) => tracing::trace!(%epoch, %last, "refused an epoch below the last one written"),
+        }
+    }
+
+    /// `epoch` is on disk: from here on messages may carry it.
+    pub(crate) fn persisted(&mut self, epoch: Epoch) {
+        let was_awaited = self.write.awaited() == Some(epoch);
+        if !self.write.finish(epoch) {
+            tracing::trace!(%epoch, awaited = ?self.write.awaited(), "an epoch was written that no move waits for");
+            return;
+        }
+        if !was_awaited {
+            // This node left while it was written: the disk has it, so nothing below it may be followed again.
+            tracing::trace!(%epoch, before = ?self.epoch, "an epoch was written that no move waits for any more");
+            self.epoch = Some(epoch);
+        } else if epoch.key != self.me {
+            self.follow(epoch);
+        } else if self.suspended.is_some() {
+            self.epoch = Some(epoch); // its number is used up; somebody else leads under the next
+        } else {
+            self.lead(epoch);
+        }
+    }
+
+    fn lead(&mut self, epoch: Epoch) {
         self.epoch = Some(epoch);
         self.stance = Stance::Leading { since: self.now };
         self.table.clear();
         tracing::info!(target: "events::lead", %epoch);
-        self.out.push(Output::Persist(epoch));
         self.out.push(Output::CoordinatorChanged { epoch, coordinator: self.me });
         self.out.push(Output::Lead { epoch });
         let beat = self.heartbeat_now();
@@ -87,14 +131,11 @@ impl Membership {
         self.beaten();
     }
 
-    /// Follows the coordinator of `epoch`.
-    pub(crate) fn adopt(&mut self, epoch: Epoch) {
+    fn follow(&mut self, epoch: Epoch) {
         self.stop_leading();
         self.stance = Stance::Following;
         self.table.clear();
-        if self.epoch.replace(epoch) != Some(epoch) {
-            self.out.push(Output::Persist(epoch));
-        }
+        self.epoch = Some(epoch);
         self.out.push(Output::CoordinatorChanged { epoch, coordinator: epoch.key });
         self.beat_soon();
     }
@@ -126,7 +167,7 @@ impl Membership {
         coordinator.is_some_and(|p| p.status == NodeStatus::Alive && p.said.is_some())
     }
 
-    /// Members that hold a lease of this node's reign.
+    /// Members that hold a lease of this node's epoch.
     pub(crate) fn follower_count(&self) -> usize {
         self.peers.values().filter(|p| p.follows(self.epoch)).count()
     }

@@ -47,9 +47,11 @@ pub enum Input {
     },
     /// The node is back.
     Resume,
+    /// The epoch of an [`Output::Persist`] is on disk. What was to be done in it comes out now, not before.
+    Persisted(Epoch),
 }
 
-/// What to do, in this order: everything after a `Persist` waits until it is on disk.
+/// What to do, in this order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Send to a member. Dropping it when the connection is gone is fine.
@@ -59,7 +61,8 @@ pub enum Output {
         /// What.
         message: Message,
     },
-    /// Write this epoch to disk and flush it **before** carrying out what follows.
+    /// Write this epoch to disk and flush it, then answer [`Input::Persisted`]. Nothing else waits meanwhile, and nothing that
+    /// comes out before the answer says this epoch. Comes once for each epoch, and each is higher than the one before.
     Persist(Epoch),
     /// The node works, for the first time or again after suspicion, suspension or loss.
     NodeUp(NodeId),

@@ -7,7 +7,8 @@
 //!
 //! An election happens only when the coordinator is lost or two halves meet. There is no majority: of two nodes
 //! either may go on alone, and when halves merge, the side that serves more announces the higher counter plus one.
-//! The [`Epoch`](exo_types::Epoch) is the pair (counter, coordinator), on disk before it is announced.
+//! The [`Epoch`](exo_types::Epoch) is the pair (counter, coordinator). To lead or to follow a new one waits inside the machine
+//! until the epoch is on disk ([`Input::Persisted`]); until then this node stays what it was, and heartbeats go on.
 //!
 //! **Architecture invariant:** nothing here asks the time, opens a socket or draws a random number. Time and
 //! messages come in through [`Membership::handle`], decisions go out as [`Output`]s, in order.
@@ -19,6 +20,7 @@
 mod config;
 mod detector;
 mod election;
+mod epoch_write;
 mod io;
 mod machine;
 mod meeting;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use exo_types::{Epoch, NodeId, Time};
 
 use crate::detector::{Peer, Run};
+use crate::epoch_write::EpochWrite;
 use crate::message::{Body, Message, SUSPENSION_MS_MAX, Seen, short_reason};
 use crate::{Config, EPOCH_JUMP_MAX, Input, LossReason, NodeStatus, Output, Persisted};
 
@@ -32,7 +33,10 @@ pub struct Membership {
     pub(crate) me: NodeId,
     pub(crate) now: Time,
     pub(crate) started: Time,
+    /// The epoch that messages carry: always one that is on disk.
     pub(crate) epoch: Option<Epoch>,
+    /// The next one, on its way to the disk.
+    pub(crate) write: EpochWrite,
     pub(crate) stance: Stance,
     pub(crate) peers: BTreeMap<NodeId, Peer>,
     /// The coordinator's view of the others, while following.
@@ -59,6 +63,7 @@ impl Membership {
             now,
             started: now,
             epoch: persisted.epoch,
+            write: EpochWrite::of(persisted.epoch),
             stance: Stance::Outside,
             peers: BTreeMap::new(),
             table: BTreeMap::new(),
@@ -160,6 +165,7 @@ impl Membership {
                 self.suspended = None;
                 self.beat_soon();
             }
+            Input::Persisted(epoch) => self.persisted(epoch),
         }
     }
 
@@ -191,6 +197,7 @@ impl Membership {
     fn joined(&mut self, members: &BTreeSet<NodeId>) {
         self.step_outside();
         self.epoch = None;
+        self.write.forget();
         self.members(members);
     }
 
@@ -201,6 +208,7 @@ impl Membership {
             self.forget(node);
         }
         self.table.clear();
+        self.write.abandon();
         self.stance = Stance::Outside;
     }
 

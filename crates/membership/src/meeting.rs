@@ -61,8 +61,8 @@ impl Membership {
         let theirs_is_higher = said.epoch > self.epoch;
         match said.role {
             Role::Leading => self.meet_leader(from, said, announced),
-            // It has seen a later reign that is over; without a higher counter it would refuse this one.
-            Role::Seeking if theirs_is_higher => self.reign_anew(said.epoch),
+            // It has seen a later epoch that is over; without a higher counter it would refuse this one.
+            Role::Seeking if theirs_is_higher => self.raise_epoch(said.epoch),
             Role::Following { fresh: true } if theirs_is_higher && self.is_left_over(from, said) => {
                 self.stop_leading();
                 self.stance = Stance::Seeking { clear_since: None };
@@ -87,17 +87,17 @@ impl Membership {
         let they_win = (said.rank, from) > (self.rank(), self.me);
         match Some(theirs) > self.epoch {
             true if they_win || announced => self.adopt(theirs),
-            _ if !they_win => self.reign_anew(said.epoch),
+            _ if !they_win => self.raise_epoch(said.epoch),
             _ => {} // they win under a lower epoch: their announcement comes
         }
     }
 
-    /// A higher epoch for the reign of this node, unless the last one is so fresh that the answer is still in flight.
-    fn reign_anew(&mut self, theirs: Option<Epoch>) {
+    /// A higher epoch for this coordinator, unless the last one is so fresh that the answer is still in flight.
+    fn raise_epoch(&mut self, theirs: Option<Epoch>) {
         if let Stance::Leading { since } = self.stance
             && self.now.since(since) >= self.config.reign_min
         {
-            self.lead(theirs.map_or(0, |e| e.counter));
+            self.claim(theirs.map_or(0, |e| e.counter));
         }
     }
 }

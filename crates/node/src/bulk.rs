@@ -8,11 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_store::{ChunkRef, Manifest, PartialModel, Store};
-use exo_transport::{Channel, DialError, Endpoint, FrameReader, FrameWriter, Via};
+use exo_transport::{Channel, DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
 use exo_types::{ModelId, NodeId};
 use serde::{Deserialize, Serialize};
-
-use crate::links::{Purpose, split};
 
 /// Questions on the way at once: hides the round trip without holding much.
 const IN_FLIGHT_MAX: usize = 8;
@@ -20,6 +18,11 @@ const IN_FLIGHT_MAX: usize = 8;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// An asker that says nothing for this long is hung up on.
 const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// What a channel is for that carries questions for chunks of model files.
+pub const PURPOSE_BULK: u8 = 3;
+/// A question, or a chunk.
+const LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 64 << 20 };
 
 const KIND_ASK: u8 = 1;
 const KIND_BYTES: u8 = 2;
@@ -93,10 +96,9 @@ impl Fetcher {
         let mut last = DialError::NotMember { peer: holder };
         for via in [Via::Tcp, Via::Quic] {
             for address in addresses {
-                match endpoint.dial(holder, *address, via, Purpose::Bulk.byte(), Duration::from_secs(5)).await
-                {
+                match endpoint.dial(holder, *address, via, PURPOSE_BULK, Duration::from_secs(5)).await {
                     Ok(channel) => {
-                        let (writer, reader) = split(channel, Purpose::Bulk);
+                        let (writer, reader) = channel.split(LIMITS);
                         return Ok(Self { holder, writer, reader });
                     }
                     Err(error) => last = error,
@@ -185,7 +187,7 @@ async fn keep(
 /// Answers one member's questions until it hangs up.
 pub async fn serve(channel: Channel, store: Arc<Store>) {
     let peer = channel.peer;
-    let (mut writer, mut reader) = split(channel, Purpose::Bulk);
+    let (mut writer, mut reader) = channel.split(LIMITS);
     while let Ok(frame) = reader.next(Some(IDLE_MAX)).await {
         let Ok(ask) = postcard::from_bytes::<Ask>(&frame.payload) else {
             tracing::warn!(%peer, "a question that is none; hanging up");

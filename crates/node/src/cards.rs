@@ -7,18 +7,19 @@ use exo_device::{CardChange, CardWatch, GraphicsCard};
 use tokio::sync::watch;
 
 use crate::compute::Sensed;
-use crate::core::{CoreEvent, CoreSender, DeviceEvent};
+use crate::events::{Event, EventSender};
+use crate::hands::DeviceEvent;
 
 /// A person who plugs a card in waits about as long.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Tells the core of every change below `root`, and of the sensors of the processor and of the cards at the addresses, until
+/// Tells the loop of every change below `root`, and of the sensors of the processor and of the cards at the addresses, until
 /// the node has ended.
-pub fn watch(root: PathBuf, cards: Vec<String>, core: CoreSender, ended: watch::Receiver<bool>) {
+pub fn watch(root: PathBuf, cards: Vec<String>, events: EventSender, ended: watch::Receiver<bool>) {
     tokio::spawn(async move {
         let looking = move || Looker { watch: CardWatch::new(&root), root, cards };
         let Ok(looker) = tokio::task::spawn_blocking(looking).await else { return };
-        let tell = move |event| core.post(CoreEvent::Device(event));
+        let tell = move |event| events.post(Event::Device(event));
         watch_every(LOOK_EVERY, looker, tell, ended).await;
     });
 }

@@ -14,34 +14,17 @@ use std::time::{Duration, Instant};
 use exo_backend::{CancelToken, Device};
 use exo_engine::{DraftLeave, DraftRequest, Drafter};
 use exo_formats::Model;
+use exo_machine::{DraftEvent, Input};
 use exo_store::Store;
 use exo_tokenizer::Tokenizer;
 use exo_types::{InstanceId, ModelId, SequenceId};
 
 use crate::NodeConfig;
-use crate::core::{CoreEvent, CoreSender};
 use crate::engine_host::chain;
+use crate::events::EventSender;
 
 /// Longest time one of its steps may take: a chunk of prompt on a slow processor takes seconds.
 const STEP_MAX: Duration = Duration::from_secs(60);
-
-/// What the thread tells.
-#[derive(Debug)]
-pub enum DraftEvent {
-    /// It has read a text, and guesses what follows.
-    Answer {
-        instance: InstanceId,
-        sequence: SequenceId,
-        text_len: usize,
-        tokens: Vec<u32>,
-        /// Time of one guess, where that was measured.
-        each: Option<Duration>,
-    },
-    /// It cannot hold a sequence: there is no use in asking about it again.
-    Refused { instance: InstanceId, sequence: SequenceId },
-    /// It guesses no more.
-    Over { reason: String },
-}
 
 enum Job {
     Ask { instance: InstanceId, request: DraftRequest },
@@ -82,7 +65,7 @@ impl Draft {
         config: &NodeConfig,
         store: &Store,
         device: Arc<dyn Device>,
-        core: CoreSender,
+        events: EventSender,
     ) -> Result<Self, String> {
         let (name, mut model) = open(wanted, store)?;
         let tokenizer = Tokenizer::from_source(&model.take_tokenizer()).map_err(|e| chain(&e))?;
@@ -98,7 +81,14 @@ impl Draft {
         };
         let (jobs, inbox) = channel();
         let cancel = CancelToken::default();
-        let work = Work { drafter, inbox, readings: VecDeque::new(), cancel: cancel.clone(), core };
+        let work = Work {
+            drafter,
+            inbox,
+            readings: VecDeque::new(),
+            cancel: cancel.clone(),
+            events,
+            name: facts.name.clone(),
+        };
         let thread = std::thread::Builder::new().name("draft".to_owned());
         thread.spawn(move || run(work)).map_err(|e| format!("no thread for it: {e}"))?;
         let is_over = AtomicBool::new(false);
@@ -209,11 +199,12 @@ struct Work {
     /// Texts to read while nobody waits for guesses.
     readings: VecDeque<(InstanceId, DraftRequest)>,
     cancel: CancelToken,
-    core: CoreSender,
+    events: EventSender,
+    name: String,
 }
 
 fn run(mut work: Work) {
-    let core = work.core.clone();
+    let (events, name) = (work.events.clone(), work.name.clone());
     // A bug in a kernel must cost the guesses, not the node.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.serve()));
     let reason = match outcome {
@@ -221,7 +212,7 @@ fn run(mut work: Work) {
         Ok(Err(reason)) => reason,
         Err(_) => "it panicked; the log has the place".to_owned(),
     };
-    core.post(CoreEvent::Draft(DraftEvent::Over { reason }));
+    events.post(Input::Draft(DraftEvent::Over { name, reason }));
 }
 
 impl Work {
@@ -279,7 +270,7 @@ impl Work {
                 Some(tokens) => DraftEvent::Answer { instance, sequence, text_len, tokens, each },
                 None => DraftEvent::Refused { instance, sequence },
             };
-            self.core.post(CoreEvent::Draft(event));
+            self.events.post(Input::Draft(event));
         }
         Ok(())
     }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use exo_backend::{AllocError, CancelToken, Device, Residence, RunError};
 use exo_cluster::wire::{StageCommand, TokenResult};
-use exo_cluster::{ComputeResult, ShardKey, StageGeometry};
+use exo_cluster::{ComputeResult, EngineId, StageGeometry};
 use exo_engine::{Ahead, Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_formats::Model;
-use exo_types::{FailureKind, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
-use tokio::sync::watch;
+use exo_types::{Attempt, FailureKind, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
 
 use crate::worker::WorkerHost;
 
@@ -30,20 +30,22 @@ const LARGE_WEIGHTS_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub enum EngineEvent {
     /// Loading moved on.
-    Progress { key: ShardKey, done_bytes: u64, total_bytes: u64 },
+    Progress { engine: EngineId, done_bytes: u64, total_bytes: u64 },
     /// Loaded, perhaps with weights left in their file against the user's wish.
-    Ready { key: ShardKey, loaded: Loaded, slower_because: Option<String> },
+    Ready { engine: EngineId, loaded: Loaded, slower_because: Option<String> },
     /// So many bytes of weights are on their way to memory and read from their file until they are there. Told before `Ready` and
     /// until there are none.
-    Settling { key: ShardKey, waiting_bytes: u64 },
+    Settling { engine: EngineId, waiting_bytes: u64 },
     /// Not loaded; nothing is held.
-    LoadFailed { key: ShardKey, reason: String },
+    LoadFailed { engine: EngineId, reason: String },
     /// A step is done, well or not.
-    Computed { key: ShardKey, step: u64, result: ComputeResult, busy: Duration },
+    Computed { engine: EngineId, step: u64, result: ComputeResult, busy: Duration },
+    /// Its sequences and kept pages are gone; whatever it computed before was told before.
+    Rewired { engine: EngineId },
     /// The process of the shard ended unasked, or had to be ended.
-    WorkerLost { key: ShardKey, reason: String },
+    WorkerLost { engine: EngineId, reason: String },
     /// The thread or process has ended and freed everything.
-    Unloaded { key: ShardKey },
+    Unloaded { engine: EngineId },
 }
 
 /// Numbers of a loaded shard.
@@ -57,7 +59,15 @@ pub struct Loaded {
 pub struct Job {
     pub commands: Vec<StageCommand>,
     pub frame: StepFrame,
-    pub rows: Vec<u8>,
+    pub rows: Bytes,
+}
+
+/// What an engine is to do next, in order.
+pub enum Order {
+    /// Compute a step.
+    Compute(Job),
+    /// Close all sequences and forget all kept pages: it serves another placement from now on.
+    Rewire,
 }
 
 /// A running engine. Dropping it stops it at the next layer.
@@ -68,17 +78,13 @@ pub enum EngineHost {
 
 /// A running engine thread.
 pub struct ThreadHost {
-    jobs: Option<Sender<Job>>,
+    orders: Option<Sender<Order>>,
     cancel: CancelToken,
-    ended: Ended,
 }
-
-/// Becomes true, or closes, once an engine holds nothing of its device any more.
-pub type Ended = watch::Receiver<bool>;
 
 /// What a thread is to load.
 pub struct LoadRequest {
-    pub key: ShardKey,
+    pub engine: EngineId,
     pub device: Arc<dyn Device>,
     pub model: Arc<Model>,
     pub shard: Shard,
@@ -94,8 +100,17 @@ impl EngineHost {
     /// Hands over a step. The result comes as an event; an engine that died is reported by its `Unloaded`.
     pub fn compute(&self, job: Job) {
         match self {
-            Self::Thread(thread) => thread.compute(job),
-            Self::Worker(worker) => worker.compute(job),
+            Self::Thread(thread) => thread.order(Order::Compute(job)),
+            Self::Worker(worker) => worker.order(Order::Compute(job)),
+        }
+    }
+
+    /// Makes it serve another placement, behind the steps that it was handed before: it forgets sequences and kept pages, and
+    /// keeps its weights. `Rewired` follows the results of those steps.
+    pub fn rewire(&self) {
+        match self {
+            Self::Thread(thread) => thread.order(Order::Rewire),
+            Self::Worker(worker) => worker.order(Order::Rewire),
         }
     }
 
@@ -104,14 +119,6 @@ impl EngineHost {
         match self {
             Self::Thread(thread) => thread.stop(),
             Self::Worker(worker) => worker.stop(),
-        }
-    }
-
-    /// Follows its end.
-    pub fn ended(&self) -> Ended {
-        match self {
-            Self::Thread(thread) => thread.ended.clone(),
-            Self::Worker(worker) => worker.ended(),
         }
     }
 
@@ -127,32 +134,30 @@ impl EngineHost {
 impl ThreadHost {
     /// Starts a thread that loads and then computes. Every outcome, also a refusal to start, comes as an event.
     pub fn start(request: LoadRequest, events: Events) -> Self {
-        let (jobs, inbox) = channel();
+        let (orders, inbox) = channel();
         let cancel = CancelToken::default();
-        let (thread_cancel, key, fallback) = (cancel.clone(), request.key, events.clone());
-        let (end, ended) = watch::channel(false);
-        let name = format!("stage {} {}", key.instance, key.stage);
+        let (thread_cancel, engine, fallback) = (cancel.clone(), request.engine, events.clone());
+        let name = format!("engine {}", engine.0);
         let spawned = std::thread::Builder::new().name(name).spawn(move || {
             run(request, &inbox, &thread_cancel, &events);
             // Everything the engine held is dropped by now.
-            end.send_replace(true);
-            events(EngineEvent::Unloaded { key });
+            events(EngineEvent::Unloaded { engine });
         });
         if let Err(e) = spawned {
-            fallback(EngineEvent::LoadFailed { key, reason: format!("no thread for the shard: {e}") });
+            fallback(EngineEvent::LoadFailed { engine, reason: format!("no thread for the shard: {e}") });
         }
-        Self { jobs: Some(jobs), cancel, ended }
+        Self { orders: Some(orders), cancel }
     }
 
-    fn compute(&self, job: Job) {
-        if let Some(jobs) = &self.jobs {
-            let _ = jobs.send(job);
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.send(order);
         }
     }
 
     fn stop(&mut self) {
         self.cancel.cancel();
-        self.jobs = None;
+        self.orders = None;
     }
 }
 
@@ -162,36 +167,36 @@ impl Drop for ThreadHost {
     }
 }
 
-/// Loads, then computes until nobody wants more. All but `Unloaded` is told here.
-pub fn run(request: LoadRequest, inbox: &Receiver<Job>, cancel: &CancelToken, events: &Events) {
-    let (key, step_max) = (request.key, request.step_max);
+/// Loads, then computes until no one wants more. All but `Unloaded` is told here.
+pub fn run(request: LoadRequest, inbox: &Receiver<Order>, cancel: &CancelToken, events: &Events) {
+    let (id, step_max) = (request.engine, request.step_max);
     // A bug in a kernel must cost one shard, not the node.
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         // The model goes with the request: a vocabulary of 128 000 tokens must not stay for the life of a shard.
         let mut engine = match load(request, events) {
             Ok(engine) => engine,
-            Err(reason) => return events(EngineEvent::LoadFailed { key, reason }),
+            Err(reason) => return events(EngineEvent::LoadFailed { engine: id, reason }),
         };
         let slower_because = engine.device().residence().mapped_because;
-        let settling = Settling::begin(key, &mut engine, slower_because.clone(), events);
-        events(EngineEvent::Ready { key, loaded: loaded(&engine), slower_because });
-        serve(key, &mut engine, inbox, settling, Bounds { cancel, step_max }, events);
+        let settling = Settling::begin(id, &mut engine, slower_because.clone(), events);
+        events(EngineEvent::Ready { engine: id, loaded: loaded(&engine), slower_because });
+        serve(id, &mut engine, inbox, settling, Bounds { cancel, step_max }, events);
     }));
     if outcome.is_err() {
         events(EngineEvent::LoadFailed {
-            key,
+            engine: id,
             reason: "the engine panicked; the log has the place".to_owned(),
         });
     }
 }
 
 fn load(request: LoadRequest, events: &Events) -> Result<Engine, String> {
-    let key = request.key;
+    let engine = request.engine;
     let mut told = Instant::now();
     let mut progress = |p: exo_engine::LoadProgress| {
         if told.elapsed() > Duration::from_millis(100) {
             told = Instant::now();
-            events(EngineEvent::Progress { key, done_bytes: p.bytes_done, total_bytes: p.bytes_total });
+            events(EngineEvent::Progress { engine, done_bytes: p.bytes_done, total_bytes: p.bytes_total });
         }
     };
     let device = request.device.clone();
@@ -208,7 +213,7 @@ fn loaded(engine: &Engine) -> Loaded {
 
 /// Tells how weights come to memory.
 struct Settling {
-    key: ShardKey,
+    id: EngineId,
     began: Instant,
     told: Instant,
     waiting_bytes: u64,
@@ -217,14 +222,14 @@ struct Settling {
 }
 
 impl Settling {
-    fn begin(key: ShardKey, engine: &mut Engine, slower_because: Option<String>, events: &Events) -> Self {
+    fn begin(id: EngineId, engine: &mut Engine, slower_because: Option<String>, events: &Events) -> Self {
         let (now, waiting_bytes) = (Instant::now(), engine.waiting_bytes());
         if waiting_bytes > 0 {
-            events(EngineEvent::Settling { key, waiting_bytes });
+            events(EngineEvent::Settling { engine: id, waiting_bytes });
         } else {
             warn_of_small_pages(&engine.device().residence());
         }
-        Self { key, began: now, told: now, waiting_bytes, slower_because }
+        Self { id, began: now, told: now, waiting_bytes, slower_because }
     }
 
     /// How long to wait for work before the next look.
@@ -238,7 +243,7 @@ impl Settling {
             return;
         }
         (self.told, self.waiting_bytes) = (Instant::now(), engine.waiting_bytes());
-        events(EngineEvent::Settling { key: self.key, waiting_bytes: self.waiting_bytes });
+        events(EngineEvent::Settling { engine: self.id, waiting_bytes: self.waiting_bytes });
         if self.waiting_bytes == 0 {
             self.report_packed(engine);
         }
@@ -304,9 +309,9 @@ impl Flying {
 }
 
 fn serve(
-    key: ShardKey,
+    id: EngineId,
     engine: &mut Engine,
-    inbox: &Receiver<Job>,
+    inbox: &Receiver<Order>,
     mut settling: Settling,
     bounds: Bounds<'_>,
     events: &Events,
@@ -315,19 +320,29 @@ fn serve(
     loop {
         settling.look(engine, events);
         let landed = flying.take_if(|flying| flying.is_over(bounds.step_max));
-        if landed.is_some_and(|landed| land(key, engine, landed, bounds, events).is_none()) {
+        if landed.is_some_and(|landed| land(id, engine, landed, bounds, events).is_none()) {
             return;
         }
         let patience = if flying.is_some() { FLYING } else { settling.patience() };
         let Job { commands, frame, rows } = match inbox.recv_timeout(patience) {
-            Ok(job) => job,
+            Ok(Order::Compute(job)) => job,
+            Ok(Order::Rewire) => {
+                // What is on the device comes first: the pages it writes to are given to others then.
+                let before = flying.take();
+                if before.is_some_and(|before| land(id, engine, before, bounds, events).is_none()) {
+                    return;
+                }
+                engine.reset();
+                events(EngineEvent::Rewired { engine: id });
+                continue;
+            }
             Err(RecvTimeoutError::Timeout) if !bounds.cancel.is_cancelled() => continue,
             Err(_) => return,
         };
         let (mut since, step) = (Instant::now(), frame.step);
         let begun = begin(engine, commands, &frame, bounds);
         if let Some(before) = flying.take() {
-            match land(key, engine, before, bounds, events) {
+            match land(id, engine, before, bounds, events) {
                 Some(landed) => since = landed,
                 None => return,
             }
@@ -340,7 +355,7 @@ fn serve(
             Ok(None) => compute(engine, &frame, &rows, bounds),
             Err(failed) => failed,
         };
-        if !tell(key, step, result, since, events) {
+        if !tell(id, step, result, since, events) {
             return; // a lost device computes nothing more
         }
     }
@@ -348,7 +363,7 @@ fn serve(
 
 /// Waits for a chunk and tells how it ended, and gives the time; `None` if the device is lost.
 fn land(
-    key: ShardKey,
+    id: EngineId,
     engine: &mut Engine,
     flying: Flying,
     bounds: Bounds<'_>,
@@ -359,13 +374,13 @@ fn land(
         Ok(()) => ComputeResult::Tokens(Vec::new()),
         Err(error) => failed(&error),
     };
-    tell(key, step, result, since, events).then(Instant::now)
+    tell(id, step, result, since, events).then(Instant::now)
 }
 
 /// `false` if the device is lost.
-fn tell(key: ShardKey, step: u64, result: ComputeResult, since: Instant, events: &Events) -> bool {
+fn tell(id: EngineId, step: u64, result: ComputeResult, since: Instant, events: &Events) -> bool {
     let is_lost = matches!(result, ComputeResult::Failed { kind: FailureKind::StageLost, .. });
-    events(EngineEvent::Computed { key, step, result, busy: since.elapsed() });
+    events(EngineEvent::Computed { engine: id, step, result, busy: since.elapsed() });
     !is_lost
 }
 
@@ -392,13 +407,13 @@ fn compute(engine: &mut Engine, frame: &StepFrame, rows: &[u8], bounds: Bounds<'
         return if engine.shard().head {
             ComputeResult::Tokens(Vec::new())
         } else {
-            ComputeResult::Rows(Vec::new())
+            ComputeResult::Rows(Bytes::new())
         };
     }
     let hidden = floats(rows);
     let input = if engine.shard().embedding { StepInput::Tokens } else { StepInput::Hidden(&hidden) };
     match engine.step(frame, input, bounds.cancel, bounds.step_max) {
-        Ok(StepOutput::Hidden(rows)) => ComputeResult::Rows(bytes(&rows)),
+        Ok(StepOutput::Hidden(rows)) => ComputeResult::Rows(bytes(&rows).into()),
         Ok(StepOutput::Sampled(tokens)) => ComputeResult::Tokens(results(frame, tokens)),
         Err(error) => failed(&error),
     }
@@ -410,12 +425,11 @@ fn failed(error: &StepError) -> ComputeResult {
 
 fn apply(engine: &mut Engine, command: StageCommand) -> Result<(), String> {
     let result = match command {
-        StageCommand::Open { spec, cached } => engine.open_cached(spec, &cached),
+        StageCommand::Open { spec, cached, .. } => engine.open_cached(spec, &cached),
         StageCommand::Keep { sequence, pages } => engine.keep(sequence, &pages),
         StageCommand::Forget(pages) => engine.forget(&pages),
         StageCommand::Truncate { sequence, length } => engine.truncate(sequence, length),
         StageCommand::Close(sequence) => engine.close(sequence),
-        other => return Err(format!("this version does not know the command {other:?}")),
     };
     result.map_err(|e| chain(&e))
 }
@@ -424,7 +438,8 @@ fn results(frame: &StepFrame, tokens: Vec<(SequenceId, Vec<SampledToken>)>) -> V
     let sampled = frame.sequences.iter().filter(|s| s.sample);
     let result = |(part, (sequence, tokens)): (&StepSequence, (_, _))| {
         let (position, drafts) = (part.sample_position(), part.drafts);
-        TokenResult { sequence, position, tokens, drafts }
+        let attempt = Attempt::FIRST; // the stage knows which
+        TokenResult { sequence, attempt, position, tokens, drafts }
     };
     sampled.zip(tokens).map(result).collect()
 }

@@ -1,4 +1,4 @@
-//! The node as its HTTP server sees it: the bridge from [`exo_api::Facade`] to the core.
+//! The node as its HTTP server sees it: the bridge from [`exo_api::Facade`] to the node's machine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,26 +10,27 @@ use exo_api::{
     HealthStatus, HealthView, InstanceView, MemberView, ModelView, PlaceRequest,
 };
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
-use exo_cluster::{DriverConfig, DriverStart};
+use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
+use exo_machine::{Answer, Limits, ModelHolders, Question, Resolved, StartRequest};
 use exo_types::{InstanceId, KvDType, NodeId, SequenceId, SequenceSpec};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::cache::{CacheError, CacheRequest};
 use crate::config::NodeConfig;
-use crate::core::{
-    Command, CoreEvent, CoreSender, Limits, ModelHolders, Resolved, StartRequest, instance_request,
-};
 use crate::draft::Draft;
 use crate::engine_host::chain;
+use crate::events::{Event, EventSender};
 use crate::generate::{Prepared, Running, prepare, stream};
 use crate::library::{Library, OpenModel};
 
-/// For an answer of the core, which never waits itself.
-const CORE_MAX: Duration = Duration::from_secs(12);
+/// For an answer of the machine, which never waits itself.
+const ANSWER_MAX: Duration = Duration::from_secs(12);
+/// For an answer of the coordinator: longer than the machine waits for it.
+const COORDINATOR_MAX: Duration = Duration::from_secs(45);
 
 /// See the module.
 pub struct NodeFacade {
-    pub core: CoreSender,
+    pub node: EventSender,
     pub library: Arc<Library>,
     /// The small model that guesses ahead.
     pub draft: Option<Arc<Draft>>,
@@ -45,18 +46,26 @@ pub struct NodeFacade {
 pub const PREPARING_MAX: usize = 4;
 
 impl NodeFacade {
-    async fn ask_core<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Option<T> {
-        let (tx, rx) = oneshot::channel();
-        self.core.post(CoreEvent::Command(command(tx)));
-        tokio::time::timeout(CORE_MAX, rx).await.ok()?.ok()
+    /// The machine's answer; `None` when the node is ending.
+    async fn ask(&self, question: Question, within: Duration) -> Option<Answer> {
+        let (answer, answered) = oneshot::channel();
+        self.node.post(Event::Asked { question, answer });
+        tokio::time::timeout(within, answered).await.ok()?.ok()
     }
 
     async fn resolve(&self, model: &str) -> Result<Resolved, Missing> {
-        let wanted = model.to_owned();
-        match self.ask_core(|answer| Command::Resolve { model: wanted, answer }).await {
-            Some(Ok(resolved)) => Ok(resolved),
-            Some(Err(known)) => Err(Missing::Unknown(known)),
-            None => Err(Missing::Stopping),
+        let question = Question::Resolve { model: model.to_owned() };
+        match self.ask(question, ANSWER_MAX).await {
+            Some(Answer::Resolved(Ok(resolved))) => Ok(*resolved),
+            Some(Answer::Resolved(Err(known))) => Err(Missing::Unknown(known)),
+            _ => Err(Missing::Stopping),
+        }
+    }
+
+    async fn instances(&self) -> Vec<exo_cluster::InstanceView> {
+        match self.ask(Question::Instances, ANSWER_MAX).await {
+            Some(Answer::Instances(instances)) => instances,
+            _ => Vec::new(),
         }
     }
 
@@ -85,11 +94,10 @@ impl NodeFacade {
             config: DriverConfig { queue_deadline: request.queue_wait_max, ..DriverConfig::default() },
             starts: starts(&request, &resolved, &open, &prepared, context_tokens),
             place,
-            events: tx,
         };
-        self.core.post(CoreEvent::Command(Command::Start(start)));
-        let core = self.core.clone();
-        Ok(stream(Running { request, open, prepared, events, core, arrived }))
+        self.node.post(Event::Started { request: Box::new(start), events: tx });
+        let node = self.node.clone();
+        Ok(stream(Running { request, open, prepared, events, node, arrived }))
     }
 
     /// Renders and tokenises where that may take a while; few at a time, or a flood of requests would take the
@@ -123,9 +131,11 @@ impl NodeFacade {
     }
 
     async fn ask_coordinator(&self, ask: ControlAsk) -> Result<ControlReply, AdminError> {
-        let reply = self.ask_core(|answer| Command::Ask { ask: Box::new(ask), answer }).await;
-        let reply = reply.ok_or_else(|| unavailable("the coordinator did not answer"))?;
-        match reply {
+        let question = Question::Coordinator(Box::new(ask));
+        let Some(Answer::Coordinator(Some(reply))) = self.ask(question, COORDINATOR_MAX).await else {
+            return Err(unavailable("the coordinator did not answer"));
+        };
+        match *reply {
             ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message } => {
                 Err(unavailable(&message))
             }
@@ -160,7 +170,7 @@ impl NodeFacade {
                 Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail: message })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            _ => Err(AdminError::Failed {
+            ControlReply::Done => Err(AdminError::Failed {
                 message: "the coordinator gave an answer of another kind".to_owned(),
             }),
         }
@@ -171,7 +181,8 @@ impl NodeFacade {
         let id = instance.to_string();
         let mut views = self.view.clone();
         let seen =
-            tokio::time::timeout(CORE_MAX, views.wait_for(|v| v.instances.iter().any(|i| i.id == id))).await;
+            tokio::time::timeout(ANSWER_MAX, views.wait_for(|v| v.instances.iter().any(|i| i.id == id)))
+                .await;
         let found =
             seen.ok().and_then(Result::ok).and_then(|v| v.instances.iter().find(|i| i.id == id).cloned());
         found.ok_or_else(|| unavailable("the new instance is not known here yet"))
@@ -183,13 +194,14 @@ impl NodeFacade {
                 Err(AdminError::NotFound { what, name })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            _ => Ok(()),
+            ControlReply::Done | ControlReply::Placed { .. } => Ok(()),
         }
     }
 
-    async fn list_models(&self) -> Result<Vec<ModelView>, AdminError> {
-        let held = self.ask_core(|answer| Command::Holders { answer }).await;
-        let held = held.ok_or_else(|| unavailable("the node is shutting down"))?;
+    async fn list_models(&self, question: Question) -> Result<Vec<ModelView>, AdminError> {
+        let Some(Answer::Models(held)) = self.ask(question, ANSWER_MAX).await else {
+            return Err(unavailable("the node is shutting down"));
+        };
         let mut views = Vec::new();
         for model in held {
             views.push(self.model_view(model).await);
@@ -246,8 +258,7 @@ impl NodeFacade {
         }
         // This node may never be asked for it: its vocabulary is read again when it is.
         self.library.release(record.id);
-        self.core.post(CoreEvent::Command(Command::ModelsChanged));
-        let models = self.list_models().await?;
+        let models = self.list_models(Question::ModelsAfterScan).await?;
         let id = record.id.to_full();
         let found = models.into_iter().find(|m| m.id == id);
         found
@@ -256,7 +267,7 @@ impl NodeFacade {
 
     async fn remove(&self, wanted: String) -> Result<(), AdminError> {
         let resolved = self.resolve(&wanted).await.map_err(|m| m.for_admin(&wanted))?;
-        let instances = self.ask_core(|answer| Command::Instances { answer }).await.unwrap_or_default();
+        let instances = self.instances().await;
         if let Some(instance) = instances.iter().find(|i| i.model() == resolved.id) {
             let message = format!("`{wanted}` is placed as {}; unload it first", instance.instance());
             return Err(AdminError::Conflict { message });
@@ -266,19 +277,18 @@ impl NodeFacade {
         let removed =
             tokio::task::spawn_blocking(move || library.store().remove(resolved.id).map_err(|e| chain(&e)));
         match removed.await {
-            Ok(Ok(_)) => {
-                self.core.post(CoreEvent::Command(Command::ModelsChanged));
-                Ok(())
-            }
+            Ok(Ok(_)) => self.list_models(Question::ModelsAfterScan).await.map(drop),
             Ok(Err(message)) => Err(AdminError::Failed { message }),
             Err(e) => Err(AdminError::Failed { message: e.to_string() }),
         }
     }
 
     async fn list_members(&self) -> Result<Vec<MemberView>, AdminError> {
-        let words = self.ask_core(|answer| Command::Words { answer }).await;
-        let words: BTreeMap<String, String> =
-            words.unwrap_or_default().into_iter().map(|(n, w)| (n.to_full(), w)).collect();
+        let words = match self.ask(Question::CheckWords, ANSWER_MAX).await {
+            Some(Answer::CheckWords(words)) => words,
+            _ => Vec::new(),
+        };
+        let words: BTreeMap<String, String> = words.into_iter().map(|(n, w)| (n.to_full(), w)).collect();
         let view = self.view.borrow().clone();
         let member = |n: exo_api::NodeView| MemberView {
             check_words: words.get(&n.id).cloned(),
@@ -297,7 +307,7 @@ impl Facade for NodeFacade {
     }
 
     fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>> {
-        Box::pin(self.list_models())
+        Box::pin(self.list_models(Question::Models))
     }
 
     fn cluster(&self) -> BoxFuture<'_, Result<ClusterView, AdminError>> {
@@ -329,8 +339,10 @@ impl Facade for NodeFacade {
 
     fn admit_member(&self, node: NodeId) -> BoxFuture<'_, Result<MemberView, AdminError>> {
         Box::pin(async move {
-            let invited = self.ask_core(|answer| Command::Invite { node, answer }).await;
-            let name = invited.ok_or_else(|| unavailable("the node is shutting down"))??;
+            let Some(Answer::Invited(name)) = self.ask(Question::Invite { node }, ANSWER_MAX).await else {
+                return Err(unavailable("the node is shutting down"));
+            };
+            let name = name?;
             let role = exo_api::MemberRole::Worker;
             Ok(MemberView { node: node.to_full(), name, role, is_self: false, check_words: None })
         })
@@ -436,4 +448,34 @@ fn starts(
         }
     };
     (0..request.choices).map(start).collect()
+}
+
+/// What a placement of a model asks for, with the node's defaults where the caller left something open.
+fn instance_request(
+    resolved: &Resolved,
+    open: &OpenModel,
+    cache: CacheRequest,
+    nodes_min: u32,
+) -> Result<InstanceRequest, CacheError> {
+    let objective = if nodes_min > 1 {
+        exo_cluster::PlaceObjective::Spread { stages_min: nodes_min }
+    } else {
+        exo_cluster::PlaceObjective::Fit
+    };
+    let holders = resolved.holder_nodes.clone();
+    // Where the file is nothing has to be fetched: this node if it has it, else the first that does.
+    let pinned_first = holders.iter().copied().find(|n| *n == resolved.me).or(holders.first().copied());
+    let (context_tokens, cache_tokens) = cache.shape(open.model.config.context_tokens_max)?;
+    Ok(InstanceRequest {
+        model: resolved.id,
+        model_name: resolved.name.clone(),
+        shape: open.model.shape_packed(cache.kv, &exo_backend_cpu::weight_bytes),
+        context_tokens,
+        slots: cache.slots,
+        cache_tokens,
+        kv: cache.kv,
+        objective,
+        pinned_first,
+        holders,
+    })
 }

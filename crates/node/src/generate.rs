@@ -1,4 +1,4 @@
-//! One request from messages to text: template, tokens, stop strings, events. The tokens come from the core.
+//! One request from messages to text: template, tokens, stop strings, events. The tokens come from the node's machine.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,30 +9,14 @@ use exo_api::{
 };
 use exo_cluster::DraftCounts;
 use exo_cluster::wire::{Busy, EndReason};
-use exo_types::{FailureKind, RequestId, SampledToken};
+use exo_machine::SequenceEvent;
+use exo_types::{FailureKind, RequestId};
 use tokio::sync::mpsc;
 
 use crate::choice::Choice;
-use crate::core::CoreSender;
+use crate::events::EventSender;
 use crate::library::OpenModel;
 use crate::outlet::{Sink, sink};
-
-/// What the core tells about the sequences of one request.
-#[derive(Debug)]
-pub enum SequenceEvent {
-    /// Waiting, and for what.
-    Queued(String),
-    /// Computing, by these kernels, over so many stages.
-    Started { kernels: Vec<String>, stages: u32 },
-    /// A token of a choice.
-    Token { index: u16, token: SampledToken },
-    /// A choice ended.
-    Ended { index: u16, reason: EndReason, cached_tokens: u32, drafts: DraftCounts },
-    /// The model cannot be placed.
-    Refused(GenerateError),
-    /// A choice failed, and with it the request.
-    Failed { kind: FailureKind, message: String, busy: Option<Busy> },
-}
 
 /// The request as tokens.
 pub struct Prepared {
@@ -113,19 +97,19 @@ pub struct Running {
     pub open: Arc<OpenModel>,
     pub prepared: Prepared,
     pub events: mpsc::UnboundedReceiver<SequenceEvent>,
-    pub core: CoreSender,
+    pub node: EventSender,
     pub arrived: Instant,
 }
 
-/// Turns the core's events into the client's. Dropping the stream cancels the request.
+/// Turns the node's events into the client's. Dropping the stream cancels the request.
 pub fn stream(running: Running) -> GenerateStream {
     let (sink, outlet) = sink();
-    let (request, core) = (running.request.request, running.core.clone());
-    let cancel = CancelOnDrop { request, core: core.clone() };
+    let (request, node) = (running.request.request, running.node.clone());
+    let cancel = CancelOnDrop { request, node: node.clone() };
     tokio::spawn(async move {
         if let Err(error) = pump(running, &sink).await {
             // Its slot is free from now on, whenever the client reads why.
-            core.cancel_request(request, None);
+            node.cancel_request(request, None);
             sink.fail(error);
         }
     });
@@ -136,12 +120,12 @@ pub fn stream(running: Running) -> GenerateStream {
 
 struct CancelOnDrop {
     request: RequestId,
-    core: CoreSender,
+    node: EventSender,
 }
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        self.core.cancel_request(self.request, None);
+        self.node.cancel_request(self.request, None);
     }
 }
 
@@ -166,7 +150,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                     sink.send(GenerateEvent::Delta(delta))?;
                 }
                 if choice.found_stop() {
-                    running.core.cancel_request(running.request.request, Some(index));
+                    running.node.cancel_request(running.request.request, Some(index));
                 }
             }
             SequenceEvent::Ended { index, reason, cached_tokens, drafts } => {
@@ -212,7 +196,7 @@ fn finish(sink: &Sink, choice: &mut Choice, end: EndReason) -> Result<(), Genera
     let reason = match end {
         _ if choice.found_stop() => FinishReason::Stop,
         EndReason::StopToken | EndReason::Cancelled => FinishReason::Stop,
-        _ => FinishReason::Length,
+        EndReason::MaxTokens | EndReason::ContextFull => FinishReason::Length,
     };
     let (index, completion_tokens) = (choice.index(), choice.tokens());
     sink.send(GenerateEvent::Finished { index, reason, completion_tokens })

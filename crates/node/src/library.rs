@@ -1,14 +1,14 @@
 //! The models this node can talk about: opened files, tokenizers and templates, kept while they are in use.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use exo_formats::Model;
+use exo_machine::Holder;
 use exo_store::{ChunkRef, PartialModel, Store};
 use exo_tokenizer::{ChatTemplate, Tokenizer};
 use exo_transport::Endpoint;
-use exo_types::{ModelId, NodeId, Shard};
+use exo_types::{ModelId, Shard};
 
 use crate::bulk::{FetchError, Fetcher};
 use crate::details::Details;
@@ -29,15 +29,6 @@ pub struct OpenModel {
     pub template: Option<Result<ChatTemplate, String>>,
     /// Tokens that end an answer: the model's and the tokenizer's.
     pub end_ids: Vec<u32>,
-}
-
-/// Someone who has a model, and where to reach them.
-#[derive(Clone, Debug)]
-pub struct Holder {
-    /// Who.
-    pub node: NodeId,
-    /// Where.
-    pub addresses: Vec<SocketAddr>,
 }
 
 /// Opens models from the store and fetches from members what is missing.

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use exo_api::Facade;
+use exo_machine::{Effect, NodeMachine, Notice};
 use exo_types::NodeId;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinHandle;
 
-use crate::core::{Core, Inbox, Parts};
+use crate::NodeConfig;
 use crate::draft::DraftFacts;
+use crate::events::{EventSender, Inbox};
 use crate::facade::{NodeFacade, PREPARING_MAX};
 use crate::files::{DataDir, FilesError};
-use crate::library::Library;
-use crate::notice::Notice;
+use crate::hands::{Devices, Hands};
+use crate::run_loop::{Clock, RunLoop};
 
 /// A running node. Dropping it stops it without goodbyes; [`Node::shutdown`] is the polite way.
 pub struct Node {
@@ -29,38 +31,56 @@ pub struct Node {
     notices: broadcast::Sender<Notice>,
     stop: watch::Sender<bool>,
     ended: watch::Receiver<bool>,
-    core: JoinHandle<()>,
+    run_loop: JoinHandle<()>,
+}
+
+/// What start-up hands over.
+pub(crate) struct Parts {
+    pub id: NodeId,
+    pub config: NodeConfig,
+    pub listen: SocketAddr,
+    pub secret: String,
+    pub machine: NodeMachine,
+    /// What the machine does first.
+    pub first: Vec<Effect>,
+    pub hands: Hands,
+    pub clock: Clock,
+    pub inbox: Inbox,
+    pub events: EventSender,
+    pub notices: broadcast::Sender<Notice>,
+    /// PCI addresses of the cards that are watched.
+    pub cards: Vec<String>,
 }
 
 impl Node {
-    pub(crate) fn run(parts: Parts, inbox: Inbox, secret: String, library: Arc<Library>) -> Self {
-        let (id, name) = (parts.key.node_id(), parts.config.name.clone());
-        let (listen, data_dir) = (parts.endpoint.local_addr(), parts.config.data_dir.clone());
-        let (notices, sender, config) = (parts.notices.clone(), parts.sender.clone(), parts.config.clone());
+    pub(crate) fn run(parts: Parts) -> Self {
+        let Parts { id, config, listen, secret, machine, first, hands, clock, inbox, events, notices, cards } =
+            parts;
+        let (name, data_dir) = (config.name.clone(), config.data_dir.clone());
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
-        let (view_tx, view) = watch::channel(crate::core::empty_view(id));
-        let (cards, events) = (parts.compute.pci_addresses(), parts.sender.clone());
-        let draft = parts.draft.clone();
+        let (view_tx, view) = watch::channel(exo_machine::empty_view(id));
+        let draft = hands.draft.clone();
         let facts = draft.as_ref().map(|draft| draft.facts().clone());
         let facade = NodeFacade {
-            core: sender,
+            node: events.clone(),
             draft,
-            library,
+            library: hands.library.clone(),
             view,
             config,
             stop: stop.clone(),
             started: Instant::now(),
             preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
         };
-        let core = Core::new(parts, view_tx);
-        let core = tokio::spawn(async move {
-            core.run(inbox, stopped).await;
+        let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx);
+        let run_loop = tokio::spawn(async move {
+            run_loop.run(first, inbox, stopped).await;
             let _ = end.send(true);
         });
-        crate::cards::watch(PathBuf::from("/"), cards, events, ended.clone());
+        crate::cards::watch(PathBuf::from("/"), cards, events.clone(), ended.clone());
+        Devices::keep_sampling(events, ended.clone());
         let (facade, draft) = (Arc::new(facade), facts);
-        Self { id, name, listen, data_dir, secret, draft, facade, notices, stop, ended, core }
+        Self { id, name, listen, data_dir, secret, draft, facade, notices, stop, ended, run_loop }
     }
 
     /// Its key.
@@ -106,7 +126,7 @@ impl Node {
     /// Waits until the node has stopped, by whatever cause.
     pub async fn stopped(&self) {
         let mut ended = self.ended.clone();
-        // An error means that the core is gone, which is what is waited for.
+        // An error means that the loop is gone, which is what is waited for.
         let _ = ended.wait_for(|e| *e).await;
     }
 
@@ -114,6 +134,6 @@ impl Node {
     pub async fn shutdown(self) {
         DataDir::retract_api(&self.data_dir);
         let _ = self.stop.send(true);
-        let _ = self.core.await;
+        let _ = self.run_loop.await;
     }
 }

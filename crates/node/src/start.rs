@@ -1,31 +1,31 @@
-//! Start-up: opens everything a node needs, founds its cluster on first use, and lets the core run.
+//! Start-up: opens everything a node needs, founds its cluster on first use, and lets the loop run.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use exo_cluster::{
-    ClusterId, Coordinator, CoordinatorConfig, Event, Member, Role, Speculation, State, Worker, WorkerConfig,
-};
+use exo_cluster::{ClusterId, Event, Member, Role, Speculation, State};
 use exo_discovery::{Discovery, Found};
 use exo_identity::Statement;
 use exo_journal::Journal;
-use exo_membership::{Membership, Persisted};
+use exo_machine::{Boot, Input, MachineConfig, NodeMachine, Notice};
 use exo_store::Store;
 use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
-use exo_types::{NodeFacts, NodeId, Time};
+use exo_types::{LogHead, NodeFacts, NodeId};
 use tokio::sync::{broadcast, mpsc};
 
 use crate::compute::Compute;
 use crate::config::NodeConfig;
-use crate::core::{CoreEvent, CoreSender, Parts, unix_s};
 use crate::draft::Draft;
+use crate::events::{Event as NodeEvent, EventSender};
 use crate::files::{DataDir, FilesError};
+use crate::hands::{Devices, Engines, Fetches, Hands, JoinHands, JournalWriter, LinkHands, held_models};
 use crate::host::Host;
 use crate::library::Library;
-use crate::node::Node;
+use crate::node::{Node, Parts};
+use crate::run_loop::{Clock, unix_s};
 
 /// How long a new cluster lets nodes join on sight.
 const JOIN_WINDOW_S: u64 = 600;
@@ -80,6 +80,12 @@ pub enum StartError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A thread of the node.
+    #[error("cannot start the thread that writes the journal")]
+    Thread(#[source] std::io::Error),
+    /// The system's random numbers.
+    #[error("the system gives no random numbers: {0}")]
+    Random(String),
     /// The founding of this node's cluster.
     #[error("cannot found a cluster: {0}")]
     Found(String),
@@ -87,51 +93,108 @@ pub enum StartError {
 
 /// Starts a node. Needs a multi-threaded tokio runtime; touches no global, installs no signal handler.
 pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
-    let started = Instant::now();
-    let data = DataDir::open(&config.data_dir)?;
+    let clock = Clock::start();
+    let data = Arc::new(DataDir::open(&config.data_dir)?);
     let secret = data.local_secret()?;
     let key = NodeKey::load_or_create(&data.path().join("node.key")).map_err(StartError::Key)?;
     let me = key.node_id();
-    let (journal, state) = open_journal(&data, &config, &key)?;
+    let log = open_journal(&data, &config, &key)?;
     let store = open_store(&data)?;
-    let members = MemberSet::new(state.members().keys().copied().filter(|n| *n != me));
+    let members = MemberSet::new(log.state.members().keys().copied().filter(|n| *n != me));
     let endpoint = bind(&config, &key, &members).await?;
+    let listen = endpoint.local_addr();
     let library = Arc::new(Library::new(Arc::new(store.0), endpoint.clone()));
     let (compute, facts, passed_over) =
         tokio::task::block_in_place(|| open_devices(&config, host.as_ref(), me))?;
-    let (sender, inbox) = crate::core::channel();
+    let (events, inbox) = crate::events::channel();
     let (notices, _) = broadcast::channel(256);
     let draft =
-        tokio::task::block_in_place(|| start_draft(&config, &library, &compute, host.as_ref(), &sender))?;
+        tokio::task::block_in_place(|| start_draft(&config, &library, &compute, host.as_ref(), &events))?;
     warn_all(&notices, store.1);
     warn_all(&notices, passed_over);
     warn_all(&notices, crate::device::crowding(&config).into_iter().collect());
-    let discovery = discover(&config, &endpoint, me, state.members().len() <= 1, &sender, &notices);
-    accept(endpoint.clone(), sender.clone());
-    let persisted = Persisted { epoch: data.epoch()? };
-    let memory = compute.memory(&config, host.as_ref());
-    let parts = Parts {
-        membership: membership(me, persisted, Time::ZERO),
-        coordinator: Coordinator::new(me, CoordinatorConfig::default(), state),
-        worker: Worker::new(WorkerConfig::default(), memory),
-        remembered: remembered(&data)?,
-        config: config.clone(),
-        host,
-        data,
-        key,
-        endpoint: endpoint.clone(),
-        members,
-        journal,
-        library: library.clone(),
-        compute,
-        draft,
-        facts,
-        discovery,
-        sender: sender.clone(),
-        notices: notices.clone(),
-        started,
+    let is_fresh = log.state.members().len() <= 1;
+    let discovery = discover(&config, &endpoint, me, is_fresh, &events, &notices);
+    accept(endpoint.clone(), events.clone());
+    let cards = compute.pci_addresses();
+    let mut devices =
+        Devices::new(compute, config.clone(), host, facts, clock, events.clone(), notices.clone());
+    let engines = Engines::new(library.clone(), draft.clone(), events.clone());
+    let boot = Boot {
+        epoch: data.epoch()?,
+        base: log.base,
+        entries: log.entries,
+        state: log.state,
+        addresses: remembered(&data)?,
+        samples: devices.sample(&engines),
+        models: held_models(library.store()),
     };
-    Ok(Node::run(parts, inbox, secret, library))
+    let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
+    let hands = Hands {
+        links: LinkHands::new(endpoint.clone(), events.clone()),
+        joining: join_hands(&config, endpoint.clone(), key, discovery, &events),
+        journal: journal_writer(log.journal, data, &events)?,
+        fetches: Fetches::new(library.clone(), events.clone()),
+        engines,
+        devices,
+        draft,
+        members,
+        endpoint,
+        library,
+        events: events.clone(),
+    };
+    Ok(Node::run(Parts {
+        id: me,
+        config,
+        listen,
+        secret,
+        machine,
+        first,
+        hands,
+        clock,
+        inbox,
+        events,
+        notices,
+        cards,
+    }))
+}
+
+fn join_hands(
+    config: &NodeConfig,
+    endpoint: Endpoint,
+    key: NodeKey,
+    discovery: Option<Discovery>,
+    events: &EventSender,
+) -> JoinHands {
+    let events = events.clone();
+    JoinHands::new(endpoint, key, discovery, announcement(config), Arc::new(move |input| events.post(input)))
+}
+
+fn journal_writer(
+    journal: Journal,
+    data: Arc<DataDir>,
+    events: &EventSender,
+) -> Result<JournalWriter, StartError> {
+    let events = events.clone();
+    let answer = move |id, result| events.post(Input::Persisted { id, result });
+    JournalWriter::start(journal, data, answer).map_err(StartError::Thread)
+}
+
+/// What the machine is for as long as it runs. All chance it has is drawn here.
+fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result<MachineConfig, StartError> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|e| StartError::Random(e.to_string()))?;
+    Ok(MachineConfig {
+        me,
+        name: config.name.clone(),
+        group: config.group.clone(),
+        listen,
+        peers: config.peers.clone(),
+        trust_closed: config.trust_closed,
+        speculation: config.speculation,
+        incarnation: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
+        seed,
+    })
 }
 
 fn named(draft: Option<&str>) -> String {
@@ -144,7 +207,7 @@ fn start_draft(
     library: &Library,
     compute: &Compute,
     host: &dyn Host,
-    core: &CoreSender,
+    events: &EventSender,
 ) -> Result<Option<Arc<Draft>>, StartError> {
     if config.speculation != Speculation::Model {
         return Ok(None);
@@ -156,14 +219,8 @@ fn start_draft(
     };
     // Beside a graphics processor it guesses on the processor: this process opens no driver.
     let device = compute.processor(config, host).map_err(StartError::Device)?;
-    let started = Draft::start(wanted, config, library.store(), device, core.clone());
+    let started = Draft::start(wanted, config, library.store(), device, events.clone());
     started.map(|started| Some(Arc::new(started))).map_err(|reason| StartError::Draft { draft, reason })
-}
-
-/// A membership machine with the usual timing.
-fn membership(me: NodeId, persisted: Persisted, now: Time) -> Membership {
-    let incarnation = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-    Membership::new(exo_membership::Config { incarnation, ..Default::default() }, me, persisted, now)
 }
 
 /// What discovery says of this node, but for whether it is fresh.
@@ -176,17 +233,24 @@ pub fn announcement(config: &NodeConfig) -> BTreeMap<String, String> {
     ])
 }
 
-fn open_journal(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<(Journal, State), StartError> {
+/// The log as it is on disk.
+struct OpenLog {
+    journal: Journal,
+    base: LogHead,
+    entries: Vec<Vec<u8>>,
+    state: State,
+}
+
+fn open_journal(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<OpenLog, StartError> {
     let path = data.path().join("journal.redb");
     let wrong =
         |source: Box<dyn std::error::Error + Send + Sync>| StartError::Journal { path: path.clone(), source };
     let (mut journal, _) = Journal::open(&path).map_err(|e| wrong(Box::new(e)))?;
-    let (mut state, mut next) = match journal.latest_snapshot().map_err(|e| wrong(Box::new(e)))? {
-        Some(snapshot) => {
-            (State::decode(&snapshot.state).map_err(|e| wrong(Box::new(e)))?, snapshot.head.index)
-        }
-        None => (State::default(), 0),
+    let (mut state, base) = match journal.latest_snapshot().map_err(|e| wrong(Box::new(e)))? {
+        Some(snapshot) => (State::decode(&snapshot.state).map_err(|e| wrong(Box::new(e)))?, snapshot.head),
+        None => (State::default(), LogHead::EMPTY),
     };
+    let (mut next, mut all) = (base.index, Vec::new());
     loop {
         let entries = journal.read_from(next, 1024).map_err(|e| wrong(Box::new(e)))?;
         let Some((last, _)) = entries.last() else { break };
@@ -195,12 +259,13 @@ fn open_journal(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<(J
             let bad = |reason: String| StartError::JournalEntry { path: path.clone(), index, reason };
             let event = Event::decode(&bytes).map_err(|e| bad(e.to_string()))?;
             state.apply(&event).map_err(|e| bad(e.to_string()))?;
+            all.push(bytes);
         }
     }
     if state.cluster().is_none() {
-        found_cluster(&mut journal, &mut state, config, key)?;
+        all.extend(found_cluster(&mut journal, &mut state, config, key)?);
     }
-    Ok((journal, state))
+    Ok(OpenLog { journal, base, entries: all, state })
 }
 
 /// A node begins as the founder and only member of a cluster of its own.
@@ -209,7 +274,7 @@ fn found_cluster(
     state: &mut State,
     config: &NodeConfig,
     key: &NodeKey,
-) -> Result<(), StartError> {
+) -> Result<Vec<Vec<u8>>, StartError> {
     let found = |reason: String| StartError::Found(reason);
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|e| found(e.to_string()))?;
@@ -228,7 +293,8 @@ fn found_cluster(
         state.apply(event).map_err(|e| found(e.to_string()))?;
     }
     let bytes: Vec<_> = events.iter().map(Event::encode).collect();
-    journal.append(&bytes).map(|_| ()).map_err(|e| found(crate::engine_host::chain(&e)))
+    journal.append(&bytes).map_err(|e| found(crate::engine_host::chain(&e)))?;
+    Ok(bytes)
 }
 
 fn open_store(data: &DataDir) -> Result<(Store, Vec<String>), StartError> {
@@ -277,8 +343,8 @@ fn discover(
     endpoint: &Endpoint,
     me: NodeId,
     fresh: bool,
-    core: &CoreSender,
-    notices: &broadcast::Sender<crate::Notice>,
+    events: &EventSender,
+    notices: &broadcast::Sender<Notice>,
 ) -> Option<Discovery> {
     if !config.discovery {
         return None;
@@ -294,7 +360,7 @@ fn discover(
     };
     match tokio::task::block_in_place(|| Discovery::start(options)) {
         Ok((discovery, found)) => {
-            tokio::spawn(pass_on(found, core.clone()));
+            tokio::spawn(pass_on(found, events.clone()));
             Some(discovery)
         }
         Err(error) => {
@@ -304,31 +370,31 @@ fn discover(
     }
 }
 
-async fn pass_on(mut found: mpsc::Receiver<Found>, core: CoreSender) {
+async fn pass_on(mut found: mpsc::Receiver<Found>, events: EventSender) {
     while let Some(found) = found.recv().await {
-        if core.send(CoreEvent::Found(found)).await.is_err() {
+        if events.control(NodeEvent::Found(found)).await.is_err() {
             return;
         }
     }
 }
 
-fn accept(endpoint: Endpoint, core: CoreSender) {
+fn accept(endpoint: Endpoint, events: EventSender) {
     tokio::spawn(async move {
         while let Some(incoming) = endpoint.accept().await {
             let event = match incoming {
-                Incoming::Channel(channel) => CoreEvent::Incoming(channel),
-                Incoming::Join(channel) => CoreEvent::JoinIncoming(channel),
+                Incoming::Channel(channel) => NodeEvent::Incoming(channel),
+                Incoming::Join(channel) => NodeEvent::JoinIncoming(channel),
             };
-            if core.send(event).await.is_err() {
+            if events.control(event).await.is_err() {
                 return;
             }
         }
     });
 }
 
-fn warn_all(notices: &broadcast::Sender<crate::Notice>, warnings: Vec<String>) {
+fn warn_all(notices: &broadcast::Sender<Notice>, warnings: Vec<String>) {
     for warning in warnings {
         tracing::warn!(warning, "start");
-        let _ = notices.send(crate::Notice::Warning(warning));
+        let _ = notices.send(Notice::Warning(warning));
     }
 }

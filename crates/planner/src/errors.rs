@@ -80,10 +80,10 @@ pub enum InvalidPlan {
         /// Layers of the model.
         layer_count: u32,
     },
-    /// Not every stage has its bytes.
-    #[error("the plan has {stages} stages and the bytes of {sizes}")]
+    /// Not every shard has its bytes.
+    #[error("the plan has {stages} shards and the bytes of {sizes}")]
     Unsized {
-        /// Stages.
+        /// Shards.
         stages: usize,
         /// Sizes given.
         sizes: usize,

@@ -4,7 +4,7 @@ use exo_types::{Stage, SupportClass};
 
 use crate::memory::{Held, Sizes};
 use crate::search::fits;
-use crate::{Chosen, DeviceMemory, DeviceReason, PlanDevice, PlanError, PlanRequest, StageMemory};
+use crate::{Chosen, DeviceMemory, DeviceReason, PlanDevice, PlanError, PlanRequest, ShardMemory};
 
 /// Up to so many devices the missing bytes of a model that fits in sum and not in pieces are searched exactly.
 const EXACT_MISSING_MAX: usize = 8;
@@ -30,7 +30,7 @@ pub(crate) fn reasons(
     sizes: &Sizes<'_>,
     chosen: &Chosen,
     stages: &[Stage],
-    memory: &[StageMemory],
+    memory: &[ShardMemory],
 ) -> Vec<DeviceReason> {
     let measured = chosen.order.iter().all(|&d| request.devices[d].device.read_bytes_per_s.is_some());
     let text = |index: usize, device: &PlanDevice| match chosen.order.iter().position(|&d| d == index) {
@@ -45,14 +45,14 @@ pub(crate) fn reasons(
     request.devices.iter().enumerate().map(reason).collect()
 }
 
-fn placed(device: &PlanDevice, stage: &Stage, memory: &StageMemory, stages: usize, measured: bool) -> String {
+fn placed(device: &PlanDevice, stage: &Stage, memory: &ShardMemory, stages: usize, measured: bool) -> String {
     let bytes = format!("{} of {} free", size(memory.total_bytes()), size(device.device.memory_free_bytes));
     let why = match (stages, measured) {
         (1, _) => "the whole model fits here, and a hop costs time",
         (_, true) => "share by measured read speed, within memory",
         (_, false) => "share by memory: not every device was measured",
     };
-    format!("{}: {bytes}; {why}", stage.shard)
+    format!("{}: {bytes}; {why}", stage.leader().shard)
 }
 
 fn left_out(device: &PlanDevice, sizes: &Sizes<'_>, stages: usize) -> String {

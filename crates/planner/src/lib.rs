@@ -30,7 +30,7 @@ use exo_types::{LayerRange, Shard, Stage};
 pub use errors::{DeviceMemory, InvalidPlan, PlanError};
 pub use memory::workspace_bytes;
 pub use request::{
-    DeviceReason, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Prediction, StageMemory,
+    DeviceReason, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Prediction, ShardMemory,
 };
 pub use search::EXACT_DEVICES_MAX;
 pub use validate::validate;
@@ -72,14 +72,13 @@ fn assemble(request: &PlanRequest, sizes: &Sizes, chosen: &Chosen) -> Plan {
     let starts = std::iter::once(0).chain(chosen.ends.iter().copied());
     let ranges: Vec<LayerRange> =
         starts.zip(&chosen.ends).map(|(start, &end)| LayerRange::new(start, end)).collect();
-    let stage = |(&device, &range): (&usize, &LayerRange)| Stage {
-        node: request.devices[device].node,
-        device: request.devices[device].device.id.clone(),
-        shard: Shard::pipeline(range, layer_count),
+    let stage = |(&device, &range): (&usize, &LayerRange)| {
+        let PlanDevice { node, device, .. } = &request.devices[device];
+        Stage::solo(*node, device.id.clone(), Shard::pipeline(range, layer_count))
     };
     let stages: Vec<Stage> = chosen.order.iter().zip(&ranges).map(stage).collect();
     let held = |&device: &usize| Held::by(request.devices[device].device.kind);
-    let memory: Vec<StageMemory> =
+    let memory: Vec<ShardMemory> =
         chosen.order.iter().zip(&ranges).map(|(device, &range)| sizes.stage(held(device), range)).collect();
     let reasons = explain::reasons(request, sizes, chosen, &stages, &memory);
     let predicted = predict::predict(request, chosen, &stages);

@@ -2,7 +2,7 @@
 
 use exo_types::{DeviceKind, LayerRange, ModelShape, Shard};
 
-use crate::{PlanRequest, StageMemory};
+use crate::{PlanRequest, ShardMemory};
 
 /// Rows a prefill step works on at once.
 const CHUNK_TOKENS: u64 = 512;
@@ -82,9 +82,9 @@ impl<'a> Sizes<'a> {
     }
 
     /// Everything a stage of these layers needs.
-    pub(crate) fn stage(&self, held: Held, range: LayerRange) -> StageMemory {
+    pub(crate) fn stage(&self, held: Held, range: LayerRange) -> ShardMemory {
         let shard = Shard::pipeline(range, self.layer_count());
-        StageMemory {
+        ShardMemory {
             weight_bytes: held.weight_bytes(self.shape, &shard),
             kv_bytes: self.shape.shard_kv_bytes_per_token(&shard).saturating_mul(self.tokens),
             workspace_bytes: workspace_bytes(self.shape, self.slots, shard.head),
@@ -131,8 +131,7 @@ impl<'a> Sizes<'a> {
     }
 
     fn ends_bytes(&self, held: Held, first: bool, last: bool) -> u64 {
-        let empty =
-            Shard { embedding: first, head: last, ..Shard::pipeline(LayerRange::new(0, 0), u32::MAX) };
+        let empty = Shard { layers: LayerRange::new(0, 0), embedding: first, head: last };
         held.weight_bytes(self.shape, &empty)
     }
 }

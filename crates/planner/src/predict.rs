@@ -35,13 +35,13 @@ fn positive(number: Option<f64>) -> Option<f64> {
 
 /// Bytes of weights a token makes the stage read: all but the embedding table, of which it reads a row.
 fn read_bytes(request: &PlanRequest, stage: &Stage) -> f64 {
-    let layers = &request.shape.layers[stage.shard.layers.start as usize..stage.shard.layers.end as usize];
-    let head = if stage.shard.head { request.shape.head_bytes } else { 0 };
+    let layers = &request.shape.layers[stage.layers.start as usize..stage.layers.end as usize];
+    let head = if stage.leader().shard.head { request.shape.head_bytes } else { 0 };
     layers.iter().map(|l| l.weight_bytes as f64).sum::<f64>() + head as f64
 }
 
 fn flops(request: &PlanRequest, stage: &Stage) -> f64 {
-    let layers = &request.shape.layers[stage.shard.layers.start as usize..stage.shard.layers.end as usize];
+    let layers = &request.shape.layers[stage.layers.start as usize..stage.layers.end as usize];
     layers.iter().map(|l| l.flops_per_token as f64).sum()
 }
 
@@ -49,7 +49,7 @@ fn hop_seconds(request: &PlanRequest, stages: &[Stage]) -> Option<f64> {
     let hidden_bytes = f64::from(request.shape.hidden) * WIRE_BYTES;
     (0..stages.len())
         .map(|i| {
-            let (from, to) = (stages[i].node, stages[(i + 1) % stages.len()].node);
+            let (from, to) = (stages[i].leader().node, stages[(i + 1) % stages.len()].leader().node);
             if from == to {
                 return Some(0.0);
             }

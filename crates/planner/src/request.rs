@@ -63,7 +63,6 @@ pub struct LinkFacts {
 
 /// What a plan should be good at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub enum Objective {
     /// As few devices as hold the model: each hop costs time, so solo when it fits.
     Fit,
@@ -79,17 +78,17 @@ pub enum Objective {
 pub struct Plan {
     /// First stage first; together they tile the model.
     pub stages: Vec<Stage>,
-    /// What each stage will hold, in the order of `stages`.
-    pub memory: Vec<StageMemory>,
+    /// What each shard will hold, in order of stage and rank.
+    pub memory: Vec<ShardMemory>,
     /// One for every device of the request, in its order: why it got these layers, or none.
     pub reasons: Vec<DeviceReason>,
     /// How fast it will be, as far as anyone measured.
     pub predicted: Prediction,
 }
 
-/// Memory of one stage.
+/// Memory of one shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StageMemory {
+pub struct ShardMemory {
     /// Weights, as the device holds them.
     pub weight_bytes: u64,
     /// Keys and values of as many tokens as the cache shall hold.
@@ -98,7 +97,7 @@ pub struct StageMemory {
     pub workspace_bytes: u64,
 }
 
-impl StageMemory {
+impl ShardMemory {
     /// All of it.
     pub fn total_bytes(&self) -> u64 {
         self.weight_bytes.saturating_add(self.kv_bytes).saturating_add(self.workspace_bytes)

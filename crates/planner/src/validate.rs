@@ -12,26 +12,28 @@ use crate::{InvalidPlan, Plan, PlanRequest};
 pub fn validate(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
     tiles(request, plan)?;
     let sizes = Sizes::of(request);
-    for (index, stage) in plan.stages.iter().enumerate() {
-        let is_this = |d: &&crate::PlanDevice| d.node == stage.node && d.device.id == stage.device;
+    let shards = plan
+        .stages
+        .iter()
+        .enumerate()
+        .flat_map(|(index, stage)| stage.shards.iter().map(move |shard| (index, shard)));
+    for (nth, (stage, shard)) in shards.clone().enumerate() {
+        let is_this = |d: &&crate::PlanDevice| d.node == shard.node && d.device.id == shard.device;
         let Some(device) = request.devices.iter().find(is_this) else {
-            return Err(InvalidPlan::DeviceGone {
-                stage: index,
-                node: stage.node,
-                device: stage.device.clone(),
-            });
+            return Err(InvalidPlan::DeviceGone { stage, node: shard.node, device: shard.device.clone() });
         };
         if let Some(reason) = unusable(device) {
-            return Err(InvalidPlan::Unusable { stage: index, device: name(device), reason });
+            return Err(InvalidPlan::Unusable { stage, device: name(device), reason });
         }
-        if plan.stages[..index].iter().any(|s| (s.node, &s.device) == (stage.node, &stage.device)) {
-            return Err(InvalidPlan::DeviceTwice { stage: index, device: name(device) });
+        let place = (shard.node, &shard.device);
+        if shards.clone().take(nth).any(|(_, before)| (before.node, &before.device) == place) {
+            return Err(InvalidPlan::DeviceTwice { stage, device: name(device) });
         }
-        let needed_bytes = sizes.stage(Held::by(device.device.kind), stage.shard.layers).total_bytes();
+        let needed_bytes = sizes.stage(Held::by(device.device.kind), shard.shard.layers).total_bytes();
         let free_bytes = device.device.memory_free_bytes;
         if needed_bytes > free_bytes {
             let device = name(device);
-            return Err(InvalidPlan::NoMemory { stage: index, device, needed_bytes, free_bytes });
+            return Err(InvalidPlan::NoMemory { stage, device, needed_bytes, free_bytes });
         }
     }
     Ok(())
@@ -42,18 +44,27 @@ fn tiles(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
     let layer_count = request.shape.layer_count();
     let mut next = 0;
     for stage in &plan.stages {
-        let LayerRange { start, end } = stage.shard.layers;
+        let LayerRange { start, end } = stage.layers;
         let follows = start == next && start < end && end <= layer_count;
-        if !follows || stage.shard != Shard::pipeline(stage.shard.layers, layer_count) {
-            return Err(InvalidPlan::NotTiled { at: next, found: stage.shard.to_string(), layer_count });
+        let part = Shard::pipeline(stage.layers, layer_count);
+        let Some(first) = stage.shards.first() else {
+            let found = "a stage without shards".to_owned();
+            return Err(InvalidPlan::NotTiled { at: next, found, layer_count });
+        };
+        // The stage is what goes on from the one before; a shard of it that differs from it is named by itself.
+        let misplaced = (!follows).then_some(Shard { layers: stage.layers, ..first.shard });
+        let torn = || stage.shards.iter().map(|s| s.shard).find(|shard| *shard != part);
+        if let Some(found) = misplaced.or_else(torn) {
+            return Err(InvalidPlan::NotTiled { at: next, found: found.to_string(), layer_count });
         }
         next = end;
     }
     if next != layer_count || plan.stages.is_empty() {
         return Err(InvalidPlan::NotTiled { at: next, found: "no stage".to_owned(), layer_count });
     }
-    if plan.memory.len() != plan.stages.len() {
-        return Err(InvalidPlan::Unsized { stages: plan.stages.len(), sizes: plan.memory.len() });
+    let shards = plan.stages.iter().map(|stage| stage.shards.len()).sum();
+    if plan.memory.len() != shards {
+        return Err(InvalidPlan::Unsized { stages: shards, sizes: plan.memory.len() });
     }
     Ok(())
 }

@@ -112,7 +112,7 @@ fn check(cluster: &str, layers: u32) -> String {
         (_, Err(error)) => error.to_string(),
         (devices, Ok(plan)) => {
             let line =
-                |s: &exo_types::Stage| format!("{:8} layers {}\n", name(&devices, s.node), s.shard.layers);
+                |s: &exo_types::Stage| format!("{:8} layers {}\n", name(&devices, s.leader().node), s.layers);
             plan.stages.iter().map(line).collect()
         }
     }
@@ -142,7 +142,7 @@ fn cards_come_before_the_processor_beside_them() {
     let stages = |cluster: &str, layers: u32| {
         let (_, planned) = run(cluster, layers, &[]);
         let plan = planned.unwrap_or_else(|error| panic!("{error}"));
-        plan.stages.iter().map(|s| format!("{}:{}", s.device, s.shard.layers)).collect::<Vec<_>>()
+        plan.stages.iter().map(|s| format!("{}:{}", s.leader().device, s.layers)).collect::<Vec<_>>()
     };
     assert_eq!(stages("a/gpu0=8@900 a/gpu1=8@900 a=64@20", 6), ["gpu0:0..6"]);
     // The processor alone would be one stage, and slower.
@@ -261,11 +261,12 @@ fn a_plan_whose_stages_do_not_tile_the_model_does_not_fit() {
     insta::assert_snapshot!(verdict(&|p| p.stages.swap(0, 1)), @"4 layers are not tiled: layer 0 comes next, the plan goes on with layers 2..4 + head");
     insta::assert_snapshot!(verdict(&|p| drop(p.stages.pop())), @"4 layers are not tiled: layer 2 comes next, the plan goes on with no stage");
     insta::assert_snapshot!(verdict(&|p| p.stages.clear()), @"4 layers are not tiled: layer 0 comes next, the plan goes on with no stage");
-    insta::assert_snapshot!(verdict(&|p| p.stages[1].shard.layers.start = 1), @"4 layers are not tiled: layer 2 comes next, the plan goes on with layers 1..4 + head");
-    insta::assert_snapshot!(verdict(&|p| p.stages[1].shard.layers.end = u32::MAX), @"4 layers are not tiled: layer 2 comes next, the plan goes on with layers 2..4294967295 + head");
-    insta::assert_snapshot!(verdict(&|p| p.stages[1].shard.head = false), @"4 layers are not tiled: layer 2 comes next, the plan goes on with layers 2..4");
-    insta::assert_snapshot!(verdict(&|p| p.stages[1].node = p.stages[0].node), @"stage 1 is on a cpu, as one before it");
-    insta::assert_snapshot!(verdict(&|p| p.memory.truncate(1)), @"the plan has 2 stages and the bytes of 1");
+    insta::assert_snapshot!(verdict(&|p| p.stages[1].layers.start = 1), @"4 layers are not tiled: layer 2 comes next, the plan goes on with layers 1..4 + head");
+    insta::assert_snapshot!(verdict(&|p| p.stages[1].layers.end = u32::MAX), @"4 layers are not tiled: layer 2 comes next, the plan goes on with layers 2..4294967295 + head");
+    insta::assert_snapshot!(verdict(&|p| p.stages[1].shards[0].shard.layers.start = 1), @"4 layers are not tiled: layer 2 comes next, the plan goes on with layers 1..4 + head");
+    insta::assert_snapshot!(verdict(&|p| p.stages[1].shards[0].shard.head = false), @"4 layers are not tiled: layer 2 comes next, the plan goes on with layers 2..4");
+    insta::assert_snapshot!(verdict(&|p| p.stages[1].shards[0].node = p.stages[0].shards[0].node), @"stage 1 is on a cpu, as one before it");
+    insta::assert_snapshot!(verdict(&|p| p.memory.truncate(1)), @"the plan has 2 shards and the bytes of 1");
 }
 
 #[test]
@@ -297,7 +298,7 @@ fn the_order_follows_the_shortest_way_around() {
     links.extend([link("a", "b", 1), link("b", "c", 1), link("c", "d", 1), link("d", "a", 1)]);
     let (devices, planned) = run("a=1 c=1 b=1 d=1", 4, &links);
     let stages = planned.expect("fits").stages;
-    let order: String = stages.iter().map(|s| name(&devices, s.node)).collect();
+    let order: String = stages.iter().map(|s| name(&devices, s.leader().node)).collect();
     assert_eq!(order, "abcd");
 }
 
@@ -430,16 +431,16 @@ proptest! {
         prop_assert_eq!(validate(&request, &plan), Ok(()));
         let mut next = 0;
         for (stage, memory) in plan.stages.iter().zip(&plan.memory) {
-            prop_assert_eq!(stage.shard.layers.start, next);
-            prop_assert!(!stage.shard.layers.is_empty());
-            prop_assert_eq!(stage.shard, Shard::pipeline(stage.shard.layers, shape.layer_count()));
-            next = stage.shard.layers.end;
-            let of = devices.iter().find(|d| d.node == stage.node).expect("a known node");
+            prop_assert_eq!(stage.layers.start, next);
+            prop_assert!(!stage.layers.is_empty());
+            prop_assert_eq!(stage.leader().shard, Shard::pipeline(stage.layers, shape.layer_count()));
+            next = stage.layers.end;
+            let of = devices.iter().find(|d| d.node == stage.leader().node).expect("a known node");
             prop_assert!(memory.total_bytes() <= of.device.memory_free_bytes);
-            prop_assert_eq!(memory.weight_bytes, weights_on(of.device.kind, &shape, &stage.shard));
+            prop_assert_eq!(memory.weight_bytes, weights_on(of.device.kind, &shape, &stage.leader().shard));
         }
         prop_assert_eq!(next, shape.layer_count());
-        let mut nodes: Vec<NodeId> = plan.stages.iter().map(|s| s.node).collect();
+        let mut nodes: Vec<NodeId> = plan.stages.iter().map(|s| s.leader().node).collect();
         nodes.sort_unstable();
         nodes.dedup();
         prop_assert_eq!(nodes.len(), plan.stages.len(), "one stage a device");

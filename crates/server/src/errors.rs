@@ -198,7 +198,6 @@ fn failed(kind: FailureKind, message: String) -> ApiError {
         FailureKind::Deadline => ApiError::deadline(message),
         FailureKind::Device => broken("device_failed"),
         FailureKind::Protocol => broken("protocol_error"),
-        _ => ApiError::internal(message),
     }
 }
 

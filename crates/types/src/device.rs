@@ -26,7 +26,6 @@ impl fmt::Display for DeviceId {
 /// What kind of device it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum DeviceKind {
     /// The processor.
     Cpu,

@@ -150,7 +150,7 @@ impl Principal {
     pub const LOCAL: Self = Self(*b"local-api-user\0\0");
 }
 
-/// The reign of a coordinator. Compared as the pair (counter, key): equal counters still order.
+/// The time in which one coordinator leads. Compared as the pair (counter, key): equal counters still order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Epoch {
     /// Grows by at least one at each election.
@@ -162,6 +162,62 @@ pub struct Epoch {
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.counter, self.key)
+    }
+}
+
+/// One placement of an instance. No two coordinators give out the same: the epoch is that of the coordinator that decided it, and
+/// the number grows within the epoch. Two ids are equal, or one of them is refused by name.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct PlacementId {
+    /// Of the coordinator that decided it.
+    pub epoch: Epoch,
+    /// Grows within the epoch.
+    pub number: u32,
+}
+
+impl fmt::Display for PlacementId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{}/{}", self.number, self.epoch)
+    }
+}
+
+/// A run of a placement's pipeline, between two losses of what was on its way. Counted from [`Term::FIRST`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Term(pub u32);
+
+impl Term {
+    /// The first of a placement.
+    pub const FIRST: Self = Self(1);
+
+    /// The one after it; `None` where the numbers end.
+    pub fn next(self) -> Option<Self> {
+        self.0.checked_add(1).map(Self)
+    }
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Which submission of a sequence, as its driver counts them from [`Attempt::FIRST`]. What is sent again unchanged is the same one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct Attempt(pub u16);
+
+impl Attempt {
+    /// The first of a sequence.
+    pub const FIRST: Self = Self(1);
+
+    /// The one after it; `None` where the numbers end.
+    pub fn next(self) -> Option<Self> {
+        self.0.checked_add(1).map(Self)
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
     }
 }
 
@@ -178,6 +234,20 @@ mod tests {
         assert_eq!(InstanceId(26).to_string().parse::<InstanceId>(), Ok(InstanceId(26)));
         assert!("i".parse::<InstanceId>().is_err());
         assert!("xyz".parse::<NodeId>().is_err());
+    }
+
+    #[test]
+    fn a_placement_prints_its_number_and_its_epoch() {
+        let epoch = Epoch { counter: 12, key: NodeId([1; 32]) };
+        assert_eq!(PlacementId { epoch, number: 3 }.to_string(), "p3/12@aeaqcaib");
+    }
+
+    #[test]
+    fn placements_order_by_epoch_before_number() {
+        let of = |counter, number| PlacementId { epoch: Epoch { counter, key: NodeId([0; 32]) }, number };
+        assert!(of(1, 9) < of(2, 1) && of(2, 1) < of(2, 2));
+        assert_eq!((Term::FIRST.next(), Term(u32::MAX).next()), (Some(Term(2)), None));
+        assert_eq!((Attempt::FIRST.next(), Attempt(u16::MAX).next()), (Some(Attempt(2)), None));
     }
 
     #[test]

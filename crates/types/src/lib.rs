@@ -21,12 +21,15 @@ mod time;
 
 pub use device::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, NodeFacts, SupportClass};
 pub use dtype::DType;
-pub use ids::{Epoch, InstanceId, ModelId, NodeId, ParseIdError, Principal, RequestId, SequenceId};
+pub use ids::{
+    Attempt, Epoch, InstanceId, ModelId, NodeId, ParseIdError, PlacementId, Principal, RequestId, SequenceId,
+    Term,
+};
 pub use kv::{KvDType, ParseKvDTypeError};
 pub use log::LogHead;
 pub use sampling::{SampledToken, SamplingParams, SamplingParamsError};
 pub use shape::{LayerShape, ModelShape};
-pub use shard::{Experts, LayerRange, Placement, Residency, Shard, Slice, Stage};
+pub use shard::{CacheShape, LayerRange, PlacedShard, Placement, Shard, ShardPosition, ShardSpec, Stage};
 pub use step::{DRAFTS_MAX, FailureKind, PageKey, SequenceSpec, StepFrame, StepSequence, WireDType};
 pub use tensor::{ByteSource, SourceLost, TensorView};
 pub use time::Time;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{InstanceId, NodeId, Principal, SamplingParams, SequenceId};
+use crate::{Epoch, NodeId, PlacementId, Principal, SamplingParams, SequenceId, Term};
 
 /// Guessed tokens one part of a step may carry: far more than pays on any device we know, few enough that a step's
 /// logits stay small.
@@ -29,7 +29,7 @@ pub struct SequenceSpec {
 }
 
 /// Names a full page of keys and values that may be read by sequences to come. The scheduler draws it, each stage
-/// knows its own page by it; within a generation no name is used twice.
+/// knows its own page by it; within a term no name is used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct PageKey(pub u64);
 
@@ -94,17 +94,23 @@ impl StepSequence {
 /// One forward pass over a batch. The hidden rows, where present, follow in the order of `sequences`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StepFrame {
-    /// The instance.
-    pub instance: InstanceId,
-    /// Placement generation; a stage refuses another than its own.
-    pub generation: u32,
-    /// Grows by one per step of a generation.
+    /// The placement; a stage refuses another than its own.
+    pub placement: PlacementId,
+    /// The term of its pipeline: a stage ignores a lower one, and begins a higher one with step 0.
+    pub term: Term,
+    /// Grows by one per step of a term.
     pub step: u64,
     /// The batch.
     pub sequences: Vec<StepSequence>,
 }
 
 impl StepFrame {
+    /// A step of no placement, for an engine by itself: measuring, guessing, testing.
+    pub fn unplaced(step: u64, sequences: Vec<StepSequence>) -> Self {
+        let epoch = Epoch { counter: 0, key: NodeId([0; 32]) };
+        Self { placement: PlacementId { epoch, number: 0 }, term: Term::FIRST, step, sequences }
+    }
+
     /// Rows of hidden state this step carries: the tokens of all sequences.
     pub fn token_count(&self) -> usize {
         self.sequences.iter().map(|s| s.tokens.len()).sum()
@@ -113,7 +119,6 @@ impl StepFrame {
 
 /// How hidden states are encoded between stages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum WireDType {
     /// 4 bytes an element, exact: a split gives the bits of solo.
     F32,
@@ -121,7 +126,6 @@ pub enum WireDType {
 
 /// Why a request ended without its answer. Stable: clients see it as an error code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum FailureKind {
     /// A stage's node or device went away.
     StageLost,

@@ -12,8 +12,7 @@ use exo_backend::{CancelToken, Device};
 use exo_engine::{Engine, EngineOptions, StepInput, StepOutput};
 use exo_tokenizer::Tokenizer;
 use exo_types::{
-    InstanceId, NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame,
-    StepSequence,
+    NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame, StepSequence,
 };
 use serde::Deserialize;
 
@@ -143,7 +142,7 @@ impl Asker {
     fn step(&mut self, sequences: Vec<StepSequence>) -> anyhow::Result<Vec<(usize, u32)>> {
         self.step += 1;
         let indices: Vec<usize> = sequences.iter().map(|part| part.sequence.request.0 as usize).collect();
-        let frame = StepFrame { instance: InstanceId(0), generation: 0, step: self.step, sequences };
+        let frame = StepFrame::unplaced(self.step, sequences);
         let output = self.engine.step(&frame, StepInput::Tokens, &CancelToken::default(), STEP_MAX);
         let drawn = match output.context("it could not compute a step of the built-in model")? {
             StepOutput::Sampled(drawn) => drawn,

@@ -479,12 +479,12 @@ pub fn error_of((mut stream, mut text): (TcpStream, String)) -> String {
     error["error"]["code"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Waits until the model serves in a generation after this one, and gives the instance.
-pub fn comes_back(node: &Node, generation: &Value) -> Value {
+/// Waits until the model serves in another placement than this one, and gives the instance.
+pub fn comes_back(node: &Node, placement: &Value) -> Value {
     wait_for("the model placed again", SOON, || {
         let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
-        let is_newer = instance["generation"].as_u64() > generation.as_u64();
-        (is_newer && instance["state"]["kind"] == "ready").then_some(instance)
+        let is_another = instance["placement"] != *placement;
+        (is_another && instance["state"]["kind"] == "ready").then_some(instance)
     })
 }
 

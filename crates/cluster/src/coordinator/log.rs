@@ -1,6 +1,6 @@
 //! The handshake with the journal: decide on the planned state, act on the durable one.
 
-use exo_types::Time;
+use exo_types::{PlacementId, Time};
 
 use super::{AppendId, Coordinator, CoordinatorOutput, Reign, ReplyTo, Watch, clip};
 use crate::wire::{ControlRefusal, ControlReply};
@@ -25,6 +25,12 @@ pub(super) enum Answer {
 }
 
 impl Reign {
+    /// The next placement's own name. A number that comes to nothing is left out.
+    pub(super) fn next_placement(&mut self) -> PlacementId {
+        self.placement_last += 1;
+        PlacementId { epoch: self.epoch, number: self.placement_last }
+    }
+
     /// Decides `event`: it is planned from now on, durable when the journal says so.
     pub(super) fn append(
         &mut self,

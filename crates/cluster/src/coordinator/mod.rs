@@ -60,6 +60,8 @@ struct Reign {
     /// What each worker was told.
     told: BTreeMap<NodeId, Told>,
     revision: u64,
+    /// The last number given to a placement.
+    placement_last: u32,
     published: Published,
 }
 
@@ -132,6 +134,7 @@ impl Coordinator {
             watches,
             told: BTreeMap::new(),
             revision: 0,
+            placement_last: 0,
             published: Published::default(),
         });
     }

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use exo_planner::{LinkFacts, Objective, Plan, PlanDevice, PlanRequest};
-use exo_types::{DeviceFacts, DeviceId, Epoch, InstanceId, NodeId, Placement, SupportClass, Time};
+use exo_types::{
+    DeviceFacts, DeviceId, Epoch, InstanceId, NodeId, Placement, PlacementId, ShardPosition, ShardSpec,
+    SupportClass, Time,
+};
 
 use super::{Coordinator, Reign};
-use crate::wire::NodeReport;
+use crate::wire::{NodeReport, StageReport};
 use crate::{InstanceRequest, PlaceObjective, StateInstance};
 
 impl Coordinator {
@@ -61,7 +64,9 @@ impl Coordinator {
     }
 }
 
-/// Free memory as reported, plus what is about to be freed there, minus what is promised but not taken yet.
+/// Free memory as reported, plus what is about to be freed there, minus what is promised but not taken yet. What a node
+/// holds is matched with what is wanted of it by content, as its worker does: a shard that a later placement takes over is
+/// neither freed nor taken once more.
 fn free_for(
     reign: &Reign,
     node: NodeId,
@@ -69,29 +74,34 @@ fn free_for(
     facts: &DeviceFacts,
     replaced: Option<InstanceId>,
 ) -> u64 {
-    let stays = |instance: InstanceId, generation: u32| {
-        let planned = reign.planned.instances().get(&instance);
-        replaced != Some(instance) && planned.is_some_and(|i| i.placement.generation == generation)
-    };
-    let here = report.stages.iter().filter(|s| s.device == facts.id);
-    let leaving = here.filter(|s| !stays(s.instance, s.generation)).map(|s| s.held_bytes).sum::<u64>();
+    let mut held: Vec<&StageReport> = report.stages.iter().filter(|s| s.spec.device == facts.id).collect();
     let others = reign.planned.instances().iter().filter(|(id, _)| Some(**id) != replaced);
-    let promised: u64 = others.map(|(_, i)| promised_bytes(i, node, &facts.id, report)).sum();
+    let wanted = others.flat_map(|(_, instance)| wanted_of(instance, node, &facts.id));
+    let (served, new): (Vec<_>, Vec<_>) =
+        wanted.partition(|(position, ..)| held.iter().any(|s| s.serves == Some(*position)));
+    let mut promised = 0u64;
+    // First what is served already: of two shards with the same content each keeps its own.
+    for (position, spec, memory_bytes) in served.into_iter().chain(new) {
+        let same = held.iter().enumerate().filter(|(_, s)| s.spec == spec);
+        let best = same.max_by_key(|(_, s)| (s.serves == Some(position), s.held_bytes));
+        let taken = best.map(|(index, _)| index).map_or(0, |index| held.swap_remove(index).held_bytes);
+        promised = promised.saturating_add(memory_bytes.saturating_sub(taken));
+    }
+    let leaving: u64 = held.iter().map(|s| s.held_bytes).sum();
     let free_bytes = facts.memory_free_bytes.saturating_add(leaving).min(facts.memory_total_bytes);
     free_bytes.saturating_sub(promised)
 }
 
-/// Bytes of the instance's stages on this device that the report does not show as taken.
-fn promised_bytes(instance: &StateInstance, node: NodeId, device: &DeviceId, report: &NodeReport) -> u64 {
-    let Placement { instance: id, generation, stages, .. } = &instance.placement;
-    let taken = |index: usize| {
-        let is_this = |s: &&crate::wire::StageReport| {
-            (s.instance, s.generation, s.stage as usize) == (*id, *generation, index)
-        };
-        report.stages.iter().find(is_this).map_or(0, |s| s.held_bytes)
-    };
-    let here = stages.iter().enumerate().filter(|(_, s)| s.node == node && s.device == *device);
-    here.map(|(index, _)| instance.memory_bytes[index].saturating_sub(taken(index))).sum()
+/// The instance's shards on this device, with the bytes that each needs.
+fn wanted_of(
+    instance: &StateInstance,
+    node: NodeId,
+    device: &DeviceId,
+) -> impl Iterator<Item = (ShardPosition, ShardSpec, u64)> {
+    let StateInstance { placement, memory_bytes, .. } = instance;
+    let here =
+        placement.shards().zip(memory_bytes).filter(move |((_, s), _)| s.node == node && s.device == *device);
+    here.map(|((at, _), &memory_bytes)| (at, placement.spec(at.stage, at.rank), memory_bytes))
 }
 
 pub(super) fn objective_of(wanted: &InstanceRequest) -> Objective {
@@ -106,21 +116,20 @@ pub(super) fn placement(
     plan: Plan,
     request: &InstanceRequest,
     instance: InstanceId,
-    generation: u32,
+    id: PlacementId,
 ) -> (Placement, Vec<u64>) {
     let memory_bytes = plan.memory.iter().map(|m| m.total_bytes()).collect();
     let InstanceRequest { model, context_tokens, slots, cache_tokens, kv, .. } = *request;
     let stages = plan.stages;
-    let placement =
-        Placement { instance, generation, model, stages, context_tokens, slots, cache_tokens, kv };
+    let placement = Placement { id, instance, model, stages, context_tokens, slots, cache_tokens, kv };
     (placement, memory_bytes)
 }
 
-/// An id no other reign can give out, even one of another half of the cluster with the same counter: the epoch's
+/// An id no other epoch can give out, even one of another half of the cluster with the same counter: the epoch's
 /// counter, 16 bits of its key, and a serial number.
 pub(super) fn instance_after(epoch: Epoch, last: Option<InstanceId>) -> InstanceId {
     let key = u64::from(u16::from_be_bytes([epoch.key.0[0], epoch.key.0[1]]));
     let base = epoch.counter << 28 | key << 12;
-    // Ids grow for ever: after a merge the winner's counter is higher, and within a reign the serial counts.
+    // Ids grow for ever: after a merge the winner's counter is higher, and within an epoch the serial counts.
     InstanceId(last.map_or(base, |last| last.0.max(base)) + 1)
 }

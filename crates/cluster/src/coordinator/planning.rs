@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_planner::{Objective, Plan, PlanError, PlanRequest, validate};
-use exo_types::{InstanceId, ModelId, Time};
+use exo_types::{InstanceId, ModelId, PlacementId, Time};
 
 use super::asks::refused;
 use super::log::Answer;
@@ -41,8 +41,8 @@ struct InFlight {
     plan: PlanId,
     ask: PlanAsk,
     request: Arc<PlanRequest>,
-    /// What was placed when the request was made: instances and their generations.
-    placed: BTreeMap<InstanceId, u32>,
+    /// What was placed when the request was made.
+    placed: BTreeMap<InstanceId, PlacementId>,
 }
 
 /// One plan that somebody waits for.
@@ -223,20 +223,20 @@ impl Coordinator {
 
     fn plan_made(&mut self, now: Time, ask: PlanAsk, plan: Plan, out: &mut Vec<CoordinatorOutput>) {
         let Some(reign) = &mut self.reign else { return };
+        let id = reign.next_placement();
         match ask.purpose {
             Purpose::Placement { request, replies } => {
                 let instance = instance_after(reign.epoch, reign.planned.instance_last());
                 let reason = |r: &exo_planner::DeviceReason| format!("{}: {}", self.name_of(r.node), r.text);
                 let reasons: Vec<String> = plan.reasons.iter().map(reason).collect();
-                let (placement, memory_bytes) = placement(plan, &request, instance, 1);
+                let (placement, memory_bytes) = placement(plan, &request, instance, id);
                 let event = Event::InstancePlaced { request: *request, placement, memory_bytes };
                 let answer = |to| (to, Answer::Placed { instance, reasons: reasons.clone() });
                 self.ask(replies.into_iter().map(answer).collect(), event, out);
             }
             Purpose::Replacement { instance, reason } => {
                 let Some(entry) = reign.planned.instances().get(&instance) else { return };
-                let generation = entry.placement.generation.saturating_add(1);
-                let (placement, memory_bytes) = placement(plan, &entry.request, instance, generation);
+                let (placement, memory_bytes) = placement(plan, &entry.request, instance, id);
                 if let Some(watch) = reign.watches.get_mut(&instance) {
                     watch.replacements += 1;
                 }
@@ -306,9 +306,9 @@ impl Coordinator {
     }
 
     /// What is placed, with what is on its way to the log.
-    fn placed(&self) -> BTreeMap<InstanceId, u32> {
+    fn placed(&self) -> BTreeMap<InstanceId, PlacementId> {
         let instances = self.reign.iter().flat_map(|r| r.planned.instances());
-        instances.map(|(&id, i)| (id, i.placement.generation)).collect()
+        instances.map(|(&id, i)| (id, i.placement.id)).collect()
     }
 
     fn trace_unwanted(&self, plan: PlanId) {

@@ -1,6 +1,6 @@
 //! The survey after each input: how every instance does, and what has to be decided about it now.
 
-use exo_types::{InstanceId, SupportClass, Time};
+use exo_types::{InstanceId, PlacedShard, ShardPosition, SupportClass, Time};
 
 use super::planning::PlanAsk;
 use super::{Coordinator, CoordinatorOutput, clip};
@@ -14,7 +14,7 @@ pub(super) struct Watch {
     pub(super) replacements: u32,
     /// No decision before this time: the log has just failed.
     pub(super) decide_at: Time,
-    /// The furthest each stage has come.
+    /// The furthest each shard has come.
     best: Vec<(u8, u64)>,
     moved_at: Time,
 }
@@ -29,7 +29,7 @@ enum Verdict {
 
 impl Watch {
     pub(super) fn new(now: Time, entry: &StateInstance) -> Self {
-        let best = vec![(0, 0); entry.placement.stages.len()];
+        let best = vec![(0, 0); entry.placement.shards().count()];
         Self { state: InstanceState::Placing, replacements: 0, decide_at: now, best, moved_at: now }
     }
 }
@@ -47,7 +47,7 @@ impl Coordinator {
         }
     }
 
-    /// Brings the watch up to date and says what is to be done. An instance whose next generation is being planned, or
+    /// Brings the watch up to date and says what is to be done. An instance whose next placement is being planned, or
     /// is on its way to the log like a removal, is left alone until it is durable.
     fn verdict(&mut self, now: Time, instance: InstanceId) -> Option<Verdict> {
         let statuses = self.statuses(instance)?;
@@ -55,7 +55,7 @@ impl Coordinator {
         let reign = self.reign.as_ref()?;
         let planned = reign.planned.instances().get(&instance)?;
         let watch = reign.watches.get(&instance)?;
-        if planned.placement.generation != entry.placement.generation || now < watch.decide_at {
+        if planned.placement.id != entry.placement.id || now < watch.decide_at {
             return None;
         }
         if reign.plans.replaces(instance) {
@@ -65,42 +65,52 @@ impl Coordinator {
         if let InstanceState::Degraded { reason } = &watch.state {
             return Some(Verdict::Replace(reason.clone()));
         }
-        let stages = &entry.placement.stages;
-        if let Some(index) = stages.iter().position(|s| self.is_gone(reign, now, s.node)) {
-            let node = self.name_of(stages[index].node);
-            return Some(Verdict::Replace(format!("stage {index} on {node} is lost")));
+        let lost = entry.placement.shards().find(|(_, shard)| self.is_gone(reign, now, shard.node));
+        if let Some((at, shard)) = lost {
+            let (stage, node) = (at.stage, self.name_of(shard.node));
+            return Some(Verdict::Replace(format!("stage {stage} on {node} is lost")));
         }
         if let Some(reason) = self.trouble(entry).or_else(|| self.device_given_up(entry)) {
             return Some(Verdict::Replace(reason));
         }
-        let was_ready = watch.state == InstanceState::Ready;
-        let unready = first_unready(&statuses);
-        if let Some(index) = unready.filter(|_| was_ready) {
-            let (node, status) = (self.name_of(stages[index].node), &statuses[index]);
-            return Some(Verdict::Replace(format!("stage {index} on {node} is no longer ready: {status:?}")));
+        // A pipeline between two terms has all that it needs but its links: its scheduler opens them again, or gives up.
+        let is_over = watch.state == InstanceState::Ready && !statuses.iter().all(StageStatus::is_loaded);
+        if let Some(which) = self.unready(entry, &statuses).filter(|_| is_over) {
+            return Some(Verdict::Replace(format!("{} is no longer ready: {:?}", which.0, which.1)));
         }
         self.observe(now, instance, &statuses)
     }
 
-    /// What a scheduler reported of this generation.
+    /// What a scheduler reported of this placement.
     fn trouble(&self, entry: &StateInstance) -> Option<String> {
-        let (instance, generation) = (entry.placement.instance, entry.placement.generation);
-        let scheduler = self.reports.get(&entry.placement.stages.first()?.node)?;
+        let placement = entry.placement.id;
+        let scheduler = self.reports.get(&entry.placement.stages.first()?.leader().node)?;
         let mut troubles = scheduler.troubles.iter();
-        troubles.find(|t| (t.instance, t.generation) == (instance, generation)).map(|t| t.reason.clone())
+        troubles.find(|t| t.placement == placement).map(|t| t.reason.clone())
     }
 
-    /// A stage's device that its node does not use any more, and why: it was given up, or the node was started on another.
+    /// The first shard that cannot compute, in words, and how far it is.
+    fn unready<'a>(
+        &self,
+        entry: &StateInstance,
+        statuses: &'a [StageStatus],
+    ) -> Option<(String, &'a StageStatus)> {
+        let index = first_unready(statuses)?;
+        let ((at, shard), status) = entry.placement.shards().zip(statuses).nth(index)?;
+        Some((format!("stage {} on {}", at.stage, self.name_of(shard.node)), status))
+    }
+
+    /// A shard's device that its node does not use any more, and why: it was given up, or the node was started on another.
     fn device_given_up(&self, entry: &StateInstance) -> Option<String> {
-        entry.placement.stages.iter().enumerate().find_map(|(index, stage)| {
-            let devices = &self.reports.get(&stage.node)?.facts.devices;
-            let node = self.name_of(stage.node);
-            match devices.iter().find(|device| device.id == stage.device) {
+        entry.placement.shards().find_map(|(at, shard)| {
+            let devices = &self.reports.get(&shard.node)?.facts.devices;
+            let (index, node) = (at.stage, self.name_of(shard.node));
+            match devices.iter().find(|device| device.id == shard.device) {
                 Some(device) if device.support == SupportClass::Unsupported => {
                     Some(format!("stage {index} on {node}: {}", device.support_reason))
                 }
                 None if !devices.is_empty() => {
-                    Some(format!("stage {index} on {node}: it does not compute on {} any more", stage.device))
+                    Some(format!("stage {index} on {node}: it does not compute on {} any more", shard.device))
                 }
                 Some(_) | None => None,
             }
@@ -111,17 +121,21 @@ impl Coordinator {
     fn observe(&mut self, now: Time, instance: InstanceId, statuses: &[StageStatus]) -> Option<Verdict> {
         let deadline = self.config.load_deadline;
         let watch = self.reign.as_mut()?.watches.get_mut(&instance)?;
+        if watch.state == InstanceState::Ready && first_unready(statuses).is_some() {
+            watch.best = statuses.iter().map(StageStatus::progress).collect();
+            watch.moved_at = now;
+        }
         for (best, status) in watch.best.iter_mut().zip(statuses) {
             if status.progress() > *best {
                 *best = status.progress();
                 watch.moved_at = now;
             }
         }
-        let Some(index) = first_unready(statuses) else {
+        if first_unready(statuses).is_none() {
             watch.state = InstanceState::Ready;
             watch.replacements = 0;
             return None;
-        };
+        }
         let is_unheard = statuses.iter().any(|s| matches!(s, StageStatus::Unknown));
         watch.state = match statuses.iter().all(StageStatus::is_loaded) {
             true => InstanceState::Wiring,
@@ -135,38 +149,36 @@ impl Coordinator {
         if !is_late {
             return None;
         }
-        let node = self.name_of(self.state.instances().get(&instance)?.placement.stages[index].node);
-        let (status, seconds) = (&statuses[index], deadline.as_secs());
-        Some(Verdict::Remove(format!("stage {index} on {node} made no progress for {seconds} s: {status:?}")))
+        let (which, status) = self.unready(self.state.instances().get(&instance)?, statuses)?;
+        let seconds = deadline.as_secs();
+        Some(Verdict::Remove(format!("{which} made no progress for {seconds} s: {status:?}")))
     }
 
-    /// A stage that could not be loaded, however often its worker tried.
+    /// A shard that could not be loaded, however often its worker tried.
     fn given_up_loading(&self, instance: InstanceId, statuses: &[StageStatus]) -> Option<String> {
         let max = self.config.failed_loads_max;
-        let stages = &self.state.instances().get(&instance)?.placement.stages;
-        statuses.iter().zip(stages).enumerate().find_map(|(index, (status, stage))| match status {
+        let placement = &self.state.instances().get(&instance)?.placement;
+        statuses.iter().zip(placement.shards()).find_map(|(status, (at, shard))| match status {
             StageStatus::Failed { reason, failed_loads } if *failed_loads >= max => {
-                let node = self.name_of(stage.node);
+                let (index, node) = (at.stage, self.name_of(shard.node));
                 Some(format!("stage {index} on {node} could not be loaded, {failed_loads} times: {reason}"))
             }
             _ => None,
         })
     }
 
-    /// Each stage as its worker last reported it.
+    /// Each shard as its worker last reported it, in the order of [`Placement::shards`](exo_types::Placement::shards).
     fn statuses(&self, instance: InstanceId) -> Option<Vec<StageStatus>> {
         let placement = &self.state.instances().get(&instance)?.placement;
-        let status = |(index, node)| {
-            let reports = self.reports.get(node).map_or(&[][..], |r| &r.stages);
-            let is_this = |r: &&crate::wire::StageReport| {
-                (r.instance, r.generation, r.stage) == (instance, placement.generation, index)
-            };
-            reports.iter().find(is_this).map_or(StageStatus::Unknown, |r| r.status.clone())
+        let status = |(position, shard): (ShardPosition, &PlacedShard)| {
+            let reports = self.reports.get(&shard.node).map_or(&[][..], |r| &r.stages);
+            let serving = reports.iter().find(|r| r.serves == Some(position));
+            serving.map_or(StageStatus::Unknown, |r| r.status.clone())
         };
-        Some((0..).zip(placement.stages.iter().map(|s| &s.node)).map(status).collect())
+        Some(placement.shards().map(status).collect())
     }
 
-    /// Asks for a plan of the next generation on what is left, or removes the instance with the reason.
+    /// Asks for the next placement on what is left, or removes the instance with the reason.
     fn replace(&mut self, now: Time, instance: InstanceId, reason: String, out: &mut Vec<CoordinatorOutput>) {
         let max = self.config.replacements_max;
         let Some(reign) = &mut self.reign else { return };
@@ -216,14 +228,16 @@ impl Coordinator {
     /// The instance as shown: its durable placement, and how it does.
     pub(super) fn view(&self, instance: InstanceId) -> Option<InstanceView> {
         let entry = self.state.instances().get(&instance)?;
-        let statuses = self.statuses(instance)?;
-        let stage = |(status, &memory_bytes): (StageStatus, &u64)| StageView { status, memory_bytes };
+        let mut shards = self.statuses(instance)?.into_iter().zip(entry.memory_bytes.iter().copied());
+        let stages =
+            entry.placement.stages.iter().map(|s| StageView::of(shards.by_ref().take(s.shards.len())));
+        let stages = stages.collect();
         let watch = self.reign.as_ref().and_then(|r| r.watches.get(&instance));
         Some(InstanceView {
             model_name: entry.request.model_name.clone(),
             placement: entry.placement.clone(),
             state: watch.map_or(InstanceState::Placing, |w| w.state.clone()),
-            stages: statuses.into_iter().zip(&entry.memory_bytes).map(stage).collect(),
+            stages,
         })
     }
 }

@@ -58,13 +58,15 @@ impl Coordinator {
     fn desired_of(&self, node: NodeId) -> Vec<DesiredShard> {
         let mut shards = Vec::new();
         for entry in self.state.instances().values() {
-            let stages = (0u32..).zip(&entry.placement.stages).filter(|(_, s)| s.node == node);
-            shards.extend(stages.map(|(stage, _)| DesiredShard {
+            let all = entry.placement.shards().zip(&entry.memory_bytes);
+            let here = all.filter(|((_, shard), _)| shard.node == node);
+            shards.extend(here.map(|((position, _), &memory_bytes)| DesiredShard {
                 placement: entry.placement.clone(),
-                stage,
+                stage: position.stage,
+                rank: position.rank,
                 model_name: entry.request.model_name.clone(),
                 holders: self.holders(entry.request.model, &entry.request.holders),
-                memory_bytes: entry.memory_bytes[stage as usize],
+                memory_bytes,
             }));
         }
         shards

@@ -3,7 +3,7 @@ mod planning;
 use std::sync::Arc;
 
 use exo_planner::PlanRequest;
-use exo_types::{DeviceFacts, DeviceId, DeviceKind, NodeFacts, SupportClass};
+use exo_types::{DeviceFacts, DeviceId, DeviceKind, NodeFacts, PlacementId, SupportClass};
 
 use super::*;
 use crate::testing::{node, request};
@@ -15,6 +15,11 @@ const PLENTY: u64 = 64 << 30;
 
 fn epoch(counter: u64) -> Epoch {
     Epoch { counter, key: node(1) }
+}
+
+/// Placement `number` of the first epoch.
+fn placed(number: u32) -> PlacementId {
+    PlacementId { epoch: epoch(1), number }
 }
 
 fn member(n: u8) -> Member {
@@ -179,15 +184,12 @@ fn planned(plan: PlanId, request: &PlanRequest) -> CoordinatorInput {
 use crate::InstanceRequest;
 
 fn stage_report(shard: &crate::wire::DesiredShard, status: &StageStatus) -> StageReport {
-    let (instance, generation) = (shard.placement.instance, shard.placement.generation);
-    let (stage, device, held_bytes) = (shard.stage, DeviceId::cpu(), shard.memory_bytes);
     StageReport {
-        instance,
-        generation,
-        stage,
-        device,
+        engine: crate::EngineId(1),
+        serves: Some(shard.position()),
+        spec: shard.spec(),
         status: status.clone(),
-        held_bytes,
+        held_bytes: shard.memory_bytes,
         weight_bytes: 0,
         waiting_bytes: 0,
         busy_us: 0,
@@ -201,7 +203,7 @@ fn a_placed_model_is_loaded_by_its_workers_and_becomes_ready() {
     let Some(ControlReply::Placed { view, reasons }) = bench.replies.pop() else {
         panic!("{:?}", bench.replies)
     };
-    assert_eq!((view.placement.stages.len(), view.placement.generation), (3, 1));
+    assert_eq!((view.placement.stages.len(), view.placement.id), (3, placed(1)));
     assert_eq!(reasons.len(), 3, "one reason per device: {reasons:?}");
     assert_eq!(bench.state(), Some(InstanceState::Placing));
     assert!(bench.desired.values().all(|d| d.shards.len() == 1), "{:?}", bench.desired);
@@ -228,9 +230,9 @@ fn an_instance_through_which_no_step_gets_is_given_up() {
 }
 
 #[test]
-fn a_first_stage_that_serves_no_more_is_placed_anew() {
+fn a_first_stage_that_is_not_loaded_any_more_is_placed_anew() {
     let mut bench = Bench::ready(2, 2);
-    bench.all_report(&StageStatus::Loaded);
+    bench.all_report(&StageStatus::Waiting);
     let Some(Event::InstanceReplaced { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
     assert!(reason.contains("stage 0") && reason.contains("no longer ready"), "{reason}");
 }
@@ -269,7 +271,7 @@ fn asking_again_for_a_placed_model_answers_with_the_instance_there_is() {
 #[test]
 fn a_lost_stage_is_planned_at_once_and_placed_anew_on_what_is_left() {
     let mut bench = Bench::ready(3, 3);
-    let lost = bench.placement().stages[2].node;
+    let lost = bench.placement().stages[2].leader().node;
     let out = bench.coordinator.handle(bench.now, CoordinatorInput::NodeLost(lost));
     let degraded = out.iter().any(|o| {
         matches!(o, CoordinatorOutput::InstanceChanged(v) if matches!(v.state, InstanceState::Degraded { .. }))
@@ -289,13 +291,12 @@ fn a_lost_stage_is_planned_at_once_and_placed_anew_on_what_is_left() {
         _ => None,
     });
     let Some(Event::InstanceReplaced { placement, reason, .. }) = replaced else { panic!("{out:?}") };
-    assert_eq!((placement.generation, placement.stages.len()), (2, 2));
-    assert!(placement.stages.iter().all(|s| s.node != lost) && reason.contains("is lost"), "{reason}");
+    assert_eq!((placement.id, placement.stages.len()), (placed(2), 2));
+    assert!(placement.stage_of(lost).is_none() && reason.contains("is lost"), "{reason}");
     bench.feed(CoordinatorInput::Appended(AppendId(2)));
     assert_eq!(bench.state(), Some(InstanceState::Placing));
-    let told =
-        |n: &NodeId| bench.desired[n].shards.iter().map(|s| s.placement.generation).collect::<Vec<_>>();
-    assert!(bench.placement().stages.iter().all(|s| told(&s.node) == [2]));
+    let told = |n: &NodeId| bench.desired[n].shards.iter().map(|s| s.placement.id.number).collect::<Vec<_>>();
+    assert!(bench.placement().shards().all(|(_, s)| told(&s.node) == [2]));
 }
 
 #[test]
@@ -311,7 +312,7 @@ fn an_instance_that_no_longer_fits_is_removed_with_the_missing_bytes() {
         full.stages.iter_mut().for_each(|s| s.held_bytes = 3000);
         bench.report(n, full);
     }
-    let lost = bench.placement().stages[1].node;
+    let lost = bench.placement().stages[1].leader().node;
     bench.feed(CoordinatorInput::NodeLost(lost));
     let Some(Event::InstanceRemoved { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
     assert!(reason.contains("is lost") && reason.contains("bytes"), "{reason}");
@@ -350,18 +351,17 @@ fn a_stage_that_cannot_be_loaded_fails_the_instance_at_the_third_time() {
 }
 
 #[test]
-fn trouble_and_unreadiness_start_a_new_generation_and_a_fourth_in_a_row_gives_up() {
+fn trouble_and_unreadiness_start_a_new_placement_and_a_fourth_in_a_row_gives_up() {
     let mut bench = Bench::ready(2, 2);
-    for generation in 1..=4 {
-        let first = bench.placement().stages[0].node.0[0];
-        let instance = bench.placement().instance;
+    for number in 1..=4 {
+        let first = bench.placement().stages[0].leader().node.0[0];
         let mut troubled = report(first, PLENTY);
-        troubled.troubles = vec![Trouble { instance, generation, reason: "stuck".into() }];
+        troubled.troubles = vec![Trouble { placement: placed(number), reason: "stuck".into() }];
         bench.report(first, troubled.clone());
-        if generation < 4 {
-            assert_eq!(bench.placement().generation, generation + 1);
-            bench.report(first, troubled); // an old trouble does not touch the new generation
-            assert_eq!(bench.placement().generation, generation + 1);
+        if number < 4 {
+            assert_eq!(bench.placement().id.number, number + 1);
+            bench.report(first, troubled); // an old trouble does not touch the new placement
+            assert_eq!(bench.placement().id.number, number + 1);
         }
     }
     let Some(Event::InstanceRemoved { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
@@ -369,7 +369,23 @@ fn trouble_and_unreadiness_start_a_new_generation_and_a_fourth_in_a_row_gives_up
 
     let mut bench = Bench::ready(2, 2);
     bench.report(2, report(2, PLENTY)); // restarted: its stage is not there any more
-    assert_eq!(bench.placement().generation, 2);
+    assert_eq!(bench.placement().id.number, 2);
+}
+
+#[test]
+fn a_pipeline_between_two_terms_is_wired_again_and_not_placed_anew() {
+    let mut bench = Bench::ready(2, 2);
+    bench.advance(600);
+    bench.all_report(&StageStatus::Loaded); // a link ended: the scheduler sends step 0 of the next term
+    assert_eq!(bench.state(), Some(InstanceState::Wiring));
+    bench.advance(60);
+    assert_eq!((bench.state(), bench.placement().id), (Some(InstanceState::Wiring), placed(1)));
+    bench.all_report(&StageStatus::Serving);
+    assert_eq!((bench.state(), bench.placement().id), (Some(InstanceState::Ready), placed(1)));
+    bench.all_report(&StageStatus::Loaded);
+    bench.advance(121);
+    let Some(Event::InstanceRemoved { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
+    assert!(reason.contains("made no progress for 120 s"), "{reason}");
 }
 
 #[test]
@@ -381,8 +397,8 @@ fn a_device_that_its_node_gives_up_loses_its_stage_even_before_it_was_ready() {
     gave_up.facts.devices[0].support = SupportClass::Unsupported;
     gave_up.facts.devices[0].support_reason = "it was lost four times".into();
     bench.report(2, gave_up);
-    assert_eq!(bench.placement().generation, 2);
-    assert!(bench.placement().stages.iter().all(|s| s.node == node(1)));
+    assert_eq!(bench.placement().id.number, 2);
+    assert!(bench.placement().shards().all(|(_, s)| s.node == node(1)));
     let Some(Event::InstanceReplaced { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
     assert!(reason.contains("it was lost four times"), "{reason}");
 }
@@ -394,15 +410,15 @@ fn a_node_started_on_another_device_gets_its_stage_there() {
     let mut elsewhere = report(2, PLENTY);
     elsewhere.facts.devices[0].id = DeviceId("cuda-0".to_owned());
     bench.report(2, elsewhere.clone());
-    assert_eq!(bench.placement().generation, 2);
-    let moved = bench.placement().stages.iter().find(|s| s.node == node(2)).unwrap();
+    assert_eq!(bench.placement().id.number, 2);
+    let moved = bench.placement().shards().find(|(_, s)| s.node == node(2)).unwrap().1;
     assert_eq!(moved.device, DeviceId("cuda-0".to_owned()));
     let Some(Event::InstanceReplaced { reason, .. }) = bench.log.last() else { panic!("{:?}", bench.log) };
     assert!(reason.contains("does not compute on cpu any more"), "{reason}");
     // A node that says nothing of its devices yet has not given any up.
     elsewhere.facts.devices.clear();
     bench.report(2, elsewhere);
-    assert_eq!(bench.placement().generation, 2);
+    assert_eq!(bench.placement().id.number, 2);
 }
 
 #[test]
@@ -434,10 +450,11 @@ fn a_new_coordinator_waits_for_its_members_before_it_calls_them_lost() {
     bench.desired.retain(|n, _| *n != node(1));
     bench.all_report(&StageStatus::Serving);
     bench.advance(4);
-    assert_eq!(bench.placement().generation, 1, "node 1 has not shown up yet");
+    assert_eq!(bench.placement().id.number, 1, "node 1 has not shown up yet");
     bench.advance(1);
-    assert_eq!(bench.placement().generation, 2);
-    assert!(bench.placement().stages.iter().all(|s| s.node != node(1)));
+    let epoch = Epoch { counter: 2, key: node(2) };
+    assert_eq!(bench.placement().id, PlacementId { epoch, number: 1 });
+    assert!(bench.placement().stage_of(node(1)).is_none());
 }
 
 #[test]
@@ -445,7 +462,7 @@ fn a_removed_member_loses_its_stages() {
     let mut bench = Bench::ready(3, 3);
     let reply = ReplyTo { node: node(1), request: 7 };
     bench.feed(CoordinatorInput::RemoveMember { reply, node: node(3), reason: "sold".into() });
-    assert!(bench.placement().stages.iter().all(|s| s.node != node(3)));
+    assert!(bench.placement().stage_of(node(3)).is_none());
     bench.feed(CoordinatorInput::RemoveMember { reply, node: node(1), reason: "sold".into() });
     let Some(ControlReply::Refused { refusal, .. }) = bench.replies.last() else { panic!() };
     assert_eq!(*refusal, ControlRefusal::Invalid, "the only admin");
@@ -486,4 +503,100 @@ fn instance_ids_of_two_halves_with_the_same_counter_differ() {
     a.place(1);
     b.place(1);
     assert_ne!(a.placement().instance, b.placement().instance);
+    assert_ne!(a.placement().id, b.placement().id);
+}
+
+/// A cluster whose instance 1 has one stage of two shards, on nodes 1 and 2.
+fn two_shards(status: &StageStatus) -> Bench {
+    let mut placement = crate::testing::placement(1, 1, &[1]);
+    let second = exo_types::PlacedShard { node: node(2), ..placement.stages[0].leader().clone() };
+    placement.stages[0].shards.push(second);
+    let mut state = founded(3);
+    let placed = Event::InstancePlaced { request: request(), placement, memory_bytes: vec![3000, 4000] };
+    state.apply(&placed).unwrap();
+    let mut bench = Bench::new(3);
+    bench.coordinator = Coordinator::new(node(1), CoordinatorConfig::default(), state);
+    bench.desired.clear();
+    bench.feed(CoordinatorInput::Lead { epoch: epoch(2) });
+    (1..=3).for_each(|n| bench.feed(CoordinatorInput::NodeUp(node(n))));
+    bench.all_report(status);
+    bench
+}
+
+#[test]
+fn every_shard_of_a_stage_is_wanted_counted_and_missed() {
+    let ready = StageStatus::Serving;
+    let mut bench = two_shards(&ready);
+    let wanted =
+        |n: u8| bench.desired[&node(n)].shards.iter().map(|s| (s.rank, s.memory_bytes)).collect::<Vec<_>>();
+    assert_eq!([wanted(1), wanted(2), wanted(3)], [vec![(0, 3000)], vec![(1, 4000)], vec![]]);
+    assert_eq!(bench.state(), Some(InstanceState::Ready));
+    assert_eq!(bench.coordinator.instances()[0].stages[0].memory_bytes, 7000);
+
+    let loading = two_shards(&StageStatus::Loading { done_bytes: 1, total_bytes: 9 });
+    let mut half = loading;
+    let mut report = report(1, PLENTY);
+    report.stages = vec![stage_report(&half.desired[&node(1)].shards[0], &ready)];
+    half.report(1, report);
+    let view = &half.coordinator.instances()[0];
+    assert_eq!(
+        view.stages[0].status,
+        StageStatus::Loading { done_bytes: 1, total_bytes: 9 },
+        "the one behind counts"
+    );
+    assert_eq!(view.state, InstanceState::Loading);
+
+    bench.feed(CoordinatorInput::NodeLost(node(2)));
+    let Some(Event::InstanceReplaced { placement, reason, .. }) = bench.log.last() else {
+        panic!("{:?}", bench.log)
+    };
+    assert!(reason.contains("stage 0 on n2") && placement.stage_of(node(2)).is_none(), "{reason}");
+}
+
+/// A node full but for `free_bytes` whose two stages of an instance hold what they need, one of them for the placement
+/// before.
+#[test]
+fn memory_of_the_same_content_is_counted_once_whichever_placement_it_was_loaded_for() {
+    let mut bench = Bench::new(1);
+    bench.place(1);
+    let desired = bench.desired[&node(1)].clone();
+    let needed = desired.shards[0].memory_bytes;
+    let ready = StageStatus::Serving;
+    // Another model of the same size fits into the rest, exactly.
+    let fits_beside = |bench: &mut Bench, stages: Vec<StageReport>, free_bytes: u64| {
+        let mut full = report(1, free_bytes);
+        full.stages = stages;
+        bench.report(1, full);
+        let reply = ReplyTo { node: node(1), request: 9 };
+        let other = InstanceRequest { model: exo_types::ModelId([8; 32]), ..request() };
+        let out = bench.coordinator.handle(bench.now, CoordinatorInput::Place { reply, request: other });
+        let [CoordinatorOutput::Plan { plan, request }] = &out[..] else { panic!("{out:?}") };
+        // Not durable: what is planned for it is forgotten again.
+        let out = bench.coordinator.handle(bench.now, planned(*plan, request));
+        let append = out.iter().find_map(|o| match o {
+            CoordinatorOutput::Append { append, .. } => Some(*append),
+            _ => None,
+        });
+        if let Some(append) = append {
+            let failed = CoordinatorInput::AppendFailed { append, reason: "only asked".into() };
+            bench.coordinator.handle(bench.now, failed);
+        }
+        append.is_some()
+    };
+    let own = stage_report(&desired.shards[0], &ready);
+    let earlier = StageReport { serves: None, ..own.clone() };
+    assert!(fits_beside(&mut bench, vec![own.clone()], needed));
+    assert!(!fits_beside(&mut bench, vec![own.clone()], needed - 1), "what is held is not free");
+    assert!(fits_beside(&mut bench, vec![earlier.clone()], needed), "its worker takes it over");
+    assert!(!fits_beside(&mut bench, vec![earlier.clone()], needed - 1));
+    assert!(fits_beside(&mut bench, vec![own.clone(), earlier.clone()], 0), "the second leaves");
+    let mut another = earlier;
+    another.spec.layers.end -= 1;
+    assert!(
+        fits_beside(&mut bench, vec![another.clone()], needed),
+        "it leaves, and what is wanted needs its bytes"
+    );
+    assert!(!fits_beside(&mut bench, vec![another], needed - 1));
+    assert!(!fits_beside(&mut bench, vec![], 2 * needed - 1), "nothing is loaded yet");
+    assert!(fits_beside(&mut bench, vec![], 2 * needed));
 }

@@ -1,6 +1,6 @@
 //! Messages to a driver: from its scheduler, from the last stage, from a stage that failed.
 
-use exo_types::{FailureKind, InstanceId, NodeId, Time};
+use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, Term, Time};
 
 use super::{Driver, DriverOutput, SUBMIT_AGAIN_AFTER, Stand};
 use crate::wire::{DataMessage, TokenResult};
@@ -13,68 +13,97 @@ impl Driver {
         message: DataMessage,
         out: &mut Vec<DriverOutput>,
     ) {
-        let own = self.sequence();
         match message {
-            DataMessage::Accepted { instance, generation, sequence, .. } if sequence == own => {
-                self.stands(now, from, (instance, generation), Stand::Queued);
-            }
-            DataMessage::Started { instance, generation, sequence, cached_tokens } if sequence == own => {
-                self.stands(now, from, (instance, generation), Stand::Running);
-                if self.is_scheduler_of(from, instance, generation)
-                    && let Some(seat) = &mut self.seat
-                {
-                    seat.cached_tokens = cached_tokens.min(self.start.spec.prompt_tokens);
+            DataMessage::Accepted { placement, term, sequence, attempt, .. } => {
+                if self.is_from_scheduler(from, placement, sequence, attempt) && self.is_in_term(from, term) {
+                    self.stands(now, Stand::Queued);
                 }
             }
-            DataMessage::Rejected { instance, generation, sequence, kind, message, busy }
-                if sequence == own && self.is_scheduler_of(from, instance, generation) =>
-            {
-                self.busy = busy;
-                self.rejected(now, kind, message, out);
-            }
-            DataMessage::Tokens(tokens) => {
-                let last = self.serves(tokens.instance, tokens.generation).and_then(|p| p.stages.last());
-                if last.is_some_and(|s| s.node == from) {
-                    tokens.results.into_iter().for_each(|r| self.tokens(now, r, out));
-                } else {
-                    let serving = self.seat.as_ref().map(|seat| seat.placement.generation);
-                    tracing::trace!(%from, got = tokens.generation, ?serving, step = tokens.step, "tokens of another pipeline");
+            DataMessage::Started { placement, term, sequence, attempt, cached_tokens } => {
+                if self.is_from_scheduler(from, placement, sequence, attempt) && self.is_in_term(from, term) {
+                    self.stands(now, Stand::Running);
+                    if let Some(seat) = &mut self.seat {
+                        seat.cached_tokens = cached_tokens.min(self.start.spec.prompt_tokens);
+                    }
                 }
             }
-            DataMessage::SequenceEnded { instance, generation, sequence, reason, generated }
-                if sequence == own && self.is_scheduler_of(from, instance, generation) =>
-            {
-                if let Some(seat) = &mut self.seat {
-                    seat.ended = Some((reason, generated, now));
-                    seat.stand = Stand::Running;
+            DataMessage::Rejected { placement, sequence, attempt, kind, message, busy } => {
+                if self.is_from_scheduler(from, placement, sequence, attempt) {
+                    self.busy = busy;
+                    self.rejected(now, kind, message, out);
                 }
-                self.end_if_complete(out);
             }
-            DataMessage::SequenceFailed { instance, generation, sequence, kind, message }
-                if sequence == own && self.is_scheduler_of(from, instance, generation) =>
-            {
-                self.fail(kind, message, out);
+            DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated } => {
+                if self.is_from_scheduler(from, placement, sequence, attempt) && self.is_in_term(from, term) {
+                    if let Some(seat) = &mut self.seat {
+                        seat.ended = Some((reason, generated, now));
+                        seat.stand = Stand::Running;
+                    }
+                    self.end_if_complete(out);
+                }
+            }
+            DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message } => {
+                if self.is_from_scheduler(from, placement, sequence, attempt) && self.is_in_term(from, term) {
+                    self.fail(kind, message, out);
+                }
             }
             DataMessage::StepFailed(failure) => {
-                let serving = self.serves(failure.instance, failure.generation);
-                let is_stage = serving.is_some_and(|p| p.stage_of(from).is_some());
-                if is_stage && failure.sequences.contains(&own) {
+                let is_stage = self.serves(failure.placement).is_some_and(|p| p.stage_of(from).is_some());
+                let own = self.sequence();
+                let attempt =
+                    failure.sequences.iter().find(|(sequence, _)| *sequence == own).map(|(_, a)| *a);
+                if let Some(attempt) = attempt.filter(|_| is_stage)
+                    && self.is_own_attempt(from, attempt)
+                    && self.is_in_term(from, failure.term)
+                {
                     self.fail(failure.kind, failure.message, out);
                 }
             }
-            // `StaleGeneration` names no sequence: it may be about another one's submission. Submitting again covers it.
+            // `StalePlacement` names no sequence: it may be about another one's submission. Submitting again covers it.
             other => {
-                tracing::trace!(%from, sequence = %own, ?other, "a message that is not for this driver's submission")
+                tracing::trace!(%from, sequence = %self.sequence(), ?other, "a message that is not for this driver's submission")
             }
         }
     }
 
-    /// The scheduler says where the sequence stands. It never goes back: messages may be repeated.
-    fn stands(&mut self, now: Time, from: NodeId, at: (InstanceId, u32), stand: Stand) {
-        if !self.is_scheduler_of(from, at.0, at.1) {
-            let serving = self.seat.as_ref().map(|seat| seat.placement.generation);
-            return tracing::trace!(%from, got = at.1, ?serving, "a scheduler that this sequence was not submitted to");
+    /// Whether the scheduler that the sequence was submitted to means its last submission.
+    fn is_from_scheduler(
+        &self,
+        from: NodeId,
+        placement: PlacementId,
+        sequence: SequenceId,
+        attempt: Attempt,
+    ) -> bool {
+        if !self.is_scheduler_of(from, placement) {
+            let serving = self.seat.as_ref().map(|seat| tracing::field::display(seat.placement.id));
+            tracing::trace!(%from, got = %placement, serving, "a scheduler that this sequence was not submitted to");
+            return false;
         }
+        sequence == self.sequence() && self.is_own_attempt(from, attempt)
+    }
+
+    fn is_own_attempt(&self, from: NodeId, attempt: Attempt) -> bool {
+        let is = self.attempt == Some(attempt);
+        if !is {
+            let own = self.attempt.map(tracing::field::display);
+            tracing::trace!(%from, got = %attempt, own, "a message about another submission");
+        }
+        is
+    }
+
+    /// Whether a message is not of a term that is over. Of a later one it says that the earlier are.
+    fn is_in_term(&mut self, from: NodeId, got: Term) -> bool {
+        let Some(seat) = &mut self.seat else { return false };
+        if let Some(term) = seat.term.filter(|term| got < *term) {
+            tracing::trace!(%from, %got, %term, "a message of a term that is over");
+            return false;
+        }
+        seat.term = Some(got);
+        true
+    }
+
+    /// Where the sequence stands. It never goes back: messages may be repeated.
+    fn stands(&mut self, now: Time, stand: Stand) {
         if let Some(seat) = &mut self.seat {
             if seat.stand != Stand::Running {
                 seat.stand = stand;
@@ -94,9 +123,30 @@ impl Driver {
         }
     }
 
-    fn tokens(&mut self, now: Time, result: TokenResult, out: &mut Vec<DriverOutput>) {
+    /// Whether tokens come from the last stage of the pipeline that the sequence was submitted to.
+    pub(super) fn is_of_last_stage(
+        &mut self,
+        from: NodeId,
+        placement: PlacementId,
+        term: Term,
+        step: u64,
+    ) -> bool {
+        let last = self.serves(placement).and_then(|p| p.stages.last());
+        if last.is_none_or(|stage| stage.leader().node != from) {
+            let serving = self.seat.as_ref().map(|seat| tracing::field::display(seat.placement.id));
+            tracing::trace!(%from, got = %placement, serving, step, "tokens of another pipeline");
+            return false;
+        }
+        self.is_in_term(from, term)
+    }
+
+    pub(super) fn tokens(&mut self, now: Time, result: TokenResult, out: &mut Vec<DriverOutput>) {
         if result.sequence != self.sequence() || self.over {
             return;
+        }
+        if self.attempt != Some(result.attempt) {
+            let own = self.attempt.map(tracing::field::display);
+            return tracing::trace!(got = %result.attempt, own, "a token of another submission");
         }
         let expected = self.start.spec.history.len() as u32;
         if result.position > expected {

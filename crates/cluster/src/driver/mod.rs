@@ -2,7 +2,8 @@
 //!
 //! It waits for an instance of its model and for the data links to its first and last stage, submits to the scheduler there, takes tokens in order of position from
 //! the last stage, and ends when the scheduler says how many there are and the last of them is here. It keeps the
-//! whole history, so that a later replay is the same submission with a longer history.
+//! whole history, so that a later replay is the same submission with a longer history. Submissions are counted: what is said of
+//! another *attempt* than the last is of the past.
 //!
 //! | state | ends by |
 //! |---|---|
@@ -22,7 +23,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_types::{FailureKind, InstanceId, NodeId, Placement, SequenceId, Time};
+use exo_types::{Attempt, FailureKind, NodeId, Placement, PlacementId, SequenceId, Term, Time};
 
 pub use self::words::{DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 use crate::wire::{Busy, DataMessage, EndReason, Submission};
@@ -45,6 +46,8 @@ pub struct Driver {
     links: Arc<BTreeSet<NodeId>>,
     /// Not before this time.
     submit_at: Time,
+    /// The last submission. It counts those that were made, not those that were sent again unchanged.
+    attempt: Option<Attempt>,
     seat: Option<Seat>,
     drafts: DraftCounts,
     busy: Option<Busy>,
@@ -55,6 +58,8 @@ pub struct Driver {
 #[derive(Clone, Debug)]
 struct Seat {
     placement: Placement,
+    /// The highest term of its pipeline that was heard of: messages of a lower one are of the past.
+    term: Option<Term>,
     stand: Stand,
     /// The last sign of progress.
     moved_at: Time,
@@ -79,7 +84,8 @@ impl Driver {
         let (started_at, submit_at) = (now, now);
         let (candidates, drafts, seat, busy, over) = (Vec::new(), DraftCounts::default(), None, None, false);
         let links = Arc::default();
-        Self { config, start, started_at, candidates, links, submit_at, seat, drafts, busy, over }
+        let attempt = None;
+        Self { config, start, started_at, candidates, links, submit_at, attempt, seat, drafts, busy, over }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -102,6 +108,11 @@ impl Driver {
             }
             DriverInput::PlaceRefused { .. } => {}
             DriverInput::Message { from, message } => self.message(now, from, message, &mut out),
+            DriverInput::Tokens { from, placement, term, step, result } => {
+                if self.is_of_last_stage(from, placement, term, step) {
+                    self.tokens(now, result, &mut out);
+                }
+            }
             DriverInput::NodeLost(node) => {
                 let stage = self.seat.as_ref().and_then(|seat| seat.placement.stage_of(node));
                 if let Some(stage) = stage {
@@ -221,25 +232,33 @@ impl Driver {
         let ready: Vec<&InstanceView> = self.candidates.iter().filter(reached).collect();
         let replica = self.start.spec.sequence.request.0.checked_rem(ready.len() as u128);
         let chosen = replica.map(|index| ready[index as usize].placement.clone());
+        let is_new = self.seat.is_none();
         let Some(placement) = self.seat.take().map(|seat| seat.placement).or(chosen) else { return };
+        let next = self.attempt.map_or(Some(Attempt::FIRST), Attempt::next);
+        let attempt = if is_new { next } else { self.attempt };
+        let Some(attempt) = attempt else {
+            let message = format!("the sequence was submitted {} times", u16::MAX);
+            return self.fail(FailureKind::Deadline, message, out);
+        };
+        self.attempt = Some(attempt);
         self.submit_at = now + SUBMIT_AGAIN_AFTER;
         let DriverStart { spec, max_tokens, stop_tokens, ignore_eos, speculate, .. } = self.start.clone();
-        let (instance, generation) = (placement.instance, placement.generation);
+        let id = placement.id;
         let submission =
-            Submission { instance, generation, spec, max_tokens, stop_tokens, ignore_eos, speculate };
+            Submission { placement: id, attempt, spec, max_tokens, stop_tokens, ignore_eos, speculate };
         out.push(DriverOutput::Send {
-            to: placement.stages[0].node,
+            to: placement.stages[0].leader().node,
             message: DataMessage::Submit(submission),
         });
-        let stand = Stand::Submitted;
+        let (stand, term) = (Stand::Submitted, None);
         let (received, cached_tokens, ended) = (0, 0, None);
-        self.seat = Some(Seat { placement, stand, moved_at: now, received, cached_tokens, ended });
+        self.seat = Some(Seat { placement, term, stand, moved_at: now, received, cached_tokens, ended });
     }
 
     /// The first or last stage's node, if there is no open link to it: a submission or its tokens would not get through.
     fn link_missing_to(&self, placement: &Placement) -> Option<NodeId> {
         let ends = [placement.stages.first(), placement.stages.last()];
-        let nodes = ends.into_iter().flatten().map(|stage| stage.node);
+        let nodes = ends.into_iter().flatten().map(|stage| stage.leader().node);
         nodes.into_iter().find(|node| *node != self.start.spec.driver && !self.links.contains(node))
     }
 
@@ -252,10 +271,10 @@ impl Driver {
 
     /// Tells the scheduler, if there is one, that nobody listens any more.
     fn leave(&self, out: &mut Vec<DriverOutput>) {
-        let Some(Seat { placement, .. }) = &self.seat else { return };
-        let (instance, generation) = (placement.instance, placement.generation);
-        let message = DataMessage::Cancel { instance, generation, sequence: self.sequence() };
-        out.push(DriverOutput::Send { to: placement.stages[0].node, message });
+        let (Some(Seat { placement, .. }), Some(attempt)) = (&self.seat, self.attempt) else { return };
+        let (id, sequence) = (placement.id, self.sequence());
+        let message = DataMessage::Cancel { placement: id, sequence, attempt };
+        out.push(DriverOutput::Send { to: placement.stages[0].leader().node, message });
     }
 
     fn end(&mut self, reason: EndReason, out: &mut Vec<DriverOutput>) {
@@ -279,18 +298,18 @@ impl Driver {
         }
     }
 
-    fn serves(&self, instance: InstanceId, generation: u32) -> Option<&Placement> {
-        let placement = &self.seat.as_ref()?.placement;
-        ((placement.instance, placement.generation) == (instance, generation)).then_some(placement)
+    /// The placement that the sequence was submitted to, if it is this one.
+    fn serves(&self, placement: PlacementId) -> Option<&Placement> {
+        self.seat.as_ref().map(|seat| &seat.placement).filter(|own| own.id == placement)
     }
 
-    fn is_scheduler_of(&self, node: NodeId, instance: InstanceId, generation: u32) -> bool {
-        self.serves(instance, generation).is_some_and(|placement| placement.stages[0].node == node)
+    fn is_scheduler_of(&self, node: NodeId, placement: PlacementId) -> bool {
+        self.serves(placement).is_some_and(|own| own.stages[0].leader().node == node)
     }
 }
 
 /// Why a placement serves no more, if the news say so. A new coordinator may not know yet how far stages are:
-/// only "degraded", "failed", another generation or absence count.
+/// only "degraded", "failed", another placement or absence count.
 fn lost_seat(placement: &Placement, news: &[InstanceView]) -> Option<(FailureKind, String)> {
     let instance = placement.instance;
     let Some(view) = news.iter().find(|v| v.instance() == instance) else {
@@ -300,8 +319,8 @@ fn lost_seat(placement: &Placement, news: &[InstanceView]) -> Option<(FailureKin
         InstanceState::Degraded { reason } => Some((FailureKind::StageLost, reason.clone())),
         InstanceState::Failed { reason } => Some((FailureKind::InstanceGone, reason.clone())),
         InstanceState::Placing | InstanceState::Loading | InstanceState::Wiring | InstanceState::Ready => {
-            let newer = view.placement.generation > placement.generation;
-            newer.then(|| (FailureKind::StageLost, format!("instance {instance} was placed anew")))
+            let is_another = view.placement.id != placement.id;
+            is_another.then(|| (FailureKind::StageLost, format!("instance {instance} was placed anew")))
         }
     }
 }

@@ -1,8 +1,8 @@
-use exo_types::ModelId;
+use exo_types::{InstanceId, ModelId};
 
 use super::*;
-use crate::testing::{MODEL, node, placement, result, seq, spec};
-use crate::wire::{StepFailure, TokenResult, TokensMessage};
+use crate::testing::{MODEL, node, placement, placement_id, result, seq, spec};
+use crate::wire::{StepFailure, TokenResult};
 use crate::{StageStatus, StageView};
 
 fn driver() -> Driver {
@@ -18,9 +18,9 @@ fn linked(to: &[u8]) -> DriverInput {
     DriverInput::Links(Arc::new(to.iter().map(|&n| node(n)).collect()))
 }
 
-fn view(generation: u32, state: InstanceState) -> InstanceView {
+fn view(number: u32, state: InstanceState) -> InstanceView {
     let stage = StageView { status: StageStatus::Unknown, memory_bytes: 0 };
-    let (placement, stages) = (placement(1, generation, &[1, 2]), vec![stage; 2]);
+    let (placement, stages) = (placement(1, number, &[1, 2]), vec![stage; 2]);
     InstanceView { model_name: "m".into(), placement, state, stages }
 }
 
@@ -35,7 +35,8 @@ fn say(d: &mut Driver, ms: u64, from: u8, message: DataMessage) -> Vec<String> {
 fn show(out: &[DriverOutput]) -> Vec<String> {
     let line = |o: &DriverOutput| match o {
         DriverOutput::Send { to, message: DataMessage::Submit(s) } => {
-            format!("submit to {} generation {} with {}", to.0[0], s.generation, s.spec.history.len())
+            let (number, attempt) = (s.placement.number, s.attempt);
+            format!("submit {attempt} to {} for p{number} with {}", to.0[0], s.spec.history.len())
         }
         DriverOutput::Send { to, .. } => format!("cancel at {}", to.0[0]),
         DriverOutput::Token { position, token } => format!("token {} at {position}", token.token),
@@ -46,18 +47,19 @@ fn show(out: &[DriverOutput]) -> Vec<String> {
 }
 
 fn started() -> DataMessage {
-    let (instance, generation, sequence) = (InstanceId(1), 1, seq(1));
-    DataMessage::Started { instance, generation, sequence, cached_tokens: 2 }
+    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
+    DataMessage::Started { placement, term, sequence, attempt, cached_tokens: 2 }
 }
 
 fn ended(reason: EndReason, generated: u32) -> DataMessage {
-    let (instance, generation, sequence) = (InstanceId(1), 1, seq(1));
-    DataMessage::SequenceEnded { instance, generation, sequence, reason, generated }
+    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
+    DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated }
 }
 
-fn tokens(results: Vec<TokenResult>) -> DataMessage {
-    let (instance, generation, step, failures) = (InstanceId(1), 1, 1, vec![]);
-    DataMessage::Tokens(TokensMessage { instance, generation, step, results, failures, pages: vec![] })
+/// A result of the step that is sampled next comes from a node.
+fn token(d: &mut Driver, ms: u64, from: u8, result: TokenResult) -> Vec<String> {
+    let (placement, term, step) = (placement_id(1, 1), Term::FIRST, 1);
+    feed(d, ms, DriverInput::Tokens { from: node(from), placement, term, step, result })
 }
 
 /// A driver whose sequence runs on nodes 1 and 2 since 1 s.
@@ -73,12 +75,12 @@ fn a_request_is_submitted_once_the_model_is_ready_and_ends_with_its_last_token()
     let mut d = driver();
     assert!(feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Loading)])).is_empty());
     let ready = DriverInput::Instances(vec![view(1, InstanceState::Ready)]);
-    assert_eq!(feed(&mut d, 5, ready), ["submit to 1 generation 1 with 4"]);
+    assert_eq!(feed(&mut d, 5, ready), ["submit 1 to 1 for p1 with 4"]);
     say(&mut d, 6, 1, started());
-    assert_eq!(say(&mut d, 7, 2, tokens(vec![result(1, 4, 7)])), ["token 7 at 4"]);
+    assert_eq!(token(&mut d, 7, 2, result(1, 4, 7)), ["token 7 at 4"]);
     // The end overtakes the last token: they come from different nodes.
     assert!(say(&mut d, 8, 1, ended(EndReason::StopToken, 2)).is_empty());
-    assert_eq!(say(&mut d, 9, 2, tokens(vec![result(1, 5, 99)])), ["token 99 at 5", "ended StopToken"]);
+    assert_eq!(token(&mut d, 9, 2, result(1, 5, 99)), ["token 99 at 5", "ended StopToken"]);
     assert_eq!((d.history().len(), d.cached_tokens()), (6, 2));
     assert!(feed(&mut d, 10, DriverInput::NodeLost(node(1))).is_empty(), "nothing after the end");
 }
@@ -91,7 +93,7 @@ fn guesses_are_counted_once_by_whether_they_were_right() {
         TokenResult { drafts, tokens, ..result(1, position, 0) }
     };
     for result in [guessed(4, &[7, 8, 9], 2), guessed(4, &[7, 8, 9], 2), guessed(7, &[5], 3)] {
-        say(&mut d, 1000, 2, tokens(vec![result]));
+        token(&mut d, 1000, 2, result);
     }
     assert_eq!(d.drafts(), DraftCounts { accepted: 2, rejected: 3 });
 }
@@ -99,16 +101,16 @@ fn guesses_are_counted_once_by_whether_they_were_right() {
 #[test]
 fn repeated_tokens_are_ignored_and_a_gap_is_a_protocol_failure() {
     let mut d = running();
-    say(&mut d, 1000, 2, tokens(vec![result(1, 4, 7)]));
-    assert!(say(&mut d, 1000, 2, tokens(vec![result(1, 4, 7)])).is_empty());
-    let out = say(&mut d, 1000, 2, tokens(vec![result(1, 6, 7)]));
+    token(&mut d, 1000, 2, result(1, 4, 7));
+    assert!(token(&mut d, 1000, 2, result(1, 4, 7)).is_empty());
+    let out = token(&mut d, 1000, 2, result(1, 6, 7));
     assert_eq!(out, ["cancel at 1", "failed Protocol: the token at 6 arrived, 5 was next"]);
 }
 
 #[test]
 fn tokens_of_anyone_but_the_last_stage_are_ignored() {
     let mut d = running();
-    assert!(say(&mut d, 1000, 3, tokens(vec![result(1, 4, 7)])).is_empty());
+    assert!(token(&mut d, 1000, 3, result(1, 4, 7)).is_empty());
     assert!(say(&mut d, 1000, 2, ended(EndReason::StopToken, 0)).is_empty(), "only the scheduler ends");
 }
 
@@ -131,18 +133,19 @@ fn a_lost_stage_fails_the_request_at_once() {
 
 #[test]
 fn a_failed_step_and_a_removed_instance_end_the_request() {
-    let (instance, generation, message) = (InstanceId(1), 1, "nan".to_owned());
-    let (step, stage, sequences, kind) = (1, 1, vec![seq(1)], FailureKind::Device);
-    let failure = StepFailure { instance, generation, step, stage, sequences, kind, message };
+    let (placement, term, message) = (placement_id(1, 1), Term::FIRST, "nan".to_owned());
+    let (step, stage, sequences, kind) = (1, 1, vec![(seq(1), Attempt::FIRST)], FailureKind::Device);
+    let failure = StepFailure { placement, term, step, stage, sequences, kind, message };
     let out = say(&mut running(), 1001, 2, DataMessage::StepFailed(failure));
     assert_eq!(out[1], "failed Device: nan");
     let out = feed(&mut running(), 1001, DriverInput::Instances(vec![]));
     assert_eq!(out[1], "failed InstanceGone: instance i1 was removed");
 }
 
-fn rejected(generation: u32, kind: FailureKind, message: &str) -> DataMessage {
-    let (instance, sequence, message) = (InstanceId(1), seq(1), message.to_owned());
-    DataMessage::Rejected { instance, generation, sequence, kind, message, busy: None }
+fn rejected(number: u32, kind: FailureKind, message: &str) -> DataMessage {
+    let (placement, message) = (placement_id(1, number), message.to_owned());
+    let (sequence, attempt) = (seq(1), Attempt::FIRST);
+    DataMessage::Rejected { placement, sequence, attempt, kind, message, busy: None }
 }
 
 #[test]
@@ -151,12 +154,9 @@ fn a_scheduler_that_is_not_up_yet_is_asked_again() {
     feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
     assert!(say(&mut d, 10, 1, rejected(1, FailureKind::InstanceGone, "not here")).is_empty());
     assert!(feed(&mut d, 400, DriverInput::Tick).is_empty());
-    assert_eq!(feed(&mut d, 510, DriverInput::Tick), ["submit to 1 generation 1 with 4"]);
-    assert_eq!(
-        feed(&mut d, 1010, DriverInput::Tick),
-        ["submit to 1 generation 1 with 4"],
-        "no answer at all"
-    );
+    assert_eq!(feed(&mut d, 510, DriverInput::Tick), ["submit 2 to 1 for p1 with 4"]);
+    let again = feed(&mut d, 1010, DriverInput::Tick);
+    assert_eq!(again, ["submit 2 to 1 for p1 with 4"], "no answer at all: the same one");
 }
 
 #[test]
@@ -164,17 +164,17 @@ fn a_late_refusal_of_an_older_or_another_submission_does_not_count() {
     let mut d = driver();
     feed(&mut d, 0, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
     say(&mut d, 10, 1, rejected(1, FailureKind::InstanceGone, "not here"));
-    say(&mut d, 10, 1, DataMessage::StaleGeneration { instance: InstanceId(1), got: 2, serving: None });
+    say(&mut d, 10, 1, DataMessage::StalePlacement { got: placement_id(1, 2), serving: placement_id(1, 3) });
     assert_eq!(d.phase(), DriverPhase::Submitted(InstanceId(1)));
 }
 
 #[test]
-fn an_unanswered_submission_moves_to_the_next_generation() {
+fn an_unanswered_submission_moves_to_the_next_placement() {
     let mut d = driver();
     feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
     assert!(feed(&mut d, 1, DriverInput::NodeLost(node(2))).is_empty());
     feed(&mut d, 2, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
-    assert_eq!(feed(&mut d, 600, DriverInput::Tick), ["submit to 1 generation 2 with 4"]);
+    assert_eq!(feed(&mut d, 600, DriverInput::Tick), ["submit 2 to 1 for p2 with 4"]);
 }
 
 #[test]
@@ -201,13 +201,13 @@ fn every_state_has_its_deadline() {
     check(driver(), 120_000, "not placed");
     let mut queued = driver();
     feed(&mut queued, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
-    let (instance, generation, sequence, queue_ahead) = (InstanceId(1), 1, seq(1), 3);
-    say(&mut queued, 0, 1, DataMessage::Accepted { instance, generation, sequence, queue_ahead });
+    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
+    say(&mut queued, 0, 1, DataMessage::Accepted { placement, term, sequence, attempt, queue_ahead: 3 });
     assert_eq!(queued.phase(), DriverPhase::Queued(InstanceId(1)));
     check(queued, 120_000, "queued at instance i1");
     check(running(), 1000 + 65_000 + 4 * 250, "no token for");
     let mut between = running();
-    say(&mut between, 2000, 2, tokens(vec![result(1, 4, 7)]));
+    token(&mut between, 2000, 2, result(1, 4, 7));
     check(between, 2000 + 65_000, "no token for");
     let mut last = running();
     say(&mut last, 2000, 1, ended(EndReason::MaxTokens, 1));
@@ -242,7 +242,7 @@ fn nothing_is_submitted_before_the_links_to_first_and_last_stage_are_open() {
     assert_eq!(d.phase(), DriverPhase::WaitingForLink(node(2)));
     assert!(feed(&mut d, 600, linked(&[2])).is_empty());
     assert_eq!(d.phase(), DriverPhase::WaitingForLink(node(1)));
-    assert_eq!(feed(&mut d, 700, linked(&[1, 2])), ["submit to 1 generation 1 with 4"]);
+    assert_eq!(feed(&mut d, 700, linked(&[1, 2])), ["submit 1 to 1 for p1 with 4"]);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn of_two_instances_the_one_that_can_be_reached_is_taken() {
     far.placement = placement(7, 1, &[1, 3]);
     let near = view(1, InstanceState::Ready);
     let out = feed(&mut d, 1, DriverInput::Instances(vec![far, near]));
-    assert_eq!(out, ["submit to 1 generation 1 with 4"]);
+    assert_eq!(out, ["submit 1 to 1 for p1 with 4"]);
     assert!(matches!(d.phase(), DriverPhase::Submitted(InstanceId(1))));
 }
 
@@ -274,5 +274,45 @@ fn stages_on_the_own_node_need_no_link() {
     let mut own = view(1, InstanceState::Ready);
     own.placement = placement(1, 1, &[9, 5, 9]);
     own.stages.push(own.stages[0].clone());
-    assert_eq!(feed(&mut d, 1, DriverInput::Instances(vec![own])), ["submit to 9 generation 1 with 4"]);
+    assert_eq!(feed(&mut d, 1, DriverInput::Instances(vec![own])), ["submit 1 to 9 for p1 with 4"]);
+}
+
+#[test]
+fn only_messages_of_the_last_submission_count() {
+    let second = || {
+        let mut d = driver();
+        feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
+        say(&mut d, 10, 1, rejected(1, FailureKind::InstanceGone, "not here"));
+        assert_eq!(feed(&mut d, 510, DriverInput::Tick), ["submit 2 to 1 for p1 with 4"]);
+        d
+    };
+    let mut d = second();
+    let (placement, term, sequence) = (placement_id(1, 1), Term::FIRST, seq(1));
+    let failed = |attempt| {
+        let (kind, message) = (FailureKind::Device, "nan".to_owned());
+        let (step, stage, sequences) = (1, 1, vec![(sequence, attempt)]);
+        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, message })
+    };
+    assert!(say(&mut d, 520, 1, started()).is_empty());
+    assert_eq!(d.phase(), DriverPhase::Submitted(InstanceId(1)));
+    assert!(token(&mut d, 520, 2, result(1, 4, 7)).is_empty());
+    assert!(say(&mut d, 520, 1, ended(EndReason::StopToken, 0)).is_empty());
+    assert!(say(&mut d, 520, 1, rejected(1, FailureKind::QueueFull, "64 wait")).is_empty());
+    assert!(say(&mut d, 520, 2, failed(Attempt(1))).is_empty());
+    let own = TokenResult { attempt: Attempt(2), ..result(1, 4, 7) };
+    assert_eq!(token(&mut d, 530, 2, own), ["token 7 at 4"]);
+    assert_eq!(say(&mut d, 540, 2, failed(Attempt(2))), ["cancel at 1", "failed Device: nan"]);
+}
+
+#[test]
+fn what_is_said_in_a_term_that_is_over_does_not_count() {
+    let mut d = running();
+    let (placement, sequence, attempt) = (placement_id(1, 1), seq(1), Attempt::FIRST);
+    let started = DataMessage::Started { placement, term: Term(3), sequence, attempt, cached_tokens: 0 };
+    say(&mut d, 1000, 1, started);
+    assert!(token(&mut d, 1000, 2, result(1, 4, 7)).is_empty(), "of term 1");
+    assert!(say(&mut d, 1000, 1, ended(EndReason::StopToken, 0)).is_empty());
+    let tokens =
+        DriverInput::Tokens { from: node(2), placement, term: Term(3), step: 1, result: result(1, 4, 7) };
+    assert_eq!(feed(&mut d, 1000, tokens), ["token 7 at 4"]);
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_types::{FailureKind, InstanceId, ModelId, NodeId, SampledToken, SequenceSpec};
+use exo_types::{FailureKind, InstanceId, ModelId, NodeId, PlacementId, SampledToken, SequenceSpec, Term};
 
 use crate::InstanceView;
-use crate::wire::{DataMessage, EndReason};
+use crate::wire::{DataMessage, EndReason, TokenResult};
 
 /// Deadlines of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,12 +74,26 @@ pub enum DriverInput {
         /// Why, for people.
         message: String,
     },
-    /// A message about this sequence; others are ignored. `from` is the authenticated sender.
+    /// A message about this sequence; others are ignored, and so are tokens, which come as [`DriverInput::Tokens`]. `from` is the
+    /// authenticated sender.
     Message {
         /// Who sent it.
         from: NodeId,
         /// What.
         message: DataMessage,
+    },
+    /// A result of one step for this sequence, moved out of what the last stage sent.
+    Tokens {
+        /// The last stage's node, also where the scheduler's node handed it on.
+        from: NodeId,
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
+        /// The step.
+        step: u64,
+        /// The result.
+        result: TokenResult,
     },
     /// Membership or a broken connection says the node is gone.
     NodeLost(NodeId),

@@ -1,13 +1,13 @@
 //! What a full page holds, as a hash: over its tokens, everything before them, and on whose behalf.
 
-use exo_types::{Placement, Principal};
+use exo_types::{Placement, PlacementId, Principal};
 
 /// Two pages with the same hash hold the same keys and values.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct PageHash([u8; 32]);
 
 /// Hashes of the full pages of one sequence. Each is keyed by the one before it, the first by what decides the
-/// values: instance, generation, model, type of the cache and principal.
+/// values: placement, model, type of the cache and principal.
 #[derive(Clone, Debug)]
 pub(super) struct PageChain {
     seed: PageHash,
@@ -19,8 +19,10 @@ impl PageChain {
     /// The full pages of `tokens`.
     pub(super) fn new(placement: &Placement, principal: Principal, page_tokens: u32, tokens: &[u32]) -> Self {
         let mut seed = blake3::Hasher::new_derive_key("exo kept pages, 1");
-        seed.update(&placement.instance.0.to_le_bytes());
-        seed.update(&placement.generation.to_le_bytes());
+        let PlacementId { epoch, number } = placement.id;
+        seed.update(&epoch.counter.to_le_bytes());
+        seed.update(&epoch.key.0);
+        seed.update(&number.to_le_bytes());
         seed.update(&placement.model.0);
         seed.update(placement.kv.to_string().as_bytes());
         seed.update(&page_tokens.to_le_bytes());
@@ -64,8 +66,8 @@ mod tests {
     use super::*;
     use crate::testing::placement;
 
-    fn chain(principal: u8, generation: u32, tokens: &[u32]) -> PageChain {
-        PageChain::new(&placement(1, generation, &[1]), Principal([principal; 16]), 2, tokens)
+    fn chain(principal: u8, number: u32, tokens: &[u32]) -> PageChain {
+        PageChain::new(&placement(1, number, &[1]), Principal([principal; 16]), 2, tokens)
     }
 
     #[test]
@@ -79,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn principals_and_generations_share_nothing() {
+    fn principals_and_placements_share_nothing() {
         let tokens = [1, 2];
         let own = chain(1, 1, &tokens).hashes[0];
         assert_ne!(own, chain(2, 1, &tokens).hashes[0]);

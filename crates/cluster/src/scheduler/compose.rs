@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use exo_types::{SequenceId, StepFrame, StepSequence, Time, WireDType};
+use bytes::Bytes;
+use exo_types::{SequenceId, StepFrame, StepSequence, Term, Time, WireDType};
 
 use super::drafting::Drafting;
 use super::lookup::Lookup;
@@ -72,9 +73,11 @@ impl Scheduler {
             }
             let tokens_max = self.tokens_max(&submission);
             let guesser = self.guesser(&submission, tokens_max);
-            let (to, sequence) = (submission.spec.driver, submission.spec.sequence);
+            let (to, term) = (submission.spec.driver, self.term());
+            let (sequence, attempt) = (submission.spec.sequence, submission.attempt);
             let running = Running::new(submission, self.tickets, self.pages.claim(need), tokens_max, guesser);
-            out.push(SchedulerOutput::Started { to, sequence, cached_tokens: running.claim.cached_tokens() });
+            let cached_tokens = running.claim.cached_tokens();
+            out.push(SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens });
             self.running.insert(sequence, running);
         }
     }
@@ -170,7 +173,7 @@ impl Scheduler {
         mut chunk_left: usize,
         out: &mut Vec<SchedulerOutput>,
     ) -> Vec<StepSequence> {
-        let (mut sequences, mut opens) = (Vec::new(), Opens::default());
+        let (mut sequences, mut opens, term) = (Vec::new(), Opens::default(), self.term());
         let decodes = order.iter().filter_map(|id| self.running.get(id)).filter(|r| r.is_decoding()).count();
         let mut drafts = self.row_cost.budget(decodes);
         for &id in order {
@@ -180,7 +183,7 @@ impl Scheduler {
                 break;
             }
             if !running.is_open() {
-                if !opens.open(id, running, &mut self.pages, out) {
+                if !opens.open(term, id, running, &mut self.pages, out) {
                     continue;
                 }
                 self.prompt_tokens += running.tokens().len() as u64;
@@ -202,22 +205,23 @@ impl Scheduler {
 
     fn send(&mut self, now: Time, sequences: Vec<StepSequence>) -> StepMessage {
         self.steps += 1;
+        self.step_last += 1;
         let pause = now.since(self.completed_at);
-        let mut flight = Flight { step: self.steps, sent_at: now, pause, ..Flight::default() };
+        let mut flight = Flight { step: self.step_last, sent_at: now, pause, ..Flight::default() };
         for part in &sequences {
             let Some(running) = self.running.get(&part.sequence) else { continue };
             flight.add(running, part);
         }
         self.in_flight.push_back(flight);
-        let (instance, generation) = (self.placement.instance, self.placement.generation);
+        let (placement, term) = (self.placement.id, self.term());
         StepMessage {
             stage: 0,
             commands: std::mem::take(&mut self.commands),
-            frame: StepFrame { instance, generation, step: self.steps, sequences },
+            frame: StepFrame { placement, term, step: self.step_last, sequences },
             failures: Vec::new(),
             pages: Vec::new(),
             rows_dtype: WireDType::F32,
-            rows: Vec::new(),
+            rows: Bytes::new(),
         }
     }
 }
@@ -234,6 +238,7 @@ impl Opens {
     /// with. Says whether it is open.
     fn open(
         &mut self,
+        term: Term,
         sequence: SequenceId,
         running: &mut Running,
         pages: &mut Pages,
@@ -252,9 +257,9 @@ impl Opens {
         self.history_tokens = tokens;
         pages.open(&mut running.claim);
         self.commands.extend(running.open());
-        let (to, cached_tokens) = (running.driver, running.claim.cached_tokens());
+        let (to, attempt, cached_tokens) = (running.driver, running.attempt, running.claim.cached_tokens());
         if cached_tokens > told {
-            out.push(SchedulerOutput::Started { to, sequence, cached_tokens });
+            out.push(SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens });
         }
         true
     }

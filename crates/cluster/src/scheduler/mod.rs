@@ -8,7 +8,8 @@
 //! one micro-batch per stage is in flight, on a single stage a prompt's next chunk besides, and a sequence whose token is in
 //! flight waits for it. Prompts get a share of time beside decodes,
 //! not of tokens: the scheduler learns what they cost from its own steps ([`pace`]). Freed pages may be given away at once,
-//! because the `Close` that frees them travels in front of the `Open` that takes them.
+//! because the `Close` that frees them travels in front of the `Open` that takes them. When a link takes steps with it, the next
+//! term begins in place ([`terms`]).
 //!
 //! A decode may carry drafts, guessed from the sequence's own text ([`lookup`]), as many as raise the rate at which
 //! tokens come ([`row_cost`]); none where they do not. A small model may guess instead ([`drafting`]); the scheduler
@@ -20,6 +21,7 @@ mod chain;
 mod compose;
 mod deadline;
 mod drafting;
+mod ended;
 mod kept;
 mod lookup;
 mod opening;
@@ -31,6 +33,8 @@ mod row_cost;
 mod sequence;
 #[cfg(test)]
 mod speculation;
+mod submit;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod turnover;
@@ -39,35 +43,43 @@ mod words;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use exo_types::{FailureKind, NodeId, Placement, SequenceId, StepSequence, Time};
+use exo_types::{FailureKind, NodeId, Placement, PlacementId, SequenceId, StepSequence, Term, Time};
 
 use self::deadline::{StepSize, StepTimes};
 use self::drafting::GuessCost;
+use self::ended::EndedSequences;
 use self::opening::Opening;
 use self::pace::Pace;
-use self::pages::{Need, Pages};
-use self::queue::{Queue, Waiting};
+use self::pages::Pages;
+use self::queue::Queue;
 use self::row_cost::RowCost;
 use self::sequence::Running;
+use self::terms::PipelineTerms;
 use self::turnover::Turnover;
 pub use self::words::{
     SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation, UnknownSpeculation,
 };
-use crate::wire::{Busy, EndReason, StageCommand, Submission};
+use crate::wire::{StageCommand, StagePages, TokensMessage};
 
 /// How often a driver without a token hears that its sequence is on its way.
 const BEAT_EVERY: Duration = Duration::from_secs(5);
 
-/// Decides what each step of one instance generation computes.
+/// Decides what each step of one placement computes.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     config: SchedulerConfig,
     placement: Placement,
-    /// Until step 0 is back.
+    /// Of the input that is taken in.
+    now: Time,
+    terms: PipelineTerms,
+    /// Until step 0 of the term is back.
     opening: Option<Opening>,
+    /// The cache of the pipeline, once step 0 was back for the first time.
+    cache: Option<StagePages>,
     pages: Pages,
     queue: Queue,
     running: BTreeMap<SequenceId, Running>,
+    ended: EndedSequences,
     /// Grows with every admission: the order of prompts, and what tells two lives of one id apart.
     tickets: u64,
     /// Commands for the next step.
@@ -75,6 +87,9 @@ pub struct Scheduler {
     in_flight: VecDeque<Flight>,
     pace: Pace,
     times: StepTimes,
+    /// The last step of the term.
+    step_last: u64,
+    /// Steps of all terms.
     steps: u64,
     /// Of all prompts that were opened.
     prompt_tokens: u64,
@@ -121,20 +136,25 @@ struct Flight {
 }
 
 impl Scheduler {
-    /// A scheduler for an instance whose stages are loaded. Feed it a tick next: it sends step 0.
+    /// A scheduler for a placement whose stages are loaded. Feed it a tick next: it sends step 0 of the first term.
     pub fn new(config: SchedulerConfig, now: Time, placement: Placement) -> Self {
         Self {
+            now,
+            terms: PipelineTerms::new(now),
             opening: Some(Opening::new(now)),
+            cache: None,
             pages: Pages::new(0, 1),
             queue: Queue::new(config.queue_len_max),
             config,
             placement,
             running: BTreeMap::new(),
+            ended: EndedSequences::default(),
             tickets: 0,
             commands: Vec::new(),
             in_flight: VecDeque::new(),
             pace: Pace::default(),
             times: StepTimes::default(),
+            step_last: 0,
             steps: 0,
             prompt_tokens: 0,
             cached_tokens: 0,
@@ -154,31 +174,50 @@ impl Scheduler {
     /// Takes in what happened and says what to do. Outputs are in order.
     pub fn handle(&mut self, now: Time, input: SchedulerInput) -> Vec<SchedulerOutput> {
         let mut out = Vec::new();
-        self.running.values_mut().for_each(|r| r.check_draft_wait(now));
+        self.begin(now);
+        self.take_in(now, input, &mut out);
+        self.go_on(now, &mut out);
+        out
+    }
+
+    /// Takes in the outcome of a step, as the last stage sent it: the results are the drivers' and stay with the caller. `from` is
+    /// the authenticated sender. Outputs are in order.
+    pub fn tokens(&mut self, now: Time, from: NodeId, tokens: &TokensMessage) -> Vec<SchedulerOutput> {
+        let mut out = Vec::new();
+        self.begin(now);
+        self.step_returned(now, from, tokens, &mut out);
+        self.go_on(now, &mut out);
+        out
+    }
+
+    fn take_in(&mut self, now: Time, input: SchedulerInput, out: &mut Vec<SchedulerOutput>) {
         match input {
             SchedulerInput::Tick => {
-                self.check_deadline(now, &mut out);
-                self.beat(now, &mut out);
+                self.ended.expire(now);
+                self.check_deadline(now, out);
+                self.beat(now, out);
             }
-            SchedulerInput::Submit { from, submission } => self.submit(now, from, submission, &mut out),
-            SchedulerInput::Cancel { from, generation, sequence } => {
-                self.cancel(from, generation, sequence, &mut out);
+            SchedulerInput::Submit { from, submission } => self.submit(now, from, submission, out),
+            SchedulerInput::Cancel { from, placement, sequence, attempt } => {
+                self.cancel(from, placement, sequence, attempt, out);
             }
-            SchedulerInput::Tokens { from, tokens } => self.tokens(now, from, tokens, &mut out),
-            SchedulerInput::PipelineBroken { from, generation, kind, message } => {
-                if self.is_of_stage(from, generation, "a broken pipeline") {
-                    self.fail_instance(kind, message, &mut out);
+            SchedulerInput::PipelineBroken { from, placement, term, kind, message } => {
+                if self.is_of_stage(from, placement, term, "a broken pipeline") {
+                    match kind {
+                        FailureKind::StageLost => self.end_term(now, message, out),
+                        _ => self.fail_instance(kind, message, out),
+                    }
                 }
             }
-            SchedulerInput::NotWired { from, generation, step, missing } => {
-                if self.is_of_stage(from, generation, "a missing stage") {
-                    self.not_wired(now, from, step, missing, &mut out);
+            SchedulerInput::NotWired { from, placement, term, step, missing } => {
+                if self.is_of_stage(from, placement, term, "a missing stage") {
+                    self.not_wired(now, from, step, missing, out);
                 }
             }
-            SchedulerInput::Undelivered { from, generation, sequences, message } => {
-                if self.is_of_stage(from, generation, "undelivered tokens") {
-                    for sequence in sequences {
-                        self.fail(sequence, FailureKind::StageLost, &message, &mut out);
+            SchedulerInput::Undelivered { from, placement, term, sequences, message } => {
+                if self.is_of_stage(from, placement, term, "undelivered tokens") {
+                    for (sequence, attempt) in sequences {
+                        self.fail_attempt(sequence, attempt, FailureKind::StageLost, &message, out);
                     }
                 }
             }
@@ -191,31 +230,41 @@ impl Scheduler {
                 }
             }
             SchedulerInput::DraftsOver => self.stop_drafting(),
-            SchedulerInput::NodeLost(node) => self.node_lost(node, &mut out),
-            SchedulerInput::Stop { reason } => self.stop(FailureKind::InstanceGone, &reason, &mut out),
+            SchedulerInput::LinkLost(node) => self.link_lost(now, node, out),
+            SchedulerInput::NodeLost(node) => self.node_lost(node, out),
+            SchedulerInput::Stop { reason } => self.stop(FailureKind::InstanceGone, &reason, out),
         }
+    }
+
+    fn begin(&mut self, now: Time) {
+        self.now = now;
+        self.running.values_mut().for_each(|r| r.check_draft_wait(now));
+    }
+
+    /// Sends what can be sent now.
+    fn go_on(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
         // Before anything is asked about others: a slot that is free again may be the one they need.
         out.extend(self.drafts_over.drain(..).map(SchedulerOutput::DraftOver));
         match (&self.over, &self.opening) {
             (Some(_), _) => {}
-            (None, Some(_)) => self.open(now, &mut out),
-            (None, None) => self.pump(now, &mut out),
+            (None, Some(_)) => self.open(now, out),
+            (None, None) => self.pump(now, out),
         }
         out.extend(self.drafts_over.drain(..).map(SchedulerOutput::DraftOver));
-        out
     }
 
-    /// Whether step 0 has come back, and nothing ended it since.
+    /// Whether step 0 of its term has come back, and nothing ended it since.
     pub fn is_serving(&self) -> bool {
         self.opening.is_none() && self.over.is_none()
     }
 
-    /// Whether a message comes from a stage's node and means this generation.
-    fn is_of_stage(&self, from: NodeId, generation: u32, what: &str) -> bool {
-        let serving = self.placement.generation;
-        let is = self.placement.stage_of(from).is_some() && generation == serving;
+    /// Whether a message comes from a stage's node and means this term of this placement.
+    fn is_of_stage(&self, from: NodeId, placement: PlacementId, got: Term, what: &str) -> bool {
+        let term = self.terms.current;
+        let is = self.placement.stage_of(from).is_some() && (placement, got) == (self.placement.id, term);
         if !is {
-            tracing::trace!(%from, got = generation, serving, what, "not of a stage of this generation");
+            let serving = self.placement.id;
+            tracing::trace!(%from, %placement, %serving, %got, %term, what, "not of a stage in this term");
         }
         is
     }
@@ -241,124 +290,17 @@ impl Scheduler {
         }
     }
 
-    fn submit(&mut self, now: Time, from: NodeId, submission: Submission, out: &mut Vec<SchedulerOutput>) {
-        let sequence = submission.spec.sequence;
-        if self.driver_of(sequence) == Some(from) {
-            // Sent again after a reconnect: it has its place already.
-            out.push(SchedulerOutput::Accepted { to: from, sequence, queue_ahead: 0 });
-            return;
-        }
-        match self.refusal(from, &submission) {
-            Some((kind, message)) => {
-                let generation = submission.generation;
-                let busy = (kind == FailureKind::QueueFull).then(|| self.busy(now));
-                let to = from;
-                out.push(SchedulerOutput::Rejected { to, sequence, generation, kind, message, busy });
-            }
-            None => {
-                let queue_ahead = self.queue.len() as u32;
-                let need = self.need(&submission);
-                self.queue.push(Waiting { submission, need });
-                out.push(SchedulerOutput::Accepted { to: from, sequence, queue_ahead });
-            }
-        }
-    }
-
-    fn driver_of(&self, sequence: SequenceId) -> Option<NodeId> {
-        let running = self.running.get(&sequence).map(|r| r.driver);
-        running.or_else(|| self.queue.get(sequence).map(|s| s.spec.driver))
-    }
-
-    fn refusal(&self, from: NodeId, submission: &Submission) -> Option<(FailureKind, String)> {
-        let Submission { instance, generation, spec, max_tokens, .. } = submission;
-        let (context, history) = (self.placement.context_tokens, spec.history.len());
-        if let Some(reason) = &self.over {
-            return Some((FailureKind::InstanceGone, reason.clone()));
-        }
-        if (*instance, *generation) != (self.placement.instance, self.placement.generation) {
-            let serving = self.placement.generation;
-            let message =
-                format!("{instance} generation {generation} was asked for, {serving} is served here");
-            return Some((FailureKind::InstanceGone, message));
-        }
-        if let Some(opening) = &self.opening {
-            let message = format!("{instance} is being wired: {}", opening.waits_for());
-            return Some((FailureKind::InstanceGone, message));
-        }
-        if spec.driver != from || self.driver_of(spec.sequence).is_some() {
-            let message = format!("sequence {} belongs to another driver than {from}", spec.sequence);
-            return Some((FailureKind::Protocol, message));
-        }
-        if history == 0 || history >= context as usize || *max_tokens == 0 {
-            let message = format!(
-                "{history} tokens of prompt and {max_tokens} more were asked of a context of {context}"
-            );
-            return Some((FailureKind::Protocol, message));
-        }
-        let tokens = self.tokens_max(submission);
-        let (needed, total) = (self.pages.needed(tokens), self.pages.total());
-        if needed > total {
-            let message = format!(
-                "{history} tokens of prompt and up to {} of answer need {needed} pages of keys and values, the \
-                 cache has {total}; ask for fewer tokens, or place the model with a larger cache",
-                tokens as usize - history
-            );
-            return Some((FailureKind::OutOfMemory, message));
-        }
-        self.queue.is_full().then(|| {
-            let (waiting, instance) = (self.queue.len(), self.placement.instance);
-            let message =
-                format!("{waiting} sequences wait for instance {instance}, its queue holds no more");
-            (FailureKind::QueueFull, message)
-        })
-    }
-
-    /// How full the queue is, and when half of it should have gone.
-    fn busy(&self, now: Time) -> Busy {
-        let waiting = self.queue.len() as u32;
-        Busy { waiting, retry_after_s: self.turnover.retry_after_s(now, waiting) }
-    }
-
-    fn need(&self, submission: &Submission) -> Need {
-        let (spec, tokens_max) = (&submission.spec, self.tokens_max(submission));
-        self.pages.need(&self.placement, spec.principal, &spec.history, tokens_max)
-    }
-
-    /// The longest the sequence can become.
-    fn tokens_max(&self, submission: &Submission) -> u32 {
-        let history = submission.spec.history.len() as u32;
-        history.saturating_add(submission.max_tokens).min(self.placement.context_tokens)
-    }
-
-    fn cancel(
-        &mut self,
-        from: NodeId,
-        generation: u32,
-        sequence: SequenceId,
-        out: &mut Vec<SchedulerOutput>,
-    ) {
-        let serving = self.placement.generation;
-        if generation != serving || self.driver_of(sequence) != Some(from) {
-            return tracing::trace!(%from, %sequence, got = generation, serving, "cancels what does not run for it");
-        }
-        let (to, reason) = (from, EndReason::Cancelled);
-        if self.queue.remove(sequence) {
-            out.push(SchedulerOutput::Ended { to, sequence, reason, generated: 0 });
-        } else if let Some(gone) = self.release(sequence) {
-            out.push(SchedulerOutput::Ended { to, sequence, reason, generated: gone.generated });
-        }
-    }
-
     fn node_lost(&mut self, node: NodeId, out: &mut Vec<SchedulerOutput>) {
         if let Some(stage) = self.placement.stage_of(node) {
-            if self.opening.is_some() {
-                // Nothing but step 0 can have been in the link, and that comes again.
-                return tracing::trace!(%node, stage, step = 0, "a stage's link ended before step 0 came back");
-            }
             let message = format!("stage {stage} on node {node} is lost");
             self.fail_instance(FailureKind::StageLost, message, out);
-            return;
+        } else {
+            self.forget_driver(node);
         }
+    }
+
+    /// Sequences of a driver that cannot be told anything end in silence.
+    fn forget_driver(&mut self, node: NodeId) {
         self.queue.remove_driver(node);
         let orphans = self.running.iter().filter(|(_, r)| r.driver == node);
         let orphans: Vec<SequenceId> = orphans.map(|(&sequence, _)| sequence).collect();

@@ -1,10 +1,11 @@
-//! Step 0: the scheduler begins with a step without sequences, which goes the way of all steps.
+//! Step 0: each term begins with a step without sequences, which goes the way of all steps.
 //!
 //! Each stage adds its pages, the last one returns them. So a scheduler that has opened knows that every stage is there, that
 //! every link is open in the direction in which steps and tokens take it, and how large the caches are.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use exo_types::{FailureKind, NodeId, StepFrame, Time, WireDType};
 
 use super::pages::Pages;
@@ -32,6 +33,10 @@ pub(super) struct Opening {
 enum PagesError {
     #[error("step 0 came back with the pages of {got} stages, the placement has {expected}")]
     Stages { got: usize, expected: usize },
+    #[error(
+        "the smallest cache has {got} pages of {page_tokens} tokens, in the term before {before} of {page_tokens_before}"
+    )]
+    Changed { got: u32, page_tokens: u32, before: u32, page_tokens_before: u32 },
     #[error("stage {stage} has pages of {page_tokens} tokens, the first stage of {first_page_tokens}")]
     Differ { stage: usize, page_tokens: u32, first_page_tokens: u32 },
 }
@@ -39,6 +44,11 @@ enum PagesError {
 impl Opening {
     pub(super) fn new(now: Time) -> Self {
         Self { since: now, again_at: now, missing: None }
+    }
+
+    /// Step 0 may be lost: it is sent again soon.
+    pub(super) fn repeat(&mut self, now: Time) {
+        self.again_at = self.again_at.min(now + AGAIN_AFTER);
     }
 
     /// What it waits for, for people.
@@ -50,7 +60,7 @@ impl Opening {
 impl Scheduler {
     /// Sends step 0 when it is time to, or gives up.
     pub(super) fn open(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
-        let (instance, generation) = (self.placement.instance, self.placement.generation);
+        let (placement, term) = (self.placement.id, self.terms.current);
         let Some(opening) = &mut self.opening else { return };
         if now.since(opening.since) > OPENING_MAX {
             let (seconds, why) = (OPENING_MAX.as_secs(), opening.waits_for());
@@ -64,11 +74,11 @@ impl Scheduler {
         out.push(SchedulerOutput::Step(StepMessage {
             stage: 0,
             commands: Vec::new(),
-            frame: StepFrame { instance, generation, step: 0, sequences: Vec::new() },
+            frame: StepFrame { placement, term, step: 0, sequences: Vec::new() },
             failures: Vec::new(),
             pages: Vec::new(),
             rows_dtype: WireDType::F32,
-            rows: Vec::new(),
+            rows: Bytes::new(),
         }));
     }
 
@@ -77,9 +87,11 @@ impl Scheduler {
         if tokens.step != 0 {
             return tracing::trace!(got = tokens.step, expected = 0, "tokens before step 0 came back");
         }
-        match pages_of_all(&tokens.pages, self.placement.stages.len()) {
-            Ok(StagePages { pages, page_tokens }) => {
-                self.pages = Pages::new(pages, page_tokens);
+        let all = pages_of_all(&tokens.pages, self.placement.stages.len());
+        match all.and_then(|pages| unchanged(self.cache, pages)) {
+            Ok(cache) => {
+                self.cache = Some(cache);
+                self.pages = Pages::new(cache.pages, cache.page_tokens);
                 self.opening = None;
                 self.completed_at = now;
                 out.push(SchedulerOutput::Serving);
@@ -89,7 +101,7 @@ impl Scheduler {
     }
 
     /// A step met a stage or a link that is not there. Only step 0 is sent again: behind it sequences are open, and what one
-    /// stage computed and another did not cannot be made good.
+    /// stage computed and another did not ends the term.
     pub(super) fn not_wired(
         &mut self,
         now: Time,
@@ -100,15 +112,15 @@ impl Scheduler {
     ) {
         match &mut self.opening {
             Some(opening) if step == 0 => {
-                opening.again_at = opening.again_at.min(now + AGAIN_AFTER);
+                opening.repeat(now);
                 opening.missing = Some(missing);
             }
             None if step > 0 => {
                 let message = format!("step {step} did not get through: {missing}");
-                self.fail_instance(FailureKind::StageLost, message, out);
+                self.end_term(now, message, out);
             }
             Some(_) | None => {
-                tracing::trace!(%from, got = step, steps = self.steps, "a stage was not there for a step that is over");
+                tracing::trace!(%from, got = step, last = self.step_last, "a stage was not there for a step that is over");
             }
         }
     }
@@ -127,6 +139,17 @@ fn pages_of_all(stages: &[StagePages], expected: usize) -> Result<StagePages, Pa
     }
     let pages = stages.iter().map(|s| s.pages).min().unwrap_or(0);
     Ok(StagePages { pages, page_tokens: first_page_tokens })
+}
+
+/// The caches are those of the term before: what waits was counted by them.
+fn unchanged(before: Option<StagePages>, now: StagePages) -> Result<StagePages, PagesError> {
+    let StagePages { pages: got, page_tokens } = now;
+    match before.filter(|before| *before != now) {
+        Some(StagePages { pages: before, page_tokens: page_tokens_before }) => {
+            Err(PagesError::Changed { got, page_tokens, before, page_tokens_before })
+        }
+        None => Ok(now),
+    }
 }
 
 #[cfg(test)]
@@ -155,20 +178,15 @@ mod tests {
     fn back(s: &mut Scheduler, ms: u64, pages: &[(u32, u32)]) -> Vec<SchedulerOutput> {
         let pages = pages.iter().map(|&(pages, page_tokens)| StagePages { pages, page_tokens }).collect();
         let (results, failures) = (vec![], vec![]);
-        let tokens = TokensMessage {
-            instance: s.placement.instance,
-            generation: 1,
-            step: 0,
-            results,
-            failures,
-            pages,
-        };
-        s.handle(at(ms), SchedulerInput::Tokens { from: node(2), tokens })
+        let (placement, term, step) = (s.placement.id, s.term(), 0);
+        let tokens = TokensMessage { placement, term, step, results, failures, pages };
+        s.tokens(at(ms), node(2), &tokens)
     }
 
     fn not_wired(s: &mut Scheduler, ms: u64, step: u64) -> Vec<SchedulerOutput> {
         let missing = "stage 1: it is loading".to_owned();
-        s.handle(at(ms), SchedulerInput::NotWired { from: node(2), generation: 1, step, missing })
+        let (from, placement, term) = (node(2), s.placement.id, s.term());
+        s.handle(at(ms), SchedulerInput::NotWired { from, placement, term, step, missing })
     }
 
     fn submit(s: &mut Scheduler) -> Vec<SchedulerOutput> {
@@ -208,17 +226,26 @@ mod tests {
         assert_eq!(step_0(&s.handle(at(4999), SchedulerInput::Tick)), 0);
         assert_eq!(step_0(&s.handle(at(5000), SchedulerInput::Tick)), 1);
         not_wired(&mut s, 29_000, 0);
-        s.handle(at(29_900), SchedulerInput::NodeLost(node(2)));
+        s.handle(at(29_900), SchedulerInput::LinkLost(node(2)));
         let out = s.handle(at(30_001), SchedulerInput::Tick);
         assert_eq!(failure(&out), "step 0 did not come back in 30 s: stage 1: it is loading");
     }
 
     #[test]
-    fn a_later_step_that_meets_no_stage_ends_the_generation() {
+    fn a_later_step_that_meets_no_stage_ends_the_term() {
         let mut s = opening();
         back(&mut s, 5, &[(9, 16), (7, 16)]);
         assert!(not_wired(&mut s, 6, 0).is_empty(), "step 0 is over");
-        assert_eq!(failure(&not_wired(&mut s, 7, 4)), "step 4 did not get through: stage 1: it is loading");
+        assert_eq!(step_0(&not_wired(&mut s, 7, 4)), 1, "of the next term");
+        assert_eq!(s.term(), exo_types::Term(2));
+    }
+
+    #[test]
+    fn a_link_that_ends_while_step_0_is_out_has_it_sent_again() {
+        let mut s = opening();
+        s.handle(at(1000), SchedulerInput::LinkLost(node(2)));
+        assert_eq!(step_0(&s.handle(at(1250), SchedulerInput::Tick)), 1);
+        assert_eq!(s.term(), exo_types::Term::FIRST);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! What comes back: tokens, failed steps, silence.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exo_types::{FailureKind, NodeId, SequenceId, Time};
+use exo_types::{Attempt, FailureKind, NodeId, SequenceId, Time};
 
+use super::ended::End;
 use super::pace::StepCost;
 use super::sequence::Running;
 use super::{BEAT_EVERY, Flight, Scheduler, SchedulerOutput, Speculation};
@@ -13,21 +15,23 @@ use crate::wire::{StageCommand, StepFailure, TokenResult, TokensMessage};
 const FAILURES_IN_ROW_MAX: u32 = 3;
 
 impl Scheduler {
-    pub(super) fn tokens(
+    pub(super) fn step_returned(
         &mut self,
         now: Time,
         from: NodeId,
-        tokens: TokensMessage,
+        tokens: &TokensMessage,
         out: &mut Vec<SchedulerOutput>,
     ) {
-        let own = (self.placement.instance, self.placement.generation);
-        let is_last = self.placement.stages.last().is_some_and(|s| s.node == from);
-        if !is_last || (tokens.instance, tokens.generation) != own {
-            let (got, serving, step) = (tokens.generation, own.1, tokens.step);
-            return tracing::trace!(%from, is_last, got, serving, step, "tokens that are not of this generation's last stage");
+        let (serving, term) = (self.placement.id, self.terms.current);
+        let is_last = self.placement.stages.last().is_some_and(|s| s.leader().node == from);
+        if !is_last || (tokens.placement, tokens.term) != (serving, term) {
+            let (placement, got, step) = (tokens.placement, tokens.term, tokens.step);
+            return tracing::trace!(
+                %from, is_last, %placement, %serving, %got, %term, step, "tokens that are not of this term's last stage"
+            );
         }
         if self.opening.is_some() {
-            return self.opened(now, &tokens, out);
+            return self.opened(now, tokens, out);
         }
         match self.in_flight.front() {
             Some(flight) if flight.step == tokens.step => {}
@@ -51,9 +55,12 @@ impl Scheduler {
             self.learn(&flight, now.since(began), now.since(paced_from), &tokens.results);
         }
         self.take_failures(flight.tokens > 0, &tokens.failures, out);
+        if !tokens.results.is_empty() {
+            self.terms.token_came();
+        }
         if self.over.is_none() {
             self.keep_chunks(&flight);
-            self.take_results(&flight, tokens.results, out);
+            self.take_results(&flight, &tokens.results, out);
         }
     }
 
@@ -74,10 +81,13 @@ impl Scheduler {
         let mut of_device = failures.iter().filter(|f| f.kind != FailureKind::OutOfMemory).peekable();
         let is_fine = computed && of_device.peek().is_none();
         // A step of sequences that are over failed with the one in front of it, which was counted.
-        let news = of_device.find(|f| f.sequences.iter().any(|s| self.running.contains_key(s)));
+        let runs = |(sequence, attempt): &(SequenceId, Attempt)| {
+            self.running.get(sequence).is_some_and(|r| r.attempt == *attempt)
+        };
+        let news = of_device.find(|f| f.sequences.iter().any(runs));
         for failure in failures {
-            for &sequence in &failure.sequences {
-                self.fail(sequence, failure.kind, &failure.message, out);
+            for &(sequence, attempt) in &failure.sequences {
+                self.fail_attempt(sequence, attempt, failure.kind, &failure.message, out);
             }
         }
         self.failures_in_row = match (news, is_fine) {
@@ -107,13 +117,15 @@ impl Scheduler {
         }
     }
 
-    fn take_results(&mut self, flight: &Flight, results: Vec<TokenResult>, out: &mut Vec<SchedulerOutput>) {
+    fn take_results(&mut self, flight: &Flight, results: &[TokenResult], out: &mut Vec<SchedulerOutput>) {
+        let by_sequence: BTreeMap<SequenceId, &TokenResult> =
+            results.iter().map(|result| (result.sequence, result)).collect();
         for (ticket, part) in &flight.sampled {
             let sequence = part.sequence;
             let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == *ticket) else {
                 continue; // cancelled or failed meanwhile
             };
-            let Some(result) = results.iter().find(|r| r.answers(part)) else {
+            let Some(result) = by_sequence.get(&sequence).filter(|r| r.answers(part)) else {
                 let (step, position) = (flight.step, part.sample_position());
                 let message = format!("step {step} came back without the tokens from {position} on");
                 self.fail(sequence, FailureKind::Protocol, &message, out);
@@ -128,8 +140,8 @@ impl Scheduler {
             let Some(reason) = end else { continue };
             if let Some(gone) = self.release(sequence) {
                 self.turnover.ended(self.completed_at);
-                let (to, generated) = (gone.driver, gone.generated);
-                out.push(SchedulerOutput::Ended { to, sequence, reason, generated });
+                let how = End::Done { reason, generated: gone.generated };
+                self.end(sequence, gone.driver, gone.attempt, how, out);
             }
         }
     }
@@ -151,10 +163,13 @@ impl Scheduler {
             return;
         }
         self.beat_at = now;
+        let term = self.terms.current;
         let silent = self.running.iter().filter(|(_, r)| r.generated == 0);
         out.extend(silent.map(|(&sequence, r)| SchedulerOutput::Started {
             to: r.driver,
+            term,
             sequence,
+            attempt: r.attempt,
             cached_tokens: r.claim.cached_tokens(),
         }));
     }
@@ -180,8 +195,25 @@ impl Scheduler {
         out: &mut Vec<SchedulerOutput>,
     ) {
         if let Some(gone) = self.release(sequence) {
-            let message = message.to_owned();
-            out.push(SchedulerOutput::Failed { to: gone.driver, sequence, kind, message });
+            let how = End::Failed { kind, message: message.to_owned() };
+            self.end(sequence, gone.driver, gone.attempt, how, out);
+        }
+    }
+
+    /// Fails a sequence if it is this submission of it that runs.
+    pub(super) fn fail_attempt(
+        &mut self,
+        sequence: SequenceId,
+        got: Attempt,
+        kind: FailureKind,
+        message: &str,
+        out: &mut Vec<SchedulerOutput>,
+    ) {
+        match self.running.get(&sequence).map(|r| r.attempt) {
+            Some(running) if running != got => {
+                tracing::trace!(%sequence, %got, %running, "a failure of another submission");
+            }
+            _ => self.fail(sequence, kind, message, out),
         }
     }
 
@@ -206,9 +238,9 @@ impl Scheduler {
             self.fail(sequence, kind, reason, out);
         }
         while let Some(waiting) = self.queue.pop() {
-            let spec = waiting.submission.spec;
-            let (to, sequence, message) = (spec.driver, spec.sequence, reason.to_owned());
-            out.push(SchedulerOutput::Failed { to, sequence, kind, message });
+            let (spec, attempt) = (waiting.submission.spec, waiting.submission.attempt);
+            let how = End::Failed { kind, message: reason.to_owned() };
+            self.end(spec.sequence, spec.driver, attempt, how, out);
         }
         self.in_flight.clear();
         self.commands.clear();

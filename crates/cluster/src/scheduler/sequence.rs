@@ -1,6 +1,8 @@
 //! A running sequence: how much of it was sent through the pipeline, and what comes next.
 
-use exo_types::{DRAFTS_MAX, NodeId, PageKey, Principal, SequenceId, SequenceSpec, StepSequence, Time};
+use exo_types::{
+    Attempt, DRAFTS_MAX, NodeId, PageKey, Principal, SequenceId, SequenceSpec, StepSequence, Time,
+};
 
 use super::drafting::{Drafting, Terms};
 use super::lookup::Lookup;
@@ -13,6 +15,7 @@ use crate::wire::{EndReason, StageCommand, Submission, TokenResult};
 pub(super) struct Running {
     pub(super) ticket: u64,
     pub(super) driver: NodeId,
+    pub(super) attempt: Attempt,
     pub(super) claim: Claim,
     /// Tokens sampled in this submission.
     pub(super) generated: u32,
@@ -59,10 +62,11 @@ impl Running {
         tokens_max: u32,
         guesser: Guesser,
     ) -> Self {
-        let Submission { spec, max_tokens, stop_tokens, ignore_eos, .. } = submission;
+        let Submission { attempt, spec, max_tokens, stop_tokens, ignore_eos, .. } = submission;
         Self {
             ticket,
             driver: spec.driver,
+            attempt,
             claim,
             generated: 0,
             principal: spec.principal,
@@ -91,7 +95,7 @@ impl Running {
     pub(super) fn open(&mut self) -> Option<StageCommand> {
         let spec = self.unopened.take()?;
         self.next = Next::Prefill { sent: self.claim.cached_tokens() as usize };
-        Some(StageCommand::Open { spec, cached: self.claim.cached().to_vec() })
+        Some(StageCommand::Open { spec, attempt: self.attempt, cached: self.claim.cached().to_vec() })
     }
 
     /// Its first `computed` positions are in the cache of every stage: the pages to keep, with their names.

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use exo_types::{PageKey, Principal, SequenceSpec, Time};
+use exo_types::{Attempt, PageKey, Principal, SequenceSpec, StepFrame, Time};
 use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{node, placement, seq, serving, submission, token};
-use crate::wire::{StepMessage, TokenResult, TokensMessage};
+use crate::wire::{EndReason, StepMessage, TokenResult, TokensMessage};
 
 const STOP: u32 = 99;
 const PAGE_TOKENS: usize = 4;
@@ -130,6 +130,10 @@ impl World {
 
     fn feed(&mut self, input: SchedulerInput) {
         let outputs = self.scheduler.handle(self.now, input);
+        self.carry_out(outputs);
+    }
+
+    fn carry_out(&mut self, outputs: Vec<SchedulerOutput>) {
         let asks = outputs.iter().position(|o| matches!(o, SchedulerOutput::Draft { .. }));
         let frees = outputs.iter().rposition(|o| matches!(o, SchedulerOutput::DraftOver(_)));
         if let (Some(asks), Some(frees)) = (asks, frees) {
@@ -159,7 +163,7 @@ impl World {
         let step = self.in_flight.pop_front().expect("a step in flight");
         for command in &step.commands {
             match command {
-                StageCommand::Open { spec, cached } => {
+                StageCommand::Open { spec, cached, .. } => {
                     let pages = cached.iter().flat_map(|key| self.kept[key].clone());
                     self.cached.insert(spec.sequence, pages.collect());
                 }
@@ -184,10 +188,12 @@ impl World {
             answer.extend(result.tokens.iter().map(|t| t.token));
         }
         self.steps += 1;
-        let from = self.scheduler.placement.stages.last().unwrap().node;
-        let (instance, generation, step, failures) = (step.frame.instance, 1, step.frame.step, Vec::new());
-        let tokens = TokensMessage { instance, generation, step, results, failures, pages: vec![] };
-        self.feed(SchedulerInput::Tokens { from, tokens });
+        let from = self.scheduler.placement.stages.last().unwrap().leader().node;
+        let StepFrame { placement, term, step, .. } = step.frame;
+        let failures = Vec::new();
+        let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![] };
+        let outputs = self.scheduler.tokens(self.now, from, &tokens);
+        self.carry_out(outputs);
     }
 
     /// What the stages do with a part.
@@ -218,7 +224,13 @@ impl World {
         cached.extend(drafts);
         assert!(cached.len() < 64, "no draft reaches the end of the context");
         let (position, drafts) = (part.sample_position(), part.drafts);
-        part.sample.then_some(TokenResult { sequence: part.sequence, position, tokens, drafts })
+        part.sample.then_some(TokenResult {
+            sequence: part.sequence,
+            attempt: Attempt::FIRST,
+            position,
+            tokens,
+            drafts,
+        })
     }
 
     /// The small model answers its first question: mostly what the large one will say.
@@ -276,7 +288,9 @@ impl World {
             self.small_works();
             for n in 1..=self.requests.len() as u128 {
                 if self.requests[n as usize - 1].cancel_at == Some(self.steps) {
-                    self.feed(SchedulerInput::Cancel { from: node(9), generation: 1, sequence: seq(n) });
+                    let (from, placement, sequence) = (node(9), self.scheduler.placement.id, seq(n));
+                    let attempt = Attempt::FIRST;
+                    self.feed(SchedulerInput::Cancel { from, placement, sequence, attempt });
                 }
             }
         }

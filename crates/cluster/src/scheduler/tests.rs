@@ -1,10 +1,10 @@
 use std::time::Duration;
 
-use exo_types::{FailureKind, Principal, Time};
+use exo_types::{Attempt, FailureKind, Principal, Time};
 
 use super::*;
-use crate::testing::{node, placement, result, seq, serving, submission};
-use crate::wire::{StepFailure, StepMessage, TokenResult, TokensMessage};
+use crate::testing::{node, placement, placement_id, result, seq, serving, submission};
+use crate::wire::{EndReason, StepFailure, StepMessage, Submission, TokenResult, TokensMessage};
 
 /// A scheduler over the nodes `on`, each stage with `pages` pages of 4 tokens.
 fn scheduler(on: &[u8], pages: u32) -> Scheduler {
@@ -36,14 +36,20 @@ fn submit_text(s: &mut Scheduler, n: u128, text: &[u32], max_tokens: u32, who: P
 }
 
 fn cancel(s: &mut Scheduler, n: u128) -> Vec<String> {
-    show(&s.handle(Time::ZERO, SchedulerInput::Cancel { from: node(9), generation: 1, sequence: seq(n) }))
+    show(&s.handle(Time::ZERO, cancelled(seq(n))))
+}
+
+/// The driver gives up its first submission.
+fn cancelled(sequence: SequenceId) -> SchedulerInput {
+    let (from, placement, attempt) = (node(9), placement_id(1, 1), Attempt::FIRST);
+    SchedulerInput::Cancel { from, placement, sequence, attempt }
 }
 
 fn tokens(s: &mut Scheduler, step: u64, results: Vec<TokenResult>) -> Vec<SchedulerOutput> {
-    let from = s.placement.stages.last().unwrap().node;
-    let (instance, generation, failures) = (s.placement.instance, 1, Vec::new());
-    let tokens = TokensMessage { instance, generation, step, results, failures, pages: vec![] };
-    s.handle(Time::ZERO, SchedulerInput::Tokens { from, tokens })
+    let from = s.placement.stages.last().unwrap().leader().node;
+    let (placement, term, failures) = (s.placement.id, s.term(), Vec::new());
+    let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![] };
+    s.tokens(Time::ZERO, from, &tokens)
 }
 
 /// Outputs as one line each; a step as `step N: open S, close S | S@start+count[*]` (`*` samples).
@@ -76,10 +82,10 @@ fn show(out: &[SchedulerOutput]) -> Vec<String> {
 
 fn show_step(step: &StepMessage) -> String {
     let command = |c: &StageCommand| match c {
-        StageCommand::Open { spec, cached } if cached.is_empty() => {
+        StageCommand::Open { spec, cached, .. } if cached.is_empty() => {
             format!("open {}", spec.sequence.request.0)
         }
-        StageCommand::Open { spec, cached } => {
+        StageCommand::Open { spec, cached, .. } => {
             format!("open {} behind {}", spec.sequence.request.0, cached.len())
         }
         StageCommand::Keep { sequence, pages } => format!("keep {} {}", sequence.request.0, pages.len()),
@@ -176,7 +182,7 @@ fn admission_waits_for_pages_of_the_longest_a_sequence_can_become() {
     assert_eq!(show(&submit(&mut s, 1, 4, 8))[1], "started 1", "3 pages");
     assert_eq!(show(&submit(&mut s, 2, 4, 8)), ["accepted 2 behind 0"], "3 more do not fit");
     assert_eq!(show(&submit(&mut s, 3, 4, 30)), ["rejected 3 OutOfMemory"], "would never fit");
-    let cancel = SchedulerInput::Cancel { from: node(9), generation: 1, sequence: seq(1) };
+    let cancel = cancelled(seq(1));
     let out = s.handle(Time::ZERO, cancel);
     let expected = ["ended 1 Cancelled after 0", "started 2", "step 2: close 1, open 2 | 2@0+4*"];
     assert_eq!(show(&out), expected, "the slot is free at once");
@@ -197,7 +203,7 @@ fn principals_take_turns() {
     }
     let mut order = Vec::new();
     for n in [1, 2, 4] {
-        let cancel = SchedulerInput::Cancel { from: node(9), generation: 1, sequence: seq(n) };
+        let cancel = cancelled(seq(n));
         let out = show(&s.handle(Time::ZERO, cancel));
         order.extend(out.into_iter().filter(|l| l.starts_with("started")));
     }
@@ -214,7 +220,7 @@ fn a_full_queue_rejects_and_a_repeated_submission_does_not_count() {
     assert_eq!(show(&refused), ["rejected 5 QueueFull"]);
     let [SchedulerOutput::Rejected { busy: Some(busy), .. }] = &refused[..] else { panic!("{refused:?}") };
     assert_eq!((busy.waiting, busy.retry_after_s), (3, 5), "no answer has ended yet");
-    assert_eq!(show(&submit(&mut s, 4, 4, 12)), ["accepted 4 behind 0"]);
+    assert_eq!(show(&submit(&mut s, 4, 4, 12)), ["accepted 4 behind 2"]);
     assert_eq!(s.stats().queued, 3);
 }
 
@@ -223,7 +229,7 @@ fn nonsense_is_rejected_with_a_reason() {
     let mut s = scheduler(&[1], 16);
     assert_eq!(show(&submit(&mut s, 1, 64, 1)), ["rejected 1 Protocol"], "no room for an answer");
     let mut old = submission(2, 4, 4);
-    old.generation = 7;
+    old.placement = placement_id(1, 7);
     let out = s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission: old });
     assert_eq!(show(&out), ["rejected 2 InstanceGone"]);
     let stolen = submission(3, 4, 4);
@@ -280,13 +286,14 @@ fn tokens_that_do_not_reach_their_driver_cost_their_sequence_only() {
     let mut s = scheduler(&[1, 2], 16);
     submit(&mut s, 1, 4, 12);
     submit(&mut s, 2, 4, 12);
-    let undelivered = |generation, from| SchedulerInput::Undelivered {
+    let undelivered = |number, from| SchedulerInput::Undelivered {
         from: node(from),
-        generation,
-        sequences: vec![seq(1)],
+        placement: placement_id(1, number),
+        term: Term::FIRST,
+        sequences: vec![(seq(1), Attempt::FIRST), (seq(2), Attempt(2))],
         message: "no link".to_owned(),
     };
-    assert!(s.handle(Time::ZERO, undelivered(2, 2)).is_empty(), "of another generation");
+    assert!(s.handle(Time::ZERO, undelivered(2, 2)).is_empty(), "of another placement");
     assert!(s.handle(Time::ZERO, undelivered(1, 7)).is_empty(), "not of a stage");
     let out = show(&s.handle(Time::ZERO, undelivered(1, 2)));
     assert_eq!(out, ["failed 1 StageLost"]);
@@ -294,13 +301,13 @@ fn tokens_that_do_not_reach_their_driver_cost_their_sequence_only() {
 }
 
 fn failed(s: &mut Scheduler, step: u64, n: u128, kind: FailureKind) -> Vec<String> {
-    let from = s.placement.stages.last().unwrap().node;
-    let (instance, generation) = (s.placement.instance, 1);
-    let (sequences, message) = (vec![seq(n)], "broken".to_owned());
-    let failure = StepFailure { instance, generation, step, stage: 0, sequences, kind, message };
+    let from = s.placement.stages.last().unwrap().leader().node;
+    let (placement, term) = (s.placement.id, s.term());
+    let (sequences, message) = (vec![(seq(n), Attempt::FIRST)], "broken".to_owned());
+    let failure = StepFailure { placement, term, step, stage: 0, sequences, kind, message };
     let tokens =
-        TokensMessage { instance, generation, step, results: vec![], failures: vec![failure], pages: vec![] };
-    show(&s.handle(Time::ZERO, SchedulerInput::Tokens { from, tokens }))
+        TokensMessage { placement, term, step, results: vec![], failures: vec![failure], pages: vec![] };
+    show(&s.tokens(Time::ZERO, from, &tokens))
 }
 
 #[test]
@@ -356,11 +363,11 @@ fn longest_gap(s: &mut Scheduler, mut out: Vec<SchedulerOutput>, prompt_us: u64,
         if s.running.get(&seq(1)).is_none_or(|r| r.generated >= until) {
             return gap;
         }
-        let from = s.placement.stages.last().unwrap().node;
-        let (instance, generation, failures) = (s.placement.instance, 1, Vec::new());
+        let from = s.placement.stages.last().unwrap().leader().node;
+        let (placement, term, failures) = (s.placement.id, s.term(), Vec::new());
         let tokens =
-            TokensMessage { instance, generation, step: step.frame.step, results, failures, pages: vec![] };
-        out = s.handle(now, SchedulerInput::Tokens { from, tokens });
+            TokensMessage { placement, term, step: step.frame.step, results, failures, pages: vec![] };
+        out = s.tokens(now, from, &tokens);
     }
 }
 
@@ -388,9 +395,9 @@ fn alone_a_prompt_is_read_in_large_chunks() {
     assert_eq!(show(&out)[2], "step 1: open 1 | 1@0+128", "nothing is measured yet");
     s.completed_at = Time::ZERO;
     let from = node(1);
-    let (instance, generation, results, failures) = (s.placement.instance, 1, vec![], Vec::new());
-    let tokens = TokensMessage { instance, generation, step: 1, results, failures, pages: vec![] };
-    let out = s.handle(Time::from_millis(64), SchedulerInput::Tokens { from, tokens });
+    let (id, term, results, failures) = (s.placement.id, s.term(), vec![], Vec::new());
+    let tokens = TokensMessage { placement: id, term, step: 1, results, failures, pages: vec![] };
+    let out = s.tokens(Time::from_millis(64), from, &tokens);
     let two = ["step 2: keep 1 4 | 1@128+512", "step 3:  | 1@640+512"];
     assert_eq!(show(&out), two, "0.5 ms a token: the largest chunk, and the next before it is done");
 }
@@ -398,9 +405,9 @@ fn alone_a_prompt_is_read_in_large_chunks() {
 /// `step` took `ms` since the one before it; what goes out then.
 fn back_after(s: &mut Scheduler, step: u64, ms: u64, results: Vec<TokenResult>) -> Vec<String> {
     let (from, now) = (node(1), s.completed_at + Duration::from_millis(ms));
-    let (instance, generation, failures) = (s.placement.instance, 1, Vec::new());
-    let tokens = TokensMessage { instance, generation, step, results, failures, pages: vec![] };
-    show(&s.handle(now, SchedulerInput::Tokens { from, tokens }))
+    let (placement, term, failures) = (s.placement.id, s.term(), Vec::new());
+    let tokens = TokensMessage { placement, term, step, results, failures, pages: vec![] };
+    show(&s.tokens(now, from, &tokens))
 }
 
 #[test]
@@ -425,12 +432,12 @@ fn what_fails_with_the_chunk_in_front_is_one_fault() {
     submit(&mut s, 1, 3000, 4);
     assert_eq!(back_after(&mut s, 1, 64, vec![]).len(), 2);
     for step in [2, 3] {
-        let (instance, generation, message) = (s.placement.instance, 1, String::new());
-        let (sequences, kind) = (vec![seq(1)], FailureKind::Device);
-        let failures = vec![StepFailure { instance, generation, step, stage: 0, sequences, kind, message }];
-        let tokens = TokensMessage { instance, generation, step, results: vec![], failures, pages: vec![] };
+        let (placement, term, message) = (s.placement.id, s.term(), String::new());
+        let (sequences, kind) = (vec![(seq(1), Attempt::FIRST)], FailureKind::Device);
+        let failures = vec![StepFailure { placement, term, step, stage: 0, sequences, kind, message }];
+        let tokens = TokensMessage { placement, term, step, results: vec![], failures, pages: vec![] };
         let now = s.completed_at + Duration::from_millis(256);
-        s.handle(now, SchedulerInput::Tokens { from: node(1), tokens });
+        s.tokens(now, node(1), &tokens);
         assert_eq!(s.failures_in_row, 1);
     }
 }
@@ -445,7 +452,8 @@ fn nothing_is_left_of_a_sequence_that_is_cancelled_with_two_chunks_in_flight() {
     assert_eq!(cancel(&mut s, 1), ["ended 1 Cancelled after 0"]);
     assert_eq!((s.stats().steps_in_flight, s.stats().pages_claimed), (2, 0));
     // The same sequence again: of what is still on its way it keeps nothing.
-    let again = submit(&mut s, 1, 3000, 4);
+    let submission = Submission { attempt: Attempt(2), ..submission(1, 3000, 4) };
+    let again = s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission });
     assert_eq!(show(&again), ["accepted 1 behind 0", "started 1 behind 128"]);
     let behind_the_first_chunk = ["step 4: close 1, open 1 behind 4 | 1@128+512"];
     assert_eq!(back_after(&mut s, 2, 256, vec![]), behind_the_first_chunk);
@@ -575,7 +583,185 @@ fn choices_of_one_request_take_turns_with_other_requests() {
     let mut order = Vec::new();
     while let Some((&sequence, _)) = s.running.first_key_value() {
         order.push((sequence.request.0, sequence.index));
-        s.handle(Time::ZERO, SchedulerInput::Cancel { from: node(9), generation: 1, sequence });
+        s.handle(Time::ZERO, cancelled(sequence));
     }
     assert_eq!(order, [(1, 0), (1, 1), (2, 0), (3, 0), (1, 2), (1, 3)]);
+}
+
+fn submit_again(s: &mut Scheduler, n: u128, attempt: u16) -> Vec<SchedulerOutput> {
+    let submission = Submission { attempt: Attempt(attempt), ..submission(n, 4, 4) };
+    s.handle(s.now, SchedulerInput::Submit { from: node(9), submission })
+}
+
+/// The reason of the only output, a refusal.
+fn refusal(out: &[SchedulerOutput]) -> &str {
+    match out {
+        [SchedulerOutput::Rejected { message, .. }] => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_equal_attempt_is_answered_again_with_what_was_said() {
+    let mut s = scheduler(&[1], 4); // one sequence at a time
+    submit(&mut s, 1, 4, 4);
+    submit(&mut s, 2, 4, 12);
+    assert_eq!(show(&submit_again(&mut s, 1, 1)), ["started 1"]);
+    assert_eq!(show(&submit_again(&mut s, 2, 1)), ["accepted 2 behind 0"]);
+    tokens(&mut s, 1, vec![result(1, 4, 99)]);
+    tokens(&mut s, 2, vec![result(2, 4, 99)]);
+    tokens(&mut s, 3, vec![]);
+    s.handle(Time::from_millis(119_999), SchedulerInput::Tick);
+    assert_eq!(show(&submit_again(&mut s, 1, 1)), ["ended 1 StopToken after 1"]);
+    assert_eq!((s.stats().steps, s.stats().queued, s.stats().running), (3, 0, 0), "nothing began");
+    s.handle(Time::from_millis(120_000), SchedulerInput::Tick);
+    assert_eq!(show(&submit_again(&mut s, 1, 1))[..2], ["accepted 1 behind 0", "started 1"], "forgotten");
+}
+
+#[test]
+fn a_lower_attempt_is_refused_by_name() {
+    let mut s = scheduler(&[1], 16);
+    submit_again(&mut s, 1, 3);
+    let out = submit_again(&mut s, 1, 2);
+    let sequence = seq(1);
+    assert_eq!(refusal(&out), format!("attempt 2 of sequence {sequence} was submitted after attempt 3"));
+    assert!(cancel(&mut s, 1).is_empty(), "the first submission is not the third");
+    tokens(&mut s, 1, vec![TokenResult { attempt: Attempt(3), ..result(1, 4, 99) }]);
+    assert!(refusal(&submit_again(&mut s, 1, 2)).contains("after attempt 3"), "it has ended");
+}
+
+#[test]
+fn a_higher_attempt_takes_the_place_of_the_one_before_which_ends_in_silence() {
+    let mut s = scheduler(&[1], 4); // one sequence at a time
+    submit(&mut s, 1, 4, 4);
+    submit(&mut s, 2, 4, 12);
+    let out = show(&submit_again(&mut s, 1, 2));
+    assert_eq!(out, ["accepted 1 behind 1", "started 2"]);
+    let out = show(&submit_again(&mut s, 1, 3));
+    assert_eq!(out, ["accepted 1 behind 0"], "queued once");
+    // A failure that the first attempt left behind does not touch the third.
+    cancel(&mut s, 2);
+    assert_eq!((s.stats().queued, s.running.keys().copied().collect::<Vec<_>>()), (0, vec![seq(1)]));
+    assert_eq!(failed(&mut s, 1, 1, FailureKind::Device), ["step 2: close 1, open 1 | 1@0+4*"]);
+    assert!(s.running.contains_key(&seq(1)));
+}
+
+/// The link to a node ends at this time.
+fn link_lost(s: &mut Scheduler, ms: u64, n: u8) -> Vec<String> {
+    show(&s.handle(Time::from_millis(ms), SchedulerInput::LinkLost(node(n))))
+}
+
+/// Step 0 of the term is back at this time.
+fn wired(s: &mut Scheduler, ms: u64) -> Vec<String> {
+    let from = s.placement.stages.last().unwrap().leader().node;
+    let pages = vec![crate::wire::StagePages { pages: 16, page_tokens: 4 }; s.placement.stages.len()];
+    let (placement, term, results, failures) = (s.placement.id, s.term(), vec![], vec![]);
+    let tokens = TokensMessage { placement, term, step: 0, results, failures, pages };
+    show(&s.tokens(Time::from_millis(ms), from, &tokens))
+}
+
+#[test]
+fn a_link_that_ends_begins_the_next_term_in_place() {
+    let mut s = scheduler(&[1, 2, 3], 16);
+    submit(&mut s, 1, 4, 12);
+    for n in 2..=5 {
+        submit(&mut s, n, 4, 12); // four slots: the last one waits
+    }
+    assert!(link_lost(&mut s, 10, 7).is_empty(), "no link of the pipeline");
+    let out = s.handle(Time::from_millis(10), SchedulerInput::LinkLost(node(3)));
+    let terms: Vec<_> = out
+        .iter()
+        .filter_map(|o| match o {
+            SchedulerOutput::Failed { term, kind: FailureKind::StageLost, .. } => Some((0, *term)),
+            SchedulerOutput::Step(step) => Some((step.frame.step + 1, step.frame.term)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(terms, [(0, Term(1)), (0, Term(1)), (0, Term(1)), (0, Term(1)), (1, Term(2))]);
+    assert!(!s.is_serving());
+    assert_eq!(show(&submit(&mut s, 6, 4, 12)), ["accepted 6 behind 1"], "who comes meanwhile waits");
+    let out = wired(&mut s, 20);
+    assert_eq!(out[..3], ["serving", "started 5", "started 6"]);
+    assert_eq!(out[3], "step 1: open 5, open 6 | 5@0+4* 6@0+4*", "the pipeline begins empty");
+}
+
+#[test]
+fn what_is_of_another_term_is_ignored() {
+    let mut s = scheduler(&[1, 2], 16);
+    submit(&mut s, 1, 4, 12);
+    link_lost(&mut s, 10, 2);
+    wired(&mut s, 20);
+    submit(&mut s, 2, 4, 12);
+    let (from, placement) = (node(2), s.placement.id);
+    for term in [Term(1), Term(3)] {
+        let (results, failures, pages) = (vec![result(2, 4, 7)], vec![], vec![]);
+        let tokens = TokensMessage { placement, term, step: 1, results, failures, pages };
+        assert!(s.tokens(Time::from_millis(30), from, &tokens).is_empty());
+        let inputs = [
+            SchedulerInput::NotWired { from, placement, term, step: 1, missing: String::new() },
+            SchedulerInput::PipelineBroken {
+                from,
+                placement,
+                term,
+                kind: FailureKind::StageLost,
+                message: String::new(),
+            },
+        ];
+        for input in inputs {
+            assert!(s.handle(Time::from_millis(30), input).is_empty());
+        }
+    }
+    assert_eq!((s.term(), s.stats().running), (Term(2), 1));
+}
+
+#[test]
+fn three_terms_without_a_token_within_half_a_minute_give_the_instance_up() {
+    // The first term begins with the scheduler.
+    let lose = |s: &mut Scheduler, ms| {
+        let out = link_lost(s, ms, 2);
+        wired(s, ms + 1);
+        out.last().cloned().unwrap_or_default()
+    };
+    let mut s = scheduler(&[1, 2], 16);
+    assert_eq!(lose(&mut s, 1000), "step 0:  | ");
+    assert_eq!(lose(&mut s, 2000), "step 0:  | ");
+    let out = s.handle(Time::from_millis(3000), SchedulerInput::LinkLost(node(2)));
+    let [SchedulerOutput::InstanceFailed { message, .. }] = &out[..] else { panic!("{out:?}") };
+    assert!(message.starts_with("no token came back in 3 terms within 30 s: the data link to"), "{message}");
+
+    let mut s = scheduler(&[1, 2], 16);
+    for ms in [1000, 2000, 31_500, 32_500] {
+        assert_eq!(lose(&mut s, ms), "step 0:  | ", "{ms}");
+    }
+    let mut s = scheduler(&[1, 2], 16);
+    (1..=2).for_each(|n| drop(lose(&mut s, n * 1000)));
+    submit(&mut s, 1, 4, 12);
+    tokens(&mut s, 1, vec![result(1, 4, 7)]);
+    assert_eq!(lose(&mut s, 3000), "step 0:  | ", "a token came");
+}
+
+#[test]
+fn a_broken_pipeline_ends_the_term_where_a_link_ended_and_else_the_placement() {
+    let broken = |kind| {
+        let mut s = scheduler(&[1, 2], 16);
+        let (from, placement, term, message) = (node(2), s.placement.id, s.term(), "why".to_owned());
+        let input = SchedulerInput::PipelineBroken { from, placement, term, kind, message };
+        show(&s.handle(Time::ZERO, input))
+    };
+    assert_eq!(broken(FailureKind::StageLost), ["step 0:  | "]);
+    assert_eq!(broken(FailureKind::Protocol), ["instance failed Protocol"]);
+}
+
+#[test]
+fn an_end_is_told_again_with_its_reason() {
+    let mut s = scheduler(&[1], 16);
+    submit(&mut s, 1, 4, 12);
+    cancel(&mut s, 1);
+    let out = submit_again(&mut s, 1, 1);
+    let [SchedulerOutput::Ended { reason, .. }] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(*reason, EndReason::Cancelled);
+    submit(&mut s, 2, 4, 12);
+    tokens(&mut s, 1, vec![result(1, 4, 7)]);
+    failed(&mut s, 2, 2, FailureKind::OutOfMemory);
+    assert_eq!(show(&submit_again(&mut s, 2, 1)), ["failed 2 OutOfMemory"]);
 }

@@ -4,9 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use exo_types::{FailureKind, NodeId, SequenceId, SequenceSpec};
+use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, SequenceSpec, Term};
 
-use crate::wire::{Busy, EndReason, StepMessage, Submission, TokensMessage};
+use crate::wire::{Busy, EndReason, StepMessage, Submission};
 
 /// Where guesses at the next tokens come from. Changes how fast answers come, never what they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,7 +86,7 @@ impl Default for SchedulerConfig {
     }
 }
 
-/// What happens to a scheduler.
+/// What happens to a scheduler, but for the outcomes of its steps: those are in [`crate::Scheduler::tokens`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum SchedulerInput {
     /// Time passed. At least once a second.
@@ -102,24 +102,21 @@ pub enum SchedulerInput {
     Cancel {
         /// The driver's node.
         from: NodeId,
-        /// The instance's generation it meant.
-        generation: u32,
+        /// The placement it meant.
+        placement: PlacementId,
         /// The sequence.
         sequence: SequenceId,
+        /// Which submission of it.
+        attempt: Attempt,
     },
-    /// The last stage's outcome of a step.
-    Tokens {
-        /// The last stage's node.
-        from: NodeId,
-        /// The outcome.
-        tokens: TokensMessage,
-    },
-    /// A stage cannot go on.
+    /// A stage cannot go on. A link that ended ends the term, anything else the placement.
     PipelineBroken {
         /// The stage's node.
         from: NodeId,
-        /// The generation it meant.
-        generation: u32,
+        /// The placement it meant.
+        placement: PlacementId,
+        /// The term it meant.
+        term: Term,
         /// Why.
         kind: FailureKind,
         /// For people.
@@ -129,8 +126,10 @@ pub enum SchedulerInput {
     NotWired {
         /// The node that passed the word on.
         from: NodeId,
-        /// The generation it meant.
-        generation: u32,
+        /// The placement it meant.
+        placement: PlacementId,
+        /// The term it meant.
+        term: Term,
         /// The step.
         step: u64,
         /// What was missing, for people.
@@ -140,10 +139,12 @@ pub enum SchedulerInput {
     Undelivered {
         /// The node that passed the word on.
         from: NodeId,
-        /// The generation it meant.
-        generation: u32,
-        /// Whose tokens.
-        sequences: Vec<SequenceId>,
+        /// The placement it meant.
+        placement: PlacementId,
+        /// The term it meant.
+        term: Term,
+        /// Whose tokens, and of which submission.
+        sequences: Vec<(SequenceId, Attempt)>,
         /// Why, for people.
         message: String,
     },
@@ -162,7 +163,9 @@ pub enum SchedulerInput {
     DraftRefused(SequenceId),
     /// The small model is gone: there are no guesses from now on.
     DraftsOver,
-    /// Membership or a broken connection says the node is gone. Drivers' nodes count too: their sequences stop.
+    /// The data link to a node ended, which may be up again: what was in it is lost. Drivers' nodes count too: their sequences stop.
+    LinkLost(NodeId),
+    /// Membership says the node is gone. Drivers' nodes count too: their sequences stop.
     NodeLost(NodeId),
     /// The instance is removed or placed anew: everything ends.
     Stop {
@@ -178,8 +181,12 @@ pub enum SchedulerOutput {
     Accepted {
         /// The driver's node.
         to: NodeId,
+        /// The term it is in.
+        term: Term,
         /// The sequence.
         sequence: SequenceId,
+        /// Which submission of it.
+        attempt: Attempt,
         /// Sequences in front of it.
         queue_ahead: u32,
     },
@@ -187,8 +194,12 @@ pub enum SchedulerOutput {
     Started {
         /// The driver's node.
         to: NodeId,
+        /// The term it is in.
+        term: Term,
         /// The sequence.
         sequence: SequenceId,
+        /// Which submission of it.
+        attempt: Attempt,
         /// Leading tokens that are cached.
         cached_tokens: u32,
     },
@@ -196,10 +207,12 @@ pub enum SchedulerOutput {
     Rejected {
         /// The driver's node.
         to: NodeId,
+        /// The placement that its submission named.
+        placement: PlacementId,
         /// The sequence.
         sequence: SequenceId,
-        /// The generation its submission named.
-        generation: u32,
+        /// Which submission of it.
+        attempt: Attempt,
         /// Why.
         kind: FailureKind,
         /// For people.
@@ -207,7 +220,7 @@ pub enum SchedulerOutput {
         /// With [`FailureKind::QueueFull`]: how full, and when to come back.
         busy: Option<Busy>,
     },
-    /// Step 0 is back: every stage is there, and steps get through. Report it.
+    /// Step 0 of the term is back: every stage is there, and steps get through. Report it.
     Serving,
     /// Feed the first stage, which runs on this node.
     Step(StepMessage),
@@ -224,8 +237,12 @@ pub enum SchedulerOutput {
     Ended {
         /// The driver's node.
         to: NodeId,
+        /// The term it is in.
+        term: Term,
         /// The sequence.
         sequence: SequenceId,
+        /// Which submission of it.
+        attempt: Attempt,
         /// Why.
         reason: EndReason,
         /// Tokens generated in this submission.
@@ -235,8 +252,12 @@ pub enum SchedulerOutput {
     Failed {
         /// The driver's node.
         to: NodeId,
+        /// The term it is in.
+        term: Term,
         /// The sequence.
         sequence: SequenceId,
+        /// Which submission of it.
+        attempt: Attempt,
         /// Why.
         kind: FailureKind,
         /// For people.

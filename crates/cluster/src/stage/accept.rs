@@ -1,6 +1,7 @@
 //! A step arrives: order, commands, batch, rows; then the engine gets it.
 
-use exo_types::{NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence};
+use bytes::Bytes;
+use exo_types::{Attempt, NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence};
 
 use super::{Broken, COMPUTING_MAX, Computing, Open, StageGeometry, StageMachine, StageOutput};
 use crate::wire::{DataMessage, StageCommand, StagePages, StepMessage};
@@ -12,19 +13,19 @@ impl StageMachine {
         message: StepMessage,
         out: &mut Vec<StageOutput>,
     ) -> Result<(), Broken> {
-        let (instance, serving) = (self.placement.instance, self.placement.generation);
-        let is_ours = message.frame.instance == instance && message.stage as usize == self.index;
-        if from != self.upstream() || !is_ours {
+        if from != self.upstream() || message.stage as usize != self.index {
             let upstream = self.upstream();
             tracing::trace!(%from, %upstream, got = message.stage, own = self.index, "a step of nobody who feeds this stage");
             return Ok(());
         }
-        if message.frame.generation != serving {
-            let got = message.frame.generation;
-            tracing::trace!(%instance, got, serving, step = message.frame.step, "a step of another generation");
-            let serving = Some(serving);
-            let message = DataMessage::StaleGeneration { instance, got, serving };
+        let (got, serving) = (message.frame.placement, self.placement.id);
+        if got != serving {
+            tracing::trace!(%got, %serving, step = message.frame.step, "a step of another placement");
+            let message = DataMessage::StalePlacement { got, serving };
             out.push(StageOutput::Send { to: from, message });
+            return Ok(());
+        }
+        if !self.follows(from, &message, out) {
             return Ok(());
         }
         let (got, expected) =
@@ -33,7 +34,7 @@ impl StageMachine {
             return self.arrive_first(message, expected);
         }
         if got < expected {
-            tracing::trace!(%instance, got, expected, "a step that came again");
+            tracing::trace!(%serving, got, expected, "a step that came again");
             return Ok(());
         }
         if got > expected {
@@ -78,7 +79,7 @@ impl StageMachine {
 
     /// Gives the engine the next step, if it takes one and one is there.
     pub(super) fn start_next(&mut self, out: &mut Vec<StageOutput>) -> Result<(), Broken> {
-        if !self.takes_another() {
+        if self.rewiring || !self.takes_another() {
             return Ok(());
         }
         let Some(message) = self.waiting.pop_front() else { return Ok(()) };
@@ -126,7 +127,7 @@ impl StageMachine {
             StageCommand::Open { spec, .. } if self.open.len() >= self.placement.slots as usize => {
                 wrong("finds no slot for", spec.sequence)
             }
-            StageCommand::Open { spec, cached } => self.open(step, spec, cached),
+            StageCommand::Open { spec, attempt, cached } => self.open(step, spec, *attempt, cached),
             StageCommand::Keep { sequence, pages } => self.keep(step, *sequence, pages),
             StageCommand::Forget(keys) => {
                 let unknown = keys.iter().find(|key| self.kept.remove(key).is_none());
@@ -147,7 +148,13 @@ impl StageMachine {
     }
 
     /// Opens a sequence that begins with kept pages of its own principal.
-    fn open(&mut self, step: u64, spec: &SequenceSpec, cached: &[PageKey]) -> Result<(), Broken> {
+    fn open(
+        &mut self,
+        step: u64,
+        spec: &SequenceSpec,
+        attempt: Attempt,
+        cached: &[PageKey],
+    ) -> Result<(), Broken> {
         for &key in cached {
             let what = match self.kept.get(&key) {
                 Some(&principal) if principal == spec.principal => continue,
@@ -162,7 +169,7 @@ impl StageMachine {
             return Err(Broken::Sequence { step, what, sequence });
         }
         let (principal, driver, length) = (spec.principal, spec.driver, length as u32);
-        self.open.insert(spec.sequence, Open { principal, driver, length, lost: false });
+        self.open.insert(spec.sequence, Open { principal, attempt, driver, length, lost: false });
         Ok(())
     }
 
@@ -209,7 +216,7 @@ impl StageMachine {
     }
 
     /// The rows of the sequences that are still computed here.
-    fn without_lost(&self, parts: &[StepSequence], rows: Vec<u8>) -> Vec<u8> {
+    fn without_lost(&self, parts: &[StepSequence], rows: Bytes) -> Bytes {
         if rows.is_empty() || !parts.iter().any(|s| self.is_lost(s)) {
             return rows;
         }
@@ -221,6 +228,6 @@ impl StageMachine {
             }
             at = end;
         }
-        kept
+        kept.into()
     }
 }

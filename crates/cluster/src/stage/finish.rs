@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::{FailureKind, NodeId, StepSequence, WireDType};
+use bytes::Bytes;
+use exo_types::{Attempt, FailureKind, NodeId, SequenceId, StepSequence, WireDType};
 
 use super::{ComputeResult, Computing, StageMachine, StageOutput};
 use crate::wire::{DataMessage, StepFailure, StepMessage, TokenResult, TokensMessage};
@@ -22,10 +23,10 @@ impl StageMachine {
             ComputeResult::Tokens(results) => self.send_tokens(done, results, out),
             ComputeResult::Failed { message, .. } if step == 0 => {
                 // An engine that cannot do nothing will not do more: the scheduler asks again.
-                let (instance, generation) = (self.placement.instance, self.placement.generation);
+                let (placement, term) = (self.placement.id, self.term);
                 let (stage, missing) =
                     (self.index as u32, format!("stage {}: {}", self.index, clip(&message)));
-                let message = DataMessage::NotWired { instance, generation, stage, step, missing };
+                let message = DataMessage::NotWired { placement, term, stage, step, missing };
                 out.push(StageOutput::Send { to: self.upward(), message });
             }
             ComputeResult::Failed { kind, message } => {
@@ -39,7 +40,7 @@ impl StageMachine {
                 if self.is_last() {
                     self.send_tokens(done, Vec::new(), out)
                 } else {
-                    self.forward(done, Vec::new(), out)
+                    self.forward(done, Bytes::new(), out)
                 }
             }
         }
@@ -69,31 +70,32 @@ impl StageMachine {
         ComputeResult::Failed { kind: FailureKind::Device, message }
     }
 
-    fn forward(&self, done: Computing, rows: Vec<u8>, out: &mut Vec<StageOutput>) {
+    fn forward(&self, done: Computing, rows: Bytes, out: &mut Vec<StageOutput>) {
         let Computing { commands, frame, failures, pages, .. } = done;
         let (next, rows_dtype) = (self.index + 1, WireDType::F32);
+        let to = self.placement.stages[next].leader().node;
         let message = StepMessage { stage: next as u32, commands, frame, failures, pages, rows_dtype, rows };
-        let to = self.placement.stages[next].node;
         out.push(StageOutput::Send { to, message: DataMessage::Step(message) });
     }
 
-    /// Each driver gets its own tokens, the scheduler all of them.
-    fn send_tokens(&self, done: Computing, results: Vec<TokenResult>, out: &mut Vec<StageOutput>) {
-        let (instance, generation) = (self.placement.instance, self.placement.generation);
+    /// The scheduler's node gets all tokens, once: it hands them on to the drivers that it has itself. A driver on another node
+    /// gets its own.
+    fn send_tokens(&self, done: Computing, mut results: Vec<TokenResult>, out: &mut Vec<StageOutput>) {
+        let (placement, term) = (self.placement.id, self.term);
         let tokens = |results, failures, pages| {
             let step = done.frame.step;
-            DataMessage::Tokens(TokensMessage { instance, generation, step, results, failures, pages })
+            DataMessage::Tokens(TokensMessage { placement, term, step, results, failures, pages })
         };
+        let scheduler = self.scheduler();
         let mut by_driver: BTreeMap<NodeId, Vec<TokenResult>> = BTreeMap::new();
-        for result in &results {
-            if let Some(open) = self.open.get(&result.sequence) {
+        for result in &mut results {
+            let Some(open) = self.open.get(&result.sequence) else { continue };
+            result.attempt = open.attempt;
+            if open.driver != scheduler {
                 by_driver.entry(open.driver).or_default().push(result.clone());
             }
         }
-        out.push(StageOutput::Send {
-            to: self.scheduler(),
-            message: tokens(results, done.failures, done.pages),
-        });
+        out.push(StageOutput::Send { to: scheduler, message: tokens(results, done.failures, done.pages) });
         for (to, own) in by_driver {
             out.push(StageOutput::Send { to, message: tokens(own, Vec::new(), Vec::new()) });
         }
@@ -119,21 +121,25 @@ impl StageMachine {
     /// Has what is left of the step computed. Nothing is on the engine behind it, and nothing was in front of it any more: there
     /// is no third time.
     fn compute_again(&mut self, done: Computing, out: &mut Vec<StageOutput>) {
-        let (commands, rows) = (Vec::new(), Vec::new()); // carried out; of the first stage
+        let (commands, rows) = (Vec::new(), Bytes::new()); // carried out; of the first stage
         out.push(StageOutput::Compute { commands, frame: done.frame.clone(), rows });
         self.computing.push_front(done);
     }
 
     fn failure(&self, step: u64, parts: &[StepSequence], kind: FailureKind, message: String) -> StepFailure {
         StepFailure {
-            instance: self.placement.instance,
-            generation: self.placement.generation,
+            placement: self.placement.id,
+            term: self.term,
             step,
             stage: self.index as u32,
-            sequences: parts.iter().map(|part| part.sequence).collect(),
+            sequences: parts.iter().filter_map(|part| self.attempt_of(part)).collect(),
             kind,
             message,
         }
+    }
+
+    fn attempt_of(&self, part: &StepSequence) -> Option<(SequenceId, Attempt)> {
+        Some((part.sequence, self.open.get(&part.sequence)?.attempt))
     }
 
     /// Gives up the step's sequences; what is left of it goes on.
@@ -145,7 +151,7 @@ impl StageMachine {
         let all = self.failure(done.frame.step, &lost, kind, clip(&message));
         let mut by_driver: BTreeMap<NodeId, Vec<_>> = BTreeMap::new();
         for (part, &driver) in lost.iter().zip(&done.drivers) {
-            by_driver.entry(driver).or_default().push(part.sequence);
+            by_driver.entry(driver).or_default().extend(self.attempt_of(part));
         }
         for (to, sequences) in by_driver {
             let own = StepFailure { sequences, ..all.clone() };

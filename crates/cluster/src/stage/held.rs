@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use exo_types::{NodeId, Time};
+use exo_types::{NodeId, ShardPosition, Time};
 
-use crate::ShardKey;
 use crate::wire::{DataMessage, StepMessage};
 
 /// How long a step waits for its stage.
@@ -14,7 +13,7 @@ const FRAMES_MAX: usize = 4;
 /// Steps that wait for all stages of a node.
 const FRAMES_IN_ALL_MAX: usize = 64;
 
-/// Holds step 0 until its stage is there, or says what is missing. A later step finds its stage, or the generation is broken:
+/// Holds step 0 until its stage is there, or says what is missing. A later step finds its stage, or the term is over:
 /// it is not held.
 #[derive(Clone, Debug, Default)]
 pub struct HeldSteps {
@@ -26,7 +25,7 @@ pub struct HeldSteps {
 struct Held {
     since: Time,
     from: NodeId,
-    key: ShardKey,
+    position: ShardPosition,
     message: StepMessage,
     missing: String,
 }
@@ -41,11 +40,11 @@ impl HeldSteps {
         message: StepMessage,
         missing: &str,
     ) -> Option<DataMessage> {
-        let (instance, generation) = (message.frame.instance, message.frame.generation);
-        let key = ShardKey { instance, generation, stage: message.stage };
-        let waiting = self.frames.iter().filter(|held| held.key == key).count();
+        let (placement, stage) = (message.frame.placement, message.stage);
+        let position = ShardPosition { placement, stage, rank: 0 };
+        let waiting = self.frames.iter().filter(|held| held.position == position).count();
         let is_full = waiting >= FRAMES_MAX || self.frames.len() >= FRAMES_IN_ALL_MAX;
-        let held = Held { since: now, from, key, message, missing: missing.to_owned() };
+        let held = Held { since: now, from, position, message, missing: missing.to_owned() };
         if held.message.frame.step > 0 || is_full {
             return Some(held.answer(now));
         }
@@ -54,8 +53,11 @@ impl HeldSteps {
     }
 
     /// The stage is there: its steps in order, with their senders.
-    pub fn take(&mut self, key: ShardKey) -> Vec<(NodeId, StepMessage)> {
-        self.frames.extract_if(.., |held| held.key == key).map(|held| (held.from, held.message)).collect()
+    pub fn take(&mut self, position: ShardPosition) -> Vec<(NodeId, StepMessage)> {
+        self.frames
+            .extract_if(.., |held| held.position == position)
+            .map(|held| (held.from, held.message))
+            .collect()
     }
 
     /// Answers to the senders of what has waited too long. Call it on every tick.
@@ -67,25 +69,27 @@ impl HeldSteps {
 
 impl Held {
     fn answer(&self, now: Time) -> DataMessage {
-        let ShardKey { instance, generation, stage } = self.key;
+        let ShardPosition { placement, stage, .. } = self.position;
+        let term = self.message.frame.term;
         let (step, waited_ms) = (self.message.frame.step, now.since(self.since).as_millis());
-        tracing::trace!(%instance, generation, stage, step, waited_ms, missing = self.missing, "a step met no stage");
+        tracing::trace!(%placement, %term, stage, step, waited_ms, missing = self.missing, "a step met no stage");
         let missing = format!("stage {stage}: {} (waited {waited_ms} ms)", self.missing);
-        DataMessage::NotWired { instance, generation, stage, step, missing }
+        DataMessage::NotWired { placement, term, stage, step, missing }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use exo_types::{InstanceId, StepFrame, WireDType};
+    use bytes::Bytes;
+    use exo_types::{StepFrame, Term, WireDType};
 
     use super::*;
-    use crate::testing::node;
+    use crate::testing::{node, placement_id};
 
     fn step(step: u64, stage: u32) -> StepMessage {
-        let frame = StepFrame { instance: InstanceId(1), generation: 1, step, sequences: vec![] };
+        let frame = StepFrame { placement: placement_id(1, 1), term: Term::FIRST, step, sequences: vec![] };
         let (commands, failures, pages, rows_dtype) = (vec![], vec![], vec![], WireDType::F32);
-        StepMessage { stage, commands, frame, failures, pages, rows_dtype, rows: vec![] }
+        StepMessage { stage, commands, frame, failures, pages, rows_dtype, rows: Bytes::new() }
     }
 
     fn at(ms: u64) -> Time {
@@ -103,7 +107,7 @@ mod tests {
     #[test]
     fn step_0_waits_for_its_stage() {
         let (mut held, key) =
-            (HeldSteps::default(), ShardKey { instance: InstanceId(1), generation: 1, stage: 1 });
+            (HeldSteps::default(), ShardPosition { placement: placement_id(1, 1), stage: 1, rank: 0 });
         assert_eq!(held.hold(at(0), node(1), step(0, 1), "it is loading"), None);
         assert_eq!(held.hold(at(0), node(1), step(0, 2), "it is loading"), None);
         assert!(held.expire(at(1900)).is_empty());

@@ -1,36 +1,43 @@
 //! What a stage does with a step: check it, have it computed, pass it on.
 //!
-//! A stage trusts its neighbours' arithmetic and nothing else: instance, generation, step order, sequence
+//! A stage trusts its neighbours' arithmetic and nothing else: placement, term, step order, sequence
 //! bookkeeping, token ids and row lengths are checked before the engine sees them. A step that cannot be computed
 //! costs its sequences, not the pipeline: the frame travels on without them, so that every stage counts the same
-//! steps. A step that does not fit at all ([`Broken`]) ends the generation, and so does a link that ends.
+//! steps. A step that does not fit at all ([`Broken`]) ends the placement, a link that ends only the term.
 //!
-//! Step 0 comes first, perhaps several times: each stage adds its pages, the last one returns them to the scheduler.
+//! Step 0 comes first, perhaps several times: each stage adds its pages, the last one returns them to the scheduler. Step 0 of a
+//! higher term empties the stage and its engine first ([`terms`]).
 //!
 //! Start reading at [`StageMachine::handle`].
 
 mod accept;
 mod finish;
 mod held;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod words;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use exo_types::{FailureKind, NodeId, PageKey, Placement, Principal, SequenceId, StepFrame, Time};
+use exo_types::{
+    Attempt, FailureKind, NodeId, PageKey, Placement, Principal, SequenceId, StepFrame, Term, Time,
+};
 
 pub use self::held::HeldSteps;
 pub use self::words::{ComputeResult, StageGeometry, StageInput, StageOutput};
 use crate::wire::{DataMessage, StageCommand, StagePages, StepFailure, StepMessage};
 use crate::{MessageKind, Undeliverable};
 
-/// One stage of one instance generation.
+/// One stage of one placement.
 #[derive(Clone, Debug)]
 pub struct StageMachine {
     placement: Placement,
     index: usize,
     geometry: StageGeometry,
+    term: Term,
+    /// Whether the engine still holds what is of an earlier term.
+    rewiring: bool,
     open: BTreeMap<SequenceId, Open>,
     /// Kept pages, and on whose behalf they were filled.
     kept: BTreeMap<PageKey, Principal>,
@@ -40,13 +47,15 @@ pub struct StageMachine {
     waiting: VecDeque<StepMessage>,
     /// On the engine, in order: one, or two where the first may be gone ahead of.
     computing: VecDeque<Computing>,
-    broken: bool,
+    /// How the pipeline broke here, in this term.
+    broken: Option<(FailureKind, String)>,
 }
 
 /// A sequence this stage holds.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     principal: Principal,
+    attempt: Attempt,
     driver: NodeId,
     /// Positions in its cache, those being computed included.
     length: u32,
@@ -71,7 +80,7 @@ struct Computing {
     lost_in_front: Option<FailureKind>,
 }
 
-/// Why a step cannot be: the generation ends.
+/// Why a step cannot be: the placement ends, or the term.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Broken {
     #[error("step {got} arrived, {expected} was next")]
@@ -103,20 +112,27 @@ impl StageMachine {
             placement,
             index,
             geometry,
+            term: Term::FIRST,
+            rewiring: false,
             open: BTreeMap::new(),
             kept: BTreeMap::new(),
             step_next: 0,
             waiting: VecDeque::new(),
             computing: VecDeque::new(),
-            broken: false,
+            broken: None,
         }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
     pub fn handle(&mut self, _now: Time, input: StageInput) -> Vec<StageOutput> {
         let mut out = Vec::new();
-        if self.broken && !matches!(input, StageInput::Report { .. }) {
-            tracing::trace!(instance = %self.placement.instance, stage = self.index, "the pipeline is broken here");
+        if let Some((kind, message)) = self.broken.clone().filter(|_| !self.is_heard_when_broken(&input)) {
+            tracing::trace!(placement = %self.placement.id, term = %self.term, stage = self.index, message, "the pipeline is broken here");
+            // A scheduler that does not know yet is a new one.
+            if matches!(&input, StageInput::Step { from, message } if *from == self.upstream() && self.is_first_again(message))
+            {
+                self.tell_broken(self.term, kind, message, &mut out);
+            }
             return out;
         }
         let outcome = match input {
@@ -130,8 +146,16 @@ impl StageMachine {
                 self.pass_on(from, message, &mut out);
                 Ok(())
             }
-            StageInput::ComputeDone { step, result } => {
-                self.finish(step, result, &mut out);
+            StageInput::ComputeDone { term, step, result } => {
+                if self.is_own_term(term, "computed") {
+                    self.finish(step, result, &mut out);
+                }
+                Ok(())
+            }
+            StageInput::Rewired { term } => {
+                if self.is_own_term(term, "rewired") {
+                    self.rewiring = false;
+                }
                 Ok(())
             }
         };
@@ -153,12 +177,12 @@ impl StageMachine {
 
     /// Who sends this stage its steps.
     fn upstream(&self) -> NodeId {
-        self.placement.stages[self.index.saturating_sub(1)].node
+        self.placement.stages[self.index.saturating_sub(1)].leader().node
     }
 
     /// Where the scheduler runs.
     fn scheduler(&self) -> NodeId {
-        self.placement.stages[0].node
+        self.placement.stages[0].leader().node
     }
 
     fn is_last(&self) -> bool {
@@ -171,43 +195,56 @@ impl StageMachine {
 
     /// The next node against the direction of the steps, up to the scheduler's.
     fn upward(&self) -> NodeId {
-        let own = self.placement.stages[self.index].node;
+        let own = self.placement.stages[self.index].leader().node;
         if own == self.scheduler() {
             return own;
         }
         let before = self.placement.stages[..self.index].iter().rev();
-        before.map(|stage| stage.node).find(|&node| node != own).unwrap_or(own)
+        before.map(|stage| stage.leader().node).find(|&node| node != own).unwrap_or(own)
     }
 
     /// Passes a later stage's report on.
     fn pass_on(&self, from: NodeId, message: DataMessage, out: &mut Vec<StageOutput>) {
-        let own = self.placement.stages[self.index].node;
+        let own = self.placement.stages[self.index].leader().node;
         // One from this node itself has begun its way here, or comes round in a circle.
         if from == own || self.placement.stage_of(from).is_none() {
             return tracing::trace!(%from, %own, "a report of nobody behind this stage");
+        }
+        let report = match &message {
+            DataMessage::NotWired { placement, term, .. }
+            | DataMessage::Undelivered { placement, term, .. }
+            | DataMessage::PipelineBroken { placement, term, .. } => Some((*placement, *term)),
+            _ => None,
+        };
+        let (serving, own_term) = (self.placement.id, self.term);
+        if let Some((got, term)) = report.filter(|(got, term)| *got != serving || *term < own_term) {
+            return tracing::trace!(%from, %got, %serving, %term, %own_term, "a report of a term that is over");
         }
         out.push(StageOutput::Send { to: self.upward(), message });
     }
 
     /// A message of this stage waited in vain for its link.
     fn undeliverable(&self, undeliverable: &Undeliverable, out: &mut Vec<StageOutput>) {
-        let Placement { instance, generation, .. } = self.placement;
+        let (placement, term) = (self.placement.id, self.term);
         let why = format!("stage {}: {undeliverable}", self.index);
         let to = self.upward();
         match &undeliverable.kind {
-            kind if kind.pipeline() != Some((instance, generation)) => {}
+            kind if kind.pipeline() != Some((placement, term)) => {
+                let got = kind.pipeline();
+                tracing::trace!(?got, %placement, %term, "a message of a term that is over did not go out");
+            }
             MessageKind::Step { stage, step, .. } if *stage as usize == self.index + 1 => {
                 let (stage, step, missing) = (*stage, *step, why);
-                let message = DataMessage::NotWired { instance, generation, stage, step, missing };
+                let message = DataMessage::NotWired { placement, term, stage, step, missing };
                 out.push(StageOutput::Send { to, message });
             }
             MessageKind::Tokens { step, sequences, .. } if self.is_last() => {
                 let (stage, step) = (self.index as u32, *step);
                 let message = if undeliverable.to == self.scheduler() {
-                    DataMessage::NotWired { instance, generation, stage, step, missing: why }
+                    DataMessage::NotWired { placement, term, stage, step, missing: why }
                 } else {
                     let sequences = sequences.clone();
-                    DataMessage::Undelivered { instance, generation, step, sequences, message: why }
+                    DataMessage::Undelivered { placement, term, step, sequences, message: why }
                 };
                 out.push(StageOutput::Send { to, message });
             }
@@ -218,8 +255,9 @@ impl StageMachine {
     /// Steps or tokens may have been in the link. Before step 1 it is only step 0, which the scheduler repeats.
     fn link_lost(&mut self, peer: NodeId) -> Result<(), Broken> {
         let next = if self.is_last() { 0 } else { self.index + 1 };
-        let is_used =
-            [self.index.saturating_sub(1), next].iter().any(|&i| self.placement.stages[i].node == peer);
+        let is_used = [self.index.saturating_sub(1), next]
+            .iter()
+            .any(|&i| self.placement.stages[i].leader().node == peer);
         if is_used && self.step_next > 1 {
             return Err(Broken::Link { peer, step: self.step_next - 1 });
         }
@@ -227,18 +265,13 @@ impl StageMachine {
     }
 
     fn break_pipeline(&mut self, broken: &Broken, out: &mut Vec<StageOutput>) {
-        self.broken = true;
+        // Step 0 behind step 1 is that of a new scheduler, which knows nothing of the term that it meets.
         let kind = match broken {
-            Broken::Link { .. } => FailureKind::StageLost,
+            Broken::Link { .. } | Broken::Order { got: 0, .. } => FailureKind::StageLost,
             _ => FailureKind::Protocol,
         };
-        let message = DataMessage::PipelineBroken {
-            instance: self.placement.instance,
-            generation: self.placement.generation,
-            stage: self.index as u32,
-            kind,
-            message: format!("stage {}: {broken}", self.index),
-        };
-        out.push(StageOutput::Send { to: self.upward(), message });
+        let message = format!("stage {}: {broken}", self.index);
+        self.broken = Some((kind, message.clone()));
+        self.tell_broken(self.term, kind, message, out);
     }
 }

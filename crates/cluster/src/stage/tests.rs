@@ -1,7 +1,9 @@
-use exo_types::{InstanceId, StepSequence, WireDType};
+use bytes::Bytes;
+use exo_types::{StepSequence, WireDType};
 
 use super::*;
-use crate::testing::{node, placement, result, seq, spec};
+use crate::testing::{node, placement, placement_id, result, seq, spec};
+use crate::wire::TokenResult;
 
 /// Stage `index` over the nodes 1, 2, 3, through which step 0 has gone.
 fn stage(index: usize) -> StageMachine {
@@ -22,7 +24,7 @@ fn wired(mut s: StageMachine) -> StageMachine {
     let index = s.index;
     feed(&mut s, step_0(index));
     let last = s.is_last();
-    done(&mut s, 0, if last { ComputeResult::Tokens(vec![]) } else { ComputeResult::Rows(vec![]) });
+    done(&mut s, 0, if last { ComputeResult::Tokens(vec![]) } else { ComputeResult::Rows(Bytes::new()) });
     s
 }
 
@@ -40,7 +42,7 @@ fn part(n: u128, start: u32, tokens: &[u32]) -> StepSequence {
 
 /// A step whose rows count up, as many as its tokens need behind the first stage.
 fn step(index: usize, step: u64, commands: Vec<StageCommand>, sequences: Vec<StepSequence>) -> StepMessage {
-    let frame = StepFrame { instance: InstanceId(1), generation: 1, step, sequences };
+    let frame = StepFrame { placement: placement_id(1, 1), term: Term::FIRST, step, sequences };
     let bytes = if index == 0 { 0 } else { frame.token_count() * 8 };
     let rows = (0..bytes).map(|b| b as u8).collect();
     StepMessage {
@@ -60,7 +62,7 @@ fn open(n: u128) -> StageCommand {
 
 fn open_cached(n: u128, cached: &[u64]) -> StageCommand {
     let cached = cached.iter().map(|&key| PageKey(key)).collect();
-    StageCommand::Open { spec: spec(n, node(9), 4), cached }
+    StageCommand::Open { spec: spec(n, node(9), 4), attempt: Attempt::FIRST, cached }
 }
 
 fn keep(n: u128, pages: &[(u32, u64)]) -> StageCommand {
@@ -74,7 +76,7 @@ fn feed(s: &mut StageMachine, message: StepMessage) -> Vec<StageOutput> {
 }
 
 fn done(s: &mut StageMachine, step: u64, result: ComputeResult) -> Vec<StageOutput> {
-    s.handle(Time::ZERO, StageInput::ComputeDone { step, result })
+    s.handle(Time::ZERO, StageInput::ComputeDone { term: s.term(), step, result })
 }
 
 /// Outputs as one line each.
@@ -86,6 +88,7 @@ fn show(out: &[StageOutput]) -> Vec<String> {
         StageOutput::Compute { frame, rows, .. } => {
             format!("compute {}:{} rows {}", frame.step, ids(frame), rows.len())
         }
+        StageOutput::Rewire { term } => format!("rewire for term {term}"),
         StageOutput::Send { to, message } => match message {
             DataMessage::Step(s) => format!(
                 "step {} to {}:{} rows {} failures {}",
@@ -107,7 +110,7 @@ fn show(out: &[StageOutput]) -> Vec<String> {
             DataMessage::Undelivered { step, sequences, .. } => {
                 format!("tokens {step} of {} not delivered, to {}", sequences.len(), to.0[0])
             }
-            DataMessage::StaleGeneration { got, serving, .. } => format!("stale {got}, serving {serving:?}"),
+            DataMessage::StalePlacement { got, serving } => format!("stale {got}, serving {serving}"),
             other => format!("unexpected {other:?}"),
         },
     };
@@ -119,7 +122,7 @@ fn a_middle_stage_computes_and_passes_on() {
     let mut s = stage(1);
     let out = feed(&mut s, step(1, 1, vec![open(1)], vec![part(1, 0, &[4, 5])]));
     assert_eq!(show(&out), ["compute 1: 1@0 rows 16"]);
-    let out = done(&mut s, 1, ComputeResult::Rows(vec![0; 16]));
+    let out = done(&mut s, 1, ComputeResult::Rows(vec![0; 16].into()));
     assert_eq!(show(&out), ["step 1 to 3: 1@0 rows 16 failures 0"]);
 }
 
@@ -128,12 +131,43 @@ fn the_last_stage_tells_the_scheduler_and_each_driver_its_own() {
     let mut s = stage(2);
     let mut other = spec(2, node(8), 4);
     other.driver = node(8);
-    let commands = vec![open(1), StageCommand::Open { spec: other, cached: vec![] }];
+    let commands = vec![open(1), StageCommand::Open { spec: other, attempt: Attempt(3), cached: vec![] }];
     feed(&mut s, step(2, 1, commands, vec![part(1, 0, &[4]), part(2, 0, &[5])]));
     let out = done(&mut s, 1, ComputeResult::Tokens(vec![result(1, 1, 7), result(2, 1, 8)]));
     let expected =
         ["tokens 1 to 1: 2 failures 0", "tokens 1 to 8: 1 failures 0", "tokens 1 to 9: 1 failures 0"];
     assert_eq!(show(&out), expected);
+    let StageOutput::Send { message: DataMessage::Tokens(all), .. } = &out[0] else { panic!("{out:?}") };
+    let attempts: Vec<_> = all.results.iter().map(|r| r.attempt).collect();
+    assert_eq!(attempts, [Attempt(1), Attempt(3)], "the stage knows of which submission");
+}
+
+#[test]
+fn tokens_go_once_to_the_scheduler_and_again_only_to_drivers_on_third_nodes() {
+    const B: u128 = 64;
+    // Every other driver is on the scheduler's node, the others are on two nodes more.
+    let driver = |n: u128| if n.is_multiple_of(2) { 1 } else { 8 + (n % 4) as u8 / 2 };
+    let placement = Placement { slots: 64, ..placement(1, 1, &[1, 2, 3]) };
+    let mut s = StageMachine::new(placement, 2, fresh(2).geometry);
+    s = wired(s);
+    let commands = (0..B).map(|n| StageCommand::Open {
+        spec: spec(n, node(driver(n)), 4),
+        attempt: Attempt::FIRST,
+        cached: vec![],
+    });
+    feed(&mut s, step(2, 1, commands.collect(), (0..B).map(|n| part(n, 0, &[4])).collect()));
+    let out = done(&mut s, 1, ComputeResult::Tokens((0..B).map(|n| result(n, 1, 7)).collect()));
+    let mut sent = BTreeMap::new();
+    for output in &out {
+        let StageOutput::Send { to, message: DataMessage::Tokens(tokens) } = output else {
+            panic!("{output:?}")
+        };
+        let before = sent.insert(to.0[0], tokens.results.len());
+        assert_eq!(before, None, "one message to each node");
+        let is_own = |r: &TokenResult| *to == node(1) || *to == node(driver(r.sequence.request.0));
+        assert!(tokens.results.iter().all(is_own), "{tokens:?}");
+    }
+    assert_eq!(sent, BTreeMap::from([(1, 64), (8, 16), (9, 16)]), "96 results for 64 tokens");
 }
 
 #[test]
@@ -142,7 +176,7 @@ fn steps_wait_their_turn_and_repeated_ones_are_ignored() {
     feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[4])]));
     assert!(feed(&mut s, step(0, 2, vec![], vec![part(1, 1, &[4])])).is_empty(), "one at a time");
     assert!(feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[4])])).is_empty(), "sent again");
-    let out = done(&mut s, 1, ComputeResult::Rows(vec![0; 8]));
+    let out = done(&mut s, 1, ComputeResult::Rows(vec![0; 8].into()));
     assert_eq!(show(&out), ["step 1 to 2: 1@0 rows 8 failures 0", "compute 2: 1@1 rows 0"]);
 }
 
@@ -218,7 +252,10 @@ fn what_was_beside_a_lost_chunk_in_a_step_is_computed_without_it() {
     let out = done(&mut s, 2, ComputeResult::Tokens(vec![]));
     let StageOutput::Send { message: DataMessage::Tokens(told), .. } = &out[0] else { panic!("{out:?}") };
     let lost: Vec<_> = told.failures.iter().map(|f| (&f.sequences[..], f.kind, f.message.as_str())).collect();
-    assert_eq!(lost, [(&[seq(1)][..], FailureKind::Device, "the step in front of it failed")]);
+    assert_eq!(
+        lost,
+        [(&[(seq(1), Attempt::FIRST)][..], FailureKind::Device, "the step in front of it failed")]
+    );
     let out = done(&mut s, 3, ComputeResult::Tokens(vec![]));
     assert_eq!(show(&out), ["tokens 3 to 1: 0 failures 0"]);
 }
@@ -249,7 +286,7 @@ fn a_step_is_computed_again_once_and_not_where_the_device_is_done_for() {
         let StageOutput::Send { message: DataMessage::StepFailed(told), .. } = &out[0] else {
             panic!("{out:?}")
         };
-        assert_eq!((&told.sequences[..], told.message.as_str()), (&[seq(2)][..], "gone"));
+        assert_eq!((&told.sequences[..], told.message.as_str()), (&[(seq(2), Attempt::FIRST)][..], "gone"));
     }
     // Nor behind a step that the device was done for in.
     for kind in [FailureKind::StageLost, FailureKind::Deadline] {
@@ -280,7 +317,7 @@ fn a_failed_step_goes_on_empty_and_its_sequences_are_left_out_until_closed() {
         (show(&out)[0].as_str(), &rows[..]),
         ("compute 2: 2@0 rows 8", &[8, 9, 10, 11, 12, 13, 14, 15][..])
     );
-    done(&mut s, 2, ComputeResult::Rows(vec![0; 8]));
+    done(&mut s, 2, ComputeResult::Rows(vec![0; 8].into()));
     feed(&mut s, step(1, 3, vec![StageCommand::Close(seq(1))], vec![]));
     assert_eq!(s.sequences_open(), 1);
 }
@@ -294,11 +331,12 @@ fn an_engine_that_answers_something_else_fails_the_step() {
 }
 
 #[test]
-fn another_generation_is_refused_by_name() {
+fn another_placement_is_refused_by_name() {
     let mut s = stage(1);
     let mut old = step(1, 1, vec![], vec![]);
-    old.frame.generation = 3;
-    assert_eq!(show(&feed(&mut s, old)), ["stale 3, serving Some(1)"]);
+    old.frame.placement = placement_id(1, 3);
+    let expected = format!("stale {}, serving {}", placement_id(1, 3), placement_id(1, 1));
+    assert_eq!(show(&feed(&mut s, old)), [expected]);
     assert!(
         s.handle(Time::ZERO, StageInput::Step { from: node(7), message: step(1, 1, vec![], vec![]) })
             .is_empty()
@@ -328,7 +366,7 @@ fn a_step_that_does_not_fit_breaks_the_pipeline_with_numbers() {
     check(1, step(1, 1, vec![open(1)], vec![part(1, 0, &[1; 65])]), "at 0..65");
     check(0, step(0, 1, vec![open(1)], vec![part(1, 0, &[100])]), "token 100, the vocabulary has 100");
     let mut short = step(1, 1, vec![open(1)], vec![part(1, 0, &[1])]);
-    short.rows.pop();
+    short.rows.truncate(short.rows.len() - 1);
     check(1, short, "carries 7 bytes of rows, 8 belong");
     let mut foreign = part(1, 0, &[1]);
     foreign.principal = Principal([3; 16]);
@@ -339,11 +377,11 @@ fn a_step_that_does_not_fit_breaks_the_pipeline_with_numbers() {
 fn a_sequence_may_begin_with_pages_kept_of_another() {
     let mut s = stage(0);
     feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[1, 2, 3])]));
-    done(&mut s, 1, ComputeResult::Rows(vec![0; 24]));
+    done(&mut s, 1, ComputeResult::Rows(vec![0; 24].into()));
     let commands = vec![keep(1, &[(0, 7)]), StageCommand::Close(seq(1)), open_cached(2, &[7])];
     let out = feed(&mut s, step(0, 2, commands, vec![part(2, 2, &[3])]));
     assert_eq!((show(&out)[0].as_str(), s.pages_kept()), ("compute 2: 2@2 rows 0", 1));
-    done(&mut s, 2, ComputeResult::Rows(vec![0; 8]));
+    done(&mut s, 2, ComputeResult::Rows(vec![0; 8].into()));
     feed(&mut s, step(0, 3, vec![StageCommand::Forget(vec![PageKey(7)])], vec![]));
     assert_eq!(s.pages_kept(), 0);
 }
@@ -354,7 +392,7 @@ fn pages_that_cannot_be_kept_or_shared_break_the_pipeline_by_name() {
     let check = |commands: Vec<StageCommand>, expected: &str| {
         let mut s = stage(0);
         feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[1, 2, 3])]));
-        done(&mut s, 1, ComputeResult::Rows(vec![0; 24]));
+        done(&mut s, 1, ComputeResult::Rows(vec![0; 24].into()));
         let got = show(&feed(&mut s, step(0, 2, commands, vec![]))).join("; ");
         assert!(got.starts_with("broken to 1") && got.contains(expected), "{got}");
     };
@@ -365,7 +403,7 @@ fn pages_that_cannot_be_kept_or_shared_break_the_pipeline_by_name() {
     check(vec![StageCommand::Forget(vec![PageKey(7)])], "forgets unkept page 7");
     let mut foreign = spec(2, node(9), 4);
     foreign.principal = Principal([3; 16]);
-    let open = StageCommand::Open { spec: foreign, cached: vec![PageKey(7)] };
+    let open = StageCommand::Open { spec: foreign, attempt: Attempt::FIRST, cached: vec![PageKey(7)] };
     check(vec![keep(1, &[(0, 7)]), open], "opens a sequence of another principal with page 7");
     let many = [(0, 7), (0, 8), (0, 9)];
     check(vec![keep(1, &many), open_cached(2, &[7, 8, 9])], "begins behind the history");
@@ -375,7 +413,7 @@ fn pages_that_cannot_be_kept_or_shared_break_the_pipeline_by_name() {
 fn a_truncated_sequence_goes_on_from_where_it_was_cut() {
     let mut s = stage(0);
     feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[1, 2, 3])]));
-    done(&mut s, 1, ComputeResult::Rows(vec![0; 24]));
+    done(&mut s, 1, ComputeResult::Rows(vec![0; 24].into()));
     let truncate = StageCommand::Truncate { sequence: seq(1), length: 2 };
     let mut again = part(1, 1, &[9]);
     again.truncate_to = Some(1);
@@ -404,7 +442,7 @@ fn pages(out: &[StageOutput]) -> Vec<(u32, u32)> {
 fn step_0_takes_the_way_of_all_steps_and_collects_the_pages() {
     let mut s = fresh(1);
     assert_eq!(show(&feed(&mut s, step_0(1))), ["compute 0: rows 0"]);
-    let out = done(&mut s, 0, ComputeResult::Rows(vec![]));
+    let out = done(&mut s, 0, ComputeResult::Rows(Bytes::new()));
     assert_eq!(
         (show(&out), pages(&out)),
         (vec!["step 0 to 3: rows 0 failures 0".into()], vec![(5, 2), (9, 2)])
@@ -424,15 +462,22 @@ fn step_0_may_come_again_until_step_1_has_come() {
     assert_eq!(show(&feed(&mut s, step_0(1))), ["compute 0: rows 0"]);
     assert!(feed(&mut s, step_0(1)).is_empty(), "it waits");
     assert!(feed(&mut s, step_0(1)).is_empty(), "one waits already");
-    assert_eq!(done(&mut s, 0, ComputeResult::Rows(vec![])).len(), 2, "sent on, and the next computed");
-    done(&mut s, 0, ComputeResult::Rows(vec![]));
+    assert_eq!(done(&mut s, 0, ComputeResult::Rows(Bytes::new())).len(), 2, "sent on, and the next computed");
+    done(&mut s, 0, ComputeResult::Rows(Bytes::new()));
     feed(&mut s, step(1, 1, vec![open(1)], vec![part(1, 0, &[4])]));
     let out = feed(&mut s, step_0(1));
     assert_eq!(show(&out), ["broken to 1: stage 1: step 0 arrived, 2 was next"], "of another scheduler");
+    assert_eq!(
+        show(&feed(&mut s, step_0(1))),
+        show(&out),
+        "said again: the first time it may have been lost"
+    );
+    let from_another = StageInput::Step { from: node(7), message: step_0(1) };
+    assert!(s.handle(Time::ZERO, from_another).is_empty());
 }
 
 #[test]
-fn a_step_before_step_0_and_step_0_past_too_few_stages_end_the_generation() {
+fn a_step_before_step_0_and_step_0_past_too_few_stages_end_the_placement() {
     let mut s = fresh(1);
     let out = feed(&mut s, step(1, 7, vec![], vec![]));
     assert_eq!(show(&out), ["broken to 1: stage 1: step 7 arrived, 0 was next"]);
@@ -454,7 +499,10 @@ fn an_engine_that_fails_step_0_does_not_let_it_past() {
 #[test]
 fn a_step_that_found_no_link_is_reported_against_its_direction() {
     let mut s = stage(1);
-    let kind = |stage, generation| MessageKind::Step { instance: InstanceId(1), generation, stage, step: 4 };
+    let kind = |stage, number| {
+        let (placement, term) = (placement_id(1, number), Term::FIRST);
+        MessageKind::Step { placement, term, stage, step: 4 }
+    };
     let undeliverable = |to: u8, kind| {
         let (to, waited_ms) = (node(to), 2050);
         let reason = crate::UndeliverableReason::NotOpen;
@@ -464,12 +512,12 @@ fn a_step_that_found_no_link_is_reported_against_its_direction() {
     let why = format!("stage 1: the data link to node {} was not open for 2050 ms", node(3));
     assert_eq!(show(&out), [format!("not wired for 4 to 1: {why}")]);
     assert!(s.handle(Time::ZERO, undeliverable(3, kind(1, 1))).is_empty(), "another stage's");
-    assert!(s.handle(Time::ZERO, undeliverable(3, kind(2, 9))).is_empty(), "another generation's");
+    assert!(s.handle(Time::ZERO, undeliverable(3, kind(2, 9))).is_empty(), "another placement's");
     // Tokens: of the link to the scheduler, or to one driver.
     let mut s = stage(2);
     let tokens = || {
-        let (instance, generation, step, sequences) = (InstanceId(1), 1, 4, vec![seq(1)]);
-        MessageKind::Tokens { instance, generation, step, sequences }
+        let (placement, term) = (placement_id(1, 1), Term::FIRST);
+        MessageKind::Tokens { placement, term, step: 4, sequences: vec![(seq(1), Attempt::FIRST)] }
     };
     let out = s.handle(Time::ZERO, undeliverable(1, tokens()));
     assert!(show(&out)[0].starts_with("not wired for 4 to 2: stage 2: the data link"), "{out:?}");
@@ -480,8 +528,8 @@ fn a_step_that_found_no_link_is_reported_against_its_direction() {
 #[test]
 fn reports_go_from_stage_to_stage_up_to_the_scheduler() {
     let report = |from: u8| {
-        let (instance, generation, stage, step) = (InstanceId(1), 1, 3, 0);
-        let message = DataMessage::NotWired { instance, generation, stage, step, missing: "x".into() };
+        let (placement, term, stage, step) = (placement_id(1, 1), Term::FIRST, 3, 0);
+        let message = DataMessage::NotWired { placement, term, stage, step, missing: "x".into() };
         StageInput::Report { from: node(from), message }
     };
     let geometry = StageGeometry { hidden: 2, vocab: 100, pages: 9, page_tokens: 2 };
@@ -495,7 +543,7 @@ fn reports_go_from_stage_to_stage_up_to_the_scheduler() {
 }
 
 #[test]
-fn a_link_that_ends_behind_a_step_ends_the_generation() {
+fn a_link_that_ends_behind_a_step_ends_the_term() {
     let lost = |s: &mut StageMachine, n: u8| show(&s.handle(Time::ZERO, StageInput::LinkLost(node(n))));
     // Of the last stage: steps come from node 2, tokens go to node 1.
     for (index, used, unused) in [(0, 2, 3), (1, 1, 9), (1, 3, 9), (2, 2, 9), (2, 1, 9)] {
@@ -506,4 +554,94 @@ fn a_link_that_ends_behind_a_step_ends_the_generation() {
         let out = lost(&mut s, used);
         assert!(out[0].contains("ended behind step 1"), "{index}: {out:?}");
     }
+}
+
+/// The same step in another term.
+fn in_term(term: u32, mut message: StepMessage) -> StepMessage {
+    message.frame.term = Term(term);
+    message
+}
+
+/// Stage 1 in the middle of term 1: sequence 1 is open, a page is kept, step 2 is on the engine and step 3 waits.
+fn busy() -> StageMachine {
+    let mut s = stage(1);
+    feed(&mut s, step(1, 1, vec![open(1)], vec![part(1, 0, &[4, 5])]));
+    done(&mut s, 1, ComputeResult::Rows(vec![0; 16].into()));
+    feed(&mut s, step(1, 2, vec![keep(1, &[(0, 7)])], vec![part(1, 2, &[4])]));
+    feed(&mut s, step(1, 3, vec![], vec![part(1, 3, &[4])]));
+    assert_eq!((s.sequences_open(), s.pages_kept()), (1, 1));
+    s
+}
+
+#[test]
+fn step_0_of_a_higher_term_empties_the_stage_and_waits_for_its_engine() {
+    let mut s = busy();
+    assert_eq!(show(&feed(&mut s, in_term(3, step_0(1)))), ["rewire for term 3"]);
+    assert_eq!((s.term(), s.sequences_open(), s.pages_kept()), (Term(3), 0, 0));
+    let late =
+        StageInput::ComputeDone { term: Term(1), step: 2, result: ComputeResult::Rows(vec![0; 8].into()) };
+    assert!(s.handle(Time::ZERO, late).is_empty(), "of a step of term 1");
+    assert!(feed(&mut s, in_term(3, step_0(1))).is_empty(), "one waits already");
+    assert!(s.handle(Time::ZERO, StageInput::Rewired { term: Term(2) }).is_empty(), "not for this term");
+    let out = s.handle(Time::ZERO, StageInput::Rewired { term: Term(3) });
+    assert_eq!(show(&out), ["compute 0: rows 0"]);
+    assert_eq!(show(&done(&mut s, 0, ComputeResult::Rows(Bytes::new()))), ["step 0 to 3: rows 0 failures 0"]);
+    let first = in_term(3, step(1, 1, vec![open(1)], vec![part(1, 0, &[4])]));
+    assert_eq!(show(&feed(&mut s, first)), ["compute 1: 1@0 rows 8"], "it counts from the beginning");
+}
+
+#[test]
+fn a_step_of_a_lower_term_is_ignored() {
+    let mut s = busy();
+    feed(&mut s, in_term(2, step_0(1)));
+    s.handle(Time::ZERO, StageInput::Rewired { term: Term(2) });
+    assert!(feed(&mut s, step(1, 4, vec![], vec![])).is_empty());
+    let report = DataMessage::NotWired {
+        placement: placement_id(1, 1),
+        term: Term(1),
+        stage: 2,
+        step: 4,
+        missing: String::new(),
+    };
+    let out = s.handle(Time::ZERO, StageInput::Report { from: node(3), message: report });
+    assert!(out.is_empty(), "nor is what a later stage says of it passed on");
+}
+
+#[test]
+fn any_other_step_of_a_higher_term_is_answered_not_wired() {
+    let mut s = busy();
+    let out = feed(&mut s, in_term(2, step(1, 4, vec![], vec![])));
+    let why = "stage 1: it is in term 1, and has not seen step 0 of term 2";
+    assert_eq!(show(&out), [format!("not wired for 4 to 1: {why}")]);
+    let StageOutput::Send { message: DataMessage::NotWired { term, .. }, .. } = &out[0] else {
+        panic!("{out:?}")
+    };
+    assert_eq!((*term, s.term(), s.sequences_open()), (Term(2), Term(1), 1));
+}
+
+#[test]
+fn a_scheduler_that_was_started_anew_hears_that_its_term_is_over() {
+    let told = |out: &[StageOutput]| match out {
+        [StageOutput::Send { message: DataMessage::PipelineBroken { term, kind, .. }, .. }] => (*term, *kind),
+        other => panic!("{other:?}"),
+    };
+    let lost = FailureKind::StageLost;
+    assert_eq!(told(&feed(&mut busy(), step_0(1))), (Term(1), lost), "behind step 1");
+    let mut broken = busy();
+    broken.handle(Time::ZERO, StageInput::LinkLost(node(1)));
+    assert_eq!(told(&feed(&mut broken, step_0(1))), (Term(1), lost), "broken");
+    let mut ahead = busy();
+    feed(&mut ahead, in_term(3, step_0(1)));
+    assert_eq!(told(&feed(&mut ahead, in_term(2, step_0(1)))), (Term(2), lost), "in a later term");
+    assert_eq!(ahead.term(), Term(3));
+}
+
+#[test]
+fn a_broken_stage_is_whole_again_in_the_next_term() {
+    let mut s = busy();
+    s.handle(Time::ZERO, StageInput::LinkLost(node(3)));
+    assert!(feed(&mut s, step(1, 4, vec![], vec![])).is_empty(), "broken");
+    assert_eq!(show(&feed(&mut s, in_term(2, step_0(1)))), ["rewire for term 2"]);
+    let out = s.handle(Time::ZERO, StageInput::Rewired { term: Term(2) });
+    assert_eq!(show(&out), ["compute 0: rows 0"]);
 }

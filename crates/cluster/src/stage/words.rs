@@ -1,6 +1,7 @@
 //! What a stage is told and what it wants done.
 
-use exo_types::{FailureKind, NodeId, StepFrame};
+use bytes::Bytes;
+use exo_types::{FailureKind, NodeId, StepFrame, Term};
 
 use crate::Undeliverable;
 use crate::wire::{DataMessage, StageCommand, StepMessage, TokenResult};
@@ -22,8 +23,9 @@ pub struct StageGeometry {
 #[derive(Clone, PartialEq, Debug)]
 pub enum ComputeResult {
     /// Hidden rows in the wire's encoding: any stage but the last.
-    Rows(Vec<u8>),
-    /// Sampled tokens: the last stage. One per sequence with `sample`, in the frame's order.
+    Rows(Bytes),
+    /// Sampled tokens: the last stage. One per sequence with `sample`, in the frame's order. Their `attempt` does not count: the
+    /// stage knows it.
     Tokens(Vec<TokenResult>),
     /// It failed; the sequences of the step are lost.
     Failed {
@@ -58,10 +60,17 @@ pub enum StageInput {
     },
     /// The engine is done with the step last put out.
     ComputeDone {
+        /// In which term it was put out.
+        term: Term,
         /// Which.
         step: u64,
         /// With what.
         result: ComputeResult,
+    },
+    /// The engine is empty: the answer to [`StageOutput::Rewire`].
+    Rewired {
+        /// The term that it was emptied for.
+        term: Term,
     },
 }
 
@@ -71,20 +80,26 @@ pub enum StageOutput {
     /// Run this on the engine: the commands (which cannot fail: they were checked, and memory is only taken by
     /// batches), then the batch, if it has sequences. Answer with `ComputeDone`, in order. One is out at a time, or a second behind a chunk
     /// of a prompt on the only stage; that one may come again, once, without sequences that were lost with the chunk.
-    /// For a frame without sequences the answer is `Rows(vec![])` or `Tokens(vec![])`.
+    /// For a frame without sequences the answer is `Rows` without bytes or `Tokens(vec![])`.
     Compute {
         /// Carried out first, in order.
         commands: Vec<StageCommand>,
         /// The batch.
         frame: StepFrame,
         /// Hidden rows of the batch; empty on the first stage.
-        rows: Vec<u8>,
+        rows: Bytes,
+    },
+    /// A term begins: drop all sequences and kept pages on the engine, after the steps that it was given before. Answer with
+    /// `Rewired`; nothing of the term is computed before. What comes back of earlier steps is ignored.
+    Rewire {
+        /// The term that begins.
+        term: Term,
     },
     /// Send to a node (possibly this one).
     Send {
         /// To whom.
         to: NodeId,
-        /// What: `Step`, `Tokens`, `StepFailed`, `StaleGeneration`, or a report to the scheduler.
+        /// What: `Step`, `Tokens`, `StepFailed`, `StalePlacement`, or a report to the scheduler.
         message: DataMessage,
     },
 }

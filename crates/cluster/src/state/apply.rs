@@ -1,8 +1,9 @@
 //! The fold: one fact at a time, each checked against what is known before anything changes.
 
-use exo_types::{NodeId, Placement};
+use exo_types::{NodeId, Placement, PlacementId};
 
 use super::{ApplyError, State, StateInstance, serves};
+use crate::legacy::is_legacy;
 use crate::wire::limits::{INSTANCES_MAX, MEMBERS_MAX};
 use crate::{Event, Member, Role};
 
@@ -82,14 +83,12 @@ impl State {
         if let Some(last) = self.instance_last.filter(|&last| instance <= last) {
             return Err(ApplyError::InstanceReused { instance, last });
         }
-        if placed.placement.generation != 1 {
-            return Err(ApplyError::Generation { instance, from: 0, to: placed.placement.generation });
-        }
+        check_id(placed.placement.id, self.placement_last)?;
         if self.instances.len() >= INSTANCES_MAX {
             return Err(ApplyError::TooMany { what: "instances", max: INSTANCES_MAX });
         }
         self.check_placement(&placed)?;
-        self.instances.insert(instance, placed);
+        self.take_placement(placed);
         self.instance_last = Some(instance);
         Ok(())
     }
@@ -97,15 +96,22 @@ impl State {
     fn replace(&mut self, placement: &Placement, memory_bytes: &[u64]) -> Result<(), ApplyError> {
         let instance = placement.instance;
         let now = self.instances.get(&instance).ok_or(ApplyError::UnknownInstance { instance })?;
-        let (from, to) = (now.placement.generation, placement.generation);
-        if from.checked_add(1) != Some(to) {
-            return Err(ApplyError::Generation { instance, from, to });
-        }
+        let last = now.placement.id;
+        check_id(placement.id, Some(last))?;
+        check_id(placement.id, self.placement_last)?;
         let (request, memory_bytes) = (now.request.clone(), memory_bytes.to_vec());
         let replaced = StateInstance { request, placement: placement.clone(), memory_bytes };
         self.check_placement(&replaced)?;
-        self.instances.insert(instance, replaced);
+        self.take_placement(replaced);
         Ok(())
+    }
+
+    fn take_placement(&mut self, placed: StateInstance) {
+        let Placement { id, instance, .. } = placed.placement;
+        if !is_legacy(id) {
+            self.placement_last = Some(id);
+        }
+        self.instances.insert(instance, placed);
     }
 
     fn check_placement(&self, placed: &StateInstance) -> Result<(), ApplyError> {
@@ -115,9 +121,17 @@ impl State {
             let what = "another model, context or slots, or not all layers";
             return Err(ApplyError::Placement { instance, what });
         }
-        if !placement.stages.iter().all(|s| self.members.contains_key(&s.node)) {
-            return Err(ApplyError::Placement { instance, what: "a stage is on no member" });
+        if !placement.shards().all(|(_, s)| self.members.contains_key(&s.node)) {
+            return Err(ApplyError::Placement { instance, what: "a shard is on no member" });
         }
         Ok(())
+    }
+}
+
+/// Within an epoch numbers grow, and no two coordinators have the same epoch: so no id comes twice.
+fn check_id(given: PlacementId, last: Option<PlacementId>) -> Result<(), ApplyError> {
+    match last.filter(|last| given.epoch == last.epoch && given.number <= last.number) {
+        Some(last) => Err(ApplyError::PlacementReused { given, last }),
+        None => Ok(()),
     }
 }

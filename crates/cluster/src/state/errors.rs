@@ -1,6 +1,6 @@
 //! What makes a fact impossible.
 
-use exo_types::{InstanceId, NodeId};
+use exo_types::{InstanceId, NodeId, PlacementId};
 
 /// An event that contradicts the state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,15 +50,13 @@ pub enum ApplyError {
         /// The last one.
         last: InstanceId,
     },
-    /// Generations count up by one.
-    #[error("instance {instance} goes from generation {from} to {to}")]
-    Generation {
-        /// The instance.
-        instance: InstanceId,
-        /// Now.
-        from: u32,
-        /// Offered.
-        to: u32,
+    /// Ids of placements are never used twice.
+    #[error("placement {given} is not after {last}, the last one")]
+    PlacementReused {
+        /// The new one.
+        given: PlacementId,
+        /// The last one.
+        last: PlacementId,
     },
     /// The placement is not one of this request.
     #[error("the placement of instance {instance} does not serve its request: {what}")]

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exo_types::{InstanceId, NodeId, Placement};
+use exo_types::{InstanceId, NodeId, Placement, PlacementId};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Check, CheckError, limits};
-use crate::{ClusterId, Event, EventError, InstanceRequest, Member, Role};
+use crate::{ClusterId, Event, EventError, InstanceRequest, Member, Role, events};
 
 mod apply;
 mod errors;
@@ -22,33 +22,32 @@ pub struct StateInstance {
     pub request: InstanceRequest,
     /// Where it is now.
     pub placement: Placement,
-    /// Bytes each stage needs.
+    /// Bytes each shard needs, in the order of [`Placement::shards`].
     pub memory_bytes: Vec<u64>,
 }
 
 /// What lasts of a cluster. [`State::default`] is the state before any event.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct State {
-    cluster: Option<(ClusterId, String)>,
-    join_window_until_unix_s: u64,
-    members: BTreeMap<NodeId, Member>,
-    removed: BTreeSet<NodeId>,
-    instances: BTreeMap<InstanceId, StateInstance>,
-    instance_last: Option<InstanceId>,
+    pub(crate) cluster: Option<(ClusterId, String)>,
+    pub(crate) join_window_until_unix_s: u64,
+    pub(crate) members: BTreeMap<NodeId, Member>,
+    pub(crate) removed: BTreeSet<NodeId>,
+    pub(crate) instances: BTreeMap<InstanceId, StateInstance>,
+    pub(crate) instance_last: Option<InstanceId>,
+    /// The last id given to a placement since format 3.
+    pub(crate) placement_last: Option<PlacementId>,
 }
 
 impl State {
     /// The snapshot's bytes.
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_allocvec(self).expect("states hold only types postcard can write")
+        events::encode(self)
     }
 
-    /// The state in a snapshot.
+    /// The state in a snapshot, also in one that the build before wrote.
     pub fn decode(bytes: &[u8]) -> Result<Self, EventError> {
-        if bytes.len() > limits::CONTROL_BYTES_MAX {
-            return Err(EventError::TooLong { len_bytes: bytes.len(), max_bytes: limits::CONTROL_BYTES_MAX });
-        }
-        let state: Self = postcard::from_bytes(bytes)?;
+        let state: Self = events::decode(bytes, limits::CONTROL_BYTES_MAX, crate::legacy::state)?;
         state.check()?;
         Ok(state)
     }
@@ -116,7 +115,7 @@ impl Check for State {
 /// Whether the placement is one of the request: same model, all its layers, the context, slots and cache asked for.
 fn serves(placement: &Placement, memory_bytes: &[u64], request: &InstanceRequest) -> bool {
     placement.model == request.model
-        && placement.stages.len() == memory_bytes.len()
+        && placement.shards().count() == memory_bytes.len()
         && placement.tiles(request.shape.layer_count())
         && (placement.context_tokens, placement.slots) == (request.context_tokens, request.slots)
         && (placement.cache_tokens, placement.kv) == (request.cache_tokens, request.kv)

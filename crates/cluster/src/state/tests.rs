@@ -24,17 +24,17 @@ fn refusal(state: &mut State, event: Event) -> Option<String> {
     Some(error.to_string())
 }
 
-fn placed(id: u64, generation: u32, on: &[u8]) -> Event {
+fn placed(id: u64, number: u32, on: &[u8]) -> Event {
     Event::InstancePlaced {
         request: request(),
-        placement: placement(id, generation, on),
+        placement: placement(id, number, on),
         memory_bytes: vec![1; on.len()],
     }
 }
 
-fn replaced(id: u64, generation: u32, on: &[u8]) -> Event {
+fn replaced(id: u64, number: u32, on: &[u8]) -> Event {
     Event::InstanceReplaced {
-        placement: placement(id, generation, on),
+        placement: placement(id, number, on),
         memory_bytes: vec![1; on.len()],
         reason: String::new(),
     }
@@ -60,15 +60,20 @@ fn the_only_admin_stays_until_another_is_appointed() {
 }
 
 #[test]
-fn generations_count_up_by_one_and_ids_are_never_reused() {
+fn ids_of_instances_and_placements_are_never_used_twice() {
     let mut state = founded();
-    assert!(refusal(&mut state, placed(5, 2, &[1])).is_some_and(|e| e.contains("generation")));
-    assert_eq!(refusal(&mut state, placed(5, 1, &[1, 2])), None);
-    assert!(refusal(&mut state, replaced(5, 3, &[1])).is_some_and(|e| e.contains("from generation 1 to 3")));
-    assert_eq!(refusal(&mut state, replaced(5, 2, &[1])), None);
+    assert_eq!(refusal(&mut state, placed(5, 2, &[1, 2])), None);
+    let low = refusal(&mut state, replaced(5, 2, &[1])).unwrap();
+    assert!(low.contains("p2/5@") && low.contains("is not after"), "{low}");
+    assert!(refusal(&mut state, replaced(5, 1, &[1])).is_some_and(|e| e.contains("not after")));
+    assert_eq!(refusal(&mut state, replaced(5, 4, &[1])), None, "numbers may be left out");
+    let mut other = placement(6, 1, &[1]);
+    other.id = crate::testing::placement_id(5, 4);
+    let other = Event::InstancePlaced { request: request(), placement: other, memory_bytes: vec![1] };
+    assert!(refusal(&mut state, other).is_some_and(|e| e.contains("not after")), "of another instance");
     let removed = Event::InstanceRemoved { instance: InstanceId(5), reason: String::new() };
     assert_eq!(refusal(&mut state, removed), None);
-    assert!(refusal(&mut state, placed(5, 1, &[1])).is_some_and(|e| e.contains("not after")));
+    assert!(refusal(&mut state, placed(5, 5, &[1])).is_some_and(|e| e.contains("not after")));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Bytes of messages: a version byte, then postcard; a step's header has its length in front and rows behind.
 
+use bytes::Bytes;
+
 use super::check::{Check, CheckError};
 use super::limits::{CONTROL_BYTES_MAX, DATA_HEADER_BYTES_MAX, ROWS_BYTES_MAX};
 use super::{ControlMessage, DataMessage};
@@ -70,22 +72,34 @@ impl ControlMessage {
 }
 
 impl DataMessage {
-    /// The bytes to send.
+    /// The bytes to send, in one piece.
     pub fn encode(&self) -> Vec<u8> {
+        let (mut out, rows) = self.encode_parts();
+        out.extend_from_slice(&rows);
+        out
+    }
+
+    /// The bytes to send, in two pieces: nothing of a step's rows is copied.
+    pub fn encode_parts(&self) -> (Vec<u8>, Bytes) {
         // The header's length is known only afterwards: its place is kept free.
         let out = vec![WIRE_VERSION, 0, 0, 0, 0];
         let mut out = postcard::to_extend(self, out).expect("messages hold only types postcard can write");
         let header_len = u32::try_from(out.len() - 5).expect("headers are far below 4 GiB");
         out[1..5].copy_from_slice(&header_len.to_le_bytes());
-        if let Self::Step(step) = self {
-            out.extend_from_slice(&step.rows);
+        match self {
+            Self::Step(step) => (out, step.rows.clone()),
+            _ => (out, Bytes::new()),
         }
-        out
     }
 
-    /// The message in `bytes`, every count and length within bounds.
+    /// The message in a copy of `bytes`. As [`DataMessage::decode_frame`].
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
-        let body = versioned(bytes, "the data message", 5 + DATA_HEADER_BYTES_MAX + ROWS_BYTES_MAX)?;
+        Self::decode_frame(&Bytes::copy_from_slice(bytes))
+    }
+
+    /// The message in `frame`, every count and length within bounds. A step's rows stay where they are.
+    pub fn decode_frame(frame: &Bytes) -> Result<Self, WireError> {
+        let body = versioned(frame, "the data message", 5 + DATA_HEADER_BYTES_MAX + ROWS_BYTES_MAX)?;
         let Some((length, body)) = body.split_first_chunk::<4>() else {
             return Err(WireError::Truncated { announced_bytes: 4, len_bytes: body.len() });
         };
@@ -100,7 +114,7 @@ impl DataMessage {
         let (mut message, rest) = postcard::take_from_bytes::<Self>(header)?;
         none_left(rest)?;
         match &mut message {
-            Self::Step(step) => step.rows = rows.to_vec(),
+            Self::Step(step) => step.rows = frame.slice_ref(rows),
             _ => none_left(rows)?,
         }
         message.check()?;

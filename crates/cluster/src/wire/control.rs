@@ -1,15 +1,15 @@
 //! What nodes say to coordinate: reports upwards, desired state downwards, requests, the log.
 
 use exo_types::{
-    DeviceId, DeviceState, Epoch, InstanceId, ModelId, Monitor, NodeFacts, NodeId, Placement, Shard,
+    DeviceId, DeviceState, Epoch, InstanceId, ModelId, Monitor, NodeFacts, NodeId, Placement, PlacementId,
+    ShardPosition, ShardSpec,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{InstanceRequest, InstanceView, StageStatus};
+use crate::{EngineId, InstanceRequest, InstanceView, StageStatus};
 
 /// A message on the control channel. The sender is whoever the transport authenticated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum ControlMessage {
     /// A message of the `membership` machine, in its own encoding.
     Membership(Vec<u8>),
@@ -104,20 +104,18 @@ pub struct HeldModel {
     pub complete: bool,
 }
 
-/// How far a node is with one stage.
+/// How far a node is with one shard.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StageReport {
-    /// The instance.
-    pub instance: InstanceId,
-    /// The placement's generation.
-    pub generation: u32,
-    /// Index of the stage in the placement.
-    pub stage: u32,
-    /// On which device it is.
-    pub device: DeviceId,
+    /// Its name on the node: as long as it stays the same, nothing was loaded again.
+    pub engine: EngineId,
+    /// The wanted shard it serves; `None` if it is wanted no more, and its memory is about to be free.
+    pub serves: Option<ShardPosition>,
+    /// What it is.
+    pub spec: ShardSpec,
     /// How far.
     pub status: StageStatus,
-    /// Bytes of device memory it holds now: added to the free memory when the stage is about to go.
+    /// Bytes of device memory it holds now: added to the free memory when it is about to go.
     pub held_bytes: u64,
     /// Of those, bytes of weights, as the engine counted them. To show; 0 until `node` fills it in.
     pub weight_bytes: u64,
@@ -141,10 +139,8 @@ pub struct LinkReport {
 /// An instance that failed while running.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Trouble {
-    /// The instance.
-    pub instance: InstanceId,
-    /// The generation that failed; a newer one is not affected.
-    pub generation: u32,
+    /// The placement that failed; another of the same instance is not affected.
+    pub placement: PlacementId,
     /// What happened, for people.
     pub reason: String,
 }
@@ -156,7 +152,7 @@ pub struct DesiredState {
     pub epoch: Epoch,
     /// Grows with every change within the reign.
     pub revision: u64,
-    /// All shards, in order of instance and stage.
+    /// All shards, in order of instance, stage and rank.
     pub shards: Vec<DesiredShard>,
 }
 
@@ -165,8 +161,10 @@ pub struct DesiredState {
 pub struct DesiredShard {
     /// The whole placement: neighbours, context, slots.
     pub placement: Placement,
-    /// Which of its stages this is.
+    /// Which of its stages this is a shard of.
     pub stage: u32,
+    /// Which of the stage's shards this is.
+    pub rank: u32,
     /// Name of the model, for people.
     pub model_name: String,
     /// Members that hold the model's file, to fetch from.
@@ -176,20 +174,19 @@ pub struct DesiredShard {
 }
 
 impl DesiredShard {
-    /// What is held. Panics if the stage is not in the placement: decoding has checked that it is.
-    pub fn shard(&self) -> &Shard {
-        &self.placement.stages[self.stage as usize].shard
+    /// What is to be in memory. Panics if the shard is not in the placement: decoding has checked that it is.
+    pub fn spec(&self) -> ShardSpec {
+        self.placement.spec(self.stage, self.rank)
     }
 
-    /// On which device. Panics like [`DesiredShard::shard`].
-    pub fn device(&self) -> &DeviceId {
-        &self.placement.stages[self.stage as usize].device
+    /// Its name.
+    pub fn position(&self) -> ShardPosition {
+        self.placement.position(self.stage, self.rank)
     }
 }
 
 /// What members ask the coordinator to do.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum ControlAsk {
     /// Place a model, or answer with the instance that serves it already.
     Place(InstanceRequest),
@@ -210,8 +207,8 @@ pub enum ControlAsk {
 }
 
 /// The coordinator's answer.
+#[allow(clippy::large_enum_variant)] // one at a time, handed on at once
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum ControlReply {
     /// Durable and on its way to the workers.
     Placed {
@@ -234,7 +231,6 @@ pub enum ControlReply {
 /// Why the coordinator did not do what was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum ControlRefusal {
     /// This node is not the coordinator (any more).
     NotCoordinator,
@@ -288,7 +284,6 @@ pub enum LogMessage {
 
 /// A command of an older reign was not followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
-#[non_exhaustive]
 pub enum Refusal {
     /// The sender's reign is over.
     #[error("epoch {got} is over, {seen} has begun")]

@@ -1,34 +1,36 @@
 //! What nodes say while tokens flow: sequences to the scheduler, steps along the pipeline, tokens back.
 
+use bytes::Bytes;
 use exo_types::{
-    FailureKind, InstanceId, PageKey, SampledToken, SequenceId, SequenceSpec, StepFrame, StepSequence,
-    WireDType,
+    Attempt, FailureKind, PageKey, PlacementId, SampledToken, SequenceId, SequenceSpec, StepFrame,
+    StepSequence, Term, WireDType,
 };
 use serde::{Deserialize, Serialize};
 
 /// A message on the data channel. The sender is whoever the transport authenticated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum DataMessage {
     /// Driver to scheduler: run this sequence.
     Submit(Submission),
     /// Driver to scheduler: stop it, nobody listens.
     Cancel {
-        /// The instance.
-        instance: InstanceId,
-        /// Its generation.
-        generation: u32,
+        /// The placement.
+        placement: PlacementId,
         /// The sequence.
         sequence: SequenceId,
+        /// Which submission of it.
+        attempt: Attempt,
     },
     /// Scheduler to driver: it is queued.
     Accepted {
-        /// The instance.
-        instance: InstanceId,
-        /// Its generation.
-        generation: u32,
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
         /// The sequence.
         sequence: SequenceId,
+        /// Which submission of it.
+        attempt: Attempt,
         /// Sequences in front of it.
         queue_ahead: u32,
     },
@@ -36,23 +38,25 @@ pub enum DataMessage {
     /// first token while the pipeline moves (behind long prompts that token may take a while), and when more of its
     /// prompt turns out to be cached.
     Started {
-        /// The instance.
-        instance: InstanceId,
-        /// Its generation.
-        generation: u32,
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
         /// The sequence.
         sequence: SequenceId,
+        /// Which submission of it.
+        attempt: Attempt,
         /// Leading tokens whose keys and values are there already; the last word counts.
         cached_tokens: u32,
     },
     /// Scheduler to driver: it does not run.
     Rejected {
-        /// The instance.
-        instance: InstanceId,
-        /// The generation its submission named.
-        generation: u32,
+        /// The placement that its submission named.
+        placement: PlacementId,
         /// The sequence.
         sequence: SequenceId,
+        /// Which submission of it.
+        attempt: Attempt,
         /// Why.
         kind: FailureKind,
         /// With numbers, for people.
@@ -62,16 +66,18 @@ pub enum DataMessage {
     },
     /// Along the pipeline: commands, then a batch.
     Step(StepMessage),
-    /// Last stage to scheduler (every step, also without tokens) and to the drivers (only theirs).
+    /// Last stage to the scheduler's node (every step, also without tokens), and to drivers on third nodes (only theirs).
     Tokens(TokensMessage),
     /// Scheduler to driver: no more tokens come than these.
     SequenceEnded {
-        /// The instance.
-        instance: InstanceId,
-        /// Its generation.
-        generation: u32,
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
         /// The sequence.
         sequence: SequenceId,
+        /// Which submission of it.
+        attempt: Attempt,
         /// Why.
         reason: EndReason,
         /// Tokens generated in this submission. The driver waits for the last of them: they come another way.
@@ -79,12 +85,14 @@ pub enum DataMessage {
     },
     /// Scheduler to driver: it will not be finished.
     SequenceFailed {
-        /// The instance.
-        instance: InstanceId,
-        /// Its generation.
-        generation: u32,
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
         /// The sequence.
         sequence: SequenceId,
+        /// Which submission of it.
+        attempt: Attempt,
         /// Why.
         kind: FailureKind,
         /// For people.
@@ -92,13 +100,13 @@ pub enum DataMessage {
     },
     /// Any stage to the drivers of the step: it could not be computed. The scheduler learns it in `Tokens`.
     StepFailed(StepFailure),
-    /// Any stage to the scheduler: steps no longer fit together here, or a neighbour cannot be reached. The
-    /// generation is over.
+    /// Any stage to the scheduler: the link to a neighbour ended, which ends the term, or steps no longer fit together here, which
+    /// ends the placement.
     PipelineBroken {
-        /// The instance.
-        instance: InstanceId,
-        /// Its generation.
-        generation: u32,
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
         /// Index of the stage that noticed.
         stage: u32,
         /// Why.
@@ -107,12 +115,12 @@ pub enum DataMessage {
         message: String,
     },
     /// A step met a stage or a link that is not there. From the node where it waited in vain to the node that sent it, and from
-    /// there against the direction of the steps to the scheduler: step 0 is sent again, any other ends the generation.
+    /// there against the direction of the steps to the scheduler: step 0 is sent again, any other ends the term.
     NotWired {
-        /// The instance.
-        instance: InstanceId,
-        /// Its generation.
-        generation: u32,
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
         /// The stage that the step was for.
         stage: u32,
         /// The step.
@@ -122,35 +130,33 @@ pub enum DataMessage {
     },
     /// Last stage to the scheduler, the way `NotWired` takes: tokens did not reach their driver. Its sequences end.
     Undelivered {
-        /// The instance.
-        instance: InstanceId,
-        /// Its generation.
-        generation: u32,
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
         /// The step that sampled them.
         step: u64,
-        /// The sequences.
-        sequences: Vec<SequenceId>,
+        /// The sequences, and which submission of each.
+        sequences: Vec<(SequenceId, Attempt)>,
         /// Which link was not open and how long they waited, for people.
         message: String,
     },
-    /// To the sender of something for a generation that is not served here.
-    StaleGeneration {
-        /// The instance.
-        instance: InstanceId,
+    /// To the sender of a step for a placement that is not served here.
+    StalePlacement {
         /// What the sender named.
-        got: u32,
-        /// What is served; `None` if the instance is not here at all.
-        serving: Option<u32>,
+        got: PlacementId,
+        /// What is served.
+        serving: PlacementId,
     },
 }
 
 /// A sequence and when to end it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Submission {
-    /// The instance.
-    pub instance: InstanceId,
-    /// Its generation.
-    pub generation: u32,
+    /// The placement. Its term is the scheduler's to know, which says it in its answers.
+    pub placement: PlacementId,
+    /// Which submission of the sequence this is.
+    pub attempt: Attempt,
     /// Sampling and history: the prompt, and on a replay what was generated before.
     pub spec: SequenceSpec,
     /// Tokens to generate at most, at least one.
@@ -166,7 +172,6 @@ pub struct Submission {
 /// Why a sequence ended well.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[non_exhaustive]
 pub enum EndReason {
     /// A stop token was chosen.
     StopToken,
@@ -189,12 +194,13 @@ pub struct Busy {
 
 /// What a stage does to its sequences before the step behind it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[non_exhaustive]
 pub enum StageCommand {
     /// Make room for a sequence.
     Open {
         /// The sequence.
         spec: SequenceSpec,
+        /// Which submission of it: the last stage says so with its tokens.
+        attempt: Attempt,
         /// Pages it begins with, in order of position: kept ones of its own principal.
         cached: Vec<PageKey>,
     },
@@ -218,7 +224,7 @@ pub enum StageCommand {
     Close(SequenceId),
 }
 
-/// One step on its way. A batch without sequences only carries commands. Step 0 opens a generation: it carries neither, and
+/// One step on its way. A batch without sequences only carries commands. Step 0 begins a term: it carries neither, and
 /// proves every link that steps and tokens take.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StepMessage {
@@ -237,16 +243,16 @@ pub struct StepMessage {
     /// Hidden rows, little-endian, in the order of the frame's tokens; empty towards the first stage. Travels
     /// as a raw tail behind the rest.
     #[serde(skip)]
-    pub rows: Vec<u8>,
+    pub rows: Bytes,
 }
 
 /// The outcome of one step.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TokensMessage {
-    /// The instance.
-    pub instance: InstanceId,
-    /// Its generation.
-    pub generation: u32,
+    /// The placement.
+    pub placement: PlacementId,
+    /// The term of its pipeline.
+    pub term: Term,
     /// The step.
     pub step: u64,
     /// One per sequence that samples.
@@ -271,6 +277,8 @@ pub struct StagePages {
 pub struct TokenResult {
     /// The sequence.
     pub sequence: SequenceId,
+    /// Which submission of it. The engine does not know; the stage fills it in.
+    pub attempt: Attempt,
     /// Where the first token stands in the sequence (prompt included, from 0).
     pub position: u32,
     /// The tokens, in order: at least one; every one but the last is an accepted draft.
@@ -297,16 +305,16 @@ impl TokenResult {
 /// A step that could not be computed. The pipeline goes on without its sequences.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StepFailure {
-    /// The instance.
-    pub instance: InstanceId,
-    /// Its generation.
-    pub generation: u32,
+    /// The placement.
+    pub placement: PlacementId,
+    /// The term of its pipeline.
+    pub term: Term,
     /// The step.
     pub step: u64,
     /// Index of the stage that failed.
     pub stage: u32,
-    /// The sequences lost with it (for a driver: only its own).
-    pub sequences: Vec<SequenceId>,
+    /// The sequences lost with it, and which submission of each (for a driver: only its own).
+    pub sequences: Vec<(SequenceId, Attempt)>,
     /// Why.
     pub kind: FailureKind,
     /// For people.

@@ -18,6 +18,8 @@ pub const DEVICES_MAX: usize = 64;
 pub const INSTANCES_MAX: usize = 256;
 /// Stages of one instance.
 pub const STAGES_MAX: usize = 256;
+/// Shards of one instance, over all its stages.
+pub const SHARDS_MAX: usize = 256;
 /// Models one node may name.
 pub const MODELS_MAX: usize = 4096;
 /// Layers of a model.

@@ -1,8 +1,8 @@
-use exo_types::{FailureKind, InstanceId, PageKey, Principal, StepFrame, StepSequence, WireDType};
+use exo_types::{Attempt, FailureKind, PageKey, Principal, StepFrame, StepSequence, Term, WireDType};
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{node, placement, request, result, seq, spec, submission};
+use crate::testing::{node, placement, placement_id, request, result, seq, spec, submission};
 use crate::{InstanceState, InstanceView, StageStatus, StageView};
 
 fn step(tokens: usize) -> StepMessage {
@@ -16,12 +16,13 @@ fn step(tokens: usize) -> StepMessage {
         drafts: 0,
         truncate_to: None,
     };
-    let frame = StepFrame { instance: InstanceId(1), generation: 1, step: 1, sequences: vec![part] };
+    let frame =
+        StepFrame { placement: placement_id(1, 1), term: Term::FIRST, step: 1, sequences: vec![part] };
     let commands = vec![
         StageCommand::Keep { sequence, pages: vec![(0, PageKey(3))] },
         StageCommand::Close(sequence),
         StageCommand::Forget(vec![PageKey(2)]),
-        StageCommand::Open { spec: spec(1, node(9), 4), cached: vec![PageKey(3)] },
+        StageCommand::Open { spec: spec(1, node(9), 4), attempt: Attempt(2), cached: vec![PageKey(3)] },
         StageCommand::Truncate { sequence, length: 1 },
     ];
     let rows = (0..tokens * 8).map(|b| b as u8).collect();
@@ -44,7 +45,8 @@ fn view() -> InstanceView {
 
 fn desired() -> DesiredState {
     let (placement, model_name) = (placement(1, 1, &[1, 2]), "m".to_owned());
-    let shard = DesiredShard { placement, stage: 1, model_name, holders: vec![node(1)], memory_bytes: 7 };
+    let shard =
+        DesiredShard { placement, stage: 1, rank: 0, model_name, holders: vec![node(1)], memory_bytes: 7 };
     DesiredState { epoch: epoch(), revision: 3, shards: vec![shard] }
 }
 
@@ -53,33 +55,35 @@ fn epoch() -> exo_types::Epoch {
 }
 
 fn data_messages() -> Vec<DataMessage> {
-    let (instance, generation, sequence, message) = (InstanceId(1), 1, seq(1), "why".to_owned());
+    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term(2), seq(1), Attempt(3));
+    let message = "why".to_owned();
     let kind = FailureKind::Device;
     vec![
         DataMessage::Submit(submission(1, 4, 9)),
         DataMessage::Step(step(2)),
         DataMessage::Tokens(TokensMessage {
-            instance,
-            generation,
+            placement,
+            term,
             step: 1,
             results: vec![result(1, 4, 7)],
             failures: vec![],
             pages: vec![],
         }),
-        DataMessage::SequenceFailed { instance, generation, sequence, kind, message },
-        DataMessage::NotWired { instance, generation, stage: 1, step: 0, missing: "why".to_owned() },
+        DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message },
+        DataMessage::NotWired { placement, term, stage: 1, step: 0, missing: "why".to_owned() },
         DataMessage::Undelivered {
-            instance,
-            generation,
+            placement,
+            term,
             step: 1,
-            sequences: vec![sequence],
+            sequences: vec![(sequence, attempt)],
             message: "why".to_owned(),
         },
         rejected(64, 7),
         DataMessage::SequenceEnded {
-            instance,
-            generation,
+            placement,
+            term,
             sequence,
+            attempt,
             reason: EndReason::StopToken,
             generated: 3,
         },
@@ -87,9 +91,10 @@ fn data_messages() -> Vec<DataMessage> {
 }
 
 fn rejected(waiting: u32, retry_after_s: u32) -> DataMessage {
-    let (instance, generation, sequence, kind) = (InstanceId(1), 1, seq(1), FailureKind::QueueFull);
+    let (placement, sequence, attempt) = (placement_id(1, 1), seq(1), Attempt::FIRST);
+    let kind = FailureKind::QueueFull;
     let (message, busy) = ("why".to_owned(), Some(Busy { waiting, retry_after_s }));
-    DataMessage::Rejected { instance, generation, sequence, kind, message, busy }
+    DataMessage::Rejected { placement, sequence, attempt, kind, message, busy }
 }
 
 fn control_messages() -> Vec<ControlMessage> {
@@ -163,16 +168,9 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
     let answer = |tokens: usize, drafts, position| {
         let mut result = result(1, position, 7);
         (result.tokens, result.drafts) = (vec![result.tokens[0].clone(); tokens], drafts);
-        let (instance, generation, step, failures) = (InstanceId(1), 1, 1, vec![]);
+        let (placement, term, step, failures) = (placement_id(1, 1), Term::FIRST, 1, vec![]);
         let results = vec![result];
-        bound(DataMessage::Tokens(TokensMessage {
-            instance,
-            generation,
-            step,
-            results,
-            failures,
-            pages: vec![],
-        }))
+        bound(DataMessage::Tokens(TokensMessage { placement, term, step, results, failures, pages: vec![] }))
     };
     assert!(answer(0, 0, 4).contains("no token"));
     assert!(answer(3, 1, 4).contains("tokens of a sampled sequence: 3 given, at most 2"));
@@ -183,6 +181,10 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
     let mut nan = submission(1, 4, 9);
     nan.spec.sampling.temperature = f32::NAN;
     assert!(bound(DataMessage::Submit(nan)).contains("out of its range"));
+    let mut uncounted = submission(1, 4, 9);
+    uncounted.attempt = Attempt(0);
+    assert!(bound(DataMessage::Submit(uncounted)).contains("attempt 0"));
+    assert!(with(&|s| s.frame.term = Term(0)).contains("term 0"));
     let mut none = submission(1, 4, 9);
     none.max_tokens = 0;
     assert!(bound(DataMessage::Submit(none)).contains("no token"));
@@ -195,8 +197,18 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     let mut outside = desired();
     outside.shards[0].stage = 2;
     assert!(refused(ControlMessage::Desired(outside)).contains("not in its placement"));
+    let mut second = desired();
+    second.shards[0].rank = 1;
+    assert!(refused(ControlMessage::Desired(second)).contains("not in its placement"));
+    let mut empty = desired();
+    empty.shards[0].placement.stages[0].shards.clear();
+    assert!(refused(ControlMessage::Desired(empty)).contains("gaps"));
+    let mut crowded = desired();
+    let shard = crowded.shards[0].placement.stages[0].shards[0].clone();
+    crowded.shards[0].placement.stages[0].shards = vec![shard; 257];
+    assert!(refused(ControlMessage::Desired(crowded)).contains("shards of a placement: 258 given"));
     let mut backwards = desired();
-    backwards.shards[0].placement.stages[1].shard.layers.end = 0;
+    backwards.shards[0].placement.stages[1].layers.end = 0;
     assert!(refused(ControlMessage::Desired(backwards)).contains("gaps"));
     let mut huge = request();
     huge.shape.layers[0].weight_bytes = u64::MAX;
@@ -254,21 +266,21 @@ fn step_0_carries_pages_and_nothing_else_and_no_other_step_does() {
     let with = |number: u64, change: &dyn Fn(&mut StepMessage)| {
         let mut step = step(1);
         step.frame.step = number;
-        (step.commands, step.rows, step.frame.sequences) = (vec![], vec![], vec![]);
+        (step.commands, step.rows, step.frame.sequences) = (vec![], Default::default(), vec![]);
         change(&mut step);
         DataMessage::Step(step)
     };
     let good = with(0, &|s| s.pages = vec![pages(4, 16)]);
     assert_eq!(DataMessage::decode(&good.encode()), Ok(good));
-    assert!(bound(with(0, &|s| s.rows = vec![0; 4])).contains("step 0 carries something"));
+    assert!(bound(with(0, &|s| s.rows = vec![0; 4].into())).contains("step 0 carries something"));
     assert!(bound(with(0, &|s| s.commands = vec![StageCommand::Close(seq(1))])).contains("step 0 carries"));
     assert!(bound(with(0, &|s| s.pages = vec![pages(4, 0)])).contains("pages without tokens"));
     assert!(bound(with(0, &|s| s.pages = vec![pages(4, 16); 300])).contains("caches of stages: 300 given"));
     assert!(bound(with(1, &|s| s.pages = vec![pages(4, 16)])).contains("a step other than 0"));
     let tokens = |step, results| {
-        let (instance, generation, failures) = (InstanceId(1), 1, vec![]);
+        let (placement, term, failures) = (placement_id(1, 1), Term::FIRST, vec![]);
         let pages = vec![pages(4, 16)];
-        DataMessage::Tokens(TokensMessage { instance, generation, step, results, failures, pages })
+        DataMessage::Tokens(TokensMessage { placement, term, step, results, failures, pages })
     };
     assert!(bound(tokens(0, vec![result(1, 4, 7)])).contains("came back with tokens"));
     assert!(bound(tokens(1, vec![])).contains("a step other than 0"));

@@ -1,12 +1,15 @@
 //! The worker's reconcile loop: what the coordinator wants against what is here, again and again.
 //!
-//! [`plan`] is a pure function from both to the next action. It is idempotent: an action changes the phase of its
+//! A shard in memory is what it is ([`ShardSpec`](exo_types::ShardSpec)), not when it was placed: a wanted shard takes over an entry with
+//! the same content (`assign`), so that the next placement of an instance loads only what changed. [`plan`] is
+//! a pure function from both to the next action. It is idempotent: an action changes the phase of its
 //! shard, so the same question gives the next answer, and after a crash or a lost message the loop simply goes on
 //! from what is there. What is wanted no more leaves before something new is loaded. An action that makes no
 //! progress is cancelled, a failed one is tried again later and later.
 //!
 //! Start reading at [`plan`].
 
+mod assign;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -14,10 +17,10 @@ mod words;
 
 use std::collections::BTreeMap;
 
-use exo_types::{DeviceId, Epoch, Placement, Time};
+use exo_types::{DeviceId, Epoch, ShardPosition, Time};
 
 pub use self::plan::plan;
-pub use self::words::{Action, ActualShard, CacheShape, Phase, ShardKey, WorkerConfig, WorkerInput};
+pub use self::words::{Action, ActualShard, EngineId, Phase, WorkerConfig, WorkerInput};
 use crate::StageStatus;
 use crate::wire::{DesiredShard, DesiredState, Refusal, StageReport};
 
@@ -29,12 +32,14 @@ pub struct Worker {
     memory_bytes: BTreeMap<DeviceId, u64>,
     desired: Option<DesiredState>,
     actual: Vec<ActualShard>,
+    /// The last name given.
+    engine_last: EngineId,
 }
 
 impl Worker {
     /// A worker that holds nothing. `memory_bytes` is what each device may hold in all.
     pub fn new(config: WorkerConfig, memory_bytes: BTreeMap<DeviceId, u64>) -> Self {
-        Self { config, memory_bytes, desired: None, actual: Vec::new() }
+        Self { config, memory_bytes, desired: None, actual: Vec::new(), engine_last: EngineId(0) }
     }
 
     /// Takes in what happened and returns what to start now, in order; a stale desired state is refused.
@@ -44,30 +49,23 @@ impl Worker {
             WorkerInput::Tick => self.give_up_stalled(now, &mut actions),
             WorkerInput::Desired(desired) => self.want(desired)?,
             WorkerInput::Moved => self.desired = None,
-            WorkerInput::ManifestHeld(key) => {
-                self.advance(now, key, &Phase::FetchingManifest, Phase::ManifestHeld)
+            WorkerInput::ManifestHeld(engine) => {
+                self.advance(now, engine, &Phase::FetchingManifest, Phase::ManifestHeld);
             }
-            WorkerInput::Stored(key) => {
+            WorkerInput::Stored(engine) => {
                 let fetching = Phase::FetchingChunks { done_bytes: 0, total_bytes: 0 };
-                self.advance(now, key, &fetching, Phase::Stored);
+                self.advance(now, engine, &fetching, Phase::Stored);
             }
-            WorkerInput::Ready(key) => {
+            WorkerInput::Ready(engine) => {
                 let loading = Phase::Loading { done_bytes: 0, total_bytes: 0 };
-                self.advance(now, key, &loading, Phase::Ready);
+                self.advance(now, engine, &loading, Phase::Ready);
             }
-            WorkerInput::Progress { key, done_bytes, total_bytes } => {
-                self.progress(now, key, done_bytes, total_bytes);
+            WorkerInput::Progress { engine, done_bytes, total_bytes } => {
+                self.progress(now, engine, done_bytes, total_bytes);
             }
-            WorkerInput::Failed { key, reason } => self.failed(now, key, reason),
-            WorkerInput::Refused { key, reason } => {
-                if let Some(entry) =
-                    self.entry(key).filter(|entry| matches!(entry.phase, Phase::Loading { .. }))
-                {
-                    entry.failed_loads = entry.failed_loads.saturating_add(1);
-                }
-                self.failed(now, key, reason);
-            }
-            WorkerInput::Unloaded(key) => self.unloaded(now, key),
+            WorkerInput::Failed { engine, reason } => self.failed(now, engine, reason),
+            WorkerInput::Refused { engine, reason } => self.refused(now, engine, reason),
+            WorkerInput::Unloaded(engine) => self.unloaded(now, engine),
         }
         self.reconcile(now, &mut actions);
         Ok(actions)
@@ -78,7 +76,7 @@ impl Worker {
         self.memory_bytes.insert(device, memory_bytes);
     }
 
-    /// What to report of the stages.
+    /// What to report of the shards, those that are wanted no more included.
     pub fn reports(&self) -> Vec<StageReport> {
         self.actual.iter().map(report).collect()
     }
@@ -91,6 +89,21 @@ impl Worker {
     /// Epoch and revision of the wish being worked on, for the report.
     pub fn desired_revision(&self) -> Option<(Epoch, u64)> {
         self.desired.as_ref().map(|d| (d.epoch, d.revision))
+    }
+
+    /// Which shard in memory serves a wanted shard. It may not be loaded yet.
+    pub fn engine_of(&self, position: ShardPosition) -> Option<EngineId> {
+        self.actual.iter().find(|entry| entry.serves == Some(position)).map(|entry| entry.engine)
+    }
+
+    /// Which wanted shard a shard in memory serves; `None` if it is unknown or to leave.
+    pub fn position_of(&self, engine: EngineId) -> Option<ShardPosition> {
+        self.actual.iter().find(|entry| entry.engine == engine)?.serves
+    }
+
+    /// All there is here.
+    pub fn shards(&self) -> &[ActualShard] {
+        &self.actual
     }
 
     fn want(&mut self, desired: DesiredState) -> Result<(), Refusal> {
@@ -111,7 +124,7 @@ impl Worker {
 
     /// Acts until there is nothing to do now.
     fn reconcile(&mut self, now: Time, actions: &mut Vec<Action>) {
-        self.list_wanted(now);
+        self.assign(now);
         while let Some(action) = plan(self.desired(), &self.actual, &self.memory_bytes, now) {
             self.begin(now, &action);
             actions.push(action);
@@ -119,47 +132,31 @@ impl Worker {
         self.note_starved(now);
     }
 
-    /// Wanted shards get an entry, idle entries of unwanted ones go.
-    fn list_wanted(&mut self, now: Time) {
-        let Some(desired) = &self.desired else { return };
-        for shard in &desired.shards {
-            if !self.actual.iter().any(|a| a.key == key_of(shard)) {
-                self.actual.push(absent(shard, now));
-            }
-        }
-        self.actual.retain(|a| !a.phase.is_idle() || desired.shards.iter().any(|d| key_of(d) == a.key));
-    }
-
     /// Notes that an action was started.
     fn begin(&mut self, now: Time, action: &Action) {
-        if let Action::AdoptShard { from, .. } = action {
-            self.actual.retain(|a| a.key != *from);
-        }
-        let (key, phase) = match action {
-            Action::FetchManifest { key, .. } => (*key, Phase::FetchingManifest),
-            Action::FetchChunks { key, .. } => {
-                (*key, Phase::FetchingChunks { done_bytes: 0, total_bytes: 0 })
+        let (engine, phase) = match action {
+            Action::FetchManifest { engine, .. } => (*engine, Phase::FetchingManifest),
+            Action::FetchChunks { engine, .. } => {
+                (*engine, Phase::FetchingChunks { done_bytes: 0, total_bytes: 0 })
             }
-            Action::LoadShard { key, .. } | Action::AdoptShard { to: key, .. } => {
-                (*key, Phase::Loading { done_bytes: 0, total_bytes: 0 })
-            }
-            Action::UnloadShard { key } | Action::Cancel { key } => (*key, Phase::Unloading),
+            Action::LoadShard { engine, .. } => (*engine, Phase::Loading { done_bytes: 0, total_bytes: 0 }),
+            Action::UnloadShard { engine } | Action::Cancel { engine } => (*engine, Phase::Unloading),
         };
-        if let Some(entry) = self.entry(key) {
+        if let Some(entry) = self.entry(engine) {
             entry.phase = phase;
             entry.since = now;
         }
     }
 
-    fn entry(&mut self, key: ShardKey) -> Option<&mut ActualShard> {
-        self.actual.iter_mut().find(|a| a.key == key)
+    fn entry(&mut self, engine: EngineId) -> Option<&mut ActualShard> {
+        self.actual.iter_mut().find(|a| a.engine == engine)
     }
 
     /// An action succeeded, if it is the one under way.
-    fn advance(&mut self, now: Time, key: ShardKey, from: &Phase, to: Phase) {
-        let Some(entry) = self.entry(key) else { return };
+    fn advance(&mut self, now: Time, engine: EngineId, from: &Phase, to: Phase) {
+        let Some(entry) = self.entry(engine) else { return };
         if std::mem::discriminant(&entry.phase) != std::mem::discriminant(from) {
-            return tracing::trace!(?key, phase = ?entry.phase, got = ?to, "the end of an action that is not under way");
+            return tracing::trace!(engine = engine.0, phase = ?entry.phase, got = ?to, "the end of an action that is not under way");
         }
         if to == Phase::Ready {
             entry.failures = 0;
@@ -171,8 +168,8 @@ impl Worker {
     }
 
     /// Only bytes that grow put the deadline off.
-    fn progress(&mut self, now: Time, key: ShardKey, done: u64, total: u64) {
-        let Some(entry) = self.entry(key) else { return };
+    fn progress(&mut self, now: Time, engine: EngineId, done: u64, total: u64) {
+        let Some(entry) = self.entry(engine) else { return };
         if let Phase::FetchingChunks { done_bytes, total_bytes }
         | Phase::Loading { done_bytes, total_bytes } = &mut entry.phase
         {
@@ -184,24 +181,33 @@ impl Worker {
         }
     }
 
-    fn failed(&mut self, now: Time, key: ShardKey, reason: String) {
-        let config = self.config;
-        let Some(entry) = self.entry(key).filter(|a| !a.phase.is_idle()) else { return };
+    /// The device would not take it: counted besides.
+    fn refused(&mut self, now: Time, engine: EngineId, reason: String) {
+        if let Some(entry) = self.entry(engine).filter(|entry| matches!(entry.phase, Phase::Loading { .. })) {
+            entry.failed_loads = entry.failed_loads.saturating_add(1);
+        }
+        self.failed(now, engine, reason);
+    }
+
+    fn failed(&mut self, now: Time, engine: EngineId, reason: String) {
+        if self.entry(engine).is_some_and(|entry| !entry.phase.is_idle()) {
+            self.begin_again(now, engine, reason);
+        }
+    }
+
+    fn unloaded(&mut self, now: Time, engine: EngineId) {
+        self.begin_again(now, engine, "the device let go of it".to_owned());
+    }
+
+    /// Nothing of it is left. Unless that was asked for, it counts as a failure. What comes next is another engine.
+    fn begin_again(&mut self, now: Time, engine: EngineId, reason: String) {
+        let (config, next) = (self.config, EngineId(self.engine_last.0 + 1));
+        let Some(entry) = self.entry(engine) else { return };
         if entry.phase != Phase::Unloading {
             note_failure(entry, now, &config, reason);
         }
-        entry.phase = Phase::Absent;
-        entry.since = now;
-    }
-
-    fn unloaded(&mut self, now: Time, key: ShardKey) {
-        let config = self.config;
-        let Some(entry) = self.entry(key) else { return };
-        if entry.phase != Phase::Unloading {
-            note_failure(entry, now, &config, "the device let go of it".to_owned());
-        }
-        entry.phase = Phase::Absent;
-        entry.since = now;
+        (entry.engine, entry.phase, entry.since) = (next, Phase::Absent, now);
+        self.engine_last = next;
     }
 
     /// What does not move is cancelled, and unloading that does not end is asked for again.
@@ -211,14 +217,14 @@ impl Worker {
             if now.since(entry.since) <= config.stall_deadline {
                 continue;
             }
-            let key = entry.key;
+            let engine = entry.engine;
             match entry.phase {
                 Phase::FetchingManifest | Phase::FetchingChunks { .. } | Phase::Loading { .. } => {
                     let what = format!("no progress for {} s", config.stall_deadline.as_secs());
                     note_failure(entry, now, &config, what);
-                    actions.push(Action::Cancel { key });
+                    actions.push(Action::Cancel { engine });
                 }
-                Phase::Unloading => actions.push(Action::UnloadShard { key }),
+                Phase::Unloading => actions.push(Action::UnloadShard { engine }),
                 Phase::Absent | Phase::ManifestHeld | Phase::Stored | Phase::Ready => continue,
             }
             entry.phase = Phase::Unloading;
@@ -226,49 +232,20 @@ impl Worker {
         }
     }
 
-    /// A shard that waits for memory nobody is about to free says so.
+    /// A shard that waits for memory that nothing is about to free says so.
     fn note_starved(&mut self, now: Time) {
         let Some(desired) = &self.desired else { return };
         let config = self.config;
-        let starved: Vec<(ShardKey, String)> = desired
+        let starved: Vec<(ShardPosition, String)> = desired
             .shards
             .iter()
-            .filter_map(|d| Some((key_of(d), plan::starved(d, &self.actual, &self.memory_bytes, now)?)))
+            .filter_map(|d| Some((d.position(), plan::starved(d, &self.actual, &self.memory_bytes, now)?)))
             .collect();
-        for (key, reason) in starved {
-            if let Some(entry) = self.entry(key) {
+        for (position, reason) in starved {
+            if let Some(entry) = self.actual.iter_mut().find(|entry| entry.serves == Some(position)) {
                 note_failure(entry, now, &config, reason);
             }
         }
-    }
-}
-
-/// Names the shard.
-fn key_of(shard: &DesiredShard) -> ShardKey {
-    let (instance, generation) = (shard.placement.instance, shard.placement.generation);
-    ShardKey { instance, generation, stage: shard.stage }
-}
-
-/// What decides the cache of a shard besides its layers.
-fn cache_of(placement: &Placement) -> CacheShape {
-    let Placement { context_tokens, slots, cache_tokens, kv, .. } = *placement;
-    CacheShape { context_tokens, slots, cache_tokens, kv }
-}
-
-fn absent(shard: &DesiredShard, now: Time) -> ActualShard {
-    ActualShard {
-        key: key_of(shard),
-        model: shard.placement.model,
-        shard: *shard.shard(),
-        device: shard.device().clone(),
-        cache: cache_of(&shard.placement),
-        memory_bytes: shard.memory_bytes,
-        phase: Phase::Absent,
-        since: now,
-        failures: 0,
-        failed_loads: 0,
-        failure: None,
-        retry_at: now,
     }
 }
 
@@ -292,19 +269,8 @@ fn report(entry: &ActualShard) -> StageReport {
         (_, Some(reason)) => StageStatus::Failed { reason: reason.clone(), failed_loads: entry.failed_loads },
         (_, None) => StageStatus::Waiting,
     };
-    let ShardKey { instance, generation, stage } = entry.key;
     let held_bytes = if entry.phase.holds_memory() { entry.memory_bytes } else { 0 };
-    let device = entry.device.clone();
+    let (engine, serves, spec) = (entry.engine, entry.serves, entry.spec.clone());
     let (weight_bytes, waiting_bytes, busy_us) = (0, 0, 0);
-    StageReport {
-        instance,
-        generation,
-        stage,
-        device,
-        status,
-        held_bytes,
-        weight_bytes,
-        waiting_bytes,
-        busy_us,
-    }
+    StageReport { engine, serves, spec, status, held_bytes, weight_bytes, waiting_bytes, busy_us }
 }

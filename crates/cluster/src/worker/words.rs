@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use exo_types::{DeviceId, InstanceId, KvDType, ModelId, NodeId, Placement, Shard, Time};
+use exo_types::{ModelId, NodeId, Shard, ShardPosition, ShardSpec, Time};
+use serde::{Deserialize, Serialize};
 
 use crate::wire::DesiredState;
 
@@ -27,16 +28,10 @@ impl Default for WorkerConfig {
     }
 }
 
-/// Names one stage of one generation on this node.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ShardKey {
-    /// The instance.
-    pub instance: InstanceId,
-    /// The placement's generation.
-    pub generation: u32,
-    /// Index of the stage.
-    pub stage: u32,
-}
+/// Names one shard in the memory of this node, from its first byte to its last: the worker counts them, and a shard that is
+/// loaded once more has another number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct EngineId(pub u64);
 
 /// How far a shard is on this node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,32 +64,15 @@ pub enum Phase {
     Unloading,
 }
 
-/// What a shard's cache is made for: a shard with another is another shard.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CacheShape {
-    /// Longest sequence.
-    pub context_tokens: u32,
-    /// Sequences at once.
-    pub slots: u32,
-    /// Tokens over all sequences.
-    pub cache_tokens: u32,
-    /// Element type.
-    pub kv: KvDType,
-}
-
 /// A shard this node has something of.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ActualShard {
-    /// Which.
-    pub key: ShardKey,
-    /// The model.
-    pub model: ModelId,
-    /// What is held.
-    pub shard: Shard,
-    /// On which device.
-    pub device: DeviceId,
-    /// The cache it was loaded for.
-    pub cache: CacheShape,
+    /// Its name. Another one after each attempt that ended, so that a late answer names nothing.
+    pub engine: EngineId,
+    /// The wanted shard it serves; `None` if it is to leave.
+    pub serves: Option<ShardPosition>,
+    /// What it is.
+    pub spec: ShardSpec,
     /// Bytes it holds or will hold.
     pub memory_bytes: u64,
     /// How far it is.
@@ -105,7 +83,7 @@ pub struct ActualShard {
     pub failures: u32,
     /// Of these, loads that the device refused.
     pub failed_loads: u32,
-    /// The last failure, for people.
+    /// The last failure, to show.
     pub failure: Option<String>,
     /// Not before this time; set after a failure.
     pub retry_at: Time,
@@ -113,12 +91,11 @@ pub struct ActualShard {
 
 /// The next thing a worker should do.
 #[derive(Clone, PartialEq, Debug)]
-#[non_exhaustive]
 pub enum Action {
     /// Have the manifest on disk: look there, else ask `holders` in turn. Answer `ManifestHeld` or `Failed`.
     FetchManifest {
         /// For which shard.
-        key: ShardKey,
+        engine: EngineId,
         /// The model.
         model: ModelId,
         /// Whom to ask.
@@ -127,7 +104,7 @@ pub enum Action {
     /// Have the byte ranges of the shard's tensors on disk. Answer `Progress`, then `Stored` or `Failed`.
     FetchChunks {
         /// For which shard.
-        key: ShardKey,
+        engine: EngineId,
         /// The model.
         model: ModelId,
         /// Which part of it.
@@ -135,32 +112,22 @@ pub enum Action {
         /// Whom to ask.
         holders: Vec<NodeId>,
     },
-    /// Load it. Answer `Progress`, then `Ready` or `Failed`.
+    /// Load it. Answer `Progress`, then `Ready`, `Refused` or `Failed`.
     LoadShard {
-        /// Which.
-        key: ShardKey,
-        /// The whole placement.
-        placement: Placement,
-    },
-    /// Give a loaded shard to a newer generation of the same stage: close its sequences, keep its weights.
-    /// Answer `Ready` or `Failed` for `to`; `from` is gone either way.
-    AdoptShard {
-        /// The loaded one.
-        from: ShardKey,
-        /// The wanted one.
-        to: ShardKey,
-        /// The whole new placement.
-        placement: Placement,
+        /// Under which name.
+        engine: EngineId,
+        /// What.
+        spec: ShardSpec,
     },
     /// Free it. Answer `Unloaded`.
     UnloadShard {
         /// Which.
-        key: ShardKey,
+        engine: EngineId,
     },
     /// Stop a fetch or load in progress. Answer `Unloaded` once nothing of it runs or holds memory.
     Cancel {
         /// Which.
-        key: ShardKey,
+        engine: EngineId,
     },
 }
 
@@ -174,34 +141,34 @@ pub enum WorkerInput {
     /// This node belongs to another cluster now: what the old one wanted is void, and so is its epoch.
     Moved,
     /// The manifest is on disk.
-    ManifestHeld(ShardKey),
+    ManifestHeld(EngineId),
     /// A fetch or load moved on.
     Progress {
         /// Which.
-        key: ShardKey,
+        engine: EngineId,
         /// Bytes done.
         done_bytes: u64,
         /// Bytes in all.
         total_bytes: u64,
     },
     /// All bytes are on disk.
-    Stored(ShardKey),
+    Stored(EngineId),
     /// It computes.
-    Ready(ShardKey),
+    Ready(EngineId),
     /// The action failed; nothing of it runs or holds memory.
     Failed {
         /// Which.
-        key: ShardKey,
+        engine: EngineId,
         /// What happened, for people.
         reason: String,
     },
     /// The device would not take the shard, and will hardly do so the next time; nothing of it holds memory.
     Refused {
         /// Which.
-        key: ShardKey,
+        engine: EngineId,
         /// What happened, for people.
         reason: String,
     },
     /// It is gone: asked for, or because its device was lost.
-    Unloaded(ShardKey),
+    Unloaded(EngineId),
 }

@@ -13,7 +13,7 @@ use exo_backend_wgpu::{Api, WgpuDevice, WgpuOptions, list};
 use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_golden::Fixture;
 use exo_types::{
-    DeviceId, InstanceId, LayerRange, NodeId, Principal, RequestId, SampledToken, SamplingParams, SequenceId,
+    DeviceId, LayerRange, NodeId, Principal, RequestId, SampledToken, SamplingParams, SequenceId,
     SequenceSpec, Shard, StepFrame, StepSequence,
 };
 
@@ -196,7 +196,7 @@ pub fn part(n: u16, start: usize, tokens: &[u32], sample: bool) -> StepSequence 
 }
 
 pub fn frame(sequences: Vec<StepSequence>) -> StepFrame {
-    StepFrame { instance: InstanceId(1), generation: 1, step: 1, sequences }
+    StepFrame::unplaced(1, sequences)
 }
 
 /// Equality to the last bit, with the place of the first difference.

@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use exo_types::{Epoch, Time};
 
+use super::handle;
 use super::sim::{Sim, id, ids};
 use crate::{
     Body, Config, EPOCH_JUMP_MAX, Heartbeat, Input, LossReason, Membership, Message, MessageError,
     NodeStatus, Output, Persisted, Rank, Role,
 };
 
-fn epoch(counter: u64, key: usize) -> Epoch {
+pub(super) fn epoch(counter: u64, key: usize) -> Epoch {
     Epoch { counter, key: id(key) }
 }
 
-fn leader_says(epoch: Epoch) -> Message {
+pub(super) fn leader_says(epoch: Epoch) -> Message {
     let rank = Rank { served: 2, uptime_class: 0, mains_power: false };
     let beat = Heartbeat { role: Role::Leading, rank, table: Vec::new() };
     Message { epoch: Some(epoch), incarnation: 1, body: Body::Heartbeat(beat) }
@@ -24,13 +25,12 @@ fn leader_says(epoch: Epoch) -> Message {
 fn a_node_alone_leads_at_once_and_writes_its_epoch_first() {
     let persisted = Persisted { epoch: Some(epoch(7, 3)) };
     let mut machine = Membership::new(Config::default(), id(0), persisted, Time::ZERO);
-    let out = machine.handle(Time::ZERO, Input::Members(ids([0])));
     let mine = epoch(8, 0);
-    let wanted = [
-        Output::Persist(mine),
-        Output::CoordinatorChanged { epoch: mine, coordinator: id(0) },
-        Output::Lead { epoch: mine },
-    ];
+    assert_eq!(machine.handle(Time::ZERO, Input::Members(ids([0]))), [Output::Persist(mine)]);
+    assert!(!machine.is_leading());
+    let out = machine.handle(Time::ZERO, Input::Persisted(mine));
+    let wanted =
+        [Output::CoordinatorChanged { epoch: mine, coordinator: id(0) }, Output::Lead { epoch: mine }];
     assert_eq!(out, wanted);
     assert!(machine.may_place());
 }
@@ -242,6 +242,7 @@ fn a_coordinator_with_a_lower_epoch_than_a_returning_member_raises_its_own() {
     let said =
         out.into_iter().find_map(|o| if let Output::Send { message, .. } = o { Some(message) } else { None });
     sim.input(1, Input::Message { from: id(0), message: said.expect("a heartbeat on connecting") });
+    sim.run_ms(10);
     assert_eq!(sim.machine(1).epoch(), Some(epoch(41, 1)));
 }
 
@@ -254,7 +255,7 @@ fn lower_epochs_are_not_followed_and_wild_jumps_are_not_heard() {
         machine
     };
     let hear = |machine: &mut Membership, message| {
-        machine.handle(Time::ZERO, Input::Message { from: id(1), message });
+        handle(machine, Time::ZERO, Input::Message { from: id(1), message });
         (machine.coordinator(), machine.status(id(1)))
     };
     let (alive, unseen) = (Some(NodeStatus::Alive), Some(NodeStatus::Unseen));
@@ -291,7 +292,8 @@ fn a_frozen_process_does_not_declare_the_others_lost_when_it_thaws() {
     let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
     machine.handle(Time::ZERO, Input::Members(ids([0, 1])));
     machine.handle(Time::ZERO, Input::LinkUp(id(1)));
-    machine.handle(Time::from_millis(10), Input::Message { from: id(1), message: leader_says(epoch(1, 1)) });
+    let message = leader_says(epoch(1, 1));
+    handle(&mut machine, Time::from_millis(10), Input::Message { from: id(1), message });
     let out = machine.handle(Time::from_millis(60_000), Input::Tick);
     assert!(
         !out.iter().any(|o| matches!(o, Output::NodeLost { .. } | Output::CoordinatorLost { .. })),
@@ -339,7 +341,7 @@ fn a_late_message_does_not_raise_a_node_that_said_goodbye() {
     let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
     machine.handle(Time::ZERO, Input::Members(ids([0, 1])));
     let mut hear = |message| {
-        machine.handle(Time::ZERO, Input::Message { from: id(1), message });
+        handle(&mut machine, Time::ZERO, Input::Message { from: id(1), message });
         machine.status(id(1))
     };
     let beat = leader_says(epoch(1, 1));

@@ -3,7 +3,7 @@
 //! Machines are woken by their own `WakeAt` only. What they say is recorded; invariants that hold at every moment
 //! are checked here, at the moment, and a failure prints the seed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use exo_types::{Epoch, NodeId, Time};
@@ -12,16 +12,38 @@ use crate::{Config, Input, LossReason, Membership, Message, NodeStatus, Output, 
 
 /// Something that will happen.
 enum Event {
-    Deliver { from: usize, to: usize, message: Message },
-    Wake { node: usize, run: u64 },
-    Reset { node: usize, peer: usize },
-    Up { node: usize, peer: usize },
+    Deliver {
+        from: usize,
+        to: usize,
+        message: Message,
+    },
+    Wake {
+        node: usize,
+        run: u64,
+    },
+    Reset {
+        node: usize,
+        peer: usize,
+    },
+    Up {
+        node: usize,
+        peer: usize,
+    },
+    /// The disk has written the oldest epoch it was given.
+    Written {
+        node: usize,
+        run: u64,
+    },
 }
 
 /// One machine and its disk.
 pub struct Node {
     pub machine: Option<Membership>,
     disk: Option<Epoch>,
+    /// Epochs on their way to the disk, in order, and whether each still is of this node's cluster.
+    writing: VecDeque<(Epoch, bool)>,
+    /// When the disk is done with them.
+    written_at: Time,
     run: u64,
     wake: Time,
     /// When `NodeLost` was said, of whom and why.
@@ -42,6 +64,8 @@ pub struct Sim {
     cut: BTreeSet<(usize, usize)>,
     /// Greatest one-way delay.
     pub delay_max: Duration,
+    /// Longest time the disk takes for one epoch.
+    pub disk_max: Duration,
     /// Of 1000 messages, so many vanish.
     pub loss_permille: u64,
     /// Who led which epoch, ever.
@@ -71,6 +95,8 @@ impl Sim {
         let node = || Node {
             machine: None,
             disk: None,
+            writing: VecDeque::new(),
+            written_at: Time::ZERO,
             run: 0,
             wake: Time::ZERO,
             lost: Vec::new(),
@@ -86,6 +112,7 @@ impl Sim {
             nodes: (0..count).map(|_| node()).collect(),
             cut: BTreeSet::new(),
             delay_max: Duration::from_millis(5),
+            disk_max: Duration::from_millis(5),
             loss_permille: 0,
             reigns: BTreeMap::new(),
         }
@@ -147,7 +174,9 @@ impl Sim {
 
     /// A node that ran alone becomes a member: what its disk says is of another cluster.
     pub fn join(&mut self, i: usize, members: BTreeSet<NodeId>) {
-        self.nodes[i].disk = None;
+        let node = &mut self.nodes[i];
+        node.disk = None;
+        node.writing.iter_mut().for_each(|(_, is_ours)| *is_ours = false);
         self.input(i, Input::Joined(members));
     }
 
@@ -166,7 +195,7 @@ impl Sim {
     }
 
     fn gone(&mut self, i: usize, flushed: Duration) {
-        self.nodes[i].machine = None;
+        self.stop(i);
         for j in 0..self.nodes.len() {
             if self.up(j) && !self.cut.contains(&pair(i, j)) {
                 let after = flushed + self.delay();
@@ -177,7 +206,18 @@ impl Sim {
 
     /// The power goes: nobody is told.
     pub fn unplug(&mut self, i: usize) {
-        self.nodes[i].machine = None;
+        self.stop(i);
+    }
+
+    /// The process ends. Of what the disk was given and had not answered for, it keeps a part from the front.
+    fn stop(&mut self, i: usize) {
+        let kept = self.draw(self.nodes[i].writing.len() as u64 + 1) as usize;
+        let node = &mut self.nodes[i];
+        node.machine = None;
+        let kept = node.writing.drain(..kept).rfind(|(_, is_ours)| *is_ours);
+        node.disk = kept.map(|(epoch, _)| epoch).or(node.disk);
+        node.writing.clear();
+        node.written_at = Time::ZERO;
     }
 
     /// A clean exit: what was said arrives, then the connection closes.
@@ -219,11 +259,12 @@ impl Sim {
 
     fn carry_out(&mut self, i: usize, output: Output) {
         match output {
-            Output::Send { to, message } => self.post(i, index(to), message),
-            Output::Persist(epoch) => {
-                let before = self.nodes[i].disk.replace(epoch);
-                assert!(before < Some(epoch), "seed {}: {i} fell from {before:?} to {epoch}", self.seed);
+            Output::Send { to, message } => {
+                let disk = self.nodes[i].disk;
+                assert!(message.epoch <= disk, "seed {}: {i} says {message:?} before {disk:?}", self.seed);
+                self.post(i, index(to), message);
             }
+            Output::Persist(epoch) => self.write(i, epoch),
             Output::Lead { epoch } => {
                 assert_eq!(epoch.key, id(i), "seed {}", self.seed);
                 assert_eq!(self.nodes[i].disk, Some(epoch), "seed {}: led before it was on disk", self.seed);
@@ -247,6 +288,20 @@ impl Sim {
             }
             _ => {}
         }
+    }
+
+    /// The disk takes a while and writes in order.
+    fn write(&mut self, i: usize, epoch: Epoch) {
+        let micros = self.draw(u64::try_from(self.disk_max.as_micros()).unwrap());
+        let (seed, now) = (self.seed, self.now);
+        let node = &mut self.nodes[i];
+        let asked = node.writing.iter().rev().find(|(_, is_ours)| *is_ours).map(|(epoch, _)| *epoch);
+        let before = asked.or(node.disk);
+        assert!(before < Some(epoch), "seed {seed}: {i} fell from {before:?} to {epoch}");
+        node.writing.push_back((epoch, true));
+        node.written_at = node.written_at.max(now) + Duration::from_micros(micros);
+        let (after, run) = (node.written_at.since(now), node.run);
+        self.later(after, Event::Written { node: i, run });
     }
 
     fn post(&mut self, from: usize, to: usize, message: Message) {
@@ -286,6 +341,13 @@ impl Sim {
             }
             Event::Up { node, peer } if self.reaches(node, peer) => {
                 self.input(node, Input::LinkUp(id(peer)));
+            }
+            Event::Written { node, run } if self.up(node) && self.nodes[node].run == run => {
+                let (epoch, is_ours) = self.nodes[node].writing.pop_front().expect("one event for each");
+                if is_ours {
+                    self.nodes[node].disk = Some(epoch);
+                }
+                self.input(node, Input::Persisted(epoch));
             }
             _ => {}
         }

@@ -2,13 +2,11 @@
 
 mod faulty;
 
-use std::collections::VecDeque;
-
 use exo_cluster::wire::{DataMessage, StepMessage};
 use exo_cluster::{StageInput, StageMachine, StageOutput};
 use exo_types::{
-    DeviceId, InstanceId, KvDType, ModelId, NodeId, Placement, Principal, RequestId, SamplingParams,
-    SequenceSpec, Stage, Time, WireDType,
+    Attempt, DeviceId, InstanceId, KvDType, ModelId, NodeId, Placement, Principal, RequestId, SamplingParams,
+    SequenceSpec, Stage, Term, Time, WireDType,
 };
 
 use self::faulty::Faulty;
@@ -52,16 +50,15 @@ const CONTEXT_TOKENS: u32 = 128;
 /// The demo model on `device`, as the only stage.
 fn request(device: Arc<dyn Device>) -> LoadRequest {
     let model = exo_formats::open_gguf_bytes("demo", crate::DEMO_MODEL.to_vec()).unwrap();
-    let key = ShardKey { instance: InstanceId(1), generation: 1, stage: 0 };
     let shard = Shard::whole(model.config.layers);
     let options = EngineOptions::new(CONTEXT_TOKENS, 2);
-    LoadRequest { key, device, model: Arc::new(model), shard, options, step_max: STEP_MAX }
+    LoadRequest { engine: EngineId(1), device, model: Arc::new(model), shard, options, step_max: STEP_MAX }
 }
 
 /// Steps that lie in the inbox together, and what is told of each.
 fn told(device: Arc<dyn Device>, jobs: Vec<Job>) -> Vec<(u64, ComputeResult)> {
     let (inbox, waiting) = channel();
-    jobs.into_iter().for_each(|job| inbox.send(job).unwrap());
+    jobs.into_iter().for_each(|job| inbox.send(Order::Compute(job)).unwrap());
     drop(inbox);
     let (tell, events) = channel();
     let tell: Events = Arc::new(move |event| drop(tell.send(event)));
@@ -88,7 +85,7 @@ fn open(n: u128) -> StageCommand {
         history: (0..30).collect(),
         prompt_tokens: 30,
     };
-    StageCommand::Open { spec, cached: Vec::new() }
+    StageCommand::Open { spec, attempt: Attempt::FIRST, cached: Vec::new() }
 }
 
 /// `tokens` of sequence `n`, from as many on.
@@ -98,14 +95,14 @@ fn part(n: u128, tokens: std::ops::Range<u32>, sample: bool) -> StepSequence {
 }
 
 fn frame(step: u64, sequences: Vec<StepSequence>) -> StepFrame {
-    StepFrame { instance: InstanceId(1), generation: 1, step, sequences }
+    StepFrame::unplaced(step, sequences)
 }
 
 /// A step of the only sequence; `tokens` from `start` on.
 fn job(step: u64, start: u32, tokens: std::ops::Range<u32>, sample: bool) -> Job {
     let part = StepSequence { start, ..part(1, tokens, sample) };
     let commands = Vec::from_iter((step == 1).then(|| open(1)));
-    Job { commands, frame: frame(step, vec![part]), rows: Vec::new() }
+    Job { commands, frame: frame(step, vec![part]), rows: Bytes::new() }
 }
 
 #[test]
@@ -150,7 +147,7 @@ fn a_chunk_that_fails_in_flight_takes_what_builds_on_it_and_the_next_step_goes_o
             job(4, 10, 10..30, true),
         ];
         let healthy = told(inner.clone(), vec![job(1, 0, 0..30, true)]);
-        let told = told(Arc::new(Faulty { inner, good: 1 }), chunks);
+        let told = told(Arc::new(Faulty::new(inner, 1)), chunks);
         let [(1, first), (2, second), (3, third), (4, fourth)] = &told[..] else { panic!("{told:?}") };
         assert_eq!(first, &ComputeResult::Tokens(Vec::new()));
         let is_of_kernel = matches!(second, ComputeResult::Failed { kind: FailureKind::Device, message }
@@ -166,10 +163,10 @@ fn a_chunk_that_fails_in_flight_takes_what_builds_on_it_and_the_next_step_goes_o
 /// What a stage on `device` sends, given steps that arrive together: a line for each message.
 fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence>)>) -> Vec<String> {
     let (request, me) = (request(device), NodeId([1; 32]));
-    let stage = Stage { node: me, device: DeviceId::cpu(), shard: request.shard };
+    let stage = Stage::solo(me, DeviceId::cpu(), request.shard);
     let placement = Placement {
+        id: frame(0, Vec::new()).placement,
         instance: InstanceId(1),
-        generation: 1,
         model: ModelId([0; 32]),
         stages: vec![stage],
         context_tokens: CONTEXT_TOKENS,
@@ -179,48 +176,49 @@ fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence
     };
     let (tell, events) = channel();
     let host = ThreadHost::start(request, Arc::new(move |event| drop(tell.send(event))));
-    let mut machine = None;
+    let (mut machine, mut inputs) = (None, Vec::new());
     let (mut lines, mut open_steps) = (Vec::new(), steps.len());
-    let steps = [(Vec::new(), Vec::new())].into_iter().chain(steps);
-    let input = |(step, (commands, sequences))| {
+    // Step 0 opens the pipeline; the others come when it is back.
+    for (step, (commands, sequences)) in (0..).zip(std::iter::once((vec![], vec![])).chain(steps)) {
         let frame = frame(step, sequences);
-        let (failures, pages, rows_dtype, rows) = (Vec::new(), Vec::new(), WireDType::F32, Vec::new());
+        let (failures, pages, rows_dtype, rows) = (Vec::new(), Vec::new(), WireDType::F32, Bytes::new());
         let message = StepMessage { stage: 0, commands, frame, failures, pages, rows_dtype, rows };
-        StageInput::Step { from: me, message }
-    };
-    let mut steps = (0..).zip(steps).map(input);
-    let mut inputs: VecDeque<StageInput> = steps.next().into_iter().collect();
+        inputs.push(StageInput::Step { from: me, message });
+    }
+    let mut later = inputs.split_off(1);
     while open_steps > 0 {
         match events.recv_timeout(STEP_MAX).unwrap() {
             EngineEvent::Ready { loaded, .. } => {
                 machine = Some(StageMachine::new(placement.clone(), 0, loaded.geometry));
             }
             EngineEvent::Computed { step, result, .. } => {
-                inputs.push_back(StageInput::ComputeDone { step, result });
+                inputs.push(StageInput::ComputeDone { term: Term::FIRST, step, result });
             }
             EngineEvent::Progress { .. } | EngineEvent::Settling { .. } => {}
             other => panic!("{other:?}"),
         }
         let Some(machine) = &mut machine else { continue };
-        while let Some(input) = inputs.pop_front() {
-            for output in machine.handle(Time::ZERO, input) {
-                match output {
-                    StageOutput::Compute { commands, frame, rows } => {
-                        host.compute(Job { commands, frame, rows });
-                    }
-                    StageOutput::Send { message: DataMessage::Tokens(told), .. } if told.step == 0 => {
-                        inputs.extend(steps.by_ref());
-                    }
-                    StageOutput::Send { to, message: DataMessage::Tokens(told) } if to == me => {
-                        open_steps -= 1;
-                        let failed: Vec<_> = told.failures.iter().flat_map(|f| &f.sequences).collect();
-                        lines.push(format!("step {}: lost {failed:?}, {:?}", told.step, told.results));
-                    }
-                    StageOutput::Send { message: DataMessage::StepFailed(told), .. } => {
-                        lines.push(format!("told of {:?}: {}", told.sequences, told.message));
-                    }
-                    StageOutput::Send { .. } => {}
+        let batch = std::mem::take(&mut inputs);
+        let mut outputs: Vec<_> = batch.into_iter().flat_map(|i| machine.handle(Time::ZERO, i)).collect();
+        let is_open = |o: &StageOutput| matches!(o, StageOutput::Send { message: DataMessage::Tokens(told), .. } if told.step == 0);
+        if outputs.iter().any(is_open) {
+            outputs.retain(|o| !is_open(o));
+            outputs.extend(later.drain(..).flat_map(|input| machine.handle(Time::ZERO, input)));
+        }
+        for output in outputs {
+            match output {
+                StageOutput::Compute { commands, frame, rows } => {
+                    host.order(Order::Compute(Job { commands, frame, rows }));
                 }
+                StageOutput::Send { to, message: DataMessage::Tokens(told) } if to == me => {
+                    open_steps -= 1;
+                    let failed: Vec<_> = told.failures.iter().flat_map(|f| &f.sequences).collect();
+                    lines.push(format!("step {}: lost {failed:?}, {:?}", told.step, told.results));
+                }
+                StageOutput::Send { message: DataMessage::StepFailed(told), .. } => {
+                    lines.push(format!("told of {:?}: {}", told.sequences, told.message));
+                }
+                StageOutput::Send { .. } | StageOutput::Rewire { .. } => {}
             }
         }
     }
@@ -240,7 +238,7 @@ fn a_sequence_beside_a_lost_one_goes_on_as_if_it_had_been_alone() {
                 (vec![], parts([None, second(12..30, true)])),
             ]
         };
-        let lost = sent(Arc::new(Faulty { inner: inner.clone(), good: 0 }), steps(true));
+        let lost = sent(Arc::new(Faulty::new(inner.clone(), 0)), steps(true));
         let alone = sent(inner, steps(false));
         let [told, first, second, third] = &lost[..] else { panic!("{lost:?}") };
         let (of_first, name) = (format!("lost {:?}", [&sequence(1)]), sequence(1));
@@ -249,5 +247,65 @@ fn a_sequence_beside_a_lost_one_goes_on_as_if_it_had_been_alone() {
         assert!(first.contains(&of_first) && second.contains(&of_first), "{lost:?}");
         assert!(third.contains("lost []") && third.contains("token"), "{third}");
         assert_eq!(third, &alone[2]);
+    }
+}
+
+/// What is told until `count` steps are computed and as many rewirings are done as there are orders for; the rest is lost.
+fn answers(orders: Vec<Order>, device: Arc<dyn Device>) -> Vec<String> {
+    let (tell, events) = channel();
+    let host =
+        EngineHost::Thread(ThreadHost::start(request(device), Arc::new(move |event| drop(tell.send(event)))));
+    let count = orders.len();
+    for order in orders {
+        match order {
+            Order::Compute(job) => host.compute(job),
+            Order::Rewire => host.rewire(),
+        }
+    }
+    let line = |event| match event {
+        EngineEvent::Computed { step, result: ComputeResult::Tokens(results), .. } => {
+            let tokens: Vec<u32> = results.iter().flat_map(|r| &r.tokens).map(|t| t.token).collect();
+            Some(format!("step {step}: {tokens:?}"))
+        }
+        EngineEvent::Computed { step, result, .. } => Some(format!("step {step}: {result:?}")),
+        EngineEvent::Rewired { engine } => Some(format!("{engine:?} is rewired")),
+        EngineEvent::LoadFailed { reason, .. } => panic!("{reason}"),
+        _ => None,
+    };
+    let next = || events.recv_timeout(STEP_MAX).unwrap();
+    std::iter::from_fn(|| Some(next())).filter_map(line).take(count).collect()
+}
+
+#[test]
+fn a_rewired_engine_answers_as_a_new_one_and_reads_no_weight_again() {
+    for inner in devices() {
+        // A prompt in two chunks, of which the second samples; its first page is kept.
+        let keep = StageCommand::Keep { sequence: sequence(1), pages: vec![(0, exo_types::PageKey(7))] };
+        let of_one_placement = || {
+            let mut last = job(3, 30, 30..31, true);
+            last.commands.push(keep.clone());
+            vec![job(1, 0, 0..10, false), job(2, 10, 10..30, true), last].into_iter().map(Order::Compute)
+        };
+        let counted = Arc::new(Faulty::new(inner, i32::MAX));
+        let once = answers(of_one_placement().collect(), counted.clone());
+        let read_once = counted.weights_read_bytes();
+        assert!(read_once > 1 << 20, "{read_once} bytes of weights");
+        // The same ids, steps and names of pages again and again, as a placement after the other brings them.
+        let orders =
+            of_one_placement().chain([Order::Rewire]).chain(of_one_placement()).chain([Order::Rewire]);
+        let told = answers(orders.chain(of_one_placement()).collect(), counted.clone());
+        assert_eq!(counted.weights_read_bytes(), 2 * read_once, "one load each");
+        let rewired = ["EngineId(1) is rewired".to_owned()];
+        let expected = [&once[..], &rewired, &once, &rewired, &once].concat();
+        assert_eq!(told, expected);
+        assert!(once[1].contains('[') && once[2] != once[1], "{once:?}");
+    }
+}
+
+#[test]
+fn a_chunk_in_flight_is_told_before_the_engine_is_rewired() {
+    for device in devices() {
+        let told = answers(vec![Order::Compute(job(1, 0, 0..10, false)), Order::Rewire], device);
+        assert_eq!(told, ["step 1: []", "EngineId(1) is rewired"]);
     }
 }

@@ -4,7 +4,7 @@
 //! transaction with one sync (group commit): ten decisions in a row cost the disk one write.
 //!
 //! An append names the head that it continues. When a write fails, the appends that were decided on top of it name a head
-//! that the log never had, and fail with [`WriteFailure::NotNext`], whenever they arrive.
+//! that the log never had, and fail, whenever they arrive.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,68 +14,16 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use exo_journal::{BATCH_BYTES_MAX, Journal, PAYLOAD_BYTES_MAX, Snapshot};
-use exo_types::{Epoch, LogHead};
+use exo_machine::{PersistId, Write, WriteFailure};
+use exo_types::LogHead;
 
 use crate::engine_host::chain;
 use crate::files::DataDir;
-
-// ---- what is asked and answered: plain values ----
-
-/// Names one write. Each is larger than the one before.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct PersistId(pub u64);
-
-/// Something to have on disk.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Write {
-    /// Put these entries behind the log's end.
-    Append {
-        /// What the log's end must be: the head after the appends before this one.
-        after: LogHead,
-        /// The entries, at most [`PAYLOAD_BYTES_MAX`] each and [`BATCH_BYTES_MAX`] together.
-        entries: Vec<Vec<u8>>,
-    },
-    /// Replace the entries up to `head` by the state they amount to.
-    Snapshot {
-        /// A head that the log had.
-        head: LogHead,
-        /// The state after it.
-        state: Vec<u8>,
-    },
-    /// Throw the whole log away for another's state.
-    Replace {
-        /// The end of the other log.
-        head: LogHead,
-        /// The state after it.
-        state: Vec<u8>,
-    },
-    /// Keep an epoch.
-    Epoch(Epoch),
-}
-
-/// Why a write is not on disk. Nothing of it is.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WriteFailure {
-    /// A write before this one failed, or the log was replaced meanwhile.
-    #[error("the entries continue a log that ends at {after}, and this one ends at {head}")]
-    NotNext {
-        /// What the append names.
-        after: LogHead,
-        /// The log's end.
-        head: LogHead,
-    },
-    /// The disk or the journal refused; the reason names all causes.
-    #[error("{0}")]
-    Refused(String),
-}
 
 /// The writer's thread has ended: it panicked, since it outlives all who hold the writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the thread that writes the journal has ended")]
 pub struct WriterGone;
-
-// ---- the writer ----
 
 type Request = (PersistId, Write);
 
@@ -146,13 +94,16 @@ impl WriterThread {
                     continue;
                 }
                 Write::Snapshot { head, state } => {
-                    self.journal.snapshot(head, &state).map_err(|e| refused(&e))
+                    self.journal.snapshot(head, &state.encode()).map_err(|e| refused(&e))
                 }
                 Write::Replace { head, state } => {
-                    let snapshot = Snapshot { head, state };
+                    let snapshot = Snapshot { head, state: state.encode() };
                     self.journal.install_snapshot(&snapshot, &[]).map(|_| ()).map_err(|e| refused(&e))
                 }
                 Write::Epoch(epoch) => self.data.set_epoch(epoch).map_err(|e| refused(&e)),
+                Write::Addresses(addresses) => {
+                    self.data.set_peers(&addresses.into_iter().collect()).map_err(|e| refused(&e))
+                }
             };
             (self.answer)(id, result);
         }
@@ -170,7 +121,9 @@ impl WriterThread {
             }
             self.journal.append(&group.entries).map(|_| ()).map_err(|e| refused(&e))
         } else {
-            Err(WriteFailure::NotNext { after, head })
+            let reason =
+                format!("the entries continue a log that ends at {after}, and this one ends at {head}");
+            Err(WriteFailure { reason })
         };
         for id in group.ids {
             (self.answer)(id, result.clone());
@@ -216,7 +169,7 @@ fn len_bytes(entries: &[Vec<u8>]) -> usize {
 }
 
 fn refused(error: &dyn std::error::Error) -> WriteFailure {
-    WriteFailure::Refused(chain(error))
+    WriteFailure { reason: chain(error) }
 }
 
 #[cfg(test)]

@@ -1,5 +1,135 @@
-//! What the node's logic asks of the world, carried out: one file for each thing that is touched.
+//! What the node's machine wants done, carried out: one file for each thing in the world that is touched.
 //!
 //! Nothing here decides. A request comes with an id, is carried out, and its answer bears the same id.
 
+mod devices;
+mod engines;
+mod fetches;
+mod joining;
 mod journal;
+mod links;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_machine::{DraftAsk, Effect, Input};
+use exo_transport::{Endpoint, MemberSet};
+
+use crate::draft::Draft;
+use crate::events::{Event, EventSender};
+use crate::library::Library;
+
+pub use devices::{DeviceEvent, Devices};
+pub use engines::{Engines, Opened};
+pub use fetches::{Fetches, held_models};
+pub(crate) use joining::JoinHands;
+pub use journal::JournalWriter;
+pub use links::LinkHands;
+
+/// For the journal to write what is queued when the node ends.
+const JOURNAL_END_MAX: Duration = Duration::from_secs(5);
+
+/// All of them.
+pub struct Hands {
+    pub links: LinkHands,
+    pub(crate) joining: JoinHands,
+    pub journal: JournalWriter,
+    pub fetches: Fetches,
+    pub engines: Engines,
+    pub devices: Devices,
+    pub draft: Option<Arc<Draft>>,
+    pub members: MemberSet,
+    pub endpoint: Endpoint,
+    pub library: Arc<Library>,
+    pub events: EventSender,
+}
+
+impl Hands {
+    /// Has an effect carried out. Never waits.
+    pub fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Dial { dial, peer, purpose, addresses, within } => {
+                self.links.dial(dial, peer, purpose, addresses, within);
+            }
+            Effect::Send { link, message } => self.links.send(link, message),
+            Effect::CloseLink { link, reason } => self.links.close(link, &reason),
+            Effect::Persist { id, write } => {
+                if let Err(gone) = self.journal.write(id, write) {
+                    let result = Err(exo_machine::WriteFailure { reason: gone.to_string() });
+                    self.events.post(Input::Persisted { id, result });
+                }
+            }
+            Effect::Plan { id, request } => {
+                let events = self.events.clone();
+                tokio::task::spawn_blocking(move || {
+                    let result = exo_planner::plan(&request);
+                    events.post(Input::Planned { id, result });
+                });
+            }
+            Effect::Fetch { fetch, model, what, holders } => self.fetches.start(fetch, model, what, holders),
+            Effect::CancelFetch(fetch) => self.fetches.cancel(fetch),
+            Effect::ScanModels => self.fetches.scan(),
+            Effect::Load { engine, spec } => self.engines.load(engine, *spec, &self.devices),
+            Effect::Rewire { engine, position, term } => self.engines.rewire(engine, position, term),
+            Effect::Compute { engine, position, job } => self.engines.compute(engine, position, job),
+            Effect::Unload(engine) => self.engines.unload(engine),
+            Effect::Sign { id, statement } => self.joining.sign(id, statement),
+            Effect::Draft(ask) => self.draft(ask),
+            Effect::Joining(effect) => self.joining.carry_out(effect),
+            Effect::SetMembers(members) => self.members.replace(members),
+            Effect::Advertise { is_fresh } => self.joining.advertise(is_fresh),
+            // The loop's own.
+            Effect::Reply { .. }
+            | Effect::Emit { .. }
+            | Effect::Notice(_)
+            | Effect::Publish
+            | Effect::Stop(_) => {}
+        }
+    }
+
+    /// The inputs that an event of the world amounts to.
+    pub fn event(&mut self, event: Event) -> Vec<Input> {
+        match event {
+            Event::Engine(event) => self.engines.event(event, &mut self.devices),
+            Event::Opened(opened) => self.engines.opened(opened, &mut self.devices),
+            Event::Device(event) => self.devices.event(event, &self.engines),
+            Event::Incoming(channel) => self.links.incoming(channel, &self.library).into_iter().collect(),
+            Event::Dialled { dial, channel } => self.links.opened(channel, Some(dial)).into_iter().collect(),
+            Event::JoinIncoming(channel) => {
+                self.joining.accept(channel);
+                Vec::new()
+            }
+            Event::Found(found) => joining::found(found).map(Input::Found).into_iter().collect(),
+            Event::Input(input) | Event::Received { input, .. } => vec![*input],
+            Event::Asked { .. } | Event::Started { .. } => Vec::new(), // the loop's own
+        }
+    }
+
+    fn draft(&self, ask: DraftAsk) {
+        let Some(draft) = &self.draft else { return };
+        match ask {
+            DraftAsk::Guess { instance, spec, count } => {
+                draft.ask(instance, exo_engine::DraftRequest { spec, count });
+            }
+            DraftAsk::Forget(sequence) => draft.forget(sequence),
+        }
+    }
+
+    /// The machine has ended: everything it has said is queued.
+    pub async fn end(mut self) {
+        if let Some(draft) = &self.draft {
+            draft.end();
+        }
+        self.engines.end().await;
+        if let Some(discovery) = self.joining.take_discovery() {
+            let _ = tokio::task::spawn_blocking(move || discovery.shutdown()).await;
+        }
+        self.links.end().await; // the goodbyes are queued in them
+        self.endpoint.close().await;
+        let journal = self.journal;
+        let closed = tokio::task::spawn_blocking(move || journal.close(JOURNAL_END_MAX)).await;
+        if !matches!(closed, Ok(true)) {
+            tracing::warn!(within_s = JOURNAL_END_MAX.as_secs(), "the journal is still being written");
+        }
+    }
+}

@@ -3,12 +3,13 @@
 
 use std::io::{self, BufReader, Read, Write};
 
+use bytes::Bytes;
 use exo_cluster::wire::limits::ROWS_BYTES_MAX;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// First byte of every frame: a worker of another version of the program is refused.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const PREFIX_BYTES: usize = 9;
 /// Of the message of a frame: a step may open several long sequences at once, each with all of its tokens.
 const HEADER_BYTES_MAX: usize = 64 << 20;
@@ -102,7 +103,7 @@ impl<R: Read> FrameReader<R> {
     }
 
     /// The next message and the bytes behind it. Waits until there is one or the other side has ended.
-    pub fn read<T: DeserializeOwned>(&mut self) -> Result<(T, Vec<u8>), FrameError> {
+    pub fn read<T: DeserializeOwned>(&mut self) -> Result<(T, Bytes), FrameError> {
         let mut prefix = [0; PREFIX_BYTES];
         let first = loop {
             match self.from.read(&mut prefix[..1]) {
@@ -135,7 +136,7 @@ impl<R: Read> FrameReader<R> {
         }
         let mut rows = vec![0; tail];
         self.fill(&mut rows)?;
-        Ok((message, rows))
+        Ok((message, rows.into()))
     }
 
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), FrameError> {
@@ -161,7 +162,7 @@ mod tests {
         out
     }
 
-    fn read(bytes: &[u8]) -> Result<(String, Vec<u8>), FrameError> {
+    fn read(bytes: &[u8]) -> Result<(String, Bytes), FrameError> {
         FrameReader::new(bytes).read()
     }
 
@@ -176,7 +177,7 @@ mod tests {
         }
         let mut reader = FrameReader::new(out.as_slice());
         for (message, tail) in sent {
-            assert_eq!(reader.read::<String>().unwrap(), (message.to_owned(), tail));
+            assert_eq!(reader.read::<String>().unwrap(), (message.to_owned(), Bytes::from(tail)));
         }
         assert!(matches!(reader.read::<String>(), Err(FrameError::Ended)));
     }
@@ -184,7 +185,7 @@ mod tests {
     #[test]
     fn a_frame_cut_anywhere_is_told_from_a_clean_end() {
         let whole = frame("hello", &[1, 2, 3]);
-        assert_eq!(read(&whole).unwrap(), ("hello".to_owned(), vec![1, 2, 3]));
+        assert_eq!(read(&whole).unwrap(), ("hello".to_owned(), Bytes::from(vec![1, 2, 3])));
         for len in 1..whole.len() {
             assert!(matches!(read(&whole[..len]), Err(FrameError::Truncated)), "{len} bytes");
         }

@@ -4,19 +4,21 @@
 //! broken worker likes; whoever of the last two first finds that it is over has the last word.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::process::{ChildStdin, ChildStdout};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use exo_cluster::{ComputeResult, ShardKey};
+use bytes::Bytes;
+use exo_cluster::{ComputeResult, EngineId};
 use exo_types::{FailureKind, Monitor};
-use tokio::sync::watch;
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
 use super::process::{Process, WorkerProgram};
 use super::words::{FromWorker, LoadWords, MemoryWords, ToWorker};
-use crate::engine_host::{Ended, EngineEvent, Events, Job};
+use crate::engine_host::{EngineEvent, Events, Job, Order};
 
 /// From the end of its input to the end of the worker.
 const STOP_MAX: Duration = Duration::from_secs(3);
@@ -28,34 +30,52 @@ const STEP_MAX_PER_TOKEN: Duration = Duration::from_millis(250);
 const END_MAX: Duration = Duration::from_secs(1);
 /// From the end of a worker to that of its output: one that hangs inside the kernel keeps it open.
 const KILLED_MAX: Duration = Duration::from_secs(2);
+/// To forget sequences and kept pages: no device is asked for that. From when the steps in front of it are done.
+const REWIRE_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at the clock.
 const LOOK_MIN: Duration = Duration::from_millis(20);
 const LOOK_MAX: Duration = Duration::from_millis(250);
 
 /// A worker and the shard in it. Dropping it ends it.
 pub struct WorkerHost {
-    jobs: Option<Sender<Job>>,
+    orders: Option<Sender<Order>>,
     line: Line,
 }
 
 /// What the threads share.
 #[derive(Clone)]
 struct Line {
-    key: ShardKey,
+    engine: EngineId,
     step_max: Duration,
     events: Events,
     state: Arc<(Mutex<State>, Condvar)>,
     /// Its process is no more, or cannot be ended.
-    gone: Arc<watch::Sender<bool>>,
+    gone: Arc<AtomicBool>,
 }
 
-/// A step that is out.
+/// An order that is out.
 #[derive(Clone, Copy)]
 struct InFlight {
-    step: u64,
+    what: Pending,
     /// When it was given, or the one before it came back.
     since: Instant,
     at_most: Duration,
+}
+
+/// What an answer is waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pending {
+    Step(u64),
+    Rewire,
+}
+
+impl fmt::Display for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Step(step) => write!(f, "step {step}"),
+            Self::Rewire => f.write_str("to forget its sequences"),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -81,23 +101,21 @@ impl WorkerHost {
     /// Starts a worker that loads and then computes. Every outcome, also a refusal to start, comes as an event; the last
     /// one is `Unloaded`, once the process is gone.
     pub fn start(how: WorkerProgram, load: LoadWords, events: Events) -> Self {
-        let (jobs, inbox) = channel();
-        let (gone, _) = watch::channel(false);
-        let (key, step_max) = (load.key(), how.step_max);
-        let line = Line { key, step_max, events, state: Arc::default(), gone: Arc::new(gone) };
+        let (orders, inbox) = channel();
+        let (engine, step_max) = (load.engine, how.step_max);
+        let line = Line { engine, step_max, events, state: Arc::default(), gone: Arc::default() };
         let (writer, fallback) = (line.clone(), line.clone());
-        let thread =
-            std::thread::Builder::new().name(format!("worker {} {}", line.key.instance, line.key.stage));
+        let thread = std::thread::Builder::new().name(format!("worker {}", line.engine.0));
         if let Err(error) = thread.spawn(move || writer.run(&how, load, &inbox)) {
             fallback.not_started(format!("no thread for the shard: {error}"));
         }
-        Self { jobs: Some(jobs), line }
+        Self { orders: Some(orders), line }
     }
 
-    /// Hands over a step. The result comes as an event.
-    pub fn compute(&self, job: Job) {
-        if let Some(jobs) = &self.jobs {
-            let _ = jobs.send(job);
+    /// Hands over a step, or what comes between two. The result comes as an event.
+    pub fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.send(order);
         }
     }
 
@@ -107,7 +125,7 @@ impl WorkerHost {
         self.line.state().stopping_since.get_or_insert_with(Instant::now);
         self.line.state.1.notify_all();
         // Its input closes with the last sender.
-        self.jobs = None;
+        self.orders = None;
     }
 
     /// What its device had free and it held, when it last said.
@@ -122,14 +140,9 @@ impl WorkerHost {
         state.monitor.filter(|_| !state.has_ended)
     }
 
-    /// Follows the end of the process.
-    pub fn ended(&self) -> Ended {
-        self.line.gone.subscribe()
-    }
-
     /// Whether the process is gone.
     pub fn is_gone(&self) -> bool {
-        *self.line.gone.borrow()
+        self.line.gone.load(Ordering::Acquire)
     }
 }
 
@@ -149,16 +162,16 @@ impl Line {
     }
 
     fn not_started(&self, reason: String) {
-        let key = self.key;
+        let engine = self.engine;
         self.state().has_ended = true;
-        self.gone.send_replace(true);
-        self.tell(EngineEvent::WorkerLost { key, reason });
-        self.tell(EngineEvent::Unloaded { key });
+        self.gone.store(true, Ordering::Release);
+        self.tell(EngineEvent::WorkerLost { engine, reason });
+        self.tell(EngineEvent::Unloaded { engine });
     }
 
     // ---- the thread that writes ----
 
-    fn run(self, how: &WorkerProgram, load: LoadWords, inbox: &Receiver<Job>) {
+    fn run(self, how: &WorkerProgram, load: LoadWords, inbox: &Receiver<Order>) {
         let (process, stdin, stdout) = match Process::spawn(how) {
             Ok(started) => started,
             Err(reason) => return self.not_started(reason),
@@ -183,21 +196,20 @@ impl Line {
     }
 
     /// Writes what there is to do, until nobody has anything more.
-    fn feed(&self, stdin: ChildStdin, load: LoadWords, inbox: &Receiver<Job>) {
+    fn feed(&self, stdin: ChildStdin, load: LoadWords, inbox: &Receiver<Order>) {
         let mut to = FrameWriter::new(stdin);
         match to.write(&ToWorker::Load(Box::new(load)), &[]) {
             Ok(()) | Err(FrameError::Io(_)) => {} // a closed pipe: the reader sees the end too
             Err(error) => self.kill(format!("its orders could not be written: {error}")),
         }
-        for job in inbox {
-            let Job { commands, frame, rows } = job;
-            let step = frame.step;
-            if !self.begin(step, frame.token_count()) {
-                // Perhaps before those in flight are told of: the stage goes with the worker.
-                self.failed(step, FailureKind::StageLost, "the worker has ended".to_owned());
-                continue;
-            }
-            match to.write(&ToWorker::Step { commands, frame }, &rows) {
+        for order in inbox {
+            let sent = match order {
+                Order::Compute(job) => self.send_step(&mut to, job),
+                // Where the worker has ended, its end is the answer.
+                Order::Rewire if self.begin(Pending::Rewire, REWIRE_MAX) => to.write(&ToWorker::Rewire, &[]),
+                Order::Rewire => Ok(()),
+            };
+            match sent {
                 Ok(()) | Err(FrameError::Io(_)) => {} // a closed pipe: the reader sees the end too
                 Err(error) => {
                     self.kill(format!("a step could not be written: {error}"));
@@ -206,20 +218,31 @@ impl Line {
         }
     }
 
-    /// Notes a step that is out. `false` if there is nobody to take it.
-    fn begin(&self, step: u64, tokens: usize) -> bool {
-        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+    fn send_step(&self, to: &mut FrameWriter<ChildStdin>, job: Job) -> Result<(), FrameError> {
+        let Job { commands, frame, rows } = job;
+        let step = frame.step;
+        let tokens = u32::try_from(frame.token_count()).unwrap_or(u32::MAX);
         let at_most = self.step_max.saturating_add(STEP_MAX_PER_TOKEN.saturating_mul(tokens));
+        if !self.begin(Pending::Step(step), at_most) {
+            // Perhaps before those in flight are told of: the stage goes with the worker.
+            self.failed(step, FailureKind::StageLost, "the worker has ended".to_owned());
+            return Ok(());
+        }
+        to.write(&ToWorker::Step { commands, frame }, &rows)
+    }
+
+    /// Notes an order that is out. `false` if the worker has ended.
+    fn begin(&self, what: Pending, at_most: Duration) -> bool {
         let mut state = self.state();
         if !state.has_ended {
-            state.in_flight.push_back(InFlight { step, since: Instant::now(), at_most });
+            state.in_flight.push_back(InFlight { what, since: Instant::now(), at_most });
         }
         !state.has_ended
     }
 
     fn failed(&self, step: u64, kind: FailureKind, message: String) {
         let result = ComputeResult::Failed { kind, message };
-        self.tell(EngineEvent::Computed { key: self.key, step, result, busy: Duration::ZERO });
+        self.tell(EngineEvent::Computed { engine: self.engine, step, result, busy: Duration::ZERO });
     }
 
     // ---- the thread that reads ----
@@ -234,20 +257,20 @@ impl Line {
         }
     }
 
-    fn hear(&self, message: FromWorker, rows: Vec<u8>) {
-        let key = self.key;
+    fn hear(&self, message: FromWorker, rows: Bytes) {
+        let engine = self.engine;
         match message {
             FromWorker::Progress { done_bytes, total_bytes, memory } => {
                 let mut state = self.state();
                 (state.heard, state.memory) = (Some(Instant::now()), Some(memory));
                 drop(state);
-                self.tell(EngineEvent::Progress { key, done_bytes, total_bytes });
+                self.tell(EngineEvent::Progress { engine, done_bytes, total_bytes });
             }
             FromWorker::Ready { loaded, slower_because, memory } => {
                 let mut state = self.state();
                 (state.is_ready, state.memory) = (true, Some(memory));
                 drop(state);
-                self.tell(EngineEvent::Ready { key, loaded: loaded.into(), slower_because });
+                self.tell(EngineEvent::Ready { engine, loaded: loaded.into(), slower_because });
             }
             FromWorker::LoadFailed { reason } => {
                 let mut state = self.state();
@@ -260,17 +283,13 @@ impl Line {
                     state.stopping_since.get_or_insert_with(Instant::now);
                 }
             }
-            FromWorker::Computed { step, busy, outcome, memory } => {
-                let mut state = self.state();
-                state.memory = memory.or(state.memory);
-                let Some(out) = state.in_flight.pop_front_if(|out| out.step == step) else {
-                    state.kill(format!("it answered step {step}, which it was not given yet or any more"));
-                    return;
-                };
-                if let Some(next) = state.in_flight.front_mut() {
-                    next.since = Instant::now();
+            FromWorker::Rewired => {
+                if self.answered(Pending::Rewire, None).is_some() {
+                    self.tell(EngineEvent::Rewired { engine });
                 }
-                drop(state);
+            }
+            FromWorker::Computed { step, busy, outcome, memory } => {
+                let Some(out) = self.answered(Pending::Step(step), memory) else { return };
                 let way = out.since.elapsed().saturating_sub(busy);
                 tracing::trace!(
                     step,
@@ -287,7 +306,7 @@ impl Line {
                     self.kill(message.clone());
                 }
                 let busy = busy.min(out.since.elapsed());
-                self.tell(EngineEvent::Computed { key, step, result, busy });
+                self.tell(EngineEvent::Computed { engine, step, result, busy });
             }
             FromWorker::Reading { memory, monitor } => {
                 let mut state = self.state();
@@ -299,9 +318,23 @@ impl Line {
         }
     }
 
+    /// Takes the order off that an answer is for, which is the first that is out; any other answer ends the worker.
+    fn answered(&self, what: Pending, memory: Option<MemoryWords>) -> Option<InFlight> {
+        let mut state = self.state();
+        state.memory = memory.or(state.memory);
+        let Some(out) = state.in_flight.pop_front_if(|out| out.what == what) else {
+            state.kill(format!("it answered {what}, which it was not given yet or any more"));
+            return None;
+        };
+        if let Some(next) = state.in_flight.front_mut() {
+            next.since = Instant::now();
+        }
+        Some(out)
+    }
+
     /// Its output has ended, or it was killed and hangs: it is over. The first call counts.
     fn end(&self, error: &FrameError) {
-        let key = self.key;
+        let engine = self.engine;
         let (process, in_flight, is_stopping, refused) = {
             let mut state = self.state();
             if std::mem::replace(&mut state.has_ended, true) {
@@ -321,22 +354,23 @@ impl Line {
             format!("({status}){}", process.last_words())
         });
         let killed = self.state().killed_because.take();
-        self.gone.send_replace(true);
+        self.gone.store(true, Ordering::Release);
         let reason = match (killed, error) {
             (Some(reason), _) => format!("{reason} {how}"),
             (None, FrameError::Ended | FrameError::Truncated) => format!("its process ended {how}"),
             (None, nonsense) => format!("its process answered with nonsense: {nonsense} {how}"),
         };
-        for InFlight { step, .. } in in_flight {
+        for InFlight { what, .. } in in_flight {
+            let Pending::Step(step) = what else { continue };
             let kind = if is_stopping { FailureKind::InstanceGone } else { FailureKind::StageLost };
             self.failed(step, kind, format!("the device is lost: {reason}"));
         }
         if let Some(reason) = refused {
-            self.tell(EngineEvent::LoadFailed { key, reason });
+            self.tell(EngineEvent::LoadFailed { engine, reason });
         } else if !is_stopping {
-            self.tell(EngineEvent::WorkerLost { key, reason });
+            self.tell(EngineEvent::WorkerLost { engine, reason });
         }
-        self.tell(EngineEvent::Unloaded { key });
+        self.tell(EngineEvent::Unloaded { engine });
     }
 
     // ---- the thread that watches ----
@@ -387,9 +421,9 @@ impl State {
             let seconds = LOAD_SILENCE_MAX.as_secs();
             return Some(format!("loading did not move for {seconds} s, and its process was ended"));
         }
-        let InFlight { step, since, at_most } = *self.in_flight.front()?;
+        let InFlight { what, since, at_most } = *self.in_flight.front()?;
         over(since, at_most).then(|| {
-            format!("step {step} took more than {:.1} s, and its process was ended", at_most.as_secs_f32())
+            format!("{what} took more than {:.1} s, and its process was ended", at_most.as_secs_f32())
         })
     }
 }
@@ -398,14 +432,14 @@ impl State {
 #[cfg(unix)]
 mod tests {
     use exo_engine::EngineOptions;
-    use exo_types::{InstanceId, Shard, StepFrame};
+    use exo_types::{Shard, StepFrame};
 
     use super::super::words::Outcome;
     use super::*;
     use crate::worker::DeviceAsk;
 
     const LONG: Duration = Duration::from_secs(20);
-    const KEY: ShardKey = ShardKey { instance: InstanceId(1), generation: 1, stage: 0 };
+    const ENGINE: EngineId = EngineId(1);
 
     /// What is told of a worker that is this program, until it is unloaded.
     fn told(program: &str, argument: &str) -> Vec<String> {
@@ -422,7 +456,8 @@ mod tests {
             data_dir: "/nonexistent".into(),
             heeds_quarantine: false,
         };
-        let load = LoadWords::new(KEY, device, "m.gguf".into(), Shard::whole(1), EngineOptions::new(32, 1));
+        let load =
+            LoadWords::new(ENGINE, device, "m.gguf".into(), Shard::whole(1), EngineOptions::new(32, 1));
         let (tell, events) = channel();
         let mut host = WorkerHost::start(how, load, Arc::new(move |event| drop(tell.send(event))));
         act(&mut host);
@@ -449,24 +484,24 @@ mod tests {
     }
 
     /// A step of nothing.
-    fn job(step: u64) -> Job {
-        let frame = StepFrame { instance: KEY.instance, generation: 1, step, sequences: Vec::new() };
-        Job { commands: Vec::new(), frame, rows: Vec::new() }
+    fn job(step: u64) -> Order {
+        let frame = StepFrame::unplaced(step, Vec::new());
+        Order::Compute(Job { commands: Vec::new(), frame, rows: Bytes::new() })
     }
 
     /// What the threads of a worker share that was given steps 1 and 2 some time ago and has ten seconds for each; and what is
     /// told of them.
     fn two_out(ago: Duration) -> (Line, Receiver<EngineEvent>) {
         let (tell, events) = channel();
-        let (gone, _) = watch::channel(false);
         let line = Line {
-            key: KEY,
+            engine: ENGINE,
             step_max: Duration::from_secs(10),
             events: Arc::new(move |event| drop(tell.send(event))),
             state: Arc::default(),
-            gone: Arc::new(gone),
+            gone: Arc::default(),
         };
-        assert!(line.begin(1, 0) && line.begin(2, 0));
+        let begin = |step| line.begin(Pending::Step(step), line.step_max);
+        assert!(begin(1) && begin(2));
         line.state().in_flight.iter_mut().for_each(|out| out.since = out.since.checked_sub(ago).unwrap());
         (line, events)
     }
@@ -483,18 +518,38 @@ mod tests {
         assert_eq!(overdue(1), None);
         let late = "step 1 took more than 10.0 s, and its process was ended".to_owned();
         assert_eq!(overdue(3), Some(late));
-        line.hear(computed(1), Vec::new());
+        line.hear(computed(1), Bytes::new());
         assert_eq!(overdue(3), None, "the second waited for the first");
         let late = "step 2 took more than 10.0 s, and its process was ended".to_owned();
         assert_eq!(overdue(11), Some(late));
-        line.hear(computed(2), Vec::new());
+        line.hear(computed(2), Bytes::new());
         assert_eq!(overdue(60), None, "nothing is out");
+    }
+
+    #[test]
+    fn rewiring_has_its_time_once_the_steps_in_front_of_it_are_done() {
+        let (line, events) = two_out(Duration::ZERO);
+        assert!(line.begin(Pending::Rewire, REWIRE_MAX));
+        line.hear(computed(1), Bytes::new());
+        let overdue = |after_s| line.state().overdue(Instant::now() + Duration::from_secs(after_s));
+        assert_eq!(overdue(8), None, "the second step has ten seconds");
+        line.hear(computed(2), Bytes::new());
+        assert_eq!(overdue(4), None);
+        let late = "to forget its sequences took more than 5.0 s, and its process was ended".to_owned();
+        assert_eq!(overdue(6), Some(late));
+        line.hear(FromWorker::Rewired, Bytes::new());
+        assert_eq!(overdue(60), None);
+        let told: Vec<EngineEvent> = std::iter::from_fn(|| events.try_recv().ok()).collect();
+        assert!(matches!(told[..], [_, _, EngineEvent::Rewired { engine: ENGINE }]), "{told:?}");
+        line.hear(FromWorker::Rewired, Bytes::new());
+        let killed = line.state().killed_because.clone();
+        assert!(killed.is_some_and(|why| why.contains("which it was not given")), "it was asked once");
     }
 
     #[test]
     fn an_answer_that_overtakes_is_none() {
         let (line, events) = two_out(Duration::ZERO);
-        line.hear(computed(2), Vec::new());
+        line.hear(computed(2), Bytes::new());
         assert_eq!(line.state().in_flight.len(), 2, "both are still out");
         line.end(&FrameError::Ended);
         let told: Vec<String> = std::iter::from_fn(|| events.try_recv().ok())
@@ -509,17 +564,17 @@ mod tests {
             format!("step 1: StageLost, the device is lost: {why}"),
             format!("step 2: StageLost, the device is lost: {why}"),
             format!("lost: {why}"),
-            format!("{:?}", EngineEvent::Unloaded { key: KEY }),
+            format!("{:?}", EngineEvent::Unloaded { engine: ENGINE }),
         ];
         assert_eq!(told, expected);
-        assert!(!line.begin(3, 0), "there is nobody to take another");
+        assert!(!line.begin(Pending::Step(3), LONG), "nothing is there to take another");
     }
 
     #[test]
     fn both_steps_of_a_worker_that_dies_are_told() {
         // It reads nothing and answers nothing.
         let mut told =
-            told_of("sleep", "1", |host| [1, 2].into_iter().for_each(|step| host.compute(job(step))));
+            told_of("sleep", "1", |host| [1, 2].into_iter().for_each(|step| host.order(job(step))));
         assert_eq!(told.pop().unwrap(), "lost: its process ended (exit status: 0)");
         assert!(told.len() == 2, "{told:?}");
         assert!(

@@ -8,6 +8,7 @@
 //! | `Open` a device, verify and measure it | `Opened`, or `Refused` |
 //! | `Load` a shard | `Progress`, then `Ready` or `LoadFailed` |
 //! | `Step`, one at a time | `Computed` |
+//! | `Rewire`: forget sequences and kept pages | `Rewired` |
 //! | | `Reading` now and then: memory, sensors |
 //! | the end of its input | it frees everything and ends |
 //!

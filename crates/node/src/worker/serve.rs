@@ -11,7 +11,7 @@ use exo_types::FailureKind;
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
 use super::words::{DeviceAsk, FromWorker, LoadWords, MemoryWords, Outcome, ToWorker};
-use crate::engine_host::{self, EngineEvent, Events, Job, LoadRequest, chain};
+use crate::engine_host::{self, EngineEvent, Events, Job, LoadRequest, Order as EngineOrder, chain};
 use crate::host::Host;
 
 /// From the end of our input to our own: a driver may be inside something that does not return.
@@ -63,7 +63,7 @@ enum Order {
 /// Reads what the node says, so that its end is noticed while the device works.
 struct Reader {
     orders: Sender<Order>,
-    steps: Sender<Job>,
+    steps: Sender<EngineOrder>,
     cancel: CancelToken,
     /// Says nothing for as long as this process lives.
     is_served: Receiver<()>,
@@ -86,7 +86,10 @@ impl Reader {
             match message {
                 ToWorker::Open(ask) => drop(self.orders.send(Order::Open(ask))),
                 ToWorker::Load(words) => drop(self.orders.send(Order::Load(words))),
-                ToWorker::Step { commands, frame } => drop(self.steps.send(Job { commands, frame, rows })),
+                ToWorker::Step { commands, frame } => {
+                    drop(self.steps.send(EngineOrder::Compute(Job { commands, frame, rows })));
+                }
+                ToWorker::Rewire => drop(self.steps.send(EngineOrder::Rewire)),
             }
         }
         self.cancel.cancel();
@@ -100,7 +103,7 @@ impl Reader {
 fn load<W: Write + Send + 'static>(
     words: &LoadWords,
     host: &dyn Host,
-    jobs: &Receiver<Job>,
+    jobs: &Receiver<EngineOrder>,
     cancel: &CancelToken,
     output: &Output<W>,
 ) {
@@ -117,7 +120,7 @@ fn load<W: Write + Send + 'static>(
     let reading = watch_device(&device, output);
     let (shard, options, step_max) = (words.shard, words.options(), engine_host::STEP_MAX);
     engine_host::run(
-        LoadRequest { key: words.key(), device, model, shard, options, step_max },
+        LoadRequest { engine: words.engine, device, model, shard, options, step_max },
         jobs,
         cancel,
         &events,
@@ -174,6 +177,7 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
             let memory = is_due().then(&memory);
             computed(&output, FromWorker::Computed { step, busy, outcome, memory }, &rows);
         }
+        EngineEvent::Rewired { .. } => tell(&output, FromWorker::Rewired, &[]),
         // Graphics processors copy weights when they take them in.
         EngineEvent::Settling { .. } | EngineEvent::WorkerLost { .. } | EngineEvent::Unloaded { .. } => {}
     })

@@ -3,12 +3,13 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use bytes::Bytes;
 use exo_backend::MemoryReport;
 use exo_cluster::wire::{StageCommand, TokenResult};
-use exo_cluster::{ComputeResult, ShardKey, StageGeometry};
+use exo_cluster::{ComputeResult, EngineId, StageGeometry};
 use exo_device::{Identity, Quarantine};
 use exo_engine::EngineOptions;
-use exo_types::{DeviceFacts, FailureKind, InstanceId, KvDType, Monitor, Shard, StepFrame};
+use exo_types::{DeviceFacts, FailureKind, KvDType, Monitor, Shard, StepFrame};
 use serde::{Deserialize, Serialize};
 
 use crate::engine_host::Loaded;
@@ -45,14 +46,13 @@ pub enum ToWorker {
     Open(DeviceAsk),
     Load(Box<LoadWords>),
     Step { commands: Vec<StageCommand>, frame: StepFrame },
+    Rewire,
 }
 
 /// What to load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadWords {
-    pub instance: InstanceId,
-    pub generation: u32,
-    pub stage: u32,
+    pub engine: EngineId,
     pub device: DeviceAsk,
     /// Of the model's file or folder.
     pub path: OsString,
@@ -66,15 +66,14 @@ pub struct LoadWords {
 }
 
 impl LoadWords {
-    /// Of the numbers of a stage.
+    /// Of the numbers of an engine.
     pub fn new(
-        key: ShardKey,
+        engine: EngineId,
         device: DeviceAsk,
         path: OsString,
         shard: Shard,
         options: EngineOptions,
     ) -> Self {
-        let ShardKey { instance, generation, stage } = key;
         let EngineOptions {
             context_tokens,
             slots,
@@ -84,9 +83,7 @@ impl LoadWords {
             kv_dtype: kv,
         } = options;
         Self {
-            instance,
-            generation,
-            stage,
+            engine,
             device,
             path,
             shard,
@@ -97,11 +94,6 @@ impl LoadWords {
             page_tokens,
             kv,
         }
-    }
-
-    /// The stage.
-    pub fn key(&self) -> ShardKey {
-        ShardKey { instance: self.instance, generation: self.generation, stage: self.stage }
     }
 
     /// How large the engine is made.
@@ -138,6 +130,7 @@ pub enum FromWorker {
         outcome: Outcome,
         memory: Option<MemoryWords>,
     },
+    Rewired,
     /// Now and then, of a device that may be idle.
     Reading {
         memory: MemoryWords,
@@ -195,16 +188,16 @@ pub enum Outcome {
 
 impl Outcome {
     /// The result and the bytes that travel behind it.
-    pub fn of(result: ComputeResult) -> (Self, Vec<u8>) {
+    pub fn of(result: ComputeResult) -> (Self, Bytes) {
         match result {
             ComputeResult::Rows(rows) => (Self::Rows, rows),
-            ComputeResult::Tokens(tokens) => (Self::Tokens(tokens), Vec::new()),
-            ComputeResult::Failed { kind, message } => (Self::Failed { kind, message }, Vec::new()),
+            ComputeResult::Tokens(tokens) => (Self::Tokens(tokens), Bytes::new()),
+            ComputeResult::Failed { kind, message } => (Self::Failed { kind, message }, Bytes::new()),
         }
     }
 
     /// The result with what travelled behind it.
-    pub fn with(self, rows: Vec<u8>) -> ComputeResult {
+    pub fn with(self, rows: Bytes) -> ComputeResult {
         match self {
             Self::Rows => ComputeResult::Rows(rows),
             Self::Tokens(tokens) => ComputeResult::Tokens(tokens),

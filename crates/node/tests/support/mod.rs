@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use exo_api::{
     ChatMessage, Facade, GenerateError, GenerateEvent, GenerateRequest, InstanceState, PlaceRequest, Prompt,
 };
-use exo_node::{Node, NodeConfig, SystemHost, start};
+use exo_node::{Host, Node, NodeConfig, SystemHost, start};
 use exo_types::{Principal, RequestId, SamplingParams};
 use futures_util::StreamExt;
 
@@ -55,22 +55,38 @@ pub async fn spawn(name: &str, peers: &[String]) -> TestNode {
 
 /// With settings of its own.
 pub async fn spawn_as(name: &str, peers: &[String], change: impl FnOnce(&mut NodeConfig)) -> TestNode {
+    spawn_on(Arc::new(SystemHost), name, peers, change).await
+}
+
+/// On a machine of its own.
+pub async fn spawn_on(
+    host: Arc<dyn Host>,
+    name: &str,
+    peers: &[String],
+    change: impl FnOnce(&mut NodeConfig),
+) -> TestNode {
     // `RUST_LOG=exo_node=debug cargo test …` shows what the nodes do.
     let filter = tracing_subscriber::EnvFilter::from_default_env();
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(name, &dir, peers);
     change(&mut config);
-    let node = start(config, Arc::new(SystemHost)).await.unwrap();
+    let node = start(config, host).await.unwrap();
     TestNode { facade: node.facade(), node, dir }
 }
 
 /// Nodes that find each other through the first one.
 pub async fn cluster(count: usize) -> Vec<TestNode> {
-    let mut nodes = vec![spawn("node-0", &[]).await];
+    cluster_on(count, |_| Arc::new(SystemHost)).await
+}
+
+/// The same, on the machines that `host` gives them.
+pub async fn cluster_on(count: usize, host: impl Fn(usize) -> Arc<dyn Host>) -> Vec<TestNode> {
+    let mut nodes = vec![spawn_on(host(0), "node-0", &[], |_| {}).await];
     let address = nodes[0].node.listen_addr().to_string();
     for i in 1..count {
-        nodes.push(spawn(&format!("node-{i}"), std::slice::from_ref(&address)).await);
+        let peers = std::slice::from_ref(&address);
+        nodes.push(spawn_on(host(i), &format!("node-{i}"), peers, |_| {}).await);
     }
     until(Duration::from_secs(20), "every node sees all alive", || {
         let nodes = &nodes;

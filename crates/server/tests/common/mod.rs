@@ -282,7 +282,7 @@ fn instance() -> InstanceView {
         model_id: "ab".repeat(32),
         model: "good".into(),
         state: InstanceState::Loading { progress: 0.5 },
-        generation: 1,
+        placement: "p1/1@aeaqcaib".into(),
         context_tokens: 4096,
         slots: 4,
         cache_tokens: 16384,

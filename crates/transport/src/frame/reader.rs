@@ -23,6 +23,7 @@ pub struct FrameReader {
     header_len: usize,
     pending: Option<Header>,
     payload: BytesMut,
+    received_bytes: u64,
     /// Set once nothing more can be read in step with the sender.
     dead: Option<FrameError>,
     /// Kept alive as long as this half.
@@ -39,6 +40,7 @@ impl FrameReader {
             header_len: 0,
             pending: None,
             payload: BytesMut::new(),
+            received_bytes: 0,
             dead: None,
             _guard: None,
         }
@@ -71,6 +73,11 @@ impl FrameReader {
         outcome
     }
 
+    /// Bytes that have arrived in all, also of a frame that is not whole yet: while they grow, the sender lives.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
     async fn read_frame(&mut self) -> Result<Frame, FrameError> {
         let header = match self.pending {
             Some(header) => header,
@@ -82,8 +89,9 @@ impl FrameReader {
             self.payload.reserve(missing.min(self.payload.len().max(GROWTH_BYTES_MIN)));
             let room = missing.min(self.payload.capacity() - self.payload.len());
             let read = self.raw.read_buf(&mut (&mut self.payload).limit(room)).await;
-            if !matches!(read, Ok(1..)) {
-                return Err(FrameError::Closed { clean: false });
+            match read {
+                Ok(n @ 1..) => self.received_bytes += n as u64,
+                _ => return Err(FrameError::Closed { clean: false }),
             }
         }
         (self.pending, self.header_len) = (None, 0);
@@ -94,7 +102,10 @@ impl FrameReader {
         while self.header_len < HEADER_BYTES {
             match self.raw.read(&mut self.header[self.header_len..]).await {
                 Ok(0) => return Err(FrameError::Closed { clean: self.header_len == 0 }),
-                Ok(n) => self.header_len += n,
+                Ok(n) => {
+                    (self.header_len, self.received_bytes) =
+                        (self.header_len + n, self.received_bytes + n as u64)
+                }
                 Err(error) => {
                     tracing::trace!(%error, "channel broke");
                     return Err(FrameError::Closed { clean: false });
@@ -161,8 +172,10 @@ mod tests {
             let mut wire = Header::encode(3, 5).to_vec();
             wire.extend_from_slice(b"hello");
             for byte in &wire[..wire.len() - 1] {
+                let before = reader.received_bytes();
                 tx.write_all(&[*byte]).await.unwrap();
                 assert!(reader.next(Some(Duration::from_millis(5))).await.is_err());
+                assert_eq!(reader.received_bytes(), before + 1, "a part of a frame is a sign of life");
             }
             tx.write_all(&wire[wire.len() - 1..]).await.unwrap();
             assert_eq!(reader.next(None).await.unwrap().payload, &b"hello"[..]);

@@ -6,8 +6,7 @@ use anyhow::{Context, ensure};
 use exo_backend::{CancelToken, RunError};
 use exo_engine::{Engine, StepError, StepInput, StepOutput};
 use exo_types::{
-    InstanceId, NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, StepFrame,
-    StepSequence,
+    NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, StepFrame, StepSequence,
 };
 
 use crate::ui;
@@ -107,7 +106,7 @@ impl<'a> Lane<'a> {
     /// Runs one step and gives the tokens drawn.
     fn step(&mut self, sequences: Vec<StepSequence>) -> anyhow::Result<Vec<u32>> {
         self.step += 1;
-        let frame = StepFrame { instance: InstanceId(0), generation: 0, step: self.step, sequences };
+        let frame = StepFrame::unplaced(self.step, sequences);
         let output = self.engine.step(&frame, StepInput::Tokens, self.cancel, STEP_MAX);
         match output.context("a step failed")? {
             // Nothing is drafted here: one token each.

@@ -96,7 +96,7 @@ mod tests {
             model_id: String::new(),
             model: String::new(),
             state: InstanceState::Ready,
-            generation: 0,
+            placement: String::new(),
             context_tokens: 1,
             slots: 1,
             cache_tokens: 1,

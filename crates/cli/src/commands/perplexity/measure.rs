@@ -8,8 +8,8 @@ use exo_backend::{CancelToken, Device};
 use exo_engine::{Engine, EngineOptions, StepInput};
 use exo_tokenizer::Tokenizer;
 use exo_types::{
-    InstanceId, KvDType, NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, Shard,
-    StepFrame, StepSequence,
+    KvDType, NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame,
+    StepSequence,
 };
 use serde_json::{Value, json};
 
@@ -169,7 +169,7 @@ fn score_chunk(
             drafts: 0,
             truncate_to: None,
         };
-        let frame = StepFrame { instance: InstanceId(0), generation: 0, step: 0, sequences: vec![part] };
+        let frame = StepFrame::unplaced(0, vec![part]);
         engine.step(&frame, StepInput::Tokens, cancel, STEP_MAX).context("a step failed")?;
     }
     let scores = engine.score(SEQUENCE, scored, 0, cancel, STEP_MAX).context("a step failed")?;

@@ -248,12 +248,11 @@ fn an_ask_without_a_plan_for_30_seconds_is_refused_and_the_next_is_planned() {
 fn an_instance_is_degraded_while_its_replacement_is_planned_and_nothing_else_is_decided_of_it() {
     let mut bench = replacing();
     assert!(is_degraded(&bench));
-    let instance = bench.placement().instance;
     flip(&mut bench, 3, true);
     let mut troubled = report(1, PLENTY);
-    troubled.troubles = vec![Trouble { instance, generation: 1, reason: "stuck".into() }];
+    troubled.troubles = vec![Trouble { placement: placed(1), reason: "stuck".into() }];
     bench.report(1, troubled);
-    bench.all_report(&StageStatus::Ready { pages: 8, page_tokens: 16 });
+    bench.all_report(&StageStatus::Serving);
     bench.advance(1);
     assert!(is_degraded(&bench));
     assert_eq!((bench.plans.len(), bench.log.len()), (1, 1));
@@ -271,7 +270,7 @@ fn a_replacement_that_cannot_have_as_many_stages_is_planned_with_as_many_as_can_
     bench.answer();
     assert_eq!(bench.plans[0].1.objective, Objective::Spread { stages_min: 3 });
     bench.answer();
-    assert_eq!((bench.placement().generation, bench.placement().stages.len()), (2, 3));
+    assert_eq!((bench.placement().id.number, bench.placement().stages.len()), (2, 3));
 }
 
 #[test]
@@ -288,7 +287,7 @@ fn a_replacement_without_an_answer_is_tried_again_later_and_costs_no_attempt() {
     }
     bench.answer();
     bench.answer();
-    assert_eq!((bench.placement().generation, bench.log.len()), (2, 2));
+    assert_eq!((bench.placement().id.number, bench.log.len()), (2, 2));
 }
 
 #[test]
@@ -301,7 +300,7 @@ fn a_replacement_that_the_log_did_not_take_is_planned_again() {
     bench.feed(CoordinatorInput::AppendFailed { append, reason: "disk full".into() });
     assert!(is_degraded(&bench) && bench.plans.is_empty());
     flip(&mut bench, 3, true);
-    bench.all_report(&StageStatus::Ready { pages: 8, page_tokens: 16 });
+    bench.all_report(&StageStatus::Serving);
     bench.advance(1);
     assert!(is_degraded(&bench) && bench.plans.len() == 1, "its pipeline has ended");
 }
@@ -334,7 +333,8 @@ fn replacements_that_find_no_room_in_the_queue_are_planned_when_there_is_some() 
         assert!(planned < 40);
         bench.answer();
     }
-    assert_eq!(bench.placement().generation, 2);
+    let replaced = bench.log.iter().filter(|event| matches!(event, Event::InstanceReplaced { .. })).count();
+    assert_eq!((replaced, bench.placement().id), (1, placed(19)), "behind the 17 that came before");
     assert_eq!(bench.answered[1..], (21..=37).collect::<Vec<u64>>());
 }
 

@@ -4,13 +4,13 @@ use exo_types::{DeviceFacts, Monitor, NodeFacts};
 
 use super::super::limits::{
     CONTROL_BYTES_MAX, DEVICES_MAX, EVENT_BYTES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX,
-    STAGES_MAX,
+    SHARDS_MAX,
 };
 use super::super::{
     ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceReport, HeldModel,
     LinkReport, LogMessage, NodeReport, StageReport, Trouble,
 };
-use super::placement::name;
+use super::placement::{device_id, name};
 use super::{Check, CheckError, at_most, ensure, text};
 use crate::{Event, InstanceView, Member, StageStatus};
 
@@ -64,7 +64,7 @@ impl Check for NodeReport {
 
 impl Check for DeviceReport {
     fn check(&self) -> Result<(), CheckError> {
-        at_most("bytes of a device's name", self.device.0.len(), 256)?;
+        device_id(&self.device)?;
         text("bytes of a reason", &self.reason)?;
         let Monitor { temperature_c, power_w, clock_mhz, utilisation } = self.monitor;
         let readings = [temperature_c, power_w, clock_mhz, utilisation];
@@ -85,7 +85,7 @@ impl Check for NodeFacts {
 
 impl Check for DeviceFacts {
     fn check(&self) -> Result<(), CheckError> {
-        at_most("bytes of a device's name", self.id.0.len(), 256)?;
+        device_id(&self.id)?;
         text("bytes of a device's model", &self.name)?;
         text("bytes of a backend", &self.backend)?;
         text("bytes of a reason", &self.support_reason)?;
@@ -109,7 +109,8 @@ impl Check for HeldModel {
 
 impl Check for StageReport {
     fn check(&self) -> Result<(), CheckError> {
-        ensure(self.held_bytes <= MEMORY_BYTES_MAX, "a stage claims more than 2^48 bytes of memory")?;
+        ensure(self.held_bytes <= MEMORY_BYTES_MAX, "a shard claims more than 2^48 bytes of memory")?;
+        device_id(&self.spec.device)?;
         self.status.check()
     }
 }
@@ -147,8 +148,8 @@ impl Check for DesiredShard {
         name(&self.model_name)?;
         at_most("holders of a model", self.holders.len(), MEMBERS_MAX)?;
         self.placement.check()?;
-        let inside = (self.stage as usize) < self.placement.stages.len();
-        ensure(inside, "a desired stage is not in its placement")
+        let inside = self.placement.shard(self.stage, self.rank).is_some();
+        ensure(inside, "a desired shard is not in its placement")
     }
 }
 
@@ -225,12 +226,12 @@ impl Check for Event {
             Self::AdminAppointed { certificate: bytes, .. } => certificate(bytes),
             Self::InstancePlaced { request, placement, memory_bytes } => {
                 request.check()?;
-                stage_bytes(memory_bytes)?;
+                shard_bytes(memory_bytes)?;
                 placement.check()
             }
             Self::InstanceReplaced { placement, memory_bytes, reason } => {
                 text("bytes of a reason", reason)?;
-                stage_bytes(memory_bytes)?;
+                shard_bytes(memory_bytes)?;
                 placement.check()
             }
             Self::JoinWindow { .. } => Ok(()),
@@ -238,6 +239,6 @@ impl Check for Event {
     }
 }
 
-fn stage_bytes(memory_bytes: &[u64]) -> Result<(), CheckError> {
-    at_most("stages of a placement", memory_bytes.len(), STAGES_MAX)
+fn shard_bytes(memory_bytes: &[u64]) -> Result<(), CheckError> {
+    at_most("shards of a placement", memory_bytes.len(), SHARDS_MAX)
 }

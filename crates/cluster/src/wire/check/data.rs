@@ -42,13 +42,14 @@ impl Check for DataMessage {
             | Self::Accepted { .. }
             | Self::Started { .. }
             | Self::SequenceEnded { .. }
-            | Self::StaleGeneration { .. } => Ok(()),
+            | Self::StalePlacement { .. } => Ok(()),
         }
     }
 }
 
 impl Check for Submission {
     fn check(&self) -> Result<(), CheckError> {
+        ensure(self.attempt.0 > 0, "a submission has attempt 0")?;
         ensure(self.max_tokens > 0, "a submission asks for no token")?;
         ensure(!self.spec.history.is_empty(), "a submission has no prompt")?;
         at_most("stop tokens", self.stop_tokens.len(), STOP_TOKENS_MAX)?;
@@ -91,7 +92,7 @@ fn pages_of_step(step: u64, pages: &[StagePages]) -> Result<(), CheckError> {
 impl Check for StageCommand {
     fn check(&self) -> Result<(), CheckError> {
         match self {
-            Self::Open { spec, cached } => {
+            Self::Open { spec, cached, .. } => {
                 at_most("cached pages of a sequence", cached.len(), PAGES_MAX)?;
                 spec.check()
             }
@@ -104,6 +105,7 @@ impl Check for StageCommand {
 
 impl Check for StepFrame {
     fn check(&self) -> Result<(), CheckError> {
+        ensure(self.term.0 > 0, "a step has term 0")?;
         at_most("sequences of a step", self.sequences.len(), SEQUENCES_MAX)?;
         self.sequences.check()?;
         at_most("tokens of a step", self.token_count(), STEP_TOKENS_MAX)?;

@@ -1,9 +1,9 @@
 //! Bounds of models and placements, wherever they come from: a peer, the log, a snapshot.
 
-use exo_types::{LayerShape, ModelShape, Placement};
+use exo_types::{DeviceId, LayerShape, ModelShape, Placement};
 
 use super::super::limits::{
-    CACHE_TOKENS_MAX, CONTEXT_TOKENS_MAX, LAYERS_MAX, MEMBERS_MAX, SEQUENCES_MAX, STAGES_MAX,
+    CACHE_TOKENS_MAX, CONTEXT_TOKENS_MAX, LAYERS_MAX, MEMBERS_MAX, SEQUENCES_MAX, SHARDS_MAX, STAGES_MAX,
 };
 use super::{Check, CheckError, at_most, ensure, text};
 use crate::{InstanceRequest, PlaceObjective};
@@ -54,13 +54,12 @@ impl Check for LayerShape {
 impl Check for Placement {
     fn check(&self) -> Result<(), CheckError> {
         at_most("stages of a placement", self.stages.len(), STAGES_MAX)?;
-        for stage in &self.stages {
-            at_most("bytes of a device's name", stage.device.0.len(), DEVICE_ID_BYTES_MAX)?;
-        }
-        let layer_count = self.stages.last().map_or(0, |s| s.shard.layers.end);
+        at_most("shards of a placement", self.stages.iter().map(|s| s.shards.len()).sum(), SHARDS_MAX)?;
+        self.shards().try_for_each(|(_, shard)| device_id(&shard.device))?;
+        let layer_count = self.stages.last().map_or(0, |s| s.layers.end);
         at_most("layers of a placement", layer_count as usize, LAYERS_MAX)?;
         ensure(self.tiles(layer_count), "a placement has gaps or no stages")?;
-        ensure(self.generation > 0, "a placement has generation 0")?;
+        ensure(self.id.number > 0, "a placement has number 0")?;
         cache(self.context_tokens, self.slots, self.cache_tokens)
     }
 }
@@ -71,6 +70,10 @@ fn cache(context_tokens: u32, slots: u32, cache_tokens: u32) -> Result<(), Check
     at_most("slots of an instance", slots as usize, SEQUENCES_MAX)?;
     ensure(cache_tokens >= context_tokens, "a placement's cache does not hold one sequence")?;
     ensure(cache_tokens <= CACHE_TOKENS_MAX, "a placement's cache is above 2^26 tokens")
+}
+
+pub(super) fn device_id(device: &DeviceId) -> Result<(), CheckError> {
+    at_most("bytes of a device's name", device.0.len(), DEVICE_ID_BYTES_MAX)
 }
 
 /// Texts of views and requests share one bound.

@@ -1,7 +1,7 @@
 //! A device whose kernels complain of one chunk, and only once somebody waits for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use exo_backend::{
@@ -12,9 +12,22 @@ use exo_types::{DType, DeviceFacts, Monitor, TensorView};
 
 /// `inner`, but for one of the results that are queued and not waited for at once.
 pub struct Faulty {
-    pub inner: Arc<dyn Device>,
+    inner: Arc<dyn Device>,
     /// How many of them come before.
-    pub good: i32,
+    good: i32,
+    weights_read: AtomicU64,
+}
+
+impl Faulty {
+    /// The result behind `good` others is the bad one.
+    pub fn new(inner: Arc<dyn Device>, good: i32) -> Self {
+        Self { inner, good, weights_read: AtomicU64::new(0) }
+    }
+
+    /// Bytes of weights that it was given to take in so far.
+    pub fn weights_read_bytes(&self) -> u64 {
+        self.weights_read.load(Ordering::Relaxed)
+    }
 }
 
 impl Device for Faulty {
@@ -43,6 +56,7 @@ impl Device for Faulty {
     }
 
     fn weight(&self, tensor: &TensorView) -> Result<Weight, WeightError> {
+        self.weights_read.fetch_add(tensor.bytes().len() as u64, Ordering::Relaxed);
         self.inner.weight(tensor)
     }
 

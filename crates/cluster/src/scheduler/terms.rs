@@ -1,0 +1,97 @@
+//! Terms: what was on its way is lost with a link, and the pipeline begins anew in place.
+//!
+//! A link that ends takes steps or tokens with it, so the stages no longer hold the same. Their nodes and weights are there:
+//! running sequences fail, and step 0 of the next term clears the stages and proves the links again. Sequences that wait go on
+//! waiting. A pipeline that cannot hold a term for long is given up.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use exo_types::{FailureKind, NodeId, SequenceId, Term, Time};
+
+use super::opening::Opening;
+use super::{Scheduler, SchedulerOutput};
+
+/// Terms without a token, within [`WITHIN`], after which the instance is given up.
+const TERMS_MAX: usize = 3;
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// The term of a pipeline, and how the last ones went.
+#[derive(Clone, Debug)]
+pub(super) struct PipelineTerms {
+    pub(super) current: Term,
+    /// When each began since the last token.
+    began: VecDeque<Time>,
+}
+
+impl PipelineTerms {
+    pub(super) fn new(now: Time) -> Self {
+        Self { current: Term::FIRST, began: VecDeque::from([now]) }
+    }
+
+    /// A token came back.
+    pub(super) fn token_came(&mut self) {
+        self.began.clear();
+    }
+
+    /// Terms in which nothing came back lately.
+    fn in_vain(&mut self, now: Time) -> usize {
+        self.began.retain(|began| now.since(*began) <= WITHIN);
+        self.began.len()
+    }
+
+    fn begin(&mut self, now: Time, term: Term) {
+        self.current = term;
+        self.began.push_back(now);
+    }
+}
+
+impl Scheduler {
+    /// The term of the pipeline.
+    pub fn term(&self) -> Term {
+        self.terms.current
+    }
+
+    /// The data link to a node ended: what was in it is lost.
+    pub(super) fn link_lost(&mut self, now: Time, node: NodeId, out: &mut Vec<SchedulerOutput>) {
+        let ends = [self.placement.stages.get(1), self.placement.stages.last()];
+        if ends.into_iter().flatten().any(|stage| stage.leader().node == node) {
+            match &mut self.opening {
+                // Nothing but step 0 can have been in the link, and that comes again.
+                Some(opening) => {
+                    tracing::trace!(%node, term = %self.terms.current, step = 0, "a link ended before step 0 came back");
+                    opening.repeat(now);
+                }
+                None => {
+                    let message =
+                        format!("the data link to node {node} ended behind step {}", self.step_last);
+                    self.end_term(now, message, out);
+                }
+            }
+        }
+        self.forget_driver(node);
+    }
+
+    /// The term is over: the next begins in place, if the last ones were any good.
+    pub(super) fn end_term(&mut self, now: Time, message: String, out: &mut Vec<SchedulerOutput>) {
+        if self.over.is_some() {
+            return;
+        }
+        let (ended, terms, seconds) = (self.terms.current, self.terms.in_vain(now), WITHIN.as_secs());
+        let Some(next) = ended.next().filter(|_| terms < TERMS_MAX) else {
+            let message = format!("no token came back in {terms} terms within {seconds} s: {message}");
+            return self.fail_instance(FailureKind::StageLost, message, out);
+        };
+        tracing::debug!(placement = %self.placement.id, %ended, %next, message, "the next term begins");
+        let running: Vec<SequenceId> = self.running.keys().copied().collect();
+        for sequence in running {
+            self.fail(sequence, FailureKind::StageLost, &message, out);
+        }
+        self.terms.begin(now, next);
+        self.in_flight.clear();
+        self.commands.clear();
+        self.step_last = 0;
+        self.failures_in_row = 0;
+        self.opening = Some(Opening::new(now));
+    }
+}

@@ -1,0 +1,98 @@
+//! Terms of a stage: what is of an earlier one is ignored, and step 0 of a later one empties the stage.
+//!
+//! Step 0 of a term that this stage is through with comes from a scheduler that was started anew, on a node that was: it is told so,
+//! and begins the next term.
+
+use exo_types::{FailureKind, NodeId, StepFrame, Term};
+
+use super::{StageInput, StageMachine, StageOutput};
+use crate::wire::{DataMessage, StepMessage};
+
+impl StageMachine {
+    /// The term whose steps it takes.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// Of what comes to a broken stage, only reports of others and a later term count.
+    pub(super) fn is_heard_when_broken(&self, input: &StageInput) -> bool {
+        match input {
+            StageInput::Report { .. } => true,
+            StageInput::Step { message, .. } => message.frame.term > self.term,
+            StageInput::Undeliverable(_)
+            | StageInput::LinkLost(_)
+            | StageInput::ComputeDone { .. }
+            | StageInput::Rewired { .. } => false,
+        }
+    }
+
+    /// Whether an answer of the engine is for the present term.
+    pub(super) fn is_own_term(&self, got: Term, what: &str) -> bool {
+        let term = self.term;
+        if got != term {
+            tracing::trace!(placement = %self.placement.id, stage = self.index, %got, %term, what, "of another term");
+        }
+        got == term
+    }
+
+    /// Whether a step is of the present term. A later one begins with step 0; any other step of it has met a stage that lost what
+    /// came before.
+    pub(super) fn follows(
+        &mut self,
+        from: NodeId,
+        message: &StepMessage,
+        out: &mut Vec<StageOutput>,
+    ) -> bool {
+        let (got, term, step) = (message.frame.term, self.term, message.frame.step);
+        if got == term {
+            return true;
+        }
+        tracing::trace!(%from, placement = %self.placement.id, stage = self.index, %got, %term, step, "a step of another term");
+        if got < term {
+            if step == 0 {
+                // Of a scheduler that was started anew, or late: then it is ignored there.
+                let message = format!("stage {}: it is in term {term} already", self.index);
+                self.tell_broken(got, FailureKind::StageLost, message, out);
+            }
+            return false;
+        }
+        if step == 0 {
+            self.begin_term(got, out);
+            return true;
+        }
+        let (placement, stage) = (self.placement.id, self.index as u32);
+        let missing = format!("stage {stage}: it is in term {term}, and has not seen step 0 of term {got}");
+        let message = DataMessage::NotWired { placement, term: got, stage, step, missing };
+        out.push(StageOutput::Send { to: from, message });
+        false
+    }
+
+    /// Whether a step begins the present term again.
+    pub(super) fn is_first_again(&self, message: &StepMessage) -> bool {
+        let StepFrame { placement, term, step, .. } = message.frame;
+        (placement, term, step) == (self.placement.id, self.term, 0)
+    }
+
+    /// The scheduler is to end this term.
+    pub(super) fn tell_broken(
+        &self,
+        term: Term,
+        kind: FailureKind,
+        message: String,
+        out: &mut Vec<StageOutput>,
+    ) {
+        let (placement, stage) = (self.placement.id, self.index as u32);
+        let message = DataMessage::PipelineBroken { placement, term, stage, kind, message };
+        out.push(StageOutput::Send { to: self.upward(), message });
+    }
+
+    /// Nothing of an earlier term counts any more.
+    fn begin_term(&mut self, term: Term, out: &mut Vec<StageOutput>) {
+        self.open.clear();
+        self.kept.clear();
+        self.waiting.clear();
+        self.computing.clear();
+        (self.term, self.step_next, self.broken, self.rewiring) = (term, 0, None, true);
+        out.push(StageOutput::Rewire { term });
+    }
+}

@@ -1,0 +1,579 @@
+//! The control channel: reports, desired state, questions to the coordinator, and the log.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_cluster::wire::{
+    ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredState, HeldModel, LinkReport,
+    LogMessage, NodeReport, Refusal, limits,
+};
+use exo_cluster::{
+    AppendId, CoordinatorInput, CoordinatorOutput, Event, FollowerStep, InstanceView, LeaderStep, Member,
+    ReplyTo, State, WorkerInput, follow, lead,
+};
+use exo_identity::MemberCert;
+use exo_types::{Epoch, LogHead, ModelId, NodeId, Time};
+
+use crate::persist::{Durable, FollowedAppend, OwnAppend, Replaced, Unwritten, Written};
+use crate::{Answer, Effect, NodeMachine, Notice, PersistId, ReplyId, StopReason, WriteFailure};
+
+/// Reports go out on change and at least this often.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Files may vanish or change behind our back.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long the coordinator has for an answer. Longer than the planner has for a plan.
+const ASK_MAX: Duration = Duration::from_secs(40);
+
+/// Who waits for the coordinator's answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asker {
+    /// Somebody at the API.
+    Client(ReplyId),
+    /// Requests that wait for this model to be placed.
+    Placement(ModelId),
+    /// A stranger that is being let in.
+    Admission(u64),
+    /// Nobody.
+    Nobody,
+}
+
+/// Questions to the coordinator that have no answer yet.
+#[derive(Debug, Default)]
+pub(crate) struct Asks {
+    last: u64,
+    open: BTreeMap<u64, OpenAsk>,
+}
+
+#[derive(Debug)]
+struct OpenAsk {
+    since: Time,
+    /// Only this node's answer counts: the numbers are easily guessed.
+    asked: NodeId,
+    asker: Asker,
+}
+
+impl Asks {
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether the placement of this model is being asked for.
+    pub(crate) fn is_placing(&self, model: ModelId) -> bool {
+        self.open.values().any(|ask| ask.asker == Asker::Placement(model))
+    }
+}
+
+impl NodeMachine {
+    /// A message on the control channel, from a member or from this node itself.
+    pub(crate) fn control(&mut self, from: NodeId, message: ControlMessage) {
+        match message {
+            ControlMessage::Membership(bytes) => self.membership_message(from, &bytes),
+            ControlMessage::Report(report) => self.report(from, *report),
+            ControlMessage::Desired(desired) => self.desired(from, desired),
+            ControlMessage::Instances { epoch, instances } => self.instances_told(from, epoch, instances),
+            ControlMessage::Request { request, ask } => self.asked(from, request, ask),
+            ControlMessage::Reply { request, reply } => self.answered(from, request, Some(reply)),
+            ControlMessage::Log(message) => self.log_message(from, message),
+            ControlMessage::Refused(refusal) => tracing::info!(peer = %from, %refusal, "refused"),
+        }
+    }
+
+    pub(crate) fn tick_coordination(&mut self) {
+        self.feed_coordinator(CoordinatorInput::Tick);
+        self.snapshot_if_due();
+        if let Some(waited) = self.writes.slow(self.now.time) {
+            let seconds = waited.as_secs();
+            self.notice(Notice::Warning(format!("the disk has not answered a write for {seconds} s")));
+        }
+        let now = self.now.time;
+        let late = self.asks.open.iter().filter(|(_, ask)| now.since(ask.since) > ASK_MAX);
+        let late: Vec<_> = late.map(|(request, ask)| (*request, ask.asked)).collect();
+        for (request, asked) in late {
+            tracing::trace!(request, peer = %asked, waited_s = ASK_MAX.as_secs(), "no answer of the coordinator");
+            self.answered(asked, request, None);
+        }
+    }
+
+    // ---- the coordinator's machine ----
+
+    pub(crate) fn feed_coordinator(&mut self, input: CoordinatorInput) {
+        let mut inputs = std::collections::VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            for output in self.coordinator.handle(self.now.time, input) {
+                inputs.extend(self.coordinator_output(output));
+            }
+        }
+    }
+
+    fn coordinator_output(&mut self, output: CoordinatorOutput) -> Option<CoordinatorInput> {
+        match output {
+            CoordinatorOutput::Append { append, events } => return self.append(append, events),
+            CoordinatorOutput::SendDesired { to, desired } => {
+                self.send_control(to, ControlMessage::Desired(desired));
+            }
+            CoordinatorOutput::Reply { to, reply } => {
+                // The state may have changed with what is answered: members must be current before the asker acts.
+                self.members_changed_if_needed();
+                self.send_control(to.node, ControlMessage::Reply { request: to.request, reply });
+            }
+            CoordinatorOutput::Plan { plan, request } => self.out.push(Effect::Plan { id: plan, request }),
+            CoordinatorOutput::InstanceChanged(view) => {
+                let (instance, state) = (view.instance(), &view.state);
+                tracing::info!(target: "events::instance", %instance, ?state, "changed");
+                self.view_changed();
+            }
+            CoordinatorOutput::Instances { epoch, instances } => self.tell_instances(epoch, instances),
+        }
+        None
+    }
+
+    /// The coordinator's decision goes to disk; everything that follows from it waits for that.
+    fn append(&mut self, append: AppendId, events: Vec<Event>) -> Option<CoordinatorInput> {
+        let refused =
+            |reason: &str| Some(CoordinatorInput::AppendFailed { append, reason: reason.to_owned() });
+        if !self.log.takes_entries() {
+            return refused("the write before it has just failed");
+        }
+        let Some((epoch, _)) = self.leader.filter(|(_, node)| *node == self.me) else {
+            return refused("this node does not coordinate any more");
+        };
+        let before = self.log.planned();
+        let entries: Vec<Vec<u8>> = events.iter().map(Event::encode).collect();
+        let after = self.log.plan(&entries);
+        let append = OwnAppend { append, epoch, before, after, entries, events };
+        self.writes.own(self.now.time, append, &mut self.out);
+        None
+    }
+
+    fn tell_instances(&mut self, epoch: Epoch, instances: Vec<InstanceView>) {
+        let message = Arc::new(ControlMessage::Instances { epoch, instances: instances.clone() });
+        self.send_to_members(&message);
+        self.instances_now(instances);
+    }
+
+    /// The same to every other member, encoded once.
+    fn send_to_members(&mut self, message: &Arc<ControlMessage>) {
+        for node in self.other_members() {
+            self.with_links(|links, now, out| {
+                links.send_control(now, node, message, out);
+            });
+        }
+    }
+
+    pub(crate) fn other_members(&self) -> Vec<NodeId> {
+        self.state().members().keys().copied().filter(|n| *n != self.me).collect()
+    }
+
+    // ---- what was written, and what was not ----
+
+    pub(crate) fn persisted(&mut self, id: PersistId, result: Result<(), WriteFailure>) {
+        match self.writes.answered(id, result) {
+            Some(Ok(written)) => self.written(written),
+            Some(Err((unwritten, failure))) => self.unwritten(unwritten, &failure.reason),
+            None => {}
+        }
+        self.lead_when_written();
+    }
+
+    pub(crate) fn written(&mut self, written: Written) {
+        match written {
+            Written::Epoch(epoch) => {
+                self.feed_membership(exo_membership::Input::Persisted(epoch.into_inner()));
+            }
+            Written::Own(append) => self.own_written(append),
+            Written::Followed(append) => {
+                let FollowedAppend { after, entries, events, .. } = append.into_inner();
+                self.log.written(after, entries);
+                self.feed_coordinator(CoordinatorInput::Replicated(events));
+                self.members_changed_if_needed();
+            }
+            Written::Replaced(replaced) => self.replaced(replaced),
+            Written::Snapshot(head) => self.log.folded(head),
+            Written::Addresses => {}
+        }
+    }
+
+    /// Entries of this coordinator are on disk: members get them, askers their answers. If the epoch in which they were decided is
+    /// over, they are entries of the log like others, and nothing is announced.
+    fn own_written(&mut self, append: Durable<OwnAppend>) {
+        let is_over = self.leader != Some((append.get().epoch, self.me));
+        if !is_over {
+            self.replicate(&append);
+        }
+        let OwnAppend { append, epoch, after, entries, events, .. } = append.into_inner();
+        self.log.written(after, entries);
+        if is_over {
+            tracing::trace!(%epoch, leader = ?self.leader, "entries of an epoch that is over were written");
+            self.feed_coordinator(CoordinatorInput::Replicated(events));
+        } else {
+            self.feed_coordinator(CoordinatorInput::Appended(append));
+        }
+        self.members_changed_if_needed();
+    }
+
+    fn replicate(&mut self, append: &Durable<OwnAppend>) {
+        let OwnAppend { epoch, before, entries, .. } = append.get();
+        let (epoch, after_index, after_hash, entries) = (*epoch, before.index, before.hash, entries.clone());
+        let message = LogMessage::Entries { epoch, after_index, after_hash, entries };
+        self.send_to_members(&Arc::new(ControlMessage::Log(message)));
+    }
+
+    fn replaced(&mut self, replaced: Durable<Replaced>) {
+        let Replaced { head, state } = replaced.into_inner();
+        // Removals merge by union: what this side removed while it was apart is asked for again.
+        let ours = self.state();
+        let same = state.cluster().map(|(id, _)| id) == ours.cluster().map(|(id, _)| id);
+        let missing = if same { state.removals_missing(ours) } else { Vec::new() };
+        self.log.replaced(head);
+        self.feed_coordinator(CoordinatorInput::Restored(Box::new(state)));
+        if self.moving_in.is_some() {
+            self.moved_in();
+        } else {
+            self.members_changed_if_needed();
+        }
+        for event in missing {
+            if let Event::MemberRemoved { node, reason } = event {
+                self.ask(Asker::Nobody, ControlAsk::RemoveMember { node, reason });
+            }
+        }
+    }
+
+    fn unwritten(&mut self, unwritten: Unwritten, reason: &str) {
+        let what = match unwritten {
+            Unwritten::Epoch(epoch) => {
+                // Announcing what a restart would forget could give two coordinators one epoch: better to stop.
+                tracing::error!(%epoch, reason, "the epoch cannot be kept; this node stops");
+                let warning = format!("the epoch cannot be kept, this node stops: {reason}");
+                self.notice(Notice::Warning(warning));
+                return self.stop(StopReason::EpochNotKept(reason.to_owned()));
+            }
+            Unwritten::Own(append) => {
+                self.log.fall_back(!self.writes.is_log_busy());
+                let reason = reason.to_owned();
+                self.feed_coordinator(CoordinatorInput::AppendFailed { append, reason });
+                "the journal cannot be written"
+            }
+            Unwritten::Followed | Unwritten::Replaced => {
+                self.log.fall_back(!self.writes.is_log_busy());
+                self.move_failed();
+                self.pull_at = Some(self.now.time + Duration::from_secs(1));
+                "the journal cannot be written"
+            }
+            Unwritten::Snapshot => "the journal is not folded; it goes on growing",
+            Unwritten::Addresses => "addresses are not remembered",
+        };
+        self.notice(Notice::Warning(format!("{what}: {reason}")));
+    }
+
+    // ---- reports ----
+
+    fn report(&mut self, from: NodeId, report: NodeReport) {
+        if report.facts.node != from {
+            tracing::warn!(peer = %from, claimed = %report.facts.node, "a report in another node's name");
+            return;
+        }
+        self.view_changed();
+        if from != self.me {
+            self.links.learn_from(from, &report.reached);
+        }
+        self.reports.insert(from, report.clone());
+        if self.is_leading() {
+            self.feed_coordinator(CoordinatorInput::Report { from, report: Box::new(report) });
+        }
+    }
+
+    pub(crate) fn report_if_due(&mut self) {
+        let now = self.now.time;
+        if now.since(self.models_at) >= LOOK_EVERY {
+            self.scan_models();
+        }
+        if let Some(node) =
+            self.leader.map(|(_, node)| node).filter(|_| self.pull_at.is_some_and(|at| now >= at))
+        {
+            self.pull_at = None;
+            self.pull_log_from(node);
+        }
+        if now.since(self.report_at) >= REPORT_EVERY {
+            self.report_now();
+        }
+    }
+
+    /// Tells every member how this node is: the coordinator decides by it, the others show it.
+    pub(crate) fn report_now(&mut self) {
+        self.report_at = self.now.time;
+        let report = self.own_report();
+        self.send_to_members(&Arc::new(ControlMessage::Report(Box::new(report.clone()))));
+        self.report(self.me, report);
+    }
+
+    fn own_report(&self) -> NodeReport {
+        let links = self.members.iter().filter_map(|node| {
+            let rtt = self.links.rtt(*node)?;
+            let rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
+            Some(LinkReport { peer: *node, rtt_us, bytes_per_s: None })
+        });
+        NodeReport {
+            facts: self.samples.facts.clone(),
+            models: self.models.clone(),
+            process_bytes: self.samples.process_bytes,
+            reached: self.links.reached(),
+            stages: self.stage_reports(),
+            links: links.collect(),
+            desired: self.worker.desired_revision(),
+            troubles: self.troubles.clone(),
+            devices: self.samples.devices.clone(),
+            card_events: self.samples.card_events.clone(),
+        }
+    }
+
+    /// Has the models on disk looked at.
+    pub(crate) fn scan_models(&mut self) {
+        self.models_at = self.now.time;
+        if !std::mem::replace(&mut self.is_scanning, true) {
+            self.out.push(Effect::ScanModels);
+        }
+    }
+
+    pub(crate) fn models_scanned(&mut self, models: Vec<HeldModel>) {
+        self.is_scanning = false;
+        if self.models != models {
+            self.models = models;
+            self.report_now();
+        }
+        if std::mem::take(&mut self.scans_again) {
+            return self.scan_models();
+        }
+        for reply in std::mem::take(&mut self.scan_waiting) {
+            let models = self.models_held();
+            self.reply(reply, Answer::Models(models));
+        }
+    }
+
+    // ---- commands of the coordinator ----
+
+    fn desired(&mut self, from: NodeId, desired: DesiredState) {
+        if !self.leads(desired.epoch, from) {
+            return self.refuse_epoch(from, desired.epoch, "desired shards");
+        }
+        self.feed_worker_from(from, WorkerInput::Desired(desired));
+    }
+
+    fn instances_told(&mut self, from: NodeId, epoch: Epoch, instances: Vec<InstanceView>) {
+        if !self.leads(epoch, from) {
+            return self.refuse_epoch(from, epoch, "instances");
+        }
+        self.instances_now(instances);
+    }
+
+    /// Whether `from` is the coordinator that this node follows, in that very epoch. Membership hears of a new epoch on the
+    /// same ordered link before anything else is said in it, so a command of another epoch is stale or forged.
+    fn leads(&self, epoch: Epoch, from: NodeId) -> bool {
+        #[cfg(feature = "planted")]
+        if self.config.planted == Some(crate::planted::Bug::OlderEpoch) {
+            return epoch.key == from;
+        }
+        self.leader == Some((epoch, from))
+    }
+
+    fn refuse_epoch(&mut self, from: NodeId, got: Epoch, what: &str) {
+        tracing::trace!(peer = %from, %got, own = ?self.leader, what, "a command of another epoch");
+        if let Some((seen, _)) = self.leader.filter(|(seen, _)| got < *seen) {
+            self.send_control(from, ControlMessage::Refused(Refusal::StaleEpoch { got, seen }));
+        }
+    }
+
+    // ---- asking the coordinator ----
+
+    /// Asks the coordinator, which may be this node. The asker hears in any case: an answer, or that none came.
+    pub(crate) fn ask(&mut self, asker: Asker, ask: ControlAsk) {
+        let Some((_, asked)) = self.leader else {
+            let message = "the cluster is electing a coordinator".to_owned();
+            let reply = ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message };
+            return self.answer(asker, Some(reply));
+        };
+        self.asks.last += 1;
+        let request = self.asks.last;
+        self.asks.open.insert(request, OpenAsk { since: self.now.time, asked, asker });
+        if !self.send_control(asked, ControlMessage::Request { request, ask }) {
+            self.asks.open.remove(&request);
+            let message = format!("the link to the coordinator {} is not open", self.name_of(asked));
+            let reply = ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message };
+            self.answer(asker, Some(reply));
+        }
+    }
+
+    fn answered(&mut self, from: NodeId, request: u64, reply: Option<ControlReply>) {
+        let asked = self.asks.open.get(&request).map(|ask| ask.asked);
+        if asked != Some(from) {
+            return tracing::trace!(peer = %from, ?asked, request, "an answer to no question");
+        }
+        if let Some(ask) = self.asks.open.remove(&request) {
+            self.answer(ask.asker, reply);
+        }
+    }
+
+    fn answer(&mut self, asker: Asker, reply: Option<ControlReply>) {
+        match asker {
+            Asker::Client(id) => {
+                self.reply(id, Answer::Coordinator(reply.map(Box::new)));
+            }
+            Asker::Placement(model) => self.placed(model, reply),
+            Asker::Admission(admission) => {
+                self.with_joining(|joining, context, out| {
+                    joining.admission_answered(context, admission, reply, out);
+                });
+            }
+            Asker::Nobody => {}
+        }
+    }
+
+    fn asked(&mut self, from: NodeId, request: u64, ask: ControlAsk) {
+        let reply = ReplyTo { node: from, request };
+        if matches!(ask, ControlAsk::Place(_)) && !self.membership.may_place() {
+            let message = "the coordinator hears none of its members; it places when it does".to_owned();
+            return self.refuse(reply, ControlRefusal::NotCoordinator, message);
+        }
+        let input = self.is_leading().then(|| self.checked(from, reply, ask));
+        match input {
+            Some(Ok(input)) => self.feed_coordinator(input),
+            Some(Err(message)) => self.refuse(reply, ControlRefusal::Invalid, message),
+            None => {
+                let message = format!("{} does not coordinate", self.me);
+                self.refuse(reply, ControlRefusal::NotCoordinator, message);
+            }
+        }
+    }
+
+    fn refuse(&mut self, to: ReplyTo, refusal: ControlRefusal, message: String) {
+        let reply = ControlReply::Refused { refusal, message };
+        self.send_control(to.node, ControlMessage::Reply { request: to.request, reply });
+    }
+
+    /// What a member may ask. The sender is authenticated; administration needs an admin.
+    fn checked(&self, from: NodeId, reply: ReplyTo, ask: ControlAsk) -> Result<CoordinatorInput, String> {
+        let is_admin = self.state().admins().any(|n| n == from);
+        let only_admin = |input| {
+            if is_admin { Ok(input) } else { Err(format!("{from} is not an admin of this cluster")) }
+        };
+        match ask {
+            ControlAsk::Place(request) => Ok(CoordinatorInput::Place { reply, request }),
+            ControlAsk::RemoveInstance { instance } => {
+                let reason = format!("unloaded by {}", self.name_of(from));
+                Ok(CoordinatorInput::Remove { reply, instance, reason })
+            }
+            ControlAsk::Admit(member) => {
+                self.check_certificate(&member)?;
+                only_admin(CoordinatorInput::AdmitMember { reply, member })
+            }
+            ControlAsk::RemoveMember { node, reason } => {
+                only_admin(CoordinatorInput::RemoveMember { reply, node, reason })
+            }
+        }
+    }
+
+    fn check_certificate(&self, member: &Member) -> Result<(), String> {
+        let certificate = MemberCert::decode(&member.certificate).map_err(|e| e.to_string())?;
+        let state = self.state();
+        let is_ours = state.cluster().is_some_and(|(id, _)| id.0 == certificate.statement.cluster.0);
+        if certificate.statement.node != member.node || !is_ours {
+            return Err("the certificate is for another node or cluster".to_owned());
+        }
+        certificate.verify(|key| state.admins().any(|n| n == *key)).map_err(|e| e.to_string())
+    }
+
+    // ---- the log ----
+
+    /// Asks for what this node's log lacks, if `node` is who to ask.
+    pub(crate) fn pull_log_from(&mut self, node: NodeId) {
+        let LogHead { index, hash } = if self.joining.wants_log_of(node) {
+            LogHead::EMPTY // all of it
+        } else if self.leader.is_some_and(|(_, leader)| leader == node) && node != self.me {
+            self.log.planned()
+        } else {
+            return;
+        };
+        self.send_control(node, ControlMessage::Log(LogMessage::Pull { index, hash }));
+    }
+
+    fn log_message(&mut self, from: NodeId, message: LogMessage) {
+        if let LogMessage::Pull { index, hash } = message {
+            return self.log_pulled(from, LogHead { index, hash });
+        }
+        if self.with_joining(|joining, context, out| joining.log(context, from, &message, out)) {
+            return;
+        }
+        let (LogMessage::Entries { epoch, .. } | LogMessage::Snapshot { epoch, .. }) = &message else {
+            return;
+        };
+        if from == self.me || !self.leads(*epoch, from) {
+            return self.refuse_epoch(from, *epoch, "a part of the log");
+        }
+        if !self.log.takes_entries() {
+            return tracing::trace!(peer = %from, "a part of the log while writes fail; it is pulled later");
+        }
+        let seen = self.leader.map(|(epoch, _)| epoch);
+        match follow(self.log.planned(), seen, message) {
+            FollowerStep::Append(entries) => self.log_append(entries),
+            FollowerStep::Restore { head, state } => self.log_restore(head, &state),
+            FollowerStep::Pull => self.pull_log_from(from),
+            FollowerStep::Nothing => {}
+            FollowerStep::Refuse(refusal) => {
+                self.send_control(from, ControlMessage::Refused(refusal));
+            }
+        }
+    }
+
+    fn log_append(&mut self, entries: Vec<Vec<u8>>) {
+        let events: Result<Vec<_>, _> = entries.iter().map(|e| Event::decode(e)).collect();
+        let events = match events {
+            Ok(events) => events,
+            Err(error) => return tracing::warn!(%error, "the coordinator sent an entry that is no event"),
+        };
+        let (before, after) = (self.log.planned(), self.log.plan(&entries));
+        let append = FollowedAppend { before, after, entries, events };
+        self.writes.followed(self.now.time, append, &mut self.out);
+    }
+
+    /// Replaces this node's log and state by another's.
+    fn log_restore(&mut self, head: LogHead, bytes: &[u8]) {
+        match State::decode(bytes) {
+            Ok(state) => self.replace_log(head, state),
+            Err(error) => tracing::warn!(%error, "the coordinator sent a snapshot that is none"),
+        }
+    }
+
+    pub(crate) fn replace_log(&mut self, head: LogHead, state: State) {
+        self.log.plan_replacement(head);
+        self.writes.replace(self.now.time, Replaced { head, state }, &mut self.out);
+    }
+
+    /// Folds the log into a snapshot now and then. The state holds all that is durable, and nothing else.
+    fn snapshot_if_due(&mut self) {
+        if self.log.is_snapshot_due() && !self.writes.is_log_busy() {
+            let (head, state) = (self.log.durable(), self.state().clone());
+            self.log.folded(head);
+            self.writes.snapshot(self.now.time, head, state, &mut self.out);
+        }
+    }
+
+    fn log_pulled(&mut self, from: NodeId, follower: LogHead) {
+        let Some((epoch, _)) = self.leader.filter(|(_, node)| *node == self.me) else {
+            return tracing::trace!(peer = %from, leader = ?self.leader, "asks for the log of a node that does not lead");
+        };
+        let head = self.log.durable();
+        let message = match lead(head, follower, |index| self.log.hash_at(index)) {
+            LeaderStep::SendEntries { after_index } => {
+                let (after_hash, entries) =
+                    (follower.hash, self.log.after(after_index, limits::LOG_ENTRIES_MAX));
+                LogMessage::Entries { epoch, after_index, after_hash, entries }
+            }
+            LeaderStep::SendSnapshot => {
+                let state = self.state().encode();
+                LogMessage::Snapshot { epoch, index: head.index, hash: head.hash, state }
+            }
+            LeaderStep::Nothing => return,
+        };
+        self.send_control(from, ControlMessage::Log(message));
+    }
+}

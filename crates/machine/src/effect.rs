@@ -1,0 +1,378 @@
+//! Everything a node wants done, as plain values. Most effects are answered by an input with the same id.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use exo_api::{AdminError, GenerateError};
+use exo_cluster::wire::{Busy, ControlMessage, ControlReply, DataMessage, EndReason, StageCommand};
+use exo_cluster::{DraftCounts, EngineId, InstanceView, PlanId, State};
+use exo_identity::Statement;
+use exo_planner::PlanRequest;
+
+use exo_types::{
+    Epoch, FailureKind, InstanceId, LogHead, ModelId, NodeId, SampledToken, SequenceId, SequenceSpec, Shard,
+    ShardPosition, ShardSpec, StepFrame, Term,
+};
+
+use crate::input::{
+    DialId, ExchangeId, FetchId, LinkEnd, LinkId, PersistId, Purpose, ReplyId, SignId, StreamId, Via,
+};
+use crate::joining::{JoinAnswer, JoinAsk};
+use crate::notice::Notice;
+
+/// Something to be done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Effect {
+    /// Open a link: try the addresses in order. Answer `LinkUp` or `DialFailed`.
+    Dial {
+        /// Its number.
+        dial: DialId,
+        /// Whose key must be proven there.
+        peer: NodeId,
+        /// What for.
+        purpose: Purpose,
+        /// Where, best first.
+        addresses: Vec<(Via, SocketAddr)>,
+        /// For each address.
+        within: Duration,
+    },
+    /// Queue a frame on a link, in order. A link that takes no more answers `LinkDown`.
+    Send {
+        /// Which.
+        link: LinkId,
+        /// What.
+        message: Outgoing,
+    },
+    /// Close a link. No `LinkDown` follows.
+    CloseLink {
+        /// Which.
+        link: LinkId,
+        /// Why, for the log.
+        reason: LinkEnd,
+    },
+    /// Write. Answer `Persisted`, in the order of the ids.
+    Persist {
+        /// Its number.
+        id: PersistId,
+        /// What.
+        write: Write,
+    },
+    /// Ask the planner, at the lowest priority. Answer `Planned`.
+    Plan {
+        /// Its number.
+        id: PlanId,
+        /// What.
+        request: Arc<PlanRequest>,
+    },
+    /// Have a manifest or the bytes of a shard on disk. Answer `Fetched`.
+    Fetch {
+        /// Its number.
+        fetch: FetchId,
+        /// Of which model.
+        model: ModelId,
+        /// What of it.
+        what: FetchWhat,
+        /// Whom to ask, and where they are.
+        holders: Vec<Holder>,
+    },
+    /// Stop a fetch. No answer.
+    CancelFetch(FetchId),
+    /// Open the model and load a shard. Answer `Engine` with `Loaded` or `LoadFailed`.
+    Load {
+        /// Its number.
+        engine: EngineId,
+        /// What.
+        spec: Box<ShardSpec>,
+    },
+    /// Drop its sequences and kept pages, after the jobs before. Answer `Rewired` with the same position and term.
+    Rewire {
+        /// Which.
+        engine: EngineId,
+        /// What it serves from now on.
+        position: ShardPosition,
+        /// The term that begins. The first is that of an engine that begins to serve.
+        term: Term,
+    },
+    /// Compute a step. Answer `Computed`.
+    Compute {
+        /// Which engine.
+        engine: EngineId,
+        /// What for; comes back with the answer.
+        position: ShardPosition,
+        /// What.
+        job: Job,
+    },
+    /// End it at the next layer and free everything. Answer `Unloaded`.
+    Unload(EngineId),
+    /// Sign with this node's key. Answer `Signed`.
+    Sign {
+        /// Its number.
+        id: SignId,
+        /// What.
+        statement: Statement,
+    },
+    /// Something for the small model. Without one, nothing comes back.
+    Draft(DraftAsk),
+    /// Something for a join exchange.
+    Joining(JoinEffect),
+    /// Who may connect from now on.
+    SetMembers(BTreeSet<NodeId>),
+    /// What discovery says of this node from now on.
+    Advertise {
+        /// Whether it is alone in its cluster.
+        is_fresh: bool,
+    },
+    /// Look at the models on disk. Answer `Models`.
+    ScanModels,
+    /// Answer a question.
+    Reply {
+        /// Whose.
+        reply: ReplyId,
+        /// What.
+        answer: Answer,
+    },
+    /// Tell a client.
+    Emit {
+        /// Whose request.
+        stream: StreamId,
+        /// What.
+        event: SequenceEvent,
+    },
+    /// Tell the person who watches the node.
+    Notice(Notice),
+    /// The view has changed; [`crate::NodeMachine::view`] has the new one.
+    Publish,
+    /// End the process: everything that has to be said has been sent.
+    Stop(StopReason),
+}
+
+/// What travels on a link.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Outgoing {
+    /// This side keeps the link and takes messages on it.
+    Accept,
+    /// Asks for a pong.
+    Ping,
+    /// To several members the same, encoded once.
+    Control(Arc<ControlMessage>),
+    /// A step, a token, a submission.
+    Data(Box<DataMessage>),
+}
+
+/// What goes to disk.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Write {
+    /// The epoch, in a file of its own.
+    Epoch(Epoch),
+    /// Entries behind the log's end.
+    Append {
+        /// What the log's end must be: the end after the appends before this one.
+        after: LogHead,
+        /// In order.
+        entries: Vec<Vec<u8>>,
+    },
+    /// Fold the log up to `head` into `state`.
+    Snapshot {
+        /// What the snapshot stands for.
+        head: LogHead,
+        /// The state there.
+        state: Arc<State>,
+    },
+    /// Throw the log away and begin from here.
+    Replace {
+        /// What the snapshot stands for.
+        head: LogHead,
+        /// The state there.
+        state: Arc<State>,
+    },
+    /// Where members were reached, for the next start.
+    Addresses(Vec<(NodeId, Vec<SocketAddr>)>),
+}
+
+/// What of a model is fetched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FetchWhat {
+    /// Its list of chunks.
+    Manifest,
+    /// The bytes of this part's tensors.
+    Shard(Shard),
+}
+
+/// A member to fetch from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// The member.
+    pub node: NodeId,
+    /// Where it may be reached, best first.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// A step for an engine.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Job {
+    /// Carried out before the batch.
+    pub commands: Vec<StageCommand>,
+    /// The batch.
+    pub frame: StepFrame,
+    /// Hidden rows of the batch; empty at the first stage.
+    pub rows: Bytes,
+}
+
+/// Something for the small model.
+#[derive(Clone, PartialEq, Debug)]
+pub enum DraftAsk {
+    /// Read this text and guess what follows.
+    Guess {
+        /// Who asks.
+        instance: InstanceId,
+        /// The text so far.
+        spec: SequenceSpec,
+        /// How many tokens.
+        count: u32,
+    },
+    /// A sequence is over.
+    Forget(SequenceId),
+}
+
+/// Something for a join exchange.
+#[derive(Clone, PartialEq, Debug)]
+pub enum JoinEffect {
+    /// Answer a stranger.
+    Answer {
+        /// Which exchange.
+        exchange: ExchangeId,
+        /// What.
+        answer: JoinAnswer,
+    },
+    /// Ask `with` at its addresses in turn. Answer `JoinEvent::Answered`.
+    Ask {
+        /// Who must answer there.
+        with: NodeId,
+        /// Where.
+        addresses: Vec<SocketAddr>,
+        /// What.
+        ask: JoinAsk,
+    },
+    /// Find out who is at an address that a person named. Answer `JoinEvent::Probed`.
+    Probe {
+        /// `host:port`.
+        text: String,
+        /// What to ask there.
+        ask: JoinAsk,
+    },
+}
+
+/// An answer to a [`crate::Question`].
+#[derive(Clone, PartialEq, Debug)]
+pub enum Answer {
+    /// To `Resolve`; the error has the names of models there are.
+    Resolved(Result<Box<Resolved>, Vec<String>>),
+    /// To `Coordinator`; `None` when no answer came in time.
+    Coordinator(Option<Box<ControlReply>>),
+    /// To `Instances`.
+    Instances(Vec<InstanceView>),
+    /// To `Invite`: the stranger's name.
+    Invited(Result<String, AdminError>),
+    /// To `Models` and `ModelsAfterScan`.
+    Models(Vec<ModelHolders>),
+    /// To `CheckWords`.
+    CheckWords(Vec<(NodeId, String)>),
+}
+
+/// A model that was asked for by name.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Resolved {
+    /// The model.
+    pub id: ModelId,
+    /// What it is called.
+    pub name: String,
+    /// Other members that have all of it, and where they are.
+    pub holders: Vec<Holder>,
+    /// Nodes that have all of it, this one included.
+    pub holder_nodes: Vec<NodeId>,
+    /// Context and cache of the instance that serves it, if there is one.
+    pub limits: Option<Limits>,
+    /// This node.
+    pub me: NodeId,
+}
+
+/// What bounds a sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// The longest it can become.
+    pub context_tokens: u32,
+    /// Tokens that all sequences together can have.
+    pub cache_tokens: u32,
+}
+
+/// A model and who has it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ModelHolders {
+    /// The model.
+    pub id: ModelId,
+    /// What it is called.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Who has all of it.
+    pub nodes: Vec<NodeId>,
+    /// What these are called.
+    pub node_names: Vec<String>,
+    /// Where it is placed.
+    pub instances: Vec<InstanceId>,
+}
+
+/// What a client's request is told.
+#[derive(Clone, PartialEq, Debug)]
+pub enum SequenceEvent {
+    /// Waiting, and for what.
+    Queued(String),
+    /// Computing, by these kernels, over so many stages.
+    Started {
+        /// Backends of its stages.
+        kernels: Vec<String>,
+        /// How many.
+        stages: u32,
+    },
+    /// A token of a choice.
+    Token {
+        /// Which choice.
+        index: u16,
+        /// What.
+        token: SampledToken,
+    },
+    /// A choice ended.
+    Ended {
+        /// Which choice.
+        index: u16,
+        /// Why.
+        reason: EndReason,
+        /// Prompt tokens that were not computed.
+        cached_tokens: u32,
+        /// Tokens that were guessed ahead.
+        drafts: DraftCounts,
+    },
+    /// The model cannot be placed.
+    Refused(GenerateError),
+    /// A choice failed, and with it the request.
+    Failed {
+        /// Why.
+        kind: FailureKind,
+        /// With the numbers.
+        message: String,
+        /// How full the queue was.
+        busy: Option<Busy>,
+    },
+}
+
+/// Why the process ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StopReason {
+    /// It was asked to.
+    Asked,
+    /// What must be on disk cannot be written.
+    EpochNotKept(String),
+}

@@ -1,0 +1,478 @@
+//! Everything that can happen to a node, as plain values.
+//!
+//! An input is either news from outside (a link, a message, a sample, a question) or the answer to an [`Effect`]. Each
+//! answer carries the id of its effect, so that a late one is recognised.
+//!
+//! [`Effect`]: crate::Effect
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use exo_cluster::wire::{CardEvent, ControlAsk, ControlMessage, DataMessage, DeviceReport, HeldModel};
+use exo_cluster::{ComputeResult, DriverConfig, DriverStart, InstanceRequest, StageGeometry};
+use exo_cluster::{EngineId, PlanId};
+use exo_planner::{Plan, PlanError};
+
+use exo_types::{DeviceId, InstanceId, NodeFacts, NodeId, RequestId, SequenceId, ShardPosition, Term, Time};
+
+use crate::joining::{JoinAnswer, JoinAsk};
+
+/// Time as an input. The machine never asks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Now {
+    /// Since an origin of the caller's; never runs backwards.
+    pub time: Time,
+    /// Seconds since 1970 by the system's clock. Decides nothing but the join window, certificates and what is shown.
+    pub unix_s: u64,
+}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+        pub struct $name(pub u64);
+    )*};
+}
+
+ids! {
+    /// One connection to a member, numbered by the caller. Never used twice.
+    LinkId;
+    /// One attempt to open a connection.
+    DialId;
+    /// One write. Answers come in the order of these.
+    PersistId;
+    /// One fetch of a manifest or of a shard's bytes.
+    FetchId;
+    /// One statement to be signed with this node's key.
+    SignId;
+    /// A stranger's join exchange that waits for its answer, numbered by the caller.
+    ExchangeId;
+    /// A client's request for text, numbered by the caller.
+    StreamId;
+    /// A question with somebody waiting, numbered by the caller.
+    ReplyId;
+}
+
+/// What a link between members is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Purpose {
+    /// [`ControlMessage`]s, over QUIC where it works.
+    Control,
+    /// [`DataMessage`]s, over TCP where it works: its reset tells of a death at once.
+    Data,
+}
+
+/// What a link runs over.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Via {
+    /// QUIC over UDP.
+    Quic,
+    /// TLS over TCP.
+    Tcp,
+}
+
+impl std::fmt::Display for Via {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Quic => "quic",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+/// Something happened.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Input {
+    /// [`crate::NodeMachine::next_deadline`] has come. Too early does no harm.
+    Timer,
+
+    /// A connection stands: both ends have proven their keys. `dial` names our own attempt, if it was one.
+    LinkUp {
+        /// Its number from now on.
+        link: LinkId,
+        /// The other end.
+        peer: NodeId,
+        /// What the dialling side opened it for.
+        purpose: Purpose,
+        /// What it runs over.
+        via: Via,
+        /// The other end's address.
+        remote: SocketAddr,
+        /// Our attempt, or `None` if the peer dialled.
+        dial: Option<DialId>,
+    },
+    /// Our attempt ended without a connection.
+    DialFailed {
+        /// Which.
+        dial: DialId,
+        /// What happened at the last address.
+        reason: String,
+    },
+    /// The peer keeps this link: its [`crate::Outgoing::Accept`] has arrived.
+    LinkAccepted {
+        /// Which.
+        link: LinkId,
+    },
+    /// A link is gone. Comes once for each `LinkUp` that was not closed from here.
+    LinkDown {
+        /// Which.
+        link: LinkId,
+        /// How.
+        reason: LinkEnd,
+    },
+    /// A sign of life besides messages: a pong with its round trip, or a part of a long frame.
+    Heard {
+        /// On which link.
+        link: LinkId,
+        /// If it was a pong.
+        rtt: Option<Duration>,
+    },
+    /// A message on a control link, decoded and within bounds.
+    Control {
+        /// On which link.
+        link: LinkId,
+        /// What.
+        message: Box<ControlMessage>,
+    },
+    /// A message on a data link, decoded and within bounds.
+    Data {
+        /// On which link.
+        link: LinkId,
+        /// What.
+        message: Box<DataMessage>,
+    },
+
+    /// A write is on disk, or is not and will not be.
+    Persisted {
+        /// Which.
+        id: PersistId,
+        /// Whether.
+        result: Result<(), WriteFailure>,
+    },
+    /// The planner has answered.
+    Planned {
+        /// Which question.
+        id: PlanId,
+        /// What.
+        result: Result<Plan, PlanError>,
+    },
+    /// A fetch moved on or ended.
+    Fetched {
+        /// Which.
+        fetch: FetchId,
+        /// How.
+        event: FetchEvent,
+    },
+    /// An engine says something.
+    Engine {
+        /// Which.
+        engine: EngineId,
+        /// What.
+        event: EngineEvent,
+    },
+    /// An engine is done with a step, well or not.
+    Computed {
+        /// Which engine.
+        engine: EngineId,
+        /// What the job was for: an answer for another stage than the present one is of the past.
+        position: ShardPosition,
+        /// The term of the job's frame: an answer of another term than the present one is of the past, too.
+        term: Term,
+        /// The step.
+        step: u64,
+        /// What came out.
+        result: ComputeResult,
+        /// Time it took.
+        busy: Duration,
+    },
+    /// The small model says something.
+    Draft(DraftEvent),
+    /// A certificate, signed with this node's key.
+    Signed {
+        /// Which statement.
+        id: SignId,
+        /// The encoded certificate.
+        certificate: Vec<u8>,
+    },
+    /// The models on this node's disk.
+    Models(Vec<HeldModel>),
+    /// Memory, sensors and power, sampled; also before an engine's news, so that what it holds is counted.
+    Sampled(Box<Samples>),
+    /// Discovery saw something.
+    Found(Found),
+    /// A join exchange moved on.
+    Joining(JoinEvent),
+
+    /// Run the sequences of a request and send what comes to `stream`.
+    Start {
+        /// Where to.
+        stream: StreamId,
+        /// What.
+        request: Box<StartRequest>,
+    },
+    /// A client left (`None`), or a stop string ended one choice.
+    Cancel {
+        /// Whose request.
+        request: RequestId,
+        /// Which choice.
+        index: Option<u16>,
+    },
+    /// The API asks. The answer may take a while and always comes.
+    Ask {
+        /// Where the answer goes.
+        reply: ReplyId,
+        /// What.
+        question: Question,
+    },
+    /// End: say goodbye, free everything.
+    Stop,
+}
+
+/// Why a link ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LinkEnd {
+    /// The other side closed it, or its process died.
+    Reset(String),
+    /// The peer broke the protocol.
+    Protocol(String),
+    /// The peer takes no more messages: so many wait.
+    QueueFull,
+    /// The peer did not keep it, or did not say so in time.
+    NotAccepted,
+    /// Replaced by another link of the same purpose.
+    Replaced,
+    /// No sign of life for too long.
+    Silent,
+    /// The peer is no member any more.
+    NoMember,
+    /// This node ends.
+    Stopping,
+}
+
+impl std::fmt::Display for LinkEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Reset(reason) => write!(f, "reset: {reason}"),
+            Self::Protocol(reason) => write!(f, "the peer broke the protocol: {reason}"),
+            Self::QueueFull => f.write_str("the peer takes no more messages"),
+            Self::NotAccepted => f.write_str("the peer did not keep it"),
+            Self::Replaced => f.write_str("replaced by another one"),
+            Self::Silent => f.write_str("silent for too long"),
+            Self::NoMember => f.write_str("the peer is no member"),
+            Self::Stopping => f.write_str("this node ends"),
+        }
+    }
+}
+
+/// A write did not happen, and neither will those asked for behind it in the same file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WriteFailure {
+    /// What the disk said.
+    pub reason: String,
+}
+
+/// How a fetch goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FetchEvent {
+    /// Bytes moved.
+    Progress {
+        /// Bytes here.
+        done_bytes: u64,
+        /// Bytes in all.
+        total_bytes: u64,
+    },
+    /// What was asked for is on disk.
+    Done,
+    /// It did not work; nothing of it runs any more.
+    Failed {
+        /// Why, with the numbers.
+        reason: String,
+    },
+}
+
+/// What an engine says besides results.
+#[derive(Clone, PartialEq, Debug)]
+pub enum EngineEvent {
+    /// Loading moved on.
+    Progress {
+        /// Bytes loaded.
+        done_bytes: u64,
+        /// Bytes in all.
+        total_bytes: u64,
+    },
+    /// It can compute.
+    Loaded(Box<LoadedFacts>),
+    /// Not loaded; nothing is held.
+    LoadFailed {
+        /// Why.
+        reason: String,
+        /// Whether the device itself refused: it will hardly take the shard the next time.
+        is_refusal: bool,
+    },
+    /// Its sequences and kept pages are gone, its weights stay.
+    Rewired {
+        /// What it serves.
+        position: ShardPosition,
+        /// The term that was asked for.
+        term: Term,
+    },
+    /// So many bytes of weights are still read from their file.
+    Unpacked {
+        /// How many.
+        bytes: u64,
+    },
+    /// Its process ended unasked, or had to be ended. Nothing is held.
+    Lost {
+        /// How.
+        reason: String,
+    },
+    /// Asked to end, it has freed everything.
+    Unloaded,
+}
+
+/// Numbers of a loaded shard.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LoadedFacts {
+    /// Widths, for checks of steps.
+    pub geometry: StageGeometry,
+    /// Bytes of weights.
+    pub weight_bytes: u64,
+    /// Why weights are read from their file against the user's wish.
+    pub slower_because: Option<String>,
+    /// Whether the small model of this node can guess for this one; `None` without one.
+    pub draft: Option<Result<(), String>>,
+}
+
+/// What the small model says.
+#[derive(Clone, PartialEq, Debug)]
+pub enum DraftEvent {
+    /// It has read a text, and guesses what follows.
+    Answer {
+        /// The instance that asked.
+        instance: InstanceId,
+        /// The sequence.
+        sequence: SequenceId,
+        /// Tokens it has read.
+        text_len: usize,
+        /// Its guesses.
+        tokens: Vec<u32>,
+        /// Time of one guess, where that was measured.
+        each: Option<Duration>,
+    },
+    /// It cannot hold a sequence: there is no use in asking about it again.
+    Refused {
+        /// The instance that asked.
+        instance: InstanceId,
+        /// The sequence.
+        sequence: SequenceId,
+    },
+    /// It guesses no more.
+    Over {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What this machine is and has at this moment.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Samples {
+    /// Name, devices with their free memory, mains power.
+    pub facts: NodeFacts,
+    /// What each device may hold in all.
+    pub memory_bytes: Vec<(DeviceId, u64)>,
+    /// State and sensors of each device.
+    pub devices: Vec<DeviceReport>,
+    /// Graphics cards that came and went.
+    pub card_events: Vec<CardEvent>,
+    /// Resident memory of the process.
+    pub process_bytes: Option<u64>,
+}
+
+/// A node that discovery saw, or sees no more.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Who it says it is.
+    pub node: NodeId,
+    /// Where it says it is.
+    pub addresses: Vec<SocketAddr>,
+    /// What it is called.
+    pub name: Option<String>,
+    /// Its group.
+    pub group: Option<String>,
+    /// Whether it says it is alone in its cluster.
+    pub is_fresh: bool,
+    /// Whether it is gone.
+    pub is_lost: bool,
+}
+
+/// News of join exchanges.
+#[derive(Clone, PartialEq, Debug)]
+pub enum JoinEvent {
+    /// A stranger asks; answer with [`crate::JoinEffect::Answer`].
+    Asked {
+        /// Where the answer goes.
+        exchange: ExchangeId,
+        /// Who proved its key.
+        node: NodeId,
+        /// From where.
+        remote: SocketAddr,
+        /// What it asks.
+        ask: JoinAsk,
+    },
+    /// Our own question was answered by `with`, or by nobody.
+    Answered {
+        /// Whom we asked.
+        with: NodeId,
+        /// The last address tried.
+        address: SocketAddr,
+        /// What came.
+        answer: Result<JoinAnswer, String>,
+    },
+    /// Who is at an address that a person named.
+    Probed {
+        /// As the person wrote it.
+        text: String,
+        /// Where it led.
+        address: Option<SocketAddr>,
+        /// Who proved its key there, and what it said.
+        answer: Option<(NodeId, JoinAnswer)>,
+    },
+}
+
+/// The sequences of one request.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StartRequest {
+    /// Its deadlines.
+    pub config: DriverConfig,
+    /// One for each choice.
+    pub starts: Vec<DriverStart>,
+    /// To place the model if it is not placed.
+    pub place: InstanceRequest,
+}
+
+/// What the API asks.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Question {
+    /// Which model is meant, who has it, and with which context it runs.
+    Resolve {
+        /// Its name or id.
+        model: String,
+    },
+    /// Ask the coordinator, which may be this node.
+    Coordinator(Box<ControlAsk>),
+    /// The instances as now known.
+    Instances,
+    /// Let in a node that asks to join.
+    Invite {
+        /// Which.
+        node: NodeId,
+    },
+    /// Every model some member has.
+    Models,
+    /// The same, after another look at this node's disk: a person has changed it.
+    ModelsAfterScan,
+    /// The check words shown when members were admitted.
+    CheckWords,
+}

@@ -1,0 +1,330 @@
+//! Joining another's cluster: whom to ask, what to make of the answer, moving in.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use exo_cluster::wire::LogMessage;
+use exo_cluster::{Event, State};
+use exo_identity::MemberCert;
+use exo_types::{LogHead, NodeId, Time};
+
+use super::{
+    Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, Joining, JoiningOutput, LOOK_AROUND, MoveIn, Welcome,
+    check_words, notice,
+};
+use crate::{Effect, JoinEffect, Notice};
+
+/// Between two attempts to join the same node.
+const RETRY: Duration = Duration::from_secs(2);
+/// After a refusal, and after silence of a node that no person named.
+const RETRY_REFUSED: Duration = Duration::from_secs(15);
+/// After [`JoinAnswer::Later`].
+const RETRY_LATER: Duration = Duration::from_millis(300);
+/// A grant that leads to no log within this time is dropped.
+const GRANT_MAX: Duration = Duration::from_secs(15);
+/// For an attempt to be answered, besides the time of its exchanges.
+const ATTEMPT_SLACK: Duration = Duration::from_secs(1);
+
+/// A join exchange that this node began.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    with: NodeId,
+    /// Counts as failed then.
+    pub(super) until: Time,
+}
+
+/// What a member told this node when it let it in, until this node lives there.
+#[derive(Debug)]
+pub(super) struct Grant {
+    by: NodeId,
+    welcome: Welcome,
+    step: GrantStep,
+}
+
+#[derive(Debug)]
+enum GrantStep {
+    /// The coordinator's log is on its way.
+    AwaitingLog {
+        /// Dropped then.
+        until: Time,
+    },
+    /// The log is being written. No deadline: a write cannot be taken back, and it is always answered.
+    MovingIn,
+}
+
+impl Grant {
+    pub(super) fn deadline(&self) -> Option<Time> {
+        match self.step {
+            GrantStep::AwaitingLog { until } => Some(until),
+            GrantStep::MovingIn => None,
+        }
+    }
+
+    fn awaits_log_of(&self, node: NodeId) -> bool {
+        self.welcome.coordinator == node && matches!(self.step, GrantStep::AwaitingLog { .. })
+    }
+}
+
+/// A stranger that this node would join.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Candidate {
+    rank: Rank,
+    node: NodeId,
+    /// Not asked before.
+    pub(super) ready_at: Time,
+}
+
+/// Which of several strangers comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Rank {
+    /// A person named it.
+    Named,
+    /// It has a cluster with members.
+    WithMembers,
+    /// Of all fresh nodes, this one included, it has the lowest key.
+    LowestFresh,
+    /// Fresh and lower than this node, but silent when it was asked.
+    SilentFresh,
+}
+
+impl Joining {
+    /// Nodes that may connect although the own log does not know them: those who let this node in.
+    pub fn members(&self) -> Vec<NodeId> {
+        let mut nodes: Vec<_> =
+            self.grant.iter().flat_map(|grant| [grant.by, grant.welcome.coordinator]).collect();
+        nodes.dedup();
+        nodes
+    }
+
+    /// Whether this node, once its control link is open, is asked for all of its log.
+    pub fn wants_log_of(&self, node: NodeId) -> bool {
+        self.grant.as_ref().is_some_and(|grant| grant.awaits_log_of(node))
+    }
+
+    /// Part of a log. `true` if it comes from the cluster that let this node in, which the own cluster has no use for.
+    pub fn log(
+        &mut self,
+        ctx: &Context<'_>,
+        from: NodeId,
+        message: &LogMessage,
+        out: &mut Vec<JoiningOutput>,
+    ) -> bool {
+        let me = ctx.me();
+        let Some(grant) = self.grant.as_mut().filter(|grant| grant.welcome.coordinator == from) else {
+            return false;
+        };
+        let result = match &grant.step {
+            GrantStep::AwaitingLog { .. } => whole_state(message, &grant.welcome, me),
+            GrantStep::MovingIn => Ok(None),
+        };
+        match result {
+            Ok(Some((head, state))) => {
+                grant.step = GrantStep::MovingIn;
+                let by = grant.by;
+                let move_in = MoveIn { head, state, by, words: check_words(me, by) };
+                out.push(JoiningOutput::MoveIn(Box::new(move_in)));
+            }
+            // The coordinator also sends what it appends, maybe before it has read what it is asked for.
+            Ok(None) => tracing::trace!(peer = %from, step = ?grant.step, "not the log that was asked for"),
+            Err(reason) => {
+                let by = grant.welcome.name.clone();
+                self.grant = None;
+                notice(out, Notice::Refused { by, reason });
+                out.push(JoiningOutput::MembersChanged);
+            }
+        }
+        self.advance(ctx, out);
+        true
+    }
+
+    /// The answer to [`JoiningOutput::MoveIn`]: this node lives there now, or the log could not be written. With the
+    /// context after it.
+    pub fn moved_in(&mut self, ctx: &Context<'_>, has_moved: bool, out: &mut Vec<JoiningOutput>) {
+        let Some(grant) = self.grant.take_if(|grant| matches!(grant.step, GrantStep::MovingIn)) else {
+            tracing::trace!(has_moved, "an answer to no move");
+            return;
+        };
+        out.push(JoiningOutput::MembersChanged);
+        if has_moved {
+            let words = check_words(ctx.me(), grant.by);
+            self.words.insert(grant.by, words.clone());
+            self.strangers.clear();
+            notice(out, Notice::Joined { by: grant.welcome.name, words });
+        }
+        self.advance(ctx, out);
+    }
+
+    /// Whom this node would join. None while it cannot: with members of its own, with an answer or a log on its way,
+    /// and while clients wait for answers, because moving in replaces this node's instances.
+    pub(super) fn candidates(&self, ctx: &Context<'_>) -> impl Iterator<Item = Candidate> {
+        // Who is being let in would be left alone: two nodes that let each other in would swap their clusters.
+        let is_still = self.attempt.is_none() && self.grant.is_none() && self.admissions.is_empty();
+        let can_join = ctx.is_fresh() && !ctx.is_busy && is_still;
+        let (me, is_closed) = (ctx.me(), ctx.config.trust_closed);
+        // Who did not answer is not waited for: a dead node's record may last for minutes.
+        let lowest = self.strangers.iter().find(|(_, s)| s.is_fresh && !s.has_failed).map(|(node, _)| *node);
+        let strangers = self.strangers.iter().filter(move |(_, s)| can_join && !s.addresses.is_empty());
+        strangers.filter_map(move |(&node, stranger)| {
+            let rank = match stranger {
+                s if s.is_named => Rank::Named,
+                _ if is_closed => return None, // only whom a person named
+                s if !s.is_fresh => Rank::WithMembers,
+                _ if node >= me => return None, // it joins this node
+                s if s.has_failed => Rank::SilentFresh,
+                _ if lowest == Some(node) => Rank::LowestFresh,
+                _ => return None, // it joins the lowest as well
+            };
+            Some(Candidate { rank, node, ready_at: stranger.next.max(stranger.first_seen + LOOK_AROUND) })
+        })
+    }
+
+    /// Asks the best of the strangers to let this node in.
+    pub(super) fn ask_best(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
+        let now = ctx.now.time;
+        let Some(best) = self.candidates(ctx).filter(|c| c.ready_at <= now).min() else { return };
+        let Some(stranger) = self.strangers.get_mut(&best.node) else { return };
+        stranger.next = now + RETRY;
+        let addresses = stranger.addresses.clone();
+        let within = EXCHANGE_MAX * addresses.len() as u32 + ATTEMPT_SLACK;
+        self.attempt = Some(Attempt { with: best.node, until: now + within });
+        let ask = JoinAsk {
+            name: ctx.config.name.clone(),
+            group: ctx.config.group.clone(),
+            port: ctx.config.listen.port(),
+            fresh: true,
+            probe: false,
+        };
+        let ask = JoinEffect::Ask { with: best.node, addresses, ask };
+        out.push(JoiningOutput::Effect(Effect::Joining(ask)));
+    }
+
+    /// Whether this node asks another than `node` at the moment, or has been let in: it is about to leave its cluster.
+    pub(super) fn is_leaving(&self, me: NodeId, node: NodeId) -> bool {
+        // Two fresh nodes that ask each other: the lower key lets the other one in.
+        let asks = self.attempt.as_ref().is_some_and(|attempt| attempt.with != node || me > node);
+        asks || self.grant.is_some()
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        ctx: &Context<'_>,
+        with: NodeId,
+        address: SocketAddr,
+        answer: Result<JoinAnswer, String>,
+        out: &mut Vec<JoiningOutput>,
+    ) {
+        if self.attempt.take_if(|attempt| attempt.with == with).is_none() {
+            tracing::trace!(peer = %with, asked = ?self.attempt, "an answer to no question");
+            return;
+        }
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(reason) => return self.attempt_failed(ctx, with, &reason),
+        };
+        let wait = match answer {
+            JoinAnswer::Welcome(welcome) => {
+                self.welcomed(ctx, with, address, *welcome, out);
+                None
+            }
+            JoinAnswer::Elsewhere { node, addresses } if node != ctx.me() => {
+                self.remember(ctx, node, addresses, node.to_string(), false);
+                None
+            }
+            JoinAnswer::Refused { reason } => {
+                if let Some(stranger) = self.strangers.get(&with) {
+                    notice(out, Notice::Refused { by: stranger.name.clone(), reason });
+                }
+                Some(RETRY_REFUSED)
+            }
+            JoinAnswer::Later | JoinAnswer::Elsewhere { .. } | JoinAnswer::Here { .. } => Some(RETRY_LATER),
+        };
+        if let Some(stranger) = self.strangers.get_mut(&with) {
+            stranger.has_failed = false;
+            stranger.next = wait.map_or(stranger.next, |wait| ctx.now.time + wait);
+        }
+    }
+
+    fn attempt_failed(&mut self, ctx: &Context<'_>, with: NodeId, reason: &str) {
+        tracing::debug!(peer = %with, reason, "join attempt failed");
+        if let Some(stranger) = self.strangers.get_mut(&with) {
+            stranger.has_failed = true;
+            stranger.next = ctx.now.time + if stranger.is_named { RETRY } else { RETRY_REFUSED };
+        }
+    }
+
+    pub(super) fn expire_attempt(&mut self, ctx: &Context<'_>) {
+        if let Some(attempt) = self.attempt.take_if(|attempt| ctx.now.time >= attempt.until) {
+            self.attempt_failed(ctx, attempt.with, "the exchange brought no answer in its time");
+        }
+    }
+
+    fn welcomed(
+        &mut self,
+        ctx: &Context<'_>,
+        by: NodeId,
+        address: SocketAddr,
+        welcome: Welcome,
+        out: &mut Vec<JoiningOutput>,
+    ) {
+        if let Err(reason) = check_welcome(ctx.me(), &welcome) {
+            return notice(out, Notice::Refused { by: by.to_string(), reason });
+        }
+        tracing::debug!(peer = %by, coordinator = %welcome.coordinator, "let in; fetching the log");
+        let (coordinator, addresses) = (welcome.coordinator, welcome.coordinator_addresses.clone());
+        let step = GrantStep::AwaitingLog { until: ctx.now.time + GRANT_MAX };
+        self.grant = Some(Grant { by, welcome, step });
+        out.push(JoiningOutput::MembersChanged);
+        if coordinator == by {
+            out.push(JoiningOutput::Prefer { node: by, address });
+        }
+        out.push(JoiningOutput::Learn { node: coordinator, addresses });
+        out.push(JoiningOutput::Pull(coordinator));
+    }
+
+    pub(super) fn expire_grant(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
+        let is_over = |grant: &mut Grant| grant.deadline().is_some_and(|until| ctx.now.time >= until);
+        if let Some(grant) = self.grant.take_if(is_over) {
+            tracing::debug!(peer = %grant.by, coordinator = %grant.welcome.coordinator, "let in, but no log came");
+            out.push(JoiningOutput::MembersChanged);
+        }
+    }
+}
+
+pub(super) fn check_welcome(me: NodeId, welcome: &Welcome) -> Result<(), String> {
+    let certificate = MemberCert::decode(&welcome.certificate).map_err(|e| e.to_string())?;
+    if certificate.statement.node != me || certificate.statement.cluster.0 != welcome.cluster {
+        return Err("it sent a certificate for another node or cluster".to_owned());
+    }
+    // Whether the issuer is an admin shows in the log, which must name this node as a member.
+    certificate.verify(|_| true).map_err(|e| e.to_string())
+}
+
+/// The state a joiner starts from: founded, of the cluster that let it in, and with the joiner in it. `None` if the
+/// message is no beginning of a log.
+fn whole_state(
+    message: &LogMessage,
+    welcome: &Welcome,
+    me: NodeId,
+) -> Result<Option<(LogHead, State)>, String> {
+    let (head, state) = match message {
+        LogMessage::Snapshot { index, hash, state, .. } => {
+            (LogHead { index: *index, hash: *hash }, State::decode(state).map_err(|e| e.to_string())?)
+        }
+        LogMessage::Entries { after_index: 0, after_hash, entries, .. } => {
+            let mut state = State::default();
+            for entry in entries {
+                let event = Event::decode(entry).map_err(|e| e.to_string())?;
+                state.apply(&event).map_err(|e| e.to_string())?;
+            }
+            (LogHead { index: 0, hash: *after_hash }.then_all(entries), state)
+        }
+        LogMessage::Entries { .. } | LogMessage::Pull { .. } => return Ok(None),
+    };
+    if state.cluster().is_none_or(|(id, _)| id.0 != welcome.cluster) {
+        return Err("its log is of another cluster".to_owned());
+    }
+    if !state.members().contains_key(&me) {
+        return Err("its log does not name this node as a member".to_owned());
+    }
+    Ok(Some((head, state)))
+}

@@ -1,0 +1,358 @@
+//! Whom to join and whom to let in. Discovery gives addresses; trust comes from the join exchange only.
+//!
+//! A node that is alone in its own cluster is *fresh*. Fresh nodes join what they find: a cluster with members
+//! first, else the fresh node with the lowest key, so that several fresh nodes starting together end up in one
+//! cluster. A node with members never joins another cluster by itself.
+//!
+//! | step of the one who joins | step of the one who lets in |
+//! |---|---|
+//! | `found`: a stranger is remembered | |
+//! | `asking`: a join exchange with the best of them | `admitting`: `decide` |
+//! | | its key signs a certificate, the coordinator records the member |
+//! | the answer is a [`Welcome`]: both may connect now (`members`) | the answer goes out |
+//! | the coordinator's whole log comes (`log`), and replaces the own one ([`MoveIn`]) | |
+//!
+//! **Architecture invariant:** the wall clock is only compared with the join window and written into certificates.
+
+mod admitting;
+mod asking;
+mod messages;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use exo_cluster::State;
+use exo_cluster::wire::ControlAsk;
+use exo_types::{Epoch, LogHead, NodeId, Time};
+
+pub use messages::{JoinAnswer, JoinAsk, Welcome};
+
+use crate::{Effect, Found, JoinEffect, JoinEvent, MachineConfig, Notice, Now};
+use admitting::Admission;
+pub use admitting::{Request, check_certificate};
+use asking::{Attempt, Grant};
+
+/// A fresh node looks around this long before it decides whom to join.
+const LOOK_AROUND: Duration = Duration::from_millis(400);
+/// Between two probes of an address of `--peer`.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
+/// One exchange at one address lasts no longer, from the dial to the answer.
+const EXCHANGE_MAX: Duration = Duration::from_secs(5);
+/// Nodes remembered that are no members.
+const STRANGERS_MAX: usize = 64;
+/// Addresses remembered of each: each one that is silent costs an attempt [`EXCHANGE_MAX`].
+const ADDRESSES_MAX: usize = 16;
+/// The deadline of a machine that waits for nothing.
+const NEVER: Time = Time(u64::MAX);
+
+/// What joining needs to know of the rest of the node. When anything in it but `now` has changed, [`Joining::timer`]
+/// is called, so that what waited for it goes on.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    /// Now.
+    pub now: Now,
+    /// What this node is.
+    pub config: &'a MachineConfig,
+    /// The state of this node's cluster.
+    pub state: &'a State,
+    /// Who may connect, without this node.
+    pub members: &'a BTreeSet<NodeId>,
+    /// Who coordinates.
+    pub leader: Option<(Epoch, NodeId)>,
+    /// Whether requests of this node's clients run: moving to another cluster would end them.
+    pub is_busy: bool,
+    /// Where a member may be reached, best first.
+    pub addresses: &'a dyn Fn(NodeId) -> Vec<SocketAddr>,
+}
+
+impl Context<'_> {
+    /// Whether this node is alone in a cluster of its own.
+    pub fn is_fresh(&self) -> bool {
+        self.state.members().len() <= 1
+    }
+
+    /// Whether strangers on the local network join on sight.
+    pub fn is_window_open(&self) -> bool {
+        self.now.unix_s < self.state.join_window_until_unix_s()
+    }
+
+    fn me(&self) -> NodeId {
+        self.config.me
+    }
+}
+
+/// What joining wants done, in order.
+#[derive(Clone, PartialEq, Debug)]
+pub enum JoiningOutput {
+    /// Something for the world.
+    Effect(Effect),
+    /// Ask the coordinator, which may be this node. Answer [`Joining::admission_answered`].
+    AskCoordinator {
+        /// Comes back with the answer.
+        admission: u64,
+        /// What.
+        ask: ControlAsk,
+    },
+    /// A member may be at these addresses as well: remember them behind those known and dial without waiting longer.
+    Learn {
+        /// Which.
+        node: NodeId,
+        /// Where.
+        addresses: Vec<SocketAddr>,
+    },
+    /// A member was reached there: try this address first.
+    Prefer {
+        /// Which.
+        node: NodeId,
+        /// Where.
+        address: SocketAddr,
+    },
+    /// The cluster's members or [`Joining::members`] have changed, and with them who may connect.
+    MembersChanged,
+    /// Ask this node for its whole log if its control link is open. If not, [`Joining::wants_log_of`] says so then.
+    Pull(NodeId),
+    /// Replace log, state and home by those of another cluster. Answer [`Joining::moved_in`].
+    MoveIn(Box<MoveIn>),
+    /// What the view shows of joining has changed.
+    Stale,
+}
+
+/// The cluster that let this node in: complete, founded, and with this node among its members.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MoveIn {
+    /// The end of its log. The entries before it are folded into `state`: the own log begins here.
+    pub head: LogHead,
+    /// Its state there.
+    pub state: State,
+    /// Who let this node in.
+    pub by: NodeId,
+    /// The four words both sides show.
+    pub words: String,
+}
+
+/// Who else is out there, whom this node asks to be let in, and who asks it.
+#[derive(Debug)]
+pub struct Joining {
+    strangers: BTreeMap<NodeId, Stranger>,
+    peers: Vec<ConfiguredPeer>,
+    attempt: Option<Attempt>,
+    grant: Option<Grant>,
+    /// Strangers that asked while the window was shut.
+    requests: BTreeMap<NodeId, Request>,
+    admissions: BTreeMap<u64, Admission>,
+    /// Number of the last admission.
+    admission_last: u64,
+    /// Words shown at admissions.
+    words: BTreeMap<NodeId, String>,
+    deadline: Time,
+}
+
+/// A node that is no member, as discovery, a probe or another node described it.
+#[derive(Debug)]
+struct Stranger {
+    addresses: Vec<SocketAddr>,
+    name: String,
+    is_fresh: bool,
+    /// Configured with `--peer`: joined whatever its key.
+    is_named: bool,
+    /// Did not answer when it was asked: others come first.
+    has_failed: bool,
+    first_seen: Time,
+    /// Not asked before.
+    next: Time,
+}
+
+/// An address of `--peer`.
+#[derive(Debug)]
+struct ConfiguredPeer {
+    /// `host:port`.
+    text: String,
+    /// Who proved its key there.
+    node: Option<NodeId>,
+    next: Time,
+}
+
+impl Joining {
+    /// Knows no one yet. `peers` are the addresses of `--peer`, `host:port`. Call [`Joining::timer`] to begin.
+    pub fn new(peers: &[String]) -> Self {
+        let peers =
+            peers.iter().map(|text| ConfiguredPeer { text: text.clone(), node: None, next: Time::ZERO });
+        Self {
+            strangers: BTreeMap::new(),
+            peers: peers.collect(),
+            attempt: None,
+            grant: None,
+            requests: BTreeMap::new(),
+            admissions: BTreeMap::new(),
+            admission_last: 0,
+            words: BTreeMap::new(),
+            deadline: Time::ZERO,
+        }
+    }
+
+    /// Discovery saw a node, or sees it no more.
+    pub fn found(&mut self, ctx: &Context<'_>, found: Found, out: &mut Vec<JoiningOutput>) {
+        let Found { node, addresses, name, group, is_fresh, is_lost } = found;
+        let is_other_group = group.is_some_and(|group| group != ctx.config.group);
+        if node == ctx.me() || is_other_group {
+            tracing::trace!(peer = %node, is_other_group, "discovery of this node itself or of another group");
+        } else if is_lost {
+            self.strangers.remove(&node);
+        } else if ctx.members.contains(&node) {
+            out.push(JoiningOutput::Learn { node, addresses });
+        } else {
+            self.remember(ctx, node, addresses, name.unwrap_or_else(|| node.to_string()), is_fresh);
+        }
+        self.advance(ctx, out);
+    }
+
+    /// A join exchange moved on.
+    pub fn event(&mut self, ctx: &Context<'_>, event: JoinEvent, out: &mut Vec<JoiningOutput>) {
+        match event {
+            JoinEvent::Asked { exchange, node, remote, ask } => {
+                self.asked(ctx, admitting::Asked { exchange, node, remote, ask }, out);
+            }
+            JoinEvent::Answered { with, address, answer } => self.answered(ctx, with, address, answer, out),
+            JoinEvent::Probed { text, address, answer } => {
+                if let (Some(address), Some((node, answer))) = (address, answer) {
+                    self.probed(ctx, &text, address, (node, answer), out);
+                }
+            }
+        }
+        self.advance(ctx, out);
+    }
+
+    /// The deadline has come, or something in the context has changed. Too often does no harm.
+    pub fn timer(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
+        self.advance(ctx, out);
+    }
+
+    /// When time alone brings something on, with the context of the last call; far away if nothing does.
+    pub fn next_deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// Strangers that asked while the window was shut, for people.
+    pub fn requests(&self) -> &BTreeMap<NodeId, Request> {
+        &self.requests
+    }
+
+    /// The words that both sides showed when a member was let in, by member.
+    pub fn words(&self) -> &BTreeMap<NodeId, String> {
+        &self.words
+    }
+
+    /// Whether no one was found, is sought, or is being let in.
+    pub fn is_quiet(&self) -> bool {
+        let seeks = self.attempt.is_some() || self.grant.is_some() || !self.peers.is_empty();
+        !seeks && self.strangers.is_empty() && self.admissions.is_empty()
+    }
+
+    fn remember(
+        &mut self,
+        ctx: &Context<'_>,
+        node: NodeId,
+        mut addresses: Vec<SocketAddr>,
+        name: String,
+        is_fresh: bool,
+    ) {
+        if self.strangers.len() >= STRANGERS_MAX && !self.strangers.contains_key(&node) {
+            tracing::trace!(peer = %node, strangers_max = STRANGERS_MAX, "too many strangers");
+            return;
+        }
+        addresses.truncate(ADDRESSES_MAX);
+        let stranger = self.strangers.entry(node).or_insert_with(|| Stranger {
+            addresses: Vec::new(),
+            name: String::new(),
+            is_fresh,
+            is_named: false,
+            has_failed: false,
+            first_seen: ctx.now.time,
+            next: Time::ZERO,
+        });
+        if stranger.addresses != addresses {
+            stranger.has_failed = false;
+        }
+        if stranger.is_fresh && !is_fresh {
+            stranger.next = Time::ZERO; // it has a cluster now: worth asking at once
+        }
+        (stranger.addresses, stranger.name, stranger.is_fresh) = (addresses, name, is_fresh);
+    }
+
+    /// Does what the time or the context allows by now, and says when time will allow more.
+    fn advance(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
+        self.expire_admissions(ctx, out);
+        self.expire_grant(ctx, out);
+        self.expire_attempt(ctx);
+        self.probe_peers(ctx, out);
+        self.ask_best(ctx, out);
+        self.deadline = self.deadline_of(ctx);
+    }
+
+    fn deadline_of(&self, ctx: &Context<'_>) -> Time {
+        let admissions = self.admissions.values().map(Admission::deadline);
+        let probes = self.peers.iter().filter(|p| p.is_sought(ctx)).map(|p| p.next);
+        let candidates = self.candidates(ctx).map(|c| c.ready_at);
+        let own = self.grant.iter().filter_map(Grant::deadline).chain(self.attempt.iter().map(|a| a.until));
+        admissions.chain(probes).chain(candidates).chain(own).min().unwrap_or(NEVER)
+    }
+
+    /// Asks who is at the configured addresses, for as long as no member is.
+    fn probe_peers(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
+        let now = ctx.now.time;
+        for peer in self.peers.iter_mut().filter(|p| now >= p.next && p.is_sought(ctx)) {
+            peer.next = now + PROBE_EVERY;
+            let group = ctx.config.group.clone();
+            let ask = JoinAsk { name: String::new(), group, port: 0, fresh: false, probe: true };
+            let probe = JoinEffect::Probe { text: peer.text.clone(), ask };
+            out.push(JoiningOutput::Effect(Effect::Joining(probe)));
+        }
+    }
+
+    fn probed(
+        &mut self,
+        ctx: &Context<'_>,
+        text: &str,
+        address: SocketAddr,
+        (node, answer): (NodeId, JoinAnswer),
+        out: &mut Vec<JoiningOutput>,
+    ) {
+        if node == ctx.me() {
+            tracing::trace!(%address, "an address of --peer is this node's own");
+            return;
+        }
+        for peer in self.peers.iter_mut().filter(|p| p.text == text) {
+            peer.node = Some(node);
+        }
+        if ctx.members.contains(&node) {
+            out.push(JoiningOutput::Prefer { node, address });
+            return;
+        }
+        let JoinAnswer::Here { name, fresh } = answer else {
+            tracing::trace!(peer = %node, %address, ?answer, "a probe was answered by something else");
+            return;
+        };
+        self.remember(ctx, node, vec![address], name, fresh);
+        if let Some(stranger) = self.strangers.get_mut(&node) {
+            stranger.is_named = true;
+        }
+    }
+}
+
+impl ConfiguredPeer {
+    fn is_sought(&self, ctx: &Context<'_>) -> bool {
+        self.node.is_none_or(|node| !ctx.members.contains(&node))
+    }
+}
+
+fn notice(out: &mut Vec<JoiningOutput>, notice: Notice) {
+    out.push(JoiningOutput::Effect(Effect::Notice(notice)));
+}
+
+/// The four words for a pair of nodes, as people read them to each other.
+fn check_words(a: NodeId, b: NodeId) -> String {
+    exo_identity::check_words(a, b).join(" ")
+}

@@ -1,0 +1,1002 @@
+//! Rules of joining, one test each. [`World`] carries messages between several [`Joining`]s and stands in for their
+//! keys, logs and coordinators; [`Node`] is one of them.
+
+use std::collections::VecDeque;
+
+use ed25519_dalek::{Signer, SigningKey};
+use exo_cluster::wire::{ControlRefusal, ControlReply, LogMessage};
+use exo_cluster::{ClusterId, Event, Member, Role, Speculation};
+use exo_identity::{MemberCert, Statement};
+
+use super::*;
+use crate::{ExchangeId, SignId};
+
+const WINDOW_UNIX_S: u64 = 2_000;
+const OPEN_UNIX_S: u64 = 1_000;
+const SHUT_UNIX_S: u64 = 3_000;
+
+fn epoch() -> Epoch {
+    Epoch { counter: 1, key: NodeId([0; 32]) }
+}
+
+/// A node with what `Context` borrows.
+struct Node {
+    key: SigningKey,
+    config: MachineConfig,
+    entries: Vec<Vec<u8>>,
+    state: State,
+    leader: Option<(Epoch, NodeId)>,
+    is_busy: bool,
+    now: Now,
+    joining: Joining,
+    out: Vec<JoiningOutput>,
+}
+
+fn key(seed: u8) -> (SigningKey, NodeId) {
+    let key = SigningKey::from_bytes(&[seed; 32]);
+    let id = NodeId(key.verifying_key().to_bytes());
+    (key, id)
+}
+
+/// So many keys, the lowest first.
+fn keys(count: u8) -> Vec<(SigningKey, NodeId)> {
+    let mut keys: Vec<_> = (1..=count).map(key).collect();
+    keys.sort_by_key(|(_, id)| *id);
+    keys
+}
+
+fn address(node: NodeId) -> SocketAddr {
+    SocketAddr::from(([10, 0, node.0[0], node.0[1]], 4000))
+}
+
+fn config(me: NodeId, peers: &[String]) -> MachineConfig {
+    MachineConfig {
+        me,
+        name: format!("n{me}"),
+        group: "home".to_owned(),
+        listen: address(me),
+        peers: peers.to_vec(),
+        trust_closed: false,
+        speculation: Speculation::Lookup,
+        incarnation: 1,
+        seed: [0; 32],
+    }
+}
+
+fn certificate(key: &SigningKey, statement: Statement) -> Vec<u8> {
+    let signature = key.sign(&statement.to_sign()).to_bytes();
+    statement.signed(signature).encode()
+}
+
+impl Node {
+    /// Alone in a cluster of its own, with an open window, and leading it.
+    fn fresh((key, me): (SigningKey, NodeId), peers: &[String]) -> Self {
+        let config = config(me, peers);
+        let cluster = exo_identity::ClusterId([me.0[0]; 16]);
+        let statement = Statement::new(me, cluster, me, &config.name, exo_identity::Role::Admin, OPEN_UNIX_S);
+        let certificate = certificate(&key, statement);
+        let founder = Member { node: me, name: config.name.clone(), role: Role::Admin, certificate };
+        let cluster = ClusterId(cluster.0);
+        let mut node = Self {
+            joining: Joining::new(peers),
+            key,
+            config,
+            entries: Vec::new(),
+            state: State::default(),
+            leader: Some((epoch(), me)),
+            is_busy: false,
+            now: Now { time: Time::from_millis(10), unix_s: OPEN_UNIX_S },
+            out: Vec::new(),
+        };
+        let name = "a cluster".to_owned();
+        node.record(Event::ClusterCreated { cluster, name, founder, at_unix_s: OPEN_UNIX_S });
+        node.record(Event::JoinWindow { until_unix_s: WINDOW_UNIX_S });
+        node
+    }
+
+    fn me(&self) -> NodeId {
+        self.config.me
+    }
+
+    fn record(&mut self, event: Event) {
+        self.state.apply(&event).unwrap();
+        self.entries.push(event.encode());
+    }
+
+    fn admit(&mut self, node: NodeId) {
+        let statement = self.statement(node);
+        let certificate = certificate(&self.key, statement);
+        let member = Member { node, name: "member".to_owned(), role: Role::Worker, certificate };
+        self.record(Event::MemberAdmitted(member));
+    }
+
+    fn statement(&self, node: NodeId) -> Statement {
+        let cluster = exo_identity::ClusterId(self.state.cluster().unwrap().0.0);
+        Statement::new(self.me(), cluster, node, "member", exo_identity::Role::Worker, 5)
+    }
+
+    /// What this node would welcome `node` with.
+    fn welcome(&self, node: NodeId) -> Welcome {
+        Welcome {
+            name: self.config.name.clone(),
+            cluster: self.state.cluster().unwrap().0.0,
+            certificate: certificate(&self.key, self.statement(node)),
+            coordinator: self.me(),
+            coordinator_addresses: Vec::new(),
+        }
+    }
+
+    fn snapshot(&self) -> LogMessage {
+        let head = LogHead::EMPTY.then_all(&self.entries);
+        let state = self.state.encode();
+        LogMessage::Snapshot { epoch: epoch(), index: head.index, hash: head.hash, state }
+    }
+
+    fn log_entries(&self) -> LogMessage {
+        let entries = self.entries.clone();
+        LogMessage::Entries { epoch: epoch(), after_index: 0, after_hash: [0; 32], entries }
+    }
+
+    /// Calls the machine with a fitting context, and returns what it puts out.
+    fn call<R>(&mut self, call: impl FnOnce(&mut Joining, &Context<'_>, &mut Vec<JoiningOutput>) -> R) -> R {
+        let others = self.state.members().keys().copied().chain(self.joining.members());
+        let members = others.filter(|node| *node != self.config.me).collect();
+        let ctx = Context {
+            now: self.now,
+            config: &self.config,
+            state: &self.state,
+            members: &members,
+            leader: self.leader,
+            is_busy: self.is_busy,
+            addresses: &|node| vec![address(node)],
+        };
+        call(&mut self.joining, &ctx, &mut self.out)
+    }
+
+    fn found(&mut self, node: NodeId, is_fresh: bool) {
+        let found = Found {
+            node,
+            addresses: vec![address(node)],
+            name: Some("found".to_owned()),
+            group: Some("home".to_owned()),
+            is_fresh,
+            is_lost: false,
+        };
+        self.call(|joining, ctx, out| joining.found(ctx, found, out));
+    }
+
+    /// Lets time pass, with a timer exactly at each deadline.
+    fn wait(&mut self, duration: Duration) {
+        let until = self.now.time + duration;
+        self.call(|joining, ctx, out| joining.timer(ctx, out));
+        for _ in 0..1000 {
+            let deadline = self.joining.next_deadline();
+            assert!(
+                deadline > self.now.time,
+                "a deadline that has passed: {deadline:?} at {:?}",
+                self.now.time
+            );
+            self.now.time = deadline.min(until);
+            if deadline > until {
+                return;
+            }
+            self.call(|joining, ctx, out| joining.timer(ctx, out));
+        }
+        panic!("a machine that never rests");
+    }
+
+    fn asked_with(&mut self, node: NodeId, ask: JoinAsk) {
+        let remote = SocketAddr::new(address(node).ip(), 55_555);
+        let event = JoinEvent::Asked { exchange: ExchangeId(7), node, remote, ask };
+        self.call(|joining, ctx, out| joining.event(ctx, event, out));
+    }
+
+    fn asked(&mut self, node: NodeId) {
+        self.asked_with(node, ask());
+    }
+
+    fn answered(&mut self, with: NodeId, answer: Result<JoinAnswer, String>) {
+        let event = JoinEvent::Answered { with, address: address(with), answer };
+        self.call(|joining, ctx, out| joining.event(ctx, event, out));
+    }
+
+    fn probed(&mut self, text: &str, node: NodeId, fresh: bool) {
+        let answer = Some((node, JoinAnswer::Here { name: "probed".to_owned(), fresh }));
+        let event = JoinEvent::Probed { text: text.to_owned(), address: Some(address(node)), answer };
+        self.call(|joining, ctx, out| joining.event(ctx, event, out));
+    }
+
+    fn log(&mut self, from: NodeId, message: &LogMessage) -> bool {
+        self.call(|joining, ctx, out| joining.log(ctx, from, message, out))
+    }
+
+    fn replied(&mut self, admission: u64, reply: Option<ControlReply>) {
+        self.call(|joining, ctx, out| joining.admission_answered(ctx, admission, reply, out));
+    }
+
+    /// Signs what there is to sign; the number of the admission that the coordinator is then asked for.
+    fn sign(&mut self) -> u64 {
+        let out = self.take();
+        let [JoiningOutput::Effect(Effect::Sign { id, statement })] = &out[..] else { panic!("{out:?}") };
+        let signed = certificate(&self.key, statement.clone());
+        self.call(|joining, ctx, out| joining.signed(ctx, *id, signed, out));
+        let out = self.take();
+        let [JoiningOutput::AskCoordinator { admission, ask: ControlAsk::Admit(member) }] = &out[..] else {
+            panic!("{out:?}")
+        };
+        let certificate = MemberCert::decode(&member.certificate).unwrap();
+        certificate.verify(|node| *node == self.me()).unwrap();
+        assert_eq!(certificate.statement.issued_unix_s, self.now.unix_s);
+        *admission
+    }
+
+    fn take(&mut self) -> Vec<JoiningOutput> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Whom it asked to let it in.
+    fn asks(&mut self) -> Vec<NodeId> {
+        let asks = self.take().into_iter().filter_map(|output| match output {
+            JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, .. })) => Some(with),
+            _ => None,
+        });
+        asks.collect()
+    }
+
+    /// What it answered to strangers, with its reason if it refused.
+    fn answers(&mut self) -> Vec<String> {
+        let answers = self.take().into_iter().filter_map(|output| match output {
+            JoiningOutput::Effect(Effect::Joining(JoinEffect::Answer { answer, .. })) => Some(match answer {
+                JoinAnswer::Welcome(_) => "welcome".to_owned(),
+                JoinAnswer::Later => "later".to_owned(),
+                JoinAnswer::Elsewhere { node, .. } => format!("elsewhere: {node}"),
+                JoinAnswer::Refused { reason } => format!("refused: {reason}"),
+                JoinAnswer::Here { fresh, .. } => format!("here, fresh: {fresh}"),
+            }),
+            _ => None,
+        });
+        answers.collect()
+    }
+}
+
+fn ask() -> JoinAsk {
+    let (name, group) = ("stranger".to_owned(), "home".to_owned());
+    JoinAsk { name, group, port: 4000, fresh: true, probe: false }
+}
+
+fn notices(out: &[JoiningOutput]) -> Vec<String> {
+    let notices = out.iter().filter_map(|output| match output {
+        JoiningOutput::Effect(Effect::Notice(notice)) => Some(notice.to_string()),
+        _ => None,
+    });
+    notices.collect()
+}
+
+const SHORT: Duration = Duration::from_millis(500);
+
+/// Fresh nodes whose messages are delivered at once.
+struct World {
+    nodes: BTreeMap<NodeId, Node>,
+    /// Who asked in which exchange.
+    exchanges: Vec<NodeId>,
+}
+
+impl World {
+    fn new(nodes: impl IntoIterator<Item = Node>) -> Self {
+        let nodes = nodes.into_iter().map(|node| (node.me(), node)).collect();
+        Self { nodes, exchanges: Vec::new() }
+    }
+
+    /// Lets everybody see everybody, then time pass.
+    fn run(&mut self, duration: Duration) {
+        for tick in 0..duration.as_millis() / 50 {
+            let seen: Vec<_> = self.nodes.values().map(|n| (n.me(), n.state.members().len() <= 1)).collect();
+            for node in self.nodes.values_mut() {
+                node.now.time = Time::from_millis(10 + 50 * tick as u64);
+                for &(other, is_fresh) in &seen {
+                    node.found(other, is_fresh);
+                }
+                node.call(|joining, ctx, out| joining.timer(ctx, out));
+            }
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        let mut queue: VecDeque<(NodeId, JoiningOutput)> = VecDeque::new();
+        for _ in 0..1000 {
+            for node in self.nodes.values_mut() {
+                let me = node.me();
+                queue.extend(node.take().into_iter().map(|output| (me, output)));
+            }
+            let Some((me, output)) = queue.pop_front() else { return };
+            self.carry_out(me, output);
+        }
+        panic!("a world that never rests");
+    }
+
+    fn node(&mut self, node: NodeId) -> &mut Node {
+        self.nodes.get_mut(&node).unwrap()
+    }
+
+    fn carry_out(&mut self, me: NodeId, output: JoiningOutput) {
+        match output {
+            JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, ask, .. })) => {
+                self.exchanges.push(me);
+                let exchange = ExchangeId(self.exchanges.len() as u64 - 1);
+                let event = JoinEvent::Asked { exchange, node: me, remote: address(me), ask };
+                self.node(with).call(|joining, ctx, out| joining.event(ctx, event, out));
+            }
+            JoiningOutput::Effect(Effect::Joining(JoinEffect::Answer { exchange, answer })) => {
+                let asker = self.exchanges[exchange.0 as usize];
+                self.node(asker).answered(me, Ok(answer));
+            }
+            JoiningOutput::Effect(Effect::Sign { id, statement }) => {
+                let node = self.node(me);
+                let signed = certificate(&node.key, statement);
+                node.call(|joining, ctx, out| joining.signed(ctx, id, signed, out));
+            }
+            JoiningOutput::AskCoordinator { admission, ask: ControlAsk::Admit(member) } => {
+                let leader = self.nodes[&me].leader.unwrap().1;
+                assert_eq!(leader, me, "only founders are admins here");
+                self.node(me).record(Event::MemberAdmitted(member));
+                self.node(me).replied(admission, Some(ControlReply::Done));
+            }
+            JoiningOutput::Pull(from) => {
+                let log = self.nodes[&from].log_entries();
+                assert!(self.node(me).log(from, &log));
+            }
+            JoiningOutput::MoveIn(moved) => {
+                let leader = moved.by;
+                let entries = self.nodes[&leader].entries.clone();
+                let node = self.node(me);
+                (node.state, node.entries, node.leader) = (moved.state, entries, Some((epoch(), leader)));
+                node.call(|joining, ctx, out| joining.moved_in(ctx, true, out));
+            }
+            _ => {}
+        }
+    }
+
+    fn clusters(&self) -> BTreeSet<[u8; 16]> {
+        self.nodes.values().map(|n| n.state.cluster().unwrap().0.0).collect()
+    }
+}
+
+#[test]
+fn fresh_nodes_that_see_each_other_end_in_the_cluster_of_the_lowest_key() {
+    for count in 2..7 {
+        let keys = keys(count);
+        let lowest = keys[0].1;
+        let mut world = World::new(keys.into_iter().map(|key| Node::fresh(key, &[])));
+        world.run(Duration::from_secs(3));
+        let founder = world.nodes[&lowest].state.cluster().unwrap().0.0;
+        assert_eq!(world.clusters(), BTreeSet::from([founder]), "{count} nodes");
+        let members = world.nodes.values().map(|n| n.state.members().len()).max();
+        assert_eq!(members, Some(usize::from(count)));
+        assert!(world.nodes[&lowest].joining.members().is_empty());
+    }
+}
+
+#[test]
+fn both_sides_of_an_admission_show_the_same_words() {
+    let keys = keys(2);
+    let (low, high) = (keys[0].1, keys[1].1);
+    let mut world = World::new(keys.into_iter().map(|key| Node::fresh(key, &[])));
+    world.run(Duration::from_secs(1));
+    let words = &world.nodes[&low].joining.words()[&high];
+    assert_eq!(words.split(' ').count(), 4);
+    assert_eq!(&world.nodes[&high].joining.words()[&low], words);
+}
+
+#[test]
+fn a_cluster_with_members_comes_before_the_lowest_fresh_node() {
+    let keys = keys(4);
+    let mut node = Node::fresh(keys[2].clone(), &[]);
+    node.found(keys[0].1, true);
+    node.found(keys[3].1, false);
+    assert!(node.asks().is_empty(), "it looks around first");
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [keys[3].1]);
+}
+
+#[test]
+fn of_the_fresh_nodes_only_the_lowest_is_asked_and_only_by_higher_ones() {
+    let keys = keys(4);
+    let mut lowest = Node::fresh(keys[0].clone(), &[]);
+    lowest.found(keys[1].1, true);
+    lowest.wait(Duration::from_secs(5));
+    assert!(lowest.asks().is_empty());
+    let mut third = Node::fresh(keys[2].clone(), &[]);
+    for (_, other) in [&keys[1], &keys[3], &keys[0]] {
+        third.found(*other, true);
+    }
+    third.wait(SHORT);
+    assert_eq!(third.asks(), [keys[0].1]);
+    third.answered(keys[0].1, Ok(JoinAnswer::Later));
+    assert!(third.asks().is_empty(), "not the next one, who joins the lowest as well");
+    third.wait(SHORT);
+    assert_eq!(third.asks(), [keys[0].1]);
+}
+
+#[test]
+fn a_silent_node_is_passed_over_and_asked_again_much_later() {
+    let keys = keys(3);
+    let mut node = Node::fresh(keys[2].clone(), &[]);
+    node.found(keys[0].1, true);
+    node.found(keys[1].1, true);
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [keys[0].1]);
+    node.answered(keys[0].1, Err("silence".to_owned()));
+    assert_eq!(node.asks(), [keys[1].1], "the next one at once");
+    node.answered(keys[1].1, Err("silence".to_owned()));
+    node.wait(Duration::from_secs(14));
+    assert!(node.asks().is_empty());
+    node.wait(Duration::from_secs(2));
+    assert_eq!(node.asks(), [keys[0].1]);
+}
+
+#[test]
+fn an_exchange_without_an_answer_ends_with_its_deadline() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[1].clone(), &[]);
+    node.found(keys[0].1, true);
+    node.wait(Duration::from_secs(6));
+    assert_eq!(node.asks().len(), 1);
+    node.wait(Duration::from_secs(30));
+    assert!(!node.asks().is_empty(), "asked again");
+    assert!(node.joining.members().is_empty());
+}
+
+#[test]
+fn a_node_with_members_or_with_running_requests_joins_no_one() {
+    let keys = keys(3);
+    let mut node = Node::fresh(keys[1].clone(), &[]);
+    node.is_busy = true;
+    node.found(keys[0].1, false);
+    node.wait(Duration::from_secs(5));
+    assert!(node.asks().is_empty());
+    assert_eq!(node.joining.next_deadline(), NEVER, "time alone brings nothing on");
+    node.is_busy = false;
+    node.wait(Duration::ZERO);
+    assert_eq!(node.asks(), [keys[0].1]);
+    node.answered(keys[0].1, Ok(JoinAnswer::Later));
+    node.admit(keys[2].1);
+    node.wait(Duration::from_secs(5));
+    assert!(node.asks().is_empty());
+}
+
+#[test]
+fn a_closed_node_joins_only_whom_a_person_named() {
+    let keys = keys(3);
+    let peers = ["host:4000".to_owned()];
+    let mut node = Node::fresh(keys[0].clone(), &peers);
+    node.config.trust_closed = true;
+    node.found(keys[1].1, false);
+    node.wait(SHORT);
+    assert!(node.asks().is_empty());
+    node.probed("host:4000", keys[2].1, true);
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [keys[2].1], "whatever its key");
+}
+
+#[test]
+fn a_configured_peer_is_probed_until_it_is_a_member() {
+    let keys = keys(2);
+    let peers = ["host:4000".to_owned()];
+    let mut node = Node::fresh(keys[0].clone(), &peers);
+    let probes = |node: &mut Node| {
+        let out = node.take();
+        let is_probe = |o: &&JoiningOutput| {
+            matches!(o, JoiningOutput::Effect(Effect::Joining(JoinEffect::Probe { .. })))
+        };
+        out.iter().filter(is_probe).count()
+    };
+    node.wait(Duration::from_millis(4_500));
+    assert_eq!(probes(&mut node), 3);
+    assert!(!node.joining.is_quiet());
+    node.admit(keys[1].1);
+    node.probed("host:4000", keys[1].1, false);
+    let prefer = JoiningOutput::Prefer { node: keys[1].1, address: address(keys[1].1) };
+    assert_eq!(node.take(), [prefer]);
+    node.wait(Duration::from_secs(10));
+    assert_eq!(probes(&mut node), 0);
+    assert_eq!(node.joining.next_deadline(), NEVER);
+}
+
+#[test]
+fn discovery_of_other_groups_of_this_node_and_of_lost_nodes_is_not_remembered() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[1].clone(), &[]);
+    let found = |node, group: &str, is_lost| Found {
+        node,
+        addresses: vec![address(node)],
+        name: None,
+        group: Some(group.to_owned()),
+        is_fresh: true,
+        is_lost,
+    };
+    let me = node.me();
+    for found in
+        [found(keys[0].1, "office", false), found(me, "home", false), found(keys[0].1, "home", false)]
+    {
+        let is_found = found.group.as_deref() == Some("home") && found.node != me;
+        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+        assert_eq!(node.joining.is_quiet(), !is_found);
+    }
+    node.call(|joining, ctx, out| joining.found(ctx, found(keys[0].1, "home", true), out));
+    assert!(node.joining.is_quiet());
+}
+
+#[test]
+fn a_member_that_discovery_sees_is_dialled_there() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.admit(keys[1].1);
+    node.found(keys[1].1, false);
+    let learn = JoiningOutput::Learn { node: keys[1].1, addresses: vec![address(keys[1].1)] };
+    assert_eq!(node.take(), [learn]);
+    assert!(node.joining.is_quiet());
+}
+
+#[test]
+fn strangers_and_their_addresses_are_bounded() {
+    let (key, _) = key(1);
+    let mut node = Node::fresh((key.clone(), NodeId(key.verifying_key().to_bytes())), &[]);
+    for n in 0..200u8 {
+        let found = Found {
+            node: NodeId([n; 32]),
+            addresses: (0..100).map(|port| SocketAddr::from(([10, 0, 0, 1], port))).collect(),
+            name: None,
+            group: None,
+            is_fresh: true,
+            is_lost: false,
+        };
+        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+    }
+    assert_eq!(node.joining.strangers.len(), STRANGERS_MAX);
+    assert!(node.joining.strangers.values().all(|s| s.addresses.len() <= ADDRESSES_MAX));
+}
+
+#[test]
+fn a_stranger_is_let_in_while_the_window_is_open() {
+    let keys = keys(2);
+    let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
+    node.asked(stranger);
+    let admission = node.sign();
+    node.replied(admission, Some(ControlReply::Done));
+    let out = node.take();
+    // It may connect before it hears of it, where it listens and not where it came from.
+    assert_eq!(out[0], JoiningOutput::MembersChanged);
+    assert_eq!(out[1], JoiningOutput::Prefer { node: stranger, address: address(stranger) });
+    let answer = out.last().unwrap();
+    let JoiningOutput::Effect(Effect::Joining(JoinEffect::Answer { exchange, answer })) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(*exchange, ExchangeId(7));
+    let JoinAnswer::Welcome(welcome) = answer else { panic!("{answer:?}") };
+    assert_eq!(welcome.coordinator, node.me());
+    assert!(welcome.coordinator_addresses.is_empty(), "it has just reached this node");
+    assert_eq!(asking::check_welcome(stranger, welcome), Ok(()));
+    assert_eq!(node.joining.next_deadline(), NEVER);
+}
+
+#[test]
+fn a_newcomer_hears_where_the_coordinator_is() {
+    let keys = keys(3);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.admit(keys[2].1);
+    node.leader = Some((epoch(), keys[2].1));
+    node.asked(keys[1].1);
+    let admission = node.sign();
+    node.replied(admission, Some(ControlReply::Done));
+    let out = node.take();
+    let Some(JoiningOutput::Effect(Effect::Joining(JoinEffect::Answer { answer, .. }))) = out.last() else {
+        panic!("{out:?}")
+    };
+    let JoinAnswer::Welcome(welcome) = answer else { panic!("{answer:?}") };
+    assert_eq!(welcome.coordinator, keys[2].1);
+    assert_eq!(welcome.coordinator_addresses, [address(keys[2].1)]);
+}
+
+#[test]
+fn what_the_coordinator_says_is_what_the_stranger_hears() {
+    let keys = keys(2);
+    let refused =
+        ControlReply::Refused { refusal: ControlRefusal::Invalid, message: "no such luck".to_owned() };
+    for (reply, answer) in [(Some(refused), "refused: no such luck"), (None, "later")] {
+        let mut node = Node::fresh(keys[0].clone(), &[]);
+        node.asked(keys[1].1);
+        let admission = node.sign();
+        node.replied(admission, reply);
+        assert_eq!(node.answers(), [answer]);
+        assert!(node.joining.words().is_empty());
+    }
+}
+
+#[test]
+fn while_no_one_coordinates_strangers_ask_again() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.leader = None;
+    node.asked(keys[1].1);
+    let [JoiningOutput::Effect(Effect::Sign { id, statement })] = &node.take()[..] else { panic!() };
+    let signed = certificate(&node.key, statement.clone());
+    node.call(|joining, ctx, out| joining.signed(ctx, *id, signed, out));
+    assert_eq!(node.answers(), ["later"]);
+}
+
+#[test]
+fn an_admission_without_an_answer_ends_with_its_deadline_and_a_late_one_still_counts() {
+    let keys = keys(2);
+    let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
+    node.asked(stranger);
+    let admission = node.sign();
+    node.wait(Duration::from_millis(3_999));
+    assert!(node.answers().is_empty());
+    node.wait(Duration::from_millis(1));
+    assert_eq!(node.answers(), ["later"]);
+    node.replied(admission, Some(ControlReply::Done));
+    let out = node.take();
+    assert!(out.contains(&JoiningOutput::MembersChanged));
+    let is_answer =
+        |o: &JoiningOutput| matches!(o, JoiningOutput::Effect(Effect::Joining(JoinEffect::Answer { .. })));
+    assert!(!out.iter().any(is_answer), "answered once: {out:?}");
+    assert!(node.joining.is_quiet());
+}
+
+#[test]
+fn a_signature_or_an_answer_that_nobody_waits_for_changes_nothing() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.asked(keys[1].1);
+    node.take();
+    node.wait(Duration::from_secs(6));
+    assert_eq!(node.answers(), ["later"]);
+    node.call(|joining, ctx, out| joining.signed(ctx, SignId(1), vec![1], out));
+    node.replied(1, Some(ControlReply::Done));
+    node.answered(keys[1].1, Ok(JoinAnswer::Welcome(Box::new(node.welcome(keys[1].1)))));
+    node.call(|joining, ctx, out| joining.moved_in(ctx, true, out));
+    assert_eq!(node.take(), []);
+    assert!(node.joining.is_quiet());
+}
+
+#[test]
+fn exchanges_that_wait_are_bounded() {
+    let (key, me) = key(1);
+    let mut node = Node::fresh((key, me), &[]);
+    for n in 0..70u8 {
+        node.asked(NodeId([n; 32]));
+    }
+    assert_eq!(node.answers(), vec!["later"; 6]);
+    node.wait(Duration::from_secs(5));
+    assert_eq!(node.answers().len(), 64);
+    assert!(node.joining.is_quiet());
+}
+
+#[test]
+fn a_shut_window_shows_the_stranger_to_people_who_may_invite_it() {
+    let keys = keys(2);
+    let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
+    node.now.unix_s = SHUT_UNIX_S;
+    assert_eq!(node.joining.invite(stranger), None);
+    node.asked(stranger);
+    let out = node.take();
+    assert!(out.contains(&JoiningOutput::Stale));
+    assert!(notices(&out)[0].starts_with("stranger asks to join"));
+    assert_eq!(node.joining.requests()[&stranger].listen, address(stranger));
+    node.asked(stranger);
+    let again = node.answers();
+    assert!(again[0].contains("its join window is shut"), "{again:?}");
+    assert_eq!(node.joining.invite(stranger), Some("stranger".to_owned()));
+    node.asked(stranger);
+    let admission = node.sign();
+    node.replied(admission, Some(ControlReply::Done));
+    assert!(node.joining.requests().is_empty());
+    assert_eq!(node.answers(), ["welcome"]);
+}
+
+#[test]
+fn throw_away_keys_do_not_hide_whom_a_person_invited() {
+    let (key, me) = key(1);
+    let mut node = Node::fresh((key, me), &[]);
+    node.now.unix_s = SHUT_UNIX_S;
+    let invited = NodeId([200; 32]);
+    node.asked(invited);
+    node.joining.invite(invited);
+    for n in 0..50u8 {
+        node.now.time = node.now.time + Duration::from_millis(1);
+        node.asked(NodeId([n; 32]));
+    }
+    assert_eq!(node.joining.requests().len(), 16);
+    assert!(node.joining.requests().contains_key(&invited));
+    assert!(node.joining.requests().contains_key(&NodeId([49; 32])));
+}
+
+#[test]
+fn names_of_strangers_lose_control_characters_and_length() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.now.unix_s = SHUT_UNIX_S;
+    node.asked_with(keys[1].1, JoinAsk { name: "\u{1b}[31m".to_owned() + &"x".repeat(500), ..ask() });
+    let name = &node.joining.requests()[&keys[1].1].name;
+    assert!(name.starts_with("[31mxx") && name.len() == 64);
+}
+
+#[test]
+fn some_are_never_let_in() {
+    let keys = keys(3);
+    let (stranger, removed) = (keys[1].1, keys[2].1);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.admit(removed);
+    node.record(Event::MemberRemoved { node: removed, reason: "gone".to_owned() });
+    node.asked(removed);
+    node.asked_with(stranger, JoinAsk { group: "office".to_owned(), ..ask() });
+    node.asked_with(stranger, JoinAsk { fresh: false, ..ask() });
+    let answers = node.answers();
+    assert!(answers[0].starts_with("refused: this node was removed"), "{answers:?}");
+    assert_eq!(answers[1], "refused: it belongs to another group");
+    assert_eq!(answers[2], "refused: a node with a cluster of its own cannot join another");
+}
+
+#[test]
+fn only_admins_let_in() {
+    let keys = keys(3);
+    let mut founder = Node::fresh(keys[0].clone(), &[]);
+    founder.admit(keys[1].1);
+    let mut worker = Node::fresh(keys[1].clone(), &[]);
+    worker.state = founder.state.clone();
+    worker.asked(keys[2].1);
+    assert_eq!(worker.answers(), ["refused: it is not an admin of its cluster; ask the founder's node"]);
+}
+
+#[test]
+fn a_probe_is_answered_by_every_node_of_the_group() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.now.unix_s = SHUT_UNIX_S;
+    node.asked_with(keys[1].1, JoinAsk { probe: true, fresh: false, ..ask() });
+    assert_eq!(node.answers(), ["here, fresh: true"]);
+}
+
+#[test]
+fn a_member_that_lost_its_log_is_recorded_again_though_the_window_is_shut() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.admit(keys[1].1);
+    node.now.unix_s = SHUT_UNIX_S;
+    node.asked(keys[1].1);
+    let out = node.take();
+    let [JoiningOutput::AskCoordinator { admission, ask: ControlAsk::Admit(member) }] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert_eq!(*member, node.state.members()[&keys[1].1]);
+    node.replied(*admission, Some(ControlReply::Done));
+    assert_eq!(node.answers(), ["welcome"]);
+}
+
+#[test]
+fn of_two_that_ask_each_other_the_lower_lets_the_other_in() {
+    let keys = keys(2);
+    for (me, other, lets_in) in [(0, 1, true), (1, 0, false)] {
+        let peers = ["host:4000".to_owned()];
+        let mut node = Node::fresh(keys[me].clone(), &peers);
+        node.probed("host:4000", keys[other].1, true);
+        node.wait(SHORT);
+        assert_eq!(node.asks(), [keys[other].1]);
+        node.asked(keys[other].1);
+        if lets_in {
+            node.sign();
+        } else {
+            assert_eq!(node.answers(), ["later"]);
+        }
+    }
+}
+
+#[test]
+fn a_node_about_to_join_another_lets_no_one_in_meanwhile() {
+    let keys = keys(3);
+    let mut node = Node::fresh(keys[1].clone(), &[]);
+    node.found(keys[0].1, true);
+    node.wait(SHORT);
+    node.take();
+    node.asked(keys[2].1);
+    assert_eq!(node.answers(), ["later"]);
+}
+
+#[test]
+fn a_fresh_node_points_to_a_lower_one_it_has_just_seen() {
+    let keys = keys(3);
+    let mut node = Node::fresh(keys[1].clone(), &[]);
+    node.found(keys[0].1, true);
+    node.asked(keys[2].1);
+    assert_eq!(node.answers(), [format!("elsewhere: {}", keys[0].1)]);
+    let mut asker = Node::fresh(keys[2].clone(), &[]);
+    asker.found(keys[1].1, true);
+    asker.wait(SHORT);
+    asker.take();
+    let elsewhere = JoinAnswer::Elsewhere { node: keys[0].1, addresses: vec![address(keys[0].1)] };
+    asker.answered(keys[1].1, Ok(elsewhere));
+    asker.wait(SHORT);
+    assert_eq!(asker.asks(), [keys[0].1]);
+}
+
+#[test]
+fn a_fresh_node_points_to_a_cluster_it_is_about_to_join() {
+    let keys = keys(3);
+    for (cluster, me, asker) in [(0, 1, 2), (2, 1, 0)] {
+        let mut node = Node::fresh(keys[me].clone(), &[]);
+        node.found(keys[cluster].1, false);
+        node.asked(keys[asker].1);
+        assert_eq!(node.answers(), [format!("elsewhere: {}", keys[cluster].1)]);
+    }
+}
+
+/// The second of two nodes, welcomed by the first.
+fn welcomed(keys: &[(SigningKey, NodeId)]) -> (Node, Node) {
+    let (mut founder, mut node) = (Node::fresh(keys[0].clone(), &[]), Node::fresh(keys[1].clone(), &[]));
+    founder.admit(node.me());
+    node.found(founder.me(), true);
+    node.wait(SHORT);
+    node.take();
+    node.answered(founder.me(), Ok(JoinAnswer::Welcome(Box::new(founder.welcome(node.me())))));
+    (founder, node)
+}
+
+#[test]
+fn a_welcome_lets_its_sender_connect_and_asks_for_its_log() {
+    let keys = keys(2);
+    let (founder, mut node) = welcomed(&keys);
+    let by = founder.me();
+    let expected = [
+        JoiningOutput::MembersChanged,
+        JoiningOutput::Prefer { node: by, address: address(by) },
+        JoiningOutput::Learn { node: by, addresses: Vec::new() },
+        JoiningOutput::Pull(by),
+    ];
+    assert_eq!(node.take(), expected);
+    assert_eq!(node.joining.members(), [by]);
+    assert!(node.joining.wants_log_of(by) && !node.joining.wants_log_of(node.me()));
+}
+
+#[test]
+fn a_snapshot_serves_as_well_as_all_entries_and_joining_is_over_only_when_the_node_has_moved() {
+    let keys = keys(2);
+    for is_snapshot in [false, true] {
+        let (founder, mut node) = welcomed(&keys);
+        node.take();
+        let log = if is_snapshot { founder.snapshot() } else { founder.log_entries() };
+        assert!(!node.log(keys[1].1, &log), "only from the coordinator");
+        assert!(node.log(founder.me(), &log));
+        let out = node.take();
+        let [JoiningOutput::MoveIn(moved)] = &out[..] else { panic!("{out:?}") };
+        assert_eq!(moved.state, founder.state);
+        assert_eq!(moved.head, LogHead::EMPTY.then_all(&founder.entries));
+        assert!(node.log(founder.me(), &log) && node.take().is_empty(), "once");
+        node.wait(Duration::from_secs(60));
+        assert_eq!(node.joining.members(), [founder.me()], "however slow the disk is");
+        node.state = moved.state.clone();
+        node.call(|joining, ctx, out| joining.moved_in(ctx, true, out));
+        let out = node.take();
+        assert!(notices(&out)[0].contains(&moved.words), "{out:?}");
+        assert!(node.joining.members().is_empty() && node.joining.is_quiet());
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_leaves_the_node_where_it_is() {
+    let keys = keys(2);
+    let (founder, mut node) = welcomed(&keys);
+    node.log(founder.me(), &founder.snapshot());
+    node.take();
+    node.call(|joining, ctx, out| joining.moved_in(ctx, false, out));
+    assert_eq!(node.take(), [JoiningOutput::MembersChanged]);
+    assert!(node.joining.members().is_empty() && node.joining.words().is_empty());
+    node.wait(Duration::from_secs(3));
+    assert_eq!(node.asks(), [founder.me()]);
+}
+
+#[test]
+fn a_log_of_another_cluster_or_without_this_node_is_refused() {
+    let keys = keys(3);
+    let other = Node::fresh(keys[2].clone(), &[]);
+    let without = Node::fresh(keys[0].clone(), &[]);
+    let broken = LogMessage::Snapshot { epoch: epoch(), index: 1, hash: [0; 32], state: vec![255] };
+    let cases = [
+        (other.log_entries(), "its log is of another cluster"),
+        (without.log_entries(), "its log does not name this node as a member"),
+        (broken, "does not let this node in"),
+    ];
+    for (log, reason) in cases {
+        let (founder, mut node) = welcomed(&keys);
+        node.take();
+        assert!(node.log(founder.me(), &log));
+        let out = node.take();
+        assert!(notices(&out)[0].contains(reason), "{out:?}");
+        assert!(out.contains(&JoiningOutput::MembersChanged));
+        assert!(node.joining.members().is_empty());
+    }
+}
+
+#[test]
+fn what_the_coordinator_appends_meanwhile_is_not_taken_for_its_log() {
+    let keys = keys(2);
+    let (founder, mut node) = welcomed(&keys);
+    node.take();
+    let later =
+        LogMessage::Entries { epoch: epoch(), after_index: 3, after_hash: [1; 32], entries: Vec::new() };
+    assert!(node.log(founder.me(), &later));
+    assert_eq!(node.take(), []);
+    assert!(node.joining.wants_log_of(founder.me()));
+}
+
+#[test]
+fn a_grant_that_leads_to_nothing_is_dropped() {
+    let keys = keys(2);
+    let (founder, mut node) = welcomed(&keys);
+    node.take();
+    node.wait(Duration::from_millis(14_999));
+    assert_eq!(node.take(), []);
+    node.wait(Duration::from_millis(1));
+    let out = node.take();
+    assert_eq!(out[0], JoiningOutput::MembersChanged);
+    assert!(node.joining.members().is_empty());
+    assert!(!node.log(founder.me(), &founder.snapshot()), "too late");
+}
+
+#[test]
+fn a_certificate_must_be_signed_for_this_node_and_cluster() {
+    let keys = keys(3);
+    let (founder, me) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
+    let good = founder.welcome(me);
+    assert_eq!(asking::check_welcome(me, &good), Ok(()));
+    let other_node = founder.welcome(keys[2].1);
+    let other_cluster = Welcome { cluster: [9; 16], ..good.clone() };
+    let unsigned = Welcome { certificate: certificate(&keys[2].0, founder.statement(me)), ..good.clone() };
+    let garbage = Welcome { certificate: vec![1; 80], ..good };
+    for welcome in [other_node, other_cluster, unsigned, garbage] {
+        let mut node = Node::fresh(keys[1].clone(), &[]);
+        node.found(keys[0].1, true);
+        node.wait(SHORT);
+        node.take();
+        node.answered(keys[0].1, Ok(JoinAnswer::Welcome(Box::new(welcome))));
+        let out = node.take();
+        assert!(
+            matches!(out[..], [JoiningOutput::Effect(Effect::Notice(Notice::Refused { .. }))]),
+            "{out:?}"
+        );
+        assert!(node.joining.members().is_empty());
+    }
+}
+
+#[test]
+fn the_coordinator_records_only_whom_an_admin_of_its_cluster_certified() {
+    let keys = keys(3);
+    let mut founder = Node::fresh(keys[0].clone(), &[]);
+    founder.admit(keys[1].1);
+    let good = founder.state.members()[&keys[1].1].clone();
+    assert_eq!(check_certificate(&founder.state, &good), Ok(()));
+    let other_node = Member { node: keys[2].1, ..good.clone() };
+    let issuer = Statement { issuer: keys[1].1, ..founder.statement(keys[2].1) };
+    let by_worker = Member { node: keys[2].1, certificate: certificate(&keys[1].0, issuer), ..good.clone() };
+    for member in [other_node, by_worker] {
+        assert!(check_certificate(&founder.state, &member).is_err(), "{member:?}");
+    }
+    let other_cluster = Node::fresh(keys[2].clone(), &[]);
+    assert!(check_certificate(&other_cluster.state, &good).is_err());
+}
+
+#[test]
+fn after_a_refusal_the_node_waits_after_later_it_asks_soon() {
+    let keys = keys(2);
+    let refused = JoinAnswer::Refused { reason: "shut".to_owned() };
+    for (answer, wait_ms) in [(refused, 15_000), (JoinAnswer::Later, 300)] {
+        let mut node = Node::fresh(keys[1].clone(), &[]);
+        node.found(keys[0].1, true);
+        node.wait(SHORT);
+        node.take();
+        node.answered(keys[0].1, Ok(answer));
+        assert_eq!(node.joining.next_deadline(), node.now.time + Duration::from_millis(wait_ms));
+        node.wait(Duration::from_millis(wait_ms));
+        assert_eq!(node.asks(), [keys[0].1]);
+    }
+}

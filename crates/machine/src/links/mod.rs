@@ -1,0 +1,422 @@
+//! Connections to the members: which are dialled, which are kept and used, what waits for one.
+//!
+//! Each pair of members has two links, control and data, and either side may dial. A link carries messages only when
+//! both sides have said [`Outgoing::Accept`] on it, so that none is in a link that goes because both dialled:
+//!
+//! | state | meaning |
+//! |---|---|
+//! | Dialling | one attempt per peer and purpose; the lower id at once, the other after 1.2 s |
+//! | Offered | the link stands; the side that dialled says Accept first, as soon as it stands |
+//! | Accepted | this side dialled and has said Accept; the other side's has not arrived |
+//! | Contending | the other side has said Accept; this side keeps another link for as long as that one lives |
+//! | Open | both have said it: messages flow |
+//!
+//! The side that did not dial answers an Accept with its own and opens. The lower id answers on one link only and
+//! accepts no second one, so it decides which of two links stays; the higher id follows it. A side says Accept on a
+//! new link only after it has lost the one before: therefore a newer one that the same side dialled replaces the older.
+//!
+//! **Invariant:** no time, socket or randomness of its own; waits are jittered by a hash of a seed and a counter.
+
+mod addresses;
+mod dialling;
+mod handshake;
+mod held;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_cluster::wire::{ControlMessage, DataMessage};
+use exo_types::{NodeId, Time};
+
+use crate::{DialId, Effect, LinkEnd, LinkId, Outgoing, Purpose, Via};
+use addresses::Addresses;
+use held::Held;
+
+/// How long the higher id waits for the lower one to dial.
+const PATIENCE: Duration = Duration::from_millis(1200);
+/// How long a link may stand without being open.
+const OFFER_MAX: Duration = Duration::from_secs(3);
+/// Each open link is asked for a sign of life this often; all at once, so that the processor wakes once.
+const PING_EVERY: Duration = Duration::from_secs(1);
+/// No sign of life for this long and a link is dead, whatever the transport says.
+const SILENCE_MAX: Duration = Duration::from_secs(6);
+/// No sign of life for this long and a link is replaced by one that the peer offers instead.
+const DOUBT: Duration = Duration::from_secs(2);
+/// This machine itself was held up if its timer comes so late: that is not the peers' silence.
+const HELD_UP: Duration = Duration::from_secs(1);
+/// Links of one purpose that a peer may offer at a time; one more ends the oldest.
+const OFFERS_MAX: usize = 2;
+/// Round trips the median is taken over.
+const RTT_WINDOW: usize = 9;
+/// Never.
+const NEVER: Time = Time(u64::MAX);
+
+/// What connections lead to.
+#[derive(Clone, PartialEq, Debug)]
+pub enum LinksOutput {
+    /// To be carried out.
+    Effect(Effect),
+    /// Messages reach this member and come from it. What waited for the link goes out before.
+    Up {
+        /// The member.
+        node: NodeId,
+        /// Over which of its links.
+        purpose: Purpose,
+    },
+    /// An open link ended: what was in it may be lost and is not sent again.
+    Down {
+        /// The member.
+        node: NodeId,
+        /// Which of its links.
+        purpose: Purpose,
+        /// How.
+        reason: LinkEnd,
+    },
+    /// A message was never sent: its link did not open in time, or too much waits.
+    Undeliverable {
+        /// For whom it was.
+        to: NodeId,
+        /// What.
+        message: Box<DataMessage>,
+        /// How long it waited for its link.
+        waited: Duration,
+    },
+}
+
+/// The connections of one node.
+#[derive(Clone, Debug)]
+pub struct Links {
+    me: NodeId,
+    seed: [u8; 32],
+    /// Random numbers drawn so far.
+    draws: u64,
+    dials_made: u64,
+    links_seen: u64,
+    addresses: Addresses,
+    /// The members to be linked with.
+    peers: BTreeMap<NodeId, Peer>,
+    /// All that stand.
+    links: BTreeMap<LinkId, Link>,
+    held: Held,
+    open_data: Arc<BTreeSet<NodeId>>,
+    /// When all open links are pinged.
+    ping_at: Time,
+    /// When something is due.
+    deadline: Time,
+    /// The same, as it was when time was last looked at: a call so much later means that this node was held up.
+    due: Time,
+}
+
+#[derive(Clone, Debug)]
+struct Peer {
+    control: Slot,
+    data: Slot,
+    /// Of the data link, the newest last.
+    rtts: VecDeque<Duration>,
+}
+
+/// The links to one peer for one purpose.
+#[derive(Clone, Debug)]
+struct Slot {
+    open: Option<LinkId>,
+    /// Links that stand and are not open, the oldest first.
+    offers: Vec<LinkId>,
+    dial: Option<Dial>,
+    /// Attempts that failed since the last link.
+    failures: u32,
+    dial_next: Time,
+    /// Since when there is no link.
+    since: Time,
+}
+
+/// An attempt under way.
+#[derive(Clone, Copy, Debug)]
+struct Dial {
+    id: DialId,
+    /// When it counts as failed: its answer should have come before.
+    until: Time,
+}
+
+/// One connection.
+#[derive(Clone, Debug)]
+struct Link {
+    node: NodeId,
+    purpose: Purpose,
+    via: Via,
+    dialled_here: bool,
+    /// Its number in the order of arrival.
+    order: u64,
+    state: LinkState,
+    /// When it stood.
+    since: Time,
+    /// The last sign of life.
+    heard: Time,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LinkState {
+    Offered,
+    Accepted,
+    Contending,
+    Open,
+}
+
+impl Peer {
+    fn new(now: Time) -> Self {
+        let slot =
+            Slot { open: None, offers: vec![], dial: None, failures: 0, dial_next: Time::ZERO, since: now };
+        Self { control: slot.clone(), data: slot, rtts: VecDeque::new() }
+    }
+
+    fn slot(&self, purpose: Purpose) -> &Slot {
+        match purpose {
+            Purpose::Control => &self.control,
+            Purpose::Data => &self.data,
+        }
+    }
+
+    fn slots_mut(&mut self) -> [&mut Slot; 2] {
+        [&mut self.control, &mut self.data]
+    }
+
+    fn slot_mut(&mut self, purpose: Purpose) -> &mut Slot {
+        match purpose {
+            Purpose::Control => &mut self.control,
+            Purpose::Data => &mut self.data,
+        }
+    }
+}
+
+impl Links {
+    /// No links yet; `remembered` is where members were reached in earlier runs, `seed` makes the jitter of waits.
+    pub fn new(me: NodeId, seed: [u8; 32], remembered: BTreeMap<NodeId, Vec<SocketAddr>>) -> Self {
+        Self {
+            me,
+            seed,
+            draws: 0,
+            dials_made: 0,
+            links_seen: 0,
+            addresses: Addresses::new(remembered),
+            peers: BTreeMap::new(),
+            links: BTreeMap::new(),
+            held: Held::default(),
+            open_data: Arc::default(),
+            ping_at: NEVER,
+            deadline: NEVER,
+            due: NEVER,
+        }
+    }
+
+    /// The nodes to be linked with: the members, and those who let this node in. Links to others close, and what waits
+    /// for others fails; addresses of others are forgotten.
+    pub fn set_members(&mut self, now: Time, wanted: &BTreeSet<NodeId>, out: &mut Vec<LinksOutput>) {
+        self.begin(now);
+        let gone: Vec<_> = self.peers.keys().filter(|node| !wanted.contains(node)).copied().collect();
+        for node in gone {
+            let links = self.links.iter().filter(|(_, link)| link.node == node);
+            for id in links.map(|(id, _)| *id).collect::<Vec<_>>() {
+                out.push(close_effect(id, LinkEnd::NoMember));
+                self.remove(now, id, LinkEnd::NoMember, out);
+            }
+            for (since, message) in self.held.take(node) {
+                out.push(LinksOutput::Undeliverable { to: node, message, waited: now.since(since) });
+            }
+            self.peers.remove(&node);
+        }
+        self.addresses.retain(|node| wanted.contains(&node));
+        for node in wanted.iter().filter(|node| **node != self.me) {
+            self.peers.entry(*node).or_insert_with(|| Peer::new(now));
+        }
+        self.settle(now, out);
+    }
+
+    /// A link ended. One that is not known any more changes nothing.
+    pub fn down(&mut self, now: Time, link: LinkId, reason: LinkEnd, out: &mut Vec<LinksOutput>) {
+        self.begin(now);
+        self.end(now, link, reason, out);
+        self.settle(now, out);
+    }
+
+    /// A pong, or a part of a long frame.
+    pub fn heard(&mut self, now: Time, link: LinkId, rtt: Option<Duration>) {
+        self.begin(now);
+        let Some(link) = self.links.get_mut(&link) else {
+            tracing::trace!(link = link.0, "a sign of life on a link that is closed");
+            return;
+        };
+        link.heard = now;
+        let (Purpose::Data, Some(rtt)) = (link.purpose, rtt) else { return };
+        if let Some(peer) = self.peers.get_mut(&link.node) {
+            if peer.rtts.len() == RTT_WINDOW {
+                peer.rtts.pop_front();
+            }
+            peer.rtts.push_back(rtt);
+        }
+    }
+
+    /// A message arrived. Whose it is, if the link is open or was accepted here.
+    pub fn message(&mut self, now: Time, link: LinkId) -> Option<NodeId> {
+        self.begin(now);
+        let found = self.links.get_mut(&link);
+        let Some(found) = found.filter(|l| matches!(l.state, LinkState::Open | LinkState::Accepted)) else {
+            tracing::trace!(link = link.0, "a message on a link that is not open");
+            return None;
+        };
+        found.heard = now;
+        Some(found.node)
+    }
+
+    /// Sends to a member; `false` if the link is not open.
+    pub fn send_control(
+        &mut self,
+        now: Time,
+        to: NodeId,
+        message: &Arc<ControlMessage>,
+        out: &mut Vec<LinksOutput>,
+    ) -> bool {
+        self.begin(now);
+        let Some(link) = self.open_link(to, Purpose::Control) else {
+            tracing::trace!(peer = %to, "a control message has no open link");
+            return false;
+        };
+        out.push(send(link, Outgoing::Control(message.clone())));
+        true
+    }
+
+    /// Sends to a member, now or when the link opens.
+    pub fn send_data(
+        &mut self,
+        now: Time,
+        to: NodeId,
+        message: Box<DataMessage>,
+        out: &mut Vec<LinksOutput>,
+    ) {
+        self.begin(now);
+        if let Some(link) = self.open_link(to, Purpose::Data) {
+            out.push(send(link, Outgoing::Data(message)));
+        } else if let Err(message) = self.held.push(now, to, message) {
+            out.push(LinksOutput::Undeliverable { to, message, waited: Duration::ZERO });
+        } else {
+            self.deadline = self.deadline.min(now + held::WAIT_MAX);
+        }
+    }
+
+    /// Something is due, or was before a sign of life moved it.
+    pub fn timer(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
+        self.begin(now);
+        for (to, since, message) in self.held.expire(now) {
+            out.push(LinksOutput::Undeliverable { to, message, waited: now.since(since) });
+        }
+        self.close_overdue(now, out);
+        self.give_up_dials(now);
+        if now >= self.ping_at {
+            self.ping_at = NEVER; // settle() sets it again if a link is open
+            let open = self.links.iter().filter(|(_, link)| link.state == LinkState::Open);
+            out.extend(open.map(|(id, _)| send(*id, Outgoing::Ping)));
+        }
+        self.settle(now, out);
+    }
+
+    /// When to call [`Links::timer`] next, if nothing else happens before.
+    pub fn next_deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// Closes everything and dials no more: the node ends.
+    pub fn close_all(&mut self, out: &mut Vec<LinksOutput>) {
+        let links = std::mem::take(&mut self.links);
+        out.extend(links.keys().map(|link| close_effect(*link, LinkEnd::Stopping)));
+        self.peers.clear();
+        self.open_data = Arc::default();
+        self.held = Held::default();
+        (self.ping_at, self.deadline, self.due) = (NEVER, NEVER, NEVER);
+    }
+
+    /// Messages that wait for a link.
+    pub fn waiting(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether messages reach a member over this link at once.
+    pub fn is_open(&self, node: NodeId, purpose: Purpose) -> bool {
+        self.open_link(node, purpose).is_some()
+    }
+
+    /// The members whose data link is open.
+    pub fn open_data(&self) -> &Arc<BTreeSet<NodeId>> {
+        &self.open_data
+    }
+
+    /// Where a node may be reached, best first.
+    pub fn addresses(&self, node: NodeId) -> &[SocketAddr] {
+        self.addresses.of(node)
+    }
+
+    /// Median of the last round trips over the data link.
+    pub fn rtt(&self, node: NodeId) -> Option<Duration> {
+        let mut sorted: Vec<_> = self.peers.get(&node)?.rtts.iter().copied().collect();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied()
+    }
+
+    /// What carries the tokens.
+    pub fn via(&self, node: NodeId) -> Option<Via> {
+        let link = self.open_link(node, Purpose::Data)?;
+        self.links.get(&link).map(|link| link.via)
+    }
+
+    /// Where the members with an open control link are, for members that have not met them.
+    pub fn reached(&self) -> Vec<(NodeId, SocketAddr)> {
+        let linked = self.peers.iter().filter(|(_, peer)| peer.control.open.is_some());
+        linked.filter_map(|(node, _)| Some((*node, *self.addresses(*node).first()?))).collect()
+    }
+
+    /// Where all members may be, for the next run.
+    pub fn known(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
+        let known = self.peers.keys().map(|node| (*node, self.addresses(*node).to_vec()));
+        known.filter(|(_, addresses)| !addresses.is_empty()).collect()
+    }
+
+    /// A machine that was held up itself has not heard its peers because it did not listen.
+    fn begin(&mut self, now: Time) {
+        let late = now.since(self.due);
+        if late <= HELD_UP {
+            return;
+        }
+        tracing::debug!(late_ms = late.as_millis() as u64, "this node was held up");
+        for link in self.links.values_mut() {
+            (link.since, link.heard) = (link.since + late, link.heard + late);
+        }
+        (self.deadline, self.due) = (now, now);
+    }
+
+    /// Dials what is due and sees when something is due next.
+    fn settle(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
+        self.dial_due(now, out);
+        if self.ping_at == NEVER && self.links.values().any(|link| link.state == LinkState::Open) {
+            self.ping_at = now + PING_EVERY;
+        }
+        let links = self.links.values().map(|link| self.overdue_at(link));
+        let pings = std::iter::once(self.ping_at);
+        let dials = self.dials_at().chain(self.dials_until());
+        let all = links.chain(pings).chain(self.held.deadline()).chain(dials);
+        self.deadline = all.min().unwrap_or(NEVER);
+        self.due = self.deadline;
+    }
+
+    fn open_link(&self, node: NodeId, purpose: Purpose) -> Option<LinkId> {
+        self.peers.get(&node)?.slot(purpose).open
+    }
+}
+
+fn send(link: LinkId, message: Outgoing) -> LinksOutput {
+    LinksOutput::Effect(Effect::Send { link, message })
+}
+
+fn close_effect(link: LinkId, reason: LinkEnd) -> LinksOutput {
+    LinksOutput::Effect(Effect::CloseLink { link, reason })
+}

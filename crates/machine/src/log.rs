@@ -1,0 +1,191 @@
+//! The end of the log, planned and durable, and the entries that followers may still lack.
+//!
+//! The machine chains hashes itself: it decides on the planned end, while followers, replies and workers only ever see the
+//! durable one. Entries that are behind the snapshot on disk stay in memory as far as [`KEPT_MAX`] and [`KEPT_BYTES_MAX`]
+//! allow; a follower that lacks older ones gets a snapshot.
+
+use std::collections::VecDeque;
+
+use exo_types::LogHead;
+
+/// Entries after which the log is folded into a snapshot: a start replays no more than these.
+pub(crate) const SNAPSHOT_EVERY: u64 = 256;
+/// Entries kept for followers.
+const KEPT_MAX: usize = 256;
+const KEPT_BYTES_MAX: usize = 8 << 20;
+
+/// Where the log ends, and its last entries.
+#[derive(Debug)]
+pub(crate) struct Log {
+    /// With the entries that are on their way to disk.
+    planned: LogHead,
+    durable: LogHead,
+    /// What the snapshot on disk stands for.
+    base: LogHead,
+    /// Durable entries, each with the end of the log before it; the last one ends at `durable`.
+    kept: VecDeque<(LogHead, Vec<u8>)>,
+    kept_bytes: usize,
+    /// A write failed, and others that were planned behind it have not been answered yet.
+    is_failing: bool,
+}
+
+impl Log {
+    /// The log as it is on disk.
+    pub(crate) fn new(base: LogHead, entries: Vec<Vec<u8>>) -> Self {
+        let mut log = Self {
+            planned: base,
+            durable: base,
+            base,
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            is_failing: false,
+        };
+        log.keep(entries);
+        log.planned = log.durable;
+        log
+    }
+
+    pub(crate) fn planned(&self) -> LogHead {
+        self.planned
+    }
+
+    pub(crate) fn durable(&self) -> LogHead {
+        self.durable
+    }
+
+    /// Entries are on their way to disk; where the log will end.
+    pub(crate) fn plan(&mut self, entries: &[Vec<u8>]) -> LogHead {
+        self.planned = self.planned.then_all(entries);
+        self.planned
+    }
+
+    /// Another log is on its way to disk, in place of this one.
+    pub(crate) fn plan_replacement(&mut self, head: LogHead) {
+        self.planned = head;
+    }
+
+    /// Entries are on disk.
+    pub(crate) fn written(&mut self, after: LogHead, entries: Vec<Vec<u8>>) {
+        self.keep(entries);
+        debug_assert_eq!(self.durable, after, "writes are answered in order");
+    }
+
+    /// Another log is on disk, in place of this one.
+    pub(crate) fn replaced(&mut self, head: LogHead) {
+        (self.durable, self.base) = (head, head);
+        self.kept.clear();
+        self.kept_bytes = 0;
+    }
+
+    /// What was planned is not written, nor what was planned behind it. Until all of that `is_answered` nothing new is planned.
+    pub(crate) fn fall_back(&mut self, is_answered: bool) {
+        self.planned = self.durable;
+        self.is_failing = !is_answered;
+    }
+
+    /// Whether entries may be planned.
+    pub(crate) fn takes_entries(&self) -> bool {
+        !self.is_failing
+    }
+
+    /// The snapshot on disk stands for this.
+    pub(crate) fn folded(&mut self, base: LogHead) {
+        self.base = base;
+    }
+
+    /// Whether the log on disk is long enough to be folded.
+    pub(crate) fn is_snapshot_due(&self) -> bool {
+        self.durable.index.saturating_sub(self.base.index) >= SNAPSHOT_EVERY
+    }
+
+    /// The durable end after so many entries; `None` for what is not kept.
+    pub(crate) fn hash_at(&self, index: u64) -> Option<[u8; 32]> {
+        if index == self.durable.index {
+            return Some(self.durable.hash);
+        }
+        let first = self.kept.front()?.0.index;
+        let at = usize::try_from(index.checked_sub(first)?).ok()?;
+        self.kept.get(at).map(|(before, _)| before.hash)
+    }
+
+    /// The durable entries behind the first `index`, `max` at most. Empty for what is not kept.
+    pub(crate) fn after(&self, index: u64, max: usize) -> Vec<Vec<u8>> {
+        let from = self.kept.iter().skip_while(|(before, _)| before.index < index);
+        from.take(max).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    fn keep(&mut self, entries: Vec<Vec<u8>>) {
+        for entry in entries {
+            let after = self.durable.then(&entry);
+            self.kept_bytes += entry.len();
+            self.kept.push_back((std::mem::replace(&mut self.durable, after), entry));
+        }
+        while self.kept.len() > KEPT_MAX || self.kept_bytes > KEPT_BYTES_MAX {
+            let Some((_, oldest)) = self.kept.pop_front() else { return };
+            self.kept_bytes -= oldest.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(numbers: std::ops::Range<u64>) -> Vec<Vec<u8>> {
+        numbers.map(|n| n.to_le_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn the_planned_end_runs_ahead_and_falls_back() {
+        let mut log = Log::new(LogHead::EMPTY, entries(0..2));
+        assert_eq!((log.planned().index, log.durable().index), (2, 2));
+        let after = log.plan(&entries(2..5));
+        assert_eq!((log.planned(), log.durable().index), (after, 2));
+        log.fall_back(false);
+        assert!(!log.takes_entries());
+        log.fall_back(true);
+        assert!(log.takes_entries());
+        assert_eq!(log.planned(), log.durable());
+        let after = log.plan(&entries(2..3));
+        log.written(after, entries(2..3));
+        assert_eq!((log.durable(), log.planned()), (after, after));
+    }
+
+    #[test]
+    fn followers_get_what_is_kept_and_hashes_of_it() {
+        let log = Log::new(LogHead::EMPTY, entries(0..9));
+        assert_eq!(log.after(7, 100), entries(7..9));
+        assert_eq!(log.after(0, 3), entries(0..3));
+        assert_eq!(log.hash_at(4), Some(LogHead::EMPTY.then_all(&entries(0..4)).hash));
+        assert_eq!(log.hash_at(9), Some(log.durable().hash));
+        assert_eq!(log.hash_at(10), None);
+    }
+
+    #[test]
+    fn no_more_is_kept_than_its_bounds_allow() {
+        let mut log = Log::new(LogHead::EMPTY, Vec::new());
+        let many = entries(0..600);
+        let after = log.plan(&many);
+        log.written(after, many);
+        assert_eq!(log.kept.len(), KEPT_MAX);
+        assert_eq!(log.hash_at(600 - 257), None);
+        assert!(log.hash_at(600 - 256).is_some() && log.is_snapshot_due());
+        log.folded(log.durable());
+        assert!(!log.is_snapshot_due());
+        let large = vec![vec![0; KEPT_BYTES_MAX - 8]];
+        let after = log.plan(&large);
+        log.written(after, large);
+        assert_eq!(log.kept.len(), 2, "bytes count, too");
+    }
+
+    #[test]
+    fn a_replacement_forgets_what_was_before() {
+        let mut log = Log::new(LogHead::EMPTY, entries(0..3));
+        let head = LogHead { index: 70, hash: [7; 32] };
+        log.plan_replacement(head);
+        assert_eq!(log.planned(), head);
+        log.replaced(head);
+        assert_eq!((log.durable(), log.hash_at(2)), (head, None));
+        assert!(log.after(2, 9).is_empty());
+    }
+}

@@ -1,0 +1,646 @@
+//! The machine: what it is made of, and where each input goes.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_cluster::wire::{ControlMessage, DataMessage, HeldModel, NodeReport, Trouble};
+use exo_cluster::{
+    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, InstanceView, Speculation, State,
+    Worker, WorkerConfig, WorkerInput,
+};
+use exo_membership::Membership;
+use exo_types::{Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
+
+use crate::coordination::{Asker, Asks};
+use crate::joining::{Context, Joining, JoiningOutput, MoveIn};
+use crate::links::{Links, LinksOutput};
+use crate::log::Log;
+use crate::persist::Writes;
+use crate::pipelines::{Schedulers, Stage};
+use crate::requests::DriverEntry;
+use crate::view::ViewInputs;
+use crate::worker::{Engine, Fetch};
+use crate::{
+    Answer, Effect, FetchId, Found, Input, LinkEnd, Notice, Now, Purpose, ReplyId, Samples, StopReason, Write,
+};
+
+/// Time between ticks of the parts that have no deadlines of their own.
+const TICK: Duration = Duration::from_millis(100);
+/// The same while nothing is under way and no other node is there: a wake costs a sleeping processor far more than the
+/// tick itself.
+const TICK_AT_REST: Duration = Duration::from_millis(500);
+
+/// What a node is, for as long as it runs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MachineConfig {
+    /// Its key.
+    pub me: NodeId,
+    /// What it is called.
+    pub name: String,
+    /// Nodes of other groups are not joined, nor let in.
+    pub group: String,
+    /// Where it listens for other nodes.
+    pub listen: SocketAddr,
+    /// Nodes to find besides those discovered, `host:port`.
+    pub peers: Vec<String>,
+    /// Whether it joins nobody that no person named.
+    pub trust_closed: bool,
+    /// How tokens are guessed ahead in instances whose first stage is here.
+    pub speculation: Speculation,
+    /// Tells this run of the node from earlier ones; grows.
+    pub incarnation: u64,
+    /// All chance there is: ids and nonces are drawn from it.
+    pub seed: [u8; 32],
+    /// A bug to find.
+    #[cfg(feature = "planted")]
+    pub planted: Option<crate::planted::Bug>,
+}
+
+/// What a node finds on its disk and in its machine when it starts.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Boot {
+    /// The highest epoch it ever acted in.
+    pub epoch: Option<Epoch>,
+    /// Where the log begins: what its last snapshot stands for.
+    pub base: LogHead,
+    /// The entries behind `base`.
+    pub entries: Vec<Vec<u8>>,
+    /// The state at the end of the log; founded.
+    pub state: State,
+    /// Where members were reached in earlier runs.
+    pub addresses: BTreeMap<NodeId, Vec<SocketAddr>>,
+    /// The machine.
+    pub samples: Samples,
+    /// The models on disk.
+    pub models: Vec<HeldModel>,
+}
+
+/// How much of everything a machine holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Sequences of this node's clients.
+    pub drivers: usize,
+    /// Schedulers of instances whose first stage is here.
+    pub schedulers: usize,
+    /// Sequences in their queues.
+    pub sequences_queued: usize,
+    /// Sequences that they run.
+    pub sequences_running: usize,
+    /// Sequences that the stages here hold, summed over stages.
+    pub sequences_open: usize,
+    /// Engines asked for.
+    pub engines: usize,
+    /// Fetches under way.
+    pub fetches: usize,
+    /// Messages that wait for a link.
+    pub held_messages: usize,
+    /// Writes without an answer.
+    pub pending_writes: usize,
+    /// Questions to the coordinator without an answer.
+    pub asks: usize,
+}
+
+/// A message to this node itself.
+#[derive(Debug)]
+enum Local {
+    Control(ControlMessage),
+    Data(DataMessage),
+}
+
+/// One node's logic.
+#[derive(Debug)]
+pub struct NodeMachine {
+    pub(crate) config: MachineConfig,
+    pub(crate) me: NodeId,
+    pub(crate) now: Now,
+    pub(crate) out: Vec<Effect>,
+    local: VecDeque<Local>,
+
+    pub(crate) links: Links,
+    pub(crate) joining: Joining,
+    pub(crate) membership: Membership,
+    pub(crate) membership_outputs: VecDeque<exo_membership::Output>,
+    pub(crate) membership_busy: bool,
+    pub(crate) coordinator: Coordinator,
+    pub(crate) worker: Worker,
+    pub(crate) writes: Writes,
+    pub(crate) log: Log,
+    pub(crate) asks: Asks,
+
+    /// Who coordinates, in which epoch.
+    pub(crate) leader: Option<(Epoch, NodeId)>,
+    /// This node leads in that epoch, and does so once the entries that are on their way to its disk are there.
+    pub(crate) leads_soon: Option<Epoch>,
+    /// Who may connect, without this node.
+    pub(crate) members: BTreeSet<NodeId>,
+    pub(crate) statuses: BTreeMap<NodeId, exo_api::NodeStatus>,
+    /// Another cluster's log is on its way to disk, in place of this one's.
+    pub(crate) moving_in: Option<MoveIn>,
+    /// The addresses that were last written.
+    pub(crate) kept_addresses: Vec<(NodeId, Vec<SocketAddr>)>,
+    /// What discovery was last told.
+    pub(crate) advertised: Option<bool>,
+    /// A write failed: when the coordinator is asked for the log again.
+    pub(crate) pull_at: Option<Time>,
+
+    pub(crate) samples: Samples,
+    pub(crate) reports: BTreeMap<NodeId, NodeReport>,
+    pub(crate) report_at: Time,
+    pub(crate) models: Vec<HeldModel>,
+    pub(crate) models_at: Time,
+    pub(crate) is_scanning: bool,
+    /// Those who wait for the next scan, and whether that is the one under way.
+    pub(crate) scan_waiting: Vec<ReplyId>,
+    pub(crate) scans_again: bool,
+
+    pub(crate) engines: BTreeMap<EngineId, Engine>,
+    pub(crate) fetches: BTreeMap<FetchId, Fetch>,
+    pub(crate) fetch_last: FetchId,
+    pub(crate) stages: BTreeMap<ShardPosition, Stage>,
+    pub(crate) held_steps: HeldSteps,
+    pub(crate) schedulers: Schedulers,
+    pub(crate) has_draft: bool,
+    /// Pipelines that broke, until the coordinator has placed their instances anew.
+    pub(crate) troubles: Vec<Trouble>,
+
+    pub(crate) instances: Arc<Vec<InstanceView>>,
+    pub(crate) drivers: BTreeMap<SequenceId, DriverEntry>,
+    /// Instances whose refused loads were told to those who waited.
+    pub(crate) refusals_told: Vec<InstanceId>,
+
+    ticked: Time,
+    is_view_stale: bool,
+    is_stopping: bool,
+}
+
+impl NodeMachine {
+    /// A node that has just started, and what it does first.
+    pub fn new(config: MachineConfig, boot: Boot, now: Now) -> (Self, Vec<Effect>) {
+        let me = config.me;
+        let incarnation = config.incarnation;
+        let membership = exo_membership::Config { incarnation, ..Default::default() };
+        let persisted = exo_membership::Persisted { epoch: boot.epoch };
+        let memory = boot.samples.memory_bytes.iter().cloned().collect();
+        let mut machine = Self {
+            me,
+            now,
+            out: Vec::new(),
+            local: VecDeque::new(),
+            links: Links::new(me, config.seed, boot.addresses),
+            joining: Joining::new(&config.peers),
+            membership: Membership::new(membership, me, persisted, now.time),
+            membership_outputs: VecDeque::new(),
+            membership_busy: false,
+            coordinator: Coordinator::new(me, CoordinatorConfig::default(), boot.state),
+            worker: Worker::new(WorkerConfig::default(), memory),
+            writes: Writes::default(),
+            log: Log::new(boot.base, boot.entries),
+            asks: Asks::default(),
+            leader: None,
+            leads_soon: None,
+            members: BTreeSet::new(),
+            statuses: BTreeMap::from([(me, exo_api::NodeStatus::Alive)]),
+            moving_in: None,
+            kept_addresses: Vec::new(),
+            advertised: None,
+            pull_at: None,
+            samples: boot.samples,
+            reports: BTreeMap::new(),
+            report_at: now.time,
+            models: boot.models,
+            models_at: now.time,
+            is_scanning: false,
+            scan_waiting: Vec::new(),
+            scans_again: false,
+            engines: BTreeMap::new(),
+            fetches: BTreeMap::new(),
+            fetch_last: FetchId(0),
+            stages: BTreeMap::new(),
+            held_steps: HeldSteps::default(),
+            schedulers: BTreeMap::new(),
+            has_draft: config.speculation == Speculation::Model,
+            troubles: Vec::new(),
+            instances: Arc::default(),
+            drivers: BTreeMap::new(),
+            refusals_told: Vec::new(),
+            ticked: now.time,
+            is_view_stale: false,
+            is_stopping: false,
+            config,
+        };
+        machine.members_changed();
+        machine.report_now();
+        machine.settle();
+        let effects = machine.finish();
+        (machine, effects)
+    }
+
+    /// Takes in what happened and says what to do, in order. `now` never runs backwards.
+    pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
+        if self.is_stopping {
+            return Vec::new();
+        }
+        self.now = Now { time: now.time.max(self.now.time), unix_s: now.unix_s };
+        self.take(input);
+        self.settle();
+        self.finish()
+    }
+
+    /// When to feed [`Input::Timer`] next.
+    pub fn next_deadline(&self) -> Time {
+        let tick = self.ticked + if self.is_at_rest() { TICK_AT_REST } else { TICK };
+        tick.min(self.links.next_deadline()).min(self.joining.next_deadline())
+    }
+
+    /// The cluster as this node sees it.
+    pub fn view(&self) -> exo_api::ClusterView {
+        let scheduler_stats = |placement| self.schedulers.get(&placement).map(|s| s.scheduler.stats());
+        let addresses = |node| self.links.addresses(node).to_vec();
+        let data_via = |node| self.links.via(node);
+        crate::view::view(&ViewInputs {
+            me: self.me,
+            name: &self.config.name,
+            listen: self.config.listen,
+            state: self.state(),
+            head: self.log.durable(),
+            leader: self.leader,
+            statuses: &self.statuses,
+            reports: &self.reports,
+            instances: &self.instances,
+            scheduler_stats: &scheduler_stats,
+            addresses: &addresses,
+            data_via: &data_via,
+            requests: self.joining.requests(),
+            now_unix_s: self.now.unix_s,
+        })
+    }
+
+    /// How much of everything there is, for tests that nothing is left over.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            drivers: self.drivers.len(),
+            schedulers: self.schedulers.len(),
+            sequences_queued: self.schedulers.values().map(|s| s.scheduler.stats().queued).sum(),
+            sequences_running: self.schedulers.values().map(|s| s.scheduler.stats().running).sum(),
+            sequences_open: self.stages.values().map(|s| s.machine.sequences_open()).sum(),
+            engines: self.engines.len(),
+            fetches: self.fetches.len(),
+            held_messages: self.links.waiting(),
+            pending_writes: self.writes.len(),
+            asks: self.asks.len(),
+        }
+    }
+
+    /// Who coordinates, as far as this node knows.
+    pub fn leader(&self) -> Option<(Epoch, NodeId)> {
+        self.leader
+    }
+
+    /// Whether this node holds every link that is open for messages: for the simulator's invariants.
+    pub fn is_link_open(&self, node: NodeId, purpose: Purpose) -> bool {
+        self.links.is_open(node, purpose)
+    }
+
+    fn take(&mut self, input: Input) {
+        let time = self.now.time;
+        match input {
+            Input::Timer => self.timer(),
+            Input::LinkUp { link, peer, purpose, via, remote, dial } => {
+                self.with_links(|l, now, out| l.up(now, link, peer, purpose, via, remote, dial, out));
+            }
+            Input::DialFailed { dial, reason } => {
+                self.with_links(|l, now, out| l.dial_failed(now, dial, &reason, out));
+            }
+            Input::LinkAccepted { link } => self.with_links(|l, now, out| l.accepted(now, link, out)),
+            Input::LinkDown { link, reason } => self.with_links(|l, now, out| l.down(now, link, reason, out)),
+            Input::Heard { link, rtt } => self.links.heard(time, link, rtt),
+            Input::Control { link, message } => {
+                if let Some(from) = self.links.message(time, link) {
+                    self.control(from, *message);
+                }
+            }
+            Input::Data { link, message } => {
+                if let Some(from) = self.links.message(time, link) {
+                    self.data(from, *message);
+                }
+            }
+            Input::Persisted { id, result } => self.persisted(id, result),
+            Input::Planned { id, result } => {
+                self.feed_coordinator(CoordinatorInput::Planned { plan: id, result });
+            }
+            Input::Fetched { fetch, event } => self.fetched(fetch, event),
+            Input::Engine { engine, event } => self.engine_event(engine, event),
+            Input::Computed { engine, position, term, step, result, busy } => {
+                self.computed(engine, position, (term, step), result, busy);
+            }
+            Input::Draft(event) => self.draft_event(event),
+            Input::Signed { id, certificate } => {
+                self.with_joining(|j, context, out| j.signed(context, id, certificate, out));
+            }
+            Input::Models(models) => self.models_scanned(models),
+            Input::Sampled(samples) => self.sampled(*samples),
+            Input::Found(found) => self.found(found),
+            Input::Joining(event) => self.with_joining(|j, context, out| j.event(context, event, out)),
+            Input::Start { stream, request } => self.start_request(stream, *request),
+            Input::Cancel { request, index } => self.cancel_request(request, index),
+            Input::Ask { reply, question } => self.question(reply, question),
+            Input::Stop => self.stop(StopReason::Asked),
+        }
+    }
+
+    /// Time has passed. Sub-machines with deadlines of their own come when theirs has; the others tick.
+    fn timer(&mut self) {
+        let now = self.now.time;
+        self.with_links(|l, now, out| l.timer(now, out));
+        self.with_joining(|j, context, out| j.timer(context, out));
+        if now.since(self.ticked) < TICK {
+            return;
+        }
+        self.ticked = now;
+        self.tick_membership();
+        self.tick_coordination();
+        self.feed_worker(WorkerInput::Tick);
+        self.tick_pipelines();
+        self.tick_requests();
+        self.report_if_due();
+    }
+
+    /// Whether time alone brings nothing on: no request, no load, no other node that could fall silent.
+    fn is_at_rest(&self) -> bool {
+        self.drivers.is_empty()
+            && self.fetches.is_empty()
+            && self.members.is_empty()
+            && self.joining.is_quiet()
+            && self.writes.len() == 0
+            && self.leader.is_some()
+            && self.instances.iter().all(InstanceView::is_ready)
+    }
+
+    /// Delivers messages to this node itself until there are none: each may cause others.
+    fn settle(&mut self) {
+        #[cfg(feature = "planted")]
+        self.plant();
+        while let Some(local) = self.local.pop_front() {
+            let me = self.me;
+            match local {
+                Local::Control(message) => self.control(me, message),
+                Local::Data(message) => self.data(me, message),
+            }
+        }
+    }
+
+    #[cfg(feature = "planted")]
+    fn plant(&mut self) {
+        if self.config.planted == Some(crate::planted::Bug::AnsweredEarly)
+            && let Some(written) = self.writes.answered_early()
+        {
+            self.written(written);
+        }
+    }
+
+    fn finish(&mut self) -> Vec<Effect> {
+        if std::mem::take(&mut self.is_view_stale) {
+            self.out.push(Effect::Publish);
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    // ---- what the parts share ----
+
+    /// The durable state of the cluster.
+    pub(crate) fn state(&self) -> &State {
+        self.coordinator.state()
+    }
+
+    /// Whether this node is alone in a cluster of its own.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.state().members().len() <= 1
+    }
+
+    pub(crate) fn view_changed(&mut self) {
+        self.is_view_stale = true;
+    }
+
+    pub(crate) fn notice(&mut self, notice: Notice) {
+        tracing::info!(%notice, "notice");
+        self.out.push(Effect::Notice(notice));
+    }
+
+    pub(crate) fn reply(&mut self, reply: ReplyId, answer: Answer) {
+        self.out.push(Effect::Reply { reply, answer });
+    }
+
+    /// What a node is called.
+    pub(crate) fn name_of(&self, node: NodeId) -> String {
+        if node == self.me {
+            return self.config.name.clone();
+        }
+        let member = self.state().members().get(&node).map(|m| m.name.clone());
+        member.unwrap_or_else(|| node.to_string())
+    }
+
+    /// Sends to a member or to this node. `false` if the link is not open: the machines' deadlines cover the loss.
+    pub(crate) fn send_control(&mut self, to: NodeId, message: ControlMessage) -> bool {
+        if to == self.me {
+            self.local.push_back(Local::Control(message));
+            return true;
+        }
+        let message = Arc::new(message);
+        self.with_links(|links, now, out| links.send_control(now, to, &message, out))
+    }
+
+    /// Sends to a member or to this node. A message for a link that is not open waits for it.
+    pub(crate) fn send_data(&mut self, to: NodeId, message: DataMessage) {
+        if to == self.me {
+            self.local.push_back(Local::Data(message));
+        } else {
+            self.with_links(|links, now, out| links.send_data(now, to, Box::new(message), out));
+        }
+    }
+
+    // ---- links ----
+
+    pub(crate) fn with_links<R>(
+        &mut self,
+        act: impl FnOnce(&mut Links, Time, &mut Vec<LinksOutput>) -> R,
+    ) -> R {
+        let mut outputs = Vec::new();
+        let result = act(&mut self.links, self.now.time, &mut outputs);
+        let mut news = Vec::new();
+        // Effects first: news may cause messages on the same links.
+        for output in outputs {
+            match output {
+                LinksOutput::Effect(effect) => self.out.push(effect),
+                other => news.push(other),
+            }
+        }
+        news.into_iter().for_each(|output| self.link_news(output));
+        result
+    }
+
+    fn link_news(&mut self, output: LinksOutput) {
+        match output {
+            LinksOutput::Effect(effect) => self.out.push(effect),
+            LinksOutput::Up { node, purpose } => self.link_up(node, purpose),
+            LinksOutput::Down { node, purpose, reason } => self.link_down(node, purpose, &reason),
+            LinksOutput::Undeliverable { to, message, waited } => {
+                let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+                self.undeliverable(Self::undelivered(to, &message, waited_ms));
+            }
+        }
+    }
+
+    fn link_up(&mut self, node: NodeId, purpose: Purpose) {
+        tracing::debug!(peer = %node, ?purpose, "link open");
+        self.keep_addresses();
+        if purpose == Purpose::Data {
+            self.links_changed();
+        }
+        // The end of either link was a reset for membership: while control messages get through, either one takes it back.
+        if !self.links.is_open(node, Purpose::Control) {
+            return;
+        }
+        self.feed_membership(exo_membership::Input::LinkUp(node));
+        self.pull_log_from(node);
+        self.report_now();
+    }
+
+    fn link_down(&mut self, node: NodeId, purpose: Purpose, reason: &LinkEnd) {
+        tracing::debug!(peer = %node, ?purpose, %reason, "link closed");
+        self.view_changed();
+        if purpose == Purpose::Data {
+            // Steps and tokens that were in it do not come again.
+            self.data_link_lost(node);
+            self.links_changed();
+        }
+        self.feed_membership(exo_membership::Input::LinkReset(node));
+    }
+
+    /// Remembers where members were reached, for the next start.
+    pub(crate) fn keep_addresses(&mut self) {
+        let known: Vec<_> =
+            self.links.known().into_iter().filter(|(n, _)| self.members.contains(n)).collect();
+        if self.kept_addresses != known {
+            self.kept_addresses.clone_from(&known);
+            self.writes.addresses(self.now.time, Write::Addresses(known), &mut self.out);
+        }
+    }
+
+    // ---- joining ----
+
+    pub(crate) fn with_joining<R>(
+        &mut self,
+        act: impl FnOnce(&mut Joining, &Context<'_>, &mut Vec<JoiningOutput>) -> R,
+    ) -> R {
+        let links = &self.links;
+        let addresses = |node| links.addresses(node).to_vec();
+        let context = Context {
+            now: self.now,
+            config: &self.config,
+            state: self.coordinator.state(),
+            members: &self.members,
+            leader: self.leader,
+            is_busy: !self.drivers.is_empty(),
+            addresses: &addresses,
+        };
+        let mut outputs = Vec::new();
+        let result = act(&mut self.joining, &context, &mut outputs);
+        outputs.into_iter().for_each(|output| self.joining_news(output));
+        result
+    }
+
+    fn joining_news(&mut self, output: JoiningOutput) {
+        match output {
+            JoiningOutput::Effect(effect) => self.out.push(effect),
+            JoiningOutput::AskCoordinator { admission, ask } => self.ask(Asker::Admission(admission), ask),
+            JoiningOutput::Learn { node, addresses } => {
+                self.links.learn(node, &addresses);
+                self.links.hurry(node);
+            }
+            JoiningOutput::Prefer { node, address } => {
+                self.links.prefer(node, address);
+            }
+            JoiningOutput::MembersChanged => self.members_changed(),
+            JoiningOutput::Pull(node) => self.pull_log_from(node),
+            JoiningOutput::MoveIn(move_in) => self.move_in(*move_in),
+            JoiningOutput::Stale => self.view_changed(),
+        }
+    }
+
+    fn found(&mut self, found: Found) {
+        self.with_joining(|j, context, out| j.found(context, found, out));
+    }
+
+    /// Another cluster let this node in, and its log is here. It is this node's once it is on disk.
+    fn move_in(&mut self, move_in: MoveIn) {
+        self.feed_coordinator(CoordinatorInput::Follow);
+        self.feed_worker(WorkerInput::Moved);
+        (self.leader, self.leads_soon) = (None, None);
+        self.replace_log(move_in.head, move_in.state.clone());
+        self.moving_in = Some(move_in);
+    }
+
+    /// The other cluster's log could not be written: this node stays where it is.
+    pub(crate) fn move_failed(&mut self) {
+        if self.moving_in.take().is_some() {
+            let epoch = self.membership.epoch();
+            self.leader = epoch.zip(self.membership.coordinator());
+            if let Some(epoch) = epoch.filter(|_| self.membership.is_leading()) {
+                self.feed_coordinator(CoordinatorInput::Lead { epoch });
+            }
+            self.with_joining(|j, context, out| j.moved_in(context, false, out));
+        }
+    }
+
+    /// The other cluster's log is on disk.
+    pub(crate) fn moved_in(&mut self) {
+        if self.moving_in.take().is_none() {
+            return;
+        }
+        // The restored members are fed as the new home, not as a change of the old one.
+        let members = self.state().members().keys().copied().collect();
+        self.feed_membership(exo_membership::Input::Joined(members));
+        self.with_joining(|j, context, out| j.moved_in(context, true, out));
+        self.members_changed();
+        let is_linked = |node: &NodeId| self.links.is_open(*node, Purpose::Control);
+        let linked: Vec<NodeId> = self.members.iter().copied().filter(is_linked).collect();
+        for node in linked {
+            self.feed_membership(exo_membership::Input::LinkUp(node));
+        }
+        self.report_now();
+    }
+
+    // ---- samples, the end ----
+
+    fn sampled(&mut self, samples: Samples) {
+        for (device, bytes) in &samples.memory_bytes {
+            self.worker.set_memory(device.clone(), *bytes);
+        }
+        let is_other = self
+            .samples
+            .devices
+            .iter()
+            .map(|d| (&d.device, d.state))
+            .ne(samples.devices.iter().map(|d| (&d.device, d.state)))
+            || self.samples.card_events != samples.card_events;
+        self.samples = samples;
+        if is_other {
+            self.report_now();
+        }
+    }
+
+    /// Says goodbye, frees everything, and is deaf from then on.
+    pub(crate) fn stop(&mut self, reason: StopReason) {
+        self.feed_membership(exo_membership::Input::Leave);
+        self.settle();
+        self.drivers.clear();
+        let engines: Vec<EngineId> = self.engines.keys().copied().collect();
+        self.out.extend(engines.into_iter().map(Effect::Unload));
+        let fetches: Vec<FetchId> = self.fetches.keys().copied().collect();
+        self.out.extend(fetches.into_iter().map(Effect::CancelFetch));
+        self.out.push(Effect::Stop(reason));
+        self.is_stopping = true;
+    }
+}

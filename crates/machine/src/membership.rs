@@ -1,0 +1,158 @@
+//! Feeds membership, and does what it decides.
+
+use exo_api::NodeStatus;
+use exo_cluster::CoordinatorInput;
+use exo_cluster::wire::ControlMessage;
+use exo_membership::{Input, Output};
+use exo_types::{Epoch, NodeId};
+
+use crate::{Effect, NodeMachine, Notice};
+
+impl NodeMachine {
+    pub(crate) fn tick_membership(&mut self) {
+        let served = self.instances.iter().filter(|i| i.is_ready()).count() as u32;
+        let mains_power = self.samples.facts.mains_power.unwrap_or(false);
+        self.feed_membership(Input::LocalFacts { instances_served: served, mains_power });
+        self.feed_membership(Input::Tick);
+    }
+
+    /// Carrying out an output may feed membership again; what it says then comes after what it said before.
+    pub(crate) fn feed_membership(&mut self, input: Input) {
+        let outputs = self.membership.handle(self.now.time, input);
+        self.membership_outputs.extend(outputs);
+        if std::mem::replace(&mut self.membership_busy, true) {
+            return;
+        }
+        while let Some(output) = self.membership_outputs.pop_front() {
+            self.membership_output(output);
+        }
+        self.membership_busy = false;
+    }
+
+    fn membership_output(&mut self, output: Output) {
+        match output {
+            Output::Send { to, message } => {
+                self.send_control(to, ControlMessage::Membership(message.encode()));
+            }
+            Output::Persist(epoch) => self.writes.epoch(self.now.time, epoch, &mut self.out),
+            Output::NodeUp(node) => self.node_up(node),
+            Output::NodeSuspected(node) => self.set_status(node, NodeStatus::Suspected),
+            Output::NodeSuspended { node, .. } => self.set_status(node, NodeStatus::Suspended),
+            Output::NodeLost { node, reason } => self.node_lost(node, &reason.to_string()),
+            Output::CoordinatorChanged { epoch, coordinator } => self.coordinator_changed(epoch, coordinator),
+            Output::Lead { epoch } => self.lead(epoch),
+            Output::CoordinatorLost { .. } => self.coordinator_lost(),
+            Output::StepDown => {
+                self.leads_soon = None;
+                self.feed_coordinator(CoordinatorInput::Follow);
+            }
+            Output::WakeAt(_) => {} // the machine's own ticks come more often
+        }
+    }
+
+    /// This node leads. What it decides must follow from all entries before, also from those that are on their way to disk: of
+    /// its own earlier epoch, or of a coordinator that it followed.
+    fn lead(&mut self, epoch: Epoch) {
+        self.feed_coordinator(CoordinatorInput::Follow);
+        self.leads_soon = Some(epoch);
+        self.lead_when_written();
+    }
+
+    pub(crate) fn lead_when_written(&mut self) {
+        if !self.writes.is_log_busy()
+            && let Some(epoch) = self.leads_soon.take()
+        {
+            self.feed_coordinator(CoordinatorInput::Lead { epoch });
+        }
+    }
+
+    /// A membership message in its own encoding.
+    pub(crate) fn membership_message(&mut self, from: NodeId, bytes: &[u8]) {
+        match exo_membership::Message::decode(bytes) {
+            Ok(message) => self.feed_membership(Input::Message { from, message }),
+            Err(error) => tracing::warn!(peer = %from, %error, "a membership message that is none"),
+        }
+    }
+
+    fn node_up(&mut self, node: NodeId) {
+        let before = self.statuses.insert(node, NodeStatus::Alive);
+        if node != self.me && before.is_none_or(|b| b == NodeStatus::Lost) {
+            let name = self.name_of(node);
+            self.notice(Notice::Up { name });
+        }
+        self.view_changed();
+        self.feed_coordinator(CoordinatorInput::NodeUp(node));
+    }
+
+    fn set_status(&mut self, node: NodeId, status: NodeStatus) {
+        self.statuses.insert(node, status);
+        self.view_changed();
+    }
+
+    fn node_lost(&mut self, node: NodeId, reason: &str) {
+        self.set_status(node, NodeStatus::Lost);
+        let name = self.name_of(node);
+        self.notice(Notice::Lost { name, reason: reason.to_owned() });
+        self.reports.remove(&node);
+        self.requests_lost(node);
+        self.feed_coordinator(CoordinatorInput::NodeLost(node));
+    }
+
+    fn coordinator_changed(&mut self, epoch: Epoch, coordinator: NodeId) {
+        let before = self.leader.replace((epoch, coordinator));
+        self.view_changed();
+        if before.is_some_and(|(_, node)| node != coordinator) {
+            let name = self.name_of(coordinator);
+            self.notice(Notice::Coordinator { name });
+        }
+        if coordinator != self.me {
+            self.pull_log_from(coordinator);
+        }
+        self.report_now();
+    }
+
+    /// Nobody leads: questions for the coordinator wait for the next one.
+    fn coordinator_lost(&mut self) {
+        self.leader = None;
+        self.view_changed();
+    }
+
+    /// Whether this node coordinates.
+    pub(crate) fn is_leading(&self) -> bool {
+        self.leader.is_some_and(|(_, node)| node == self.me)
+    }
+
+    /// Who belongs to the cluster changed: transport, links, membership and discovery must know.
+    pub(crate) fn members_changed(&mut self) {
+        let members: std::collections::BTreeSet<NodeId> =
+            self.state().members().keys().copied().chain([self.me]).collect();
+        let mut connected = members.clone();
+        connected.extend(self.joining.members());
+        connected.remove(&self.me);
+        self.statuses.retain(|node, _| members.contains(node));
+        self.reports.retain(|node, _| members.contains(node));
+        if connected != self.members {
+            self.members.clone_from(&connected);
+            self.out.push(Effect::SetMembers(connected.clone()));
+        }
+        self.with_links(|links, now, out| links.set_members(now, &connected, out));
+        self.feed_membership(Input::Members(members));
+        let is_fresh = self.is_fresh();
+        if self.advertised.replace(is_fresh) != Some(is_fresh) {
+            self.out.push(Effect::Advertise { is_fresh });
+        }
+        self.keep_addresses();
+        self.view_changed();
+    }
+
+    /// Follows the member list of the state, which entries or a snapshot may have changed.
+    pub(crate) fn members_changed_if_needed(&mut self) {
+        let mut current: std::collections::BTreeSet<NodeId> =
+            self.state().members().keys().copied().collect();
+        current.extend(self.joining.members());
+        current.remove(&self.me);
+        if current != self.members {
+            self.members_changed();
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! What must be on disk before it is announced.
+//!
+//! A write is asked for by an effect and answered by [`crate::Input::Persisted`]. Until then only this module knows what
+//! will follow from it: the value is behind a [`Durable`], which nothing but an answered write can make. What announces a
+//! change takes a `Durable`, so an announcement before its write does not compile.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use exo_cluster::{AppendId, Event, State};
+use exo_types::{Epoch, LogHead, Time};
+
+use crate::{Effect, PersistId, Write, WriteFailure};
+
+/// A disk that has not answered for so long is worth a line to the person who watches.
+const SLOW: Duration = Duration::from_secs(4);
+
+/// Something that is on disk. The field is private to this file: only [`Writes::answered`] makes one.
+#[derive(Debug)]
+pub(crate) struct Durable<T>(T);
+
+impl<T> Durable<T> {
+    pub(crate) fn get(&self) -> &T {
+        &self.0
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        self.0
+    }
+}
+
+/// The coordinator's own entries.
+#[derive(Debug)]
+pub(crate) struct OwnAppend {
+    pub(crate) append: AppendId,
+    /// In which epoch they were decided.
+    pub(crate) epoch: Epoch,
+    /// The end of the log before and after them.
+    pub(crate) before: LogHead,
+    pub(crate) after: LogHead,
+    pub(crate) entries: Vec<Vec<u8>>,
+    pub(crate) events: Vec<Event>,
+}
+
+/// Entries of the coordinator that this node follows.
+#[derive(Debug)]
+pub(crate) struct FollowedAppend {
+    pub(crate) before: LogHead,
+    pub(crate) after: LogHead,
+    pub(crate) entries: Vec<Vec<u8>>,
+    pub(crate) events: Vec<Event>,
+}
+
+/// Another's log in place of this node's.
+#[derive(Debug)]
+pub(crate) struct Replaced {
+    pub(crate) head: LogHead,
+    pub(crate) state: State,
+}
+
+/// What a write was for, once it is on disk.
+#[derive(Debug)]
+pub(crate) enum Written {
+    Epoch(Durable<Epoch>),
+    Own(Durable<OwnAppend>),
+    Followed(Durable<FollowedAppend>),
+    Replaced(Durable<Replaced>),
+    Snapshot(LogHead),
+    Addresses,
+}
+
+/// What a write was for that did not happen.
+#[derive(Debug)]
+pub(crate) enum Unwritten {
+    Epoch(Epoch),
+    /// To be refused by its asker; the log's planned end falls back.
+    Own(AppendId),
+    Followed,
+    Replaced,
+    Snapshot,
+    Addresses,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    Epoch(Epoch),
+    Own(OwnAppend),
+    Followed(FollowedAppend),
+    Replaced(Replaced),
+    Snapshot(LogHead),
+    Addresses,
+}
+
+/// Writes on their way to disk, and what follows from each.
+#[derive(Debug, Default)]
+pub(crate) struct Writes {
+    last: PersistId,
+    waiting: BTreeMap<PersistId, (Time, Waiting)>,
+    /// The write that a notice has been given of.
+    told: PersistId,
+}
+
+impl Writes {
+    pub(crate) fn epoch(&mut self, now: Time, epoch: Epoch, out: &mut Vec<Effect>) {
+        self.begin(now, Write::Epoch(epoch), Waiting::Epoch(epoch), out);
+    }
+
+    pub(crate) fn own(&mut self, now: Time, append: OwnAppend, out: &mut Vec<Effect>) {
+        let write = Write::Append { after: append.before, entries: append.entries.clone() };
+        self.begin(now, write, Waiting::Own(append), out);
+    }
+
+    pub(crate) fn followed(&mut self, now: Time, append: FollowedAppend, out: &mut Vec<Effect>) {
+        let write = Write::Append { after: append.before, entries: append.entries.clone() };
+        self.begin(now, write, Waiting::Followed(append), out);
+    }
+
+    pub(crate) fn replace(&mut self, now: Time, replaced: Replaced, out: &mut Vec<Effect>) {
+        let write =
+            Write::Replace { head: replaced.head, state: std::sync::Arc::new(replaced.state.clone()) };
+        self.begin(now, write, Waiting::Replaced(replaced), out);
+    }
+
+    pub(crate) fn snapshot(&mut self, now: Time, head: LogHead, state: State, out: &mut Vec<Effect>) {
+        let write = Write::Snapshot { head, state: std::sync::Arc::new(state) };
+        self.begin(now, write, Waiting::Snapshot(head), out);
+    }
+
+    pub(crate) fn addresses(&mut self, now: Time, write: Write, out: &mut Vec<Effect>) {
+        self.begin(now, write, Waiting::Addresses, out);
+    }
+
+    fn begin(&mut self, now: Time, write: Write, waiting: Waiting, out: &mut Vec<Effect>) {
+        self.last = PersistId(self.last.0 + 1);
+        self.waiting.insert(self.last, (now, waiting));
+        out.push(Effect::Persist { id: self.last, write });
+    }
+
+    /// Whether entries or a log are on their way.
+    pub(crate) fn is_log_busy(&self) -> bool {
+        let is_log = |w: &Waiting| matches!(w, Waiting::Own(_) | Waiting::Followed(_) | Waiting::Replaced(_));
+        self.waiting.values().any(|(_, waiting)| is_log(waiting))
+    }
+
+    /// Writes that have no answer yet.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How long the oldest write has been waiting, once for each that takes too long.
+    pub(crate) fn slow(&mut self, now: Time) -> Option<Duration> {
+        let (&id, (since, _)) = self.waiting.first_key_value()?;
+        let waited = now.since(*since);
+        (waited >= SLOW && self.told < id).then(|| {
+            self.told = id;
+            waited
+        })
+    }
+
+    /// A write was answered; `None` for one that nobody waits for.
+    pub(crate) fn answered(
+        &mut self,
+        id: PersistId,
+        result: Result<(), WriteFailure>,
+    ) -> Option<Result<Written, (Unwritten, WriteFailure)>> {
+        let Some((_, waiting)) = self.waiting.remove(&id) else {
+            tracing::trace!(id = id.0, last = self.last.0, "an answer for no write");
+            return None;
+        };
+        Some(match result {
+            Ok(()) => Ok(waiting.written()),
+            Err(failure) => Err((waiting.unwritten(), failure)),
+        })
+    }
+
+    /// A planted bug: the coordinator's entries count as written when they are only asked for.
+    #[cfg(feature = "planted")]
+    pub(crate) fn answered_early(&mut self) -> Option<Written> {
+        let (id, _) = self.waiting.iter().find(|(_, (_, w))| matches!(w, Waiting::Own(_)))?;
+        let (id, since) = (*id, Time::ZERO);
+        let (_, waiting) = self.waiting.insert(id, (since, Waiting::Addresses))?;
+        Some(waiting.written())
+    }
+}
+
+impl Waiting {
+    fn written(self) -> Written {
+        match self {
+            Self::Epoch(epoch) => Written::Epoch(Durable(epoch)),
+            Self::Own(append) => Written::Own(Durable(append)),
+            Self::Followed(append) => Written::Followed(Durable(append)),
+            Self::Replaced(replaced) => Written::Replaced(Durable(replaced)),
+            Self::Snapshot(head) => Written::Snapshot(head),
+            Self::Addresses => Written::Addresses,
+        }
+    }
+
+    fn unwritten(self) -> Unwritten {
+        match self {
+            Self::Epoch(epoch) => Unwritten::Epoch(epoch),
+            Self::Own(append) => Unwritten::Own(append.append),
+            Self::Followed(_) => Unwritten::Followed,
+            Self::Replaced(_) => Unwritten::Replaced,
+            Self::Snapshot(_) => Unwritten::Snapshot,
+            Self::Addresses => Unwritten::Addresses,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure() -> WriteFailure {
+        WriteFailure { reason: "no space".to_owned() }
+    }
+
+    #[test]
+    fn nothing_is_durable_before_its_answer_and_everything_once() {
+        let (mut writes, mut out) = (Writes::default(), Vec::new());
+        let epoch = Epoch { counter: 3, key: exo_types::NodeId([1; 32]) };
+        writes.epoch(Time::ZERO, epoch, &mut out);
+        let Some(Effect::Persist { id, .. }) = out.first() else { panic!("{out:?}") };
+        assert_eq!(writes.len(), 1);
+        let Some(Ok(Written::Epoch(durable))) = writes.answered(*id, Ok(())) else { panic!("not written") };
+        assert_eq!(*durable.get(), epoch);
+        assert!(writes.answered(*id, Ok(())).is_none(), "once");
+    }
+
+    #[test]
+    fn what_did_not_happen_says_what_it_was() {
+        let (mut writes, mut out) = (Writes::default(), Vec::new());
+        let (before, entries, events) = (LogHead::EMPTY, vec![vec![1]], Vec::new());
+        let epoch = Epoch { counter: 1, key: exo_types::NodeId([1; 32]) };
+        let after = before.then_all(&entries);
+        writes.own(
+            Time::ZERO,
+            OwnAppend { append: AppendId(7), epoch, before, after, entries, events },
+            &mut out,
+        );
+        assert!(writes.is_log_busy());
+        let answer = writes.answered(PersistId(1), Err(failure()));
+        assert!(matches!(answer, Some(Err((Unwritten::Own(AppendId(7)), _)))), "{answer:?}");
+        assert!(!writes.is_log_busy());
+    }
+
+    #[test]
+    fn a_slow_disk_is_told_of_once_for_each_write() {
+        let (mut writes, mut out) = (Writes::default(), Vec::new());
+        writes.addresses(Time::ZERO, Write::Addresses(Vec::new()), &mut out);
+        assert_eq!(writes.slow(Time::from_millis(3999)), None);
+        assert_eq!(writes.slow(Time::from_millis(4000)), Some(Duration::from_secs(4)));
+        assert_eq!(writes.slow(Time::from_millis(9000)), None);
+    }
+}

@@ -1,0 +1,380 @@
+//! Steps, tokens and failures on their way: the stages of this node, the schedulers whose first stage is here, and where each
+//! message goes.
+
+use std::collections::BTreeMap;
+
+use exo_cluster::wire::{DataMessage, StepMessage, Submission, TokensMessage, Trouble};
+use exo_cluster::{
+    DriverInput, EngineId, MessageKind, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput,
+    Speculation, StageInput, StageMachine, StageOutput, Undeliverable,
+};
+use exo_types::{FailureKind, InstanceId, NodeId, Placement, PlacementId, SequenceId, ShardPosition};
+
+use crate::{DraftAsk, DraftEvent, Effect, Job, NodeMachine, Notice};
+
+/// A stage of this node: step 0 can come.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) engine: EngineId,
+    pub(crate) machine: StageMachine,
+}
+
+/// The scheduler of a placement whose first stage is here. An instance has one.
+#[derive(Debug)]
+pub(crate) struct SchedulerEntry {
+    pub(crate) instance: InstanceId,
+    pub(crate) scheduler: Scheduler,
+}
+
+impl NodeMachine {
+    // ---- stages ----
+
+    /// A stage stands on its engine: what waited for it goes in, and the first stage's scheduler begins with step 0.
+    pub(crate) fn stage_wired(&mut self, position: ShardPosition, placement: Placement) {
+        for (from, message) in self.held_steps.take(position) {
+            self.feed_stage(position, StageInput::Step { from, message });
+        }
+        if position.stage == 0 {
+            self.start_scheduler(placement);
+        }
+    }
+
+    pub(crate) fn feed_stage(&mut self, position: ShardPosition, input: StageInput) {
+        let Some(stage) = self.stages.get_mut(&position) else { return };
+        let engine = stage.engine;
+        for output in stage.machine.handle(self.now.time, input) {
+            match output {
+                StageOutput::Compute { commands, frame, rows } => {
+                    let job = Job { commands, frame, rows };
+                    self.out.push(Effect::Compute { engine, position, job });
+                }
+                StageOutput::Rewire { term } => self.out.push(Effect::Rewire { engine, position, term }),
+                StageOutput::Send { to, message } => self.send_data(to, message),
+            }
+        }
+    }
+
+    /// A step arrived for one of this node's stages.
+    fn step_arrived(&mut self, from: NodeId, message: StepMessage) {
+        let (placement, stage) = (message.frame.placement, message.stage);
+        let position = ShardPosition { placement, stage, rank: 0 };
+        if self.stages.contains_key(&position) {
+            return self.feed_stage(position, StageInput::Step { from, message });
+        }
+        let missing = self.missing_stage(position);
+        if let Some(answer) = self.held_steps.hold(self.now.time, from, message, &missing) {
+            self.send_data(from, answer);
+        }
+    }
+
+    /// How far a stage is that is not there, to show.
+    fn missing_stage(&self, position: ShardPosition) -> String {
+        let name = &self.config.name;
+        match self.worker.reports().iter().find(|r| r.serves == Some(position)) {
+            Some(report) => format!("it is not ready on {name}: {:?}", report.status),
+            None => format!("{name} has not heard of it"),
+        }
+    }
+
+    /// News from a later stage for the scheduler: it is here, or they go on against the direction of the steps.
+    fn stage_report(&mut self, from: NodeId, placement: PlacementId, message: DataMessage) {
+        if self.schedulers.contains_key(&placement) {
+            let input = match message {
+                DataMessage::NotWired { term, step, missing, .. } => {
+                    SchedulerInput::NotWired { from, placement, term, step, missing }
+                }
+                DataMessage::Undelivered { term, sequences, message, .. } => {
+                    SchedulerInput::Undelivered { from, placement, term, sequences, message }
+                }
+                DataMessage::PipelineBroken { term, kind, message, .. } => {
+                    SchedulerInput::PipelineBroken { from, placement, term, kind, message }
+                }
+                _ => return,
+            };
+            return self.feed_scheduler(placement, input);
+        }
+        match self.stages.keys().find(|p| p.placement == placement).copied() {
+            Some(position) => self.feed_stage(position, StageInput::Report { from, message }),
+            None => {
+                tracing::trace!(peer = %from, got = %placement, "a report about a placement that is not here")
+            }
+        }
+    }
+
+    /// A message waited in vain for its link.
+    pub(crate) fn undeliverable(&mut self, undeliverable: Undeliverable) {
+        let (to, waited_ms) = (undeliverable.to, undeliverable.waited_ms);
+        let step = undeliverable.kind.step();
+        tracing::trace!(peer = %to, ?step, waited_ms, "a message found no link");
+        let Some((placement, _)) = undeliverable.kind.pipeline() else { return };
+        // A node may hold several stages of one pipeline: each knows what it has sent.
+        let own: Vec<ShardPosition> =
+            self.stages.keys().filter(|p| p.placement == placement).copied().collect();
+        for position in own {
+            self.feed_stage(position, StageInput::Undeliverable(undeliverable.clone()));
+        }
+    }
+
+    // ---- schedulers ----
+
+    fn start_scheduler(&mut self, placement: Placement) {
+        let (id, instance) = (placement.id, placement.instance);
+        // A pipeline that was given up gets no second scheduler: its stages are out of step.
+        if self.troubles.iter().any(|t| t.placement == id) {
+            return tracing::trace!(placement = %id, %instance, "no second scheduler for a placement that was given up");
+        }
+        if let Some(older) = self.scheduler_of(instance) {
+            self.drop_scheduler(older);
+        }
+        let config = SchedulerConfig { speculation: self.speculation_of(&placement), ..Default::default() };
+        let scheduler = Scheduler::new(config, self.now.time, placement);
+        self.schedulers.insert(id, SchedulerEntry { instance, scheduler });
+        self.feed_scheduler(id, SchedulerInput::Tick);
+    }
+
+    pub(crate) fn drop_scheduler(&mut self, placement: PlacementId) {
+        let reason = "the instance was unloaded or placed anew".to_owned();
+        self.feed_scheduler(placement, SchedulerInput::Stop { reason });
+        self.schedulers.remove(&placement);
+    }
+
+    /// The placement of an instance whose scheduler is here.
+    pub(crate) fn scheduler_of(&self, instance: InstanceId) -> Option<PlacementId> {
+        self.schedulers.iter().find(|(_, entry)| entry.instance == instance).map(|(placement, _)| *placement)
+    }
+
+    /// Whether step 0 has come back to this first stage's scheduler.
+    pub(crate) fn is_serving(&self, position: ShardPosition) -> bool {
+        self.schedulers.get(&position.placement).is_some_and(|entry| entry.scheduler.is_serving())
+    }
+
+    /// Between two terms an instance is not ready: its coordinator hears of it at once.
+    pub(crate) fn feed_scheduler(&mut self, placement: PlacementId, input: SchedulerInput) {
+        let Some(entry) = self.schedulers.get_mut(&placement) else { return };
+        let was_serving = entry.scheduler.is_serving();
+        let outputs = entry.scheduler.handle(self.now.time, input);
+        let stopped = was_serving && !entry.scheduler.is_serving();
+        self.scheduler_outputs(placement, outputs);
+        if stopped {
+            self.report_now();
+        }
+    }
+
+    fn scheduler_outputs(&mut self, placement: PlacementId, outputs: Vec<SchedulerOutput>) {
+        let Some(instance) = self.schedulers.get(&placement).map(|entry| entry.instance) else { return };
+        for output in outputs {
+            self.scheduler_output(placement, instance, output);
+        }
+    }
+
+    fn scheduler_output(&mut self, placement: PlacementId, instance: InstanceId, output: SchedulerOutput) {
+        let (to, message) = match output {
+            SchedulerOutput::Accepted { to, term, sequence, attempt, queue_ahead } => {
+                (to, DataMessage::Accepted { placement, term, sequence, attempt, queue_ahead })
+            }
+            SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens } => {
+                (to, DataMessage::Started { placement, term, sequence, attempt, cached_tokens })
+            }
+            SchedulerOutput::Rejected { to, placement, sequence, attempt, kind, message, busy } => {
+                (to, DataMessage::Rejected { placement, sequence, attempt, kind, message, busy })
+            }
+            SchedulerOutput::Draft { spec, count } if self.has_draft => {
+                return self.out.push(Effect::Draft(DraftAsk::Guess { instance, spec, count }));
+            }
+            SchedulerOutput::Draft { .. } => {
+                return self.feed_scheduler(placement, SchedulerInput::DraftsOver);
+            }
+            SchedulerOutput::DraftOver(sequence) => {
+                return self.out.push(Effect::Draft(DraftAsk::Forget(sequence)));
+            }
+            SchedulerOutput::Step(step) => (self.me, DataMessage::Step(step)),
+            SchedulerOutput::Serving => return self.report_now(),
+            SchedulerOutput::Ended { to, term, sequence, attempt, reason, generated } => {
+                (to, DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated })
+            }
+            SchedulerOutput::Failed { to, term, sequence, attempt, kind, message } => {
+                (to, DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message })
+            }
+            SchedulerOutput::InstanceFailed { message, .. } => {
+                tracing::info!(target: "events::instance", %instance, %placement, message, "broke");
+                self.schedulers.remove(&placement);
+                self.troubles.push(Trouble { placement, reason: message });
+                return self.report_now();
+            }
+        };
+        self.send_data(to, message);
+    }
+
+    // ---- the small model ----
+
+    /// How tokens of an instance are guessed ahead: as configured, unless the small model cannot guess for it.
+    fn speculation_of(&mut self, placement: &Placement) -> Speculation {
+        let wanted = self.config.speculation;
+        if wanted != Speculation::Model {
+            return wanted;
+        }
+        let spec = placement.spec(0, 0);
+        let engine = self.engines.values().find(|engine| engine.spec == spec);
+        let verdict = engine.and_then(|engine| engine.loaded.as_ref()?.draft.clone());
+        match verdict.filter(|_| self.has_draft) {
+            Some(Ok(())) => Speculation::Model,
+            Some(Err(reason)) => {
+                // A request to this node for the model is refused; another node placed it.
+                self.notice(Notice::Warning(format!("no tokens are guessed ahead: {reason}")));
+                Speculation::Off
+            }
+            None => Speculation::Off,
+        }
+    }
+
+    pub(crate) fn draft_event(&mut self, event: DraftEvent) {
+        match event {
+            DraftEvent::Answer { instance, sequence, text_len, mut tokens, each } => {
+                // Vocabularies may be padded differently: what the large model has no row for, it must not see.
+                let vocab = self.vocab_of(instance);
+                let good = tokens.iter().take_while(|token| **token < vocab).count();
+                tokens.truncate(good);
+                if let Some(placement) = self.scheduler_of(instance) {
+                    self.feed_scheduler(
+                        placement,
+                        SchedulerInput::Drafted { sequence, text_len, tokens, each },
+                    );
+                }
+            }
+            DraftEvent::Refused { instance, sequence } => {
+                if let Some(placement) = self.scheduler_of(instance) {
+                    self.feed_scheduler(placement, SchedulerInput::DraftRefused(sequence));
+                }
+            }
+            DraftEvent::Over { name, reason } => {
+                if !std::mem::replace(&mut self.has_draft, false) {
+                    return;
+                }
+                let warning = format!("tokens are no longer guessed ahead by `{name}`: {reason}");
+                self.notice(Notice::Warning(warning));
+                self.feed_schedulers(|| SchedulerInput::DraftsOver);
+            }
+        }
+    }
+
+    fn vocab_of(&self, instance: InstanceId) -> u32 {
+        let placement = self.scheduler_of(instance);
+        let first = self.stages.iter().find(|(p, _)| Some(p.placement) == placement && p.stage == 0);
+        let engine = first.and_then(|(_, stage)| self.engines.get(&stage.engine));
+        engine.and_then(|engine| Some(engine.loaded.as_ref()?.geometry.vocab)).unwrap_or(0)
+    }
+
+    // ---- messages ----
+
+    /// A message on the data channel, from a member or from this node itself.
+    pub(crate) fn data(&mut self, from: NodeId, message: DataMessage) {
+        match message {
+            DataMessage::Submit(submission) => self.submitted(from, submission),
+            DataMessage::Cancel { placement, sequence, attempt } => {
+                let cancel = SchedulerInput::Cancel { from, placement, sequence, attempt };
+                self.feed_scheduler(placement, cancel);
+            }
+            DataMessage::Step(step) => self.step_arrived(from, step),
+            DataMessage::Tokens(tokens) => self.tokens_arrived(from, tokens),
+            DataMessage::StepFailed(failure) => {
+                for (sequence, _) in failure.sequences.clone() {
+                    self.driver_hears(from, sequence, DataMessage::StepFailed(failure.clone()));
+                }
+            }
+            DataMessage::NotWired { placement, .. }
+            | DataMessage::Undelivered { placement, .. }
+            | DataMessage::PipelineBroken { placement, .. } => self.stage_report(from, placement, message),
+            DataMessage::Accepted { sequence, .. }
+            | DataMessage::Started { sequence, .. }
+            | DataMessage::Rejected { sequence, .. }
+            | DataMessage::SequenceEnded { sequence, .. }
+            | DataMessage::SequenceFailed { sequence, .. } => self.driver_hears(from, sequence, message),
+            DataMessage::StalePlacement { got, serving } => {
+                tracing::trace!(peer = %from, %got, %serving, "a message of another placement was refused there");
+            }
+        }
+    }
+
+    /// Results go to the scheduler, and from here to the drivers of this node: each to its own, once.
+    fn tokens_arrived(&mut self, from: NodeId, tokens: TokensMessage) {
+        let TokensMessage { placement, term, step, .. } = tokens;
+        if let Some(entry) = self.schedulers.get_mut(&placement) {
+            let outputs = entry.scheduler.tokens(self.now.time, from, &tokens);
+            self.scheduler_outputs(placement, outputs);
+        }
+        for result in tokens.results {
+            self.feed_driver(result.sequence, DriverInput::Tokens { from, placement, term, step, result });
+        }
+    }
+
+    fn driver_hears(&mut self, from: NodeId, sequence: SequenceId, message: DataMessage) {
+        if self.drivers.contains_key(&sequence) {
+            self.feed_driver(sequence, DriverInput::Message { from, message });
+        }
+    }
+
+    fn submitted(&mut self, from: NodeId, submission: Submission) {
+        let Submission { placement, attempt, .. } = submission;
+        if self.schedulers.contains_key(&placement) {
+            return self.feed_scheduler(placement, SchedulerInput::Submit { from, submission });
+        }
+        tracing::trace!(peer = %from, got = %placement, %attempt, "a submission to a placement that is not scheduled here");
+        let message = DataMessage::Rejected {
+            placement,
+            sequence: submission.spec.sequence,
+            attempt,
+            kind: FailureKind::InstanceGone,
+            message: format!("{} runs no scheduler for placement {placement}", self.config.name),
+            busy: None,
+        };
+        self.send_data(from, message);
+    }
+
+    // ---- losses ----
+
+    /// The data link to a node ended: what was in it is lost. The pipelines that it was part of begin their next term.
+    pub(crate) fn data_link_lost(&mut self, node: NodeId) {
+        let positions: Vec<ShardPosition> = self.stages.keys().copied().collect();
+        for position in positions {
+            self.feed_stage(position, StageInput::LinkLost(node));
+        }
+        self.feed_schedulers(|| SchedulerInput::LinkLost(node));
+        self.drivers_lose(node);
+    }
+
+    /// A node is gone.
+    pub(crate) fn requests_lost(&mut self, node: NodeId) {
+        self.feed_schedulers(|| SchedulerInput::NodeLost(node));
+        self.drivers_lose(node);
+    }
+
+    fn feed_schedulers(&mut self, input: impl Fn() -> SchedulerInput) {
+        let placements: Vec<_> = self.schedulers.keys().copied().collect();
+        for placement in placements {
+            self.feed_scheduler(placement, input());
+        }
+    }
+
+    fn drivers_lose(&mut self, node: NodeId) {
+        let ids: Vec<_> = self.drivers.keys().copied().collect();
+        for id in ids {
+            self.feed_driver(id, DriverInput::NodeLost(node));
+        }
+    }
+
+    pub(crate) fn tick_pipelines(&mut self) {
+        for (from, answer) in self.held_steps.expire(self.now.time) {
+            self.send_data(from, answer);
+        }
+        self.feed_schedulers(|| SchedulerInput::Tick);
+    }
+
+    /// What a message was that found no link, for those whom it concerns.
+    pub(crate) fn undelivered(to: NodeId, message: &DataMessage, waited_ms: u64) -> Undeliverable {
+        let reason = exo_cluster::UndeliverableReason::NotOpen;
+        Undeliverable { to, kind: MessageKind::of(message), waited_ms, reason }
+    }
+}
+
+/// The schedulers by placement.
+pub(crate) type Schedulers = BTreeMap<PlacementId, SchedulerEntry>;

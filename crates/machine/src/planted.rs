@@ -1,0 +1,17 @@
+//! Bugs that the simulator must find. Only builds with the feature `planted` have them, and no shipped build has that.
+
+/// A bug.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// What the coordinator decided is announced before it is on disk.
+    AnsweredEarly,
+    /// A command of an older epoch is followed.
+    OlderEpoch,
+    /// What a scheduler found broken is forgotten with any news of instances.
+    ForgottenTrouble,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::AnsweredEarly, Self::OlderEpoch, Self::ForgottenTrouble];
+}

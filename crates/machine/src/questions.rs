@@ -1,0 +1,94 @@
+//! What the API asks, and the answers.
+
+use exo_api::AdminError;
+use exo_cluster::InstanceView;
+use exo_types::NodeId;
+
+use crate::coordination::Asker;
+use crate::{Answer, Limits, ModelHolders, NodeMachine, Question, ReplyId, Resolved};
+
+/// Models that an error names.
+const NAMED_MAX: usize = 20;
+
+impl NodeMachine {
+    pub(crate) fn question(&mut self, reply: ReplyId, question: Question) {
+        let answer = match question {
+            Question::Resolve { model } => Answer::Resolved(self.resolve(&model).map(Box::new)),
+            Question::Coordinator(ask) => return self.ask(Asker::Client(reply), *ask),
+            Question::Instances => Answer::Instances(self.instances.to_vec()),
+            Question::Invite { node } => Answer::Invited(self.invite(node)),
+            Question::Models => Answer::Models(self.models_held()),
+            Question::ModelsAfterScan => {
+                // The one under way may have looked too early.
+                self.scans_again = self.is_scanning;
+                self.scan_waiting.push(reply);
+                return self.scan_models();
+            }
+            Question::CheckWords => {
+                let words = self.joining.words().iter().map(|(node, words)| (*node, words.clone()));
+                Answer::CheckWords(words.collect())
+            }
+        };
+        self.reply(reply, answer);
+    }
+
+    fn invite(&mut self, node: NodeId) -> Result<String, AdminError> {
+        if !self.state().admins().any(|n| n == self.me) {
+            let message = "this node is not an admin of its cluster; ask on the founder's".to_owned();
+            return Err(AdminError::Conflict { message });
+        }
+        let missing = AdminError::NotFound { what: "join request", name: node.to_full() };
+        self.joining.invite(node).ok_or(missing)
+    }
+
+    /// Every model some node has, each once, sorted by name.
+    pub(crate) fn models_held(&self) -> Vec<ModelHolders> {
+        let mut all: Vec<ModelHolders> = Vec::new();
+        // This node first: its names win over those of others.
+        let own = self.reports.get(&self.me).map(|r| (self.me, r));
+        let others = self.reports.iter().filter(|(n, _)| **n != self.me).map(|(n, r)| (*n, r));
+        for (node, report) in own.into_iter().chain(others) {
+            for held in report.models.iter().filter(|m| m.complete) {
+                match all.iter_mut().find(|m| m.id == held.model) {
+                    Some(known) => known.nodes.push(node),
+                    None => all.push(ModelHolders {
+                        id: held.model,
+                        name: held.name.clone(),
+                        bytes: held.bytes,
+                        nodes: vec![node],
+                        node_names: Vec::new(),
+                        instances: Vec::new(),
+                    }),
+                }
+            }
+        }
+        for model in &mut all {
+            model.node_names = model.nodes.iter().map(|n| self.name_of(*n)).collect();
+            let of = self.instances.iter().filter(|i| i.model() == model.id);
+            model.instances = of.map(InstanceView::instance).collect();
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name).then(a.id.cmp(&b.id)));
+        all
+    }
+
+    /// The model of that name or id. The error names what there is.
+    fn resolve(&self, wanted: &str) -> Result<Resolved, Vec<String>> {
+        let all = self.models_held();
+        let is_meant = |m: &&ModelHolders| m.name == wanted || m.id.to_full() == wanted;
+        let Some(found) = all.iter().find(is_meant) else {
+            return Err(all.into_iter().map(|m| m.name).take(NAMED_MAX).collect());
+        };
+        let instance = self.instances.iter().find(|i| i.model() == found.id);
+        Ok(Resolved {
+            id: found.id,
+            name: found.name.clone(),
+            holders: self.holders_of(found.id, &found.nodes),
+            holder_nodes: found.nodes.clone(),
+            limits: instance.map(|i| Limits {
+                context_tokens: i.placement.context_tokens,
+                cache_tokens: i.placement.cache_tokens,
+            }),
+            me: self.me,
+        })
+    }
+}

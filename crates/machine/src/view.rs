@@ -1,0 +1,292 @@
+//! The cluster as this node sees it, for people and scripts. Reads what the other parts hold, and keeps nothing.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use exo_api as api;
+use exo_cluster::wire::{NodeReport, StageReport};
+use exo_cluster::{InstanceState, InstanceView, Role, SchedulerStats, StageStatus, State};
+use exo_types::{DeviceFacts, Epoch, LogHead, NodeId, PlacedShard, PlacementId, ShardPosition};
+
+use crate::Via;
+use crate::joining::Request;
+
+/// What a view is made of.
+pub(crate) struct ViewInputs<'a> {
+    /// This node.
+    pub(crate) me: NodeId,
+    /// What it is called.
+    pub(crate) name: &'a str,
+    /// Where it listens.
+    pub(crate) listen: SocketAddr,
+    /// The cluster's state, and the end of the log that it stands for.
+    pub(crate) state: &'a State,
+    pub(crate) head: LogHead,
+    /// Who coordinates.
+    pub(crate) leader: Option<(Epoch, NodeId)>,
+    /// Which members are there.
+    pub(crate) statuses: &'a BTreeMap<NodeId, api::NodeStatus>,
+    /// The last report of each member, this node included.
+    pub(crate) reports: &'a BTreeMap<NodeId, NodeReport>,
+    /// The instances, as the coordinator last described them.
+    pub(crate) instances: &'a [InstanceView],
+    /// Of the scheduler of an instance, if it runs here.
+    pub(crate) scheduler_stats: &'a dyn Fn(PlacementId) -> Option<SchedulerStats>,
+    /// Where a member may be reached, best first.
+    pub(crate) addresses: &'a dyn Fn(NodeId) -> Vec<SocketAddr>,
+    /// What carries the tokens to a member.
+    pub(crate) data_via: &'a dyn Fn(NodeId) -> Option<Via>,
+    /// Strangers that asked to join.
+    pub(crate) requests: &'a BTreeMap<NodeId, Request>,
+    pub(crate) now_unix_s: u64,
+}
+
+/// The view.
+pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
+    let ViewInputs { me, state, head, .. } = inputs;
+    let until = state.join_window_until_unix_s();
+    let open = inputs.now_unix_s < until;
+    let mut nodes: Vec<_> = state.members().keys().map(|node| inputs.node_view(*node)).collect();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name).then(a.id.cmp(&b.id)));
+    let epoch = |(epoch, node): (Epoch, NodeId)| api::EpochView {
+        counter: epoch.counter,
+        coordinator: node.to_full(),
+    };
+    api::ClusterView {
+        cluster: state.cluster().map(|(id, _)| hex(&id.0)),
+        self_node: me.to_full(),
+        epoch: inputs.leader.map(epoch),
+        nodes,
+        links: inputs.link_views(),
+        instances: inputs.instances.iter().map(|instance| inputs.instance_view(instance)).collect(),
+        join_window: api::JoinWindowView { open, open_until_unix_s: open.then_some(until) },
+        join_requests: inputs.join_request_views(),
+        journal: api::JournalView { entries: head.index, head: hex(&head.hash) },
+    }
+}
+
+/// The view of a node that has not begun.
+pub fn empty_view(me: NodeId) -> api::ClusterView {
+    api::ClusterView {
+        cluster: None,
+        self_node: me.to_full(),
+        epoch: None,
+        nodes: Vec::new(),
+        links: Vec::new(),
+        instances: Vec::new(),
+        join_window: api::JoinWindowView::default(),
+        join_requests: Vec::new(),
+        journal: api::JournalView::default(),
+    }
+}
+
+/// How far an instance is loaded, 0 to 1. Fetching counts for nine tenths of a stage.
+pub(crate) fn load_progress(instance: &InstanceView) -> f64 {
+    let (mut done, mut total) = (0.0, 0.0);
+    for stage in &instance.stages {
+        let all = stage.memory_bytes.max(1) as f64;
+        let share = match &stage.status {
+            StageStatus::Loaded | StageStatus::Serving => 1.0,
+            StageStatus::Fetching { done_bytes, total_bytes } if *total_bytes > 0 => {
+                0.9 * *done_bytes as f64 / *total_bytes as f64
+            }
+            StageStatus::Loading { done_bytes, total_bytes } if *total_bytes > 0 => {
+                0.9 + 0.1 * *done_bytes as f64 / *total_bytes as f64
+            }
+            _ => 0.0,
+        };
+        done += share.min(1.0) * all;
+        total += all;
+    }
+    if total > 0.0 { done / total } else { 0.0 }
+}
+
+/// What people call a node: its name as a member, else the beginning of its id.
+pub(crate) fn name_of(me: (NodeId, &str), state: &State, node: NodeId) -> String {
+    if node == me.0 {
+        return me.1.to_owned();
+    }
+    state.members().get(&node).map_or_else(|| node.to_string(), |member| member.name.clone())
+}
+
+impl ViewInputs<'_> {
+    fn name_of(&self, node: NodeId) -> String {
+        name_of((self.me, self.name), self.state, node)
+    }
+
+    fn node_view(&self, node: NodeId) -> api::NodeView {
+        let report = self.reports.get(&node);
+        let facts = report.map(|r| &r.facts);
+        let is_self = node == self.me;
+        let role = self.state.members().get(&node).map(|m| m.role);
+        let addresses = if is_self { vec![self.listen] } else { (self.addresses)(node) };
+        api::NodeView {
+            id: node.to_full(),
+            name: self.name_of(node),
+            is_self,
+            role: if role == Some(Role::Admin) { api::MemberRole::Admin } else { api::MemberRole::Worker },
+            status: self.statuses.get(&node).copied().unwrap_or(api::NodeStatus::Lost),
+            version: facts.map(|f| f.version.clone()).unwrap_or_default(),
+            platform: facts.map(|f| f.platform.clone()).unwrap_or_default(),
+            devices: report.map(device_views).unwrap_or_default(),
+            addresses: addresses.iter().map(ToString::to_string).collect(),
+            mains_power: facts.and_then(|f| f.mains_power),
+            process_bytes: report.and_then(|r| r.process_bytes),
+            card_events: report.map(card_event_views).unwrap_or_default(),
+        }
+    }
+
+    fn link_views(&self) -> Vec<api::LinkView> {
+        let mut links = Vec::new();
+        for (from, report) in self.reports {
+            for link in &report.links {
+                let via = (*from == self.me).then(|| (self.data_via)(link.peer)).flatten();
+                links.push(api::LinkView {
+                    from: from.to_full(),
+                    to: link.peer.to_full(),
+                    rtt_ms: Some(f64::from(link.rtt_us) / 1e3),
+                    bytes_per_s: link.bytes_per_s,
+                    transport: via.map(|v| v.to_string()).unwrap_or_default(),
+                });
+            }
+        }
+        links
+    }
+
+    fn join_request_views(&self) -> Vec<api::JoinRequestView> {
+        let view = |(node, request): (&NodeId, &Request)| api::JoinRequestView {
+            node: node.to_full(),
+            name: request.name.clone(),
+            address: request.listen.to_string(),
+            check_words: exo_identity::check_words(self.me, *node).join(" "),
+        };
+        self.requests.iter().map(view).collect()
+    }
+
+    fn instance_view(&self, instance: &InstanceView) -> api::InstanceView {
+        let placement = &instance.placement;
+        let stats = (self.scheduler_stats)(placement.id);
+        let reports = placement.shards().map(|(at, shard)| self.stage_report(at, shard.node));
+        let reports: Vec<Option<&StageReport>> = reports.collect();
+        let busy_us = |report: &Option<&StageReport>| report.map_or(0, |r| r.busy_us);
+        let total: u64 = reports.iter().map(busy_us).sum();
+        let stages = placement.shards().zip(&reports).map(|((_, shard), report)| {
+            let share = (total > 0).then(|| busy_us(report) as f64 / total as f64);
+            self.stage_view(instance, shard, *report, share)
+        });
+        api::InstanceView {
+            id: placement.instance.to_string(),
+            model_id: placement.model.to_full(),
+            model: instance.model_name.clone(),
+            state: state_view(instance),
+            placement: placement.id.to_string(),
+            context_tokens: placement.context_tokens,
+            slots: placement.slots,
+            cache_tokens: placement.cache_tokens,
+            kv: placement.kv.into(),
+            stages: stages.collect(),
+            load: stats.as_ref().map(load_view),
+            predicted_tokens_per_s: None,
+            measured_tokens_per_s: None,
+        }
+    }
+
+    /// What a node last reported of a shard.
+    fn stage_report(&self, at: ShardPosition, node: NodeId) -> Option<&StageReport> {
+        self.reports.get(&node)?.stages.iter().find(|report| report.serves == Some(at))
+    }
+
+    fn stage_view(
+        &self,
+        instance: &InstanceView,
+        placed: &PlacedShard,
+        report: Option<&StageReport>,
+        time_share: Option<f64>,
+    ) -> api::StageView {
+        let (placement, shard) = (&instance.placement, &placed.shard);
+        let request = self.state.instances().get(&placement.instance).map(|i| &i.request);
+        let tokens = u64::from(placement.cache_tokens);
+        let has_file = request.is_some_and(|r| r.holders.contains(&placed.node));
+        let source = request.and_then(|r| r.holders.first()).filter(|_| !has_file);
+        api::StageView {
+            node: placed.node.to_full(),
+            node_name: self.name_of(placed.node),
+            device: placed.device.to_string(),
+            layers: shard.layers.into(),
+            embedding: shard.embedding,
+            head: shard.head,
+            weight_bytes: request.map_or(0, |r| r.shape.shard_weight_bytes(shard)),
+            weight_bytes_held: report.map_or(0, |r| r.weight_bytes),
+            weight_bytes_waiting: report.map_or(0, |r| r.waiting_bytes),
+            kv_bytes: request.map_or(0, |r| r.shape.shard_kv_bytes_per_token(shard) * tokens),
+            time_share,
+            fetched_from: source.map(|n| self.name_of(*n)),
+        }
+    }
+}
+
+fn device_views(report: &NodeReport) -> Vec<api::DeviceView> {
+    let view = |facts: &DeviceFacts| {
+        let mut view = api::DeviceView::from(facts);
+        if let Some(device) = report.devices.iter().find(|device| device.device == facts.id) {
+            view.state = device.state;
+            device.reason.clone_into(&mut view.state_reason);
+            view.sensors = device.monitor.into();
+        }
+        view
+    };
+    report.facts.devices.iter().map(view).collect()
+}
+
+fn card_event_views(report: &NodeReport) -> Vec<api::CardEventView> {
+    let view = |event: &exo_cluster::wire::CardEvent| api::CardEventView {
+        at_unix_s: event.at_unix_s,
+        text: event.text.clone(),
+    };
+    report.card_events.iter().map(view).collect()
+}
+
+fn load_view(stats: &SchedulerStats) -> api::LoadView {
+    api::LoadView {
+        running: stats.running as u32,
+        waiting: stats.queued as u32,
+        waiting_max: stats.queue_len_max as u32,
+        pages: stats.pages,
+        pages_used: stats.pages_used,
+        pages_cached: stats.pages_cached,
+        prompt_tokens: stats.prompt_tokens,
+        cached_tokens: stats.cached_tokens,
+        drafts: stats.drafts,
+        drafts_accepted: stats.drafts_accepted,
+        prompt_tokens_per_s: stats.prompt_tokens_per_s,
+        tokens_per_s: stats.decode_tokens_per_s,
+    }
+}
+
+fn state_view(instance: &InstanceView) -> api::InstanceState {
+    match &instance.state {
+        InstanceState::Placing => api::InstanceState::Placing,
+        InstanceState::Loading => {
+            let failed = instance.stages.iter().find_map(|s| match &s.status {
+                StageStatus::Failed { reason, .. } => Some(reason.clone()),
+                _ => None,
+            });
+            match failed {
+                Some(reason) => api::InstanceState::Degraded { reason },
+                None => api::InstanceState::Loading { progress: load_progress(instance) },
+            }
+        }
+        // Loaded; its stages find each other.
+        InstanceState::Wiring => api::InstanceState::Loading { progress: 1.0 },
+        InstanceState::Ready => api::InstanceState::Ready,
+        InstanceState::Degraded { reason } => api::InstanceState::Degraded { reason: reason.clone() },
+        InstanceState::Failed { reason } => api::InstanceState::Failed { reason: reason.clone() },
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

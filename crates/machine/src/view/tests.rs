@@ -1,0 +1,302 @@
+use exo_cluster::wire::{CardEvent, DeviceReport, LinkReport};
+use exo_cluster::{ClusterId, EngineId, Event, InstanceRequest, Member, PlaceObjective, StageView};
+use exo_types::{
+    DeviceId, DeviceKind, DeviceState, InstanceId, KvDType, LayerRange, LayerShape, ModelId, ModelShape,
+    Monitor, NodeFacts, Placement, PlacementId, Shard, Stage, SupportClass,
+};
+
+use super::*;
+
+const OPEN_UNTIL_UNIX_S: u64 = 100;
+
+fn node(n: u8) -> NodeId {
+    NodeId([n; 32])
+}
+
+fn listen(n: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, n], 4000))
+}
+
+/// Two nodes, `desk` (1, this one) and `attic` (2), and a model of four layers over both.
+struct Cluster {
+    state: State,
+    statuses: BTreeMap<NodeId, api::NodeStatus>,
+    reports: BTreeMap<NodeId, NodeReport>,
+    instances: Vec<InstanceView>,
+    requests: BTreeMap<NodeId, Request>,
+    now_unix_s: u64,
+}
+
+fn cluster() -> Cluster {
+    let member =
+        |n, name: &str, role| Member { node: node(n), name: name.to_owned(), role, certificate: Vec::new() };
+    let mut state = State::default();
+    let founder = member(1, "desk", Role::Admin);
+    let events = [
+        Event::ClusterCreated { cluster: ClusterId([7; 16]), name: "c".to_owned(), founder, at_unix_s: 1 },
+        Event::JoinWindow { until_unix_s: OPEN_UNTIL_UNIX_S },
+        Event::MemberAdmitted(member(2, "attic", Role::Worker)),
+        Event::InstancePlaced { request: request(), placement: placement(), memory_bytes: vec![3000, 1000] },
+    ];
+    for event in &events {
+        state.apply(event).unwrap();
+    }
+    let statuses = BTreeMap::from([(node(1), api::NodeStatus::Alive)]);
+    let reports = [1, 2].map(|n| (node(n), report(n))).into();
+    let instances = vec![instance(InstanceState::Ready, [StageStatus::Serving, StageStatus::Loaded])];
+    Cluster { state, statuses, reports, instances, requests: BTreeMap::new(), now_unix_s: 50 }
+}
+
+impl Cluster {
+    fn view(&self) -> api::ClusterView {
+        view(&ViewInputs {
+            me: node(1),
+            name: "desk",
+            listen: listen(1),
+            state: &self.state,
+            head: LogHead { index: 4, hash: [0xab; 32] },
+            leader: Some((Epoch { counter: 3, key: node(2) }, node(2))),
+            statuses: &self.statuses,
+            reports: &self.reports,
+            instances: &self.instances,
+            scheduler_stats: &|_| None,
+            addresses: &|_| vec![listen(2), listen(3)],
+            data_via: &|_| Some(Via::Tcp),
+            requests: &self.requests,
+            now_unix_s: self.now_unix_s,
+        })
+    }
+}
+
+fn request() -> InstanceRequest {
+    let layer =
+        LayerShape { weight_bytes: 1000, packed_bytes: 1000, flops_per_token: 2000, kv_bytes_per_token: 4 };
+    let shape = ModelShape {
+        layers: vec![layer; 4],
+        embedding_bytes: 500,
+        head_bytes: 300,
+        embedding_packed_bytes: 500,
+        head_packed_bytes: 300,
+        tied: false,
+        hidden: 2,
+        vocab: 100,
+        context_tokens_max: 64,
+    };
+    InstanceRequest {
+        model: ModelId([9; 32]),
+        model_name: "m".to_owned(),
+        shape,
+        context_tokens: 64,
+        slots: 4,
+        cache_tokens: 256,
+        kv: KvDType::default(),
+        objective: PlaceObjective::Fit,
+        pinned_first: None,
+        holders: vec![node(1)],
+    }
+}
+
+fn placement_id(number: u32) -> PlacementId {
+    PlacementId { epoch: Epoch { counter: 1, key: node(1) }, number }
+}
+
+fn placement() -> Placement {
+    let stage = |n: u8, from, to| {
+        Stage::solo(node(n), DeviceId::cpu(), Shard::pipeline(LayerRange::new(from, to), 4))
+    };
+    Placement {
+        id: placement_id(1),
+        instance: InstanceId(1),
+        model: ModelId([9; 32]),
+        stages: vec![stage(1, 0, 3), stage(2, 3, 4)],
+        context_tokens: 64,
+        slots: 4,
+        cache_tokens: 256,
+        kv: KvDType::default(),
+    }
+}
+
+fn instance(state: InstanceState, statuses: [StageStatus; 2]) -> InstanceView {
+    let [first, second] = statuses;
+    let stages = vec![
+        StageView { status: first, memory_bytes: 3000 },
+        StageView { status: second, memory_bytes: 1000 },
+    ];
+    InstanceView { model_name: "m".to_owned(), placement: placement(), state, stages }
+}
+
+fn device(id: DeviceId) -> DeviceFacts {
+    DeviceFacts {
+        id,
+        kind: DeviceKind::Cpu,
+        name: "a processor".to_owned(),
+        backend: "cpu/avx2".to_owned(),
+        memory_total_bytes: 10_000,
+        memory_free_bytes: 5_000,
+        compute_units: 4,
+        read_bytes_per_s: None,
+        flops_per_s: None,
+        support: SupportClass::Full,
+        support_reason: String::new(),
+    }
+}
+
+/// The first node has computed for 300 us, the second for 100 us.
+fn report(n: u8) -> NodeReport {
+    let stage = u32::from(n - 1);
+    let serves = StageReport {
+        engine: EngineId(1),
+        serves: Some(placement().position(stage, 0)),
+        spec: placement().spec(stage, 0),
+        status: StageStatus::Loaded,
+        held_bytes: 4000,
+        weight_bytes: 900,
+        waiting_bytes: 70,
+        busy_us: if n == 1 { 300 } else { 100 },
+    };
+    let facts = NodeFacts {
+        node: node(n),
+        name: "unused".to_owned(),
+        version: "1.2.3".to_owned(),
+        platform: "linux".to_owned(),
+        devices: vec![device(DeviceId::cpu())],
+        mains_power: Some(true),
+    };
+    NodeReport {
+        facts,
+        models: Vec::new(),
+        stages: vec![serves],
+        links: vec![LinkReport { peer: node(3 - n), rtt_us: 250, bytes_per_s: None }],
+        desired: None,
+        troubles: Vec::new(),
+        process_bytes: Some(77),
+        reached: Vec::new(),
+        devices: Vec::new(),
+        card_events: vec![CardEvent { at_unix_s: 5, text: "came".to_owned() }],
+    }
+}
+
+#[test]
+fn nodes_are_sorted_by_name_with_their_addresses_roles_and_reports() {
+    let view = cluster().view();
+    let names: Vec<_> = view.nodes.iter().map(|n| n.name.as_str()).collect();
+    assert_eq!(names, ["attic", "desk"]);
+    let [attic, desk] = &view.nodes[..] else { panic!("{:?}", view.nodes) };
+    assert!(desk.is_self && !attic.is_self);
+    assert_eq!((desk.role, attic.role), (api::MemberRole::Admin, api::MemberRole::Worker));
+    assert_eq!(desk.addresses, ["10.0.0.1:4000"], "where it listens");
+    assert_eq!(attic.addresses, ["10.0.0.2:4000", "10.0.0.3:4000"]);
+    // A member of which nothing was heard yet counts as lost.
+    assert_eq!((desk.status, attic.status), (api::NodeStatus::Alive, api::NodeStatus::Lost));
+    assert_eq!((desk.version.as_str(), desk.process_bytes), ("1.2.3", Some(77)));
+    assert_eq!(desk.card_events[0].text, "came");
+}
+
+#[test]
+fn a_member_without_a_report_shows_what_the_log_knows() {
+    let mut cluster = cluster();
+    cluster.reports.remove(&node(2));
+    let view = cluster.view();
+    assert_eq!(view.nodes[0].name, "attic");
+    assert!(view.nodes[0].version.is_empty() && view.nodes[0].devices.is_empty());
+    let stage = &view.instances[0].stages[1];
+    assert_eq!((stage.weight_bytes, stage.weight_bytes_held), (1300, 0));
+}
+
+#[test]
+fn cluster_log_and_coordinator_are_named_in_full() {
+    let view = cluster().view();
+    assert_eq!(view.cluster, Some("07".repeat(16)));
+    assert_eq!(view.journal, api::JournalView { entries: 4, head: "ab".repeat(32) });
+    assert_eq!(view.epoch, Some(api::EpochView { counter: 3, coordinator: node(2).to_full() }));
+    assert_eq!(view.self_node, node(1).to_full());
+}
+
+#[test]
+fn the_window_and_those_who_ask_are_shown() {
+    let mut cluster = cluster();
+    let window = cluster.view().join_window;
+    assert_eq!(window, api::JoinWindowView { open: true, open_until_unix_s: Some(OPEN_UNTIL_UNIX_S) });
+    cluster.now_unix_s = OPEN_UNTIL_UNIX_S;
+    cluster.requests.insert(node(5), Request::new("guest", listen(5)));
+    let view = cluster.view();
+    assert_eq!(view.join_window, api::JoinWindowView { open: false, open_until_unix_s: None });
+    let request = &view.join_requests[0];
+    assert_eq!((request.name.as_str(), request.address.as_str()), ("guest", "10.0.0.5:4000"));
+    assert_eq!(request.check_words.split(' ').count(), 4);
+}
+
+#[test]
+fn each_end_measures_a_link_and_only_this_node_knows_what_carries_it() {
+    let links = cluster().view().links;
+    let shown: Vec<_> = links.iter().map(|l| (l.rtt_ms, l.transport.as_str())).collect();
+    assert_eq!(shown, [(Some(0.25), "tcp"), (Some(0.25), "")]);
+}
+
+#[test]
+fn stages_show_bytes_time_and_where_the_file_comes_from() {
+    let instance = &cluster().view().instances[0];
+    assert_eq!(instance.state, api::InstanceState::Ready);
+    assert_eq!(instance.load, None, "the scheduler runs elsewhere");
+    let [first, second] = &instance.stages[..] else { panic!("{:?}", instance.stages) };
+    assert_eq!((first.time_share, second.time_share), (Some(0.75), Some(0.25)));
+    assert_eq!((first.weight_bytes, second.weight_bytes), (3500, 1300), "with embedding and head");
+    assert_eq!((first.weight_bytes_held, first.weight_bytes_waiting), (900, 70));
+    assert_eq!((first.kv_bytes, second.kv_bytes), (3 * 4 * 256, 4 * 256));
+    assert_eq!((first.fetched_from.as_deref(), second.fetched_from.as_deref()), (None, Some("desk")));
+    assert_eq!((first.node_name.as_str(), second.node_name.as_str()), ("desk", "attic"));
+}
+
+#[test]
+fn a_stage_of_an_earlier_placement_counts_for_nothing() {
+    let mut cluster = cluster();
+    for report in cluster.reports.values_mut() {
+        report.stages[0].serves =
+            report.stages[0].serves.map(|at| ShardPosition { placement: placement_id(9), ..at });
+    }
+    let view = cluster.view();
+    let stages = &view.instances[0].stages;
+    assert!(stages.iter().all(|s| s.time_share.is_none() && s.weight_bytes_held == 0));
+}
+
+#[test]
+fn fetching_is_nine_tenths_of_loading_and_large_stages_count_for_more() {
+    let half = StageStatus::Fetching { done_bytes: 50, total_bytes: 100 };
+    let unknown = StageStatus::Fetching { done_bytes: 0, total_bytes: 0 };
+    let almost = StageStatus::Loading { done_bytes: 100, total_bytes: 100 };
+    let progress = |statuses| load_progress(&instance(InstanceState::Loading, statuses));
+    assert_eq!(progress([half.clone(), unknown]), 0.45 * 0.75);
+    assert_eq!(progress([StageStatus::Waiting, StageStatus::Loaded]), 0.25);
+    assert_eq!(progress([almost.clone(), almost]), 1.0);
+    assert_eq!(progress([half.clone(), half]), 0.45);
+}
+
+#[test]
+fn a_stage_that_failed_shows_its_reason_while_the_instance_still_loads() {
+    let mut cluster = cluster();
+    let failed = StageStatus::Failed { reason: "no memory".to_owned(), failed_loads: 1 };
+    cluster.instances = vec![instance(InstanceState::Loading, [StageStatus::Loaded, failed])];
+    let state = cluster.view().instances[0].state.clone();
+    assert_eq!(state, api::InstanceState::Degraded { reason: "no memory".to_owned() });
+}
+
+#[test]
+fn devices_show_state_and_sensors_of_the_same_report() {
+    let mut cluster = cluster();
+    let monitor = Monitor { temperature_c: Some(60.0), ..Monitor::default() };
+    let reason = "it hangs".to_owned();
+    let lost = DeviceReport { device: DeviceId::cpu(), state: DeviceState::Lost, reason, monitor };
+    cluster.reports.get_mut(&node(1)).unwrap().devices = vec![lost];
+    let view = cluster.view();
+    let [attic, desk] = [0, 1].map(|i| &view.nodes[i].devices[0]);
+    assert_eq!((desk.state, desk.state_reason.as_str()), (DeviceState::Lost, "it hangs"));
+    assert_eq!(desk.sensors.temperature_c, Some(60.0));
+    assert_eq!(attic.state, DeviceState::Usable);
+}
+
+#[test]
+fn a_node_that_has_not_begun_shows_itself_only() {
+    let view = empty_view(node(1));
+    assert_eq!(view.self_node, node(1).to_full());
+    assert!(view.cluster.is_none() && view.nodes.is_empty() && !view.join_window.open);
+}

@@ -1,0 +1,334 @@
+//! What this node holds: carries out the worker's actions, and wires what is loaded into the stages that are wanted.
+//!
+//! An engine is named by its [`EngineId`] and knows what it holds, not when it was placed. A stage is one position of one
+//! placement; it stands on an engine. When the next placement wants the same content, the engine is rewired: its sequences
+//! and kept pages go, its weights stay.
+
+use std::time::Duration;
+
+use exo_cluster::wire::{NodeReport, StageReport};
+use exo_cluster::{Action, ComputeResult, EngineId, StageInput, StageMachine, StageStatus, WorkerInput};
+use exo_types::{ModelId, NodeId, ShardPosition, ShardSpec, Term};
+
+use crate::{Effect, EngineEvent, FetchEvent, FetchId, FetchWhat, Holder, LoadedFacts, NodeMachine, Notice};
+
+/// An engine of this node: asked for, loading, or loaded.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) spec: ShardSpec,
+    pub(crate) loaded: Option<LoadedFacts>,
+    /// Bytes of weights that are read from their file until they are in memory.
+    pub(crate) unpacked_bytes: u64,
+    /// Time spent computing.
+    pub(crate) busy: Duration,
+    /// What its sequences belong to.
+    wired: Option<ShardPosition>,
+    /// What it is being rewired for.
+    rewiring: Option<ShardPosition>,
+}
+
+/// A fetch under way.
+#[derive(Debug)]
+pub(crate) struct Fetch {
+    engine: EngineId,
+    what: FetchWhat,
+}
+
+impl NodeMachine {
+    pub(crate) fn feed_worker(&mut self, input: WorkerInput) {
+        let me = self.me;
+        self.feed_worker_from(me, input);
+    }
+
+    /// Like `feed_worker`, for a wish that came from somewhere: a stale one is refused there.
+    pub(crate) fn feed_worker_from(&mut self, from: NodeId, input: WorkerInput) {
+        match self.worker.handle(self.now.time, input) {
+            Ok(actions) => {
+                let any = !actions.is_empty();
+                actions.into_iter().for_each(|action| self.act(action));
+                let is_rewired = self.wire();
+                if any || is_rewired {
+                    self.report_now();
+                }
+            }
+            Err(refusal) => {
+                tracing::trace!(peer = %from, %refusal, "a wish of the past");
+                self.send_control(from, exo_cluster::wire::ControlMessage::Refused(refusal));
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        tracing::debug!(?action, "worker");
+        match action {
+            Action::FetchManifest { engine, model, holders } => {
+                self.fetch(engine, model, FetchWhat::Manifest, &holders);
+            }
+            Action::FetchChunks { engine, model, shard, holders } => {
+                self.fetch(engine, model, FetchWhat::Shard(shard), &holders);
+            }
+            Action::LoadShard { engine, spec } => self.load(engine, spec),
+            Action::UnloadShard { engine } | Action::Cancel { engine } => self.release(engine),
+        }
+    }
+
+    // ---- fetching ----
+
+    /// Who has a model and where they are; this node itself needs no fetching.
+    pub(crate) fn holders_of(&self, model: ModelId, named: &[NodeId]) -> Vec<Holder> {
+        let has = |report: &NodeReport| report.models.iter().any(|m| m.model == model && m.complete);
+        let reporting = self.reports.iter().filter(|(_, r)| has(r)).map(|(n, _)| *n);
+        let mut nodes: Vec<NodeId> =
+            named.iter().copied().chain(reporting).filter(|n| *n != self.me).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let holder = |node| Holder { node, addresses: self.links.addresses(node).to_vec() };
+        nodes.into_iter().map(holder).filter(|h| !h.addresses.is_empty()).collect()
+    }
+
+    fn fetch(&mut self, engine: EngineId, model: ModelId, what: FetchWhat, named: &[NodeId]) {
+        self.cancel_fetch(engine);
+        self.fetch_last = FetchId(self.fetch_last.0 + 1);
+        let (fetch, holders) = (self.fetch_last, self.holders_of(model, named));
+        self.fetches.insert(fetch, Fetch { engine, what });
+        self.out.push(Effect::Fetch { fetch, model, what, holders });
+    }
+
+    /// Whether there was one.
+    fn cancel_fetch(&mut self, engine: EngineId) -> bool {
+        let fetch = self.fetches.iter().find(|(_, fetch)| fetch.engine == engine).map(|(id, _)| *id);
+        let Some(fetch) = fetch else { return false };
+        self.fetches.remove(&fetch);
+        self.out.push(Effect::CancelFetch(fetch));
+        true
+    }
+
+    pub(crate) fn fetched(&mut self, fetch: FetchId, event: FetchEvent) {
+        let Some(Fetch { engine, what }) = self.fetches.get(&fetch) else {
+            return tracing::trace!(
+                fetch = fetch.0,
+                last = self.fetch_last.0,
+                "news of a fetch that is over"
+            );
+        };
+        let (engine, what) = (*engine, *what);
+        self.view_changed();
+        let input = match event {
+            FetchEvent::Progress { done_bytes, total_bytes } => {
+                return self.feed_worker(WorkerInput::Progress { engine, done_bytes, total_bytes });
+            }
+            FetchEvent::Done => match what {
+                FetchWhat::Manifest => WorkerInput::ManifestHeld(engine),
+                FetchWhat::Shard(_) => WorkerInput::Stored(engine),
+            },
+            FetchEvent::Failed { reason } => WorkerInput::Failed { engine, reason },
+        };
+        self.fetches.remove(&fetch);
+        if matches!(input, WorkerInput::Stored(_)) {
+            self.scan_models();
+        }
+        self.feed_worker(input);
+    }
+
+    // ---- engines ----
+
+    fn load(&mut self, engine: EngineId, spec: ShardSpec) {
+        tracing::info!(target: "events::shard", engine = engine.0, layers = %spec.layers, "loading");
+        self.out.push(Effect::Load { engine, spec: Box::new(spec.clone()) });
+        let (loaded, unpacked_bytes, busy, wired, rewiring) = (None, 0, Duration::ZERO, None, None);
+        self.engines.insert(engine, Engine { spec, loaded, unpacked_bytes, busy, wired, rewiring });
+    }
+
+    fn release(&mut self, engine: EngineId) {
+        let was_fetched = self.cancel_fetch(engine);
+        match self.engines.get_mut(&engine) {
+            Some(entry) => {
+                entry.loaded = None;
+                self.unwire(engine);
+                self.out.push(Effect::Unload(engine)); // `Unloaded` comes when nothing is left of it
+            }
+            None => {
+                tracing::trace!(engine = engine.0, was_fetched, "nothing to unload");
+                self.feed_worker(WorkerInput::Unloaded(engine));
+            }
+        }
+    }
+
+    pub(crate) fn engine_event(&mut self, engine: EngineId, event: EngineEvent) {
+        if !self.engines.contains_key(&engine) {
+            return tracing::trace!(engine = engine.0, ?event, "news of an engine that is gone");
+        }
+        match event {
+            EngineEvent::Progress { done_bytes, total_bytes } => {
+                self.view_changed();
+                self.feed_worker(WorkerInput::Progress { engine, done_bytes, total_bytes });
+            }
+            EngineEvent::Loaded(facts) => self.engine_loaded(engine, *facts),
+            EngineEvent::LoadFailed { reason, is_refusal } => {
+                self.forget_engine(engine);
+                self.feed_worker(match is_refusal {
+                    true => WorkerInput::Refused { engine, reason },
+                    false => WorkerInput::Failed { engine, reason },
+                });
+            }
+            EngineEvent::Rewired { position, term } => self.engine_rewired(engine, position, term),
+            EngineEvent::Unpacked { bytes } => {
+                if let Some(entry) = self.engines.get_mut(&engine) {
+                    entry.unpacked_bytes = bytes;
+                }
+                self.view_changed();
+                self.report_now();
+            }
+            EngineEvent::Lost { reason } => self.engine_lost(engine, &reason),
+            EngineEvent::Unloaded => {
+                self.forget_engine(engine);
+                self.feed_worker(WorkerInput::Unloaded(engine));
+            }
+        }
+    }
+
+    fn engine_loaded(&mut self, engine: EngineId, facts: LoadedFacts) {
+        if let Some(reason) = &facts.slower_because {
+            let warning = format!("weights are read from their file, which is slower: {reason}");
+            self.notice(Notice::Warning(warning));
+        }
+        if let Some(entry) = self.engines.get_mut(&engine) {
+            entry.loaded = Some(facts);
+        }
+        self.view_changed();
+        self.feed_worker(WorkerInput::Ready(engine));
+        self.report_now();
+    }
+
+    /// The engine is empty: for a stage that waits to stand on it, or for the next term of the one that does.
+    fn engine_rewired(&mut self, engine: EngineId, position: ShardPosition, term: Term) {
+        let Some(entry) = self.engines.get_mut(&engine) else { return };
+        let (wired, rewiring) = (entry.wired, entry.rewiring);
+        if term != Term::FIRST && rewiring.is_none() && wired == Some(position) {
+            return self.feed_stage(position, StageInput::Rewired { term });
+        }
+        if term != Term::FIRST || rewiring != Some(position) {
+            return tracing::trace!(
+                engine = engine.0, got = ?position, %term, ?wired, ?rewiring, "rewired for a placement or a term of the past"
+            );
+        }
+        (entry.wired, entry.rewiring) = (None, None);
+        if self.wire() {
+            self.report_now();
+        }
+    }
+
+    fn engine_lost(&mut self, engine: EngineId, reason: &str) {
+        let stage = self.worker.position_of(engine);
+        let wanted = self.worker.desired().iter().find(|d| Some(d.position()) == stage);
+        let whose = wanted.map_or("a shard that is not wanted".to_owned(), |d| {
+            format!("stage {} of instance {}", d.stage, d.placement.instance)
+        });
+        self.notice(Notice::Warning(format!("{whose} lost its device: {reason}")));
+        // First, and told at once: that its scheduler has ended as well says less.
+        self.feed_worker(WorkerInput::Failed { engine, reason: reason.to_owned() });
+        self.report_now();
+        self.forget_engine(engine);
+    }
+
+    fn forget_engine(&mut self, engine: EngineId) {
+        self.unwire(engine);
+        self.engines.remove(&engine);
+    }
+
+    // ---- wiring ----
+
+    /// The stage that stands on an engine ends, and its scheduler with it.
+    fn unwire(&mut self, engine: EngineId) {
+        let stage = self.stages.iter().find(|(_, stage)| stage.engine == engine).map(|(p, _)| *p);
+        if let Some(position) = stage {
+            self.end_stage(position);
+        }
+    }
+
+    fn end_stage(&mut self, position: ShardPosition) {
+        self.stages.remove(&position);
+        if position.stage == 0 {
+            self.drop_scheduler(position.placement);
+        }
+    }
+
+    /// Lets every wanted stage stand on the engine that holds its content, once that is loaded and empty. Whether anything changed.
+    fn wire(&mut self) -> bool {
+        let wanted: Vec<ShardPosition> = self.worker.desired().iter().map(|d| d.position()).collect();
+        let over: Vec<ShardPosition> = self.stages.keys().filter(|p| !wanted.contains(p)).copied().collect();
+        let mut is_changed = !over.is_empty();
+        over.into_iter().for_each(|position| self.end_stage(position));
+        for index in 0..self.worker.desired().len() {
+            is_changed |= self.wire_one(index);
+        }
+        is_changed
+    }
+
+    fn wire_one(&mut self, index: usize) -> bool {
+        let wanted = &self.worker.desired()[index];
+        let position = wanted.position();
+        // The leader of a stage takes its steps; there are no others today.
+        if position.rank > 0 || self.stages.contains_key(&position) {
+            return false;
+        }
+        let Some(engine) = self.worker.engine_of(position) else { return false };
+        let Some(entry) = self.engines.get_mut(&engine) else { return false };
+        let Some(geometry) = entry.loaded.as_ref().map(|facts| facts.geometry) else { return false };
+        match (entry.wired, entry.rewiring) {
+            (None, None) => {}
+            (_, Some(under_way)) if under_way == position => return false,
+            _ => {
+                entry.rewiring = Some(position);
+                let layers = entry.spec.layers;
+                tracing::info!(target: "events::shard", engine = engine.0, %layers, placement = %position.placement, "kept in memory");
+                self.out.push(Effect::Rewire { engine, position, term: Term::FIRST });
+                return true;
+            }
+        }
+        entry.wired = Some(position);
+        let placement = wanted.placement.clone();
+        let machine = StageMachine::new(placement.clone(), position.stage as usize, geometry);
+        self.stages.insert(position, crate::pipelines::Stage { engine, machine });
+        self.stage_wired(position, placement);
+        true
+    }
+
+    /// What to report of what is in memory here.
+    pub(crate) fn stage_reports(&self) -> Vec<StageReport> {
+        let mut reports = self.worker.reports();
+        for report in &mut reports {
+            if let Some(entry) = self.engines.get(&report.engine) {
+                report.weight_bytes = entry.loaded.as_ref().map_or(0, |facts| facts.weight_bytes);
+                report.waiting_bytes = entry.unpacked_bytes;
+                report.busy_us = u64::try_from(entry.busy.as_micros()).unwrap_or(u64::MAX);
+            }
+            let serves = report.serves.is_some_and(|p| p.stage == 0 && p.rank == 0 && self.is_serving(p));
+            if serves && report.status == StageStatus::Loaded {
+                report.status = StageStatus::Serving;
+            }
+        }
+        reports
+    }
+
+    /// An engine is done with a step. The answer is for the wiring that the step belonged to, or for none.
+    pub(crate) fn computed(
+        &mut self,
+        engine: EngineId,
+        position: ShardPosition,
+        (term, step): (Term, u64),
+        result: ComputeResult,
+        busy: Duration,
+    ) {
+        if let Some(entry) = self.engines.get_mut(&engine) {
+            entry.busy += busy;
+        }
+        match self.stages.get(&position).filter(|stage| stage.engine == engine) {
+            Some(_) => self.feed_stage(position, StageInput::ComputeDone { term, step, result }),
+            None => {
+                let wired = self.engines.get(&engine).and_then(|entry| entry.wired);
+                tracing::trace!(engine = engine.0, got = ?position, ?wired, %term, step, "computed for a stage that is over");
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What comes to the run loop, and the queues in front of it.
+
+use exo_discovery::Found;
+use exo_machine::{Answer, DialId, Input, Question, SequenceEvent, StartRequest};
+use exo_transport::{Channel, JoinChannel};
+use exo_types::RequestId;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+
+use crate::engine_host::EngineEvent;
+use crate::hands::{DeviceEvent, Opened};
+
+/// Messages of each kind of link that may wait for the loop: more wait in the sockets.
+const UNREAD_MAX: usize = 1024;
+
+/// Something for the loop: an input as it is, or something that its hands make one of.
+pub enum Event {
+    /// For the machine as it is.
+    Input(Box<Input>),
+    /// A message from a member. Its bytes count as unread of its link until this is dropped.
+    Received { input: Box<Input>, _unread: Option<OwnedSemaphorePermit> },
+    /// An engine thread or worker said something.
+    Engine(EngineEvent),
+    /// A model that is to be loaded is open, or cannot be opened.
+    Opened(Opened),
+    /// Something about the devices.
+    Device(DeviceEvent),
+    /// A member opened a channel.
+    Incoming(Channel),
+    /// Our own dial opened one.
+    Dialled { dial: DialId, channel: Channel },
+    /// A stranger opened the join exchange.
+    JoinIncoming(JoinChannel),
+    /// Discovery saw something.
+    Found(Found),
+    /// Somebody waits for the answer to a question.
+    Asked { question: Question, answer: oneshot::Sender<Answer> },
+    /// Run the sequences of a request.
+    Started { request: Box<StartRequest>, events: mpsc::UnboundedSender<SequenceEvent> },
+}
+
+impl From<Input> for Event {
+    fn from(input: Input) -> Self {
+        Self::Input(Box::new(input))
+    }
+}
+
+/// Where events for the loop go.
+#[derive(Clone)]
+pub struct EventSender {
+    /// From this process: each event answers something that the machine or a bounded number of clients asked for.
+    local: mpsc::UnboundedSender<Event>,
+    control: mpsc::Sender<Event>,
+    data: mpsc::Sender<Event>,
+}
+
+impl EventSender {
+    /// From this process: never waits. Events after the end go nowhere.
+    pub fn post(&self, event: impl Into<Event>) {
+        let _ = self.local.send(event.into());
+    }
+
+    /// From a control link, or a stranger: waits while the loop is behind. An error means that the loop has ended.
+    pub async fn control(&self, event: impl Into<Event>) -> Result<(), Ended> {
+        self.control.send(event.into()).await.map_err(|_| Ended)
+    }
+
+    /// From a data link. As [`EventSender::control`].
+    pub async fn data(&self, event: impl Into<Event>) -> Result<(), Ended> {
+        self.data.send(event.into()).await.map_err(|_| Ended)
+    }
+
+    /// Nobody listens to this request, or to one of its choices, any more.
+    pub fn cancel_request(&self, request: RequestId, index: Option<u16>) {
+        self.post(Input::Cancel { request, index });
+    }
+}
+
+/// The loop has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ended;
+
+/// The receiving ends.
+pub struct Inbox {
+    local: mpsc::UnboundedReceiver<Event>,
+    control: mpsc::Receiver<Event>,
+    data: mpsc::Receiver<Event>,
+}
+
+impl Inbox {
+    /// The next event. Control comes before data: heartbeats do not wait behind rows. `None` once nobody can send.
+    pub async fn next(&mut self) -> Option<Event> {
+        tokio::select! {
+            biased;
+            Some(event) = self.control.recv() => Some(event),
+            Some(event) = self.local.recv() => Some(event),
+            Some(event) = self.data.recv() => Some(event),
+            else => None,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Inbox {
+    /// The next event, if there is one.
+    pub fn try_next(&mut self) -> Option<Event> {
+        let control = self.control.try_recv().or_else(|_| self.local.try_recv());
+        control.or_else(|_| self.data.try_recv()).ok()
+    }
+}
+
+/// Both ends.
+pub fn channel() -> (EventSender, Inbox) {
+    let (local, local_rx) = mpsc::unbounded_channel();
+    let (control, control_rx) = mpsc::channel(UNREAD_MAX);
+    let (data, data_rx) = mpsc::channel(UNREAD_MAX);
+    (EventSender { local, control, data }, Inbox { local: local_rx, control: control_rx, data: data_rx })
+}

@@ -1,0 +1,287 @@
+//! The devices of this node: devices that workers lose are verified and used again, or put in quarantine, with the processor in
+//! their place. Cards that come and go. What all of it comes to is sampled for the machine.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exo_cluster::wire::{CardEvent, DeviceReport};
+use exo_device::{CardChange, Quarantine};
+use exo_machine::{Input, Notice, Samples};
+use exo_types::{DeviceId, DeviceState, NodeFacts};
+use tokio::sync::{broadcast, watch};
+
+use super::Engines;
+use crate::NodeConfig;
+use crate::compute::{Check, Compute, Loss, Seat, Sensed};
+use crate::device::Opened;
+use crate::engine_host::chain;
+use crate::events::{Event, EventSender};
+use crate::host::Host;
+use crate::run_loop::{Clock, unix_s};
+use crate::worker::CardWords;
+
+/// Between two samples.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// Somebody may have ended a quarantine, or its time has come.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Events of cards that are shown.
+const CARD_EVENTS_MAX: usize = 16;
+/// For the processor to be opened in a graphics processor's place, its bandwidth measured.
+const REPLACED_MAX: Duration = Duration::from_secs(30);
+
+/// What is to be known of devices.
+pub enum DeviceEvent {
+    /// A second has passed.
+    SampleDue,
+    /// A child begins to open it and make it compute.
+    Verifying(DeviceId),
+    /// It did, or could not.
+    Verified(DeviceId, Result<Box<CardWords>, String>),
+    /// The processor is open in its place, or cannot be.
+    Replaced { device: DeviceId, quarantine: Quarantine, is_kept: bool, processor: Result<Opened, String> },
+    /// Nothing stands against it in the registry any more.
+    QuarantineOver(DeviceId),
+    /// Sensors were read.
+    Sensed(Sensed),
+    /// A card came or went.
+    Changed(CardChange),
+}
+
+/// See the module.
+pub struct Devices {
+    compute: Compute,
+    config: NodeConfig,
+    host: Arc<dyn Host>,
+    /// But for the devices.
+    facts: NodeFacts,
+    card_events: VecDeque<CardEvent>,
+    /// When the registry was looked at for the end of a quarantine.
+    looked: Option<Instant>,
+    clock: Clock,
+    events: EventSender,
+    notices: broadcast::Sender<Notice>,
+}
+
+impl Devices {
+    /// Over opened devices. From now on they are sampled.
+    pub fn new(
+        compute: Compute,
+        config: NodeConfig,
+        host: Arc<dyn Host>,
+        facts: NodeFacts,
+        clock: Clock,
+        events: EventSender,
+        notices: broadcast::Sender<Notice>,
+    ) -> Self {
+        Self {
+            compute,
+            config,
+            host,
+            facts,
+            card_events: VecDeque::new(),
+            looked: None,
+            clock,
+            events,
+            notices,
+        }
+    }
+
+    /// Posts an event each second until the loop has ended.
+    pub fn keep_sampling(events: EventSender, mut ended: watch::Receiver<bool>) {
+        tokio::spawn(async move {
+            let mut every = tokio::time::interval(SAMPLE_EVERY);
+            every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    _ = ended.wait_for(|ended| *ended) => return,
+                    _ = every.tick() => events.post(Event::Device(DeviceEvent::SampleDue)),
+                }
+            }
+        });
+    }
+
+    /// Where a shard on `device` goes.
+    pub fn seat(&self, device: &DeviceId) -> Option<Seat> {
+        self.compute.seat(device)
+    }
+
+    /// Follows whether `device` can be loaded; `None` if it always can.
+    pub fn follow(&self, device: &DeviceId) -> Option<watch::Receiver<DeviceState>> {
+        self.compute.follow(device)
+    }
+
+    pub fn event(&mut self, event: DeviceEvent, engines: &Engines) -> Vec<Input> {
+        match event {
+            DeviceEvent::SampleDue => self.look_for_ends(),
+            DeviceEvent::Verifying(device) => self.compute.verifying(&device),
+            DeviceEvent::Verified(device, found) => self.verified(&device, found),
+            DeviceEvent::Replaced { device, quarantine, is_kept, processor } => {
+                self.replaced(&device, quarantine, is_kept, processor);
+            }
+            DeviceEvent::QuarantineOver(device) => self.retry(&device),
+            DeviceEvent::Sensed(sensed) => {
+                self.compute.sensed(sensed);
+                return Vec::new();
+            }
+            DeviceEvent::Changed(change) => self.card_changed(&change),
+        }
+        vec![self.sampled(engines)]
+    }
+
+    /// The same, for the machine.
+    pub fn sampled(&mut self, engines: &Engines) -> Input {
+        Input::Sampled(Box::new(self.sample(engines)))
+    }
+
+    /// What this machine is and has at this moment.
+    pub fn sample(&mut self, engines: &Engines) -> Samples {
+        let mut devices = self.compute.facts(engines.are_on(&DeviceId::cpu()));
+        for device in &mut devices {
+            let free_bytes = self.compute.free_bytes(&device.id, &engines.worker_memory(&device.id));
+            device.memory_free_bytes = free_bytes.unwrap_or(device.memory_free_bytes);
+        }
+        let report = |device: &DeviceId| {
+            let (state, reason) = self.compute.state(device);
+            let workers = engines.hosts_on(device).find_map(|host| host.worker()?.monitor());
+            let monitor = self.compute.monitor(device, workers);
+            DeviceReport { device: device.clone(), state, reason, monitor }
+        };
+        let reports = devices.iter().map(|device| report(&device.id)).collect();
+        let memory_bytes = self.compute.memory(&self.config, self.host.as_ref());
+        Samples {
+            facts: NodeFacts { devices, mains_power: self.host.mains_power(), ..self.facts.clone() },
+            memory_bytes: memory_bytes.into_iter().collect(),
+            devices: reports,
+            card_events: self.card_events.iter().cloned().collect(),
+            process_bytes: self.host.process_bytes(),
+        }
+    }
+
+    /// Until it is verified nothing is loaded on it; shards lost at the same time are one loss.
+    pub fn lost(&mut self, device: &DeviceId, reason: &str) {
+        if let Some(loss) = self.compute.lost(device, self.clock.now().time, reason) {
+            self.see_to(device, loss);
+        }
+    }
+
+    fn notice(&self, notice: Notice) {
+        tracing::info!(%notice, "notice");
+        let _ = self.notices.send(notice);
+    }
+
+    fn verified(&mut self, device: &DeviceId, found: Result<Box<CardWords>, String>) {
+        if let Err(reason) = &found {
+            self.notice(Notice::Warning(format!("the device {device} does not come back: {reason}")));
+        }
+        let was_quarantined = self.compute.is_kept_off(device);
+        match self.compute.verified(device, self.clock.now().time, found) {
+            Some(loss) => self.see_to(device, loss),
+            None if was_quarantined => {
+                self.notice(Notice::Card(format!("the device {device} passed its check and is used again")));
+            }
+            None => {}
+        }
+    }
+
+    fn see_to(&mut self, device: &DeviceId, loss: Loss) {
+        let (events, device) = (self.events.clone(), device.clone());
+        match loss {
+            Loss::Verify { wait, check } => self.verify_after(device, wait, check),
+            Loss::GiveUp { quarantine, keep } => {
+                let (config, host) = (self.config.clone(), self.host.clone());
+                let kept = quarantine.clone();
+                let work = tokio::task::spawn_blocking(move || {
+                    let is_kept = keep(&kept);
+                    let processor = crate::device::processor(&config, host.as_ref());
+                    (is_kept, processor.map_err(|error| chain(&*error)))
+                });
+                tokio::spawn(async move {
+                    // Whatever happens there, the state goes on to quarantine.
+                    let (is_kept, processor) = match tokio::time::timeout(REPLACED_MAX, work).await {
+                        Ok(Ok(done)) => done,
+                        Ok(Err(error)) => (false, Err(error.to_string())),
+                        Err(_) => (false, Err(format!("it was not open after {} s", REPLACED_MAX.as_secs()))),
+                    };
+                    let event = DeviceEvent::Replaced { device, quarantine, is_kept, processor };
+                    events.post(Event::Device(event));
+                });
+            }
+        }
+    }
+
+    fn verify_after(&self, device: DeviceId, wait: Duration, check: Check) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            events.post(Event::Device(DeviceEvent::Verifying(device.clone())));
+            let verified = tokio::task::spawn_blocking(check).await;
+            let verified = verified.unwrap_or_else(|error| Err(error.to_string()));
+            events.post(Event::Device(DeviceEvent::Verified(device, verified)));
+        });
+    }
+
+    /// From now on the node offers its processor, if no other graphics processor is left or all that are have memory of their own,
+    /// and says why.
+    fn replaced(
+        &mut self,
+        device: &DeviceId,
+        quarantine: Quarantine,
+        is_kept: bool,
+        processor: Result<Opened, String>,
+    ) {
+        let processor = match processor {
+            Ok(opened) => Some(opened),
+            Err(error) => {
+                self.notice(Notice::Warning(format!("the processor cannot take over: {error}")));
+                None
+            }
+        };
+        self.compute.keep_off(device, quarantine, is_kept, processor);
+        let facts = self.compute.facts(false).into_iter().find(|facts| facts.id == *device);
+        if let Some(facts) = facts {
+            self.notice(Notice::Warning(facts.support_reason));
+        }
+    }
+
+    /// A device in quarantine gets another chance: its time is over, somebody said so, or its card is another.
+    fn retry(&mut self, device: &DeviceId) {
+        if let Some(check) = self.compute.retry(device) {
+            self.verify_after(device.clone(), Duration::ZERO, check);
+        }
+    }
+
+    /// Looks now and then whether quarantines are over.
+    fn look_for_ends(&mut self) {
+        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK_EVERY) {
+            return;
+        }
+        self.looked = Some(Instant::now());
+        let Some(are_over) = self.compute.are_over() else { return };
+        let events = self.events.clone();
+        tokio::task::spawn_blocking(move || {
+            for device in are_over() {
+                events.post(Event::Device(DeviceEvent::QuarantineOver(device)));
+            }
+        });
+    }
+
+    /// Tells of it everywhere, and looks at once at a device that it concerns.
+    fn card_changed(&mut self, change: &CardChange) {
+        let (CardChange::Appeared(card)
+        | CardChange::Vanished(card)
+        | CardChange::DriverChanged { now: card, .. }) = change;
+        let own = self.compute.plugged_in_at(&card.pci_address);
+        let text = crate::cards::text(change, own.is_some());
+        self.card_events.push_back(CardEvent { at_unix_s: unix_s(), text: text.clone() });
+        while self.card_events.len() > CARD_EVENTS_MAX {
+            self.card_events.pop_front();
+        }
+        self.notice(Notice::Card(text));
+        match (change, own) {
+            (_, None) => {}
+            (CardChange::Vanished(_), Some(device)) => self.lost(&device, "its card vanished from the bus"),
+            (_, Some(device)) => self.retry(&device),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Engines: opening models, loading, computing, freeing.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_cluster::EngineId;
+use exo_engine::EngineOptions;
+use exo_formats::Model;
+use exo_machine::{Input, LoadedFacts};
+use exo_types::{DeviceId, DeviceState, ShardPosition, ShardSpec, Term};
+use tokio_util::sync::CancellationToken;
+
+use super::Devices;
+use crate::compute::Seat;
+use crate::draft::Draft;
+use crate::engine_host::{
+    EngineEvent, EngineHost, Events, Job, LoadRequest, Loaded, STEP_MAX, ThreadHost, chain,
+};
+use crate::events::{Event, EventSender};
+use crate::library::Library;
+use crate::worker::{LoadWords, MemoryWords, WorkerHost};
+
+/// For a lost device to be verified: more than that takes.
+const VERIFIED_MAX: Duration = Duration::from_secs(40);
+/// For workers to end by themselves when the node does. One that hangs ends with its input.
+const WORKERS_END_MAX: Duration = Duration::from_secs(4);
+
+/// A model that is to be loaded is open, or cannot be opened.
+pub struct Opened {
+    engine: EngineId,
+    model: Result<Arc<Model>, String>,
+    /// Whether the small model can guess for it.
+    draft: Option<Result<(), String>>,
+}
+
+/// The engines of this node.
+pub struct Engines {
+    library: Arc<Library>,
+    draft: Option<Arc<Draft>>,
+    events: EventSender,
+    engines: BTreeMap<EngineId, Entry>,
+}
+
+struct Entry {
+    device: DeviceId,
+    stand: Stand,
+    spec: ShardSpec,
+    draft: Option<Result<(), String>>,
+    /// What the steps that it was handed belong to, in order.
+    jobs: VecDeque<(ShardPosition, Term)>,
+    rewires: VecDeque<(ShardPosition, Term)>,
+}
+
+enum Stand {
+    /// Its model is being opened.
+    Opening(CancellationToken),
+    Running(EngineHost),
+}
+
+impl Engines {
+    /// None yet.
+    pub fn new(library: Arc<Library>, draft: Option<Arc<Draft>>, events: EventSender) -> Self {
+        Self { library, draft, events, engines: BTreeMap::new() }
+    }
+
+    /// Opening a model reads headers from disk; loading follows.
+    pub fn load(&mut self, engine: EngineId, spec: ShardSpec, devices: &Devices) {
+        let token = CancellationToken::new();
+        let (library, events, model) = (self.library.clone(), self.events.clone(), spec.model);
+        let draft = self.draft.clone().filter(|_| spec.embedding);
+        let stand = devices.follow(&spec.device);
+        let work = async move {
+            if let Some(mut stand) = stand {
+                // A device that was just lost is verified first; an end of the wait is seen when it is loaded.
+                let known =
+                    stand.wait_for(|state| !matches!(state, DeviceState::Lost | DeviceState::Verifying));
+                let _ = tokio::time::timeout(VERIFIED_MAX, known).await;
+            }
+            let store = library.store().clone();
+            let open = move || {
+                let mut opened = store.open_model(model).map_err(|e| chain(&e))?;
+                let draft = draft.map(|draft| draft.check_model(model, &opened));
+                opened.take_tokenizer();
+                Ok::<_, String>((Arc::new(opened), draft))
+            };
+            let opened = tokio::task::spawn_blocking(open).await;
+            let (model, draft) = match opened.unwrap_or_else(|error| Err(error.to_string())) {
+                Ok((model, draft)) => (Ok(model), draft),
+                Err(reason) => (Err(reason), None),
+            };
+            Opened { engine, model, draft }
+        };
+        let opening = token.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = opening.cancelled() => {}
+                opened = work => events.post(Event::Opened(opened)),
+            }
+        });
+        let (device, draft, stand) = (spec.device.clone(), None, Stand::Opening(token));
+        let (jobs, rewires) = (VecDeque::new(), VecDeque::new());
+        self.engines.insert(engine, Entry { device, stand, spec, draft, jobs, rewires });
+    }
+
+    pub fn opened(&mut self, opened: Opened, devices: &mut Devices) -> Vec<Input> {
+        let Opened { engine, model, draft } = opened;
+        let events = self.events_of();
+        let Some(entry) = self.engines.get_mut(&engine) else { return Vec::new() };
+        let host = model.and_then(|model| start(engine, &entry.spec, model, devices, events));
+        match host {
+            Ok(host) => {
+                entry.draft = draft;
+                entry.stand = Stand::Running(host);
+                Vec::new()
+            }
+            Err(reason) => {
+                self.engines.remove(&engine);
+                let event = exo_machine::EngineEvent::LoadFailed { reason, is_refusal: false };
+                vec![Input::Engine { engine, event }]
+            }
+        }
+    }
+
+    fn events_of(&self) -> Events {
+        let events = self.events.clone();
+        Arc::new(move |event| events.post(Event::Engine(event)))
+    }
+
+    pub fn compute(&mut self, engine: EngineId, position: ShardPosition, job: exo_machine::Job) {
+        let Some(Entry { stand: Stand::Running(host), jobs, .. }) = self.engines.get_mut(&engine) else {
+            return tracing::trace!(
+                engine = engine.0,
+                step = job.frame.step,
+                "a step for an engine that is gone"
+            );
+        };
+        jobs.push_back((position, job.frame.term));
+        let exo_machine::Job { commands, frame, rows } = job;
+        host.compute(Job { commands, frame, rows });
+    }
+
+    pub fn rewire(&mut self, engine: EngineId, position: ShardPosition, term: Term) {
+        if let Some(Entry { stand: Stand::Running(host), rewires, .. }) = self.engines.get_mut(&engine) {
+            rewires.push_back((position, term));
+            host.rewire();
+        }
+    }
+
+    pub fn unload(&mut self, engine: EngineId) {
+        match self.engines.get_mut(&engine).map(|entry| &mut entry.stand) {
+            Some(Stand::Running(host)) => host.stop(),
+            Some(Stand::Opening(token)) => {
+                token.cancel();
+                self.engines.remove(&engine);
+                let event = exo_machine::EngineEvent::Unloaded;
+                self.events.post(Input::Engine { engine, event });
+            }
+            None => tracing::trace!(engine = engine.0, "nothing to unload"),
+        }
+    }
+
+    /// What an engine says, for the machine. Its memory has changed with some of it: that is sampled first.
+    pub fn event(&mut self, event: EngineEvent, devices: &mut Devices) -> Vec<Input> {
+        use exo_machine::EngineEvent as News;
+        let mut inputs = Vec::new();
+        let (engine, news) = match event {
+            EngineEvent::Computed { engine, step, result, busy } => {
+                let job = self.engines.get_mut(&engine).and_then(|e| e.jobs.pop_front());
+                let Some((position, term)) = job else {
+                    tracing::trace!(engine = engine.0, step, "a result of no step");
+                    return inputs;
+                };
+                return vec![Input::Computed { engine, position, term, step, result, busy }];
+            }
+            EngineEvent::Progress { engine, done_bytes, total_bytes } => {
+                (engine, News::Progress { done_bytes, total_bytes })
+            }
+            EngineEvent::Settling { engine, waiting_bytes } => {
+                (engine, News::Unpacked { bytes: waiting_bytes })
+            }
+            EngineEvent::Rewired { engine } => {
+                match self.engines.get_mut(&engine).and_then(|e| e.rewires.pop_front()) {
+                    Some((position, term)) => (engine, News::Rewired { position, term }),
+                    None => return inputs,
+                }
+            }
+            EngineEvent::Ready { engine, loaded, slower_because } => {
+                let draft = self.engines.get(&engine).and_then(|entry| entry.draft.clone());
+                let Loaded { geometry, weight_bytes } = loaded;
+                inputs.push(devices.sampled(self));
+                (
+                    engine,
+                    News::Loaded(Box::new(LoadedFacts { geometry, weight_bytes, slower_because, draft })),
+                )
+            }
+            EngineEvent::LoadFailed { engine, reason } => {
+                self.engines.remove(&engine);
+                (engine, News::LoadFailed { reason, is_refusal: true })
+            }
+            EngineEvent::WorkerLost { engine, reason } => {
+                if let Some(entry) = self.engines.remove(&engine) {
+                    // Before the shard is wanted again: what is loaded from now on waits for the device.
+                    devices.lost(&entry.device, &reason);
+                }
+                inputs.push(devices.sampled(self));
+                (engine, News::Lost { reason })
+            }
+            EngineEvent::Unloaded { engine } => {
+                if self.engines.remove(&engine).is_none() {
+                    return inputs; // it had failed before
+                }
+                inputs.push(devices.sampled(self));
+                (engine, News::Unloaded)
+            }
+        };
+        inputs.push(Input::Engine { engine, event: news });
+        inputs
+    }
+
+    /// What the workers of a device last said of its memory.
+    pub fn worker_memory(&self, device: &DeviceId) -> Vec<MemoryWords> {
+        self.hosts_on(device).filter_map(|host| host.worker()?.memory()).collect()
+    }
+
+    /// Every engine that may hold something of this device.
+    pub fn hosts_on(&self, device: &DeviceId) -> impl Iterator<Item = &EngineHost> {
+        let on = self.engines.values().filter(move |entry| entry.device == *device);
+        on.filter_map(|entry| match &entry.stand {
+            Stand::Running(host) => Some(host),
+            Stand::Opening(_) => None,
+        })
+    }
+
+    /// Whether anything is, or is about to be, on this device.
+    pub fn are_on(&self, device: &DeviceId) -> bool {
+        self.engines.values().any(|entry| entry.device == *device)
+    }
+
+    /// Tells all to end, and waits for the processes: they free what they hold.
+    pub async fn end(&mut self) {
+        for entry in self.engines.values_mut() {
+            match &mut entry.stand {
+                Stand::Running(host) => host.stop(),
+                Stand::Opening(token) => token.cancel(),
+            }
+        }
+        let is_there = |entry: &Entry| match &entry.stand {
+            Stand::Running(host) => host.worker().is_some_and(|worker| !worker.is_gone()),
+            Stand::Opening(_) => false,
+        };
+        let all_gone = async {
+            while self.engines.values().any(is_there) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let _ = tokio::time::timeout(WORKERS_END_MAX, all_gone).await;
+    }
+}
+
+/// Starts loading: on a thread of this process, or in a worker.
+fn start(
+    engine: EngineId,
+    spec: &ShardSpec,
+    model: Arc<Model>,
+    devices: &Devices,
+    events: Events,
+) -> Result<EngineHost, String> {
+    let (cache, shard) = (spec.cache, spec.shard());
+    let options = EngineOptions {
+        // A step may carry a full chunk of prompt beside one token of every other sequence.
+        chunk_tokens_max: exo_cluster::SchedulerConfig::default().chunk_tokens_max + cache.slots,
+        cache_tokens: Some(cache.cache_tokens),
+        kv_dtype: cache.kv,
+        ..EngineOptions::new(cache.context_tokens, cache.slots)
+    };
+    match devices.seat(&spec.device) {
+        Some(Seat::Here(device)) => {
+            let request = LoadRequest { engine, device, model, shard, options, step_max: STEP_MAX };
+            Ok(EngineHost::Thread(ThreadHost::start(request, events)))
+        }
+        Some(Seat::Worker(device, program)) => {
+            let path = model.path().into_os_string();
+            let load = LoadWords::new(engine, device, path, shard, options);
+            Ok(EngineHost::Worker(WorkerHost::start(program, load, events)))
+        }
+        None => Err(format!("this node computes on no device {} at present", spec.device)),
+    }
+}

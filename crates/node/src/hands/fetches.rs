@@ -1,0 +1,83 @@
+//! Fetches of manifests and of the bytes of shards, and the list of models on disk.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use exo_cluster::wire::{HeldModel, limits};
+use exo_machine::{FetchEvent, FetchId, FetchWhat, Holder, Input};
+use exo_types::ModelId;
+use tokio_util::sync::CancellationToken;
+
+use crate::events::EventSender;
+use crate::library::Library;
+
+/// The fetches under way.
+pub struct Fetches {
+    library: Arc<Library>,
+    events: EventSender,
+    running: BTreeMap<FetchId, CancellationToken>,
+}
+
+impl Fetches {
+    /// None yet.
+    pub fn new(library: Arc<Library>, events: EventSender) -> Self {
+        Self { library, events, running: BTreeMap::new() }
+    }
+
+    pub fn start(&mut self, fetch: FetchId, model: ModelId, what: FetchWhat, holders: Vec<Holder>) {
+        self.running.retain(|_, token| !token.is_cancelled());
+        let token = CancellationToken::new();
+        self.running.insert(fetch, token.clone());
+        let (library, events) = (self.library.clone(), self.events.clone());
+        tokio::spawn(async move {
+            let work = async {
+                let mut progress = |done_bytes, total_bytes| {
+                    let event = FetchEvent::Progress { done_bytes, total_bytes };
+                    events.post(Input::Fetched { fetch, event });
+                };
+                match what {
+                    FetchWhat::Manifest => library.ensure_manifest(model, &holders).await,
+                    FetchWhat::Shard(shard) => {
+                        library.ensure_shard(model, &shard, &holders, &mut progress).await
+                    }
+                }
+            };
+            tokio::select! {
+                () = token.cancelled() => {}
+                done = work => {
+                    let event = match done {
+                        Ok(()) => FetchEvent::Done,
+                        Err(reason) => FetchEvent::Failed { reason },
+                    };
+                    events.post(Input::Fetched { fetch, event });
+                    // Its entry goes with the next fetch.
+                    token.cancel();
+                }
+            }
+        });
+    }
+
+    pub fn cancel(&mut self, fetch: FetchId) {
+        if let Some(token) = self.running.remove(&fetch) {
+            token.cancel();
+        }
+    }
+
+    /// Looks at the models on disk, which a slow disk may hold up.
+    pub fn scan(&self) {
+        let (library, events) = (self.library.clone(), self.events.clone());
+        tokio::task::spawn_blocking(move || events.post(Input::Models(held_models(library.store()))));
+    }
+}
+
+/// The models on disk.
+pub fn held_models(store: &exo_store::Store) -> Vec<HeldModel> {
+    let records = store.list().unwrap_or_default();
+    let held = records.into_iter().filter(|r| r.problem.is_none()).map(|r| HeldModel {
+        model: r.id,
+        name: r.name,
+        bytes: r.bytes,
+        complete: r.complete,
+    });
+    held.take(limits::MODELS_MAX).collect()
+}

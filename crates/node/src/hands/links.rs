@@ -1,0 +1,179 @@
+//! Connections to members: dialling, the table of those that stand, and two tasks behind each.
+//!
+//! The machine decides which links are kept; here they are opened, written to, read from and closed. Frames are encoded and
+//! decoded in the tasks of their link, so the loop only ever sees whole messages within their bounds.
+
+mod tasks;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_cluster::wire::limits;
+use exo_machine::{DialId, Input, LinkEnd, LinkId, Outgoing, Purpose, Via};
+use exo_transport::{Channel, Endpoint, FrameLimits};
+use exo_types::NodeId;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::bulk::PURPOSE_BULK;
+use crate::engine_host::chain;
+use crate::events::{Event, EventSender};
+use crate::library::Library;
+use tasks::{FINISH_MAX, Frame};
+
+/// Messages that may wait for a slow peer; one more and the link is given up.
+const QUEUE_LEN_MAX: usize = 1024;
+
+/// The links of this node.
+pub struct LinkHands {
+    endpoint: Endpoint,
+    events: EventSender,
+    last: LinkId,
+    links: BTreeMap<LinkId, Link>,
+    /// They end some time after their links: what was queued goes out first.
+    writers: JoinSet<()>,
+}
+
+/// A link that stands. Dropping it closes the link, behind what is queued.
+struct Link {
+    queue: mpsc::Sender<Frame>,
+    _closed: DropGuard,
+}
+
+impl LinkHands {
+    /// None yet.
+    pub fn new(endpoint: Endpoint, events: EventSender) -> Self {
+        Self { endpoint, events, last: LinkId(0), links: BTreeMap::new(), writers: JoinSet::new() }
+    }
+
+    /// Tries the addresses in order, and tells how that ended.
+    pub fn dial(
+        &mut self,
+        dial: DialId,
+        peer: NodeId,
+        purpose: Purpose,
+        addresses: Vec<(Via, SocketAddr)>,
+        within: Duration,
+    ) {
+        let (endpoint, events) = (self.endpoint.clone(), self.events.clone());
+        tokio::spawn(async move {
+            let mut reason = "no address".to_owned();
+            for (via, address) in addresses {
+                match endpoint.dial(peer, address, transports(via), byte(purpose), within).await {
+                    Ok(channel) => return events.post(Event::Dialled { dial, channel }),
+                    Err(error) => reason = chain(&error),
+                }
+            }
+            events.post(Input::DialFailed { dial, reason });
+        });
+    }
+
+    /// A member opened a channel: a link, or questions about its model files, which are answered here.
+    pub fn incoming(&mut self, channel: Channel, library: &Arc<Library>) -> Option<Input> {
+        if channel.purpose == PURPOSE_BULK {
+            tokio::spawn(crate::bulk::serve(channel, library.store().clone()));
+            return None;
+        }
+        self.opened(channel, None)
+    }
+
+    /// A channel stands: from now on it is a link, if its purpose is known.
+    pub fn opened(&mut self, channel: Channel, dial: Option<DialId>) -> Option<Input> {
+        let Some(purpose) = purpose_of(channel.purpose) else {
+            tracing::warn!(peer = %channel.peer, purpose = channel.purpose, "a channel of unknown purpose");
+            return None;
+        };
+        self.forget_ended();
+        self.last = LinkId(self.last.0 + 1);
+        let (link, peer, remote, via) = (self.last, channel.peer, channel.remote, machines(channel.via));
+        let (queue, outgoing) = mpsc::channel(QUEUE_LEN_MAX);
+        let closed = CancellationToken::new();
+        let (writer, reader) = channel.split(limits_of(purpose));
+        let ends = tasks::Ends { link, peer, purpose, events: self.events.clone(), closed: closed.clone() };
+        // The reader holds the queue weakly: only the table keeps a link open.
+        let (write, read) = tasks::tasks(ends, writer, reader, outgoing, queue.downgrade());
+        self.writers.spawn(write);
+        tokio::spawn(read);
+        self.links.insert(link, Link { queue, _closed: closed.drop_guard() });
+        Some(Input::LinkUp { link, peer, purpose, via, remote, dial })
+    }
+
+    /// Queues a frame. A peer that takes no more loses its link.
+    pub fn send(&mut self, link: LinkId, message: Outgoing) {
+        let Some(found) = self.links.get(&link) else {
+            tracing::trace!(link = link.0, last = self.last.0, "a frame for a link that is gone");
+            return;
+        };
+        match found.queue.try_send(Frame::Outgoing(message)) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Closed(_)) => {
+                tracing::trace!(link = link.0, "a frame for a link that has ended"); // its end is on its way
+            }
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                tracing::debug!(link = link.0, waiting = QUEUE_LEN_MAX, "the peer takes no more messages");
+                self.links.remove(&link);
+                self.events.post(Input::LinkDown { link, reason: LinkEnd::QueueFull });
+            }
+        }
+    }
+
+    /// Closes a link behind what is queued in it. Nothing more comes from it.
+    pub fn close(&mut self, link: LinkId, reason: &LinkEnd) {
+        let was_there = self.links.remove(&link).is_some();
+        tracing::debug!(link = link.0, was_there, %reason, "closing a link");
+    }
+
+    /// Closes all of them, and waits a little until what is queued has gone out.
+    pub async fn end(mut self) {
+        self.links.clear();
+        let written = async { while self.writers.join_next().await.is_some() {} };
+        if tokio::time::timeout(FINISH_MAX * 2, written).await.is_err() {
+            tracing::debug!(writers = self.writers.len(), "peers do not take their last messages");
+        }
+    }
+
+    /// Links that ended by themselves. The machine has been told by their readers.
+    fn forget_ended(&mut self) {
+        self.links.retain(|_, link| !link.queue.is_closed());
+        while self.writers.try_join_next().is_some() {}
+    }
+}
+
+/// Its byte in the hello of a channel.
+fn byte(purpose: Purpose) -> u8 {
+    match purpose {
+        Purpose::Control => 1,
+        Purpose::Data => 2,
+    }
+}
+
+fn purpose_of(channel: u8) -> Option<Purpose> {
+    [Purpose::Control, Purpose::Data].into_iter().find(|purpose| byte(*purpose) == channel)
+}
+
+fn limits_of(purpose: Purpose) -> FrameLimits {
+    let max = match purpose {
+        Purpose::Control => limits::CONTROL_BYTES_MAX + 16,
+        Purpose::Data => limits::DATA_HEADER_BYTES_MAX + limits::ROWS_BYTES_MAX + 16,
+    };
+    FrameLimits { payload_bytes_max: max as u32 }
+}
+
+fn machines(via: exo_transport::Via) -> Via {
+    match via {
+        exo_transport::Via::Quic => Via::Quic,
+        exo_transport::Via::Tcp => Via::Tcp,
+    }
+}
+
+fn transports(via: Via) -> exo_transport::Via {
+    match via {
+        Via::Quic => exo_transport::Via::Quic,
+        Via::Tcp => exo_transport::Via::Tcp,
+    }
+}

@@ -1,0 +1,278 @@
+//! The two tasks behind a link: one encodes and writes what is queued, one reads and decodes.
+//!
+//! | kind | frame | payload |
+//! |---|---|---|
+//! | 1 | message | a [`ControlMessage`] or a [`DataMessage`], as the link's purpose says |
+//! | 2 | ping | 8 bytes, the sender's |
+//! | 3 | pong | the same 8 bytes |
+//! | 4 | Accept | [`WIRE_VERSION`]; once, in front of all messages |
+//!
+//! The reader alone tells how the link ended, behind all that came over it. Silence is judged by the machine.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use exo_cluster::wire::{ControlMessage, DataMessage, WIRE_VERSION, WireError};
+use exo_machine::{Input, LinkEnd, LinkId, Outgoing, Purpose};
+use exo_transport::{FrameError, FrameReader, FrameWriter, SendError};
+use exo_types::NodeId;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::events::{Event, EventSender};
+
+/// For the frames that are queued in a link when it is closed.
+pub(super) const FINISH_MAX: Duration = Duration::from_secs(1);
+/// For what has arrived when a link can no longer be written to.
+const LAST_READ_MAX: Duration = Duration::from_secs(1);
+/// A part of a long frame is told of this often.
+const PART_EVERY: Duration = Duration::from_secs(1);
+/// Bytes of one link that wait for the loop: more wait in the socket. A longer message waits alone.
+const UNREAD_BYTES_MAX: u32 = 8 << 20;
+
+const KIND_MESSAGE: u8 = 1;
+const KIND_PING: u8 = 2;
+const KIND_PONG: u8 = 3;
+const KIND_ACCEPT: u8 = 4;
+
+/// What waits to be written.
+pub(super) enum Frame {
+    Outgoing(Outgoing),
+    Pong([u8; 8]),
+}
+
+/// Which link the tasks are behind, and how they reach the loop.
+pub(super) struct Ends {
+    pub(super) link: LinkId,
+    pub(super) peer: NodeId,
+    pub(super) purpose: Purpose,
+    pub(super) events: EventSender,
+    /// Closed from here, or ended.
+    pub(super) closed: CancellationToken,
+}
+
+/// Both tasks, the writer's first.
+pub(super) fn tasks(
+    ends: Ends,
+    writer: FrameWriter,
+    reader: FrameReader,
+    outgoing: mpsc::Receiver<Frame>,
+    queue: mpsc::WeakSender<Frame>,
+) -> (impl Future<Output = ()> + Send + use<>, impl Future<Output = ()> + Send + use<>) {
+    let clock = Instant::now();
+    let (failed, failure) = oneshot::channel();
+    let write = write(writer, outgoing, clock, ends.closed.clone(), failed);
+    let unread = Arc::new(Semaphore::new(UNREAD_BYTES_MAX as usize));
+    let link = Reading { ends, queue, clock, unread, is_accepted: false, received_bytes: 0 };
+    (write, read(link, reader, failure))
+}
+
+/// Ends behind the last queued frame once the link is closed, or soon after.
+async fn write(
+    mut writer: FrameWriter,
+    mut outgoing: mpsc::Receiver<Frame>,
+    clock: Instant,
+    closed: CancellationToken,
+    failed: oneshot::Sender<SendError>,
+) {
+    let all = write_all(&mut writer, &mut outgoing, clock);
+    tokio::pin!(all);
+    let outcome = tokio::select! {
+        outcome = &mut all => outcome,
+        () = closed.cancelled() => tokio::time::timeout(FINISH_MAX, all).await.unwrap_or(Ok(())),
+    };
+    if let Err(error) = outcome {
+        let _ = failed.send(error); // a reader that has ended as well has told of it
+    }
+}
+
+async fn write_all(
+    writer: &mut FrameWriter,
+    outgoing: &mut mpsc::Receiver<Frame>,
+    clock: Instant,
+) -> Result<(), SendError> {
+    while let Some(frame) = outgoing.recv().await {
+        match frame {
+            Frame::Outgoing(Outgoing::Accept) => writer.send(KIND_ACCEPT, &[&[WIRE_VERSION]]).await?,
+            Frame::Outgoing(Outgoing::Ping) => {
+                writer.send(KIND_PING, &[&elapsed_us(clock).to_le_bytes()]).await?;
+            }
+            Frame::Pong(stamp) => writer.send(KIND_PONG, &[&stamp]).await?,
+            Frame::Outgoing(Outgoing::Control(message)) => {
+                writer.send(KIND_MESSAGE, &[&message.encode()]).await?;
+            }
+            Frame::Outgoing(Outgoing::Data(message)) => {
+                let (header, rows) = message.encode_parts();
+                writer.send(KIND_MESSAGE, &[&header, &rows]).await?;
+            }
+        }
+    }
+    writer.finish().await
+}
+
+/// Microseconds of a link's own clock. A ping carries them out and back, so no two clocks are compared.
+fn elapsed_us(clock: Instant) -> u64 {
+    u64::try_from(clock.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Reads until the link ends, then tells how it ended; a link that is closed from here just ends.
+async fn read(mut link: Reading, mut reader: FrameReader, failure: oneshot::Receiver<SendError>) {
+    let closed = link.ends.closed.clone();
+    let reason = {
+        let all = link.read_all(&mut reader);
+        tokio::pin!(all);
+        tokio::select! {
+            biased;
+            () = closed.cancelled() => return,
+            reason = &mut all => reason,
+            // What has arrived counts, and the reader may know better how it ended.
+            Ok(error) = failure => tokio::time::timeout(LAST_READ_MAX, all)
+                .await
+                .unwrap_or_else(|_| LinkEnd::Reset(error.to_string())),
+        }
+    };
+    closed.cancel();
+    if let LinkEnd::Protocol(reason) = &reason {
+        tracing::warn!(peer = %link.ends.peer, purpose = ?link.ends.purpose, reason, "a member broke the protocol; cutting the link");
+    }
+    let down = Input::LinkDown { link: link.ends.link, reason };
+    let _ = link.tell(down.into()).await; // the loop may have ended
+}
+
+struct Reading {
+    ends: Ends,
+    queue: mpsc::WeakSender<Frame>,
+    clock: Instant,
+    /// Bytes that may still wait for the loop.
+    unread: Arc<Semaphore>,
+    /// Whether the peer has said Accept.
+    is_accepted: bool,
+    /// As the reader had received when it was last told of.
+    received_bytes: u64,
+}
+
+impl Reading {
+    async fn read_all(&mut self, reader: &mut FrameReader) -> LinkEnd {
+        loop {
+            let next = reader.next(Some(PART_EVERY)).await;
+            let before = std::mem::replace(&mut self.received_bytes, reader.received_bytes());
+            let outcome = match next {
+                Ok(frame) => self.frame(frame.kind, frame.payload).await,
+                Err(FrameError::Timeout { .. }) if self.received_bytes == before => Ok(()),
+                Err(FrameError::Timeout { .. }) => self.tell(self.heard(None)).await,
+                Err(error @ FrameError::Closed { .. }) => Err(LinkEnd::Reset(error.to_string())),
+                Err(error) => Err(LinkEnd::Protocol(error.to_string())),
+            };
+            if let Err(reason) = outcome {
+                return reason;
+            }
+        }
+    }
+
+    async fn frame(&mut self, kind: u8, payload: Bytes) -> Result<(), LinkEnd> {
+        match kind {
+            KIND_MESSAGE => self.message(payload).await,
+            KIND_ACCEPT => self.accept(&payload).await,
+            KIND_PING => self.pong(&payload),
+            KIND_PONG => {
+                let rtt = self.round_trip(&payload);
+                let rtt = rtt.ok_or_else(|| LinkEnd::Protocol("a pong that answers no ping".to_owned()))?;
+                self.tell(self.heard(Some(rtt))).await
+            }
+            other => Err(LinkEnd::Protocol(format!("a frame of unknown kind {other}"))),
+        }
+    }
+
+    async fn message(&self, payload: Bytes) -> Result<(), LinkEnd> {
+        if !self.is_accepted {
+            return Err(LinkEnd::Protocol("a message in front of Accept".to_owned()));
+        }
+        // Room for it first: what is decoded waits for the loop alone.
+        let bytes = u32::try_from(payload.len()).unwrap_or(u32::MAX).clamp(1, UNREAD_BYTES_MAX);
+        let unread = self.unread.clone().acquire_many_owned(bytes).await;
+        let input = self.decode(payload).map_err(|error| LinkEnd::Protocol(error.to_string()))?;
+        self.tell(Event::Received { input: Box::new(input), _unread: unread.ok() }).await
+    }
+
+    fn decode(&self, payload: Bytes) -> Result<Input, WireError> {
+        let link = self.ends.link;
+        Ok(match self.ends.purpose {
+            Purpose::Control => Input::Control { link, message: Box::new(ControlMessage::decode(&payload)?) },
+            Purpose::Data => Input::Data { link, message: Box::new(DataMessage::decode_frame(&payload)?) },
+        })
+    }
+
+    async fn accept(&mut self, payload: &[u8]) -> Result<(), LinkEnd> {
+        if std::mem::replace(&mut self.is_accepted, true) {
+            return Err(LinkEnd::Protocol("a second Accept".to_owned()));
+        }
+        if payload != [WIRE_VERSION] {
+            let got = payload.first().copied().unwrap_or(0);
+            let reason =
+                format!("it speaks version {got}, this node {WIRE_VERSION}: install the same one on both");
+            return Err(LinkEnd::Protocol(reason));
+        }
+        self.tell(Input::LinkAccepted { link: self.ends.link }.into()).await
+    }
+
+    /// The loop is not told of a ping: this node's own ones show whether the peer answers.
+    fn pong(&self, payload: &[u8]) -> Result<(), LinkEnd> {
+        let stamp = payload.try_into();
+        let stamp = stamp.map_err(|_| LinkEnd::Protocol(format!("a ping of {} bytes", payload.len())))?;
+        let queued = self.queue.upgrade().map(|queue| queue.try_send(Frame::Pong(stamp)));
+        if !matches!(queued, Some(Ok(()))) {
+            tracing::trace!(link = self.ends.link.0, "no room for a pong");
+        }
+        Ok(())
+    }
+
+    fn round_trip(&self, payload: &[u8]) -> Option<Duration> {
+        let sent = u64::from_le_bytes(payload.try_into().ok()?);
+        elapsed_us(self.clock).checked_sub(sent).map(Duration::from_micros)
+    }
+
+    fn heard(&self, rtt: Option<Duration>) -> Event {
+        Input::Heard { link: self.ends.link, rtt }.into()
+    }
+
+    /// Waits while the loop is behind: then the rest waits in the socket.
+    async fn tell(&self, event: Event) -> Result<(), LinkEnd> {
+        let told = match self.ends.purpose {
+            Purpose::Control => self.ends.events.control(event).await,
+            Purpose::Data => self.ends.events.data(event).await,
+        };
+        told.map_err(|_ended| LinkEnd::Stopping)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_part_of_a_long_frame_is_a_sign_of_life_and_silence_is_none() {
+        let (mut wire, end) = tokio::io::duplex(1 << 10);
+        let reader = FrameReader::over(end, exo_transport::FrameLimits::CONTROL);
+        let (events, mut inbox) = crate::events::channel();
+        let (link, peer, purpose, closed) =
+            (LinkId(4), NodeId([1; 32]), Purpose::Data, CancellationToken::new());
+        let ends = Ends { link, peer, purpose, events, closed };
+        let (_queue, unread) = (mpsc::channel(1), Arc::new(Semaphore::new(9)));
+        let queue = _queue.0.downgrade();
+        let clock = Instant::now();
+        let reading = Reading { ends, queue, clock, unread, is_accepted: true, received_bytes: 0 };
+        let (_failed, failure) = oneshot::channel();
+        tokio::spawn(read(reading, reader, failure));
+        let started = Instant::now();
+        // A header that announces 1000 bytes, and some of them.
+        wire.write_all(&[0xe8, 3, 0, 0, 1, KIND_MESSAGE, 7, 7, 7]).await.unwrap();
+        let Some(Event::Input(input)) = inbox.next().await else { panic!("no input") };
+        assert_eq!(*input, Input::Heard { link, rtt: None });
+        assert!(started.elapsed() >= PART_EVERY * 9 / 10, "not more often");
+        let next = tokio::time::timeout(PART_EVERY * 2, inbox.next()).await;
+        assert!(next.is_err(), "nothing came");
+    }
+}

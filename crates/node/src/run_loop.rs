@@ -1,0 +1,172 @@
+//! The one task that has the node's machine: it feeds it time and events, and has its effects carried out.
+//!
+//! It never waits for anything but the next event. Everything that takes time happens in the hands, in tasks and threads of
+//! their own, and comes back as events.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use exo_machine::{
+    Answer, Effect, Input, NodeMachine, Notice, Now, ReplyId, SequenceEvent, StopReason, StreamId,
+};
+use exo_types::Time;
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use crate::events::{Event, Inbox};
+use crate::hands::Hands;
+
+/// From a change to its showing, at most: who places a model may ask about it at once.
+const SHOW_WITHIN: Duration = Duration::from_millis(10);
+
+/// The machine and what it needs of the world.
+pub struct RunLoop {
+    machine: NodeMachine,
+    hands: Hands,
+    clock: Clock,
+    replies: BTreeMap<ReplyId, oneshot::Sender<Answer>>,
+    reply_last: u64,
+    streams: BTreeMap<StreamId, mpsc::UnboundedSender<SequenceEvent>>,
+    stream_last: u64,
+    notices: broadcast::Sender<Notice>,
+    view: watch::Sender<exo_api::ClusterView>,
+    is_view_stale: bool,
+    stopped: Option<StopReason>,
+}
+
+/// Both clocks of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    started: Instant,
+}
+
+impl Clock {
+    /// Time runs from here on.
+    pub fn start() -> Self {
+        Self { started: Instant::now() }
+    }
+
+    /// Now.
+    pub fn now(&self) -> Now {
+        Now { time: self.time(), unix_s: unix_s() }
+    }
+
+    fn time(&self) -> Time {
+        Time(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+
+    fn at(&self, time: Time) -> tokio::time::Instant {
+        // A deadline that never comes is a year away.
+        let since_start = Duration::from_micros(time.0).min(Duration::from_secs(366 * 24 * 3600));
+        tokio::time::Instant::from_std(self.started + since_start)
+    }
+}
+
+/// Seconds since 1970 by this machine's clock.
+pub fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+impl RunLoop {
+    /// A loop around a machine that has just started, with the effects of that.
+    pub fn new(
+        machine: NodeMachine,
+        hands: Hands,
+        clock: Clock,
+        notices: broadcast::Sender<Notice>,
+        view: watch::Sender<exo_api::ClusterView>,
+    ) -> Self {
+        Self {
+            machine,
+            hands,
+            clock,
+            replies: BTreeMap::new(),
+            reply_last: 0,
+            streams: BTreeMap::new(),
+            stream_last: 0,
+            notices,
+            view,
+            is_view_stale: true,
+            stopped: None,
+        }
+    }
+
+    /// Runs until a clean end is asked for. The journal is closed and the data folder free when it returns.
+    pub async fn run(mut self, first: Vec<Effect>, mut inbox: Inbox, mut stop: watch::Receiver<bool>) {
+        self.carry_out(first);
+        let mut shown = tokio::time::Instant::now();
+        let timer = tokio::time::sleep_until(shown);
+        tokio::pin!(timer);
+        while self.stopped.is_none() {
+            let due = self.clock.at(self.machine.next_deadline());
+            let due = if self.is_view_stale { due.min(shown + SHOW_WITHIN) } else { due };
+            if timer.deadline() != due {
+                timer.as_mut().reset(due);
+            }
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|s| *s) => self.feed(Input::Stop),
+                // Before the events: it comes at most a hundred times a second, and they could starve it.
+                () = &mut timer => {
+                    self.feed(Input::Timer);
+                    if std::mem::take(&mut self.is_view_stale) {
+                        shown = tokio::time::Instant::now();
+                        self.view.send_replace(self.machine.view());
+                    }
+                }
+                Some(event) = inbox.next() => self.event(event),
+            }
+        }
+        self.streams.clear();
+        self.hands.end().await;
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Input(input) | Event::Received { input, .. } => self.feed(*input),
+            Event::Asked { question, answer } => {
+                self.reply_last += 1;
+                let reply = ReplyId(self.reply_last);
+                self.replies.retain(|_, waiting| !waiting.is_closed());
+                self.replies.insert(reply, answer);
+                self.feed(Input::Ask { reply, question });
+            }
+            Event::Started { request, events } => {
+                self.stream_last += 1;
+                let stream = StreamId(self.stream_last);
+                self.streams.retain(|_, events| !events.is_closed());
+                self.streams.insert(stream, events);
+                self.feed(Input::Start { stream, request });
+            }
+            other => {
+                for input in self.hands.event(other) {
+                    self.feed(input);
+                }
+            }
+        }
+    }
+
+    fn feed(&mut self, input: Input) {
+        let effects = self.machine.handle(self.clock.now(), input);
+        self.carry_out(effects);
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Reply { reply, answer } => {
+                    // Whoever asked may have gone.
+                    let _ = self.replies.remove(&reply).map(|waiting| waiting.send(answer));
+                }
+                Effect::Emit { stream, event } => {
+                    if let Some(events) = self.streams.get(&stream) {
+                        let _ = events.send(event);
+                    }
+                }
+                Effect::Notice(notice) => drop(self.notices.send(notice)),
+                Effect::Publish => self.is_view_stale = true,
+                Effect::Stop(reason) => self.stopped = Some(reason),
+                other => self.hands.carry_out(other),
+            }
+        }
+    }
+}

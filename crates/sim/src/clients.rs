@@ -1,0 +1,280 @@
+//! Clients and people: what they ask of which node, listed before the run, and how it went.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use exo_cluster::{DriverConfig, DriverStart};
+use exo_machine::{SequenceEvent, StartRequest, StreamId};
+use exo_types::{NodeId, Principal, RequestId, SequenceId, SequenceSpec, Time};
+
+use crate::draw::{Draw, Of, hash, mix};
+use crate::model::{STOP_TOKEN, VOCAB, sampling};
+use crate::shape::{MODEL, instance_request};
+
+/// Tokens that many prompts begin with: two pages.
+const COMMON_TOKENS: u32 = 32;
+/// Clients of the end of a run have numbers from here on.
+const PROBES_FROM: usize = 1 << 20;
+
+/// A client's request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Client {
+    /// Its place in the list of its seed.
+    pub index: usize,
+    /// When.
+    pub at: Time,
+    /// Which node it asks; modulo the number of nodes.
+    pub node: usize,
+    /// On whose behalf.
+    pub principal: u8,
+    /// What it asks, one for each choice.
+    pub choices: Vec<Choice>,
+    /// It leaves after so long, or stops one choice.
+    pub cancel: Option<(Duration, Option<u16>)>,
+}
+
+/// One answer of several to the same prompt.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// The prompt.
+    pub prompt: Vec<u32>,
+    /// Fixes what is drawn.
+    pub seed: u64,
+    /// Tokens at most.
+    pub max_tokens: u32,
+}
+
+/// Something a person asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ask {
+    /// When.
+    pub at: Time,
+    /// Which node; modulo the number of nodes.
+    pub node: usize,
+    /// What.
+    pub what: AskWhat,
+}
+
+/// What a person asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AskWhat {
+    /// `exo place`, again until it is done.
+    Place,
+    /// `exo remove` of an instance there is, if there is one.
+    Remove,
+}
+
+/// The clients of a seed: so many, between these times.
+pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Client> {
+    (0..count).map(|index| client(seed, index, from_ms, until_ms)).collect()
+}
+
+/// What is asked at the end of a run, to see whether anybody answers.
+pub fn probe(seed: u64, number: usize, at: Time) -> Client {
+    let mut client = client(seed, PROBES_FROM + number, 0, 0);
+    for choice in &mut client.choices {
+        choice.max_tokens = choice.max_tokens.min(8);
+    }
+    Client { at, cancel: None, ..client }
+}
+
+/// Whether this client was sent to see whether anybody answers.
+pub fn is_probe(client: &Client) -> bool {
+    client.index >= PROBES_FROM
+}
+
+fn client(seed: u64, index: usize, from_ms: u64, until_ms: u64) -> Client {
+    let draw = |field: u64| mix(seed, Of::Client, index as u64 * 16 + field);
+    let length = draw(1).between(1, 40) as u32;
+    let shares = draw(2).per_cent(40);
+    let token = |position: u32| {
+        let of = if shares && position < COMMON_TOKENS { seed } else { draw(3).0 };
+        (hash(of ^ u64::from(position)) % u64::from(VOCAB - 1)) as u32
+    };
+    let prompt: Vec<u32> = (0..length).map(token).collect();
+    let choices = (0..draw(4).between(1, 2))
+        .map(|choice| Choice {
+            prompt: prompt.clone(),
+            seed: draw(5).0.wrapping_add(choice),
+            max_tokens: draw(6).between(1, 60) as u32,
+        })
+        .collect();
+    Client {
+        index,
+        at: draw(7).time_ms(from_ms, until_ms),
+        node: draw(8).below(60) as usize,
+        principal: draw(9).below(2) as u8,
+        choices,
+        cancel: cancel(draw(10), draw(11)),
+    }
+}
+
+fn cancel(whether: Draw, when: Draw) -> Option<(Duration, Option<u16>)> {
+    match whether.below(20) {
+        0 => Some((when.millis(1, 3000), None)),
+        1 => Some((when.millis(1, 3000), Some(0))),
+        _ => None,
+    }
+}
+
+impl Client {
+    /// The request's id.
+    pub fn request(&self) -> RequestId {
+        RequestId((u128::from(hash(self.index as u64)) << 64) | (self.index as u128 + 1))
+    }
+
+    /// Where its answers go.
+    pub fn stream(&self) -> StreamId {
+        StreamId(self.index as u64)
+    }
+
+    /// The request as node `driver` is asked it.
+    pub fn start(&self, driver: NodeId, stages_min: u32, holders: Vec<NodeId>) -> StartRequest {
+        let start = |(index, choice): (usize, &Choice)| DriverStart {
+            model: MODEL,
+            spec: SequenceSpec {
+                sequence: SequenceId { request: self.request(), index: index as u16 },
+                principal: Principal([self.principal; 16]),
+                driver,
+                sampling: sampling(choice.seed),
+                prompt_tokens: choice.prompt.len() as u32,
+                history: choice.prompt.clone(),
+            },
+            max_tokens: choice.max_tokens,
+            stop_tokens: vec![STOP_TOKEN],
+            ignore_eos: false,
+            speculate: true,
+        };
+        let starts = self.choices.iter().enumerate().map(start).collect();
+        StartRequest { config: DriverConfig::default(), starts, place: instance_request(stages_min, holders) }
+    }
+}
+
+/// How a request went.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// On which node.
+    pub node: usize,
+    /// In which life of it: a client leaves with its node.
+    pub life: u32,
+    /// When it was started.
+    pub started_at: Time,
+    /// Choices without an end.
+    pub open: u32,
+    /// When and how it ended.
+    pub ended: Option<(Time, Ended)>,
+}
+
+/// How a request ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// Every choice has its whole text, but for those the client stopped.
+    Answered,
+    /// It was told why not.
+    Failed(String),
+    /// The client left.
+    Left,
+    /// Its node died.
+    NodeDied,
+}
+
+/// All requests of a run.
+#[derive(Debug, Default)]
+pub struct Clients {
+    runs: BTreeMap<usize, (Client, Run)>,
+}
+
+impl Clients {
+    /// A request was started.
+    pub fn started(&mut self, client: Client, node: usize, life: u32, now: Time) {
+        let open = client.choices.len() as u32;
+        let run = Run { node, life, started_at: now, open, ended: None };
+        self.runs.insert(client.index, (client, run));
+    }
+
+    /// A request by its stream.
+    pub fn by_stream(&self, stream: StreamId) -> Option<&(Client, Run)> {
+        self.runs.get(&(stream.0 as usize))
+    }
+
+    /// All of them, by number.
+    pub fn all(&self) -> impl Iterator<Item = &(Client, Run)> {
+        self.runs.values()
+    }
+
+    /// Those without an end.
+    pub fn open(&self) -> impl Iterator<Item = &(Client, Run)> {
+        self.all().filter(|(_, run)| run.ended.is_none())
+    }
+
+    /// The node told the client something. Gives the request if the client leaves because of it while choices are open.
+    pub fn told(&mut self, stream: StreamId, event: &SequenceEvent, now: Time) -> Option<RequestId> {
+        let (client, run) = self.runs.get_mut(&(stream.0 as usize))?;
+        if run.ended.is_some() {
+            return None;
+        }
+        let failure = match event {
+            SequenceEvent::Ended { .. } => {
+                run.open = run.open.saturating_sub(1);
+                if run.open == 0 {
+                    run.ended = Some((now, Ended::Answered));
+                }
+                return None;
+            }
+            SequenceEvent::Refused(error) => format!("refused: {error}"),
+            SequenceEvent::Failed { kind, message, .. } => format!("{kind:?}: {message}"),
+            _ => return None,
+        };
+        run.ended = Some((now, Ended::Failed(failure)));
+        (run.open > 1).then(|| client.request())
+    }
+
+    /// The client leaves. Its request, if it was open.
+    pub fn left(&mut self, index: usize, now: Time) -> Option<RequestId> {
+        let (client, run) = self.runs.get_mut(&index)?;
+        if run.ended.is_some() {
+            return None;
+        }
+        run.ended = Some((now, Ended::Left));
+        Some(client.request())
+    }
+
+    /// A node's process ended, and with it the requests there.
+    pub fn node_died(&mut self, node: usize, now: Time) {
+        for (_, run) in self.runs.values_mut() {
+            if run.node == node && run.ended.is_none() {
+                run.ended = Some((now, Ended::NodeDied));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_longer_list_begins_with_the_shorter_one() {
+        let long = list(4711, 12, 2000, 30_000);
+        assert_eq!(list(4711, 5, 2000, 30_000), long[..5]);
+    }
+
+    #[test]
+    fn prompts_and_choices_are_as_promised_and_some_prompts_share_their_beginning() {
+        let clients = list(1, 200, 0, 1000);
+        for client in &clients {
+            assert!((1..=2).contains(&client.choices.len()));
+            for choice in &client.choices {
+                assert!((1..=40).contains(&choice.prompt.len()) && (1..=60).contains(&choice.max_tokens));
+                assert!(choice.prompt.iter().all(|&token| token < VOCAB));
+            }
+        }
+        let long = clients.iter().filter(|c| c.choices[0].prompt.len() > 32);
+        let shared = long.filter(|c| c.choices[0].prompt[..32] == common(1)).count();
+        assert!(shared > 5, "only {shared}");
+    }
+
+    fn common(seed: u64) -> Vec<u32> {
+        (0..32).map(|position| (hash(seed ^ position) % u64::from(VOCAB - 1)) as u32).collect()
+    }
+}

@@ -1,0 +1,345 @@
+//! A node's disk: what is on it, what is on its way there, and what a crash leaves of that.
+//!
+//! Writes are answered in the order of their ids. What is asked for while the disk works waits and goes there as one:
+//! one transaction, one answer after the other. A crash keeps any prefix of what was not answered.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use exo_cluster::{Event, State};
+use exo_machine::{PersistId, Write, WriteFailure};
+use exo_types::{Epoch, LogHead, NodeId};
+
+use crate::shape::{PlacementKey, placement_key};
+
+/// Files that are written apart: a failure of one stops no other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum File {
+    /// The epoch.
+    Epoch,
+    /// The log.
+    Log,
+    /// Addresses of members.
+    Addresses,
+}
+
+/// Which file a write goes to.
+pub fn file_of(write: &Write) -> File {
+    match write {
+        Write::Epoch(_) => File::Epoch,
+        Write::Append { .. } | Write::Snapshot { .. } | Write::Replace { .. } => File::Log,
+        Write::Addresses(_) => File::Addresses,
+    }
+}
+
+/// What is on the disk.
+#[derive(Clone, Debug, Default)]
+pub struct Content {
+    /// The epoch.
+    pub epoch: Option<Epoch>,
+    /// What the last snapshot stands for.
+    pub base: Option<(LogHead, Arc<State>)>,
+    /// The entries behind it.
+    pub entries: Vec<Vec<u8>>,
+    /// Where members were reached.
+    pub addresses: BTreeMap<NodeId, Vec<SocketAddr>>,
+}
+
+impl Content {
+    /// The end of the snapshot.
+    pub fn base_head(&self) -> LogHead {
+        self.base.as_ref().map_or(LogHead::EMPTY, |(head, _)| *head)
+    }
+
+    /// The state at the end of the log. Fails on an entry that does not apply.
+    pub fn state(&self) -> Result<State, String> {
+        let mut state = self.base.as_ref().map(|(_, state)| State::clone(state)).unwrap_or_default();
+        for entry in &self.entries {
+            let event = Event::decode(entry).map_err(|e| e.to_string())?;
+            state.apply(&event).map_err(|e| e.to_string())?;
+        }
+        Ok(state)
+    }
+}
+
+/// Whatever was on the disk at some time: what may be announced.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// Every end the log ever had.
+    pub heads: BTreeSet<(u64, [u8; 32])>,
+    /// Every epoch.
+    pub epochs: BTreeSet<Epoch>,
+    /// Every placement.
+    pub placements: BTreeSet<PlacementKey>,
+    /// Every member that was admitted, and every one that was removed.
+    pub admitted: BTreeSet<NodeId>,
+    /// See `admitted`.
+    pub removed: BTreeSet<NodeId>,
+}
+
+/// A disk and its queue.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    content: Content,
+    state: State,
+    head: LogHead,
+    history: History,
+    /// Asked for and not answered, in order. The first `at_work` are on their way to the disk.
+    queue: VecDeque<(PersistId, Write)>,
+    at_work: usize,
+    /// The next write to this file fails.
+    fails_next: Option<File>,
+    /// What was written that cannot be read again.
+    wrong: Option<String>,
+}
+
+impl Disk {
+    /// A disk with these entries on it.
+    pub fn new(entries: Vec<Vec<u8>>) -> Self {
+        let content = Content { entries, ..Content::default() };
+        let mut disk = Self {
+            content,
+            state: State::default(),
+            head: LogHead::EMPTY,
+            history: History::default(),
+            queue: VecDeque::new(),
+            at_work: 0,
+            fails_next: None,
+            wrong: None,
+        };
+        for entry in disk.content.entries.clone() {
+            disk.note_entry(&entry);
+        }
+        disk
+    }
+
+    /// What is on it.
+    pub fn content(&self) -> &Content {
+        &self.content
+    }
+
+    /// The state at the end of its log.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// What was ever on it.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The next write to `file` fails.
+    pub fn fail_next(&mut self, file: File) {
+        self.fails_next = Some(file);
+    }
+
+    /// Remembers addresses, as an earlier run would have.
+    pub fn remember(&mut self, addresses: BTreeMap<NodeId, Vec<SocketAddr>>) {
+        self.content.addresses = addresses;
+    }
+
+    /// Queues a write. True if the disk was idle: it begins with all that is queued, and [`Disk::complete`] is next.
+    pub fn ask(&mut self, id: PersistId, write: Write) -> bool {
+        self.queue.push_back((id, write));
+        self.begin()
+    }
+
+    /// Takes all that is queued to the disk, if it is idle and something is.
+    pub fn begin(&mut self) -> bool {
+        let begins = self.at_work == 0 && !self.queue.is_empty();
+        if begins {
+            self.at_work = self.queue.len();
+        }
+        begins
+    }
+
+    /// What was on its way is there. The answers, in order.
+    pub fn complete(&mut self) -> Vec<(PersistId, Result<(), WriteFailure>)> {
+        let done: Vec<_> = self.queue.drain(..self.at_work).collect();
+        self.at_work = 0;
+        done.into_iter().map(|(id, write)| (id, self.write(write))).collect()
+    }
+
+    fn write(&mut self, write: Write) -> Result<(), WriteFailure> {
+        if self.fails_next == Some(file_of(&write)) {
+            self.fails_next = None;
+            return Err(WriteFailure { reason: "the simulated disk is full".to_owned() });
+        }
+        // Entries that were planned behind others that failed: the log does not end where they begin.
+        if let Write::Append { after, .. } = &write
+            && *after != self.head
+        {
+            return Err(WriteFailure { reason: format!("the log ends at {}, not at {after}", self.head) });
+        }
+        self.apply(write);
+        Ok(())
+    }
+
+    /// The process died. Of what was not answered, the first `kept` writes are on the disk (all, if there are fewer).
+    pub fn crash(&mut self, kept: usize) {
+        let unanswered: Vec<_> = self.queue.drain(..).collect();
+        self.at_work = 0;
+        for (_, write) in unanswered.into_iter().take(kept) {
+            let _ = self.write(write); // nobody hears of it
+        }
+    }
+
+    /// What was written that cannot be read again: the next start would fail.
+    pub fn wrong(&self) -> Option<&str> {
+        self.wrong.as_deref()
+    }
+
+    /// Writes that were asked for and not answered.
+    pub fn unanswered(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn apply(&mut self, write: Write) {
+        match write {
+            Write::Epoch(epoch) => {
+                self.content.epoch = Some(epoch);
+                self.history.epochs.insert(epoch);
+            }
+            Write::Append { entries, .. } => {
+                for entry in entries {
+                    self.note_entry(&entry);
+                    self.content.entries.push(entry);
+                }
+            }
+            Write::Snapshot { head, state } => {
+                let before = self.content.base_head().index;
+                let folded = head.index.saturating_sub(before) as usize;
+                assert!(folded <= self.content.entries.len(), "a snapshot of {head} is beyond the log's end");
+                self.content.entries.drain(..folded);
+                self.content.base = Some((head, state));
+            }
+            Write::Replace { head, state } => {
+                self.state = State::clone(&state);
+                self.head = head;
+                self.content.entries.clear();
+                self.content.base = Some((head, state));
+                self.note_state();
+            }
+            Write::Addresses(addresses) => self.content.addresses = addresses.into_iter().collect(),
+        }
+    }
+
+    fn note_entry(&mut self, entry: &[u8]) {
+        let event = Event::decode(entry).expect("a machine writes events");
+        if let Err(error) = self.state.apply(&event) {
+            self.wrong
+                .get_or_insert(format!("entry {} does not apply: {error} ({event:?})", self.head.index));
+        }
+        self.head = self.head.then(entry);
+        self.note_state();
+    }
+
+    fn note_state(&mut self) {
+        self.history.heads.insert((self.head.index, self.head.hash));
+        let placements = self.state.instances().values().map(|instance| placement_key(&instance.placement));
+        self.history.placements.extend(placements);
+        self.history.admitted.extend(self.state.members().keys());
+        let gone = self.history.admitted.iter().filter(|node| self.state.is_removed(**node));
+        self.history.removed.extend(gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(until_unix_s: u64) -> Vec<u8> {
+        Event::JoinWindow { until_unix_s }.encode()
+    }
+
+    fn disk() -> Disk {
+        Disk::new(crate::founding::entries(1, 0, 1))
+    }
+
+    fn append(disk: &Disk, untils: &[u64]) -> Write {
+        append_after(disk.head, untils)
+    }
+
+    fn append_after(after: LogHead, untils: &[u64]) -> Write {
+        Write::Append { after, entries: untils.iter().map(|until| window(*until)).collect() }
+    }
+
+    /// Appends of one entry each, one behind the other.
+    fn appends(disk: &Disk, count: u64) -> Vec<Write> {
+        let heads = (1..count).scan(disk.head, |head, until| {
+            *head = head.then(&window(until));
+            Some(*head)
+        });
+        let heads = std::iter::once(disk.head).chain(heads);
+        heads.zip(1..).map(|(head, until)| append_after(head, &[until])).collect()
+    }
+
+    fn until(disk: &Disk) -> u64 {
+        disk.state().join_window_until_unix_s()
+    }
+
+    #[test]
+    fn what_is_asked_for_meanwhile_goes_together_and_is_answered_in_order() {
+        let mut disk = disk();
+        let begun: Vec<bool> =
+            (1..).zip(appends(&disk, 3)).map(|(id, write)| disk.ask(PersistId(id), write)).collect();
+        assert_eq!(begun, [true, false, false], "the disk is at work");
+        assert_eq!(disk.complete(), [(PersistId(1), Ok(()))]);
+        assert_eq!(until(&disk), 1);
+        assert!(disk.begin());
+        let ids: Vec<_> = disk.complete().into_iter().map(|(id, _)| id).collect();
+        assert_eq!((ids, until(&disk)), (vec![PersistId(2), PersistId(3)], 3));
+        assert!(!disk.begin(), "nothing is left");
+    }
+
+    #[test]
+    fn a_crash_keeps_any_prefix_and_no_more() {
+        for kept in 0..5 {
+            let mut disk = disk();
+            let before = until(&disk);
+            for (id, write) in (1..).zip(appends(&disk, 3)) {
+                disk.ask(PersistId(id), write);
+            }
+            disk.crash(kept);
+            let expected = if kept == 0 { before } else { kept.min(3) as u64 };
+            assert_eq!(until(&disk), expected, "{kept} kept");
+            assert_eq!(disk.content().state().as_ref(), Ok(disk.state()));
+            assert_eq!(disk.unanswered(), 0);
+        }
+    }
+
+    #[test]
+    fn a_failure_takes_what_was_planned_behind_it() {
+        let mut disk = disk();
+        disk.fail_next(File::Log);
+        let behind = appends(&disk, 2).remove(1);
+        disk.ask(PersistId(1), append(&disk, &[1]));
+        assert!(disk.complete()[0].1.is_err());
+        disk.ask(PersistId(2), behind);
+        disk.ask(PersistId(3), Write::Epoch(Epoch { counter: 1, key: NodeId([1; 32]) }));
+        let answers = disk.complete();
+        assert!(answers[0].1.is_err(), "the machine did not know yet that its log ends earlier");
+        disk.begin();
+        assert_eq!(disk.complete(), [(PersistId(3), Ok(()))], "another file");
+        disk.ask(PersistId(4), append(&disk, &[4]));
+        assert_eq!((disk.complete(), until(&disk)), (vec![(PersistId(4), Ok(()))], 4));
+    }
+
+    #[test]
+    fn a_snapshot_folds_and_the_state_stays() {
+        let mut disk = disk();
+        disk.ask(PersistId(1), append(&disk, &[5, 6]));
+        disk.complete();
+        let (state, entries) = (disk.state().clone(), disk.content().entries.clone());
+        let head = LogHead::EMPTY.then_all(&entries[..entries.len() - 1]);
+        let mut folded = State::default();
+        for entry in &entries[..entries.len() - 1] {
+            folded.apply(&Event::decode(entry).unwrap()).unwrap();
+        }
+        disk.ask(PersistId(2), Write::Snapshot { head, state: Arc::new(folded) });
+        disk.complete();
+        assert_eq!(disk.content().entries.len(), 1);
+        assert_eq!(disk.content().state(), Ok(state));
+    }
+}

@@ -1,0 +1,301 @@
+//! What goes wrong in a run: a list made before it, drawn with weights.
+//!
+//! Each fault draws its numbers from its own place in the list, so that a run without some of them has the others
+//! unchanged. A fault names nodes by number; in a run with fewer nodes the number is taken modulo these.
+
+use std::time::Duration;
+
+use exo_types::Time;
+
+use crate::draw::{Draw, Of, mix};
+
+/// Something that goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// The process dies and is started again.
+    Crash {
+        /// Which node.
+        node: usize,
+        /// How.
+        end: End,
+        /// Until it is started again.
+        down: Duration,
+    },
+    /// Whoever coordinates dies and is started again.
+    KillCoordinator {
+        /// How.
+        end: End,
+        /// Until it is started again.
+        down: Duration,
+    },
+    /// Nothing reaches the node, and nothing comes from it.
+    CutOff {
+        /// Which node.
+        node: usize,
+        /// What becomes of its links.
+        cut: Cut,
+        /// How long.
+        lasting: Duration,
+    },
+    /// Two nodes do not reach each other; with the others both do.
+    CutPair {
+        /// One end.
+        from: usize,
+        /// The other.
+        to: usize,
+        /// Only from the first to the second.
+        one_way: bool,
+        /// What becomes of their links.
+        cut: Cut,
+        /// How long.
+        lasting: Duration,
+    },
+    /// The links between two nodes end in a reset.
+    Reset {
+        /// One end.
+        from: usize,
+        /// The other.
+        to: usize,
+        /// Of those there are, which; all of them if it is beyond.
+        which: usize,
+    },
+    /// The process stands still: what comes piles up, and time passes.
+    Freeze {
+        /// Which node.
+        node: usize,
+        /// How long.
+        lasting: Duration,
+    },
+    /// An engine's process dies.
+    LoseEngine {
+        /// On which node.
+        node: usize,
+    },
+    /// Every write takes so much longer.
+    SlowDisk {
+        /// Which node's.
+        node: Whose,
+        /// Added to each write.
+        by: Duration,
+        /// How long.
+        lasting: Duration,
+    },
+    /// The next write to the log fails.
+    FailWrite {
+        /// Which node's.
+        node: Whose,
+    },
+    /// The next steps fail on the device.
+    FailSteps {
+        /// On which node.
+        node: usize,
+        /// How many.
+        count: u32,
+    },
+    /// The next load fails.
+    FailLoad {
+        /// On which node.
+        node: usize,
+        /// The device says that it does not take the shard.
+        is_refusal: bool,
+    },
+}
+
+/// Which node a fault is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whose {
+    /// The one that coordinates when the fault begins.
+    Coordinator,
+    /// This one.
+    Node(usize),
+}
+
+/// How a process ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// It is asked to, and says goodbye.
+    Clean,
+    /// It is killed: its links end in a reset.
+    Killed,
+    /// The machine loses power: its links fall silent.
+    PowerLost,
+}
+
+/// What becomes of links that cross a cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    /// Nothing arrives on them any more, also when the cut is over.
+    Silence,
+    /// What was sent arrives, in order, when the cut is over: the system has sent it again and again.
+    Delay,
+}
+
+/// A fault and when it happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Its place in the list of its seed.
+    pub index: usize,
+    /// When it begins.
+    pub at: Time,
+    /// What.
+    pub kind: FaultKind,
+}
+
+impl Fault {
+    /// When its cause is gone.
+    pub fn over(&self) -> Time {
+        self.at
+            + match self.kind {
+                FaultKind::Crash { down, .. } | FaultKind::KillCoordinator { down, .. } => down,
+                FaultKind::CutOff { lasting, .. }
+                | FaultKind::CutPair { lasting, .. }
+                | FaultKind::Freeze { lasting, .. }
+                | FaultKind::SlowDisk { lasting, .. } => lasting,
+                FaultKind::Reset { .. }
+                | FaultKind::LoseEngine { .. }
+                | FaultKind::FailWrite { .. }
+                | FaultKind::FailSteps { .. }
+                | FaultKind::FailLoad { .. } => Duration::ZERO,
+            }
+    }
+}
+
+/// The draws of one fault, by number.
+#[derive(Clone, Copy)]
+struct Own {
+    seed: u64,
+    index: usize,
+}
+
+impl Own {
+    fn draw(&self, field: u64) -> Draw {
+        mix(self.seed, Of::Fault, self.index as u64 * 16 + field)
+    }
+
+    fn node(&self, field: u64) -> usize {
+        self.draw(field).below(60) as usize // divisible by every number of nodes there is
+    }
+
+    /// Two that differ in every number of nodes from 2 to 6: their difference has no divisor below 7.
+    fn pair(&self) -> (usize, usize) {
+        let apart = [1, 7, 11, 13, 17, 19, 23, 29][self.draw(3).below(8) as usize];
+        (self.node(2), self.node(2) + apart)
+    }
+
+    fn whose(&self) -> Whose {
+        if self.draw(11).per_cent(60) { Whose::Coordinator } else { Whose::Node(self.node(2)) }
+    }
+
+    /// Many faults come soon after the one before: what one of them breaks is still being mended.
+    fn at(&self, from_ms: u64, until_ms: u64) -> Time {
+        let before = self.index.checked_sub(1).filter(|_| self.draw(12).per_cent(40));
+        match before {
+            Some(index) => Self { index, ..*self }.at(from_ms, until_ms) + self.draw(13).millis(1, 1500),
+            None => self.draw(0).time_ms(from_ms, until_ms),
+        }
+    }
+
+    fn end(&self) -> End {
+        [End::Clean, End::Killed, End::Killed, End::PowerLost][self.draw(5).below(4) as usize]
+    }
+
+    fn cut(&self) -> Cut {
+        if self.draw(6).per_cent(50) { Cut::Silence } else { Cut::Delay }
+    }
+
+    /// Around the times that a cluster takes to notice: 1 s suspects, 4 s loses, 6 s closes.
+    fn lasting(&self) -> Duration {
+        let seconds = self.draw(7).below(4);
+        match seconds {
+            0 => self.draw(8).millis(50, 1500),
+            1 | 2 => self.draw(8).millis(1500, 6500),
+            _ => self.draw(8).millis(6500, 10_000),
+        }
+    }
+
+    fn down(&self) -> Duration {
+        self.draw(9).millis(100, 9000)
+    }
+}
+
+/// A way to make a fault, and how often it comes.
+type Maker = (u64, fn(&Own) -> FaultKind);
+
+const MAKERS: &[Maker] = &[
+    (16, |own| FaultKind::Crash { node: own.node(2), end: own.end(), down: own.down() }),
+    (12, |own| FaultKind::KillCoordinator { end: own.end(), down: own.down() }),
+    (12, |own| FaultKind::CutOff { node: own.node(2), cut: own.cut(), lasting: own.lasting() }),
+    (14, |own| {
+        let (from, to) = own.pair();
+        let one_way = own.draw(10).per_cent(30);
+        FaultKind::CutPair { from, to, one_way, cut: own.cut(), lasting: own.lasting() }
+    }),
+    (10, |own| {
+        let (from, to) = own.pair();
+        FaultKind::Reset { from, to, which: own.draw(10).below(3) as usize }
+    }),
+    (10, |own| FaultKind::Freeze { node: own.node(2), lasting: own.lasting() }),
+    (8, |own| FaultKind::LoseEngine { node: own.node(2) }),
+    (8, |own| FaultKind::SlowDisk {
+        node: own.whose(),
+        by: own.draw(10).millis(20, 3000),
+        lasting: own.lasting(),
+    }),
+    (5, |own| FaultKind::FailWrite { node: own.whose() }),
+    (5, |own| FaultKind::FailSteps { node: own.node(2), count: own.draw(10).between(1, 3) as u32 }),
+    (4, |own| FaultKind::FailLoad { node: own.node(2), is_refusal: own.draw(10).per_cent(50) }),
+];
+
+/// The faults of a seed: so many, between these times.
+pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index };
+        Fault { index, at: own.at(from_ms, until_ms), kind: kind(&own) }
+    };
+    (0..count).map(one).collect()
+}
+
+fn kind(own: &Own) -> FaultKind {
+    let all: u64 = MAKERS.iter().map(|(weight, _)| weight).sum();
+    let mut drawn = own.draw(1).below(all);
+    for (weight, make) in MAKERS {
+        match drawn.checked_sub(*weight) {
+            Some(rest) => drawn = rest,
+            None => return make(own),
+        }
+    }
+    unreachable!("the draw is below the sum of the weights")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_longer_list_begins_with_the_shorter_one() {
+        let long = list(4711, 12, 2000, 30_000);
+        assert_eq!(list(4711, 5, 2000, 30_000), long[..5]);
+        assert_ne!(list(4712, 5, 2000, 30_000), long[..5]);
+    }
+
+    #[test]
+    fn every_kind_comes_and_all_are_in_time() {
+        let faults: Vec<Fault> = (0..200).flat_map(|seed| list(seed, 6, 2000, 28_000)).collect();
+        let kinds: BTreeSet<_> =
+            faults.iter().map(|f| std::mem::discriminant(&f.kind)).map(|d| format!("{d:?}")).collect();
+        assert_eq!(kinds.len(), MAKERS.len());
+        assert!(faults.iter().all(|f| (2_000_000..=36_000_000).contains(&f.at.0)));
+        assert!(faults.iter().filter(|f| f.over().0 > 38_000_000).count() < 30, "few are late");
+    }
+
+    #[test]
+    fn both_ends_of_a_pair_differ_in_every_number_of_nodes() {
+        for fault in (0..500).flat_map(|seed| list(seed, 6, 0, 1)) {
+            if let FaultKind::CutPair { from, to, .. } | FaultKind::Reset { from, to, .. } = fault.kind {
+                assert!((2..=6).all(|nodes| from % nodes != to % nodes), "{from} {to}");
+            }
+        }
+    }
+}

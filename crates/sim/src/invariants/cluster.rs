@@ -1,0 +1,71 @@
+//! The cluster as a whole: it agrees and serves again, and it rests while nothing happens.
+
+use std::collections::BTreeMap;
+
+use exo_machine::Input;
+use exo_types::{Epoch, NodeId};
+
+use super::{Facts, Seen, Watch};
+use crate::clients::{Ended, is_probe};
+use crate::upheaval::SERVES_WITHIN;
+
+/// Timers of one node between two looks, half a second apart: more is a machine whose deadline does not move.
+const TIMERS_MAX: u32 = 500;
+
+#[derive(Debug, Default)]
+pub(super) struct Cluster {
+    is_checked: bool,
+    timers: BTreeMap<usize, u32>,
+}
+
+/// So long after the last fault all that run follow the same coordinator, who runs, and a request was answered.
+pub(super) fn agrees_and_serves_in_20_s(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Seen<'_>,
+) -> Result<(), String> {
+    let is_due =
+        matches!(seen, Seen::Look | Seen::End) && facts.now > facts.scenario.calm_from() + SERVES_WITHIN;
+    if !is_due || std::mem::replace(&mut watch.cluster.is_checked, true) {
+        return Ok(());
+    }
+    let running = || facts.nodes.iter().filter(|node| node.is_awake());
+    let leader_of = |node: &crate::node::Node| node.process.as_ref().and_then(|p| p.machine.leader());
+    let leaders: Vec<(usize, Option<(Epoch, NodeId)>)> =
+        running().map(|node| (node.index, leader_of(node))).collect();
+    let first = leaders.first().and_then(|(_, leader)| *leader);
+    let leads = running().any(|node| first.is_some_and(|(_, leader)| leader == node.id));
+    if !leads || leaders.iter().any(|(_, leader)| *leader != first) {
+        return Err(format!("the nodes follow {leaders:?}"));
+    }
+    let members = |node: &crate::node::Node| node.disk.state().members().len();
+    if let Some(node) = running().find(|node| members(node) != facts.nodes.len()) {
+        return Err(format!("n{} knows {} members of {}", node.index, members(node), facts.nodes.len()));
+    }
+    let probes = || facts.clients.all().filter(|(client, _)| is_probe(client));
+    if !probes().any(|(_, run)| matches!(run.ended, Some((_, Ended::Answered)))) {
+        let ends: Vec<_> =
+            probes().map(|(client, run)| (client.index, run.node, run.ended.clone())).collect();
+        return Err(format!("no request was answered: {ends:?}"));
+    }
+    Ok(())
+}
+
+/// A machine does not ask for its timer again and again.
+pub(super) fn timers_rest(watch: &mut Watch, _: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    match seen {
+        Seen::Input { node, input: Input::Timer } => {
+            let timers = watch.cluster.timers.entry(*node).or_default();
+            *timers += 1;
+            match *timers > TIMERS_MAX {
+                true => Err(format!("n{node} had its timer {timers} times in half a second")),
+                false => Ok(()),
+            }
+        }
+        Seen::Look => {
+            watch.cluster.timers.clear();
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}

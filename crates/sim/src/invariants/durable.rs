@@ -1,0 +1,133 @@
+//! What is announced was on the announcer's disk before.
+
+use std::collections::BTreeMap;
+
+use exo_cluster::wire::{ControlAsk, ControlMessage, ControlReply, LogMessage};
+use exo_machine::{Answer, Effect, Input};
+use exo_types::{InstanceId, LogHead, NodeId};
+
+use super::{Facts, Said, Seen, Watch, said};
+use crate::node::Node;
+use crate::shape::{PlacementKey, placement_key};
+
+#[derive(Debug, Default)]
+pub(super) struct Durables {
+    /// What was asked of a coordinator, by node, asker and number.
+    asked: BTreeMap<(usize, usize, u64), Asked>,
+}
+
+/// What must be on the disk when a question is answered with `Done`.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Place,
+    Remove(InstanceId),
+    Admit(NodeId),
+    RemoveMember(NodeId),
+}
+
+/// Replies, replicated entries, desired states and epochs are on the disk of the node that says them.
+pub(super) fn announced_is_durable(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Seen<'_>,
+) -> Result<(), String> {
+    match *seen {
+        Seen::Input { node, input: Input::Control { link, message } } => {
+            if let (ControlMessage::Request { request, ask }, Some(peer)) =
+                (&**message, facts.peer(node, *link))
+            {
+                watch.durable.asked.insert((node, peer, *request), asked(ask));
+            }
+            Ok(())
+        }
+        Seen::Effects { node, effects } => {
+            let own = &facts.nodes[node];
+            for said in said(effects) {
+                message_is_durable(&watch.durable, facts, own, &said)?;
+            }
+            answers_are_durable(facts, own, effects)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn asked(ask: &ControlAsk) -> Asked {
+    match ask {
+        ControlAsk::RemoveInstance { instance } => Asked::Remove(*instance),
+        ControlAsk::Admit(member) => Asked::Admit(member.node),
+        ControlAsk::RemoveMember { node, .. } => Asked::RemoveMember(*node),
+        _ => Asked::Place,
+    }
+}
+
+fn message_is_durable(
+    durables: &Durables,
+    facts: &Facts<'_>,
+    own: &Node,
+    said: &Said<'_>,
+) -> Result<(), String> {
+    let (node, history) = (own.index, own.disk.history());
+    if let Some(epoch) = said.epoch.filter(|epoch| !history.epochs.contains(epoch)) {
+        return Err(format!("n{node} says epoch {epoch}, which was never on its disk"));
+    }
+    match said.message {
+        ControlMessage::Log(LogMessage::Entries { after_index, after_hash, entries, .. }) => {
+            let end = LogHead { index: *after_index, hash: *after_hash }.then_all(entries);
+            has_head(own, end, "entries up to")
+        }
+        ControlMessage::Log(LogMessage::Snapshot { index, hash, .. }) => {
+            has_head(own, LogHead { index: *index, hash: *hash }, "a snapshot of")
+        }
+        ControlMessage::Desired(desired) => {
+            let keys = desired.shards.iter().map(|shard| placement_key(&shard.placement));
+            match keys.into_iter().find(|key| !history.placements.contains(key)) {
+                Some(key) => Err(format!("n{node} wants {key:?} held, which was never on its disk")),
+                None => Ok(()),
+            }
+        }
+        ControlMessage::Reply { request, reply } => {
+            let peer = facts.peer(node, said.link);
+            let asked = peer.and_then(|peer| durables.asked.get(&(node, peer, *request)));
+            reply_is_durable(own, asked.copied(), reply)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn has_head(own: &Node, head: LogHead, what: &str) -> Result<(), String> {
+    if own.disk.history().heads.contains(&(head.index, head.hash)) {
+        return Ok(());
+    }
+    Err(format!("n{} sends {what} {head}, its disk has {}", own.index, own.durable_head()))
+}
+
+fn reply_is_durable(own: &Node, asked: Option<Asked>, reply: &ControlReply) -> Result<(), String> {
+    let (node, state, history) = (own.index, own.disk.state(), own.disk.history());
+    let is_durable = match (reply, asked) {
+        (ControlReply::Placed { view, .. }, _) => {
+            history.placements.contains(&placement_key(&view.placement))
+        }
+        (ControlReply::Done, Some(Asked::Remove(instance))) => !state.instances().contains_key(&instance),
+        (ControlReply::Done, Some(Asked::Admit(member))) => history.admitted.contains(&member),
+        (ControlReply::Done, Some(Asked::RemoveMember(member))) => history.removed.contains(&member),
+        _ => true,
+    };
+    if is_durable {
+        Ok(())
+    } else {
+        Err(format!("n{node} answers {reply:?} to {asked:?}, which is not on its disk"))
+    }
+}
+
+/// What a person is told is on some disk.
+fn answers_are_durable(facts: &Facts<'_>, own: &Node, effects: &[Effect]) -> Result<(), String> {
+    for effect in effects {
+        let Effect::Reply { answer: Answer::Coordinator(Some(reply)), .. } = effect else { continue };
+        let ControlReply::Placed { view, .. } = &**reply else { continue };
+        let key: PlacementKey = placement_key(&view.placement);
+        if !facts.nodes.iter().any(|node| node.disk.history().placements.contains(&key)) {
+            return Err(format!("n{} says that {key:?} is placed, which is on no disk", own.index));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Epochs: one leader each, and what is older changes nothing.
+
+use std::collections::BTreeMap;
+
+use exo_cluster::wire::ControlMessage;
+use exo_cluster::{ClusterId, InstanceState};
+use exo_machine::{Effect, Input, Outgoing};
+use exo_types::Epoch;
+
+use super::{Facts, Seen, Watch, epoch_of, said};
+use crate::node::Node;
+use crate::shape::PlacementKey;
+
+#[derive(Debug, Default)]
+pub(super) struct Epochs {
+    /// Who led in each epoch: node and life.
+    leaders: BTreeMap<Epoch, (usize, u32)>,
+    /// The last epoch that each node has said, and in which cluster.
+    spoken: BTreeMap<usize, (Option<ClusterId>, Epoch)>,
+    /// The node that was just told something in an older epoch.
+    stale: Option<Stale>,
+}
+
+/// A command of an older epoch, about to be fed.
+#[derive(Debug)]
+struct Stale {
+    node: usize,
+    epoch: Epoch,
+    what: &'static str,
+    /// What the node knew of placements before.
+    placements: Vec<(PlacementKey, InstanceState)>,
+}
+
+fn cluster(node: &Node) -> Option<ClusterId> {
+    node.disk.state().cluster().map(|(id, _)| id)
+}
+
+/// Nobody leads in an epoch but the node whose key it bears, and that in one life only.
+pub(super) fn one_leader_per_epoch(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Seen<'_>,
+) -> Result<(), String> {
+    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    let life = facts.nodes[node].life;
+    for said in said(effects).filter(|said| said.as_leader) {
+        let Some(epoch) = said.epoch else {
+            return Err(format!("n{node} leads without an epoch: {:?}", said.message));
+        };
+        if epoch.key != facts.nodes[node].id {
+            return Err(format!("n{node} leads in epoch {epoch}, which is another's: {:?}", said.message));
+        }
+        let leader = *watch.epochs.leaders.entry(epoch).or_insert((node, life));
+        if leader != (node, life) {
+            return Err(format!(
+                "n{node} leads in epoch {epoch} in its life {life}, and did in life {}",
+                leader.1
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Commands of an epoch before the one that a node has acted in make it do nothing.
+pub(super) fn older_epoch_changes_nothing(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Seen<'_>,
+) -> Result<(), String> {
+    let epochs = &mut watch.epochs;
+    match seen {
+        Seen::Began { node } => {
+            epochs.spoken.remove(node);
+        }
+        Seen::Input { node, input: Input::Control { link, message } } => {
+            epochs.stale = stale(epochs, facts, *node, *link, message);
+        }
+        Seen::Input { .. } => epochs.stale = None,
+        Seen::Effects { node, effects } => {
+            if let Some(stale) = epochs.stale.take().filter(|stale| stale.node == *node) {
+                nothing_changed(facts, &stale, effects)?;
+            }
+            let now = cluster(&facts.nodes[*node]);
+            for epoch in said(effects).filter_map(|said| said.epoch) {
+                epochs.spoken.insert(*node, (now, epoch));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whether a message is a command of an older epoch of this node's own cluster.
+fn stale(
+    epochs: &Epochs,
+    facts: &Facts<'_>,
+    node: usize,
+    link: exo_machine::LinkId,
+    message: &ControlMessage,
+) -> Option<Stale> {
+    let what = match message {
+        ControlMessage::Desired(_) => "a desired state",
+        ControlMessage::Instances { .. } => "instances",
+        ControlMessage::Log(_) => "a part of the log",
+        _ => return None,
+    };
+    let epoch = epoch_of(message).0?;
+    let (of, seen) = epochs.spoken.get(&node)?;
+    let own = &facts.nodes[node];
+    let from = facts.nodes[facts.peer(node, link)?].id;
+    let is_ours = *of == cluster(own) && own.disk.state().members().contains_key(&from);
+    let placements = own.process.as_ref()?.machine.placements();
+    (is_ours && epoch < *seen).then_some(Stale { node, epoch, what, placements })
+}
+
+fn nothing_changed(facts: &Facts<'_>, stale: &Stale, effects: &[Effect]) -> Result<(), String> {
+    let Stale { node, epoch, what, placements } = stale;
+    let changes = |effect: &&Effect| match effect {
+        Effect::Persist { .. }
+        | Effect::Load { .. }
+        | Effect::Unload(_)
+        | Effect::Rewire { .. }
+        | Effect::Compute { .. }
+        | Effect::Fetch { .. }
+        | Effect::CancelFetch(_)
+        | Effect::Plan { .. }
+        | Effect::SetMembers(_)
+        | Effect::Emit { .. } => true,
+        Effect::Send { message: Outgoing::Data(_), .. } => true,
+        Effect::Send { message: Outgoing::Control(message), .. } => {
+            !matches!(**message, ControlMessage::Refused(_) | ControlMessage::Membership(_))
+        }
+        _ => false,
+    };
+    if let Some(effect) = effects.iter().find(changes) {
+        return Err(format!("{what} of the older epoch {epoch} made n{node} want {effect:?}"));
+    }
+    let now = facts.nodes[*node].process.as_ref().map(|process| process.machine.placements());
+    if now.as_ref().is_some_and(|now| now != placements) {
+        return Err(format!(
+            "{what} of the older epoch {epoch} made n{node} know {now:?} instead of {placements:?}"
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! Placements: ready only with open ways, never loaded again, not ready for long without a scheduler.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use exo_cluster::InstanceState;
+use exo_cluster::wire::ControlMessage;
+use exo_machine::{Effect, Purpose};
+use exo_types::{Placement, ShardSpec, Time};
+
+use super::{Facts, Seen, Watch, index, said};
+use crate::shape::{PlacementKey, placement_key, stage_nodes};
+
+/// A way that ended so long ago need not have been noticed: links close after 6 s of silence, nodes freeze.
+const NOTICED_WITHIN: Duration = Duration::from_secs(10);
+/// A pipeline that stands has a scheduler within this; a look more, because looks are half a second apart.
+const SCHEDULER_WITHIN: Duration = Duration::from_millis(5600);
+
+#[derive(Debug, Default)]
+pub(super) struct Placements {
+    /// What each node said to be ready the last time.
+    ready: BTreeMap<usize, BTreeSet<PlacementKey>>,
+    /// What each node last reported to be broken.
+    troubles: BTreeMap<usize, BTreeSet<PlacementKey>>,
+    /// Pipelines that stand without a scheduler, and since when: by leader and first stage.
+    without: BTreeMap<(usize, usize, PlacementKey), Time>,
+}
+
+/// When an instance becomes ready, every way between its stages is open, or was a moment ago.
+pub(super) fn ready_means_open(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    let views = said(effects).find_map(|said| match said.message {
+        ControlMessage::Instances { instances, .. } => Some(instances),
+        _ => None,
+    });
+    let Some(views) = views else { return Ok(()) };
+    let ready = || views.iter().filter(|view| view.is_ready());
+    let before = watch.placements.ready.entry(node).or_default();
+    for view in ready().filter(|view| !before.contains(&placement_key(&view.placement))) {
+        ways_are_open(facts, &view.placement)?;
+    }
+    *before = ready().map(|view| placement_key(&view.placement)).collect();
+    Ok(())
+}
+
+fn ways_are_open(facts: &Facts<'_>, placement: &Placement) -> Result<(), String> {
+    let nodes: Vec<usize> =
+        stage_nodes(placement).into_iter().filter_map(|node| index(facts, node)).collect();
+    let next = nodes.iter().cycle().skip(1);
+    for (&from, &to) in nodes.iter().zip(next).filter(|(from, to)| from != to) {
+        let since = Time(facts.now.0.saturating_sub(NOTICED_WITHIN.as_micros() as u64));
+        if !facts.net.was_open(from, to, Purpose::Data, since) {
+            let key = placement_key(placement);
+            return Err(format!("{key:?} is ready and has no open link from n{from} to n{to}"));
+        }
+    }
+    Ok(())
+}
+
+/// What a node holds is not loaded again.
+pub(super) fn loaded_once(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    let loads = effects.iter().filter_map(|effect| match effect {
+        Effect::Load { engine, spec } => Some((engine, &**spec)),
+        _ => None,
+    });
+    for (engine, spec) in loads {
+        let Some(process) = &facts.nodes[node].process else { continue };
+        let is_held = |held: &ShardSpec| held == spec;
+        let twice = process.engines.iter().find(|(_, held)| held.engine.is_some() && is_held(&held.spec));
+        if let Some((held, _)) = twice {
+            return Err(format!("n{node} loads {spec:?} as {engine:?} and holds it as {held:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// A pipeline whose stages are all loaded has a scheduler: when that gave up its instance is placed anew soon after, if its
+/// coordinator can hear of it.
+pub(super) fn trouble_leaves_ready_in_5_s(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Seen<'_>,
+) -> Result<(), String> {
+    match *seen {
+        Seen::Began { node } => {
+            watch.placements.troubles.remove(&node);
+            Ok(())
+        }
+        Seen::Effects { node, effects } => troubles_are_kept(&mut watch.placements, facts, node, effects),
+        Seen::Look => pipelines_have_schedulers(&mut watch.placements, facts),
+        _ => Ok(()),
+    }
+}
+
+/// What a node reported to be broken it reports until its instance is placed anew: who coordinates may not have heard it.
+fn troubles_are_kept(
+    placements: &mut Placements,
+    facts: &Facts<'_>,
+    node: usize,
+    effects: &[Effect],
+) -> Result<(), String> {
+    let report = said(effects).find_map(|said| match said.message {
+        ControlMessage::Report(report) => Some(report),
+        _ => None,
+    });
+    let (Some(report), Some(process)) = (report, &facts.nodes[node].process) else { return Ok(()) };
+    let now: BTreeSet<PlacementKey> = report.troubles.iter().map(|t| t.placement).collect();
+    let before = placements.troubles.insert(node, now.clone()).unwrap_or_default();
+    let known = process.machine.placements();
+    let is_forgotten =
+        |key: &&PlacementKey| !now.contains(key) && known.iter().any(|(known, _)| known == *key);
+    match before.iter().find(is_forgotten) {
+        Some(key) => {
+            Err(format!("n{node} has forgotten what is wrong with {key:?}, which is not placed anew"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn pipelines_have_schedulers(placements: &mut Placements, facts: &Facts<'_>) -> Result<(), String> {
+    let mut without = BTreeMap::new();
+    for leader in facts.nodes.iter().filter(|node| node.is_awake()) {
+        let Some(process) = &leader.process else { continue };
+        let Some((epoch, _)) = process.machine.leader().filter(|(_, id)| *id == leader.id) else { continue };
+        let stands = |state: &InstanceState| matches!(state, InstanceState::Ready | InstanceState::Wiring);
+        for (key, _) in process.machine.placements().into_iter().filter(|(_, state)| stands(state)) {
+            let Some(first) = first_stage(facts, leader.index, key) else { continue };
+            if lacks_scheduler(facts, leader.index, first, key, epoch) {
+                let since = placements.without.get(&(leader.index, first, key));
+                without.insert((leader.index, first, key), since.copied().unwrap_or(facts.now));
+            }
+        }
+    }
+    placements.without = without;
+    let late = |since: &Time| facts.now.since(*since) > SCHEDULER_WITHIN;
+    match placements.without.iter().find(|(_, since)| late(since)) {
+        Some(((leader, first, key), since)) => {
+            let since = crate::world::seconds(*since);
+            Err(format!(
+                "{key:?} is loaded for its coordinator n{leader}, and n{first} runs no scheduler since {since:.3} s"
+            ))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The node of the first stage, by the log of the coordinator.
+fn first_stage(facts: &Facts<'_>, leader: usize, key: PlacementKey) -> Option<usize> {
+    let state = facts.nodes[leader].disk.state();
+    let mut placements = state.instances().values().map(|instance| &instance.placement);
+    let placement = placements.find(|placement| placement_key(placement) == key)?;
+    index(facts, *stage_nodes(placement).first()?)
+}
+
+/// Whether a node that hears the coordinator does not run the scheduler of a placement that begins there.
+fn lacks_scheduler(
+    facts: &Facts<'_>,
+    leader: usize,
+    first: usize,
+    key: PlacementKey,
+    epoch: exo_types::Epoch,
+) -> bool {
+    let Some(process) = facts.nodes[first].process.as_ref().filter(|_| facts.nodes[first].is_awake()) else {
+        return false;
+    };
+    let follows = process.machine.leader().is_some_and(|(of, _)| of == epoch);
+    follows
+        && facts.is_connected(leader, first)
+        && !process.machine.scheduled().iter().any(|(placement, _)| *placement == key)
+}

@@ -1,0 +1,168 @@
+//! Requests: the right text in order, an end in time, and nothing left behind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use exo_cluster::DriverStart;
+use exo_cluster::wire::EndReason;
+use exo_machine::{Effect, Input, SequenceEvent, StreamId};
+use exo_types::RequestId;
+
+use super::{Facts, Seen, Watch};
+use crate::clients::Ended;
+use crate::model::{Question, solo};
+use crate::scenario::Kind;
+use crate::shape::{CONTEXT_TOKENS, LAYERS};
+
+/// From start to end, whatever happens: queueing, one stalled answer, noticing.
+const ENDS_WITHIN: Duration = Duration::from_secs(200);
+/// A node that stood still, and whose clock is slow, has so much more.
+const BESIDES: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    texts: BTreeMap<(StreamId, u16), Text>,
+    cancelled: BTreeSet<RequestId>,
+}
+
+/// What a choice must be told.
+#[derive(Debug)]
+struct Text {
+    request: RequestId,
+    expected: Vec<u32>,
+    max_tokens: u32,
+    told: usize,
+    is_over: bool,
+}
+
+/// Each client gets the text of the model alone, in order, without gap or repetition, and all of it if it ends well.
+pub(super) fn text_in_order(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    let requests = &mut watch.requests;
+    match *seen {
+        Seen::Input { input: Input::Start { stream, request }, .. } => {
+            for start in &request.starts {
+                requests.texts.insert((*stream, start.spec.sequence.index), text(facts, start));
+            }
+            Ok(())
+        }
+        Seen::Input { input: Input::Cancel { request, .. }, .. } => {
+            requests.cancelled.insert(*request);
+            Ok(())
+        }
+        Seen::Effects { node, effects } => effects.iter().try_for_each(|effect| match effect {
+            Effect::Emit { stream, event } => told(requests, *stream, event)
+                .map_err(|wrong| format!("n{node}, client {}: {wrong}", stream.0)),
+            _ => Ok(()),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn text(facts: &Facts<'_>, start: &DriverStart) -> Text {
+    let question = Question {
+        prompt: &start.spec.history,
+        sampling: &start.spec.sampling,
+        max_tokens: start.max_tokens,
+        context_tokens: CONTEXT_TOKENS,
+    };
+    Text {
+        request: start.spec.sequence.request,
+        expected: solo(facts.model, LAYERS, &question),
+        max_tokens: start.max_tokens,
+        told: 0,
+        is_over: false,
+    }
+}
+
+fn told(requests: &mut Requests, stream: StreamId, event: &SequenceEvent) -> Result<(), String> {
+    match event {
+        SequenceEvent::Token { index, token } => {
+            let Some(text) = requests.texts.get_mut(&(stream, *index)) else {
+                return Err(format!("a token for choice {index}, which nobody asked for"));
+            };
+            let expected = text.expected.get(text.told).copied();
+            if text.is_over || expected != Some(token.token) {
+                let (at, got) = (text.told, token.token);
+                return Err(format!("token {at} of choice {index} is {got} instead of {expected:?}"));
+            }
+            text.told += 1;
+            Ok(())
+        }
+        SequenceEvent::Ended { index, reason, .. } => {
+            let Some(text) = requests.texts.get_mut(&(stream, *index)) else {
+                return Err(format!("an end of choice {index}, which nobody asked for"));
+            };
+            let is_again = std::mem::replace(&mut text.is_over, true);
+            let is_cancelled = requests.cancelled.contains(&text.request);
+            let is_whole = text.told == text.expected.len();
+            let is_right = match reason {
+                EndReason::Cancelled => is_cancelled,
+                EndReason::MaxTokens => is_whole && text.told as u32 == text.max_tokens,
+                EndReason::StopToken => is_whole && text.expected.last() == Some(&crate::model::STOP_TOKEN),
+                _ => is_whole,
+            };
+            if is_again || !is_right {
+                let (told, all) = (text.told, text.expected.len());
+                return Err(format!("choice {index} ends for {reason:?} after {told} of {all} tokens"));
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Every request ends in time.
+pub(super) fn request_ends_in_bound(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    if !matches!(seen, Seen::Look | Seen::End) {
+        return Ok(());
+    }
+    let is_late = |run: &crate::clients::Run| facts.now.since(run.started_at) > ENDS_WITHIN + BESIDES;
+    match facts.clients.open().find(|(_, run)| is_late(run)) {
+        Some((client, run)) => {
+            let since = crate::world::seconds(run.started_at);
+            Err(format!(
+                "the request of client {} on n{} has no end since {since:.3} s",
+                client.index, run.node
+            ))
+        }
+        None => Ok(()),
+    }
+}
+
+/// When all requests have ended, no node has anything of them.
+pub(super) fn nothing_left_over(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    if !matches!(seen, Seen::End) {
+        return Ok(());
+    }
+    for node in facts.nodes.iter().filter(|node| node.is_awake()) {
+        let Some(process) = &node.process else { continue };
+        let counts = process.machine.counts();
+        let sequences = counts.sequences_queued + counts.sequences_running + counts.sequences_open;
+        if counts.drivers + sequences + counts.held_messages > 0
+            || counts.pending_writes != node.disk.unanswered()
+        {
+            return Err(format!("n{} still has {counts:?}, its disk {}", node.index, node.disk.unanswered()));
+        }
+    }
+    Ok(())
+}
+
+/// Where nothing goes wrong every request is answered.
+pub(super) fn quiet_answers_all(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    if !matches!(seen, Seen::End) || facts.scenario.kind == Kind::Faults {
+        return Ok(());
+    }
+    let failed = facts.clients.all().find_map(|(client, run)| match &run.ended {
+        Some((at, Ended::Failed(why))) => Some((client, *at, why.clone())),
+        Some((at, Ended::NodeDied)) => Some((client, *at, "its node died".to_owned())),
+        Some(_) => None,
+        None => Some((client, facts.now, "it has no end".to_owned())),
+    });
+    match failed {
+        Some((client, at, why)) => {
+            let at = crate::world::seconds(at);
+            Err(format!("client {} was not answered: {why} at {at:.3} s", client.index))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,194 @@
+//! Strangers: what discovery says, questions to those who are no members, and what is answered.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use exo_machine::joining::{JoinAnswer, JoinAsk};
+use exo_machine::{ExchangeId, Found, Input, JoinEffect, JoinEvent};
+use exo_types::NodeId;
+
+use crate::world::{Event, World};
+
+/// How long an address has for an answer.
+const EXCHANGE_MAX: Duration = Duration::from_secs(5);
+/// Discovery says again what it said.
+const FOUND_AGAIN: (u64, u64) = (1500, 3000);
+
+/// A question to somebody who is no member.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Exchange {
+    asker: usize,
+    life: u32,
+    /// Who must answer, or what a person wrote.
+    whom: Whom,
+    addresses: Vec<SocketAddr>,
+    at: usize,
+    attempt: u64,
+    ask: JoinAsk,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+enum Whom {
+    Node(NodeId),
+    Text(String),
+}
+
+impl World {
+    pub(crate) fn join_effect(&mut self, node: usize, effect: JoinEffect) {
+        let (whom, addresses, ask) = match effect {
+            JoinEffect::Ask { with, addresses, ask } => (Whom::Node(with), addresses, ask),
+            JoinEffect::Probe { text, ask } => {
+                let addresses = text.parse().into_iter().collect();
+                (Whom::Text(text), addresses, ask)
+            }
+            JoinEffect::Answer { exchange, answer } => return self.answer(node, exchange, answer),
+        };
+        self.attempts += 1;
+        let (number, life) = (self.attempts, self.nodes[node].life);
+        let exchange = Exchange { asker: node, life, whom, addresses, at: 0, attempt: 0, ask };
+        self.exchanges.insert(number, exchange);
+        self.ask_address(number, "no address");
+    }
+
+    fn ask_address(&mut self, number: u64, why: &str) {
+        self.attempts += 1;
+        let attempt = self.attempts;
+        let Some(exchange) = self.exchanges.get_mut(&number) else { return };
+        exchange.attempt = attempt;
+        let (asker, address) = (exchange.asker, exchange.addresses.get(exchange.at).copied());
+        let Some(address) = address else {
+            return self.asked_in_vain(number, why);
+        };
+        self.process_at(self.now + EXCHANGE_MAX, asker, Event::AskOver(number, attempt, "no answer in time"));
+        if let Some(target) = self.reachable(asker, address) {
+            let handshake = 4 * self.net.path(asker, target).delay + self.draws.draw().micros(500, 4000);
+            self.process_at(self.now + handshake, asker, Event::AskReach(number, attempt));
+        }
+    }
+
+    fn asked_in_vain(&mut self, number: u64, why: &str) {
+        let Some(exchange) = self.exchanges.remove(&number) else { return };
+        let address = exchange.addresses.last().copied();
+        let event = match exchange.whom {
+            Whom::Node(with) => {
+                let address = address.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+                JoinEvent::Answered { with, address, answer: Err(why.to_owned()) }
+            }
+            Whom::Text(text) => JoinEvent::Probed { text, address, answer: None },
+        };
+        self.input_at(self.now, exchange.asker, Input::Joining(event));
+    }
+
+    pub(crate) fn ask_over(&mut self, number: u64, attempt: u64, why: &'static str) {
+        let Some(exchange) = self.exchanges.get_mut(&number).filter(|e| e.attempt == attempt) else { return };
+        exchange.at += 1;
+        self.ask_address(number, why);
+    }
+
+    /// The question reaches somebody.
+    pub(crate) fn ask_reach(&mut self, number: u64, attempt: u64) {
+        let Some(exchange) = self.exchanges.get(&number).filter(|e| e.attempt == attempt) else { return };
+        let (asker, ask) = (exchange.asker, exchange.ask.clone());
+        let Some(target) = self.reachable(asker, exchange.addresses[exchange.at]) else { return };
+        match &mut self.nodes[target].process {
+            None => return self.ask_over(number, attempt, "connection refused"),
+            Some(process) if process.frozen > 0 => return,
+            Some(process) => process.asked.insert(ExchangeId(number), attempt),
+        };
+        let remote = SocketAddr::new(self.nodes[asker].address.ip(), 50_000);
+        let (exchange, node) = (ExchangeId(number), self.nodes[asker].id);
+        self.feed(target, Input::Joining(JoinEvent::Asked { exchange, node, remote, ask }));
+    }
+
+    /// A machine answers a stranger.
+    fn answer(&mut self, node: usize, exchange: ExchangeId, answer: JoinAnswer) {
+        let asked = self.nodes[node].process.as_mut().and_then(|process| process.asked.remove(&exchange));
+        let Some(attempt) = asked else {
+            return self
+                .fail("effects_make_sense", format!("n{node} answers {exchange:?}, which nobody asked"));
+        };
+        let number = exchange.0;
+        let Some(open) = self.exchanges.get(&number).filter(|e| e.attempt == attempt) else { return };
+        let (asker, address, proven) = (open.asker, open.addresses[open.at], self.nodes[node].id);
+        if self.nodes[asker].life != open.life || self.net.is_cut(node, asker) {
+            return;
+        }
+        let event = match &open.whom {
+            Whom::Node(with) if *with != proven => {
+                let (reason, again) = ("another node answers there", self.now);
+                return self.process_at(again, asker, Event::AskOver(number, attempt, reason));
+            }
+            Whom::Node(with) => JoinEvent::Answered { with: *with, address, answer: Ok(answer) },
+            Whom::Text(text) => JoinEvent::Probed {
+                text: text.clone(),
+                address: Some(address),
+                answer: Some((proven, answer)),
+            },
+        };
+        self.exchanges.remove(&number);
+        let delay = self.net.path(node, asker).delay;
+        self.input_at(self.now + delay, asker, Input::Joining(event));
+    }
+
+    // ---- discovery ----
+
+    /// What discovery says of a node changed: everybody on its LAN hears of it soon.
+    pub(crate) fn advertise(&mut self, node: usize, is_fresh: bool) {
+        if let Some(process) = &mut self.nodes[node].process {
+            process.is_fresh = Some(is_fresh);
+        }
+        for other in self.neighbours(node) {
+            let delay = self.draws.draw().millis(20, 300);
+            self.process_at(self.now + delay, other, Event::Found(node));
+        }
+    }
+
+    /// A process that begins hears of everybody on its LAN.
+    pub(crate) fn look_around(&mut self, node: usize) {
+        for other in self.neighbours(node) {
+            let delay = self.draws.draw().millis(20, 300);
+            self.process_at(self.now + delay, node, Event::Found(other));
+        }
+    }
+
+    fn neighbours(&self, node: usize) -> Vec<usize> {
+        let lans = &self.scenario.lans;
+        (0..lans.len()).filter(|&other| other != node && lans[other] == lans[node]).collect()
+    }
+
+    /// A process hears of another.
+    pub(crate) fn found(&mut self, node: usize, other: usize) {
+        if self.net.is_cut(other, node) {
+            let again = self.draws.draw().millis(FOUND_AGAIN.0, FOUND_AGAIN.1);
+            return self.process_at(self.now + again, node, Event::Found(other));
+        }
+        let Some(is_fresh) = self.nodes[other].process.as_ref().and_then(|process| process.is_fresh) else {
+            return;
+        };
+        let found = self.found_of(other, is_fresh, false);
+        self.feed(node, Input::Found(found));
+    }
+
+    /// A node that ends cleanly says so.
+    pub(crate) fn gone_from_lan(&mut self, node: usize) {
+        for other in self.neighbours(node) {
+            let delay = self.draws.draw().millis(1, 50);
+            let found = self.found_of(node, false, true);
+            if !self.net.is_cut(node, other) {
+                self.input_at(self.now + delay, other, Input::Found(found));
+            }
+        }
+    }
+
+    fn found_of(&self, node: usize, is_fresh: bool, is_lost: bool) -> Found {
+        let node = &self.nodes[node];
+        Found {
+            node: node.id,
+            addresses: vec![node.address],
+            name: Some(node.name.clone()),
+            group: Some("exo".to_owned()),
+            is_fresh,
+            is_lost,
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! A simulated computer: its key, its disk, and the process that runs on it, if one does.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ed25519_dalek::SigningKey;
+use exo_cluster::EngineId;
+use exo_cluster::Speculation;
+use exo_cluster::wire::{DeviceReport, HeldModel};
+use exo_machine::{Boot, ExchangeId, FetchId, LinkId, MachineConfig, NodeMachine, Samples};
+use exo_types::{DeviceState, LogHead, Monitor, NodeFacts, NodeId, Shard, Time};
+
+use crate::clock::{Clock, EPOCH_UNIX_S};
+use crate::compute::Loaded;
+use crate::disk::Disk;
+use crate::draw::{Draws, Of, hash, mix};
+use crate::shape::{MODEL, MODEL_NAME, device, model_shape};
+use crate::world::Event;
+
+/// Where every node listens.
+pub const PORT: u16 = 4000;
+
+/// A computer.
+#[derive(Debug)]
+pub struct Node {
+    /// Its number.
+    pub index: usize,
+    /// Its key's public half.
+    pub id: NodeId,
+    /// Its key.
+    pub key: SigningKey,
+    /// What it is called.
+    pub name: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Nodes it is told of at the start, `host:port`.
+    pub peers: Vec<String>,
+    /// How many processes it has had.
+    pub life: u32,
+    /// What it writes to.
+    pub disk: Disk,
+    /// All of the model is on its disk.
+    pub has_model: bool,
+    /// Parts of the model that it fetched.
+    pub fetched: Vec<Shard>,
+    /// Whether the machine has power: without it nobody refuses a connection.
+    pub has_power: bool,
+    /// The process, while one runs.
+    pub process: Option<Process>,
+    /// What is wrong with it.
+    pub troubles: Troubles,
+    /// Links numbered so far.
+    pub links_given: u64,
+    /// Delays of what the computer does itself.
+    pub draws: Draws,
+}
+
+/// What faults have in store for a node.
+#[derive(Clone, Debug, Default)]
+pub struct Troubles {
+    /// Each write takes so much longer, one entry for each fault.
+    pub slow_disk: Vec<Duration>,
+    /// So many steps fail.
+    pub fail_steps: u32,
+    /// The next load fails: refused by the device or not.
+    pub fail_load: Option<bool>,
+}
+
+/// A running process.
+#[derive(Debug)]
+pub struct Process {
+    /// The logic.
+    pub machine: NodeMachine,
+    /// Its clocks.
+    pub clock: Clock,
+    /// Who may connect.
+    pub members: BTreeSet<NodeId>,
+    /// What discovery says of it.
+    pub is_fresh: Option<bool>,
+    /// Freezes in force: it stands still while there are any.
+    pub frozen: u32,
+    /// What came meanwhile.
+    pub pile: VecDeque<Event>,
+    /// The number of the timer that counts.
+    pub armed: u64,
+    /// When that one rings.
+    pub rings_at: Time,
+    /// Loaded shards and those on their way.
+    pub engines: BTreeMap<EngineId, Loaded>,
+    /// When the device is done with what it was given.
+    pub device_free_at: Time,
+    /// Fetches under way.
+    pub fetches: BTreeSet<FetchId>,
+    /// Questions of strangers without an answer, and the numbers of their exchanges in the world.
+    pub asked: BTreeMap<ExchangeId, u64>,
+}
+
+impl Node {
+    /// A computer with this on its disk, without a process.
+    pub fn new(seed: u64, index: usize, lan: u8, entries: Vec<Vec<u8>>) -> Self {
+        let key = crate::founding::key(seed, index);
+        Self {
+            index,
+            id: crate::founding::node_id(&key),
+            key,
+            name: crate::founding::name(index),
+            address: SocketAddr::from(([10, 0, lan, index as u8 + 1], PORT)),
+            peers: Vec::new(),
+            life: 0,
+            disk: Disk::new(entries),
+            has_model: false,
+            fetched: Vec::new(),
+            has_power: true,
+            process: None,
+            troubles: Troubles::default(),
+            links_given: 0,
+            draws: Draws::new(seed, Of::Process, index as u64),
+        }
+    }
+
+    /// Whether a process runs that is not frozen.
+    pub fn is_awake(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.frozen == 0)
+    }
+
+    /// The next number for a link.
+    pub fn give_link(&mut self) -> LinkId {
+        self.links_given += 1;
+        LinkId(self.links_given)
+    }
+
+    /// Starts a process: what a node does when it starts, from what is on its disk.
+    pub fn start(
+        &mut self,
+        seed: u64,
+        speculation: Speculation,
+        now: Time,
+        #[cfg(feature = "planted")] planted: Option<exo_machine::planted::Bug>,
+    ) -> Vec<exo_machine::Effect> {
+        self.life += 1;
+        self.has_power = true;
+        let clock = Clock::new(seed, self.index, self.life, now);
+        let config = MachineConfig {
+            #[cfg(feature = "planted")]
+            planted,
+            ..self.config(seed, speculation, now)
+        };
+        let (machine, effects) = NodeMachine::new(config, self.boot(), clock.now(now));
+        self.process = Some(Process {
+            machine,
+            clock,
+            members: BTreeSet::new(),
+            is_fresh: None,
+            frozen: 0,
+            pile: VecDeque::new(),
+            armed: 0,
+            rings_at: Time(u64::MAX),
+            engines: BTreeMap::new(),
+            device_free_at: now,
+            fetches: BTreeSet::new(),
+            asked: BTreeMap::new(),
+        });
+        effects
+    }
+
+    fn config(&self, seed: u64, speculation: Speculation, now: Time) -> MachineConfig {
+        let mut chance = [0; 32];
+        for (part, bytes) in chance.chunks_mut(8).enumerate() {
+            let counter = 1 << 40 | (self.index as u64) << 32 | u64::from(self.life) << 8 | part as u64;
+            bytes.copy_from_slice(&mix(seed, Of::Identity, counter).0.to_le_bytes());
+        }
+        MachineConfig {
+            me: self.id,
+            name: self.name.clone(),
+            group: "exo".to_owned(),
+            listen: self.address,
+            peers: self.peers.clone(),
+            trust_closed: false,
+            speculation,
+            incarnation: EPOCH_UNIX_S * 1000 + now.0 / 1000 + u64::from(self.life),
+            seed: chance,
+            #[cfg(feature = "planted")]
+            planted: None,
+        }
+    }
+
+    fn boot(&self) -> Boot {
+        let content = self.disk.content();
+        let state = content.state().expect("what a disk holds applies: it was checked when it was written");
+        assert_eq!(&state, self.disk.state(), "the log on the disk does not fold to what was written");
+        Boot {
+            epoch: content.epoch,
+            base: content.base_head(),
+            entries: content.entries.clone(),
+            state,
+            addresses: content.addresses.clone(),
+            samples: self.samples(),
+            models: self.models(),
+        }
+    }
+
+    /// The end of the log on the disk.
+    pub fn durable_head(&self) -> LogHead {
+        let content = self.disk.content();
+        content.base_head().then_all(&content.entries)
+    }
+
+    /// What the machine is and has at this moment.
+    pub fn samples(&self) -> Samples {
+        let engines = self.process.iter().flat_map(|process| process.engines.values());
+        let device = device(engines.map(|engine| engine.bytes).sum());
+        let (id, total) = (device.id.clone(), device.memory_total_bytes);
+        Samples {
+            facts: NodeFacts {
+                node: self.id,
+                name: self.name.clone(),
+                version: "0".to_owned(),
+                platform: "sim".to_owned(),
+                devices: vec![device],
+                mains_power: Some(!hash(self.index as u64).is_multiple_of(3)),
+            },
+            memory_bytes: vec![(id.clone(), total)],
+            devices: vec![DeviceReport {
+                device: id,
+                state: DeviceState::Usable,
+                reason: String::new(),
+                monitor: Monitor::default(),
+            }],
+            card_events: Vec::new(),
+            process_bytes: Some(1 << 26),
+        }
+    }
+
+    /// The models on its disk.
+    pub fn models(&self) -> Vec<HeldModel> {
+        if !self.has_model && self.fetched.is_empty() {
+            return Vec::new();
+        }
+        let shape = model_shape();
+        let fetched = self.fetched.iter().map(|shard| shape.shard_weight_bytes(shard)).sum::<u64>();
+        let bytes = if self.has_model { shape.weight_bytes() } else { fetched.min(shape.weight_bytes()) };
+        vec![HeldModel { model: MODEL, name: MODEL_NAME.to_owned(), bytes, complete: self.has_model }]
+    }
+}

@@ -1,0 +1,159 @@
+//! Clients and people at work: requests to nodes, and what comes of them.
+
+use std::time::Duration;
+
+use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
+use exo_machine::{Answer, Input, Question, ReplyId, SequenceEvent, StreamId};
+use exo_types::NodeId;
+
+use crate::clients::{self, AskWhat, Ended};
+use crate::shape::instance_request;
+use crate::upheaval::SERVES_WITHIN;
+use crate::world::{Event, World, WorldEvent};
+
+/// A person who got no answer asks again after this long, so often.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+const ASKS_MAX: u32 = 30;
+/// Between two requests at the end of a run.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
+
+impl World {
+    /// Nodes that have the model.
+    fn holders(&self) -> Vec<NodeId> {
+        self.nodes.iter().filter(|node| node.has_model).map(|node| node.id).collect()
+    }
+
+    /// The first node from `wanted` on that runs.
+    fn running_from(&self, wanted: usize) -> Option<usize> {
+        let count = self.nodes.len();
+        (0..count).map(|step| (wanted + step) % count).find(|node| self.nodes[*node].process.is_some())
+    }
+
+    // ---- requests ----
+
+    /// A client looks for a node.
+    pub(crate) fn client(&mut self, index: usize) {
+        let wanted = self.scenario.clients[index].node;
+        if let Some(node) = self.running_from(wanted) {
+            let client = self.scenario.clients[index].clone();
+            let life = self.nodes[node].life;
+            self.clients.started(client, node, life, self.now);
+            self.hand_to(node, Event::Client(self.scenario.clients[index].index));
+        }
+    }
+
+    /// Its request reaches the node.
+    pub(crate) fn client_at(&mut self, node: usize, index: usize) {
+        let Some((client, run)) = self.clients.by_stream(StreamId(index as u64)) else { return };
+        if run.ended.is_some() {
+            return;
+        }
+        let (driver, holders) = (self.nodes[node].id, self.holders());
+        let request = Box::new(client.start(driver, self.scenario.stages_min, holders));
+        let (stream, cancel) = (client.stream(), client.cancel);
+        if let Some((after, choice)) = cancel {
+            self.process_at(self.now + after, node, Event::Leave(index, choice));
+        }
+        self.feed(node, Input::Start { stream, request });
+    }
+
+    pub(crate) fn client_leaves(&mut self, node: usize, index: usize, choice: Option<u16>) {
+        let request = match choice {
+            None => self.clients.left(index, self.now),
+            Some(_) => self.clients.by_stream(StreamId(index as u64)).map(|(client, _)| client.request()),
+        };
+        if let Some(request) = request {
+            self.feed(node, Input::Cancel { request, index: choice });
+        }
+    }
+
+    /// A node tells a client something.
+    pub(crate) fn emitted(&mut self, node: usize, stream: StreamId, event: &SequenceEvent) {
+        if let Some(request) = self.clients.told(stream, event, self.now) {
+            self.input_at(self.now, node, Input::Cancel { request, index: None });
+        }
+    }
+
+    /// Somebody asks until somebody answers.
+    pub(crate) fn probe(&mut self, number: usize) {
+        let is_answered = self.clients.all().any(|(client, run)| {
+            clients::is_probe(client) && matches!(run.ended, Some((_, Ended::Answered)))
+        });
+        if is_answered || self.now > self.calm_from() + SERVES_WITHIN {
+            return;
+        }
+        let client = clients::probe(self.scenario.seed, number, self.now);
+        if let Some(node) = self.running_from(client.node % self.nodes.len()) {
+            let (index, life) = (client.index, self.nodes[node].life);
+            self.clients.started(client, node, life, self.now);
+            self.hand_to(node, Event::Client(index));
+        }
+        self.at(self.now + PROBE_EVERY, WorldEvent::Probe(number + 1));
+    }
+
+    // ---- questions of people ----
+
+    /// A person looks for a node.
+    pub(crate) fn person(&mut self, index: usize, times: u32) {
+        let wanted = self.scenario.asks[index].node + times as usize;
+        match self.running_from(wanted % self.nodes.len()) {
+            Some(node) => self.hand_to(node, Event::Ask(index, times)),
+            None => self.ask_later(index, times),
+        }
+    }
+
+    fn ask_later(&mut self, index: usize, times: u32) {
+        if times < ASKS_MAX {
+            self.at(self.now + ASK_AGAIN, WorldEvent::Ask(index, times + 1));
+        }
+    }
+
+    pub(crate) fn person_at(&mut self, node: usize, index: usize, times: u32) {
+        let question = match self.scenario.asks[index].what {
+            AskWhat::Place => {
+                let request = instance_request(self.scenario.stages_min, self.holders());
+                Question::Coordinator(Box::new(ControlAsk::Place(request)))
+            }
+            AskWhat::Remove => Question::Instances,
+        };
+        self.ask(node, (index, times), question);
+    }
+
+    fn ask(&mut self, node: usize, who: (usize, u32), question: Question) {
+        self.attempts += 1;
+        let reply = ReplyId(self.attempts);
+        self.asks.insert((node, reply), who);
+        self.input_at(self.now, node, Input::Ask { reply, question });
+    }
+
+    /// A node answers a person.
+    pub(crate) fn replied(&mut self, node: usize, reply: ReplyId, answer: Answer) {
+        let Some((index, times)) = self.asks.remove(&(node, reply)) else {
+            return self.fail(
+                "effects_make_sense",
+                format!("n{node} answers {reply:?}, which nobody asked or twice"),
+            );
+        };
+        match answer {
+            Answer::Instances(views) => {
+                let Some(view) = views.first() else { return };
+                let ask = ControlAsk::RemoveInstance { instance: view.instance() };
+                self.ask(node, (index, times), Question::Coordinator(Box::new(ask)));
+            }
+            Answer::Coordinator(None) => self.ask_later(index, times),
+            Answer::Coordinator(Some(reply)) => {
+                let again = matches!(
+                    *reply,
+                    ControlReply::Refused {
+                        refusal: ControlRefusal::NotCoordinator | ControlRefusal::LogFailed,
+                        ..
+                    }
+                );
+                if again {
+                    self.ask_later(index, times);
+                }
+            }
+            other => self.tell(|| format!("n{node} answers {other:?}")),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Runs seeds against bugs that are planted in the machine, to see that each is found.
+//!
+//! Without feature `planted` the machine has none, and there is nothing to run.
+
+use crate::invariants::Failure;
+use crate::run::run_with;
+use crate::scenario::{Choice, Kind};
+use crate::world::Options;
+
+/// A planted bug, and what finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Planted {
+    /// Its name.
+    pub name: &'static str,
+    /// What the machine does wrong.
+    pub what: &'static str,
+    #[cfg(feature = "planted")]
+    bug: exo_machine::planted::Bug,
+    /// The invariants that it breaks. Another one that breaks first finds it as well.
+    pub invariants: &'static [&'static str],
+}
+
+/// The bugs.
+pub const PLANTED: &[Planted] = &[
+    Planted {
+        name: "announce-early",
+        what: "`Writes` hands out `Durable` before `Persisted`",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::AnsweredEarly,
+        invariants: &["announced_is_durable"],
+    },
+    Planted {
+        name: "older-epoch",
+        what: "`leads()` takes an older epoch",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::OlderEpoch,
+        invariants: &["older_epoch_changes_nothing"],
+    },
+    Planted {
+        name: "forget-trouble",
+        what: "`troubles` are cleared by any `Instances` message",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::ForgottenTrouble,
+        invariants: &["trouble_leaves_ready_in_5_s"],
+    },
+];
+
+/// What seeds made of a bug.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Found {
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// The seed and what it broke; `None` if no seed broke anything.
+    pub broken: Option<(u64, Failure)>,
+}
+
+/// Runs seeds with a bug from `from` on until one breaks what it does not break without, `seeds_max` at most.
+pub fn hunt(bug: &Planted, from: u64, seeds_max: u64) -> Found {
+    for seed in from..from + seeds_max {
+        let choice = Choice::all(seed, Kind::Faults);
+        let Some(failure) = run_with(&choice, bug.options()).failure else { continue };
+        let without = run_with(&choice, Options::default()).failure;
+        if without.is_none_or(|without| without.invariant != failure.invariant) {
+            return Found { seeds: seed - from + 1, broken: Some((seed, failure)) };
+        }
+    }
+    Found { seeds: seeds_max, broken: None }
+}
+
+impl Planted {
+    /// Options of a run in which every machine has the bug.
+    pub fn options(&self) -> Options {
+        Options {
+            #[cfg(feature = "planted")]
+            planted: Some(self.bug),
+            ..Options::default()
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Everything that is decided before a run: how many nodes, what they know of each other, what goes wrong, who asks.
+
+use exo_cluster::Speculation;
+use exo_types::Time;
+
+use crate::clients::{self, Ask, AskWhat, Client};
+use crate::draw::{Draws, Of, mix};
+use crate::faults::{self, Fault};
+
+/// What a run is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Things go wrong.
+    Faults,
+    /// Nothing goes wrong: every request must be answered completely.
+    Quiet,
+    /// Nothing goes wrong, and the nodes begin as clusters of their own.
+    Join,
+}
+
+/// Which run: a seed, and what is left out of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// Fixes everything.
+    pub seed: u64,
+    /// What it is about.
+    pub kind: Kind,
+    /// Only these faults, by their place in the list.
+    pub only: Option<Vec<usize>>,
+    /// Only these clients.
+    pub clients: Option<Vec<usize>>,
+    /// So many nodes.
+    pub nodes: Option<usize>,
+    /// So long.
+    pub seconds: Option<u64>,
+}
+
+impl Choice {
+    /// All of a seed.
+    pub fn all(seed: u64, kind: Kind) -> Self {
+        Self { seed, kind, only: None, clients: None, nodes: None, seconds: None }
+    }
+
+    /// The command that runs this again.
+    pub fn command(&self) -> String {
+        let mut command = format!("cargo xtask sim --seed {}", self.seed);
+        match self.kind {
+            Kind::Faults => {}
+            Kind::Quiet => command.push_str(" --kind quiet"),
+            Kind::Join => command.push_str(" --kind join"),
+        }
+        let lists = [("--only", &self.only), ("--clients", &self.clients)];
+        for (option, list) in lists.into_iter().filter_map(|(option, list)| Some((option, list.as_ref()?))) {
+            let numbers: Vec<String> = list.iter().map(usize::to_string).collect();
+            let numbers = if numbers.is_empty() { "none".to_owned() } else { numbers.join(",") };
+            command.push_str(&format!(" {option} {numbers}"));
+        }
+        if let Some(nodes) = self.nodes {
+            command.push_str(&format!(" --nodes {nodes}"));
+        }
+        if let Some(seconds) = self.seconds {
+            command.push_str(&format!(" --seconds {seconds}"));
+        }
+        command
+    }
+}
+
+/// A run, decided.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Fixes every draw.
+    pub seed: u64,
+    /// What it is about.
+    pub kind: Kind,
+    /// The LAN of each node. Discovery works within one.
+    pub lans: Vec<u8>,
+    /// The nodes are one cluster from the start.
+    pub is_founded: bool,
+    /// Which nodes have the model.
+    pub holders: Vec<bool>,
+    /// Stages that the model is placed over at least.
+    pub stages_min: u32,
+    /// How tokens are guessed ahead.
+    pub speculation: Speculation,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// Who asks.
+    pub clients: Vec<Client>,
+    /// What people ask.
+    pub asks: Vec<Ask>,
+    /// How long.
+    pub until: Time,
+}
+
+/// The usual length of a run.
+pub const SECONDS: u64 = 60;
+/// Faults begin within these, in milliseconds: the cluster stands, and there is time left to recover.
+const FAULTS_MS: (u64, u64) = (3_000, 27_000);
+const FAULTS_JOINING_MS: (u64, u64) = (8_000, 27_000);
+/// Requests begin within these.
+const CLIENTS_MS: (u64, u64) = (500, 40_000);
+/// Who must be answered asks when all nodes are there.
+const CLIENTS_QUIET_MS: (u64, u64) = (6_000, 40_000);
+/// A node that somebody waits for joins nobody, and one of its own may have no model.
+const CLIENTS_JOINING_MS: (u64, u64) = (10_000, 40_000);
+
+impl Scenario {
+    /// The run of a choice.
+    pub fn new(choice: &Choice) -> Self {
+        let (seed, kind) = (choice.seed, choice.kind);
+        let mut draws = Draws::new(seed, Of::Scenario, 0);
+        let drawn = draws.draw().between(2, 6) as usize;
+        let nodes = choice.nodes.unwrap_or(drawn).clamp(1, 6);
+        let (founded, fault_count, client_count, stages, apart, remove) =
+            (draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw());
+        let is_founded = kind != Kind::Join && founded.per_cent(80);
+        let (from_ms, until_ms) = if is_founded { FAULTS_MS } else { FAULTS_JOINING_MS };
+        let count = if kind == Kind::Faults { fault_count.between(1, 7) as usize } else { 0 };
+        let mut faults = faults::list(seed, count, from_ms, until_ms);
+        let (from_ms, until_ms) = match kind {
+            _ if !is_founded => CLIENTS_JOINING_MS,
+            Kind::Quiet => CLIENTS_QUIET_MS,
+            Kind::Faults | Kind::Join => CLIENTS_MS,
+        };
+        let mut clients = clients::list(seed, client_count.between(4, 24) as usize, from_ms, until_ms);
+        if let Some(only) = &choice.only {
+            faults.retain(|fault| only.contains(&fault.index));
+        }
+        if let Some(only) = &choice.clients {
+            clients.retain(|client| only.contains(&client.index));
+        }
+        // Only who knows where its members are can be on another LAN: clusters that form apart stay apart.
+        let is_apart = is_founded && apart.per_cent(20);
+        let lan = |node: usize| u8::from(is_apart && mix(seed, Of::Scenario, 100 + node as u64).per_cent(40));
+        let speculation =
+            if mix(seed, Of::Scenario, 50).per_cent(70) { Speculation::Lookup } else { Speculation::Off };
+        Self {
+            seed,
+            kind,
+            lans: (0..nodes).map(lan).collect(),
+            is_founded,
+            holders: (0..nodes)
+                .map(|n| n < 2 || mix(seed, Of::Scenario, 200 + n as u64).per_cent(50))
+                .collect(),
+            stages_min: (stages.between(1, 3) as u32).min(nodes as u32),
+            speculation,
+            faults,
+            clients,
+            asks: asks(seed, kind, remove.per_cent(25)),
+            until: Time::from_millis(1000 * choice.seconds.unwrap_or(SECONDS)),
+        }
+    }
+
+    /// How many nodes.
+    pub fn nodes(&self) -> usize {
+        self.lans.len()
+    }
+
+    /// When the last fault is over.
+    pub fn calm_from(&self) -> Time {
+        let standing = Time::from_millis(if self.is_founded { 5_000 } else { 10_000 });
+        self.faults.iter().map(Fault::over).fold(standing, Time::max)
+    }
+}
+
+fn asks(seed: u64, kind: Kind, removes: bool) -> Vec<Ask> {
+    let draw = |counter: u64| mix(seed, Of::Scenario, 300 + counter);
+    let mut asks = Vec::new();
+    if draw(0).per_cent(75) {
+        let at = draw(1).time_ms(800, 3000);
+        asks.push(Ask { at, node: draw(2).below(60) as usize, what: AskWhat::Place });
+    }
+    if removes && kind == Kind::Faults {
+        let at = draw(3).time_ms(10_000, 30_000);
+        asks.push(Ask { at, node: draw(4).below(60) as usize, what: AskWhat::Remove });
+    }
+    asks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaving_out_a_fault_or_a_client_moves_no_other() {
+        let all = Scenario::new(&Choice::all(4711, Kind::Faults));
+        let (faults, clients) = (vec![all.faults[0].index], vec![2, 3]);
+        let choice = Choice { only: Some(faults), clients: Some(clients), ..Choice::all(4711, Kind::Faults) };
+        let less = Scenario::new(&choice);
+        assert_eq!(less.faults, all.faults[..1]);
+        assert_eq!(less.clients, all.clients[2..4]);
+        assert_eq!((less.lans, less.stages_min, less.asks), (all.lans, all.stages_min, all.asks));
+    }
+
+    #[test]
+    fn a_choice_prints_the_command_that_makes_it() {
+        let choice = Choice {
+            only: Some(vec![3, 7]),
+            clients: Some(Vec::new()),
+            nodes: Some(2),
+            ..Choice::all(4711, Kind::Faults)
+        };
+        assert_eq!(choice.command(), "cargo xtask sim --seed 4711 --only 3,7 --clients none --nodes 2");
+    }
+}

@@ -1,0 +1,279 @@
+//! Starts and ends of processes, and the faults of the run.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use exo_machine::{Input, LinkEnd};
+use exo_types::Time;
+
+use crate::disk::File;
+use crate::faults::{End, FaultKind, Whose};
+use crate::net::{EndState, Parcel};
+use crate::node::Node;
+use crate::scenario::Scenario;
+use crate::world::{Event, SAMPLE_EVERY, World};
+
+/// How a process ended, in more words than a fault has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    /// It was asked to.
+    Clean,
+    /// It gave up.
+    Gave,
+    /// It was killed.
+    Killed,
+    /// The power went.
+    PowerLost,
+}
+
+/// What nodes know of each other before the run, and who has the model.
+pub(crate) fn introduce(scenario: &Scenario, nodes: &mut [Node]) {
+    let places: Vec<_> = nodes.iter().map(|node| (node.id, node.address)).collect();
+    for node in nodes.iter_mut() {
+        node.has_model = scenario.holders[node.index];
+        if scenario.is_founded {
+            let others = places.iter().filter(|(id, _)| *id != node.id);
+            node.disk.remember(others.map(|(id, address)| (*id, vec![*address])).collect::<BTreeMap<_, _>>());
+        } else if node.index > 0 && node.index.is_multiple_of(3) {
+            node.peers = vec![places[0].1.to_string()];
+        }
+    }
+}
+
+impl World {
+    /// Starts a process; one that still runs is killed first.
+    pub(crate) fn start(&mut self, node: usize) {
+        if self.nodes[node].process.is_some() {
+            self.end_process(node, Ending::Killed);
+        }
+        let former = self.nodes[node].life;
+        let (seed, speculation) = (self.scenario.seed, self.scenario.speculation);
+        #[cfg(feature = "planted")]
+        let effects = self.nodes[node].start(seed, speculation, self.now, self.options.planted);
+        #[cfg(not(feature = "planted"))]
+        let effects = self.nodes[node].start(seed, speculation, self.now);
+        self.tell(|| format!("n{node} starts, life {}", former + 1));
+        self.forget_former(node, former);
+        self.see(&crate::invariants::Seen::Began { node });
+        let jitter = self.draws.draw().micros(0, SAMPLE_EVERY.as_micros() as u64);
+        self.process_at(self.now + jitter, node, Event::Sample);
+        self.look_around(node);
+        self.effects(node, effects);
+    }
+
+    /// Connections of a process that lost its power: who still sends on them is told that nobody knows them.
+    fn forget_former(&mut self, node: usize, former: u32) {
+        for life in 0..=former {
+            for (wire, side) in self.net.of_node(node, life) {
+                self.net.set_state(self.now, wire, side, EndState::Over);
+                let other = self.net.wire(wire).ends[1 - side].clone();
+                let soon = self.draws.draw().millis(100, 1200);
+                let is_alive = other.state != EndState::Over && self.nodes[other.node].life == other.life;
+                if is_alive && !self.net.is_apart(node, other.node) {
+                    self.process_at(self.now + soon, other.node, Event::Down(wire, 1 - side));
+                }
+            }
+        }
+    }
+
+    /// Ends a process.
+    pub(crate) fn end_process(&mut self, node: usize, ending: Ending) {
+        if self.nodes[node].process.is_none() {
+            return;
+        }
+        self.tell(|| format!("n{node} ends: {ending:?}"));
+        if ending == Ending::Clean {
+            self.gone_from_lan(node);
+        }
+        let life = self.nodes[node].life;
+        for (wire, side) in self.net.of_node(node, life) {
+            if self.net.wire(wire).ends[side].state == EndState::Over {
+                continue;
+            }
+            let is_orderly = ending == Ending::Clean || self.draws.draw().per_cent(50);
+            match ending {
+                Ending::PowerLost => {}
+                _ if is_orderly => {
+                    let gone = Parcel::Over(LinkEnd::Reset("the process ended".to_owned()));
+                    self.post(wire, side, gone, 20);
+                }
+                _ => self.reset(wire),
+            }
+            self.net.set_state(self.now, wire, side, EndState::Over);
+        }
+        let kept = self.draws.draw().below(self.nodes[node].disk.unanswered() as u64 + 1) as usize;
+        let kept = if ending == Ending::Clean { usize::MAX } else { kept };
+        let gone = &mut self.nodes[node];
+        gone.disk.crash(kept);
+        gone.process = None;
+        gone.has_power = ending != Ending::PowerLost;
+        self.clients.node_died(node, self.now);
+        self.see(&crate::invariants::Seen::Ended { node });
+    }
+
+    // ---- faults ----
+
+    fn node_of(&self, number: usize) -> usize {
+        number % self.nodes.len()
+    }
+
+    fn node_whose(&self, whose: Whose) -> usize {
+        match whose {
+            Whose::Coordinator => self.coordinator().unwrap_or(0),
+            Whose::Node(number) => self.node_of(number),
+        }
+    }
+
+    pub(crate) fn begin_fault(&mut self, index: usize) {
+        let fault = self.scenario.faults[index];
+        self.tell(|| format!("fault {}: {:?}", fault.index, fault.kind));
+        match fault.kind {
+            FaultKind::Crash { node, end, .. } => self.begin_crash(index, self.node_of(node), end),
+            FaultKind::KillCoordinator { end, .. } => {
+                if let Some(leader) = self.coordinator() {
+                    self.begin_crash(index, leader, end);
+                }
+            }
+            FaultKind::CutOff { node, cut, .. } => {
+                let node = self.node_of(node);
+                for other in (0..self.nodes.len()).filter(|other| *other != node) {
+                    self.net.cut(node, other, cut);
+                    self.net.cut(other, node, cut);
+                }
+            }
+            FaultKind::CutPair { from, to, one_way, cut, .. } => {
+                let (from, to) = (self.node_of(from), self.node_of(to));
+                self.net.cut(from, to, cut);
+                if !one_way {
+                    self.net.cut(to, from, cut);
+                }
+            }
+            FaultKind::Reset { from, to, which } => {
+                let wires = self.net.between(self.node_of(from), self.node_of(to));
+                let chosen = wires.get(which).map_or(wires.clone(), |wire| vec![*wire]);
+                chosen.into_iter().for_each(|wire| self.reset(wire));
+            }
+            FaultKind::Freeze { node, .. } => {
+                let node = self.node_of(node);
+                if let Some(process) = &mut self.nodes[node].process {
+                    process.frozen += 1;
+                    self.frozen.insert(index, self.nodes[node].life);
+                }
+            }
+            FaultKind::LoseEngine { node } => self.lose_engine(self.node_of(node)),
+            FaultKind::SlowDisk { node, by, .. } => {
+                let node = self.node_whose(node);
+                self.slowed.insert(index, node);
+                self.nodes[node].troubles.slow_disk.push(by);
+            }
+            FaultKind::FailWrite { node } => {
+                let node = self.node_whose(node);
+                self.nodes[node].disk.fail_next(File::Log);
+            }
+            FaultKind::FailSteps { node, count } => {
+                let node = self.node_of(node);
+                self.nodes[node].troubles.fail_steps += count;
+            }
+            FaultKind::FailLoad { node, is_refusal } => {
+                let node = self.node_of(node);
+                self.nodes[node].troubles.fail_load = Some(is_refusal);
+            }
+        }
+    }
+
+    pub(crate) fn end_fault(&mut self, index: usize) {
+        let fault = self.scenario.faults[index];
+        match fault.kind {
+            FaultKind::Crash { .. } | FaultKind::KillCoordinator { .. } => {
+                if let Some(node) = self.crashed.remove(&index) {
+                    self.start(node);
+                }
+            }
+            FaultKind::CutOff { node, .. } => {
+                let node = self.node_of(node);
+                for other in (0..self.nodes.len()).filter(|other| *other != node) {
+                    self.heal(node, other);
+                    self.heal(other, node);
+                }
+            }
+            FaultKind::CutPair { from, to, one_way, .. } => {
+                let (from, to) = (self.node_of(from), self.node_of(to));
+                self.heal(from, to);
+                if !one_way {
+                    self.heal(to, from);
+                }
+            }
+            FaultKind::Freeze { node, .. } => self.thaw(index, self.node_of(node)),
+            FaultKind::SlowDisk { by, .. } => {
+                let Some(node) = self.slowed.remove(&index) else { return };
+                let slow = &mut self.nodes[node].troubles.slow_disk;
+                if let Some(position) = slow.iter().position(|one| *one == by) {
+                    slow.remove(position);
+                }
+            }
+            FaultKind::Reset { .. }
+            | FaultKind::LoseEngine { .. }
+            | FaultKind::FailWrite { .. }
+            | FaultKind::FailSteps { .. }
+            | FaultKind::FailLoad { .. } => return,
+        }
+        self.tell(|| format!("fault {} is over", fault.index));
+    }
+
+    fn heal(&mut self, from: usize, to: usize) {
+        for (wire, side, parcel) in self.net.heal(from, to) {
+            self.through(wire, side, parcel);
+        }
+    }
+
+    fn thaw(&mut self, index: usize, node: usize) {
+        let life = self.nodes[node].life;
+        if self.frozen.remove(&index) != Some(life) {
+            return;
+        }
+        let Some(process) = &mut self.nodes[node].process else { return };
+        process.frozen -= 1;
+        if process.frozen > 0 {
+            return;
+        }
+        for event in std::mem::take(&mut process.pile) {
+            if self.nodes[node].life == life {
+                self.hand_to(node, event);
+            }
+        }
+    }
+
+    fn begin_crash(&mut self, index: usize, node: usize, end: End) {
+        if self.nodes[node].process.is_none() {
+            return;
+        }
+        // A process that is down for another fault is started by that one.
+        self.crashed.insert(index, node);
+        match end {
+            End::Clean => self.hand_to(node, Event::Input(Box::new(Input::Stop))),
+            End::Killed => self.end_process(node, Ending::Killed),
+            End::PowerLost => self.end_process(node, Ending::PowerLost),
+        }
+    }
+
+    /// The node that most others follow; the lowest of several.
+    fn coordinator(&self) -> Option<usize> {
+        let mut followers: BTreeMap<usize, usize> = BTreeMap::new();
+        for process in self.nodes.iter().filter_map(|node| node.process.as_ref()) {
+            let leader = process.machine.leader().and_then(|(_, leader)| self.names.index(leader));
+            if let Some(leader) = leader {
+                *followers.entry(leader).or_default() += 1;
+            }
+        }
+        let running = followers.into_iter().filter(|(node, _)| self.nodes[*node].process.is_some());
+        running.max_by_key(|(node, count)| (*count, std::cmp::Reverse(*node))).map(|(node, _)| node)
+    }
+
+    /// When the last fault is over, or was over.
+    pub(crate) fn calm_from(&self) -> Time {
+        self.scenario.calm_from()
+    }
+}
+
+/// Until the cluster must serve again after its last fault.
+pub const SERVES_WITHIN: Duration = Duration::from_secs(20);

@@ -1,0 +1,475 @@
+//! The world: nodes under one time, and a queue of what happens next.
+//!
+//! What happens is ordered by its time, then by when it was decided; nothing else decides order. Each event feeds at most
+//! one machine with inputs, whose effects are carried out at once, which means that they become further events.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use exo_cluster::EngineId;
+use exo_machine::{DialId, Effect, Input, LinkEnd, Outgoing, ReplyId};
+use exo_types::Time;
+
+use crate::clients::Clients;
+use crate::dialling::Dialling;
+use crate::draw::{Draws, Of};
+use crate::invariants::{Facts, Failure, Invariant, Seen, Watch};
+use crate::joins::Exchange;
+use crate::model::{HashModel, Model};
+use crate::net::{Net, Parcel};
+use crate::node::Node;
+use crate::scenario::Scenario;
+use crate::shape::Names;
+use crate::trace;
+
+/// Between two looks at the whole cluster.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Between two samples of a node's memory and sensors.
+pub(crate) const SAMPLE_EVERY: Duration = Duration::from_millis(1000);
+/// No timer rings sooner than this after the input before: a deadline in the past would stop the world's time.
+const TIMER_GAP: Duration = Duration::from_micros(50);
+/// The longest that a run goes on behind its end while a request is open: the bound of a request and a little.
+const AFTER: Duration = Duration::from_secs(220);
+/// From the end of the last request to the last look.
+const REST: Duration = Duration::from_secs(5);
+
+/// Changes what a node sends: for nodes that lie.
+pub type Rewrite = fn(&mut Outgoing);
+
+/// What a run does besides.
+#[derive(Clone, Copy, Default)]
+pub struct Options {
+    /// Gets each line of the trace.
+    pub trace: Option<fn(&str)>,
+    /// Hashes all effects, to compare two runs.
+    pub is_hashed: bool,
+    /// Changes what this node sends.
+    pub rewrite: Option<(usize, Rewrite)>,
+    /// The bug in every machine.
+    #[cfg(feature = "planted")]
+    pub planted: Option<exo_machine::planted::Bug>,
+}
+
+/// Something that happens.
+#[derive(Debug)]
+pub enum Event {
+    /// A process is told something that needs no looking up.
+    Input(Box<Input>),
+    /// An engine of a process says something: not if it is gone by then.
+    Engine(EngineId, Box<Input>),
+    /// A process's timer.
+    Timer(u64),
+    /// The disk is done with what it was given.
+    Written,
+    /// Memory and sensors are sampled.
+    Sample,
+    /// A parcel has come through to a process: connection, side it comes from.
+    Parcel(usize, usize, Parcel),
+    /// A process hears that a connection was reset: connection, its own side.
+    Down(usize, usize),
+    /// An attempt to dial reaches somebody, or nobody.
+    DialReach(DialId, u64),
+    /// An attempt to dial has taken too long, or was refused.
+    DialOver(DialId, u64, &'static str),
+    /// A question of a stranger reaches somebody, or nobody.
+    AskReach(u64, u64),
+    /// Nobody answered it.
+    AskOver(u64, u64, &'static str),
+    /// Discovery tells of that node.
+    Found(usize),
+    /// A client starts.
+    Client(usize),
+    /// A client leaves or stops a choice.
+    Leave(usize, Option<u16>),
+    /// A person asks, for the how-manieth time.
+    Ask(usize, u32),
+}
+
+/// What happens to no process in particular.
+#[derive(Debug)]
+pub(crate) enum WorldEvent {
+    /// A process is told something, in that life of its node.
+    Process { node: usize, life: u32, event: Event },
+    /// A parcel arrives: connection, side it comes from.
+    Arrive(usize, usize, Parcel),
+    /// A fault begins: its place in the run's list.
+    Fault(usize),
+    /// It is over.
+    Over(usize),
+    /// A process is started.
+    Start(usize),
+    /// Whoever looks at the cluster does so.
+    Look,
+    /// A client looks for a node.
+    Client(usize),
+    /// A person looks for a node.
+    Ask(usize, u32),
+    /// Somebody asks to see whether anybody answers.
+    Probe(usize),
+}
+
+struct Entry {
+    at: Time,
+    number: u64,
+    event: WorldEvent,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    /// The next event is the greatest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+/// A run under way.
+pub struct World {
+    pub(crate) scenario: Scenario,
+    pub(crate) options: Options,
+    pub(crate) now: Time,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) net: Net,
+    pub(crate) clients: Clients,
+    pub(crate) names: Names,
+    pub(crate) model: Box<dyn Model>,
+    pub(crate) draws: Draws,
+    pub(crate) dials: BTreeMap<(usize, DialId), Dialling>,
+    pub(crate) exchanges: BTreeMap<u64, Exchange>,
+    pub(crate) attempts: u64,
+    pub(crate) asks: BTreeMap<(usize, ReplyId), (usize, u32)>,
+    pub(crate) sent: u64,
+    /// Freezes in force, and in which life; crashes whose process is to be started again. By fault.
+    pub(crate) frozen: BTreeMap<usize, u32>,
+    pub(crate) crashed: BTreeMap<usize, usize>,
+    /// Nodes whose disk is slow. By fault.
+    pub(crate) slowed: BTreeMap<usize, usize>,
+    queue: BinaryHeap<Entry>,
+    inserted: u64,
+    handles: u64,
+    watch: Watch,
+    invariants: &'static [Invariant],
+    failure: Option<Failure>,
+    hasher: Option<blake3::Hasher>,
+}
+
+/// How a run went.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What was broken.
+    pub failure: Option<Failure>,
+    /// Inputs handled.
+    pub handles: u64,
+    /// How long it went.
+    pub until: Time,
+    /// Requests that were answered, and that were not.
+    pub answered: usize,
+    /// See `answered`; with why.
+    pub failed: Vec<String>,
+    /// Over all effects, if asked for.
+    pub hash: Option<blake3::Hash>,
+}
+
+impl World {
+    /// A world before anything happens in it.
+    pub fn new(scenario: Scenario, options: Options, invariants: &'static [Invariant]) -> Self {
+        let (seed, count) = (scenario.seed, scenario.nodes());
+        let entries = |node: usize| match scenario.is_founded {
+            true => crate::founding::entries(seed, 0, count),
+            false => crate::founding::entries(seed, node, 1),
+        };
+        let mut nodes: Vec<Node> =
+            (0..count).map(|node| Node::new(seed, node, scenario.lans[node], entries(node))).collect();
+        crate::upheaval::introduce(&scenario, &mut nodes);
+        let names = Names::new(nodes.iter().map(|node| node.id));
+        let mut world = Self {
+            net: Net::new(seed, scenario.lans.clone()),
+            now: Time::ZERO,
+            nodes,
+            clients: Clients::default(),
+            names,
+            model: Box::new(HashModel),
+            draws: Draws::new(seed, Of::Process, 1 << 20),
+            dials: BTreeMap::new(),
+            exchanges: BTreeMap::new(),
+            attempts: 0,
+            asks: BTreeMap::new(),
+            sent: 0,
+            frozen: BTreeMap::new(),
+            crashed: BTreeMap::new(),
+            slowed: BTreeMap::new(),
+            queue: BinaryHeap::new(),
+            inserted: 0,
+            handles: 0,
+            watch: Watch::default(),
+            invariants,
+            failure: None,
+            hasher: options.is_hashed.then(blake3::Hasher::new),
+            scenario,
+            options,
+        };
+        world.plan();
+        world
+    }
+
+    /// Puts all that was decided before the run into the queue.
+    fn plan(&mut self) {
+        for node in 0..self.nodes.len() {
+            // Fresh nodes look around for 400 ms, and must have heard of each other by then.
+            let apart_ms = if self.scenario.is_founded { 400 } else { 30 };
+            let at = Time::ZERO + self.draws.draw().millis(0, apart_ms);
+            self.at(at, WorldEvent::Start(node));
+        }
+        for index in 0..self.scenario.faults.len() {
+            let fault = self.scenario.faults[index];
+            self.at(fault.at, WorldEvent::Fault(index));
+            self.at(fault.over(), WorldEvent::Over(index));
+        }
+        for index in 0..self.scenario.clients.len() {
+            self.at(self.scenario.clients[index].at, WorldEvent::Client(index));
+        }
+        for index in 0..self.scenario.asks.len() {
+            self.at(self.scenario.asks[index].at, WorldEvent::Ask(index, 0));
+        }
+        self.at(Time::ZERO + LOOK_EVERY, WorldEvent::Look);
+        self.at(self.scenario.calm_from() + Duration::from_secs(1), WorldEvent::Probe(0));
+    }
+
+    /// Runs to the end, or until something is broken.
+    pub fn run(&mut self) -> Report {
+        let mut until = self.scenario.until;
+        loop {
+            self.run_until(until);
+            let last = self.clients.open().map(|(_, run)| run.started_at + AFTER).max();
+            match last {
+                Some(last) if self.failure.is_none() && last > until => {
+                    until = until + Duration::from_secs(1)
+                }
+                _ => break,
+            }
+        }
+        if self.failure.is_none() {
+            self.run_until(until + REST);
+            self.see(&Seen::End);
+        }
+        self.report()
+    }
+
+    /// Runs until a time, or until something is broken.
+    pub fn run_until(&mut self, until: Time) {
+        while self.failure.is_none() && self.queue.peek().is_some_and(|entry| entry.at <= until) {
+            let Entry { at, event, .. } = self.queue.pop().expect("just seen");
+            self.now = at;
+            self.happen(event);
+        }
+        self.now = self.now.max(until);
+    }
+
+    /// How it went so far.
+    pub fn report(&self) -> Report {
+        use crate::clients::Ended;
+        let ends = || self.clients.all().filter_map(|(client, run)| Some((client, run.ended.as_ref()?)));
+        let failed = ends().filter_map(|(client, (at, ended))| match ended {
+            Ended::Failed(why) => Some(format!("client {} at {:.3} s: {why}", client.index, seconds(*at))),
+            _ => None,
+        });
+        Report {
+            failure: self.failure.clone(),
+            handles: self.handles,
+            until: self.now,
+            answered: ends().filter(|(_, (_, ended))| *ended == Ended::Answered).count(),
+            failed: failed.collect(),
+            hash: self.hasher.as_ref().map(blake3::Hasher::finalize),
+        }
+    }
+
+    /// Ends the run: something is broken that no invariant was asked about.
+    pub fn fail(&mut self, invariant: &'static str, text: String) {
+        let text = self.names.shorten(&text);
+        self.failure.get_or_insert(Failure { invariant, at: self.now, text });
+    }
+
+    // ---- the queue ----
+
+    pub(crate) fn at(&mut self, at: Time, event: WorldEvent) {
+        self.inserted += 1;
+        self.queue.push(Entry { at: at.max(self.now), number: self.inserted, event });
+    }
+
+    /// Something happens to the process that runs on a node now, unless it is another one by then.
+    pub(crate) fn process_at(&mut self, at: Time, node: usize, event: Event) {
+        let life = self.nodes[node].life;
+        self.at(at, WorldEvent::Process { node, life, event });
+    }
+
+    pub(crate) fn input_at(&mut self, at: Time, node: usize, input: Input) {
+        self.process_at(at, node, Event::Input(Box::new(input)));
+    }
+
+    fn happen(&mut self, event: WorldEvent) {
+        match event {
+            WorldEvent::Process { node, life, event } => {
+                if self.nodes[node].life == life {
+                    self.hand_to(node, event);
+                }
+            }
+            WorldEvent::Arrive(wire, side, parcel) => {
+                if let Some(parcel) = self.net.arrive(wire, side, parcel) {
+                    self.through(wire, side, parcel);
+                }
+            }
+            WorldEvent::Fault(index) => self.begin_fault(index),
+            WorldEvent::Over(index) => self.end_fault(index),
+            WorldEvent::Start(node) => self.start(node),
+            WorldEvent::Look => {
+                self.see(&Seen::Look);
+                self.at(self.now + LOOK_EVERY, WorldEvent::Look);
+            }
+            WorldEvent::Client(index) => self.client(index),
+            WorldEvent::Ask(index, times) => self.person(index, times),
+            WorldEvent::Probe(number) => self.probe(number),
+        }
+    }
+
+    /// A parcel came through: the process at the other side gets it.
+    pub(crate) fn through(&mut self, wire: usize, side: usize, parcel: Parcel) {
+        let end = &self.net.wire(wire).ends[1 - side];
+        let (node, life) = (end.node, end.life);
+        if self.nodes[node].life == life {
+            self.hand_to(node, Event::Parcel(wire, side, parcel));
+        }
+    }
+
+    /// A process takes an event in, or has it pile up while it stands still.
+    pub(crate) fn hand_to(&mut self, node: usize, event: Event) {
+        let Some(process) = &mut self.nodes[node].process else { return };
+        if process.frozen > 0 {
+            process.pile.push_back(event);
+            return;
+        }
+        match event {
+            Event::Input(input) => self.feed(node, *input),
+            Event::Engine(engine, input) => self.engine_says(node, engine, *input),
+            Event::Timer(armed) => self.timer(node, armed),
+            Event::Written => self.written(node),
+            Event::Sample => {
+                let samples = self.nodes[node].samples();
+                self.feed(node, Input::Sampled(Box::new(samples)));
+                self.process_at(self.now + SAMPLE_EVERY, node, Event::Sample);
+            }
+            Event::Parcel(wire, side, parcel) => self.parcel(wire, side, parcel),
+            Event::Down(wire, side) => self.link_down(wire, side, LinkEnd::Reset("reset".to_owned())),
+            Event::DialReach(dial, attempt) => self.dial_reach(node, dial, attempt),
+            Event::DialOver(dial, attempt, why) => self.dial_over(node, dial, attempt, why),
+            Event::AskReach(exchange, attempt) => self.ask_reach(exchange, attempt),
+            Event::AskOver(exchange, attempt, why) => self.ask_over(exchange, attempt, why),
+            Event::Found(other) => self.found(node, other),
+            Event::Client(index) => self.client_at(node, index),
+            Event::Leave(index, choice) => self.client_leaves(node, index, choice),
+            Event::Ask(index, times) => self.person_at(node, index, times),
+        }
+    }
+
+    // ---- machines ----
+
+    /// Feeds a machine and carries out what it wants.
+    pub(crate) fn feed(&mut self, node: usize, input: Input) {
+        if self.failure.is_some() || self.nodes[node].process.is_none() {
+            return;
+        }
+        self.see(&Seen::Input { node, input: &input });
+        if let Some(print) = self.options.trace {
+            trace::input(print, &self.names, self.now, node, &input);
+        }
+        let Some(process) = &mut self.nodes[node].process else { return };
+        let now = process.clock.now(self.now);
+        let effects = process.machine.handle(now, input);
+        self.handles += 1;
+        self.effects(node, effects);
+    }
+
+    /// What a machine wants.
+    pub(crate) fn effects(&mut self, node: usize, effects: Vec<Effect>) {
+        self.see(&Seen::Effects { node, effects: &effects });
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(format!("{} {node} {effects:?}", self.now.0).as_bytes());
+        }
+        for effect in effects {
+            if let Some(print) = self.options.trace {
+                trace::effect(print, &self.names, self.now, node, &effect);
+            }
+            self.carry(node, effect);
+        }
+        self.arm(node);
+    }
+
+    /// Sets the timer for the machine's next deadline. One that rings too early is set again when it does.
+    fn arm(&mut self, node: usize) {
+        let now = self.now;
+        let Some(process) = &mut self.nodes[node].process else { return };
+        let at = process.clock.when(process.machine.next_deadline()).max(now + TIMER_GAP);
+        if at >= process.rings_at {
+            return;
+        }
+        (process.rings_at, process.armed) = (at, process.armed + 1);
+        let armed = process.armed;
+        self.process_at(at, node, Event::Timer(armed));
+    }
+
+    fn timer(&mut self, node: usize, armed: u64) {
+        let now = self.now;
+        let Some(process) = &mut self.nodes[node].process else { return };
+        if process.armed != armed {
+            return;
+        }
+        process.rings_at = Time(u64::MAX);
+        if process.clock.now(now).time >= process.machine.next_deadline() {
+            self.feed(node, Input::Timer);
+        } else {
+            self.arm(node);
+        }
+    }
+
+    // ---- what is watched ----
+
+    pub(crate) fn see(&mut self, seen: &Seen<'_>) {
+        let facts = Facts {
+            now: self.now,
+            scenario: &self.scenario,
+            nodes: &self.nodes,
+            net: &self.net,
+            clients: &self.clients,
+            names: &self.names,
+            model: self.model.as_ref(),
+        };
+        if let Err(mut failure) = self.watch.see(self.invariants, &facts, seen) {
+            failure.text = self.names.shorten(&failure.text);
+            self.failure.get_or_insert(failure);
+        }
+    }
+
+    /// Says something in the trace that is neither input nor effect.
+    pub(crate) fn tell(&self, what: impl FnOnce() -> String) {
+        if let Some(print) = self.options.trace {
+            print(&format!("{:>10.6} ** {}", seconds(self.now), self.names.shorten(&what())));
+        }
+    }
+}
+
+/// A time as people read it.
+pub fn seconds(time: Time) -> f64 {
+    time.0 as f64 / 1e6
+}

@@ -1,0 +1,74 @@
+//! Seeds in CI: what must hold whatever goes wrong, and that a seed is a run.
+//!
+//! A seed that fails here is run again with `cargo xtask sim --seed N`, which makes it smaller.
+
+use exo_sim::shrink::Broken;
+use exo_sim::{Choice, Kind, Options, Report, run, run_with};
+
+const SEEDS: u64 = 500;
+const THREADS: u64 = 2;
+
+fn must_hold(choice: Choice) -> Report {
+    let report = run(&choice);
+    if let Some(failure) = report.failure {
+        panic!("{}", Broken { choice, failure }.describe());
+    }
+    report
+}
+
+/// Runs every seed, on two threads, and says which are broken.
+#[test]
+fn whatever_goes_wrong_the_invariants_hold() {
+    let part = |first: u64| {
+        let seeds = (first..SEEDS).step_by(THREADS as usize);
+        let (mut broken, mut answered, mut failed) = (Vec::new(), 0, 0);
+        for seed in seeds {
+            let choice = Choice::all(seed, Kind::Faults);
+            let report = run(&choice);
+            answered += report.answered;
+            failed += report.failed.len();
+            broken.extend(report.failure.map(|failure| Broken { choice, failure }.describe()));
+        }
+        (broken, answered, failed)
+    };
+    let (mut broken, mut answered, mut failed) = (Vec::new(), 0, 0);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|first| scope.spawn(move || part(first))).collect();
+        for thread in threads {
+            let part = thread.join().expect("runs catch their panics");
+            broken.extend(part.0);
+            answered += part.1;
+            failed += part.2;
+        }
+    });
+    assert!(broken.is_empty(), "{} of {SEEDS} seeds are broken:\n{}", broken.len(), broken.join("\n"));
+    assert!(
+        answered > 4 * failed && failed > 100,
+        "too kind or too cruel: {answered} answered, {failed} failed"
+    );
+}
+
+#[test]
+fn a_quiet_cluster_answers_every_request_completely() {
+    for seed in 0..20 {
+        let report = must_hold(Choice::all(seed, Kind::Quiet));
+        assert!(report.answered > 3, "seed {seed}: {} answered", report.answered);
+    }
+}
+
+#[test]
+fn fresh_nodes_become_one_cluster() {
+    for seed in 0..20 {
+        must_hold(Choice::all(seed, Kind::Join));
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_run_twice() {
+    for seed in [3, 7] {
+        let choice = Choice { seconds: Some(20), ..Choice::all(seed, Kind::Faults) };
+        let hashed = || run_with(&choice, Options { is_hashed: true, ..Options::default() });
+        let (once, again) = (hashed(), hashed());
+        assert_eq!((once.hash, once.handles), (again.hash, again.handles));
+    }
+}
