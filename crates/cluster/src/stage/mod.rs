@@ -128,10 +128,15 @@ impl StageMachine {
         let mut out = Vec::new();
         if let Some((kind, message)) = self.broken.clone().filter(|_| !self.is_heard_when_broken(&input)) {
             tracing::trace!(placement = %self.placement.id, term = %self.term, stage = self.index, message, "the pipeline is broken here");
-            // A scheduler that does not know yet is a new one.
-            if matches!(&input, StageInput::Step { from, message } if *from == self.upstream() && self.is_first_again(message))
+            // A scheduler that does not know yet is a new one, and may be terms behind.
+            if let StageInput::Step { from, message: step } = &input
+                && *from == self.upstream()
+                && self.is_first_again(step)
             {
-                self.tell_broken(self.term, kind, message, &mut out);
+                let got = step.frame.term;
+                // What broke a later term is not that scheduler's fault.
+                let kind = if got < self.term { FailureKind::StageLost } else { kind };
+                self.tell_broken(got, kind, message, &mut out);
             }
             return out;
         }

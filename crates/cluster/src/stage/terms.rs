@@ -67,10 +67,10 @@ impl StageMachine {
         false
     }
 
-    /// Whether a step begins the present term again.
+    /// Whether a step begins the present term again, or one before it.
     pub(super) fn is_first_again(&self, message: &StepMessage) -> bool {
         let StepFrame { placement, term, step, .. } = message.frame;
-        (placement, term, step) == (self.placement.id, self.term, 0)
+        (placement, step) == (self.placement.id, 0) && term <= self.term
     }
 
     /// The scheduler is to end this term.

@@ -633,6 +633,9 @@ fn a_scheduler_that_was_started_anew_hears_that_its_term_is_over() {
     let mut ahead = busy();
     feed(&mut ahead, in_term(3, step_0(1)));
     assert_eq!(told(&feed(&mut ahead, in_term(2, step_0(1)))), (Term(2), lost), "in a later term");
+    ahead.handle(Time::ZERO, StageInput::Rewired { term: Term(3) });
+    feed(&mut ahead, in_term(3, step(1, 7, vec![], vec![]))); // no step follows step 0 so
+    assert_eq!(told(&feed(&mut ahead, in_term(1, step_0(1)))), (Term(1), lost), "broken in a later term");
     assert_eq!(ahead.term(), Term(3));
 }
 

@@ -27,11 +27,12 @@ use crate::meter::Meter;
 const SEED: u64 = 1;
 const HIDDEN: u32 = 1024;
 const VOCAB: u32 = 32_000;
-const CONTEXT_TOKENS: u32 = 16_384;
-const CACHE_TOKENS: u32 = 1 << 17;
+const CONTEXT_TOKENS: u32 = 1 << 17;
+const CACHE_TOKENS: u32 = 1 << 18;
 const SLOTS: u32 = 64;
 const PAGE_TOKENS: u32 = 16;
-const PROMPT_TOKENS: u32 = 32;
+/// Of the first request.
+const PROMPT_TOKENS_AT_FIRST: u32 = 32;
 /// What a step takes in simulated time.
 const STEP: Duration = Duration::from_micros(1000);
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -104,7 +105,7 @@ impl Cluster {
 
     /// Asks once and waits for the answer: the model is placed, loaded and wired with it.
     pub fn warm_up(&mut self, tokens: u32) -> Result<(), String> {
-        self.start(tokens);
+        self.start(PROMPT_TOKENS_AT_FIRST, tokens);
         let until = self.now + READY_WITHIN;
         while self.open > 0 {
             self.advance()?;
@@ -116,10 +117,10 @@ impl Cluster {
     }
 
     /// Has `batch` clients ask at once for as many tokens each, until so many tokens are there.
-    pub fn generate(&mut self, batch: usize, each: u32, tokens: u64) -> Result<(), String> {
+    pub fn generate(&mut self, batch: usize, prompt: u32, each: u32, tokens: u64) -> Result<(), String> {
         self.meter.is_on = true;
         while self.tokens < tokens {
-            (0..batch).for_each(|_| self.start(each));
+            (0..batch).for_each(|_| self.start(prompt, each));
             while self.open > 0 {
                 self.advance()?;
             }
@@ -128,7 +129,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn start(&mut self, max_tokens: u32) {
+    fn start(&mut self, prompt_tokens: u32, max_tokens: u32) {
         self.requests += 1;
         let request = RequestId(u128::from(self.requests) << 64 | 7);
         let token = |position| hash(self.requests << 32 | u64::from(position)) as u32 % VOCAB;
@@ -139,8 +140,8 @@ impl Cluster {
                 principal: Principal([1; 16]),
                 driver: self.members[0].id,
                 sampling: sampling(self.requests),
-                prompt_tokens: PROMPT_TOKENS,
-                history: (0..PROMPT_TOKENS).map(token).collect(),
+                prompt_tokens,
+                history: (0..prompt_tokens).map(token).collect(),
             },
             max_tokens,
             stop_tokens: vec![2],

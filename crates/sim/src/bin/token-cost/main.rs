@@ -29,6 +29,8 @@ const RUNS: usize = 5;
 const BATCHES: [usize; 3] = [1, 16, 64];
 /// Tokens and runs with cold caches, and what is read before each call: as much as a model's weights would leave behind.
 const COLD: (u64, usize, usize) = (500, 2, 64 << 20);
+/// Long prompts: most of their cost is in one call.
+const PROMPTS: [u32; 2] = [16_000, 128_000];
 /// CPU time of a token, while one node computes the model alone.
 const TOKEN_NS_MAX: u64 = 20_000;
 /// CPU time of the longest call.
@@ -64,26 +66,23 @@ fn prove(is_detailed: bool) -> Result<Vec<String>, String> {
     for (way, nodes) in [("solo", 1), ("first of two stages", 2)] {
         let mut costs: Vec<Cost> = Vec::new();
         for batch in BATCHES {
-            let cost = measure(
-                &Case {
-                    name: format!("{way}, {batch} at once"),
-                    nodes,
-                    batch,
-                    tokens: TOKENS,
-                    cold_bytes: 0,
-                },
-                RUNS,
-            )?;
+            let name = format!("{way}, {batch} at once");
+            let cost = Case { nodes, batch, ..Case::solo(name) }.measure()?;
             cost.show(is_detailed);
             missed.extend(cost.missed(nodes == 1));
             missed.extend(costs.iter().flat_map(|smaller| smaller.grows(&cost)));
             costs.push(cost);
         }
     }
+    for prompt in PROMPTS {
+        let name = format!("solo, a prompt of {prompt}");
+        let cost = Case { prompt, tokens: 100, ..Case::solo(name) }.measure()?;
+        cost.show(is_detailed);
+        missed.extend(cost.missed(false));
+    }
     let (tokens, runs, cold_bytes) = COLD;
     let name = "solo, 1 at once, caches cold".to_owned();
-    let cost = measure(&Case { name, nodes: 1, batch: 1, tokens, cold_bytes }, runs)?;
-    cost.show(is_detailed);
+    Case { tokens, runs, cold_bytes, ..Case::solo(name) }.measure()?.show(is_detailed);
     Ok(missed)
 }
 
@@ -92,27 +91,36 @@ struct Case {
     name: String,
     nodes: usize,
     batch: usize,
+    prompt: u32,
     tokens: u64,
+    runs: usize,
     cold_bytes: usize,
 }
 
-fn measure(case: &Case, runs: usize) -> Result<Cost, String> {
-    let run = || -> Result<Cost, String> {
-        let mut cluster = Cluster::new(case.nodes, case.cold_bytes)?;
-        cluster.warm_up(8)?;
-        let (batch, tokens) = (case.batch as u64, case.tokens);
-        // Alone, a client asks four times.
-        let each = tokens / if batch == 1 { 4 } else { batch };
-        cluster.generate(case.batch, each as u32, each * batch * if batch == 1 { 4 } else { 1 })?;
-        Ok(Cost { name: case.name.clone(), tokens: cluster.tokens, meter: cluster.meter })
-    };
-    let mut cost = run()?;
-    for _ in 1..runs {
-        cost.meter.shorten(&run()?.meter)?;
+impl Case {
+    fn solo(name: String) -> Self {
+        Self { name, nodes: 1, batch: 1, prompt: 32, tokens: TOKENS, runs: RUNS, cold_bytes: 0 }
     }
-    let clock_ns = meter::clock_ns(&cost.meter.cold);
-    cost.meter.subtract(clock_ns);
-    Ok(cost)
+
+    fn measure(&self) -> Result<Cost, String> {
+        let mut cost = self.run()?;
+        for _ in 1..self.runs {
+            cost.meter.shorten(&self.run()?.meter)?;
+        }
+        let clock_ns = meter::clock_ns(&cost.meter.cold);
+        cost.meter.subtract(clock_ns);
+        Ok(cost)
+    }
+
+    fn run(&self) -> Result<Cost, String> {
+        let mut cluster = Cluster::new(self.nodes, self.cold_bytes)?;
+        cluster.warm_up(8)?;
+        // One client asks again and again.
+        let rounds = if self.batch == 1 { 4 } else { 1 };
+        let each = self.tokens / self.batch as u64 / rounds;
+        cluster.generate(self.batch, self.prompt, each as u32, rounds * each * self.batch as u64)?;
+        Ok(Cost { name: self.name.clone(), tokens: cluster.tokens, meter: cluster.meter })
+    }
 }
 
 impl Cost {
