@@ -24,6 +24,10 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long the coordinator has for an answer. Longer than the planner has for a plan.
 const ASK_MAX: Duration = Duration::from_secs(40);
+/// How long a question waits for somebody who coordinates.
+const ELECTION_MAX: Duration = Duration::from_secs(10);
+/// Questions that wait for a coordinator. Above that they are refused.
+const EARLY_MAX: usize = 64;
 
 /// Who waits for the coordinator's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +47,15 @@ pub(crate) enum Asker {
 pub(crate) struct Asks {
     last: u64,
     open: BTreeMap<u64, OpenAsk>,
+    /// For the coordinator that is being elected.
+    early: Vec<EarlyAsk>,
+}
+
+#[derive(Debug)]
+struct EarlyAsk {
+    since: Time,
+    asker: Asker,
+    ask: ControlAsk,
 }
 
 #[derive(Debug)]
@@ -55,12 +68,13 @@ struct OpenAsk {
 
 impl Asks {
     pub(crate) fn len(&self) -> usize {
-        self.open.len()
+        self.open.len() + self.early.len()
     }
 
     /// Whether the placement of this model is being asked for.
     pub(crate) fn is_placing(&self, model: ModelId) -> bool {
-        self.open.values().any(|ask| ask.asker == Asker::Placement(model))
+        let mut askers = self.open.values().map(|ask| ask.asker).chain(self.early.iter().map(|ask| ask.asker));
+        askers.any(|asker| asker == Asker::Placement(model))
     }
 }
 
@@ -92,6 +106,10 @@ impl NodeMachine {
         for (request, asked) in late {
             tracing::trace!(request, peer = %asked, waited_s = ASK_MAX.as_secs(), "no answer of the coordinator");
             self.answered(asked, request, None);
+        }
+        let is_late = |ask: &mut EarlyAsk| now.since(ask.since) > ELECTION_MAX;
+        for EarlyAsk { asker, .. } in self.asks.early.extract_if(.., is_late).collect::<Vec<_>>() {
+            self.no_coordinator(asker);
         }
     }
 
@@ -385,12 +403,15 @@ impl NodeMachine {
 
     // ---- asking the coordinator ----
 
-    /// Asks the coordinator, which may be this node. The asker hears in any case: an answer, or that none came.
+    /// Asks the coordinator, which may be this node. While one is being elected the question waits. The asker hears in any
+    /// case: an answer, or that none came.
     pub(crate) fn ask(&mut self, asker: Asker, ask: ControlAsk) {
-        let Some((_, asked)) = self.leader else {
-            let message = "the cluster is electing a coordinator".to_owned();
-            let reply = ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message };
-            return self.answer(asker, Some(reply));
+        // A coordinator that waits for its disk has no answers yet.
+        let Some((_, asked)) = self.leader.filter(|_| self.leads_soon.is_none()) else {
+            if self.asks.early.len() >= EARLY_MAX {
+                return self.no_coordinator(asker);
+            }
+            return self.asks.early.push(EarlyAsk { since: self.now.time, asker, ask });
         };
         self.asks.last += 1;
         let request = self.asks.last;
@@ -400,6 +421,19 @@ impl NodeMachine {
             let message = format!("the link to the coordinator {} is not open", self.name_of(asked));
             let reply = ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message };
             self.answer(asker, Some(reply));
+        }
+    }
+
+    fn no_coordinator(&mut self, asker: Asker) {
+        let message = "the cluster is electing a coordinator".to_owned();
+        let reply = ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message };
+        self.answer(asker, Some(reply));
+    }
+
+    /// What waited for a coordinator is asked now.
+    pub(crate) fn ask_early(&mut self) {
+        for EarlyAsk { asker, ask, .. } in std::mem::take(&mut self.asks.early) {
+            self.ask(asker, ask);
         }
     }
 

@@ -63,6 +63,7 @@ impl NodeMachine {
             && let Some(epoch) = self.leads_soon.take()
         {
             self.feed_coordinator(CoordinatorInput::Lead { epoch });
+            self.ask_early();
         }
     }
 
@@ -109,6 +110,7 @@ impl NodeMachine {
             self.pull_log_from(coordinator);
         }
         self.report_now();
+        self.ask_early();
     }
 
     /// Nobody leads: questions for the coordinator wait for the next one.

@@ -241,9 +241,10 @@ fn a_sequence_beside_a_lost_one_goes_on_as_if_it_had_been_alone() {
         let lost = sent(Arc::new(Faulty::new(inner.clone(), 0)), steps(true));
         let alone = sent(inner, steps(false));
         let [told, first, second, third] = &lost[..] else { panic!("{lost:?}") };
-        let (of_first, name) = (format!("lost {:?}", [&sequence(1)]), sequence(1));
+        let named = [(sequence(1), Attempt::FIRST)];
+        let of_first = format!("lost {named:?}");
         let is_of_kernel = told.ends_with("Attention: page is 9, it must be below 4");
-        assert!(is_of_kernel && told.starts_with(&format!("told of {:?}: ", [name])), "{told}");
+        assert!(is_of_kernel && told.starts_with(&format!("told of {named:?}: ")), "{told}");
         assert!(first.contains(&of_first) && second.contains(&of_first), "{lost:?}");
         assert!(third.contains("lost []") && third.contains("token"), "{third}");
         assert_eq!(third, &alone[2]);
