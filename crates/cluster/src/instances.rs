@@ -1,5 +1,7 @@
 //! How instances are doing: what workers report of their stages and what everybody is told of the whole.
 
+use std::fmt;
+
 use exo_types::{InstanceId, ModelId, Placement};
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +57,21 @@ impl StageStatus {
     /// Whether it could compute.
     pub fn is_loaded(&self) -> bool {
         matches!(self, Self::Loaded | Self::Serving)
+    }
+}
+
+/// For people, behind "stage 1 on NAME …: ".
+impl fmt::Display for StageStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "its node has not reported it",
+            Self::Waiting => "it waits for memory, a manifest or a retry",
+            Self::Fetching { .. } => "its weights are being fetched",
+            Self::Loading { .. } => "its weights are being loaded",
+            Self::Loaded => "it is loaded, and no step has come back",
+            Self::Serving => "it serves",
+            Self::Failed { reason, .. } => reason,
+        })
     }
 }
 

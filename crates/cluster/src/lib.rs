@@ -25,13 +25,13 @@ mod driver;
 mod events;
 mod instances;
 mod legacy;
-mod outbox;
 mod replication;
 mod scheduler;
 mod stage;
 mod state;
 #[cfg(test)]
 mod testing;
+mod undeliverable;
 pub mod wire;
 mod worker;
 
@@ -41,10 +41,6 @@ pub use coordinator::{
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 pub use events::{ClusterId, Event, EventError, InstanceRequest, Member, PlaceObjective, Role};
 pub use instances::{InstanceState, InstanceView, StageStatus, StageView};
-pub use outbox::{
-    MessageKind, OUTBOX_BYTES_MAX, OUTBOX_MESSAGES_MAX, OUTBOX_WAIT_MAX, Outbox, Undeliverable,
-    UndeliverableReason,
-};
 pub use replication::{FollowerStep, LeaderStep, follow, lead};
 pub use scheduler::{
     Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
@@ -52,4 +48,5 @@ pub use scheduler::{
 };
 pub use stage::{ComputeResult, HeldSteps, StageGeometry, StageInput, StageMachine, StageOutput};
 pub use state::{ApplyError, State, StateInstance};
+pub use undeliverable::{MessageKind, Undeliverable};
 pub use worker::{Action, ActualShard, EngineId, Phase, Worker, WorkerConfig, WorkerInput, plan};

@@ -9,12 +9,12 @@ use exo_cluster::wire::{
     LogMessage, NodeReport, Refusal, limits,
 };
 use exo_cluster::{
-    AppendId, CoordinatorInput, CoordinatorOutput, Event, FollowerStep, InstanceView, LeaderStep, Member,
-    ReplyTo, State, WorkerInput, follow, lead,
+    AppendId, CoordinatorInput, CoordinatorOutput, Event, FollowerStep, InstanceView, LeaderStep, ReplyTo,
+    State, WorkerInput, follow, lead,
 };
-use exo_identity::MemberCert;
 use exo_types::{Epoch, LogHead, ModelId, NodeId, Time};
 
+use crate::joining::check_certificate;
 use crate::persist::{Durable, FollowedAppend, OwnAppend, Replaced, Unwritten, Written};
 use crate::{Answer, Effect, NodeMachine, Notice, PersistId, ReplyId, StopReason, WriteFailure};
 
@@ -73,7 +73,8 @@ impl Asks {
 
     /// Whether the placement of this model is being asked for.
     pub(crate) fn is_placing(&self, model: ModelId) -> bool {
-        let mut askers = self.open.values().map(|ask| ask.asker).chain(self.early.iter().map(|ask| ask.asker));
+        let mut askers =
+            self.open.values().map(|ask| ask.asker).chain(self.early.iter().map(|ask| ask.asker));
         askers.any(|asker| asker == Asker::Placement(model))
     }
 }
@@ -497,23 +498,13 @@ impl NodeMachine {
                 Ok(CoordinatorInput::Remove { reply, instance, reason })
             }
             ControlAsk::Admit(member) => {
-                self.check_certificate(&member)?;
+                check_certificate(self.state(), &member)?;
                 only_admin(CoordinatorInput::AdmitMember { reply, member })
             }
             ControlAsk::RemoveMember { node, reason } => {
                 only_admin(CoordinatorInput::RemoveMember { reply, node, reason })
             }
         }
-    }
-
-    fn check_certificate(&self, member: &Member) -> Result<(), String> {
-        let certificate = MemberCert::decode(&member.certificate).map_err(|e| e.to_string())?;
-        let state = self.state();
-        let is_ours = state.cluster().is_some_and(|(id, _)| id.0 == certificate.statement.cluster.0);
-        if certificate.statement.node != member.node || !is_ours {
-            return Err("the certificate is for another node or cluster".to_owned());
-        }
-        certificate.verify(|key| state.admins().any(|n| n == *key)).map_err(|e| e.to_string())
     }
 
     // ---- the log ----

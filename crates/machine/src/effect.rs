@@ -60,7 +60,7 @@ pub enum Effect {
         /// What.
         write: Write,
     },
-    /// Ask the planner, at the lowest priority. Answer `Planned`.
+    /// Ask the planner. Answer `Planned`.
     Plan {
         /// Its number.
         id: PlanId,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, DataMessage, HeldModel, NodeReport, Trouble};
 use exo_cluster::{
-    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, InstanceView, Speculation, State,
-    Worker, WorkerConfig, WorkerInput,
+    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, InstanceView, MessageKind,
+    Speculation, State, Undeliverable, Worker, WorkerConfig, WorkerInput,
 };
 use exo_membership::Membership;
 use exo_types::{Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
@@ -51,7 +51,7 @@ pub struct MachineConfig {
     pub speculation: Speculation,
     /// Tells this run of the node from earlier ones; grows.
     pub incarnation: u64,
-    /// All chance there is: ids and nonces are drawn from it.
+    /// The only chance there is: by it attempts to connect are spread.
     pub seed: [u8; 32],
     /// A bug to find.
     #[cfg(feature = "planted")]
@@ -487,7 +487,7 @@ impl NodeMachine {
             LinksOutput::Down { node, purpose, reason } => self.link_down(node, purpose, &reason),
             LinksOutput::Undeliverable { to, message, waited } => {
                 let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-                self.undeliverable(Self::undelivered(to, &message, waited_ms));
+                self.undeliverable(Undeliverable { to, kind: MessageKind::of(&message), waited_ms });
             }
         }
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use exo_cluster::wire::{DataMessage, StepMessage, Submission, TokensMessage, Trouble};
 use exo_cluster::{
-    DriverInput, EngineId, MessageKind, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput,
-    Speculation, StageInput, StageMachine, StageOutput, Undeliverable,
+    DriverInput, EngineId, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, Speculation,
+    StageInput, StageMachine, StageOutput, Undeliverable,
 };
 use exo_types::{FailureKind, InstanceId, NodeId, Placement, PlacementId, SequenceId, ShardPosition};
 
@@ -367,12 +367,6 @@ impl NodeMachine {
             self.send_data(from, answer);
         }
         self.feed_schedulers(|| SchedulerInput::Tick);
-    }
-
-    /// What a message was that found no link, for those whom it concerns.
-    pub(crate) fn undelivered(to: NodeId, message: &DataMessage, waited_ms: u64) -> Undeliverable {
-        let reason = exo_cluster::UndeliverableReason::NotOpen;
-        Undeliverable { to, kind: MessageKind::of(message), waited_ms, reason }
     }
 }
 

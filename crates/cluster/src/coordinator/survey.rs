@@ -76,7 +76,7 @@ impl Coordinator {
         // A pipeline between two terms has all that it needs but its links: its scheduler opens them again, or gives up.
         let is_over = watch.state == InstanceState::Ready && !statuses.iter().all(StageStatus::is_loaded);
         if let Some(which) = self.unready(entry, &statuses).filter(|_| is_over) {
-            return Some(Verdict::Replace(format!("{} is no longer ready: {:?}", which.0, which.1)));
+            return Some(Verdict::Replace(format!("{} is no longer ready: {}", which.0, which.1)));
         }
         self.observe(now, instance, &statuses)
     }
@@ -151,7 +151,7 @@ impl Coordinator {
         }
         let (which, status) = self.unready(self.state.instances().get(&instance)?, statuses)?;
         let seconds = deadline.as_secs();
-        Some(Verdict::Remove(format!("{which} made no progress for {seconds} s: {status:?}")))
+        Some(Verdict::Remove(format!("{which} made no progress for {seconds} s: {status}")))
     }
 
     /// A shard that could not be loaded, however often its worker tried.

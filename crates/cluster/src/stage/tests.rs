@@ -505,8 +505,7 @@ fn a_step_that_found_no_link_is_reported_against_its_direction() {
     };
     let undeliverable = |to: u8, kind| {
         let (to, waited_ms) = (node(to), 2050);
-        let reason = crate::UndeliverableReason::NotOpen;
-        StageInput::Undeliverable(Undeliverable { to, kind, waited_ms, reason })
+        StageInput::Undeliverable(Undeliverable { to, kind, waited_ms })
     };
     let out = s.handle(Time::ZERO, undeliverable(3, kind(2, 1)));
     let why = format!("stage 1: the data link to node {} was not open for 2050 ms", node(3));

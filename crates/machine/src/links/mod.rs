@@ -82,7 +82,7 @@ pub enum LinksOutput {
         to: NodeId,
         /// What.
         message: Box<DataMessage>,
-        /// How long it waited for its link.
+        /// How long it waited for its link; zero if there was no room to wait.
         waited: Duration,
     },
 }
@@ -324,16 +324,6 @@ impl Links {
     /// When to call [`Links::timer`] next, if nothing else happens before.
     pub fn next_deadline(&self) -> Time {
         self.deadline
-    }
-
-    /// Closes everything and dials no more: the node ends.
-    pub fn close_all(&mut self, out: &mut Vec<LinksOutput>) {
-        let links = std::mem::take(&mut self.links);
-        out.extend(links.keys().map(|link| close_effect(*link, LinkEnd::Stopping)));
-        self.peers.clear();
-        self.open_data = Arc::default();
-        self.held = Held::default();
-        (self.ping_at, self.deadline, self.due) = (NEVER, NEVER, NEVER);
     }
 
     /// Messages that wait for a link.

@@ -471,12 +471,3 @@ fn a_members_loopback_is_ours_only_if_it_is_on_this_machine() {
     assert_eq!(one.links.addresses(HIGHER), [at(4), local]);
     assert_eq!(one.links.known().len(), 2);
 }
-
-#[test]
-fn the_end_closes_all_and_asks_for_nothing_more() {
-    let mut one = One::with(LOWER);
-    one.offered(0, 7, LOWER);
-    one.links.close_all(&mut one.out);
-    assert_eq!(one.told(), ["close 7 Stopping"]);
-    assert_eq!(one.links.next_deadline(), NEVER);
-}

@@ -1,0 +1,94 @@
+//! Data messages that found no link: what they were, for those whom it concerns.
+
+use std::fmt;
+
+use exo_types::{Attempt, NodeId, PlacementId, SequenceId, Term};
+
+use crate::wire::DataMessage;
+
+/// What a message that did not go out was: enough to tell those whom it concerns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MessageKind {
+    /// A step for the next stage.
+    Step {
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
+        /// The stage that it was for.
+        stage: u32,
+        /// Its number.
+        step: u64,
+    },
+    /// Tokens of the last stage.
+    Tokens {
+        /// The placement.
+        placement: PlacementId,
+        /// The term of its pipeline.
+        term: Term,
+        /// The step that sampled them.
+        step: u64,
+        /// Their sequences, and which submission of each.
+        sequences: Vec<(SequenceId, Attempt)>,
+    },
+    /// Anything else: whoever expects an answer has a deadline of its own.
+    Other,
+}
+
+impl MessageKind {
+    /// The kind of `message`.
+    pub fn of(message: &DataMessage) -> Self {
+        match message {
+            DataMessage::Step(m) => {
+                let (placement, term, step) = (m.frame.placement, m.frame.term, m.frame.step);
+                Self::Step { placement, term, stage: m.stage, step }
+            }
+            DataMessage::Tokens(m) => {
+                let sequences = m.results.iter().map(|r| (r.sequence, r.attempt)).collect();
+                let (placement, term, step) = (m.placement, m.term, m.step);
+                Self::Tokens { placement, term, step, sequences }
+            }
+            _ => Self::Other,
+        }
+    }
+
+    /// Its step, if it has one.
+    pub fn step(&self) -> Option<u64> {
+        match self {
+            Self::Step { step, .. } | Self::Tokens { step, .. } => Some(*step),
+            Self::Other => None,
+        }
+    }
+
+    /// Placement and term, if it is part of a pipeline.
+    pub fn pipeline(&self) -> Option<(PlacementId, Term)> {
+        match self {
+            Self::Step { placement, term, .. } | Self::Tokens { placement, term, .. } => {
+                Some((*placement, *term))
+            }
+            Self::Other => None,
+        }
+    }
+}
+
+/// A message that did not go out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Undeliverable {
+    /// For whom it was.
+    pub to: NodeId,
+    /// What it was.
+    pub kind: MessageKind,
+    /// How long it waited; 0 if there was no room to wait.
+    pub waited_ms: u64,
+}
+
+impl fmt::Display for Undeliverable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.to, self.waited_ms) {
+            (to, 0) => {
+                write!(f, "the data link to node {to} is not open, and too much waits for links already")
+            }
+            (to, ms) => write!(f, "the data link to node {to} was not open for {ms} ms"),
+        }
+    }
+}
