@@ -31,21 +31,31 @@ pub struct Running {
     server: JoinHandle<Result<(), exo_server::ServeError>>,
 }
 
+/// How long the node is to be there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stay {
+    /// Until somebody stops it.
+    Long,
+    /// For one command: other nodes neither see it nor are looked for, unless `--peer` names one.
+    ForTheWhile,
+}
+
 /// As [`open`], unless somebody stops it first: then every child that was asking a driver ends, nothing is noted of what it
 /// was about to find out, and there is `None`.
 pub async fn start(
     config: &Config,
+    stay: Stay,
     api_listen: SocketAddr,
     stop: &mut StopSignal,
 ) -> anyhow::Result<Option<Running>> {
     tokio::select! {
-        running = open(config, api_listen) => running.map(Some),
+        running = open(config, stay, api_listen) => running.map(Some),
         () = stop.wait() => Ok(None),
     }
 }
 
 /// Opens the API's port, starts the node, serves.
-async fn open(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Running> {
+async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Result<Running> {
     system::allow_many_files();
     // The port first: a node that nobody can reach must not join a cluster.
     let listener = TcpListener::bind(api_listen)
@@ -54,6 +64,7 @@ async fn open(config: &Config, api_listen: SocketAddr) -> anyhow::Result<Running
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys(config, address)?;
     let mut node_config = node_config(config)?;
+    node_config.is_private = stay == Stay::ForTheWhile && node_config.peers.is_empty();
     auto::resolve(config, &mut node_config, true).await?;
     // It waits for devices to be opened, and is not to keep us from being stopped meanwhile.
     let mut starting = JoinSet::new();
@@ -129,6 +140,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         listen: config.parse("listen")?,
         peers: config.list("peers"),
         discovery: config.parse("discovery")?,
+        is_private: false,
         trust_closed,
         threads: config.threads()?,
         cores: config.cores()?,

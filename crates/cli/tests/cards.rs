@@ -135,7 +135,7 @@ fn device(node: &Node) -> Value {
 /// What a node has logged of the states of its device, in order.
 fn states(node: &Node) -> Vec<String> {
     let log = node.log();
-    let lines = log.lines().filter(|line| line.contains("events::device: device="));
+    let lines = log.lines().filter(|line| line.contains("events::device: state device="));
     let word = |line: &str| Some(line.split("state=").nth(1)?.split_whitespace().next()?.to_owned());
     lines.filter_map(word).collect()
 }

@@ -44,6 +44,8 @@ pub(crate) fn state(bytes: &[u8]) -> Result<crate::State, postcard::Error> {
         (id, StateInstance { request, placement: placement.into(), memory_bytes })
     };
     let instances = instances.into_iter().map(instance).collect();
+    // Every cluster had its window from the beginning.
+    let join_window_until_unix_s = cluster.is_some().then_some(join_window_until_unix_s);
     let placement_last = None; // as after the events: ids of format 3 do not count
     Ok(crate::State {
         cluster,
@@ -53,6 +55,7 @@ pub(crate) fn state(bytes: &[u8]) -> Result<crate::State, postcard::Error> {
         instances,
         instance_last,
         placement_last,
+        is_used: instance_last.is_some(),
     })
 }
 
@@ -222,6 +225,7 @@ mod tests {
         let instance =
             |(id, i): (InstanceId, StateInstance)| (id, (i.request, before(&i.placement), i.memory_bytes));
         let instances = instances.into_iter().map(instance).collect();
+        let join_window_until_unix_s = join_window_until_unix_s.unwrap();
         let old = State { cluster, join_window_until_unix_s, members, removed, instances, instance_last };
         assert_eq!(crate::State::decode(&postcard::to_allocvec(&old).unwrap()), Ok(now));
         let empty = [0; 6];

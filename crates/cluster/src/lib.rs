@@ -47,6 +47,6 @@ pub use scheduler::{
     UnknownSpeculation,
 };
 pub use stage::{ComputeResult, HeldSteps, StageGeometry, StageInput, StageMachine, StageOutput};
-pub use state::{ApplyError, State, StateInstance};
+pub use state::{ApplyError, JOIN_WINDOW_S, ON_SIGHT_MAX, State, StateInstance};
 pub use undeliverable::{MessageKind, Undeliverable};
 pub use worker::{Action, ActualShard, EngineId, Phase, Worker, WorkerConfig, WorkerInput, plan};

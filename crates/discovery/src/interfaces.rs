@@ -56,6 +56,37 @@ pub fn is_on_link(ip: IpAddr, interfaces: &[Interface]) -> bool {
     }
 }
 
+/// Whether `ip` is so near that a node there may be let in, or joined, without a person's word: on this machine, or on a private
+/// network of it. While one of its own IPv4 addresses is routable from anywhere, only this machine is near.
+pub fn is_near(ip: IpAddr, interfaces: &[Interface]) -> bool {
+    let ip = ip.to_canonical();
+    if ip.is_loopback() || interfaces.iter().any(|i| i.ip == ip) {
+        return true;
+    }
+    let is_private = match ip {
+        IpAddr::V4(v4) => v4.is_private() || v4.is_link_local(),
+        IpAddr::V6(_) => true, // global addresses are normal at home: that it is on-link decides
+    };
+    is_private && is_on_link(ip, interfaces) && public_address(interfaces).is_none()
+}
+
+/// An IPv4 address of this machine that is routable from anywhere.
+pub fn public_address(interfaces: &[Interface]) -> Option<Ipv4Addr> {
+    interfaces.iter().find_map(|interface| match interface.ip {
+        IpAddr::V4(v4) if is_public(v4) => Some(v4),
+        _ => None,
+    })
+}
+
+/// By the registry of special-purpose addresses (RFC 6890 and its updates).
+fn is_public(ip: Ipv4Addr) -> bool {
+    let [a, b, c, _] = ip.octets();
+    let is_shared = a == 100 && b & 0xc0 == 64; // carriers' NAT, 100.64.0.0/10
+    let is_special = (a, b, c) == (192, 0, 0) || (a == 198 && b & 0xfe == 18) || a == 0 || a >= 224;
+    let is_local = ip.is_private() || ip.is_loopback() || ip.is_link_local();
+    !(is_local || ip.is_documentation() || is_shared || is_special)
+}
+
 fn shares_network(ip: IpAddr, interface: &Interface) -> bool {
     let kept = u32::from(interface.prefix_len);
     match (ip, interface.ip) {
@@ -140,6 +171,34 @@ mod tests {
         assert!(
             !on_link("0.0.0.0") && !on_link("224.0.0.251") && !on_link("255.255.255.255") && !on_link("::")
         );
+    }
+
+    #[test]
+    fn near_is_this_machine_and_its_private_networks_while_no_address_of_it_is_public() {
+        let home = [interface("192.168.1.7/24"), interface("2001:db8::7/64"), interface("100.64.0.9/10")];
+        let near = |ip: &str, at: &[Interface]| is_near(ip.parse().unwrap(), at);
+        for ip in
+            ["127.0.0.1", "::1", "192.168.1.7", "192.168.1.9", "::ffff:192.168.1.9", "fe80::9", "2001:db8::9"]
+        {
+            assert!(near(ip, &home), "{ip}");
+        }
+        for ip in ["192.168.2.9", "8.8.8.8", "100.64.0.10", "2001:db8:1::9", "0.0.0.0"] {
+            assert!(!near(ip, &home), "{ip}");
+        }
+        let server = [interface("192.168.1.7/24"), interface("93.184.215.14/24")];
+        assert!(near("127.0.0.1", &server) && near("93.184.215.14", &server), "this machine");
+        assert!(!near("192.168.1.9", &server) && !near("93.184.215.15", &server));
+        assert_eq!(public_address(&server), Some(Ipv4Addr::new(93, 184, 215, 14)));
+    }
+
+    #[test]
+    fn no_address_of_a_special_purpose_is_public() {
+        let special = "0.0.0.0 10.1.2.3 100.127.0.1 127.0.0.1 169.254.1.1 172.31.0.1 192.0.0.8 192.0.2.2 192.168.0.1 \
+                       198.19.0.1 198.51.100.1 203.0.113.1 224.0.0.1 240.0.0.1 255.255.255.255";
+        assert!(!special.split_whitespace().any(|ip| is_public(ip.parse().unwrap())));
+        let public =
+            "1.1.1.1 100.63.0.1 100.128.0.1 172.32.0.1 192.0.1.1 192.169.0.1 198.17.0.1 198.20.0.1 223.1.1.1";
+        assert!(public.split_whitespace().all(|ip| is_public(ip.parse().unwrap())));
     }
 
     #[test]

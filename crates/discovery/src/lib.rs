@@ -17,4 +17,6 @@ mod remembered;
 
 pub use announcement::{Found, Source};
 pub use discovery::{Discovery, DiscoveryError, Options, SERVICE_TYPE, UpdateError};
-pub use interfaces::{Interface, InterfaceReach, is_on_link, local_interfaces, probe};
+pub use interfaces::{
+    Interface, InterfaceReach, is_near, is_on_link, local_interfaces, probe, public_address,
+};

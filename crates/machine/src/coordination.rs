@@ -1,6 +1,6 @@
 //! The control channel: reports, desired state, questions to the coordinator, and the log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const ASK_MAX: Duration = Duration::from_secs(40);
 /// How long a question waits for somebody who coordinates.
 const ELECTION_MAX: Duration = Duration::from_secs(10);
+/// Between attempts to record that the join window is over.
+const REPEAT_SHUT: Duration = Duration::from_secs(60);
 /// Questions that wait for a coordinator. Above that they are refused.
 const EARLY_MAX: usize = 64;
 
@@ -97,6 +99,8 @@ impl NodeMachine {
     pub(crate) fn tick_coordination(&mut self) {
         self.feed_coordinator(CoordinatorInput::Tick);
         self.snapshot_if_due();
+        self.shut_window_when_over();
+        self.advertise();
         if let Some(waited) = self.writes.slow(self.now.time) {
             let seconds = waited.as_secs();
             self.notice(Notice::Warning(format!("the disk has not answered a write for {seconds} s")));
@@ -107,6 +111,18 @@ impl NodeMachine {
         for EarlyAsk { asker, .. } in self.asks.early.extract_if(.., is_late).collect::<Vec<_>>() {
             self.no_coordinator(asker);
         }
+    }
+
+    /// A join window that is over stays over, whatever clocks say after the next start.
+    fn shut_window_when_over(&mut self) {
+        let is_over = self.state().join_window_until_unix_s().is_some_and(|until| until > 0);
+        if !is_over || self.is_window_open() || !self.is_leading() || self.now.time < self.shut_window_at {
+            return;
+        }
+        self.shut_window_at = self.now.time + REPEAT_SHUT;
+        let reply = ReplyTo { node: self.me, request: 0 }; // nobody waits
+        let event = Event::JoinWindow { until_unix_s: 0 };
+        self.feed_coordinator(CoordinatorInput::Record { reply, event });
     }
 
     // ---- the coordinator's machine ----
@@ -351,6 +367,8 @@ impl NodeMachine {
 
     pub(crate) fn models_scanned(&mut self, models: Vec<HeldModel>) {
         self.is_scanning = false;
+        let known: BTreeSet<ModelId> = self.models.iter().map(|held| held.model).collect();
+        self.has_new_model |= models.iter().any(|held| !known.contains(&held.model));
         if self.models != models {
             self.models = models;
             self.report_now();

@@ -253,6 +253,8 @@ pub enum JoinEffect {
         with: NodeId,
         /// Where.
         addresses: Vec<SocketAddr>,
+        /// Leave out those that are neither this machine nor on a private network of it: no person named them.
+        only_near: bool,
         /// What.
         ask: JoinAsk,
     },

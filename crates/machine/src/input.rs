@@ -418,6 +418,8 @@ pub enum JoinEvent {
         node: NodeId,
         /// From where.
         remote: SocketAddr,
+        /// Whether that is this machine or a private network that it is on.
+        is_near: bool,
         /// What it asks.
         ask: JoinAsk,
     },

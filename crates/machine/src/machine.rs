@@ -14,7 +14,7 @@ use exo_membership::Membership;
 use exo_types::{Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
 
 use crate::coordination::{Asker, Asks};
-use crate::joining::{Context, Joining, JoiningOutput, MoveIn};
+use crate::joining::{Context, Joining, JoiningOutput, MoveIn, is_window_open};
 use crate::links::{Links, LinksOutput};
 use crate::log::Log;
 use crate::persist::Writes;
@@ -149,6 +149,8 @@ pub struct NodeMachine {
     pub(crate) reports: BTreeMap<NodeId, NodeReport>,
     pub(crate) report_at: Time,
     pub(crate) models: Vec<HeldModel>,
+    /// Whether one came since this run began.
+    pub(crate) has_new_model: bool,
     pub(crate) models_at: Time,
     pub(crate) is_scanning: bool,
     /// Those who wait for the next scan, and whether that is the one under way.
@@ -170,6 +172,10 @@ pub struct NodeMachine {
     /// Instances whose refused loads were told to those who waited.
     pub(crate) refusals_told: Vec<InstanceId>,
 
+    /// When this run of the node began.
+    started: Time,
+    /// When the coordinator may next record that the join window is over.
+    pub(crate) shut_window_at: Time,
     ticked: Time,
     is_view_stale: bool,
     is_stopping: bool,
@@ -210,6 +216,7 @@ impl NodeMachine {
             reports: BTreeMap::new(),
             report_at: now.time,
             models: boot.models,
+            has_new_model: false,
             models_at: now.time,
             is_scanning: false,
             scan_waiting: Vec::new(),
@@ -225,6 +232,8 @@ impl NodeMachine {
             instances: Arc::default(),
             drivers: BTreeMap::new(),
             refusals_told: Vec::new(),
+            started: now.time,
+            shut_window_at: now.time,
             ticked: now.time,
             is_view_stale: false,
             is_stopping: false,
@@ -273,7 +282,7 @@ impl NodeMachine {
             addresses: &addresses,
             data_via: &data_via,
             requests: self.joining.requests(),
-            now_unix_s: self.now.unix_s,
+            is_window_open: self.is_window_open(),
         })
     }
 
@@ -414,9 +423,9 @@ impl NodeMachine {
         self.coordinator.state()
     }
 
-    /// Whether this node is alone in a cluster of its own.
-    pub(crate) fn is_fresh(&self) -> bool {
-        self.state().members().len() <= 1
+    /// Whether strangers that are near are let in without a question.
+    pub(crate) fn is_window_open(&self) -> bool {
+        is_window_open(self.state(), self.now, self.started)
     }
 
     pub(crate) fn view_changed(&mut self) {
@@ -544,6 +553,8 @@ impl NodeMachine {
             state: self.coordinator.state(),
             members: &self.members,
             leader: self.leader,
+            started: self.started,
+            has_new_model: self.has_new_model,
             is_busy: !self.drivers.is_empty(),
             addresses: &addresses,
         };

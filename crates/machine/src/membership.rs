@@ -139,12 +139,17 @@ impl NodeMachine {
         }
         self.with_links(|links, now, out| links.set_members(now, &connected, out));
         self.feed_membership(Input::Members(members));
-        let is_fresh = self.is_fresh();
+        self.advertise();
+        self.keep_addresses();
+        self.view_changed();
+    }
+
+    /// Says to those who look whether this node is fresh, when that has changed.
+    pub(crate) fn advertise(&mut self) {
+        let is_fresh = self.with_joining(|_, context, _| context.is_fresh());
         if self.advertised.replace(is_fresh) != Some(is_fresh) {
             self.out.push(Effect::Advertise { is_fresh });
         }
-        self.keep_addresses();
-        self.view_changed();
     }
 
     /// Follows the member list of the state, which entries or a snapshot may have changed.

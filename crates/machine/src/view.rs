@@ -38,14 +38,14 @@ pub(crate) struct ViewInputs<'a> {
     pub(crate) data_via: &'a dyn Fn(NodeId) -> Option<Via>,
     /// Strangers that asked to join.
     pub(crate) requests: &'a BTreeMap<NodeId, Request>,
-    pub(crate) now_unix_s: u64,
+    pub(crate) is_window_open: bool,
 }
 
 /// The view.
 pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
     let ViewInputs { me, state, head, .. } = inputs;
-    let until = state.join_window_until_unix_s();
-    let open = inputs.now_unix_s < until;
+    let open = inputs.is_window_open;
+    let until = state.join_window_until_unix_s().filter(|_| open);
     let mut nodes: Vec<_> = state.members().keys().map(|node| inputs.node_view(*node)).collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name).then(a.id.cmp(&b.id)));
     let epoch = |(epoch, node): (Epoch, NodeId)| api::EpochView {
@@ -59,7 +59,7 @@ pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
         nodes,
         links: inputs.link_views(),
         instances: inputs.instances.iter().map(|instance| inputs.instance_view(instance)).collect(),
-        join_window: api::JoinWindowView { open, open_until_unix_s: open.then_some(until) },
+        join_window: api::JoinWindowView { open, open_until_unix_s: until },
         join_requests: inputs.join_request_views(),
         journal: api::JournalView { entries: head.index, head: hex(&head.hash) },
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use exo_cluster::{ClusterId, Event, Member, Role, Speculation, State};
+use exo_cluster::{ClusterId, Event, JOIN_WINDOW_S, Member, Role, Speculation, State};
 use exo_discovery::{Discovery, Found};
 use exo_identity::Statement;
 use exo_journal::Journal;
@@ -27,8 +27,6 @@ use crate::library::Library;
 use crate::node::{Node, Parts};
 use crate::run_loop::{Clock, unix_s};
 
-/// How long a new cluster lets nodes join on sight.
-const JOIN_WINDOW_S: u64 = 600;
 /// The model that the binary carries, a GGUF file, so that there is something to run before any download.
 pub const DEMO_MODEL: &[u8] = include_bytes!("../../../demo-model/exo-demo-Q8_0.gguf");
 /// What the built-in model is called.
@@ -101,7 +99,14 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
     let log = open_journal(&data, &config, &key)?;
     let store = open_store(&data)?;
     let members = MemberSet::new(log.state.members().keys().copied().filter(|n| *n != me));
-    let endpoint = bind(&config, &key, &members).await?;
+    // A member is one wherever it is started: without its cluster it could place nothing.
+    let is_private = config.is_private && log.state.members().len() <= 1;
+    let endpoint = if is_private {
+        let options = Options::new(config.listen, key.clone(), members.clone());
+        Endpoint::without_port(options).map_err(StartError::Bind)?
+    } else {
+        bind(&config, &key, &members).await?
+    };
     let listen = endpoint.local_addr();
     let library = Arc::new(Library::new(Arc::new(store.0), endpoint.clone()));
     let (compute, facts, passed_over) =
@@ -113,8 +118,11 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
     warn_all(&notices, store.1);
     warn_all(&notices, passed_over);
     warn_all(&notices, crate::device::crowding(&config).into_iter().collect());
-    let is_fresh = log.state.members().len() <= 1;
-    let discovery = discover(&config, &endpoint, me, is_fresh, &events, &notices);
+    let is_window_open = !is_private && log.state.join_window_left_s(unix_s()) > 0;
+    warn_all(&notices, is_window_open.then(public).flatten().into_iter().collect());
+    let is_fresh = is_window_open && log.state.members().len() <= 1 && !log.state.is_used();
+    let discovery =
+        (!is_private).then(|| discover(&config, &endpoint, me, is_fresh, &events, &notices)).flatten();
     accept(endpoint.clone(), events.clone());
     let cards = compute.pci_addresses();
     let mut devices =
@@ -129,7 +137,8 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
         samples: devices.sample(&engines),
         models: held_models(library.store()),
     };
-    let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
+    let (machine, first) =
+        NodeMachine::new(machine_config(&config, me, listen, is_private)?, boot, clock.now());
     let hands = Hands {
         links: LinkHands::new(endpoint.clone(), events.clone()),
         joining: join_hands(&config, endpoint.clone(), key, discovery, &events),
@@ -181,7 +190,12 @@ fn journal_writer(
 }
 
 /// What the machine is for as long as it runs. All chance it has is drawn here.
-fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result<MachineConfig, StartError> {
+fn machine_config(
+    config: &NodeConfig,
+    me: NodeId,
+    listen: SocketAddr,
+    is_private: bool,
+) -> Result<MachineConfig, StartError> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).map_err(|e| StartError::Random(e.to_string()))?;
     Ok(MachineConfig {
@@ -189,7 +203,7 @@ fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result
         name: config.name.clone(),
         group: config.group.clone(),
         listen,
-        peers: config.peers.clone(),
+        peers: if is_private { Vec::new() } else { config.peers.clone() },
         trust_closed: config.trust_closed,
         speculation: config.speculation,
         incarnation: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
@@ -265,6 +279,10 @@ fn open_journal(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<Op
     if state.cluster().is_none() {
         all.extend(found_cluster(&mut journal, &mut state, config, key)?);
     }
+    if state.join_window_until_unix_s().is_none() && !config.is_private {
+        let until_unix_s = if config.trust_closed { 0 } else { unix_s() + JOIN_WINDOW_S };
+        all.extend(record(&mut journal, &mut state, Event::JoinWindow { until_unix_s })?);
+    }
     Ok(OpenLog { journal, base, entries: all, state })
 }
 
@@ -284,16 +302,14 @@ fn found_cluster(
     let certificate = key.certify(statement).encode();
     let founder = Member { node: me, name: config.name.clone(), role: Role::Admin, certificate };
     let name = format!("{}'s cluster", config.name);
-    let until = if config.trust_closed { 0 } else { now + JOIN_WINDOW_S };
-    let events = [
-        Event::ClusterCreated { cluster: ClusterId(id), name, founder, at_unix_s: now },
-        Event::JoinWindow { until_unix_s: until },
-    ];
-    for event in &events {
-        state.apply(event).map_err(|e| found(e.to_string()))?;
-    }
-    let bytes: Vec<_> = events.iter().map(Event::encode).collect();
-    journal.append(&bytes).map_err(|e| found(crate::engine_host::chain(&e)))?;
+    record(journal, state, Event::ClusterCreated { cluster: ClusterId(id), name, founder, at_unix_s: now })
+}
+
+/// Appends a fact about the new cluster; the entry.
+fn record(journal: &mut Journal, state: &mut State, event: Event) -> Result<Vec<Vec<u8>>, StartError> {
+    state.apply(&event).map_err(|e| StartError::Found(e.to_string()))?;
+    let bytes = vec![event.encode()];
+    journal.append(&bytes).map_err(|e| StartError::Found(crate::engine_host::chain(&e)))?;
     Ok(bytes)
 }
 
@@ -301,6 +317,15 @@ fn open_store(data: &DataDir) -> Result<(Store, Vec<String>), StartError> {
     let (store, warnings) = Store::open(data.path()).map_err(StartError::Store)?;
     store.add_builtin(DEMO_MODEL_FILE, DEMO_MODEL).map_err(StartError::Store)?;
     Ok((store, warnings.iter().map(ToString::to_string).collect()))
+}
+
+/// Why the join window lets nobody else in, if this machine is reachable from anywhere.
+fn public() -> Option<String> {
+    let address = exo_discovery::public_address(&exo_discovery::local_interfaces().ok()?)?;
+    Some(format!(
+        "other machines do not join on sight: {address} is an address of this one, and reachable from anywhere; \
+         `exo admit` lets in who asks"
+    ))
 }
 
 async fn bind(config: &NodeConfig, key: &NodeKey, members: &MemberSet) -> Result<Endpoint, StartError> {

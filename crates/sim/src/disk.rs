@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn until(disk: &Disk) -> u64 {
-        disk.state().join_window_until_unix_s()
+        disk.state().join_window_until_unix_s().unwrap()
     }
 
     #[test]

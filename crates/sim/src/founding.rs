@@ -1,15 +1,12 @@
 //! Keys of the nodes, and what is on their disks before a run: clusters as a node founds them.
 
 use ed25519_dalek::{Signer, SigningKey};
-use exo_cluster::{ClusterId, Event, Member, Role};
+use exo_cluster::{ClusterId, Event, JOIN_WINDOW_S, Member, Role};
 use exo_identity::Statement;
 use exo_types::NodeId;
 
 use crate::clock::EPOCH_UNIX_S;
 use crate::draw::{Of, mix};
-
-/// How long a new cluster lets nodes join on sight.
-const JOIN_WINDOW_S: u64 = 600;
 
 /// The key of a node.
 pub fn key(seed: u64, node: usize) -> SigningKey {
@@ -55,7 +52,7 @@ pub fn entries(seed: u64, founder: usize, members: usize) -> Vec<Vec<u8>> {
             founder: member(founder, Role::Admin, exo_identity::Role::Admin),
             at_unix_s: EPOCH_UNIX_S - 60,
         },
-        Event::JoinWindow { until_unix_s: EPOCH_UNIX_S + JOIN_WINDOW_S },
+        Event::JoinWindow { until_unix_s: EPOCH_UNIX_S - 60 + JOIN_WINDOW_S },
     ];
     let others = (founder + 1)..(founder + members);
     events.extend(

@@ -36,7 +36,7 @@ enum Whom {
 impl World {
     pub(crate) fn join_effect(&mut self, node: usize, effect: JoinEffect) {
         let (whom, addresses, ask) = match effect {
-            JoinEffect::Ask { with, addresses, ask } => (Whom::Node(with), addresses, ask),
+            JoinEffect::Ask { with, addresses, ask, .. } => (Whom::Node(with), addresses, ask),
             JoinEffect::Probe { text, ask } => {
                 let addresses = text.parse().into_iter().collect();
                 (Whom::Text(text), addresses, ask)
@@ -97,7 +97,7 @@ impl World {
         };
         let remote = SocketAddr::new(self.nodes[asker].address.ip(), 50_000);
         let (exchange, node) = (ExchangeId(number), self.nodes[asker].id);
-        self.feed(target, Input::Joining(JoinEvent::Asked { exchange, node, remote, ask }));
+        self.feed(target, Input::Joining(JoinEvent::Asked { exchange, node, remote, is_near: true, ask }));
     }
 
     /// A machine answers a stranger.

@@ -146,7 +146,7 @@ impl Scenario {
             speculation,
             faults,
             clients,
-            asks: asks(seed, kind, remove.per_cent(25)),
+            asks: asks(seed, kind, is_founded, remove.per_cent(25)),
             until: Time::from_millis(1000 * choice.seconds.unwrap_or(SECONDS)),
         }
     }
@@ -163,11 +163,13 @@ impl Scenario {
     }
 }
 
-fn asks(seed: u64, kind: Kind, removes: bool) -> Vec<Ask> {
+fn asks(seed: u64, kind: Kind, is_founded: bool, removes: bool) -> Vec<Ask> {
     let draw = |counter: u64| mix(seed, Of::Scenario, 300 + counter);
     let mut asks = Vec::new();
     if draw(0).per_cent(75) {
-        let at = draw(1).time_ms(800, 3000);
+        // A node that has placed a model is no new one any more, and joins nobody that it finds.
+        let (from_ms, until_ms) = if is_founded { (800, 3_000) } else { CLIENTS_JOINING_MS };
+        let at = draw(1).time_ms(from_ms, until_ms);
         asks.push(Ask { at, node: draw(2).below(60) as usize, what: AskWhat::Place });
     }
     if removes && kind == Kind::Faults {

@@ -54,9 +54,10 @@ struct Inner {
     local_addr: SocketAddr,
     identity: Identity,
     shared: Arc<Shared>,
-    quic: quinn::Endpoint,
+    /// None without a port.
+    quic: Option<quinn::Endpoint>,
     pool: quic::Pool,
-    half_open: [Arc<HalfOpen>; 2],
+    half_open: Vec<Arc<HalfOpen>>,
     incoming: Mutex<mpsc::Receiver<Incoming>>,
     /// The listeners and the watcher of the member set; aborted on drop.
     tasks: std::sync::Mutex<JoinSet<()>>,
@@ -78,17 +79,7 @@ impl Endpoint {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(tcp_error)?;
         let quic = quic::endpoint(udp, server.clone()).map_err(udp_error)?;
 
-        let (queue, incoming) = mpsc::channel(QUEUE_MAX);
-        let shared = Arc::new(Shared {
-            node: key.node_id(),
-            members,
-            live: Arc::new(Live::default()),
-            protocols,
-            handshake_max,
-            queue,
-            joins: Arc::new(Semaphore::new(JOIN_CONCURRENT_MAX)),
-            closed: watch::Sender::new(false),
-        });
+        let (shared, incoming) = shared(&key, members, protocols, handshake_max);
         let half_open = [(); 2].map(|()| HalfOpen::new(half_open_max, handshake_max));
         let configs = Arc::new(tcp::ServerConfigs { cluster: Arc::new(server), join: Arc::new(join) });
         let mut tasks = JoinSet::new();
@@ -99,9 +90,28 @@ impl Endpoint {
             local_addr,
             identity,
             shared,
-            quic,
+            quic: Some(quic),
             pool: quic::Pool::default(),
-            half_open,
+            half_open: half_open.into(),
+            incoming: Mutex::new(incoming),
+            tasks: std::sync::Mutex::new(tasks),
+        })))
+    }
+
+    /// An endpoint without a port: nobody connects to it, and it accepts nothing. Needs a tokio runtime.
+    pub fn without_port(options: Options) -> Result<Self, BindError> {
+        let Options { listen, key, members, protocols, handshake_max, .. } = options;
+        let identity = Identity::new(&key).map_err(|e| BindError::Tls(e.to_string()))?;
+        let (shared, incoming) = shared(&key, members, protocols, handshake_max);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(close_those_who_left(shared.clone()));
+        Ok(Self(Arc::new(Inner {
+            local_addr: SocketAddr::new(listen.ip(), 0),
+            identity,
+            shared,
+            quic: None,
+            pool: quic::Pool::default(),
+            half_open: Vec::new(),
             incoming: Mutex::new(incoming),
             tasks: std::sync::Mutex::new(tasks),
         })))
@@ -134,9 +144,12 @@ impl Endpoint {
             return Err(DialError::NotMember { peer });
         }
         let dial = async {
-            match via {
-                Via::Quic => pool.dial(quic, identity, shared, peer, addr, purpose).await,
-                Via::Tcp => tcp::dial(identity, shared, peer, addr, purpose).await,
+            match (via, quic) {
+                (Via::Quic, Some(quic)) => pool.dial(quic, identity, shared, peer, addr, purpose).await,
+                (Via::Quic, None) => {
+                    Err(DialError::Unreachable { addr, source: io::ErrorKind::NotConnected.into() })
+                }
+                (Via::Tcp, _) => tcp::dial(identity, shared, peer, addr, purpose).await,
             }
         };
         tokio::time::timeout(within, dial).await.unwrap_or(Err(DialError::Timeout { addr, within }))
@@ -170,7 +183,9 @@ impl Endpoint {
     /// Breaks everything and opens no more; returns within about a second.
     pub async fn close(&self) {
         self.0.stop();
-        quic::close(&self.0.quic).await;
+        if let Some(quic) = &self.0.quic {
+            quic::close(quic).await;
+        }
     }
 }
 
@@ -182,7 +197,9 @@ impl Inner {
             half_open.abort_all();
         }
         self.shared.live.kill(|_| true);
-        self.quic.close(0u32.into(), b"closed");
+        if let Some(quic) = &self.quic {
+            quic.close(0u32.into(), b"closed");
+        }
     }
 }
 
@@ -231,6 +248,27 @@ impl Transport for Endpoint {
     fn close(&self) -> TransportFuture<'_, ()> {
         Box::pin(self.close())
     }
+}
+
+/// What an endpoint and its connections share, and where those that come in go.
+pub(crate) fn shared(
+    key: &NodeKey,
+    members: MemberSet,
+    protocols: Protocols,
+    handshake_max: Duration,
+) -> (Arc<Shared>, mpsc::Receiver<Incoming>) {
+    let (queue, incoming) = mpsc::channel(QUEUE_MAX);
+    let shared = Shared {
+        node: key.node_id(),
+        members,
+        live: Arc::new(Live::default()),
+        protocols,
+        handshake_max,
+        queue,
+        joins: Arc::new(Semaphore::new(JOIN_CONCURRENT_MAX)),
+        closed: watch::Sender::new(false),
+    };
+    (Arc::new(shared), incoming)
 }
 
 /// Breaks the connections of members that were removed, as soon as they are.

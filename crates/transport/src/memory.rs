@@ -6,15 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use exo_types::NodeId;
-use tokio::sync::{Mutex as AsyncMutex, Semaphore, mpsc, watch};
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::task::JoinHandle;
 
-use crate::accept::{Proven, QUEUE_MAX, Shared};
+use crate::accept::{Proven, Shared};
 use crate::channel::{Channel, Incoming, Transport, TransportFuture, Via};
-use crate::endpoint::{Options, close_those_who_left};
+use crate::endpoint::{Options, close_those_who_left, shared};
 use crate::errors::{BindError, DialError};
-use crate::join::{JOIN_CONCURRENT_MAX, JoinChannel};
-use crate::live::Live;
+use crate::join::JoinChannel;
 use crate::pipe::{Pipe, PipeDuplex};
 
 /// A network of endpoints in one process, for tests of the layers above.
@@ -39,17 +38,7 @@ impl MemoryNet {
     /// Opens an endpoint at `options.listen`; port 0 picks one.
     pub fn bind(&self, options: Options) -> Result<MemoryEndpoint, BindError> {
         let Options { mut listen, key, members, protocols, handshake_max, .. } = options;
-        let (queue, incoming) = mpsc::channel(QUEUE_MAX);
-        let shared = Arc::new(Shared {
-            node: key.node_id(),
-            members,
-            live: Arc::new(Live::default()),
-            protocols,
-            handshake_max,
-            queue,
-            joins: Arc::new(Semaphore::new(JOIN_CONCURRENT_MAX)),
-            closed: watch::Sender::new(false),
-        });
+        let (shared, incoming) = shared(&key, members, protocols, handshake_max);
         let mut nodes = self.lock();
         if listen.port() == 0 {
             let free = (1024..).find(|port| !nodes.contains_key(&SocketAddr::new(listen.ip(), *port)));

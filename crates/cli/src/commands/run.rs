@@ -14,7 +14,8 @@ use crate::answer::{self, Part};
 use crate::args::Run;
 use crate::client::Client;
 use crate::config::Config;
-use crate::{run_node, ui};
+use crate::run_node::{self, Stay};
+use crate::ui;
 
 /// Longest prompt taken from standard input.
 const STDIN_BYTES_MAX: u64 = 8 << 20;
@@ -25,7 +26,9 @@ pub async fn run(config: &Config, args: Run) -> anyhow::Result<ExitCode> {
         return answer_or_chat(&client, &args).await.map(|()| ExitCode::SUCCESS);
     }
     let mut stop = super::start::StopSignal::new()?;
-    let Some(running) = run_node::start(config, ([127, 0, 0, 1], 0).into(), &mut stop).await? else {
+    let Some(running) =
+        run_node::start(config, Stay::ForTheWhile, ([127, 0, 0, 1], 0).into(), &mut stop).await?
+    else {
         return Ok(ExitCode::from(INTERRUPTED));
     };
     let result = tokio::select! {

@@ -10,8 +10,9 @@ use tokio::sync::watch;
 use super::interrupt::INTERRUPTED;
 
 use crate::config::Config;
+use crate::run_node::{self, Stay};
 use crate::system::StopSignals;
-use crate::{run_node, ui};
+use crate::ui;
 
 /// For the node's first look at itself; without it the greeting is shorter, nothing else.
 const VIEW_MAX: Duration = Duration::from_secs(2);
@@ -19,7 +20,7 @@ const VIEW_MAX: Duration = Duration::from_secs(2);
 /// Starts a node, says where it is and what it has, then what happens around it.
 pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let mut stop = StopSignal::new()?;
-    let Some(running) = run_node::start(config, config.api_listen()?, &mut stop).await? else {
+    let Some(running) = run_node::start(config, Stay::Long, config.api_listen()?, &mut stop).await? else {
         return Ok(ExitCode::from(INTERRUPTED));
     };
     let mut notices = running.node.notices();

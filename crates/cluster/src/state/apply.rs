@@ -2,7 +2,7 @@
 
 use exo_types::{NodeId, Placement, PlacementId};
 
-use super::{ApplyError, State, StateInstance, serves};
+use super::{ApplyError, ON_SIGHT_MAX, State, StateInstance, serves};
 use crate::legacy::is_legacy;
 use crate::wire::limits::{INSTANCES_MAX, MEMBERS_MAX};
 use crate::{Event, Member, Role};
@@ -22,7 +22,7 @@ impl State {
                 self.cluster = Some((*cluster, name.clone()));
                 self.members.insert(founder.node, founder.clone());
             }
-            Event::JoinWindow { until_unix_s } => self.join_window_until_unix_s = *until_unix_s,
+            Event::JoinWindow { until_unix_s } => self.join_window_until_unix_s = Some(*until_unix_s),
             Event::MemberAdmitted(member) => self.admit(member)?,
             Event::MemberRemoved { node, .. } => self.remove_member(*node)?,
             Event::AdminAppointed { node, certificate } => self.appoint(*node, certificate)?,
@@ -57,10 +57,14 @@ impl State {
             member.role = Role::Admin;
         }
         self.members.insert(member.node, member);
+        if self.members.len() > ON_SIGHT_MAX {
+            self.join_window_until_unix_s = Some(0);
+        }
         Ok(())
     }
 
-    /// Removing a stranger is a fact too: its key is revoked (removals of merged halves arrive this way).
+    /// Removing a stranger is a fact too: its key is revoked (removals of merged halves arrive this way). Whoever removes one wants to
+    /// decide who comes in: the join window shuts.
     fn remove_member(&mut self, node: NodeId) -> Result<(), ApplyError> {
         let is_admin = self.admins().any(|admin| admin == node);
         if is_admin && self.admins().count() == 1 {
@@ -68,6 +72,7 @@ impl State {
         }
         self.members.remove(&node);
         self.removed.insert(node);
+        self.join_window_until_unix_s = Some(0);
         Ok(())
     }
 
@@ -90,6 +95,7 @@ impl State {
         self.check_placement(&placed)?;
         self.take_placement(placed);
         self.instance_last = Some(instance);
+        self.is_used |= self.join_window_until_unix_s.is_some();
         Ok(())
     }
 

@@ -30,14 +30,22 @@ pub struct StateInstance {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct State {
     pub(crate) cluster: Option<(ClusterId, String)>,
-    pub(crate) join_window_until_unix_s: u64,
+    /// None until the window is opened or shut for the first time.
+    pub(crate) join_window_until_unix_s: Option<u64>,
     pub(crate) members: BTreeMap<NodeId, Member>,
     pub(crate) removed: BTreeSet<NodeId>,
     pub(crate) instances: BTreeMap<InstanceId, StateInstance>,
     pub(crate) instance_last: Option<InstanceId>,
     /// The last id given to a placement since format 3.
     pub(crate) placement_last: Option<PlacementId>,
+    /// Whether a model was placed since the join window was opened.
+    pub(crate) is_used: bool,
 }
+
+/// How long the join window of a new cluster is open, at most.
+pub const JOIN_WINDOW_S: u64 = 600;
+/// Nodes let in after which the join window shuts.
+pub const ON_SIGHT_MAX: usize = 16;
 
 impl State {
     /// The snapshot's bytes.
@@ -57,9 +65,21 @@ impl State {
         self.cluster.as_ref().map(|(id, name)| (*id, name.as_str()))
     }
 
-    /// Until when strangers on the local network join on sight, in seconds since 1970.
-    pub fn join_window_until_unix_s(&self) -> u64 {
+    /// Until when strangers on the local network join on sight, in seconds since 1970; 0 once the window is shut for good, and
+    /// `None` before it was ever opened.
+    pub fn join_window_until_unix_s(&self) -> Option<u64> {
         self.join_window_until_unix_s
+    }
+
+    /// For how many seconds more the join window is open by the wall clock. A clock that was set back does not open it again.
+    pub fn join_window_left_s(&self, now_unix_s: u64) -> u64 {
+        let left = self.join_window_until_unix_s.unwrap_or(0).saturating_sub(now_unix_s);
+        if left <= JOIN_WINDOW_S { left } else { 0 }
+    }
+
+    /// Whether a model was placed since the join window was opened: this is no new cluster any more.
+    pub fn is_used(&self) -> bool {
+        self.is_used
     }
 
     /// The members by key.

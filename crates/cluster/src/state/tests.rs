@@ -49,6 +49,49 @@ fn a_removed_member_never_comes_back() {
 }
 
 #[test]
+fn the_join_window_shuts_for_good_with_the_first_removal_and_the_seventeenth_member() {
+    let opened = || {
+        let mut state = State::default();
+        let (cluster, founder) = (ClusterId([1; 16]), member(1, Role::Admin));
+        state.apply(&Event::ClusterCreated { cluster, name: "home".into(), founder, at_unix_s: 0 }).unwrap();
+        assert_eq!(
+            (state.join_window_until_unix_s(), state.join_window_left_s(0)),
+            (None, 0),
+            "not opened yet"
+        );
+        state.apply(&Event::JoinWindow { until_unix_s: 1_600 }).unwrap();
+        state
+    };
+    let state = opened();
+    let left = |now_unix_s| state.join_window_left_s(now_unix_s);
+    assert_eq!((left(1_000), left(1_599), left(1_600)), (600, 1, 0));
+    assert_eq!(left(999), 0, "a clock that was set back");
+
+    let mut state = opened();
+    for n in 2..=16 {
+        state.apply(&Event::MemberAdmitted(member(n, Role::Worker))).unwrap();
+    }
+    assert_eq!(state.join_window_left_s(1_000), 600);
+    state.apply(&Event::MemberAdmitted(member(17, Role::Worker))).unwrap();
+    assert_eq!(state.join_window_until_unix_s(), Some(0));
+
+    let mut state = opened();
+    state.apply(&Event::MemberAdmitted(member(2, Role::Worker))).unwrap();
+    state.apply(&Event::MemberRemoved { node: node(2), reason: String::new() }).unwrap();
+    assert_eq!(state.join_window_until_unix_s(), Some(0));
+}
+
+#[test]
+fn a_cluster_is_used_once_something_was_placed_with_its_window_opened() {
+    let mut state = founded();
+    state.apply(&placed(1, 1, &[1, 2])).unwrap();
+    assert!(!state.is_used(), "for the while of a command");
+    state.apply(&Event::JoinWindow { until_unix_s: 600 }).unwrap();
+    state.apply(&placed(2, 2, &[1, 2])).unwrap();
+    assert!(state.is_used());
+}
+
+#[test]
 fn the_only_admin_stays_until_another_is_appointed() {
     let mut state = founded();
     let remove = Event::MemberRemoved { node: node(1), reason: String::new() };

@@ -49,6 +49,8 @@ pub(super) struct Asked {
     pub(super) exchange: ExchangeId,
     pub(super) node: NodeId,
     pub(super) remote: SocketAddr,
+    /// Whether it is on this machine or on a private network of it.
+    pub(super) is_near: bool,
     pub(super) ask: JoinAsk,
 }
 
@@ -162,7 +164,7 @@ impl Joining {
             return Decision::Readmit(Box::new(member.clone()));
         }
         let is_invited = self.requests.get(node).is_some_and(|request| request.is_admitted);
-        if is_invited || ctx.is_window_open() {
+        if is_invited || (asked.is_near && ctx.is_window_open()) {
             certify(ctx, *node, &ask.name)
         } else {
             Decision::ShowToPeople

@@ -148,7 +148,7 @@ impl Joining {
         if has_moved {
             let words = check_words(ctx.me(), grant.by);
             self.words.insert(grant.by, words.clone());
-            self.strangers.clear();
+            self.strangers.retain(|node, _| ctx.state.members().contains_key(node));
             notice(out, Notice::Joined { by: grant.welcome.name, words });
         }
         self.advance(ctx, out);
@@ -159,8 +159,8 @@ impl Joining {
     pub(super) fn candidates(&self, ctx: &Context<'_>) -> impl Iterator<Item = Candidate> {
         // Who is being let in would be left alone: two nodes that let each other in would swap their clusters.
         let is_still = self.attempt.is_none() && self.grant.is_none() && self.admissions.is_empty();
-        let can_join = ctx.is_fresh() && !ctx.is_busy && is_still;
-        let (me, is_closed) = (ctx.me(), ctx.config.trust_closed);
+        let can_join = ctx.is_alone() && !ctx.is_busy && is_still;
+        let (me, is_closed) = (ctx.me(), ctx.config.trust_closed || !ctx.is_fresh());
         // Who did not answer is not waited for: a dead node's record may last for minutes.
         let lowest = self.strangers.iter().find(|(_, s)| s.is_fresh && !s.has_failed).map(|(node, _)| *node);
         let strangers = self.strangers.iter().filter(move |(_, s)| can_join && !s.addresses.is_empty());
@@ -194,7 +194,8 @@ impl Joining {
             fresh: true,
             probe: false,
         };
-        let ask = JoinEffect::Ask { with: best.node, addresses, ask };
+        let only_near = !stranger.is_named;
+        let ask = JoinEffect::Ask { with: best.node, addresses, only_near, ask };
         out.push(JoiningOutput::Effect(Effect::Joining(ask)));
     }
 

@@ -1,8 +1,8 @@
 //! Whom to join and whom to let in. Discovery gives addresses; trust comes from the join exchange only.
 //!
-//! A node that is alone in its own cluster is *fresh*. Fresh nodes join what they find: a cluster with members
-//! first, else the fresh node with the lowest key, so that several fresh nodes starting together end up in one
-//! cluster. A node with members never joins another cluster by itself.
+//! A node is *fresh* while its join window is open and it is alone and unused. Fresh nodes join what they find: a cluster with
+//! members first, else the fresh node with the lowest key, so that several fresh nodes starting together end up in one
+//! cluster. A node that is alone and not fresh joins whom a person named (`--peer`) and nobody else; one with members, nobody.
 //!
 //! | step of the one who joins | step of the one who lets in |
 //! |---|---|
@@ -24,8 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exo_cluster::State;
 use exo_cluster::wire::ControlAsk;
+use exo_cluster::{JOIN_WINDOW_S, State};
 use exo_types::{Epoch, LogHead, NodeId, Time};
 
 pub use messages::{JoinAnswer, JoinAsk, Welcome};
@@ -62,6 +62,10 @@ pub struct Context<'a> {
     pub members: &'a BTreeSet<NodeId>,
     /// Who coordinates.
     pub leader: Option<(Epoch, NodeId)>,
+    /// When this run of the node began.
+    pub started: Time,
+    /// Whether a model came to this node's disk since then.
+    pub has_new_model: bool,
     /// Whether requests of this node's clients run: moving to another cluster would end them.
     pub is_busy: bool,
     /// Where a member may be reached, best first.
@@ -70,13 +74,18 @@ pub struct Context<'a> {
 
 impl Context<'_> {
     /// Whether this node is alone in a cluster of its own.
-    pub fn is_fresh(&self) -> bool {
+    pub fn is_alone(&self) -> bool {
         self.state.members().len() <= 1
     }
 
-    /// Whether strangers on the local network join on sight.
+    /// Whether this node may still move to a cluster that it finds, without a person's word: nothing would be lost.
+    pub fn is_fresh(&self) -> bool {
+        self.is_alone() && !self.state.is_used() && !self.has_new_model && self.is_window_open()
+    }
+
+    /// Whether strangers on the local network join on sight: neither the wall clock nor this run's own time has ended that.
     pub fn is_window_open(&self) -> bool {
-        self.now.unix_s < self.state.join_window_until_unix_s()
+        is_window_open(self.state, self.now, self.started)
     }
 
     fn me(&self) -> NodeId {
@@ -212,8 +221,8 @@ impl Joining {
     /// A join exchange moved on.
     pub fn event(&mut self, ctx: &Context<'_>, event: JoinEvent, out: &mut Vec<JoiningOutput>) {
         match event {
-            JoinEvent::Asked { exchange, node, remote, ask } => {
-                self.asked(ctx, admitting::Asked { exchange, node, remote, ask }, out);
+            JoinEvent::Asked { exchange, node, remote, is_near, ask } => {
+                self.asked(ctx, admitting::Asked { exchange, node, remote, is_near, ask }, out);
             }
             JoinEvent::Answered { with, address, answer } => self.answered(ctx, with, address, answer, out),
             JoinEvent::Probed { text, address, answer } => {
@@ -287,9 +296,18 @@ impl Joining {
         self.expire_admissions(ctx, out);
         self.expire_grant(ctx, out);
         self.expire_attempt(ctx);
+        self.forget_members(ctx, out);
         self.probe_peers(ctx, out);
         self.ask_best(ctx, out);
         self.deadline = self.deadline_of(ctx);
+    }
+
+    /// Strangers that have become members, maybe by another's word: where they are is worth knowing still.
+    fn forget_members(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
+        let members = ctx.state.members();
+        for (node, stranger) in self.strangers.extract_if(.., |node, _| members.contains_key(node)) {
+            out.push(JoiningOutput::Learn { node, addresses: stranger.addresses });
+        }
     }
 
     fn deadline_of(&self, ctx: &Context<'_>) -> Time {
@@ -346,6 +364,11 @@ impl ConfiguredPeer {
     fn is_sought(&self, ctx: &Context<'_>) -> bool {
         self.node.is_none_or(|node| !ctx.members.contains(&node))
     }
+}
+
+/// Whether the join window is open in a run of the node that began at `started`.
+pub fn is_window_open(state: &State, now: Now, started: Time) -> bool {
+    state.join_window_left_s(now.unix_s) > 0 && now.time.since(started).as_secs() < JOIN_WINDOW_S
 }
 
 fn notice(out: &mut Vec<JoiningOutput>, notice: Notice) {

@@ -11,7 +11,7 @@ use exo_identity::{MemberCert, Statement};
 use super::*;
 use crate::{ExchangeId, SignId};
 
-const WINDOW_UNIX_S: u64 = 2_000;
+const WINDOW_UNIX_S: u64 = 1_600;
 const OPEN_UNIX_S: u64 = 1_000;
 const SHUT_UNIX_S: u64 = 3_000;
 
@@ -27,6 +27,9 @@ struct Node {
     state: State,
     leader: Option<(Epoch, NodeId)>,
     is_busy: bool,
+    has_new_model: bool,
+    /// Whether those who ask are.
+    is_near: bool,
     now: Now,
     joining: Joining,
     out: Vec<JoiningOutput>,
@@ -85,6 +88,8 @@ impl Node {
             state: State::default(),
             leader: Some((epoch(), me)),
             is_busy: false,
+            has_new_model: false,
+            is_near: true,
             now: Now { time: Time::from_millis(10), unix_s: OPEN_UNIX_S },
             out: Vec::new(),
         };
@@ -147,6 +152,8 @@ impl Node {
             state: &self.state,
             members: &members,
             leader: self.leader,
+            started: Time::ZERO,
+            has_new_model: self.has_new_model,
             is_busy: self.is_busy,
             addresses: &|node| vec![address(node)],
         };
@@ -187,7 +194,7 @@ impl Node {
 
     fn asked_with(&mut self, node: NodeId, ask: JoinAsk) {
         let remote = SocketAddr::new(address(node).ip(), 55_555);
-        let event = JoinEvent::Asked { exchange: ExchangeId(7), node, remote, ask };
+        let event = JoinEvent::Asked { exchange: ExchangeId(7), node, remote, is_near: self.is_near, ask };
         self.call(|joining, ctx, out| joining.event(ctx, event, out));
     }
 
@@ -290,7 +297,8 @@ impl World {
     /// Lets everybody see everybody, then time pass.
     fn run(&mut self, duration: Duration) {
         for tick in 0..duration.as_millis() / 50 {
-            let seen: Vec<_> = self.nodes.values().map(|n| (n.me(), n.state.members().len() <= 1)).collect();
+            let is_fresh = |n: &mut Node| (n.me(), n.call(|_, ctx, _| ctx.is_fresh()));
+            let seen: Vec<_> = self.nodes.values_mut().map(is_fresh).collect();
             for node in self.nodes.values_mut() {
                 node.now.time = Time::from_millis(10 + 50 * tick as u64);
                 for &(other, is_fresh) in &seen {
@@ -324,7 +332,7 @@ impl World {
             JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, ask, .. })) => {
                 self.exchanges.push(me);
                 let exchange = ExchangeId(self.exchanges.len() as u64 - 1);
-                let event = JoinEvent::Asked { exchange, node: me, remote: address(me), ask };
+                let event = JoinEvent::Asked { exchange, node: me, remote: address(me), is_near: true, ask };
                 self.node(with).call(|joining, ctx, out| joining.event(ctx, event, out));
             }
             JoiningOutput::Effect(Effect::Joining(JoinEffect::Answer { exchange, answer })) => {
@@ -477,6 +485,67 @@ fn a_closed_node_joins_only_whom_a_person_named() {
     node.probed("host:4000", keys[2].1, true);
     node.wait(SHORT);
     assert_eq!(node.asks(), [keys[2].1], "whatever its key");
+}
+
+#[test]
+fn a_node_that_is_not_new_any_more_joins_nobody_that_it_finds() {
+    let keys = keys(3);
+    let peers = ["host:4000".to_owned()];
+    type Change = fn(&mut Node);
+    let changes: [(&str, Change); 4] = [
+        ("its window is over by the wall clock", |node| node.now.unix_s = SHUT_UNIX_S),
+        ("it has run for ten minutes", |node| node.now.time = Time::from_millis(600_000)),
+        ("its clock was set back", |node| node.now.unix_s = 10),
+        ("a model was added", |node| node.has_new_model = true),
+    ];
+    for (why, change) in changes {
+        let mut node = Node::fresh(keys[1].clone(), &peers);
+        change(&mut node);
+        node.found(keys[0].1, true);
+        node.found(keys[2].1, false);
+        node.wait(SHORT);
+        assert!(node.asks().is_empty(), "{why}");
+        node.probed("host:4000", keys[2].1, false);
+        node.wait(SHORT);
+        assert_eq!(node.asks(), [keys[2].1], "a person named it, though {why}");
+    }
+}
+
+#[test]
+fn a_lone_node_whose_door_is_shut_keeps_no_new_ones_from_each_other() {
+    let keys = keys(3);
+    let (shut, new) = (keys[0].1, [keys[1].1, keys[2].1]);
+    let mut world = World::new(keys.into_iter().map(|key| Node::fresh(key, &[])));
+    world.node(shut).now.unix_s = SHUT_UNIX_S;
+    world.run(Duration::from_secs(5));
+    assert_eq!(world.nodes[&shut].state.members().len(), 1);
+    for node in new {
+        assert!(new.iter().all(|other| world.nodes[&node].state.members().contains_key(other)));
+    }
+    assert_eq!(world.nodes[&shut].joining.requests().len(), 2, "a person may let them in");
+}
+
+#[test]
+fn a_stranger_from_far_away_is_shown_to_people_while_the_window_is_open() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.is_near = false;
+    node.asked(keys[1].1);
+    let out = node.take();
+    assert!(notices(&out)[0].starts_with("stranger asks to join"), "{out:?}");
+    assert_eq!(node.joining.requests().len(), 1);
+}
+
+#[test]
+fn where_a_stranger_is_counts_when_it_has_become_a_member() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.found(keys[1].1, true);
+    node.take();
+    node.admit(keys[1].1);
+    node.wait(Duration::ZERO);
+    assert_eq!(node.take(), [JoiningOutput::Learn { node: keys[1].1, addresses: vec![address(keys[1].1)] }]);
+    assert!(node.joining.is_quiet());
 }
 
 #[test]
@@ -753,9 +822,11 @@ fn only_admins_let_in() {
 fn a_probe_is_answered_by_every_node_of_the_group() {
     let keys = keys(2);
     let mut node = Node::fresh(keys[0].clone(), &[]);
-    node.now.unix_s = SHUT_UNIX_S;
-    node.asked_with(keys[1].1, JoinAsk { probe: true, fresh: false, ..ask() });
-    assert_eq!(node.answers(), ["here, fresh: true"]);
+    for (now_unix_s, answer) in [(OPEN_UNIX_S, "here, fresh: true"), (SHUT_UNIX_S, "here, fresh: false")] {
+        node.now.unix_s = now_unix_s;
+        node.asked_with(keys[1].1, JoinAsk { probe: true, fresh: false, ..ask() });
+        assert_eq!(node.answers(), [answer]);
+    }
 }
 
 #[test]

@@ -24,7 +24,7 @@ struct Cluster {
     reports: BTreeMap<NodeId, NodeReport>,
     instances: Vec<InstanceView>,
     requests: BTreeMap<NodeId, Request>,
-    now_unix_s: u64,
+    is_window_open: bool,
 }
 
 fn cluster() -> Cluster {
@@ -44,7 +44,7 @@ fn cluster() -> Cluster {
     let statuses = BTreeMap::from([(node(1), api::NodeStatus::Alive)]);
     let reports = [1, 2].map(|n| (node(n), report(n))).into();
     let instances = vec![instance(InstanceState::Ready, [StageStatus::Serving, StageStatus::Loaded])];
-    Cluster { state, statuses, reports, instances, requests: BTreeMap::new(), now_unix_s: 50 }
+    Cluster { state, statuses, reports, instances, requests: BTreeMap::new(), is_window_open: true }
 }
 
 impl Cluster {
@@ -63,7 +63,7 @@ impl Cluster {
             addresses: &|_| vec![listen(2), listen(3)],
             data_via: &|_| Some(Via::Tcp),
             requests: &self.requests,
-            now_unix_s: self.now_unix_s,
+            is_window_open: self.is_window_open,
         })
     }
 }
@@ -217,7 +217,7 @@ fn the_window_and_those_who_ask_are_shown() {
     let mut cluster = cluster();
     let window = cluster.view().join_window;
     assert_eq!(window, api::JoinWindowView { open: true, open_until_unix_s: Some(OPEN_UNTIL_UNIX_S) });
-    cluster.now_unix_s = OPEN_UNTIL_UNIX_S;
+    cluster.is_window_open = false;
     cluster.requests.insert(node(5), Request::new("guest", listen(5)));
     let view = cluster.view();
     assert_eq!(view.join_window, api::JoinWindowView { open: false, open_until_unix_s: None });

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_discovery::Discovery;
+use exo_discovery::{Discovery, Interface, is_near, local_interfaces};
 use exo_identity::Statement;
 use exo_machine::joining::{JoinAnswer, JoinAsk};
 use exo_machine::{ExchangeId, Found, Input, JoinEffect, JoinEvent, SignId};
@@ -83,8 +83,12 @@ impl JoinHands {
                     tracing::trace!(exchange = exchange.0, "an answer after the exchange was over");
                 }
             }
-            JoinEffect::Ask { with, addresses, ask } => {
+            JoinEffect::Ask { with, mut addresses, only_near, ask } => {
                 let (endpoint, inputs) = (self.endpoint.clone(), self.inputs.clone());
+                if only_near {
+                    let interfaces = interfaces();
+                    addresses.retain(|address| is_near(address.ip(), &interfaces));
+                }
                 tokio::spawn(async move {
                     inputs(Input::Joining(ask_at(&endpoint, with, addresses, &ask).await));
                 });
@@ -132,6 +136,13 @@ pub(crate) fn found(found: exo_discovery::Found) -> Option<Found> {
     })
 }
 
+/// The addresses of this machine now; none if the system does not tell.
+fn interfaces() -> Vec<Interface> {
+    let told = local_interfaces();
+    told.inspect_err(|error| tracing::warn!(%error, "the system does not tell this machine's addresses"))
+        .unwrap_or_default()
+}
+
 /// One exchange that a stranger opened.
 async fn serve(
     mut channel: JoinChannel,
@@ -145,7 +156,8 @@ async fn serve(
     }
     let ask = postcard::from_bytes::<JoinAsk>(&bytes).map_err(|e| format!("a question that is none: {e}"))?;
     let (node, remote) = (channel.peer, channel.remote);
-    inputs(Input::Joining(JoinEvent::Asked { exchange, node, remote, ask }));
+    let is_near = is_near(remote.ip(), &interfaces());
+    inputs(Input::Joining(JoinEvent::Asked { exchange, node, remote, is_near, ask }));
     let answer = tokio::time::timeout(EXCHANGE_MAX, answer).await.map_err(|_| "no answer in time")?;
     let answer = answer.map_err(|_| "this node ends")?;
     let bytes = postcard::to_allocvec(&answer).map_err(|e| e.to_string())?;
@@ -156,7 +168,7 @@ async fn serve(
 /// Asks at each address in turn, until `with` answers.
 async fn ask_at(endpoint: &Endpoint, with: NodeId, addresses: Vec<SocketAddr>, ask: &JoinAsk) -> JoinEvent {
     let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
-    let (mut last, mut reason) = (unspecified, "no address".to_owned());
+    let (mut last, mut reason) = (unspecified, "no address on a network that both are on".to_owned());
     for address in addresses {
         last = address;
         match ask_once(endpoint, address, ask).await {
@@ -253,7 +265,12 @@ mod tests {
     async fn a_question_reaches_the_other_machine_and_its_answer_comes_back() {
         let (mut asker, mut other) = (node().await, node().await);
         let (with, address) = (other.me, other.endpoint.local_addr());
-        asker.hands.carry_out(JoinEffect::Ask { with, addresses: vec![address], ask: ask(false) });
+        asker.hands.carry_out(JoinEffect::Ask {
+            with,
+            addresses: vec![address],
+            only_near: true,
+            ask: ask(false),
+        });
         assert_eq!(other.serve(JoinAnswer::Later).await, ask(false));
         let answer = Ok(JoinAnswer::Later);
         let expected = Input::Joining(JoinEvent::Answered { with, address, answer });
@@ -266,7 +283,12 @@ mod tests {
     async fn another_key_than_the_one_asked_for_is_no_answer() {
         let (mut asker, mut other) = (node().await, node().await);
         let (with, address) = (asker.me, other.endpoint.local_addr());
-        asker.hands.carry_out(JoinEffect::Ask { with, addresses: vec![address], ask: ask(false) });
+        asker.hands.carry_out(JoinEffect::Ask {
+            with,
+            addresses: vec![address],
+            only_near: true,
+            ask: ask(false),
+        });
         other.serve(JoinAnswer::Later).await;
         let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = asker.inputs.recv().await else {
             panic!("no answer")

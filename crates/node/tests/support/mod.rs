@@ -33,6 +33,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         listen: "127.0.0.1:0".parse().unwrap(),
         peers: peers.to_vec(),
         discovery: false,
+        is_private: false,
         trust_closed: false,
         threads: Some(1),
         cores: None,
