@@ -87,12 +87,7 @@ impl NodeMachine {
             self.notice(Notice::Warning(format!("the disk has not answered a write for {seconds} s")));
         }
         let now = self.now.time;
-        let late = self.asks.open.iter().filter(|(_, ask)| now.since(ask.since) > ASK_MAX);
-        let late: Vec<_> = late.map(|(request, ask)| (*request, ask.asked)).collect();
-        for (request, asked) in late {
-            tracing::trace!(request, peer = %asked, waited_s = ASK_MAX.as_secs(), "no answer of the coordinator");
-            self.answered(asked, request, None);
-        }
+        self.give_up_asks(|ask| now.since(ask.since) > ASK_MAX);
     }
 
     // ---- the coordinator's machine ----
@@ -410,6 +405,20 @@ impl NodeMachine {
         }
         if let Some(ask) = self.asks.open.remove(&request) {
             self.answer(ask.asker, reply);
+        }
+    }
+
+    /// The control link to `node` ended: what was asked of it, or its answer, may be lost with the link.
+    pub(crate) fn asks_lost(&mut self, node: NodeId) {
+        self.give_up_asks(|ask| ask.asked == node);
+    }
+
+    fn give_up_asks(&mut self, is_over: impl Fn(&OpenAsk) -> bool) {
+        let over = self.asks.open.iter().filter(|(_, ask)| is_over(ask));
+        let over: Vec<_> = over.map(|(request, ask)| (*request, ask.asked)).collect();
+        for (request, asked) in over {
+            tracing::trace!(request, peer = %asked, "no answer of the coordinator");
+            self.answered(asked, request, None);
         }
     }
 

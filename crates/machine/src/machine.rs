@@ -514,6 +514,8 @@ impl NodeMachine {
             // Steps and tokens that were in it do not come again.
             self.data_link_lost(node);
             self.links_changed();
+        } else {
+            self.asks_lost(node);
         }
         self.feed_membership(exo_membership::Input::LinkReset(node));
     }
