@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exo_cluster::wire::{ControlAsk, ControlReply};
+use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{Member, Role, State};
 use exo_identity::{ClusterId, MemberCert, Statement};
 use exo_types::{NodeId, Time};
@@ -258,6 +258,9 @@ impl Joining {
                     Some(ControlReply::Done) => {
                         self.admitted(ctx, &member, waiting.listen, out);
                         JoinAnswer::Welcome(welcome)
+                    }
+                    Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) => {
+                        JoinAnswer::Later // another one coordinates, or is being elected
                     }
                     Some(ControlReply::Refused { message, .. }) => JoinAnswer::Refused { reason: message },
                     _ => JoinAnswer::Later,

@@ -601,9 +601,9 @@ fn a_newcomer_hears_where_the_coordinator_is() {
 #[test]
 fn what_the_coordinator_says_is_what_the_stranger_hears() {
     let keys = keys(2);
-    let refused =
-        ControlReply::Refused { refusal: ControlRefusal::Invalid, message: "no such luck".to_owned() };
-    for (reply, answer) in [(Some(refused), "refused: no such luck"), (None, "later")] {
+    let refused = |refusal| Some(ControlReply::Refused { refusal, message: "no such luck".to_owned() });
+    let (invalid, changing) = (refused(ControlRefusal::Invalid), refused(ControlRefusal::NotCoordinator));
+    for (reply, answer) in [(invalid, "refused: no such luck"), (changing, "later"), (None, "later")] {
         let mut node = Node::fresh(keys[0].clone(), &[]);
         node.asked(keys[1].1);
         let admission = node.sign();
