@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exo_sim::clients::{self, Client};
-use exo_sim::faults::{Cut, End, Fault, FaultKind};
+use exo_sim::faults::{Cut, End, Fault, FaultKind, Whose};
 use exo_sim::founding::{key, node_id};
 use exo_sim::{ALL, Choice, Kind, Options, Report, Scenario, World, seconds};
 use exo_types::Time;
@@ -45,12 +45,17 @@ fn a_question_in_a_link_that_ends_is_asked_again() {
     assert_eq!(result, (None, 2, 25.0), "{:?}", report.failed);
 }
 
-/// The lowest key founds. One node is cut off while another joins, which leads when the cut is over.
+/// Node numbers in the order of their keys. Of fresh nodes, the lowest founds.
+fn by_key(nodes: usize) -> Vec<usize> {
+    let mut nodes: Vec<usize> = (0..nodes).collect();
+    nodes.sort_by_key(|node| node_id(&key(SEED, *node)));
+    nodes
+}
+
+/// One node is cut off while another joins, which leads when the cut is over.
 #[test]
 fn a_member_that_was_away_finds_a_leader_that_its_log_does_not_know() {
-    let mut nodes = [0, 1, 2];
-    nodes.sort_by_key(|node| node_id(&key(SEED, *node)));
-    let [founder, away, joiner] = nodes;
+    let [founder, away, joiner] = by_key(3)[..] else { panic!() };
     let s = Duration::from_secs;
     let faults = [
         (50, FaultKind::Freeze { node: joiner, lasting: s(3) }),
@@ -58,4 +63,23 @@ fn a_member_that_was_away_finds_a_leader_that_its_log_does_not_know() {
         (6_000, FaultKind::Crash { node: founder, end: End::Clean, down: s(4) }),
     ];
     assert_eq!(run(scenario(3, false, &faults, 40)).failure, None);
+}
+
+/// A node is let in at 3.060 s, and cannot write the log that it gets until 3.071 s; meanwhile the founder dies.
+#[test]
+fn a_member_that_has_no_log_comes_back_without_the_founder() {
+    let [founder, _, joiner] = by_key(3)[..] else { panic!() };
+    let s = Duration::from_secs;
+    let faults = [
+        (50, FaultKind::Freeze { node: joiner, lasting: s(3) }),
+        (1_000, FaultKind::FailWrite { node: Whose::Node(joiner) }),
+        (3_068, FaultKind::Crash { node: founder, end: End::Killed, down: s(60) }),
+    ];
+    let clients = clients::list(SEED, 1, 20_000, 20_000).into_iter();
+    let report = run(Scenario {
+        stages_min: 2,
+        clients: clients.map(|client| Client { node: joiner, cancel: None, ..client }).collect(),
+        ..scenario(3, false, &faults, 30)
+    });
+    assert_eq!((report.failure, report.answered), (None, 1), "{:?}", report.failed);
 }
