@@ -216,10 +216,10 @@ impl NodeMachine {
 
     fn replaced(&mut self, replaced: Durable<Replaced>) {
         let Replaced { head, state } = replaced.into_inner();
-        // Removals merge by union: what this side removed while it was apart is asked for again.
+        // Members merge by union: whom this side removed or admitted while it was apart is asked for again.
         let ours = self.state();
         let same = state.cluster().map(|(id, _)| id) == ours.cluster().map(|(id, _)| id);
-        let missing = if same { state.removals_missing(ours) } else { Vec::new() };
+        let missing = if same { state.member_changes_missing(ours) } else { Vec::new() };
         self.log.replaced(head);
         self.feed_coordinator(CoordinatorInput::Restored(Box::new(state)));
         if self.moving_in.is_some() {
@@ -228,9 +228,12 @@ impl NodeMachine {
             self.members_changed_if_needed();
         }
         for event in missing {
-            if let Event::MemberRemoved { node, reason } = event {
-                self.ask(Asker::Nobody, ControlAsk::RemoveMember { node, reason });
-            }
+            let ask = match event {
+                Event::MemberRemoved { node, reason } => ControlAsk::RemoveMember { node, reason },
+                Event::MemberAdmitted(member) => ControlAsk::Admit(member),
+                _ => continue,
+            };
+            self.ask(Asker::Nobody, ask);
         }
     }
 

@@ -83,3 +83,18 @@ fn a_member_that_has_no_log_comes_back_without_the_founder() {
     });
     assert_eq!((report.failure, report.answered), (None, 1), "{:?}", report.failed);
 }
+
+/// The founder lets a node in while another member no longer hears it, leads in its place, and wins when they meet.
+#[test]
+fn who_was_let_in_while_the_cluster_was_split_stays_a_member() {
+    let [founder, joiner, other] = by_key(3)[..] else { panic!() };
+    let deaf = Duration::from_millis(5_000);
+    let faults = [
+        (50, FaultKind::Freeze { node: joiner, lasting: Duration::from_secs(3) }),
+        (
+            2_900,
+            FaultKind::CutPair { from: founder, to: other, one_way: true, cut: Cut::Silence, lasting: deaf },
+        ),
+    ];
+    assert_eq!(run(scenario(3, false, &faults, 40)).failure, None);
+}
