@@ -23,6 +23,7 @@ fn scenario(nodes: usize, is_founded: bool, faults: &[(u64, FaultKind)], until_s
         faults: faults.map(|(index, &(ms, kind))| Fault { index, at: at(ms), kind }).collect(),
         clients: Vec::new(),
         asks: Vec::new(),
+        starts_ms: 30,
         ..Scenario::new(&choice)
     }
 }
