@@ -251,10 +251,10 @@ impl NodeMachine {
 
     fn replaced(&mut self, replaced: Durable<Replaced>) {
         let Replaced { head, state } = replaced.into_inner();
-        // Removals merge by union: what this side removed while it was apart is asked for again.
+        // Members merge by union: whom this side removed or admitted while it was apart is asked for again.
         let ours = self.state();
         let same = state.cluster().map(|(id, _)| id) == ours.cluster().map(|(id, _)| id);
-        let missing = if same { state.removals_missing(ours) } else { Vec::new() };
+        let missing = if same { state.member_changes_missing(ours) } else { Vec::new() };
         self.log.replaced(head);
         self.feed_coordinator(CoordinatorInput::Restored(Box::new(state)));
         if self.moving_in.is_some() {
@@ -263,9 +263,12 @@ impl NodeMachine {
             self.members_changed_if_needed();
         }
         for event in missing {
-            if let Event::MemberRemoved { node, reason } = event {
-                self.ask(Asker::Nobody, ControlAsk::RemoveMember { node, reason });
-            }
+            let ask = match event {
+                Event::MemberRemoved { node, reason } => ControlAsk::RemoveMember { node, reason },
+                Event::MemberAdmitted(member) => ControlAsk::Admit(member),
+                _ => continue,
+            };
+            self.ask(Asker::Nobody, ask);
         }
     }
 
@@ -526,7 +529,10 @@ impl NodeMachine {
             }
             ControlAsk::Admit(member) => {
                 check_certificate(self.state(), &member)?;
-                only_admin(CoordinatorInput::AdmitMember { reply, member })
+                // One that lost its log comes back through any member.
+                let is_recorded = self.state().members().get(&member.node) == Some(&member);
+                let input = CoordinatorInput::AdmitMember { reply, member };
+                if is_recorded { Ok(input) } else { only_admin(input) }
             }
             ControlAsk::RemoveMember { node, reason } => {
                 only_admin(CoordinatorInput::RemoveMember { reply, node, reason })

@@ -1,5 +1,7 @@
 //! Feeds membership, and does what it decides.
 
+use std::collections::BTreeSet;
+
 use exo_api::NodeStatus;
 use exo_cluster::CoordinatorInput;
 use exo_cluster::wire::ControlMessage;
@@ -14,6 +16,7 @@ impl NodeMachine {
         let mains_power = self.samples.facts.mains_power.unwrap_or(false);
         self.feed_membership(Input::LocalFacts { instances_served: served, mains_power });
         self.feed_membership(Input::Tick);
+        self.members_changed_if_needed();
     }
 
     /// Carrying out an output may feed membership again; what it says then comes after what it said before.
@@ -126,11 +129,8 @@ impl NodeMachine {
 
     /// Who belongs to the cluster changed: transport, links, membership and discovery must know.
     pub(crate) fn members_changed(&mut self) {
-        let members: std::collections::BTreeSet<NodeId> =
-            self.state().members().keys().copied().chain([self.me]).collect();
-        let mut connected = members.clone();
-        connected.extend(self.joining.members());
-        connected.remove(&self.me);
+        let members = self.members_known();
+        let connected = self.to_connect();
         self.statuses.retain(|node, _| members.contains(node));
         self.reports.retain(|node, _| members.contains(node));
         if connected != self.members {
@@ -154,12 +154,23 @@ impl NodeMachine {
 
     /// Follows the member list of the state, which entries or a snapshot may have changed.
     pub(crate) fn members_changed_if_needed(&mut self) {
-        let mut current: std::collections::BTreeSet<NodeId> =
-            self.state().members().keys().copied().collect();
-        current.extend(self.joining.members());
-        current.remove(&self.me);
-        if current != self.members {
+        if self.to_connect() != self.members {
             self.members_changed();
         }
+    }
+
+    /// This node, those that its log names, and who leads them: admitted behind the end of this log, which would never come
+    /// from anybody else.
+    fn members_known(&self) -> BTreeSet<NodeId> {
+        let leaders = self.membership.leaders_of_others().filter(|node| !self.state().is_removed(*node));
+        self.state().members().keys().copied().chain([self.me]).chain(leaders).collect()
+    }
+
+    /// Who may connect: the members, and those who let this node in.
+    fn to_connect(&self) -> BTreeSet<NodeId> {
+        let mut nodes = self.members_known();
+        nodes.extend(self.joining.members());
+        nodes.remove(&self.me);
+        nodes
     }
 }

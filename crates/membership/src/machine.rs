@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use exo_types::{Epoch, NodeId, Time};
 
-use crate::detector::{Peer, Run};
+use crate::detector::{Peer, Run, Said};
 use crate::epoch_write::EpochWrite;
-use crate::message::{Body, Message, SUSPENSION_MS_MAX, Seen, short_reason};
+use crate::message::{Body, Message, Role, SUSPENSION_MS_MAX, Seen, short_reason};
 use crate::{Config, EPOCH_JUMP_MAX, Input, LossReason, NodeStatus, Output, Persisted};
 
 /// A pause of this machine longer than this was a frozen process (laptop lid, debugger), not silent peers.
@@ -122,6 +122,13 @@ impl Membership {
             }
         }
         self.is_leading() && !doubtful
+    }
+
+    /// Whom living members follow, and hear. Strangers among them lead a part of the cluster that this node was not told of.
+    pub fn leaders_of_others(&self) -> impl Iterator<Item = NodeId> {
+        let alive = self.peers.values().filter(|peer| peer.status == NodeStatus::Alive);
+        let follows = |said: Said| matches!(said.role, Role::Following { fresh: true });
+        alive.filter_map(move |peer| Some(peer.said.filter(|said| follows(*said))?.epoch?.key))
     }
 
     /// How a member does, as last said by an [`Output`]. This node itself is alive or suspended.

@@ -88,14 +88,19 @@ pub struct Scenario {
     pub clients: Vec<Client>,
     /// What people ask.
     pub asks: Vec<Ask>,
+    /// The first starts of the nodes lie within so many milliseconds.
+    pub starts_ms: u64,
     /// How long.
     pub until: Time,
 }
 
 /// The usual length of a run.
 pub const SECONDS: u64 = 60;
-/// Faults begin within these, in milliseconds: the cluster stands, and there is time left to recover.
-const FAULTS_MS: (u64, u64) = (3_000, 27_000);
+/// The first starts of nodes lie within these, in milliseconds. Fresh nodes find each other also when some are late.
+const STARTS_MS: u64 = 400;
+const STARTS_JOINING_MS: u64 = 3_000;
+/// Faults begin within these: there is time left to recover. Clusters that form while nodes do not hear each other may stay apart.
+const FAULTS_MS: (u64, u64) = (100, 27_000);
 const FAULTS_JOINING_MS: (u64, u64) = (8_000, 27_000);
 /// Requests begin within these.
 const CLIENTS_MS: (u64, u64) = (500, 40_000);
@@ -147,6 +152,7 @@ impl Scenario {
             faults,
             clients,
             asks: asks(seed, kind, is_founded, remove.per_cent(25)),
+            starts_ms: if is_founded { STARTS_MS } else { STARTS_JOINING_MS },
             until: Time::from_millis(1000 * choice.seconds.unwrap_or(SECONDS)),
         }
     }

@@ -228,9 +228,7 @@ impl World {
     /// Puts all that was decided before the run into the queue.
     fn plan(&mut self) {
         for node in 0..self.nodes.len() {
-            // Fresh nodes look around for 400 ms, and must have heard of each other by then.
-            let apart_ms = if self.scenario.is_founded { 400 } else { 30 };
-            let at = Time::ZERO + self.draws.draw().millis(0, apart_ms);
+            let at = Time::ZERO + self.draws.draw().millis(0, self.scenario.starts_ms);
             self.at(at, WorldEvent::Start(node));
         }
         for index in 0..self.scenario.faults.len() {

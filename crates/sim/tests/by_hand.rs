@@ -3,30 +3,32 @@
 use std::time::Duration;
 
 use exo_sim::clients::{self, Client};
-use exo_sim::faults::{Cut, Fault, FaultKind};
+use exo_sim::faults::{Cut, End, Fault, FaultKind, Whose};
+use exo_sim::founding::{key, node_id};
 use exo_sim::{ALL, Choice, Kind, Options, Report, Scenario, World, seconds};
 use exo_types::Time;
 
-/// Two members that both have the model, a client at each of them, and these faults. The run ends 5 s after `until_s`, or
-/// later if an answer comes later.
-fn run_two(faults: &[(u64, FaultKind)], clients_ms: u64, until_s: u64) -> Report {
-    let choice = Choice { nodes: Some(2), seconds: Some(until_s), ..Choice::all(1, Kind::Faults) };
-    let fault = |(index, (at_ms, kind)): (usize, &(u64, FaultKind))| Fault {
-        index,
-        at: Time::from_millis(*at_ms),
-        kind: *kind,
-    };
-    let clients = clients::list(1, 2, clients_ms, clients_ms).into_iter();
-    let scenario = Scenario {
-        is_founded: true,
-        lans: vec![0; 2],
-        holders: vec![true; 2],
+const SEED: u64 = 1;
+
+/// So many nodes of one LAN that all have the model, and these faults. Nobody asks anything but at the end.
+fn scenario(nodes: usize, is_founded: bool, faults: &[(u64, FaultKind)], until_s: u64) -> Scenario {
+    let choice = Choice { nodes: Some(nodes), seconds: Some(until_s), ..Choice::all(SEED, Kind::Faults) };
+    let at = |ms: u64| Time::from_millis(ms);
+    let faults = faults.iter().enumerate();
+    Scenario {
+        is_founded,
+        lans: vec![0; nodes],
+        holders: vec![true; nodes],
         stages_min: 1,
-        faults: faults.iter().enumerate().map(fault).collect(),
-        clients: clients.map(|client| Client { node: client.index, cancel: None, ..client }).collect(),
+        faults: faults.map(|(index, &(ms, kind))| Fault { index, at: at(ms), kind }).collect(),
+        clients: Vec::new(),
         asks: Vec::new(),
+        starts_ms: 30,
         ..Scenario::new(&choice)
-    };
+    }
+}
+
+fn run(scenario: Scenario) -> Report {
     World::new(scenario, Options::default(), ALL).run()
 }
 
@@ -34,7 +36,66 @@ fn run_two(faults: &[(u64, FaultKind)], clients_ms: u64, until_s: u64) -> Report
 fn a_question_in_a_link_that_ends_is_asked_again() {
     let lasting = Duration::from_secs(60);
     let cut = FaultKind::CutPair { from: 0, to: 1, one_way: false, cut: Cut::Silence, lasting };
-    let report = run_two(&[(5_000, cut)], 5_100, 20);
+    let clients = clients::list(SEED, 2, 5_100, 5_100).into_iter();
+    let report = run(Scenario {
+        clients: clients.map(|client| Client { node: client.index, cancel: None, ..client }).collect(),
+        ..scenario(2, true, &[(5_000, cut)], 20)
+    });
+    // The run goes on for as long as an answer is missing.
     let result = (report.failure, report.answered, seconds(report.until));
     assert_eq!(result, (None, 2, 25.0), "{:?}", report.failed);
+}
+
+/// Node numbers in the order of their keys. Of fresh nodes, the lowest founds.
+fn by_key(nodes: usize) -> Vec<usize> {
+    let mut nodes: Vec<usize> = (0..nodes).collect();
+    nodes.sort_by_key(|node| node_id(&key(SEED, *node)));
+    nodes
+}
+
+/// One node is cut off while another joins, which leads when the cut is over.
+#[test]
+fn a_member_that_was_away_finds_a_leader_that_its_log_does_not_know() {
+    let [founder, away, joiner] = by_key(3)[..] else { panic!() };
+    let s = Duration::from_secs;
+    let faults = [
+        (50, FaultKind::Freeze { node: joiner, lasting: s(3) }),
+        (2_000, FaultKind::CutOff { node: away, cut: Cut::Silence, lasting: s(14) }),
+        (6_000, FaultKind::Crash { node: founder, end: End::Clean, down: s(4) }),
+    ];
+    assert_eq!(run(scenario(3, false, &faults, 40)).failure, None);
+}
+
+/// A node is let in at 3.060 s, and cannot write the log that it gets until 3.071 s; meanwhile the founder dies.
+#[test]
+fn a_member_that_has_no_log_comes_back_without_the_founder() {
+    let [founder, _, joiner] = by_key(3)[..] else { panic!() };
+    let s = Duration::from_secs;
+    let faults = [
+        (50, FaultKind::Freeze { node: joiner, lasting: s(3) }),
+        (1_000, FaultKind::FailWrite { node: Whose::Node(joiner) }),
+        (3_068, FaultKind::Crash { node: founder, end: End::Killed, down: s(60) }),
+    ];
+    let clients = clients::list(SEED, 1, 20_000, 20_000).into_iter();
+    let report = run(Scenario {
+        stages_min: 2,
+        clients: clients.map(|client| Client { node: joiner, cancel: None, ..client }).collect(),
+        ..scenario(3, false, &faults, 30)
+    });
+    assert_eq!((report.failure, report.answered), (None, 1), "{:?}", report.failed);
+}
+
+/// The founder lets a node in while another member no longer hears it, leads in its place, and wins when they meet.
+#[test]
+fn who_was_let_in_while_the_cluster_was_split_stays_a_member() {
+    let [founder, joiner, other] = by_key(3)[..] else { panic!() };
+    let deaf = Duration::from_millis(5_000);
+    let faults = [
+        (50, FaultKind::Freeze { node: joiner, lasting: Duration::from_secs(3) }),
+        (
+            2_900,
+            FaultKind::CutPair { from: founder, to: other, one_way: true, cut: Cut::Silence, lasting: deaf },
+        ),
+    ];
+    assert_eq!(run(scenario(3, false, &faults, 40)).failure, None);
 }

@@ -107,11 +107,14 @@ impl State {
         self.instance_last
     }
 
-    /// The removals `other` knows and this state does not: what a winner of a merge appends.
-    pub fn removals_missing(&self, other: &Self) -> Vec<Event> {
-        let missing = other.removed.difference(&self.removed);
+    /// The members that `other` has removed or admitted and this state has not: what a winner of a merge appends.
+    pub fn member_changes_missing(&self, other: &Self) -> Vec<Event> {
         let reason = "removed while the cluster was split";
-        missing.map(|&node| Event::MemberRemoved { node, reason: reason.to_owned() }).collect()
+        let removed = other.removed.difference(&self.removed);
+        let removed = removed.map(|&node| Event::MemberRemoved { node, reason: reason.to_owned() });
+        let is_new = |m: &&Member| !self.members.contains_key(&m.node) && !self.removed.contains(&m.node);
+        let admitted = other.members.values().filter(is_new).cloned().map(Event::MemberAdmitted);
+        removed.chain(admitted).collect()
     }
 }
 

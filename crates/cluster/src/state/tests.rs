@@ -148,13 +148,17 @@ fn a_snapshot_survives_a_round_trip_and_a_contradictory_one_is_refused() {
 }
 
 #[test]
-fn a_merge_takes_over_the_other_halfs_removals() {
+fn a_merge_takes_over_whom_the_other_half_removed_and_admitted() {
     let (mut ours, mut theirs) = (founded(), founded());
+    ours.apply(&Event::MemberRemoved { node: node(3), reason: String::new() }).unwrap();
     theirs.apply(&Event::MemberRemoved { node: node(2), reason: String::new() }).unwrap();
-    for event in ours.removals_missing(&theirs) {
+    theirs.apply(&Event::MemberAdmitted(member(3, Role::Worker))).unwrap();
+    theirs.apply(&Event::MemberAdmitted(member(4, Role::Worker))).unwrap();
+    for event in ours.member_changes_missing(&theirs) {
         ours.apply(&event).unwrap();
     }
-    assert!(ours.is_removed(node(2)) && ours.removals_missing(&theirs).is_empty());
+    assert!(ours.is_removed(node(2)) && ours.is_removed(node(3)) && ours.members().contains_key(&node(4)));
+    assert!(ours.member_changes_missing(&theirs).is_empty());
 }
 
 proptest! {

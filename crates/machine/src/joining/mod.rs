@@ -210,10 +210,16 @@ impl Joining {
             tracing::trace!(peer = %node, is_other_group, "discovery of this node itself or of another group");
         } else if is_lost {
             self.strangers.remove(&node);
-        } else if ctx.members.contains(&node) {
-            out.push(JoiningOutput::Learn { node, addresses });
         } else {
-            self.remember(ctx, node, addresses, name.unwrap_or_else(|| node.to_string()), is_fresh);
+            let is_member = ctx.members.contains(&node);
+            // Who let this node in is asked again if no log comes of it.
+            if !is_member || self.members().contains(&node) {
+                let name = name.unwrap_or_else(|| node.to_string());
+                self.remember(ctx, node, addresses.clone(), name, is_fresh);
+            }
+            if is_member {
+                out.push(JoiningOutput::Learn { node, addresses });
+            }
         }
         self.advance(ctx, out);
     }

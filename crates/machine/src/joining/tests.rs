@@ -1015,6 +1015,27 @@ fn a_grant_that_leads_to_nothing_is_dropped() {
 }
 
 #[test]
+fn who_let_this_node_in_and_came_back_is_asked_again_when_no_log_came() {
+    let keys = keys(2);
+    let (founder, mut node) = welcomed(&keys);
+    let found = |is_lost| Found {
+        node: founder.me(),
+        addresses: vec![address(founder.me())],
+        name: None,
+        group: None,
+        is_fresh: false,
+        is_lost,
+    };
+    for is_lost in [true, false] {
+        node.call(|joining, ctx, out| joining.found(ctx, found(is_lost), out));
+    }
+    node.wait(Duration::from_millis(14_999));
+    assert!(node.asks().is_empty());
+    node.wait(Duration::from_millis(1));
+    assert_eq!(node.asks(), [founder.me()]);
+}
+
+#[test]
 fn a_certificate_must_be_signed_for_this_node_and_cluster() {
     let keys = keys(3);
     let (founder, me) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);

@@ -337,6 +337,25 @@ fn a_coordinator_nobody_follows_steps_down_when_a_member_is_led_out_of_its_sight
 }
 
 #[test]
+fn whom_living_members_follow_is_known_also_of_a_stranger() {
+    let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
+    machine.handle(Time::ZERO, Input::Members(ids([0, 1])));
+    let says = |role| {
+        let rank = Rank { served: 1, uptime_class: 0, mains_power: false };
+        let beat = Heartbeat { role, rank, table: Vec::new() };
+        Message { epoch: Some(epoch(3, 2)), incarnation: 1, body: Body::Heartbeat(beat) }
+    };
+    for (role, leaders) in [
+        (Role::Following { fresh: true }, vec![id(2)]),
+        (Role::Following { fresh: false }, vec![]),
+        (Role::Seeking, vec![]),
+    ] {
+        handle(&mut machine, Time::ZERO, Input::Message { from: id(1), message: says(role) });
+        assert_eq!(machine.leaders_of_others().collect::<Vec<_>>(), leaders);
+    }
+}
+
+#[test]
 fn a_late_message_does_not_raise_a_node_that_said_goodbye() {
     let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
     machine.handle(Time::ZERO, Input::Members(ids([0, 1])));

@@ -9,6 +9,7 @@ use exo_machine::{Effect, Purpose};
 use exo_types::{Placement, ShardSpec, Time};
 
 use super::{Facts, Seen, Watch, index, said};
+use crate::node::Node;
 use crate::shape::{PlacementKey, placement_key, stage_nodes};
 
 /// A way that ended so long ago need not have been noticed: links close after 6 s of silence, nodes freeze.
@@ -22,33 +23,48 @@ pub(super) struct Placements {
     ready: BTreeMap<usize, BTreeSet<PlacementKey>>,
     /// What each node last reported to be broken.
     troubles: BTreeMap<usize, BTreeSet<PlacementKey>>,
+    /// Nodes that stood still at the last look, and since when.
+    still: BTreeMap<usize, Time>,
     /// Pipelines that stand without a scheduler, and since when: by leader and first stage.
     without: BTreeMap<(usize, usize, PlacementKey), Time>,
 }
 
-/// When an instance becomes ready, every way between its stages is open, or was a moment ago.
+/// When an instance becomes ready, every way between its stages is open, or was a moment ago. Time in which the node that says
+/// so stood still does not count: what it handles when it goes on was sent before.
 pub(super) fn ready_means_open(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
-    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    let placements = &mut watch.placements;
+    let (node, effects) = match *seen {
+        Seen::Effects { node, effects } => (node, effects),
+        Seen::Look => {
+            let before = std::mem::take(&mut placements.still);
+            let since = |node: usize| (node, before.get(&node).copied().unwrap_or(facts.now));
+            let stands = |node: &&Node| node.process.is_some() && !node.is_awake();
+            placements.still = facts.nodes.iter().filter(stands).map(|node| since(node.index)).collect();
+            return Ok(());
+        }
+        _ => return Ok(()),
+    };
     let views = said(effects).find_map(|said| match said.message {
         ControlMessage::Instances { instances, .. } => Some(instances),
         _ => None,
     });
     let Some(views) = views else { return Ok(()) };
     let ready = || views.iter().filter(|view| view.is_ready());
-    let before = watch.placements.ready.entry(node).or_default();
+    let since = placements.still.get(&node).copied().unwrap_or(facts.now);
+    let before = placements.ready.entry(node).or_default();
     for view in ready().filter(|view| !before.contains(&placement_key(&view.placement))) {
-        ways_are_open(facts, &view.placement)?;
+        ways_are_open(facts, &view.placement, since)?;
     }
     *before = ready().map(|view| placement_key(&view.placement)).collect();
     Ok(())
 }
 
-fn ways_are_open(facts: &Facts<'_>, placement: &Placement) -> Result<(), String> {
+fn ways_are_open(facts: &Facts<'_>, placement: &Placement, at: Time) -> Result<(), String> {
+    let since = Time(at.0.saturating_sub(NOTICED_WITHIN.as_micros() as u64));
     let nodes: Vec<usize> =
         stage_nodes(placement).into_iter().filter_map(|node| index(facts, node)).collect();
     let next = nodes.iter().cycle().skip(1);
     for (&from, &to) in nodes.iter().zip(next).filter(|(from, to)| from != to) {
-        let since = Time(facts.now.0.saturating_sub(NOTICED_WITHIN.as_micros() as u64));
         if !facts.net.was_open(from, to, Purpose::Data, since) {
             let key = placement_key(placement);
             return Err(format!("{key:?} is ready and has no open link from n{from} to n{to}"));
