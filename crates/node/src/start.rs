@@ -90,7 +90,7 @@ pub enum StartError {
 }
 
 /// Starts a node. Needs a multi-threaded tokio runtime; touches no global, installs no signal handler.
-pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
+pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
     let clock = Clock::start();
     let data = Arc::new(DataDir::open(&config.data_dir)?);
     let secret = data.local_secret()?;
@@ -99,14 +99,8 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
     let log = open_journal(&data, &config, &key)?;
     let store = open_store(&data)?;
     let members = MemberSet::new(log.state.members().keys().copied().filter(|n| *n != me));
-    // A member is one wherever it is started: without its cluster it could place nothing.
-    let is_private = config.is_private && log.state.members().len() <= 1;
-    let endpoint = if is_private {
-        let options = Options::new(config.listen, key.clone(), members.clone());
-        Endpoint::without_port(options).map_err(StartError::Bind)?
-    } else {
-        bind(&config, &key, &members).await?
-    };
+    keep_private(&mut config, &log.state);
+    let endpoint = bind(&config, &key, &members).await?;
     let listen = endpoint.local_addr();
     let library = Arc::new(Library::new(Arc::new(store.0), endpoint.clone()));
     let (compute, facts, passed_over) =
@@ -118,11 +112,9 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
     warn_all(&notices, store.1);
     warn_all(&notices, passed_over);
     warn_all(&notices, crate::device::crowding(&config).into_iter().collect());
-    let is_window_open = !is_private && log.state.join_window_left_s(unix_s()) > 0;
+    let is_window_open = !config.is_private && log.state.join_window_left_s(unix_s()) > 0;
     warn_all(&notices, is_window_open.then(public).flatten().into_iter().collect());
-    let is_fresh = is_window_open && log.state.members().len() <= 1 && !log.state.is_used();
-    let discovery =
-        (!is_private).then(|| discover(&config, &endpoint, me, is_fresh, &events, &notices)).flatten();
+    let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
     accept(endpoint.clone(), events.clone());
     let cards = compute.pci_addresses();
     let mut devices =
@@ -137,8 +129,7 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
         samples: devices.sample(&engines),
         models: held_models(library.store()),
     };
-    let (machine, first) =
-        NodeMachine::new(machine_config(&config, me, listen, is_private)?, boot, clock.now());
+    let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
     let hands = Hands {
         links: LinkHands::new(endpoint.clone(), events.clone()),
         joining: join_hands(&config, endpoint.clone(), key, discovery, &events),
@@ -168,6 +159,14 @@ pub async fn start(config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, Star
     }))
 }
 
+/// A private node looks for nobody. A member is one wherever it is started: without its cluster it could place nothing.
+fn keep_private(config: &mut NodeConfig, state: &State) {
+    config.is_private &= state.members().len() <= 1;
+    if config.is_private {
+        (config.peers, config.discovery) = (Vec::new(), false);
+    }
+}
+
 fn join_hands(
     config: &NodeConfig,
     endpoint: Endpoint,
@@ -190,12 +189,7 @@ fn journal_writer(
 }
 
 /// What the machine is for as long as it runs. All chance it has is drawn here.
-fn machine_config(
-    config: &NodeConfig,
-    me: NodeId,
-    listen: SocketAddr,
-    is_private: bool,
-) -> Result<MachineConfig, StartError> {
+fn machine_config(config: &NodeConfig, me: NodeId, listen: SocketAddr) -> Result<MachineConfig, StartError> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).map_err(|e| StartError::Random(e.to_string()))?;
     Ok(MachineConfig {
@@ -203,7 +197,7 @@ fn machine_config(
         name: config.name.clone(),
         group: config.group.clone(),
         listen,
-        peers: if is_private { Vec::new() } else { config.peers.clone() },
+        peers: config.peers.clone(),
         trust_closed: config.trust_closed,
         speculation: config.speculation,
         incarnation: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64),
@@ -330,6 +324,9 @@ fn public() -> Option<String> {
 
 async fn bind(config: &NodeConfig, key: &NodeKey, members: &MemberSet) -> Result<Endpoint, StartError> {
     let options = |listen| Options::new(listen, key.clone(), members.clone());
+    if config.is_private {
+        return Endpoint::without_port(options(config.listen)).map_err(StartError::Bind);
+    }
     match Endpoint::bind(options(config.listen)).await {
         // Peers learn the port from discovery: another one serves as well, and two nodes fit on one machine.
         Err(BindError::InUse { .. }) if config.listen.port() != 0 => {

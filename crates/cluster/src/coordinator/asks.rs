@@ -20,7 +20,7 @@ impl Coordinator {
         request: InstanceRequest,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        if self.reign.is_none() {
+        if self.leading.is_none() {
             return out.push(not_coordinator(reply));
         }
         if let Err(error) = request.check() {
@@ -29,11 +29,11 @@ impl Coordinator {
         if self.placed_already(reply, &request, out) {
             return;
         }
-        let Some(reign) = &mut self.reign else { return };
-        if reign.plans.join(request.model, reply) {
+        let Some(leading) = &mut self.leading else { return };
+        if leading.plans.join(request.model, reply) {
             return;
         }
-        if let Err(queued) = reign.plans.push(PlanAsk::placement(now, request, reply)) {
+        if let Err(queued) = leading.plans.push(PlanAsk::placement(now, request, reply)) {
             let message = format!("{queued} plans are waiting for another; ask again later");
             out.push(refused(reply, ControlRefusal::Busy, &message));
         }
@@ -46,10 +46,10 @@ impl Coordinator {
         request: &InstanceRequest,
         out: &mut Vec<CoordinatorOutput>,
     ) -> bool {
-        let Some(reign) = &mut self.reign else { return false };
-        let mut all = reign.planned.instances().iter();
+        let Some(leading) = &mut self.leading else { return false };
+        let mut all = leading.planned.instances().iter();
         let Some((&instance, _)) = all.find(|(_, i)| i.request.model == request.model) else { return false };
-        let placing = reign.appends.values_mut().find(|pending| {
+        let placing = leading.appends.values_mut().find(|pending| {
             let places = |e: &Event| matches!(e, Event::InstancePlaced { placement, .. } if placement.instance == instance);
             pending.events.iter().any(places)
         });
@@ -120,17 +120,17 @@ impl Coordinator {
         let mut refuse = |refusal, message: &str| {
             out.extend(waiting.iter().map(|&to| refused(to, refusal, message)));
         };
-        let Some(reign) = &mut self.reign else {
+        let Some(leading) = &mut self.leading else {
             return out.extend(waiting.into_iter().map(not_coordinator));
         };
-        if reign.appends.len() >= APPENDS_MAX {
+        if leading.appends.len() >= APPENDS_MAX {
             let message = format!("{APPENDS_MAX} changes are waiting for the log");
             return refuse(ControlRefusal::LogFailed, &message);
         }
         if let Err(error) = event.check() {
             return refuse(ControlRefusal::Invalid, &error.to_string());
         }
-        if let Err(error) = reign.append(event, replies, out) {
+        if let Err(error) = leading.append(event, replies, out) {
             let refusal = match error {
                 crate::ApplyError::UnknownInstance { .. } | crate::ApplyError::UnknownMember { .. } => {
                     ControlRefusal::Unknown

@@ -2,7 +2,7 @@
 
 use exo_types::{PlacementId, Time};
 
-use super::{AppendId, Coordinator, CoordinatorOutput, Reign, ReplyTo, Watch, clip};
+use super::{AppendId, Coordinator, CoordinatorOutput, Leading, ReplyTo, Watch, clip};
 use crate::wire::{ControlRefusal, ControlReply};
 use crate::{ApplyError, Event, State};
 
@@ -24,7 +24,7 @@ pub(super) enum Answer {
     },
 }
 
-impl Reign {
+impl Leading {
     /// The next placement's own name. A number that comes to nothing is left out.
     pub(super) fn next_placement(&mut self) -> PlacementId {
         self.placement_last += 1;
@@ -49,10 +49,10 @@ impl Reign {
 
 impl Coordinator {
     pub(super) fn appended(&mut self, now: Time, append: AppendId, out: &mut Vec<CoordinatorOutput>) {
-        let Some(reign) = &mut self.reign else { return };
+        let Some(leading) = &mut self.leading else { return };
         // The journal writes in order: an answer for a later append is also one for the earlier.
-        let later = reign.appends.split_off(&AppendId(append.0 + 1));
-        let durable = std::mem::replace(&mut reign.appends, later);
+        let later = leading.appends.split_off(&AppendId(append.0 + 1));
+        let durable = std::mem::replace(&mut leading.appends, later);
         for pending in durable.into_values() {
             for event in &pending.events {
                 apply_durable(&mut self.state, event);
@@ -73,11 +73,11 @@ impl Coordinator {
         reason: &str,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let Some(reign) = &mut self.reign else { return };
-        let failed = reign.appends.split_off(&append);
-        reign.planned = self.state.clone();
-        for pending in reign.appends.values() {
-            pending.events.iter().for_each(|event| apply_durable(&mut reign.planned, event));
+        let Some(leading) = &mut self.leading else { return };
+        let failed = leading.appends.split_off(&append);
+        leading.planned = self.state.clone();
+        for pending in leading.appends.values() {
+            pending.events.iter().for_each(|event| apply_durable(&mut leading.planned, event));
         }
         for (to, _) in failed.into_values().flat_map(|pending| pending.replies) {
             let message = clip(&format!("the log could not be written: {reason}"));
@@ -85,36 +85,36 @@ impl Coordinator {
             out.push(CoordinatorOutput::Reply { to, reply });
         }
         // A decision about an instance is taken again at the next survey, not before a moment has passed.
-        for watch in reign.watches.values_mut() {
+        for watch in leading.watches.values_mut() {
             watch.decide_at = now + std::time::Duration::from_secs(1);
         }
     }
 
     pub(super) fn replicated(&mut self, events: &[Event]) {
-        if self.reign.is_none() {
+        if self.leading.is_none() {
             events.iter().for_each(|event| apply_durable(&mut self.state, event));
         }
     }
 
     pub(super) fn restored(&mut self, state: State) {
-        if self.reign.is_none() {
+        if self.leading.is_none() {
             self.state = state;
         }
     }
 
     /// New and newly placed instances are watched from now, removed ones no more.
     fn watch_changes(&mut self, now: Time, events: &[Event]) {
-        let Some(reign) = &mut self.reign else { return };
+        let Some(leading) = &mut self.leading else { return };
         for event in events {
             match event {
                 Event::InstancePlaced { placement, .. } | Event::InstanceReplaced { placement, .. } => {
                     let Some(entry) = self.state.instances().get(&placement.instance) else { continue };
-                    let before = reign.watches.get(&placement.instance).map_or(0, |w| w.replacements);
+                    let before = leading.watches.get(&placement.instance).map_or(0, |w| w.replacements);
                     let mut watch = Watch::new(now, entry);
                     watch.replacements = before;
-                    reign.watches.insert(placement.instance, watch);
+                    leading.watches.insert(placement.instance, watch);
                 }
-                Event::InstanceRemoved { instance, .. } => drop(reign.watches.remove(instance)),
+                Event::InstanceRemoved { instance, .. } => drop(leading.watches.remove(instance)),
                 _ => {}
             }
         }

@@ -43,12 +43,12 @@ pub struct Coordinator {
     lost: BTreeSet<NodeId>,
     /// The latest report of each member alive.
     reports: BTreeMap<NodeId, NodeReport>,
-    reign: Option<Reign>,
+    leading: Option<Leading>,
 }
 
 /// What a coordinator keeps while it leads.
 #[derive(Clone, Debug)]
-struct Reign {
+struct Leading {
     epoch: Epoch,
     since: Time,
     /// The state with all appends on their way.
@@ -69,7 +69,7 @@ impl Coordinator {
     /// A following coordinator over what the journal holds.
     pub fn new(me: NodeId, config: CoordinatorConfig, state: State) -> Self {
         let (alive, lost) = (BTreeSet::from([me]), BTreeSet::new());
-        Self { me, config, state, alive, lost, reports: BTreeMap::new(), reign: None }
+        Self { me, config, state, alive, lost, reports: BTreeMap::new(), leading: None }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -78,7 +78,7 @@ impl Coordinator {
         match input {
             CoordinatorInput::Tick => self.expire_plans(now, &mut out),
             CoordinatorInput::Lead { epoch } => self.lead(now, epoch, &mut out),
-            CoordinatorInput::Follow => self.abdicate(&mut out),
+            CoordinatorInput::Follow => self.step_down(&mut out),
             CoordinatorInput::NodeUp(node) => self.node_up(node),
             CoordinatorInput::NodeLost(node) => self.node_lost(node),
             CoordinatorInput::Report { from, report } => self.report(from, *report),
@@ -99,7 +99,7 @@ impl Coordinator {
             CoordinatorInput::Replicated(events) => self.replicated(&events),
             CoordinatorInput::Restored(state) => self.restored(*state),
         }
-        if self.reign.is_some() {
+        if self.leading.is_some() {
             self.survey(now, &mut out);
             self.ask_planner(now, &mut out);
             self.tell_workers(now, &mut out);
@@ -119,12 +119,12 @@ impl Coordinator {
     }
 
     fn lead(&mut self, now: Time, epoch: Epoch, out: &mut Vec<CoordinatorOutput>) {
-        if self.reign.as_ref().is_some_and(|r| r.epoch >= epoch) {
+        if self.leading.as_ref().is_some_and(|r| r.epoch >= epoch) {
             return;
         }
-        self.abdicate(out);
+        self.step_down(out);
         let watches = self.state.instances().iter().map(|(&id, i)| (id, Watch::new(now, i))).collect();
-        self.reign = Some(Reign {
+        self.leading = Some(Leading {
             epoch,
             since: now,
             planned: self.state.clone(),
@@ -139,21 +139,21 @@ impl Coordinator {
         });
     }
 
-    /// Ends the reign; whoever waits for an answer is told to ask elsewhere.
-    fn abdicate(&mut self, out: &mut Vec<CoordinatorOutput>) {
-        let Some(reign) = self.reign.take() else { return };
-        let appends = reign.appends.into_values().flat_map(|pending| pending.replies);
-        let waiting = appends.map(|(to, _)| to).chain(reign.plans.into_replies());
+    /// Leads no more: whoever waits for an answer is told to ask elsewhere.
+    fn step_down(&mut self, out: &mut Vec<CoordinatorOutput>) {
+        let Some(leading) = self.leading.take() else { return };
+        let appends = leading.appends.into_values().flat_map(|pending| pending.replies);
+        let waiting = appends.map(|(to, _)| to).chain(leading.plans.into_replies());
         out.extend(waiting.map(not_coordinator));
     }
 
     fn node_up(&mut self, node: NodeId) {
         self.lost.remove(&node);
         if self.alive.insert(node)
-            && let Some(reign) = &mut self.reign
+            && let Some(leading) = &mut self.leading
         {
-            reign.told.remove(&node);
-            reign.published.outdated = true;
+            leading.told.remove(&node);
+            leading.published.outdated = true;
         }
     }
 
@@ -164,8 +164,8 @@ impl Coordinator {
         self.alive.remove(&node);
         self.lost.insert(node);
         self.reports.remove(&node);
-        if let Some(reign) = &mut self.reign {
-            reign.told.remove(&node);
+        if let Some(leading) = &mut self.leading {
+            leading.told.remove(&node);
         }
     }
 
@@ -179,10 +179,10 @@ impl Coordinator {
 
     /// Whether the node can hold nothing any more. Right after an election, members nobody has spoken of yet are
     /// given time to appear.
-    fn is_gone(&self, reign: &Reign, now: Time, node: NodeId) -> bool {
-        let settled = now.since(reign.since) >= self.config.settle;
+    fn is_gone(&self, leading: &Leading, now: Time, node: NodeId) -> bool {
+        let settled = now.since(leading.since) >= self.config.settle;
         let unseen = settled && !self.alive.contains(&node);
-        self.lost.contains(&node) || !reign.planned.members().contains_key(&node) || unseen
+        self.lost.contains(&node) || !leading.planned.members().contains_key(&node) || unseen
     }
 
     /// The node's name for people.

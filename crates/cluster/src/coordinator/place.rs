@@ -8,7 +8,7 @@ use exo_types::{
     SupportClass, Time,
 };
 
-use super::{Coordinator, Reign};
+use super::{Coordinator, Leading};
 use crate::wire::{NodeReport, StageReport};
 use crate::{InstanceRequest, PlaceObjective, StateInstance};
 
@@ -36,12 +36,12 @@ impl Coordinator {
 
     /// Every device of the members alive, with the memory that `replaced` may fill.
     fn devices(&self, now: Time, replaced: Option<InstanceId>) -> Vec<PlanDevice> {
-        let Some(reign) = &self.reign else { return Vec::new() };
+        let Some(leading) = &self.leading else { return Vec::new() };
         let mut devices = Vec::new();
-        for (&node, report) in self.reports.iter().filter(|(node, _)| !self.is_gone(reign, now, **node)) {
+        for (&node, report) in self.reports.iter().filter(|(node, _)| !self.is_gone(leading, now, **node)) {
             for facts in &report.facts.devices {
                 let mut device = facts.clone();
-                device.memory_free_bytes = free_for(reign, node, report, facts, replaced);
+                device.memory_free_bytes = free_for(leading, node, report, facts, replaced);
                 let unsupported = facts.support == SupportClass::Unsupported;
                 let excluded = unsupported.then(|| facts.support_reason.clone());
                 devices.push(PlanDevice { node, node_name: report.facts.name.clone(), device, excluded });
@@ -68,14 +68,14 @@ impl Coordinator {
 /// holds is matched with what is wanted of it by content, as its worker does: a shard that a later placement takes over is
 /// neither freed nor taken once more.
 fn free_for(
-    reign: &Reign,
+    leading: &Leading,
     node: NodeId,
     report: &NodeReport,
     facts: &DeviceFacts,
     replaced: Option<InstanceId>,
 ) -> u64 {
     let mut held: Vec<&StageReport> = report.stages.iter().filter(|s| s.spec.device == facts.id).collect();
-    let others = reign.planned.instances().iter().filter(|(id, _)| Some(**id) != replaced);
+    let others = leading.planned.instances().iter().filter(|(id, _)| Some(**id) != replaced);
     let wanted = others.flat_map(|(_, instance)| wanted_of(instance, node, &facts.id));
     let (served, new): (Vec<_>, Vec<_>) =
         wanted.partition(|(position, ..)| held.iter().any(|s| s.serves == Some(*position)));

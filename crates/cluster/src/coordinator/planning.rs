@@ -144,21 +144,21 @@ impl PlanQueue {
 impl Coordinator {
     /// Hands out the next plan when none is in flight. Replacements of instances that are gone are forgotten.
     pub(super) fn ask_planner(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
-        let Some(reign) = &mut self.reign else { return };
-        let planned = &reign.planned;
+        let Some(leading) = &mut self.leading else { return };
+        let planned = &leading.planned;
         let is_gone = |instance| !planned.instances().contains_key(&instance);
-        drop(reign.plans.take(|ask| ask.replaced().is_some_and(is_gone)));
-        if reign.plans.in_flight.is_some() {
+        drop(leading.plans.take(|ask| ask.replaced().is_some_and(is_gone)));
+        if leading.plans.in_flight.is_some() {
             return;
         }
-        let Some(ask) = reign.plans.queued.pop_front() else { return };
+        let Some(ask) = leading.plans.queued.pop_front() else { return };
         let Some(request) = self.plan_request(now, &ask) else { return };
         let (request, placed) = (Arc::new(request), self.placed());
-        let Some(reign) = &mut self.reign else { return };
-        reign.plans.last += 1;
-        let plan = PlanId { epoch: reign.epoch, number: reign.plans.last };
+        let Some(leading) = &mut self.leading else { return };
+        leading.plans.last += 1;
+        let plan = PlanId { epoch: leading.epoch, number: leading.plans.last };
         out.push(CoordinatorOutput::Plan { plan, request: request.clone() });
-        reign.plans.in_flight = Some(InFlight { plan, ask, request, placed });
+        leading.plans.in_flight = Some(InFlight { plan, ask, request, placed });
     }
 
     /// An answer of the planner: taken if it still fits, else asked for again.
@@ -169,7 +169,7 @@ impl Coordinator {
         result: Result<Plan, PlanError>,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let in_flight = self.reign.as_mut().and_then(|r| r.plans.in_flight.take_if(|f| f.plan == plan));
+        let in_flight = self.leading.as_mut().and_then(|r| r.plans.in_flight.take_if(|f| f.plan == plan));
         let Some(InFlight { mut ask, request, placed, .. }) = in_flight else {
             return self.trace_unwanted(plan);
         };
@@ -206,8 +206,8 @@ impl Coordinator {
     /// Gives up plans that nobody should wait for any longer.
     pub(super) fn expire_plans(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
         let deadline = self.config.plan_deadline;
-        let Some(reign) = &mut self.reign else { return };
-        for ask in reign.plans.take(|ask| now.since(ask.asked_at) >= deadline) {
+        let Some(leading) = &mut self.leading else { return };
+        for ask in leading.plans.take(|ask| now.since(ask.asked_at) >= deadline) {
             let waited_ms = now.since(ask.asked_at).as_millis();
             tracing::trace!(waited_ms, max_ms = deadline.as_millis(), "a plan did not come in time");
             self.no_plan(now, ask, &format!("there was no plan within {} s", deadline.as_secs()), out);
@@ -216,17 +216,17 @@ impl Coordinator {
 
     /// The ask goes on where it was: before those that came later.
     fn ask_again(&mut self, ask: PlanAsk) {
-        if let Some(reign) = &mut self.reign {
-            reign.plans.queued.push_front(ask);
+        if let Some(leading) = &mut self.leading {
+            leading.plans.queued.push_front(ask);
         }
     }
 
     fn plan_made(&mut self, now: Time, ask: PlanAsk, plan: Plan, out: &mut Vec<CoordinatorOutput>) {
-        let Some(reign) = &mut self.reign else { return };
-        let id = reign.next_placement();
+        let Some(leading) = &mut self.leading else { return };
+        let id = leading.next_placement();
         match ask.purpose {
             Purpose::Placement { request, replies } => {
-                let instance = instance_after(reign.epoch, reign.planned.instance_last());
+                let instance = instance_after(leading.epoch, leading.planned.instance_last());
                 let reason = |r: &exo_planner::DeviceReason| format!("{}: {}", self.name_of(r.node), r.text);
                 let reasons: Vec<String> = plan.reasons.iter().map(reason).collect();
                 let (placement, memory_bytes) = placement(plan, &request, instance, id);
@@ -235,9 +235,9 @@ impl Coordinator {
                 self.ask(replies.into_iter().map(answer).collect(), event, out);
             }
             Purpose::Replacement { instance, reason } => {
-                let Some(entry) = reign.planned.instances().get(&instance) else { return };
+                let Some(entry) = leading.planned.instances().get(&instance) else { return };
                 let (placement, memory_bytes) = placement(plan, &entry.request, instance, id);
-                if let Some(watch) = reign.watches.get_mut(&instance) {
+                if let Some(watch) = leading.watches.get_mut(&instance) {
                     watch.replacements += 1;
                 }
                 let event = Event::InstanceReplaced { placement, memory_bytes, reason };
@@ -283,7 +283,7 @@ impl Coordinator {
             }
             Purpose::Replacement { instance, .. } => {
                 tracing::debug!(%instance, why, "an instance is not placed again yet");
-                if let Some(watch) = self.reign.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
+                if let Some(watch) = self.leading.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
                     watch.decide_at = now + RETRY_AFTER;
                 }
             }
@@ -295,7 +295,7 @@ impl Coordinator {
         let wanted = match &ask.purpose {
             Purpose::Placement { request, .. } => &**request,
             Purpose::Replacement { instance, .. } => {
-                &self.reign.as_ref()?.planned.instances().get(instance)?.request
+                &self.leading.as_ref()?.planned.instances().get(instance)?.request
             }
         };
         let objective = match ask.stages_possible {
@@ -307,16 +307,16 @@ impl Coordinator {
 
     /// What is placed, with what is on its way to the log.
     fn placed(&self) -> BTreeMap<InstanceId, PlacementId> {
-        let instances = self.reign.iter().flat_map(|r| r.planned.instances());
+        let instances = self.leading.iter().flat_map(|r| r.planned.instances());
         instances.map(|(&id, i)| (id, i.placement.id)).collect()
     }
 
     fn trace_unwanted(&self, plan: PlanId) {
-        let reign = self.reign.as_ref();
-        let in_flight = reign.and_then(|r| r.plans.in_flight.as_ref());
+        let leading = self.leading.as_ref();
+        let in_flight = leading.and_then(|r| r.plans.in_flight.as_ref());
         tracing::trace!(
             epoch = %plan.epoch,
-            epoch_now = reign.map(|r| tracing::field::display(r.epoch)),
+            epoch_now = leading.map(|r| tracing::field::display(r.epoch)),
             plan = plan.number,
             in_flight = in_flight.map(|f| f.plan.number),
             "a plan that nobody waits for"

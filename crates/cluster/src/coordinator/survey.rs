@@ -52,20 +52,20 @@ impl Coordinator {
     fn verdict(&mut self, now: Time, instance: InstanceId) -> Option<Verdict> {
         let statuses = self.statuses(instance)?;
         let entry = self.state.instances().get(&instance)?;
-        let reign = self.reign.as_ref()?;
-        let planned = reign.planned.instances().get(&instance)?;
-        let watch = reign.watches.get(&instance)?;
+        let leading = self.leading.as_ref()?;
+        let planned = leading.planned.instances().get(&instance)?;
+        let watch = leading.watches.get(&instance)?;
         if planned.placement.id != entry.placement.id || now < watch.decide_at {
             return None;
         }
-        if reign.plans.replaces(instance) {
+        if leading.plans.replaces(instance) {
             return None;
         }
         // What was lost stays lost: stages that are back belong to a pipeline that has ended.
         if let InstanceState::Degraded { reason } = &watch.state {
             return Some(Verdict::Replace(reason.clone()));
         }
-        let lost = entry.placement.shards().find(|(_, shard)| self.is_gone(reign, now, shard.node));
+        let lost = entry.placement.shards().find(|(_, shard)| self.is_gone(leading, now, shard.node));
         if let Some((at, shard)) = lost {
             let (stage, node) = (at.stage, self.name_of(shard.node));
             return Some(Verdict::Replace(format!("stage {stage} on {node} is lost")));
@@ -120,7 +120,7 @@ impl Coordinator {
     /// Notes progress; an instance that makes none for too long is given up.
     fn observe(&mut self, now: Time, instance: InstanceId, statuses: &[StageStatus]) -> Option<Verdict> {
         let deadline = self.config.load_deadline;
-        let watch = self.reign.as_mut()?.watches.get_mut(&instance)?;
+        let watch = self.leading.as_mut()?.watches.get_mut(&instance)?;
         if watch.state == InstanceState::Ready && first_unready(statuses).is_some() {
             watch.best = statuses.iter().map(StageStatus::progress).collect();
             watch.moved_at = now;
@@ -181,8 +181,8 @@ impl Coordinator {
     /// Asks for the next placement on what is left, or removes the instance with the reason.
     fn replace(&mut self, now: Time, instance: InstanceId, reason: String, out: &mut Vec<CoordinatorOutput>) {
         let max = self.config.replacements_max;
-        let Some(reign) = &mut self.reign else { return };
-        let Some(watch) = reign.watches.get_mut(&instance) else { return };
+        let Some(leading) = &mut self.leading else { return };
+        let Some(watch) = leading.watches.get_mut(&instance) else { return };
         if watch.replacements >= max {
             let why = format!("placed anew {max} times without becoming ready; last: {reason}");
             return self.give_up(now, instance, why, out);
@@ -190,7 +190,7 @@ impl Coordinator {
         let reason = clip(&reason);
         watch.state = InstanceState::Degraded { reason: reason.clone() };
         // Without room in the queue the next survey asks again.
-        let _ = reign.plans.push(PlanAsk::replacement(now, instance, reason));
+        let _ = leading.plans.push(PlanAsk::replacement(now, instance, reason));
     }
 
     pub(super) fn give_up(
@@ -201,7 +201,7 @@ impl Coordinator {
         out: &mut Vec<CoordinatorOutput>,
     ) {
         let reason = clip(&reason);
-        if let Some(watch) = self.reign.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
+        if let Some(watch) = self.leading.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
             watch.state = InstanceState::Failed { reason: reason.clone() };
         }
         self.decide(now, instance, Event::InstanceRemoved { instance, reason }, out);
@@ -216,10 +216,10 @@ impl Coordinator {
         event: Event,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let Some(reign) = &mut self.reign else { return };
-        if let Err(error) = reign.append(event, Vec::new(), out) {
+        let Some(leading) = &mut self.leading else { return };
+        if let Err(error) = leading.append(event, Vec::new(), out) {
             tracing::error!(%instance, %error, "a decision does not apply");
-            if let Some(watch) = reign.watches.get_mut(&instance) {
+            if let Some(watch) = leading.watches.get_mut(&instance) {
                 watch.decide_at = now + std::time::Duration::from_secs(1);
             }
         }
@@ -232,7 +232,7 @@ impl Coordinator {
         let stages =
             entry.placement.stages.iter().map(|s| StageView::of(shards.by_ref().take(s.shards.len())));
         let stages = stages.collect();
-        let watch = self.reign.as_ref().and_then(|r| r.watches.get(&instance));
+        let watch = self.leading.as_ref().and_then(|r| r.watches.get(&instance));
         Some(InstanceView {
             model_name: entry.request.model_name.clone(),
             placement: entry.placement.clone(),

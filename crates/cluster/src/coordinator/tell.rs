@@ -35,13 +35,13 @@ impl Coordinator {
         let members = self.state.members().keys().copied().filter(|n| self.alive.contains(n));
         let wanted: Vec<(NodeId, Vec<DesiredShard>)> = members.map(|n| (n, self.desired_of(n))).collect();
         let resend_after = self.config.resend_after;
-        let Some(reign) = &mut self.reign else { return };
+        let Some(leading) = &mut self.leading else { return };
         for (to, shards) in wanted {
-            let told = reign.told.get_mut(&to).filter(|told| told.desired.shards == shards);
+            let told = leading.told.get_mut(&to).filter(|told| told.desired.shards == shards);
             let Some(told) = told else {
-                reign.revision += 1;
-                let desired = DesiredState { epoch: reign.epoch, revision: reign.revision, shards };
-                reign.told.insert(to, Told { desired: desired.clone(), at: now });
+                leading.revision += 1;
+                let desired = DesiredState { epoch: leading.epoch, revision: leading.revision, shards };
+                leading.told.insert(to, Told { desired: desired.clone(), at: now });
                 out.push(CoordinatorOutput::SendDesired { to, desired });
                 continue;
             };
@@ -85,8 +85,8 @@ impl Coordinator {
 
     pub(super) fn publish(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
         let views = self.instances();
-        let Some(reign) = &mut self.reign else { return };
-        let before = &mut reign.published;
+        let Some(leading) = &mut self.leading else { return };
+        let before = &mut leading.published;
         let age = before.at.map(|at| now.since(at));
         let turned = turned(&before.views, &views);
         let progressed = views != before.views && age.is_none_or(|age| age >= PROGRESS_EVERY);
@@ -98,7 +98,7 @@ impl Coordinator {
             out.push(CoordinatorOutput::InstanceChanged(Box::new(view.clone())));
         }
         *before = Published { views: views.clone(), at: Some(now), outdated: false };
-        out.push(CoordinatorOutput::Instances { epoch: reign.epoch, instances: views });
+        out.push(CoordinatorOutput::Instances { epoch: leading.epoch, instances: views });
     }
 }
 

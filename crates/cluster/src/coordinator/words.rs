@@ -79,7 +79,7 @@ pub enum CoordinatorInput {
     Tick,
     /// This node was elected; the epoch is on disk.
     Lead {
-        /// Its reign.
+        /// Its leading.
         epoch: Epoch,
     },
     /// Another node leads, or nobody.
@@ -191,7 +191,7 @@ pub enum CoordinatorOutput {
     InstanceChanged(Box<InstanceView>),
     /// Tell every member, this node included, of all instances.
     Instances {
-        /// This reign.
+        /// This leading.
         epoch: Epoch,
         /// All of them.
         instances: Vec<InstanceView>,

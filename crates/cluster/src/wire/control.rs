@@ -17,9 +17,9 @@ pub enum ControlMessage {
     Report(Box<NodeReport>),
     /// Coordinator to member: the shards it should hold.
     Desired(DesiredState),
-    /// Coordinator to every member: all instances and how they do. Sent on change and with each reign.
+    /// Coordinator to every member: all instances and how they do. Sent on change and with each leading.
     Instances {
-        /// The sender's reign.
+        /// The sender's leading.
         epoch: Epoch,
         /// All instances.
         instances: Vec<InstanceView>,
@@ -40,7 +40,7 @@ pub enum ControlMessage {
     },
     /// The log, from the coordinator to members and the members' requests for it.
     Log(LogMessage),
-    /// To the sender of a command of an older reign.
+    /// To the sender of a command of an older leading.
     Refused(Refusal),
 }
 
@@ -148,9 +148,9 @@ pub struct Trouble {
 /// What a worker should hold. Replaces whatever was desired before.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DesiredState {
-    /// The coordinator's reign; a lower one is refused.
+    /// The coordinator's leading; a lower one is refused.
     pub epoch: Epoch,
-    /// Grows with every change within the reign.
+    /// Grows with every change while it leads.
     pub revision: u64,
     /// All shards, in order of instance, stage and rank.
     pub shards: Vec<DesiredShard>,
@@ -253,7 +253,7 @@ pub enum ControlRefusal {
 pub enum LogMessage {
     /// Coordinator to members: what follows entry `after_index`.
     Entries {
-        /// The sender's reign.
+        /// The sender's leading.
         epoch: Epoch,
         /// Number of entries before these.
         after_index: u64,
@@ -264,7 +264,7 @@ pub enum LogMessage {
     },
     /// Coordinator to a member whose log does not continue: throw yours away, start here.
     Snapshot {
-        /// The sender's reign.
+        /// The sender's leading.
         epoch: Epoch,
         /// Number of entries folded into it.
         index: u64,
@@ -282,10 +282,10 @@ pub enum LogMessage {
     },
 }
 
-/// A command of an older reign was not followed.
+/// A command of an older leading was not followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
-    /// The sender's reign is over.
+    /// The sender's leading is over.
     #[error("epoch {got} is over, {seen} has begun")]
     StaleEpoch {
         /// The sender's.
@@ -293,7 +293,7 @@ pub enum Refusal {
         /// The highest seen.
         seen: Epoch,
     },
-    /// An older desired state of the same reign.
+    /// An older desired state of the same leading.
     #[error("revision {got} is older than {seen}")]
     StaleRevision {
         /// The sender's.

@@ -85,17 +85,17 @@ fn a_shard_is_fetched_and_loaded_step_by_step_and_a_repeated_wish_starts_nothing
 }
 
 #[test]
-fn an_older_reign_and_an_older_revision_are_refused() {
+fn an_older_epoch_and_an_older_revision_are_refused() {
     let mut w = worker();
     feed(&mut w, 0, wish(2, 5, &[]));
     let refusal = |w: &mut Worker, input| w.handle(Time::ZERO, input).unwrap_err().to_string();
     assert!(refusal(&mut w, wish(1, 9, &[])).contains("is over"));
     assert!(refusal(&mut w, wish(2, 4, &[])).contains("older than 5"));
-    assert!(feed(&mut w, 0, wish(3, 0, &[])).is_empty(), "a new reign counts from the start");
+    assert!(feed(&mut w, 0, wish(3, 0, &[])).is_empty(), "a new leading counts from the start");
 }
 
 #[test]
-fn after_moving_to_another_cluster_the_old_reign_binds_no_more_and_its_shards_leave() {
+fn after_moving_to_another_cluster_the_old_epoch_binds_no_more_and_its_shards_leave() {
     let (mut w, old) = (worker(), shard(1, 1, 60));
     feed(&mut w, 0, wish(7, 5, std::slice::from_ref(&old)));
     ready(&mut w, 1);
