@@ -15,9 +15,13 @@ mod run_node;
 mod system;
 mod ui;
 
+use std::fmt;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tracing::field::Field;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use args::{Cli, Command};
 use config::Config;
@@ -84,6 +88,19 @@ fn start_logging(filter: &str) -> anyhow::Result<()> {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(ui::colours(&std::io::stderr()))
+        .fmt_fields(debug_fn(log_field).delimited(" "))
         .init();
     Ok(())
+}
+
+/// Longest value in a line of the log, in characters.
+const LOG_VALUE_CHARS_MAX: usize = 2000;
+
+/// One field of a line of the log, which may hold words of other nodes: on one line, and a terminal obeys nothing in it.
+fn log_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let value = exo_types::printable(&format!("{value:?}"), LOG_VALUE_CHARS_MAX);
+    match field.name() {
+        "message" => write!(writer, "{value}"),
+        name => write!(writer, "{name}={value}"),
+    }
 }

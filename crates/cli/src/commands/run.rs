@@ -14,6 +14,7 @@ use crate::answer::{self, Part};
 use crate::args::Run;
 use crate::client::Client;
 use crate::config::Config;
+use crate::ui::Answers;
 use crate::{run_node, ui};
 
 /// Longest prompt taken from standard input.
@@ -152,13 +153,13 @@ impl<'a> Session<'a> {
     async fn stream(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         let spinner = ui::spinner();
         spinner.set_message(format!("waiting for {}", self.model));
-        let quiet = self.args.json;
+        let (quiet, answers) = (self.args.json, Answers::to_stdout(self.args.raw));
         let mut on_part = |part: Part<'_>| match part {
             Part::Waiting(reason) => spinner.set_message(reason.to_owned()),
             Part::Text(piece) => {
                 spinner.finish_and_clear();
                 if !quiet {
-                    ui::piece(piece);
+                    answers.print(piece);
                 }
             }
         };

@@ -45,6 +45,10 @@ const EXCHANGE_MAX: Duration = Duration::from_secs(5);
 const STRANGERS_MAX: usize = 64;
 /// Addresses remembered of each: each one that is silent costs an attempt [`EXCHANGE_MAX`].
 const ADDRESSES_MAX: usize = 16;
+/// Longest name of a stranger, in characters.
+const NAME_CHARS_MAX: usize = 64;
+/// Longest reason that another node gives, in characters.
+const REASON_CHARS_MAX: usize = 500;
 /// The deadline of a machine that waits for nothing.
 const NEVER: Time = Time(u64::MAX);
 
@@ -204,7 +208,7 @@ impl Joining {
         } else if ctx.members.contains(&node) {
             out.push(JoiningOutput::Learn { node, addresses });
         } else {
-            self.remember(ctx, node, addresses, name.unwrap_or_else(|| node.to_string()), is_fresh);
+            self.remember(ctx, node, addresses, &name.unwrap_or_default(), is_fresh);
         }
         self.advance(ctx, out);
     }
@@ -256,7 +260,7 @@ impl Joining {
         ctx: &Context<'_>,
         node: NodeId,
         mut addresses: Vec<SocketAddr>,
-        name: String,
+        name: &str,
         is_fresh: bool,
     ) {
         if self.strangers.len() >= STRANGERS_MAX && !self.strangers.contains_key(&node) {
@@ -279,7 +283,8 @@ impl Joining {
         if stranger.is_fresh && !is_fresh {
             stranger.next = Time::ZERO; // it has a cluster now: worth asking at once
         }
-        (stranger.addresses, stranger.name, stranger.is_fresh) = (addresses, name, is_fresh);
+        (stranger.addresses, stranger.name, stranger.is_fresh) =
+            (addresses, known_name(node, name), is_fresh);
     }
 
     /// Does what the time or the context allows by now, and says when time will allow more.
@@ -335,7 +340,7 @@ impl Joining {
             tracing::trace!(peer = %node, %address, ?answer, "a probe was answered by something else");
             return;
         };
-        self.remember(ctx, node, vec![address], name, fresh);
+        self.remember(ctx, node, vec![address], &name, fresh);
         if let Some(stranger) = self.strangers.get_mut(&node) {
             stranger.is_named = true;
         }
@@ -350,6 +355,12 @@ impl ConfiguredPeer {
 
 fn notice(out: &mut Vec<JoiningOutput>, notice: Notice) {
     out.push(JoiningOutput::Effect(Effect::Notice(notice)));
+}
+
+/// What a stranger is called here: what it says, cleaned and cut, else the beginning of its id.
+fn known_name(node: NodeId, name: &str) -> String {
+    let name = exo_types::clean_name(name, NAME_CHARS_MAX);
+    if name.is_empty() { node.to_string() } else { name }
 }
 
 /// The four words for a pair of nodes, as people read them to each other.
