@@ -25,8 +25,7 @@ pub fn colours(stream: &impl IsTerminal) -> bool {
 /// Prints the error with its causes, then one hint that can be acted on.
 pub fn error(error: &anyhow::Error) {
     let colours = colours(&std::io::stderr());
-    let text = format!("{error:#}");
-    let text = printable_lines(&text);
+    let text = beside(&format!("{error:#}"));
     if colours {
         eprintln!("{} {text}", "error:".red().bold());
     } else {
@@ -39,7 +38,7 @@ pub fn error(error: &anyhow::Error) {
 
 /// Prints what the user should know although it stops nothing.
 pub fn warning(text: &str) {
-    let text = printable_lines(text);
+    let text = beside(text);
     if colours(&std::io::stderr()) {
         eprintln!("{} {text}", "warning:".yellow().bold());
     } else {
@@ -49,7 +48,12 @@ pub fn warning(text: &str) {
 
 /// Says beside the output what was done.
 pub fn note(text: &str) {
-    eprintln!("note: {}", printable_lines(text));
+    eprintln!("note: {}", beside(text));
+}
+
+/// A text behind `error:` and the like. Its further lines are indented: words of a file in it cannot begin an error of their own.
+fn beside(text: &str) -> String {
+    printable_lines(text).replace('\n', "\n  ")
 }
 
 /// Prints a line. A closed pipe is not worth a panic.
@@ -211,6 +215,11 @@ pub fn spinner() -> indicatif::ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_that_quotes_a_file_has_no_second_error_in_it() {
+        assert_eq!(beside("`x\r\nerror: forged\x1b[2J`"), "`x\n  error: forged\u{FFFD}[2J`");
+    }
 
     #[test]
     fn json_means_the_same_and_holds_nothing_that_a_terminal_obeys() {
