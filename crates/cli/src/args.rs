@@ -267,6 +267,10 @@ pub struct Run {
     /// Print the answer as JSON when it is complete
     #[arg(long)]
     pub json: bool,
+    /// Print the answer to a terminal as the model gave it, control characters and escape sequences included. Without it they are
+    /// shown as � there; files and pipes always get the answer as it is
+    #[arg(long)]
+    pub raw: bool,
 }
 
 #[derive(Args)]

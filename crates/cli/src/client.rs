@@ -6,17 +6,22 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use exo_types::printable;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// For connecting and for an answer that needs no model.
 const ANSWER_MAX: Duration = Duration::from_secs(35);
 /// The node promises a sign of life every few seconds of a stream; more silence than this is a fault.
 const SILENCE_MAX: Duration = Duration::from_secs(180);
+
+/// Longest text of an answer that is shown. The node's own messages have some hundred characters.
+const TEXT_CHARS_MAX: usize = 2000;
 
 /// A running node's API.
 #[derive(Clone)]
@@ -47,7 +52,7 @@ impl Client {
     pub async fn running(data_dir: &Path) -> Option<Self> {
         let (address, secret) = exo_node::running_api(data_dir)?;
         let client = Self { address, secret };
-        let health = client.get::<serde_json::Value>("/health");
+        let health = client.get::<Value>("/health");
         let answer = tokio::time::timeout(Duration::from_secs(3), health).await;
         matches!(answer, Ok(Ok(_))).then_some(client)
     }
@@ -69,7 +74,7 @@ impl Client {
 
     /// Deletes a resource.
     pub async fn delete(&self, path: &str) -> anyhow::Result<()> {
-        self.call::<serde_json::Value>(Method::DELETE, path, Bytes::new()).await.map(|_| ())
+        self.call::<Value>(Method::DELETE, path, Bytes::new()).await.map(|_| ())
     }
 
     /// Starts a streamed answer.
@@ -92,6 +97,7 @@ impl Client {
             let bytes = response.into_body().collect().await.context("the answer broke off")?.to_bytes();
             let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
             serde_json::from_slice(bytes)
+                .and_then(|value| serde_json::from_value(all_printable(value)))
                 .with_context(|| format!("the answer to {path} is not what exo sends"))
         };
         tokio::time::timeout(ANSWER_MAX, answer)
@@ -120,12 +126,26 @@ impl Client {
     }
 }
 
+/// The same document with every text in it a single bounded line: names, reasons and messages are for people to read, and
+/// many are words of other nodes. Ids and numbers stay as they are.
+fn all_printable(value: Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(printable(&text, TEXT_CHARS_MAX)),
+        Value::Array(items) => items.into_iter().map(all_printable).collect(),
+        Value::Object(map) => map
+            .into_iter()
+            .map(|(key, value)| (printable(&key, TEXT_CHARS_MAX), all_printable(value)))
+            .collect(),
+        plain => plain,
+    }
+}
+
 async fn refusal(response: Response<Incoming>) -> anyhow::Error {
     let status = response.status().as_u16();
     let collected = tokio::time::timeout(Duration::from_secs(5), response.into_body().collect()).await;
     let bytes = collected.ok().and_then(Result::ok).map(|c| c.to_bytes()).unwrap_or_default();
-    let error = serde_json::from_slice::<serde_json::Value>(&bytes).unwrap_or_default();
-    let text = |name: &str| error["error"][name].as_str().map(str::to_owned);
+    let error = serde_json::from_slice::<Value>(&bytes).unwrap_or_default();
+    let text = |name: &str| error["error"][name].as_str().map(|text| printable(text, TEXT_CHARS_MAX));
     let message = text("message").unwrap_or_else(|| format!("the node answered with status {status}"));
     Refused { status, code: text("code"), message }.into()
 }
@@ -134,7 +154,7 @@ async fn refusal(response: Response<Incoming>) -> anyhow::Error {
 #[derive(Debug, PartialEq)]
 pub enum Event {
     /// A document.
-    Data(serde_json::Value),
+    Data(Value),
     /// Why there is nothing yet.
     Comment(String),
 }
@@ -175,16 +195,17 @@ fn next_line_event(buffer: &mut Vec<u8>) -> anyhow::Result<Option<Option<Event>>
         let line = String::from_utf8_lossy(&line);
         let line = line.trim_end();
         if let Some(comment) = line.strip_prefix(':') {
-            return Ok(Some(Some(Event::Comment(comment.trim().to_owned()))));
+            return Ok(Some(Some(Event::Comment(printable(comment.trim(), TEXT_CHARS_MAX)))));
         }
         let Some(data) = line.strip_prefix("data:") else { continue };
         if data.trim() == "[DONE]" {
             return Ok(Some(None));
         }
-        let value: serde_json::Value = serde_json::from_str(data).context("the node sent a broken event")?;
+        let value: Value = serde_json::from_str(data).context("the node sent a broken event")?;
         if let Some(message) = value["error"]["message"].as_str() {
             let code = value["error"]["code"].as_str().map(str::to_owned);
-            return Err(Refused { status: 200, code, message: message.to_owned() }.into());
+            let message = printable(message, TEXT_CHARS_MAX);
+            return Err(Refused { status: 200, code, message }.into());
         }
         return Ok(Some(Some(Event::Data(value))));
     }
@@ -204,6 +225,28 @@ mod tests {
         assert_eq!(next(), None);
         buffer.extend_from_slice(b"ta: [DONE]\n");
         assert_eq!(next_line_event(&mut buffer).unwrap(), Some(None));
+    }
+
+    #[test]
+    fn what_a_node_tells_of_others_is_single_lines_whatever_they_call_themselves() {
+        let hostile = "x\n\x1b]0;t\x07\u{202E}".repeat(1000);
+        let view =
+            serde_json::json!({"nodes": [{"name": hostile, "id": "abcd", "free": 7}], hostile.clone(): null});
+        let shown = all_printable(view);
+        assert_eq!((&shown["nodes"][0]["id"], &shown["nodes"][0]["free"]), (&"abcd".into(), &7.into()));
+        let name = shown["nodes"][0]["name"].as_str().unwrap();
+        assert!(name.chars().count() < 2100 && name.ends_with("more characters]"), "{name}");
+        assert!(!shown.to_string().contains(exo_types::is_terminal_control));
+        assert!(!shown.to_string().contains("\\u") && !shown.to_string().contains("\\n"));
+        let mut buffer = [
+            b": \x1b[2J\n",
+            format!("data: {}\n", serde_json::json!({"error": {"message": hostile}})).as_bytes(),
+        ]
+        .concat();
+        let comment = next_line_event(&mut buffer).unwrap();
+        assert_eq!(comment, Some(Some(Event::Comment("\u{FFFD}[2J".to_owned()))));
+        let error = next_line_event(&mut buffer).unwrap_err().to_string();
+        assert!(!error.contains(exo_types::is_terminal_control), "{error}");
     }
 
     #[test]

@@ -15,9 +15,13 @@ mod run_node;
 mod system;
 mod ui;
 
+use std::fmt;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tracing::field::Field;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use args::{Cli, Command};
 use config::Config;
@@ -84,6 +88,63 @@ fn start_logging(filter: &str) -> anyhow::Result<()> {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(ui::colours(&std::io::stderr()))
+        .fmt_fields(debug_fn(log_field).delimited(" "))
         .init();
     Ok(())
+}
+
+/// Longest value in a line of the log, in characters.
+const LOG_VALUE_CHARS_MAX: usize = 2000;
+
+/// One field of a line of the log, which may hold words of other nodes: on one line, and a terminal obeys nothing in it.
+fn log_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let value = exo_types::printable(&format!("{value:?}"), LOG_VALUE_CHARS_MAX);
+    match field.name() {
+        "message" => write!(writer, "{value}"),
+        name => write!(writer, "{name}={value}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use super::*;
+
+    /// Standard error, as the test reads it.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_of_the_log_stays_one_line_that_a_terminal_obeys_in_nothing() {
+        let (lines, hostile) = (Lines::default(), "x\x1b[2J\u{9b}1m\nforged\u{202E}".repeat(1000));
+        let to = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to.clone());
+        tracing::subscriber::with_default(
+            log.fmt_fields(debug_fn(log_field).delimited(" ")).finish(),
+            || {
+                let _span = tracing::warn_span!("request", name = %hostile).entered();
+                tracing::warn!(reason = %hostile, quoted = hostile, "a message of {hostile}");
+            },
+        );
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains("a message of x\u{FFFD}[2J") && text.contains("reason=x\u{FFFD}[2J"), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(
+            !text.contains(|c| exo_types::is_terminal_control(c) && c != '\n') && text.len() < 20_000,
+            "{text}"
+        );
+    }
 }

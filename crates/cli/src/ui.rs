@@ -1,10 +1,13 @@
 //! What the terminal sees: tables, bytes for people, colours only where a terminal is, the last error.
+//!
+//! Everything that is printed goes through here, and whatever is in it, a terminal obeys none of it ([`printable_lines`]).
+//! What comes from a node has been made single lines before that, see `client`.
 #![allow(clippy::print_stdout, reason = "printing is what this module is for")]
 
 use std::io::{IsTerminal, Write};
 
 use comfy_table::{ContentArrangement, Table, presets};
-use exo_types::Monitor;
+use exo_types::{Monitor, is_terminal_control, printable_lines};
 use owo_colors::OwoColorize;
 
 use crate::hint;
@@ -22,7 +25,7 @@ pub fn colours(stream: &impl IsTerminal) -> bool {
 /// Prints the error with its causes, then one hint that can be acted on.
 pub fn error(error: &anyhow::Error) {
     let colours = colours(&std::io::stderr());
-    let text = format!("{error:#}");
+    let text = beside(&format!("{error:#}"));
     if colours {
         eprintln!("{} {text}", "error:".red().bold());
     } else {
@@ -35,6 +38,7 @@ pub fn error(error: &anyhow::Error) {
 
 /// Prints what the user should know although it stops nothing.
 pub fn warning(text: &str) {
+    let text = beside(text);
     if colours(&std::io::stderr()) {
         eprintln!("{} {text}", "warning:".yellow().bold());
     } else {
@@ -44,16 +48,45 @@ pub fn warning(text: &str) {
 
 /// Says beside the output what was done.
 pub fn note(text: &str) {
-    eprintln!("note: {text}");
+    eprintln!("note: {}", beside(text));
+}
+
+/// A text behind `error:` and the like. Its further lines are indented: words of a file in it cannot begin an error of their own.
+fn beside(text: &str) -> String {
+    printable_lines(text).replace('\n', "\n  ")
 }
 
 /// Prints a line. A closed pipe is not worth a panic.
 pub fn line(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let _ = writeln!(std::io::stdout(), "{}", printable_lines(&text.to_string()));
 }
 
-/// Prints a piece of an answer at once.
-pub fn piece(text: &str) {
+/// How a model's words are printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answers {
+    /// As they are: `--raw`, files and pipes.
+    Raw,
+    /// Without what a terminal would obey.
+    Printable,
+}
+
+impl Answers {
+    /// How they go to standard output, if `is_raw` does not say it.
+    pub fn to_stdout(is_raw: bool) -> Self {
+        if is_raw || !std::io::stdout().is_terminal() { Self::Raw } else { Self::Printable }
+    }
+
+    /// Prints a piece of an answer at once.
+    pub fn print(self, text: &str) {
+        match self {
+            Self::Raw => exactly(text),
+            Self::Printable => exactly(&printable_lines(text)),
+        }
+    }
+}
+
+/// Prints a text as it is, at once.
+pub fn exactly(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
@@ -61,8 +94,21 @@ pub fn piece(text: &str) {
 
 /// Prints a document for scripts.
 pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    line(serde_json::to_string_pretty(value)?);
+    line(escaped(&serde_json::to_string_pretty(value)?));
     Ok(())
+}
+
+/// The same JSON, with what a terminal obeys written as `\uXXXX`. Outside of strings JSON has only ends of lines of it.
+fn escaped(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            // All of these are in the basic plane.
+            c if c != '\n' && is_terminal_control(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// Prints a paragraph, between words where the terminal is narrow.
@@ -169,6 +215,19 @@ pub fn spinner() -> indicatif::ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_that_quotes_a_file_has_no_second_error_in_it() {
+        assert_eq!(beside("`x\r\nerror: forged\x1b[2J`"), "`x\n  error: forged\u{FFFD}[2J`");
+    }
+
+    #[test]
+    fn json_means_the_same_and_holds_nothing_that_a_terminal_obeys() {
+        let value = serde_json::json!({"name": "a\x1b[2J\u{9b}1m\u{202E}\n\u{2028}é"});
+        let text = escaped(&serde_json::to_string_pretty(&value).unwrap());
+        assert!(!text.contains(|c| c != '\n' && is_terminal_control(c)), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
 
     #[test]
     fn a_list_breaks_between_words_and_leaves_out_what_nobody_tells() {

@@ -45,6 +45,17 @@ fn broken_gguf_files_are_refused_with_the_place_and_the_node_goes_on() {
     refused(&node, &folder.path().join("absent.gguf"), &["absent.gguf"]);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_folder_with_a_link_out_of_it_is_refused_by_the_node_with_link_and_target() {
+    let node = Node::alone();
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let secret = elsewhere.path().canonicalize().unwrap().join("secret.json");
+    std::fs::write(&secret, "{}").unwrap();
+    std::os::unix::fs::symlink(&secret, folder.path().join("config.json")).unwrap();
+    refused(&node, folder.path(), &["config.json leads to", secret.to_str().unwrap()]);
+}
+
 #[test]
 fn a_flipped_bit_anywhere_in_the_header_never_ends_the_node() {
     let node = Node::alone();

@@ -1,5 +1,9 @@
 //! Who gets in, and who is taken in: on nodes as processes of their own.
 
+#![cfg(target_os = "linux")] // the tables of sockets
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+#![allow(clippy::disallowed_methods, reason = "a pause in which nothing happens is what is measured")]
+
 mod support;
 
 use std::io::Write;
@@ -9,7 +13,6 @@ use std::time::Duration;
 use self::support::{Killed, Node, SOON, Start, exo, wait_for};
 
 /// Local addresses of the sockets of one kind that a process has, as the kernel writes them; only those in `state`.
-#[cfg(target_os = "linux")]
 fn sockets(pid: u32, kind: &str, state: &str) -> Vec<String> {
     let links = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let own: Vec<_> = links.filter_map(|link| std::fs::read_link(link.ok()?.path()).ok()).collect();
@@ -22,7 +25,6 @@ fn sockets(pid: u32, kind: &str, state: &str) -> Vec<String> {
     table.lines().skip(1).filter_map(of_line).collect()
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn a_command_opens_no_port_for_others_joins_nobody_and_leaves_the_window_to_the_first_start() {
     const LISTENING: &str = "0A";

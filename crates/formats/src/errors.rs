@@ -30,6 +30,17 @@ pub enum OpenError {
         /// What is missing or unexpected.
         reason: String,
     },
+    /// A file of a Hugging Face folder is a link to somewhere else.
+    #[error(
+        "{} leads to {}: a link in a model's folder may lead to a file in that folder, or to a blob of the same cache",
+        link.display(), target.display()
+    )]
+    LinkOut {
+        /// The link, or the path through one.
+        link: PathBuf,
+        /// Where it ends.
+        target: PathBuf,
+    },
     /// The GGUF header is malformed.
     #[error("{} is not a readable GGUF file", path.display())]
     Gguf {

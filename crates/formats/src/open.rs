@@ -66,9 +66,9 @@ pub(crate) fn name_of_folder(path: &Path) -> String {
     clean(name_at(usize::from(is_plain)))
 }
 
-/// Fit to be shown and to be typed: no control characters, not endless, not empty.
+/// Fit to be shown and to be typed, not endless, not empty.
 fn clean(name: &str) -> String {
-    let kept: String = name.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
+    let kept = exo_types::clean_name(name, NAME_CHARS_MAX);
     if kept.is_empty() { "model".to_owned() } else { kept }
 }
 
@@ -83,6 +83,6 @@ mod tests {
         assert_eq!(folder("/nowhere/models--Qwen--Qwen3-0.6B/snapshots/0123abcd"), "Qwen3-0.6B");
         assert_eq!(folder("/nowhere/tiny-llama/hf"), "tiny-llama");
         assert_eq!(folder("/nowhere/Llama-3.2-1B"), "Llama-3.2-1B");
-        assert_eq!(clean("a\nb"), "ab");
+        assert_eq!(clean("a\n\u{202E}\x1bb\u{200B}"), "ab");
     }
 }

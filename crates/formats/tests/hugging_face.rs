@@ -209,3 +209,90 @@ fn rotary_tables_of_old_checkpoints_are_ignored_and_biases_are_noticed() {
     let bias = model.tensor(TensorName::Layer(1, LayerTensor::KBias)).unwrap();
     assert_eq!((bias.rows, bias.cols), (1, 32));
 }
+
+/// A folder that opens, and beside it, in the second, the file that nobody may get at.
+#[cfg(unix)]
+fn folder_and_secret() -> (tempfile::TempDir, tempfile::TempDir) {
+    let (f, elsewhere) = (folder(), tempfile::tempdir().unwrap());
+    write_safetensors(&f.path().join("model.safetensors"), &tensors(true));
+    let secret = json!({"chat_template": "secret", "weight_map": {}}).to_string();
+    fs::write(elsewhere.path().join("secret"), secret).unwrap();
+    (f, elsewhere)
+}
+
+#[cfg(unix)]
+#[test]
+fn no_link_leads_out_of_a_folder_and_the_error_names_link_and_target() {
+    use std::os::unix::fs::symlink;
+    let small = [
+        "generation_config.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "tokenizer.json",
+        "config.json",
+    ];
+    for name in small.into_iter().chain(["model.safetensors", "model.safetensors.index.json"]) {
+        let (f, elsewhere) = folder_and_secret();
+        let (link, secret) = (f.path().join(name), elsewhere.path().canonicalize().unwrap().join("secret"));
+        // A chain: to a link inside, through a linked folder, to the file outside.
+        symlink(elsewhere.path(), f.path().join("aside")).unwrap();
+        symlink("aside/secret", f.path().join("first")).unwrap();
+        let _ = fs::remove_file(&link);
+        symlink("first", &link).unwrap();
+        let opened = open(f.path());
+        let said = chain(&opened.unwrap_err());
+        let both = said.contains(&link.display().to_string()) && said.contains(&secret.display().to_string());
+        assert!(both, "{name}: {said}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_inside_a_folder_and_to_it_are_followed_and_a_loop_is_an_error() {
+    use std::os::unix::fs::symlink;
+    let (f, elsewhere) = folder_and_secret();
+    fs::rename(f.path().join("model.safetensors"), f.path().join("weights")).unwrap();
+    symlink("weights", f.path().join("model.safetensors")).unwrap();
+    let by_link = elsewhere.path().join("model");
+    symlink(f.path(), &by_link).unwrap();
+    for path in [f.path(), by_link.as_path()] {
+        assert!(open(path).unwrap().config.tied);
+    }
+    symlink("chat_template.jinja", f.path().join("chat_template.jinja")).unwrap();
+    assert!(chain(&open(f.path()).unwrap_err()).contains("chat_template.jinja"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_snapshot_of_a_cache_is_made_of_its_own_blobs_only() {
+    use std::os::unix::fs::symlink;
+    let (f, elsewhere) = folder_and_secret();
+    let hub = tempfile::tempdir().unwrap();
+    let repository = |name: &str| {
+        let repository = hub.path().join(name);
+        let snapshot = repository.join("snapshots/0123abcd");
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::create_dir(repository.join("blobs")).unwrap();
+        for (i, name) in ["config.json", "tokenizer.json", "model.safetensors"].into_iter().enumerate() {
+            fs::copy(f.path().join(name), repository.join(format!("blobs/{i}"))).unwrap();
+            symlink(format!("../../blobs/{i}"), snapshot.join(name)).unwrap();
+        }
+        snapshot
+    };
+    let (own, other) = (repository("models--a--b"), repository("models--c--d"));
+    assert_eq!(open(&own).unwrap().name, "b");
+    let template = own.join("chat_template.jinja");
+    // Another model's blob; a blob that is itself a link out; something beside the blobs.
+    symlink(elsewhere.path().join("secret"), own.join("../../blobs/9")).unwrap();
+    fs::write(own.join("../../refs"), "x").unwrap();
+    for target in ["../../../models--c--d/blobs/0", "../../blobs/9", "../../refs"] {
+        symlink(target, &template).unwrap();
+        assert!(chain(&open(&own).unwrap_err()).contains("chat_template.jinja leads to"), "{target}");
+        fs::remove_file(&template).unwrap();
+    }
+    // A blob store that is a link to somewhere else.
+    let blobs = other.join("../../blobs");
+    fs::rename(&blobs, elsewhere.path().join("blobs")).unwrap();
+    symlink(elsewhere.path().join("blobs"), &blobs).unwrap();
+    assert!(chain(&open(&other).unwrap_err()).contains("config.json leads to"));
+}

@@ -2,6 +2,13 @@
 
 use std::fmt;
 
+use exo_types::{NodeId, printable};
+
+/// Longest name on a line, in characters.
+const NAME_CHARS_MAX: usize = 64;
+/// Longest reason on a line, in characters.
+const REASON_CHARS_MAX: usize = 500;
+
 /// One thing worth a line on the terminal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -15,6 +22,8 @@ pub enum Notice {
     },
     /// This node let another in.
     Admitted {
+        /// Which.
+        node: NodeId,
         /// Its name.
         name: String,
         /// The four words both sides show.
@@ -22,6 +31,8 @@ pub enum Notice {
     },
     /// A stranger asks and the window is shut.
     Asks {
+        /// Which.
+        node: NodeId,
         /// Its name. Not to be trusted.
         name: String,
         /// The four words both sides show.
@@ -58,23 +69,65 @@ pub enum Notice {
 }
 
 impl fmt::Display for Notice {
+    /// One line. Names and reasons are other nodes' words, so commands name ids.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |text: &str| printable(text, NAME_CHARS_MAX);
+        let reason = |text: &str| printable(text, REASON_CHARS_MAX);
         match self {
             Self::Joined { by, words } => {
+                let by = name(by);
                 write!(f, "joined the cluster of {by} · check words: {words} · undo with `exo remove` there")
             }
-            Self::Admitted { name, words } => {
-                write!(f, "{name} joined · check words: {words} · undo with `exo remove {name}`")
+            Self::Admitted { node, name: called, words } => {
+                let (called, id) = (name(called), node.to_instance_name());
+                write!(f, "{called} joined · check words: {words} · undo with `exo remove {id}`")
             }
-            Self::Asks { name, words } => {
-                write!(f, "{name} asks to join · check words: {words} · `exo admit {name}` lets it in")
+            Self::Asks { node, name: called, words } => {
+                let (called, id) = (name(called), node.to_instance_name());
+                write!(f, "{called} asks to join · check words: {words} · `exo admit {id}` lets it in")
             }
-            Self::Refused { by, reason } => write!(f, "{by} does not let this node in: {reason}"),
-            Self::Up { name } => write!(f, "{name} is here"),
-            Self::Lost { name, reason } => write!(f, "{name} is gone: {reason}"),
-            Self::Coordinator { name } => write!(f, "{name} coordinates the cluster"),
-            Self::Card(text) => f.write_str(text),
-            Self::Warning(text) => write!(f, "warning: {text}"),
+            Self::Refused { by, reason: why } => {
+                write!(f, "{} does not let this node in: {}", name(by), reason(why))
+            }
+            Self::Up { name: called } => write!(f, "{} is here", name(called)),
+            Self::Lost { name: called, reason: why } => {
+                write!(f, "{} is gone: {}", name(called), reason(why))
+            }
+            Self::Coordinator { name: called } => write!(f, "{} coordinates the cluster", name(called)),
+            Self::Card(text) => f.write_str(&reason(text)),
+            Self::Warning(text) => write!(f, "warning: {}", reason(text)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strangers_words_stay_on_one_line_and_are_part_of_no_command() {
+        let (node, name) = (NodeId([7; 32]), "x`; exo admit evil`\n\x1b[2J\u{202E}".repeat(300));
+        let id = node.to_instance_name();
+        for (notice, command) in [
+            (
+                Notice::Asks { node, name: name.clone(), words: String::new() },
+                format!("`exo admit {id}` lets it in"),
+            ),
+            (
+                Notice::Admitted { node, name: name.clone(), words: String::new() },
+                format!("`exo remove {id}`"),
+            ),
+            (Notice::Joined { by: name.clone(), words: String::new() }, "`exo remove` there".to_owned()),
+            (Notice::Refused { by: name.clone(), reason: name.clone() }, "more characters]".to_owned()),
+            (Notice::Lost { name: name.clone(), reason: name.clone() }, "more characters]".to_owned()),
+            (Notice::Warning(name.clone()), "more characters]".to_owned()),
+        ] {
+            let line = notice.to_string();
+            assert!(line.ends_with(&command), "{line}");
+            assert!(
+                !line.contains(|c: char| c.is_control() || c == '\u{202E}') && line.chars().count() < 800,
+                "{line}"
+            );
         }
     }
 }

@@ -435,7 +435,7 @@ fn starts(
             model: resolved.id,
             spec: SequenceSpec {
                 sequence: SequenceId { request: request.request, index },
-                principal: request.principal,
+                principal: request.principal.at(resolved.me),
                 driver: resolved.me,
                 sampling,
                 history: prepared.tokens.clone(),

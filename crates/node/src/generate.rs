@@ -10,6 +10,7 @@ use exo_api::{
 use exo_cluster::DraftCounts;
 use exo_cluster::wire::{Busy, EndReason};
 use exo_machine::SequenceEvent;
+use exo_tokenizer::ChatError;
 use exo_types::{FailureKind, RequestId};
 use tokio::sync::mpsc;
 
@@ -30,7 +31,7 @@ pub struct Prepared {
 pub fn prepare(open: &OpenModel, request: &GenerateRequest) -> Result<Prepared, GenerateError> {
     let tokens = match &request.prompt {
         Prompt::Chat { messages } => chat_tokens(open, messages)?,
-        Prompt::Text(text) => encode(open, text, true)?,
+        Prompt::Text(text) => encode(open, text)?,
         Prompt::Tokens(tokens) => {
             let vocab = open.model.config.vocab;
             if let Some(token) = tokens.iter().find(|t| **t >= vocab) {
@@ -73,13 +74,15 @@ fn chat_tokens(open: &OpenModel, messages: &[exo_api::ChatMessage]) -> Result<Ve
         now: Some(local_now()),
         ..Default::default()
     };
-    let text = template.render(&messages, &options);
-    let text = text.map_err(|e| GenerateError::TemplateFailed { message: crate::engine_host::chain(&e) })?;
-    encode(open, &text, false)
+    open.tokenizer.encode_chat(template, &messages, &options).map_err(|error| match error {
+        ChatError::Template(e) => GenerateError::TemplateFailed { message: crate::engine_host::chain(&e) },
+        e => invalid("prompt", crate::engine_host::chain(&e)),
+    })
 }
 
-fn encode(open: &OpenModel, text: &str, add_special: bool) -> Result<Vec<u32>, GenerateError> {
-    let options = exo_tokenizer::EncodeOptions { add_special, parse_special: true };
+/// A raw prompt, which is the whole text that a model sees: control tokens in it are control tokens, as with llama.cpp and vLLM.
+fn encode(open: &OpenModel, text: &str) -> Result<Vec<u32>, GenerateError> {
+    let options = exo_tokenizer::EncodeOptions { add_special: true, parse_special: true };
     open.tokenizer.encode(text, options).map_err(|e| invalid("prompt", crate::engine_host::chain(&e)))
 }
 

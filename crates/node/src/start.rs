@@ -233,7 +233,7 @@ fn start_draft(
 
 /// What discovery says of this node, but for whether it is fresh.
 pub fn announcement(config: &NodeConfig) -> BTreeMap<String, String> {
-    let short = |text: &str| text.chars().filter(|c| !c.is_control()).take(40).collect::<String>();
+    let short = |text: &str| exo_types::clean_name(text, 40);
     BTreeMap::from([
         ("v".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
         ("name".to_owned(), short(&config.name)),

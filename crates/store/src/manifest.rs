@@ -178,7 +178,12 @@ impl Manifest {
             name_len,
             "1 to 128 characters",
         )?;
-        ensure(!self.name.chars().any(char::is_control), "name", "with control characters", "printable")?;
+        ensure(
+            !self.name.contains(exo_types::is_terminal_control),
+            "name",
+            "with control characters",
+            "printable",
+        )?;
         let is_chunk_size =
             self.chunk_bytes.is_power_of_two() && (4096..=CHUNK_BYTES_MAX).contains(&self.chunk_bytes);
         ensure(is_chunk_size, "chunk_bytes", self.chunk_bytes, "a power of two from 4096 to 16777216")?;
@@ -296,7 +301,9 @@ mod tests {
     #[test]
     fn impossible_manifests_are_refused_by_field() {
         type Change = fn(&mut Manifest);
-        let cases: [(Change, &str); 11] = [
+        let cases: [(Change, &str); 13] = [
+            (|m| m.name = "a\u{1b}[2J".to_owned(), "name is with control characters"),
+            (|m| m.name = "a\u{202e}b".to_owned(), "name is with control characters"),
             (|m| m.version = 9, "version 9"),
             (|m| m.chunk_bytes = 0, "chunk_bytes is 0"),
             (|m| m.chunk_bytes = 5000, "chunk_bytes is 5000"),

@@ -6,9 +6,9 @@
 //! decoder that costs the same for every token, and errors where the crate would panic or fall silent.
 //!
 //! **Special tokens in text.** Control tokens (`<|eot_id|>`) written out in a text become those tokens only with
-//! [`EncodeOptions::parse_special`]. Rendered chat prompts need it, and once rendered nothing tells the template's
-//! own markers from a user's; raw completions parse them too, as OpenAI-compatible servers do. Who must not let
-//! users write control tokens encodes their text without it.
+//! [`EncodeOptions::parse_special`]. Chat prompts go through [`Tokenizer::encode_chat`], where only the template makes
+//! them. A raw completion's prompt takes the place of the whole rendered text, so its control tokens are parsed, as
+//! llama.cpp and vLLM do.
 //!
 //! **Time.** Everything a file can make slow is bounded by steps. Only where a step itself can be made slow (a
 //! regular expression, a template filter over a large string) a stopwatch ends the call with an error; it never
@@ -22,6 +22,7 @@
 
 mod bpe;
 mod build;
+mod chat;
 mod errors;
 mod gguf;
 mod guard;
@@ -35,6 +36,7 @@ mod to_gguf;
 mod tokenizer;
 mod words;
 
+pub use chat::ChatError;
 pub use errors::{DecodeError, EncodeError, TemplateError, TokenizerError};
 pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, RenderOptions};

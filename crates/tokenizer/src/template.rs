@@ -53,6 +53,11 @@ impl ChatTemplate {
         Ok(Self { source, bos_token: bos_token.map(str::to_owned), eos_token: eos_token.map(str::to_owned) })
     }
 
+    /// What was compiled.
+    pub(crate) fn source(&self) -> &str {
+        &self.source
+    }
+
     /// The prompt for `messages`, each an object with `role` and `content` and whatever else the template reads.
     pub fn render(&self, messages: &[Value], options: &RenderOptions) -> Result<String, TemplateError> {
         let mut vars: Map<String, Value> = options.vars.clone();

@@ -1,12 +1,15 @@
 //! The tokenizer of one model.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use exo_formats::TokenizerSource;
-use tokenizers::{Model, NormalizedString, OffsetType};
+use tokenizers::{Model, NormalizedString, OffsetReferential, OffsetType, PreTokenizedString};
 
 use crate::build::{Built, guarded};
+use crate::chat::Keys;
 use crate::guard::{Deadline, ENCODE_TIME_MAX};
 use crate::pipeline::encode_error;
 use crate::{DecodeError, EncodeError, StreamDecoder, TokenizerError, gguf, json};
@@ -61,6 +64,7 @@ struct Inner {
     built: Built,
     frame: Frame,
     end_ids: Vec<u32>,
+    keys: Keys,
 }
 
 impl Tokenizer {
@@ -73,23 +77,50 @@ impl Tokenizer {
             TokenizerSource::Gguf(gguf) => gguf::build(gguf)?,
         };
         let end_ids = end_ids(&built, &frame);
-        Ok(Self(Arc::new(Inner { built, frame, end_ids })))
+        let keys = Keys::default();
+        let mut inner = Inner { built, frame, end_ids, keys };
+        inner.keys = inner.find_keys();
+        Ok(Self(Arc::new(inner)))
     }
 
     /// The ids of `text`.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, EncodeError> {
-        let built = &self.0.built;
-        let limit = if built.looks_back { TEXT_BYTES_MAX_LOOKING_BACK } else { TEXT_BYTES_MAX };
-        if text.len() > limit {
-            return Err(EncodeError::TooLong { bytes: text.len(), limit });
-        }
-        let encoded = guarded(|| built.encode(text, options.parse_special));
+        self.check_length(text)?;
+        let encoded = guarded(|| self.0.built.encode(text, options.parse_special, &BTreeMap::new()));
         let ids = encoded.map_err(|reason| EncodeError::Model { reason })??;
         if !options.add_special {
             return Ok(ids);
         }
         let frame = &self.0.frame;
         Ok([frame.before.as_slice(), &ids, &frame.after].concat())
+    }
+
+    pub(crate) fn check_length(&self, text: &str) -> Result<(), EncodeError> {
+        let looks_back = self.0.built.looks_back;
+        let limit = if looks_back { TEXT_BYTES_MAX_LOOKING_BACK } else { TEXT_BYTES_MAX };
+        let bytes = text.len();
+        if bytes > limit { Err(EncodeError::TooLong { bytes, limit }) } else { Ok(()) }
+    }
+
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.0.keys
+    }
+
+    /// Where control tokens are found in a text of acceptable length, in order.
+    pub(crate) fn find_specials(&self, text: &str) -> Result<Vec<Range<usize>>, EncodeError> {
+        let found = guarded(|| self.0.find_specials(text));
+        found.map_err(|reason| EncodeError::Model { reason })?
+    }
+
+    /// As [`Tokenizer::encode`] with control tokens, for a text in which characters stand for others where no token may be
+    /// found.
+    pub(crate) fn encode_hidden(
+        &self,
+        text: &str,
+        shown: &BTreeMap<char, char>,
+    ) -> Result<Vec<u32>, EncodeError> {
+        let encoded = guarded(|| self.0.built.encode(text, true, shown));
+        encoded.map_err(|reason| EncodeError::Model { reason })?
     }
 
     /// The text of `ids`; bytes that are not UTF-8 become U+FFFD. `skip_special` leaves control tokens out.
@@ -162,13 +193,59 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
+impl Inner {
+    /// Whether only a chat template may make this token: control tokens, and what begins and ends a text, whatever kind the
+    /// file says it is.
+    fn is_control(&self, id: u32) -> bool {
+        self.built.pieces.is_special(id)
+            || self.frame.bos == Some(id)
+            || self.end_ids.binary_search(&id).is_ok()
+    }
+
+    fn find_keys(&self) -> Keys {
+        let added = self.built.vocab.get_added_tokens_decoder();
+        let control = || added.iter().filter(|(id, _)| self.is_control(**id)).map(|(_, token)| token);
+        Keys::of(control().map(|t| t.content.as_str()), control().any(|t| t.normalized))
+    }
+
+    fn find_specials(&self, text: &str) -> Result<Vec<Range<usize>>, EncodeError> {
+        let words = self.built.extract(text, true, Deadline::start())?;
+        let splits = words.get_splits(OffsetReferential::Original, OffsetType::Byte).into_iter();
+        let control =
+            splits.filter(|(_, _, tokens)| tokens.iter().flatten().any(|token| self.is_control(token.id)));
+        Ok(control.map(|(_, (start, end), _)| start..end).collect())
+    }
+}
+
 impl Built {
-    fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, EncodeError> {
-        let deadline = Deadline::start();
+    /// The tokens that are found in the text before it is cut into words, and the normalised rest.
+    fn extract(
+        &self,
+        text: &str,
+        parse_special: bool,
+        deadline: Deadline,
+    ) -> Result<PreTokenizedString, EncodeError> {
         let vocab = if parse_special { &self.vocab } else { &self.vocab_plain };
         let normalizer = self.pipeline.normalizer(deadline);
-        let mut words = vocab.extract_and_normalize(Some(&normalizer), text);
+        let words = vocab.extract_and_normalize(Some(&normalizer), text);
         normalizer.outcome()?;
+        Ok(words)
+    }
+
+    /// `shown`: which characters become which others once tokens were found, see [`Tokenizer::encode_hidden`].
+    fn encode(
+        &self,
+        text: &str,
+        parse_special: bool,
+        shown: &BTreeMap<char, char>,
+    ) -> Result<Vec<u32>, EncodeError> {
+        let deadline = Deadline::start();
+        let mut words = self.extract(text, parse_special, deadline)?;
+        for (private, shown) in shown {
+            words
+                .normalize(|piece| piece.replace(*private, shown.encode_utf8(&mut [0; 4])))
+                .map_err(encode_error)?;
+        }
         self.pipeline.cut(&mut words, deadline)?;
         let tokenize = |word: &NormalizedString| {
             if deadline.is_past() {

@@ -141,13 +141,24 @@ impl fmt::Display for SequenceId {
     }
 }
 
-/// On whose behalf work is done: a hash of the API key or of the local user. Never the key itself.
+/// On whose behalf work is done: a hash of the API key or of the local user, and outside of the node that took the request
+/// also of that node ([`Principal::at`]). Never the key itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Principal(pub [u8; 16]);
 
 impl Principal {
     /// The user of the local, unauthenticated API.
     pub const LOCAL: Self = Self(*b"local-api-user\0\0");
+
+    /// The same user as one of this node, which is how the cluster knows it: two nodes' local users are two principals, and
+    /// neither is served what was cached for the other.
+    pub fn at(self, node: NodeId) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("exo principal: who, on which node");
+        hasher.update(&self.0).update(&node.0);
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Self(bytes)
+    }
 }
 
 /// The time in which one coordinator leads. Compared as the pair (counter, key): equal counters still order.

@@ -1,6 +1,7 @@
 //! The words every room shares: identifiers, element types, shards, placements, steps, device facts.
 //!
-//! Plain values with `serde`, no behaviour beyond arithmetic on themselves. A type belongs here when two rooms
+//! Plain values with `serde`, no behaviour beyond arithmetic on themselves, and the few functions that make text of
+//! strangers safe to show. A type belongs here when two rooms
 //! that must not know each other both need it.
 //!
 //! **Architecture invariant:** depends on no other room, and knows neither clock, socket, file nor thread.
@@ -17,6 +18,7 @@ mod shape;
 mod shard;
 mod step;
 mod tensor;
+mod text;
 mod time;
 
 pub use device::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, NodeFacts, SupportClass};
@@ -32,4 +34,5 @@ pub use shape::{LayerShape, ModelShape};
 pub use shard::{CacheShape, LayerRange, PlacedShard, Placement, Shard, ShardPosition, ShardSpec, Stage};
 pub use step::{DRAFTS_MAX, FailureKind, PageKey, SequenceSpec, StepFrame, StepSequence, WireDType};
 pub use tensor::{ByteSource, SourceLost, TensorView};
+pub use text::{clean_name, is_terminal_control, printable, printable_lines, shell_word};
 pub use time::Time;

@@ -133,9 +133,10 @@ async fn work(nodes: &Nodes, instance: InstanceView, known: &[Known], aloud: boo
         if aloud {
             ui::line(format!("\n> {prompt}"));
         }
+        let answers_to = ui::Answers::to_stdout(false);
         let show = &mut |text: &str| {
             if aloud {
-                ui::piece(text)
+                answers_to.print(text)
             }
         };
         answers.push(ask::chat(client, prompt, show).await?);
@@ -219,6 +220,7 @@ fn invite(nodes: &Nodes) -> anyhow::Result<()> {
         "  curl http://{first}/v1/chat/completions -H 'Content-Type: application/json' -d '{question}'"
     ));
     let Some(node) = nodes.iter().next() else { return Ok(()) };
-    ui::line(format!("  exo status --data-dir {}", node.data_dir().display()));
+    let data_dir = exo_types::shell_word(&node.data_dir().to_string_lossy());
+    ui::line(format!("  exo status --data-dir {data_dir}"));
     Ok(())
 }

@@ -2,10 +2,14 @@
 
 use anyhow::bail;
 use exo_api::{ClusterView, MemberView};
+use exo_types::shell_word;
 
 use super::running;
 use crate::config::Config;
 use crate::ui;
+
+/// Characters of an id that name a node beyond doubt: 80 bits.
+const ID_CHARS: usize = 16;
 
 /// Puts a member out.
 pub async fn remove(config: &Config, node: &str) -> anyhow::Result<()> {
@@ -25,21 +29,31 @@ pub async fn admit(config: &Config, node: &str) -> anyhow::Result<()> {
     let known = view.join_requests.iter().map(|r| (r.node.as_str(), r.name.as_str()));
     let id = pick(node, known, "node that asks to join")?;
     let member: MemberView = client.post("/exo/v1/members", &serde_json::json!({"node": id})).await?;
+    let id = node_word(&member.node);
     ui::line(format!(
-        "{} is let in when it asks next, within seconds; undo with `exo remove {}`",
-        member.name, member.name
+        "{} is let in when it asks next, within seconds; undo with `exo remove {id}`",
+        member.name
     ));
     Ok(())
 }
 
-/// The id meant by a name, an id or the start of an id.
+/// A node as a suggested command names it: by so much of its id that nobody finds a key of his own that begins the same. Its
+/// name is what it says itself.
+pub fn node_word(id: &str) -> String {
+    shell_word(id.get(..ID_CHARS).unwrap_or(id))
+}
+
+/// The id meant by a name, an id or the start of an id. A long start of an id is that node, whoever calls itself so.
 fn pick<'a>(
     wanted: &str,
     known: impl Iterator<Item = (&'a str, &'a str)> + Clone,
     what: &str,
 ) -> anyhow::Result<String> {
     let fits = |(id, name): &(&str, &str)| *name == wanted || (wanted.len() >= 4 && id.starts_with(wanted));
-    let found: Vec<_> = known.clone().filter(fits).collect();
+    let mut found: Vec<_> = known.clone().filter(fits).collect();
+    if found.iter().any(|(id, _)| wanted.len() >= ID_CHARS && id.starts_with(wanted)) {
+        found.retain(|(id, _)| id.starts_with(wanted));
+    }
     match found.as_slice() {
         [(id, _)] => Ok((*id).to_owned()),
         [] => {
@@ -62,5 +76,14 @@ mod tests {
         assert_eq!(pick("abcx").as_deref(), Some("abcxyz"));
         assert_eq!(pick("abc"), None, "too short to be meant");
         assert_eq!(pick("desk"), None, "two of that name");
+    }
+
+    #[test]
+    fn a_stranger_that_calls_itself_as_another_nodes_id_stands_in_no_ones_way() {
+        let (honest, other) = ("abcdefghijklmnopqrstuvwxyz", "zyxwvutsrqponmlkjihgfedcba");
+        let word = super::node_word(honest);
+        let known = [(honest, "laptop"), (other, word.as_str())];
+        assert_eq!(word, "abcdefghijklmnop");
+        assert_eq!(pick(&word, known.iter().copied(), "node").unwrap(), honest);
     }
 }

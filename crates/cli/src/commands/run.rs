@@ -15,7 +15,7 @@ use crate::args::Run;
 use crate::client::Client;
 use crate::config::Config;
 use crate::run_node::{self, Stay};
-use crate::ui;
+use crate::ui::{self, Answers};
 
 /// Longest prompt taken from standard input.
 const STDIN_BYTES_MAX: u64 = 8 << 20;
@@ -155,13 +155,13 @@ impl<'a> Session<'a> {
     async fn stream(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         let spinner = ui::spinner();
         spinner.set_message(format!("waiting for {}", self.model));
-        let quiet = self.args.json;
+        let (quiet, answers) = (self.args.json, Answers::to_stdout(self.args.raw));
         let mut on_part = |part: Part<'_>| match part {
             Part::Waiting(reason) => spinner.set_message(reason.to_owned()),
             Part::Text(piece) => {
                 spinner.finish_and_clear();
                 if !quiet {
-                    ui::piece(piece);
+                    answers.print(piece);
                 }
             }
         };

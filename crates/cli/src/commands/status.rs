@@ -5,6 +5,7 @@ use exo_api::{
 };
 use exo_types::{DeviceState, Monitor};
 
+use super::members::node_word;
 use super::running;
 use crate::args::Json;
 use crate::config::Config;
@@ -196,7 +197,10 @@ fn requests(view: &ClusterView) {
     for request in &view.join_requests {
         ui::line(format!(
             "{} at {} asks to join ({}): `exo admit {}` lets it in",
-            request.name, request.address, request.check_words, request.name
+            request.name,
+            request.address,
+            request.check_words,
+            node_word(&request.node)
         ));
     }
 }

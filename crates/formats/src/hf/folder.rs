@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use exo_types::ByteSource;
 use serde_json::Value;
 
 use super::config::{self, Problem};
+use super::contained::Contained;
 use super::{json, safetensors};
 use crate::layout::{self, Found};
 use crate::names::Dialect;
@@ -36,22 +37,24 @@ const WEIGHT_FILES_MAX: usize = 2000;
 
 /// Opens the folder.
 pub(crate) fn open_folder(folder: &Path) -> Result<Model, OpenError> {
-    let config_path = folder.join(CONFIG);
+    let contained = Contained::new(folder)?;
+    let config_path = contained.path(CONFIG)?;
     let config_json = json::read_object(&config_path, CONFIG_BYTES_MAX)?
         .ok_or_else(|| not_a_model(folder, format!("there is no {CONFIG} in it{}", gguf_hint(folder))))?;
-    let generation = json::read_object(&folder.join(GENERATION), CONFIG_BYTES_MAX)?;
+    let generation = json::read_object(&contained.path(GENERATION)?, CONFIG_BYTES_MAX)?;
     let mut config = config::read(&config_json, generation.as_ref()).map_err(|problem| match problem {
         Problem::Json(source) => OpenError::Json { path: config_path.clone(), source },
         Problem::Config(source) => OpenError::Config { path: config_path.clone(), source },
     })?;
-    let tokenizer_json = json::read_bytes(&folder.join(TOKENIZER), TOKENIZER_BYTES_MAX)?
+    let tokenizer_json = json::read_bytes(&contained.path(TOKENIZER)?, TOKENIZER_BYTES_MAX)?
         .ok_or_else(|| not_a_model(folder, format!("there is no {TOKENIZER} in it")))?;
-    let tokenizer_config = json::read_object(&folder.join(TOKENIZER_CONFIG), TOKENIZER_CONFIG_BYTES_MAX)?;
+    let tokenizer_config = json::read_object(&contained.path(TOKENIZER_CONFIG)?, TOKENIZER_CONFIG_BYTES_MAX)?;
     add_named_end(&mut config, tokenizer_config.as_ref());
-    let chat_template = read_template(folder, tokenizer_config.as_ref())?;
-    let weights = Weights::open(folder)?;
+    let chat_template = read_template(&contained, tokenizer_config.as_ref())?;
+    let weights = Weights::open(folder, &contained)?;
     let small = [CONFIG, GENERATION, TOKENIZER, TOKENIZER_CONFIG, TEMPLATE, INDEX];
-    let small = small.iter().filter_map(|name| small_file(folder, name)).collect::<Vec<_>>();
+    let small = small.iter().map(|name| Ok(small_file(contained.path(name)?, name)));
+    let small = small.filter_map(Result::transpose).collect::<Result<Vec<_>, OpenError>>()?;
     weights.into_model(folder, config, small, |config, files, sources, tensors| Model {
         name: crate::open::name_of_folder(folder),
         kind: ModelKind::HuggingFace,
@@ -77,8 +80,7 @@ fn gguf_hint(folder: &Path) -> String {
     names.first().map_or_else(String::new, |n| format!("; perhaps you mean the file {}", n.to_string_lossy()))
 }
 
-fn small_file(folder: &Path, name: &str) -> Option<ModelFile> {
-    let path = folder.join(name);
+fn small_file(path: PathBuf, name: &str) -> Option<ModelFile> {
     let metadata = fs::metadata(&path).ok().filter(|m| m.is_file())?;
     let len = metadata.len();
     Some(ModelFile { path, name: name.to_owned(), len, head_bytes: len, shared: Vec::new() })
@@ -100,8 +102,11 @@ fn add_named_end(config: &mut ModelConfig, tokenizer_config: Option<&Value>) {
 }
 
 /// The template: a file of its own wins over the one in `tokenizer_config.json`, as in transformers.
-fn read_template(folder: &Path, tokenizer_config: Option<&Value>) -> Result<Option<String>, OpenError> {
-    if let Some(text) = json::read_text(&folder.join(TEMPLATE), TEMPLATE_BYTES_MAX)? {
+fn read_template(
+    contained: &Contained<'_>,
+    tokenizer_config: Option<&Value>,
+) -> Result<Option<String>, OpenError> {
+    if let Some(text) = json::read_text(&contained.path(TEMPLATE)?, TEMPLATE_BYTES_MAX)? {
         return Ok(Some(text));
     }
     let Some(value) = tokenizer_config.and_then(|t| json::get(t, "chat_template")) else { return Ok(None) };
@@ -110,7 +115,7 @@ fn read_template(folder: &Path, tokenizer_config: Option<&Value>) -> Result<Opti
     }
     let wrong =
         || json::wrong("chat_template", value, "a string, or a list of objects with name and template");
-    let list = value.as_array().ok_or_else(wrong).map_err(json::at(&folder.join(TOKENIZER_CONFIG)))?;
+    let list = value.as_array().ok_or_else(wrong).map_err(json::at(&contained.path(TOKENIZER_CONFIG)?))?;
     let named = |name: &str| {
         let found = list.iter().find(|t| t.get("name").and_then(Value::as_str) == Some(name))?;
         found.get("template")?.as_str().map(str::to_owned)
@@ -126,9 +131,9 @@ struct Weights {
 }
 
 impl Weights {
-    fn open(folder: &Path) -> Result<Self, OpenError> {
+    fn open(folder: &Path, contained: &Contained<'_>) -> Result<Self, OpenError> {
         // As in transformers: the single file wins over an index.
-        let index = if folder.join(SINGLE).exists() { None } else { read_index(folder)? };
+        let index = if folder.join(SINGLE).exists() { None } else { read_index(contained)? };
         let names: Vec<String> = match &index {
             Some(index) => index.values().cloned().collect::<BTreeSet<_>>().into_iter().collect(),
             None => vec![single_file(folder)?],
@@ -140,7 +145,7 @@ impl Weights {
         }
         let mut weights = Self { names, maps: Vec::new(), headers: Vec::new() };
         for name in &weights.names {
-            let (map, header) = open_weights(&folder.join(name))?;
+            let (map, header) = open_weights(&contained.path(name)?)?;
             weights.maps.push(map);
             weights.headers.push(header);
         }
@@ -211,8 +216,8 @@ fn open_weights(path: &Path) -> Result<(Arc<dyn ByteSource>, safetensors::Header
 }
 
 /// Tensor name to file name, if the folder has an index.
-fn read_index(folder: &Path) -> Result<Option<BTreeMap<String, String>>, OpenError> {
-    let path = folder.join(INDEX);
+fn read_index(contained: &Contained<'_>) -> Result<Option<BTreeMap<String, String>>, OpenError> {
+    let path = contained.path(INDEX)?;
     let Some(index) = json::read_object(&path, INDEX_BYTES_MAX)? else { return Ok(None) };
     let missing = || JsonError::Missing { field: "weight_map".to_owned() };
     let map = json::get(&index, "weight_map").ok_or_else(missing).map_err(json::at(&path))?;

@@ -1,6 +1,7 @@
 //! Hugging Face folders: `config.json`, a tokenizer, and one or many `*.safetensors`.
 
 mod config;
+mod contained;
 mod folder;
 mod json;
 mod safetensors;

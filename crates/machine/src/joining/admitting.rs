@@ -8,7 +8,7 @@ use exo_cluster::{Member, Role, State};
 use exo_identity::{ClusterId, MemberCert, Statement};
 use exo_types::{NodeId, Time};
 
-use super::{Context, JoinAnswer, JoinAsk, Joining, JoiningOutput, Welcome, check_words, notice};
+use super::{Context, JoinAnswer, JoinAsk, Joining, JoiningOutput, Welcome, check_words, known_name, notice};
 use crate::{Effect, ExchangeId, JoinEffect, Notice, SignId};
 
 /// Join requests shown at once.
@@ -21,8 +21,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(4);
 const LATE_ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Another node seen for no longer than this is pointed to: later on this one has surely asked there by itself.
 const ELSEWHERE_MAX: Duration = Duration::from_secs(3);
-/// Longest name of a stranger, in characters.
-const NAME_CHARS_MAX: usize = 64;
 
 /// A stranger that asked to join while the window was shut.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -185,8 +183,9 @@ impl Joining {
 
     /// The window is shut: shows the request to people, and tells the asker what to do.
     fn show_request(&mut self, ctx: &Context<'_>, asked: &Asked, out: &mut Vec<JoiningOutput>) {
-        let (node, name) = (asked.node, clean_name(&asked.ask.name));
-        let reason = format!("its join window is shut; let this node in there with `exo admit {name}`");
+        let (node, name) = (asked.node, known_name(asked.node, &asked.ask.name));
+        let id = node.to_instance_name();
+        let reason = format!("its join window is shut; let this node in there with `exo admit {id}`");
         answer(out, asked.exchange, JoinAnswer::Refused { reason });
         let last_asked = ctx.now.time;
         if let Some(request) = self.requests.get_mut(&node) {
@@ -202,7 +201,7 @@ impl Joining {
         let request = Request { name: name.clone(), listen: asked.listen(), last_asked, is_admitted: false };
         self.requests.insert(node, request);
         out.push(JoiningOutput::Stale);
-        notice(out, Notice::Asks { name, words: check_words(ctx.me(), node) });
+        notice(out, Notice::Asks { node, name, words: check_words(ctx.me(), node) });
     }
 
     /// The answer to [`Effect::Sign`].
@@ -299,7 +298,7 @@ impl Joining {
         out.push(JoiningOutput::Prefer { node, address: listen });
         let words = check_words(ctx.me(), node);
         self.words.insert(node, words.clone());
-        notice(out, Notice::Admitted { name: member.name.clone(), words });
+        notice(out, Notice::Admitted { node, name: member.name.clone(), words });
     }
 
     /// Answers exchanges whose time is over. What the coordinator says about them still counts for a while: it may
@@ -338,8 +337,7 @@ fn certify(ctx: &Context<'_>, node: NodeId, name: &str) -> Decision {
     let Some((cluster, _)) = ctx.state.cluster() else {
         return Decision::refuse("it has no cluster yet");
     };
-    let name = clean_name(name);
-    let name = if name.is_empty() { node.to_string() } else { name };
+    let name = known_name(node, name);
     let (cluster, role) = (ClusterId(cluster.0), exo_identity::Role::Worker);
     Decision::Certify(Statement::new(me, cluster, node, &name, role, ctx.now.unix_s))
 }
@@ -371,9 +369,4 @@ fn welcome(ctx: &Context<'_>, member: &Member) -> Option<Welcome> {
 
 fn answer(out: &mut Vec<JoiningOutput>, exchange: ExchangeId, answer: JoinAnswer) {
     out.push(JoiningOutput::Effect(Effect::Joining(JoinEffect::Answer { exchange, answer })));
-}
-
-/// A stranger's name as people may see it.
-fn clean_name(name: &str) -> String {
-    name.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect()
 }

@@ -9,8 +9,8 @@ use exo_identity::MemberCert;
 use exo_types::{LogHead, NodeId, Time};
 
 use super::{
-    Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, Joining, JoiningOutput, LOOK_AROUND, MoveIn, Welcome,
-    check_words, notice,
+    Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, Joining, JoiningOutput, LOOK_AROUND, MoveIn,
+    REASON_CHARS_MAX, Welcome, check_words, known_name, notice,
 };
 use crate::{Effect, JoinEffect, Notice};
 
@@ -228,10 +228,11 @@ impl Joining {
                 None
             }
             JoinAnswer::Elsewhere { node, addresses } if node != ctx.me() => {
-                self.remember(ctx, node, addresses, node.to_string(), false);
+                self.remember(ctx, node, addresses, "", false);
                 None
             }
             JoinAnswer::Refused { reason } => {
+                let reason = exo_types::printable(&reason, REASON_CHARS_MAX);
                 if let Some(stranger) = self.strangers.get(&with) {
                     notice(out, Notice::Refused { by: stranger.name.clone(), reason });
                 }
@@ -264,9 +265,10 @@ impl Joining {
         ctx: &Context<'_>,
         by: NodeId,
         address: SocketAddr,
-        welcome: Welcome,
+        mut welcome: Welcome,
         out: &mut Vec<JoiningOutput>,
     ) {
+        welcome.name = known_name(by, &welcome.name);
         if let Err(reason) = check_welcome(ctx.me(), &welcome) {
             return notice(out, Notice::Refused { by: by.to_string(), reason });
         }

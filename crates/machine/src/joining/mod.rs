@@ -45,6 +45,10 @@ const EXCHANGE_MAX: Duration = Duration::from_secs(5);
 const STRANGERS_MAX: usize = 64;
 /// Addresses remembered of each: each one that is silent costs an attempt [`EXCHANGE_MAX`].
 const ADDRESSES_MAX: usize = 16;
+/// Longest name of a stranger, in characters.
+const NAME_CHARS_MAX: usize = 64;
+/// Longest reason that another node gives, in characters.
+const REASON_CHARS_MAX: usize = 500;
 /// The deadline of a machine that waits for nothing.
 const NEVER: Time = Time(u64::MAX);
 
@@ -214,8 +218,7 @@ impl Joining {
             let is_member = ctx.members.contains(&node);
             // Who let this node in is asked again if no log comes of it.
             if !is_member || self.members().contains(&node) {
-                let name = name.unwrap_or_else(|| node.to_string());
-                self.remember(ctx, node, addresses.clone(), name, is_fresh);
+                self.remember(ctx, node, addresses.clone(), &name.unwrap_or_default(), is_fresh);
             }
             if is_member {
                 out.push(JoiningOutput::Learn { node, addresses });
@@ -271,7 +274,7 @@ impl Joining {
         ctx: &Context<'_>,
         node: NodeId,
         mut addresses: Vec<SocketAddr>,
-        name: String,
+        name: &str,
         is_fresh: bool,
     ) {
         if self.strangers.len() >= STRANGERS_MAX && !self.strangers.contains_key(&node) {
@@ -294,7 +297,8 @@ impl Joining {
         if stranger.is_fresh && !is_fresh {
             stranger.next = Time::ZERO; // it has a cluster now: worth asking at once
         }
-        (stranger.addresses, stranger.name, stranger.is_fresh) = (addresses, name, is_fresh);
+        (stranger.addresses, stranger.name, stranger.is_fresh) =
+            (addresses, known_name(node, name), is_fresh);
     }
 
     /// Does what the time or the context allows by now, and says when time will allow more.
@@ -359,7 +363,7 @@ impl Joining {
             tracing::trace!(peer = %node, %address, ?answer, "a probe was answered by something else");
             return;
         };
-        self.remember(ctx, node, vec![address], name, fresh);
+        self.remember(ctx, node, vec![address], &name, fresh);
         if let Some(stranger) = self.strangers.get_mut(&node) {
             stranger.is_named = true;
         }
@@ -379,6 +383,12 @@ pub fn is_window_open(state: &State, now: Now, started: Time) -> bool {
 
 fn notice(out: &mut Vec<JoiningOutput>, notice: Notice) {
     out.push(JoiningOutput::Effect(Effect::Notice(notice)));
+}
+
+/// What a stranger is called here: what it says, cleaned and cut, else the beginning of its id.
+fn known_name(node: NodeId, name: &str) -> String {
+    let name = exo_types::clean_name(name, NAME_CHARS_MAX);
+    if name.is_empty() { node.to_string() } else { name }
 }
 
 /// The four words for a pair of nodes, as people read them to each other.

@@ -587,7 +587,7 @@ pub fn by_card(slots: &[Option<String>]) -> Vec<Vec<usize>> {
 
 /// Says that the driver has listed its devices, and what that took.
 fn listed(since: Instant) -> f64 {
-    crate::ui::piece(LISTED);
+    crate::ui::exactly(LISTED);
     ms(since)
 }
 

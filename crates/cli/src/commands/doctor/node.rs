@@ -1,9 +1,11 @@
 //! The node that runs here, and the cluster it sees.
 
 use exo_api::{ClusterView, InstanceState, ModelView, NodeStatus};
+use exo_types::shell_word;
 
 use super::Check;
 use crate::client::Client;
+use crate::commands::members::node_word;
 use crate::config::Config;
 
 /// Whether a node runs on the data folder.
@@ -28,13 +30,17 @@ pub(super) async fn cluster(client: &Client) -> anyhow::Result<Vec<Check>> {
     let mut checks = vec![members(&view), coordinator(&view), join_window(&view), demo_model(&models)];
     for request in &view.join_requests {
         let found = format!("{} at {} asks to join ({})", request.name, request.address, request.check_words);
-        checks.push(Check::note("join", found).next(format!("`exo admit {}` if you know it", request.name)));
+        checks.push(
+            Check::note("join", found)
+                .next(format!("`exo admit {}` if you know it", node_word(&request.node))),
+        );
     }
     for instance in &view.instances {
         if let InstanceState::Failed { reason } | InstanceState::Degraded { reason } = &instance.state {
             let found = format!("{} ({}): {reason}", instance.id, instance.model);
             checks.push(
-                Check::warning("instance", found).next(format!("`exo unload {}` removes it", instance.id)),
+                Check::warning("instance", found)
+                    .next(format!("`exo unload {}` removes it", shell_word(&instance.id))),
             );
         }
     }
