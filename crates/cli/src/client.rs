@@ -6,14 +6,19 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
+use exo_node::RunningApi;
 use exo_types::printable;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::local_channel;
 
 /// For connecting and for an answer that needs no model.
 const ANSWER_MAX: Duration = Duration::from_secs(35);
@@ -25,10 +30,7 @@ const TEXT_CHARS_MAX: usize = 2000;
 
 /// A running node's API.
 #[derive(Clone)]
-pub struct Client {
-    address: SocketAddr,
-    secret: String,
-}
+pub struct Client(RunningApi);
 
 /// What the node refused, in its own words.
 #[derive(Debug, thiserror::Error)]
@@ -43,15 +45,14 @@ pub struct Refused {
 }
 
 impl Client {
-    /// The API at `address`, with the local secret for administration.
-    pub fn new(address: SocketAddr, secret: String) -> Self {
-        Self { address, secret }
+    /// The node of this process, which has published its API.
+    pub fn of(data_dir: &Path) -> Option<Self> {
+        exo_node::running_api(data_dir).map(Self)
     }
 
     /// The node that runs on this data folder, if one answers.
     pub async fn running(data_dir: &Path) -> Option<Self> {
-        let (address, secret) = exo_node::running_api(data_dir)?;
-        let client = Self { address, secret };
+        let client = Self::of(data_dir)?;
         let health = client.get::<Value>("/health");
         let answer = tokio::time::timeout(Duration::from_secs(3), health).await;
         matches!(answer, Ok(Ok(_))).then_some(client)
@@ -59,7 +60,7 @@ impl Client {
 
     /// Where the API is.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.0.address
     }
 
     /// Fetches a resource.
@@ -102,27 +103,50 @@ impl Client {
         };
         tokio::time::timeout(ANSWER_MAX, answer)
             .await
-            .with_context(|| format!("no answer from {} within {} s", self.address, ANSWER_MAX.as_secs()))?
+            .with_context(|| format!("no answer from {} within {} s", self.address(), ANSWER_MAX.as_secs()))?
     }
 
     async fn send(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Response<Incoming>> {
-        let connect = tokio::net::TcpStream::connect(self.address);
-        let socket = tokio::time::timeout(Duration::from_secs(5), connect)
-            .await
-            .with_context(|| format!("no connection to the node at {} within 5 s", self.address))?
-            .with_context(|| format!("cannot connect to the node at {}", self.address))?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
-        tokio::spawn(connection);
-        let mut request = Request::builder()
-            .method(&method)
-            .uri(path)
-            .header("host", format!("localhost:{}", self.address.port()))
-            .header("authorization", format!("Bearer {}", self.secret));
+        let connect = tokio::time::timeout(Duration::from_secs(5), self.connect());
+        let late = || format!("no connection to the node at {} within 5 s", self.address());
+        let mut connection = connect.await.with_context(late)??;
+        let host = format!("localhost:{}", self.address().port());
+        let mut request = Request::builder().method(&method).uri(path).header("host", host);
+        if connection.needs_secret {
+            request = request.header("authorization", format!("Bearer {}", self.0.secret));
+        }
         if method != Method::GET {
             request = request.header("content-type", "application/json");
         }
-        let response = sender.send_request(request.body(Full::new(body))?);
-        response.await.with_context(|| format!("the node at {} closed the connection", self.address))
+        let response = connection.sender.send_request(request.body(Full::new(body))?);
+        response.await.with_context(|| format!("the node at {} closed the connection", self.address()))
+    }
+
+    /// Over the local channel where there is one: whoever holds the node's TCP port after a crash never sees the secret.
+    async fn connect(&self) -> anyhow::Result<Connection> {
+        if let Some(path) = &self.0.socket {
+            return Connection::over(local_channel::connect(path).await?, false).await;
+        }
+        let socket = tokio::net::TcpStream::connect(self.address());
+        let socket =
+            socket.await.with_context(|| format!("cannot connect to the node at {}", self.address()))?;
+        Connection::over(socket, true).await
+    }
+}
+
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    needs_secret: bool,
+}
+
+impl Connection {
+    async fn over(
+        socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        needs_secret: bool,
+    ) -> anyhow::Result<Self> {
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
+        tokio::spawn(connection);
+        Ok(Self { sender, needs_secret })
     }
 }
 

@@ -11,6 +11,7 @@ mod client;
 mod commands;
 mod config;
 mod hint;
+mod local_channel;
 mod run_node;
 mod system;
 mod ui;

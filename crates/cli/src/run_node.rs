@@ -18,7 +18,7 @@ use crate::commands::devices::{Source, in_child};
 use crate::commands::start::StopSignal;
 use crate::commands::worker;
 use crate::config::{Config, Value};
-use crate::{auto, system};
+use crate::{auto, local_channel, system};
 
 /// How long a clean exit may take before what is left is dropped.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(8);
@@ -76,10 +76,11 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     options.api_keys = api_keys;
     let (stop, stopped) = watch::channel(false);
     let facade = node.facade();
-    let server =
-        tokio::spawn(async move { exo_server::serve(listener, facade, options, wait(stopped)).await });
-    node.publish_api(address)?;
-    let client = Client::new(reachable(address), node.local_secret().to_owned());
+    let (local, socket) = local_channel::open(&config.data_dir())?.unzip();
+    let serving = async move { exo_server::serve(listener, local, facade, options, wait(stopped)).await };
+    let server = tokio::spawn(serving);
+    node.publish_api(reachable(address), socket)?;
+    let client = Client::of(&config.data_dir()).context("the API's address cannot be read back")?;
     Ok(Running { node, client, stop, server })
 }
 

@@ -6,11 +6,12 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Stdio;
 use std::time::Duration;
 
-use self::support::{Killed, Node, SOON, Start, exo, wait_for};
+use self::support::{Killed, Node, SOON, Start, exo, finish, skip, stderr, stdout, wait_for};
 
 /// Local addresses of the sockets of one kind that a process has, as the kernel writes them; only those in `state`.
 fn sockets(pid: u32, kind: &str, state: &str) -> Vec<String> {
@@ -69,4 +70,83 @@ fn a_lone_node_that_has_placed_a_model_joins_no_cluster_that_shows_up() {
     let founder = cluster["nodes"].as_array().unwrap().iter().find(|node| node["role"] == "admin").unwrap();
     assert_eq!(founder["name"], "one");
     assert_eq!(cluster["instances"].as_array().unwrap().len(), 1);
+}
+
+/// The status of an answer to a bare request, with these headers.
+fn status(address: &str, path: &str, headers: &[(&str, &str)]) -> u16 {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_key_counts_on_loopback_as_well_and_commands_need_neither_key_nor_port() {
+    let env = vec![("EXO_API_KEYS", "sesame".into())];
+    let flags = vec!["--no-discovery".to_owned()];
+    let start = Start { name: "keyed", group: "keyed", flags, env, ..Start::default() };
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let mut node = Node::start_in(&data, start.clone());
+    let secret = std::fs::read_to_string(node.data_dir.join("api-secret")).unwrap();
+    let bearer = |word: &str| format!("Bearer {word}");
+    let get = |path, headers: &[(&str, &str)]| status(&node.address, path, headers);
+    assert_eq!(get("/v1/models", &[]), 401, "as through a proxy on this machine");
+    assert_eq!(get("/v1/models", &[("authorization", &bearer("sesam"))]), 401);
+    assert_eq!(get("/v1/models", &[("authorization", &bearer("sesame"))]), 200);
+    let administer = ("authorization", bearer(&secret));
+    assert_eq!(get("/exo/v1/cluster", &[(administer.0, &administer.1)]), 200);
+    for header in ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP", "X-Forwarded-Proto"] {
+        let proxied = [(administer.0, &*administer.1), (header, "1.1 proxy")];
+        assert_eq!(get("/exo/v1/cluster", &proxied), 403, "{header}");
+    }
+    let said = node.exo(&["run", "demo", "Who are you?", "--max-tokens", "4"]);
+    assert!(said.status.success(), "{}", stderr(&said));
+
+    // The secret of the run before opens nothing.
+    assert!(node.signal("-INT").success(), "{}", node.log());
+    assert!(!data.join("api.sock").exists(), "the channel is gone with the node");
+    let node = Node::start_in(&data, start);
+    assert_eq!(status(&node.address, "/exo/v1/cluster", &[("authorization", &administer.1)]), 401);
+}
+
+#[test]
+fn a_command_tells_nothing_to_a_stranger_on_the_port_of_a_node_that_crashed() {
+    let mut node = Node::alone();
+    node.kill();
+    let stranger = TcpListener::bind(&node.address).unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    let command = node.exo(&["status"]);
+    assert!(
+        !command.status.success() && stderr(&command).contains("no exo node is running"),
+        "{}",
+        stderr(&command)
+    );
+    let knock = stranger.accept();
+    assert!(knock.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "it was asked");
+}
+
+#[test]
+fn an_api_on_a_network_address_starts_and_commands_reach_it() {
+    // Nothing is sent: the system only says which address it would use.
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let own = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()).map(|address| address.ip());
+    let Some(ip) = own.ok().filter(|ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified()) else {
+        return skip("an API on a network address", "this machine has only a loopback address");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("a folder whose path is too long for a socket ".repeat(2)).join("data");
+    let listen = SocketAddr::new(ip, 0).to_string();
+    let args = ["start", "--api-listen", &listen, "--listen", "127.0.0.1:0", "--no-discovery", "--data-dir"];
+    let mut command = exo(&args);
+    command.arg(&data).env("EXO_API_KEYS", "sesame").stdout(Stdio::null()).stderr(Stdio::null());
+    let mut node = Killed(command.spawn().unwrap());
+    wait_for("its API", SOON, || {
+        assert!(node.0.try_wait().unwrap().is_none(), "it ended");
+        data.join("api.json").exists().then_some(())
+    });
+    let status = finish(exo(&["status"]).arg("--data-dir").arg(&data), SOON);
+    assert!(status.status.success() && stdout(&status).contains("(this)"), "{}", stderr(&status));
 }

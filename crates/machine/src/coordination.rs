@@ -66,6 +66,8 @@ struct OpenAsk {
     /// Only this node's answer counts: the numbers are easily guessed.
     asked: NodeId,
     asker: Asker,
+    /// To ask again, should another coordinate by then.
+    ask: ControlAsk,
 }
 
 impl Asks {
@@ -107,15 +109,16 @@ impl NodeMachine {
         }
         let now = self.now.time;
         self.give_up_asks(|ask| now.since(ask.since) > ASK_MAX);
-        let is_late = |ask: &mut EarlyAsk| now.since(ask.since) > ELECTION_MAX;
-        for EarlyAsk { asker, .. } in self.asks.early.extract_if(.., is_late).collect::<Vec<_>>() {
-            self.no_coordinator(asker);
-        }
+        self.ask_early();
     }
 
     /// A join window that is over stays over, whatever clocks say after the next start.
     fn shut_window_when_over(&mut self) {
-        let is_over = self.state().join_window_until_unix_s().is_some_and(|until| until > 0);
+        // A clock that is behind shuts it for now; that may be mended.
+        let is_over = |until: u64| {
+            until > 0 && (until <= self.now.unix_s || self.state().join_window_left_s(self.now.unix_s) > 0)
+        };
+        let is_over = self.state().join_window_until_unix_s().is_some_and(is_over);
         if !is_over || self.is_window_open() || !self.is_leading() || self.now.time < self.shut_window_at {
             return;
         }
@@ -423,34 +426,37 @@ impl NodeMachine {
     /// Asks the coordinator, which may be this node. While one is being elected the question waits. The asker hears in any
     /// case: an answer, or that none came.
     pub(crate) fn ask(&mut self, asker: Asker, ask: ControlAsk) {
+        self.ask_since(self.now.time, asker, ask);
+    }
+
+    fn ask_since(&mut self, since: Time, asker: Asker, ask: ControlAsk) {
         // A coordinator that waits for its disk has no answers yet.
         let Some((_, asked)) = self.leader.filter(|_| self.leads_soon.is_none()) else {
-            if self.asks.early.len() >= EARLY_MAX {
-                return self.no_coordinator(asker);
-            }
-            return self.asks.early.push(EarlyAsk { since: self.now.time, asker, ask });
+            return self.ask_later(since, asker, ask, "the cluster is electing a coordinator".to_owned());
         };
         self.asks.last += 1;
         let request = self.asks.last;
-        self.asks.open.insert(request, OpenAsk { since: self.now.time, asked, asker });
-        if !self.send_control(asked, ControlMessage::Request { request, ask }) {
-            self.asks.open.remove(&request);
-            let message = format!("the link to the coordinator {} is not open", self.name_of(asked));
-            let reply = ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message };
-            self.answer(asker, Some(reply));
+        if self.send_control(asked, ControlMessage::Request { request, ask: ask.clone() }) {
+            self.asks.open.insert(request, OpenAsk { since, asked, asker, ask });
+        } else {
+            let reason = format!("the link to the coordinator {} is not open", self.name_of(asked));
+            self.ask_later(since, asker, ask, reason);
         }
     }
 
-    fn no_coordinator(&mut self, asker: Asker) {
-        let message = "the cluster is electing a coordinator".to_owned();
-        let reply = ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message };
-        self.answer(asker, Some(reply));
+    /// Asks again soon, unless the question has waited for long, or too many do.
+    fn ask_later(&mut self, since: Time, asker: Asker, ask: ControlAsk, reason: String) {
+        if self.now.time.since(since) > ELECTION_MAX || self.asks.early.len() >= EARLY_MAX {
+            let (refusal, message) = (ControlRefusal::NotCoordinator, reason);
+            return self.answer(asker, Some(ControlReply::Refused { refusal, message }));
+        }
+        self.asks.early.push(EarlyAsk { since, asker, ask });
     }
 
-    /// What waited for a coordinator is asked now.
+    /// What waited for a coordinator is asked now, or goes on waiting.
     pub(crate) fn ask_early(&mut self) {
-        for EarlyAsk { asker, ask, .. } in std::mem::take(&mut self.asks.early) {
-            self.ask(asker, ask);
+        for EarlyAsk { since, asker, ask } in std::mem::take(&mut self.asks.early) {
+            self.ask_since(since, asker, ask);
         }
     }
 
@@ -459,8 +465,12 @@ impl NodeMachine {
         if asked != Some(from) {
             return tracing::trace!(peer = %from, ?asked, request, "an answer to no question");
         }
-        if let Some(ask) = self.asks.open.remove(&request) {
-            self.answer(ask.asker, reply);
+        let Some(OpenAsk { since, asker, ask, .. }) = self.asks.open.remove(&request) else { return };
+        match reply {
+            Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message }) => {
+                self.ask_later(since, asker, ask, message);
+            }
+            reply => self.answer(asker, reply),
         }
     }
 

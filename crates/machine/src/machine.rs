@@ -425,7 +425,7 @@ impl NodeMachine {
 
     /// Whether strangers that are near are let in without a question.
     pub(crate) fn is_window_open(&self) -> bool {
-        is_window_open(self.state(), self.now, self.started)
+        !self.config.trust_closed && is_window_open(self.state(), self.now, self.started)
     }
 
     pub(crate) fn view_changed(&mut self) {

@@ -113,7 +113,6 @@ impl NodeMachine {
             self.pull_log_from(coordinator);
         }
         self.report_now();
-        self.ask_early();
     }
 
     /// Nobody leads: questions for the coordinator wait for the next one.
@@ -160,10 +159,18 @@ impl NodeMachine {
     }
 
     /// This node, those that its log names, and who leads them: admitted behind the end of this log, which would never come
-    /// from anybody else.
+    /// from anybody else. At most one, and only on the word of another who is in the log: who is removed vouches for nobody.
     fn members_known(&self) -> BTreeSet<NodeId> {
-        let leaders = self.membership.leaders_of_others().filter(|node| !self.state().is_removed(*node));
-        self.state().members().keys().copied().chain([self.me]).chain(leaders).collect()
+        let named = self.state().members();
+        let told = self.membership.epochs_of_others().filter(|(by, epoch)| {
+            let leader = epoch.key;
+            named.contains_key(by)
+                && *by != leader
+                && !named.contains_key(&leader)
+                && !self.state().is_removed(leader)
+        });
+        let leader = told.map(|(_, epoch)| epoch).max().map(|epoch| epoch.key);
+        named.keys().copied().chain([self.me]).chain(leader).collect()
     }
 
     /// Who may connect: the members, and those who let this node in.

@@ -124,11 +124,12 @@ impl Membership {
         self.is_leading() && !doubtful
     }
 
-    /// Whom living members follow, and hear. Strangers among them lead a part of the cluster that this node was not told of.
-    pub fn leaders_of_others(&self) -> impl Iterator<Item = NodeId> {
-        let alive = self.peers.values().filter(|peer| peer.status == NodeStatus::Alive);
+    /// In which epochs living members follow somebody whom they hear: who says so, and the epoch. Strangers among the leaders lead a
+    /// part of the cluster that this node was not told of.
+    pub fn epochs_of_others(&self) -> impl Iterator<Item = (NodeId, Epoch)> {
+        let alive = self.peers.iter().filter(|(_, peer)| peer.status == NodeStatus::Alive);
         let follows = |said: Said| matches!(said.role, Role::Following { fresh: true });
-        alive.filter_map(move |peer| Some(peer.said.filter(|said| follows(*said))?.epoch?.key))
+        alive.filter_map(move |(by, peer)| Some((*by, peer.said.filter(|said| follows(*said))?.epoch?)))
     }
 
     /// How a member does, as last said by an [`Output`]. This node itself is alive or suspended.

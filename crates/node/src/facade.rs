@@ -435,7 +435,7 @@ fn starts(
             model: resolved.id,
             spec: SequenceSpec {
                 sequence: SequenceId { request: request.request, index },
-                principal: request.principal.at(resolved.me),
+                principal: request.principal,
                 driver: resolved.me,
                 sampling,
                 history: prepared.tokens.clone(),

@@ -63,6 +63,9 @@ pub struct DataDir {
 #[derive(Serialize, Deserialize)]
 struct ApiFile {
     address: SocketAddr,
+    /// The local channel, where there is one.
+    #[serde(default)]
+    socket: Option<PathBuf>,
     pid: u32,
 }
 
@@ -93,19 +96,13 @@ impl DataDir {
         &self.path
     }
 
-    /// The secret that opens the administrative routes; made on first use, readable by the owner only.
+    /// The secret that opens the administrative routes to other tools until this process ends: drawn anew, readable by the owner only.
     pub fn local_secret(&self) -> Result<String, FilesError> {
         let path = self.path.join("api-secret");
-        match std::fs::read_to_string(&path) {
-            Ok(text) if text.trim().len() >= 32 => return Ok(text.trim().to_owned()),
-            Ok(_) => return Err(FilesError::Damaged { path, reason: "too short for a secret".to_owned() }),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => return Err(FilesError::File { what: "read", path, source }),
-        }
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(|e| FilesError::File {
             what: "draw random bytes for",
-            path: path.clone(),
+            path,
             source: io::Error::other(e.to_string()),
         })?;
         let secret: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -114,14 +111,17 @@ impl DataDir {
     }
 
     /// Says where the API is, for commands on this machine. For whoever holds the folder through a node.
-    pub fn publish_api(path: &Path, address: SocketAddr) -> Result<(), FilesError> {
-        let file = ApiFile { address, pid: std::process::id() };
+    pub fn publish_api(path: &Path, address: SocketAddr, socket: Option<PathBuf>) -> Result<(), FilesError> {
+        let file = ApiFile { address, socket, pid: std::process::id() };
         let bytes = serde_json::to_vec_pretty(&file).unwrap_or_default();
         write(path, "api.json", &bytes)
     }
 
     /// Takes the address back at the end.
     pub fn retract_api(path: &Path) {
+        if let Some(socket) = running_api(path).and_then(|api| api.socket) {
+            let _ = std::fs::remove_file(socket);
+        }
         let _ = std::fs::remove_file(path.join("api.json"));
     }
 
@@ -184,13 +184,23 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), FilesError> {
     write().map_err(|source| FilesError::File { what: "write", path: path.clone(), source })
 }
 
-/// Where the API of the node on this data folder is, and its secret; `None` if none was published. Whether it still
-/// runs, only a request shows.
-pub fn running_api(data_dir: &Path) -> Option<(SocketAddr, String)> {
+/// How to reach the node on a data folder.
+#[derive(Clone, Debug)]
+pub struct RunningApi {
+    /// The API, over TCP.
+    pub address: SocketAddr,
+    /// The local channel; none on systems that have none.
+    pub socket: Option<PathBuf>,
+    /// What opens the administrative routes over TCP.
+    pub secret: String,
+}
+
+/// How to reach the node on this data folder; `None` if none was published. Whether it still runs, only a request shows.
+pub fn running_api(data_dir: &Path) -> Option<RunningApi> {
     let bytes = std::fs::read(data_dir.join("api.json")).ok()?;
-    let file: ApiFile = serde_json::from_slice(&bytes).ok()?;
+    let ApiFile { address, socket, .. } = serde_json::from_slice(&bytes).ok()?;
     let secret = std::fs::read_to_string(data_dir.join("api-secret")).ok()?;
-    Some((file.address, secret.trim().to_owned()))
+    Some(RunningApi { address, socket, secret: secret.trim().to_owned() })
 }
 
 #[cfg(test)]
@@ -208,11 +218,12 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_stays_the_same_and_only_the_owner_reads_it() {
+    fn the_secret_is_another_at_each_start_and_only_the_owner_reads_it() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(dir.path()).unwrap();
         let secret = data.local_secret().unwrap();
-        assert_eq!(secret, data.local_secret().unwrap());
+        assert_eq!(std::fs::read_to_string(dir.path().join("api-secret")).unwrap(), secret);
+        assert_ne!(secret, data.local_secret().unwrap());
         let about = std::fs::metadata(dir.path().join("api-secret")).unwrap();
         assert_eq!(exo_stdx::mode_open_to_others(&about), None);
     }

@@ -119,8 +119,8 @@ impl Node {
     }
 
     /// Tells commands on this machine where the API is.
-    pub fn publish_api(&self, address: SocketAddr) -> Result<(), FilesError> {
-        DataDir::publish_api(&self.data_dir, address)
+    pub fn publish_api(&self, address: SocketAddr, socket: Option<PathBuf>) -> Result<(), FilesError> {
+        DataDir::publish_api(&self.data_dir, address, socket)
     }
 
     /// Waits until the node has stopped, by whatever cause.

@@ -114,10 +114,12 @@ async fn guarded(State(app): State<Arc<App>>, request: Request, next: Next) -> R
 
 async fn need_principal(
     State(app): State<Arc<App>>,
-    request: Request,
+    Extension(peer): Extension<Peer>,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    app.guard.principal(request.headers())?;
+    let principal = app.guard.principal(request.headers(), peer)?;
+    request.extensions_mut().insert(principal);
     Ok(next.run(request).await)
 }
 

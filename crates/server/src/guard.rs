@@ -4,7 +4,9 @@
 //! - `Host` must be on the allow-list: a page whose DNS name was rebound to 127.0.0.1 sends its own name.
 //! - `Origin`, where sent, must be our own; no CORS header is ever answered. `Sec-Fetch-Site` likewise.
 //! - `POST` must be `application/json`: a form or a "simple" cross-site request cannot be.
-//! - `/exo/*` needs the local secret, and `/v1/*` an API key on a listener that other machines reach.
+//! - `/exo/*` needs the local secret and a connection of this machine that no proxy stands in; `/v1/*` an API key as soon as there
+//!   are any, on every listener: a proxy in front of loopback must not open it.
+//! - On the local channel the system says who connects: the owner of the node, who may do everything.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,9 +19,18 @@ use exo_types::Principal;
 use crate::errors::ApiError;
 use crate::options::{ApiKey, ServerOptions};
 
-/// Where the client's end of the connection is.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
+/// Who is at the client's end of the connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// Somebody at this address.
+    At(SocketAddr),
+    /// The user whose node this is, over the local channel.
+    Owner,
+}
+
+/// Headers by which a proxy says that it forwards.
+const FORWARDING: [&str; 6] =
+    ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
 
 /// The rules of one listener.
 pub struct Guard {
@@ -81,7 +92,10 @@ impl Guard {
     }
 
     /// On whose behalf a request to `/v1/*` runs.
-    pub fn principal(&self, headers: &HeaderMap) -> Result<Principal, ApiError> {
+    pub fn principal(&self, headers: &HeaderMap, peer: Peer) -> Result<Principal, ApiError> {
+        if peer == Peer::Owner {
+            return Ok(Principal::LOCAL);
+        }
         let given = bearer(headers).map(ApiKey::from_key);
         // No early exit: how long it takes must not tell which key it is.
         let known = self.keys.iter().fold(None, |known, key| match given {
@@ -91,7 +105,8 @@ impl Guard {
         if let Some(key) = known {
             return Ok(key.principal());
         }
-        let local = self.loopback || given.is_some_and(|g| g.matches(&self.secret));
+        let is_open = self.loopback && self.keys.is_empty();
+        let local = is_open || given.is_some_and(|g| g.matches(&self.secret));
         match (local, given) {
             (true, _) => Ok(Principal::LOCAL),
             (false, None) => {
@@ -106,9 +121,11 @@ impl Guard {
 
     /// Whether a request may use `/exo/v1/*`.
     pub fn check_admin(&self, headers: &HeaderMap, peer: Peer) -> Result<(), ApiError> {
-        if !peer.0.ip().to_canonical().is_loopback() {
-            // The secret would cross the network in clear.
-            let message = "administrative routes answer on this machine only";
+        let Peer::At(address) = peer else { return Ok(()) };
+        // The secret would cross the network in clear.
+        let is_far = !address.ip().to_canonical().is_loopback();
+        if is_far || FORWARDING.iter().any(|name| headers.contains_key(*name)) {
+            let message = "administrative routes answer on this machine only, and through no proxy";
             return Err(ApiError::forbidden("local_only", message));
         }
         match bearer(headers).map(ApiKey::from_key) {

@@ -19,6 +19,7 @@ mod encode;
 mod errors;
 mod guard;
 mod listen;
+mod local;
 mod openai;
 mod options;
 mod source;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use exo_api::Facade;
 use tokio_util::sync::CancellationToken;
 
+pub use local::LocalListener;
 pub use options::{ApiKey, ServerOptions};
 
 /// The listener could not be served.
@@ -51,10 +53,11 @@ pub enum ServeError {
     Address(#[source] std::io::Error),
 }
 
-/// Serves HTTP on `listener` until `shutdown` is ready, then lets running requests end for
-/// [`ServerOptions::shutdown_grace`]. A listener that is not on loopback needs an API key in `options`.
+/// Serves HTTP on `listener`, and on `local` for the user whose node this is, until `shutdown` is ready; then lets running requests
+/// end for [`ServerOptions::shutdown_grace`]. A listener that is not on loopback needs an API key in `options`.
 pub async fn serve(
     listener: tokio::net::TcpListener,
+    local: Option<LocalListener>,
     facade: Arc<dyn Facade>,
     options: ServerOptions,
     shutdown: impl Future<Output = ()> + Send,
@@ -75,7 +78,14 @@ pub async fn serve(
         shutdown.await;
         stopping.cancel();
     };
-    tokio::join!(stop, listen::run(listener, app::router(app), options, stopping.clone()));
+    let router = app::router(app);
+    let local = async {
+        // Connections of its own: whatever others open, the owner's commands get in.
+        if let Some(local) = local {
+            listen::run(local, router.clone(), options.clone(), stopping.clone()).await;
+        }
+    };
+    tokio::join!(stop, local, listen::run(listener, router.clone(), options.clone(), stopping.clone()));
     drop(stop_when_dropped);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Accepting connections, a bounded number of them, and ending them in order.
 
-use std::net::SocketAddr;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -29,8 +29,35 @@ const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Clients being told so at once; beyond it they are only closed.
 const REFUSALS_MAX: usize = 32;
 
+/// Where connections come from.
+pub trait Listen {
+    /// One of them.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next one, and who is at its other end.
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
+}
+
+impl Listen for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
+        let (stream, peer) = Self::accept(self).await?;
+        // Tokens are small and must not wait for each other.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%peer, %error, "no TCP_NODELAY");
+        }
+        Ok((stream, Peer::At(peer)))
+    }
+}
+
 /// Serves until `stopping` is cancelled, then lets connections end for the grace time.
-pub async fn run(listener: TcpListener, router: Router, options: ServerOptions, stopping: CancellationToken) {
+pub async fn run<L: Listen>(
+    listener: L,
+    router: Router,
+    options: ServerOptions,
+    stopping: CancellationToken,
+) {
     let mut connections = JoinSet::new();
     let room = Arc::new(Semaphore::new(options.connections_max));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
@@ -68,19 +95,15 @@ pub async fn run(listener: TcpListener, router: Router, options: ServerOptions, 
 }
 
 async fn connection(
-    stream: TcpStream,
-    peer: SocketAddr,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Peer,
     router: Router,
     options: ServerOptions,
     stopping: CancellationToken,
 ) {
-    // Tokens are small and must not wait for each other.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "no TCP_NODELAY");
-    }
     let service = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(peer);
         service.call(request)
     });
     let io = TokioIo::new(TimedIo::new(stream, options.write_timeout));
@@ -98,11 +121,11 @@ async fn connection(
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%peer, %error, "a connection broke");
+        tracing::debug!(?peer, %error, "a connection broke");
     }
 }
 
-async fn refuse(mut stream: TcpStream) {
+async fn refuse(mut stream: impl AsyncWrite + Unpin) {
     const BODY: &str = r#"{"error":{"message":"too many connections","type":"server_error","param":null,"code":"too_many_connections"}}"#;
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\

@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use axum::Extension;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 use exo_api::openai::{ChatRequest, CompletionRequest, ModelList, ModelObject, RequestContext};
 use exo_api::{GenerateError, GenerateEvent, GenerateRequest, ModelView};
-use exo_types::RequestId;
+use exo_types::{Principal, RequestId};
 use tokio::time::Instant;
 
 use crate::app::App;
@@ -42,10 +42,11 @@ pub async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Res
 pub async fn chat(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
+    Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let context = context(&app, id, &parts.headers)?;
+    let context = context(&app, id, principal)?;
     let chat = ChatRequest::parse(read_json(&parts.headers, body, &app.options).await?)?;
     let (streams, include_usage) = (chat.common.streams(), chat.common.includes_usage());
     let request = chat.into_generate(context)?;
@@ -61,10 +62,11 @@ pub async fn chat(
 pub async fn completion(
     State(app): State<Arc<App>>,
     Extension(id): Extension<RequestId>,
+    Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let context = context(&app, id, &parts.headers)?;
+    let context = context(&app, id, principal)?;
     let completion = CompletionRequest::parse(read_json(&parts.headers, body, &app.options).await?)?;
     let (streams, include_usage) = (completion.common.streams(), completion.common.includes_usage());
     let request = completion.into_generate(context)?;
@@ -81,9 +83,8 @@ pub async fn completion(
     })
 }
 
-fn context(app: &App, request: RequestId, headers: &HeaderMap) -> Result<RequestContext, ApiError> {
+fn context(app: &App, request: RequestId, principal: Principal) -> Result<RequestContext, ApiError> {
     let seed = getrandom::u64().map_err(|e| ApiError::internal(format!("no randomness for a seed: {e}")))?;
-    let principal = app.guard.principal(headers)?;
     Ok(RequestContext { request, principal, seed, queue_wait_max: app.options.queue_wait_max })
 }
 

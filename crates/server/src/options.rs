@@ -12,7 +12,7 @@ pub struct ServerOptions {
     pub local_secret: String,
     /// Host names besides `localhost`, `127.0.0.1` and `[::1]` that requests may be addressed to, without port.
     pub allowed_hosts: Vec<String>,
-    /// Keys that open `/v1/*` on a listener that is not on loopback.
+    /// Keys that open `/v1/*`. As soon as there is one, it is needed on loopback as well.
     pub api_keys: Vec<ApiKey>,
     /// Largest request body. A prompt of a million tokens has about four megabytes.
     pub body_bytes_max: usize,

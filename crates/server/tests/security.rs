@@ -177,10 +177,11 @@ async fn no_spelling_of_an_administrative_path_goes_around_the_secret() {
 async fn a_listener_that_others_reach_needs_a_key() {
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
     let facade = std::sync::Arc::new(common::Fake::default());
-    let refused = exo_server::serve(listener, facade.clone(), ServerOptions::new(SECRET), async {}).await;
+    let refused =
+        exo_server::serve(listener, None, facade.clone(), ServerOptions::new(SECRET), async {}).await;
     assert!(matches!(refused, Err(ServeError::NoApiKey { .. })));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let refused = exo_server::serve(listener, facade, ServerOptions::new(""), async {}).await;
+    let refused = exo_server::serve(listener, None, facade, ServerOptions::new(""), async {}).await;
     assert!(matches!(refused, Err(ServeError::NoLocalSecret)));
 }
 

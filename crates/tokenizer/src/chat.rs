@@ -61,6 +61,8 @@ fn is_sign(c: char) -> bool {
 #[derive(Default)]
 struct Disguise {
     taken: BTreeSet<u32>,
+    /// Private characters before this one are taken.
+    next: u32,
     hidden: BTreeMap<char, char>,
     shown: BTreeMap<char, char>,
 }
@@ -69,15 +71,15 @@ impl Disguise {
     /// With private characters that none of the texts has.
     fn beside<'t>(texts: impl IntoIterator<Item = &'t str>) -> Self {
         let private = texts.into_iter().flat_map(str::chars).map(u32::from).filter(|c| PRIVATE.contains(c));
-        Self { taken: private.collect(), ..Self::default() }
+        Self { taken: private.collect(), next: PRIVATE.start, ..Self::default() }
     }
 
     /// The private character for this one. Who sends all private characters there are gets U+FFFD.
     fn hide(&mut self, c: char) -> char {
         *self.hidden.entry(c).or_insert_with(|| {
-            let private = PRIVATE.clone().find(|c| !self.taken.contains(c)).and_then(char::from_u32);
-            let private = private.unwrap_or(char::REPLACEMENT_CHARACTER);
-            self.taken.insert(u32::from(private));
+            let free = (self.next..PRIVATE.end).find(|c| !self.taken.contains(c));
+            self.next = free.map_or(PRIVATE.end, |c| c + 1);
+            let private = free.and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
             self.shown.insert(private, c);
             private
         })

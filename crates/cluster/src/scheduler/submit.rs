@@ -25,9 +25,11 @@ impl Scheduler {
         &mut self,
         now: Time,
         from: NodeId,
-        submission: Submission,
+        mut submission: Submission,
         out: &mut Vec<SchedulerOutput>,
     ) {
+        // Whose it is follows from who sent it: no member speaks for users of another node.
+        submission.spec.principal = submission.spec.principal.at(from);
         let sequence = submission.spec.sequence;
         let refusal = match self.compare(from, &submission) {
             Ok(Known::Same) => return out.extend(self.said_before(sequence)),

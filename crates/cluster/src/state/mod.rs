@@ -44,6 +44,8 @@ pub struct State {
 
 /// How long the join window of a new cluster is open, at most.
 pub const JOIN_WINDOW_S: u64 = 600;
+/// How far a clock may be behind the one that opened the window: clocks are set by the network, and another node may coordinate.
+const CLOCK_SLACK_S: u64 = 60;
 /// Nodes let in after which the join window shuts.
 pub const ON_SIGHT_MAX: usize = 16;
 
@@ -71,10 +73,11 @@ impl State {
         self.join_window_until_unix_s
     }
 
-    /// For how many seconds more the join window is open by the wall clock. A clock that was set back does not open it again.
+    /// For how many seconds more the join window is open by the wall clock. One that was set back by more than a minute does not open
+    /// it again.
     pub fn join_window_left_s(&self, now_unix_s: u64) -> u64 {
         let left = self.join_window_until_unix_s.unwrap_or(0).saturating_sub(now_unix_s);
-        if left <= JOIN_WINDOW_S { left } else { 0 }
+        if left <= JOIN_WINDOW_S + CLOCK_SLACK_S { left.min(JOIN_WINDOW_S) } else { 0 }
     }
 
     /// Whether a model was placed since the join window was opened: this is no new cluster any more.

@@ -29,6 +29,8 @@ const ATTEMPT_SLACK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Attempt {
     with: NodeId,
+    /// A person named it.
+    is_named: bool,
     /// Counts as failed then.
     pub(super) until: Time,
 }
@@ -37,6 +39,8 @@ pub(super) struct Attempt {
 #[derive(Debug)]
 pub(super) struct Grant {
     by: NodeId,
+    /// A person named who let this node in.
+    is_named: bool,
     welcome: Welcome,
     step: GrantStep,
 }
@@ -114,6 +118,10 @@ impl Joining {
             return false;
         };
         let result = match &grant.step {
+            // Time has passed since this node asked.
+            GrantStep::AwaitingLog { .. } if !ctx.may_move(grant.is_named) => {
+                Err("this node is in use by now and stays where it is".to_owned())
+            }
             GrantStep::AwaitingLog { .. } => whole_state(message, &grant.welcome, me),
             GrantStep::MovingIn => Ok(None),
         };
@@ -160,7 +168,7 @@ impl Joining {
         // Who is being let in would be left alone: two nodes that let each other in would swap their clusters.
         let is_still = self.attempt.is_none() && self.grant.is_none() && self.admissions.is_empty();
         let can_join = ctx.is_alone() && !ctx.is_busy && is_still;
-        let (me, is_closed) = (ctx.me(), ctx.config.trust_closed || !ctx.is_fresh());
+        let (me, is_closed) = (ctx.me(), !ctx.is_fresh());
         // Who did not answer is not waited for: a dead node's record may last for minutes.
         let lowest = self.strangers.iter().find(|(_, s)| s.is_fresh && !s.has_failed).map(|(node, _)| *node);
         let strangers = self.strangers.iter().filter(move |(_, s)| can_join && !s.addresses.is_empty());
@@ -186,7 +194,8 @@ impl Joining {
         stranger.next = now + RETRY;
         let addresses = stranger.addresses.clone();
         let within = EXCHANGE_MAX * addresses.len() as u32 + ATTEMPT_SLACK;
-        self.attempt = Some(Attempt { with: best.node, until: now + within });
+        let is_named = stranger.is_named;
+        self.attempt = Some(Attempt { with: best.node, is_named, until: now + within });
         let ask = JoinAsk {
             name: ctx.config.name.clone(),
             group: ctx.config.group.clone(),
@@ -194,7 +203,7 @@ impl Joining {
             fresh: true,
             probe: false,
         };
-        let only_near = !stranger.is_named;
+        let only_near = !is_named;
         let ask = JoinEffect::Ask { with: best.node, addresses, only_near, ask };
         out.push(JoiningOutput::Effect(Effect::Joining(ask)));
     }
@@ -214,17 +223,17 @@ impl Joining {
         answer: Result<JoinAnswer, String>,
         out: &mut Vec<JoiningOutput>,
     ) {
-        if self.attempt.take_if(|attempt| attempt.with == with).is_none() {
+        let Some(Attempt { is_named, .. }) = self.attempt.take_if(|attempt| attempt.with == with) else {
             tracing::trace!(peer = %with, asked = ?self.attempt, "an answer to no question");
             return;
-        }
+        };
         let answer = match answer {
             Ok(answer) => answer,
             Err(reason) => return self.attempt_failed(ctx, with, &reason),
         };
         let wait = match answer {
             JoinAnswer::Welcome(welcome) => {
-                self.welcomed(ctx, with, address, *welcome, out);
+                self.welcomed(ctx, (with, is_named), address, *welcome, out);
                 None
             }
             JoinAnswer::Elsewhere { node, addresses } if node != ctx.me() => {
@@ -263,7 +272,7 @@ impl Joining {
     fn welcomed(
         &mut self,
         ctx: &Context<'_>,
-        by: NodeId,
+        (by, is_named): (NodeId, bool),
         address: SocketAddr,
         mut welcome: Welcome,
         out: &mut Vec<JoiningOutput>,
@@ -275,7 +284,7 @@ impl Joining {
         tracing::debug!(peer = %by, coordinator = %welcome.coordinator, "let in; fetching the log");
         let (coordinator, addresses) = (welcome.coordinator, welcome.coordinator_addresses.clone());
         let step = GrantStep::AwaitingLog { until: ctx.now.time + GRANT_MAX };
-        self.grant = Some(Grant { by, welcome, step });
+        self.grant = Some(Grant { by, is_named, welcome, step });
         out.push(JoiningOutput::MembersChanged);
         if coordinator == by {
             out.push(JoiningOutput::Prefer { node: by, address });

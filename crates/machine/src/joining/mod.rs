@@ -87,9 +87,14 @@ impl Context<'_> {
         self.is_alone() && !self.state.is_used() && !self.has_new_model && self.is_window_open()
     }
 
+    /// Whether this node may leave its own cluster for another now; `is_named`: a person named who lets it in.
+    fn may_move(&self, is_named: bool) -> bool {
+        self.is_alone() && !self.is_busy && (is_named || self.is_fresh())
+    }
+
     /// Whether strangers on the local network join on sight: neither the wall clock nor this run's own time has ended that.
     pub fn is_window_open(&self) -> bool {
-        is_window_open(self.state, self.now, self.started)
+        !self.config.trust_closed && is_window_open(self.state, self.now, self.started)
     }
 
     fn me(&self) -> NodeId {

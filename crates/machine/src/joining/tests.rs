@@ -526,14 +526,18 @@ fn a_lone_node_whose_door_is_shut_keeps_no_new_ones_from_each_other() {
 }
 
 #[test]
-fn a_stranger_from_far_away_is_shown_to_people_while_the_window_is_open() {
+fn a_stranger_from_far_away_or_at_a_closed_node_is_shown_to_people_while_the_window_is_open() {
     let keys = keys(2);
-    let mut node = Node::fresh(keys[0].clone(), &[]);
-    node.is_near = false;
-    node.asked(keys[1].1);
-    let out = node.take();
-    assert!(notices(&out)[0].starts_with("stranger asks to join"), "{out:?}");
-    assert_eq!(node.joining.requests().len(), 1);
+    type Change = fn(&mut Node);
+    let changes: [Change; 2] = [|node| node.is_near = false, |node| node.config.trust_closed = true];
+    for change in changes {
+        let mut node = Node::fresh(keys[0].clone(), &[]);
+        change(&mut node);
+        node.asked(keys[1].1);
+        let out = node.take();
+        assert!(notices(&out)[0].starts_with("stranger asks to join"), "{out:?}");
+        assert_eq!(node.joining.requests().len(), 1);
+    }
 }
 
 #[test]
@@ -927,6 +931,23 @@ fn a_welcome_lets_its_sender_connect_and_asks_for_its_log() {
     assert_eq!(node.take(), expected);
     assert_eq!(node.joining.members(), [by]);
     assert!(node.joining.wants_log_of(by) && !node.joining.wants_log_of(node.me()));
+}
+
+#[test]
+fn a_node_that_was_put_to_use_since_it_asked_stays_where_it_is() {
+    let keys = keys(2);
+    type Change = fn(&mut Node);
+    let changes: [Change; 2] = [|node| node.has_new_model = true, |node| node.is_busy = true];
+    for change in changes {
+        let (founder, mut node) = welcomed(&keys);
+        node.take();
+        change(&mut node);
+        assert!(node.log(founder.me(), &founder.snapshot()));
+        let out = node.take();
+        assert!(notices(&out)[0].contains("is in use by now"), "{out:?}");
+        assert!(!out.iter().any(|output| matches!(output, JoiningOutput::MoveIn(_))), "{out:?}");
+        assert!(node.joining.members().is_empty());
+    }
 }
 
 #[test]

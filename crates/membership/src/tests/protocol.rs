@@ -345,13 +345,13 @@ fn whom_living_members_follow_is_known_also_of_a_stranger() {
         let beat = Heartbeat { role, rank, table: Vec::new() };
         Message { epoch: Some(epoch(3, 2)), incarnation: 1, body: Body::Heartbeat(beat) }
     };
-    for (role, leaders) in [
-        (Role::Following { fresh: true }, vec![id(2)]),
+    for (role, told) in [
+        (Role::Following { fresh: true }, vec![(id(1), epoch(3, 2))]),
         (Role::Following { fresh: false }, vec![]),
         (Role::Seeking, vec![]),
     ] {
         handle(&mut machine, Time::ZERO, Input::Message { from: id(1), message: says(role) });
-        assert_eq!(machine.leaders_of_others().collect::<Vec<_>>(), leaders);
+        assert_eq!(machine.epochs_of_others().collect::<Vec<_>>(), told);
     }
 }
 

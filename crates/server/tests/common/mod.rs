@@ -340,7 +340,7 @@ pub async fn start_with(listen: &str, options: ServerOptions) -> Server {
     let fake = Arc::new(Fake::default());
     let stop = Arc::new(tokio::sync::Notify::new());
     let (facade, stopped) = (fake.clone(), stop.clone());
-    let task = tokio::spawn(async move { serve(listener, facade, options, stopped.notified()).await });
+    let task = tokio::spawn(async move { serve(listener, None, facade, options, stopped.notified()).await });
     Server { address, fake, stop, task }
 }
 

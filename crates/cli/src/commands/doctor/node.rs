@@ -15,7 +15,7 @@ pub(super) fn running(config: &Config, client: Option<&Client>) -> Check {
         return Check::ok(NAME, format!("running, API http://{}/v1", client.address()));
     }
     match exo_node::running_api(&config.data_dir()) {
-        Some((address, _)) => {
+        Some(exo_node::RunningApi { address, .. }) => {
             Check::warning(NAME, format!("one said its API is at {address}, but nothing answers there"))
                 .next("it ended without a goodbye or hangs; `exo` starts a new one once it is gone")
         }
