@@ -1,6 +1,7 @@
 //! A node with its HTTP server inside this process: what `exo start` runs and `exo run` starts for the while.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ use crate::{auto, local_channel, system};
 
 /// How long a clean exit may take before what is left is dropped.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(8);
+
+/// For clients' requests on the smallest machine: one of the largest still fits, if it is plain text.
+const BODIES_BYTES_MIN: usize = 32 << 20;
 
 /// A node and its API, until [`Running::stop`].
 pub struct Running {
@@ -74,6 +78,10 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     let mut options = ServerOptions::new(node.local_secret());
     options.allowed_hosts = config.list("allowed_hosts");
     options.api_keys = api_keys;
+    if let Some(memory) = exo_device::memory(Path::new("/")) {
+        let share = usize::try_from(memory.total_bytes / 16).unwrap_or(usize::MAX);
+        options.bodies_bytes_max = share.clamp(BODIES_BYTES_MIN, options.bodies_bytes_max);
+    }
     let (stop, stopped) = watch::channel(false);
     let facade = node.facade();
     let (local, socket) = local_channel::open(&config.data_dir())?.unzip();

@@ -26,6 +26,8 @@ pub struct RunLoop {
     replies: BTreeMap<ReplyId, oneshot::Sender<Answer>>,
     reply_last: u64,
     streams: BTreeMap<StreamId, mpsc::UnboundedSender<SequenceEvent>>,
+    /// What clients are told behind all else that an input brings: an engine must not wait for their tasks to be woken.
+    told: Vec<(StreamId, SequenceEvent)>,
     stream_last: u64,
     notices: broadcast::Sender<Notice>,
     view: watch::Sender<exo_api::ClusterView>,
@@ -82,6 +84,7 @@ impl RunLoop {
             replies: BTreeMap::new(),
             reply_last: 0,
             streams: BTreeMap::new(),
+            told: Vec::new(),
             stream_last: 0,
             notices,
             view,
@@ -157,15 +160,16 @@ impl RunLoop {
                     // Whoever asked may have gone.
                     let _ = self.replies.remove(&reply).map(|waiting| waiting.send(answer));
                 }
-                Effect::Emit { stream, event } => {
-                    if let Some(events) = self.streams.get(&stream) {
-                        let _ = events.send(event);
-                    }
-                }
+                Effect::Emit { stream, event } => self.told.push((stream, event)),
                 Effect::Notice(notice) => drop(self.notices.send(notice)),
                 Effect::Publish => self.is_view_stale = true,
                 Effect::Stop(reason) => self.stopped = Some(reason),
                 other => self.hands.carry_out(other),
+            }
+        }
+        for (stream, event) in self.told.drain(..) {
+            if let Some(events) = self.streams.get(&stream) {
+                let _ = events.send(event);
             }
         }
     }

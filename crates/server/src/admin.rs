@@ -58,7 +58,7 @@ pub async fn instance(State(app): State<Arc<App>>, Path(id): Path<String>) -> An
 /// `POST /exo/v1/instances`
 pub async fn place(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
-    let place: PlaceRequest = read_typed(&parts.headers, body, &app.options).await?;
+    let place: PlaceRequest = read_typed(&parts.headers, body, &app).await?;
     Ok(json(&app.admin(app.facade.place(place)).await?))
 }
 
@@ -76,7 +76,7 @@ pub async fn members(State(app): State<Arc<App>>) -> Answer {
 /// `POST /exo/v1/members`
 pub async fn admit(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
-    let admit: AdmitRequest = read_typed(&parts.headers, body, &app.options).await?;
+    let admit: AdmitRequest = read_typed(&parts.headers, body, &app).await?;
     Ok(json(&app.admin(app.facade.admit_member(parse("node", &admit.node)?)).await?))
 }
 
@@ -94,7 +94,7 @@ pub async fn models(State(app): State<Arc<App>>) -> Answer {
 /// `POST /exo/v1/models`
 pub async fn add_model(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
-    let add: AddModelRequest = read_typed(&parts.headers, body, &app.options).await?;
+    let add: AddModelRequest = read_typed(&parts.headers, body, &app).await?;
     Ok(json(&app.admin(app.facade.add_model(add.path)).await?))
 }
 
@@ -109,7 +109,7 @@ pub async fn shutdown(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let empty = axum::http::header::CONTENT_LENGTH;
     if parts.headers.get(empty).is_some_and(|n| n != "0") {
-        read_json(&parts.headers, body, &app.options).await?;
+        read_json(&parts.headers, body, &app).await?;
     }
     app.facade.shutdown();
     Ok(StatusCode::NO_CONTENT.into_response())

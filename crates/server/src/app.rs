@@ -15,7 +15,7 @@ use exo_types::RequestId;
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::body::json;
+use crate::body::{Room, json};
 use crate::errors::ApiError;
 use crate::guard::{Guard, Peer};
 use crate::options::ServerOptions;
@@ -29,6 +29,8 @@ pub struct App {
     pub options: ServerOptions,
     /// Who may.
     pub guard: Guard,
+    /// For what clients make us hold.
+    pub room: Room,
     /// Cancelled when the server stops: endless answers end.
     pub stopping: CancellationToken,
 }

@@ -1,5 +1,6 @@
-//! Reading a request's body: bounded in bytes and time, then parsed.
+//! Reading a request's body: bounded in bytes and time, alone and in sum with all others, then parsed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -9,7 +10,9 @@ use axum::response::Response;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::app::App;
 use crate::errors::ApiError;
 use crate::options::ServerOptions;
 
@@ -18,13 +21,89 @@ use crate::options::ServerOptions;
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 const DRAIN_BYTES: usize = 256 << 20;
 
-/// Reads a body as JSON.
-pub async fn read_json(headers: &HeaderMap, body: Body, options: &ServerOptions) -> Result<Value, ApiError> {
-    let bytes = read(headers, body, options).await?;
-    parse(&bytes)
+/// What a value of a document takes at most beside its text.
+const VALUE_BYTES: usize = 96;
+/// A document of more bytes is parsed where it holds up nobody.
+const PARSED_AT_ONCE_BYTES: usize = 64 << 10;
+/// In such units room is given out.
+const UNIT_BYTES: usize = 1 << 10;
+
+/// Room for what all clients together make this process hold: bodies, and the documents they become.
+pub struct Room {
+    units: Arc<Semaphore>,
+    bytes_max: usize,
 }
 
-async fn read(headers: &HeaderMap, mut body: Body, options: &ServerOptions) -> Result<Bytes, ApiError> {
+impl Room {
+    /// For so many bytes.
+    pub fn new(bytes_max: usize) -> Self {
+        let units = (bytes_max / UNIT_BYTES).min(Semaphore::MAX_PERMITS);
+        Self { units: Arc::new(Semaphore::new(units)), bytes_max }
+    }
+
+    fn lease(&self) -> Lease {
+        Lease { units: self.units.clone(), bytes_max: self.bytes_max, bytes: 0, held: None }
+    }
+}
+
+/// Room that one request has taken. It is given back when this is dropped.
+pub struct Lease {
+    units: Arc<Semaphore>,
+    bytes_max: usize,
+    bytes: usize,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+impl Lease {
+    fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
+        let units = |bytes: usize| bytes.div_ceil(UNIT_BYTES);
+        let more = units(self.bytes + bytes) - units(self.bytes);
+        let taken =
+            u32::try_from(more).ok().and_then(|more| self.units.clone().try_acquire_many_owned(more).ok());
+        let Some(taken) = taken else { return Err(self.refusal(bytes)) };
+        self.bytes += bytes;
+        match &mut self.held {
+            Some(held) => held.merge(taken),
+            None => self.held = Some(taken),
+        }
+        Ok(())
+    }
+
+    fn refusal(&self, more: usize) -> ApiError {
+        let (needed, bytes_max) = (self.bytes + more, self.bytes_max);
+        if needed > bytes_max {
+            let message =
+                format!("the request would take {needed} bytes of memory, all together may take {bytes_max}");
+            return ApiError::invalid(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message).closing();
+        }
+        let message =
+            format!("other requests leave no room for this one's {needed} bytes, of {bytes_max} for all");
+        ApiError::unavailable("too_many_bytes", message, 1).closing()
+    }
+}
+
+/// Reads a body as JSON. What it takes counts until the lease is dropped.
+pub async fn read_json(headers: &HeaderMap, body: Body, app: &App) -> Result<(Value, Lease), ApiError> {
+    let mut lease = app.room.lease();
+    let bytes = read(headers, body, &app.options, &mut lease).await?;
+    // Each value but the first stands behind one of these; text may hold them as well, so this is the most there can be.
+    let values = bytes.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{' | b':')).count();
+    lease.grow(bytes.len() + VALUE_BYTES * values)?;
+    let value = if bytes.len() <= PARSED_AT_ONCE_BYTES {
+        parse(&bytes)?
+    } else {
+        let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
+        parsed.map_err(|_| ApiError::internal("parsing the body broke off"))??
+    };
+    Ok((value, lease))
+}
+
+async fn read(
+    headers: &HeaderMap,
+    mut body: Body,
+    options: &ServerOptions,
+    lease: &mut Lease,
+) -> Result<Bytes, ApiError> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|n| n > options.body_bytes_max as u64) {
         // Who asks first has sent nothing yet, and must not be told to go on.
@@ -49,6 +128,10 @@ async fn read(headers: &HeaderMap, mut body: Body, options: &ServerOptions) -> R
         if bytes.len() + data.len() > options.body_bytes_max {
             tokio::spawn(drain(body));
             return Err(too_large(options));
+        }
+        if let Err(refusal) = lease.grow(data.len()) {
+            tokio::spawn(drain(body));
+            return Err(refusal);
         }
         bytes.extend_from_slice(&data);
     }
@@ -91,9 +174,9 @@ fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
 pub async fn read_typed<T: serde::de::DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
-    options: &ServerOptions,
+    app: &App,
 ) -> Result<T, ApiError> {
-    let value = read_json(headers, body, options).await?;
+    let (value, _lease) = read_json(headers, body, app).await?;
     serde_json::from_value(value)
         .map_err(|e| ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", e.to_string()))
 }

@@ -71,7 +71,8 @@ impl ApiError {
         Self::new(StatusCode::GATEWAY_TIMEOUT, SERVER, "deadline_exceeded", message)
     }
 
-    fn unavailable(code: &'static str, message: String, retry_after_s: u32) -> Self {
+    /// Not now; after so many seconds maybe.
+    pub fn unavailable(code: &'static str, message: String, retry_after_s: u32) -> Self {
         let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, code, message);
         Self { retry_after_s: Some(retry_after_s.max(1)), ..error }
     }

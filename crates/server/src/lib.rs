@@ -73,7 +73,8 @@ pub async fn serve(
     // Also when this future is dropped: answers without an end must not keep their connections.
     let stop_when_dropped = stopping.clone().drop_guard();
     let guard = guard::Guard::new(address, &options);
-    let app = Arc::new(app::App { facade, options: options.clone(), guard, stopping: stopping.clone() });
+    let (room, stopping_all) = (body::Room::new(options.bodies_bytes_max), stopping.clone());
+    let app = Arc::new(app::App { facade, options: options.clone(), guard, room, stopping: stopping_all });
     let stop = async {
         shutdown.await;
         stopping.cancel();

@@ -47,7 +47,9 @@ pub async fn chat(
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let context = context(&app, id, principal)?;
-    let chat = ChatRequest::parse(read_json(&parts.headers, body, &app.options).await?)?;
+    // Until the prompt is one of tokens: whole answers, and streams until their headers.
+    let (body, _lease) = read_json(&parts.headers, body, &app).await?;
+    let chat = ChatRequest::parse(body)?;
     let (streams, include_usage) = (chat.common.streams(), chat.common.includes_usage());
     let request = chat.into_generate(context)?;
     let (head, logprobs) = (head(&request), request.sampling.logprobs.is_some());
@@ -67,7 +69,8 @@ pub async fn completion(
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let context = context(&app, id, principal)?;
-    let completion = CompletionRequest::parse(read_json(&parts.headers, body, &app.options).await?)?;
+    let (body, _lease) = read_json(&parts.headers, body, &app).await?;
+    let completion = CompletionRequest::parse(body)?;
     let (streams, include_usage) = (completion.common.streams(), completion.common.includes_usage());
     let request = completion.into_generate(context)?;
     let (head, logprobs) = (head(&request), request.sampling.logprobs.is_some());

@@ -16,6 +16,8 @@ pub struct ServerOptions {
     pub api_keys: Vec<ApiKey>,
     /// Largest request body. A prompt of a million tokens has about four megabytes.
     pub body_bytes_max: usize,
+    /// For bodies and the documents they become, of all clients together. A body alone may take several times its bytes.
+    pub bodies_bytes_max: usize,
     /// For the whole header of a request, and for an idle connection.
     pub header_timeout: Duration,
     /// For the whole body of a request.
@@ -49,6 +51,7 @@ impl ServerOptions {
             allowed_hosts: Vec::new(),
             api_keys: Vec::new(),
             body_bytes_max: 8 << 20,
+            bodies_bytes_max: 512 << 20,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),

@@ -254,6 +254,44 @@ async fn a_body_that_hides_its_size_is_cut_off_at_the_bound() {
 }
 
 #[tokio::test]
+async fn bodies_are_bounded_in_sum_with_the_documents_they_become() {
+    let options = ServerOptions { bodies_bytes_max: 100_000, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let body =
+        |values: usize| format!(r#"{{"model": "echo", "prompt": "x", "stop": [{}1]}}"#, "1,".repeat(values));
+    let alone = server.post("/v1/completions", &body(2_000)).await;
+    assert_eq!(alone.error(), "413 body_too_large", "4 kB that would take 200");
+    // One that is still sending holds what it has sent.
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: {}\r\n{JSON}\r\ncontent-length: 99000\r\n\r\n",
+        server.address
+    );
+    let mut slow = TcpStream::connect(server.address).await.unwrap();
+    slow.write_all(head.as_bytes()).await.unwrap();
+    slow.write_all(" ".repeat(98_000).as_bytes()).await.unwrap();
+    let small = r#"{"model": "echo", "prompt": "x"}"#;
+    let mut refusals = 0;
+    for _ in 0..200 {
+        let answer = server.post("/v1/completions", &format!("{small}{}", " ".repeat(4_000))).await;
+        if answer.status == 503 {
+            assert_eq!(answer.error(), "503 too_many_bytes");
+            refusals += 1;
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(refusals, 1, "the other's bytes count");
+    drop(slow);
+    for _ in 0..200 {
+        if server.post("/v1/completions", small).await.status != 503 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("what it held is not given back");
+}
+
+#[tokio::test]
 async fn what_is_no_json_is_refused_with_its_place() {
     let server = start().await;
     let answer = server.post("/v1/completions", "{\"model\":\n \"m\" \"prompt\"}").await;

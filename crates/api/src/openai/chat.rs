@@ -88,9 +88,16 @@ impl ChatRequest {
     }
 }
 
+/// Messages of a chat. Rendering takes memory for each, however short.
+const MESSAGES_MAX: usize = 16_384;
+
 fn parse_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {
     if values.is_empty() {
         return Err(BadParam::invalid("messages", "`messages` must hold at least one message"));
+    }
+    if values.len() > MESSAGES_MAX {
+        let message = format!("`messages` holds {} messages, {MESSAGES_MAX} at most are taken", values.len());
+        return Err(BadParam::invalid("messages", message));
     }
     values.into_iter().enumerate().map(|(i, value)| parse_message(value, &format!("messages[{i}]"))).collect()
 }

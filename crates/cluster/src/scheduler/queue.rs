@@ -36,11 +36,18 @@ impl Queue {
         self.len_max
     }
 
-    pub(super) fn is_full(&self) -> bool {
-        self.len() >= self.len_max
+    /// Whether one more of this principal's has no seat. Its share of the seats is free for it, however many others have taken; so
+    /// more may wait than there are seats, at most twice as many.
+    pub(super) fn is_full_for(&self, principal: Principal) -> bool {
+        let len = self.len();
+        let waits =
+            |requests: &Turns<RequestId, VecDeque<Waiting>>| requests.values().map(VecDeque::len).sum();
+        let own: usize = self.principals.values.get(&principal).map_or(0, waits);
+        let others = self.principals.values.keys().filter(|other| **other != principal).count();
+        len >= self.len_max && (own >= self.len_max / (others + 1) || len >= 2 * self.len_max)
     }
 
-    /// The caller has asked [`Queue::is_full`].
+    /// The caller has asked [`Queue::is_full_for`].
     pub(super) fn push(&mut self, waiting: Waiting) {
         let (principal, request) =
             (waiting.submission.spec.principal, waiting.submission.spec.sequence.request);

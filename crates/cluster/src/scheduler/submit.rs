@@ -142,7 +142,7 @@ impl Scheduler {
             );
             return Some((FailureKind::OutOfMemory, message));
         }
-        self.queue.is_full().then(|| {
+        self.queue.is_full_for(spec.principal).then(|| {
             let waiting = self.queue.len();
             let message =
                 format!("{waiting} sequences wait for instance {instance}, its queue holds no more");

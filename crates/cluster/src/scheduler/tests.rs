@@ -211,6 +211,35 @@ fn principals_take_turns() {
 }
 
 #[test]
+fn who_fills_the_queue_takes_nobody_elses_share_of_it() {
+    let mut s = scheduler(&[1], 4);
+    for n in 1..=4 {
+        submit(&mut s, n, 4, 12);
+    }
+    assert_eq!(show(&submit(&mut s, 5, 4, 12)), ["rejected 5 QueueFull"]);
+    let [second, third, fourth] = [2, 3, 4].map(|n| Principal([n; 16]));
+    assert_eq!(
+        show(&submit_as(&mut s, 6, 4, 12, second)),
+        ["accepted 6 behind 3"],
+        "one of three seats is its share"
+    );
+    assert_eq!(show(&submit_as(&mut s, 7, 4, 12, second)), ["rejected 7 QueueFull"]);
+    assert_eq!(show(&submit_as(&mut s, 8, 4, 12, third)), ["accepted 8 behind 4"]);
+    assert_eq!(
+        show(&submit_as(&mut s, 9, 4, 12, fourth)),
+        ["rejected 9 QueueFull"],
+        "less than a seat for each"
+    );
+    let ended = show(&s.handle(Time::ZERO, cancelled(seq(1))));
+    assert!(ended.contains(&"started 2".to_owned()), "{ended:?}");
+    let ended = show(&s.handle(Time::ZERO, cancelled(seq(2))));
+    assert!(
+        ended.contains(&"started 6".to_owned()),
+        "its turn comes before the next of the first: {ended:?}"
+    );
+}
+
+#[test]
 fn a_full_queue_rejects_and_a_repeated_submission_does_not_count() {
     let mut s = scheduler(&[1], 4);
     for n in 1..=4 {
