@@ -1,5 +1,6 @@
 //! No channel yet on this system: commands show the local secret.
 
+use std::convert::Infallible;
 use std::io;
 
 use tokio::net::TcpStream;
@@ -8,12 +9,12 @@ use crate::guard::Peer;
 use crate::listen::Listen;
 
 /// There is none.
-pub enum LocalListener {}
+pub struct LocalListener(Infallible);
 
 impl Listen for LocalListener {
     type Stream = TcpStream;
 
     async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
-        match *self {}
+        match self.0 {}
     }
 }
