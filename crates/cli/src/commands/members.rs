@@ -58,6 +58,9 @@ fn pick<'a>(
         [(id, _)] => Ok((*id).to_owned()),
         [] => {
             let names: Vec<_> = known.map(|(_, name)| name).collect();
+            if names.is_empty() {
+                bail!("no {what} is called `{wanted}`: there is none at all");
+            }
             bail!("no {what} is called `{wanted}`; there are: {}", names.join(", "))
         }
         _ => bail!("`{wanted}` means {} of them; use the id", found.len()),
@@ -76,6 +79,8 @@ mod tests {
         assert_eq!(pick("abcx").as_deref(), Some("abcxyz"));
         assert_eq!(pick("abc"), None, "too short to be meant");
         assert_eq!(pick("desk"), None, "two of that name");
+        let none = super::pick("desk", std::iter::empty(), "node that asks to join").unwrap_err().to_string();
+        assert_eq!(none, "no node that asks to join is called `desk`: there is none at all");
     }
 
     #[test]
