@@ -2,8 +2,9 @@
 //!
 //! A lost step is to be noticed soon, and a slow one must never be taken for lost: a false alarm costs every sequence of the
 //! instance. So only steps that are alike are compared (tokens and depth within a factor of two), a slow step counts at once and is
-//! forgotten slowly, and nothing is concluded from less than a few steps, nor after a pause, in which weights may have left the
-//! memory. The times are those from sending to coming back, so they hold the round trips of the links.
+//! forgotten slowly, and nothing is concluded from less than a few steps. After a pause weights may have left the memory: then a
+//! step has the time in which a slow disk brings back what memory gave in a step. The times are those from sending to coming
+//! back, so they hold the round trips of the links.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,8 +15,12 @@ const STEPS_MIN: u32 = 4;
 const TIMES: u32 = 8;
 /// And never before this: a busy system may keep a thread waiting, and a radio link a packet, for a second.
 const DEADLINE_MIN: Duration = Duration::from_secs(2);
-/// The pause after which nothing is known.
+/// The pause after which weights may be on disk.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Then a step is late after so many times what its like took: memory gives some 20 GB/s, a slow disk a hundredth.
+const TIMES_AFTER_PAUSE: u32 = 200;
+/// And never before this.
+const AFTER_PAUSE_MIN: Duration = Duration::from_secs(6);
 /// Of a quicker step, the share that counts.
 const FORGET: u32 = 16;
 /// Up to this depth attention costs little beside the weights.
@@ -61,8 +66,12 @@ impl StepTimes {
     /// known.
     pub(super) fn deadline(&self, size: StepSize, pause: Duration, at_most: Duration) -> Duration {
         match self.sizes.get(&size) {
-            Some(learned) if learned.steps >= STEPS_MIN && pause <= PAUSE_MAX => {
-                learned.took.saturating_mul(TIMES).max(DEADLINE_MIN).min(at_most)
+            Some(learned) if learned.steps >= STEPS_MIN => {
+                let (times, least) = match pause <= PAUSE_MAX {
+                    true => (TIMES, DEADLINE_MIN),
+                    false => (TIMES_AFTER_PAUSE, AFTER_PAUSE_MIN),
+                };
+                learned.took.saturating_mul(times).max(least).min(at_most)
             }
             Some(_) | None => at_most,
         }
@@ -127,9 +136,15 @@ mod tests {
     }
 
     #[test]
-    fn after_a_pause_nothing_is_known() {
+    fn after_a_pause_a_step_has_the_time_of_a_slow_disk() {
         let times = after(&[1; 100]);
         assert_eq!(times.deadline(size(DECODE), ms(5000), AT_MOST), ms(2000));
-        assert_eq!(times.deadline(size(DECODE), ms(5001), AT_MOST), AT_MOST);
+        assert_eq!(
+            times.deadline(size(DECODE), ms(5001), AT_MOST),
+            ms(6000),
+            "well under ten seconds for a fast model"
+        );
+        assert_eq!(after(&[100; 4]).deadline(size(DECODE), ms(5001), AT_MOST), ms(20_000));
+        assert_eq!(after(&[500; 4]).deadline(size(DECODE), ms(5001), AT_MOST), AT_MOST);
     }
 }
