@@ -1,0 +1,121 @@
+//! What is wrong with an entry, or with one that is to be made.
+
+use exo_types::NodeId;
+
+use crate::EntryId;
+
+/// Bytes that are no entry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not an entry of a log of trust ({len_bytes} bytes): {why}")]
+pub struct EntryDecodeError {
+    /// How many bytes were offered.
+    pub len_bytes: usize,
+    /// What is wrong with them.
+    pub why: &'static str,
+}
+
+/// Something that cannot be done to the members of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ActError {
+    /// Whoever signs has no right to.
+    #[error("{author} is not an admin of this cluster")]
+    NotAnAdmin {
+        /// Who signs.
+        author: NodeId,
+    },
+    /// Removal is for ever.
+    #[error("{node} was removed from this cluster, for ever")]
+    Removed {
+        /// Which node.
+        node: NodeId,
+    },
+    /// Only members become admins, and only admins are dismissed.
+    #[error("{node} is not {what}")]
+    Not {
+        /// Which node.
+        node: NodeId,
+        /// What it would have to be.
+        what: &'static str,
+    },
+    /// It is what it is to become.
+    #[error("{node} is {what} already")]
+    Already {
+        /// Which node.
+        node: NodeId,
+        /// What it is.
+        what: &'static str,
+    },
+    /// A cluster keeps an admin, as long as one admin decides alone.
+    #[error("{node} is the only admin: appoint another first")]
+    LastAdmin {
+        /// Which node.
+        node: NodeId,
+    },
+    /// A cluster has one beginning.
+    #[error("the cluster is founded already")]
+    Founded,
+    /// No more fit.
+    #[error("a cluster has at most {max} {what}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The bound.
+        max: usize,
+    },
+}
+
+/// An entry that this log does not take.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InsertError {
+    /// It follows an entry that is not here: ask for that one first.
+    #[error("entry {id} follows {missing}, which is not here")]
+    Gap {
+        /// Which entry.
+        id: EntryId,
+        /// What it follows.
+        missing: EntryId,
+    },
+    /// It is about another cluster.
+    #[error("entry {id} belongs to another cluster")]
+    OtherCluster {
+        /// Which entry.
+        id: EntryId,
+    },
+    /// It names an entry and one before that.
+    #[error("entry {id} follows an entry and one before it")]
+    NotLast {
+        /// Which entry.
+        id: EntryId,
+    },
+    /// Its author did not sign it.
+    #[error("entry {id} does not carry a signature of {author}")]
+    BadSignature {
+        /// Which entry.
+        id: EntryId,
+        /// Who is said to have signed.
+        author: NodeId,
+    },
+    /// What it says was not possible when it was said.
+    #[error("entry {id} cannot be: {source}")]
+    Act {
+        /// Which entry.
+        id: EntryId,
+        /// Why.
+        #[source]
+        source: ActError,
+    },
+    /// The log is full.
+    #[error("the log of trust has {max} entries, and takes no more")]
+    Full {
+        /// The bound.
+        max: usize,
+    },
+    /// What should be the beginning is none.
+    #[error("entry {id} founds no cluster")]
+    NoFounding {
+        /// Which entry.
+        id: EntryId,
+    },
+}
