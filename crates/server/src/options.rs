@@ -16,8 +16,11 @@ pub struct ServerOptions {
     pub api_keys: Vec<ApiKey>,
     /// Largest request body. A prompt of a million tokens has about four megabytes.
     pub body_bytes_max: usize,
-    /// For bodies and the documents they become, of all clients together. A body alone may take several times its bytes.
+    /// For bodies, the documents they become, and, up to half of it, answers that wait for their readers, of all clients
+    /// together. A body alone may take several times its bytes.
     pub bodies_bytes_max: usize,
+    /// Of a streamed answer that may wait for its reader: an answer of the usual length in whole, with probabilities.
+    pub unread_bytes_max: usize,
     /// For the whole header of a request, and for an idle connection.
     pub header_timeout: Duration,
     /// For the whole body of a request.
@@ -52,6 +55,7 @@ impl ServerOptions {
             api_keys: Vec::new(),
             body_bytes_max: 8 << 20,
             bodies_bytes_max: 512 << 20,
+            unread_bytes_max: 4 << 20,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),

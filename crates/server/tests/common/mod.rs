@@ -145,10 +145,19 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
             };
             then(vec![started()], Box::pin(stream::unfold(0, move |i| async move { Some(tick(i).await) })))
         }
-        // As much as the reader takes, at once.
+        // Faster than any reader that pauses.
         "flood" => {
-            let big = "x".repeat(16 << 10);
-            then(vec![started()], Box::pin(stream::repeat_with(move || delta(0, &big, false))))
+            let tick = |()| async {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                Some((delta(0, &"x".repeat(16 << 10), false), ()))
+            };
+            then(vec![started()], Box::pin(stream::unfold((), tick)))
+        }
+        // A whole answer of a megabyte.
+        "long" => {
+            let end =
+                Ok(GenerateEvent::Finished { index: 0, reason: FinishReason::Stop, completion_tokens: 9 });
+            Box::pin(stream::iter([started(), delta(0, &"x".repeat(1 << 20), false), end, done(9)]))
         }
         "silent" => Box::pin(stream::pending()),
         "babbling" => Box::pin(stream::unfold((), |()| async {
