@@ -21,6 +21,7 @@ use crate::body::{Room, json};
 use crate::errors::ApiError;
 use crate::guard::{Guard, Peer};
 use crate::options::ServerOptions;
+use crate::seats::Seat;
 use crate::{admin, openai};
 
 /// What handlers share.
@@ -131,10 +132,12 @@ async fn guarded(State(app): State<Arc<App>>, request: Request, next: Next) -> R
 async fn need_principal(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
+    Extension(seat): Extension<Arc<Seat>>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     let principal = app.guard.principal(request.headers(), peer)?;
+    seat.keep();
     request.extensions_mut().insert(principal);
     Ok(next.run(request).await)
 }
@@ -142,10 +145,12 @@ async fn need_principal(
 async fn need_secret(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
+    Extension(seat): Extension<Arc<Seat>>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     app.guard.check_admin(request.headers(), peer)?;
+    seat.keep();
     Ok(next.run(request).await)
 }
 

@@ -23,6 +23,7 @@ mod listen;
 mod local;
 mod openai;
 mod options;
+mod seats;
 mod source;
 mod sse;
 mod timed_io;

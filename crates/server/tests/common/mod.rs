@@ -14,7 +14,7 @@ use exo_api::{
     JournalView, LoadView, MemberRole, MemberView, ModelView, PlaceRequest, Prompt, Summary, Timings,
     TokenPiece, TopToken, Usage,
 };
-use exo_server::{ServerOptions, serve};
+use exo_server::{LocalListener, ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
 use futures_util::{StreamExt, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -344,12 +344,16 @@ pub async fn start() -> Server {
 }
 
 pub async fn start_with(listen: &str, options: ServerOptions) -> Server {
+    start_both(listen, None, options).await
+}
+
+pub async fn start_both(listen: &str, local: Option<LocalListener>, options: ServerOptions) -> Server {
     let listener = TcpListener::bind(listen).await.unwrap();
     let address = listener.local_addr().unwrap();
     let fake = Arc::new(Fake::default());
     let stop = Arc::new(tokio::sync::Notify::new());
     let (facade, stopped) = (fake.clone(), stop.clone());
-    let task = tokio::spawn(async move { serve(listener, None, facade, options, stopped.notified()).await });
+    let task = tokio::spawn(async move { serve(listener, local, facade, options, stopped.notified()).await });
     Server { address, fake, stop, task }
 }
 
