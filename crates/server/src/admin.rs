@@ -37,7 +37,8 @@ pub async fn events(State(app): State<Arc<App>>) -> Answer {
             }
             Err(_) => push_comment(&mut out, "keep-alive"),
         }
-        Some((out, views))
+        // A view is made only while little waits to be written, and only for whoever has the secret: no room is taken.
+        Some((out.into(), views))
     });
     Ok(event_stream(texts.take_until(app.stopping.clone().cancelled_owned())))
 }

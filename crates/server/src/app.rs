@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Extension, Router};
@@ -14,11 +14,14 @@ use exo_api::{AdminError, Facade, HealthStatus};
 use exo_types::RequestId;
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use crate::backlog::{Backlog, hold_whole};
 use crate::body::{Room, json};
 use crate::errors::ApiError;
 use crate::guard::{Guard, Peer};
 use crate::options::ServerOptions;
+use crate::seats::Seat;
 use crate::{admin, openai};
 
 /// What handlers share.
@@ -33,9 +36,16 @@ pub struct App {
     pub room: Room,
     /// Cancelled when the server stops: endless answers end.
     pub stopping: CancellationToken,
+    /// What takes the node's events for answers that are streamed.
+    pub streams: TaskTracker,
 }
 
 impl App {
+    /// For an answer that is streamed.
+    pub fn backlog(&self) -> Backlog {
+        Backlog::new(&self.room, self.options.unread_bytes_max)
+    }
+
     /// Runs an administrative call, bounded in time.
     pub async fn admin<T>(&self, call: impl Future<Output = Result<T, AdminError>>) -> Result<T, ApiError> {
         let limit = self.options.admin_timeout;
@@ -75,17 +85,19 @@ pub fn router(app: Arc<App>) -> Router {
         .fallback(openai::not_found)
         .method_not_allowed_fallback(openai::method_not_allowed)
         .layer(from_fn_with_state(app.clone(), guarded))
-        .layer(from_fn(outermost))
+        .layer(from_fn_with_state(app.clone(), outermost))
         .with_state(app)
 }
 
-/// Names the request, catches panics and sets the headers every answer has.
-async fn outermost(mut request: Request, next: Next) -> Response {
+/// Names the request, catches panics, counts the answer until it is read and sets the headers every answer has.
+async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let mut id = [0; 16];
     if let Err(e) = getrandom::fill(&mut id) {
         return ApiError::internal(format!("no randomness for a request id: {e}")).into_response();
     }
     let id = RequestId(u128::from_le_bytes(id));
+    // The owner's commands are answered whatever others leave unread.
+    let is_owner = request.extensions().get::<Peer>() == Some(&Peer::Owner);
     request.extensions_mut().insert(id);
     tracing::debug!(%id, method = %request.method(), path = request.uri().path(), "request");
     let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
@@ -95,6 +107,9 @@ async fn outermost(mut request: Request, next: Next) -> Response {
             ApiError::internal("a panic while answering; the node goes on").into_response()
         }
     };
+    if !is_owner {
+        response = hold_whole(&app.room, response).await;
+    }
     let headers = response.headers_mut();
     headers.insert(HeaderName::from_static("x-request-id"), ascii(&id.to_string()));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -117,10 +132,12 @@ async fn guarded(State(app): State<Arc<App>>, request: Request, next: Next) -> R
 async fn need_principal(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
+    Extension(seat): Extension<Arc<Seat>>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     let principal = app.guard.principal(request.headers(), peer)?;
+    seat.keep();
     request.extensions_mut().insert(principal);
     Ok(next.run(request).await)
 }
@@ -128,10 +145,12 @@ async fn need_principal(
 async fn need_secret(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
+    Extension(seat): Extension<Arc<Seat>>,
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
     app.guard.check_admin(request.headers(), peer)?;
+    seat.keep();
     Ok(next.run(request).await)
 }
 

@@ -28,21 +28,49 @@ const PARSED_AT_ONCE_BYTES: usize = 64 << 10;
 /// In such units room is given out.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// Room for what all clients together make this process hold: bodies, and the documents they become.
+/// Room for what all clients together make this process hold: bodies, the documents they become, and answers that nobody
+/// has read yet.
+#[derive(Clone)]
 pub struct Room {
     units: Arc<Semaphore>,
+    /// Answers take from these as well: half of all, so that answers never leave bodies without room.
+    answer_units: Arc<Semaphore>,
     bytes_max: usize,
+}
+
+/// Room that a part of an answer has taken. It is given back when this is dropped.
+pub struct AnswerLease {
+    _units: OwnedSemaphorePermit,
+    _answer_units: OwnedSemaphorePermit,
 }
 
 impl Room {
     /// For so many bytes.
     pub fn new(bytes_max: usize) -> Self {
         let units = (bytes_max / UNIT_BYTES).min(Semaphore::MAX_PERMITS);
-        Self { units: Arc::new(Semaphore::new(units)), bytes_max }
+        let (units, answer_units) = (Semaphore::new(units), Semaphore::new(units / 2));
+        Self { units: Arc::new(units), answer_units: Arc::new(answer_units), bytes_max }
     }
 
     fn lease(&self) -> Lease {
         Lease { units: self.units.clone(), bytes_max: self.bytes_max, bytes: 0, held: None }
+    }
+
+    /// Takes room for so many bytes of an answer.
+    pub fn hold_answer(&self, bytes: usize) -> Result<AnswerLease, ApiError> {
+        let take = |units: &Arc<Semaphore>| {
+            let count = u32::try_from(bytes.div_ceil(UNIT_BYTES)).ok()?;
+            units.clone().try_acquire_many_owned(count).ok()
+        };
+        let lease = take(&self.answer_units).zip(take(&self.units));
+        let lease = lease.map(|(answer, all)| AnswerLease { _units: all, _answer_units: answer });
+        lease.ok_or_else(|| {
+            let message = format!(
+                "answers that their clients have not read leave no room for {bytes} bytes more, of {} for all",
+                self.bytes_max / 2
+            );
+            ApiError::unavailable("too_many_bytes", message, 1)
+        })
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod admin;
 mod app;
+mod backlog;
 mod body;
 mod chat;
 mod completion;
@@ -22,6 +23,7 @@ mod listen;
 mod local;
 mod openai;
 mod options;
+mod seats;
 mod source;
 mod sse;
 mod timed_io;
@@ -31,6 +33,7 @@ use std::sync::Arc;
 
 use exo_api::Facade;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 pub use local::LocalListener;
 pub use options::{ApiKey, ServerOptions};
@@ -74,12 +77,20 @@ pub async fn serve(
     let stop_when_dropped = stopping.clone().drop_guard();
     let guard = guard::Guard::new(address, &options);
     let (room, stopping_all) = (body::Room::new(options.bodies_bytes_max), stopping.clone());
-    let app = Arc::new(app::App { facade, options: options.clone(), guard, room, stopping: stopping_all });
+    let streams = TaskTracker::new();
+    let app = app::App {
+        facade,
+        options: options.clone(),
+        guard,
+        room,
+        stopping: stopping_all,
+        streams: streams.clone(),
+    };
     let stop = async {
         shutdown.await;
         stopping.cancel();
     };
-    let router = app::router(app);
+    let router = app::router(Arc::new(app));
     let local = async {
         // Connections of its own: whatever others open, the owner's commands get in.
         if let Some(local) = local {
@@ -88,5 +99,10 @@ pub async fn serve(
     };
     tokio::join!(stop, local, listen::run(listener, router.clone(), options.clone(), stopping.clone()));
     drop(stop_when_dropped);
+    // Their connections are gone, so each of them ends when it is next polled.
+    streams.close();
+    if tokio::time::timeout(options.shutdown_grace, streams.wait()).await.is_err() {
+        tracing::warn!("a streamed answer outlives its connection");
+    }
     Ok(())
 }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::guard::Peer;
 use crate::options::ServerOptions;
+use crate::seats::{Seat, Seats};
 use crate::timed_io::TimedIo;
 
 /// Largest header of a request, all lines together.
@@ -33,6 +34,11 @@ const REFUSALS_MAX: usize = 32;
 pub trait Listen {
     /// One of them.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// How many of them there may be. Each listener has its own.
+    fn seats(options: &ServerOptions) -> Arc<Seats> {
+        Seats::new(options.connections_max, options.keyless_connections_max())
+    }
 
     /// The next one, and who is at its other end.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
@@ -59,7 +65,7 @@ pub async fn run<L: Listen>(
     stopping: CancellationToken,
 ) {
     let mut connections = JoinSet::new();
-    let room = Arc::new(Semaphore::new(options.connections_max));
+    let seats = L::seats(&options);
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     loop {
         let (stream, peer) = tokio::select! {
@@ -75,11 +81,18 @@ pub async fn run<L: Listen>(
                 }
             },
         };
-        if let Ok(permit) = room.clone().try_acquire_owned() {
-            let connection = connection(stream, peer, router.clone(), options.clone(), stopping.clone());
+        let needs_key = peer != Peer::Owner && !options.api_keys.is_empty();
+        let seat = if needs_key { seats.take_keyless() } else { seats.take() };
+        if let Some(seat) = seat {
+            let (lost, seat) = (seat.lost.clone(), Arc::new(seat));
+            let connection =
+                connection(stream, peer, seat.clone(), router.clone(), options.clone(), stopping.clone());
             connections.spawn(async move {
-                connection.await;
-                drop(permit);
+                tokio::select! {
+                    () = connection => {}
+                    () = lost.cancelled() => tracing::debug!(?peer, "closed for a newer connection: it showed no key"),
+                }
+                drop(seat);
             });
         } else if let Ok(permit) = refusals.clone().try_acquire_owned() {
             connections.spawn(async move {
@@ -97,6 +110,7 @@ pub async fn run<L: Listen>(
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: Peer,
+    seat: Arc<Seat>,
     router: Router,
     options: ServerOptions,
     stopping: CancellationToken,
@@ -104,6 +118,7 @@ async fn connection(
     let service = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(seat.clone());
         service.call(request)
     });
     let io = TokioIo::new(TimedIo::new(stream, options.write_timeout));

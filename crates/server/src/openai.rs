@@ -104,7 +104,7 @@ fn head(request: &GenerateRequest) -> Head {
 async fn stream(app: &App, request: GenerateRequest, chunks: impl Chunks) -> Result<Response, ApiError> {
     let mut source = Source::new(app.facade.clone(), request, app.options.silence_max);
     let first = sse::open(&mut source, app.options.stream_headers_after).await?;
-    Ok(sse::respond(source, first, chunks, app.options.keep_alive_every))
+    Ok(sse::respond(app, source, first, chunks))
 }
 
 async fn whole(app: &App, request: GenerateRequest, mut whole: impl Whole) -> Result<Response, ApiError> {

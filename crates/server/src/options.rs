@@ -16,8 +16,11 @@ pub struct ServerOptions {
     pub api_keys: Vec<ApiKey>,
     /// Largest request body. A prompt of a million tokens has about four megabytes.
     pub body_bytes_max: usize,
-    /// For bodies and the documents they become, of all clients together. A body alone may take several times its bytes.
+    /// For bodies, the documents they become, and, up to half of it, answers that wait for their readers, of all clients
+    /// together. A body alone may take several times its bytes.
     pub bodies_bytes_max: usize,
+    /// Of a streamed answer that may wait for its reader: an answer of the usual length in whole, with probabilities.
+    pub unread_bytes_max: usize,
     /// For the whole header of a request, and for an idle connection.
     pub header_timeout: Duration,
     /// For the whole body of a request.
@@ -25,8 +28,11 @@ pub struct ServerOptions {
     /// For the client to take what was written. A client that stops reading is cut off and its slot freed.
     pub write_timeout: Duration,
     /// Connections at once; further ones are answered 503 and closed. Far more than requests may wait: those get a
-    /// 429 that says so.
+    /// 429 that says so. With keys, half of them are for connections that have shown one; among the others the oldest
+    /// makes place for who comes.
     pub connections_max: usize,
+    /// Connections of the local channel at once, which count for themselves: a few commands, and who watches.
+    pub local_connections_max: usize,
     /// How long a request may wait for placing, loading and a slot.
     pub queue_wait_max: Duration,
     /// Longest silence of the node within a request. The last resort of "no request hangs": longer than
@@ -52,10 +58,12 @@ impl ServerOptions {
             api_keys: Vec::new(),
             body_bytes_max: 8 << 20,
             bodies_bytes_max: 512 << 20,
+            unread_bytes_max: 4 << 20,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),
             connections_max: 2048,
+            local_connections_max: 64,
             queue_wait_max: Duration::from_secs(120),
             silence_max: Duration::from_secs(150),
             stream_headers_after: Duration::from_secs(2),
@@ -63,6 +71,11 @@ impl ServerOptions {
             admin_timeout: Duration::from_secs(30),
             shutdown_grace: Duration::from_secs(3),
         }
+    }
+
+    /// Where keys are needed: connections at once that have shown none. Those with a key always find the other half.
+    pub(crate) fn keyless_connections_max(&self) -> usize {
+        self.connections_max.div_ceil(2)
     }
 }
 

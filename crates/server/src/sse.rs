@@ -1,5 +1,8 @@
 //! A streamed answer: server-sent events, each written as soon as it is there.
 //!
+//! A task takes the node's events as they come, whether or not the client reads, so that everything that waits for a
+//! client is in this crate's hands and counted. A client that falls too far behind loses its request.
+//!
 //! While the request waits the client sees why, as comment lines (`: loading 37 %`). A failure after the headers
 //! is an `error` event with the body that would have been the answer; then the stream ends, without `[DONE]`.
 
@@ -12,8 +15,11 @@ use axum::response::Response;
 use bytes::Bytes;
 use exo_api::{GenerateError, GenerateEvent};
 use futures_util::{Stream, stream};
+use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant};
 
+use crate::app::App;
+use crate::backlog::Backlog;
 use crate::encode::{Chunks, push_comment, push_data};
 use crate::errors::ApiError;
 use crate::source::{Heard, Source};
@@ -36,30 +42,25 @@ pub async fn open(
 }
 
 /// The answer that streams `first` and then the rest of `source`.
-pub fn respond(
-    source: Source,
-    first: Option<GenerateEvent>,
-    chunks: impl Chunks,
-    keep_alive_every: Duration,
-) -> Response {
-    let mut writer = Writer { source, chunks, keep_alive_every, state: State::Running };
-    let begin = match first {
-        Some(event) => writer.write(event),
-        None => writer.comment(),
-    };
-    event_stream(stream::unfold((Some(begin), writer), |(begin, mut writer)| async move {
-        let text = match begin.filter(|b| !b.is_empty()) {
-            Some(begin) => begin,
-            None => writer.next().await?,
-        };
-        Some((text, (None, writer)))
-    }))
+pub fn respond(app: &App, source: Source, first: Option<GenerateEvent>, chunks: impl Chunks) -> Response {
+    let (unread, mut texts) = mpsc::unbounded_channel();
+    let keep_alive_every = app.options.keep_alive_every;
+    let (backlog, state) = (app.backlog(), State::Running);
+    let mut writer = Writer { source, chunks, keep_alive_every, state, backlog, unread: unread.clone() };
+    app.streams.spawn(async move {
+        tokio::select! {
+            // The client left. Dropping the source cancels the request.
+            () = unread.closed() => {}
+            () = writer.run(first) => {}
+        }
+    });
+    event_stream(stream::poll_fn(move |cx| texts.poll_recv(cx)))
 }
 
 /// An answer made of server-sent events.
-pub fn event_stream(events: impl Stream<Item = String> + Send + 'static) -> Response {
+pub fn event_stream(events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     use futures_util::StreamExt;
-    let body = Body::from_stream(events.map(|text| Ok::<_, Infallible>(Bytes::from(text))));
+    let body = Body::from_stream(events.map(Ok::<_, Infallible>));
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -80,22 +81,46 @@ struct Writer<C> {
     chunks: C,
     keep_alive_every: Duration,
     state: State,
+    backlog: Backlog,
+    unread: mpsc::UnboundedSender<Bytes>,
 }
 
 impl<C: Chunks> Writer<C> {
-    /// The next text to send, never empty; `None` at the end.
-    async fn next(&mut self) -> Option<String> {
+    /// Sends `first` and what follows, to the end.
+    async fn run(&mut self, first: Option<GenerateEvent>) {
+        let begin = match first {
+            Some(event) => self.write(event),
+            None => self.comment(),
+        };
+        self.send(begin);
         while self.state == State::Running {
             let text = match self.source.next(Instant::now() + self.keep_alive_every).await {
+                // What waits to be read keeps the connection alive.
+                Heard::Quiet if self.backlog.unread_bytes() > 0 => continue,
                 Heard::Quiet => self.comment(),
                 Heard::Event(event) => self.write(event),
-                Heard::Failed(error) => self.fail(error),
+                Heard::Failed(error) => {
+                    self.fail(error.into());
+                    return;
+                }
             };
-            if !text.is_empty() {
-                return Some(text);
+            self.send(text);
+            if self.backlog.is_behind() {
+                // A node that is always ahead must not keep the connection from writing.
+                tokio::task::yield_now().await;
             }
         }
-        None
+    }
+
+    fn send(&mut self, text: String) {
+        if text.is_empty() {
+            return;
+        }
+        match self.backlog.hold(text.into()) {
+            // A client that left ends this task.
+            Ok(text) => drop(self.unread.send(text)),
+            Err(refusal) => self.fail(refusal),
+        }
     }
 
     fn comment(&self) -> String {
@@ -118,10 +143,10 @@ impl<C: Chunks> Writer<C> {
         out
     }
 
-    fn fail(&mut self, error: GenerateError) -> String {
+    fn fail(&mut self, error: ApiError) {
         self.state = State::Ended;
         let mut out = "event: error\n".to_owned();
-        push_data(&mut out, &ApiError::from(error).body());
-        out
+        push_data(&mut out, &error.body());
+        let _ = self.unread.send(self.backlog.hold_last(out.into()));
     }
 }

@@ -1,13 +1,15 @@
 //! Each rule of the guard, and an attempt to get past it.
 
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{SECRET, chat_body, quick, start, start_with};
+use common::{SECRET, chat_body, quick, start, start_both, start_with};
 use exo_server::{ApiKey, ServeError, ServerOptions};
 use exo_types::Principal;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const JSON: &str = "content-type: application/json";
@@ -367,6 +369,85 @@ async fn too_many_connections_are_told_so() {
     drop(held);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(server.get("/health").await.status, 200);
+}
+
+/// Sends a request over a connection that stays open and reads the status of its answer.
+async fn ask(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), path: &str, key: &str) -> String {
+    let text = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{key}\r\n");
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let read = tokio::time::timeout(Duration::from_secs(3), stream.read(&mut answer)).await;
+    let read = read.expect("an answer").unwrap();
+    String::from_utf8_lossy(&answer[..read]).lines().next().unwrap_or_default().to_owned()
+}
+
+const KEY: &str = "authorization: Bearer sesame\r\n";
+
+#[tokio::test]
+async fn connections_without_a_key_keep_no_key_holder_out() {
+    let options = ServerOptions { connections_max: 8, api_keys: vec![ApiKey::from_key("sesame")], ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let mut holder = TcpStream::connect(server.address).await.unwrap();
+    assert_eq!(ask(&mut holder, "/v1/models", KEY).await, "HTTP/1.1 200 OK");
+    let mut flood = Vec::new();
+    for _ in 0..40 {
+        let mut keyless = TcpStream::connect(server.address).await.unwrap();
+        keyless.write_all(b"GET /v1/models HTTP/1.1\r\n").await.unwrap();
+        flood.push(keyless);
+    }
+    assert_eq!(ask(&mut holder, "/v1/models", KEY).await, "HTTP/1.1 200 OK", "it keeps its connection");
+    let mut others = Vec::new();
+    for number in 0..7 {
+        let mut other = TcpStream::connect(server.address).await.unwrap();
+        assert_eq!(ask(&mut other, "/v1/models", KEY).await, "HTTP/1.1 200 OK", "holder {number} gets in");
+        others.push(other);
+    }
+    // All seats are those of keys now: nobody loses one, and who comes is told so.
+    assert_eq!(server.get("/health").await.error(), "503 too_many_connections");
+    assert_eq!(ask(&mut holder, "/v1/models", KEY).await, "HTTP/1.1 200 OK");
+    others.truncate(3);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(server.get("/health").await.status, 200, "their seats are free again");
+    let mut byte = [0; 1];
+    let closed = tokio::time::timeout(Duration::from_secs(1), flood[0].read(&mut byte)).await;
+    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "the oldest without a key was closed");
+}
+
+#[tokio::test]
+async fn a_wrong_key_keeps_no_seat() {
+    let options = ServerOptions { connections_max: 4, api_keys: vec![ApiKey::from_key("sesame")], ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let mut guesses = Vec::new();
+    for _ in 0..8 {
+        let mut guess = TcpStream::connect(server.address).await.unwrap();
+        let answer = ask(&mut guess, "/v1/models", "authorization: Bearer sesam\r\n").await;
+        assert_eq!(answer, "HTTP/1.1 401 Unauthorized");
+        guesses.push(guess);
+    }
+    let mut holder = TcpStream::connect(server.address).await.unwrap();
+    assert_eq!(ask(&mut holder, "/v1/models", KEY).await, "HTTP/1.1 200 OK");
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn the_owners_channel_has_connections_of_its_own() {
+    let path = std::env::temp_dir().join(format!("exo-server-{}.sock", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let local = exo_server::LocalListener(tokio::net::UnixListener::bind(&path).unwrap());
+    let options = ServerOptions { connections_max: 1, local_connections_max: 3, ..quick() };
+    let server = start_both("127.0.0.1:0", Some(local), options).await;
+    let _held = TcpStream::connect(server.address).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(server.get("/health").await.error(), "503 too_many_connections");
+    let mut commands = Vec::new();
+    for _ in 0..3 {
+        let mut command = tokio::net::UnixStream::connect(&path).await.unwrap();
+        assert_eq!(ask(&mut command, "/exo/v1/cluster", "").await, "HTTP/1.1 200 OK");
+        commands.push(command);
+    }
+    let mut fourth = tokio::net::UnixStream::connect(&path).await.unwrap();
+    assert_eq!(ask(&mut fourth, "/exo/v1/cluster", "").await, "HTTP/1.1 503 Service Unavailable");
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[tokio::test]

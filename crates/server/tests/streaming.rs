@@ -199,6 +199,65 @@ async fn a_client_that_stops_reading_is_cut_off() {
 }
 
 #[tokio::test]
+async fn answers_that_nobody_reads_are_bounded_in_sum() {
+    let options = ServerOptions { bodies_bytes_max: 1 << 20, unread_bytes_max: usize::MAX, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(hold(&server, "flood", STREAM).await);
+    }
+    server.until_live(4).await;
+    // What the sockets take is the system's; the rest ends long before a blocked write would.
+    for _ in 0..10 {
+        if server.fake.live() > 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+    assert_eq!(server.fake.live(), 0, "all of them lost their request");
+    let ended = server.chat("good", STREAM).await;
+    assert!(ended.body.ends_with("data: [DONE]\n\n"), "who reads is served meanwhile: {}", ended.body);
+    assert_eq!(server.chat("good", "").await.status, 200);
+    assert_eq!(server.chat("long", "").await.error(), "503 too_many_bytes");
+    let mut rest = Vec::new();
+    for mut client in clients {
+        rest.clear();
+        client.set_nodelay(true).unwrap();
+        let read = async {
+            while !rest.ends_with(b"\r\n0\r\n\r\n") {
+                assert!(client.read_buf(&mut rest).await.unwrap() > 0, "closed before its end");
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), read).await.expect("the rest, and the reason");
+        assert!(String::from_utf8_lossy(&rest).contains(r#""code":"too_many_bytes""#));
+    }
+    let mut flood = hold(&server, "flood", STREAM).await;
+    let mut taken = 0;
+    while taken < 4 << 20 {
+        taken += flood.read(&mut [0; 65536]).await.unwrap();
+    }
+    assert_eq!(server.fake.live(), 1, "the room is given back, and a fast reader never needs it for long");
+}
+
+#[tokio::test]
+async fn one_answer_waits_for_its_reader_up_to_a_bound() {
+    let options = ServerOptions { unread_bytes_max: 1 << 20, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let mut client = hold(&server, "flood", STREAM).await;
+    server.until_live(1).await;
+    for _ in 0..10 {
+        if server.fake.live() > 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+    assert_eq!(server.fake.live(), 0);
+    let mut rest = Vec::new();
+    while !rest.ends_with(b"\r\n0\r\n\r\n") {
+        assert!(client.read_buf(&mut rest).await.unwrap() > 0, "closed before its end");
+    }
+    assert!(String::from_utf8_lossy(&rest).contains(r#""code":"slow_reader""#));
+}
+
+#[tokio::test]
 async fn shutdown_ends_streams_and_returns() {
     let options = ServerOptions { shutdown_grace: Duration::from_millis(200), ..quick() };
     let server = start_with("127.0.0.1:0", options).await;

@@ -1,17 +1,24 @@
 //! A Unix socket: the system says who connects.
 
 use std::io;
+use std::sync::Arc;
 
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::guard::Peer;
 use crate::listen::Listen;
+use crate::options::ServerOptions;
+use crate::seats::Seats;
 
 /// Where the user whose node this is connects, and nobody else but root.
 pub struct LocalListener(pub UnixListener);
 
 impl Listen for LocalListener {
     type Stream = UnixStream;
+
+    fn seats(options: &ServerOptions) -> Arc<Seats> {
+        Seats::new(options.local_connections_max, 0)
+    }
 
     async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
         let own = rustix::process::geteuid().as_raw();

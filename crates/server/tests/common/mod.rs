@@ -14,7 +14,7 @@ use exo_api::{
     JournalView, LoadView, MemberRole, MemberView, ModelView, PlaceRequest, Prompt, Summary, Timings,
     TokenPiece, TopToken, Usage,
 };
-use exo_server::{ServerOptions, serve};
+use exo_server::{LocalListener, ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
 use futures_util::{StreamExt, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -145,10 +145,19 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
             };
             then(vec![started()], Box::pin(stream::unfold(0, move |i| async move { Some(tick(i).await) })))
         }
-        // As much as the reader takes, at once.
+        // Faster than any reader that pauses.
         "flood" => {
-            let big = "x".repeat(16 << 10);
-            then(vec![started()], Box::pin(stream::repeat_with(move || delta(0, &big, false))))
+            let tick = |()| async {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                Some((delta(0, &"x".repeat(16 << 10), false), ()))
+            };
+            then(vec![started()], Box::pin(stream::unfold((), tick)))
+        }
+        // A whole answer of a megabyte.
+        "long" => {
+            let end =
+                Ok(GenerateEvent::Finished { index: 0, reason: FinishReason::Stop, completion_tokens: 9 });
+            Box::pin(stream::iter([started(), delta(0, &"x".repeat(1 << 20), false), end, done(9)]))
         }
         "silent" => Box::pin(stream::pending()),
         "babbling" => Box::pin(stream::unfold((), |()| async {
@@ -335,12 +344,16 @@ pub async fn start() -> Server {
 }
 
 pub async fn start_with(listen: &str, options: ServerOptions) -> Server {
+    start_both(listen, None, options).await
+}
+
+pub async fn start_both(listen: &str, local: Option<LocalListener>, options: ServerOptions) -> Server {
     let listener = TcpListener::bind(listen).await.unwrap();
     let address = listener.local_addr().unwrap();
     let fake = Arc::new(Fake::default());
     let stop = Arc::new(tokio::sync::Notify::new());
     let (facade, stopped) = (fake.clone(), stop.clone());
-    let task = tokio::spawn(async move { serve(listener, None, facade, options, stopped.notified()).await });
+    let task = tokio::spawn(async move { serve(listener, local, facade, options, stopped.notified()).await });
     Server { address, fake, stop, task }
 }
 

@@ -1,0 +1,109 @@
+//! Answers that wait for their clients: bounded for each, and in sum with all others and with the bodies of requests.
+//!
+//! The first bytes of every answer cost nothing, so that a client that reads is never refused for one that does not.
+//! What waits beyond them takes room, at most half of the [`Room`]: the other half stays for bodies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::{Body, HttpBody};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_LENGTH;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http_body_util::BodyExt;
+
+use crate::body::{AnswerLease, Room};
+use crate::errors::ApiError;
+
+/// So much of each answer may wait without taking room. With 2048 connections, 64 MiB.
+const FREE_BYTES: usize = 32 << 10;
+
+/// What of one answer its client has not taken yet.
+pub struct Backlog {
+    room: Room,
+    unread: Arc<AtomicUsize>,
+    unread_max: usize,
+}
+
+impl Backlog {
+    /// For one answer, of which at most about `unread_max` bytes may wait.
+    pub fn new(room: &Room, unread_max: usize) -> Self {
+        Self { room: room.clone(), unread: Arc::default(), unread_max }
+    }
+
+    /// Bytes that wait.
+    pub fn unread_bytes(&self) -> usize {
+        self.unread.load(Ordering::Relaxed)
+    }
+
+    /// Whether so much waits that its sender should let others run before it goes on.
+    pub fn is_behind(&self) -> bool {
+        self.unread_bytes() > FREE_BYTES
+    }
+
+    /// Counts `bytes` until they are written to the client's socket. An answer of which nothing waits may add any
+    /// number of them, if there is room.
+    pub fn hold(&self, bytes: Bytes) -> Result<Bytes, ApiError> {
+        let unread = self.unread_bytes();
+        if unread > 0 && unread + bytes.len() > self.unread_max {
+            let message =
+                format!("the client did not take {unread} bytes of its answer; the request was ended");
+            return Err(ApiError::invalid(StatusCode::REQUEST_TIMEOUT, "slow_reader", message));
+        }
+        let lease = match unread + bytes.len() > FREE_BYTES {
+            true => Some(self.room.hold_answer(bytes.len())?),
+            false => None,
+        };
+        Ok(self.count(bytes, lease))
+    }
+
+    /// The last word of an answer; there is always room for it.
+    pub fn hold_last(&self, bytes: Bytes) -> Bytes {
+        self.count(bytes, None)
+    }
+
+    fn count(&self, bytes: Bytes, lease: Option<AnswerLease>) -> Bytes {
+        self.unread.fetch_add(bytes.len(), Ordering::Relaxed);
+        Bytes::from_owner(Unread { bytes, all: self.unread.clone(), _lease: lease })
+    }
+}
+
+/// Bytes on their way to a client. The connection drops them when it has written them, or when it ends.
+struct Unread {
+    bytes: Bytes,
+    all: Arc<AtomicUsize>,
+    _lease: Option<AnswerLease>,
+}
+
+impl AsRef<[u8]> for Unread {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
+}
+
+/// Counts an answer that is there as a whole until it is written. Streams pass: they count for themselves.
+pub async fn hold_whole(room: &Room, response: Response) -> Response {
+    if response.body().size_hint().exact().is_none_or(|bytes| bytes <= FREE_BYTES as u64) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let held = match body.collect().await {
+        Ok(whole) => Backlog::new(room, usize::MAX).hold(whole.to_bytes()),
+        Err(error) => Err(ApiError::internal(format!("the answer broke off: {error}"))),
+    };
+    match held {
+        Ok(bytes) => {
+            // The length is the body's to tell.
+            parts.headers.remove(CONTENT_LENGTH);
+            Response::from_parts(parts, Body::from(bytes))
+        }
+        Err(refusal) => refusal.into_response(),
+    }
+}
