@@ -183,6 +183,15 @@ pub enum Command {
         /// Name or id of the node, as in `exo status`
         node: String,
     },
+    /// Make this node new again: it forgets its cluster and its key, and keeps its models
+    #[command(after_help = "Examples:\n  exo leave\n  exo leave --yes    without a question\n\n\
+                            For a node that was removed, whose cluster has lost all its admins, or that is to join another one. End \
+                            the node first.\nOther members show it as lost until `exo remove NODE` there.")]
+    Leave {
+        /// Do it without asking
+        #[arg(long)]
+        yes: bool,
+    },
     /// Measure a model on this machine: tokens per second, and what part of the machine's limits that is
     #[command(
         after_help = "Examples:\n  exo bench demo\n  exo bench ./model.gguf -p 512,128 -n 64 -d 0,4096 --threads 1,2\n  \

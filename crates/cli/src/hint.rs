@@ -24,8 +24,8 @@ pub fn of(error: &anyhow::Error) -> Option<String> {
         ),
         (
             "has journal format",
-            "another version of exo wrote it: use that one, or move the file away; the node then founds a new cluster, and \
-             models on disk stay",
+            "another version of exo wrote it: use that one, or type `exo leave`; the node then founds a new cluster, and models on \
+             disk stay",
         ),
         ("already in use by", "end the other exo first, or give this one its own --data-dir"),
         ("is not a setting", "`exo config` lists the settings and where their values come from"),

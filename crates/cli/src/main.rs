@@ -72,6 +72,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Unload { instance } => commands::place::unload(config, &instance).await.map(done),
         Command::Remove { node } => commands::members::remove(config, &node).await.map(done),
         Command::Admit { node } => commands::members::admit(config, &node).await.map(done),
+        Command::Leave { yes } => commands::members::leave(config, yes).map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => commands::bench::run(config, args).await,
         Command::Perplexity(args) => commands::perplexity::run(config, args).await,
         Command::Quantize(args) => commands::quantize::run(config, args).await,

@@ -13,8 +13,8 @@ use support::{
 #[test]
 fn every_command_has_help_with_an_example() {
     let commands = [
-        "start", "run", "demo", "status", "models", "place", "unload", "remove", "admit", "doctor", "config",
-        "bench", "devices",
+        "start", "run", "demo", "status", "models", "place", "unload", "remove", "admit", "leave", "doctor",
+        "config", "bench", "devices",
     ];
     for command in commands {
         let output = run(&[command, "--help"]);
@@ -115,7 +115,7 @@ fn a_model_of_the_users_is_added_used_and_forgotten_and_its_file_stays() {
     let node = Node::alone();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mine.gguf");
-    support_copy(&path);
+    support::another_model(&path);
     let added = node.exo(&["models", "add", path.to_str().unwrap()]);
     assert!(added.status.success() && stdout(&added).contains("added mine"), "{}", stderr(&added));
     let (prompt, answer) = &known()[0];
@@ -128,14 +128,6 @@ fn a_model_of_the_users_is_added_used_and_forgotten_and_its_file_stays() {
     });
     assert_eq!(node.ask("mine", prompt).status, 404);
     assert!(path.exists(), "a file the user added is the user's");
-}
-
-/// The demo model under another name inside, so that it is another model.
-fn support_copy(path: &std::path::Path) {
-    let mut bytes = std::fs::read(demo_gguf()).unwrap();
-    let at = bytes.windows(8).position(|w| w == b"exo demo").unwrap();
-    bytes[at..at + 8].copy_from_slice(b"exo mine");
-    std::fs::write(path, bytes).unwrap();
 }
 
 #[test]

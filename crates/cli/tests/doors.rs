@@ -150,3 +150,46 @@ fn an_api_on_a_network_address_starts_and_commands_reach_it() {
     let status = finish(exo(&["status"]).arg("--data-dir").arg(&data), SOON);
     assert!(status.status.success() && stdout(&status).contains("(this)"), "{}", stderr(&status));
 }
+
+#[test]
+fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let first = Node::start(Start { name: "stays", group: "removed", ..Start::default() });
+    let start = Start { name: "goes", group: "removed", ..Start::default() };
+    let second = Node::start_in(&data, start);
+    wait_for("one cluster", SOON, || (first.sees().len() == 2 && second.sees().len() == 2).then_some(()));
+    let members = first.get("/exo/v1/members");
+    let admin = members.as_array().unwrap().iter().find(|m| m["role"] == "admin").unwrap();
+    let (stays, goes, loser) = match admin["name"].as_str().unwrap() {
+        "stays" => (&first, "goes", &second),
+        _ => (&second, "stays", &first),
+    };
+    let model = folder.path().join("mine.gguf");
+    support::another_model(&model);
+    let added = loser.exo(&["models", "add", &model.display().to_string()]);
+    assert!(added.status.success(), "{}", stderr(&added));
+    let removed = stays.exo(&["remove", goes]);
+    assert!(removed.status.success(), "{}", stderr(&removed));
+    wait_for("the word", SOON, || {
+        loser.log().contains("this node was removed from its cluster").then_some(())
+    });
+    assert_eq!(stays.sees(), [if goes == "goes" { "stays" } else { "goes" }]);
+
+    let data_dir = loser.data_dir.clone();
+    let leave = |args: &[&str]| finish(exo(args).arg("--data-dir").arg(&data_dir).stdin(Stdio::null()), SOON);
+    let running = leave(&["leave", "--yes"]);
+    assert!(stderr(&running).contains("already in use"), "{}", stderr(&running));
+    let mut loser = if goes == "goes" { second } else { first };
+    assert!(loser.signal("-INT").success(), "{}", loser.log());
+    let unasked = leave(&["leave"]);
+    assert!(stderr(&unasked).contains("add --yes"), "{}", stderr(&unasked));
+    let key = std::fs::read(data_dir.join("node.key")).unwrap();
+    let left = leave(&["leave", "--yes"]);
+    assert!(left.status.success(), "{}", stderr(&left));
+    let anew = Node::start_in(&data_dir, Start { name: "anew", group: "removed-anew", ..Start::default() });
+    assert_ne!(std::fs::read(data_dir.join("node.key")).unwrap(), key);
+    assert_eq!(anew.sees(), ["anew"]);
+    assert!(stdout(&anew.exo(&["models"])).contains("mine"));
+    assert!(!anew.log().contains("was removed"));
+}

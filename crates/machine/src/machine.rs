@@ -142,6 +142,8 @@ pub struct NodeMachine {
     pub(crate) kept_addresses: Vec<(NodeId, Vec<SocketAddr>)>,
     /// What discovery was last told.
     pub(crate) advertised: Option<bool>,
+    /// Whether the person who watches was told that the cluster has put this node out.
+    pub(crate) is_told_removed: bool,
     /// A write failed: when the coordinator is asked for the log again.
     pub(crate) pull_at: Option<Time>,
 
@@ -211,6 +213,7 @@ impl NodeMachine {
             moving_in: None,
             kept_addresses: Vec::new(),
             advertised: None,
+            is_told_removed: false,
             pull_at: None,
             samples: boot.samples,
             reports: BTreeMap::new(),

@@ -128,6 +128,9 @@ impl NodeMachine {
 
     /// Who belongs to the cluster changed: transport, links, membership and discovery must know.
     pub(crate) fn members_changed(&mut self) {
+        if self.is_removed() && !std::mem::replace(&mut self.is_told_removed, true) {
+            self.notice(Notice::Removed);
+        }
         let members = self.members_known();
         let connected = self.to_connect();
         self.statuses.retain(|node, _| members.contains(node));
@@ -160,7 +163,11 @@ impl NodeMachine {
 
     /// This node, those that its log names, and who leads them: admitted behind the end of this log, which would never come
     /// from anybody else. At most one, and only on the word of another who is in the log: who is removed vouches for nobody.
+    /// Once this node is removed, itself alone: the others refuse it.
     fn members_known(&self) -> BTreeSet<NodeId> {
+        if self.is_removed() {
+            return BTreeSet::from([self.me]);
+        }
         let named = self.state().members();
         let told = self.membership.epochs_of_others().filter(|(by, epoch)| {
             let leader = epoch.key;
@@ -171,6 +178,11 @@ impl NodeMachine {
         });
         let leader = told.map(|(_, epoch)| epoch).max().map(|epoch| epoch.key);
         named.keys().copied().chain([self.me]).chain(leader).collect()
+    }
+
+    /// Whether the cluster of this node has put it out.
+    fn is_removed(&self) -> bool {
+        self.state().is_removed(self.me)
     }
 
     /// Who may connect: the members, and those who let this node in.

@@ -62,6 +62,8 @@ pub enum Notice {
         /// Its name.
         name: String,
     },
+    /// This node's cluster has put it out.
+    Removed,
     /// A graphics card was plugged in or went away.
     Card(String),
     /// Something is worse than it could be.
@@ -94,6 +96,9 @@ impl fmt::Display for Notice {
                 write!(f, "{} is gone: {}", name(called), reason(why))
             }
             Self::Coordinator { name: called } => write!(f, "{} coordinates the cluster", name(called)),
+            Self::Removed => f.write_str(
+                "this node was removed from its cluster, for good; its models stay. To begin anew, end it and type `exo leave`",
+            ),
             Self::Card(text) => f.write_str(&reason(text)),
             Self::Warning(text) => write!(f, "warning: {}", reason(text)),
         }

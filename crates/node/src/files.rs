@@ -125,6 +125,21 @@ impl DataDir {
         let _ = std::fs::remove_file(path.join("api.json"));
     }
 
+    /// Forgets the cluster and this node's key, which is all that others know it by. Models, measurements and settings stay. After
+    /// a crash in between, the next start founds a cluster as well.
+    pub fn leave(&self) -> Result<(), FilesError> {
+        for name in ["peers.json", "epoch.json", "journal.redb", "node.key"] {
+            let path = self.path.join(name);
+            match std::fs::remove_file(&path) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(FilesError::File { what: "remove", path, source });
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
     /// The last epoch announced or followed.
     pub fn epoch(&self) -> Result<Option<Epoch>, FilesError> {
         self.read_json("epoch.json")

@@ -45,7 +45,7 @@ pub use device::{DeviceChoice, UnknownBackend, open as open_device};
 pub use draft::DraftFacts;
 pub use exo_cluster::{Speculation, UnknownSpeculation};
 pub use exo_machine::Notice;
-pub use files::{FilesError, RunningApi, running_api};
+pub use files::{DataDir, FilesError, RunningApi, running_api};
 pub use host::{Host, SystemHost};
 pub use node::Node;
 pub use ranking::{Candidate, LeftOut, Ranking, seconds};

@@ -21,6 +21,9 @@ use crate::members::MemberSet;
 use crate::tls::Identity;
 use crate::{quic, socket, tcp};
 
+/// How long a connection outlasts the removal of its member.
+const PARTING: Duration = Duration::from_millis(200);
+
 /// How an [`Endpoint`] is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -271,10 +274,12 @@ pub(crate) fn shared(
     (Arc::new(shared), incoming)
 }
 
-/// Breaks the connections of members that were removed, as soon as they are.
+/// Breaks the connections of members that were removed. They make no new ones from the moment they are; what was on its way to them,
+/// the word of their removal, still gets out.
 pub(crate) async fn close_those_who_left(shared: Arc<Shared>) {
     let mut changes = shared.members.watch();
     while changes.changed().await.is_ok() {
+        tokio::time::sleep(PARTING).await;
         shared.live.kill(|peer| !shared.members.contains(peer));
     }
 }

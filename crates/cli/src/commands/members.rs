@@ -1,7 +1,10 @@
-//! `exo remove` and `exo admit`: who belongs to the cluster.
+//! `exo remove`, `exo admit` and `exo leave`: who belongs to the cluster.
+
+use std::io::{BufRead, IsTerminal, Write};
 
 use anyhow::bail;
 use exo_api::{ClusterView, MemberView};
+use exo_node::DataDir;
 use exo_types::shell_word;
 
 use super::running;
@@ -35,6 +38,35 @@ pub async fn admit(config: &Config, node: &str) -> anyhow::Result<()> {
         member.name
     ));
     Ok(())
+}
+
+/// Makes this node new again. Needs no node that runs, and no journal that can be read.
+pub fn leave(config: &Config, is_sure: bool) -> anyhow::Result<()> {
+    let path = config.data_dir();
+    if !path.join("node.key").exists() {
+        ui::line(format!("no node has been started in {}: it is as new", path.display()));
+        return Ok(());
+    }
+    let data = DataDir::open(&path)?;
+    if !is_sure && !agrees(&format!("Forget the cluster and the key of the node in {}?", path.display()))? {
+        bail!("left as it is");
+    }
+    data.leave()?;
+    ui::line("this node has left its cluster and begins anew at its next start; its models are kept");
+    ui::line("if the cluster goes on without it: `exo remove` there takes it off the list of members");
+    Ok(())
+}
+
+fn agrees(question: &str) -> anyhow::Result<bool> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        bail!("there is no terminal to ask: add --yes");
+    }
+    print!("{question} [y/N] ");
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 /// A node as a suggested command names it: by so much of its id that nobody finds a key of his own that begins the same. Its

@@ -401,6 +401,14 @@ pub fn demo_gguf() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/exo-demo-Q8_0.gguf")
 }
 
+/// Writes the built-in model to `path` as another one: with another name in it.
+pub fn another_model(path: &Path) {
+    let mut bytes = std::fs::read(demo_gguf()).unwrap();
+    let at = bytes.windows(8).position(|w| w == b"exo demo").unwrap();
+    bytes[at..at + 8].copy_from_slice(b"exo mine");
+    std::fs::write(path, bytes).unwrap();
+}
+
 /// Says that a check could not run, and why; `cargo xtask test` gathers these lines.
 pub fn skip(test: &str, why: &str) {
     println!("skipped: {test}: {why}");

@@ -146,7 +146,7 @@ impl Joining {
             return Decision::Answer(JoinAnswer::Here { name, fresh });
         }
         if ctx.state.is_removed(*node) {
-            let reason = "this node was removed from the cluster; start it with a new data folder";
+            let reason = "this node was removed from the cluster, for good; `exo leave` makes it a new one";
             return Decision::refuse(reason);
         }
         if !ask.fresh {
