@@ -56,6 +56,12 @@ enum GrantStep {
     MovingIn,
 }
 
+impl Attempt {
+    pub(super) fn is_with(&self, node: NodeId) -> bool {
+        self.with == node
+    }
+}
+
 impl Grant {
     pub(super) fn deadline(&self) -> Option<Time> {
         match self.step {
@@ -251,6 +257,7 @@ impl Joining {
         };
         if let Some(stranger) = self.strangers.get_mut(&with) {
             stranger.has_failed = false;
+            stranger.proven = Some(ctx.now.time);
             stranger.next = wait.map_or(stranger.next, |wait| ctx.now.time + wait);
         }
     }

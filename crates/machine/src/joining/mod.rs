@@ -178,6 +178,8 @@ struct Stranger {
     is_named: bool,
     /// Did not answer when it was asked: others come first.
     has_failed: bool,
+    /// When it last answered with its key.
+    proven: Option<Time>,
     first_seen: Time,
     /// Not asked before.
     next: Time,
@@ -282,7 +284,7 @@ impl Joining {
         name: &str,
         is_fresh: bool,
     ) {
-        if self.strangers.len() >= STRANGERS_MAX && !self.strangers.contains_key(&node) {
+        if !self.strangers.contains_key(&node) && !self.make_room() {
             tracing::trace!(peer = %node, strangers_max = STRANGERS_MAX, "too many strangers");
             return;
         }
@@ -293,6 +295,7 @@ impl Joining {
             is_fresh,
             is_named: false,
             has_failed: false,
+            proven: None,
             first_seen: ctx.now.time,
             next: Time::ZERO,
         });
@@ -304,6 +307,23 @@ impl Joining {
         }
         (stranger.addresses, stranger.name, stranger.is_fresh) =
             (addresses, known_name(node, name), is_fresh);
+    }
+
+    /// Makes room for one more stranger, if need be in the place of another. Names are free, so first go those that did
+    /// not answer, then those never asked, the oldest first: a name that is real is announced again. Keys that answered
+    /// come last, the one silent for longest first. Whom a person named and who is being asked stay.
+    fn make_room(&mut self) -> bool {
+        if self.strangers.len() < STRANGERS_MAX {
+            return true;
+        }
+        let stays = |node: &NodeId| {
+            let is_asked = self.attempt.as_ref().is_some_and(|attempt| attempt.is_with(*node));
+            is_asked || self.peers.iter().any(|peer| peer.node == Some(*node))
+        };
+        let others = self.strangers.iter().filter(|(node, _)| !stays(node));
+        let worth = |s: &Stranger| (s.proven, !s.has_failed, s.first_seen);
+        let least = others.min_by_key(|(_, stranger)| worth(stranger)).map(|(node, _)| *node);
+        least.is_some_and(|node| self.strangers.remove(&node).is_some())
     }
 
     /// Does what the time or the context allows by now, and says when time will allow more.
@@ -371,6 +391,7 @@ impl Joining {
         self.remember(ctx, node, vec![address], &name, fresh);
         if let Some(stranger) = self.strangers.get_mut(&node) {
             stranger.is_named = true;
+            stranger.proven = Some(ctx.now.time);
         }
     }
 }

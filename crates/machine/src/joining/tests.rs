@@ -631,6 +631,45 @@ fn strangers_and_their_addresses_are_bounded() {
 }
 
 #[test]
+fn many_fake_names_push_out_neither_who_answered_nor_whom_a_person_named_nor_a_newcomer() {
+    let (key, me) = key(1);
+    let peers = ["host:4000".to_owned()];
+    let mut node = Node::fresh((key, me), &peers);
+    let (named, proven, newcomer) = (NodeId([250; 32]), NodeId([0; 32]), NodeId([251; 32]));
+    node.probed("host:4000", named, false);
+    node.answered(named, Err("silence".to_owned()));
+    node.found(proven, false);
+    node.wait(SHORT);
+    node.answered(named, Err("silence".to_owned()));
+    node.answered(proven, Ok(JoinAnswer::Later));
+    for n in 1..200u8 {
+        node.now.time = node.now.time + Duration::from_millis(1);
+        node.found(NodeId([n; 32]), true);
+    }
+    node.found(newcomer, false);
+    let strangers = &node.joining.strangers;
+    assert_eq!(strangers.len(), STRANGERS_MAX);
+    assert!([named, proven, newcomer, NodeId([199; 32])].iter().all(|node| strangers.contains_key(node)));
+    assert!(!strangers.contains_key(&NodeId([2; 32])), "of those never asked the oldest goes");
+}
+
+#[test]
+fn of_names_that_nobody_proved_those_that_failed_go_first() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[1].clone(), &[]);
+    let failed = NodeId([0; 32]);
+    for n in 1..STRANGERS_MAX as u8 {
+        node.found(NodeId([255 - n; 32]), true);
+    }
+    node.found(failed, true);
+    node.wait(SHORT);
+    node.answered(failed, Err("silence".to_owned()));
+    node.found(keys[0].1, true);
+    assert!(!node.joining.strangers.contains_key(&failed));
+    assert_eq!(node.joining.strangers.len(), STRANGERS_MAX);
+}
+
+#[test]
 fn a_stranger_is_let_in_while_the_window_is_open() {
     let keys = keys(2);
     let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
