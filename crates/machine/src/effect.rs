@@ -247,7 +247,7 @@ pub enum JoinEffect {
         /// What.
         answer: JoinAnswer,
     },
-    /// Ask `with` at its addresses in turn. Answer `JoinEvent::Answered`.
+    /// Ask `with` where it proves its key first, once. Answer `JoinEvent::Answered`.
     Ask {
         /// Who must answer there.
         with: NodeId,
@@ -255,6 +255,8 @@ pub enum JoinEffect {
         addresses: Vec<SocketAddr>,
         /// Leave out those that are neither this machine nor on a private network of it: no person named them.
         only_near: bool,
+        /// It must have proved its key by then, at all addresses together.
+        proof_within: Duration,
         /// What.
         ask: JoinAsk,
     },

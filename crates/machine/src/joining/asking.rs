@@ -9,8 +9,8 @@ use exo_identity::MemberCert;
 use exo_types::{LogHead, NodeId, Time};
 
 use super::{
-    Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, Joining, JoiningOutput, LOOK_AROUND, MoveIn,
-    REASON_CHARS_MAX, Welcome, check_words, known_name, notice,
+    Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, Joining, JoiningOutput, LOOK_AROUND, MoveIn, PROOF_MAX,
+    PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Welcome, check_words, known_name, notice,
 };
 use crate::{Effect, JoinEffect, Notice};
 
@@ -24,6 +24,11 @@ const RETRY_LATER: Duration = Duration::from_millis(300);
 const GRANT_MAX: Duration = Duration::from_secs(15);
 /// For an attempt to be answered, besides the time of its exchanges.
 const ATTEMPT_SLACK: Duration = Duration::from_secs(1);
+
+/// After so many attempts at strangers that did not answer, a stranger must prove its key before it is asked.
+const ATTEMPTS_FAILED_MAX: u32 = 2;
+/// Strangers asked at once who they are.
+const PROBES_MAX: usize = 16;
 
 /// A join exchange that this node began.
 #[derive(Debug)]
@@ -54,6 +59,12 @@ enum GrantStep {
     },
     /// The log is being written. No deadline: a write cannot be taken back, and it is always answered.
     MovingIn,
+}
+
+impl Attempt {
+    pub(super) fn is_with(&self, node: NodeId) -> bool {
+        self.with == node
+    }
 }
 
 impl Grant {
@@ -87,8 +98,8 @@ enum Rank {
     WithMembers,
     /// Of all fresh nodes, this one included, it has the lowest key.
     LowestFresh,
-    /// Fresh and lower than this node, but silent when it was asked.
-    SilentFresh,
+    /// Silent when it was asked.
+    Silent,
 }
 
 impl Joining {
@@ -170,15 +181,18 @@ impl Joining {
         let can_join = ctx.is_alone() && !ctx.is_busy && is_still;
         let (me, is_closed) = (ctx.me(), !ctx.is_fresh());
         // Who did not answer is not waited for: a dead node's record may last for minutes.
-        let lowest = self.strangers.iter().find(|(_, s)| s.is_fresh && !s.has_failed).map(|(node, _)| *node);
+        let may_ask = |s: &Stranger| !self.must_prove(s);
+        let is_lowest = |s: &Stranger| s.is_fresh && !s.has_failed && may_ask(s);
+        let lowest = self.strangers.iter().find(|(_, s)| is_lowest(s)).map(|(node, _)| *node);
         let strangers = self.strangers.iter().filter(move |(_, s)| can_join && !s.addresses.is_empty());
+        let strangers = strangers.filter(move |(_, s)| s.probe_until.is_none() && may_ask(s));
         strangers.filter_map(move |(&node, stranger)| {
             let rank = match stranger {
                 s if s.is_named => Rank::Named,
                 _ if is_closed => return None, // only whom a person named
-                s if !s.is_fresh => Rank::WithMembers,
-                _ if node >= me => return None, // it joins this node
-                s if s.has_failed => Rank::SilentFresh,
+                s if !s.is_fresh && !s.has_failed => Rank::WithMembers,
+                s if s.is_fresh && node >= me => return None, // it joins this node
+                s if s.has_failed => Rank::Silent,
                 _ if lowest == Some(node) => Rank::LowestFresh,
                 _ => return None, // it joins the lowest as well
             };
@@ -193,9 +207,10 @@ impl Joining {
         let Some(stranger) = self.strangers.get_mut(&best.node) else { return };
         stranger.next = now + RETRY;
         let addresses = stranger.addresses.clone();
-        let within = EXCHANGE_MAX * addresses.len() as u32 + ATTEMPT_SLACK;
         let is_named = stranger.is_named;
-        self.attempt = Some(Attempt { with: best.node, is_named, until: now + within });
+        let proof_within = if is_named { PROOF_NAMED_MAX } else { PROOF_MAX };
+        let until = now + proof_within + EXCHANGE_MAX + ATTEMPT_SLACK;
+        self.attempt = Some(Attempt { with: best.node, is_named, until });
         let ask = JoinAsk {
             name: ctx.config.name.clone(),
             group: ctx.config.group.clone(),
@@ -204,8 +219,86 @@ impl Joining {
             probe: false,
         };
         let only_near = !is_named;
-        let ask = JoinEffect::Ask { with: best.node, addresses, only_near, ask };
+        let ask = JoinEffect::Ask { with: best.node, addresses, only_near, proof_within, ask };
         out.push(JoiningOutput::Effect(Effect::Joining(ask)));
+    }
+
+    /// Whether this stranger has to say who it is before it is asked. Names cost nothing, and one attempt at a time is
+    /// needed lest this node joins two clusters: so a network with many silent names would cost the time of each. But
+    /// many may be asked at once who they are, since nothing follows from that. Where nobody plays tricks, the attempts
+    /// that fail are few and this costs no time.
+    fn must_prove(&self, stranger: &Stranger) -> bool {
+        let has_proven = stranger.proven.is_some() && !stranger.has_failed;
+        self.attempts_failed >= ATTEMPTS_FAILED_MAX && !stranger.is_named && !has_proven
+    }
+
+    /// Strangers that this node would join if they proved their keys.
+    fn unproven(&self, ctx: &Context<'_>) -> impl Iterator<Item = (NodeId, &Stranger)> {
+        let (me, can_join) = (ctx.me(), ctx.is_fresh() && !ctx.is_busy && self.grant.is_none());
+        let strangers = self.strangers.iter().map(|(node, stranger)| (*node, stranger));
+        strangers.filter(move |(node, s)| {
+            let is_sought = can_join && self.must_prove(s) && !s.addresses.is_empty();
+            let is_open = s.probe_until.is_some() || self.attempt.as_ref().is_some_and(|a| a.is_with(*node));
+            is_sought && !is_open && (!s.is_fresh || *node < me)
+        })
+    }
+
+    /// Asks strangers who they are, several at once: first those never asked.
+    pub(super) fn probe_strangers(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
+        let now = ctx.now.time;
+        for stranger in self.strangers.values_mut() {
+            if stranger.probe_until.take_if(|until| now >= *until).is_some() {
+                (stranger.has_failed, stranger.next) = (true, now + RETRY_REFUSED);
+            }
+        }
+        let ready = self.unproven(ctx).filter(|(_, s)| s.next <= now);
+        let mut ready: Vec<_> = ready.map(|(node, s)| (s.has_failed, s.next, node)).collect();
+        ready.sort();
+        for (_, _, with) in ready.into_iter().take(PROBES_MAX.saturating_sub(self.probes_open())) {
+            let Some(stranger) = self.strangers.get_mut(&with) else { continue };
+            stranger.probe_until = Some(now + PROOF_MAX + ATTEMPT_SLACK);
+            let (addresses, group) = (stranger.addresses.clone(), ctx.config.group.clone());
+            let ask = JoinAsk { name: String::new(), group, port: 0, fresh: false, probe: true };
+            let ask = JoinEffect::Ask { with, addresses, only_near: true, proof_within: PROOF_MAX, ask };
+            out.push(JoiningOutput::Effect(Effect::Joining(ask)));
+        }
+    }
+
+    fn probes_open(&self) -> usize {
+        self.strangers.values().filter(|s| s.probe_until.is_some()).count()
+    }
+
+    /// When time alone ends a probe of a stranger or begins one.
+    pub(super) fn probe_deadline(&self, ctx: &Context<'_>) -> Option<Time> {
+        let ends = self.strangers.values().filter_map(|s| s.probe_until);
+        let has_room = self.probes_open() < PROBES_MAX;
+        let begins = self.unproven(ctx).filter(|_| has_room).map(|(_, s)| s.next);
+        ends.chain(begins).min()
+    }
+
+    /// The answer of a stranger that was asked who it is. `false` if it was not.
+    fn stranger_probed(
+        &mut self,
+        ctx: &Context<'_>,
+        with: NodeId,
+        answer: &Result<JoinAnswer, String>,
+    ) -> bool {
+        let now = ctx.now.time;
+        let Some(stranger) = self.strangers.get_mut(&with).filter(|s| s.probe_until.is_some()) else {
+            return false;
+        };
+        stranger.probe_until = None;
+        stranger.has_failed = answer.is_err();
+        match answer {
+            Ok(JoinAnswer::Here { fresh, .. }) => {
+                (stranger.proven, stranger.is_fresh) = (Some(now), *fresh);
+                stranger.next = now;
+            }
+            // It is of another group, or no node that this one knows how to join.
+            Ok(_) => (stranger.proven, stranger.next) = (Some(now), now + RETRY_REFUSED),
+            Err(_) => stranger.next = now + RETRY_REFUSED,
+        }
+        true
     }
 
     /// Whether this node asks another than `node` at the moment, or has been let in: it is about to leave its cluster.
@@ -223,6 +316,9 @@ impl Joining {
         answer: Result<JoinAnswer, String>,
         out: &mut Vec<JoiningOutput>,
     ) {
+        if self.stranger_probed(ctx, with, &answer) {
+            return;
+        }
         let Some(Attempt { is_named, .. }) = self.attempt.take_if(|attempt| attempt.with == with) else {
             tracing::trace!(peer = %with, asked = ?self.attempt, "an answer to no question");
             return;
@@ -251,6 +347,7 @@ impl Joining {
         };
         if let Some(stranger) = self.strangers.get_mut(&with) {
             stranger.has_failed = false;
+            stranger.proven = Some(ctx.now.time);
             stranger.next = wait.map_or(stranger.next, |wait| ctx.now.time + wait);
         }
     }
@@ -259,6 +356,7 @@ impl Joining {
         tracing::debug!(peer = %with, reason, "join attempt failed");
         if let Some(stranger) = self.strangers.get_mut(&with) {
             stranger.has_failed = true;
+            self.attempts_failed = self.attempts_failed.saturating_add(u32::from(!stranger.is_named));
             stranger.next = ctx.now.time + if stranger.is_named { RETRY } else { RETRY_REFUSED };
         }
     }

@@ -39,11 +39,15 @@ use asking::{Attempt, Grant};
 const LOOK_AROUND: Duration = Duration::from_millis(400);
 /// Between two probes of an address of `--peer`.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// One exchange at one address lasts no longer, from the dial to the answer.
+/// One exchange lasts no longer once the key is proven.
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);
+/// A stranger that no person named has so long to prove its key, at all of its addresses together.
+const PROOF_MAX: Duration = Duration::from_secs(2);
+/// One that a person named has longer: it may be far away.
+const PROOF_NAMED_MAX: Duration = Duration::from_secs(7);
 /// Nodes remembered that are no members.
 const STRANGERS_MAX: usize = 64;
-/// Addresses remembered of each: each one that is silent costs an attempt [`EXCHANGE_MAX`].
+/// Addresses remembered of each.
 const ADDRESSES_MAX: usize = 16;
 /// Longest name of a stranger, in characters.
 const NAME_CHARS_MAX: usize = 64;
@@ -157,6 +161,8 @@ pub struct Joining {
     strangers: BTreeMap<NodeId, Stranger>,
     peers: Vec<ConfiguredPeer>,
     attempt: Option<Attempt>,
+    /// Attempts at strangers that no person named, and that brought no answer.
+    attempts_failed: u32,
     grant: Option<Grant>,
     /// Strangers that asked while the window was shut.
     requests: BTreeMap<NodeId, Request>,
@@ -178,6 +184,10 @@ struct Stranger {
     is_named: bool,
     /// Did not answer when it was asked: others come first.
     has_failed: bool,
+    /// When it last answered with its key.
+    proven: Option<Time>,
+    /// It is being asked who it is, and counts as failed then.
+    probe_until: Option<Time>,
     first_seen: Time,
     /// Not asked before.
     next: Time,
@@ -202,6 +212,7 @@ impl Joining {
             strangers: BTreeMap::new(),
             peers: peers.collect(),
             attempt: None,
+            attempts_failed: 0,
             grant: None,
             requests: BTreeMap::new(),
             admissions: BTreeMap::new(),
@@ -282,7 +293,7 @@ impl Joining {
         name: &str,
         is_fresh: bool,
     ) {
-        if self.strangers.len() >= STRANGERS_MAX && !self.strangers.contains_key(&node) {
+        if !self.strangers.contains_key(&node) && !self.make_room() {
             tracing::trace!(peer = %node, strangers_max = STRANGERS_MAX, "too many strangers");
             return;
         }
@@ -293,6 +304,8 @@ impl Joining {
             is_fresh,
             is_named: false,
             has_failed: false,
+            proven: None,
+            probe_until: None,
             first_seen: ctx.now.time,
             next: Time::ZERO,
         });
@@ -306,6 +319,23 @@ impl Joining {
             (addresses, known_name(node, name), is_fresh);
     }
 
+    /// Makes room for one more stranger, if need be in the place of another. Names are free, so first go those that did
+    /// not answer, then those never asked, the oldest first: a name that is real is announced again. Keys that answered
+    /// come last, the one silent for longest first. Whom a person named and who is being asked stay.
+    fn make_room(&mut self) -> bool {
+        if self.strangers.len() < STRANGERS_MAX {
+            return true;
+        }
+        let stays = |node: &NodeId| {
+            let is_asked = self.attempt.as_ref().is_some_and(|attempt| attempt.is_with(*node));
+            is_asked || self.peers.iter().any(|peer| peer.node == Some(*node))
+        };
+        let others = self.strangers.iter().filter(|(node, _)| !stays(node));
+        let worth = |s: &Stranger| (s.proven, !s.has_failed, s.first_seen);
+        let least = others.min_by_key(|(_, stranger)| worth(stranger)).map(|(node, _)| *node);
+        least.is_some_and(|node| self.strangers.remove(&node).is_some())
+    }
+
     /// Does what the time or the context allows by now, and says when time will allow more.
     fn advance(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         self.expire_admissions(ctx, out);
@@ -313,6 +343,7 @@ impl Joining {
         self.expire_attempt(ctx);
         self.forget_members(ctx, out);
         self.probe_peers(ctx, out);
+        self.probe_strangers(ctx, out);
         self.ask_best(ctx, out);
         self.deadline = self.deadline_of(ctx);
     }
@@ -330,7 +361,8 @@ impl Joining {
         let probes = self.peers.iter().filter(|p| p.is_sought(ctx)).map(|p| p.next);
         let candidates = self.candidates(ctx).map(|c| c.ready_at);
         let own = self.grant.iter().filter_map(Grant::deadline).chain(self.attempt.iter().map(|a| a.until));
-        admissions.chain(probes).chain(candidates).chain(own).min().unwrap_or(NEVER)
+        let strangers = self.probe_deadline(ctx);
+        admissions.chain(probes).chain(candidates).chain(own).chain(strangers).min().unwrap_or(NEVER)
     }
 
     /// Asks who is at the configured addresses, for as long as no member is.
@@ -371,6 +403,7 @@ impl Joining {
         self.remember(ctx, node, vec![address], &name, fresh);
         if let Some(stranger) = self.strangers.get_mut(&node) {
             stranger.is_named = true;
+            stranger.proven = Some(ctx.now.time);
         }
     }
 }

@@ -286,25 +286,35 @@ struct World {
     nodes: BTreeMap<NodeId, Node>,
     /// Who asked in which exchange.
     exchanges: Vec<NodeId>,
+    /// Names that everybody sees and that never answer.
+    fakes: Vec<(NodeId, bool)>,
+    /// Who asked a fake, and when that failed.
+    silent: Vec<(Time, NodeId, NodeId)>,
 }
 
 impl World {
     fn new(nodes: impl IntoIterator<Item = Node>) -> Self {
         let nodes = nodes.into_iter().map(|node| (node.me(), node)).collect();
-        Self { nodes, exchanges: Vec::new() }
+        Self { nodes, exchanges: Vec::new(), fakes: Vec::new(), silent: Vec::new() }
     }
 
     /// Lets everybody see everybody, then time pass.
     fn run(&mut self, duration: Duration) {
         for tick in 0..duration.as_millis() / 50 {
             let is_fresh = |n: &mut Node| (n.me(), n.call(|_, ctx, _| ctx.is_fresh()));
-            let seen: Vec<_> = self.nodes.values_mut().map(is_fresh).collect();
+            let mut seen: Vec<_> = self.nodes.values_mut().map(is_fresh).collect();
+            seen.extend(&self.fakes);
+            let now = Time::from_millis(10 + 50 * tick as u64);
             for node in self.nodes.values_mut() {
-                node.now.time = Time::from_millis(10 + 50 * tick as u64);
+                node.now.time = now;
                 for &(other, is_fresh) in &seen {
                     node.found(other, is_fresh);
                 }
                 node.call(|joining, ctx, out| joining.timer(ctx, out));
+            }
+            for (_, asker, fake) in self.silent.extract_if(.., |(until, ..)| now >= *until) {
+                let asker = self.nodes.get_mut(&asker).unwrap();
+                asker.answered(fake, Err("silence".to_owned()));
             }
             self.settle();
         }
@@ -329,6 +339,12 @@ impl World {
 
     fn carry_out(&mut self, me: NodeId, output: JoiningOutput) {
         match output {
+            JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, proof_within, .. }))
+                if !self.nodes.contains_key(&with) =>
+            {
+                let until = self.node(me).now.time + proof_within;
+                self.silent.push((until, me, with));
+            }
             JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, ask, .. })) => {
                 self.exchanges.push(me);
                 let exchange = ExchangeId(self.exchanges.len() as u64 - 1);
@@ -440,7 +456,7 @@ fn a_silent_node_is_passed_over_and_asked_again_much_later() {
     node.wait(Duration::from_secs(14));
     assert!(node.asks().is_empty());
     node.wait(Duration::from_secs(2));
-    assert_eq!(node.asks(), [keys[0].1]);
+    assert_eq!(node.asks(), [keys[0].1, keys[1].1], "both at once, who they are");
 }
 
 #[test]
@@ -628,6 +644,78 @@ fn strangers_and_their_addresses_are_bounded() {
     }
     assert_eq!(node.joining.strangers.len(), STRANGERS_MAX);
     assert!(node.joining.strangers.values().all(|s| s.addresses.len() <= ADDRESSES_MAX));
+}
+
+#[test]
+fn many_fake_names_push_out_neither_who_answered_nor_whom_a_person_named_nor_a_newcomer() {
+    let (key, me) = key(1);
+    let peers = ["host:4000".to_owned()];
+    let mut node = Node::fresh((key, me), &peers);
+    let (named, proven, newcomer) = (NodeId([250; 32]), NodeId([0; 32]), NodeId([251; 32]));
+    node.probed("host:4000", named, false);
+    node.answered(named, Err("silence".to_owned()));
+    node.found(proven, false);
+    node.wait(SHORT);
+    node.answered(named, Err("silence".to_owned()));
+    node.answered(proven, Ok(JoinAnswer::Later));
+    for n in 1..200u8 {
+        node.now.time = node.now.time + Duration::from_millis(1);
+        node.found(NodeId([n; 32]), true);
+    }
+    node.found(newcomer, false);
+    let strangers = &node.joining.strangers;
+    assert_eq!(strangers.len(), STRANGERS_MAX);
+    assert!([named, proven, newcomer, NodeId([199; 32])].iter().all(|node| strangers.contains_key(node)));
+    assert!(!strangers.contains_key(&NodeId([2; 32])), "of those never asked the oldest goes");
+}
+
+#[test]
+fn of_names_that_nobody_proved_those_that_failed_go_first() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[1].clone(), &[]);
+    let failed = NodeId([0; 32]);
+    for n in 1..STRANGERS_MAX as u8 {
+        node.found(NodeId([255 - n; 32]), true);
+    }
+    node.found(failed, true);
+    node.wait(SHORT);
+    node.answered(failed, Err("silence".to_owned()));
+    node.found(keys[0].1, true);
+    assert!(!node.joining.strangers.contains_key(&failed));
+    assert_eq!(node.joining.strangers.len(), STRANGERS_MAX);
+}
+
+#[test]
+fn fake_names_that_never_answer_do_not_keep_two_new_nodes_apart() {
+    for (count, is_fresh) in [(1, true), (20, true), (20, false), (60, true)] {
+        let mut world = World::new(keys(2).into_iter().map(|key| Node::fresh(key, &[])));
+        let fake = |n| {
+            let mut id = [0; 32];
+            id[1] = n;
+            (NodeId(id), is_fresh)
+        };
+        world.fakes = (0..count).map(fake).collect();
+        world.run(Duration::from_secs(15));
+        assert_eq!(world.clusters().len(), 1, "{count} fakes, fresh: {is_fresh}");
+    }
+}
+
+#[test]
+fn strangers_are_asked_who_they_are_a_few_at_once_and_only_after_silence() {
+    let mut node = Node::fresh(key(1), &[]);
+    let fake = |n| NodeId([n; 32]);
+    for n in 0..40 {
+        node.found(fake(n), false);
+    }
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [fake(0)]);
+    node.answered(fake(0), Err("silence".to_owned()));
+    assert_eq!(node.asks(), [fake(1)]);
+    node.answered(fake(1), Err("silence".to_owned()));
+    assert_eq!(node.asks(), (2..18).map(fake).collect::<Vec<_>>());
+    let here = JoinAnswer::Here { name: "here".to_owned(), fresh: false };
+    node.answered(fake(17), Ok(here));
+    assert_eq!(node.asks(), [fake(18), fake(17)], "another one may be probed, and this one asked");
 }
 
 #[test]

@@ -21,6 +21,8 @@ use crate::engine_host::chain;
 
 /// For one exchange, from the dial to the answer; also for the lookup of a host name.
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);
+/// Between the dials of two addresses of one node.
+const DIAL_AGAIN: Duration = Duration::from_millis(100);
 /// Strangers that wait for their answers at once.
 const WAITING_MAX: usize = 64;
 
@@ -83,14 +85,14 @@ impl JoinHands {
                     tracing::trace!(exchange = exchange.0, "an answer after the exchange was over");
                 }
             }
-            JoinEffect::Ask { with, mut addresses, only_near, ask } => {
+            JoinEffect::Ask { with, mut addresses, only_near, proof_within, ask } => {
                 let (endpoint, inputs) = (self.endpoint.clone(), self.inputs.clone());
                 if only_near {
                     let interfaces = interfaces();
                     addresses.retain(|address| is_near(address.ip(), &interfaces));
                 }
                 tokio::spawn(async move {
-                    inputs(Input::Joining(ask_at(&endpoint, with, addresses, &ask).await));
+                    inputs(Input::Joining(ask_at(&endpoint, (with, addresses), proof_within, &ask).await));
                 });
             }
             JoinEffect::Probe { text, ask } => {
@@ -165,21 +167,59 @@ async fn serve(
     channel.finish().await.map_err(|e| e.to_string())
 }
 
-/// Asks at each address in turn, until `with` answers.
-async fn ask_at(endpoint: &Endpoint, with: NodeId, addresses: Vec<SocketAddr>, ask: &JoinAsk) -> JoinEvent {
-    let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
-    let (mut last, mut reason) = (unspecified, "no address on a network that both are on".to_owned());
-    for address in addresses {
-        last = address;
-        match ask_once(endpoint, address, ask).await {
-            Ok((node, answer)) if node == with => {
-                return JoinEvent::Answered { with, address, answer: Ok(answer) };
-            }
-            Ok((node, _)) => reason = format!("{node} answers there instead"),
-            Err(error) => reason = error,
+/// Asks `with` where it first proves its key.
+async fn ask_at(
+    endpoint: &Endpoint,
+    (with, addresses): (NodeId, Vec<SocketAddr>),
+    proof_within: Duration,
+    ask: &JoinAsk,
+) -> JoinEvent {
+    match reach(endpoint, with, &addresses, proof_within).await {
+        Ok((address, channel)) => {
+            let answer = tokio::time::timeout(EXCHANGE_MAX, exchange(channel, ask)).await;
+            let answer = answer.unwrap_or_else(|_| Err(late(address, EXCHANGE_MAX)));
+            JoinEvent::Answered { with, address, answer: answer.map(|(_, answer)| answer) }
+        }
+        Err(reason) => {
+            let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+            let address = addresses.last().copied().unwrap_or(unspecified);
+            JoinEvent::Answered { with, address, answer: Err(reason) }
         }
     }
-    JoinEvent::Answered { with, address: last, answer: Err(reason) }
+}
+
+/// Dials all addresses of a node, one after the other without waiting for the one before, until the node proves its key
+/// at one of them. Only then it is asked, and once: two questions would be two admissions.
+async fn reach(
+    endpoint: &Endpoint,
+    with: NodeId,
+    addresses: &[SocketAddr],
+    within: Duration,
+) -> Result<(SocketAddr, JoinChannel), String> {
+    let until = tokio::time::Instant::now() + within;
+    let mut dials = tokio::task::JoinSet::new();
+    for (&address, number) in addresses.iter().zip(0..) {
+        let endpoint = endpoint.clone();
+        dials.spawn(async move {
+            tokio::time::sleep(DIAL_AGAIN * number).await;
+            (address, endpoint.dial_join(address, within).await.map_err(|e| chain(&e)))
+        });
+    }
+    let mut reason = "no address on a network that both are on".to_owned();
+    loop {
+        match tokio::time::timeout_at(until, dials.join_next()).await {
+            Ok(Some(Ok((address, Ok(channel))))) if channel.peer == with => return Ok((address, channel)),
+            Ok(Some(Ok((_, Ok(channel))))) => reason = format!("{} answers there instead", channel.peer),
+            Ok(Some(Ok((_, Err(error))))) => reason = error,
+            Ok(Some(Err(error))) => reason = error.to_string(),
+            Ok(None) => return Err(reason),
+            Err(_) => return Err(format!("it proved its key nowhere within {} s", within.as_secs())),
+        }
+    }
+}
+
+fn late(address: SocketAddr, within: Duration) -> String {
+    format!("no answer from {address} within {} s", within.as_secs())
 }
 
 /// Asks who is at `host:port`.
@@ -200,15 +240,18 @@ async fn ask_once(
     address: SocketAddr,
     ask: &JoinAsk,
 ) -> Result<(NodeId, JoinAnswer), String> {
-    let bytes = postcard::to_allocvec(ask).map_err(|e| e.to_string())?;
-    let exchange = async {
-        let mut channel = endpoint.dial_join(address, EXCHANGE_MAX).await.map_err(|e| chain(&e))?;
-        channel.send(KIND_ASK, &bytes).await.map_err(|e| e.to_string())?;
-        let (kind, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
-        Ok::<_, String>((channel, kind, bytes))
+    let asked = async {
+        let channel = endpoint.dial_join(address, EXCHANGE_MAX).await.map_err(|e| chain(&e))?;
+        exchange(channel, ask).await
     };
-    let late = |_| format!("no answer from {address} within {} s", EXCHANGE_MAX.as_secs());
-    let (channel, kind, bytes) = tokio::time::timeout(EXCHANGE_MAX, exchange).await.map_err(late)??;
+    tokio::time::timeout(EXCHANGE_MAX, asked).await.map_err(|_| late(address, EXCHANGE_MAX))?
+}
+
+/// The question over an open channel; the answer, and who proved its key.
+async fn exchange(mut channel: JoinChannel, ask: &JoinAsk) -> Result<(NodeId, JoinAnswer), String> {
+    let bytes = postcard::to_allocvec(ask).map_err(|e| e.to_string())?;
+    channel.send(KIND_ASK, &bytes).await.map_err(|e| e.to_string())?;
+    let (kind, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
     if kind != KIND_ANSWER {
         return Err(format!("an answer of kind {kind}"));
     }
@@ -269,6 +312,7 @@ mod tests {
             with,
             addresses: vec![address],
             only_near: true,
+            proof_within: Duration::from_secs(2),
             ask: ask(false),
         });
         assert_eq!(other.serve(JoinAnswer::Later).await, ask(false));
@@ -281,19 +325,59 @@ mod tests {
 
     #[tokio::test]
     async fn another_key_than_the_one_asked_for_is_no_answer() {
-        let (mut asker, mut other) = (node().await, node().await);
+        let (mut asker, other) = (node().await, node().await);
         let (with, address) = (asker.me, other.endpoint.local_addr());
         asker.hands.carry_out(JoinEffect::Ask {
             with,
             addresses: vec![address],
             only_near: true,
+            proof_within: Duration::from_secs(2),
             ask: ask(false),
         });
-        other.serve(JoinAnswer::Later).await;
         let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = asker.inputs.recv().await else {
             panic!("no answer")
         };
         assert!(answer.unwrap_err().contains("answers there instead"));
+    }
+
+    #[tokio::test]
+    async fn silent_addresses_of_a_node_do_not_delay_its_answer_and_it_is_asked_once() {
+        let (mut asker, mut other) = (node().await, node().await);
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (with, address) = (other.me, other.endpoint.local_addr());
+        let mut addresses = vec![silent.local_addr().unwrap(); 3];
+        addresses.extend([address; 2]);
+        let proof_within = Duration::from_secs(2);
+        asker.hands.carry_out(JoinEffect::Ask {
+            with,
+            addresses,
+            only_near: true,
+            proof_within,
+            ask: ask(false),
+        });
+        other.serve(JoinAnswer::Later).await;
+        let expected = JoinEvent::Answered { with, address, answer: Ok(JoinAnswer::Later) };
+        assert_eq!(asker.inputs.recv().await, Some(Input::Joining(expected)));
+        let again = tokio::time::timeout(Duration::from_millis(300), other.inputs.recv()).await;
+        assert!(again.is_err(), "{again:?}");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_silent_at_all_addresses_has_failed_in_time() {
+        let mut asker = node().await;
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (with, proof_within) = (NodeId([1; 32]), Duration::from_millis(500));
+        let addresses = vec![silent.local_addr().unwrap(); 16];
+        asker.hands.carry_out(JoinEffect::Ask {
+            with,
+            addresses,
+            only_near: true,
+            proof_within,
+            ask: ask(false),
+        });
+        let answer = tokio::time::timeout(Duration::from_secs(2), asker.inputs.recv()).await.unwrap();
+        let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = answer else { panic!("{answer:?}") };
+        assert!(answer.unwrap_err().contains("proved its key nowhere"));
     }
 
     #[tokio::test]
