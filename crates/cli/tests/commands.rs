@@ -6,9 +6,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::{
-    Node, SOON, Start, demo_gguf, exo, finish, is_alive, known, run, skip, stderr, stdout, wait_for,
-};
+use support::{Node, SOON, Start, exo, finish, is_alive, known, run, skip, stderr, stdout, wait_for};
 
 #[test]
 fn every_command_has_help_with_an_example() {
