@@ -104,8 +104,8 @@ fn a_client_that_does_not_read_holds_nobody_up() {
         "n": 16, "max_tokens": 450, "ignore_eos": true, "logprobs": true, "top_logprobs": 20,
     });
     let slow = node.send("POST", "/v1/chat/completions", Some(body.to_string()));
-    wait_for("the slow client's request to run", Duration::from_secs(10), || {
-        (load(&node)["running"].as_u64()? > 0).then_some(())
+    wait_for("the slow client's request to have run", Duration::from_secs(10), || {
+        (load(&node)["prompt_tokens"].as_u64()? > 0).then_some(())
     });
     for (prompt, answer) in &known()[..3] {
         let began = Instant::now();
