@@ -1,6 +1,6 @@
 //! `exo remove`, `exo admit` and `exo leave`: who belongs to the cluster.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 
 use anyhow::bail;
 use exo_api::{ClusterView, MemberView};
@@ -62,8 +62,7 @@ fn agrees(question: &str) -> anyhow::Result<bool> {
     if !stdin.is_terminal() {
         bail!("there is no terminal to ask: add --yes");
     }
-    print!("{question} [y/N] ");
-    std::io::stdout().flush()?;
+    ui::exactly(&format!("{question} [y/N] "));
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
