@@ -29,6 +29,7 @@ use crate::{openai, view};
     view::PlaceRequest,
     view::MemberView,
     view::AdmitRequest,
+    view::RoleRequest,
     view::ModelView,
     view::AddModelRequest,
 )))]

@@ -76,6 +76,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/exo/v1/instances/{instance}", get(admin::instance).delete(admin::unload))
         .route("/exo/v1/members", get(admin::members).post(admin::admit))
         .route("/exo/v1/members/{node}", delete(admin::remove_member))
+        .route("/exo/v1/members/{node}/role", post(admin::set_role))
         .route("/exo/v1/models", get(admin::models).post(admin::add_model))
         .route("/exo/v1/models/{*model}", delete(admin::remove_model))
         .route("/exo/v1/shutdown", post(admin::shutdown))
