@@ -163,6 +163,22 @@ pub const ENDPOINTS: &[Endpoint] = &[
         Nothing,
         "Makes a member an admin or a worker",
     ),
+    post(
+        "/exo/v1/invites",
+        "invite",
+        Admin,
+        Some("InviteRequest"),
+        One("InviteView"),
+        "Gives out a code that lets a node in",
+    ),
+    post(
+        "/exo/v1/join",
+        "join",
+        Admin,
+        Some("JoinRequest"),
+        One("JoinedView"),
+        "Joins where a code was given out",
+    ),
     get(
         "/exo/v1/models",
         "list_local_models",

@@ -6,8 +6,8 @@ use exo_types::{InstanceId, NodeId};
 use futures_util::Stream;
 
 use crate::{
-    ClusterView, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, MemberRole,
-    MemberView, ModelView, PlaceRequest,
+    ClusterView, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, InviteRequest,
+    InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest,
 };
 
 /// A future that may cross threads.
@@ -54,6 +54,12 @@ pub trait Facade: Send + Sync + 'static {
 
     /// Makes a member an admin, who lets nodes in and puts them out, or a worker.
     fn set_role(&self, node: NodeId, role: MemberRole) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Gives out a code that lets a node in.
+    fn invite(&self, request: InviteRequest) -> BoxFuture<'_, Result<InviteView, AdminError>>;
+
+    /// Has this node join where a code was given out; returns when it lives there, or with the reason why not.
+    fn join(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinedView, AdminError>>;
 
     /// Makes a model file or folder on this node known.
     fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>>;

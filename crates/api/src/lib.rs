@@ -26,7 +26,7 @@ pub use generate::{
 };
 pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, EpochView, HealthStatus,
-    HealthView, InstanceState, InstanceView, JoinRequestView, JoinWindowView, JournalView, KvType,
-    LayersView, LinkView, LoadView, MemberRole, MemberView, ModelView, NodeStatus, NodeView, PlaceRequest,
-    RoleRequest, SensorsView, StageView,
+    HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinRequestView,
+    JoinWindowView, JoinedView, JournalView, KvType, LayersView, LinkView, LoadView, MemberRole, MemberView,
+    ModelView, NodeStatus, NodeView, PlaceRequest, RoleRequest, SensorsView, StageView,
 };

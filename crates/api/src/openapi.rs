@@ -30,6 +30,10 @@ use crate::{openai, view};
     view::MemberView,
     view::AdmitRequest,
     view::RoleRequest,
+    view::InviteRequest,
+    view::InviteView,
+    view::JoinRequest,
+    view::JoinedView,
     view::ModelView,
     view::AddModelRequest,
 )))]

@@ -528,6 +528,56 @@ pub struct RoleRequest {
     pub role: MemberRole,
 }
 
+/// What code is given out. Without any field: nine digits for one node, for five minutes.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InviteRequest {
+    /// A token for so many nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses: Option<u32>,
+    /// A token for so long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hours: Option<u32>,
+}
+
+/// A code that lets a node in.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct InviteView {
+    /// Nine digits or a token: whoever knows it gets in.
+    pub code: String,
+    /// Nodes it lets in.
+    pub uses: u32,
+    /// When it is void.
+    pub expires_at_unix_s: u64,
+    /// The node that gave it out.
+    pub node: String,
+    /// Where that is reached from networks that it is on.
+    pub addresses: Vec<String>,
+}
+
+/// Joins where a code was given out.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JoinRequest {
+    /// The code.
+    pub code: String,
+    /// The node that gave it out, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Where that is, `host:port` with an IP address; none to ask all nodes nearby.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+}
+
+/// The cluster that this node is a member of now.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct JoinedView {
+    /// What the node is called that let this one in.
+    pub name: String,
+    /// The words that both show.
+    pub check_words: String,
+}
+
 /// Lets a node in that asks to join.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

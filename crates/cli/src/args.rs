@@ -184,6 +184,29 @@ pub enum Command {
         /// Name or id of the node, as in `exo status`
         node: String,
     },
+    /// Show a code that lets another machine in, from anywhere, also when the join window is shut
+    #[command(
+        after_help = "Examples:\n  exo invite                       nine digits for one machine, good for five minutes and three tries\n  \
+                            exo invite --uses 5 --hours 24   a token for five machines without a terminal (EXO_JOIN_TOKEN)\n\n\
+                            Whoever knows the code gets in: read it aloud or send it as you would a password.\nRun it on an admin's node."
+    )]
+    Invite {
+        /// A token for so many machines, instead of digits for one
+        #[arg(long, value_name = "N")]
+        uses: Option<u32>,
+        /// A token that is good for so long
+        #[arg(long, value_name = "HOURS")]
+        hours: Option<u32>,
+    },
+    /// Join the cluster where `exo invite` has shown a code
+    #[command(after_help = "Examples:\n  exo join 123-456-789\n  \
+                            exo join 123-456-789 --peer 203.0.113.7:52416      where networks are routed, or multicast is dropped\n\n\
+                            The node of this machine must run. A node that starts with EXO_JOIN_TOKEN set to a token of `exo invite --uses N`\n\
+                            joins by itself.")]
+    Join {
+        /// Nine digits, or a token
+        code: String,
+    },
     /// Say who may let nodes in and put them out
     #[command(
         after_help = "Examples:\n  exo admin add desktop       a second admin, before the first one is lost\n  \

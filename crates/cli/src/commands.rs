@@ -8,6 +8,7 @@ pub mod doctor;
 mod interrupt;
 pub mod members;
 pub mod models;
+pub mod pairing;
 pub mod perplexity;
 pub mod place;
 pub mod quantize;

@@ -71,6 +71,8 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Place(args) => commands::place::place(config, args).await.map(done),
         Command::Unload { instance } => commands::place::unload(config, &instance).await.map(done),
         Command::Remove { node } => commands::members::remove(config, &node).await.map(done),
+        Command::Invite { uses, hours } => commands::pairing::invite(config, uses, hours).await.map(done),
+        Command::Join { code } => commands::pairing::join(config, &code).await.map(done),
         Command::Admin { action } => {
             let (node, role) = action.node_and_role();
             commands::members::set_role(config, node, role).await.map(done)

@@ -185,6 +185,11 @@ pub fn bytes(n: u64) -> String {
     indicatif::HumanBytes(n).to_string()
 }
 
+/// A duration in the unit people read.
+pub fn duration(duration: std::time::Duration) -> String {
+    indicatif::HumanDuration(duration).to_string()
+}
+
 /// Sensor readings in the units people read; `None` if there are none.
 pub fn sensors(monitor: Monitor) -> Option<String> {
     let Monitor { temperature_c, power_w, clock_mhz, utilisation } = monitor;

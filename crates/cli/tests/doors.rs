@@ -251,3 +251,56 @@ fn only_admins_change_members_and_an_admin_makes_others_admins() {
     let refused = admin.exo(&["remove", other_name]);
     assert!(!refused.status.success(), "{}", stdout(&refused));
 }
+
+#[test]
+fn a_code_lets_a_used_node_in_with_the_window_shut_and_a_wrong_one_does_not() {
+    let start = |name, group| {
+        let flags = vec!["--trust".to_owned(), "closed".to_owned()];
+        Node::start(Start { name, group, flags, ..Start::default() })
+    };
+    let (inviter, joiner) = (start("inviter", "codes"), start("joiner", "codes"));
+    let invited = inviter.exo(&["invite"]);
+    assert!(invited.status.success(), "{}", stderr(&invited));
+    let shown = stdout(&invited);
+    let code = shown.lines().nth(1).unwrap().trim().strip_prefix("exo join ").unwrap().to_owned();
+    let peer = shown.lines().nth(3).unwrap().trim().split_once("--peer ").unwrap().1.to_owned();
+
+    let wrong = if code.starts_with('0') { "111-111-111" } else { "000-000-000" };
+    let refused = joiner.exo(&["join", wrong, "--peer", &peer]);
+    assert!(
+        !refused.status.success() && stderr(&refused).contains("the code is wrong"),
+        "{}",
+        stderr(&refused)
+    );
+    let nonsense = joiner.exo(&["join", "12345"]);
+    assert!(stderr(&nonsense).contains("9 digits"), "{}", stderr(&nonsense));
+
+    let placed = joiner.exo(&["place", "demo"]);
+    assert!(placed.status.success(), "a used node joins all the same: {}", stderr(&placed));
+    let joined = joiner.exo(&["join", &code, "--peer", &peer]);
+    assert!(joined.status.success(), "{}", stderr(&joined));
+    assert!(stdout(&joined).contains("joined the cluster of inviter"), "{}", stdout(&joined));
+    wait_for("one cluster", SOON, || (inviter.sees().len() == 2 && joiner.sees().len() == 2).then_some(()));
+    let again = joiner.exo(&["join", &code]);
+    assert!(stderr(&again).contains("exo leave"), "{}", stderr(&again));
+}
+
+#[test]
+fn a_token_lets_in_as_many_nodes_as_it_says_without_a_terminal() {
+    let closed = vec!["--trust".to_owned(), "closed".to_owned()];
+    let flags = || closed.clone();
+    let inviter = Node::start(Start { name: "inviter", group: "tokens", flags: flags(), ..Start::default() });
+    let invited = inviter.exo(&["invite", "--uses", "2"]);
+    assert!(invited.status.success(), "{}", stderr(&invited));
+    let token = stdout(&invited).lines().nth(1).unwrap().trim().to_owned();
+    let start = |name| {
+        let env = vec![("EXO_JOIN_TOKEN", token.clone().into())];
+        Node::start(Start { name, group: "tokens", flags: flags(), env, ..Start::default() })
+    };
+    let nodes = [start("one"), start("two")];
+    wait_for("one cluster", SOON, || (inviter.sees().len() == 3).then_some(()));
+    assert!(nodes.iter().all(|node| !node.log().contains(&token)), "no token in a log");
+    let third = start("three");
+    wait_for("its refusal", SOON, || third.log().contains("no invitation open").then_some(()));
+    assert_eq!(third.sees(), ["three"]);
+}

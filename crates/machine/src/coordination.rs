@@ -142,8 +142,6 @@ impl NodeMachine {
                 self.send_control(to, ControlMessage::Desired(desired));
             }
             CoordinatorOutput::Reply { to, reply } => {
-                // The state may have changed with what is answered: members must be current before the asker acts.
-                self.members_changed_if_needed();
                 self.send_control(to.node, ControlMessage::Reply { request: to.request, reply });
             }
             CoordinatorOutput::Plan { plan, request } => self.out.push(Effect::Plan { id: plan, request }),
@@ -215,7 +213,6 @@ impl NodeMachine {
                 let FollowedAppend { after, entries, events, .. } = append.into_inner();
                 self.log.written(after, entries);
                 self.feed_coordinator(CoordinatorInput::Replicated(events));
-                self.members_changed_if_needed();
             }
             Written::Replaced(replaced) => self.replaced(replaced),
             Written::Trust(trust) => self.trust_written(trust),
@@ -239,7 +236,6 @@ impl NodeMachine {
         } else {
             self.feed_coordinator(CoordinatorInput::Appended(append));
         }
-        self.members_changed_if_needed();
     }
 
     fn replicate(&mut self, append: &Durable<OwnAppend>) {
@@ -253,7 +249,8 @@ impl NodeMachine {
         let Replaced { head, state } = replaced.into_inner();
         self.log.replaced(head);
         self.feed_coordinator(CoordinatorInput::Restored(Box::new(state)));
-        if let Some(move_in) = &self.moving_in {
+        // The last of them is the one that the move asked for.
+        if let Some(move_in) = self.moving_in.as_ref().filter(|_| !self.writes.is_replacing()) {
             self.write_other_trust(move_in.trust.clone());
         }
     }
@@ -275,13 +272,18 @@ impl NodeMachine {
             }
             Unwritten::Followed | Unwritten::Replaced => {
                 self.log.fall_back(!self.writes.is_log_busy());
-                self.move_failed();
+                if !self.writes.is_replacing() {
+                    self.move_failed();
+                }
                 self.pull_at = Some(self.now.time + Duration::from_secs(1));
                 "the journal cannot be written"
             }
-            Unwritten::Trust(asker) => {
-                self.move_failed();
-                self.trust_unwritten(asker, reason);
+            Unwritten::Trust(write) => {
+                if write.is_move {
+                    self.move_failed();
+                } else {
+                    self.trust_unwritten(write.askers, reason);
+                }
                 "the log of trust cannot be written"
             }
             Unwritten::Snapshot => "the journal is not folded; it goes on growing",
@@ -328,7 +330,7 @@ impl NodeMachine {
         self.report_at = self.now.time;
         let report = self.own_report();
         self.send_to_members(&Arc::new(ControlMessage::Report(Box::new(report.clone()))));
-        self.tell_heads_to_all();
+        self.tell_trust_known_to_all();
         self.report(self.me, report);
     }
 
@@ -492,31 +494,22 @@ impl NodeMachine {
             let message = "the coordinator hears none of its members; it places when it does".to_owned();
             return self.refuse(reply, ControlRefusal::NotCoordinator, message);
         }
-        let input = self.is_leading().then(|| self.checked(from, reply, ask));
-        match input {
-            Some(Ok(input)) => self.feed_coordinator(input),
-            Some(Err(message)) => self.refuse(reply, ControlRefusal::Invalid, message),
-            None => {
-                let message = format!("{} does not coordinate", self.me);
-                self.refuse(reply, ControlRefusal::NotCoordinator, message);
-            }
+        if !self.is_leading() {
+            let message = format!("{} does not coordinate", self.me);
+            return self.refuse(reply, ControlRefusal::NotCoordinator, message);
         }
+        self.feed_coordinator(match ask {
+            ControlAsk::Place(request) => CoordinatorInput::Place { reply, request },
+            ControlAsk::RemoveInstance { instance } => {
+                let reason = format!("unloaded by {}", self.name_of(from));
+                CoordinatorInput::Remove { reply, instance, reason }
+            }
+        });
     }
 
     fn refuse(&mut self, to: ReplyTo, refusal: ControlRefusal, message: String) {
         let reply = ControlReply::Refused { refusal, message };
         self.send_control(to.node, ControlMessage::Reply { request: to.request, reply });
-    }
-
-    /// What a member may ask. The sender is authenticated; administration needs an admin.
-    fn checked(&self, from: NodeId, reply: ReplyTo, ask: ControlAsk) -> Result<CoordinatorInput, String> {
-        match ask {
-            ControlAsk::Place(request) => Ok(CoordinatorInput::Place { reply, request }),
-            ControlAsk::RemoveInstance { instance } => {
-                let reason = format!("unloaded by {}", self.name_of(from));
-                Ok(CoordinatorInput::Remove { reply, instance, reason })
-            }
-        }
     }
 
     // ---- the log ----

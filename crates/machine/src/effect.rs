@@ -19,7 +19,7 @@ use exo_types::{
 use crate::input::{
     DialId, ExchangeId, FetchId, LinkEnd, LinkId, PersistId, Purpose, ReplyId, SignId, StreamId, Via,
 };
-use crate::joining::{JoinAnswer, JoinAsk};
+use crate::joining::{Code, JoinAnswer, JoinAsk, JoinedByCode};
 use crate::notice::Notice;
 
 /// Something to be done.
@@ -258,6 +258,8 @@ pub enum JoinEffect {
         only_near: bool,
         /// It must have proved its key by then, at all addresses together.
         proof_within: Duration,
+        /// Prove that this node knows it, and have it proven, before the question counts.
+        code: Option<Code>,
         /// What.
         ask: JoinAsk,
     },
@@ -281,6 +283,8 @@ pub enum Answer {
     Instances(Vec<InstanceView>),
     /// To `Act`: on disk, or why not.
     Acted(Result<(), String>),
+    /// To `Join`: a member there, or why not.
+    Joined(Result<JoinedByCode, String>),
     /// To `Invite`: the stranger's name.
     Invited(Result<String, AdminError>),
     /// To `Models` and `ModelsAfterScan`.

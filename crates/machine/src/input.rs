@@ -16,14 +16,14 @@ use exo_trust::Act;
 
 use exo_types::{DeviceId, InstanceId, NodeFacts, NodeId, RequestId, SequenceId, ShardPosition, Term, Time};
 
-use crate::joining::{JoinAnswer, JoinAsk};
+use crate::joining::{JoinAnswer, JoinAsk, JoinByCode};
 
 /// Time as an input. The machine never asks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Now {
     /// Since an origin of the caller's; never runs backwards.
     pub time: Time,
-    /// Seconds since 1970 by the system's clock. Decides nothing but the join window, certificates and what is shown.
+    /// Seconds since 1970 by the system's clock. Decides nothing but the join window, entries of the log of trust and what is shown.
     pub unix_s: u64,
 }
 
@@ -421,6 +421,8 @@ pub enum JoinEvent {
         remote: SocketAddr,
         /// Whether that is this machine or a private network that it is on.
         is_near: bool,
+        /// It proved that it knows a code that this node gave out.
+        has_code: bool,
         /// What it asks.
         ask: JoinAsk,
     },
@@ -469,6 +471,8 @@ pub enum Question {
     Act(Act),
     /// The instances as now known.
     Instances,
+    /// Join where a code was given out.
+    Join(JoinByCode),
     /// Let in a node that asks to join.
     Invite {
         /// Which.

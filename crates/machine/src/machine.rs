@@ -520,7 +520,7 @@ impl NodeMachine {
             return;
         }
         self.feed_membership(exo_membership::Input::LinkUp(node));
-        self.tell_heads(node);
+        self.tell_trust_known(node);
         self.pull_trust_of(node);
         self.pull_log_from(node);
         self.report_now();
@@ -590,7 +590,11 @@ impl NodeMachine {
             }
             JoiningOutput::MembersChanged => self.members_changed(),
             JoiningOutput::Pull(node) => self.pull_trust_of(node),
-            JoiningOutput::Entries { from, entries } => self.trust_entries(from, &entries),
+            JoiningOutput::Entries { from, entries } => {
+                if self.trust_entries(from, &entries) {
+                    self.with_joining(|joining, context, _| joining.trust_taken(context, from));
+                }
+            }
             JoiningOutput::MoveIn(move_in) => self.move_in(*move_in),
             JoiningOutput::Stale => self.view_changed(),
         }
@@ -619,12 +623,13 @@ impl NodeMachine {
                 self.feed_coordinator(CoordinatorInput::Lead { epoch });
             }
             self.with_joining(|j, context, out| j.moved_in(context, false, out));
+            self.sign_next();
         }
     }
 
     /// The other cluster's log is on disk.
     pub(crate) fn moved_in(&mut self) {
-        self.moving_in = None;
+        (self.moving_in, self.is_told_removed) = (None, false);
         // The members are fed as the new home, not as a change of the old one.
         let members = self.trust.view().members().keys().copied().collect();
         self.feed_membership(exo_membership::Input::Joined(members));

@@ -64,8 +64,10 @@ pub(crate) struct Replaced {
 #[derive(Debug)]
 pub(crate) struct TrustWrite {
     pub(crate) log: TrustLog,
-    /// Who waits for the last entry.
-    pub(crate) asker: Option<ActAsker>,
+    /// Who waits for entries in it.
+    pub(crate) askers: Vec<ActAsker>,
+    /// It is another cluster's, to which this node moves.
+    pub(crate) is_move: bool,
 }
 
 /// What a write was for, once it is on disk.
@@ -88,7 +90,7 @@ pub(crate) enum Unwritten {
     Own(AppendId),
     Followed,
     Replaced,
-    Trust(Option<ActAsker>),
+    Trust(TrustWrite),
     Snapshot,
     Addresses,
 }
@@ -160,6 +162,11 @@ impl Writes {
         self.waiting.values().any(|(_, waiting)| is_log(waiting))
     }
 
+    /// Whether another's log is on its way in place of this node's.
+    pub(crate) fn is_replacing(&self) -> bool {
+        self.waiting.values().any(|(_, waiting)| matches!(waiting, Waiting::Replaced(_)))
+    }
+
     /// Whether the log of trust is on its way.
     pub(crate) fn is_trust_busy(&self) -> bool {
         self.waiting.values().any(|(_, waiting)| matches!(waiting, Waiting::Trust(_)))
@@ -225,7 +232,7 @@ impl Waiting {
             Self::Own(append) => Unwritten::Own(append.append),
             Self::Followed(_) => Unwritten::Followed,
             Self::Replaced(_) => Unwritten::Replaced,
-            Self::Trust(trust) => Unwritten::Trust(trust.asker),
+            Self::Trust(trust) => Unwritten::Trust(trust),
             Self::Snapshot(_) => Unwritten::Snapshot,
             Self::Addresses => Unwritten::Addresses,
         }

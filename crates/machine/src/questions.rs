@@ -17,6 +17,10 @@ impl NodeMachine {
             Question::Resolve { model } => Answer::Resolved(self.resolve(&model).map(Box::new)),
             Question::Coordinator(ask) => return self.ask(Asker::Client(reply), *ask),
             Question::Act(act) => return self.change_members(ActAsker::Client(reply), act),
+            Question::Join(wanted) => {
+                return self
+                    .with_joining(|joining, context, out| joining.by_code(context, reply, wanted, out));
+            }
             Question::Instances => Answer::Instances(self.instances.to_vec()),
             Question::Invite { node } => Answer::Invited(self.invite(node)),
             Question::Models => Answer::Models(self.models_held()),

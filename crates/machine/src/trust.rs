@@ -2,35 +2,42 @@
 //! other up to date.
 //!
 //! Who may do what is decided by `exo_trust` alone, for each entry, wherever it comes from. Entries travel between any two members: each
-//! names its heads when a link opens and with its reports, who lacks one asks for what it lacks. What an entry changes takes effect
+//! says what it has when a link opens and with its reports, who lacks something asks for it. What an entry changes takes effect
 //! when it is on disk.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use exo_cluster::CoordinatorInput;
 use exo_cluster::wire::ControlMessage;
 use exo_trust::{Act, Entry, EntryId, Inserted, Statement, TrustLog, View};
-use exo_types::NodeId;
+use exo_types::{NodeId, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::persist::{Durable, TrustWrite};
 use crate::{Answer, Effect, NodeMachine, Notice, ReplyId, SignId};
 
+/// Why an act was not done.
+const MOVED: &str = "this node is moving to another cluster";
 /// Acts that may wait for their signature; more are refused.
 const ACTS_MAX: usize = 64;
 /// Bytes of entries in one message.
 const ENTRIES_BYTES_MAX: usize = 256 << 10;
-/// Heads in one message. An honest cluster has one, and as many as admins acted apart where halves meet.
-const HEADS_MAX: usize = 64;
+/// Ids in one message.
+const IDS_MAX: usize = 64;
+/// Entries in one message.
+const ENTRIES_MAX: usize = 1024;
+/// Between two answers to one member that asks for entries: each may be [`ENTRIES_BYTES_MAX`].
+const ANSWER_EVERY: Duration = Duration::from_millis(100);
 
 /// What members tell each other of their logs of trust.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TrustMessage {
     /// Whose log it is about: a node that joins is told of another's.
     pub cluster: EntryId,
-    /// The sender's entries that no other follows.
-    pub heads: Vec<EntryId>,
+    /// Entries that the sender has: those that no other follows, and some before them.
+    pub known: Vec<EntryId>,
     /// What.
     pub what: TrustNews,
 }
@@ -38,9 +45,9 @@ pub struct TrustMessage {
 /// What a [`TrustMessage`] is for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum TrustNews {
-    /// Only to say the heads.
-    Heads,
-    /// Asks for what the sender lacks, which knows its heads and what they follow.
+    /// Only to say what the sender has.
+    Known,
+    /// Asks for what the sender lacks.
     Pull,
     /// Entries in their encoding, each after what it follows.
     Entries(Vec<Vec<u8>>),
@@ -50,6 +57,16 @@ impl TrustMessage {
     /// The message as bytes.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("plain fields in memory always serialise")
+    }
+
+    /// Whether it has no more in it than an honest node sends.
+    pub(crate) fn is_bounded(&self) -> bool {
+        let entries = match &self.what {
+            TrustNews::Entries(entries) => entries.as_slice(),
+            TrustNews::Known | TrustNews::Pull => &[],
+        };
+        let bytes: usize = entries.iter().map(Vec::len).sum();
+        self.known.len() <= IDS_MAX && entries.len() <= ENTRIES_MAX && bytes <= ENTRIES_BYTES_MAX
     }
 
     /// Reads [`TrustMessage::encode`]'s bytes.
@@ -78,6 +95,10 @@ pub(crate) struct Trust {
     planned: TrustLog,
     /// To be signed, one after the other, so that each follows the one before.
     acts: VecDeque<(ActAsker, Act)>,
+    /// Who waits for what is planned and not on its way to disk.
+    unwritten: Vec<ActAsker>,
+    /// When members were last answered that asked for entries.
+    answered: BTreeMap<NodeId, Time>,
     signing: Option<(SignId, ActAsker, Statement)>,
     sign_last: u64,
     /// Admins whose key is in two places, and of whom that was said.
@@ -92,6 +113,8 @@ impl Trust {
             planned: log.clone(),
             durable: log,
             acts: VecDeque::new(),
+            unwritten: Vec::new(),
+            answered: BTreeMap::new(),
             signing: None,
             sign_last: 0,
             forked_told: BTreeSet::new(),
@@ -105,14 +128,14 @@ impl Trust {
         &self.durable
     }
 
+    fn message(&self, what: TrustNews) -> TrustMessage {
+        TrustMessage { cluster: self.durable.cluster(), known: self.durable.known(), what }
+    }
+
     /// Who belongs to the cluster.
     pub(crate) fn view(&self) -> &View {
         self.durable.view()
     }
-}
-
-fn heads(log: &TrustLog) -> Vec<EntryId> {
-    log.heads().iter().copied().take(HEADS_MAX).collect()
 }
 
 /// What somebody lacks who knows these, as much as goes into one message.
@@ -140,13 +163,15 @@ impl NodeMachine {
         self.sign_next();
     }
 
-    fn sign_next(&mut self) {
+    /// Has the next act signed, if none is and this node stays where it is.
+    pub(crate) fn sign_next(&mut self) {
         while self.trust.signing.is_none() && self.moving_in.is_none() {
             let Some((asker, act)) = self.trust.acts.pop_front() else { return };
             let may = match asker {
-                // The window may have shut since the stranger asked.
+                // The window may have shut since the stranger asked, also by what is on its way to disk.
                 ActAsker::Admission(admission) => {
-                    self.with_joining(|joining, context, _| joining.may_record(context, admission))
+                    let view = self.trust.planned.view().clone();
+                    self.with_joining(|joining, context, _| joining.may_record(context, admission, &view))
                 }
                 ActAsker::Client(_) | ActAsker::Nobody => Ok(()),
             };
@@ -175,6 +200,9 @@ impl NodeMachine {
                 "a signature that nobody waits for"
             );
         };
+        if self.moving_in.is_some() {
+            return self.acted(asker, Err(MOVED.to_owned()));
+        }
         match self.trust.planned.insert(statement.signed(signature)) {
             Ok(_) => self.write_trust(Some(asker)),
             Err(error) => self.acted(asker, Err(error.to_string())),
@@ -200,30 +228,44 @@ impl NodeMachine {
 
     // ---- the disk ----
 
+    /// Writes what is planned. One write at a time: what comes meanwhile goes with the next.
     fn write_trust(&mut self, asker: Option<ActAsker>) {
+        self.trust.unwritten.extend(asker);
+        if self.writes.is_trust_busy() {
+            return;
+        }
         let log = self.trust.planned.clone();
         #[cfg(feature = "planted")]
         if self.config.planted == Some(crate::planted::Bug::TrustEarly) {
-            let entries = entries_for(&log, &heads(&self.trust.durable));
+            let entries = entries_for(&log, &self.trust.durable.known());
             for node in self.other_members() {
                 self.tell_trust(node, TrustNews::Entries(entries.clone()));
             }
         }
-        self.writes.trust(self.now.time, TrustWrite { log, asker }, &mut self.out);
+        let askers = std::mem::take(&mut self.trust.unwritten);
+        self.writes.trust(self.now.time, TrustWrite { log, askers, is_move: false }, &mut self.out);
     }
 
     /// Moves to another cluster: its log of trust in place of this node's.
     pub(crate) fn write_other_trust(&mut self, log: TrustLog) {
-        self.writes.trust(self.now.time, TrustWrite { log, asker: None }, &mut self.out);
+        self.writes.trust(
+            self.now.time,
+            TrustWrite { log, askers: Vec::new(), is_move: true },
+            &mut self.out,
+        );
     }
 
     /// Entries are on disk: they count from now on, and others are told.
     pub(crate) fn trust_written(&mut self, written: Durable<TrustWrite>) {
-        let TrustWrite { log, asker } = written.into_inner();
-        let is_other = log.cluster() != self.trust.durable.cluster();
-        let known = heads(&self.trust.durable);
-        if is_other {
-            self.trust = Trust::new(log);
+        let TrustWrite { log, askers, is_move } = written.into_inner();
+        let known = self.trust.durable.known();
+        if is_move {
+            let former = std::mem::replace(&mut self.trust, Trust::new(log));
+            let signing = former.signing.map(|(_, asker, _)| asker);
+            let waiting = former.acts.into_iter().map(|(asker, _)| asker).chain(signing);
+            for asker in waiting.chain(former.unwritten) {
+                self.acted(asker, Err(MOVED.to_owned()));
+            }
             return self.moved_in();
         }
         let entries = entries_for(&log, &known);
@@ -236,17 +278,19 @@ impl NodeMachine {
         }
         self.warn_of_forks();
         self.members_changed();
-        if let Some(asker) = asker {
+        for asker in askers {
             self.acted(asker, Ok(()));
+        }
+        if self.trust.planned != self.trust.durable && self.moving_in.is_none() {
+            self.write_trust(None);
         }
     }
 
-    /// Entries could not be written: they are asked for again, and what this node signed is as if it had not.
-    pub(crate) fn trust_unwritten(&mut self, asker: Option<ActAsker>, reason: &str) {
-        if !self.writes.is_trust_busy() {
-            self.trust.planned = self.trust.durable.clone();
-        }
-        if let Some(asker) = asker {
+    /// Entries could not be written: members are asked for theirs again, and what this node signed is as if it had not.
+    pub(crate) fn trust_unwritten(&mut self, askers: Vec<ActAsker>, reason: &str) {
+        self.trust.planned = self.trust.durable.clone();
+        let waiting = std::mem::take(&mut self.trust.unwritten);
+        for asker in askers.into_iter().chain(waiting) {
             self.acted(asker, Err(format!("the log of trust cannot be written: {reason}")));
         }
     }
@@ -263,34 +307,35 @@ impl NodeMachine {
     // ---- between members ----
 
     fn tell_trust(&mut self, to: NodeId, what: TrustNews) {
-        let (cluster, heads) = (self.trust.durable.cluster(), heads(&self.trust.durable));
-        let message = TrustMessage { cluster, heads, what };
+        let message = self.trust.message(what);
         self.send_control(to, ControlMessage::Trust(message.encode()));
     }
 
-    /// Names the heads to a member: when its link opens.
-    pub(crate) fn tell_heads(&mut self, to: NodeId) {
-        self.tell_trust(to, TrustNews::Heads);
+    /// Says to a member what is here: when its link opens.
+    pub(crate) fn tell_trust_known(&mut self, to: NodeId) {
+        self.tell_trust(to, TrustNews::Known);
     }
 
-    /// Names the heads to all: nobody can hold an entry back for longer than one member reaches another.
-    pub(crate) fn tell_heads_to_all(&mut self) {
-        let (cluster, heads) = (self.trust.durable.cluster(), heads(&self.trust.durable));
-        let message = TrustMessage { cluster, heads, what: TrustNews::Heads };
+    /// Says it to all: nobody can hold an entry back for longer than one member reaches another.
+    pub(crate) fn tell_trust_known_to_all(&mut self) {
+        let message = self.trust.message(TrustNews::Known);
         self.send_to_members(&Arc::new(ControlMessage::Trust(message.encode())));
     }
 
     /// Asks who let this node in for all of its cluster's log of trust, or for what of it has not come yet.
     pub(crate) fn pull_trust_of(&mut self, node: NodeId) {
-        if let Some((cluster, heads)) = self.joining.wants_trust_of(node) {
-            let message = TrustMessage { cluster, heads, what: TrustNews::Pull };
+        if let Some((cluster, known)) = self.joining.wants_trust_of(node) {
+            let message = TrustMessage { cluster, known, what: TrustNews::Pull };
             self.send_control(node, ControlMessage::Trust(message.encode()));
         }
     }
 
     pub(crate) fn trust_message(&mut self, from: NodeId, bytes: &[u8]) {
         let message = match TrustMessage::decode(bytes) {
-            Ok(message) => message,
+            Ok(message) if message.is_bounded() => message,
+            Ok(_) => {
+                return tracing::warn!(peer = %from, bytes = bytes.len(), "a message about trust that is too long");
+            }
             Err(error) => return tracing::warn!(peer = %from, %error, "a message about trust that is none"),
         };
         if message.cluster != self.trust.durable.cluster() {
@@ -298,31 +343,43 @@ impl NodeMachine {
                 .with_joining(|joining, context, out| joining.trust_of_other(context, from, message, out));
         }
         match message.what {
-            TrustNews::Pull => {
-                let entries = entries_for(&self.trust.durable, &message.heads);
-                self.tell_trust(from, TrustNews::Entries(entries));
-            }
-            TrustNews::Heads => self.pull_what_is_missing(from, &message.heads),
+            TrustNews::Pull => self.trust_pulled(from, &message.known),
+            TrustNews::Known => self.pull_what_is_missing(from, &message.known),
             TrustNews::Entries(entries) => {
-                self.trust_entries(from, &entries);
-                self.pull_what_is_missing(from, &message.heads);
+                // What of it nobody takes would come again and again.
+                if self.trust_entries(from, &entries) {
+                    self.pull_what_is_missing(from, &message.known);
+                }
             }
         }
     }
 
-    /// Takes in what is right of entries that somebody sent, and writes what is new.
-    pub(crate) fn trust_entries(&mut self, from: NodeId, entries: &[Vec<u8>]) {
-        if self.take_entries(from, entries) {
-            self.write_trust(None);
+    fn trust_pulled(&mut self, from: NodeId, known: &[EntryId]) {
+        let now = self.now.time;
+        if self.trust.answered.get(&from).is_some_and(|at| now.since(*at) < ANSWER_EVERY) {
+            return tracing::trace!(peer = %from, "asks for entries again at once");
         }
+        self.trust.answered.retain(|_, at| now.since(*at) < ANSWER_EVERY);
+        self.trust.answered.insert(from, now);
+        let entries = entries_for(&self.trust.durable, known);
+        self.tell_trust(from, TrustNews::Entries(entries));
     }
 
     fn pull_what_is_missing(&mut self, from: NodeId, theirs: &[EntryId]) {
         if self.moving_in.is_none() && theirs.iter().any(|id| !self.trust.planned.contains(*id)) {
-            let (cluster, heads) = (self.trust.durable.cluster(), heads(&self.trust.planned));
-            let message = TrustMessage { cluster, heads, what: TrustNews::Pull };
+            let (cluster, known) = (self.trust.durable.cluster(), self.trust.planned.known());
+            let message = TrustMessage { cluster, known, what: TrustNews::Pull };
             self.send_control(from, ControlMessage::Trust(message.encode()));
         }
+    }
+
+    /// Takes in what is right of entries that somebody sent, and writes what is new. Whether something was.
+    pub(crate) fn trust_entries(&mut self, from: NodeId, entries: &[Vec<u8>]) -> bool {
+        let is_new = self.take_entries(from, entries);
+        if is_new {
+            self.write_trust(None);
+        }
+        is_new
     }
 
     /// Whether one of them was new.
@@ -344,7 +401,11 @@ impl NodeMachine {
                 entry.and_then(|e| self.trust.planned.insert(e).map_err(|error| error.to_string()));
             match inserted {
                 Ok(inserted) => is_new |= inserted == Inserted::New,
-                Err(error) => tracing::warn!(peer = %from, error, "an entry of the log of trust is refused"),
+                // Those behind it follow it, or are as bad.
+                Err(error) => {
+                    tracing::warn!(peer = %from, error, "an entry of the log of trust is refused");
+                    break;
+                }
             }
         }
         is_new

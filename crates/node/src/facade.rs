@@ -1,16 +1,19 @@
 //! The node as its HTTP server sees it: the bridge from [`exo_api::Facade`] to the node's machine.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Facade, GenerateError, GenerateRequest, GenerateStream,
-    HealthStatus, HealthView, InstanceView, MemberRole, MemberView, ModelView, PlaceRequest,
+    HealthStatus, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole,
+    MemberView, ModelView, PlaceRequest,
 };
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
+use exo_machine::joining::JoinByCode;
 use exo_machine::{Answer, Limits, ModelHolders, Question, Resolved, StartRequest};
 use exo_trust::Act;
 use exo_types::{InstanceId, KvDType, NodeId, SequenceId, SequenceSpec};
@@ -23,11 +26,21 @@ use crate::engine_host::chain;
 use crate::events::{Event, EventSender};
 use crate::generate::{Prepared, Running, prepare, stream};
 use crate::library::{Library, OpenModel};
+use crate::pairing::{self, Invites};
+use crate::run_loop::unix_s;
 
 /// For an answer of the machine, which never waits itself.
 const ANSWER_MAX: Duration = Duration::from_secs(12);
 /// For an answer of the coordinator: longer than the machine waits for it.
 const COORDINATOR_MAX: Duration = Duration::from_secs(45);
+
+/// For a join by code: longer than the machine takes.
+const JOIN_MAX: Duration = Duration::from_secs(45);
+/// How long a token lasts if nobody says, and at most.
+const TOKEN_HOURS: u32 = 24;
+const TOKEN_HOURS_MAX: u32 = 24 * 30;
+/// Nodes that a token may let in: a cluster has no more.
+const TOKEN_USES_MAX: u32 = 64;
 
 /// See the module.
 pub struct NodeFacade {
@@ -39,6 +52,10 @@ pub struct NodeFacade {
     pub config: NodeConfig,
     pub stop: watch::Sender<bool>,
     pub started: Instant,
+    /// Where other nodes reach this one.
+    pub listen: SocketAddr,
+    /// Codes that were given out.
+    pub invites: Arc<Invites>,
     /// Turns of those that render and tokenise.
     pub preparing: Arc<Semaphore>,
 }
@@ -293,6 +310,74 @@ impl NodeFacade {
         }
     }
 
+    fn give_code(&self, request: &InviteRequest) -> Result<InviteView, AdminError> {
+        let view = self.view.borrow().clone();
+        let admins: Vec<_> = view.nodes.iter().filter(|node| node.role == MemberRole::Admin).collect();
+        if !admins.iter().any(|admin| admin.is_self) {
+            let names: Vec<_> = admins.iter().map(|admin| admin.name.as_str()).collect();
+            let message =
+                format!("this node is not an admin of its cluster; invite on {}", names.join(" or "));
+            return Err(AdminError::Conflict { message });
+        }
+        if self.config.is_private {
+            let message =
+                "this node runs for one command and has no port for others; start one with `exo`".to_owned();
+            return Err(AdminError::Conflict { message });
+        }
+        let failed = |message| AdminError::Conflict { message };
+        let (code, lasting, uses) = match request {
+            InviteRequest { uses: None, hours: None } => {
+                (self.invites.give_digits().map_err(failed)?, pairing::CODE_LASTS, 1)
+            }
+            InviteRequest { uses, hours } => {
+                let (uses, hours) = (uses.unwrap_or(1), hours.unwrap_or(TOKEN_HOURS));
+                in_range("uses", uses, TOKEN_USES_MAX)?;
+                in_range("hours", hours, TOKEN_HOURS_MAX)?;
+                let lasting = Duration::from_secs(3600) * hours;
+                (self.invites.give_token(uses, lasting).map_err(failed)?, lasting, uses)
+            }
+        };
+        let expires_at_unix_s = unix_s() + lasting.as_secs();
+        let node = view.self_node;
+        Ok(InviteView { code, uses, expires_at_unix_s, node, addresses: self.own_addresses() })
+    }
+
+    /// Where machines of the same networks reach this node.
+    fn own_addresses(&self) -> Vec<String> {
+        if !self.listen.ip().is_unspecified() {
+            return vec![self.listen.to_string()];
+        }
+        let interfaces = exo_discovery::local_interfaces().unwrap_or_default();
+        let usable = interfaces.iter().map(|interface| interface.ip).filter(|ip| {
+            let is_link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+            !ip.is_loopback() && !is_link_local
+        });
+        usable.map(|ip| SocketAddr::new(ip, self.listen.port()).to_string()).collect()
+    }
+
+    async fn join_by_code(&self, request: JoinRequest) -> Result<JoinedView, AdminError> {
+        let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
+        let code = pairing::normal(&request.code).map_err(|message| invalid("code", message))?;
+        let with = request.node.map(|node| node.parse::<NodeId>()).transpose();
+        let with = with.map_err(|error| invalid("node", error.to_string()))?;
+        let mut addresses = Vec::new();
+        for text in &request.addresses {
+            let address = text.parse::<SocketAddr>();
+            addresses.push(address.map_err(|error| invalid("addresses", format!("`{text}`: {error}")))?);
+        }
+        if self.config.is_private {
+            let message = "this node runs for one command; start one that stays with `exo`".to_owned();
+            return Err(AdminError::Conflict { message });
+        }
+        match self.ask(Question::Join(JoinByCode { code, with, addresses }), JOIN_MAX).await {
+            Some(Answer::Joined(Ok(joined))) => {
+                Ok(JoinedView { name: joined.name, check_words: joined.words })
+            }
+            Some(Answer::Joined(Err(message))) => Err(AdminError::Conflict { message }),
+            _ => Err(unavailable("the node did not answer")),
+        }
+    }
+
     async fn list_members(&self) -> Result<Vec<MemberView>, AdminError> {
         let words = match self.ask(Question::CheckWords, ANSWER_MAX).await {
             Some(Answer::CheckWords(words)) => words,
@@ -393,6 +478,14 @@ impl Facade for NodeFacade {
         })
     }
 
+    fn invite(&self, request: InviteRequest) -> BoxFuture<'_, Result<InviteView, AdminError>> {
+        Box::pin(async move { self.give_code(&request) })
+    }
+
+    fn join(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinedView, AdminError>> {
+        Box::pin(self.join_by_code(request))
+    }
+
     fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>> {
         Box::pin(self.add(path))
     }
@@ -445,6 +538,14 @@ impl Missing {
             Self::Stopping => unavailable("the node is shutting down"),
         }
     }
+}
+
+fn in_range(param: &str, value: u32, max: u32) -> Result<(), AdminError> {
+    if (1..=max).contains(&value) {
+        return Ok(());
+    }
+    let message = format!("{param} is {value}, and a token takes 1 to {max}");
+    Err(AdminError::Invalid { param: param.to_owned(), message })
 }
 
 fn unavailable(reason: &str) -> AdminError {

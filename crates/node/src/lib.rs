@@ -35,6 +35,7 @@ mod library;
 mod logs;
 mod node;
 mod outlet;
+mod pairing;
 mod ranking;
 mod run_loop;
 mod start;

@@ -17,6 +17,7 @@ use crate::events::{EventSender, Inbox};
 use crate::facade::{NodeFacade, PREPARING_MAX};
 use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Hands};
+use crate::pairing::Invites;
 use crate::run_loop::{Clock, RunLoop};
 
 /// A running node. Dropping it stops it without goodbyes; [`Node::shutdown`] is the polite way.
@@ -50,12 +51,27 @@ pub(crate) struct Parts {
     pub notices: broadcast::Sender<Notice>,
     /// PCI addresses of the cards that are watched.
     pub cards: Vec<String>,
+    /// Codes that were given out.
+    pub invites: Arc<Invites>,
 }
 
 impl Node {
     pub(crate) fn run(parts: Parts) -> Self {
-        let Parts { id, config, listen, secret, machine, first, hands, clock, inbox, events, notices, cards } =
-            parts;
+        let Parts {
+            id,
+            config,
+            listen,
+            secret,
+            machine,
+            first,
+            hands,
+            clock,
+            inbox,
+            events,
+            notices,
+            cards,
+            invites,
+        } = parts;
         let (name, data_dir) = (config.name.clone(), config.data_dir.clone());
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
@@ -70,6 +86,8 @@ impl Node {
             config,
             stop: stop.clone(),
             started: Instant::now(),
+            listen,
+            invites,
             preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
         };
         let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx);

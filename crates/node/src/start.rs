@@ -26,6 +26,7 @@ use crate::host::Host;
 use crate::library::Library;
 use crate::logs::{Founding, Logs, LogsError};
 use crate::node::{Node, Parts};
+use crate::pairing::Invites;
 use crate::run_loop::{Clock, unix_s};
 
 /// The model that the binary carries, a GGUF file, so that there is something to run before any download.
@@ -98,7 +99,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
     warn_all(&notices, is_window_open.then(public).flatten().into_iter().collect());
     let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
     accept(endpoint.clone(), events.clone());
-    let cards = compute.pci_addresses();
+    let (cards, invites) = (compute.pci_addresses(), Arc::new(Invites::default()));
     let mut devices =
         Devices::new(compute, config.clone(), host, facts, clock, events.clone(), notices.clone());
     let engines = Engines::new(library.clone(), draft.clone(), events.clone());
@@ -115,7 +116,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
     let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
     let hands = Hands {
         links: LinkHands::new(endpoint.clone(), events.clone()),
-        joining: join_hands(&config, endpoint.clone(), key, discovery, &events),
+        joining: join_hands(&config, endpoint.clone(), (key, invites.clone()), discovery, &events),
         journal: journal_writer(logs.journal, data, &events)?,
         fetches: Fetches::new(library.clone(), events.clone()),
         engines,
@@ -139,6 +140,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
         events,
         notices,
         cards,
+        invites,
     }))
 }
 
@@ -163,12 +165,13 @@ fn is_window_open(config: &NodeConfig, trust: &TrustLog) -> bool {
 fn join_hands(
     config: &NodeConfig,
     endpoint: Endpoint,
-    key: NodeKey,
+    (key, invites): (NodeKey, Arc<Invites>),
     discovery: Option<Discovery>,
     events: &EventSender,
 ) -> JoinHands {
     let events = events.clone();
-    JoinHands::new(endpoint, key, discovery, announcement(config), Arc::new(move |input| events.post(input)))
+    let inputs = Arc::new(move |input| events.post(input));
+    JoinHands::new(endpoint, key, discovery, announcement(config), invites, inputs)
 }
 
 fn journal_writer(

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use exo_api::{AddModelRequest, AdminError, AdmitRequest, PlaceRequest, RoleRequest};
+use exo_api::{
+    AddModelRequest, AdminError, AdmitRequest, InviteRequest, JoinRequest, PlaceRequest, RoleRequest,
+};
 use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
 
@@ -93,6 +95,20 @@ pub async fn set_role(State(app): State<Arc<App>>, Path(node): Path<String>, req
     let wanted: RoleRequest = read_typed(&parts.headers, body, &app).await?;
     app.admin(app.facade.set_role(parse::<NodeId>("node", &node)?, wanted.role)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `POST /exo/v1/invites`
+pub async fn invite(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let invite: InviteRequest = read_typed(&parts.headers, body, &app).await?;
+    Ok(json(&app.admin(app.facade.invite(invite)).await?))
+}
+
+/// `POST /exo/v1/join`
+pub async fn join(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let join: JoinRequest = read_typed(&parts.headers, body, &app).await?;
+    Ok(json(&app.admin(app.facade.join(join)).await?))
 }
 
 /// `GET /exo/v1/models`

@@ -20,6 +20,8 @@ fn body(request: Option<&str>) -> String {
         Some("ChatRequest") => common::chat_body("good", ""),
         Some("CompletionRequest") => r#"{"model":"good","prompt":"x"}"#.to_owned(),
         Some("PlaceRequest") => r#"{"model":"good","slots":2}"#.to_owned(),
+        Some("InviteRequest") => "{}".to_owned(),
+        Some("JoinRequest") => r#"{"code":"123-456-789"}"#.to_owned(),
         Some("RoleRequest") => r#"{"role":"admin"}"#.to_owned(),
         Some("AdmitRequest") => format!(r#"{{"node":"{}"}}"#, NodeId([1; 32]).to_full()),
         Some("AddModelRequest") => r#"{"path":"/models/good.gguf"}"#.to_owned(),

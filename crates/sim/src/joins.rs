@@ -97,7 +97,10 @@ impl World {
         };
         let remote = SocketAddr::new(self.nodes[asker].address.ip(), 50_000);
         let (exchange, node) = (ExchangeId(number), self.nodes[asker].id);
-        self.feed(target, Input::Joining(JoinEvent::Asked { exchange, node, remote, is_near: true, ask }));
+        self.feed(
+            target,
+            Input::Joining(JoinEvent::Asked { exchange, node, remote, is_near: true, has_code: false, ask }),
+        );
     }
 
     /// A machine answers a stranger.

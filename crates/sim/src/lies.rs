@@ -34,8 +34,8 @@ pub enum Lie {
     OtherCluster,
     /// All entries there are, the last first.
     Reordered,
-    /// Heads that no entry has.
-    HeadsOfNothing,
+    /// To know entries that nobody has.
+    KnowsNothing,
     /// No bytes of any message.
     Garbage,
     /// "This is what is placed: nothing", without being the coordinator.
@@ -52,7 +52,7 @@ impl Lie {
         Self::Gap,
         Self::OtherCluster,
         Self::Reordered,
-        Self::HeadsOfNothing,
+        Self::KnowsNothing,
         Self::Garbage,
         Self::Snapshot,
     ];
@@ -92,9 +92,9 @@ impl World {
             entry(&own.key, Statement { cluster, after, author, at_unix_s: 7, act })
         };
         let told = |entries: &[Entry]| {
-            let (cluster, heads) = (log.cluster(), entries.iter().map(Entry::id).collect());
+            let (cluster, known) = (log.cluster(), entries.iter().map(Entry::id).collect());
             let what = TrustNews::Entries(entries.iter().map(Entry::encode).collect());
-            vec![ControlMessage::Trust(TrustMessage { cluster, heads, what }.encode())]
+            vec![ControlMessage::Trust(TrustMessage { cluster, known, what }.encode())]
         };
         let (founder, nothing) = (self.nodes[0].id, EntryId([liar as u8; 32]));
         let stranger = || Act::Admit { node: self.stranger(), name: "stranger".to_owned() };
@@ -114,11 +114,10 @@ impl World {
                 entries.reverse();
                 told(&entries)
             }
-            Lie::HeadsOfNothing => {
-                let message =
-                    TrustMessage { cluster: log.cluster(), heads: vec![nothing], what: TrustNews::Heads };
-                vec![ControlMessage::Trust(message.encode())]
-            }
+            Lie::KnowsNothing => [TrustNews::Known, TrustNews::Pull, TrustNews::Entries(Vec::new())]
+                .map(|what| TrustMessage { cluster: log.cluster(), known: vec![nothing], what })
+                .map(|message| ControlMessage::Trust(message.encode()))
+                .into(),
             Lie::Garbage => vec![ControlMessage::Trust(vec![0xff; 40])],
             Lie::Snapshot => self.snapshot_of_nothing(liar),
         }
@@ -134,8 +133,8 @@ impl World {
         other.insert(entry(&own.key, statement)).expect("the founder may");
         let message = |cluster: EntryId| {
             let entries = other.entries().map(Entry::encode).collect();
-            let heads = other.heads().iter().copied().collect();
-            ControlMessage::Trust(TrustMessage { cluster, heads, what: TrustNews::Entries(entries) }.encode())
+            let known = other.known();
+            ControlMessage::Trust(TrustMessage { cluster, known, what: TrustNews::Entries(entries) }.encode())
         };
         vec![message(other.cluster()), message(log.cluster())]
     }

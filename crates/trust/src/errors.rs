@@ -112,6 +112,16 @@ pub enum InsertError {
         /// The bound.
         max: usize,
     },
+    /// Somebody who is no admin any more signed more than anybody does by mistake.
+    #[error("entry {id} is of {author}, who is no admin any more, and {max} of that author are here already")]
+    Late {
+        /// Which entry.
+        id: EntryId,
+        /// Who signed.
+        author: NodeId,
+        /// The bound.
+        max: usize,
+    },
     /// What should be the beginning is none.
     #[error("entry {id} founds no cluster")]
     NoFounding {

@@ -51,7 +51,9 @@ enum Verdict {
 
 /// What stands of the entries `among`, which has with each entry all that it follows.
 pub(crate) fn standing(items: &[Item], among: &Bits) -> Bits {
-    let cases: Vec<Case> = among.iter().map(|number| Case::new(items, among, number)).collect();
+    let is_disarming = |&number: &usize| items[number].entry.statement().act.disarms().is_some();
+    let disarming: Vec<usize> = among.iter().filter(is_disarming).collect();
+    let cases: Vec<Case> = among.iter().map(|number| Case::new(items, &disarming, number)).collect();
     let mut verdicts = vec![Verdict::Open; items.len()];
     loop {
         if !settle(&cases, &mut verdicts) {
@@ -86,11 +88,11 @@ struct Case {
 }
 
 impl Case {
-    fn new(items: &[Item], among: &Bits, number: usize) -> Self {
+    fn new(items: &[Item], disarming: &[usize], number: usize) -> Self {
         let item = &items[number];
         let is_concurrent =
             |&other: &usize| other != number && !item.before.has(other) && !items[other].before.has(number);
-        let disarmed_by = among.iter().filter(is_concurrent);
+        let disarmed_by = disarming.iter().copied().filter(is_concurrent);
         let disarmed_by =
             disarmed_by.filter(|&n| items[n].entry.statement().act.disarms() == Some(item.author()));
         let disarms = item.entry.statement().act.disarms().is_some();

@@ -10,7 +10,13 @@ use crate::judge::{self, Item};
 use crate::{Act, ActError, Entry, EntryId, InsertError, Statement, View};
 
 /// Entries of a cluster. One that people use has some dozens.
-pub const ENTRIES_MAX: usize = 4096;
+pub const ENTRIES_MAX: usize = 1024;
+/// Of these, kept for taking rights away: who fills the log does not stay for it.
+const RESERVED: usize = 128;
+/// Entries of an author who is no admin any more that are taken in: what it signed before it heard of that. All of them are void.
+const LATE_MAX: usize = 32;
+/// Entries in [`TrustLog::known`].
+const KNOWN_MAX: usize = 64;
 
 /// A log of trust: grows, and forgets nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +28,8 @@ pub struct TrustLog {
     heads: BTreeSet<EntryId>,
     /// Admins that signed two entries of which neither follows the other.
     forked: BTreeSet<NodeId>,
+    /// The entries that are not void.
+    standing: Bits,
     view: View,
 }
 
@@ -46,9 +54,10 @@ impl TrustLog {
         }
         let item = Item { entry: founding, depth: 0, before: Bits::default(), basis: Vec::new() };
         let items = vec![item];
-        let view = View::of(&items, &Bits::up_to(1));
+        let standing = Bits::up_to(1);
+        let view = View::of(&items, &standing);
         let (numbers, heads) = (BTreeMap::from([(id, 0)]), BTreeSet::from([id]));
-        Ok(Self { items, numbers, heads, forked: BTreeSet::new(), view })
+        Ok(Self { items, numbers, heads, forked: BTreeSet::new(), standing, view })
     }
 
     /// A log from a disk or another node: all its entries, the founding first, each after what it follows.
@@ -106,12 +115,14 @@ impl TrustLog {
     /// What `author` would sign to do this now.
     pub fn statement(&self, author: NodeId, at_unix_s: u64, act: Act) -> Result<Statement, ActError> {
         self.view.check(author, &act)?;
-        if self.items.len() >= ENTRIES_MAX {
-            return Err(ActError::TooMany { what: "entries in its log of trust", max: ENTRIES_MAX });
+        let max = room_for(&act);
+        if self.items.len() >= max {
+            return Err(ActError::TooMany { what: "entries in its log of trust", max });
         }
-        // What the author knows of its own comes first: its entries follow each other.
+        // What the author knows of its own comes first: its entries follow each other. Void ones of others are left alone.
         let own = |id: &EntryId| self.items[self.numbers[id]].entry.statement().author == author;
         let (first, rest): (Vec<_>, Vec<_>) = self.heads.iter().copied().partition(own);
+        let rest = rest.into_iter().filter(|id| self.standing.has(self.numbers[id]));
         let mut after: Vec<EntryId> = first.into_iter().chain(rest).take(AFTER_MAX).collect();
         after.sort();
         Ok(Statement::new(Some(self.cluster()), after, author, at_unix_s, act))
@@ -126,16 +137,18 @@ impl TrustLog {
         if entry.statement().cluster != Some(self.cluster()) {
             return Err(InsertError::OtherCluster { id });
         }
-        if self.items.len() >= ENTRIES_MAX {
-            return Err(InsertError::Full { max: ENTRIES_MAX });
+        let max = room_for(&entry.statement().act);
+        if self.items.len() >= max {
+            return Err(InsertError::Full { max });
         }
         let before = self.before(&entry)?;
-        let standing = judge::standing(&self.items, &before);
-        let view = View::of(&self.items, &standing);
-        view.check(author, &entry.statement().act).map_err(|source| InsertError::Act { id, source })?;
         if !entry.is_signed() {
             return Err(InsertError::BadSignature { id, author });
         }
+        self.check_late(&entry)?;
+        let standing = judge::standing(&self.items, &before);
+        let view = View::of(&self.items, &standing);
+        view.check(author, &entry.statement().act).map_err(|source| InsertError::Act { id, source })?;
         let depth = before.iter().map(|n| self.items[n].depth).max().unwrap_or(0) + 1;
         let basis = judge::basis(&self.items, &standing, author);
         let own = self.items.iter().enumerate().filter(|(_, item)| item.entry.statement().author == author);
@@ -148,9 +161,37 @@ impl TrustLog {
         self.heads.insert(id);
         self.numbers.insert(id, self.items.len());
         self.items.push(Item { entry, depth, before, basis });
-        let standing = judge::standing(&self.items, &Bits::up_to(self.items.len()));
-        self.view = View::of(&self.items, &standing);
+        self.standing = judge::standing(&self.items, &Bits::up_to(self.items.len()));
+        self.view = View::of(&self.items, &self.standing);
         Ok(Inserted::New)
+    }
+
+    /// Some of the entries that are here, for who is to say what is missing: the heads, and further and further back, so that
+    /// somebody who lacks the last ones knows one of the others.
+    pub fn known(&self) -> Vec<EntryId> {
+        let back = std::iter::successors(Some(1), |back| Some(back * 2));
+        let back =
+            back.map_while(|back| self.items.len().checked_sub(back)).map(|n| self.items[n].entry.id());
+        let (standing, void): (Vec<EntryId>, Vec<EntryId>) =
+            self.heads.iter().copied().partition(|id| self.standing.has(self.numbers[id]));
+        let heads = standing.into_iter().take(KNOWN_MAX / 2);
+        let mut told = BTreeSet::new();
+        heads.chain(back).chain(void).filter(|id| told.insert(*id)).take(KNOWN_MAX).collect()
+    }
+
+    /// Whether an entry of somebody who is no admin any more is one too many.
+    fn check_late(&self, entry: &Entry) -> Result<(), InsertError> {
+        let author = entry.statement().author;
+        if self.view.admins().any(|admin| admin == author) {
+            return Ok(());
+        }
+        let is_void = |(number, item): &(usize, &Item)| {
+            item.entry.statement().author == author && !self.standing.has(*number)
+        };
+        if self.items.iter().enumerate().filter(is_void).count() >= LATE_MAX {
+            return Err(InsertError::Late { id: entry.id(), author, max: LATE_MAX });
+        }
+        Ok(())
     }
 
     /// All that the entry follows.
@@ -176,4 +217,9 @@ impl TrustLog {
         }
         bits
     }
+}
+
+/// Entries beyond which one that does this finds no room.
+fn room_for(act: &Act) -> usize {
+    if act.disarms().is_some() { ENTRIES_MAX } else { ENTRIES_MAX - RESERVED }
 }

@@ -430,3 +430,54 @@ proptest! {
         let _ = Entry::decode(&bytes);
     }
 }
+
+#[test]
+fn what_is_known_finds_what_is_missing_also_where_the_last_entries_are_unknown() {
+    let mut log = cluster(&[2]);
+    for seed in 10..40 {
+        act(&mut log, 1, admit(seed));
+    }
+    let mut away = log.clone();
+    act(&mut away, 2, Act::Window { until_unix_s: 0 });
+    for seed in 40..45 {
+        act(&mut log, 1, admit(seed));
+    }
+    let missing = log.missing(&away.known()).count();
+    assert!((5..=10).contains(&missing), "{missing} are sent for 5");
+    assert!(away.known().len() <= 64);
+}
+
+#[test]
+fn who_is_no_admin_any_more_does_not_fill_the_log() {
+    let mut log = cluster(&[2]);
+    let former: Vec<EntryId> = log.heads().iter().copied().collect();
+    act(&mut log, 1, remove(2));
+    let mut after = former;
+    let mut taken = 0;
+    for number in 0..100 {
+        let late = forge(2, &log, &after, Act::Window { until_unix_s: number });
+        after = vec![late.id()];
+        match log.insert(late) {
+            Ok(_) => taken += 1,
+            Err(InsertError::Late { .. } | InsertError::Gap { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(taken, 32);
+    let entry = act(&mut log, 1, admit(50));
+    assert_eq!(entry.statement().after.len(), 1, "what is void is not followed");
+}
+
+#[test]
+fn a_full_log_still_takes_rights_away() {
+    let mut log = cluster(&[2]);
+    let full = loop {
+        match log.statement(node(2), 5, Act::Window { until_unix_s: 9 }) {
+            Ok(statement) => drop(log.insert(sign(2, statement)).unwrap()),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(full, ActError::TooMany { .. }), "{full}");
+    act(&mut log, 1, remove(2));
+    assert_eq!(admins(&log), [1]);
+}

@@ -13,6 +13,15 @@ pub struct Package {
     version: String,
     is_ours: bool,
     pub dependencies: BTreeSet<String>,
+    /// The same; with the version, where there are several of one name.
+    pub exact: Vec<String>,
+}
+
+impl Package {
+    /// Whether `wanted` of [`Package::exact`] means this one of its name.
+    pub fn is_meant(&self, wanted: &str) -> bool {
+        wanted.split_once(' ').is_none_or(|(_, version)| version == self.version)
+    }
 }
 
 /// A package may be there in several versions.
@@ -67,11 +76,12 @@ pub fn parse(text: &str) -> Lock {
         let (Some(name), Some(version)) = (value("name"), value("version")) else { continue };
         let listed = block.split("dependencies = [").nth(1).and_then(|rest| rest.split(']').next());
         // Behind a name its version stands where there are several.
-        let names = listed.unwrap_or_default().lines().filter_map(|line| line.trim().strip_prefix('"'));
-        let dependencies =
-            names.filter_map(|line| line.split([' ', '"']).next()).map(str::to_owned).collect();
-        let package =
-            Package { version: version.to_owned(), is_ours: value("source").is_none(), dependencies };
+        let lines = listed.unwrap_or_default().lines().map(str::trim);
+        let exact: Vec<String> =
+            lines.filter_map(|line| line.strip_prefix('"')?.split('"').next()).map(str::to_owned).collect();
+        let dependencies = exact.iter().filter_map(|one| one.split(' ').next()).map(str::to_owned).collect();
+        let (version, is_ours) = (version.to_owned(), value("source").is_none());
+        let package = Package { version, is_ours, dependencies, exact };
         lock.entry(name.to_owned()).or_default().push(package);
     }
     lock
@@ -103,7 +113,11 @@ mod tests {
     fn a_lockfile_is_read() {
         let lock = parse(OURS);
         let dependencies = ["serde", "syn"].map(str::to_owned).into();
-        assert_eq!(lock["exo-types"], [Package { version: "0.1.0".to_owned(), is_ours: true, dependencies }]);
+        let exact = ["serde", "syn 2.0.1"].map(str::to_owned).into();
+        let package = Package { version: "0.1.0".to_owned(), is_ours: true, dependencies, exact };
+        assert_eq!(lock["exo-types"], [package]);
+        assert!(lock["serde"][0].is_meant("serde") && lock["serde"][0].is_meant("serde 1.0.2"));
+        assert!(!lock["serde"][0].is_meant("serde 2.0.0"));
         assert!(!lock["serde"][0].is_ours && lock["serde"][0].dependencies.is_empty());
     }
 

@@ -71,9 +71,12 @@ fn dependencies(lock: &Lock, needs: &BTreeMap<String, BTreeSet<String>>) -> Vec<
         // Each with the one it was reached from, so that the way is told.
         let (mut from, mut queue) = (BTreeMap::new(), vec![pure.as_str()]);
         while let Some(at) = queue.pop() {
-            let locked = || lock.get(at).into_iter().flatten().flat_map(|package| &package.dependencies);
+            let name = name_of(at);
+            let meant = |package: &&lockfile::Package| package.is_meant(at);
+            let locked =
+                || lock.get(name).into_iter().flatten().filter(meant).flat_map(|package| &package.exact);
             let next: Vec<&String> =
-                needs.get(at).map_or_else(|| locked().collect(), |own| own.iter().collect());
+                needs.get(name).map_or_else(|| locked().collect(), |own| own.iter().collect());
             for next in next {
                 from.entry(next.as_str()).or_insert_with(|| {
                     queue.push(next);
@@ -81,13 +84,20 @@ fn dependencies(lock: &Lock, needs: &BTreeMap<String, BTreeSet<String>>) -> Vec<
                 });
             }
         }
-        for name in CRATES.into_iter().filter(|name| from.contains_key(name)) {
-            let mut way: Vec<&str> = std::iter::successors(Some(name), |at| from.get(at).copied()).collect();
+        for name in CRATES {
+            let Some(last) = from.keys().copied().find(|at| name_of(at) == name) else { continue };
+            let way = std::iter::successors(Some(last), |at| from.get(at).copied());
+            let mut way: Vec<&str> = way.map(name_of).collect();
             way.reverse();
             complaints.push(format!("{pure} is pure and depends on {name}: {}", way.join(" -> ")));
         }
     }
     complaints
+}
+
+/// A dependency without its version.
+fn name_of(dependency: &str) -> &str {
+    dependency.split(' ').next().unwrap_or(dependency)
 }
 
 /// The sources of one crate, read.

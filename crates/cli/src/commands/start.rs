@@ -25,6 +25,7 @@ pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
     };
     let mut notices = running.node.notices();
     greet(&running, &first_view(&running).await?);
+    let joining = tokio::spawn(super::pairing::join_by_environment(running.client.clone()));
     loop {
         tokio::select! {
             () = stop.wait() => break,
@@ -36,6 +37,7 @@ pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
             },
         }
     }
+    joining.abort();
     ui::line("leaving the cluster");
     running.stop().await;
     Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exo_trust::Act;
+use exo_trust::{Act, View};
 use exo_types::{NodeId, Time};
 
 use super::catching_up::trust_for;
@@ -14,11 +14,11 @@ use crate::{Effect, ExchangeId, JoinEffect, Notice};
 
 /// Join requests shown at once.
 const REQUESTS_MAX: usize = 16;
-/// Exchanges that wait for a signature or for the coordinator at once.
+/// Exchanges that wait for a signature or the disk at once.
 const ADMISSIONS_MAX: usize = 64;
 /// For the answer to a stranger. The transport ends the exchange after five seconds, and the answer must still get out.
 const ANSWER_MAX: Duration = Duration::from_secs(4);
-/// How long the coordinator's answer still counts after its exchange was answered [`JoinAnswer::Later`].
+/// How long an entry is waited for after its exchange was answered [`JoinAnswer::Later`].
 const LATE_ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Another node seen for no longer than this is pointed to: later on this one has surely asked there by itself.
 const ELSEWHERE_MAX: Duration = Duration::from_secs(3);
@@ -50,6 +50,8 @@ pub(super) struct Asked {
     pub(super) remote: SocketAddr,
     /// Whether it is on this machine or on a private network of it.
     pub(super) is_near: bool,
+    /// It proved that it knows a code that this node gave out.
+    pub(super) has_code: bool,
     pub(super) ask: JoinAsk,
 }
 
@@ -135,10 +137,10 @@ impl Joining {
     }
 
     /// Whether a stranger that is being let in may be recorded still.
-    pub fn may_record(&self, ctx: &Context<'_>, admission: u64) -> Result<(), String> {
+    pub fn may_record(&self, ctx: &Context<'_>, admission: u64, view: &View) -> Result<(), String> {
         match self.admissions.get(&admission) {
             None => Err("nobody waits for this admission any more".to_owned()),
-            Some(admission) if admission.on_sight && !ctx.is_window_open() => {
+            Some(admission) if admission.on_sight && !ctx.is_window_open_by(view) => {
                 Err("the join window has shut; ask again".to_owned())
             }
             Some(_) => Ok(()),
@@ -156,8 +158,8 @@ impl Joining {
                 let (name, fresh) = (ctx.config.name.clone(), ctx.is_fresh());
                 return Decision::Answer(JoinAnswer::Here { name, fresh });
             }
-            Wanted::Trust { cluster, heads } => {
-                return Decision::Answer(trust_for(ctx, *node, *cluster, heads));
+            Wanted::Trust { cluster, known } => {
+                return Decision::Answer(trust_for(ctx, *node, *cluster, known));
             }
             Wanted::Membership => {}
         }
@@ -168,13 +170,17 @@ impl Joining {
         if self.is_leaving(ctx.me(), *node) {
             return Decision::Answer(JoinAnswer::Later);
         }
-        if let Some(elsewhere) = self.elsewhere(ctx, *node) {
+        if let Some(elsewhere) = self.elsewhere(ctx, *node).filter(|_| !asked.has_code) {
             return Decision::Answer(elsewhere);
         }
         if ctx.trust.view().members().contains_key(node) {
             return Decision::Welcome;
         }
-        let is_invited = self.requests.get(node).is_some_and(|request| request.is_admitted);
+        if self.admissions.values().any(|admission| admission.node == *node) {
+            return Decision::Answer(JoinAnswer::Later); // its entry is on its way to disk
+        }
+        let is_admitted = self.requests.get(node).is_some_and(|request| request.is_admitted);
+        let is_invited = is_admitted || asked.has_code;
         let is_in_window = asked.is_near && ctx.is_window_open();
         if !is_invited && !is_in_window {
             return Decision::ShowToPeople;

@@ -7,8 +7,8 @@ use exo_trust::{Entry, EntryId, TrustLog};
 use exo_types::{NodeId, Time};
 
 use super::{
-    Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, Joining, JoiningOutput, LOOK_AROUND, MoveIn, PROOF_MAX,
-    PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Wanted, Welcome, check_words, known_name, notice,
+    Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, JoinedByCode, Joining, JoiningOutput, LOOK_AROUND, MoveIn,
+    PROOF_MAX, PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Wanted, Welcome, check_words, known_name, notice,
 };
 use crate::{Effect, JoinEffect, Notice, TrustMessage, TrustNews};
 
@@ -21,7 +21,7 @@ const RETRY_LATER: Duration = Duration::from_millis(300);
 /// A grant that leads to no log within this time is dropped.
 const GRANT_MAX: Duration = Duration::from_secs(15);
 /// For an attempt to be answered, besides the time of its exchanges.
-const ATTEMPT_SLACK: Duration = Duration::from_secs(1);
+pub(super) const ATTEMPT_SLACK: Duration = Duration::from_secs(1);
 
 /// After so many attempts at strangers that did not answer, a stranger must prove its key before it is asked.
 const ATTEMPTS_FAILED_MAX: u32 = 2;
@@ -55,13 +55,18 @@ enum GrantStep {
         /// Dropped then.
         until: Time,
         /// What of it has come.
-        log: Option<TrustLog>,
+        log: Box<Option<TrustLog>>,
     },
     /// The log is being written. No deadline: a write cannot be taken back, and it is always answered.
     MovingIn,
 }
 
 impl Attempt {
+    /// With one that a person named.
+    pub(super) fn named(with: NodeId, until: Time) -> Self {
+        Self { with, is_named: true, until }
+    }
+
     pub(super) fn is_with(&self, node: NodeId) -> bool {
         self.with == node
     }
@@ -107,12 +112,11 @@ impl Joining {
         nodes
     }
 
-    /// The log of trust of the cluster that let this node in, if `node` is to be asked for it: which, and the heads of what is here.
+    /// The log of trust of the cluster that let this node in, if `node` is to be asked for it: which, and what of it is here.
     pub fn wants_trust_of(&self, node: NodeId) -> Option<(EntryId, Vec<EntryId>)> {
         let grant = self.grant.as_ref().filter(|grant| grant.by == node)?;
         let GrantStep::AwaitingTrust { log, .. } = &grant.step else { return None };
-        let heads = log.iter().flat_map(|log| log.heads().iter().copied());
-        Some((grant.welcome.cluster, heads.collect()))
+        Some((grant.welcome.cluster, log.as_ref().as_ref().map(TrustLog::known).unwrap_or_default()))
     }
 
     /// News about the log of trust of another cluster than this node's.
@@ -123,7 +127,7 @@ impl Joining {
         message: TrustMessage,
         out: &mut Vec<JoiningOutput>,
     ) {
-        let TrustMessage { cluster, heads, what } = message;
+        let TrustMessage { cluster, known, what } = message;
         let grant = self.grant.as_mut().filter(|grant| grant.by == from && grant.welcome.cluster == cluster);
         let (Some(grant), TrustNews::Entries(entries)) = (grant, what) else {
             return tracing::trace!(peer = %from, %cluster, "trust of another cluster, which nobody asked for");
@@ -138,7 +142,7 @@ impl Joining {
             Err("this node is in use by now and stays where it is".to_owned()) // time has passed since it asked
         };
         let by = grant.by;
-        let outcome = taken.and_then(|()| complete(log.as_ref(), &heads, ctx.me()));
+        let outcome = taken.and_then(|()| complete(log.as_ref().as_ref(), &known, ctx.me()));
         match outcome {
             Ok(Some(trust)) => {
                 grant.step = GrantStep::MovingIn;
@@ -147,8 +151,9 @@ impl Joining {
             }
             Ok(None) => out.push(JoiningOutput::Pull(by)),
             Err(reason) => {
-                let by = grant.welcome.name.clone();
+                let (from, by) = (grant.by, grant.welcome.name.clone());
                 self.grant = None;
+                self.not_by_code(from, &reason, None);
                 notice(out, Notice::Refused { by, reason });
                 out.push(JoiningOutput::MembersChanged);
             }
@@ -168,7 +173,11 @@ impl Joining {
             let words = check_words(ctx.me(), grant.by);
             self.words.insert(grant.by, words.clone());
             self.strangers.retain(|node, _| ctx.trust.view().members().contains_key(node));
-            notice(out, Notice::Joined { by: grant.welcome.name, words });
+            let name = grant.welcome.name.clone();
+            notice(out, Notice::Joined { by: grant.welcome.name, words: words.clone() });
+            self.end_by_code(Ok(JoinedByCode { name, words }), out);
+        } else {
+            self.not_by_code(grant.by, "its log of trust could not be written to this node's disk", None);
         }
         self.advance(ctx, out);
     }
@@ -178,7 +187,7 @@ impl Joining {
     pub(super) fn candidates(&self, ctx: &Context<'_>) -> impl Iterator<Item = Candidate> {
         // Who is being let in would be left alone: two nodes that let each other in would swap their clusters.
         let is_still = self.attempt.is_none() && self.grant.is_none() && self.admissions.is_empty();
-        let can_join = ctx.is_alone() && !ctx.is_busy && is_still;
+        let can_join = ctx.is_alone() && !ctx.is_busy && is_still && self.by_code.is_none();
         let (me, is_closed) = (ctx.me(), !ctx.is_fresh());
         // Who did not answer is not waited for: a dead node's record may last for minutes.
         let may_ask = |s: &Stranger| !self.must_prove(s);
@@ -218,7 +227,7 @@ impl Joining {
             what: Wanted::Membership,
         };
         let only_near = !is_named;
-        let ask = JoinEffect::Ask { with: best.node, addresses, only_near, proof_within, ask };
+        let ask = JoinEffect::Ask { with: best.node, addresses, only_near, proof_within, code: None, ask };
         out.push(JoiningOutput::Effect(Effect::Joining(ask)));
     }
 
@@ -258,7 +267,8 @@ impl Joining {
             stranger.probe_until = Some(now + PROOF_MAX + ATTEMPT_SLACK);
             let (addresses, group) = (stranger.addresses.clone(), ctx.config.group.clone());
             let ask = JoinAsk { name: String::new(), group, port: 0, what: Wanted::Name };
-            let ask = JoinEffect::Ask { with, addresses, only_near: true, proof_within: PROOF_MAX, ask };
+            let (only_near, proof_within) = (true, PROOF_MAX);
+            let ask = JoinEffect::Ask { with, addresses, only_near, proof_within, code: None, ask };
             out.push(JoiningOutput::Effect(Effect::Joining(ask)));
         }
     }
@@ -326,6 +336,9 @@ impl Joining {
             Ok(answer) => answer,
             Err(reason) => return self.attempt_failed(ctx, with, &reason),
         };
+        if let JoinAnswer::Later = answer {
+            self.not_by_code(with, "it did not have the time", Some(ctx.now.time + RETRY_LATER));
+        }
         let wait = match answer {
             JoinAnswer::Welcome(welcome) => {
                 self.welcomed(ctx, (with, is_named), address, *welcome, out);
@@ -337,6 +350,7 @@ impl Joining {
             }
             JoinAnswer::Refused { reason } => {
                 let reason = exo_types::printable(&reason, REASON_CHARS_MAX);
+                self.not_by_code(with, &reason, None);
                 if let Some(stranger) = self.strangers.get(&with) {
                     notice(out, Notice::Refused { by: stranger.name.clone(), reason });
                 }
@@ -356,6 +370,7 @@ impl Joining {
 
     fn attempt_failed(&mut self, ctx: &Context<'_>, with: NodeId, reason: &str) {
         tracing::debug!(peer = %with, reason, "join attempt failed");
+        self.not_by_code(with, reason, None);
         if let Some(stranger) = self.strangers.get_mut(&with) {
             stranger.has_failed = true;
             self.attempts_failed = self.attempts_failed.saturating_add(u32::from(!stranger.is_named));
@@ -380,7 +395,7 @@ impl Joining {
         welcome.name = known_name(by, &welcome.name);
         tracing::debug!(peer = %by, coordinator = %welcome.coordinator, "let in; fetching its log of trust");
         let (coordinator, addresses) = (welcome.coordinator, welcome.coordinator_addresses.clone());
-        let step = GrantStep::AwaitingTrust { until: ctx.now.time + GRANT_MAX, log: None };
+        let step = GrantStep::AwaitingTrust { until: ctx.now.time + GRANT_MAX, log: Box::new(None) };
         self.grant = Some(Grant { by, is_named, welcome, step });
         out.push(JoiningOutput::MembersChanged);
         out.push(JoiningOutput::Prefer { node: by, address });
@@ -392,6 +407,7 @@ impl Joining {
         let is_over = |grant: &mut Grant| grant.deadline().is_some_and(|until| ctx.now.time >= until);
         if let Some(grant) = self.grant.take_if(is_over) {
             tracing::debug!(peer = %grant.by, coordinator = %grant.welcome.coordinator, "let in, but no log came");
+            self.not_by_code(grant.by, "it let this node in, but its log of trust did not come", None);
             out.push(JoiningOutput::MembersChanged);
         }
     }
@@ -413,9 +429,9 @@ fn take(log: &mut Option<TrustLog>, cluster: EntryId, entries: &[Vec<u8>]) -> Re
 }
 
 /// The log once all of it is here, and names this node.
-fn complete(log: Option<&TrustLog>, heads: &[EntryId], me: NodeId) -> Result<Option<TrustLog>, String> {
+fn complete(log: Option<&TrustLog>, known: &[EntryId], me: NodeId) -> Result<Option<TrustLog>, String> {
     let Some(log) = log else { return Err("it sent no log of trust".to_owned()) };
-    if !heads.iter().all(|id| log.contains(*id)) {
+    if !known.iter().all(|id| log.contains(*id)) {
         return Ok(None);
     }
     if !log.view().members().contains_key(&me) {

@@ -4,12 +4,15 @@
 //! log does not name this one or the other way round. One that was removed while it was away is refused by all. Both
 //! learn it in a join exchange. Entries prove themselves, so it does not matter who sends them.
 
+use std::time::Duration;
+
 use exo_trust::{Entry, EntryId};
 use exo_types::{NodeId, Time};
 
-use super::{Context, JoinAnswer, JoinAsk, Joining, JoiningOutput, PROOF_MAX, Wanted};
+use super::{
+    ATTEMPT_SLACK, Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, Joining, JoiningOutput, PROOF_MAX, Wanted,
+};
 use crate::{Effect, JoinEffect};
-use std::time::Duration;
 
 /// A node that no link leads to is asked after this time: links need a moment to come up.
 const FIRST: Duration = Duration::from_secs(3);
@@ -21,10 +24,8 @@ const MORE: Duration = Duration::from_secs(1);
 const ASKS_MAX: usize = 4;
 /// Entries in an answer: an exchange carries 4 KiB.
 const ANSWER_BYTES_MAX: usize = 3 << 10;
-/// Heads in a question.
-const HEADS_MAX: usize = 32;
 
-/// When a node is asked, or was.
+/// When a node is asked; while it is, until when.
 #[derive(Debug)]
 pub(super) struct TrustFrom {
     at: Time,
@@ -32,14 +33,14 @@ pub(super) struct TrustFrom {
 }
 
 /// What a node that is or was a member gets of the log of trust.
-pub(super) fn trust_for(ctx: &Context<'_>, node: NodeId, cluster: EntryId, heads: &[EntryId]) -> JoinAnswer {
+pub(super) fn trust_for(ctx: &Context<'_>, node: NodeId, cluster: EntryId, known: &[EntryId]) -> JoinAnswer {
     let view = ctx.trust.view();
     let is_ours = view.members().contains_key(&node) || view.removed().contains_key(&node);
     if cluster != ctx.trust.cluster() || !is_ours {
         return JoinAnswer::Refused { reason: "it is of another cluster".to_owned() };
     }
     let mut bytes = 0;
-    let encoded = ctx.trust.missing(heads).map(Entry::encode).take_while(|entry| {
+    let encoded = ctx.trust.missing(known).map(Entry::encode).take_while(|entry| {
         bytes += entry.len();
         bytes <= ANSWER_BYTES_MAX
     });
@@ -61,34 +62,49 @@ impl Joining {
     pub(super) fn catch_up(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let now = ctx.now.time;
         let wanted = self.out_of_reach(ctx);
-        let is_open = |asked: &TrustFrom| asked.is_asked && asked.at > now;
-        self.trust_from.retain(|node, asked| is_open(asked) || wanted.contains(node));
+        for asked in self.trust_from.values_mut().filter(|asked| asked.is_asked && asked.at <= now) {
+            (asked.is_asked, asked.at) = (false, now + AGAIN); // no answer came
+        }
+        self.trust_from.retain(|node, asked| asked.is_asked || wanted.contains(node));
         for node in wanted {
             self.trust_from.entry(node).or_insert(TrustFrom { at: now + FIRST, is_asked: false });
         }
-        let mut asks = self.trust_from.values().filter(|asked| asked.is_asked).count();
-        let due: Vec<NodeId> =
-            self.trust_from.iter().filter(|(_, asked)| asked.at <= now).map(|(node, _)| *node).collect();
-        for node in due {
+        // Whoever was not asked for longest comes first, members before strangers: silent ones keep nobody out.
+        let due = self.trust_from.iter().filter(|(_, asked)| !asked.is_asked && asked.at <= now);
+        let mut due: Vec<_> =
+            due.map(|(node, asked)| (self.strangers.contains_key(node), asked.at, *node)).collect();
+        due.sort();
+        for (is_stranger, _, node) in due {
             let addresses = match self.strangers.get(&node) {
                 Some(stranger) => stranger.addresses.clone(),
                 None => (ctx.addresses)(node),
             };
+            let has_room = self.trust_asks() < ASKS_MAX;
             let Some(asked) = self.trust_from.get_mut(&node) else { continue };
-            // One that was asked and never answered counts as answered.
-            asks -= usize::from(std::mem::take(&mut asked.is_asked));
-            asked.at = now + AGAIN;
-            if asks < ASKS_MAX && !addresses.is_empty() {
-                asks += 1;
-                asked.is_asked = true;
-                out.push(ask(ctx, node, addresses, self.strangers.contains_key(&node)));
+            if addresses.is_empty() {
+                asked.at = now + AGAIN;
+            } else if has_room {
+                (asked.is_asked, asked.at) = (true, now + PROOF_MAX + EXCHANGE_MAX + ATTEMPT_SLACK);
+                out.push(ask(ctx, node, addresses, is_stranger));
             }
         }
     }
 
-    /// When time alone brings a question on.
+    fn trust_asks(&self) -> usize {
+        self.trust_from.values().filter(|asked| asked.is_asked).count()
+    }
+
+    /// When time alone brings a question on, or ends one.
     pub(super) fn catch_up_deadline(&self) -> Option<Time> {
-        self.trust_from.values().map(|asked| asked.at).min()
+        let has_room = self.trust_asks() < ASKS_MAX;
+        self.trust_from.values().filter(|asked| asked.is_asked || has_room).map(|asked| asked.at).min()
+    }
+
+    /// What a node sent was new: there may be more.
+    pub fn trust_taken(&mut self, ctx: &Context<'_>, from: NodeId) {
+        if let Some(asked) = self.trust_from.get_mut(&from) {
+            asked.at = ctx.now.time + MORE;
+        }
     }
 
     /// The answer of a node that was asked for the log of trust. `false` if it was not.
@@ -99,11 +115,14 @@ impl Joining {
         answer: &Result<JoinAnswer, String>,
         out: &mut Vec<JoiningOutput>,
     ) -> bool {
+        let is_attempt = self.attempt.as_ref().is_some_and(|attempt| attempt.is_with(with));
+        if is_attempt && !matches!(answer, Ok(JoinAnswer::Trust(_))) {
+            return false;
+        }
         let Some(asked) = self.trust_from.get_mut(&with).filter(|asked| asked.is_asked) else { return false };
-        asked.is_asked = false;
+        (asked.is_asked, asked.at) = (false, ctx.now.time + AGAIN);
         match answer {
             Ok(JoinAnswer::Trust(entries)) if !entries.is_empty() => {
-                asked.at = ctx.now.time + MORE;
                 out.push(JoiningOutput::Entries { from: with, entries: entries.clone() });
             }
             answer => {
@@ -120,9 +139,8 @@ fn ask(
     addresses: Vec<std::net::SocketAddr>,
     only_near: bool,
 ) -> JoiningOutput {
-    let heads = ctx.trust.heads().iter().copied().take(HEADS_MAX).collect();
-    let what = Wanted::Trust { cluster: ctx.trust.cluster(), heads };
+    let what = Wanted::Trust { cluster: ctx.trust.cluster(), known: ctx.trust.known() };
     let ask = JoinAsk { name: String::new(), group: ctx.config.group.clone(), port: 0, what };
-    let ask = JoinEffect::Ask { with, addresses, only_near, proof_within: PROOF_MAX, ask };
+    let ask = JoinEffect::Ask { with, addresses, only_near, proof_within: PROOF_MAX, code: None, ask };
     JoiningOutput::Effect(Effect::Joining(ask))
 }

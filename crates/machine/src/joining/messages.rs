@@ -1,5 +1,6 @@
 //! What two nodes say to each other in a join exchange: one question, one answer.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use exo_trust::EntryId;
@@ -31,7 +32,7 @@ pub enum Wanted {
         /// Whose: the id of its founding entry.
         cluster: EntryId,
         /// What it has: these and what they follow.
-        heads: Vec<EntryId>,
+        known: Vec<EntryId>,
     },
 }
 
@@ -40,7 +41,7 @@ pub enum Wanted {
 pub enum JoinAnswer {
     /// You are a member now.
     Welcome(Box<Welcome>),
-    /// Ask again soon: the answering node is about to join another itself, or waits for its coordinator.
+    /// Ask again soon: the answering node is about to join another itself, or is writing.
     Later,
     /// Ask this node instead.
     Elsewhere {
@@ -76,4 +77,34 @@ pub struct Welcome {
     pub coordinator: NodeId,
     /// Where that is.
     pub coordinator_addresses: Vec<SocketAddr>,
+}
+
+/// What a person was given to get in: the digits of an invitation, or a token. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Code(pub String);
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Code(..)")
+    }
+}
+
+/// A person has this node join where a code was given out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JoinByCode {
+    /// Proves that it was.
+    pub code: Code,
+    /// Who gave it out, if that is known.
+    pub with: Option<NodeId>,
+    /// Where that is; none to ask all who are nearby.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// Where a code has let this node in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JoinedByCode {
+    /// What the node that let it in is called.
+    pub name: String,
+    /// The words that both show.
+    pub words: String,
 }

@@ -12,10 +12,11 @@
 //! | the answer is a [`Welcome`]: both may connect now (`members`) | the answer goes out |
 //! | that log comes (`trust_of_other`), is checked entry by entry, and replaces the own one ([`MoveIn`]) | |
 //!
-//! **Architecture invariant:** the wall clock is only compared with the join window and written into certificates.
+//! **Architecture invariant:** the wall clock is only compared with the join window and written into entries of the log of trust.
 
 mod admitting;
 mod asking;
+mod by_code;
 mod catching_up;
 mod messages;
 #[cfg(test)]
@@ -29,12 +30,13 @@ use exo_cluster::State;
 use exo_trust::{Act, TrustLog, View};
 use exo_types::{Epoch, NodeId, Time};
 
-pub use messages::{JoinAnswer, JoinAsk, Wanted, Welcome};
+pub use messages::{Code, JoinAnswer, JoinAsk, JoinByCode, JoinedByCode, Wanted, Welcome};
 
 use crate::{Effect, Found, JoinEffect, JoinEvent, MachineConfig, Notice, Now};
 use admitting::Admission;
 pub use admitting::Request;
-use asking::{Attempt, Grant};
+use asking::{ATTEMPT_SLACK, Attempt, Grant};
+use by_code::ByCode;
 use catching_up::TrustFrom;
 
 /// How long the join window of a new cluster is open, at most.
@@ -93,7 +95,7 @@ pub struct Context<'a> {
 impl Context<'_> {
     /// Whether this node is alone in a cluster of its own.
     pub fn is_alone(&self) -> bool {
-        self.trust.view().members().len() <= 1
+        self.trust.view().members().keys().eq([&self.me()])
     }
 
     /// Whether this node may still move to a cluster that it finds, without a person's word: nothing would be lost.
@@ -108,7 +110,12 @@ impl Context<'_> {
 
     /// Whether strangers on the local network join on sight: neither the wall clock nor this run's own time has ended that.
     pub fn is_window_open(&self) -> bool {
-        !self.config.trust_closed && is_window_open(self.trust.view(), self.now, self.started)
+        self.is_window_open_by(self.trust.view())
+    }
+
+    /// The same, by what will be on disk.
+    fn is_window_open_by(&self, view: &View) -> bool {
+        !self.config.trust_closed && is_window_open(view, self.now, self.started)
     }
 
     fn me(&self) -> NodeId {
@@ -184,6 +191,8 @@ pub struct Joining {
     admissions: BTreeMap<u64, Admission>,
     /// Number of the last admission.
     admission_last: u64,
+    /// A join that a person asked for.
+    by_code: Option<ByCode>,
     /// Nodes that may know more of the log of trust and are not reached as members; when each is asked.
     trust_from: BTreeMap<NodeId, TrustFrom>,
     /// Words shown at admissions.
@@ -218,13 +227,19 @@ struct ConfiguredPeer {
     /// Who proved its key there.
     node: Option<NodeId>,
     next: Time,
+    /// Of the settings, not of one join.
+    is_lasting: bool,
 }
 
 impl Joining {
     /// Knows no one yet. `peers` are the addresses of `--peer`, `host:port`. Call [`Joining::timer`] to begin.
     pub fn new(peers: &[String]) -> Self {
-        let peers =
-            peers.iter().map(|text| ConfiguredPeer { text: text.clone(), node: None, next: Time::ZERO });
+        let peers = peers.iter().map(|text| ConfiguredPeer {
+            text: text.clone(),
+            node: None,
+            next: Time::ZERO,
+            is_lasting: true,
+        });
         Self {
             strangers: BTreeMap::new(),
             peers: peers.collect(),
@@ -234,6 +249,7 @@ impl Joining {
             requests: BTreeMap::new(),
             admissions: BTreeMap::new(),
             admission_last: 0,
+            by_code: None,
             trust_from: BTreeMap::new(),
             words: BTreeMap::new(),
             deadline: Time::ZERO,
@@ -264,8 +280,8 @@ impl Joining {
     /// A join exchange moved on.
     pub fn event(&mut self, ctx: &Context<'_>, event: JoinEvent, out: &mut Vec<JoiningOutput>) {
         match event {
-            JoinEvent::Asked { exchange, node, remote, is_near, ask } => {
-                self.asked(ctx, admitting::Asked { exchange, node, remote, is_near, ask }, out);
+            JoinEvent::Asked { exchange, node, remote, is_near, has_code, ask } => {
+                self.asked(ctx, admitting::Asked { exchange, node, remote, is_near, has_code, ask }, out);
             }
             JoinEvent::Answered { with, address, answer } => self.answered(ctx, with, address, answer, out),
             JoinEvent::Probed { text, address, answer } => {
@@ -362,6 +378,7 @@ impl Joining {
         self.forget_members(ctx, out);
         self.probe_peers(ctx, out);
         self.probe_strangers(ctx, out);
+        self.ask_by_code(ctx, out);
         self.ask_best(ctx, out);
         self.catch_up(ctx, out);
         self.deadline = self.deadline_of(ctx);
@@ -380,7 +397,11 @@ impl Joining {
         let probes = self.peers.iter().filter(|p| p.is_sought(ctx)).map(|p| p.next);
         let candidates = self.candidates(ctx).map(|c| c.ready_at);
         let own = self.grant.iter().filter_map(Grant::deadline).chain(self.attempt.iter().map(|a| a.until));
-        let strangers = self.probe_deadline(ctx).into_iter().chain(self.catch_up_deadline());
+        let strangers = self
+            .probe_deadline(ctx)
+            .into_iter()
+            .chain(self.catch_up_deadline())
+            .chain(self.by_code_deadline());
         admissions.chain(probes).chain(candidates).chain(own).chain(strangers).min().unwrap_or(NEVER)
     }
 

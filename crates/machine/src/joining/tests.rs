@@ -29,6 +29,8 @@ struct Node {
     has_new_model: bool,
     /// Whether those who ask are.
     is_near: bool,
+    /// Whether they know the code.
+    has_code: bool,
     now: Now,
     /// Whom links lead to.
     linked: BTreeSet<NodeId>,
@@ -88,6 +90,7 @@ impl Node {
             is_busy: false,
             has_new_model: false,
             is_near: true,
+            has_code: false,
             now: Now { time: Time::from_millis(10), unix_s: OPEN_UNIX_S },
             linked: BTreeSet::new(),
             out: Vec::new(),
@@ -126,8 +129,11 @@ impl Node {
 
     /// The same, with these entries only.
     fn news_of(&self, entries: &[Vec<u8>]) -> TrustMessage {
-        let heads = self.trust.heads().iter().copied().collect();
-        TrustMessage { cluster: self.trust.cluster(), heads, what: TrustNews::Entries(entries.to_vec()) }
+        TrustMessage {
+            cluster: self.trust.cluster(),
+            known: self.trust.known(),
+            what: TrustNews::Entries(entries.to_vec()),
+        }
     }
 
     /// Calls the machine with a fitting context, and returns what it puts out.
@@ -184,7 +190,14 @@ impl Node {
 
     fn asked_with(&mut self, node: NodeId, ask: JoinAsk) {
         let remote = SocketAddr::new(address(node).ip(), 55_555);
-        let event = JoinEvent::Asked { exchange: ExchangeId(7), node, remote, is_near: self.is_near, ask };
+        let event = JoinEvent::Asked {
+            exchange: ExchangeId(7),
+            node,
+            remote,
+            is_near: self.is_near,
+            has_code: self.has_code,
+            ask,
+        };
         self.call(|joining, ctx, out| joining.event(ctx, event, out));
     }
 
@@ -332,7 +345,14 @@ impl World {
             JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, ask, .. })) => {
                 self.exchanges.push(me);
                 let exchange = ExchangeId(self.exchanges.len() as u64 - 1);
-                let event = JoinEvent::Asked { exchange, node: me, remote: address(me), is_near: true, ask };
+                let event = JoinEvent::Asked {
+                    exchange,
+                    node: me,
+                    remote: address(me),
+                    is_near: true,
+                    has_code: false,
+                    ask,
+                };
                 self.node(with).call(|joining, ctx, out| joining.event(ctx, event, out));
             }
             JoiningOutput::Effect(Effect::Joining(JoinEffect::Answer { exchange, answer })) => {
@@ -341,7 +361,7 @@ impl World {
             }
             JoiningOutput::Act { admission, act } => {
                 let node = self.node(me);
-                let may = node.call(|joining, ctx, _| joining.may_record(ctx, admission));
+                let may = node.call(|joining, ctx, _| joining.may_record(ctx, admission, ctx.trust.view()));
                 if may.is_ok() {
                     node.record(act);
                 }
@@ -754,7 +774,9 @@ fn a_stranger_hears_why_it_was_not_recorded() {
 fn whoever_asked_before_the_window_shut_is_not_recorded_after_it_unless_a_person_said_so() {
     let keys = keys(2);
     let mut node = Node::fresh(keys[0].clone(), &[]);
-    let may = |node: &mut Node, admission| node.call(|joining, ctx, _| joining.may_record(ctx, admission));
+    let may = |node: &mut Node, admission| {
+        node.call(|joining, ctx, _| joining.may_record(ctx, admission, ctx.trust.view()))
+    };
     node.asked(keys[1].1);
     let admission = node.admission();
     assert_eq!(may(&mut node, admission), Ok(()));
@@ -1164,7 +1186,7 @@ fn after_a_refusal_the_node_waits_after_later_it_asks_soon() {
 fn trust_asks(node: &mut Node) -> Vec<(NodeId, Vec<EntryId>)> {
     let asks = node.take().into_iter().filter_map(|output| match output {
         JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, ask, .. })) => match ask.what {
-            Wanted::Trust { heads, .. } => Some((with, heads)),
+            Wanted::Trust { known, .. } => Some((with, known)),
             Wanted::Name | Wanted::Membership => None,
         },
         _ => None,
@@ -1186,18 +1208,18 @@ fn a_member_that_was_away_learns_of_newcomers_and_of_its_removal_in_a_join_excha
     member.found(newcomer, false);
     assert_eq!(trust_asks(&mut member), []);
     member.wait(Duration::from_secs(4));
-    let heads: Vec<EntryId> = member.trust.heads().iter().copied().collect();
+    let known = member.trust.known();
     let mut asked = trust_asks(&mut member);
     asked.sort();
-    let mut expected = vec![(founder.me(), heads.clone()), (newcomer, heads.clone())];
+    let mut expected = vec![(founder.me(), known.clone()), (newcomer, known.clone())];
     expected.sort();
     assert_eq!(asked, expected);
 
     // Who is or was a member gets what it lacks, and nobody else does.
-    let what = Wanted::Trust { cluster: founder.trust.cluster(), heads };
+    let what = Wanted::Trust { cluster: founder.trust.cluster(), known };
     founder.asked_with(away, JoinAsk { what: what.clone(), ..ask() });
     founder.asked_with(key(77).1, JoinAsk { what, ..ask() });
-    let other = Wanted::Trust { cluster: EntryId([1; 32]), heads: Vec::new() };
+    let other = Wanted::Trust { cluster: EntryId([1; 32]), known: Vec::new() };
     founder.asked_with(away, JoinAsk { what: other, ..ask() });
     let refused = "refused: it is of another cluster";
     assert_eq!(founder.answers(), ["trust: 2 entries", refused, refused]);
@@ -1229,4 +1251,137 @@ fn nobody_is_asked_for_the_log_of_trust_whom_a_link_leads_to() {
     founder.wait(Duration::from_secs(4));
     founder.wait(Duration::from_secs(40));
     assert_eq!(trust_asks(&mut founder), []);
+}
+
+#[test]
+fn silent_members_keep_nobody_from_being_asked_for_the_log_of_trust() {
+    let keys = keys(12);
+    let mut founder = Node::fresh(keys[0].clone(), &[]);
+    for (_, member) in &keys[1..] {
+        founder.admit(*member);
+    }
+    let mut asked = BTreeSet::new();
+    for _ in 0..40 {
+        founder.wait(Duration::from_secs(1));
+        let asks = trust_asks(&mut founder);
+        assert!(asks.len() <= 4, "{asks:?}");
+        asked.extend(asks.into_iter().map(|(node, _)| node));
+    }
+    assert_eq!(asked.len(), 11, "none of them answers, and each was asked");
+}
+
+#[test]
+fn a_stranger_that_asks_again_while_its_entry_is_written_is_not_refused() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.asked(keys[1].1);
+    let admission = node.admission();
+    node.wait(Duration::from_secs(5));
+    assert_eq!(node.answers(), ["later"]);
+    node.asked(keys[1].1);
+    assert_eq!(node.answers(), ["later"]);
+    node.admit(keys[1].1);
+    node.recorded(admission, Ok(()));
+    node.take();
+    node.asked(keys[1].1);
+    assert_eq!(node.answers(), ["welcome"]);
+}
+
+#[test]
+fn who_knows_a_code_is_let_in_from_far_away_with_the_window_shut_and_only_by_an_admin() {
+    let keys = keys(3);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    (node.is_near, node.now.unix_s) = (false, SHUT_UNIX_S);
+    node.asked(keys[1].1);
+    assert!(node.answers()[0].contains("join window is shut"));
+    node.has_code = true;
+    node.asked(keys[1].1);
+    let admission = node.admission();
+    assert_eq!(node.call(|joining, ctx, _| joining.may_record(ctx, admission, ctx.trust.view())), Ok(()));
+    node.admit(keys[1].1);
+    let mut worker = Node::fresh(keys[1].clone(), &[]);
+    (worker.trust, worker.has_code) = (node.trust.clone(), true);
+    worker.asked(keys[2].1);
+    assert!(worker.answers()[0].contains("not an admin"));
+}
+
+fn by_code(node: &mut Node, with: Option<NodeId>, addresses: Vec<SocketAddr>) {
+    let wanted = JoinByCode { code: Code("123456789".to_owned()), with, addresses };
+    node.call(|joining, ctx, out| joining.by_code(ctx, crate::ReplyId(5), wanted, out));
+}
+
+/// Whom it asked with the code, and what the person heard.
+fn by_code_news(node: &mut Node) -> (Vec<NodeId>, Vec<Result<String, String>>) {
+    let (mut asks, mut heard) = (Vec::new(), Vec::new());
+    for output in node.take() {
+        match output {
+            JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, code: Some(_), .. })) => {
+                asks.push(with)
+            }
+            JoiningOutput::Effect(Effect::Reply { answer: crate::Answer::Joined(joined), .. }) => {
+                heard.push(joined.map(|joined| joined.name));
+            }
+            _ => {}
+        }
+    }
+    (asks, heard)
+}
+
+#[test]
+fn a_used_node_joins_by_code_wherever_it_was_given_out() {
+    let keys = keys(3);
+    let mut node = Node::fresh(keys[2].clone(), &[]);
+    (node.has_new_model, node.now.unix_s) = (true, SHUT_UNIX_S);
+    let mut inviter = Node::fresh(keys[0].clone(), &[]);
+    inviter.admit(node.me());
+    node.found(keys[1].1, false);
+    node.found(inviter.me(), true);
+    node.wait(SHORT);
+    assert_eq!(by_code_news(&mut node), (vec![], vec![]), "its window is shut");
+
+    by_code(&mut node, None, Vec::new());
+    assert_eq!(by_code_news(&mut node).0, [keys[1].1], "who has a cluster comes first");
+    node.answered(keys[1].1, Ok(JoinAnswer::Refused { reason: "no invitation".to_owned() }));
+    assert_eq!(by_code_news(&mut node).0, [inviter.me()]);
+    node.answered(inviter.me(), Ok(JoinAnswer::Later));
+    node.wait(Duration::from_secs(1));
+    assert_eq!(by_code_news(&mut node).0, [inviter.me()], "asked again");
+    node.answered(inviter.me(), Ok(JoinAnswer::Welcome(Box::new(inviter.welcome()))));
+    node.told(inviter.me(), inviter.news());
+    node.trust = inviter.trust.clone();
+    node.call(|joining, ctx, out| joining.moved_in(ctx, true, out));
+    let name = inviter.config.name.clone();
+    assert_eq!(by_code_news(&mut node).1, [Ok(name)]);
+    by_code(&mut node, None, Vec::new());
+    assert!(by_code_news(&mut node).1[0].as_ref().is_err_and(|reason| reason.contains("exo leave")));
+}
+
+#[test]
+fn a_join_by_code_ends_with_the_reason_in_its_time() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.now.unix_s = SHUT_UNIX_S;
+    by_code(&mut node, None, Vec::new());
+    by_code(&mut node, None, Vec::new());
+    assert!(by_code_news(&mut node).1[0].as_ref().is_err_and(|reason| reason.contains("joining already")));
+    node.wait(Duration::from_secs(5));
+    assert!(by_code_news(&mut node).1[0].as_ref().is_err_and(|reason| reason.contains("--peer")));
+
+    by_code(&mut node, Some(keys[1].1), vec![address(keys[1].1)]);
+    assert_eq!(by_code_news(&mut node).0, [keys[1].1]);
+    node.answered(keys[1].1, Err("the code is wrong".to_owned()));
+    node.wait(Duration::from_secs(5));
+    assert_eq!(by_code_news(&mut node).1, [Err("the code is wrong".to_owned())]);
+
+    by_code(&mut node, None, vec![address(keys[1].1)]);
+    node.wait(Duration::from_secs(10));
+    assert!(
+        by_code_news(&mut node).1[0].as_ref().is_err_and(|reason| reason.contains("no exo node answered"))
+    );
+
+    by_code(&mut node, None, vec![address(keys[1].1)]);
+    node.probed(&address(keys[1].1).to_string(), keys[1].1, false);
+    assert_eq!(by_code_news(&mut node).0, [keys[1].1], "who proved its key there");
+    node.wait(Duration::from_secs(40));
+    assert_eq!(by_code_news(&mut node).1.len(), 1, "silence ends as well");
 }

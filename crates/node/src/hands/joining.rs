@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_discovery::{Discovery, Interface, is_near, local_interfaces};
-use exo_machine::joining::{JoinAnswer, JoinAsk};
+use exo_machine::joining::{Code, JoinAnswer, JoinAsk};
 use exo_machine::{ExchangeId, Found, Input, JoinEffect, JoinEvent, SignId};
 use exo_transport::{Endpoint, JoinChannel, NodeKey};
 use exo_types::NodeId;
 use tokio::sync::oneshot;
 
 use crate::engine_host::chain;
+use crate::pairing::{self, Given, Invites};
 
 /// For one exchange, from the dial to the answer; also for the lookup of a host name.
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);
@@ -27,9 +28,27 @@ const WAITING_MAX: usize = 64;
 
 const KIND_ASK: u8 = 1;
 const KIND_ANSWER: u8 = 2;
+/// Before the question, from who was given a code.
+const KIND_OPENING: u8 = 3;
+/// Proves the code, from each side.
+const KIND_PROOF: u8 = 4;
+
+/// A question of this node's, and how it is asked.
+struct Ask {
+    me: NodeId,
+    code: Option<Code>,
+    ask: JoinAsk,
+}
 
 /// Where inputs for the machine go. Never waits.
 pub(crate) type InputSender = Arc<dyn Fn(Input) + Send + Sync>;
+
+/// What an exchange needs that a stranger opened.
+struct Host {
+    me: NodeId,
+    invites: Arc<Invites>,
+    inputs: InputSender,
+}
 
 /// Carries out what joining wants done.
 pub(crate) struct JoinHands {
@@ -38,6 +57,8 @@ pub(crate) struct JoinHands {
     discovery: Option<Discovery>,
     /// What discovery says of this node, but for whether it is fresh.
     announcement: BTreeMap<String, String>,
+    /// Codes that were given out.
+    invites: Arc<Invites>,
     inputs: InputSender,
     /// Where answers to strangers go. The other end is dropped when an exchange is over.
     waiting: BTreeMap<ExchangeId, oneshot::Sender<JoinAnswer>>,
@@ -50,10 +71,11 @@ impl JoinHands {
         key: NodeKey,
         discovery: Option<Discovery>,
         announcement: BTreeMap<String, String>,
+        invites: Arc<Invites>,
         inputs: InputSender,
     ) -> Self {
         let waiting = BTreeMap::new();
-        Self { endpoint, key, discovery, announcement, inputs, waiting, exchange_last: 0 }
+        Self { endpoint, key, discovery, announcement, invites, inputs, waiting, exchange_last: 0 }
     }
 
     /// A stranger opened the join exchange. Its question becomes an input, and the answer comes as an effect.
@@ -67,10 +89,11 @@ impl JoinHands {
         let exchange = ExchangeId(self.exchange_last);
         let (sender, answer) = oneshot::channel();
         self.waiting.insert(exchange, sender);
-        let inputs = self.inputs.clone();
+        let host =
+            Host { me: self.key.node_id(), invites: self.invites.clone(), inputs: self.inputs.clone() };
         tokio::spawn(async move {
             let peer = channel.peer;
-            if let Err(reason) = serve(channel, exchange, inputs, answer).await {
+            if let Err(reason) = serve(channel, exchange, &host, answer).await {
                 tracing::debug!(%peer, exchange = exchange.0, reason, "a join exchange failed");
             }
         });
@@ -84,19 +107,22 @@ impl JoinHands {
                     tracing::trace!(exchange = exchange.0, "an answer after the exchange was over");
                 }
             }
-            JoinEffect::Ask { with, mut addresses, only_near, proof_within, ask } => {
+            JoinEffect::Ask { with, mut addresses, only_near, proof_within, code, ask } => {
                 let (endpoint, inputs) = (self.endpoint.clone(), self.inputs.clone());
                 if only_near {
                     let interfaces = interfaces();
                     addresses.retain(|address| is_near(address.ip(), &interfaces));
                 }
+                let question = Ask { me: self.key.node_id(), code, ask };
                 tokio::spawn(async move {
-                    inputs(Input::Joining(ask_at(&endpoint, (with, addresses), proof_within, &ask).await));
+                    let answered = ask_at(&endpoint, (with, addresses), proof_within, &question).await;
+                    inputs(Input::Joining(answered));
                 });
             }
             JoinEffect::Probe { text, ask } => {
                 let (endpoint, inputs) = (self.endpoint.clone(), self.inputs.clone());
-                tokio::spawn(async move { inputs(Input::Joining(probe(&endpoint, text, &ask).await)) });
+                let question = Ask { me: self.key.node_id(), code: None, ask };
+                tokio::spawn(async move { inputs(Input::Joining(probe(&endpoint, text, &question).await)) });
             }
         }
     }
@@ -147,21 +173,31 @@ fn interfaces() -> Vec<Interface> {
 async fn serve(
     mut channel: JoinChannel,
     exchange: ExchangeId,
-    inputs: InputSender,
+    host: &Host,
     answer: oneshot::Receiver<JoinAnswer>,
 ) -> Result<(), String> {
-    let (kind, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
+    let (mut kind, mut bytes) = channel.recv().await.map_err(|e| e.to_string())?;
+    let has_code = kind == KIND_OPENING;
+    if has_code {
+        let opening = postcard::from_bytes(&bytes).map_err(|e| format!("an opening that is none: {e}"))?;
+        if let Err(reason) = host.invites.check(&mut channel, host.me, &opening, KIND_PROOF).await {
+            tracing::info!(peer = %channel.peer, reason, "a code was not proven");
+            pairing::send(&mut channel, KIND_ANSWER, &JoinAnswer::Refused { reason }).await?;
+            return channel.finish().await.map_err(|e| e.to_string());
+        }
+        (kind, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
+    }
     if kind != KIND_ASK {
         return Err(format!("a question of kind {kind}"));
     }
     let ask = postcard::from_bytes::<JoinAsk>(&bytes).map_err(|e| format!("a question that is none: {e}"))?;
     let (node, remote) = (channel.peer, channel.remote);
     let is_near = is_near(remote.ip(), &interfaces());
-    inputs(Input::Joining(JoinEvent::Asked { exchange, node, remote, is_near, ask }));
+    let asked = JoinEvent::Asked { exchange, node, remote, is_near, has_code, ask };
+    (host.inputs)(Input::Joining(asked));
     let answer = tokio::time::timeout(EXCHANGE_MAX, answer).await.map_err(|_| "no answer in time")?;
     let answer = answer.map_err(|_| "this node ends")?;
-    let bytes = postcard::to_allocvec(&answer).map_err(|e| e.to_string())?;
-    channel.send(KIND_ANSWER, &bytes).await.map_err(|e| e.to_string())?;
+    pairing::send(&mut channel, KIND_ANSWER, &answer).await?;
     channel.finish().await.map_err(|e| e.to_string())
 }
 
@@ -170,7 +206,7 @@ async fn ask_at(
     endpoint: &Endpoint,
     (with, addresses): (NodeId, Vec<SocketAddr>),
     proof_within: Duration,
-    ask: &JoinAsk,
+    ask: &Ask,
 ) -> JoinEvent {
     match reach(endpoint, with, &addresses, proof_within).await {
         Ok((address, channel)) => {
@@ -221,7 +257,7 @@ fn late(address: SocketAddr, within: Duration) -> String {
 }
 
 /// Asks who is at `host:port`.
-async fn probe(endpoint: &Endpoint, text: String, ask: &JoinAsk) -> JoinEvent {
+async fn probe(endpoint: &Endpoint, text: String, ask: &Ask) -> JoinEvent {
     let lookup = tokio::time::timeout(EXCHANGE_MAX, tokio::net::lookup_host(text.as_str())).await;
     let address = lookup.ok().and_then(Result::ok).and_then(|mut addresses| addresses.next());
     let answer = match address {
@@ -236,7 +272,7 @@ async fn probe(endpoint: &Endpoint, text: String, ask: &JoinAsk) -> JoinEvent {
 async fn ask_once(
     endpoint: &Endpoint,
     address: SocketAddr,
-    ask: &JoinAsk,
+    ask: &Ask,
 ) -> Result<(NodeId, JoinAnswer), String> {
     let asked = async {
         let channel = endpoint.dial_join(address, EXCHANGE_MAX).await.map_err(|e| chain(&e))?;
@@ -246,18 +282,42 @@ async fn ask_once(
 }
 
 /// The question over an open channel; the answer, and who proved its key.
-async fn exchange(mut channel: JoinChannel, ask: &JoinAsk) -> Result<(NodeId, JoinAnswer), String> {
-    let bytes = postcard::to_allocvec(ask).map_err(|e| e.to_string())?;
-    channel.send(KIND_ASK, &bytes).await.map_err(|e| e.to_string())?;
-    let (kind, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
-    if kind != KIND_ANSWER {
-        return Err(format!("an answer of kind {kind}"));
-    }
-    let answer = postcard::from_bytes(&bytes).map_err(|e| format!("an answer that is none: {e}"))?;
+async fn exchange(mut channel: JoinChannel, question: &Ask) -> Result<(NodeId, JoinAnswer), String> {
+    let refused = match &question.code {
+        Some(code) => prove(&mut channel, question.me, code).await?,
+        None => None,
+    };
+    let answer = match refused {
+        Some(answer) => answer,
+        None => {
+            pairing::send(&mut channel, KIND_ASK, &question.ask).await?;
+            answer_of(channel.recv().await.map_err(|e| e.to_string())?)?
+        }
+    };
     let peer = channel.peer;
     // Only the other side's clean end waits for this; it lasts no longer than the channel.
     tokio::spawn(async move { drop(channel.finish().await) });
     Ok((peer, answer))
+}
+
+/// Proves the code to the other side, and has it proven; or the answer, if there is no invitation.
+async fn prove(channel: &mut JoinChannel, me: NodeId, code: &Code) -> Result<Option<JoinAnswer>, String> {
+    let (given, opening) = Given::begin(me, channel.peer, code);
+    pairing::send(channel, KIND_OPENING, &opening).await?;
+    let (kind, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
+    if kind != KIND_PROOF {
+        return answer_of((kind, bytes)).map(Some);
+    }
+    let proof = postcard::from_bytes(&bytes).map_err(|e| format!("a proof that is none: {e}"))?;
+    given.finish(channel, me, &proof, KIND_PROOF).await?;
+    Ok(None)
+}
+
+fn answer_of((kind, bytes): (u8, Vec<u8>)) -> Result<JoinAnswer, String> {
+    if kind != KIND_ANSWER {
+        return Err(format!("an answer of kind {kind}"));
+    }
+    postcard::from_bytes(&bytes).map_err(|e| format!("an answer that is none: {e}"))
 }
 
 #[cfg(test)]
@@ -281,7 +341,8 @@ mod tests {
         let endpoint = Endpoint::bind(Options::new(listen, key.clone(), MemberSet::new([]))).await.unwrap();
         let (sender, inputs) = mpsc::unbounded_channel();
         let send = Arc::new(move |input| drop(sender.send(input)));
-        let hands = JoinHands::new(endpoint.clone(), key.clone(), None, BTreeMap::new(), send);
+        let hands =
+            JoinHands::new(endpoint.clone(), key.clone(), None, BTreeMap::new(), Arc::default(), send);
         Node { me: key.node_id(), endpoint, hands, inputs }
     }
 
@@ -313,6 +374,7 @@ mod tests {
             addresses: vec![address],
             only_near: true,
             proof_within: Duration::from_secs(2),
+            code: None,
             ask: ask(false),
         });
         assert_eq!(other.serve(JoinAnswer::Later).await, ask(false));
@@ -332,6 +394,7 @@ mod tests {
             addresses: vec![address],
             only_near: true,
             proof_within: Duration::from_secs(2),
+            code: None,
             ask: ask(false),
         });
         let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = asker.inputs.recv().await else {
@@ -353,6 +416,7 @@ mod tests {
             addresses,
             only_near: true,
             proof_within,
+            code: None,
             ask: ask(false),
         });
         other.serve(JoinAnswer::Later).await;
@@ -373,6 +437,7 @@ mod tests {
             addresses,
             only_near: true,
             proof_within,
+            code: None,
             ask: ask(false),
         });
         let answer = tokio::time::timeout(Duration::from_secs(2), asker.inputs.recv()).await.unwrap();
@@ -395,6 +460,89 @@ mod tests {
         asker.hands.carry_out(JoinEffect::Probe { text: address.to_string(), ask: ask(true) });
         let expected = JoinEvent::Probed { text: address.to_string(), address: Some(address), answer: None };
         assert_eq!(asker.inputs.recv().await, Some(Input::Joining(expected)));
+    }
+
+    /// One asks the other with a code; who asked, if the question counted, and the answer.
+    async fn ask_with(asker: &mut Node, other: &mut Node, code: &str) -> (bool, Result<JoinAnswer, String>) {
+        let (with, address) = (other.me, other.endpoint.local_addr());
+        asker.hands.carry_out(JoinEffect::Ask {
+            with,
+            addresses: vec![address],
+            only_near: true,
+            proof_within: Duration::from_secs(2),
+            code: Some(pairing::normal(code).unwrap()),
+            ask: ask(false),
+        });
+        let Some(Incoming::Join(channel)) = other.endpoint.accept().await else { panic!("no exchange") };
+        other.hands.accept(channel);
+        tokio::select! {
+            asked = other.inputs.recv() => {
+                let Some(Input::Joining(JoinEvent::Asked { exchange, has_code, .. })) = asked else { panic!() };
+                other.hands.carry_out(JoinEffect::Answer { exchange, answer: JoinAnswer::Later });
+                let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = asker.inputs.recv().await else {
+                    panic!("no answer")
+                };
+                (has_code, answer)
+            }
+            answered = asker.inputs.recv() => {
+                let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = answered else { panic!() };
+                (false, answer)
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_code_is_proven_by_both_sides_and_three_wrong_ones_make_it_void() {
+        let (mut asker, mut other) = (node().await, node().await);
+        let code = other.hands.invites.give_digits().unwrap();
+        let began = std::time::Instant::now();
+        assert_eq!(ask_with(&mut asker, &mut other, &code).await, (true, Ok(JoinAnswer::Later)));
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+
+        let code = other.hands.invites.give_digits().unwrap();
+        let digit = if code.starts_with('0') { "1" } else { "0" };
+        let wrong = format!("{digit}{}", &code[1..]);
+        for _ in 0..pairing::TRIES {
+            let (is_asked, answer) = ask_with(&mut asker, &mut other, &wrong).await;
+            assert!(!is_asked && answer.unwrap_err().contains("the code is wrong"));
+        }
+        let (is_asked, answer) = ask_with(&mut asker, &mut other, &code).await;
+        let Ok(JoinAnswer::Refused { reason }) = answer else { panic!("{answer:?}") };
+        assert!(!is_asked && reason.contains("no invitation open"), "{reason}");
+    }
+
+    #[tokio::test]
+    async fn a_machine_in_between_that_relays_all_messages_fails_with_the_right_code() {
+        let (mut asker, mut other) = (node().await, node().await);
+        let code = other.hands.invites.give_digits().unwrap();
+        let between = node().await;
+        let (with, address) = (between.me, between.endpoint.local_addr());
+        asker.hands.carry_out(JoinEffect::Ask {
+            with, // its key is what the asker takes for the other's
+            addresses: vec![address],
+            only_near: true,
+            proof_within: Duration::from_secs(2),
+            code: Some(pairing::normal(&code).unwrap()),
+            ask: ask(false),
+        });
+        let Some(Incoming::Join(mut near)) = between.endpoint.accept().await else { panic!("no exchange") };
+        let to = other.endpoint.local_addr();
+        let (dialled, accepted) =
+            tokio::join!(between.endpoint.dial_join(to, Duration::from_secs(2)), other.endpoint.accept());
+        let (mut far, Some(Incoming::Join(channel))) = (dialled.unwrap(), accepted) else {
+            panic!("no exchange")
+        };
+        other.hands.accept(channel);
+        let (kind, bytes) = near.recv().await.unwrap();
+        far.send(kind, &bytes).await.unwrap();
+        let (kind, bytes) = far.recv().await.unwrap();
+        near.send(kind, &bytes).await.unwrap();
+        let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = asker.inputs.recv().await else {
+            panic!("no answer")
+        };
+        assert!(answer.unwrap_err().contains("sits in between"));
+        drop((near, far));
+        assert!(other.inputs.try_recv().is_err(), "no question of the one in between counts");
     }
 
     #[tokio::test]

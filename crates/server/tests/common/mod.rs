@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Delta, Facade, FinishReason, GenerateError, GenerateEvent,
-    GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState, InstanceView, JoinWindowView,
-    JournalView, LoadView, MemberRole, MemberView, ModelView, PlaceRequest, Prompt, Summary, Timings,
-    TokenPiece, TopToken, Usage,
+    GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest,
+    InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, MemberRole, MemberView,
+    ModelView, PlaceRequest, Prompt, Summary, Timings, TokenPiece, TopToken, Usage,
 };
 use exo_server::{LocalListener, ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
@@ -251,6 +251,19 @@ impl Facade for Fake {
     fn set_role(&self, node: NodeId, role: MemberRole) -> BoxFuture<'_, Result<(), AdminError>> {
         self.note(format!("set {node} {role:?}"));
         Box::pin(async { Ok(()) })
+    }
+
+    fn invite(&self, request: InviteRequest) -> BoxFuture<'_, Result<InviteView, AdminError>> {
+        self.note(format!("invite {request:?}"));
+        let (code, node) = ("123-456-789".to_owned(), member().node);
+        Box::pin(async {
+            Ok(InviteView { code, uses: 1, expires_at_unix_s: 1, node, addresses: Vec::new() })
+        })
+    }
+
+    fn join(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinedView, AdminError>> {
+        self.note(format!("join {:?}", request.addresses));
+        Box::pin(async { Ok(JoinedView { name: "a".into(), check_words: "a b c d".into() }) })
     }
 
     fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>> {

@@ -99,11 +99,11 @@ fn trust_is_durable(own: &Node, bytes: &[u8]) -> Result<(), String> {
     };
     let entries = match &message.what {
         TrustNews::Pull => return Ok(()),
-        TrustNews::Heads => &[][..],
+        TrustNews::Known => &[][..],
         TrustNews::Entries(entries) => entries,
     };
     let entries = entries.iter().filter_map(|bytes| Entry::decode(bytes).ok()).map(|entry| entry.id());
-    match entries.chain(message.heads).find(|id| !own.disk.history().trust.contains(id)) {
+    match entries.chain(message.known).find(|id| !own.disk.history().trust.contains(id)) {
         Some(id) => Err(format!("n{} tells of entry {id}, which was never on its disk", own.index)),
         None => Ok(()),
     }

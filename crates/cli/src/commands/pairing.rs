@@ -1,0 +1,134 @@
+//! `exo invite` and `exo join`: a code that lets a machine in.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use exo_api::{InviteRequest, InviteView, JoinRequest, JoinedView};
+
+use super::running;
+use crate::client::Client;
+use crate::config::Config;
+use crate::ui;
+
+/// A token in the environment of a node that starts.
+const TOKEN_VARIABLE: &str = "EXO_JOIN_TOKEN";
+/// Between two attempts with it.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Attempts with it: the machine that gave it out may start later than this one.
+const ATTEMPTS: u32 = 60;
+
+/// Shows a code.
+pub async fn invite(config: &Config, uses: Option<u32>, hours: Option<u32>) -> anyhow::Result<()> {
+    let client = running(config).await?;
+    let invite: InviteView = client.post("/exo/v1/invites", &InviteRequest { uses, hours }).await?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let left = ui::duration(Duration::from_secs(invite.expires_at_unix_s.saturating_sub(now)));
+    let is_token = uses.is_some() || hours.is_some();
+    if is_token {
+        let machines =
+            if invite.uses == 1 { "one machine".to_owned() } else { format!("{} machines", invite.uses) };
+        ui::line(format!("This token lets in {machines}, for {left} and while this node runs:"));
+        ui::line(format!("    {}", token(&invite)));
+        ui::line(format!(
+            "On the other machine: `exo join` with it, or {TOKEN_VARIABLE} in the environment of its node."
+        ));
+    } else {
+        ui::line(format!("On the other machine, within {left}:"));
+        ui::line(format!("    exo join {}", invite.code));
+        if let Some(address) = invite.addresses.first() {
+            ui::line("If it is on another network, or does not find this one:");
+            ui::line(format!("    exo join {} --peer {}@{address}", invite.code, invite.node));
+        }
+        ui::line("The code lets in one machine, and is void after three wrong tries.");
+    }
+    Ok(())
+}
+
+/// A token says where it counts: a machine that starts alone finds the way.
+fn token(invite: &InviteView) -> String {
+    match invite.addresses.as_slice() {
+        [] => invite.code.clone(),
+        addresses => format!("{}@{}@{}", invite.code, invite.node, addresses.join(",")),
+    }
+}
+
+/// Joins with a code, where `--peer` says: `[ID@]HOST:PORT`.
+pub async fn join(config: &Config, code: &str) -> anyhow::Result<()> {
+    let client = running(config).await?;
+    let request = request(code, &config.list("peers")).await?;
+    let joined: JoinedView = client.post("/exo/v1/join", &request).await?;
+    ui::line(format!("joined the cluster of {}", joined.name));
+    ui::line(format!("both machines show these words: {}", joined.check_words));
+    Ok(())
+}
+
+/// Joins with the token in the environment, if there is one: for a node without a terminal.
+pub async fn join_by_environment(client: Client) {
+    let Ok(token) = std::env::var(TOKEN_VARIABLE) else { return };
+    let request = match request(&token, &[]).await {
+        Ok(request) => request,
+        Err(error) => return ui::line(format!("{TOKEN_VARIABLE} is not used: {error:#}")),
+    };
+    for attempt in 1..=ATTEMPTS {
+        match client.post::<JoinedView>("/exo/v1/join", &request).await {
+            Ok(_) => return, // the node says so itself
+            // A node that has joined starts with the same environment again.
+            Err(error) if format!("{error:#}").contains("is a member of a cluster") => return,
+            Err(error) if attempt == 1 => {
+                let (wait, within) = (ui::duration(AGAIN), ui::duration(AGAIN * ATTEMPTS));
+                ui::line(format!("{TOKEN_VARIABLE}: {error:#}; tried again every {wait} for {within}"));
+            }
+            Err(error) => tracing::debug!(attempt, error = format!("{error:#}"), "not joined by token"),
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+    ui::line(format!("{TOKEN_VARIABLE}: given up; `exo join` with a new token tries again"));
+}
+
+/// What is asked of the node: a code, and where to go with it. A token names its place itself.
+async fn request(code: &str, peers: &[String]) -> anyhow::Result<JoinRequest> {
+    let (code, place) = match code.trim().split_once('@') {
+        Some((token, place)) => (token, place),
+        None => (code.trim(), ""),
+    };
+    let places = peers.iter().map(String::as_str).chain([place]).filter(|place| !place.is_empty());
+    let (mut node, mut addresses) = (None, Vec::new());
+    for place in places {
+        let (id, hosts) = place.split_once('@').map_or((None, place), |(id, hosts)| (Some(id), hosts));
+        node = node.or(id.map(str::to_owned));
+        for host in hosts.split(',') {
+            let found = tokio::time::timeout(Duration::from_secs(5), tokio::net::lookup_host(host)).await;
+            let found = found.with_context(|| format!("no name server answered for `{host}` within 5 s"))?;
+            let wrong = || format!("`{host}` is no address; write HOST:PORT, such as 192.168.1.20:52416");
+            addresses.extend(found.with_context(wrong)?.map(|address| address.to_string()));
+        }
+    }
+    Ok(JoinRequest { code: code.to_owned(), node, addresses })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_token_carries_its_way_and_a_peer_is_named_with_or_without_its_id() {
+        let invite = InviteView {
+            code: "abc".to_owned(),
+            uses: 2,
+            expires_at_unix_s: 0,
+            node: "id".to_owned(),
+            addresses: vec!["10.0.0.1:1".to_owned(), "[::1]:2".to_owned()],
+        };
+        let read = request(&token(&invite), &[]).await.unwrap();
+        assert_eq!((read.code.as_str(), read.node.as_deref()), ("abc", Some("id")));
+        assert_eq!(read.addresses, invite.addresses);
+        let read = request(" 123-456-789", &["127.0.0.1:9".to_owned()]).await.unwrap();
+        assert_eq!((read.code.as_str(), read.node), ("123-456-789", None));
+        assert_eq!(read.addresses, ["127.0.0.1:9"]);
+        let read = request("123-456-789", &["id@127.0.0.1:9".to_owned()]).await.unwrap();
+        assert_eq!(read.node.as_deref(), Some("id"));
+        for wrong in ["127.0.0.1", "id@"] {
+            assert!(request("123-456-789", &[wrong.to_owned()]).await.is_err(), "{wrong}");
+        }
+    }
+}

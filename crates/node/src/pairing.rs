@@ -1,0 +1,328 @@
+//! Codes that let a node in: who gave one out and who was given it prove to each other that they know it, and never send it.
+//!
+//! The proof is SPAKE2 over the code, bound to both keys and to the TLS connection (its exporter). Whoever listens learns nothing to
+//! try codes against; whoever sits in between has two connections and fails with the right code; whoever guesses has one guess
+//! for each exchange, and an invitation takes [`TRIES`].
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use data_encoding::BASE32_NOPAD;
+use exo_machine::joining::Code;
+use exo_transport::JoinChannel;
+use exo_types::NodeId;
+use serde::{Deserialize, Serialize};
+use spake2::{Ed25519Group, Identity, Password, Spake2};
+
+/// How long the digits of an invitation count.
+pub const CODE_LASTS: Duration = Duration::from_secs(300);
+/// Wrong codes after which an invitation is void.
+pub const TRIES: u32 = 3;
+/// Digits of an invitation.
+const DIGITS: usize = 9;
+/// Tokens that may be open at once.
+const TOKENS_MAX: usize = 16;
+/// Random bytes of a token: nobody guesses them, so tries are not counted.
+const TOKEN_BYTES: usize = 16;
+/// Longest message of an exchange.
+const MESSAGE_BYTES_MAX: usize = 64;
+
+/// The first message: what the one who was given the code begins with.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Opening {
+    /// Which token; none for the digits of an invitation.
+    pub(crate) token: Option<[u8; 8]>,
+    pub(crate) message: Vec<u8>,
+}
+
+/// The second message, and the third without `message`.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Proof {
+    pub(crate) message: Vec<u8>,
+    pub(crate) mac: [u8; 32],
+}
+
+/// What a person is given.
+pub(crate) fn normal(code: &str) -> Result<Code, String> {
+    let code = code.trim();
+    let digits: String = code.chars().filter(char::is_ascii_digit).collect();
+    let is_code = code.chars().all(|c| c.is_ascii_digit() || c == '-' || c == ' ');
+    if is_code && digits.len() == DIGITS {
+        return Ok(Code(digits));
+    }
+    let token = code.to_ascii_uppercase();
+    let bytes = BASE32_NOPAD.decode(token.as_bytes());
+    if bytes.is_ok_and(|bytes| bytes.len() == TOKEN_BYTES) {
+        return Ok(Code(token));
+    }
+    Err(format!(
+        "a code has {DIGITS} digits, such as 123-456-789; a token is what `exo invite --uses N` shows"
+    ))
+}
+
+/// Which token a code is; none for digits.
+fn token_id(code: &Code) -> Option<[u8; 8]> {
+    let is_token = code.0.len() != DIGITS;
+    is_token
+        .then(|| blake3::derive_key("exo pairing v1 token id", code.0.as_bytes())[..8].try_into().ok())
+        .flatten()
+}
+
+/// What is given out at the moment.
+#[derive(Default)]
+pub(crate) struct Invites(Mutex<Vec<Invite>>);
+
+struct Invite {
+    code: Code,
+    until: Instant,
+    /// Wrong codes it still takes; none are counted for a token.
+    tries: Option<u32>,
+    /// Nodes it still lets in.
+    uses: u32,
+    /// Who proved that it knows it: it may come again, also to hear the answer to its first question.
+    known_to: Vec<NodeId>,
+}
+
+impl Invite {
+    fn is_open(&self, now: Instant) -> bool {
+        now < self.until && self.tries != Some(0)
+    }
+
+    fn takes(&self, node: NodeId) -> bool {
+        self.uses > 0 || self.known_to.contains(&node)
+    }
+}
+
+impl Invites {
+    fn open(&self) -> MutexGuard<'_, Vec<Invite>> {
+        let mut invites = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        invites.retain(|invite| invite.is_open(now));
+        invites
+    }
+
+    /// Nine digits for one node. Those given out before are void.
+    pub(crate) fn give_digits(&self) -> Result<String, String> {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(|e| format!("the system gives no random numbers: {e}"))?;
+        let digits = format!("{:09}", u64::from_le_bytes(bytes) % 1_000_000_000);
+        let mut invites = self.open();
+        invites.retain(|invite| invite.tries.is_none());
+        invites.push(Invite {
+            code: Code(digits.clone()),
+            until: Instant::now() + CODE_LASTS,
+            tries: Some(TRIES),
+            uses: 1,
+            known_to: Vec::new(),
+        });
+        Ok(format!("{}-{}-{}", &digits[..3], &digits[3..6], &digits[6..]))
+    }
+
+    /// A token for so many nodes.
+    pub(crate) fn give_token(&self, uses: u32, lasting: Duration) -> Result<String, String> {
+        let mut bytes = [0; TOKEN_BYTES];
+        getrandom::fill(&mut bytes).map_err(|e| format!("the system gives no random numbers: {e}"))?;
+        let token = BASE32_NOPAD.encode(&bytes);
+        let mut invites = self.open();
+        if invites.iter().filter(|invite| invite.tries.is_none()).count() >= TOKENS_MAX {
+            return Err(format!(
+                "{TOKENS_MAX} tokens are open already; they end when this node does, or with their time"
+            ));
+        }
+        let until = Instant::now() + lasting;
+        let code = Code(token.clone());
+        invites.push(Invite { code, until, tries: None, uses, known_to: Vec::new() });
+        Ok(token.to_ascii_lowercase())
+    }
+
+    /// The code that `node` must know. Counts as a try until it is proven.
+    fn begin(&self, node: NodeId, token: Option<[u8; 8]>) -> Result<Code, String> {
+        let mut invites = self.open();
+        let is_meant = |invite: &&mut Invite| token_id(&invite.code) == token && invite.takes(node);
+        let Some(invite) = invites.iter_mut().find(is_meant) else {
+            return Err(
+                "it has no invitation open, or not any more; `exo invite` there gives a new code".to_owned()
+            );
+        };
+        if let Some(tries) = &mut invite.tries {
+            *tries -= 1;
+        }
+        Ok(invite.code.clone())
+    }
+
+    /// `node` knew it: this was no wrong try.
+    fn proven(&self, node: NodeId, code: &Code) {
+        let mut invites = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(invite) = invites.iter_mut().find(|invite| invite.code == *code) else { return };
+        if let Some(tries) = &mut invite.tries {
+            *tries += 1;
+        }
+        if !invite.known_to.contains(&node) {
+            invite.known_to.push(node);
+            invite.uses = invite.uses.saturating_sub(1);
+        }
+    }
+
+    /// The side that gave the code out, in an exchange that `opening` began. `Ok` if the other knows the code.
+    pub(crate) async fn check(
+        &self,
+        channel: &mut JoinChannel,
+        me: NodeId,
+        opening: &Opening,
+        kind: u8,
+    ) -> Result<(), String> {
+        let peer = channel.peer;
+        let code = self.begin(peer, opening.token)?;
+        let (joiner, inviter) = (Identity::new(&peer.0), Identity::new(&me.0));
+        let (state, message) =
+            Spake2::<Ed25519Group>::start_b(&Password::new(code.0.as_bytes()), &joiner, &inviter);
+        let secret =
+            state.finish(bounded(&opening.message)?).map_err(|_| "a message of pairing that is none")?;
+        let key = confirm_key(&secret, channel);
+        let mac = mac(&key, "inviter", peer, me);
+        send(channel, kind, &Proof { message, mac: mac.into() }).await?;
+        let theirs: Proof = receive(channel, kind).await?;
+        if self::mac(&key, "joiner", peer, me) != blake3::Hash::from_bytes(theirs.mac) {
+            return Err(wrong());
+        }
+        self.proven(peer, &code);
+        Ok(())
+    }
+}
+
+/// The side that was given the code. `begin` sends the opening with the question. `Ok` if the other knows the code.
+pub(crate) struct Given {
+    state: Spake2<Ed25519Group>,
+}
+
+impl Given {
+    /// Begins; the opening is to be sent.
+    pub(crate) fn begin(me: NodeId, peer: NodeId, code: &Code) -> (Self, Opening) {
+        let (joiner, inviter) = (Identity::new(&me.0), Identity::new(&peer.0));
+        let password = Password::new(code.0.as_bytes());
+        let (state, message) = Spake2::<Ed25519Group>::start_a(&password, &joiner, &inviter);
+        (Self { state }, Opening { token: token_id(code), message })
+    }
+
+    /// Proves it and has it proven.
+    pub(crate) async fn finish(
+        self,
+        channel: &mut JoinChannel,
+        me: NodeId,
+        theirs: &Proof,
+        kind: u8,
+    ) -> Result<(), String> {
+        let peer = channel.peer;
+        let message = bounded(&theirs.message)?;
+        let secret = self.state.finish(message).map_err(|_| "a message of pairing that is none")?;
+        let key = confirm_key(&secret, channel);
+        if mac(&key, "inviter", me, peer) != blake3::Hash::from_bytes(theirs.mac) {
+            return Err(wrong());
+        }
+        let mac = mac(&key, "joiner", me, peer).into();
+        send(channel, kind, &Proof { message: Vec::new(), mac }).await
+    }
+}
+
+fn wrong() -> String {
+    format!("the code is wrong, or another machine sits in between; after {TRIES} wrong ones a code is void")
+}
+
+fn bounded(message: &[u8]) -> Result<&[u8], String> {
+    if message.len() > MESSAGE_BYTES_MAX {
+        return Err(format!("a message of pairing of {} bytes", message.len()));
+    }
+    Ok(message)
+}
+
+fn confirm_key(secret: &[u8], channel: &JoinChannel) -> [u8; 32] {
+    blake3::derive_key("exo pairing v1 confirmation", &[secret, channel.exporter()].concat())
+}
+
+/// Compared in constant time: a [`blake3::Hash`] does.
+fn mac(key: &[u8; 32], role: &str, joiner: NodeId, inviter: NodeId) -> blake3::Hash {
+    blake3::keyed_hash(key, &[role.as_bytes(), &joiner.0, &inviter.0].concat())
+}
+
+pub(crate) async fn send(
+    channel: &mut JoinChannel,
+    kind: u8,
+    message: &impl Serialize,
+) -> Result<(), String> {
+    let bytes = postcard::to_allocvec(message).map_err(|e| e.to_string())?;
+    channel.send(kind, &bytes).await.map_err(|e| e.to_string())
+}
+
+async fn receive<T: for<'a> Deserialize<'a>>(channel: &mut JoinChannel, kind: u8) -> Result<T, String> {
+    let (came, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
+    if came != kind {
+        return Err(format!("a message of kind {came} where {kind} is next"));
+    }
+    postcard::from_bytes(&bytes).map_err(|e| format!("a message of pairing that is none: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(n: u8) -> NodeId {
+        NodeId([n; 32])
+    }
+
+    #[test]
+    fn a_code_is_read_as_people_write_it() {
+        let digits = Code("123456789".to_owned());
+        for text in ["123-456-789", "123456789", " 123 456 789\n", "12-34-56-789"] {
+            assert_eq!(normal(text), Ok(digits.clone()), "{text}");
+        }
+        let invites = Invites::default();
+        let token = invites.give_token(2, Duration::from_secs(9)).unwrap();
+        assert_eq!(normal(&token).map(|code| token_id(&code).is_some()), Ok(true));
+        for text in ["", "12345678", "1234567890", "123-456-78x", "aaaa", &token[1..], &format!("{token}a")] {
+            assert!(normal(text).is_err_and(|error| error.contains("9 digits")), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_invitation_lets_in_one_node_and_is_void_after_three_wrong_tries() {
+        let invites = Invites::default();
+        let shown = invites.give_digits().unwrap();
+        let code = normal(&shown).unwrap();
+        assert_eq!(invites.begin(node(1), None), Ok(code.clone()));
+        invites.proven(node(1), &code);
+        assert!(invites.begin(node(2), None).is_err(), "it is used up");
+        assert_eq!(invites.begin(node(1), None), Ok(code), "but not for who asks again");
+
+        invites.give_digits().unwrap();
+        for _ in 0..TRIES {
+            assert!(invites.begin(node(3), None).is_ok());
+        }
+        assert!(invites.begin(node(3), None).is_err());
+    }
+
+    #[test]
+    fn a_new_code_makes_the_one_before_void_and_leaves_tokens() {
+        let invites = Invites::default();
+        let token = normal(&invites.give_token(2, Duration::from_secs(60)).unwrap()).unwrap();
+        let first = normal(&invites.give_digits().unwrap()).unwrap();
+        let second = normal(&invites.give_digits().unwrap()).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(invites.begin(node(1), None), Ok(second));
+        for n in [1, 2] {
+            assert_eq!(invites.begin(node(n), token_id(&token)), Ok(token.clone()));
+            invites.proven(node(n), &token);
+        }
+        assert!(invites.begin(node(3), token_id(&token)).is_err());
+        let over = normal(&invites.give_token(2, Duration::ZERO).unwrap()).unwrap();
+        assert!(invites.begin(node(3), token_id(&over)).is_err());
+    }
+
+    #[test]
+    fn tokens_are_bounded() {
+        let invites = Invites::default();
+        for _ in 0..TOKENS_MAX {
+            invites.give_token(1, Duration::from_secs(60)).unwrap();
+        }
+        assert!(invites.give_token(1, Duration::from_secs(60)).unwrap_err().contains("16 tokens"));
+    }
+}
