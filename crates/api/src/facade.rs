@@ -52,8 +52,8 @@ pub trait Facade: Send + Sync + 'static {
     /// Puts a member out: its certificate is void everywhere.
     fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>>;
 
-    /// Makes a model file or folder on this node known.
-    fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>>;
+    /// Makes a model file or folder on this node known, under a name of the caller's choice if there is one.
+    fn add_model(&self, path: String, name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>>;
 
     /// Forgets a model by name or id. Files the user added stay on disk.
     fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>>;

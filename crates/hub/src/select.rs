@@ -242,7 +242,15 @@ fn label_of(stem: &str) -> String {
 
 fn gguf_variant(label: String, stem: &str, files: Vec<&RepoFile>) -> Variant {
     let is_supported = !OTHER_LABELS.contains(&label.as_str());
-    let problem = parts_problem(stem, &files);
+    let parts = files.len();
+    // Two gigabytes are quickly fetched, and in vain: what would not open is refused before.
+    let unopened = || {
+        format!(
+            "`{}` is split over {parts} files, which exo does not open yet; take another quantisation, or join them with llama-gguf-split --merge",
+            quoted(stem)
+        )
+    };
+    let problem = parts_problem(stem, &files).or_else(|| (parts > 1).then(unopened));
     Variant { label, files: files.into_iter().cloned().collect(), is_supported, problem }
 }
 
@@ -381,7 +389,10 @@ mod tests {
     #[test]
     fn a_split_file_is_one_model_and_a_missing_part_is_named() {
         let split = [("Q8_0/m-Q8_0-00001-of-00002.gguf", G), ("Q8_0/m-Q8_0-00002-of-00002.gguf", G)];
-        assert!(check(&split, Some("Q8_0"), None).starts_with("Q8_0 x2"));
+        assert!(
+            check(&split, Some("Q8_0"), None).contains("is split over 2 files, which exo does not open yet")
+        );
+        assert_eq!(variants(&snapshot(&split)).len(), 1);
         assert!(
             check(&split[1..], Some("Q8_0"), None).ends_with("part 1 of 2 of `Q8_0/m-Q8_0` is not there")
         );

@@ -11,6 +11,7 @@ use exo_api::{
 };
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
+use exo_hub::Origin;
 use exo_machine::{Answer, Limits, ModelHolders, Question, Resolved, StartRequest};
 use exo_types::{InstanceId, KvDType, NodeId, SequenceId, SequenceSpec};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -226,7 +227,12 @@ impl NodeFacade {
             chat: true,
             instances: held.instances.iter().map(ToString::to_string).collect(),
             added_unix_s: 0,
+            source: None,
+            licence: None,
         };
+        if let Some(origin) = local.as_ref().and_then(|r| Origin::beside(&r.path)) {
+            (view.source, view.licence) = (Some(origin.label()), Some(origin.licence.label().to_owned()));
+        }
         if local.is_some_and(|r| r.complete)
             && let Ok(details) = self.library.details(held.id).await
         {
@@ -241,10 +247,15 @@ impl NodeFacade {
         view
     }
 
-    async fn add(&self, path: String) -> Result<ModelView, AdminError> {
+    async fn add(&self, path: String, name: Option<String>) -> Result<ModelView, AdminError> {
         let library = self.library.clone();
         let added = tokio::task::spawn_blocking(move || {
-            library.store().add_path(&PathBuf::from(path), &mut |_, _| {}).map_err(|e| chain(&e))
+            let (store, path) = (library.store(), PathBuf::from(path));
+            let added = match &name {
+                Some(name) => store.add_path_as(&path, name, &mut |_, _| {}),
+                None => store.add_path(&path, &mut |_, _| {}),
+            };
+            added.map_err(|e| chain(&e))
         });
         let record = match added.await {
             Ok(Ok(record)) => record,
@@ -361,8 +372,8 @@ impl Facade for NodeFacade {
         })
     }
 
-    fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>> {
-        Box::pin(self.add(path))
+    fn add_model(&self, path: String, name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>> {
+        Box::pin(self.add(path, name))
     }
 
     fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>> {
