@@ -123,6 +123,7 @@ fn a_pull_that_is_killed_again_and_again_loses_at_most_what_was_in_flight() {
     assert_eq!(sha256(&std::fs::read(file).unwrap()), digest);
     // Eight chunks in flight each time, and as much in the sockets between.
     let again = world.hub.sent_bytes() - size as u64;
+    println!("{again} bytes came again after five kills, {} a kill", again / 5);
     assert!(again <= 5 * 8 * (CHUNK + (6 << 20)), "{again} bytes came again");
 }
 
@@ -138,6 +139,22 @@ fn a_model_is_pulled_listed_with_its_source_and_run_and_the_hub_is_asked_once() 
     let text = world.run(&["run", "tiny-Q8_0", "What is 17 + 25?", "--temperature", "0"]);
     assert!(text.contains("42"), "{text}");
     assert_eq!(world.hub.sent_bytes(), sent);
+}
+
+#[test]
+fn removing_a_model_that_was_fetched_deletes_its_files() {
+    let world = World::new();
+    let node = Node::alone();
+    let data_dir = node.data_dir.to_str().unwrap();
+    let with_node = |args: &[&str]| {
+        let mut command = exo(&[args, &["--data-dir", data_dir]].concat());
+        finish(command.env("HF_ENDPOINT", world.hub.endpoint()).env("HOME", world.folder.path()), LONG)
+    };
+    assert!(with_node(&["pull", "hf.co/org/demo-GGUF"]).status.success());
+    let commit = node.data_dir.join("hub/org/demo-GGUF/0123456789abcdef0123456789abcdef01234567");
+    assert!(commit.join("Q8_0/tiny-Q8_0.gguf").is_file());
+    assert!(with_node(&["models", "remove", "tiny-Q8_0"]).status.success());
+    assert!(!commit.join("Q8_0").exists() && !commit.join("Q8_0.origin.json").exists());
 }
 
 #[test]

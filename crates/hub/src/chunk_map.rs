@@ -1,5 +1,5 @@
 //! Which chunks of a file are on disk: appended to as they come, each with its BLAKE3, so that a torn end or a power cut costs what
-//! was being written and a changed chunk is noticed.
+//! was being written, and a chunk that is not what was written is noticed.
 //!
 //! A line of JSON says which file it is; then come records of 40 bytes: index, hash, and four bytes that check the record itself.
 
@@ -132,10 +132,14 @@ impl ChunkMap {
         Ok((Self { file, path: path.to_owned() }, held))
     }
 
-    /// Promises a chunk whose bytes are safe on disk.
+    /// Promises a chunk that was written to the file.
     pub(crate) fn add(&mut self, index: u32, hash: &[u8; 32]) -> Result<(), HubError> {
-        let written = self.file.write_all(&encode(index, hash)).and_then(|()| self.file.sync_data());
-        written.map_err(HubError::disk("write", &self.path))
+        self.file.write_all(&encode(index, hash)).map_err(HubError::disk("write", &self.path))
+    }
+
+    /// The same file, to synchronise it while others add to it.
+    pub(crate) fn handle(&self) -> Result<File, HubError> {
+        self.file.try_clone().map_err(HubError::disk("open", &self.path))
     }
 
     /// Takes a promise back: the bytes on disk are not what they were.

@@ -86,7 +86,9 @@ pub(crate) fn download(job: &Job<'_>, report: &mut dyn FnMut(u64, usize)) -> Res
     let (map, held) =
         ChunkMap::open(&map_path(&job.path), &identity(job.file, job.repo, job.commit), job.file.size)?;
     let digest = transfer(job, &out, map, &held.chunks, report)?;
-    finish(job, &out, &part, &digest)
+    finish(job, &out, &part, &digest)?;
+    report(job.file.size, 0);
+    Ok(())
 }
 
 /// Runs all threads until every chunk is here and read; the SHA-256 of it all.
@@ -119,6 +121,7 @@ fn transfer(
             let fetch = &fetch;
             scope.spawn(move || fetch.run(fetcher));
         }
+        scope.spawn(|| fetch.sync());
         let reader = scope.spawn(|| read_in_order(job, out, &map, &work, held));
         control(&work, job.cancel, &|| reader.is_finished(), report);
         let digest = reader.join();

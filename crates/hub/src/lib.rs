@@ -68,3 +68,17 @@ pub mod fuzzing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever a hub sends, its parsers give a value or an error.
+        #[test]
+        fn no_answer_makes_a_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), json in "[\\[{\"a-z:,\\]}0-9/. -]{0,120}") {
+            super::fuzzing::answers(&bytes);
+            super::fuzzing::answers(json.as_bytes());
+        }
+    }
+}

@@ -130,7 +130,7 @@ impl Fetch<'_> {
             let (from, to) = chunk_range(next, self.file.size);
             self.read_chunk(&mut body, partial, (to - from) as usize)?;
             self.store(next, from, partial)?;
-            self.work.hold(fetcher, next);
+            self.work.write(fetcher, next);
             partial.clear();
             *tries = 0;
             if !self.work.is_wanted(fetcher) {
@@ -172,13 +172,29 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// First the bytes, then the promise.
+    /// First the bytes, then the promise, which has their hash: of what a power cut leaves, only what checks counts.
     fn store(&self, index: u32, start: u64, bytes: &[u8]) -> Result<(), HubError> {
-        let path = &self.file.below;
-        exo_stdx::write_all_at(self.out, bytes, start).map_err(HubError::disk("write", path))?;
-        self.out.sync_data().map_err(HubError::disk("write", path))?;
+        exo_stdx::write_all_at(self.out, bytes, start).map_err(HubError::disk("write", &self.file.below))?;
         let hash = blake3::hash(bytes);
         self.map.lock().unwrap_or_else(PoisonError::into_inner).add(index, hash.as_bytes())
+    }
+
+    /// Synchronises what was written, again and again while fetchers go on, and counts it then.
+    pub(crate) fn sync(&self) {
+        while !self.work.is_over() {
+            let written = self.work.unsynced();
+            if written.is_empty() {
+                continue;
+            }
+            let synced = self.out.sync_data().map_err(HubError::disk("write", &self.file.below));
+            let map = || self.map.lock().unwrap_or_else(PoisonError::into_inner).handle();
+            match synced.and_then(|()| map()?.sync_data().map_err(HubError::disk("write", &self.file.below)))
+            {
+                Ok(()) => self.work.hold(&written),
+                // Some systems report a full disk only here.
+                Err(error) => self.work.end(Some(error)),
+            }
+        }
     }
 
     /// Asks for the bytes from `start` to `stop`, and takes only an answer that is exactly those.

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use crate::HubError;
 use crate::chunk_map::{chunk_count, chunk_range};
 
+/// Chunks that wait to be synchronised, before fetchers wait for the disk: what a power cut costs beside those in flight.
+const UNSYNCED_MAX: usize = 8;
 /// Chunks that one request asks for: few requests, and still enough left to share.
 const RUN_CHUNKS_MAX: u32 = 16;
 
@@ -14,6 +16,8 @@ const RUN_CHUNKS_MAX: u32 = 16;
 enum Chunk {
     Missing,
     InFlight,
+    /// In the file and in the map, and not synchronised yet: a killed process keeps it, a power cut may not.
+    Written,
     Held,
 }
 
@@ -30,6 +34,7 @@ struct State {
     chunks: Vec<Chunk>,
     claims: Vec<Option<Claim>>,
     held_bytes: u64,
+    unsynced: Vec<u32>,
     /// Bytes that came over the network, kept or not.
     received_bytes: u64,
     fetchers: usize,
@@ -52,6 +57,7 @@ impl Work {
             chunks,
             claims: vec![None; fetchers_max],
             held_bytes,
+            unsynced: Vec::new(),
             received_bytes: 0,
             fetchers: fetchers_max,
             not_before: None,
@@ -91,15 +97,42 @@ impl Work {
         self.changed.notify_all();
     }
 
-    /// The next chunk of a claim is safe on disk.
-    pub(crate) fn hold(&self, fetcher: usize, index: u32) {
-        let (start, end) = chunk_range(index, self.size);
+    /// The next chunk of a claim is in the file. Waits while too many are not synchronised.
+    pub(crate) fn write(&self, fetcher: usize, index: u32) {
         let mut state = self.lock();
-        state.chunks[index as usize] = Chunk::Held;
-        state.held_bytes += end - start;
+        state.chunks[index as usize] = Chunk::Written;
+        state.unsynced.push(index);
         state.held_off = Duration::ZERO;
         state.claims[fetcher] =
             state.claims[fetcher].map(|(_, end)| (index + 1, end)).filter(|(next, end)| next < end);
+        self.changed.notify_all();
+        while state.unsynced.len() > UNSYNCED_MAX && !state.is_over {
+            state = self.wait_with(state, Duration::from_millis(200));
+        }
+    }
+
+    /// Chunks that are written and not synchronised; waits a moment for one.
+    pub(crate) fn unsynced(&self) -> Vec<u32> {
+        let mut state = self.lock();
+        if state.unsynced.is_empty() && !state.is_over {
+            state = self.wait_with(state, Duration::from_millis(100));
+        }
+        state.unsynced.clone()
+    }
+
+    /// These are safe on disk.
+    pub(crate) fn hold(&self, synced: &[u32]) {
+        let mut state = self.lock();
+        state.unsynced.retain(|index| !synced.contains(index));
+        for index in
+            synced.iter().map(|i| *i as usize).filter(|i| *i < state.chunks.len()).collect::<Vec<_>>()
+        {
+            if state.chunks[index] == Chunk::Written {
+                let (start, end) = chunk_range(index as u32, self.size);
+                state.chunks[index] = Chunk::Held;
+                state.held_bytes += end - start;
+            }
+        }
         self.changed.notify_all();
     }
 
@@ -181,21 +214,21 @@ impl Work {
         }
     }
 
-    /// Waits until a chunk is held; false when the work ends before.
+    /// Waits until a chunk can be read; false when the work ends before.
     pub(crate) fn wait_for(&self, index: u32) -> bool {
         let mut state = self.lock();
-        while state.chunks[index as usize] != Chunk::Held {
+        while !matches!(state.chunks[index as usize], Chunk::Written | Chunk::Held) {
             if state.is_over {
                 return false;
             }
             // The controller ends the work by its deadlines; this only looks whether it has.
-            state = self
-                .changed
-                .wait_timeout(state, Duration::from_millis(200))
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = self.wait_with(state, Duration::from_millis(200));
         }
         true
+    }
+
+    fn wait_with<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -236,26 +269,33 @@ mod tests {
         let work = Work::new(CHUNK_BYTES * 8, &BTreeMap::from([(0, [1; 32])]), 2);
         assert_eq!(work.claim(0), Some((1, 4)));
         assert_eq!(work.claim(1), Some((4, 6)));
-        work.hold(1, 4);
+        work.write(1, 4);
         for (index, next) in [(5, Some((6, 7))), (6, Some((7, 8))), (7, Some((3, 4)))] {
-            work.hold(1, index);
+            work.write(1, index);
             assert_eq!(work.claim(1), next);
         }
         assert_eq!(work.claimed(0), Some((1, 3)));
         for (fetcher, index) in [(1, 3), (0, 1), (0, 2)] {
-            work.hold(fetcher, index);
+            work.write(fetcher, index);
         }
-        assert_eq!((work.held_bytes(), work.claim(0)), (CHUNK_BYTES * 8, None));
+        assert_eq!(
+            (work.held_bytes(), work.claim(0)),
+            (CHUNK_BYTES, None),
+            "what is not synchronised does not count"
+        );
+        work.hold(&work.unsynced());
+        assert_eq!(work.held_bytes(), CHUNK_BYTES * 8);
     }
 
     #[test]
     fn what_is_given_back_or_lost_is_missing_again() {
         let work = Work::new(CHUNK_BYTES * 2, &BTreeMap::new(), 1);
         assert_eq!(work.claim(0), Some((0, 2)));
-        work.hold(0, 0);
+        work.write(0, 0);
         work.release(0);
         assert_eq!(work.claim(0), Some((1, 2)));
-        work.hold(0, 1);
+        work.write(0, 1);
+        work.hold(&work.unsynced());
         work.lose(0);
         assert_eq!((work.claim(0), work.held_bytes()), (Some((0, 1)), CHUNK_BYTES));
     }

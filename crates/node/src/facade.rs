@@ -264,7 +264,7 @@ impl NodeFacade {
         };
         // Opened now, so that a model we cannot run is refused here and not at its first request.
         if let Err(message) = self.library.open(record.id, &[]).await {
-            let _ = self.library.store().remove(record.id);
+            let _ = self.library.store().forget(record.id);
             return Err(AdminError::Invalid { param: "path".to_owned(), message });
         }
         // This node may never be asked for it: its vocabulary is read again when it is.
