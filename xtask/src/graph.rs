@@ -33,6 +33,7 @@ pub const ORDER: &[&str] = &[
     "exo-transport",
     "exo-discovery",
     "exo-store",
+    "exo-hub",
     "exo-journal",
     "exo-models",
     "exo-engine",

@@ -61,8 +61,8 @@ pub trait Facade: Send + Sync + 'static {
     /// Has this node join where a code was given out; returns when it lives there, or with the reason why not.
     fn join(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinedView, AdminError>>;
 
-    /// Makes a model file or folder on this node known.
-    fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>>;
+    /// Makes a model file or folder on this node known, under a name of the caller's choice if there is one.
+    fn add_model(&self, path: String, name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>>;
 
     /// Forgets a model by name or id. Files the user added stay on disk.
     fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>>;

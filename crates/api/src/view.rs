@@ -463,6 +463,12 @@ pub struct ModelView {
     /// When it became known, seconds since 1970.
     #[serde(default)]
     pub added_unix_s: u64,
+    /// Repository, quantisation and commit, if the node that answers fetched it from a hub.
+    #[serde(default)]
+    pub source: Option<String>,
+    /// The licence that its repository names.
+    #[serde(default)]
+    pub licence: Option<String>,
 }
 
 /// Asks for a model to be placed. What is left out is chosen by the planner.
@@ -518,6 +524,9 @@ pub struct HealthView {
 pub struct AddModelRequest {
     /// Absolute path of a GGUF file or of a folder with `config.json` and safetensors.
     pub path: String,
+    /// What to call it; left out, the file or the folder says.
+    #[serde(default)]
+    pub name: Option<String>,
 }
 
 /// What a member is to be.

@@ -140,8 +140,10 @@ pub enum Command {
                             EXO_BACKEND=vulkan exo start --device 1   on the second card that Vulkan shows, whatever it is")]
     Start,
     /// Answer a prompt with a model, or chat with it; uses the running node, else starts one for the while
-    #[command(after_help = "Examples:\n  exo run demo \"Put 9, 3, 7 in order.\"\n  exo run ./model.gguf\n  \
-                            echo \"What is 2 + 2?\" | exo run demo")]
+    #[command(
+        after_help = "Examples:\n  exo run demo \"Put 9, 3, 7 in order.\"\n  exo run ./model.gguf\n  exo run hf.co/ORG/REPO:Q4_K_M    fetches it first\n  \
+                            echo \"What is 2 + 2?\" | exo run demo"
+    )]
     Run(Run),
     /// Show a cluster of three nodes on this machine: a model split over them, answers streaming
     #[command(
@@ -151,12 +153,36 @@ pub enum Command {
     /// Show nodes, devices, instances and links of the cluster
     #[command(after_help = "Example: exo status --json | jq .instances")]
     Status(Json),
+    /// Bring a model from a hub to this machine; goes on where an earlier attempt ended
+    #[command(
+        after_help = "Examples:\n  exo pull hf.co/ORG/REPO             the largest quantisation that fits this machine\n  \
+                            exo pull hf.co/ORG/REPO:Q4_K_M      this one\n  \
+                            exo pull hf.co/ORG/REPO@v1.0        of a branch, a tag or a commit\n  \
+                            exo pull https://example.org/model-Q8_0.gguf\n\n\
+                            HF_TOKEN is the token for gated models, HF_ENDPOINT a mirror, HTTPS_PROXY a proxy; EXO_OFFLINE=1 \
+                            fetches nothing."
+    )]
+    Pull(Pull),
+    /// Show what a repository of a hub has: quantisations, sizes, licence; fetches no weights
+    #[command(after_help = "Example: exo show hf.co/ORG/REPO")]
+    Show(Show),
+    /// Search the hub for models
+    #[command(after_help = "Example: exo search qwen3 gguf")]
+    Search(Search),
+    /// Delete downloads that were never finished
+    #[command(after_help = "Example: exo prune")]
+    Prune,
     /// List models, make one known, or forget one
-    #[command(after_help = "Examples:\n  exo models\n  exo models add ~/models/llama-3.2-1b-Q8_0.gguf\n  \
-                            exo models remove llama-3.2-1b-Q8_0")]
+    #[command(
+        after_help = "Examples:\n  exo models\n  exo models --found    what other programs have on this disk\n  exo models add ~/models/llama-3.2-1b-Q8_0.gguf\n  \
+                            exo models remove llama-3.2-1b-Q8_0"
+    )]
     Models {
         #[command(subcommand)]
         action: Option<ModelsAction>,
+        /// List what other programs have on this disk, ready to run without a download
+        #[arg(long)]
+        found: bool,
         #[command(flatten)]
         json: Json,
     },
@@ -292,7 +318,7 @@ pub struct Json {
 
 #[derive(Args)]
 pub struct Run {
-    /// Name of a model (`exo models`), or a GGUF file or Hugging Face folder
+    /// Name of a model (`exo models`), a GGUF file or Hugging Face folder, or a reference (hf.co/ORG/REPO:QUANTISATION)
     pub model: String,
     /// The prompt; without it a chat at a prompt, or standard input
     pub prompt: Vec<String>,
@@ -315,6 +341,37 @@ pub struct Run {
     /// shown as � there; files and pipes always get the answer as it is
     #[arg(long)]
     pub raw: bool,
+}
+
+#[derive(Args)]
+pub struct Pull {
+    /// hf.co/ORG/REPO[:QUANTISATION][@REVISION], or the address of a GGUF file
+    pub reference: String,
+    /// Most bytes a second, in MiB
+    #[arg(long, value_name = "MIB")]
+    pub limit_rate: Option<f64>,
+    /// Ranges of a file at once; as many as help, up to this
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub ranges: u8,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args)]
+pub struct Show {
+    /// hf.co/ORG/REPO[@REVISION]
+    pub reference: String,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args)]
+pub struct Search {
+    /// Words
+    #[arg(required = true)]
+    pub text: Vec<String>,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 #[derive(Args)]
@@ -370,7 +427,7 @@ pub struct Demo {
 
 #[derive(Args)]
 pub struct Place {
-    /// Name of a model (`exo models`), or a GGUF file or Hugging Face folder
+    /// Name of a model (`exo models`), a GGUF file or Hugging Face folder, or a reference (hf.co/ORG/REPO:QUANTISATION)
     pub model: String,
     /// Longest sequence in tokens, prompt and answer
     #[arg(long, value_name = "TOKENS")]

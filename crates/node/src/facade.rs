@@ -13,6 +13,7 @@ use exo_api::{
 };
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
+use exo_hub::Origin;
 use exo_machine::joining::JoinByCode;
 use exo_machine::{Answer, Limits, ModelHolders, Question, Resolved, StartRequest};
 use exo_trust::Act;
@@ -244,7 +245,12 @@ impl NodeFacade {
             chat: true,
             instances: held.instances.iter().map(ToString::to_string).collect(),
             added_unix_s: 0,
+            source: None,
+            licence: None,
         };
+        if let Some(origin) = local.as_ref().and_then(|r| Origin::beside(&r.path)) {
+            (view.source, view.licence) = (Some(origin.label()), Some(origin.licence.label().to_owned()));
+        }
         if local.is_some_and(|r| r.complete)
             && let Ok(details) = self.library.details(held.id).await
         {
@@ -259,10 +265,15 @@ impl NodeFacade {
         view
     }
 
-    async fn add(&self, path: String) -> Result<ModelView, AdminError> {
+    async fn add(&self, path: String, name: Option<String>) -> Result<ModelView, AdminError> {
         let library = self.library.clone();
         let added = tokio::task::spawn_blocking(move || {
-            library.store().add_path(&PathBuf::from(path), &mut |_, _| {}).map_err(|e| chain(&e))
+            let (store, path) = (library.store(), PathBuf::from(path));
+            let added = match &name {
+                Some(name) => store.add_path_as(&path, name, &mut |_, _| {}),
+                None => store.add_path(&path, &mut |_, _| {}),
+            };
+            added.map_err(|e| chain(&e))
         });
         let record = match added.await {
             Ok(Ok(record)) => record,
@@ -271,7 +282,7 @@ impl NodeFacade {
         };
         // Opened now, so that a model we cannot run is refused here and not at its first request.
         if let Err(message) = self.library.open(record.id, &[]).await {
-            let _ = self.library.store().remove(record.id);
+            let _ = self.library.store().forget(record.id);
             return Err(AdminError::Invalid { param: "path".to_owned(), message });
         }
         // This node may never be asked for it: its vocabulary is read again when it is.
@@ -486,8 +497,8 @@ impl Facade for NodeFacade {
         Box::pin(self.join_by_code(request))
     }
 
-    fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>> {
-        Box::pin(self.add(path))
+    fn add_model(&self, path: String, name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>> {
+        Box::pin(self.add(path, name))
     }
 
     fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>> {

@@ -120,7 +120,7 @@ pub async fn models(State(app): State<Arc<App>>) -> Answer {
 pub async fn add_model(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let add: AddModelRequest = read_typed(&parts.headers, body, &app).await?;
-    Ok(json(&app.admin(app.facade.add_model(add.path)).await?))
+    Ok(json(&app.admin(app.facade.add_model(add.path, add.name)).await?))
 }
 
 /// `DELETE /exo/v1/models/{model}`

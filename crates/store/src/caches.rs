@@ -1,103 +1,148 @@
-//! Models other programs already downloaded: the caches of Hugging Face and Ollama.
+//! Models that other programs have already downloaded: Hugging Face, Ollama, LM Studio, llama.cpp, Jan and Docker.
+//!
+//! Folders are read and never written, files are used where they are. What is there and cannot be used is listed with the reason.
+
+mod blobs;
+mod docker;
+mod folders;
+mod huggingface;
+mod ollama;
+mod verify;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+pub use verify::CacheError;
 
-use crate::disk::read_bounded;
-
-/// Folders this deep hold Ollama's manifests: registry, namespace, model, tag.
-const OLLAMA_DEPTH: usize = 4;
 /// A cache larger than this is not ours to walk.
 const ENTRIES_MAX: usize = 10_000;
-const OLLAMA_MANIFEST_BYTES_MAX: u64 = 1 << 20;
-const OLLAMA_MODEL: &str = "application/vnd.ollama.image.model";
+const NAME_CHARS_MAX: usize = 128;
 
 /// A model found in another program's cache. It is not added; [`crate::Store::add_path_as`] does that.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct CachedModel {
     /// Its name there, for example `Qwen/Qwen3-0.6B`, `org/repo/file.gguf` or `llama3.2:1b`.
     pub name: String,
-    /// A path that `add_path_as` takes.
+    /// A path that `add_path_as` takes, if there is no problem.
     pub path: PathBuf,
-    /// Whose cache it is: `huggingface` or `ollama`.
+    /// Whose cache it is.
     pub cache: &'static str,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// SHA-256 of the file in hex, where the program keeps it.
+    pub sha256: Option<String>,
+    /// Why it cannot be used.
+    pub problem: Option<String>,
 }
 
-/// Models in the caches of Hugging Face and Ollama, sorted by name. `env` answers for environment variables
-/// (`HF_HUB_CACHE`, `HF_HOME`, `XDG_CACHE_HOME`, `OLLAMA_MODELS`), `home` is the user's home folder.
-/// What cannot be read is left out.
-pub fn local_caches(home: &Path, env: &dyn Fn(&str) -> Option<String>) -> Vec<CachedModel> {
-    let path_of = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let hub = path_of("HF_HUB_CACHE").unwrap_or_else(|| {
-        let cache = || path_of("XDG_CACHE_HOME").unwrap_or_else(|| home.join(".cache"));
-        path_of("HF_HOME").unwrap_or_else(|| cache().join("huggingface")).join("hub")
-    });
-    let ollama = path_of("OLLAMA_MODELS").unwrap_or_else(|| home.join(".ollama/models"));
-    let mut found = Vec::new();
-    for repository in entries(&hub) {
-        add_repository(&repository, &mut found);
+/// Where to look: the user's home folder, and environment variables.
+struct Places<'a> {
+    home: &'a Path,
+    env: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Places<'_> {
+    fn set(&self, name: &str) -> Option<PathBuf> {
+        (self.env)(name).filter(|value| !value.is_empty()).map(PathBuf::from)
     }
-    add_ollama(&ollama, &ollama.join("manifests"), &mut Vec::new(), &mut found);
+
+    fn cache(&self) -> PathBuf {
+        self.set("XDG_CACHE_HOME").unwrap_or_else(|| self.home.join(".cache"))
+    }
+
+    fn data(&self) -> PathBuf {
+        self.set("XDG_DATA_HOME").unwrap_or_else(|| self.home.join(".local/share"))
+    }
+}
+
+/// Models of other programs at their default and configured places, sorted by name. `env` answers for environment variables, `home`
+/// is the user's home folder.
+pub fn local_caches(home: &Path, env: &dyn Fn(&str) -> Option<String>) -> Vec<CachedModel> {
+    let places = Places { home, env };
+    let mut found = Vec::new();
+    huggingface::find(&places, &mut found);
+    ollama::find(&places, &mut found);
+    folders::find(&places, &mut found);
+    docker::find(&places, &mut found);
+    for model in &mut found {
+        model.name = exo_types::printable(&model.name, NAME_CHARS_MAX);
+    }
     found.sort();
+    found.dedup_by(|a, b| a.path == b.path && a.name == b.name && a.problem.is_none() && b.problem.is_none());
     found
 }
 
-/// The newest snapshot of `models--org--name`: as a folder if it has safetensors, and each GGUF file in it.
-fn add_repository(repository: &Path, found: &mut Vec<CachedModel>) {
-    let Some(name) = file_name(repository).strip_prefix("models--").map(|n| n.replace("--", "/")) else {
-        return;
+/// The model that `name` means among those found: by its whole name, by its repository where that has one file, or by repository and
+/// quantisation as in `org/repo:Q4_K_M`. What is usable goes first; an error if several are.
+pub fn find_cached<'a>(found: &'a [CachedModel], name: &str) -> Result<Option<&'a CachedModel>, CacheError> {
+    let lower = name.to_lowercase();
+    let latest = format!("{lower}:latest");
+    let is_named = |m: &CachedModel| {
+        let its = m.name.to_lowercase();
+        // A bare word is a model of Ollama's; elsewhere a tag is needed to tell it from other words.
+        its == lower || (m.cache == ollama::CACHE && its == latest && lower.contains('/'))
     };
-    let Some(snapshot) = snapshot_of(repository) else { return };
-    let files = entries(&snapshot);
-    let with = |extension: &str| -> Vec<PathBuf> {
-        files.iter().filter(|f| f.extension().is_some_and(|e| e == extension)).cloned().collect()
+    let (repo, label) = lower.split_once(':').unwrap_or((&lower, ""));
+    let is_of_repo = |m: &CachedModel| {
+        let its = m.name.to_lowercase();
+        let file = its.strip_prefix(repo).and_then(|rest| rest.strip_prefix('/'));
+        repo.contains('/') && file.is_some_and(|file| !file.contains("mmproj") && file.contains(label))
     };
-    for path in with("gguf") {
-        found.push(CachedModel { name: format!("{name}/{}", file_name(&path)), path, cache: "huggingface" });
-    }
-    if snapshot.join("config.json").exists() && !with("safetensors").is_empty() {
-        found.push(CachedModel { name, path: snapshot, cache: "huggingface" });
-    }
-}
-
-/// The snapshot `refs/main` names, or the only one there is.
-fn snapshot_of(repository: &Path) -> Option<PathBuf> {
-    let snapshots = entries(&repository.join("snapshots"));
-    let main = read_bounded(&repository.join("refs/main"), 200).ok().flatten();
-    let main = main.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
-    let named = snapshots.iter().find(|s| file_name(s) == main.trim());
-    named.or(snapshots.first().filter(|_| snapshots.len() == 1)).cloned()
-}
-
-/// Walks registry, namespace, model and tag; `names` are those on the way.
-fn add_ollama(root: &Path, folder: &Path, names: &mut Vec<String>, found: &mut Vec<CachedModel>) {
-    for path in entries(folder) {
-        names.push(file_name(&path));
-        if names.len() < OLLAMA_DEPTH {
-            add_ollama(root, &path, names, found);
-        } else if let Some(blob) = ollama_blob(root, &path) {
-            let model = match names[1].as_str() {
-                "library" => format!("{}:{}", names[2], names[3]),
-                namespace => format!("{namespace}/{}:{}", names[2], names[3]),
-            };
-            found.push(CachedModel { name: model, path: blob, cache: "ollama" });
+    let rules: [&dyn Fn(&CachedModel) -> bool; 2] = [&is_named, &is_of_repo];
+    for rule in rules {
+        let all: Vec<&CachedModel> = found.iter().filter(|m| rule(m)).collect();
+        let usable: Vec<&CachedModel> = all.iter().copied().filter(|m| m.problem.is_none()).collect();
+        match (usable.as_slice(), all.first()) {
+            ([only], _) => return Ok(Some(only)),
+            ([], Some(first)) => return Ok(Some(first)),
+            ([], None) => {}
+            ([first, rest @ ..], _)
+                if rest.iter().all(|m| m.sha256.is_some() && m.sha256 == first.sha256) =>
+            {
+                return Ok(Some(first));
+            }
+            (several, _) => {
+                let names = several.iter().map(|m| format!("{} of {}", m.name, m.cache)).collect();
+                return Err(CacheError::Ambiguous { name: name.to_owned(), names });
+            }
         }
-        names.pop();
+    }
+    Ok(None)
+}
+
+/// A GGUF file, with what stands in the way of using it. `sha256` is what its program says of it.
+fn gguf(name: String, path: PathBuf, cache: &'static str, sha256: Option<String>) -> CachedModel {
+    let (bytes, problem) = match fs::metadata(&path) {
+        Err(_) if fs::symlink_metadata(&path).is_ok_and(|m| m.is_symlink()) => {
+            (0, Some("its link leads to a file that is not there".to_owned()))
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            (0, Some("no permission to read it".to_owned()))
+        }
+        Err(e) => (0, Some(format!("it cannot be found: {e}"))),
+        Ok(m) if !m.is_file() => (0, Some("it is not a file".to_owned())),
+        Ok(m) => (m.len(), unreadable(&path)),
+    };
+    CachedModel { name, path, cache, bytes, sha256, problem }
+}
+
+/// Why a file is not one that can be read as GGUF.
+fn unreadable(path: &Path) -> Option<String> {
+    match crate::disk::read_start(path, 4) {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            Some("no permission to read it".to_owned())
+        }
+        Err(e) => Some(format!("it cannot be read: {e}")),
+        Ok(start) if start != exo_formats::gguf::MAGIC => {
+            Some("it does not start with the letters GGUF".to_owned())
+        }
+        Ok(_) => None,
     }
 }
 
-/// The file with the weights that an Ollama manifest names, if it is there.
-fn ollama_blob(root: &Path, manifest: &Path) -> Option<PathBuf> {
-    let bytes = read_bounded(manifest, OLLAMA_MANIFEST_BYTES_MAX).ok()??;
-    let manifest: Value = serde_json::from_slice(&bytes).ok()?;
-    let layers = manifest.get("layers")?.as_array()?;
-    let is_model = |layer: &&Value| layer.get("mediaType").and_then(Value::as_str) == Some(OLLAMA_MODEL);
-    let digest = layers.iter().find(is_model)?.get("digest")?.as_str()?;
-    let hash = digest.strip_prefix("sha256:").filter(|h| h.bytes().all(|b| b.is_ascii_hexdigit()))?;
-    let blob = root.join("blobs").join(format!("sha256-{hash}"));
-    blob.is_file().then_some(blob)
+/// A model that is there and that nothing can be done about.
+fn unusable(name: String, path: PathBuf, cache: &'static str, problem: String) -> CachedModel {
+    CachedModel { name, path, cache, bytes: 0, sha256: None, problem: Some(problem) }
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
@@ -107,70 +152,25 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
+/// Whether a folder is there and this user may not look into it. What is not there is no news.
+fn is_forbidden(folder: &Path) -> bool {
+    fs::read_dir(folder).is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
+}
+
 fn file_name(path: &Path) -> String {
     path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn put(path: &Path, text: &str) {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    /// Both caches as they look on a real disk, with the leftovers they have.
-    fn fixture(hub: &Path, ollama: &Path) {
-        let qwen = hub.join("models--Qwen--Qwen3-0.6B");
-        put(&qwen.join("refs/main"), "bbb\n");
-        for revision in ["aaa", "bbb"] {
-            put(&qwen.join("snapshots").join(revision).join("config.json"), "{}");
-            put(&qwen.join("snapshots").join(revision).join("model.safetensors"), "");
-        }
-        put(&hub.join("models--a--b-GGUF/snapshots/ccc/b-Q4_0.gguf"), "GGUF");
-        put(&hub.join("models--no--snapshot/refs/main"), "ddd");
-        put(&hub.join("datasets--x--y/snapshots/eee/model.safetensors"), "");
-        let manifest =
-            |digest: &str| format!(r#"{{"layers":[{{"mediaType":"{OLLAMA_MODEL}","digest":"{digest}"}}]}}"#);
-        let registry = ollama.join("manifests/registry.ollama.ai");
-        put(&registry.join("library/llama3.2/1b"), &manifest("sha256:0123abcd"));
-        put(&registry.join("someone/model/latest"), &manifest("sha256:0123abcd"));
-        put(&registry.join("library/gone/latest"), &manifest("sha256:ffff"));
-        put(&registry.join("library/evil/latest"), &manifest("sha256:../../x"));
-        put(&registry.join("library/bad/latest"), "{");
-        put(&ollama.join("blobs/sha256-0123abcd"), "GGUF");
-    }
-
-    fn check(home: &Path, env: &dyn Fn(&str) -> Option<String>) -> Vec<(String, &'static str)> {
-        let found = local_caches(home, env);
-        assert!(found.iter().all(|m| m.path.exists()));
-        found.into_iter().map(|m| (m.name, m.cache)).collect()
-    }
-
-    #[test]
-    fn caches_are_found_at_home_and_where_the_environment_says() {
-        let folder = tempfile::tempdir().unwrap();
-        let home = folder.path().join("home");
-        fixture(&home.join(".cache/huggingface/hub"), &home.join(".ollama/models"));
-        let expected = [
-            ("Qwen/Qwen3-0.6B", "huggingface"),
-            ("a/b-GGUF/b-Q4_0.gguf", "huggingface"),
-            ("llama3.2:1b", "ollama"),
-            ("someone/model:latest", "ollama"),
-        ]
-        .map(|(name, cache)| (name.to_owned(), cache));
-        assert_eq!(check(&home, &|_| None), expected);
-        let newest = local_caches(&home, &|_| None).remove(0).path;
-        assert!(newest.ends_with("snapshots/bbb"), "{newest:?}");
-        let elsewhere = folder.path().join("elsewhere");
-        fixture(&elsewhere.join("hf/hub"), &elsewhere.join("o"));
-        let env = |name: &str| match name {
-            "HF_HOME" => Some(elsewhere.join("hf").display().to_string()),
-            "OLLAMA_MODELS" => Some(elsewhere.join("o").display().to_string()),
-            _ => None,
-        };
-        assert_eq!(check(Path::new("/nowhere"), &env), expected);
-        assert_eq!(check(Path::new("/nowhere"), &|_| None), []);
-    }
+fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
 }
+
+/// Whether a name is that of a later part of a split file, which is no model by itself.
+fn is_later_part(name: &str) -> bool {
+    let stem = name.strip_suffix(".gguf").unwrap_or(name);
+    let part = stem.rsplit_once("-of-").and_then(|(rest, _)| rest.rsplit_once('-')).map(|(_, part)| part);
+    part.is_some_and(|p| p.len() == 5 && p.bytes().all(|b| b.is_ascii_digit()) && p != "00001")
+}
+
+#[cfg(test)]
+mod tests;

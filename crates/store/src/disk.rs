@@ -62,6 +62,13 @@ pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> Result<Option<Vec<u8>
     }
 }
 
+/// The first bytes of a file, fewer if it has fewer.
+pub(crate) fn read_start(path: &Path, len: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(len).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Size and modification time: enough to notice that somebody's file is not the one we hashed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Fingerprint {

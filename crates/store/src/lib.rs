@@ -27,7 +27,7 @@ mod record;
 mod registry;
 mod store;
 
-pub use caches::{CachedModel, local_caches};
+pub use caches::{CacheError, CachedModel, find_cached, local_caches};
 pub use chunk::ChunkRef;
 pub use errors::{ChunkError, FindError, ManifestError, StoreError, StoreWarning};
 pub use manifest::{FileEntry, Manifest, ModelKind};

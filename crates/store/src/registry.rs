@@ -41,6 +41,11 @@ impl Layout {
         self.fetched().join(id.to_full())
     }
 
+    /// Models of a hub lie here, in folders `ORG/REPO/COMMIT/LABEL`; `hub` writes them.
+    pub(crate) fn hub(&self) -> PathBuf {
+        self.data_dir.join("hub")
+    }
+
     pub(crate) fn builtin(&self) -> PathBuf {
         self.data_dir.join("builtin")
     }

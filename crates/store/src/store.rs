@@ -112,8 +112,21 @@ impl Store {
         Err(FindError::Nothing { text: text.chars().take(200).collect(), known })
     }
 
-    /// Forgets a model. Deletes fetched bytes, never the user's own file. Returns the bytes freed.
+    /// Forgets a model. Deletes fetched bytes, from peers and from a hub, never the user's own file. Returns the bytes freed.
     pub fn remove(&self, id: ModelId) -> Result<u64, StoreError> {
+        let entry = self.entry(id)?;
+        let mut freed = self.forget(id)?;
+        if let Some(folder) = entry.local.as_ref().and_then(|l| hub_folder(&self.layout.hub(), &l.path)) {
+            fs::remove_dir_all(&folder).map_err(|e| failed("delete", &folder, entry.bytes, e))?;
+            // Without its folder the record of its origin says nothing.
+            let _ = fs::remove_file(folder.with_file_name(origin_name(&folder)));
+            freed += entry.bytes;
+        }
+        Ok(freed)
+    }
+
+    /// [`Store::remove`] for a model that turned out to be none we can run: what came from a hub stays on disk.
+    pub fn forget(&self, id: ModelId) -> Result<u64, StoreError> {
         let entry = self.entry(id)?;
         let mut freed = if entry.fetched { self.partial(id)?.map_or(0, |p| p.held_bytes()) } else { 0 };
         registry::update(&self.layout, |entries| entries.retain(|e| e.id != id))?;
@@ -123,7 +136,8 @@ impl Store {
             let folder = self.layout.fetched_model(id);
             fs::remove_dir_all(&folder).map_err(|e| failed("delete", &folder, freed, e))?;
         }
-        if let Some(local) = entry.local.filter(|l| l.is_builtin && l.path.starts_with(self.layout.builtin()))
+        if let Some(local) =
+            entry.local.as_ref().filter(|l| l.is_builtin && l.path.starts_with(self.layout.builtin()))
         {
             fs::remove_file(&local.path).map_err(|e| failed("delete", &local.path, entry.bytes, e))?;
             freed += entry.bytes;
@@ -304,6 +318,23 @@ impl Store {
             problem: local.and_then(Result::err),
         }
     }
+}
+
+/// Parts of a path below the folder of models of a hub: organisation, repository, commit, label.
+const HUB_DEPTH: usize = 4;
+
+/// The folder of a model that came from a hub; `None` for a path that lies elsewhere.
+fn hub_folder(hub: &Path, path: &Path) -> Option<PathBuf> {
+    let hub = hub.canonicalize().ok()?;
+    let below: Vec<_> = path.strip_prefix(&hub).ok()?.components().collect();
+    let is_plain = below.iter().all(|c| matches!(c, std::path::Component::Normal(_)));
+    (is_plain && below.len() >= HUB_DEPTH).then(|| hub.join(below[..HUB_DEPTH].iter().collect::<PathBuf>()))
+}
+
+fn origin_name(folder: &Path) -> std::ffi::OsString {
+    let mut name = folder.file_name().unwrap_or_default().to_owned();
+    name.push(".origin.json");
+    name
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use exo_api::ModelView;
+use exo_hub::Reference;
 
 use super::running;
 use crate::args::{Json, ModelsAction};
@@ -36,22 +37,48 @@ pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> a
 
 /// Makes a file or folder known to the node.
 pub async fn add(client: &Client, path: &Path) -> anyhow::Result<ModelView> {
-    let path = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
+    add_as(client, path, None).await
+}
+
+/// Makes a file or folder known under a name, for files whose own names say nothing.
+pub async fn add_as(client: &Client, path: &Path, name: Option<&str>) -> anyhow::Result<ModelView> {
+    // The last part stays as it is: a link into a cache keeps its name.
+    let found = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
+    let path = if name.is_some() { found } else { std::path::absolute(path)? };
     let spinner = ui::spinner();
     spinner.set_message(format!("reading {}", path.display()));
-    let model = client.post("/exo/v1/models", &serde_json::json!({"path": path.to_string_lossy()})).await;
+    let body = serde_json::json!({"path": path.to_string_lossy(), "name": name});
+    let model = client.post("/exo/v1/models", &body).await;
     spinner.finish_and_clear();
     model
 }
 
-/// The name of a model the node knows: `model` itself, or after adding it if it is a path.
-pub async fn resolve(client: &Client, model: &str) -> anyhow::Result<String> {
+/// The name of a model the node knows: `model` itself, or after adding it if it is a path, one that another program has on this
+/// disk, or a reference, which is fetched first.
+pub async fn resolve(config: &Config, client: &Client, model: &str) -> anyhow::Result<String> {
     let path = Path::new(model);
-    let looks_like_path = model.contains(std::path::MAIN_SEPARATOR) || model.ends_with(".gguf");
-    if looks_like_path || (path.exists() && !is_known(client, model).await?) {
+    let reference = model.parse::<Reference>();
+    if matches!(reference, Ok(Reference::Path(_))) {
         return Ok(add(client, path).await?.name);
     }
-    Ok(model.to_owned())
+    if is_known(client, model).await? {
+        return Ok(model.to_owned());
+    }
+    if path.exists() {
+        return Ok(add(client, path).await?.name);
+    }
+    if let Some(found) = super::found::find(model).await? {
+        return Ok(add_as(client, &found.path, Some(&found.name)).await?.name);
+    }
+    match reference {
+        Ok(reference) => {
+            let path = super::pull::bring(config, &reference).await?;
+            Ok(add(client, &path).await?.name)
+        }
+        // A text that could be a reference says what is wrong with it; a plain name is the node's to judge.
+        Err(error) if model.contains([':', '/']) => Err(error.into()),
+        Err(_) => Ok(model.to_owned()),
+    }
 }
 
 async fn is_known(client: &Client, name: &str) -> anyhow::Result<bool> {
@@ -78,11 +105,21 @@ async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
                 layers,
                 m.nodes.join(", "),
                 state,
+                source_text(m),
             ]
         })
         .collect();
-    ui::table(&["model", "architecture", "types", "size", "layers", "on", "instances"], rows);
+    ui::table(&["model", "architecture", "types", "size", "layers", "on", "instances", "source"], rows);
     Ok(())
+}
+
+/// Where a model came from and what it may be used for, where that is known.
+fn source_text(model: &ModelView) -> String {
+    match (&model.source, &model.licence) {
+        (Some(source), Some(licence)) => format!("{source}\nlicence: {licence}"),
+        (Some(source), None) => source.clone(),
+        _ => "-".to_owned(),
+    }
 }
 
 /// A text as one segment of a URL path.

@@ -18,7 +18,7 @@ const STALLED_MAX: Duration = Duration::from_secs(130);
 /// Places a model and waits until it serves.
 pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
     let client = running(config).await?;
-    let model = models::resolve(&client, &args.model).await?;
+    let model = models::resolve(config, &client, &args.model).await?;
     // What this command was told, not what this machine's nodes are set to.
     let kv = config.flag::<KvType>("kv")?;
     let cache_tokens = config.flag::<u32>("cache_tokens")?;

@@ -23,7 +23,7 @@ const STDIN_BYTES_MAX: u64 = 8 << 20;
 /// Uses the running node, else starts one for the while.
 pub async fn run(config: &Config, args: Run) -> anyhow::Result<ExitCode> {
     if let Some(client) = Client::running(&config.data_dir()).await {
-        return answer_or_chat(&client, &args).await.map(|()| ExitCode::SUCCESS);
+        return answer_or_chat(config, &client, &args).await.map(|()| ExitCode::SUCCESS);
     }
     let mut stop = super::start::StopSignal::new()?;
     let Some(running) =
@@ -32,7 +32,7 @@ pub async fn run(config: &Config, args: Run) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(INTERRUPTED));
     };
     let result = tokio::select! {
-        result = answer_or_chat(&running.client, &args) => result.map(|()| ExitCode::SUCCESS),
+        result = answer_or_chat(config, &running.client, &args) => result.map(|()| ExitCode::SUCCESS),
         () = stop.wait() => Ok(ExitCode::from(INTERRUPTED)),
     };
     unload_own(&running.client).await;
@@ -53,8 +53,8 @@ async fn unload_own(client: &Client) {
     }
 }
 
-async fn answer_or_chat(client: &Client, args: &Run) -> anyhow::Result<()> {
-    let model = models::resolve(client, &args.model).await?;
+async fn answer_or_chat(config: &Config, client: &Client, args: &Run) -> anyhow::Result<()> {
+    let model = models::resolve(config, client, &args.model).await?;
     let mut session = Session::new(client, args, model).await?;
     if let Some(prompt) = prompt(args)? {
         let answer = session.ask(&prompt).await?;

@@ -266,7 +266,7 @@ impl Facade for Fake {
         Box::pin(async { Ok(JoinedView { name: "a".into(), check_words: "a b c d".into() }) })
     }
 
-    fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>> {
+    fn add_model(&self, path: String, _name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>> {
         self.note(format!("add {path}"));
         Box::pin(async { Ok(model("good")) })
     }
@@ -300,6 +300,8 @@ fn model(name: &str) -> ModelView {
         chat: true,
         instances: vec![],
         added_unix_s: 5,
+        source: None,
+        licence: None,
     }
 }
 

@@ -1,0 +1,257 @@
+//! Models of a hub as a person gets them: the binary against the mock hub, ended in the middle, and run.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use exo_mock_hub::{Faults, Host, MockHub, Repository, sha256};
+use serde_json::Value;
+use support::{Killed, Node, SOON, exo, finish, stderr, stdout, wait_for};
+
+const CHUNK: u64 = 4 << 20;
+/// A pull and a run of the demo model, on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The demo model, and some bytes behind it: a file of its own, or it would be the one that the binary carries.
+fn demo_model() -> Vec<u8> {
+    let mut bytes = exo_node::DEMO_MODEL.to_vec();
+    bytes.extend([0; 64]);
+    bytes
+}
+
+/// A hub with the demo model, and a home and a data folder that know nothing.
+struct World {
+    hub: MockHub,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let hub = MockHub::start().unwrap();
+        let licence = ("LICENSE", b"Apache License".to_vec());
+        hub.put("org/demo-GGUF", Repository::new(&[("tiny-Q8_0.gguf", demo_model()), licence]));
+        Self { hub, folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn data_dir(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    fn exo(&self, args: &[&str]) -> Command {
+        let data_dir = self.data_dir();
+        let mut all = args.to_vec();
+        all.extend(["--data-dir", data_dir.to_str().unwrap()]);
+        let mut command = exo(&all);
+        for name in [
+            "HF_HOME",
+            "HF_HUB_CACHE",
+            "XDG_CACHE_HOME",
+            "XDG_DATA_HOME",
+            "OLLAMA_MODELS",
+            "LLAMA_CACHE",
+            "MODELS_PATH",
+            "HF_HUB_OFFLINE",
+        ] {
+            command.env_remove(name);
+        }
+        command.env("HOME", self.folder.path().join("home")).env("HF_ENDPOINT", self.hub.endpoint());
+        command
+    }
+
+    /// Runs to the end, which must be a good one.
+    fn run(&self, args: &[&str]) -> String {
+        let output = finish(&mut self.exo(args), LONG);
+        assert!(output.status.success(), "{args:?}: {} {}", stdout(&output), stderr(&output));
+        stdout(&output) + &stderr(&output)
+    }
+
+    /// Runs to an error.
+    fn refused(&self, args: &[&str]) -> String {
+        let output = finish(&mut self.exo(args), LONG);
+        assert!(!output.status.success(), "{args:?}: {}", stdout(&output));
+        stderr(&output)
+    }
+}
+
+/// Bytes that the maps of a data folder promise.
+fn promised(folder: &Path) -> u64 {
+    let mut chunks = 0;
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            chunks += promised(&path) / CHUNK;
+        } else if path.to_string_lossy().ends_with(".part.map") {
+            let bytes = std::fs::read(&path).unwrap_or_default();
+            let head = bytes.iter().position(|b| *b == b'\n').map_or(bytes.len(), |i| i + 1);
+            chunks += ((bytes.len() - head) / 40) as u64;
+        }
+    }
+    chunks * CHUNK
+}
+
+#[test]
+fn a_pull_that_is_killed_again_and_again_loses_at_most_what_was_in_flight() {
+    let world = World::new();
+    let size = 48 * CHUNK as usize;
+    let bytes: Vec<u8> =
+        (0..size / 4).flat_map(|i| (i as u32).wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let digest = sha256(&bytes);
+    world.hub.put("org/large", Repository::new(&[("large-Q8_0.gguf", bytes)]));
+    world.hub.set_faults(Faults { bytes_per_s: Some(12 << 20), ..Faults::default() });
+    let mut before = 0;
+    for round in 1..=5 {
+        let mut command = world.exo(&["pull", "hf.co/org/large"]);
+        let child = Killed(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        wait_for("chunks on disk", LONG, || {
+            (promised(&world.data_dir()) >= before + 6 * CHUNK).then_some(())
+        });
+        drop(child); // SIGKILL
+        let now = promised(&world.data_dir());
+        assert!(now >= before + 6 * CHUNK, "round {round}: {now} after {before}");
+        before = now;
+    }
+    world.hub.set_faults(Faults::default());
+    // The file is no model, and only its last step says so: the bytes have been verified by then.
+    let text = world.refused(&["pull", "hf.co/org/large"]);
+    assert!(text.contains("not a usable model") || text.contains("GGUF"), "{text}");
+    let file =
+        world.data_dir().join("hub/org/large/0123456789abcdef0123456789abcdef01234567/Q8_0/large-Q8_0.gguf");
+    assert_eq!(sha256(&std::fs::read(file).unwrap()), digest);
+    // Eight chunks in flight each time, and as much in the sockets between.
+    let again = world.hub.sent_bytes() - size as u64;
+    println!("{again} bytes came again after five kills, {} a kill", again / 5);
+    assert!(again <= 5 * 8 * (CHUNK + (6 << 20)), "{again} bytes came again");
+}
+
+#[test]
+fn a_model_is_pulled_listed_with_its_source_and_run_and_the_hub_is_asked_once() {
+    let world = World::new();
+    let text = world.run(&["pull", "hf.co/org/demo-GGUF"]);
+    assert!(text.contains("licence apache-2.0") && text.contains("tiny-Q8_0 is ready, verified"), "{text}");
+    assert!(text.contains("the only one there is"), "it says why this file: {text}");
+    let text = world.run(&["pull", "org/demo-GGUF:Q8_0"]);
+    assert!(text.contains("was here already"), "{text}");
+    let sent = world.hub.sent_bytes();
+    let text = world.run(&["run", "tiny-Q8_0", "What is 17 + 25?", "--temperature", "0"]);
+    assert!(text.contains("42"), "{text}");
+    assert_eq!(world.hub.sent_bytes(), sent);
+}
+
+#[test]
+fn removing_a_model_that_was_fetched_deletes_its_files() {
+    let world = World::new();
+    let node = Node::alone();
+    let data_dir = node.data_dir.to_str().unwrap();
+    let with_node = |args: &[&str]| {
+        let mut command = exo(&[args, &["--data-dir", data_dir]].concat());
+        finish(command.env("HF_ENDPOINT", world.hub.endpoint()).env("HOME", world.folder.path()), LONG)
+    };
+    assert!(with_node(&["pull", "hf.co/org/demo-GGUF"]).status.success());
+    let commit = node.data_dir.join("hub/org/demo-GGUF/0123456789abcdef0123456789abcdef01234567");
+    assert!(commit.join("Q8_0/tiny-Q8_0.gguf").is_file());
+    assert!(with_node(&["models", "remove", "tiny-Q8_0"]).status.success());
+    assert!(!commit.join("Q8_0").exists() && !commit.join("Q8_0.origin.json").exists());
+}
+
+#[test]
+fn a_reference_runs_on_a_machine_that_has_nothing() {
+    let world = World::new();
+    let text = world.run(&["run", "hf.co/org/demo-GGUF:q8_0", "What is 17 + 25?", "--temperature", "0"]);
+    assert!(text.contains("42"), "{text}");
+}
+
+#[test]
+fn a_running_node_is_told_and_shows_where_a_model_is_from() {
+    let world = World::new();
+    let node = Node::alone();
+    let data_dir = node.data_dir.to_str().unwrap().to_owned();
+    let mut pull = exo(&["pull", "hf.co/org/demo-GGUF", "--json", "--data-dir", &data_dir]);
+    let output = finish(pull.env("HF_ENDPOINT", world.hub.endpoint()).env("HOME", world.folder.path()), LONG);
+    let pulled: Value =
+        serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    assert_eq!(pulled["origin"]["repo"], "org/demo-GGUF");
+    let listed = finish(&mut exo(&["models", "--json", "--data-dir", &data_dir]), SOON);
+    let models: Value = serde_json::from_str(&stdout(&listed)).unwrap();
+    let model = models.as_array().unwrap().iter().find(|m| m["name"] == "tiny-Q8_0").unwrap();
+    assert_eq!(model["source"], "hf.co/org/demo-GGUF:Q8_0@01234567");
+    assert_eq!(model["licence"], "apache-2.0");
+}
+
+#[test]
+fn show_and_search_fetch_no_weights() {
+    let world = World::new();
+    let text = world.run(&["show", "hf.co/org/demo-GGUF"]);
+    assert!(
+        text.contains("Q8_0") && text.contains("fits this machine") && text.contains("licence apache-2.0"),
+        "{text}"
+    );
+    let shown: Value = serde_json::from_str(&world.run(&["show", "hf.co/org/demo-GGUF", "--json"])).unwrap();
+    assert_eq!(shown["models"][0]["files"][0]["sha256"], sha256(&demo_model()));
+    assert!(world.run(&["search", "demo"]).contains("hf.co/org/demo-GGUF"));
+    assert!(world.run(&["search", "nothing", "like", "it"]).contains("has no model for `nothing like it`"));
+    assert_eq!(world.hub.sent_bytes(), 0);
+}
+
+#[test]
+fn the_token_is_in_no_output_and_goes_to_no_other_host() {
+    let world = World::new();
+    let mut gated = Repository::new(&[("tiny-Q8_0.gguf", demo_model())]);
+    (gated.is_gated, gated.licence) = (true, Some("llama3.2".to_owned()));
+    world.hub.put("org/gated", gated);
+    let text = world.refused(&["pull", "hf.co/org/gated"]);
+    assert!(
+        text.contains("`org/gated` is gated: accept its page at") && text.contains("set HF_TOKEN"),
+        "{text}"
+    );
+    assert!(text.contains("700 million"), "notable terms are shown before anything is fetched: {text}");
+    let mut command = world.exo(&["pull", "hf.co/org/gated", "--log", "trace"]);
+    let output = finish(command.env("HF_TOKEN", world.hub.token()), LONG);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!(stdout(&output) + &stderr(&output)).contains(world.hub.token()), "the token is logged");
+    let seen = world.hub.seen();
+    assert!(seen.iter().any(|s| s.host == Host::Hub && s.authorization.is_some()));
+    assert!(seen.iter().all(|s| s.host == Host::Hub || s.authorization.is_none()));
+}
+
+#[test]
+fn what_another_program_has_is_run_in_place_and_offline_says_what_is_missing() {
+    let world = World::new();
+    let models = world.folder.path().join("home/.ollama/models");
+    let digest = sha256(&demo_model());
+    let manifest = models.join("manifests/registry.ollama.ai/library/tiny/1b");
+    std::fs::create_dir_all(manifest.parent().unwrap()).unwrap();
+    std::fs::create_dir_all(models.join("blobs")).unwrap();
+    let layer = format!(
+        r#"{{"layers":[{{"mediaType":"application/vnd.ollama.image.model","digest":"sha256:{digest}"}}]}}"#
+    );
+    std::fs::write(manifest, layer).unwrap();
+    std::fs::write(models.join(format!("blobs/sha256-{digest}")), demo_model()).unwrap();
+    assert!(world.run(&["models", "--found"]).contains("tiny:1b"));
+    let text = world.run(&["run", "tiny:1b", "What is 17 + 25?", "--temperature", "0"]);
+    assert!(text.contains("42") && text.contains("is read in place"), "{text}");
+    assert!(world.hub.seen().is_empty(), "nothing was asked");
+    let output = finish(world.exo(&["pull", "hf.co/org/demo-GGUF"]).env("EXO_OFFLINE", "1"), LONG);
+    assert!(stderr(&output).contains("exo is offline (EXO_OFFLINE is set)"), "{}", stderr(&output));
+    assert!(world.hub.seen().is_empty(), "nothing was asked");
+    let text = world.refused(&["run", "qwen3:8b", "x"]);
+    assert!(text.contains("Ollama's registry, which is not supported yet"), "{text}");
+}
+
+#[test]
+fn partial_downloads_are_pruned() {
+    let world = World::new();
+    world.hub.put("org/large", Repository::new(&[("large-Q8_0.gguf", vec![7; 8 * CHUNK as usize])]));
+    world.hub.set_faults(Faults { bytes_per_s: Some(4 << 20), ..Faults::default() });
+    let child = Killed(
+        world.exo(&["pull", "org/large"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap(),
+    );
+    wait_for("chunks on disk", LONG, || (promised(&world.data_dir()) >= CHUNK).then_some(()));
+    assert!(world.run(&["prune"]).contains("deleted 0 partial downloads"), "one under way is left alone");
+    drop(child);
+    assert!(world.run(&["prune"]).contains("deleted 1 partial downloads"));
+    assert_eq!(promised(&world.data_dir()), 0);
+}

@@ -1,0 +1,377 @@
+//! Requests to a hub: which way, with or without the token, along which redirects.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ureq::config::Config;
+use ureq::http::{HeaderMap, Response, Uri, header};
+use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::{Agent, Body};
+
+use crate::answers;
+use crate::errors::quoted;
+use crate::{Cancel, HubError, Settings, address, redirect, retry};
+
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+const FIRST_BYTE_MAX: Duration = Duration::from_secs(20);
+/// A page of a list, a description, an index of shards.
+const JSON_BYTES_MAX: u64 = 16 << 20;
+const ERROR_BYTES_MAX: u64 = 4096;
+const HEADER_BYTES_MAX: usize = 64 << 10;
+
+/// A hub, and the connections to it. Share it between threads.
+pub struct Client {
+    settings: Settings,
+    /// For hosts of this machine: through no proxy.
+    direct: Agent,
+    /// For whatever a person named.
+    open: Agent,
+    /// For where a public host redirected to: reaches no private address, whatever its name resolves to.
+    guarded: Agent,
+    seen: Arc<SeenHosts>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// One answer, of the last host of a chain of redirects.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    /// Headers of the hub itself, if it redirected.
+    pub(crate) hub_headers: HeaderMap,
+    /// Who answered.
+    pub(crate) uri: Uri,
+    pub(crate) body: Body,
+}
+
+impl Client {
+    /// A client of the hub that the settings name.
+    pub fn new(settings: Settings) -> Self {
+        let seen = Arc::new(SeenHosts::default());
+        let agent = |proxy: Option<ureq::Proxy>, refuses_private: bool| {
+            let proxy_host = proxy.as_ref().map(|p| p.host().to_ascii_lowercase());
+            let resolver = GuardedResolver {
+                inner: DefaultResolver::default(),
+                seen: seen.clone(),
+                proxy_host,
+                refuses_private,
+            };
+            Agent::with_parts(config(proxy, settings.stall), DefaultConnector::default(), resolver)
+        };
+        let (direct, open) = (agent(None, false), agent(settings.proxy.clone(), false));
+        let guarded = agent(settings.proxy.clone(), true);
+        Self { settings, direct, open, guarded, seen }
+    }
+
+    /// The settings it was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// An address of the hub's API or of a file in it. `path` begins with a slash.
+    pub(crate) fn hub_uri(&self, path: &str) -> Result<Uri, HubError> {
+        let base = self.settings.endpoint.to_string();
+        let text = format!("{}{path}", base.trim_end_matches('/'));
+        text.parse()
+            .map_err(|_| HubError::Reference { text: quoted(path), reason: "it makes no address".to_owned() })
+    }
+
+    /// One GET, redirects followed by our rules. `range` is start and end (exclusive) of the bytes wanted.
+    pub(crate) fn get(&self, uri: &Uri, range: Option<(u64, u64)>) -> Result<Answer, Failure> {
+        if let Some(why) = self.settings.offline {
+            return Err(Failure::Final(HubError::Offline {
+                what: crate::address::without_query(&uri.to_string()),
+                why,
+            }));
+        }
+        let first = uri.clone();
+        let (mut at, mut hub_headers) = (uri.clone(), HeaderMap::new());
+        for hop in 0..=redirect::HOPS_MAX {
+            let response = self.request(&at, &first, hop, range).map_err(Failure::Connection)?;
+            let location = answers::header(response.headers(), "location").map(str::to_owned);
+            let Some(location) = location.filter(|_| response.status().is_redirection()) else {
+                let status = response.status().as_u16();
+                let (parts, body) = response.into_parts();
+                return Ok(Answer { status, headers: parts.headers, hub_headers, uri: at, body });
+            };
+            if hop == 0 {
+                hub_headers = response.headers().clone();
+            }
+            let first_is_public = self.is_public(&first);
+            at = redirect::target(&at, &location, first_is_public).map_err(Failure::Final)?;
+        }
+        let reason = format!("more than {} redirects in a row", redirect::HOPS_MAX);
+        let (from, to) = (address::host(&first), address::without_query(&at.to_string()));
+        Err(Failure::Final(HubError::Redirect { from, to, reason }))
+    }
+
+    fn request(
+        &self,
+        at: &Uri,
+        first: &Uri,
+        hop: usize,
+        range: Option<(u64, u64)>,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let agent = match address::is_loopback(at) {
+            true => &self.direct,
+            false if hop > 0 && self.is_public(first) => &self.guarded,
+            false => &self.open,
+        };
+        let mut request = agent.get(at);
+        if range.is_none() {
+            // A hub may think about a document; bytes of a file come or they do not.
+            request = request.config().timeout_per_read(Some(FIRST_BYTE_MAX)).build();
+        }
+        if let Some(token) = self.settings.token_for(at) {
+            request = request.header(header::AUTHORIZATION, token.bearer());
+        }
+        if let Some((start, end)) = range {
+            request = request.header(header::RANGE, format!("bytes={start}-{}", end.saturating_sub(1)));
+        }
+        request.call()
+    }
+
+    /// Whether a host is one of the internet. One that was never resolved here, because a proxy did, counts as such.
+    fn is_public(&self, uri: &Uri) -> bool {
+        if address::is_loopback(uri) {
+            return false;
+        }
+        match address::literal(uri) {
+            Some(ip) => address::is_public(ip),
+            None => self.seen.is_public(uri.host().unwrap_or_default()).unwrap_or(true),
+        }
+    }
+
+    /// A small document of the hub. Waits and asks again as [`retry`] says.
+    pub(crate) fn document(&self, uri: &Uri, attempt: &str, cancel: &Cancel) -> Result<Document, HubError> {
+        let (mut tries, mut waited) = (0, Duration::ZERO);
+        loop {
+            tries += 1;
+            let answer = match self.get(uri, None) {
+                Ok(answer) => answer,
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Connection(error))
+                    if tries < retry::TRIES_MAX.min(5) && retry::is_passing(&error) =>
+                {
+                    pause(cancel, retry::backoff(tries))?;
+                    continue;
+                }
+                Err(Failure::Connection(error)) => return Err(unreachable(uri, attempt, tries, error)),
+            };
+            match answer.status {
+                200 => return read_document(answer, attempt),
+                429 => {
+                    let asked = retry::retry_after(&answer.headers).max(Duration::from_millis(100));
+                    waited = waited.saturating_add(asked);
+                    check_wait(&answer.uri, waited)?;
+                    pause(cancel, asked)?;
+                }
+                500..600 if tries < 5 => pause(cancel, retry::backoff(tries))?,
+                _ => return Err(self.refusal(answer, attempt)),
+            }
+        }
+    }
+
+    /// What an answer that is no success means.
+    pub(crate) fn refusal(&self, mut answer: Answer, attempt: &str) -> HubError {
+        let host = address::host(&answer.uri);
+        let code = answers::header(&answer.headers, "x-error-code").unwrap_or_default().to_owned();
+        let message = answers::header(&answer.headers, "x-error-message").map(str::to_owned);
+        let body = || {
+            let mut bytes = Vec::new();
+            let _ = answer.body.as_reader().take(ERROR_BYTES_MAX).read_to_end(&mut bytes);
+            let value: serde_json::Value = serde_json::from_slice(&bytes).ok()?;
+            Some(value.get("error")?.as_str()?.to_owned())
+        };
+        let said = message.or_else(body).map(|m| format!(": {}", quoted(&m))).unwrap_or_default();
+        let repo = || attempt.rsplit(' ').next().unwrap_or_default().to_owned();
+        match (answer.status, code.as_str()) {
+            (_, "GatedRepo") => {
+                HubError::Gated { repo: repo(), advice: self.gate_advice(&repo(), "its page") }
+            }
+            (401 | 403, _) => HubError::Gated {
+                repo: repo(),
+                advice: format!(
+                    "{host} answered {}{said}; it is gated, private or not there; {}",
+                    answer.status,
+                    self.gate_advice(&repo(), "its page, if it asks for consent,")
+                ),
+            },
+            (404, "RevisionNotFound") => {
+                HubError::NotFound { host, what: format!("such revision of {}{said}", repo()) }
+            }
+            (404, "EntryNotFound") => {
+                HubError::NotFound { host, what: format!("such file in {}{said}", repo()) }
+            }
+            (404, _) => HubError::NotFound { host, what: format!("{}{said}", repo()) },
+            (status, _) => HubError::Status { host, attempt: attempt.to_owned(), status, said },
+        }
+    }
+
+    fn gate_advice(&self, repo: &str, page: &str) -> String {
+        let address = format!("{}/{repo}", self.settings.endpoint.to_string().trim_end_matches('/'));
+        let token = match &self.settings.token {
+            None => "; then set HF_TOKEN to a token of that account",
+            Some(_) if !self.settings.carries_token() => {
+                "; the token was not sent, because HF_ENDPOINT is http and not this machine: give an https address"
+            }
+            Some(_) => " with the account that the token is of",
+        };
+        format!("accept {page} at {address}{token}")
+    }
+}
+
+/// A failed attempt: of the connection, which may be better at the next one, or for good.
+pub(crate) enum Failure {
+    Connection(ureq::Error),
+    Final(HubError),
+}
+
+/// A small answer, whole.
+pub(crate) struct Document {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) headers: HeaderMap,
+    pub(crate) uri: Uri,
+}
+
+impl Document {
+    /// Its JSON as a value of ours.
+    pub(crate) fn parsed<T>(
+        &self,
+        attempt: &str,
+        parse: impl Fn(&[u8]) -> Result<T, String>,
+    ) -> Result<T, HubError> {
+        parse(&self.bytes).map_err(|problem| HubError::Answer {
+            host: address::host(&self.uri),
+            attempt: attempt.to_owned(),
+            problem,
+        })
+    }
+}
+
+fn read_document(mut answer: Answer, attempt: &str) -> Result<Document, HubError> {
+    let wrong = |uri: &Uri, problem: String| HubError::Answer {
+        host: address::host(uri),
+        attempt: attempt.to_owned(),
+        problem,
+    };
+    if answers::is_encoded(&answer.headers) {
+        return Err(wrong(&answer.uri, "it is compressed, which was not asked for".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    let read = answer.body.as_reader().take(JSON_BYTES_MAX + 1).read_to_end(&mut bytes);
+    read.map_err(|e| wrong(&answer.uri, format!("it broke off after {} bytes: {e}", bytes.len())))?;
+    if bytes.len() as u64 > JSON_BYTES_MAX {
+        let what =
+            format!("the answer of {} to the attempt to {attempt}, in bytes", address::host(&answer.uri));
+        return Err(HubError::TooLarge { what, found: bytes.len() as u64, max: JSON_BYTES_MAX });
+    }
+    Ok(Document { bytes, headers: answer.headers, uri: answer.uri })
+}
+
+/// Fails if a hub asks to wait longer, in all, than anyone wants to.
+pub(crate) fn check_wait(uri: &Uri, in_all: Duration) -> Result<(), HubError> {
+    if in_all <= retry::RETRY_AFTER_MAX {
+        return Ok(());
+    }
+    let (asked_s, max_s) = (in_all.as_secs(), retry::RETRY_AFTER_MAX.as_secs());
+    Err(HubError::Limited { host: address::host(uri), asked_s, max_s })
+}
+
+fn pause(cancel: &Cancel, time: Duration) -> Result<(), HubError> {
+    if cancel.wait(time) { Err(HubError::Cancelled) } else { Ok(()) }
+}
+
+pub(crate) fn unreachable(uri: &Uri, attempt: &str, tries: u32, source: ureq::Error) -> HubError {
+    HubError::Unreachable {
+        host: address::host(uri),
+        attempt: attempt.to_owned(),
+        tries,
+        source: Box::new(source),
+    }
+}
+
+fn config(proxy: Option<ureq::Proxy>, stall: Duration) -> Config {
+    let tls = TlsConfig::builder()
+        .provider(TlsProvider::Rustls)
+        .root_certs(RootCerts::PlatformVerifier)
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .build();
+    Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .proxy(proxy)
+        .tls_config(tls)
+        .user_agent(concat!("exo/", env!("CARGO_PKG_VERSION")))
+        .accept_encoding("identity")
+        .max_response_header_size(HEADER_BYTES_MAX)
+        .max_idle_connections_per_host(8)
+        .timeout_connect(Some(CONNECT_MAX))
+        .timeout_resolve(Some(CONNECT_MAX))
+        .timeout_send_request(Some(CONNECT_MAX))
+        .timeout_recv_response(Some(FIRST_BYTE_MAX))
+        .timeout_per_read(Some(stall))
+        .build()
+}
+
+/// What names resolved to, as far as redirects ask.
+#[derive(Debug, Default)]
+struct SeenHosts(Mutex<BTreeMap<String, bool>>);
+
+impl SeenHosts {
+    const MAX: usize = 64;
+
+    fn is_public(&self, host: &str) -> Option<bool> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&host.to_ascii_lowercase()).copied()
+    }
+
+    fn note(&self, host: &str, addresses: &[SocketAddr]) {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() < Self::MAX {
+            let is_public = addresses.iter().any(|a| address::is_public(a.ip()));
+            seen.entry(host.to_ascii_lowercase()).or_insert(is_public);
+        }
+    }
+}
+
+/// The system's resolver; remembers what is public, and for redirects of public hosts refuses what is not.
+#[derive(Debug)]
+struct GuardedResolver {
+    inner: DefaultResolver,
+    seen: Arc<SeenHosts>,
+    /// A proxy may be on a private network: a person named it.
+    proxy_host: Option<String>,
+    refuses_private: bool,
+}
+
+impl Resolver for GuardedResolver {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let addresses = self.inner.resolve(uri, config, timeout)?;
+        let host = uri.host().unwrap_or_default();
+        if self.proxy_host.as_deref() == Some(&host.to_ascii_lowercase()) {
+            return Ok(addresses);
+        }
+        self.seen.note(host, &addresses);
+        if self.refuses_private && addresses.iter().any(|a| !address::is_public(a.ip())) {
+            let reason =
+                format!("{} resolves to a private address, and a public host led here", quoted(host));
+            return Err(ureq::Error::Other(reason.into()));
+        }
+        Ok(addresses)
+    }
+}

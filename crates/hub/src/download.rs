@@ -1,0 +1,251 @@
+//! One file to disk: fetchers, a reader that checks in file order, and a controller that adapts how many fetch.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+
+use crate::chunk_map::{ChunkMap, chunk_count, chunk_range};
+use crate::disk::{beside, create_folder};
+use crate::plan::PlannedFile;
+use crate::ranges::{Fetch, Limit};
+use crate::work::Work;
+use crate::{Cancel, Client, HubError, address};
+
+/// How many ranges a file starts with.
+const RANGES_START: usize = 4;
+const REPORT: Duration = Duration::from_millis(200);
+/// How long a number of ranges is measured.
+const MEASURE: Duration = Duration::from_secs(1);
+/// After growing did not help.
+const SETTLE: Duration = Duration::from_secs(15);
+/// Growing by one must bring so much.
+const GAIN: f64 = 1.05;
+
+/// One file that is to come to disk.
+pub(crate) struct Job<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) repo: &'a str,
+    pub(crate) commit: Option<&'a str>,
+    pub(crate) file: &'a PlannedFile,
+    /// Where it will be.
+    pub(crate) path: PathBuf,
+    pub(crate) ranges_max: usize,
+    pub(crate) limit: &'a Limit,
+    pub(crate) cancel: &'a Cancel,
+}
+
+/// Where a file is while it is not whole.
+pub(crate) fn part_path(path: &Path) -> PathBuf {
+    beside(path, "part")
+}
+
+fn map_path(path: &Path) -> PathBuf {
+    beside(path, "part.map")
+}
+
+/// What makes a partial file this one.
+fn identity(file: &PlannedFile, repo: &str, commit: Option<&str>) -> String {
+    format!("{repo}@{}:{}:{}", commit.unwrap_or("-"), file.name, file.sha256.as_deref().unwrap_or("-"))
+}
+
+/// Bytes of a file that are on disk and verified, whole or partial.
+pub(crate) fn held_bytes(file: &PlannedFile, repo: &str, commit: Option<&str>, path: &Path) -> u64 {
+    if fs::metadata(path).is_ok_and(|m| m.len() == file.size) {
+        return file.size;
+    }
+    let bytes = crate::disk::read_bounded(&map_path(path), 64 << 20).ok().flatten();
+    let held = bytes.and_then(|b| crate::chunk_map::parse(&b, &identity(file, repo, commit), file.size));
+    let is_there = fs::metadata(part_path(path)).is_ok_and(|m| m.len() == file.size);
+    let chunks = held.filter(|_| is_there).map(|h| h.chunks).unwrap_or_default();
+    chunks.keys().map(|index| chunk_range(*index, file.size)).map(|(start, end)| end - start).sum()
+}
+
+/// Brings the file, from where an earlier attempt ended. `report` hears the verified bytes on disk and the ranges under way.
+pub(crate) fn download(job: &Job<'_>, report: &mut dyn FnMut(u64, usize)) -> Result<(), HubError> {
+    if fs::metadata(&job.path).is_ok_and(|m| m.len() == job.file.size) {
+        report(job.file.size, 0);
+        return Ok(());
+    }
+    if let Some(folder) = job.path.parent() {
+        create_folder(folder)?;
+    }
+    let part = part_path(&job.path);
+    let is_there = fs::metadata(&part).is_ok_and(|m| m.len() == job.file.size);
+    if !is_there {
+        // A map without its file promises nothing.
+        let _ = fs::remove_file(map_path(&job.path));
+    }
+    let out = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&part);
+    let out =
+        out.and_then(|f| f.set_len(job.file.size).map(|()| f)).map_err(HubError::disk("write", &part))?;
+    let (map, held) =
+        ChunkMap::open(&map_path(&job.path), &identity(job.file, job.repo, job.commit), job.file.size)?;
+    let digest = transfer(job, &out, map, &held.chunks, report)?;
+    finish(job, &out, &part, &digest)?;
+    report(job.file.size, 0);
+    Ok(())
+}
+
+/// Runs all threads until every chunk is here and read; the SHA-256 of it all.
+fn transfer(
+    job: &Job<'_>,
+    out: &File,
+    map: ChunkMap,
+    held: &BTreeMap<u32, [u8; 32]>,
+    report: &mut dyn FnMut(u64, usize),
+) -> Result<String, HubError> {
+    let fetchers_max = job.ranges_max.clamp(1, 8).min(chunk_count(job.file.size).max(1) as usize);
+    let (map, work) = (Mutex::new(map), Work::new(job.file.size, held, fetchers_max));
+    work.set_fetchers(RANGES_START);
+    let fetch = Fetch {
+        client: job.client,
+        file: job.file,
+        repo: job.repo,
+        commit: job.commit,
+        out,
+        map: &map,
+        work: &work,
+        limit: job.limit,
+        cancel: job.cancel,
+        located: Mutex::default(),
+        etag: Mutex::default(),
+        wrong: AtomicU32::new(0),
+    };
+    std::thread::scope(|scope| {
+        for fetcher in 0..fetchers_max {
+            let fetch = &fetch;
+            scope.spawn(move || fetch.run(fetcher));
+        }
+        scope.spawn(|| fetch.sync());
+        let reader = scope.spawn(|| read_in_order(job, out, &map, &work, held));
+        control(&work, job.cancel, &|| reader.is_finished(), report);
+        let digest = reader.join();
+        work.end(None);
+        match (work.take_failure(), digest) {
+            (Some(failure), _) => Err(failure),
+            (None, Ok(Ok(Some(digest)))) => Ok(digest),
+            (None, Ok(Err(error))) => Err(error),
+            (None, Ok(Ok(None)) | Err(_)) => Err(HubError::Cancelled),
+        }
+    })
+}
+
+/// Reports, adapts, and ends the work on a wish to end.
+fn control(work: &Work, cancel: &Cancel, is_read: &dyn Fn() -> bool, report: &mut dyn FnMut(u64, usize)) {
+    let mut adapt = Adapt::new(work);
+    let mut reported = Instant::now();
+    report(work.held_bytes(), work.fetchers());
+    while !is_read() {
+        if cancel.is_cancelled() {
+            work.end(Some(HubError::Cancelled));
+        }
+        work.wait(Duration::from_millis(20));
+        adapt.step(work);
+        if reported.elapsed() >= REPORT {
+            report(work.held_bytes(), work.fetchers());
+            reported = Instant::now();
+        }
+    }
+    report(work.held_bytes(), 0);
+}
+
+/// Finds the number of ranges beyond which another brings nothing.
+struct Adapt {
+    since: Instant,
+    bytes: u64,
+    rate: f64,
+    has_grown: bool,
+    settled_until: Instant,
+}
+
+impl Adapt {
+    fn new(work: &Work) -> Self {
+        let now = Instant::now();
+        Self { since: now, bytes: work.received_bytes(), rate: 0.0, has_grown: false, settled_until: now }
+    }
+
+    fn step(&mut self, work: &Work) {
+        let elapsed = self.since.elapsed();
+        if elapsed < MEASURE {
+            return;
+        }
+        let bytes = work.received_bytes();
+        let rate = (bytes - self.bytes) as f64 / elapsed.as_secs_f64();
+        (self.since, self.bytes) = (Instant::now(), bytes);
+        let fetchers = work.fetchers();
+        if self.has_grown && rate < self.rate * GAIN {
+            work.set_fetchers(fetchers - 1);
+            self.has_grown = false;
+            self.settled_until = Instant::now() + SETTLE;
+        } else if Instant::now() >= self.settled_until {
+            work.set_fetchers(fetchers + 1);
+            self.has_grown = work.fetchers() > fetchers;
+        }
+        self.rate = rate;
+    }
+}
+
+/// Reads the file as it grows, in order: its SHA-256, and whether chunks of an earlier attempt are still what they were.
+/// `None` if the work ended before.
+fn read_in_order(
+    job: &Job<'_>,
+    out: &File,
+    map: &Mutex<ChunkMap>,
+    work: &Work,
+    held: &BTreeMap<u32, [u8; 32]>,
+) -> Result<Option<String>, HubError> {
+    let (mut digest, mut bytes) = (Sha256::new(), Vec::new());
+    for index in 0..chunk_count(job.file.size) {
+        let mut expected = held.get(&index);
+        loop {
+            if !work.wait_for(index) {
+                return Ok(None);
+            }
+            let (start, end) = chunk_range(index, job.file.size);
+            bytes.resize((end - start) as usize, 0);
+            let read =
+                exo_stdx::read_exact_at(out, &mut bytes, start).map_err(HubError::disk("read", &job.path));
+            read.inspect_err(|_| work.end(None))?;
+            match expected.take() {
+                Some(expected) if blake3::hash(&bytes).as_bytes() != expected => {
+                    tracing::warn!(file = %job.file.name, chunk = index, "a chunk on disk is not what it was; it is fetched again");
+                    map.lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .remove(index)
+                        .inspect_err(|_| work.end(None))?;
+                    work.lose(index);
+                }
+                _ => break,
+            }
+        }
+        digest.update(&bytes);
+    }
+    Ok(Some(digest.finalize().iter().map(|b| format!("{b:02x}")).collect()))
+}
+
+/// Gives the file its name if it is the one that was promised; deletes it if it is not.
+fn finish(job: &Job<'_>, out: &File, part: &Path, digest: &str) -> Result<(), HubError> {
+    if let Some(expected) = job.file.sha256.as_ref().filter(|expected| *expected != digest) {
+        let _ = fs::remove_file(map_path(&job.path));
+        let _ = fs::remove_file(part);
+        return Err(HubError::Digest {
+            file: job.file.name.clone(),
+            bytes: job.file.size,
+            host: address::host(&job.file.uri),
+            expected: expected.clone(),
+            found: digest.to_owned(),
+        });
+    }
+    let named = out
+        .sync_all()
+        .and_then(|()| fs::rename(part, &job.path))
+        .and_then(|()| exo_stdx::sync_folder_of(&job.path));
+    named.map_err(HubError::disk("name", &job.path))?;
+    let _ = fs::remove_file(map_path(&job.path));
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! Why a hub's model did not come. One enum: whoever asked sees the whole chain from reference to disk.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a model was not found, chosen or fetched.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HubError {
+    /// The text is no reference that this version takes.
+    #[error("`{text}` is not a reference to a model: {reason}")]
+    Reference {
+        /// What was typed, cut short.
+        text: String,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// A setting cannot be used.
+    #[error("{name} cannot be used: {reason}")]
+    Setting {
+        /// The variable or file.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Offline, and something is missing.
+    #[error("{what} is not on this machine, and exo is offline ({why})")]
+    Offline {
+        /// What is missing.
+        what: String,
+        /// What made exo offline.
+        why: &'static str,
+    },
+    /// No answer.
+    #[error("no answer from {host} while trying to {attempt}, tried {tries} times")]
+    Unreachable {
+        /// The host.
+        host: String,
+        /// What was attempted.
+        attempt: String,
+        /// How often.
+        tries: u32,
+        /// The last failure.
+        #[source]
+        source: Box<ureq::Error>,
+    },
+    /// The hub refused.
+    #[error("{host} answered {status} to the attempt to {attempt}{said}")]
+    Status {
+        /// The host.
+        host: String,
+        /// What was attempted.
+        attempt: String,
+        /// HTTP status.
+        status: u16,
+        /// What it said, made safe and cut short, with a colon before it.
+        said: String,
+    },
+    /// There is no such thing.
+    #[error("{host} has no {what}")]
+    NotFound {
+        /// The host.
+        host: String,
+        /// What was looked for.
+        what: String,
+    },
+    /// The repository asks for consent first.
+    #[error("`{repo}` is gated: {advice}")]
+    Gated {
+        /// The repository.
+        repo: String,
+        /// Which page to accept, and what about the token.
+        advice: String,
+    },
+    /// An answer that cannot be right.
+    #[error("{host} gave an answer that cannot be used to the attempt to {attempt}: {problem}")]
+    Answer {
+        /// The host.
+        host: String,
+        /// What was attempted.
+        attempt: String,
+        /// What is wrong with it, with the numbers.
+        problem: String,
+    },
+    /// A redirect that is not followed.
+    #[error("the redirect from {from} to {to} was not followed: {reason}")]
+    Redirect {
+        /// The host that redirected.
+        from: String,
+        /// Where to, without the query, which may be signed.
+        to: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Something strangers sized is too large.
+    #[error("{what} is {found}, at most {max} is accepted")]
+    TooLarge {
+        /// What.
+        what: String,
+        /// How large.
+        found: u64,
+        /// The bound.
+        max: u64,
+    },
+    /// The hub asked to wait longer than anyone wants to.
+    #[error(
+        "{host} asks to wait {asked_s} s before the next request (429); {max_s} s are waited at most. Try again later"
+    )]
+    Limited {
+        /// The host.
+        host: String,
+        /// How long in all.
+        asked_s: u64,
+        /// The bound.
+        max_s: u64,
+    },
+    /// A path in a repository that may not become a path here.
+    #[error("`{path}` in `{repo}` cannot be fetched: {reason}")]
+    Name {
+        /// The repository.
+        repo: String,
+        /// The path, made safe and cut short.
+        path: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Nothing in the repository is what was asked for.
+    #[error("`{repo}` has no model to take: {reason}")]
+    NoModel {
+        /// The repository.
+        repo: String,
+        /// What it has instead.
+        reason: String,
+    },
+    /// Not enough room on the disk.
+    #[error("{needed_bytes} bytes are to be fetched to {} and {reserve_bytes} are kept free, but only {free_bytes} bytes are free", folder.display())]
+    NoRoom {
+        /// Still to be fetched.
+        needed_bytes: u64,
+        /// Kept free.
+        reserve_bytes: u64,
+        /// Free now.
+        free_bytes: u64,
+        /// On whose disk.
+        folder: PathBuf,
+    },
+    /// The disk failed.
+    #[error("cannot {attempt} {}", path.display())]
+    Disk {
+        /// What was attempted.
+        attempt: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The bytes are not those that the hub promised.
+    #[error(
+        "`{file}` was fetched whole ({bytes} bytes), but its SHA-256 is {found} and {host} promised {expected}; it was deleted"
+    )]
+    Digest {
+        /// The file.
+        file: String,
+        /// Its size.
+        bytes: u64,
+        /// The hub.
+        host: String,
+        /// By the hub.
+        expected: String,
+        /// As fetched.
+        found: String,
+    },
+    /// Another process fetches the same.
+    #[error("another exo is fetching this to {}; wait for it, or end it", folder.display())]
+    Busy {
+        /// Where to.
+        folder: PathBuf,
+    },
+    /// Somebody ended it.
+    #[error("ended before it was done; what is verified stays, and the next attempt goes on from there")]
+    Cancelled,
+}
+
+impl HubError {
+    pub(crate) fn disk(attempt: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Disk { attempt, path, source }
+    }
+}
+
+/// A stranger's words for an error: one bounded line.
+pub(crate) fn quoted(text: &str) -> String {
+    exo_types::printable(text, 120)
+}

@@ -1,0 +1,84 @@
+//! Models from a hub: what a reference means, what a repository has, and downloads that resume and are verified.
+//!
+//! [`Reference`] is what a person types. [`Client`] asks a hub that speaks Hugging Face's API, [`resolve`] turns a reference into a
+//! [`Plan`] of files at one commit, and [`fetch`] brings them to disk: up to eight ranges of a file at once, each verified chunk
+//! recorded before it counts, so that a killed process costs the chunks in flight and progress never runs backwards.
+//!
+//! What a hub says is a stranger's word: every size, name and sum has a bound, only weights, JSON, templates and text are ever
+//! fetched, and the token goes to the hub it is for and nowhere else.
+//!
+//! Everything here blocks. Why it is a client of our own: decision 0032.
+//!
+//! **Architecture invariant:** nothing here knows what a tensor is; models are files with names, sizes and digests.
+//!
+//! Start reading at [`Reference`] and [`fetch`].
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod answers;
+mod cancel;
+mod chunk_map;
+mod client;
+mod disk;
+mod download;
+mod errors;
+mod licence;
+mod names;
+mod origin;
+mod plan;
+mod pull;
+mod ranges;
+mod redirect;
+mod reference;
+mod repository;
+mod retry;
+mod select;
+mod settings;
+mod work;
+
+pub use cancel::Cancel;
+pub use client::Client;
+pub use errors::HubError;
+pub use licence::Licence;
+pub use origin::{Origin, OriginFile};
+pub use plan::{Plan, PlannedFile};
+pub use pull::{Fetched, Progress, PullOptions, fetch, forget_partial, resolve};
+pub use reference::{HubReference, Reference};
+pub use repository::{Found, RepoFile, Snapshot};
+pub use select::{Choice, Variant, variants};
+pub use settings::{Settings, Token};
+
+/// For fuzz targets: the parsers of what strangers send.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Feeds bytes to every parser of an answer; none may panic.
+    pub fn answers(bytes: &[u8]) {
+        let _ = crate::repository::parse_page(bytes);
+        let _ = crate::repository::parse_info(bytes);
+        let _ = crate::repository::parse_found(bytes);
+        let _ = crate::select::shards_of_index(bytes);
+        let _ = crate::origin::Origin::parse(bytes);
+        let _ = crate::chunk_map::parse(bytes, "identity", 1 << 40);
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            let _ = text.parse::<crate::Reference>();
+            let _ = crate::answers::content_range(text);
+            let _ = crate::answers::next_link(text);
+            let _ = crate::names::refusal(text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever a hub sends, its parsers give a value or an error.
+        #[test]
+        fn no_answer_makes_a_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), json in "[\\[{\"a-z:,\\]}0-9/. -]{0,120}") {
+            super::fuzzing::answers(&bytes);
+            super::fuzzing::answers(json.as_bytes());
+        }
+    }
+}

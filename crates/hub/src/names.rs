@@ -1,0 +1,133 @@
+//! Which names of a hub may become names here, and which files are ever fetched.
+
+use std::path::PathBuf;
+
+const COMPONENT_BYTES_MAX: usize = 200;
+const PATH_BYTES_MAX: usize = 500;
+const REPO_PART_BYTES_MAX: usize = 96;
+/// Names Windows keeps for devices, with any extension.
+const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "com", "lpt"];
+/// Weights without code in them, JSON, templates and text. Nothing else is ever fetched: no pickles, no scripts.
+const EXTENSIONS: [&str; 6] = ["gguf", "safetensors", "json", "jinja", "txt", "md"];
+
+/// Why a path of a repository cannot be fetched; `None` if it can.
+pub(crate) fn refusal(path: &str) -> Option<&'static str> {
+    if path.len() > PATH_BYTES_MAX {
+        return Some("its name is longer than 500 bytes");
+    }
+    if let Some(reason) = path.split('/').find_map(component_refusal) {
+        return Some(reason);
+    }
+    (!is_fetchable(path)).then_some("only GGUF, safetensors, JSON, templates and text are fetched")
+}
+
+/// Whether a file is of a kind that is ever fetched.
+pub(crate) fn is_fetchable(path: &str) -> bool {
+    let name = file_name(path).to_ascii_lowercase();
+    let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+    match extension {
+        Some(extension) => EXTENSIONS.contains(&extension),
+        None => is_licence(&name),
+    }
+}
+
+/// `LICENSE`, `LICENCE.txt`, `USE_POLICY.md` and the like.
+pub(crate) fn is_licence(path: &str) -> bool {
+    let name = path.to_ascii_lowercase();
+    let stem = name.split('.').next().unwrap_or_default();
+    !name.contains('/') && matches!(stem, "license" | "licence" | "notice" | "use_policy" | "copying")
+}
+
+/// The last component of a path of a repository.
+pub(crate) fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A path of a repository as a path here, below some folder. Only for one that [`refusal`] let through.
+pub(crate) fn relative(path: &str) -> PathBuf {
+    path.split('/').collect()
+}
+
+fn component_refusal(name: &str) -> Option<&'static str> {
+    let stem = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let is_number = |rest: &str| rest.len() <= 1 && rest.bytes().all(|b| b.is_ascii_digit());
+    match name {
+        "" => Some("a part of its name is empty"),
+        "." | ".." => Some("its name leads out of its folder"),
+        _ if name.len() > COMPONENT_BYTES_MAX => Some("a part of its name is longer than 200 bytes"),
+        _ if name.starts_with('.') => Some("a part of its name starts with a dot"),
+        _ if name.ends_with(['.', ' ']) => Some("a part of its name ends with a dot or a space"),
+        _ if name.chars().any(|c| exo_types::is_terminal_control(c) || "\\:*?\"<>|".contains(c)) => {
+            Some("its name has a character that no file name may have")
+        }
+        _ if DEVICES.iter().any(|d| stem.strip_prefix(d).is_some_and(is_number)) => {
+            Some("its name is that of a device")
+        }
+        _ => None,
+    }
+}
+
+/// Why a text cannot be the organisation or the name of a repository.
+pub(crate) fn repo_part_refusal(part: &str) -> Option<&'static str> {
+    match part {
+        "" => Some("a part of it is empty"),
+        _ if part.len() > REPO_PART_BYTES_MAX => Some("a part of it is longer than 96 bytes"),
+        _ if !part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) => {
+            Some("only letters, digits, `-`, `_` and `.` are allowed in it")
+        }
+        _ if part.contains("..") || part.contains("--") => Some("`..` and `--` are not allowed in it"),
+        _ => component_refusal(part),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_weights_json_templates_and_text_are_fetched() {
+        for good in [
+            "a.gguf",
+            "sub/b-00001-of-00002.gguf",
+            "model.safetensors",
+            "config.json",
+            "LICENSE",
+            "x/chat.jinja",
+        ] {
+            assert_eq!(refusal(good), None, "{good}");
+        }
+        for bad in [
+            "pytorch_model.bin",
+            "model.pt",
+            "x.pkl",
+            "modeling.py",
+            "run.sh",
+            "weights",
+            "a.gguf.exe",
+            "tokenizer.model",
+        ] {
+            assert!(refusal(bad).is_some_and(|why| why.starts_with("only GGUF")), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_leads_out_of_its_folder_is_refused() {
+        for bad in [
+            "../a.gguf",
+            "a/../../b.gguf",
+            "/a.gguf",
+            "a//b.gguf",
+            "a\\..\\b.gguf",
+            "C:a.gguf",
+            ".a.gguf",
+            "a./b.gguf",
+            "nul.gguf",
+            "a\u{202E}.gguf",
+            "a\n.gguf",
+            "./a.gguf",
+        ] {
+            assert!(refusal(bad).is_some(), "{bad:?}");
+        }
+        assert!(refusal(&format!("{}.gguf", "a/".repeat(300))).is_some());
+    }
+}

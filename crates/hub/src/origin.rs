@@ -1,0 +1,126 @@
+//! Where a model on this disk came from, kept beside it.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{HubError, HubReference, Licence};
+
+const BYTES_MAX: u64 = 4 << 20;
+const FILES_MAX: usize = 4000;
+
+/// A file as the hub promised it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OriginFile {
+    /// Its path in the repository.
+    pub path: String,
+    /// Its length.
+    pub size: u64,
+    /// Its SHA-256, which was checked; `None` where the hub had none.
+    pub sha256: Option<String>,
+}
+
+/// Written when every file of a model is here and checked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Origin {
+    /// Of this document.
+    pub version: u32,
+    /// What a person asked for.
+    pub reference: String,
+    /// The hub.
+    pub endpoint: String,
+    /// `org/repo`, or the host of an address.
+    pub repo: String,
+    /// The commit.
+    pub commit: Option<String>,
+    /// The quantisation, or `safetensors`.
+    pub label: String,
+    /// What it may be used for.
+    pub licence: Licence,
+    /// Its files.
+    pub files: Vec<OriginFile>,
+}
+
+impl Origin {
+    pub(crate) const VERSION: u32 = 1;
+
+    /// The origin of the model at `path`, if it was fetched from a hub: `path` is a folder, or a file in one.
+    pub fn beside(path: &Path) -> Option<Self> {
+        path.ancestors()
+            .skip(usize::from(path.is_file()))
+            .take(3)
+            .find_map(|folder| Self::read(&crate::disk::beside(folder, "origin.json")))
+    }
+
+    /// Where it is from, in one line: repository, what of it, commit.
+    pub fn label(&self) -> String {
+        let commit =
+            self.commit.as_deref().map(|c| format!("@{}", c.get(..8).unwrap_or(c))).unwrap_or_default();
+        let host = if self.commit.is_some() { "hf.co/" } else { "" };
+        exo_types::printable(&format!("{host}{}:{}{commit}", self.repo, self.label), 200)
+    }
+
+    /// Whether every byte was checked against a digest of the hub.
+    pub fn is_verified(&self) -> bool {
+        self.files.iter().filter(|f| is_weights(&f.path)).all(|f| f.sha256.is_some())
+    }
+
+    pub(crate) fn read(path: &Path) -> Option<Self> {
+        let bytes = crate::disk::read_bounded(path, BYTES_MAX).ok()??;
+        Self::parse(&bytes)
+            .inspect_err(|e| tracing::debug!(path = %path.display(), e, "not the record of an origin"))
+            .ok()
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let origin: Self = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        match origin.version == Self::VERSION && origin.files.len() <= FILES_MAX {
+            true => Ok(origin),
+            false => Err(format!("version {} with {} files", origin.version, origin.files.len())),
+        }
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> Result<(), HubError> {
+        let bytes = serde_json::to_vec_pretty(self).map_err(|e| HubError::Disk {
+            attempt: "encode",
+            path: path.to_owned(),
+            source: std::io::Error::other(e),
+        })?;
+        crate::disk::write_atomic(path, &bytes)
+    }
+
+    /// Models of this repository that are whole on this disk, with what to open. For when the hub cannot be asked.
+    pub(crate) fn on_disk(root: &Path, reference: &HubReference) -> Vec<(Self, PathBuf)> {
+        let mut found = Vec::new();
+        for commit in entries(&root.join(crate::names::relative(&reference.repo))) {
+            let origins =
+                entries(&commit).into_iter().filter(|p| p.to_string_lossy().ends_with(".origin.json"));
+            found.extend(origins.filter_map(|path| {
+                let origin = Self::read(&path)?;
+                let folder = path.to_str()?.strip_suffix(".origin.json").map(PathBuf::from)?;
+                let is_safe = origin.files.iter().all(|f| crate::names::refusal(&f.path).is_none());
+                let here = |f: &OriginFile| folder.join(crate::names::relative(&f.path));
+                let is_whole = is_safe
+                    && origin
+                        .files
+                        .iter()
+                        .all(|f| std::fs::metadata(here(f)).is_ok_and(|m| m.len() == f.size));
+                let first = origin.files.first()?;
+                let open = if first.path.ends_with(".gguf") { here(first) } else { folder.clone() };
+                is_whole.then_some((origin, open))
+            }));
+        }
+        found
+    }
+}
+
+fn is_weights(path: &str) -> bool {
+    path.ends_with(".gguf") || path.ends_with(".safetensors")
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let all = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = all.map(|e| e.path()).take(1000).collect();
+    paths.sort();
+    paths
+}

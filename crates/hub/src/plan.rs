@@ -1,0 +1,90 @@
+//! Which files are fetched, from where and to where: decided before the first byte.
+
+use std::path::{Path, PathBuf};
+
+use ureq::http::Uri;
+
+use crate::{Choice, Licence, Origin, OriginFile};
+
+/// A file to fetch.
+#[derive(Clone, Debug)]
+pub struct PlannedFile {
+    /// Its path in the repository, or the last part of its address.
+    pub name: String,
+    /// Its length.
+    pub size: u64,
+    /// What its SHA-256 must be, where the hub says.
+    pub sha256: Option<String>,
+    /// Where to ask for it.
+    pub(crate) uri: Uri,
+    /// Path below the model's folder.
+    pub(crate) below: PathBuf,
+}
+
+/// A model that is to be fetched.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What was asked for, for people.
+    pub reference: String,
+    /// `org/repo`, or the host of an address.
+    pub repo: String,
+    /// The commit; of an address there is none.
+    pub commit: Option<String>,
+    /// What was chosen and why.
+    pub choice: Choice,
+    /// What it may be used for.
+    pub licence: Licence,
+    /// The files.
+    pub files: Vec<PlannedFile>,
+    /// Folders below the folder of all fetched models: of the model, and of what belongs to it.
+    pub(crate) folder: PathBuf,
+}
+
+impl Plan {
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().fold(0, |sum, f| sum.saturating_add(f.size))
+    }
+
+    /// The folder of the model's files below `root`.
+    pub(crate) fn folder(&self, root: &Path) -> PathBuf {
+        root.join(&self.folder)
+    }
+
+    /// The file or folder to open once all is here.
+    pub(crate) fn path(&self, root: &Path) -> PathBuf {
+        let folder = self.folder(root);
+        match self.files.first() {
+            Some(first) if first.name.ends_with(".gguf") => folder.join(&first.below),
+            _ => folder,
+        }
+    }
+
+    /// Where the record of the model's origin is: beside its folder.
+    pub(crate) fn origin_path(&self, root: &Path) -> PathBuf {
+        crate::disk::beside(&self.folder(root), "origin.json")
+    }
+
+    /// Whether the model is here already, whole.
+    pub fn is_here(&self, root: &Path) -> bool {
+        let is_whole = |f: &PlannedFile| {
+            std::fs::metadata(self.folder(root).join(&f.below)).is_ok_and(|m| m.len() == f.size)
+        };
+        self.origin_path(root).is_file() && self.files.iter().all(is_whole)
+    }
+
+    pub(crate) fn origin(&self, endpoint: &str) -> Origin {
+        let file =
+            |f: &PlannedFile| OriginFile { path: f.name.clone(), size: f.size, sha256: f.sha256.clone() };
+        Origin {
+            version: Origin::VERSION,
+            reference: self.reference.clone(),
+            endpoint: endpoint.to_owned(),
+            repo: self.repo.clone(),
+            commit: self.commit.clone(),
+            label: self.choice.variant.label.clone(),
+            licence: self.licence.clone(),
+            files: self.files.iter().map(file).collect(),
+        }
+    }
+}

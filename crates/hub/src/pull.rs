@@ -1,0 +1,351 @@
+//! From a reference to a model on disk: resolve, then fetch.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use ureq::http::Uri;
+
+use crate::client::Failure;
+use crate::download::{self, Job};
+use crate::plan::PlannedFile;
+use crate::ranges::Limit;
+use crate::{
+    Cancel, Choice, Client, HubError, HubReference, Licence, Origin, Plan, Reference, RepoFile, Snapshot,
+    Variant, address, answers, disk, names, select,
+};
+
+/// Texts of licences are kept with a model, up to this size each.
+const LICENCE_BYTES_MAX: u64 = 1 << 20;
+/// Sum of all files of a model.
+const MODEL_BYTES_MAX: u64 = 16 << 40;
+
+/// How a model is fetched.
+#[derive(Clone, Debug)]
+pub struct PullOptions {
+    /// The folder of all fetched models.
+    pub root: PathBuf,
+    /// Ranges of a file at once, 1 to 8.
+    pub ranges_max: usize,
+    /// Bytes a second over all of them.
+    pub rate_max: Option<u64>,
+    /// Disk that stays free.
+    pub reserve_bytes: u64,
+}
+
+/// How far a model is. `done_bytes` are on disk and verified, and never become fewer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// The file under way.
+    pub file: String,
+    /// Bytes on disk.
+    pub done_bytes: u64,
+    /// Bytes in all.
+    pub total_bytes: u64,
+    /// Ranges under way.
+    pub ranges: usize,
+}
+
+/// A model that is here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fetched {
+    /// The file or folder to open.
+    pub path: PathBuf,
+    /// Where it came from.
+    pub origin: Origin,
+    /// Whether nothing had to be fetched.
+    pub was_here: bool,
+}
+
+/// What a reference means now: which files of which commit. Asks the hub, and fetches no weights. Offline, what is on disk already.
+pub fn resolve(
+    client: &Client,
+    reference: &Reference,
+    memory_bytes: Option<u64>,
+    cancel: &Cancel,
+) -> Result<Plan, HubError> {
+    match reference {
+        Reference::Hub(hub) => resolve_hub(client, hub, memory_bytes, cancel),
+        Reference::Url(url) => resolve_url(client, url),
+        Reference::Path(path) => {
+            let text = crate::errors::quoted(&path.display().to_string());
+            Err(HubError::Reference {
+                text,
+                reason: "it is a path, and there is nothing to fetch".to_owned(),
+            })
+        }
+    }
+}
+
+/// The model that a reference means, if it is whole on this disk: the newest commit first where several are.
+pub(crate) fn on_disk(root: &Path, hub: &HubReference) -> Option<Fetched> {
+    let mut found = Origin::on_disk(root, hub);
+    found.retain(|(origin, _)| {
+        let commit = origin.commit.as_deref().unwrap_or_default();
+        let is_label = hub.quantisation.as_ref().is_none_or(|q| q.eq_ignore_ascii_case(&origin.label));
+        let is_commit = hub
+            .revision
+            .as_ref()
+            .is_none_or(|r| origin.reference.ends_with(&format!("@{r}")) || commit.starts_with(r.as_str()));
+        is_label
+            && is_commit
+            && hub.file.as_ref().is_none_or(|f| origin.files.iter().any(|file| file.path == *f))
+    });
+    found.sort_by_key(|(_, path)| fs::metadata(path).and_then(|m| m.modified()).ok());
+    found.pop().map(|(origin, path)| Fetched { path, origin, was_here: true })
+}
+
+impl PullOptions {
+    /// What is whole on this disk of a reference; how an offline machine is served.
+    pub fn on_disk(&self, reference: &Reference) -> Option<Fetched> {
+        match reference {
+            Reference::Hub(hub) => on_disk(&self.root, hub),
+            _ => None,
+        }
+    }
+}
+
+fn resolve_hub(
+    client: &Client,
+    hub: &HubReference,
+    memory_bytes: Option<u64>,
+    cancel: &Cancel,
+) -> Result<Plan, HubError> {
+    let snapshot = client.snapshot(hub, cancel)?;
+    let mut choice =
+        select::choose(&snapshot, hub.quantisation.as_deref(), hub.file.as_deref(), memory_bytes)?;
+    if let Some(index) = select::index_of(&choice.variant) {
+        let attempt = format!("read the index of {}", hub.repo);
+        let uri = file_uri(client, &snapshot, &index.path)?;
+        let bytes = client.document(&uri, &attempt, cancel)?.bytes;
+        let kept = select::keep_shards(&mut choice.variant, &bytes);
+        kept.map_err(|problem| HubError::Answer { host: address::host(&uri), attempt, problem })?;
+    }
+    let is_folder = choice.variant.label == "safetensors";
+    let label = if is_folder { names::file_name(&hub.repo).to_owned() } else { choice.variant.label.clone() };
+    if let Some(reason) = names::repo_part_refusal(&label) {
+        return Err(HubError::Name {
+            repo: hub.repo.clone(),
+            path: crate::errors::quoted(&label),
+            reason: reason.to_owned(),
+        });
+    }
+    let licences =
+        snapshot.files.iter().filter(|f| names::is_licence(&f.path) && f.size <= LICENCE_BYTES_MAX);
+    let wanted: Vec<RepoFile> = choice.variant.files.iter().chain(licences).cloned().collect();
+    let files = wanted.iter().map(|f| planned(client, &snapshot, f)).collect::<Result<Vec<_>, _>>()?;
+    let folder = names::relative(&hub.repo).join(&snapshot.commit).join(label);
+    let plan = Plan {
+        reference: hub.to_string(),
+        repo: hub.repo.clone(),
+        commit: Some(snapshot.commit.clone()),
+        choice,
+        licence: snapshot.licence.clone(),
+        files,
+        folder,
+    };
+    check_sum(plan)
+}
+
+fn check_sum(plan: Plan) -> Result<Plan, HubError> {
+    match plan.bytes() {
+        bytes if bytes > MODEL_BYTES_MAX => Err(HubError::TooLarge {
+            what: format!("the size of {} in bytes", plan.repo),
+            found: bytes,
+            max: MODEL_BYTES_MAX,
+        }),
+        _ => Ok(plan),
+    }
+}
+
+fn file_uri(client: &Client, snapshot: &Snapshot, path: &str) -> Result<Uri, HubError> {
+    let mut encoded = String::new();
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
+                encoded.push(byte as char)
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    client.hub_uri(&format!("/{}/resolve/{}/{encoded}", snapshot.repo, snapshot.commit))
+}
+
+fn planned(client: &Client, snapshot: &Snapshot, file: &RepoFile) -> Result<PlannedFile, HubError> {
+    let uri = file_uri(client, snapshot, &file.path)?;
+    Ok(PlannedFile {
+        name: file.path.clone(),
+        size: file.size,
+        sha256: file.sha256.clone(),
+        uri,
+        below: names::relative(&file.path),
+    })
+}
+
+/// One file at an address: its size is what the host answers to a range of one byte.
+fn resolve_url(client: &Client, url: &str) -> Result<Plan, HubError> {
+    let shown = address::without_query(url);
+    let uri: Uri = url.parse().map_err(|_| HubError::Reference {
+        text: shown.clone(),
+        reason: "it is not an address".to_owned(),
+    })?;
+    let (host, attempt) = (address::host(&uri), format!("ask for {shown}"));
+    let answer = client.get(&uri, Some((0, 1))).map_err(|failure| match failure {
+        Failure::Final(error) => error,
+        Failure::Connection(error) => crate::client::unreachable(&uri, &attempt, 1, error),
+    })?;
+    if answer.status != 206 {
+        return Err(match answer.status {
+            200 => HubError::Answer {
+                host,
+                attempt,
+                problem: "it knows no ranges, so a download could not go on where it ended".to_owned(),
+            },
+            _ => client.refusal(answer, &attempt),
+        });
+    }
+    let range = answers::header(&answer.headers, "content-range").and_then(answers::content_range);
+    let (_, _, size) = range.ok_or_else(|| HubError::Answer {
+        host: host.clone(),
+        attempt,
+        problem: "it does not say how large the file is".to_owned(),
+    })?;
+    let name = names::file_name(uri.path()).to_owned();
+    if let Some(reason) = names::refusal(&name) {
+        return Err(HubError::Name {
+            repo: host,
+            path: crate::errors::quoted(&name),
+            reason: reason.to_owned(),
+        });
+    }
+    let id =
+        blake3::hash(url.split(['?', '#']).next().unwrap_or_default().as_bytes()).to_hex()[..16].to_owned();
+    let below = names::relative(&name);
+    let variant = Variant {
+        label: name.clone(),
+        files: vec![RepoFile { path: name.clone(), size, sha256: None }],
+        is_supported: true,
+        problem: None,
+    };
+    let plan = Plan {
+        reference: shown,
+        repo: host,
+        commit: None,
+        choice: Choice { variant, reason: "the file at the address".to_owned() },
+        licence: Licence::default(),
+        files: vec![PlannedFile { name, size, sha256: None, uri, below }],
+        folder: PathBuf::from("addresses").join(id).join("files").join("model"),
+    };
+    check_sum(plan)
+}
+
+/// Brings all files of a plan to disk, from where an earlier attempt ended, and records where they came from.
+pub fn fetch(
+    client: &Client,
+    plan: &Plan,
+    options: &PullOptions,
+    cancel: &Cancel,
+    report: &mut dyn FnMut(&Progress),
+) -> Result<Fetched, HubError> {
+    let folder = plan.folder(&options.root);
+    let origin = plan.origin(&client.settings().endpoint.to_string());
+    disk::create_folder(&folder)?;
+    let _lock = lock(&folder)?;
+    let path = plan.path(&options.root);
+    if plan.is_here(&options.root) {
+        return Ok(Fetched { path, origin, was_here: true });
+    }
+    let held = |file: &PlannedFile| {
+        download::held_bytes(file, &plan.repo, plan.commit.as_deref(), &folder.join(&file.below))
+    };
+    let (total_bytes, mut base) = (plan.bytes(), 0);
+    let here: u64 = plan.files.iter().map(held).sum();
+    disk::check_room(&folder, total_bytes - here.min(total_bytes), options.reserve_bytes)?;
+    let limit = Limit::new(options.rate_max);
+    let mut most = 0;
+    for (index, file) in plan.files.iter().enumerate() {
+        let later: u64 = plan.files[index + 1..].iter().map(held).sum();
+        let job = Job {
+            client,
+            repo: &plan.repo,
+            commit: plan.commit.as_deref(),
+            file,
+            path: folder.join(&file.below),
+            ranges_max: options.ranges_max,
+            limit: &limit,
+            cancel,
+        };
+        download::download(&job, &mut |done, ranges| {
+            most = most.max(base + done + later);
+            report(&Progress { file: file.name.clone(), done_bytes: most, total_bytes, ranges });
+        })?;
+        base += file.size;
+    }
+    origin.write(&plan.origin_path(&options.root))?;
+    Ok(Fetched { path, origin, was_here: false })
+}
+
+/// Held while one process fetches a model; the system lets go of it when the process ends, however it does.
+fn lock(folder: &Path) -> Result<File, HubError> {
+    let path = disk::beside(folder, "lock");
+    let file = File::create(&path).map_err(HubError::disk("make", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(HubError::Busy { folder: folder.to_owned() }),
+        Err(TryLockError::Error(error)) => {
+            tracing::debug!(%error, "this disk has no locks");
+            Ok(file)
+        }
+    }
+}
+
+/// Deletes downloads that were never finished, those under way excepted. Returns how many files and bytes on disk that were.
+pub fn forget_partial(root: &Path) -> Result<(usize, u64), HubError> {
+    let (mut files, mut bytes) = (0, 0);
+    for folder in partial_folders(root) {
+        let Ok(_lock) = lock(&folder) else { continue };
+        let below = files_below(&folder, 4);
+        let ending = |path: &Path, ending: &str| {
+            path.file_name().is_some_and(|n| n.to_string_lossy().ends_with(ending))
+        };
+        let parts: Vec<&PathBuf> = below.iter().filter(|p| ending(p, ".part")).collect();
+        files += parts.len();
+        bytes += parts.iter().map(|part| allocated(part)).sum::<u64>();
+        for path in parts.into_iter().chain(below.iter().filter(|p| ending(p, ".part.map"))) {
+            fs::remove_file(path).map_err(HubError::disk("delete", path))?;
+        }
+    }
+    Ok((files, bytes))
+}
+
+/// A partial file is sparse: what its map promises is what it takes.
+fn allocated(part: &Path) -> u64 {
+    let records = fs::metadata(disk::beside(part, "map")).map_or(0, |m| m.len() / 40);
+    fs::metadata(part).map_or(0, |m| m.len().min(records * crate::chunk_map::CHUNK_BYTES))
+}
+
+/// Folders of models below `root/org/repo/commit`.
+fn partial_folders(root: &Path) -> Vec<PathBuf> {
+    let mut level = vec![root.to_owned()];
+    for _ in 0..4 {
+        level = level.iter().flat_map(|folder| folders_in(folder)).collect();
+    }
+    level
+}
+
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder).into_iter().flatten().flatten();
+    all.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).take(10_000).collect()
+}
+
+fn files_below(folder: &Path, depth: usize) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder).into_iter().flatten().flatten().take(10_000);
+    let mut files = Vec::new();
+    for entry in all {
+        match entry.file_type() {
+            Ok(t) if t.is_dir() && depth > 0 => files.extend(files_below(&entry.path(), depth - 1)),
+            Ok(t) if t.is_file() => files.push(entry.path()),
+            _ => {}
+        }
+    }
+    files
+}

@@ -1,0 +1,330 @@
+//! Fetching ranges of one file: what is asked, which answers are taken, and what a failure means for that range alone.
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ureq::http::Uri;
+
+use crate::answers::{self, header};
+use crate::chunk_map::{ChunkMap, chunk_range};
+use crate::client::{Answer, Failure};
+use crate::plan::PlannedFile;
+use crate::work::Work;
+use crate::{Cancel, Client, HubError, address, client, retry};
+
+/// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
+const WRONG_MAX: u32 = 3;
+/// A range slower than this, over [`SLOW_TIME`], is asked for again.
+const SLOW_BYTES_PER_S: u64 = 1024;
+const SLOW_TIME: Duration = Duration::from_secs(15);
+const READ_BYTES: usize = 64 << 10;
+
+/// What fetchers of one file share.
+pub(crate) struct Fetch<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) file: &'a PlannedFile,
+    pub(crate) repo: &'a str,
+    pub(crate) commit: Option<&'a str>,
+    pub(crate) out: &'a File,
+    pub(crate) map: &'a Mutex<ChunkMap>,
+    pub(crate) work: &'a Work,
+    pub(crate) limit: &'a Limit,
+    pub(crate) cancel: &'a Cancel,
+    /// The signed address that the hub redirected to, until it expires.
+    pub(crate) located: Mutex<Option<Uri>>,
+    pub(crate) etag: Mutex<Option<String>>,
+    pub(crate) wrong: AtomicU32,
+}
+
+/// Why a range did not come.
+enum Trouble {
+    /// Asked for again after a moment.
+    Passing(ureq::Error),
+    /// The signed address is no good any more.
+    Expired(Box<Answer>),
+    /// The hub asks everybody to wait.
+    Limited(Box<Answer>),
+    /// An answer to another question.
+    Wrong(String, Uri),
+    Final(HubError),
+}
+
+impl From<HubError> for Trouble {
+    fn from(error: HubError) -> Self {
+        Self::Final(error)
+    }
+}
+
+impl Fetch<'_> {
+    /// One fetcher: claims chunks and brings them until there are none, or somebody ends the work.
+    pub(crate) fn run(&self, fetcher: usize) {
+        let (mut partial, mut tries) = (Vec::new(), 0);
+        // Until everything was read: the reader may find that a chunk of an earlier attempt has to come again.
+        while !self.work.is_over() {
+            if self.work.claim(fetcher).is_none() {
+                self.work.wait(Duration::from_millis(50));
+                continue;
+            }
+            let before = partial.len();
+            let result = self.fetch_claim(fetcher, &mut partial, &mut tries);
+            if partial.len() > before {
+                tries = 0; // what came of the chunk stays, and the next request begins behind it
+            }
+            let Err(trouble) = result else { continue };
+            if let Err(error) = self.overcome(trouble, &mut tries) {
+                self.work.end(Some(error));
+            }
+        }
+        self.work.release(fetcher);
+    }
+
+    /// Waits as the failure asks; an error if it is for good.
+    fn overcome(&self, trouble: Trouble, tries: &mut u32) -> Result<(), HubError> {
+        let attempt = self.attempt();
+        *tries += 1;
+        match trouble {
+            Trouble::Final(error) => return Err(error),
+            Trouble::Passing(error) if *tries >= retry::TRIES_MAX || !retry::is_passing(&error) => {
+                return Err(client::unreachable(&self.file.uri, &attempt, *tries, error));
+            }
+            Trouble::Passing(error) => {
+                tracing::debug!(%error, tries, file = %self.file.name, "a range is asked for again");
+                // A signed address may lead to a machine that is gone: after two tries the hub is asked for another.
+                if *tries > 2 {
+                    self.forget_location();
+                }
+            }
+            Trouble::Expired(answer) => {
+                self.forget_location();
+                if *tries >= retry::TRIES_MAX {
+                    return Err(self.client.refusal(*answer, &attempt));
+                }
+                if *tries == 1 {
+                    return Ok(());
+                }
+            }
+            Trouble::Limited(answer) => {
+                let in_all = self.work.hold_off(retry::retry_after(&answer.headers));
+                return client::check_wait(&answer.uri, in_all);
+            }
+            Trouble::Wrong(problem, uri) => {
+                self.forget_location();
+                if self.wrong.fetch_add(1, Ordering::Relaxed) + 1 >= WRONG_MAX {
+                    return Err(HubError::Answer { host: address::host(&uri), attempt, problem });
+                }
+            }
+        }
+        if self.cancel.wait(retry::backoff(*tries - 1)) { Err(HubError::Cancelled) } else { Ok(()) }
+    }
+
+    fn fetch_claim(&self, fetcher: usize, partial: &mut Vec<u8>, tries: &mut u32) -> Result<(), Trouble> {
+        let Some((next, end)) = self.work.claimed(fetcher) else { return Ok(()) };
+        let start = chunk_range(next, self.file.size).0 + partial.len() as u64;
+        let stop = chunk_range(end - 1, self.file.size).1;
+        let answer = self.open(start, stop)?;
+        let mut body = answer.body.into_reader();
+        while let Some((next, _)) = self.work.claimed(fetcher) {
+            let (from, to) = chunk_range(next, self.file.size);
+            self.read_chunk(&mut body, partial, (to - from) as usize)?;
+            self.store(next, from, partial)?;
+            self.work.write(fetcher, next);
+            partial.clear();
+            *tries = 0;
+            if !self.work.is_wanted(fetcher) {
+                self.work.release(fetcher);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads on until the chunk is whole. What came before a failure stays in `partial`.
+    fn read_chunk(&self, body: &mut impl Read, partial: &mut Vec<u8>, len: usize) -> Result<(), Trouble> {
+        let broken = |text: String| {
+            Trouble::Passing(ureq::Error::Io(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text)))
+        };
+        let (mut since, mut at_since) = (Instant::now(), partial.len());
+        while partial.len() < len {
+            let at = partial.len();
+            partial.resize(len.min(at + READ_BYTES), 0);
+            let read = body.read(&mut partial[at..]);
+            partial.truncate(at + *read.as_ref().unwrap_or(&0));
+            match read {
+                Ok(0) => {
+                    return Err(broken(format!("the answer ended {} bytes before the chunk did", len - at)));
+                }
+                Ok(n) => self.work.receive(n as u64),
+                Err(error) => return Err(broken(error.to_string())),
+            }
+            if self.work.is_over() || self.limit.take((partial.len() - at) as u64, self.cancel) {
+                return Err(HubError::Cancelled.into());
+            }
+            if since.elapsed() >= SLOW_TIME {
+                let rate = (partial.len() - at_since) as u64 / SLOW_TIME.as_secs();
+                if rate < SLOW_BYTES_PER_S && !self.limit.is_set() {
+                    return Err(broken(format!("the answer came with {rate} bytes a second")));
+                }
+                (since, at_since) = (Instant::now(), partial.len());
+            }
+        }
+        Ok(())
+    }
+
+    /// First the bytes, then the promise, which has their hash: of what a power cut leaves, only what checks counts.
+    fn store(&self, index: u32, start: u64, bytes: &[u8]) -> Result<(), HubError> {
+        exo_stdx::write_all_at(self.out, bytes, start).map_err(HubError::disk("write", &self.file.below))?;
+        let hash = blake3::hash(bytes);
+        self.map.lock().unwrap_or_else(PoisonError::into_inner).add(index, hash.as_bytes())
+    }
+
+    /// Synchronises what was written, again and again while fetchers go on, and counts it then.
+    pub(crate) fn sync(&self) {
+        while !self.work.is_over() {
+            let written = self.work.unsynced();
+            if written.is_empty() {
+                continue;
+            }
+            let synced = self.out.sync_data().map_err(HubError::disk("write", &self.file.below));
+            let map = || self.map.lock().unwrap_or_else(PoisonError::into_inner).handle();
+            match synced.and_then(|()| map()?.sync_data().map_err(HubError::disk("write", &self.file.below)))
+            {
+                Ok(()) => self.work.hold(&written),
+                // Some systems report a full disk only here.
+                Err(error) => self.work.end(Some(error)),
+            }
+        }
+    }
+
+    /// Asks for the bytes from `start` to `stop`, and takes only an answer that is exactly those.
+    fn open(&self, start: u64, stop: u64) -> Result<Answer, Trouble> {
+        let located = self.located.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let uri = located.as_ref().unwrap_or(&self.file.uri);
+        let answer = self.client.get(uri, Some((start, stop))).map_err(|failure| match failure {
+            Failure::Connection(error) => Trouble::Passing(error),
+            Failure::Final(error) => Trouble::Final(error),
+        })?;
+        let is_elsewhere = address::origin(&answer.uri) != address::origin(&self.file.uri);
+        match answer.status {
+            206 | 200 => {}
+            429 => return Err(Trouble::Limited(Box::new(answer))),
+            400 | 401 | 403 | 404 | 410 if is_elsewhere => return Err(Trouble::Expired(Box::new(answer))),
+            408 | 500..600 => return Err(Trouble::Passing(ureq::Error::StatusCode(answer.status))),
+            _ => return Err(Trouble::Final(self.client.refusal(answer, &self.attempt()))),
+        }
+        self.check(&answer, start, stop).map_err(|problem| Trouble::Wrong(problem, answer.uri.clone()))?;
+        if is_elsewhere {
+            *self.located.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer.uri.clone());
+        }
+        Ok(answer)
+    }
+
+    /// What is wrong with an answer to the question for these bytes of this file.
+    fn check(&self, answer: &Answer, start: u64, stop: u64) -> Result<(), String> {
+        let (size, asked) = (self.file.size, stop - start);
+        if answers::is_encoded(&answer.headers) {
+            return Err("it is compressed, which was not asked for".to_owned());
+        }
+        match answer.status {
+            206 => {
+                let text = header(&answer.headers, "content-range").unwrap_or_default();
+                let (from, to, whole) = answers::content_range(text)
+                    .ok_or_else(|| format!("its Content-Range is `{}`", crate::errors::quoted(text)))?;
+                if (from, to + 1, whole) != (start, stop, size) {
+                    return Err(format!(
+                        "bytes {start} to {stop} of {size} were asked for, it has {from} to {} of {whole}",
+                        to + 1
+                    ));
+                }
+            }
+            _ if asked == size => {}
+            _ => {
+                return Err(format!(
+                    "bytes {start} to {stop} were asked for, and it is the whole file: this host knows no ranges"
+                ));
+            }
+        }
+        if let Some(length) = header(&answer.headers, "content-length").and_then(|l| l.parse::<u64>().ok())
+            && length != asked
+        {
+            return Err(format!("it has {length} bytes, {asked} were asked for"));
+        }
+        self.check_identity(answer)
+    }
+
+    /// That it is the file of the plan, by what the hub and the host of the bytes say.
+    fn check_identity(&self, answer: &Answer) -> Result<(), String> {
+        for headers in [&answer.hub_headers, &answer.headers] {
+            if let (Some(found), Some(expected)) = (header(headers, "x-repo-commit"), self.commit)
+                && found != expected
+            {
+                return Err(format!("it is of commit {}, expected {expected}", crate::errors::quoted(found)));
+            }
+            if let (Some(found), Some(expected)) = (header(headers, "x-linked-etag"), &self.file.sha256)
+                && !answers::etag(found).eq_ignore_ascii_case(expected)
+            {
+                return Err(format!(
+                    "it is the file {}, expected {expected}",
+                    crate::errors::quoted(answers::etag(found))
+                ));
+            }
+            if let Some(found) = header(headers, "x-linked-size").and_then(|s| s.parse::<u64>().ok())
+                && found != self.file.size
+            {
+                return Err(format!("the file has {found} bytes, expected {}", self.file.size));
+            }
+        }
+        let Some(found) = header(&answer.headers, "etag").map(answers::etag) else { return Ok(()) };
+        let mut known = self.etag.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.as_deref() {
+            Some(before) if before != found => Err(format!(
+                "its ETag is `{}`, that of the ranges before was `{}`",
+                crate::errors::quoted(found),
+                crate::errors::quoted(before)
+            )),
+            Some(_) => Ok(()),
+            None => {
+                *known = Some(found.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    fn forget_location(&self) {
+        *self.located.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn attempt(&self) -> String {
+        format!("fetch {} of {}", self.file.name, self.repo)
+    }
+}
+
+/// At most so many bytes a second, over all fetchers.
+pub(crate) struct Limit {
+    bytes_per_s: Option<u64>,
+    /// Until when what was taken lasts.
+    until: Mutex<Instant>,
+}
+
+impl Limit {
+    pub(crate) fn new(bytes_per_s: Option<u64>) -> Self {
+        Self { bytes_per_s, until: Mutex::new(Instant::now()) }
+    }
+
+    fn is_set(&self) -> bool {
+        self.bytes_per_s.is_some()
+    }
+
+    /// Waits until these bytes may be taken; whether somebody wished to end.
+    fn take(&self, bytes: u64, cancel: &Cancel) -> bool {
+        let Some(rate) = self.bytes_per_s else { return cancel.is_cancelled() };
+        let wait = {
+            let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            *until = (*until).max(now) + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+            *until - now
+        };
+        cancel.wait(wait)
+    }
+}

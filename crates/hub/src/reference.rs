@@ -1,0 +1,282 @@
+//! What a person types to name a model that may not be here.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::HubError;
+use crate::names;
+
+/// Longer texts are no reference.
+const TEXT_BYTES_MAX: usize = 2000;
+const REVISION_BYTES_MAX: usize = 128;
+const QUANTISATION_BYTES_MAX: usize = 64;
+/// Hosts that all mean the hub itself.
+const HUB_HOSTS: [&str; 4] = ["hf.co", "huggingface.co", "www.huggingface.co", "hub"];
+
+/// What a text means. Parsing looks at no disk: `org/repo` may be a path too, and whoever asks looks there first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reference {
+    /// A repository of the hub.
+    Hub(HubReference),
+    /// One file at an address.
+    Url(String),
+    /// A path on this machine.
+    Path(PathBuf),
+}
+
+/// A repository of the hub, and what of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HubReference {
+    /// `org/repo`.
+    pub repo: String,
+    /// A part of the names of GGUF files, for example `Q4_K_M`.
+    pub quantisation: Option<String>,
+    /// Branch, tag or commit; `None` is `main`.
+    pub revision: Option<String>,
+    /// One file by its path.
+    pub file: Option<String>,
+    /// Whether the text says by itself that it means the hub, as `hf.co/…` does and `org/repo` does not.
+    pub is_explicit: bool,
+}
+
+impl HubReference {
+    /// The revision that is asked for.
+    pub fn revision(&self) -> &str {
+        self.revision.as_deref().unwrap_or("main")
+    }
+}
+
+impl fmt::Display for HubReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "hf.co/{}", self.repo)?;
+        if let Some(quantisation) = &self.quantisation {
+            write!(f, ":{quantisation}")?;
+        }
+        if let Some(revision) = &self.revision {
+            write!(f, "@{revision}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hub(hub) => hub.fmt(f),
+            Self::Url(url) => f.write_str(&crate::address::without_query(url)),
+            Self::Path(path) => path.display().fmt(f),
+        }
+    }
+}
+
+impl FromStr for Reference {
+    type Err = HubError;
+
+    fn from_str(text: &str) -> Result<Self, HubError> {
+        parse(text.trim()).map_err(|reason| HubError::Reference { text: crate::errors::quoted(text), reason })
+    }
+}
+
+fn parse(text: &str) -> Result<Reference, String> {
+    if text.is_empty() || text.len() > TEXT_BYTES_MAX {
+        return Err(format!("it has {} bytes, 1 to {TEXT_BYTES_MAX} are allowed", text.len()));
+    }
+    if let Some(rest) = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")) {
+        return parse_url(text, rest);
+    }
+    for (prefix, what) in
+        [("oci://", "OCI registries"), ("ollama://", "Ollama's registry"), ("docker://", "OCI registries")]
+    {
+        if text.starts_with(prefix) {
+            return Err(format!(
+                "{what} are not supported yet; `exo models --found` lists what other programs have put on this disk"
+            ));
+        }
+    }
+    let host = text.split('/').next().unwrap_or_default();
+    if HUB_HOSTS.contains(&host) {
+        return parse_repo(text[host.len()..].trim_start_matches('/'), true).map(Reference::Hub);
+    }
+    if looks_like_path(text) {
+        return Ok(Reference::Path(PathBuf::from(text)));
+    }
+    if text.matches('/').count() == 1 {
+        return parse_repo(text, false).map(Reference::Hub);
+    }
+    if let Some((name, tag)) = text.split_once(':') {
+        let reason = format!(
+            "it looks like a name of Ollama's registry, which is not supported yet. If Ollama has `{}:{}` on this disk, `exo models \
+             --found` lists it; else take a GGUF repository, as in hf.co/ORG/REPO:Q4_K_M",
+            crate::errors::quoted(name),
+            crate::errors::quoted(tag)
+        );
+        return Err(reason);
+    }
+    Err("expected hf.co/ORG/REPO, hf.co/ORG/REPO:QUANTISATION, hf.co/ORG/REPO@REVISION, https://… or a path"
+        .to_owned())
+}
+
+/// What can be nothing but a path: it begins like one, or has the ending of a file of weights.
+fn looks_like_path(text: &str) -> bool {
+    let is_drive = text.as_bytes().get(1) == Some(&b':') && text.as_bytes()[0].is_ascii_alphabetic();
+    let begins = text.starts_with(['/', '.', '~', '\\']) || text.contains('\\') || is_drive;
+    begins || text.ends_with('/') || [".gguf", ".safetensors", ".json"].iter().any(|e| text.ends_with(e))
+}
+
+fn parse_url(text: &str, rest: &str) -> Result<Reference, String> {
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    if text.starts_with("https://") && HUB_HOSTS.contains(&host) {
+        return parse_repo_url(path).map(Reference::Hub);
+    }
+    if host.is_empty() || host.contains('@') {
+        return Err("an address needs a host, and no user name in it".to_owned());
+    }
+    let file = names::file_name(path.split(['?', '#']).next().unwrap_or_default());
+    if !file.ends_with(".gguf") {
+        return Err("an address must end in the name of a .gguf file; safetensors come from a repository, as in hf.co/ORG/REPO".to_owned());
+    }
+    if let Some(reason) = names::refusal(file) {
+        return Err(reason.to_owned());
+    }
+    Ok(Reference::Url(text.to_owned()))
+}
+
+/// `org/repo`, or `org/repo/resolve/REVISION/FILE` and the same with `blob` and `tree`, as browsers show them.
+fn parse_repo_url(path: &str) -> Result<HubReference, String> {
+    let path = path.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
+    let parts: Vec<&str> = path.splitn(5, '/').collect();
+    let [org, repo, rest @ ..] = parts.as_slice() else {
+        return parse_repo(path, true);
+    };
+    let mut hub = parse_repo(&format!("{org}/{repo}"), true)?;
+    match rest {
+        [] => {}
+        ["tree" | "blob" | "resolve", revision] => hub.revision = Some(checked_revision(revision)?),
+        ["blob" | "resolve", revision, file] => {
+            hub.revision = Some(checked_revision(revision)?);
+            if let Some(reason) = names::refusal(file) {
+                return Err(reason.to_owned());
+            }
+            hub.file = Some((*file).to_owned());
+        }
+        _ => return Err("this page of the hub is neither a model nor a file of one".to_owned()),
+    }
+    Ok(hub)
+}
+
+fn parse_repo(text: &str, is_explicit: bool) -> Result<HubReference, String> {
+    let (text, revision) = match text.split_once('@') {
+        Some((text, revision)) => (text, Some(checked_revision(revision)?)),
+        None => (text, None),
+    };
+    let (name, quantisation) = match text.split_once(':') {
+        Some((name, quantisation)) => (name, Some(checked_quantisation(quantisation)?)),
+        None => (text, None),
+    };
+    let parts: Vec<&str> = name.split('/').collect();
+    let [org, repo] = parts.as_slice() else {
+        return Err(format!("a repository is ORG/REPO, two names; this has {}", parts.len()));
+    };
+    if let Some(reason) = [org, repo].into_iter().find_map(|part| names::repo_part_refusal(part)) {
+        return Err(format!("`{}`: {reason}", crate::errors::quoted(name)));
+    }
+    Ok(HubReference { repo: name.to_owned(), quantisation, revision, file: None, is_explicit })
+}
+
+/// Branches may have slashes in their names; nothing in one may lead elsewhere in an address.
+fn checked_revision(text: &str) -> Result<String, String> {
+    let allowed = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b));
+    if text.is_empty()
+        || text.len() > REVISION_BYTES_MAX
+        || !allowed
+        || text.split('/').any(|p| p.starts_with('.') || p.is_empty())
+    {
+        return Err(format!(
+            "`{}` cannot be a revision: a branch, a tag or a commit",
+            crate::errors::quoted(text)
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+fn checked_quantisation(text: &str) -> Result<String, String> {
+    let allowed = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    if text.is_empty() || text.len() > QUANTISATION_BYTES_MAX || !allowed {
+        return Err(format!("`{}` cannot be a quantisation, as Q4_K_M is one", crate::errors::quoted(text)));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(text: &str) -> String {
+        match text.parse::<Reference>() {
+            Ok(Reference::Hub(h)) => format!("hub {h} file={:?} explicit={}", h.file, h.is_explicit),
+            Ok(Reference::Url(u)) => format!("url {u}"),
+            Ok(Reference::Path(p)) => format!("path {}", p.display()),
+            Err(error) => format!("error {error}"),
+        }
+    }
+
+    #[test]
+    fn every_form_of_a_reference_is_understood() {
+        let cases = [
+            ("hf.co/Qwen/Qwen3-0.6B", "hub hf.co/Qwen/Qwen3-0.6B file=None explicit=true"),
+            ("hf.co/a/b-GGUF:Q4_K_M", "hub hf.co/a/b-GGUF:Q4_K_M file=None explicit=true"),
+            ("hf.co/a/b:Q8_0@refs/pr/1", "hub hf.co/a/b:Q8_0@refs/pr/1 file=None explicit=true"),
+            ("huggingface.co/a/b@main", "hub hf.co/a/b@main file=None explicit=true"),
+            ("a/b", "hub hf.co/a/b file=None explicit=false"),
+            ("a/b:q4_0", "hub hf.co/a/b:q4_0 file=None explicit=false"),
+            ("https://huggingface.co/a/b/tree/main", "hub hf.co/a/b@main file=None explicit=true"),
+            (
+                "https://huggingface.co/a/b/resolve/main/x/c.gguf?download=true",
+                "hub hf.co/a/b@main file=Some(\"x/c.gguf\") explicit=true",
+            ),
+            ("https://example.org/x/m.gguf?sig=1", "url https://example.org/x/m.gguf?sig=1"),
+            ("./a/b", "path ./a/b"),
+            ("models/m.gguf", "path models/m.gguf"),
+            ("/a", "path /a"),
+            ("C:\\m", "path C:\\m"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(check(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_reference_says_what_would_be_one() {
+        for (text, part) in [
+            ("qwen3:8b", "Ollama's registry, which is not supported yet"),
+            ("oci://registry/x", "OCI registries are not supported yet"),
+            ("ollama://x", "Ollama's registry are not supported yet"),
+            ("hf.co/a", "two names; this has 1"),
+            ("hf.co/a/b/c", "two names; this has 3"),
+            ("hf.co/../b", "not a reference"),
+            ("hf.co/a/b@..", "cannot be a revision"),
+            ("hf.co/a/b:", "cannot be a quantisation"),
+            ("https://example.org/x.bin", "must end in the name of a .gguf file"),
+            ("https://u:p@example.org/x.gguf", "no user name"),
+            ("https://huggingface.co/a/b/resolve/main/x.py", "only GGUF"),
+            ("llama", "expected hf.co/ORG/REPO"),
+        ] {
+            let found = check(text);
+            assert!(found.starts_with("error") && found.contains(part), "{text}: {found}");
+        }
+    }
+
+    proptest! {
+        /// Whatever is typed, no repository has a name that leads out of a folder or is obeyed by a terminal.
+        #[test]
+        fn no_text_makes_a_repository_with_a_dangerous_name(text in "\\PC{0,60}|(hf.co/)?[a-z./:@\\-]{0,30}") {
+            if let Ok(Reference::Hub(hub)) = text.parse::<Reference>() {
+                prop_assert!(hub.repo.split('/').all(|part| names::repo_part_refusal(part).is_none()));
+                prop_assert!(!hub.revision().contains(".."));
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! What the hub says of a repository: its commit, its files, its licence; and searching.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::errors::quoted;
+use crate::{Cancel, Client, HubError, HubReference, Licence, address, answers, names};
+
+/// More than any repository of a model has.
+const FILES_MAX: usize = 20_000;
+const PAGES_MAX: usize = 100;
+/// No file of a model is larger: 8 TiB.
+const FILE_BYTES_MAX: u64 = 8 << 40;
+const FOUND_MAX: usize = 50;
+const TEXT_CHARS_MAX: usize = 200;
+
+/// A file of a repository.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RepoFile {
+    /// Its path in the repository.
+    pub path: String,
+    /// Its length.
+    pub size: u64,
+    /// SHA-256 in hex, which the hub has for large files.
+    pub sha256: Option<String>,
+}
+
+/// A repository at one commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// `org/repo`.
+    pub repo: String,
+    /// The commit that the revision was when it was asked for.
+    pub commit: String,
+    /// Its files, by path. Those that may not be fetched are not among them.
+    pub files: Vec<RepoFile>,
+    /// How many files were left out because nothing of their kind is ever fetched.
+    pub left_out: usize,
+    /// What it may be used for.
+    pub licence: Licence,
+    /// Whether the hub asks for consent before it gives the files.
+    pub is_gated: bool,
+}
+
+/// A repository that a search found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// `org/repo`.
+    pub repo: String,
+    /// Downloads in the last month.
+    pub downloads: u64,
+    /// Likes.
+    pub likes: u64,
+    /// Whether it asks for consent.
+    pub is_gated: bool,
+    /// Whether it has GGUF or safetensors files, by its tags.
+    pub format: Option<&'static str>,
+}
+
+impl Client {
+    /// The repository at the commit that the reference means now.
+    pub fn snapshot(&self, reference: &HubReference, cancel: &Cancel) -> Result<Snapshot, HubError> {
+        let repo = &reference.repo;
+        let attempt = format!("describe {repo}");
+        let revision = reference.revision().replace('/', "%2F");
+        let uri = self.hub_uri(&format!("/api/models/{repo}/revision/{revision}"))?;
+        let info = self.document(&uri, &attempt, cancel)?.parsed(&attempt, parse_info)?;
+        let (files, left_out) = self.files(repo, &info.commit, cancel)?;
+        Ok(Snapshot {
+            repo: repo.clone(),
+            commit: info.commit,
+            files,
+            left_out,
+            licence: info.licence,
+            is_gated: info.is_gated,
+        })
+    }
+
+    fn files(&self, repo: &str, commit: &str, cancel: &Cancel) -> Result<(Vec<RepoFile>, usize), HubError> {
+        let attempt = format!("list the files of {repo}");
+        let mut uri =
+            self.hub_uri(&format!("/api/models/{repo}/tree/{commit}?recursive=true&expand=false"))?;
+        let (mut files, mut left_out, mut seen) = (Vec::new(), 0, BTreeSet::new());
+        for _ in 0..PAGES_MAX {
+            let document = self.document(&uri, &attempt, cancel)?;
+            for file in document.parsed(&attempt, parse_page)? {
+                if !names::is_fetchable(&file.path) {
+                    left_out += 1;
+                } else if let Some(reason) = names::refusal(&file.path) {
+                    return Err(HubError::Name {
+                        repo: repo.to_owned(),
+                        path: quoted(&file.path),
+                        reason: reason.to_owned(),
+                    });
+                } else if !seen.insert(file.path.to_lowercase()) {
+                    // Two names that differ in case are one file on many disks.
+                    let reason = "another file has the same name but for capitals".to_owned();
+                    return Err(HubError::Name { repo: repo.to_owned(), path: quoted(&file.path), reason });
+                } else {
+                    files.push(file);
+                }
+            }
+            let count = files.len() + left_out;
+            if count > FILES_MAX {
+                return Err(HubError::TooLarge {
+                    what: format!("the number of files of {repo}"),
+                    found: count as u64,
+                    max: FILES_MAX as u64,
+                });
+            }
+            let Some(next) = answers::header(&document.headers, "link").and_then(answers::next_link) else {
+                files.sort_by(|a, b| a.path.cmp(&b.path));
+                return Ok((files, left_out));
+            };
+            uri = self.next_page(&uri, &next, &attempt)?;
+        }
+        Err(HubError::TooLarge {
+            what: format!("the number of pages that list {repo}"),
+            found: PAGES_MAX as u64 + 1,
+            max: PAGES_MAX as u64,
+        })
+    }
+
+    /// The next page is on the same host: the token goes with it.
+    fn next_page(
+        &self,
+        uri: &ureq::http::Uri,
+        next: &str,
+        attempt: &str,
+    ) -> Result<ureq::http::Uri, HubError> {
+        let to = crate::redirect::target(uri, next, true)
+            .or_else(|_| crate::redirect::target(uri, next, false))?;
+        if address::origin(&to) == address::origin(uri) {
+            return Ok(to);
+        }
+        let problem = format!("its next page is on another host, {}", address::host(&to));
+        Err(HubError::Answer { host: address::host(uri), attempt: attempt.to_owned(), problem })
+    }
+
+    /// Models that the hub finds for a text, most downloaded first.
+    pub fn search(&self, text: &str, cancel: &Cancel) -> Result<Vec<Found>, HubError> {
+        let attempt = format!("search for {}", quoted(text));
+        let uri = self.hub_uri(&format!(
+            "/api/models?search={}&sort=downloads&direction=-1&limit={FOUND_MAX}",
+            encoded(text)
+        ))?;
+        self.document(&uri, &attempt, cancel)?.parsed(&attempt, parse_found)
+    }
+}
+
+/// A text as part of a query.
+fn encoded(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes().take(TEXT_CHARS_MAX) {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte as char),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// What matters of a repository's description.
+pub(crate) struct Info {
+    pub(crate) commit: String,
+    pub(crate) licence: Licence,
+    pub(crate) is_gated: bool,
+}
+
+pub(crate) fn parse_info(bytes: &[u8]) -> Result<Info, String> {
+    let value = json(bytes)?;
+    let commit = value.get("sha").and_then(Value::as_str).ok_or("it has no `sha`")?;
+    if !is_hex(commit, 40) && !is_hex(commit, 64) {
+        return Err(format!("its `sha` is `{}`, expected 40 hexadecimal digits", quoted(commit)));
+    }
+    Ok(Info { commit: commit.to_owned(), licence: Licence::of(&value), is_gated: is_gated(&value) })
+}
+
+/// `gated` is false, "auto" or "manual".
+fn is_gated(value: &Value) -> bool {
+    value.get("gated").is_some_and(|g| g.as_bool().unwrap_or(g.is_string()))
+}
+
+pub(crate) fn parse_page(bytes: &[u8]) -> Result<Vec<RepoFile>, String> {
+    let value = json(bytes)?;
+    let entries = value.as_array().ok_or("it is not a list of files")?;
+    let files = entries.iter().filter(|e| e.get("type").and_then(Value::as_str) == Some("file"));
+    files.map(parse_file).collect()
+}
+
+fn parse_file(entry: &Value) -> Result<RepoFile, String> {
+    let path = entry.get("path").and_then(Value::as_str).ok_or("a file has no `path`")?;
+    let lfs = entry.get("lfs").filter(|lfs| lfs.is_object());
+    let size = lfs.and_then(|l| l.get("size")).or(entry.get("size")).and_then(Value::as_u64);
+    let size = size.ok_or_else(|| format!("`{}` has no `size`", quoted(path)))?;
+    if size > FILE_BYTES_MAX {
+        return Err(format!("`{}` has {size} bytes, at most {FILE_BYTES_MAX} are accepted", quoted(path)));
+    }
+    let oid = lfs.and_then(|l| l.get("oid")).and_then(Value::as_str);
+    let sha256 = match oid.map(|oid| oid.strip_prefix("sha256:").unwrap_or(oid)) {
+        Some(oid) if is_hex(oid, 64) => Some(oid.to_ascii_lowercase()),
+        Some(oid) => {
+            return Err(format!(
+                "the digest of `{}` is `{}`, expected 64 hexadecimal digits",
+                quoted(path),
+                quoted(oid)
+            ));
+        }
+        None => None,
+    };
+    Ok(RepoFile { path: path.to_owned(), size, sha256 })
+}
+
+pub(crate) fn parse_found(bytes: &[u8]) -> Result<Vec<Found>, String> {
+    let value = json(bytes)?;
+    let entries = value.as_array().ok_or("it is not a list of models")?;
+    let found = entries.iter().take(FOUND_MAX).filter_map(|entry| {
+        let repo = entry.get("id").or(entry.get("modelId"))?.as_str()?;
+        let (org, name) = repo.split_once('/')?;
+        if names::repo_part_refusal(org).or(names::repo_part_refusal(name)).is_some() {
+            return None; // no reference could name it
+        }
+        let has_tag = |tag: &str| {
+            entry.get("tags").and_then(Value::as_array).is_some_and(|t| t.iter().any(|t| t == tag))
+        };
+        let format = ["gguf", "safetensors"].into_iter().find(|f| has_tag(f));
+        let number = |key: &str| entry.get(key).and_then(Value::as_u64).unwrap_or(0);
+        Some(Found {
+            repo: repo.to_owned(),
+            downloads: number("downloads"),
+            likes: number("likes"),
+            is_gated: is_gated(entry),
+            format,
+        })
+    });
+    Ok(found.collect())
+}
+
+fn json(bytes: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(bytes).map_err(|e| {
+        let start: String = String::from_utf8_lossy(bytes).chars().take(40).collect();
+        format!("it is not JSON ({e}); it begins with `{}`", quoted(&start))
+    })
+}
+
+fn is_hex(text: &str, len: usize) -> bool {
+    text.len() == len && text.bytes().all(|b| b.is_ascii_hexdigit())
+}

@@ -1,0 +1,190 @@
+//! What the environment says: which hub, the token for it, offline or not.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ureq::http::Uri;
+
+use crate::{HubError, address};
+
+const ENDPOINT: &str = "https://huggingface.co";
+const TOKEN_BYTES_MAX: usize = 512;
+/// A range that gives no byte for so long is asked for again.
+const STALL: Duration = Duration::from_secs(5);
+
+/// A token for the hub. It is never printed: `Debug` and `Display` show stars.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// A token, if the text can be one.
+    pub fn new(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let fits =
+            !text.is_empty() && text.len() <= TOKEN_BYTES_MAX && text.bytes().all(|b| b.is_ascii_graphic());
+        fits.then(|| Self(text.to_owned()))
+    }
+
+    /// The header that carries it. Only [`crate::Client`] asks, and only for the hub it is for.
+    pub(crate) fn bearer(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(***)")
+    }
+}
+
+/// How a hub is asked.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The hub, or a mirror of it.
+    pub endpoint: Uri,
+    /// For gated and private repositories.
+    pub token: Option<Token>,
+    /// Why nothing is fetched, if nothing is.
+    pub offline: Option<&'static str>,
+    /// Through which proxy; hosts of this machine are reached without.
+    pub proxy: Option<ureq::Proxy>,
+    /// How long a range may give no byte.
+    pub stall: Duration,
+}
+
+impl Settings {
+    /// For this hub, without token and proxy.
+    pub fn of(endpoint: &str) -> Result<Self, HubError> {
+        Ok(Self {
+            endpoint: parse_endpoint("the hub's address", endpoint)?,
+            token: None,
+            offline: None,
+            proxy: None,
+            stall: STALL,
+        })
+    }
+
+    /// From the variables that the hub's own tools read: `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`, `HF_HUB_OFFLINE`,
+    /// and `EXO_OFFLINE`. The proxy is that of `HTTPS_PROXY` and its like.
+    pub fn from_env(home: &Path, env: &dyn Fn(&str) -> Option<String>) -> Result<Self, HubError> {
+        let set = |name: &str| env(name).filter(|value| !value.trim().is_empty());
+        let endpoint = match set("HF_ENDPOINT") {
+            Some(text) => parse_endpoint("HF_ENDPOINT", &text)?,
+            None => parse_endpoint("the hub's address", ENDPOINT)?,
+        };
+        let offline = [("EXO_OFFLINE", "EXO_OFFLINE is set"), ("HF_HUB_OFFLINE", "HF_HUB_OFFLINE is set")]
+            .into_iter()
+            .find_map(|(name, why)| set(name).filter(|v| is_true(v)).map(|_| why));
+        let token = read_token(home, &set)?;
+        Ok(Self { endpoint, token, offline, proxy: ureq::Proxy::try_from_env(), stall: STALL })
+    }
+
+    /// Whether a request to this address carries the token: to the hub alone, and readable on the way by no one.
+    pub(crate) fn token_for(&self, uri: &Uri) -> Option<&Token> {
+        let is_hub =
+            address::origin(uri).is_some() && address::origin(uri) == address::origin(&self.endpoint);
+        self.token.as_ref().filter(|_| is_hub && self.carries_token())
+    }
+
+    /// Whether a token may go to the endpoint at all.
+    pub(crate) fn carries_token(&self) -> bool {
+        self.endpoint.scheme_str() == Some("https") || address::is_loopback(&self.endpoint)
+    }
+}
+
+fn is_true(text: &str) -> bool {
+    matches!(text.trim().to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
+}
+
+fn parse_endpoint(name: &str, text: &str) -> Result<Uri, HubError> {
+    let refuse = |reason: &str| HubError::Setting {
+        name: name.to_owned(),
+        reason: format!("`{}` {reason}", crate::errors::quoted(text)),
+    };
+    let uri: Uri = text.trim().trim_end_matches('/').parse().map_err(|_| refuse("is not an address"))?;
+    let is_web = matches!(uri.scheme_str(), Some("https" | "http"));
+    if !is_web || uri.host().is_none_or(str::is_empty) || uri.query().is_some() {
+        return Err(refuse("is not an address like https://huggingface.co"));
+    }
+    if uri.authority().is_some_and(|a| a.as_str().contains('@')) {
+        return Err(refuse("has a user name in it"));
+    }
+    Ok(uri)
+}
+
+/// From the environment, else from the file that the hub's own login writes.
+fn read_token(home: &Path, set: &dyn Fn(&str) -> Option<String>) -> Result<Option<Token>, HubError> {
+    for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
+        if let Some(text) = set(name) {
+            let reason = "it is no token: one line of at most 512 visible letters".to_owned();
+            return Token::new(&text).map(Some).ok_or(HubError::Setting { name: name.to_owned(), reason });
+        }
+    }
+    let cache =
+        || set("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from).join("huggingface");
+    let path = set("HF_TOKEN_PATH")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| set("HF_HOME").map_or_else(cache, PathBuf::from).join("token"));
+    let text = match crate::disk::read_bounded(&path, TOKEN_BYTES_MAX as u64 + 2) {
+        Ok(Some(bytes)) => String::from_utf8(bytes).unwrap_or_default(),
+        Ok(None) => return Ok(None),
+        // Somebody else's file, or a folder: public models need none.
+        Err(error) => {
+            tracing::debug!(%error, "the hub's token file cannot be read");
+            return Ok(None);
+        }
+    };
+    Ok(Token::new(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(vars: &[(&str, &str)]) -> Result<Settings, HubError> {
+        let env = |name: &str| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+        Settings::from_env(Path::new("/nowhere"), &env)
+    }
+
+    #[test]
+    fn a_token_is_for_the_hub_alone_and_is_never_printed() {
+        let settings = settings(&[("HF_TOKEN", "hf_secret")]).unwrap();
+        let carries = |uri: &str| settings.token_for(&uri.parse().unwrap()).is_some();
+        assert!(carries("https://huggingface.co/api/models/a/b") && carries("https://HUGGINGFACE.co:443/"));
+        for other in [
+            "https://cdn.huggingface.co/x",
+            "http://huggingface.co/x",
+            "https://huggingface.co:444/",
+            "https://evil.org/huggingface.co",
+        ] {
+            assert!(!carries(other), "{other}");
+        }
+        assert!(!format!("{settings:?}").contains("secret"));
+    }
+
+    #[test]
+    fn a_token_goes_over_http_to_this_machine_only() {
+        let mirror =
+            settings(&[("HF_TOKEN", "hf_secret"), ("HF_ENDPOINT", "http://192.168.1.9:8080/")]).unwrap();
+        assert!(mirror.token_for(&mirror.endpoint).is_none());
+        let local =
+            settings(&[("HF_TOKEN", "hf_secret"), ("HF_ENDPOINT", "http://127.0.0.1:8080/")]).unwrap();
+        assert!(local.token_for(&local.endpoint).is_some());
+    }
+
+    #[test]
+    fn the_variables_of_the_hubs_own_tools_count() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("token"), "hf_file\n").unwrap();
+        let home = folder.path().display().to_string();
+        assert_eq!(settings(&[("HF_HOME", &home)]).unwrap().token, Token::new("hf_file"));
+        assert!(settings(&[("HF_HUB_OFFLINE", "1")]).unwrap().offline.is_some());
+        assert!(settings(&[("HF_HUB_OFFLINE", "0")]).unwrap().offline.is_none());
+        for bad in ["ftp://x", "huggingface.co", "https://u:p@mirror.org", "https://"] {
+            let error = settings(&[("HF_ENDPOINT", bad)]).unwrap_err().to_string();
+            assert!(error.starts_with("HF_ENDPOINT cannot be used"), "{bad}: {error}");
+        }
+        assert!(settings(&[("HF_TOKEN", "two\nlines")]).unwrap_err().to_string().starts_with("HF_TOKEN"));
+    }
+}

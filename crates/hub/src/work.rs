@@ -1,0 +1,310 @@
+//! Which chunks of a file are held, who fetches which, and how many fetch at once. Shared by the threads of one download.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::HubError;
+use crate::chunk_map::{chunk_count, chunk_range};
+
+/// Chunks that wait to be synchronised, before fetchers wait for the disk: what a power cut costs beside those in flight.
+const UNSYNCED_MAX: usize = 8;
+/// Chunks that one request asks for: few requests, and still enough left to share.
+const RUN_CHUNKS_MAX: u32 = 16;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Chunk {
+    Missing,
+    InFlight,
+    /// In the file and in the map, and not synchronised yet: a killed process keeps it, a power cut may not.
+    Written,
+    Held,
+}
+
+/// The chunks that a fetcher has promised to bring: the next one, and the end.
+pub(crate) type Claim = (u32, u32);
+
+pub(crate) struct Work {
+    size: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    chunks: Vec<Chunk>,
+    claims: Vec<Option<Claim>>,
+    held_bytes: u64,
+    unsynced: Vec<u32>,
+    /// Bytes that came over the network, kept or not.
+    received_bytes: u64,
+    fetchers: usize,
+    not_before: Option<Instant>,
+    held_off: Duration,
+    is_over: bool,
+    failure: Option<HubError>,
+}
+
+impl Work {
+    pub(crate) fn new(size: u64, held: &BTreeMap<u32, [u8; 32]>, fetchers_max: usize) -> Self {
+        let mut chunks = vec![Chunk::Missing; chunk_count(size) as usize];
+        let mut held_bytes = 0;
+        for index in held.keys() {
+            chunks[*index as usize] = Chunk::Held;
+            let (start, end) = chunk_range(*index, size);
+            held_bytes += end - start;
+        }
+        let state = State {
+            chunks,
+            claims: vec![None; fetchers_max],
+            held_bytes,
+            unsynced: Vec::new(),
+            received_bytes: 0,
+            fetchers: fetchers_max,
+            not_before: None,
+            held_off: Duration::ZERO,
+            is_over: false,
+            failure: None,
+        };
+        Self { size, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// The claim of a fetcher, or a new one; `None` when there is nothing to fetch now.
+    pub(crate) fn claim(&self, fetcher: usize) -> Option<Claim> {
+        let mut state = self.lock();
+        let is_idle = state.is_over
+            || fetcher >= state.fetchers
+            || state.not_before.is_some_and(|t| Instant::now() < t);
+        if is_idle {
+            return None;
+        }
+        if state.claims[fetcher].is_none() {
+            state.claims[fetcher] = state.missing_run().or_else(|| state.half_of_another());
+        }
+        state.claims[fetcher]
+    }
+
+    /// The claim as it is now: others may have taken its end.
+    pub(crate) fn claimed(&self, fetcher: usize) -> Option<Claim> {
+        self.lock().claims[fetcher]
+    }
+
+    /// Gives back what is not fetched.
+    pub(crate) fn release(&self, fetcher: usize) {
+        let mut state = self.lock();
+        if let Some((next, end)) = state.claims[fetcher].take() {
+            state.chunks[next as usize..end as usize].fill(Chunk::Missing);
+        }
+        self.changed.notify_all();
+    }
+
+    /// The next chunk of a claim is in the file. Waits while too many are not synchronised.
+    pub(crate) fn write(&self, fetcher: usize, index: u32) {
+        let mut state = self.lock();
+        state.chunks[index as usize] = Chunk::Written;
+        state.unsynced.push(index);
+        state.held_off = Duration::ZERO;
+        state.claims[fetcher] =
+            state.claims[fetcher].map(|(_, end)| (index + 1, end)).filter(|(next, end)| next < end);
+        self.changed.notify_all();
+        while state.unsynced.len() > UNSYNCED_MAX && !state.is_over {
+            state = self.wait_with(state, Duration::from_millis(200));
+        }
+    }
+
+    /// Chunks that are written and not synchronised; waits a moment for one.
+    pub(crate) fn unsynced(&self) -> Vec<u32> {
+        let mut state = self.lock();
+        if state.unsynced.is_empty() && !state.is_over {
+            state = self.wait_with(state, Duration::from_millis(100));
+        }
+        state.unsynced.clone()
+    }
+
+    /// These are safe on disk.
+    pub(crate) fn hold(&self, synced: &[u32]) {
+        let mut state = self.lock();
+        state.unsynced.retain(|index| !synced.contains(index));
+        for index in
+            synced.iter().map(|i| *i as usize).filter(|i| *i < state.chunks.len()).collect::<Vec<_>>()
+        {
+            if state.chunks[index] == Chunk::Written {
+                let (start, end) = chunk_range(index as u32, self.size);
+                state.chunks[index] = Chunk::Held;
+                state.held_bytes += end - start;
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    /// A chunk that was held is not what it should be.
+    pub(crate) fn lose(&self, index: u32) {
+        let (start, end) = chunk_range(index, self.size);
+        let mut state = self.lock();
+        if state.chunks[index as usize] == Chunk::Held {
+            state.chunks[index as usize] = Chunk::Missing;
+            state.held_bytes -= end - start;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Whether a fetcher should go on with its claim.
+    pub(crate) fn is_wanted(&self, fetcher: usize) -> bool {
+        let state = self.lock();
+        !state.is_over && fetcher < state.fetchers
+    }
+
+    pub(crate) fn receive(&self, bytes: u64) {
+        self.lock().received_bytes += bytes;
+    }
+
+    /// Nobody asks before this long has passed. How long that is in all since a chunk last came.
+    pub(crate) fn hold_off(&self, time: Duration) -> Duration {
+        let mut state = self.lock();
+        let (now, time) =
+            (Instant::now(), time.clamp(Duration::from_millis(100), Duration::from_secs(1 << 20)));
+        let before = state.not_before.filter(|t| *t > now).unwrap_or(now);
+        let until = before.max(now + time);
+        state.held_off += until - before;
+        state.not_before = Some(until);
+        state.fetchers = (state.fetchers / 2).max(1);
+        state.held_off
+    }
+
+    pub(crate) fn set_fetchers(&self, count: usize) {
+        let mut state = self.lock();
+        state.fetchers = count.clamp(1, state.claims.len());
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn fetchers(&self) -> usize {
+        self.lock().fetchers
+    }
+
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.lock().held_bytes
+    }
+
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.lock().received_bytes
+    }
+
+    /// Ends the work of everyone; the first reason counts.
+    pub(crate) fn end(&self, failure: Option<HubError>) {
+        let mut state = self.lock();
+        state.is_over = true;
+        if state.failure.is_none() {
+            state.failure = failure;
+        }
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.lock().is_over
+    }
+
+    pub(crate) fn take_failure(&self) -> Option<HubError> {
+        self.lock().failure.take()
+    }
+
+    /// Waits until something changes, or so long.
+    pub(crate) fn wait(&self, time: Duration) {
+        let state = self.lock();
+        if !state.is_over {
+            drop(self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Waits until a chunk can be read; false when the work ends before.
+    pub(crate) fn wait_for(&self, index: u32) -> bool {
+        let mut state = self.lock();
+        while !matches!(state.chunks[index as usize], Chunk::Written | Chunk::Held) {
+            if state.is_over {
+                return false;
+            }
+            // The controller ends the work by its deadlines; this only looks whether it has.
+            state = self.wait_with(state, Duration::from_millis(200));
+        }
+        true
+    }
+
+    fn wait_with<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn missing_run(&mut self) -> Option<Claim> {
+        let missing = self.chunks.iter().filter(|c| **c == Chunk::Missing).count();
+        let share = (missing / self.fetchers.max(1)).clamp(1, RUN_CHUNKS_MAX as usize);
+        let first = self.chunks.iter().position(|c| *c == Chunk::Missing)?;
+        let run = self.chunks[first..].iter().take(share).take_while(|c| **c == Chunk::Missing).count();
+        self.chunks[first..first + run].fill(Chunk::InFlight);
+        Some((first as u32, (first + run) as u32))
+    }
+
+    /// At the end of a file, who is done takes half of what the slowest still has to fetch.
+    fn half_of_another(&mut self) -> Option<Claim> {
+        let longest = self.claims.iter_mut().flatten().max_by_key(|(next, end)| end - next)?;
+        let (next, end) = *longest;
+        if end - next < 2 {
+            return None;
+        }
+        let middle = next + (end - next).div_ceil(2);
+        longest.1 = middle;
+        Some((middle, end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk_map::CHUNK_BYTES;
+
+    #[test]
+    fn every_chunk_is_claimed_once_and_the_end_is_shared() {
+        let work = Work::new(CHUNK_BYTES * 8, &BTreeMap::from([(0, [1; 32])]), 2);
+        assert_eq!(work.claim(0), Some((1, 4)));
+        assert_eq!(work.claim(1), Some((4, 6)));
+        work.write(1, 4);
+        for (index, next) in [(5, Some((6, 7))), (6, Some((7, 8))), (7, Some((3, 4)))] {
+            work.write(1, index);
+            assert_eq!(work.claim(1), next);
+        }
+        assert_eq!(work.claimed(0), Some((1, 3)));
+        for (fetcher, index) in [(1, 3), (0, 1), (0, 2)] {
+            work.write(fetcher, index);
+        }
+        assert_eq!(
+            (work.held_bytes(), work.claim(0)),
+            (CHUNK_BYTES, None),
+            "what is not synchronised does not count"
+        );
+        work.hold(&work.unsynced());
+        assert_eq!(work.held_bytes(), CHUNK_BYTES * 8);
+    }
+
+    #[test]
+    fn what_is_given_back_or_lost_is_missing_again() {
+        let work = Work::new(CHUNK_BYTES * 2, &BTreeMap::new(), 1);
+        assert_eq!(work.claim(0), Some((0, 2)));
+        work.write(0, 0);
+        work.release(0);
+        assert_eq!(work.claim(0), Some((1, 2)));
+        work.write(0, 1);
+        work.hold(&work.unsynced());
+        work.lose(0);
+        assert_eq!((work.claim(0), work.held_bytes()), (Some((0, 1)), CHUNK_BYTES));
+    }
+
+    #[test]
+    fn a_wait_that_the_hub_asks_for_holds_for_all() {
+        let work = Work::new(CHUNK_BYTES * 2, &BTreeMap::new(), 2);
+        assert_eq!(work.hold_off(Duration::from_secs(60)).as_secs(), 60);
+        assert_eq!(work.hold_off(Duration::from_secs(60)).as_secs(), 60, "both were told the same");
+        assert_eq!((work.claim(0), work.fetchers()), (None, 1));
+    }
+}

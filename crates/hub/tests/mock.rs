@@ -1,0 +1,418 @@
+//! The client against the mock hub: what comes, what it costs, and each fault of a hub, a mirror or a line.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exo_hub::{
+    Cancel, Client, Fetched, HubError, Plan, Progress, PullOptions, Reference, Settings, Token, fetch,
+    resolve,
+};
+use exo_mock_hub::{Faults, Host, MockHub, Repository};
+
+const CHUNK: usize = 4 << 20;
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+/// Bytes that repeat nowhere: a chunk in the wrong place is noticed.
+fn bytes(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..len.div_ceil(8)).flat_map(|_| next().to_le_bytes()).take(len).collect()
+}
+
+struct Bench {
+    hub: MockHub,
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(files: &[(&str, Vec<u8>)]) -> Self {
+        let hub = MockHub::start().unwrap();
+        hub.put("org/repo", Repository::new(files));
+        Self { hub, folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn settings(&self) -> Settings {
+        let mut settings = Settings::of(&self.hub.endpoint()).unwrap();
+        settings.stall = Duration::from_millis(500);
+        settings
+    }
+
+    fn options(&self) -> PullOptions {
+        PullOptions { root: self.folder.path().to_owned(), ranges_max: 8, rate_max: None, reserve_bytes: 0 }
+    }
+
+    fn plan(&self, client: &Client, text: &str) -> Result<Plan, HubError> {
+        resolve(client, &text.parse().unwrap(), None, &Cancel::default())
+    }
+
+    fn pull(&self, text: &str) -> Result<Fetched, HubError> {
+        self.pull_with(&Client::new(self.settings()), text)
+    }
+
+    fn pull_with(&self, client: &Client, text: &str) -> Result<Fetched, HubError> {
+        let plan = self.plan(client, text)?;
+        fetch(client, &plan, &self.options(), &Cancel::default(), &mut |_| {})
+    }
+
+    /// The error of a pull, with its causes.
+    fn refused(&self, faults: Faults) -> String {
+        self.hub.set_faults(faults);
+        let error = self.pull("hf.co/org/repo:Q8_0").expect_err("the fault is noticed");
+        assert!(!self.has_model(), "a refused file has no name");
+        chain(&error)
+    }
+
+    fn has_model(&self) -> bool {
+        files_below(self.folder.path()).iter().any(|f| f.ends_with(".gguf"))
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |e| e.source()).map(|e| format!(": {e}"));
+    std::iter::once(error.to_string()).chain(causes).collect()
+}
+
+fn files_below(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.path().is_dir() {
+            true => found.extend(files_below(&entry.path())),
+            false => found.push(entry.path().display().to_string()),
+        }
+    }
+    found
+}
+
+fn one_file(len: usize) -> Bench {
+    Bench::new(&[("m-Q8_0.gguf", bytes(len)), ("LICENSE", b"do as you like".to_vec())])
+}
+
+#[test]
+fn a_model_comes_whole_with_its_licence_and_where_it_is_from_and_is_not_fetched_twice() {
+    let bench = one_file(5 * CHUNK + 17);
+    let fetched = bench.pull("hf.co/org/repo").unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(5 * CHUNK + 17));
+    assert_eq!(std::fs::read(fetched.path.with_file_name("LICENSE")).unwrap(), b"do as you like");
+    let origin = exo_hub::Origin::beside(&fetched.path).unwrap();
+    assert_eq!((origin.label(), origin.is_verified()), ("hf.co/org/repo:Q8_0@01234567".to_owned(), true));
+    assert_eq!(origin.licence.label(), "apache-2.0");
+    let sent = bench.hub.sent_bytes();
+    assert_eq!(sent, 5 * CHUNK as u64 + 17 + 14, "nothing is fetched twice");
+    assert!(bench.pull("hf.co/org/repo").unwrap().was_here);
+    assert_eq!(bench.hub.sent_bytes(), sent);
+    assert!(!files_below(bench.folder.path()).iter().any(|f| f.contains(".part")));
+}
+
+#[test]
+fn safetensors_come_as_a_folder_with_the_shards_of_their_index() {
+    let index =
+        br#"{"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}}"#;
+    let bench = Bench::new(&[
+        ("config.json", b"{}".to_vec()),
+        ("model.safetensors.index.json", index.to_vec()),
+        ("model-00001-of-00002.safetensors", bytes(100)),
+        ("model-00002-of-00002.safetensors", bytes(200)),
+        ("tokenizer.json", b"{}".to_vec()),
+        ("pytorch_model.bin", bytes(300)),
+        ("modeling.py", b"import os".to_vec()),
+    ]);
+    let fetched = bench.pull("hf.co/org/repo").unwrap();
+    let names: BTreeSet<String> = std::fs::read_dir(&fetched.path)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let expected = [
+        "config.json",
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+    ];
+    assert_eq!(names, expected.map(str::to_owned).into());
+    assert!(fetched.path.ends_with("repo"));
+    let asked: Vec<String> = bench.hub.seen().into_iter().map(|s| s.target).collect();
+    assert!(!asked.iter().any(|t| t.contains(".bin") || t.contains(".py")), "{asked:?}");
+}
+
+#[test]
+fn a_pull_that_was_ended_goes_on_and_progress_never_runs_backwards() {
+    let bench = one_file(12 * CHUNK);
+    bench.hub.set_faults(Faults { bytes_per_s: Some(40 << 20), ..Faults::default() });
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let mut seen: Vec<u64> = Vec::new();
+    for round in 1..=3u64 {
+        let cancel = Arc::new(Cancel::default());
+        let wish = cancel.clone();
+        let until = round * 3 * CHUNK as u64;
+        let result = fetch(&client, &plan, &bench.options(), &cancel, &mut |p: &Progress| {
+            seen.push(p.done_bytes);
+            if p.done_bytes >= until {
+                wish.cancel();
+            }
+        });
+        assert!(matches!(result, Err(HubError::Cancelled)), "{result:?}");
+        assert!(seen.last().is_some_and(|done| *done >= until));
+    }
+    let fetched =
+        fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |p| seen.push(p.done_bytes))
+            .unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(12 * CHUNK));
+    assert!(seen.is_sorted(), "{seen:?}");
+}
+
+#[test]
+fn a_chunk_that_changed_on_disk_is_fetched_again_alone() {
+    let bench = one_file(6 * CHUNK);
+    bench.hub.set_faults(Faults { bytes_per_s: Some(20 << 20), ..Faults::default() });
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let cancel = Arc::new(Cancel::default());
+    let wish = cancel.clone();
+    let _ = fetch(&client, &plan, &bench.options(), &cancel, &mut |p| {
+        if p.done_bytes >= 2 * CHUNK as u64 {
+            wish.cancel();
+        }
+    });
+    let part = files_below(bench.folder.path()).into_iter().find(|f| f.ends_with(".part")).unwrap();
+    let mut content = std::fs::read(&part).unwrap();
+    content.iter_mut().for_each(|b| *b ^= 1);
+    std::fs::write(&part, content).unwrap();
+    let fetched = fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(6 * CHUNK));
+}
+
+#[test]
+fn broken_stalled_and_unavailable_answers_cost_their_range_only() {
+    let bench = one_file(9 * CHUNK + 5);
+    let faults = [
+        Faults { break_every: 2, ..Faults::default() },
+        Faults { stall_every: 4, ..Faults::default() },
+        Faults { unavailable: 6, ..Faults::default() },
+    ];
+    for faults in faults {
+        let name = format!("{faults:?}");
+        bench.hub.set_faults(faults);
+        let (before, begun) = (bench.hub.sent_bytes(), Instant::now());
+        let fetched = bench.pull("hf.co/org/repo").unwrap_or_else(|e| panic!("{name}: {}", chain(&e)));
+        assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(9 * CHUNK + 5), "{name}");
+        let sent = bench.hub.sent_bytes() - before;
+        assert!(sent < 13 * CHUNK as u64, "{name}: {sent} bytes");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{name}: {:?}", begun.elapsed());
+        std::fs::remove_dir_all(bench.folder.path().join("org")).unwrap();
+    }
+}
+
+#[test]
+fn signed_addresses_that_expire_are_renewed() {
+    let bench = one_file(24 * CHUNK);
+    bench.hub.set_faults(Faults { signature_uses: Some(2), break_every: 3, ..Faults::default() });
+    let fetched = bench.pull("hf.co/org/repo").unwrap();
+    assert_eq!(std::fs::metadata(&fetched.path).unwrap().len(), 24 * CHUNK as u64);
+    let renewed =
+        bench.hub.seen().iter().filter(|s| s.host == Host::Hub && s.target.contains("/resolve/")).count();
+    assert!(renewed > 2, "{renewed}");
+}
+
+#[test]
+fn a_hub_that_asks_to_wait_is_waited_for_and_one_that_asks_too_long_is_said() {
+    let bench = one_file(2 * CHUNK);
+    bench.hub.set_faults(Faults { limited: Some((1, "1".to_owned())), ..Faults::default() });
+    let begun = Instant::now();
+    bench.pull("hf.co/org/repo").unwrap();
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    std::fs::remove_dir_all(bench.folder.path().join("org")).unwrap();
+    let text = bench.refused(Faults { limited: Some((99, "86400".to_owned())), ..Faults::default() });
+    assert!(text.contains("asks to wait 86400 s") && text.contains("600 s are waited at most"), "{text}");
+}
+
+#[test]
+fn an_answer_that_is_not_the_range_is_caught() {
+    let bench = one_file(3 * CHUNK);
+    let other = "f".repeat(64);
+    for (faults, part) in [
+        (Faults { whole_for_range: true, ..Faults::default() }, "knows no ranges"),
+        (Faults { shifted_range: 7, ..Faults::default() }, "answer that cannot be used"),
+        (Faults { changing_etag: true, ..Faults::default() }, "its ETag is"),
+        (Faults { other_commit: Some("f".repeat(40)), ..Faults::default() }, "it is of commit ffff"),
+        (Faults { other_digest: Some(other), ..Faults::default() }, "it is the file ffff"),
+    ] {
+        let text = bench.refused(faults);
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn wrong_bytes_are_deleted_and_both_digests_named() {
+    let bench = one_file(3 * CHUNK);
+    let text = bench.refused(Faults { wrong_byte_at: Some(CHUNK as u64 + 3), ..Faults::default() });
+    assert!(
+        text.contains("its SHA-256 is") && text.contains(&exo_mock_hub::sha256(&bytes(3 * CHUNK))),
+        "{text}"
+    );
+    assert!(!files_below(bench.folder.path()).iter().any(|f| f.contains(".part")));
+    bench.hub.set_faults(Faults::default());
+    bench.pull("hf.co/org/repo").unwrap();
+}
+
+#[test]
+fn redirects_in_a_loop_end_and_the_api_cannot_lie_about_its_kind() {
+    let bench = one_file(100);
+    for (faults, part) in [
+        (Faults { redirect_loop: true, ..Faults::default() }, "more than 5 redirects"),
+        (Faults { redirect_to: Some("ftp://x/y".to_owned()), ..Faults::default() }, "only http and https"),
+        (Faults { html_for_json: true, ..Faults::default() }, "it is not JSON"),
+        (Faults { gzip: true, ..Faults::default() }, "it is compressed"),
+        (Faults { endless_tree: true, ..Faults::default() }, "at most 20000 is accepted"),
+        (Faults { long_document: 20 << 20, ..Faults::default() }, "at most 16777216 is accepted"),
+    ] {
+        let text = bench.refused(faults);
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_repository_with_names_that_lead_elsewhere_is_refused() {
+    for path in ["../../x.gguf", "a/..\\x.gguf", "C:x.gguf", "m-Q8_0.GGUF"] {
+        let bench = Bench::new(&[("m-Q8_0.gguf", bytes(10)), (path, bytes(10))]);
+        let text = chain(&bench.pull("hf.co/org/repo:Q8_0").unwrap_err());
+        assert!(text.contains("in `org/repo` cannot be fetched"), "{text}");
+    }
+}
+
+#[test]
+fn the_token_goes_to_the_hub_and_to_nobody_else() {
+    let bench = one_file(3 * CHUNK);
+    let mut gated = Repository::new(&[("m-Q8_0.gguf", bytes(3 * CHUNK))]);
+    gated.is_gated = true;
+    bench.hub.put("org/gated", gated);
+    let text = chain(&bench.pull("hf.co/org/gated").unwrap_err());
+    assert!(
+        text.contains("`org/gated` is gated: accept its page at")
+            && text.contains("/org/gated; then set HF_TOKEN"),
+        "{text}"
+    );
+    let mut settings = bench.settings();
+    settings.token = Token::new(bench.hub.token());
+    bench.pull_with(&Client::new(settings), "hf.co/org/gated").unwrap();
+    let seen = bench.hub.seen();
+    let with_token = |host: Host| seen.iter().filter(|s| s.host == host && s.authorization.is_some()).count();
+    assert!(with_token(Host::Hub) > 0 && seen.iter().any(|s| s.host == Host::Cdn));
+    assert_eq!(with_token(Host::Cdn), 0);
+}
+
+#[test]
+fn a_token_that_is_refused_in_the_middle_is_said() {
+    let bench = one_file(40 * CHUNK);
+    bench.hub.set_faults(Faults {
+        signature_uses: Some(1),
+        token_refused_after: Some(6),
+        break_every: 1,
+        ..Faults::default()
+    });
+    let mut settings = bench.settings();
+    settings.token = Token::new(bench.hub.token());
+    let text = chain(&bench.pull_with(&Client::new(settings), "hf.co/org/repo").unwrap_err());
+    assert!(text.contains("401") && text.contains("with the account that the token is of"), "{text}");
+    assert!(!text.contains(bench.hub.token()));
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let bench = one_file(100);
+    for (reference, part) in [
+        ("hf.co/org/none", "it is gated, private or not there"),
+        ("hf.co/org/repo@v9", "no such revision of org/repo"),
+        ("hf.co/org/repo:Q2_K", "nothing in it is `Q2_K`; it has Q8_0"),
+    ] {
+        let text = chain(&bench.pull(reference).unwrap_err());
+        assert!(text.contains(part), "{reference}: {text}");
+    }
+}
+
+#[test]
+fn offline_nothing_is_asked_and_what_is_here_is_found() {
+    let bench = one_file(100);
+    let here = bench.pull("hf.co/org/repo").unwrap();
+    let requests = bench.hub.seen().len();
+    let mut settings = bench.settings();
+    settings.offline = Some("EXO_OFFLINE is set");
+    let text = chain(&bench.pull_with(&Client::new(settings), "hf.co/org/repo").unwrap_err());
+    assert!(text.contains("exo is offline (EXO_OFFLINE is set)"), "{text}");
+    assert_eq!(bench.hub.seen().len(), requests);
+    let find = |text: &str| bench.options().on_disk(&text.parse::<Reference>().unwrap()).map(|f| f.path);
+    assert_eq!(find("hf.co/org/repo"), Some(here.path.clone()));
+    assert_eq!(find(&format!("hf.co/org/repo:q8_0@{COMMIT}")), Some(here.path));
+    assert_eq!(find("hf.co/org/repo:Q4_0"), None);
+}
+
+#[test]
+fn two_pulls_of_one_model_do_not_write_the_same_file() {
+    let bench = one_file(3 * CHUNK);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let mut second = None;
+    fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {
+        if second.is_none() {
+            second = Some(fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {}));
+        }
+    })
+    .unwrap();
+    assert!(matches!(second, Some(Err(HubError::Busy { .. }))), "{second:?}");
+}
+
+#[test]
+fn a_full_disk_is_said_before_a_byte_is_fetched() {
+    let bench = one_file(100);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let options = PullOptions { reserve_bytes: 1 << 60, ..bench.options() };
+    let text = chain(&fetch(&client, &plan, &options, &Cancel::default(), &mut |_| {}).unwrap_err());
+    assert!(text.contains("114 bytes are to be fetched"), "{text}");
+    assert_eq!(bench.hub.sent_bytes(), 0);
+}
+
+#[test]
+fn a_rate_limit_holds_over_all_ranges_and_partial_downloads_are_forgotten_on_request() {
+    let bench = one_file(8 * CHUNK);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let options = PullOptions { rate_max: Some(16 << 20), ..bench.options() };
+    let (begun, cancel) = (Instant::now(), Arc::new(Cancel::default()));
+    let wish = cancel.clone();
+    let result = fetch(&client, &plan, &options, &cancel, &mut |p| {
+        if p.done_bytes >= 4 * CHUNK as u64 {
+            wish.cancel();
+        }
+    });
+    assert!(result.is_err() && begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
+    let (files, freed) = exo_hub::forget_partial(bench.folder.path()).unwrap();
+    assert!(files == 1 && freed >= 4 * CHUNK as u64, "{files} {freed} {result:?}");
+    assert!(!files_below(bench.folder.path()).iter().any(|f| f.contains(".part")));
+}
+
+#[test]
+fn a_file_at_an_address_comes_without_a_digest_and_that_is_known() {
+    let bench = one_file(CHUNK + 3);
+    let url = format!("{}/org/repo/resolve/main/m-Q8_0.gguf", bench.hub.endpoint());
+    let fetched = bench.pull(&url).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(CHUNK + 3));
+    assert!(!exo_hub::Origin::beside(&fetched.path).unwrap().is_verified());
+}
+
+#[test]
+fn a_search_lists_what_a_reference_can_name() {
+    let bench = one_file(10);
+    bench.hub.put("a/Qwen-GGUF", Repository::new(&[]));
+    let found = Client::new(bench.settings()).search("qwen", &Cancel::default()).unwrap();
+    assert_eq!(found.iter().map(|f| f.repo.as_str()).collect::<Vec<_>>(), ["a/Qwen-GGUF"]);
+}

@@ -1,0 +1,53 @@
+//! Manifests that name blobs by digest: what Ollama and Docker have in common.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::disk::read_bounded;
+
+const MANIFEST_BYTES_MAX: u64 = 4 << 20;
+
+/// One layer of a manifest.
+pub(super) struct Layer {
+    pub(super) kind: String,
+    /// SHA-256 in hex.
+    pub(super) digest: String,
+}
+
+/// The layers of a manifest; `None` if it is not one.
+pub(super) fn layers(manifest: &Path) -> Option<Vec<Layer>> {
+    let bytes = read_bounded(manifest, MANIFEST_BYTES_MAX).ok()??;
+    let manifest: Value = serde_json::from_slice(&bytes).ok()?;
+    let layers = manifest.get("layers")?.as_array()?;
+    Some(layers.iter().filter_map(layer).collect())
+}
+
+fn layer(value: &Value) -> Option<Layer> {
+    let kind = value.get("mediaType")?.as_str()?.to_owned();
+    Some(Layer { kind, digest: digest(value.get("digest")?.as_str()?)? })
+}
+
+/// The hex of `sha256:…`; it becomes part of a path, so it is nothing else.
+pub(super) fn digest(text: &str) -> Option<String> {
+    let hex = text.strip_prefix("sha256:")?;
+    (hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())).then(|| hex.to_ascii_lowercase())
+}
+
+/// The only layer of a kind, or why there is not one.
+pub(super) fn only(layers: &[Layer], is_kind: impl Fn(&str) -> bool) -> Result<&Layer, String> {
+    let all: Vec<&Layer> = layers.iter().filter(|l| is_kind(&l.kind)).collect();
+    match all.as_slice() {
+        [only] => Ok(only),
+        [] => Err("its manifest names no GGUF file".to_owned()),
+        several => Err(format!(
+            "it is split over {} GGUF files, named by digest, which exo does not open",
+            several.len()
+        )),
+    }
+}
+
+/// A blob that is missing is said by its path.
+pub(super) fn missing(blob: &Path) -> Option<String> {
+    (!blob.exists()).then(|| format!("its manifest names {}, which is not there", blob.display()))
+}

@@ -1,0 +1,41 @@
+//! Docker Model Runner's store: an index of models, manifests and blobs by digest.
+
+use serde_json::Value;
+
+use super::blobs::{digest, layers, missing, only};
+use super::{CachedModel, Places, gguf, unusable};
+use crate::disk::read_bounded;
+
+const CACHE: &str = "docker";
+const INDEX_BYTES_MAX: u64 = 16 << 20;
+const GGUF: &str = "application/vnd.docker.ai.gguf";
+
+pub(super) fn find(places: &Places<'_>, found: &mut Vec<CachedModel>) {
+    let root = places.set("MODELS_PATH").unwrap_or_else(|| places.home.join(".docker/models"));
+    let index = read_bounded(&root.join("models.json"), INDEX_BYTES_MAX).ok().flatten();
+    let index: Option<Value> = index.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let models = index.as_ref().and_then(|i| i.get("models")).and_then(Value::as_array);
+    for model in models.into_iter().flatten().take(super::ENTRIES_MAX) {
+        let Some(id) = model.get("id").and_then(Value::as_str).and_then(digest) else { continue };
+        let manifest = root.join("manifests/sha256").join(&id);
+        let tags =
+            model.get("tags").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        for tag in tags {
+            let refuse = |problem: String| unusable(tag.to_owned(), manifest.clone(), CACHE, problem);
+            let Some(layers) = layers(&manifest) else {
+                found.push(refuse("its manifest cannot be read".to_owned()));
+                continue;
+            };
+            found.push(match only(&layers, |kind| kind.starts_with(GGUF)) {
+                Err(problem) => refuse(problem),
+                Ok(layer) => {
+                    let blob = root.join("blobs/sha256").join(&layer.digest);
+                    match missing(&blob) {
+                        Some(problem) => refuse(problem),
+                        None => gguf(tag.to_owned(), blob, CACHE, Some(layer.digest.clone())),
+                    }
+                }
+            });
+        }
+    }
+}
