@@ -10,6 +10,7 @@ pub mod members;
 pub mod models;
 pub mod perplexity;
 pub mod place;
+pub mod plan;
 pub mod quantize;
 pub mod run;
 pub mod settings;

@@ -53,4 +53,4 @@ pub use effect::*;
 pub use input::*;
 pub use machine::{Boot, Counts, MachineConfig, NodeMachine};
 pub use notice::Notice;
-pub use view::empty_view;
+pub use view::{empty_view, prediction_view};

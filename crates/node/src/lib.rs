@@ -34,6 +34,7 @@ mod host;
 mod library;
 mod node;
 mod outlet;
+pub mod planning;
 mod ranking;
 mod run_loop;
 mod start;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Delta, Facade, FinishReason, GenerateError, GenerateEvent,
     GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState, InstanceView, JoinWindowView,
-    JournalView, LoadView, MemberRole, MemberView, ModelView, PlaceRequest, Prompt, Summary, Timings,
-    TokenPiece, TopToken, Usage,
+    JournalView, LoadView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
+    Summary, Timings, TokenPiece, TopToken, Usage,
 };
 use exo_server::{LocalListener, ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
@@ -224,6 +224,16 @@ impl Facade for Fake {
         })
     }
 
+    fn plan(&self, query: PlanQuery) -> BoxFuture<'_, Result<PlanView, AdminError>> {
+        Box::pin(async move {
+            self.note(format!("plan {} {:?}", query.model, query.pins));
+            if query.model != "good" {
+                return Err(AdminError::NotFound { what: "model", name: query.model });
+            }
+            Ok(plan_view())
+        })
+    }
+
     fn unload(&self, id: InstanceId) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
             self.note(format!("unload {id}"));
@@ -299,7 +309,24 @@ fn instance() -> InstanceView {
         stages: vec![],
         load: Some(LoadView::default()),
         predicted_tokens_per_s: None,
+        predicted: None,
         measured_tokens_per_s: None,
+    }
+}
+
+fn plan_view() -> PlanView {
+    PlanView {
+        model: "good".into(),
+        context_tokens: 4096,
+        slots: 4,
+        cache_tokens: 16384,
+        stages: vec![],
+        predicted: Default::default(),
+        objective_ms: 1.0,
+        lower_bound_ms: 1.0,
+        gap_percent: 0.0,
+        devices: vec![],
+        alone: vec![],
     }
 }
 

@@ -104,6 +104,7 @@ mod tests {
             stages: held.iter().map(stage).collect(),
             load: None,
             predicted_tokens_per_s: None,
+            predicted: None,
             measured_tokens_per_s: None,
         }
     }
