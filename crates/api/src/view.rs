@@ -278,6 +278,9 @@ pub struct InstanceView {
     /// The same with its range and the time to the first token; `null` while a device of it is not reported.
     #[serde(default)]
     pub predicted: Option<crate::plan::PredictionView>,
+    /// Why each device got its part, in the answer to the request that placed it; empty elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
     /// What the last steps reached, over all streams. Known to the node of the first stage only.
     #[serde(default)]
     pub measured_tokens_per_s: Option<f64>,

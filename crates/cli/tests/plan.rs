@@ -125,6 +125,11 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
     assert!(said.contains("slots and not 2") && said.contains("tokens and not 64"), "{said}");
     let anew = node.exo(&["place", "demo", "--slots", "2", "--context", "64", "--replace"]);
     assert!(anew.status.success(), "{}", stderr(&anew));
+    let said = stdout(&anew);
+    assert!(
+        said.contains("layers 0..8") && said.contains("predicted for one stream"),
+        "the plan is shown: {said}"
+    );
     let instances = node.get("/exo/v1/instances");
     assert_eq!(instances.as_array().unwrap().len(), 1, "{instances}");
     assert_eq!((&instances[0]["slots"], &instances[0]["context_tokens"]), (&2.into(), &64.into()));

@@ -195,6 +195,7 @@ impl ViewInputs<'_> {
             load: stats.as_ref().map(load_view),
             predicted_tokens_per_s: predicted.map(|p| p.tokens_per_s.expected),
             predicted,
+            reasons: Vec::new(),
             measured_tokens_per_s: stats.as_ref().and_then(|s| s.decode_tokens_per_s),
         }
     }

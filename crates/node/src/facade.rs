@@ -158,7 +158,10 @@ impl NodeFacade {
         self.replace_different(&resolved, &request, &wanted).await?;
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
         match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
-            ControlReply::Placed { view, .. } => self.wait_for_view(view.instance()).await,
+            ControlReply::Placed { view, reasons } => {
+                let instance = self.wait_for_view(view.instance()).await?;
+                Ok(InstanceView { reasons, ..instance })
+            }
             ControlReply::Refused { refusal: ControlRefusal::DoesNotFit, message } => {
                 let nodes = self.view.borrow().nodes.clone();
                 let free_bytes = nodes.iter().flat_map(|n| &n.devices).map(|d| d.memory_free_bytes).sum();

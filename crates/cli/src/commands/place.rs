@@ -27,6 +27,8 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
         PlaceRequest { model, context_tokens, slots, cache_tokens, kv, nodes_min, replace: args.replace };
     let mut instance: InstanceView = client.post("/exo/v1/instances", &request).await?;
     if !args.json.json {
+        instance.reasons.iter().for_each(ui::line);
+        super::status::speed_text(&instance).iter().for_each(ui::line);
         ui::table(&STAGE_HEADER, stage_rows(&instance));
     }
     if !args.no_wait {

@@ -114,7 +114,7 @@ fn instances(view: &ClusterView) {
 }
 
 /// What the model of cost expects, of one stream and of as many as run, beside what came.
-fn speed_text(instance: &InstanceView) -> Option<String> {
+pub fn speed_text(instance: &InstanceView) -> Option<String> {
     let predicted = instance.predicted.as_ref()?;
     let range =
         |r: exo_api::plan::RangeView| format!("{:.1} tokens/s ({:.1} to {:.1})", r.expected, r.low, r.high);

@@ -29,6 +29,8 @@ impl Coordinator {
             links: self.links(),
             objective,
             holders: wanted.holders.clone(),
+            // Nobody reads the reasons of a replacement, and somebody waits for it.
+            explain: replaced.is_none(),
             ..PlanRequest::new(wanted.shape.clone(), wanted.context_tokens, devices)
         }
     }

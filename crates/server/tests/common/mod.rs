@@ -310,6 +310,7 @@ fn instance() -> InstanceView {
         load: Some(LoadView::default()),
         predicted_tokens_per_s: None,
         predicted: None,
+        reasons: vec![],
         measured_tokens_per_s: None,
     }
 }

@@ -105,6 +105,7 @@ mod tests {
             load: None,
             predicted_tokens_per_s: None,
             predicted: None,
+            reasons: vec![],
             measured_tokens_per_s: None,
         }
     }
