@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use exo_planner::{
-    Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError, PlanRequest, Remedy, plan,
-    rtt, validate, workspace_bytes,
+    DeviceRates, Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError, PlanRequest,
+    Remedy, plan, rtt, validate, workspace_bytes,
 };
 use exo_types::{
     DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard, SupportClass,
@@ -53,7 +53,13 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
         support: SupportClass::Full,
         support_reason: String::new(),
     };
-    PlanDevice::reported(NodeId(key), name.to_owned(), facts, None)
+    let figure = |rate: f64| Some(Figure::measured(rate));
+    let rates = DeviceRates {
+        read_bytes_per_s: speed.and_then(|s| figure(s * 1e9)),
+        flops_per_s: speed.and_then(|s| figure(s * 1e11)),
+        ..DeviceRates::default()
+    };
+    PlanDevice { rates, ..PlanDevice::reported(NodeId(key), name.to_owned(), facts, None) }
 }
 
 /// Reads `name[/card]=layers[@GB/s][!]` per device (`!` excludes it), then `+N` for at least N stages, `>name` for a node

@@ -20,6 +20,9 @@ use exo_types::{
 const CLUSTERS: &str = include_str!("clusters/machines.txt");
 const GIB: f64 = (1u64 << 30) as f64;
 
+/// Where the layers go by somebody's rule; `None` if it finds no way.
+type Rule = fn(&PlanRequest) -> Option<Vec<Stage>>;
+
 struct Machine {
     kind: DeviceKind,
     free_bytes: u64,
@@ -284,8 +287,7 @@ fn no_rule_of_others_is_faster_on_any_described_cluster() {
         let request = request(cluster, &machines);
         let ours = plan(&request).unwrap_or_else(|error| panic!("{}: {error}", cluster.name));
         assert!(ours.proof.is_optimal(), "{}: {:?}", cluster.name, ours.proof);
-        let rules: [fn(&PlanRequest) -> Option<Vec<Stage>>; 4] =
-            [memory_rule, equal_rule, without_links_rule, fewest_rule];
+        let rules: [Rule; 4] = [memory_rule, equal_rule, without_links_rule, fewest_rule];
         let columns = rules.map(|rule| {
             let Some(stages) = rule(&request).filter(|stages| fits(&request, stages)) else {
                 return "does not fit".to_owned();
