@@ -85,6 +85,17 @@ fn what_cannot_be_planned_is_said_with_its_reason() {
     let everything = refused(&["--exclude", "phone", "--exclude", "mac", "--exclude", "desktop"]);
     assert!(everything.contains("no device can be used"), "{everything}");
     assert!(refused(&["--streams", "0"]).contains("streams must not be 0"));
+    // Each change that is named is one that helps.
+    let q8 = refused(&["--type", "q8_0", "--context", "30000"]);
+    assert!(
+        q8.contains("it fits as Q6_K") && lab(&["--type", "q6_k", "--context", "30000"]).status.success(),
+        "{q8}"
+    );
+    let long = refused(&["--context", "131072"]);
+    assert!(
+        long.contains("--kv q8") && lab(&["--context", "131072", "--kv", "q8"]).status.success(),
+        "{long}"
+    );
     let type_f32 = refused(&["--type", "f32"]);
     assert!(type_f32.contains("bytes are missing") && type_f32.contains("it fits with"), "{type_f32}");
 }

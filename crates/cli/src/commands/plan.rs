@@ -8,7 +8,8 @@ use anyhow::{Context, bail};
 use exo_api::plan::{AloneView, PlanObjective, PredictionView, RangeView};
 use exo_api::{ClusterView, KvType, PlanQuery, PlanView};
 use exo_node::planning;
-use exo_planner::{PlanRequest, WeightTypes};
+use exo_planner::{PlanError, PlanRequest, WeightTypes};
+use exo_quant::Target;
 use exo_types::{KvDType, ModelShape};
 
 use super::bench::shapes::Shape;
@@ -73,7 +74,7 @@ fn described(config: &Config, args: &Plan, path: &Path) -> anyhow::Result<PlanVi
     let (devices, links) =
         cluster_file::read(&text).with_context(|| format!("{} describes no cluster", path.display()))?;
     let kv = config.flag::<KvType>("kv")?.map_or(config.parse("kv")?, KvDType::from);
-    let (name, shape, weight_types) = model(config, args, kv)?;
+    let (name, shape, weight_types) = model(config, args, args.stored, kv)?;
     let context_tokens = args.context.unwrap_or(config.parse("context_tokens")?);
     let context_tokens = context_tokens.min(shape.context_tokens_max.max(1));
     let slots = args.slots.unwrap_or(config.parse("slots")?);
@@ -92,21 +93,48 @@ fn described(config: &Config, args: &Plan, path: &Path) -> anyhow::Result<PlanVi
     };
     let query = query(config, args, name)?;
     planning::apply(&query, &mut request)?;
-    Ok(planning::answer(&query.model, &request)?)
+    planning::answer(&query.model, &request).or_else(|error| {
+        let smaller = match error {
+            PlanError::DoesNotFit { .. } => smaller(config, args, kv, &request)?,
+            _ => Vec::new(),
+        };
+        let fits: String = smaller.iter().map(|what| format!("; it fits {what}")).collect();
+        bail!("{error}{fits}")
+    })
+}
+
+/// Other ways to store weights or cache, the largest of each that makes the model fit.
+fn smaller(config: &Config, args: &Plan, kv: KvDType, request: &PlanRequest) -> anyhow::Result<Vec<String>> {
+    let fits = |stored: Target, kv: KvDType| -> anyhow::Result<bool> {
+        let (_, shape, weight_types) = model(config, args, stored, kv)?;
+        let request = PlanRequest { shape, weight_types, explain: false, ..request.clone() };
+        Ok(exo_planner::plan(&request).is_ok())
+    };
+    let mut found = Vec::new();
+    if kv != KvDType::Q8 && fits(args.stored, KvDType::Q8)? {
+        found.push("with keys and values as q8 (--kv q8)".to_owned());
+    }
+    let is_behind = |stored: &&Target| {
+        Target::ALL.iter().position(|t| t == *stored) > Target::ALL.iter().position(|t| *t == args.stored)
+    };
+    for &stored in Target::ALL.iter().filter(is_behind).take_while(|_| args.shape.is_some()) {
+        if fits(stored, kv)? {
+            found.push(format!("as {stored} (--type)"));
+            break;
+        }
+    }
+    Ok(found)
 }
 
 fn model(
     config: &Config,
     args: &Plan,
+    stored: Target,
     kv: KvDType,
 ) -> anyhow::Result<(String, ModelShape, Option<WeightTypes>)> {
     if let Some(shape) = args.shape.as_deref().and_then(Shape::find) {
-        let (shape, types) = Synthetic::new(&shape, args.stored, 1).described(kv);
-        return Ok((
-            format!("{} {}", args.shape.as_deref().unwrap_or_default(), args.stored),
-            shape,
-            Some(types),
-        ));
+        let (numbers, types) = Synthetic::new(&shape, stored, 1).described(kv);
+        return Ok((format!("{} {stored}", shape.name), numbers, Some(types)));
     }
     let Some(named) = args.model.as_deref() else { bail!("neither a model nor a shape is given") };
     let model = Subject::find(named, &config.data_dir())?.open()?;
