@@ -36,7 +36,7 @@ use crate::memory::Held;
 use crate::{LinkFacts, Objective, PlanRequest, Prediction, Range, Workload};
 
 /// Tokens of a prompt that pass a stage at once.
-pub const CHUNK_TOKENS: u64 = 512;
+pub(crate) const CHUNK_TOKENS: u64 = 512;
 /// Bytes of one element of a hidden state on the wire.
 const WIRE_BYTES: u64 = 4;
 /// What a hop costs beside the wire.

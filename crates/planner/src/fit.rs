@@ -7,7 +7,7 @@ use crate::memory::{Held, Room, Sizes};
 use crate::reach::Reach;
 
 /// Up to so many usable devices every set is considered: 65,536 sets. Beyond, the ones with most memory are.
-pub const EXACT_DEVICES_MAX: usize = 16;
+const EXACT_DEVICES_MAX: usize = 16;
 
 /// Whether any set of these devices in any order can hold the model, each stage with at least one layer.
 pub(crate) fn fits(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], free: &[u64]) -> bool {

@@ -37,9 +37,7 @@ mod validate;
 
 use exo_types::{LayerRange, Shard, Stage};
 
-pub use cost::CHUNK_TOKENS;
 pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
-pub use fit::EXACT_DEVICES_MAX;
 pub use inputs::{CompleteRates, DeviceRates, Figure, Source};
 pub use memory::workspace_bytes;
 pub use request::{
