@@ -6,14 +6,14 @@ use std::io::Cursor;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use exo_identity::MemberCert;
 use exo_transport::{FrameLimits, FrameReader};
+use exo_trust::Entry;
 use libfuzzer_sys::fuzz_target;
 
 const LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 4096 };
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = MemberCert::decode(bytes);
+    let _ = Entry::decode(bytes);
     let mut reader = FrameReader::over(Cursor::new(bytes.to_vec()), LIMITS);
     loop {
         // The bytes are all there, so one poll is the whole wait.

@@ -20,6 +20,7 @@ pub const ORDER: &[&str] = &[
     "exo-sampler",
     "exo-planner",
     "exo-identity",
+    "exo-trust",
     "exo-membership",
     "exo-cluster",
     "exo-api",

@@ -163,6 +163,14 @@ pub const ENDPOINTS: &[Endpoint] = &[
         "Lets a node in that asks to join",
     ),
     delete("/exo/v1/members/{node}", "remove_member", "Puts a member out"),
+    post(
+        "/exo/v1/members/{node}/role",
+        "set_role",
+        Admin,
+        Some("RoleRequest"),
+        Nothing,
+        "Makes a member an admin or a worker",
+    ),
     get(
         "/exo/v1/models",
         "list_local_models",

@@ -6,8 +6,8 @@ use exo_types::{InstanceId, NodeId};
 use futures_util::Stream;
 
 use crate::{
-    ClusterView, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, MemberView,
-    ModelView, PlaceRequest, PlanQuery, PlanView,
+    ClusterView, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, MemberRole,
+    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView,
 };
 
 /// A future that may cross threads.
@@ -52,8 +52,11 @@ pub trait Facade: Send + Sync + 'static {
     /// Lets a node in that asks to join.
     fn admit_member(&self, node: NodeId) -> BoxFuture<'_, Result<MemberView, AdminError>>;
 
-    /// Puts a member out: its certificate is void everywhere.
+    /// Puts a member out, for good.
     fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Makes a member an admin, who lets nodes in and puts them out, or a worker.
+    fn set_role(&self, node: NodeId, role: MemberRole) -> BoxFuture<'_, Result<(), AdminError>>;
 
     /// Makes a model file or folder on this node known.
     fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>>;

@@ -30,5 +30,5 @@ pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, EpochView, HealthStatus,
     HealthView, InstanceState, InstanceView, JoinRequestView, JoinWindowView, JournalView, KvType,
     LayersView, LinkView, LoadView, MemberRole, MemberView, ModelView, NodeStatus, NodeView, PlaceRequest,
-    SensorsView, StageView,
+    RoleRequest, SensorsView, StageView,
 };

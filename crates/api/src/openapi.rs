@@ -31,6 +31,7 @@ use crate::{openai, plan, view};
     plan::PlanView,
     view::MemberView,
     view::AdmitRequest,
+    view::RoleRequest,
     view::ModelView,
     view::AddModelRequest,
 )))]

@@ -529,6 +529,14 @@ pub struct AddModelRequest {
     pub path: String,
 }
 
+/// What a member is to be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RoleRequest {
+    /// What it may do from now on.
+    pub role: MemberRole,
+}
+
 /// Lets a node in that asks to join.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use exo_api::MemberRole;
 
 use crate::commands::bench::shapes::SHAPES;
 
@@ -179,7 +180,7 @@ pub enum Command {
         /// Instance id (as in `exo status`) or model name
         instance: String,
     },
-    /// Remove a node from the cluster: its certificate is void everywhere
+    /// Remove a node from the cluster, for good
     #[command(after_help = "Example: exo remove old-laptop")]
     Remove {
         /// Name or id of the node
@@ -190,6 +191,17 @@ pub enum Command {
     Admit {
         /// Name or id of the node, as in `exo status`
         node: String,
+    },
+    /// Say who may let nodes in and put them out
+    #[command(
+        after_help = "Examples:\n  exo admin add desktop       a second admin, before the first one is lost\n  \
+                            exo admin remove desktop    it stays a member\n\n\
+                            Run it on an admin's node. The node that founded the cluster is its first admin; `exo status` names them.\n\
+                            When all admins are lost, `exo leave` on each machine makes it new, and they form a cluster again."
+    )]
+    Admin {
+        #[command(subcommand)]
+        action: AdminAction,
     },
     /// Make this node new again: it forgets its cluster and its key, and keeps its models
     #[command(after_help = "Examples:\n  exo leave\n  exo leave --yes    without a question\n\n\
@@ -506,6 +518,31 @@ pub enum Format {
     Terminal,
     Markdown,
     Json,
+}
+
+/// What `exo admin` does.
+#[derive(Subcommand)]
+pub enum AdminAction {
+    /// Make a member an admin
+    Add {
+        /// Name or id of the node
+        node: String,
+    },
+    /// Make an admin a plain member
+    Remove {
+        /// Name or id of the node
+        node: String,
+    },
+}
+
+impl AdminAction {
+    /// Who, and what it is to be.
+    pub fn node_and_role(&self) -> (&str, MemberRole) {
+        match self {
+            Self::Add { node } => (node, MemberRole::Admin),
+            Self::Remove { node } => (node, MemberRole::Worker),
+        }
+    }
 }
 
 #[derive(Subcommand)]

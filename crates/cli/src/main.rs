@@ -72,6 +72,10 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Plan(args) => commands::plan::run(config, args).await.map(done),
         Command::Unload { instance } => commands::place::unload(config, &instance).await.map(done),
         Command::Remove { node } => commands::members::remove(config, &node).await.map(done),
+        Command::Admin { action } => {
+            let (node, role) = action.node_and_role();
+            commands::members::set_role(config, node, role).await.map(done)
+        }
         Command::Admit { node } => commands::members::admit(config, &node).await.map(done),
         Command::Leave { yes } => commands::members::leave(config, yes).map(|()| ExitCode::SUCCESS),
         Command::Bench(args) => commands::bench::run(config, args).await,

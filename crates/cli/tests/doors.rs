@@ -8,6 +8,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -192,4 +193,61 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
     assert_eq!(anew.sees(), ["anew"]);
     assert!(stdout(&anew.exo(&["models"])).contains("mine"));
     assert!(!anew.log().contains("was removed"));
+}
+
+/// A node and what it is called.
+type Named = (Node, &'static str);
+
+/// Two nodes of one cluster, their data in `folder`; the admin comes first.
+fn admin_and_worker(folder: &Path, group: &'static str) -> (Named, Named) {
+    let start = |name| (Node::start_in(&folder.join(name), Start { name, group, ..Start::default() }), name);
+    let (first, second) = (start("first"), start("second"));
+    wait_for("one cluster", SOON, || (first.0.sees().len() == 2 && second.0.sees().len() == 2).then_some(()));
+    match roles(&first.0)["first"].as_str() {
+        "admin" => (first, second),
+        _ => (second, first),
+    }
+}
+
+/// What members may do, by name.
+fn roles(node: &Node) -> std::collections::BTreeMap<String, String> {
+    let members = node.get("/exo/v1/members");
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    members.as_array().unwrap().iter().map(|m| (text(&m["name"]), text(&m["role"]))).collect()
+}
+
+#[test]
+fn a_node_that_was_removed_while_it_was_away_learns_it_at_its_next_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let ((admin, _), (mut worker, name)) = admin_and_worker(folder.path(), "away");
+    let data_dir = worker.data_dir.clone();
+    assert!(worker.signal("-INT").success(), "{}", worker.log());
+    wait_for("its loss", SOON, || (admin.sees().len() == 1).then_some(()));
+    let removed = admin.exo(&["remove", name]);
+    assert!(removed.status.success(), "{}", stderr(&removed));
+    let again = Node::start_in(&data_dir, Start { name, group: "away", ..Start::default() });
+    wait_for("the word", SOON, || {
+        again.log().contains("this node was removed from its cluster").then_some(())
+    });
+}
+
+#[test]
+fn only_admins_change_members_and_an_admin_makes_others_admins() {
+    let folder = tempfile::tempdir().unwrap();
+    let ((admin, its_name), (worker, other_name)) = admin_and_worker(folder.path(), "admins");
+    let refused = worker.exo(&["remove", its_name]);
+    assert!(!refused.status.success() && stderr(&refused).contains("admin"), "{}", stderr(&refused));
+    let refused = worker.exo(&["admin", "add", other_name]);
+    assert!(!refused.status.success(), "{}", stdout(&refused));
+    let last = admin.exo(&["admin", "remove", its_name]);
+    assert!(!last.status.success() && stderr(&last).contains("only admin"), "{}", stderr(&last));
+
+    let added = admin.exo(&["admin", "add", other_name]);
+    assert!(added.status.success(), "{}", stderr(&added));
+    wait_for("two admins", SOON, || roles(&worker).values().all(|role| role == "admin").then_some(()));
+    let dismissed = worker.exo(&["admin", "remove", its_name]);
+    assert!(dismissed.status.success(), "{}", stderr(&dismissed));
+    wait_for("one admin", SOON, || (roles(&admin)[its_name] == "worker").then_some(()));
+    let refused = admin.exo(&["remove", other_name]);
+    assert!(!refused.status.success(), "{}", stdout(&refused));
 }

@@ -6,33 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::{Check, CheckError, limits};
 
-/// A cluster, named at its founding.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct ClusterId(pub [u8; 16]);
-
-/// What a member may do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Computes and answers requests.
-    Worker,
-    /// Also signs certificates and removals.
-    Admin,
-}
-
-/// A node that belongs to the cluster.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Member {
-    /// The node.
-    pub node: NodeId,
-    /// Name for people.
-    pub name: String,
-    /// What it may do.
-    pub role: Role,
-    /// The certificate an admin key signed, as `transport` encodes it. Verified by `node` before it gets here.
-    pub certificate: Vec<u8>,
-}
-
 /// What the planner should aim for, as the log keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -74,38 +47,8 @@ pub struct InstanceRequest {
 /// One lasting fact.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Event {
-    /// The cluster was founded. Always the first event, and only the first.
-    ClusterCreated {
-        /// The cluster.
-        cluster: ClusterId,
-        /// Name for people.
-        name: String,
-        /// The first member, an admin.
-        founder: Member,
-        /// Seconds since 1970, by the founder's clock.
-        at_unix_s: u64,
-    },
-    /// Until when strangers on the local network join on sight; a past time closes the window.
-    JoinWindow {
-        /// Seconds since 1970.
-        until_unix_s: u64,
-    },
-    /// A node became a member.
-    MemberAdmitted(Member),
-    /// A node is a member no more, and its certificate is revoked for ever.
-    MemberRemoved {
-        /// The node.
-        node: NodeId,
-        /// Why, for people.
-        reason: String,
-    },
-    /// A member may sign certificates from now on.
-    AdminAppointed {
-        /// The member.
-        node: NodeId,
-        /// Its new certificate.
-        certificate: Vec<u8>,
-    },
+    /// The node that keeps this log was opened to others: what is placed from here on counts as use of its cluster.
+    Opened,
     /// A model was placed for the first time.
     InstancePlaced {
         /// What was asked.
@@ -148,10 +91,9 @@ pub enum EventError {
     /// Not decodable.
     #[error("the bytes are not an event: {0}")]
     Malformed(#[from] postcard::Error),
-    /// Of a later build, or of none.
+    /// Of another build, or of none.
     #[error(
-        "it has format {got}, this build reads {FORMAT_LEGACY} and {FORMAT}: start the build that wrote it, or move the \
-         file away and let the node join its cluster again"
+        "it has format {got}, this build reads {FORMAT}: start the build that wrote it, or type `exo leave` to begin anew"
     )]
     Format {
         /// Its format.
@@ -162,13 +104,12 @@ pub enum EventError {
     OutOfBounds(#[from] CheckError),
 }
 
-/// Counts the encodings of events and snapshots, as the journal does: 4 has placement ids, and the shards of each stage.
-const FORMAT: u8 = 4;
-/// The format before, which is still read.
-const FORMAT_LEGACY: u8 = 3;
-/// In the first byte of what is written, beside the format. Format 3 had no such byte: an event of it begins with the number of
-/// its variant, a snapshot with 0 or 1.
+/// Counts the encodings of events and snapshots, as the journal does: 5 has no members, who are in the log of trust.
+const FORMAT: u8 = 5;
+/// In the first byte of what is written, beside the format.
 const HAS_FORMAT: u8 = 0x80;
+/// The last format without such a byte.
+const FORMAT_BARE: u8 = 3;
 
 /// Bytes of the log: the format, then postcard.
 pub(crate) fn encode(value: &impl Serialize) -> Vec<u8> {
@@ -176,19 +117,15 @@ pub(crate) fn encode(value: &impl Serialize) -> Vec<u8> {
     postcard::to_extend(value, out).expect("the log holds only types postcard can write")
 }
 
-/// What [`encode`] has written, or `legacy` makes of what the build before wrote.
-pub(crate) fn decode<T: DeserializeOwned>(
-    bytes: &[u8],
-    max_bytes: usize,
-    legacy: impl FnOnce(&[u8]) -> Result<T, postcard::Error>,
-) -> Result<T, EventError> {
+/// What [`encode`] has written.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8], max_bytes: usize) -> Result<T, EventError> {
     if bytes.len() > max_bytes {
         return Err(EventError::TooLong { len_bytes: bytes.len(), max_bytes });
     }
     match bytes.split_first() {
         Some((&first, body)) if first == HAS_FORMAT | FORMAT => Ok(postcard::from_bytes(body)?),
         Some((&first, _)) if first & HAS_FORMAT != 0 => Err(EventError::Format { got: first & !HAS_FORMAT }),
-        Some(_) | None => Ok(legacy(bytes)?),
+        Some(_) | None => Err(EventError::Format { got: FORMAT_BARE }),
     }
 }
 
@@ -198,9 +135,9 @@ impl Event {
         encode(self)
     }
 
-    /// The event in one journal entry, also of one that the build before wrote.
+    /// The event in one journal entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, EventError> {
-        let event: Self = decode(bytes, limits::EVENT_BYTES_MAX, crate::legacy::event)?;
+        let event: Self = decode(bytes, limits::EVENT_BYTES_MAX)?;
         event.check()?;
         Ok(event)
     }

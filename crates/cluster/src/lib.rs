@@ -24,7 +24,6 @@ mod coordinator;
 mod driver;
 mod events;
 mod instances;
-mod legacy;
 mod replication;
 mod scheduler;
 mod stage;
@@ -39,7 +38,7 @@ pub use coordinator::{
     AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo,
 };
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
-pub use events::{ClusterId, Event, EventError, InstanceRequest, Member, PlaceObjective, Role};
+pub use events::{Event, EventError, InstanceRequest, PlaceObjective};
 pub use instances::{InstanceState, InstanceView, StageStatus, StageView};
 pub use replication::{FollowerStep, LeaderStep, follow, lead};
 pub use scheduler::{
@@ -47,6 +46,6 @@ pub use scheduler::{
     UnknownSpeculation,
 };
 pub use stage::{ComputeResult, HeldSteps, StageGeometry, StageInput, StageMachine, StageOutput};
-pub use state::{ApplyError, JOIN_WINDOW_S, ON_SIGHT_MAX, State, StateInstance};
+pub use state::{ApplyError, State, StateInstance};
 pub use undeliverable::{MessageKind, Undeliverable};
 pub use worker::{Action, ActualShard, EngineId, Phase, Worker, WorkerConfig, WorkerInput, plan};

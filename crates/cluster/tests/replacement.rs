@@ -6,9 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_cluster::wire::{NodeReport, StageReport, Trouble};
 use exo_cluster::{
-    Action, ClusterId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, Event,
-    InstanceRequest, Member, PlaceObjective, ReplyTo, Role, StageStatus, State, Worker, WorkerConfig,
-    WorkerInput,
+    Action, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, InstanceRequest,
+    PlaceObjective, ReplyTo, StageStatus, State, Worker, WorkerConfig, WorkerInput,
 };
 use exo_types::{
     DeviceFacts, DeviceId, DeviceKind, Epoch, KvDType, LayerShape, ModelId, ModelShape, NodeFacts, NodeId,
@@ -19,11 +18,6 @@ const MEMORY_BYTES: u64 = 64 << 30;
 
 fn id(n: u8) -> NodeId {
     NodeId([n; 32])
-}
-
-fn member(n: u8) -> Member {
-    let role = if n == 1 { Role::Admin } else { Role::Worker };
-    Member { node: id(n), name: format!("n{n}"), role, certificate: vec![] }
 }
 
 /// Eight layers over at least so many nodes.
@@ -75,20 +69,17 @@ fn serving_if_first(mut report: StageReport) -> StageReport {
 
 impl Cluster {
     fn new(nodes: u8) -> Self {
-        let mut state = State::default();
-        let founded = (ClusterId([1; 16]), member(1));
-        let (cluster, founder) = founded;
-        state.apply(&Event::ClusterCreated { cluster, name: "c".into(), founder, at_unix_s: 0 }).unwrap();
-        (2..=nodes).for_each(|n| state.apply(&Event::MemberAdmitted(member(n))).unwrap());
         let memory = BTreeMap::from([(DeviceId::cpu(), MEMORY_BYTES)]);
         let worker = |n| (id(n), Worker::new(WorkerConfig::default(), memory.clone()));
         let mut cluster = Self {
-            coordinator: Coordinator::new(id(1), CoordinatorConfig::default(), state),
+            coordinator: Coordinator::new(id(1), CoordinatorConfig::default(), State::default()),
             workers: (1..=nodes).map(worker).collect(),
             speeds: (1..=nodes).map(|n| (id(n), 1e9)).collect(),
             troubles: Vec::new(),
             started: BTreeMap::new(),
         };
+        let members = (1..=nodes).map(|n| (id(n), format!("n{n}"))).collect();
+        cluster.feed(CoordinatorInput::Members(members));
         cluster.feed(CoordinatorInput::Lead { epoch: Epoch { counter: 1, key: id(1) } });
         for n in 1..=nodes {
             cluster.feed(CoordinatorInput::NodeUp(id(n)));

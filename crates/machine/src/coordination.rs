@@ -12,10 +12,12 @@ use exo_cluster::{
     AppendId, CoordinatorInput, CoordinatorOutput, Event, FollowerStep, InstanceView, LeaderStep, ReplyTo,
     State, WorkerInput, follow, lead,
 };
+use exo_trust::Act;
 use exo_types::{Epoch, LogHead, ModelId, NodeId, Time};
 
-use crate::joining::check_certificate;
+use crate::joining::window_left_s;
 use crate::persist::{Durable, FollowedAppend, OwnAppend, Replaced, Unwritten, Written};
+use crate::trust::ActAsker;
 use crate::{Answer, Effect, NodeMachine, Notice, PersistId, ReplyId, StopReason, WriteFailure};
 
 /// Reports go out on change and at least this often.
@@ -38,10 +40,6 @@ pub(crate) enum Asker {
     Client(ReplyId),
     /// Requests that wait for this model to be placed.
     Placement(ModelId),
-    /// A stranger that is being let in.
-    Admission(u64),
-    /// Nobody.
-    Nobody,
 }
 
 /// Questions to the coordinator that have no answer yet.
@@ -88,6 +86,7 @@ impl NodeMachine {
     pub(crate) fn control(&mut self, from: NodeId, message: ControlMessage) {
         match message {
             ControlMessage::Membership(bytes) => self.membership_message(from, &bytes),
+            ControlMessage::Trust(bytes) => self.trust_message(from, &bytes),
             ControlMessage::Report(report) => self.report(from, *report),
             ControlMessage::Desired(desired) => self.desired(from, desired),
             ControlMessage::Instances { epoch, instances } => self.instances_told(from, epoch, instances),
@@ -115,17 +114,14 @@ impl NodeMachine {
     /// A join window that is over stays over, whatever clocks say after the next start.
     fn shut_window_when_over(&mut self) {
         // A clock that is behind shuts it for now; that may be mended.
-        let is_over = |until: u64| {
-            until > 0 && (until <= self.now.unix_s || self.state().join_window_left_s(self.now.unix_s) > 0)
-        };
-        let is_over = self.state().join_window_until_unix_s().is_some_and(is_over);
-        if !is_over || self.is_window_open() || !self.is_leading() || self.now.time < self.shut_window_at {
+        let is_over =
+            |until: u64| until > 0 && (until <= self.now.unix_s || window_left_s(until, self.now.unix_s) > 0);
+        let is_over = self.trust.view().window_until_unix_s().is_some_and(is_over);
+        if !is_over || self.is_window_open() || !self.is_admin() || self.now.time < self.shut_window_at {
             return;
         }
         self.shut_window_at = self.now.time + REPEAT_SHUT;
-        let reply = ReplyTo { node: self.me, request: 0 }; // nobody waits
-        let event = Event::JoinWindow { until_unix_s: 0 };
-        self.feed_coordinator(CoordinatorInput::Record { reply, event });
+        self.change_members(ActAsker::Nobody, Act::Window { until_unix_s: 0 });
     }
 
     // ---- the coordinator's machine ----
@@ -186,7 +182,7 @@ impl NodeMachine {
     }
 
     /// The same to every other member, encoded once.
-    fn send_to_members(&mut self, message: &Arc<ControlMessage>) {
+    pub(crate) fn send_to_members(&mut self, message: &Arc<ControlMessage>) {
         for node in self.other_members() {
             self.with_links(|links, now, out| {
                 links.send_control(now, node, message, out);
@@ -195,7 +191,7 @@ impl NodeMachine {
     }
 
     pub(crate) fn other_members(&self) -> Vec<NodeId> {
-        self.state().members().keys().copied().filter(|n| *n != self.me).collect()
+        self.trust.view().members().keys().copied().filter(|n| *n != self.me).collect()
     }
 
     // ---- what was written, and what was not ----
@@ -222,6 +218,7 @@ impl NodeMachine {
                 self.members_changed_if_needed();
             }
             Written::Replaced(replaced) => self.replaced(replaced),
+            Written::Trust(trust) => self.trust_written(trust),
             Written::Snapshot(head) => self.log.folded(head),
             Written::Addresses => {}
         }
@@ -254,24 +251,10 @@ impl NodeMachine {
 
     fn replaced(&mut self, replaced: Durable<Replaced>) {
         let Replaced { head, state } = replaced.into_inner();
-        // Members merge by union: whom this side removed or admitted while it was apart is asked for again.
-        let ours = self.state();
-        let same = state.cluster().map(|(id, _)| id) == ours.cluster().map(|(id, _)| id);
-        let missing = if same { state.member_changes_missing(ours) } else { Vec::new() };
         self.log.replaced(head);
         self.feed_coordinator(CoordinatorInput::Restored(Box::new(state)));
-        if self.moving_in.is_some() {
-            self.moved_in();
-        } else {
-            self.members_changed_if_needed();
-        }
-        for event in missing {
-            let ask = match event {
-                Event::MemberRemoved { node, reason } => ControlAsk::RemoveMember { node, reason },
-                Event::MemberAdmitted(member) => ControlAsk::Admit(member),
-                _ => continue,
-            };
-            self.ask(Asker::Nobody, ask);
+        if let Some(move_in) = &self.moving_in {
+            self.write_other_trust(move_in.trust.clone());
         }
     }
 
@@ -295,6 +278,11 @@ impl NodeMachine {
                 self.move_failed();
                 self.pull_at = Some(self.now.time + Duration::from_secs(1));
                 "the journal cannot be written"
+            }
+            Unwritten::Trust(asker) => {
+                self.move_failed();
+                self.trust_unwritten(asker, reason);
+                "the log of trust cannot be written"
             }
             Unwritten::Snapshot => "the journal is not folded; it goes on growing",
             Unwritten::Addresses => "addresses are not remembered",
@@ -340,6 +328,7 @@ impl NodeMachine {
         self.report_at = self.now.time;
         let report = self.own_report();
         self.send_to_members(&Arc::new(ControlMessage::Report(Box::new(report.clone()))));
+        self.tell_heads_to_all();
         self.report(self.me, report);
     }
 
@@ -494,12 +483,6 @@ impl NodeMachine {
                 self.reply(id, Answer::Coordinator(reply.map(Box::new)));
             }
             Asker::Placement(model) => self.placed(model, reply),
-            Asker::Admission(admission) => {
-                self.with_joining(|joining, context, out| {
-                    joining.admission_answered(context, admission, reply, out);
-                });
-            }
-            Asker::Nobody => {}
         }
     }
 
@@ -527,25 +510,11 @@ impl NodeMachine {
 
     /// What a member may ask. The sender is authenticated; administration needs an admin.
     fn checked(&self, from: NodeId, reply: ReplyTo, ask: ControlAsk) -> Result<CoordinatorInput, String> {
-        let is_admin = self.state().admins().any(|n| n == from);
-        let only_admin = |input| {
-            if is_admin { Ok(input) } else { Err(format!("{from} is not an admin of this cluster")) }
-        };
         match ask {
             ControlAsk::Place(request) => Ok(CoordinatorInput::Place { reply, request }),
             ControlAsk::RemoveInstance { instance } => {
                 let reason = format!("unloaded by {}", self.name_of(from));
                 Ok(CoordinatorInput::Remove { reply, instance, reason })
-            }
-            ControlAsk::Admit(member) => {
-                check_certificate(self.state(), &member)?;
-                // One that lost its log comes back through any member.
-                let is_recorded = self.state().members().get(&member.node) == Some(&member);
-                let input = CoordinatorInput::AdmitMember { reply, member };
-                if is_recorded { Ok(input) } else { only_admin(input) }
-            }
-            ControlAsk::RemoveMember { node, reason } => {
-                only_admin(CoordinatorInput::RemoveMember { reply, node, reason })
             }
         }
     }
@@ -554,22 +523,16 @@ impl NodeMachine {
 
     /// Asks for what this node's log lacks, if `node` is who to ask.
     pub(crate) fn pull_log_from(&mut self, node: NodeId) {
-        let LogHead { index, hash } = if self.joining.wants_log_of(node) {
-            LogHead::EMPTY // all of it
-        } else if self.leader.is_some_and(|(_, leader)| leader == node) && node != self.me {
-            self.log.planned()
-        } else {
+        if node == self.me || self.leader.is_none_or(|(_, leader)| leader != node) {
             return;
-        };
+        }
+        let LogHead { index, hash } = self.log.planned();
         self.send_control(node, ControlMessage::Log(LogMessage::Pull { index, hash }));
     }
 
     fn log_message(&mut self, from: NodeId, message: LogMessage) {
         if let LogMessage::Pull { index, hash } = message {
             return self.log_pulled(from, LogHead { index, hash });
-        }
-        if self.with_joining(|joining, context, out| joining.log(context, from, &message, out)) {
-            return;
         }
         let (LogMessage::Entries { epoch, .. } | LogMessage::Snapshot { epoch, .. }) = &message else {
             return;

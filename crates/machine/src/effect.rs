@@ -9,7 +9,6 @@ use bytes::Bytes;
 use exo_api::{AdminError, GenerateError};
 use exo_cluster::wire::{Busy, ControlMessage, ControlReply, DataMessage, EndReason, StageCommand};
 use exo_cluster::{DraftCounts, EngineId, InstanceView, PlanId, State};
-use exo_identity::Statement;
 use exo_planner::PlanRequest;
 
 use exo_types::{
@@ -112,7 +111,7 @@ pub enum Effect {
         /// Its number.
         id: SignId,
         /// What.
-        statement: Statement,
+        bytes: Vec<u8>,
     },
     /// Something for the small model. Without one, nothing comes back.
     Draft(DraftAsk),
@@ -188,6 +187,8 @@ pub enum Write {
         /// The state there.
         state: Arc<State>,
     },
+    /// The whole log of trust, in a file of its own: each entry after what it follows.
+    Trust(Vec<Vec<u8>>),
     /// Where members were reached, for the next start.
     Addresses(Vec<(NodeId, Vec<SocketAddr>)>),
 }
@@ -278,6 +279,8 @@ pub enum Answer {
     Coordinator(Option<Box<ControlReply>>),
     /// To `Instances`.
     Instances(Vec<InstanceView>),
+    /// To `Act`: on disk, or why not.
+    Acted(Result<(), String>),
     /// To `Invite`: the stranger's name.
     Invited(Result<String, AdminError>),
     /// To `Models` and `ModelsAfterScan`.

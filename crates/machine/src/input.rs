@@ -12,6 +12,7 @@ use exo_cluster::wire::{CardEvent, ControlAsk, ControlMessage, DataMessage, Devi
 use exo_cluster::{ComputeResult, DriverConfig, DriverStart, InstanceRequest, StageGeometry};
 use exo_cluster::{EngineId, PlanId};
 use exo_planner::{Plan, PlanError};
+use exo_trust::Act;
 
 use exo_types::{DeviceId, InstanceId, NodeFacts, NodeId, RequestId, SequenceId, ShardPosition, Term, Time};
 
@@ -187,12 +188,12 @@ pub enum Input {
     },
     /// The small model says something.
     Draft(DraftEvent),
-    /// A certificate, signed with this node's key.
+    /// This node's key has signed.
     Signed {
-        /// Which statement.
+        /// What.
         id: SignId,
-        /// The encoded certificate.
-        certificate: Vec<u8>,
+        /// The signature.
+        signature: [u8; 64],
     },
     /// The models on this node's disk.
     Models(Vec<HeldModel>),
@@ -464,6 +465,8 @@ pub enum Question {
     },
     /// Ask the coordinator, which may be this node.
     Coordinator(Box<ControlAsk>),
+    /// Change who belongs to the cluster.
+    Act(Act),
     /// The instances as now known.
     Instances,
     /// Let in a node that asks to join.

@@ -11,6 +11,7 @@
 //! | [`joining`] | whom to join, whom to let in |
 //! | `membership` | what follows from who is alive and who leads |
 //! | `coordination` | what follows from reports, commands, asks; what followers get of the log |
+//! | `trust` | who belongs to the cluster: what is signed, written, and told between members |
 //! | `log` | where the log ends, planned and durable, and its last entries |
 //! | `persist` | what follows from a write, once it is on disk |
 //! | `worker` | what is fetched, loaded, wired and freed |
@@ -45,6 +46,7 @@ mod pipelines;
 pub mod planted;
 mod questions;
 mod requests;
+mod trust;
 mod view;
 mod watched;
 mod worker;
@@ -53,4 +55,5 @@ pub use effect::*;
 pub use input::*;
 pub use machine::{Boot, Counts, MachineConfig, NodeMachine};
 pub use notice::Notice;
+pub use trust::{TrustMessage, TrustNews};
 pub use view::{empty_view, prediction_view};

@@ -11,15 +11,17 @@ use exo_cluster::{
     Speculation, State, Undeliverable, Worker, WorkerConfig, WorkerInput,
 };
 use exo_membership::Membership;
+use exo_trust::TrustLog;
 use exo_types::{Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
 
-use crate::coordination::{Asker, Asks};
+use crate::coordination::Asks;
 use crate::joining::{Context, Joining, JoiningOutput, MoveIn, is_window_open};
 use crate::links::{Links, LinksOutput};
 use crate::log::Log;
 use crate::persist::Writes;
 use crate::pipelines::{Schedulers, Stage};
 use crate::requests::DriverEntry;
+use crate::trust::{ActAsker, Trust};
 use crate::view::ViewInputs;
 use crate::worker::{Engine, Fetch};
 use crate::{
@@ -67,8 +69,10 @@ pub struct Boot {
     pub base: LogHead,
     /// The entries behind `base`.
     pub entries: Vec<Vec<u8>>,
-    /// The state at the end of the log; founded.
+    /// The state at the end of the log.
     pub state: State,
+    /// Who belongs to the cluster.
+    pub trust: TrustLog,
     /// Where members were reached in earlier runs.
     pub addresses: BTreeMap<NodeId, Vec<SocketAddr>>,
     /// The machine.
@@ -127,6 +131,7 @@ pub struct NodeMachine {
     pub(crate) worker: Worker,
     pub(crate) writes: Writes,
     pub(crate) log: Log,
+    pub(crate) trust: Trust,
     pub(crate) asks: Asks,
 
     /// Who coordinates, in which epoch.
@@ -205,6 +210,7 @@ impl NodeMachine {
             worker: Worker::new(WorkerConfig::default(), memory),
             writes: Writes::default(),
             log: Log::new(boot.base, boot.entries),
+            trust: Trust::new(boot.trust),
             asks: Asks::default(),
             leader: None,
             leads_soon: None,
@@ -276,6 +282,7 @@ impl NodeMachine {
             name: &self.config.name,
             listen: self.config.listen,
             state: self.state(),
+            trust: self.trust.log(),
             head: self.log.durable(),
             leader: self.leader,
             statuses: &self.statuses,
@@ -348,9 +355,7 @@ impl NodeMachine {
                 self.computed(engine, position, (term, step), result, busy);
             }
             Input::Draft(event) => self.draft_event(event),
-            Input::Signed { id, certificate } => {
-                self.with_joining(|j, context, out| j.signed(context, id, certificate, out));
-            }
+            Input::Signed { id, signature } => self.signed(id, signature),
             Input::Models(models) => self.models_scanned(models),
             Input::Sampled(samples) => self.sampled(*samples),
             Input::Found(found) => self.found(found),
@@ -421,14 +426,14 @@ impl NodeMachine {
 
     // ---- what the parts share ----
 
-    /// The durable state of the cluster.
+    /// The durable state of the cluster: what is placed.
     pub(crate) fn state(&self) -> &State {
         self.coordinator.state()
     }
 
     /// Whether strangers that are near are let in without a question.
     pub(crate) fn is_window_open(&self) -> bool {
-        !self.config.trust_closed && is_window_open(self.state(), self.now, self.started)
+        !self.config.trust_closed && is_window_open(self.trust.view(), self.now, self.started)
     }
 
     pub(crate) fn view_changed(&mut self) {
@@ -449,7 +454,7 @@ impl NodeMachine {
         if node == self.me {
             return self.config.name.clone();
         }
-        let member = self.state().members().get(&node).map(|m| m.name.clone());
+        let member = self.trust.view().members().get(&node).map(|m| m.name.clone());
         member.unwrap_or_else(|| node.to_string())
     }
 
@@ -515,6 +520,8 @@ impl NodeMachine {
             return;
         }
         self.feed_membership(exo_membership::Input::LinkUp(node));
+        self.tell_heads(node);
+        self.pull_trust_of(node);
         self.pull_log_from(node);
         self.report_now();
     }
@@ -550,16 +557,19 @@ impl NodeMachine {
     ) -> R {
         let links = &self.links;
         let addresses = |node| links.addresses(node).to_vec();
+        let is_linked = |node| links.is_open(node, Purpose::Control);
         let context = Context {
             now: self.now,
             config: &self.config,
             state: self.coordinator.state(),
+            trust: self.trust.log(),
             members: &self.members,
             leader: self.leader,
             started: self.started,
             has_new_model: self.has_new_model,
             is_busy: !self.drivers.is_empty(),
             addresses: &addresses,
+            is_linked: &is_linked,
         };
         let mut outputs = Vec::new();
         let result = act(&mut self.joining, &context, &mut outputs);
@@ -570,7 +580,7 @@ impl NodeMachine {
     fn joining_news(&mut self, output: JoiningOutput) {
         match output {
             JoiningOutput::Effect(effect) => self.out.push(effect),
-            JoiningOutput::AskCoordinator { admission, ask } => self.ask(Asker::Admission(admission), ask),
+            JoiningOutput::Act { admission, act } => self.change_members(ActAsker::Admission(admission), act),
             JoiningOutput::Learn { node, addresses } => {
                 self.links.learn(node, &addresses);
                 self.links.hurry(node);
@@ -579,7 +589,8 @@ impl NodeMachine {
                 self.links.prefer(node, address);
             }
             JoiningOutput::MembersChanged => self.members_changed(),
-            JoiningOutput::Pull(node) => self.pull_log_from(node),
+            JoiningOutput::Pull(node) => self.pull_trust_of(node),
+            JoiningOutput::Entries { from, entries } => self.trust_entries(from, &entries),
             JoiningOutput::MoveIn(move_in) => self.move_in(*move_in),
             JoiningOutput::Stale => self.view_changed(),
         }
@@ -589,12 +600,13 @@ impl NodeMachine {
         self.with_joining(|j, context, out| j.found(context, found, out));
     }
 
-    /// Another cluster let this node in, and its log is here. It is this node's once it is on disk.
+    /// Another cluster let this node in, and its log of trust is here. First the own placements go, then that log is written: it is
+    /// this node's once it is on disk.
     fn move_in(&mut self, move_in: MoveIn) {
         self.feed_coordinator(CoordinatorInput::Follow);
         self.feed_worker(WorkerInput::Moved);
         (self.leader, self.leads_soon) = (None, None);
-        self.replace_log(move_in.head, move_in.state.clone());
+        self.replace_log(LogHead::EMPTY, State::default());
         self.moving_in = Some(move_in);
     }
 
@@ -612,11 +624,9 @@ impl NodeMachine {
 
     /// The other cluster's log is on disk.
     pub(crate) fn moved_in(&mut self) {
-        if self.moving_in.take().is_none() {
-            return;
-        }
-        // The restored members are fed as the new home, not as a change of the old one.
-        let members = self.state().members().keys().copied().collect();
+        self.moving_in = None;
+        // The members are fed as the new home, not as a change of the old one.
+        let members = self.trust.view().members().keys().copied().collect();
         self.feed_membership(exo_membership::Input::Joined(members));
         self.with_joining(|j, context, out| j.moved_in(context, true, out));
         self.members_changed();

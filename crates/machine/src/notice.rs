@@ -64,6 +64,13 @@ pub enum Notice {
     },
     /// This node's cluster has put it out.
     Removed,
+    /// An admin's key has signed twice where it would sign once.
+    Forked {
+        /// The beginning of the admin's id.
+        node: String,
+        /// Its name.
+        name: String,
+    },
     /// A graphics card was plugged in or went away.
     Card(String),
     /// Something is worse than it could be.
@@ -98,6 +105,12 @@ impl fmt::Display for Notice {
             Self::Coordinator { name: called } => write!(f, "{} coordinates the cluster", name(called)),
             Self::Removed => f.write_str(
                 "this node was removed from its cluster, for good; its models stay. To begin anew, end it and type `exo leave`",
+            ),
+            Self::Forked { node, name: called } => write!(
+                f,
+                "warning: the key of {} is in two places, or it lies: it signed two changes of the members apart from each other; \
+                 if its data folder was copied, end one of the two, else `exo remove {node}`",
+                name(called)
             ),
             Self::Card(text) => f.write_str(&reason(text)),
             Self::Warning(text) => write!(f, "warning: {}", reason(text)),

@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use exo_cluster::{AppendId, Event, State};
+use exo_trust::{Entry, TrustLog};
 use exo_types::{Epoch, LogHead, Time};
 
+use crate::trust::ActAsker;
 use crate::{Effect, PersistId, Write, WriteFailure};
 
 /// A disk that has not answered for so long is worth a line to the person who watches.
@@ -58,6 +60,14 @@ pub(crate) struct Replaced {
     pub(crate) state: State,
 }
 
+/// The log of trust.
+#[derive(Debug)]
+pub(crate) struct TrustWrite {
+    pub(crate) log: TrustLog,
+    /// Who waits for the last entry.
+    pub(crate) asker: Option<ActAsker>,
+}
+
 /// What a write was for, once it is on disk.
 #[derive(Debug)]
 pub(crate) enum Written {
@@ -65,6 +75,7 @@ pub(crate) enum Written {
     Own(Durable<OwnAppend>),
     Followed(Durable<FollowedAppend>),
     Replaced(Durable<Replaced>),
+    Trust(Durable<TrustWrite>),
     Snapshot(LogHead),
     Addresses,
 }
@@ -77,6 +88,7 @@ pub(crate) enum Unwritten {
     Own(AppendId),
     Followed,
     Replaced,
+    Trust(Option<ActAsker>),
     Snapshot,
     Addresses,
 }
@@ -87,6 +99,7 @@ enum Waiting {
     Own(OwnAppend),
     Followed(FollowedAppend),
     Replaced(Replaced),
+    Trust(TrustWrite),
     Snapshot(LogHead),
     Addresses,
 }
@@ -121,6 +134,11 @@ impl Writes {
         self.begin(now, write, Waiting::Replaced(replaced), out);
     }
 
+    pub(crate) fn trust(&mut self, now: Time, trust: TrustWrite, out: &mut Vec<Effect>) {
+        let entries = trust.log.entries().map(Entry::encode).collect();
+        self.begin(now, Write::Trust(entries), Waiting::Trust(trust), out);
+    }
+
     pub(crate) fn snapshot(&mut self, now: Time, head: LogHead, state: State, out: &mut Vec<Effect>) {
         let write = Write::Snapshot { head, state: std::sync::Arc::new(state) };
         self.begin(now, write, Waiting::Snapshot(head), out);
@@ -140,6 +158,11 @@ impl Writes {
     pub(crate) fn is_log_busy(&self) -> bool {
         let is_log = |w: &Waiting| matches!(w, Waiting::Own(_) | Waiting::Followed(_) | Waiting::Replaced(_));
         self.waiting.values().any(|(_, waiting)| is_log(waiting))
+    }
+
+    /// Whether the log of trust is on its way.
+    pub(crate) fn is_trust_busy(&self) -> bool {
+        self.waiting.values().any(|(_, waiting)| matches!(waiting, Waiting::Trust(_)))
     }
 
     /// Writes that have no answer yet.
@@ -190,6 +213,7 @@ impl Waiting {
             Self::Own(append) => Written::Own(Durable(append)),
             Self::Followed(append) => Written::Followed(Durable(append)),
             Self::Replaced(replaced) => Written::Replaced(Durable(replaced)),
+            Self::Trust(trust) => Written::Trust(Durable(trust)),
             Self::Snapshot(head) => Written::Snapshot(head),
             Self::Addresses => Written::Addresses,
         }
@@ -201,6 +225,7 @@ impl Waiting {
             Self::Own(append) => Unwritten::Own(append.append),
             Self::Followed(_) => Unwritten::Followed,
             Self::Replaced(_) => Unwritten::Replaced,
+            Self::Trust(trust) => Unwritten::Trust(trust.asker),
             Self::Snapshot(_) => Unwritten::Snapshot,
             Self::Addresses => Unwritten::Addresses,
         }

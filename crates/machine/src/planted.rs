@@ -9,9 +9,14 @@ pub enum Bug {
     OlderEpoch,
     /// What a scheduler found broken is forgotten with any news of instances.
     ForgottenTrouble,
+    /// Entries of the log of trust are told when they are only asked to be written.
+    TrustEarly,
+    /// Whom an entry lets in may connect, also when the entry is refused.
+    Hearsay,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::AnsweredEarly, Self::OlderEpoch, Self::ForgottenTrouble];
+    pub const ALL: [Self; 5] =
+        [Self::AnsweredEarly, Self::OlderEpoch, Self::ForgottenTrouble, Self::TrustEarly, Self::Hearsay];
 }

@@ -5,6 +5,7 @@ use exo_cluster::InstanceView;
 use exo_types::NodeId;
 
 use crate::coordination::Asker;
+use crate::trust::ActAsker;
 use crate::{Answer, Limits, ModelHolders, NodeMachine, Question, ReplyId, Resolved};
 
 /// Models that an error names.
@@ -15,6 +16,7 @@ impl NodeMachine {
         let answer = match question {
             Question::Resolve { model } => Answer::Resolved(self.resolve(&model).map(Box::new)),
             Question::Coordinator(ask) => return self.ask(Asker::Client(reply), *ask),
+            Question::Act(act) => return self.change_members(ActAsker::Client(reply), act),
             Question::Instances => Answer::Instances(self.instances.to_vec()),
             Question::Invite { node } => Answer::Invited(self.invite(node)),
             Question::Models => Answer::Models(self.models_held()),
@@ -33,7 +35,7 @@ impl NodeMachine {
     }
 
     fn invite(&mut self, node: NodeId) -> Result<String, AdminError> {
-        if !self.state().admins().any(|n| n == self.me) {
+        if !self.is_admin() {
             let message = "this node is not an admin of its cluster; ask on the founder's".to_owned();
             return Err(AdminError::Conflict { message });
         }

@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 
 use exo_api as api;
 use exo_cluster::wire::{NodeReport, StageReport};
-use exo_cluster::{InstanceState, InstanceView, Role, SchedulerStats, StageStatus, State};
+use exo_cluster::{InstanceState, InstanceView, SchedulerStats, StageStatus, State};
+use exo_trust::{Role, TrustLog};
 use exo_types::{DeviceFacts, Epoch, LogHead, NodeId, PlacedShard, PlacementId, ShardPosition};
 
 use crate::Via;
@@ -23,8 +24,10 @@ pub(crate) struct ViewInputs<'a> {
     pub(crate) name: &'a str,
     /// Where it listens.
     pub(crate) listen: SocketAddr,
-    /// The cluster's state, and the end of the log that it stands for.
+    /// What is placed, and the end of the log that it stands for.
     pub(crate) state: &'a State,
+    /// Who belongs to the cluster.
+    pub(crate) trust: &'a TrustLog,
     pub(crate) head: LogHead,
     /// Who coordinates.
     pub(crate) leader: Option<(Epoch, NodeId)>,
@@ -47,17 +50,17 @@ pub(crate) struct ViewInputs<'a> {
 
 /// The view.
 pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
-    let ViewInputs { me, state, head, .. } = inputs;
+    let ViewInputs { me, trust, head, .. } = inputs;
     let open = inputs.is_window_open;
-    let until = state.join_window_until_unix_s().filter(|_| open);
-    let mut nodes: Vec<_> = state.members().keys().map(|node| inputs.node_view(*node)).collect();
+    let until = trust.view().window_until_unix_s().filter(|_| open);
+    let mut nodes: Vec<_> = trust.view().members().keys().map(|node| inputs.node_view(*node)).collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name).then(a.id.cmp(&b.id)));
     let epoch = |(epoch, node): (Epoch, NodeId)| api::EpochView {
         counter: epoch.counter,
         coordinator: node.to_full(),
     };
     api::ClusterView {
-        cluster: state.cluster().map(|(id, _)| hex(&id.0)),
+        cluster: Some(hex(&trust.cluster().0)),
         self_node: me.to_full(),
         epoch: inputs.leader.map(epoch),
         nodes,
@@ -106,23 +109,23 @@ pub(crate) fn load_progress(instance: &InstanceView) -> f64 {
 }
 
 /// What people call a node: its name as a member, else the beginning of its id.
-pub(crate) fn name_of(me: (NodeId, &str), state: &State, node: NodeId) -> String {
+pub(crate) fn name_of(me: (NodeId, &str), trust: &TrustLog, node: NodeId) -> String {
     if node == me.0 {
         return me.1.to_owned();
     }
-    state.members().get(&node).map_or_else(|| node.to_string(), |member| member.name.clone())
+    trust.view().members().get(&node).map_or_else(|| node.to_string(), |member| member.name.clone())
 }
 
 impl ViewInputs<'_> {
     fn name_of(&self, node: NodeId) -> String {
-        name_of((self.me, self.name), self.state, node)
+        name_of((self.me, self.name), self.trust, node)
     }
 
     fn node_view(&self, node: NodeId) -> api::NodeView {
         let report = self.reports.get(&node);
         let facts = report.map(|r| &r.facts);
         let is_self = node == self.me;
-        let role = self.state.members().get(&node).map(|m| m.role);
+        let role = self.trust.view().members().get(&node).map(|m| m.role);
         let addresses = if is_self { vec![self.listen] } else { (self.addresses)(node) };
         api::NodeView {
             id: node.to_full(),

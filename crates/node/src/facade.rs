@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Facade, GenerateError, GenerateRequest, GenerateStream,
-    HealthStatus, HealthView, InstanceView, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView,
+    HealthStatus, HealthView, InstanceView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery,
+    PlanView,
 };
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
 use exo_machine::{Answer, Limits, ModelHolders, Question, Resolved, StartRequest};
+use exo_trust::Act;
 use exo_types::{InstanceId, KvDType, NodeId, SequenceId, SequenceSpec};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
@@ -354,6 +356,15 @@ impl NodeFacade {
         }
     }
 
+    /// Has this node sign a change of the members, if it is an admin.
+    async fn act(&self, act: Act) -> Result<(), AdminError> {
+        match self.ask(Question::Act(act), ANSWER_MAX).await {
+            Some(Answer::Acted(Ok(()))) => Ok(()),
+            Some(Answer::Acted(Err(message))) => Err(AdminError::Conflict { message }),
+            _ => Err(unavailable("the node is shutting down")),
+        }
+    }
+
     async fn list_members(&self) -> Result<Vec<MemberView>, AdminError> {
         let words = match self.ask(Question::CheckWords, ANSWER_MAX).await {
             Some(Answer::CheckWords(words)) => words,
@@ -418,21 +429,43 @@ impl Facade for NodeFacade {
                 return Err(unavailable("the node is shutting down"));
             };
             let name = name?;
-            let role = exo_api::MemberRole::Worker;
+            let role = MemberRole::Worker;
             Ok(MemberView { node: node.to_full(), name, role, is_self: false, check_words: None })
         })
     }
 
     fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
-        let me = self.view.borrow().self_node.clone();
+        let view = self.view.borrow().clone();
+        let (me, name) = (view.self_node, node.to_full());
+        let is_member = view.nodes.iter().any(|member| member.id == name);
         Box::pin(async move {
+            if !is_member {
+                return Err(AdminError::NotFound { what: "member", name });
+            }
             if node.to_full() == me {
                 let message = "a node does not remove itself; do it from another member".to_owned();
                 return Err(AdminError::Conflict { message });
             }
-            let reason = "removed by an admin".to_owned();
-            let ask = ControlAsk::RemoveMember { node, reason };
-            self.done(ask, "member", node.to_full()).await
+            let act = Act::Remove { node, reason: "removed by an admin".to_owned() };
+            self.act(act).await
+        })
+    }
+
+    fn set_role(&self, node: NodeId, role: MemberRole) -> BoxFuture<'_, Result<(), AdminError>> {
+        let view = self.view.borrow().clone();
+        let name = node.to_full();
+        Box::pin(async move {
+            let Some(member) = view.nodes.into_iter().find(|member| member.id == name) else {
+                return Err(AdminError::NotFound { what: "member", name });
+            };
+            if member.role == role {
+                return Ok(());
+            }
+            self.act(match role {
+                MemberRole::Admin => Act::Appoint { node, name: member.name },
+                MemberRole::Worker => Act::Dismiss { node },
+            })
+            .await
         })
     }
 

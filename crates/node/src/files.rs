@@ -1,4 +1,4 @@
-//! The small files of the data folder: the lock, the local secret, the API's address, the epoch, known addresses.
+//! The small files of the data folder: the lock, the local secret, the API's address, the log of trust, the epoch, known addresses.
 //!
 //! Each is written whole to a neighbour and renamed, so that a crash leaves the old or the new one.
 
@@ -44,14 +44,23 @@ pub enum FilesError {
         source: io::Error,
     },
     /// A file holds something else than we wrote.
-    #[error("{} is damaged ({reason}); move it aside to start without it", path.display())]
+    #[error("{} is damaged ({reason}); {hint}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
         /// What is wrong.
         reason: String,
+        /// What to do.
+        hint: &'static str,
     },
 }
+
+/// The file of the log of trust.
+const TRUST: &str = "trust.log";
+/// The file of the journal.
+const JOURNAL: &str = "journal.redb";
+/// How the log of trust begins; the encoded entries follow.
+const TRUST_FORMAT: &[u8] = b"exo log of trust 1\n";
 
 /// The data folder, held by this process until dropped.
 #[derive(Debug)]
@@ -126,9 +135,9 @@ impl DataDir {
     }
 
     /// Forgets the cluster and this node's key, which is all that others know it by. Models, measurements and settings stay. After
-    /// a crash in between, the next start founds a cluster as well.
+    /// a crash in between, the next start founds a cluster or says that this has to be done again.
     pub fn leave(&self) -> Result<(), FilesError> {
-        for name in ["peers.json", "epoch.json", "journal.redb", "node.key"] {
+        for name in ["peers.json", "epoch.json", TRUST, JOURNAL, "node.key"] {
             let path = self.path.join(name);
             match std::fs::remove_file(&path) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -140,6 +149,39 @@ impl DataDir {
         Ok(())
     }
 
+    /// Where the journal is.
+    pub fn journal_path(&self) -> PathBuf {
+        self.path.join(JOURNAL)
+    }
+
+    /// Where the log of trust is.
+    pub fn trust_path(&self) -> PathBuf {
+        self.path.join(TRUST)
+    }
+
+    /// The encoded entries of the log of trust; `None` if there is none yet.
+    pub fn trust(&self) -> Result<Option<Vec<Vec<u8>>>, FilesError> {
+        let path = self.trust_path();
+        let damaged = |reason: &str| FilesError::Damaged {
+            path: self.trust_path(),
+            reason: reason.to_owned(),
+            hint: "`exo leave` makes this node new, and keeps its models",
+        };
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(FilesError::File { what: "read", path, source }),
+        };
+        let entries = bytes.strip_prefix(TRUST_FORMAT).ok_or_else(|| damaged("it is of another format"))?;
+        postcard::from_bytes(entries).map(Some).map_err(|_| damaged("its end is missing or changed"))
+    }
+
+    /// Keeps the log of trust; on disk when this returns.
+    pub fn set_trust(&self, entries: &[Vec<u8>]) -> Result<(), FilesError> {
+        let entries = postcard::to_allocvec(entries).unwrap_or_default();
+        self.write_durably(TRUST, &[TRUST_FORMAT, &entries].concat())
+    }
+
     /// The last epoch announced or followed.
     pub fn epoch(&self) -> Result<Option<Epoch>, FilesError> {
         self.read_json("epoch.json")
@@ -147,10 +189,7 @@ impl DataDir {
 
     /// Keeps an epoch; on disk when this returns.
     pub fn set_epoch(&self, epoch: Epoch) -> Result<(), FilesError> {
-        self.write_json("epoch.json", &epoch)?;
-        // Without the folder on disk a power cut could bring the old epoch's file back.
-        let path = self.path.join("epoch.json");
-        exo_stdx::sync_folder_of(&path).map_err(|source| FilesError::File { what: "write", path, source })
+        self.write_durably("epoch.json", &serde_json::to_vec_pretty(&epoch).unwrap_or_default())
     }
 
     /// Addresses at which members were reached before.
@@ -169,7 +208,10 @@ impl DataDir {
         match std::fs::read(&path) {
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(value) => Ok(Some(value)),
-                Err(e) => Err(FilesError::Damaged { path, reason: e.to_string() }),
+                Err(e) => {
+                    let hint = "move it aside to start without it";
+                    Err(FilesError::Damaged { path, reason: e.to_string(), hint })
+                }
             },
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(FilesError::File { what: "read", path, source }),
@@ -179,6 +221,13 @@ impl DataDir {
     fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), FilesError> {
         let bytes = serde_json::to_vec_pretty(value).unwrap_or_default();
         self.write(name, &bytes)
+    }
+
+    /// Without the folder on disk a power cut could bring the old file back.
+    fn write_durably(&self, name: &str, bytes: &[u8]) -> Result<(), FilesError> {
+        self.write(name, bytes)?;
+        let path = self.path.join(name);
+        exo_stdx::sync_folder_of(&path).map_err(|source| FilesError::File { what: "write", path, source })
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), FilesError> {

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use exo_cluster::{ClusterId, Event, JOIN_WINDOW_S, Member, Role, Speculation, State};
+use exo_cluster::Speculation;
 use exo_discovery::{Discovery, Found};
-use exo_identity::Statement;
 use exo_journal::Journal;
+use exo_machine::joining::window_left_s;
 use exo_machine::{Boot, Input, MachineConfig, NodeMachine, Notice};
 use exo_store::Store;
 use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
-use exo_types::{LogHead, NodeFacts, NodeId};
+use exo_trust::TrustLog;
+use exo_types::{NodeFacts, NodeId};
 use tokio::sync::{broadcast, mpsc};
 
 use crate::compute::Compute;
@@ -24,6 +24,7 @@ use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Engines, Fetches, Hands, JoinHands, JournalWriter, LinkHands, held_models};
 use crate::host::Host;
 use crate::library::Library;
+use crate::logs::{Founding, Logs, LogsError};
 use crate::node::{Node, Parts};
 use crate::run_loop::{Clock, unix_s};
 
@@ -42,25 +43,9 @@ pub enum StartError {
     /// The node's key.
     #[error("cannot use the node's key")]
     Key(#[source] exo_transport::KeyFileError),
-    /// The event log.
-    #[error("cannot use the journal {}", path.display())]
-    Journal {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The event log contradicts itself.
-    #[error("entry {index} of the journal {} cannot be used: {reason}; move the file aside to found a new cluster", path.display())]
-    JournalEntry {
-        /// The file.
-        path: PathBuf,
-        /// Which entry.
-        index: u64,
-        /// What is wrong.
-        reason: String,
-    },
+    /// What is known of the cluster.
+    #[error(transparent)]
+    Logs(#[from] LogsError),
     /// The models on disk.
     #[error("cannot use the models in the data folder")]
     Store(#[source] exo_store::StoreError),
@@ -84,9 +69,6 @@ pub enum StartError {
     /// The system's random numbers.
     #[error("the system gives no random numbers: {0}")]
     Random(String),
-    /// The founding of this node's cluster.
-    #[error("cannot found a cluster: {0}")]
-    Found(String),
 }
 
 /// Starts a node. Needs a multi-threaded tokio runtime; touches no global, installs no signal handler.
@@ -96,10 +78,10 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
     let secret = data.local_secret()?;
     let key = NodeKey::load_or_create(&data.path().join("node.key")).map_err(StartError::Key)?;
     let me = key.node_id();
-    let log = open_journal(&data, &config, &key)?;
+    let logs = open_logs(&data, &config, &key)?;
     let store = open_store(&data)?;
-    let members = MemberSet::new(log.state.members().keys().copied().filter(|n| *n != me));
-    keep_private(&mut config, &log.state);
+    let members = MemberSet::new(logs.trust.view().members().keys().copied().filter(|n| *n != me));
+    keep_private(&mut config, &logs.trust);
     let endpoint = bind(&config, &key, &members).await?;
     let listen = endpoint.local_addr();
     let library = Arc::new(Library::new(Arc::new(store.0), endpoint.clone()));
@@ -112,7 +94,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
     warn_all(&notices, store.1);
     warn_all(&notices, passed_over);
     warn_all(&notices, crate::device::crowding(&config).into_iter().collect());
-    let is_window_open = !config.is_private && log.state.join_window_left_s(unix_s()) > 0;
+    let is_window_open = is_window_open(&config, &logs.trust);
     warn_all(&notices, is_window_open.then(public).flatten().into_iter().collect());
     let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
     accept(endpoint.clone(), events.clone());
@@ -122,9 +104,10 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
     let engines = Engines::new(library.clone(), draft.clone(), events.clone());
     let boot = Boot {
         epoch: data.epoch()?,
-        base: log.base,
-        entries: log.entries,
-        state: log.state,
+        base: logs.base,
+        entries: logs.entries,
+        state: logs.state,
+        trust: logs.trust,
         addresses: remembered(&data)?,
         samples: devices.sample(&engines),
         models: held_models(library.store()),
@@ -133,7 +116,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
     let hands = Hands {
         links: LinkHands::new(endpoint.clone(), events.clone()),
         joining: join_hands(&config, endpoint.clone(), key, discovery, &events),
-        journal: journal_writer(log.journal, data, &events)?,
+        journal: journal_writer(logs.journal, data, &events)?,
         fetches: Fetches::new(library.clone(), events.clone()),
         engines,
         devices,
@@ -160,11 +143,21 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
 }
 
 /// A private node looks for nobody. A member is one wherever it is started: without its cluster it could place nothing.
-fn keep_private(config: &mut NodeConfig, state: &State) {
-    config.is_private &= state.members().len() <= 1;
+fn keep_private(config: &mut NodeConfig, trust: &TrustLog) {
+    config.is_private &= trust.view().members().len() <= 1;
     if config.is_private {
         (config.peers, config.discovery) = (Vec::new(), false);
     }
+}
+
+fn open_logs(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<Logs, LogsError> {
+    let (is_private, trust_closed) = (config.is_private, config.trust_closed);
+    Logs::open(data, &Founding { name: &config.name, is_private, trust_closed }, key)
+}
+
+fn is_window_open(config: &NodeConfig, trust: &TrustLog) -> bool {
+    let until = trust.view().window_until_unix_s();
+    !config.is_private && until.is_some_and(|until| window_left_s(until, unix_s()) > 0)
 }
 
 fn join_hands(
@@ -239,72 +232,6 @@ pub fn announcement(config: &NodeConfig) -> BTreeMap<String, String> {
         ("name".to_owned(), short(&config.name)),
         ("group".to_owned(), short(&config.group)),
     ])
-}
-
-/// The log as it is on disk.
-struct OpenLog {
-    journal: Journal,
-    base: LogHead,
-    entries: Vec<Vec<u8>>,
-    state: State,
-}
-
-fn open_journal(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<OpenLog, StartError> {
-    let path = data.path().join("journal.redb");
-    let wrong =
-        |source: Box<dyn std::error::Error + Send + Sync>| StartError::Journal { path: path.clone(), source };
-    let (mut journal, _) = Journal::open(&path).map_err(|e| wrong(Box::new(e)))?;
-    let (mut state, base) = match journal.latest_snapshot().map_err(|e| wrong(Box::new(e)))? {
-        Some(snapshot) => (State::decode(&snapshot.state).map_err(|e| wrong(Box::new(e)))?, snapshot.head),
-        None => (State::default(), LogHead::EMPTY),
-    };
-    let (mut next, mut all) = (base.index, Vec::new());
-    loop {
-        let entries = journal.read_from(next, 1024).map_err(|e| wrong(Box::new(e)))?;
-        let Some((last, _)) = entries.last() else { break };
-        next = last + 1;
-        for (index, bytes) in entries {
-            let bad = |reason: String| StartError::JournalEntry { path: path.clone(), index, reason };
-            let event = Event::decode(&bytes).map_err(|e| bad(e.to_string()))?;
-            state.apply(&event).map_err(|e| bad(e.to_string()))?;
-            all.push(bytes);
-        }
-    }
-    if state.cluster().is_none() {
-        all.extend(found_cluster(&mut journal, &mut state, config, key)?);
-    }
-    if state.join_window_until_unix_s().is_none() && !config.is_private {
-        let until_unix_s = if config.trust_closed { 0 } else { unix_s() + JOIN_WINDOW_S };
-        all.extend(record(&mut journal, &mut state, Event::JoinWindow { until_unix_s })?);
-    }
-    Ok(OpenLog { journal, base, entries: all, state })
-}
-
-/// A node begins as the founder and only member of a cluster of its own.
-fn found_cluster(
-    journal: &mut Journal,
-    state: &mut State,
-    config: &NodeConfig,
-    key: &NodeKey,
-) -> Result<Vec<Vec<u8>>, StartError> {
-    let found = |reason: String| StartError::Found(reason);
-    let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|e| found(e.to_string()))?;
-    let (me, now) = (key.node_id(), unix_s());
-    let cluster = exo_identity::ClusterId(id);
-    let statement = Statement::new(me, cluster, me, &config.name, exo_identity::Role::Admin, now);
-    let certificate = key.certify(statement).encode();
-    let founder = Member { node: me, name: config.name.clone(), role: Role::Admin, certificate };
-    let name = format!("{}'s cluster", config.name);
-    record(journal, state, Event::ClusterCreated { cluster: ClusterId(id), name, founder, at_unix_s: now })
-}
-
-/// Appends a fact about the new cluster; the entry.
-fn record(journal: &mut Journal, state: &mut State, event: Event) -> Result<Vec<Vec<u8>>, StartError> {
-    state.apply(&event).map_err(|e| StartError::Found(e.to_string()))?;
-    let bytes = vec![event.encode()];
-    journal.append(&bytes).map_err(|e| StartError::Found(crate::engine_host::chain(&e)))?;
-    Ok(bytes)
 }
 
 fn open_store(data: &DataDir) -> Result<(Store, Vec<String>), StartError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use exo_api::{AddModelRequest, AdminError, AdmitRequest, PlaceRequest, PlanQuery};
+use exo_api::{AddModelRequest, AdminError, AdmitRequest, PlaceRequest, PlanQuery, RoleRequest};
 use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
 
@@ -91,6 +91,14 @@ pub async fn admit(State(app): State<Arc<App>>, request: Request) -> Answer {
 /// `DELETE /exo/v1/members/{node}`
 pub async fn remove_member(State(app): State<Arc<App>>, Path(node): Path<String>) -> Answer {
     app.admin(app.facade.remove_member(parse::<NodeId>("node", &node)?)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `POST /exo/v1/members/{node}/role`
+pub async fn set_role(State(app): State<Arc<App>>, Path(node): Path<String>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let wanted: RoleRequest = read_typed(&parts.headers, body, &app).await?;
+    app.admin(app.facade.set_role(parse::<NodeId>("node", &node)?, wanted.role)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

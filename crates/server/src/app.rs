@@ -77,6 +77,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/exo/v1/plan", post(admin::plan))
         .route("/exo/v1/members", get(admin::members).post(admin::admit))
         .route("/exo/v1/members/{node}", delete(admin::remove_member))
+        .route("/exo/v1/members/{node}/role", post(admin::set_role))
         .route("/exo/v1/models", get(admin::models).post(admin::add_model))
         .route("/exo/v1/models/{*model}", delete(admin::remove_model))
         .route("/exo/v1/shutdown", post(admin::shutdown))

@@ -155,6 +155,10 @@ impl World {
         if let Some((_, rewrite)) = self.options.rewrite.filter(|(liar, _)| *liar == node) {
             rewrite(&mut message);
         }
+        let is_trust = matches!(&message, Outgoing::Control(m) if matches!(**m, ControlMessage::Trust(_)));
+        if is_trust && self.nodes[node].troubles.withholds > 0 {
+            return;
+        }
         let Some((wire, side)) = self.net.of_link(node, link) else {
             return self.fail(
                 "effects_make_sense",

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use exo_cluster::{Event, State};
 use exo_machine::{PersistId, Write, WriteFailure};
+use exo_trust::{Entry, EntryId, TrustLog};
 use exo_types::{Epoch, LogHead, NodeId};
 
 use crate::shape::{PlacementKey, placement_key};
@@ -20,6 +21,8 @@ pub enum File {
     Epoch,
     /// The log.
     Log,
+    /// The log of trust.
+    Trust,
     /// Addresses of members.
     Addresses,
 }
@@ -29,12 +32,13 @@ pub fn file_of(write: &Write) -> File {
     match write {
         Write::Epoch(_) => File::Epoch,
         Write::Append { .. } | Write::Snapshot { .. } | Write::Replace { .. } => File::Log,
+        Write::Trust(_) => File::Trust,
         Write::Addresses(_) => File::Addresses,
     }
 }
 
 /// What is on the disk.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Content {
     /// The epoch.
     pub epoch: Option<Epoch>,
@@ -42,6 +46,8 @@ pub struct Content {
     pub base: Option<(LogHead, Arc<State>)>,
     /// The entries behind it.
     pub entries: Vec<Vec<u8>>,
+    /// Who belongs to the cluster.
+    pub trust: TrustLog,
     /// Where members were reached.
     pub addresses: BTreeMap<NodeId, Vec<SocketAddr>>,
 }
@@ -72,10 +78,10 @@ pub struct History {
     pub epochs: BTreeSet<Epoch>,
     /// Every placement.
     pub placements: BTreeSet<PlacementKey>,
-    /// Every member that was admitted, and every one that was removed.
-    pub admitted: BTreeSet<NodeId>,
-    /// See `admitted`.
-    pub removed: BTreeSet<NodeId>,
+    /// Every entry of a log of trust.
+    pub trust: BTreeSet<EntryId>,
+    /// Every member by any of these.
+    pub members: BTreeSet<NodeId>,
 }
 
 /// A disk and its queue.
@@ -95,9 +101,9 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A disk with these entries on it.
-    pub fn new(entries: Vec<Vec<u8>>) -> Self {
-        let content = Content { entries, ..Content::default() };
+    /// A disk with these logs on it.
+    pub fn new(trust: TrustLog, entries: Vec<Vec<u8>>) -> Self {
+        let content = Content { epoch: None, base: None, entries, trust, addresses: BTreeMap::new() };
         let mut disk = Self {
             content,
             state: State::default(),
@@ -111,6 +117,7 @@ impl Disk {
         for entry in disk.content.entries.clone() {
             disk.note_entry(&entry);
         }
+        disk.note_trust();
         disk
     }
 
@@ -221,6 +228,19 @@ impl Disk {
                 self.content.base = Some((head, state));
                 self.note_state();
             }
+            Write::Trust(entries) => {
+                let decoded: Result<Vec<_>, _> = entries.iter().map(|entry| Entry::decode(entry)).collect();
+                let log = decoded
+                    .map_err(|error| error.to_string())
+                    .and_then(|entries| TrustLog::from_entries(entries).map_err(|error| error.to_string()));
+                match log {
+                    Ok(Some(log)) => self.content.trust = log,
+                    other => {
+                        self.wrong.get_or_insert(format!("a log of trust that is none: {other:?}"));
+                    }
+                }
+                self.note_trust();
+            }
             Write::Addresses(addresses) => self.content.addresses = addresses.into_iter().collect(),
         }
     }
@@ -239,44 +259,64 @@ impl Disk {
         self.history.heads.insert((self.head.index, self.head.hash));
         let placements = self.state.instances().values().map(|instance| placement_key(&instance.placement));
         self.history.placements.extend(placements);
-        self.history.admitted.extend(self.state.members().keys());
-        let gone = self.history.admitted.iter().filter(|node| self.state.is_removed(**node));
-        self.history.removed.extend(gone);
+    }
+
+    fn note_trust(&mut self) {
+        self.history.trust.extend(self.content.trust.entries().map(Entry::id));
+        self.history.members.extend(self.content.trust.view().members().keys());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use exo_types::{DeviceId, InstanceId, LayerRange, Placement, PlacementId, Shard, Stage};
+
     use super::*;
 
-    fn window(until_unix_s: u64) -> Vec<u8> {
-        Event::JoinWindow { until_unix_s }.encode()
+    /// A model is placed on one node, as the instance of that number.
+    fn placed(number: u64) -> Vec<u8> {
+        let request = crate::shape::instance_request(1, Vec::new());
+        let layers = request.shape.layers.len() as u32;
+        let shard = Shard::pipeline(LayerRange::new(0, layers), layers);
+        let epoch = Epoch { counter: 1, key: NodeId([1; 32]) };
+        let placement = Placement {
+            id: PlacementId { epoch, number: number as u32 },
+            instance: InstanceId(number),
+            model: request.model,
+            stages: vec![Stage::solo(NodeId([1; 32]), DeviceId::cpu(), shard)],
+            context_tokens: request.context_tokens,
+            slots: request.slots,
+            cache_tokens: request.cache_tokens,
+            kv: request.kv,
+        };
+        Event::InstancePlaced { request, placement, memory_bytes: vec![1] }.encode()
     }
 
     fn disk() -> Disk {
-        Disk::new(crate::founding::entries(1, 0, 1))
+        Disk::new(crate::founding::trust(1, 0, 1), crate::founding::entries())
     }
 
-    fn append(disk: &Disk, untils: &[u64]) -> Write {
-        append_after(disk.head, untils)
+    fn append(disk: &Disk, numbers: &[u64]) -> Write {
+        append_after(disk.head, numbers)
     }
 
-    fn append_after(after: LogHead, untils: &[u64]) -> Write {
-        Write::Append { after, entries: untils.iter().map(|until| window(*until)).collect() }
+    fn append_after(after: LogHead, numbers: &[u64]) -> Write {
+        Write::Append { after, entries: numbers.iter().map(|number| placed(*number)).collect() }
     }
 
     /// Appends of one entry each, one behind the other.
     fn appends(disk: &Disk, count: u64) -> Vec<Write> {
-        let heads = (1..count).scan(disk.head, |head, until| {
-            *head = head.then(&window(until));
+        let heads = (1..count).scan(disk.head, |head, number| {
+            *head = head.then(&placed(number));
             Some(*head)
         });
         let heads = std::iter::once(disk.head).chain(heads);
-        heads.zip(1..).map(|(head, until)| append_after(head, &[until])).collect()
+        heads.zip(1..).map(|(head, number)| append_after(head, &[number])).collect()
     }
 
-    fn until(disk: &Disk) -> u64 {
-        disk.state().join_window_until_unix_s().unwrap()
+    /// The number of the last instance.
+    fn last(disk: &Disk) -> u64 {
+        disk.state().instances().keys().last().map_or(0, |instance| instance.0)
     }
 
     #[test]
@@ -286,10 +326,10 @@ mod tests {
             (1..).zip(appends(&disk, 3)).map(|(id, write)| disk.ask(PersistId(id), write)).collect();
         assert_eq!(begun, [true, false, false], "the disk is at work");
         assert_eq!(disk.complete(), [(PersistId(1), Ok(()))]);
-        assert_eq!(until(&disk), 1);
+        assert_eq!(last(&disk), 1);
         assert!(disk.begin());
         let ids: Vec<_> = disk.complete().into_iter().map(|(id, _)| id).collect();
-        assert_eq!((ids, until(&disk)), (vec![PersistId(2), PersistId(3)], 3));
+        assert_eq!((ids, last(&disk)), (vec![PersistId(2), PersistId(3)], 3));
         assert!(!disk.begin(), "nothing is left");
     }
 
@@ -297,13 +337,11 @@ mod tests {
     fn a_crash_keeps_any_prefix_and_no_more() {
         for kept in 0..5 {
             let mut disk = disk();
-            let before = until(&disk);
             for (id, write) in (1..).zip(appends(&disk, 3)) {
                 disk.ask(PersistId(id), write);
             }
             disk.crash(kept);
-            let expected = if kept == 0 { before } else { kept.min(3) as u64 };
-            assert_eq!(until(&disk), expected, "{kept} kept");
+            assert_eq!(last(&disk), kept.min(3) as u64, "{kept} kept");
             assert_eq!(disk.content().state().as_ref(), Ok(disk.state()));
             assert_eq!(disk.unanswered(), 0);
         }
@@ -323,7 +361,7 @@ mod tests {
         disk.begin();
         assert_eq!(disk.complete(), [(PersistId(3), Ok(()))], "another file");
         disk.ask(PersistId(4), append(&disk, &[4]));
-        assert_eq!((disk.complete(), until(&disk)), (vec![(PersistId(4), Ok(()))], 4));
+        assert_eq!((disk.complete(), last(&disk)), (vec![(PersistId(4), Ok(()))], 4));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use exo_types::Time;
 
 use crate::draw::{Draw, Of, mix};
+use crate::lies::Lie;
 
 /// Something that goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,6 +100,22 @@ pub enum FaultKind {
         /// The device says that it does not take the shard.
         is_refusal: bool,
     },
+    /// A member that is no admin says of the members what is not so.
+    Lie {
+        /// Who, counted from the one behind the founder.
+        liar: usize,
+        /// To whom.
+        to: usize,
+        /// What.
+        lie: Lie,
+    },
+    /// A member keeps entries of the log of trust to itself.
+    Withhold {
+        /// Which.
+        node: usize,
+        /// How long.
+        lasting: Duration,
+    },
 }
 
 /// Which node a fault is about.
@@ -150,12 +167,14 @@ impl Fault {
                 FaultKind::CutOff { lasting, .. }
                 | FaultKind::CutPair { lasting, .. }
                 | FaultKind::Freeze { lasting, .. }
-                | FaultKind::SlowDisk { lasting, .. } => lasting,
+                | FaultKind::SlowDisk { lasting, .. }
+                | FaultKind::Withhold { lasting, .. } => lasting,
                 FaultKind::Reset { .. }
                 | FaultKind::LoseEngine { .. }
                 | FaultKind::FailWrite { .. }
                 | FaultKind::FailSteps { .. }
-                | FaultKind::FailLoad { .. } => Duration::ZERO,
+                | FaultKind::FailLoad { .. }
+                | FaultKind::Lie { .. } => Duration::ZERO,
             }
     }
 }
@@ -246,11 +265,28 @@ const MAKERS: &[Maker] = &[
     (4, |own| FaultKind::FailLoad { node: own.node(2), is_refusal: own.draw(10).per_cent(50) }),
 ];
 
+/// The first number of what a liar does.
+const LIES_FROM: usize = 100;
+
 /// The faults of a seed: so many, between these times.
 pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
     let one = |index| {
         let own = Own { seed, index };
         Fault { index, at: own.at(from_ms, until_ms), kind: kind(&own) }
+    };
+    (0..count).map(one).collect()
+}
+
+/// What a lying member does in a run of a seed. They count on from the faults.
+pub fn lies(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index: LIES_FROM + index };
+        let lie = Lie::ALL[own.draw(4).below(Lie::ALL.len() as u64) as usize];
+        let kind = match own.draw(1).per_cent(85) {
+            true => FaultKind::Lie { liar: own.node(2), to: own.node(3), lie },
+            false => FaultKind::Withhold { node: own.node(2), lasting: own.lasting() },
+        };
+        Fault { index: LIES_FROM + index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
     };
     (0..count).map(one).collect()
 }

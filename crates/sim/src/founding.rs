@@ -1,12 +1,16 @@
 //! Keys of the nodes, and what is on their disks before a run: clusters as a node founds them.
 
 use ed25519_dalek::{Signer, SigningKey};
-use exo_cluster::{ClusterId, Event, JOIN_WINDOW_S, Member, Role};
-use exo_identity::Statement;
+use exo_cluster::Event;
+use exo_machine::joining::JOIN_WINDOW_S;
+use exo_trust::{Act, Entry, Statement, TrustLog};
 use exo_types::NodeId;
 
 use crate::clock::EPOCH_UNIX_S;
 use crate::draw::{Of, mix};
+
+/// When clusters were founded and their join windows opened.
+const FOUNDED_UNIX_S: u64 = EPOCH_UNIX_S - 60;
 
 /// The key of a node.
 pub fn key(seed: u64, node: usize) -> SigningKey {
@@ -28,57 +32,44 @@ pub fn name(node: usize) -> String {
     format!("n{node}")
 }
 
-/// The encoded certificate that `key` signs.
-pub fn sign(key: &SigningKey, statement: Statement) -> Vec<u8> {
+/// The entry that `key` makes of this.
+pub fn sign(key: &SigningKey, statement: Statement) -> Entry {
     let signature = key.sign(&statement.to_sign()).to_bytes();
-    statement.signed(signature).encode()
+    statement.signed(signature)
 }
 
-/// The log of a cluster that `founder` founded, with so many nodes in it: the founder and those that follow.
-pub fn entries(seed: u64, founder: usize, members: usize) -> Vec<Vec<u8>> {
-    let issuer = key(seed, founder);
-    let mut id = [0; 16];
-    id[..8].copy_from_slice(&mix(seed, Of::Identity, 1 << 32 | founder as u64).0.to_le_bytes());
-    let member = |node: usize, role: Role, signed: exo_identity::Role| {
-        let (subject, name) = (node_id(&key(seed, node)), name(node));
-        let cluster = exo_identity::ClusterId(id);
-        let statement = Statement::new(node_id(&issuer), cluster, subject, &name, signed, EPOCH_UNIX_S - 60);
-        Member { node: subject, name, role, certificate: sign(&issuer, statement) }
-    };
-    let mut events = vec![
-        Event::ClusterCreated {
-            cluster: ClusterId(id),
-            name: format!("{}'s cluster", name(founder)),
-            founder: member(founder, Role::Admin, exo_identity::Role::Admin),
-            at_unix_s: EPOCH_UNIX_S - 60,
-        },
-        Event::JoinWindow { until_unix_s: EPOCH_UNIX_S - 60 + JOIN_WINDOW_S },
-    ];
+/// The log of trust of a cluster that `founder` founded, with so many nodes in it: the founder and those that follow.
+pub fn trust(seed: u64, founder: usize, members: usize) -> TrustLog {
+    let (issuer, me) = (key(seed, founder), node_id(&key(seed, founder)));
+    let mut nonce = [0; 16];
+    nonce[..8].copy_from_slice(&mix(seed, Of::Identity, 1 << 32 | founder as u64).0.to_le_bytes());
+    let cluster = format!("{}'s cluster", name(founder));
+    let founding = Statement::founding(me, FOUNDED_UNIX_S, cluster, name(founder), nonce);
+    let mut log = TrustLog::new(sign(&issuer, founding)).expect("its founder signs it");
     let others = (founder + 1)..(founder + members);
-    events.extend(
-        others.map(|node| Event::MemberAdmitted(member(node, Role::Worker, exo_identity::Role::Worker))),
-    );
-    events.iter().map(Event::encode).collect()
+    let admissions = others.map(|node| Act::Admit { node: node_id(&key(seed, node)), name: name(node) });
+    let window = Act::Window { until_unix_s: FOUNDED_UNIX_S + JOIN_WINDOW_S };
+    for act in std::iter::once(window).chain(admissions) {
+        let statement = log.statement(me, FOUNDED_UNIX_S, act).expect("the founder may");
+        log.insert(sign(&issuer, statement)).expect("the founder may");
+    }
+    log
+}
+
+/// The log of placements of a node that was opened to others.
+pub fn entries() -> Vec<Vec<u8>> {
+    vec![Event::Opened.encode()]
 }
 
 #[cfg(test)]
 mod tests {
-    use exo_cluster::State;
-    use exo_identity::MemberCert;
-
     use super::*;
 
     #[test]
-    fn a_founded_cluster_has_its_members_with_certificates_that_verify() {
-        let mut state = State::default();
-        for entry in entries(4, 0, 3) {
-            state.apply(&Event::decode(&entry).unwrap()).unwrap();
-        }
-        assert_eq!(state.members().len(), 3);
-        for member in state.members().values() {
-            let certificate = MemberCert::decode(&member.certificate).unwrap();
-            assert_eq!(certificate.verify(|key| state.admins().any(|admin| admin == *key)), Ok(()));
-            assert_eq!(certificate.statement.node, member.node);
-        }
+    fn a_founded_cluster_has_its_members_and_verifies() {
+        let log = trust(4, 0, 3);
+        assert_eq!(log.view().members().len(), 3);
+        assert!(log.view().window_until_unix_s().is_some());
+        assert_eq!(TrustLog::from_entries(log.entries().cloned()), Ok(Some(log)));
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ed25519_dalek::Signer;
 use exo_machine::{Effect, FetchEvent, FetchId, FetchWhat, Holder, Input, PersistId, StopReason, Write};
 use exo_types::NodeId;
 
@@ -42,10 +43,10 @@ impl World {
             Effect::Rewire { engine, position, term } => self.rewire(node, engine, position, term),
             Effect::Compute { engine, position, job } => self.compute(node, engine, position, &job),
             Effect::Unload(engine) => self.unload(node, engine),
-            Effect::Sign { id, statement } => {
-                let certificate = crate::founding::sign(&self.nodes[node].key, statement);
+            Effect::Sign { id, bytes } => {
+                let signature = self.nodes[node].key.sign(&bytes).to_bytes();
                 let delay = self.draw(node).micros(30, 500);
-                self.input_at(self.now + delay, node, Input::Signed { id, certificate });
+                self.input_at(self.now + delay, node, Input::Signed { id, signature });
             }
             Effect::Draft(_) | Effect::Notice(_) | Effect::Publish => {}
             Effect::Joining(effect) => self.join_effect(node, effect),

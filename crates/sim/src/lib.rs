@@ -36,6 +36,7 @@ pub mod founding;
 mod hands;
 pub mod invariants;
 mod joins;
+pub mod lies;
 pub mod model;
 pub mod net;
 mod node;

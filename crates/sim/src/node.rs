@@ -9,6 +9,7 @@ use exo_cluster::EngineId;
 use exo_cluster::Speculation;
 use exo_cluster::wire::{DeviceReport, HeldModel};
 use exo_machine::{Boot, ExchangeId, FetchId, LinkId, MachineConfig, NodeMachine, Samples};
+use exo_trust::TrustLog;
 use exo_types::{DeviceState, LogHead, Monitor, NodeFacts, NodeId, Shard, Time};
 
 use crate::clock::{Clock, EPOCH_UNIX_S};
@@ -63,6 +64,8 @@ pub struct Troubles {
     pub slow_disk: Vec<Duration>,
     /// So many steps fail.
     pub fail_steps: u32,
+    /// Faults in force that make it keep news of the log of trust to itself.
+    pub withholds: u32,
     /// The next load fails: refused by the device or not.
     pub fail_load: Option<bool>,
 }
@@ -98,7 +101,7 @@ pub struct Process {
 
 impl Node {
     /// A computer with this on its disk, without a process.
-    pub fn new(seed: u64, index: usize, lan: u8, entries: Vec<Vec<u8>>) -> Self {
+    pub fn new(seed: u64, index: usize, lan: u8, trust: TrustLog) -> Self {
         let key = crate::founding::key(seed, index);
         Self {
             index,
@@ -108,7 +111,7 @@ impl Node {
             address: SocketAddr::from(([10, 0, lan, index as u8 + 1], PORT)),
             peers: Vec::new(),
             life: 0,
-            disk: Disk::new(entries),
+            disk: Disk::new(trust, crate::founding::entries()),
             has_model: false,
             fetched: Vec::new(),
             has_power: true,
@@ -194,6 +197,7 @@ impl Node {
             base: content.base_head(),
             entries: content.entries.clone(),
             state,
+            trust: content.trust.clone(),
             addresses: content.addresses.clone(),
             samples: self.samples(),
             models: self.models(),

@@ -18,6 +18,8 @@ pub struct Planted {
     bug: exo_machine::planted::Bug,
     /// The invariants that it breaks. Another one that breaks first finds it as well.
     pub invariants: &'static [&'static str],
+    /// What the runs are about in which it is sought.
+    pub kind: Kind,
 }
 
 /// The bugs.
@@ -28,6 +30,7 @@ pub const PLANTED: &[Planted] = &[
         #[cfg(feature = "planted")]
         bug: exo_machine::planted::Bug::AnsweredEarly,
         invariants: &["announced_is_durable"],
+        kind: Kind::Faults,
     },
     Planted {
         name: "older-epoch",
@@ -35,6 +38,7 @@ pub const PLANTED: &[Planted] = &[
         #[cfg(feature = "planted")]
         bug: exo_machine::planted::Bug::OlderEpoch,
         invariants: &["older_epoch_changes_nothing"],
+        kind: Kind::Faults,
     },
     Planted {
         name: "forget-trouble",
@@ -42,6 +46,23 @@ pub const PLANTED: &[Planted] = &[
         #[cfg(feature = "planted")]
         bug: exo_machine::planted::Bug::ForgottenTrouble,
         invariants: &["trouble_leaves_ready_in_5_s"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "trust-early",
+        what: "entries of the log of trust are told before they are on disk",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::TrustEarly,
+        invariants: &["announced_is_durable"],
+        kind: Kind::Join,
+    },
+    Planted {
+        name: "hearsay",
+        what: "whom a refused entry lets in may connect",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::Hearsay,
+        invariants: &["members_are_signed_in"],
+        kind: Kind::Lies,
     },
 ];
 
@@ -57,7 +78,7 @@ pub struct Found {
 /// Runs seeds with a bug from `from` on until one breaks what it does not break without, `seeds_max` at most.
 pub fn hunt(bug: &Planted, from: u64, seeds_max: u64) -> Found {
     for seed in from..from + seeds_max {
-        let choice = Choice::all(seed, Kind::Faults);
+        let choice = Choice::all(seed, bug.kind);
         let Some(failure) = run_with(&choice, bug.options()).failure else { continue };
         let without = run_with(&choice, Options::default()).failure;
         if without.is_none_or(|without| without.invariant != failure.invariant) {

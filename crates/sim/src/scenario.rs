@@ -5,7 +5,7 @@ use exo_types::Time;
 
 use crate::clients::{self, Ask, AskWhat, Client};
 use crate::draw::{Draws, Of, mix};
-use crate::faults::{self, Fault};
+use crate::faults::{self, Fault, FaultKind};
 
 /// What a run is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +16,23 @@ pub enum Kind {
     Quiet,
     /// Nothing goes wrong, and the nodes begin as clusters of their own.
     Join,
+    /// Things go wrong, and a member lies about the members.
+    Lies,
+}
+
+impl Kind {
+    /// All of them, and what each is called.
+    pub const ALL: [(Self, &'static str); 4] =
+        [(Self::Faults, "faults"), (Self::Quiet, "quiet"), (Self::Join, "join"), (Self::Lies, "lies")];
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind)
+    }
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
 }
 
 /// Which run: a seed, and what is left out of it.
@@ -44,10 +61,8 @@ impl Choice {
     /// The command that runs this again.
     pub fn command(&self) -> String {
         let mut command = format!("cargo xtask sim --seed {}", self.seed);
-        match self.kind {
-            Kind::Faults => {}
-            Kind::Quiet => command.push_str(" --kind quiet"),
-            Kind::Join => command.push_str(" --kind join"),
+        if self.kind != Kind::Faults {
+            command.push_str(&format!(" --kind {}", self.kind.name()));
         }
         let lists = [("--only", &self.only), ("--clients", &self.clients)];
         for (option, list) in lists.into_iter().filter_map(|(option, list)| Some((option, list.as_ref()?))) {
@@ -118,13 +133,22 @@ impl Scenario {
         let nodes = choice.nodes.unwrap_or(drawn).clamp(1, 6);
         let (founded, fault_count, client_count, stages, apart, remove) =
             (draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw());
-        let is_founded = kind != Kind::Join && founded.per_cent(80);
+        let is_founded = match kind {
+            Kind::Join => false,
+            Kind::Lies => true,
+            Kind::Faults | Kind::Quiet => founded.per_cent(80),
+        };
         let (from_ms, until_ms) = if is_founded { FAULTS_MS } else { FAULTS_JOINING_MS };
-        let count = if kind == Kind::Faults { fault_count.between(1, 7) as usize } else { 0 };
-        let mut faults = faults::list(seed, count, from_ms, until_ms);
+        let (faults, lies) = match kind {
+            Kind::Faults => (fault_count.between(1, 7), 0),
+            Kind::Lies => (fault_count.between(0, 3), mix(seed, Of::Scenario, 60).between(3, 20)),
+            Kind::Quiet | Kind::Join => (0, 0),
+        };
+        let mut faults = faults::list(seed, faults as usize, from_ms, until_ms);
+        faults.extend(faults::lies(seed, lies as usize, from_ms, until_ms));
         let (from_ms, until_ms) = match kind {
             _ if !is_founded => CLIENTS_JOINING_MS,
-            Kind::Quiet => CLIENTS_QUIET_MS,
+            Kind::Quiet | Kind::Lies => CLIENTS_QUIET_MS,
             Kind::Faults | Kind::Join => CLIENTS_MS,
         };
         let mut clients = clients::list(seed, client_count.between(4, 24) as usize, from_ms, until_ms);
@@ -160,6 +184,13 @@ impl Scenario {
     /// How many nodes.
     pub fn nodes(&self) -> usize {
         self.lans.len()
+    }
+
+    /// Whether something goes wrong that may end requests.
+    pub fn is_disturbed(&self) -> bool {
+        let is_told =
+            |fault: &Fault| matches!(fault.kind, FaultKind::Lie { .. } | FaultKind::Withhold { .. });
+        self.kind == Kind::Faults || !self.faults.iter().all(is_told)
     }
 
     /// When the last fault is over.

@@ -174,6 +174,16 @@ impl World {
                 let node = self.node_of(node);
                 self.nodes[node].troubles.fail_steps += count;
             }
+            FaultKind::Lie { liar, to, lie } => {
+                let (liar, to) = (1 + liar % (self.nodes.len() - 1).max(1), self.node_of(to));
+                if liar < self.nodes.len() && liar != to {
+                    self.lie(liar, to, lie);
+                }
+            }
+            FaultKind::Withhold { node, .. } => {
+                let node = self.node_of(node);
+                self.nodes[node].troubles.withholds += 1;
+            }
             FaultKind::FailLoad { node, is_refusal } => {
                 let node = self.node_of(node);
                 self.nodes[node].troubles.fail_load = Some(is_refusal);
@@ -211,11 +221,16 @@ impl World {
                     slow.remove(position);
                 }
             }
+            FaultKind::Withhold { node, .. } => {
+                let node = self.node_of(node);
+                self.nodes[node].troubles.withholds -= 1;
+            }
             FaultKind::Reset { .. }
             | FaultKind::LoseEngine { .. }
             | FaultKind::FailWrite { .. }
             | FaultKind::FailSteps { .. }
-            | FaultKind::FailLoad { .. } => return,
+            | FaultKind::FailLoad { .. }
+            | FaultKind::Lie { .. } => return,
         }
         self.tell(|| format!("fault {} is over", fault.index));
     }

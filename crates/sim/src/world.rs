@@ -187,12 +187,10 @@ impl World {
     /// A world before anything happens in it.
     pub fn new(scenario: Scenario, options: Options, invariants: &'static [Invariant]) -> Self {
         let (seed, count) = (scenario.seed, scenario.nodes());
-        let entries = |node: usize| match scenario.is_founded {
-            true => crate::founding::entries(seed, 0, count),
-            false => crate::founding::entries(seed, node, 1),
-        };
+        let founded = scenario.is_founded.then(|| crate::founding::trust(seed, 0, count));
+        let trust = |node: usize| founded.clone().unwrap_or_else(|| crate::founding::trust(seed, node, 1));
         let mut nodes: Vec<Node> =
-            (0..count).map(|node| Node::new(seed, node, scenario.lans[node], entries(node))).collect();
+            (0..count).map(|node| Node::new(seed, node, scenario.lans[node], trust(node))).collect();
         crate::upheaval::introduce(&scenario, &mut nodes);
         let names = Names::new(nodes.iter().map(|node| node.id));
         let mut world = Self {

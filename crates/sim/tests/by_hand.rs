@@ -99,3 +99,22 @@ fn who_was_let_in_while_the_cluster_was_split_stays_a_member() {
     ];
     assert_eq!(run(scenario(3, false, &faults, 40)).failure, None);
 }
+
+/// The one that was away meets only a node that was let in meanwhile: neither's transport lets the other connect.
+#[test]
+fn a_member_that_was_away_and_a_newcomer_that_it_never_met_become_one_cluster_without_the_founder() {
+    let [founder, away, joiner] = by_key(3)[..] else { panic!() };
+    let s = Duration::from_secs;
+    let faults = [
+        (50, FaultKind::Freeze { node: joiner, lasting: s(8) }),
+        (4_000, FaultKind::Crash { node: away, end: End::Clean, down: s(10) }),
+        (12_000, FaultKind::Crash { node: founder, end: End::Clean, down: s(60) }),
+    ];
+    let clients = clients::list(SEED, 1, 30_000, 30_000).into_iter();
+    let report = run(Scenario {
+        clients: clients.map(|client| Client { node: away, cancel: None, ..client }).collect(),
+        stages_min: 2,
+        ..scenario(3, false, &faults, 50)
+    });
+    assert_eq!((report.failure, report.answered), (None, 1), "{:?}", report.failed);
+}

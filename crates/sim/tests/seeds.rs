@@ -64,6 +64,15 @@ fn fresh_nodes_become_one_cluster() {
 }
 
 #[test]
+fn lies_about_members_change_nothing() {
+    let mut answered = 0;
+    for seed in 0..150 {
+        answered += must_hold(Choice::all(seed, Kind::Lies)).answered;
+    }
+    assert!(answered > 1000, "{answered} answered");
+}
+
+#[test]
 fn a_seed_gives_the_same_run_twice() {
     for seed in [3, 7] {
         let choice = Choice { seconds: Some(20), ..Choice::all(seed, Kind::Faults) };

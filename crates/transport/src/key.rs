@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use ed25519_dalek::{Signer, SigningKey};
-use exo_identity::{MemberCert, SIGNATURE_BYTES, Statement};
+use exo_identity::SIGNATURE_BYTES;
 use exo_types::NodeId;
 use zeroize::Zeroizing;
 
@@ -81,13 +81,6 @@ impl NodeKey {
     /// Signs a message. The caller separates domains: no two kinds of message may share their first bytes.
     pub fn sign(&self, message: &[u8]) -> [u8; SIGNATURE_BYTES] {
         self.0.sign(message).to_bytes()
-    }
-
-    /// Signs a statement of this node's. Panics if its issuer is another: that certificate would prove nothing.
-    pub fn certify(&self, statement: Statement) -> MemberCert {
-        assert_eq!(statement.issuer, self.node_id(), "a node signs its own statements only");
-        let signature = self.sign(&statement.to_sign());
-        statement.signed(signature)
     }
 
     /// The seed, for the TLS layer's copy of the key.

@@ -16,7 +16,7 @@ use crate::bits::Bits;
 use crate::{Act, Entry, EntryId};
 
 /// An entry in the log. Its number is its place there; what it follows has lower numbers.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Item {
     pub(crate) entry: Entry,
     /// Entries on the longest way to the founding.

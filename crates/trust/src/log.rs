@@ -13,7 +13,7 @@ use crate::{Act, ActError, Entry, EntryId, InsertError, Statement, View};
 pub const ENTRIES_MAX: usize = 4096;
 
 /// A log of trust: grows, and forgets nothing.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TrustLog {
     /// In an order in which each comes after what it follows.
     items: Vec<Item>,

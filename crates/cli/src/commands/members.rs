@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal};
 
 use anyhow::bail;
-use exo_api::{ClusterView, MemberView};
+use exo_api::{ClusterView, MemberRole, MemberView, RoleRequest};
 use exo_node::DataDir;
 use exo_types::shell_word;
 
@@ -21,7 +21,7 @@ pub async fn remove(config: &Config, node: &str) -> anyhow::Result<()> {
     let known = members.iter().map(|m| (m.node.as_str(), m.name.as_str()));
     let id = pick(node, known, "member")?;
     client.delete(&format!("/exo/v1/members/{id}")).await?;
-    ui::line(format!("removed {node}: its certificate is void on every member"));
+    ui::line(format!("removed {node}: no member lets it in again"));
     Ok(())
 }
 
@@ -37,6 +37,20 @@ pub async fn admit(config: &Config, node: &str) -> anyhow::Result<()> {
         "{} is let in when it asks next, within seconds; undo with `exo remove {id}`",
         member.name
     ));
+    Ok(())
+}
+
+/// Makes a member an admin or a worker.
+pub async fn set_role(config: &Config, node: &str, role: MemberRole) -> anyhow::Result<()> {
+    let client = running(config).await?;
+    let members: Vec<MemberView> = client.get("/exo/v1/members").await?;
+    let known = members.iter().map(|m| (m.node.as_str(), m.name.as_str()));
+    let id = pick(node, known, "member")?;
+    client.post::<()>(&format!("/exo/v1/members/{id}/role"), &RoleRequest { role }).await?;
+    ui::line(match role {
+        MemberRole::Admin => format!("{node} is an admin: `exo admit` and `exo remove` work there, too"),
+        MemberRole::Worker => format!("{node} is no admin any more, and stays a member"),
+    });
     Ok(())
 }
 

@@ -1,12 +1,12 @@
 //! What members ask for.
 
-use exo_types::{InstanceId, NodeId, Time};
+use exo_types::{InstanceId, Time};
 
 use super::log::Answer;
 use super::planning::PlanAsk;
 use super::{Coordinator, CoordinatorOutput, ReplyTo, clip, not_coordinator};
 use crate::wire::{Check, ControlRefusal, ControlReply};
-use crate::{Event, InstanceRequest, Member};
+use crate::{Event, InstanceRequest};
 
 /// Appends that may wait for the journal; who asks for more is refused.
 const APPENDS_MAX: usize = 256;
@@ -73,42 +73,6 @@ impl Coordinator {
         self.ask(vec![(reply, Answer::Done)], event, out);
     }
 
-    pub(super) fn admit(&mut self, reply: ReplyTo, member: Member, out: &mut Vec<CoordinatorOutput>) {
-        self.ask(vec![(reply, Answer::Done)], Event::MemberAdmitted(member), out);
-    }
-
-    /// The survey moves its stages elsewhere, because a stage on no member is gone.
-    pub(super) fn remove_member(
-        &mut self,
-        reply: ReplyTo,
-        node: NodeId,
-        reason: String,
-        out: &mut Vec<CoordinatorOutput>,
-    ) {
-        let event = Event::MemberRemoved { node, reason: clip(&reason) };
-        self.ask(vec![(reply, Answer::Done)], event, out);
-    }
-
-    /// Facts that no other ask covers; instances are only ever changed through their own.
-    pub(super) fn record(&mut self, reply: ReplyTo, event: Event, out: &mut Vec<CoordinatorOutput>) {
-        match event {
-            Event::ClusterCreated { .. } | Event::JoinWindow { .. } | Event::AdminAppointed { .. } => {
-                self.ask(vec![(reply, Answer::Done)], event, out);
-            }
-            Event::MemberAdmitted(_)
-            | Event::MemberRemoved { .. }
-            | Event::InstancePlaced { .. }
-            | Event::InstanceReplaced { .. }
-            | Event::InstanceRemoved { .. } => {
-                out.push(refused(
-                    reply,
-                    ControlRefusal::Invalid,
-                    "members and instances have asks of their own",
-                ));
-            }
-        }
-    }
-
     /// Appends what was asked for, or says to everyone who waits for it why not.
     pub(super) fn ask(
         &mut self,
@@ -132,9 +96,7 @@ impl Coordinator {
         }
         if let Err(error) = leading.append(event, replies, out) {
             let refusal = match error {
-                crate::ApplyError::UnknownInstance { .. } | crate::ApplyError::UnknownMember { .. } => {
-                    ControlRefusal::Unknown
-                }
+                crate::ApplyError::UnknownInstance { .. } => ControlRefusal::Unknown,
                 _ => ControlRefusal::Invalid,
             };
             out.extend(waiting.into_iter().map(|to| refused(to, refusal, &error.to_string())));

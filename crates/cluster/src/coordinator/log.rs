@@ -115,7 +115,7 @@ impl Coordinator {
                     leading.watches.insert(placement.instance, watch);
                 }
                 Event::InstanceRemoved { instance, .. } => drop(leading.watches.remove(instance)),
-                _ => {}
+                Event::Opened => {}
             }
         }
     }

@@ -38,6 +38,8 @@ pub struct Coordinator {
     config: CoordinatorConfig,
     /// What is in the log.
     state: State,
+    /// Who belongs to the cluster, and what they are called.
+    members: BTreeMap<NodeId, String>,
     alive: BTreeSet<NodeId>,
     /// Said to be gone, and not back since.
     lost: BTreeSet<NodeId>,
@@ -66,10 +68,11 @@ struct Leading {
 }
 
 impl Coordinator {
-    /// A following coordinator over what the journal holds.
+    /// A following coordinator over what the journal holds; tell it the members.
     pub fn new(me: NodeId, config: CoordinatorConfig, state: State) -> Self {
         let (alive, lost) = (BTreeSet::from([me]), BTreeSet::new());
-        Self { me, config, state, alive, lost, reports: BTreeMap::new(), leading: None }
+        let (members, reports) = (BTreeMap::new(), BTreeMap::new());
+        Self { me, config, state, members, alive, lost, reports, leading: None }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -86,11 +89,8 @@ impl Coordinator {
             CoordinatorInput::Remove { reply, instance, reason } => {
                 self.remove(reply, instance, reason, &mut out);
             }
-            CoordinatorInput::AdmitMember { reply, member } => self.admit(reply, member, &mut out),
-            CoordinatorInput::RemoveMember { reply, node, reason } => {
-                self.remove_member(reply, node, reason, &mut out);
-            }
-            CoordinatorInput::Record { reply, event } => self.record(reply, event, &mut out),
+            // The survey moves the stages of those who left: a stage on no member is gone.
+            CoordinatorInput::Members(members) => self.members = members,
             CoordinatorInput::Appended(append) => self.appended(now, append, &mut out),
             CoordinatorInput::AppendFailed { append, reason } => {
                 self.append_failed(now, append, &reason, &mut out);
@@ -171,8 +171,7 @@ impl Coordinator {
 
     /// Members report about themselves only.
     fn report(&mut self, from: NodeId, report: NodeReport) {
-        if report.facts.node == from && self.state.members().contains_key(&from) && !self.lost.contains(&from)
-        {
+        if report.facts.node == from && self.members.contains_key(&from) && !self.lost.contains(&from) {
             self.reports.insert(from, report);
         }
     }
@@ -182,13 +181,12 @@ impl Coordinator {
     fn is_gone(&self, leading: &Leading, now: Time, node: NodeId) -> bool {
         let settled = now.since(leading.since) >= self.config.settle;
         let unseen = settled && !self.alive.contains(&node);
-        self.lost.contains(&node) || !leading.planned.members().contains_key(&node) || unseen
+        self.lost.contains(&node) || !self.members.contains_key(&node) || unseen
     }
 
     /// The node's name for people.
     fn name_of(&self, node: NodeId) -> String {
-        let member = self.state.members().get(&node);
-        member.map_or_else(|| node.to_string(), |m| format!("{} ({node})", m.name))
+        self.members.get(&node).map_or_else(|| node.to_string(), |name| format!("{name} ({node})"))
     }
 }
 

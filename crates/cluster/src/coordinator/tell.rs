@@ -32,7 +32,7 @@ const REPEAT_EVERY: Duration = Duration::from_secs(5);
 
 impl Coordinator {
     pub(super) fn tell_workers(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
-        let members = self.state.members().keys().copied().filter(|n| self.alive.contains(n));
+        let members = self.members.keys().copied().filter(|n| self.alive.contains(n));
         let wanted: Vec<(NodeId, Vec<DesiredShard>)> = members.map(|n| (n, self.desired_of(n))).collect();
         let resend_after = self.config.resend_after;
         let Some(leading) = &mut self.leading else { return };

@@ -8,7 +8,7 @@ use exo_types::{DeviceFacts, DeviceId, DeviceKind, NodeFacts, PlacementId, Suppo
 use super::*;
 use crate::testing::{node, request};
 use crate::wire::{ControlRefusal, DesiredState, HeldModel, StageReport, Trouble};
-use crate::{ClusterId, Event, InstanceState, Member, PlaceObjective, Role, StageStatus};
+use crate::{Event, InstanceState, PlaceObjective, StageStatus};
 
 /// Per device: enough for the whole test model with workspace, several times.
 const PLENTY: u64 = 64 << 30;
@@ -22,20 +22,9 @@ fn placed(number: u32) -> PlacementId {
     PlacementId { epoch: epoch(1), number }
 }
 
-fn member(n: u8) -> Member {
-    let role = if n == 1 { Role::Admin } else { Role::Worker };
-    Member { node: node(n), name: format!("n{n}"), role, certificate: vec![n] }
-}
-
-/// The log with members 1 to `members` and nothing placed.
-fn founded(members: u8) -> State {
-    let mut state = State::default();
-    let (cluster, founder) = (ClusterId([1; 16]), member(1));
-    state.apply(&Event::ClusterCreated { cluster, name: "home".into(), founder, at_unix_s: 0 }).unwrap();
-    for n in 2..=members {
-        state.apply(&Event::MemberAdmitted(member(n))).unwrap();
-    }
-    state
+/// Members 1 to `last`.
+fn members(last: u8) -> CoordinatorInput {
+    CoordinatorInput::Members((1..=last).map(|n| (node(n), format!("n{n}"))).collect())
 }
 
 fn report(n: u8, free: u64) -> NodeReport {
@@ -87,14 +76,15 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(members: u8) -> Self {
-        let coordinator = Coordinator::new(node(1), CoordinatorConfig::default(), founded(members));
+    fn new(count: u8) -> Self {
+        let coordinator = Coordinator::new(node(1), CoordinatorConfig::default(), State::default());
         let (log, desired, replies, states) = (vec![], BTreeMap::new(), vec![], vec![]);
         let (now, answered, plans) = (Time::ZERO, vec![], vec![]);
         let mut bench =
             Self { coordinator, now, log, desired, replies, answered, states, plans_wait: false, plans };
+        bench.feed(members(count));
         bench.feed(CoordinatorInput::Lead { epoch: epoch(1) });
-        for n in 1..=members {
+        for n in 1..=count {
             bench.feed(CoordinatorInput::NodeUp(node(n)));
             bench.report(n, report(n, PLENTY));
         }
@@ -449,6 +439,7 @@ fn a_new_coordinator_waits_for_its_members_before_it_calls_them_lost() {
     let state = old.coordinator.state().clone();
     let mut bench = Bench::new(1);
     bench.coordinator = Coordinator::new(node(2), CoordinatorConfig::default(), state);
+    bench.feed(members(3));
     bench.feed(CoordinatorInput::NodeUp(node(2)));
     bench.feed(CoordinatorInput::Lead { epoch: Epoch { counter: 2, key: node(2) } });
     bench.feed(CoordinatorInput::NodeUp(node(3)));
@@ -466,12 +457,8 @@ fn a_new_coordinator_waits_for_its_members_before_it_calls_them_lost() {
 #[test]
 fn a_removed_member_loses_its_stages() {
     let mut bench = Bench::ready(3, 3);
-    let reply = ReplyTo { node: node(1), request: 7 };
-    bench.feed(CoordinatorInput::RemoveMember { reply, node: node(3), reason: "sold".into() });
+    bench.feed(members(2));
     assert!(bench.placement().stage_of(node(3)).is_none());
-    bench.feed(CoordinatorInput::RemoveMember { reply, node: node(1), reason: "sold".into() });
-    let Some(ControlReply::Refused { refusal, .. }) = bench.replies.last() else { panic!() };
-    assert_eq!(*refusal, ControlRefusal::Invalid, "the only admin");
 }
 
 #[test]
@@ -517,11 +504,12 @@ fn two_shards(status: &StageStatus) -> Bench {
     let mut placement = crate::testing::placement(1, 1, &[1]);
     let second = exo_types::PlacedShard { node: node(2), ..placement.stages[0].leader().clone() };
     placement.stages[0].shards.push(second);
-    let mut state = founded(3);
+    let mut state = State::default();
     let placed = Event::InstancePlaced { request: request(), placement, memory_bytes: vec![3000, 4000] };
     state.apply(&placed).unwrap();
     let mut bench = Bench::new(3);
     bench.coordinator = Coordinator::new(node(1), CoordinatorConfig::default(), state);
+    bench.feed(members(3));
     bench.desired.clear();
     bench.feed(CoordinatorInput::Lead { epoch: epoch(2) });
     (1..=3).for_each(|n| bench.feed(CoordinatorInput::NodeUp(node(n))));

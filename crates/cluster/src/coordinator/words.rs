@@ -1,5 +1,6 @@
 //! What a coordinator is told, what it wants done, and its deadlines.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use exo_planner::{Plan, PlanError, PlanRequest};
 use exo_types::{Epoch, InstanceId, NodeId};
 
 use crate::wire::{ControlReply, DesiredState, NodeReport};
-use crate::{Event, InstanceRequest, InstanceView, Member, State};
+use crate::{Event, InstanceRequest, InstanceView, State};
 
 /// Deadlines of a coordinator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,29 +112,8 @@ pub enum CoordinatorInput {
         /// Why, for people.
         reason: String,
     },
-    /// Admit a member whose certificate `node` has verified.
-    AdmitMember {
-        /// Who asks.
-        reply: ReplyTo,
-        /// Whom.
-        member: Member,
-    },
-    /// Remove a member; `node` has verified that an admin asks.
-    RemoveMember {
-        /// Who asks.
-        reply: ReplyTo,
-        /// Whom.
-        node: NodeId,
-        /// Why, for people.
-        reason: String,
-    },
-    /// Any other verified fact: founding, join window, appointment.
-    Record {
-        /// Who asks.
-        reply: ReplyTo,
-        /// The fact; not one about instances.
-        event: Event,
-    },
+    /// Who belongs to the cluster from now on, and what they are called.
+    Members(BTreeMap<NodeId, String>),
     /// The events are durable.
     Appended(AppendId),
     /// The events could not be written, and none of later appends will be.

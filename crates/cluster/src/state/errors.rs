@@ -1,41 +1,11 @@
 //! What makes a fact impossible.
 
-use exo_types::{InstanceId, NodeId, PlacementId};
+use exo_types::{InstanceId, PlacementId};
 
 /// An event that contradicts the state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApplyError {
-    /// Something before, or a second, founding.
-    #[error("the cluster is {}", if *.founded { "founded already" } else { "not founded yet" })]
-    Founding {
-        /// Whether it is.
-        founded: bool,
-    },
-    /// The founder or an appointed admin does not qualify.
-    #[error("{node} is not an admin member")]
-    NotAdmin {
-        /// The node.
-        node: NodeId,
-    },
-    /// Removal is for ever: a removed key never comes back.
-    #[error("{node} was removed from this cluster")]
-    Revoked {
-        /// The node.
-        node: NodeId,
-    },
-    /// No such member.
-    #[error("{node} is not a member")]
-    UnknownMember {
-        /// The node.
-        node: NodeId,
-    },
-    /// A cluster keeps at least one admin.
-    #[error("{node} is the only admin: appoint another first")]
-    LastAdmin {
-        /// The node.
-        node: NodeId,
-    },
     /// No such instance.
     #[error("there is no instance {instance}")]
     UnknownInstance {
@@ -66,7 +36,7 @@ pub enum ApplyError {
         /// What is wrong.
         what: &'static str,
     },
-    /// More members or instances than a cluster may have.
+    /// More instances than a cluster may have.
     #[error("a cluster has at most {max} {what}")]
     TooMany {
         /// Of what.

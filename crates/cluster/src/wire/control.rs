@@ -13,6 +13,8 @@ use crate::{EngineId, InstanceRequest, InstanceView, StageStatus};
 pub enum ControlMessage {
     /// A message of the `membership` machine, in its own encoding.
     Membership(Vec<u8>),
+    /// Between any two members: entries of the log of trust, in an encoding of the machine's.
+    Trust(Vec<u8>),
     /// Member to coordinator: itself, its models, its stages. Sent on change and once a second.
     Report(Box<NodeReport>),
     /// Coordinator to member: the shards it should hold.
@@ -194,15 +196,6 @@ pub enum ControlAsk {
     RemoveInstance {
         /// The instance.
         instance: InstanceId,
-    },
-    /// Admit a member. The certificate is verified by `node` before the coordinator sees it.
-    Admit(crate::Member),
-    /// Remove a member. `node` has checked that the authenticated sender is an admin.
-    RemoveMember {
-        /// The member.
-        node: NodeId,
-        /// Why, for people.
-        reason: String,
     },
 }
 

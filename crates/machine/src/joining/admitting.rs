@@ -1,15 +1,16 @@
-//! Letting others in: the join window, certificates, people's decisions.
+//! Letting others in: the join window, people's decisions, entries of the log of trust.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
-use exo_cluster::{Member, Role, State};
-use exo_identity::{ClusterId, MemberCert, Statement};
+use exo_trust::Act;
 use exo_types::{NodeId, Time};
 
-use super::{Context, JoinAnswer, JoinAsk, Joining, JoiningOutput, Welcome, check_words, known_name, notice};
-use crate::{Effect, ExchangeId, JoinEffect, Notice, SignId};
+use super::catching_up::trust_for;
+use super::{
+    Context, JoinAnswer, JoinAsk, Joining, JoiningOutput, Wanted, Welcome, check_words, known_name, notice,
+};
+use crate::{Effect, ExchangeId, JoinEffect, Notice};
 
 /// Join requests shown at once.
 const REQUESTS_MAX: usize = 16;
@@ -65,10 +66,15 @@ enum Decision {
     Answer(JoinAnswer),
     /// The window is shut: a person decides.
     ShowToPeople,
-    /// This node's key signs its certificate, then the coordinator records it.
-    Certify(Statement),
-    /// It is a member that lost its log: the coordinator records it again, with the certificate it has.
-    Readmit(Box<Member>),
+    /// This node's key signs that it is a member.
+    Admit {
+        /// What it is called.
+        name: String,
+        /// Because the window is open, and no person said so.
+        on_sight: bool,
+    },
+    /// It is a member that lost its log.
+    Welcome,
 }
 
 impl Decision {
@@ -77,29 +83,23 @@ impl Decision {
     }
 }
 
-/// A stranger that is being let in.
+/// A stranger that is being let in: its entry is being signed and written.
 #[derive(Debug)]
-pub(super) enum Admission {
-    /// This node's key signs the certificate.
-    Signing { waiting: Waiting, statement: Statement },
-    /// The coordinator records the member. `is_answered`: the exchange has been told to ask again.
-    Recording { waiting: Waiting, is_answered: bool, member: Box<Member>, welcome: Box<Welcome> },
-}
-
-/// An exchange that waits for its answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(super) struct Admission {
     exchange: ExchangeId,
+    node: NodeId,
+    name: String,
+    on_sight: bool,
     /// Where the stranger listens.
     listen: SocketAddr,
     until: Time,
+    /// The exchange has been told to ask again.
+    is_answered: bool,
 }
 
 impl Admission {
     pub(super) fn deadline(&self) -> Time {
-        match self {
-            Self::Signing { waiting, .. } | Self::Recording { waiting, .. } => waiting.until,
-        }
+        self.until
     }
 }
 
@@ -114,24 +114,34 @@ impl Joining {
     pub(super) fn asked(&mut self, ctx: &Context<'_>, asked: Asked, out: &mut Vec<JoiningOutput>) {
         let decision = self.decide(ctx, &asked);
         tracing::trace!(peer = %asked.node, exchange = asked.exchange.0, ?decision, "asked to let a node in");
-        let until = ctx.now.time + ANSWER_MAX;
-        let waiting = Waiting { exchange: asked.exchange, listen: asked.listen(), until };
         match decision {
             Decision::Answer(with) => answer(out, asked.exchange, with),
             Decision::ShowToPeople => self.show_request(ctx, &asked, out),
-            Decision::Certify(_) | Decision::Readmit(_) if self.admissions.len() >= ADMISSIONS_MAX => {
+            Decision::Welcome => answer(out, asked.exchange, welcome(ctx)),
+            Decision::Admit { .. } if self.admissions.len() >= ADMISSIONS_MAX => {
                 answer(out, asked.exchange, JoinAnswer::Later);
             }
-            Decision::Certify(statement) => {
+            Decision::Admit { name, on_sight } => {
+                let (exchange, node, listen) = (asked.exchange, asked.node, asked.listen());
+                let until = ctx.now.time + ANSWER_MAX;
+                let act = Act::Admit { node, name: name.clone() };
+                let admission =
+                    Admission { exchange, node, name, on_sight, listen, until, is_answered: false };
                 self.admission_last += 1;
-                let id = SignId(self.admission_last);
-                out.push(JoiningOutput::Effect(Effect::Sign { id, statement: statement.clone() }));
-                self.admissions.insert(id.0, Admission::Signing { waiting, statement });
+                self.admissions.insert(self.admission_last, admission);
+                out.push(JoiningOutput::Act { admission: self.admission_last, act });
             }
-            Decision::Readmit(member) => {
-                self.admission_last += 1;
-                self.record(ctx, self.admission_last, waiting, *member, out);
+        }
+    }
+
+    /// Whether a stranger that is being let in may be recorded still.
+    pub fn may_record(&self, ctx: &Context<'_>, admission: u64) -> Result<(), String> {
+        match self.admissions.get(&admission) {
+            None => Err("nobody waits for this admission any more".to_owned()),
+            Some(admission) if admission.on_sight && !ctx.is_window_open() => {
+                Err("the join window has shut; ask again".to_owned())
             }
+            Some(_) => Ok(()),
         }
     }
 
@@ -141,16 +151,19 @@ impl Joining {
         if ask.group != ctx.config.group {
             return Decision::refuse("it belongs to another group");
         }
-        if ask.probe {
-            let (name, fresh) = (ctx.config.name.clone(), ctx.is_fresh());
-            return Decision::Answer(JoinAnswer::Here { name, fresh });
+        match &ask.what {
+            Wanted::Name => {
+                let (name, fresh) = (ctx.config.name.clone(), ctx.is_fresh());
+                return Decision::Answer(JoinAnswer::Here { name, fresh });
+            }
+            Wanted::Trust { cluster, heads } => {
+                return Decision::Answer(trust_for(ctx, *node, *cluster, heads));
+            }
+            Wanted::Membership => {}
         }
-        if ctx.state.is_removed(*node) {
+        if ctx.trust.view().removed().contains_key(node) {
             let reason = "this node was removed from the cluster, for good; `exo leave` makes it a new one";
             return Decision::refuse(reason);
-        }
-        if !ask.fresh {
-            return Decision::refuse("a node with a cluster of its own cannot join another");
         }
         if self.is_leaving(ctx.me(), *node) {
             return Decision::Answer(JoinAnswer::Later);
@@ -158,15 +171,18 @@ impl Joining {
         if let Some(elsewhere) = self.elsewhere(ctx, *node) {
             return Decision::Answer(elsewhere);
         }
-        if let Some(member) = ctx.state.members().get(node) {
-            return Decision::Readmit(Box::new(member.clone()));
+        if ctx.trust.view().members().contains_key(node) {
+            return Decision::Welcome;
         }
         let is_invited = self.requests.get(node).is_some_and(|request| request.is_admitted);
-        if is_invited || (asked.is_near && ctx.is_window_open()) {
-            certify(ctx, *node, &ask.name)
-        } else {
-            Decision::ShowToPeople
+        let is_in_window = asked.is_near && ctx.is_window_open();
+        if !is_invited && !is_in_window {
+            return Decision::ShowToPeople;
         }
+        if !ctx.trust.view().admins().any(|admin| admin == ctx.me()) {
+            return Decision::refuse("it is not an admin of its cluster; ask the founder's node");
+        }
+        Decision::Admit { name: known_name(*node, &ask.name), on_sight: !is_invited }
     }
 
     /// Points `asker` to where this fresh node and it are both going: a cluster that has members, or else a fresh node lower
@@ -204,167 +220,75 @@ impl Joining {
         notice(out, Notice::Asks { node, name, words: check_words(ctx.me(), node) });
     }
 
-    /// The answer to [`Effect::Sign`].
-    pub fn signed(
-        &mut self,
-        ctx: &Context<'_>,
-        id: SignId,
-        certificate: Vec<u8>,
-        out: &mut Vec<JoiningOutput>,
-    ) {
-        match self.admissions.remove(&id.0) {
-            Some(Admission::Signing { waiting, statement }) => {
-                let Statement { node, name, .. } = statement;
-                let member = Member { node, name, role: Role::Worker, certificate };
-                self.record(ctx, id.0, waiting, member, out);
-            }
-            Some(recording) => {
-                tracing::trace!(sign = id.0, "a second signature");
-                self.admissions.insert(id.0, recording);
-            }
-            None => tracing::trace!(sign = id.0, last = self.admission_last, "a signature too late"),
-        }
-        self.advance(ctx, out);
-    }
-
-    /// Has the coordinator record the member.
-    fn record(
+    /// The answer to [`JoiningOutput::Act`].
+    pub fn recorded(
         &mut self,
         ctx: &Context<'_>,
         admission: u64,
-        waiting: Waiting,
-        member: Member,
+        result: Result<(), String>,
         out: &mut Vec<JoiningOutput>,
     ) {
-        let Some(welcome) = welcome(ctx, &member) else {
-            return answer(out, waiting.exchange, JoinAnswer::Later);
+        let Some(admission) = self.admissions.remove(&admission) else {
+            return tracing::trace!(admission, last = self.admission_last, "an answer too late");
         };
-        out.push(JoiningOutput::AskCoordinator { admission, ask: ControlAsk::Admit(member.clone()) });
-        let (member, welcome) = (Box::new(member), Box::new(welcome));
-        self.admissions
-            .insert(admission, Admission::Recording { waiting, is_answered: false, member, welcome });
-    }
-
-    /// The answer to [`JoiningOutput::AskCoordinator`]; `None` if the coordinator gave none in time.
-    pub fn admission_answered(
-        &mut self,
-        ctx: &Context<'_>,
-        admission: u64,
-        reply: Option<ControlReply>,
-        out: &mut Vec<JoiningOutput>,
-    ) {
-        match self.admissions.remove(&admission) {
-            Some(Admission::Recording { waiting, is_answered, member, welcome }) => {
-                let with = match reply {
-                    Some(ControlReply::Done) => {
-                        self.admitted(ctx, &member, waiting.listen, out);
-                        JoinAnswer::Welcome(welcome)
-                    }
-                    Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) => {
-                        JoinAnswer::Later // another one coordinates, or is being elected
-                    }
-                    Some(ControlReply::Refused { message, .. }) => JoinAnswer::Refused { reason: message },
-                    _ => JoinAnswer::Later,
-                };
-                if is_answered {
-                    tracing::trace!(admission, peer = %member.node, "the coordinator's answer comes too late");
-                } else {
-                    answer(out, waiting.exchange, with);
-                }
+        let with = match result {
+            Ok(()) => {
+                self.admitted(ctx, &admission, out);
+                welcome(ctx)
             }
-            Some(signing) => {
-                tracing::trace!(admission, "an answer to a question not asked yet");
-                self.admissions.insert(admission, signing);
-            }
-            None => tracing::trace!(admission, last = self.admission_last, "an answer too late"),
+            Err(reason) => JoinAnswer::Refused { reason },
+        };
+        if admission.is_answered {
+            tracing::trace!(peer = %admission.node, "recorded too late for its exchange");
+        } else {
+            answer(out, admission.exchange, with);
         }
         self.advance(ctx, out);
     }
 
     /// A member is recorded because it asked here. It may connect before it hears of it.
-    fn admitted(
-        &mut self,
-        ctx: &Context<'_>,
-        member: &Member,
-        listen: SocketAddr,
-        out: &mut Vec<JoiningOutput>,
-    ) {
-        let node = member.node;
+    fn admitted(&mut self, ctx: &Context<'_>, admission: &Admission, out: &mut Vec<JoiningOutput>) {
+        let node = admission.node;
         if self.requests.remove(&node).is_some() {
             out.push(JoiningOutput::Stale);
         }
         self.strangers.remove(&node);
         out.push(JoiningOutput::MembersChanged);
-        out.push(JoiningOutput::Prefer { node, address: listen });
+        out.push(JoiningOutput::Prefer { node, address: admission.listen });
         let words = check_words(ctx.me(), node);
         self.words.insert(node, words.clone());
-        notice(out, Notice::Admitted { node, name: member.name.clone(), words });
+        notice(out, Notice::Admitted { node, name: admission.name.clone(), words });
     }
 
-    /// Answers exchanges whose time is over. What the coordinator says about them still counts for a while: it may
-    /// record the member all the same.
+    /// Answers exchanges whose time is over. What becomes of the entry still counts for a while: it may be written all the same.
     pub(super) fn expire_admissions(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let now = ctx.now.time;
         self.admissions.retain(|number, admission| {
-            if now < admission.deadline() {
+            if now < admission.until {
                 return true;
             }
             tracing::trace!(admission = number, ?admission, "an admission takes too long");
-            match admission {
-                Admission::Signing { waiting, .. } => {
-                    answer(out, waiting.exchange, JoinAnswer::Later);
-                    false
-                }
-                Admission::Recording { waiting, is_answered, .. } => {
-                    let is_over = std::mem::replace(is_answered, true);
-                    if !is_over {
-                        answer(out, waiting.exchange, JoinAnswer::Later);
-                        waiting.until = now + LATE_ANSWER_MAX;
-                    }
-                    !is_over
-                }
+            let is_over = std::mem::replace(&mut admission.is_answered, true);
+            if !is_over {
+                answer(out, admission.exchange, JoinAnswer::Later);
+                admission.until = now + LATE_ANSWER_MAX;
             }
+            !is_over
         });
     }
 }
 
-/// What this node's key would sign for a stranger, if it may.
-fn certify(ctx: &Context<'_>, node: NodeId, name: &str) -> Decision {
-    let me = ctx.me();
-    if !ctx.state.admins().any(|admin| admin == me) {
-        return Decision::refuse("it is not an admin of its cluster; ask the founder's node");
-    }
-    let Some((cluster, _)) = ctx.state.cluster() else {
-        return Decision::refuse("it has no cluster yet");
-    };
-    let name = known_name(node, name);
-    let (cluster, role) = (ClusterId(cluster.0), exo_identity::Role::Worker);
-    Decision::Certify(Statement::new(me, cluster, node, &name, role, ctx.now.unix_s))
-}
-
-/// Whether an admin of this cluster certified the member: what the coordinator checks before it records one.
-pub fn check_certificate(state: &State, member: &Member) -> Result<(), String> {
-    let certificate = MemberCert::decode(&member.certificate).map_err(|e| e.to_string())?;
-    let Statement { node, cluster, .. } = certificate.statement;
-    if node != member.node || state.cluster().is_none_or(|(id, _)| id.0 != cluster.0) {
-        return Err("the certificate is for another node or cluster".to_owned());
-    }
-    certificate.verify(|key| state.admins().any(|admin| admin == *key)).map_err(|e| e.to_string())
-}
-
-/// What a new member needs to know; `None` while no one coordinates.
-fn welcome(ctx: &Context<'_>, member: &Member) -> Option<Welcome> {
-    let (_, coordinator) = ctx.leader?;
-    let (cluster, _) = ctx.state.cluster()?;
+/// What a new member needs to know; it asks again while no one coordinates.
+fn welcome(ctx: &Context<'_>) -> JoinAnswer {
+    let Some((_, coordinator)) = ctx.leader else { return JoinAnswer::Later };
     // If this node coordinates, the new member has just reached it.
     let is_own = coordinator == ctx.me();
-    Some(Welcome {
+    JoinAnswer::Welcome(Box::new(Welcome {
         name: ctx.config.name.clone(),
-        cluster: cluster.0,
-        certificate: member.certificate.clone(),
+        cluster: ctx.trust.cluster(),
         coordinator,
         coordinator_addresses: if is_own { Vec::new() } else { (ctx.addresses)(coordinator) },
-    })
+    }))
 }
 
 fn answer(out: &mut Vec<JoiningOutput>, exchange: ExchangeId, answer: JoinAnswer) {

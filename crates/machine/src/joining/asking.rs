@@ -3,16 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exo_cluster::wire::LogMessage;
-use exo_cluster::{Event, State};
-use exo_identity::MemberCert;
-use exo_types::{LogHead, NodeId, Time};
+use exo_trust::{Entry, EntryId, TrustLog};
+use exo_types::{NodeId, Time};
 
 use super::{
     Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, Joining, JoiningOutput, LOOK_AROUND, MoveIn, PROOF_MAX,
-    PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Welcome, check_words, known_name, notice,
+    PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Wanted, Welcome, check_words, known_name, notice,
 };
-use crate::{Effect, JoinEffect, Notice};
+use crate::{Effect, JoinEffect, Notice, TrustMessage, TrustNews};
 
 /// Between two attempts to join the same node.
 const RETRY: Duration = Duration::from_secs(2);
@@ -52,10 +50,12 @@ pub(super) struct Grant {
 
 #[derive(Debug)]
 enum GrantStep {
-    /// The coordinator's log is on its way.
-    AwaitingLog {
+    /// The log of trust is on its way.
+    AwaitingTrust {
         /// Dropped then.
         until: Time,
+        /// What of it has come.
+        log: Option<TrustLog>,
     },
     /// The log is being written. No deadline: a write cannot be taken back, and it is always answered.
     MovingIn,
@@ -70,13 +70,9 @@ impl Attempt {
 impl Grant {
     pub(super) fn deadline(&self) -> Option<Time> {
         match self.step {
-            GrantStep::AwaitingLog { until } => Some(until),
+            GrantStep::AwaitingTrust { until, .. } => Some(until),
             GrantStep::MovingIn => None,
         }
-    }
-
-    fn awaits_log_of(&self, node: NodeId) -> bool {
-        self.welcome.coordinator == node && matches!(self.step, GrantStep::AwaitingLog { .. })
     }
 }
 
@@ -111,40 +107,45 @@ impl Joining {
         nodes
     }
 
-    /// Whether this node, once its control link is open, is asked for all of its log.
-    pub fn wants_log_of(&self, node: NodeId) -> bool {
-        self.grant.as_ref().is_some_and(|grant| grant.awaits_log_of(node))
+    /// The log of trust of the cluster that let this node in, if `node` is to be asked for it: which, and the heads of what is here.
+    pub fn wants_trust_of(&self, node: NodeId) -> Option<(EntryId, Vec<EntryId>)> {
+        let grant = self.grant.as_ref().filter(|grant| grant.by == node)?;
+        let GrantStep::AwaitingTrust { log, .. } = &grant.step else { return None };
+        let heads = log.iter().flat_map(|log| log.heads().iter().copied());
+        Some((grant.welcome.cluster, heads.collect()))
     }
 
-    /// Part of a log. `true` if it comes from the cluster that let this node in, which the own cluster has no use for.
-    pub fn log(
+    /// News about the log of trust of another cluster than this node's.
+    pub fn trust_of_other(
         &mut self,
         ctx: &Context<'_>,
         from: NodeId,
-        message: &LogMessage,
+        message: TrustMessage,
         out: &mut Vec<JoiningOutput>,
-    ) -> bool {
-        let me = ctx.me();
-        let Some(grant) = self.grant.as_mut().filter(|grant| grant.welcome.coordinator == from) else {
-            return false;
+    ) {
+        let TrustMessage { cluster, heads, what } = message;
+        let grant = self.grant.as_mut().filter(|grant| grant.by == from && grant.welcome.cluster == cluster);
+        let (Some(grant), TrustNews::Entries(entries)) = (grant, what) else {
+            return tracing::trace!(peer = %from, %cluster, "trust of another cluster, which nobody asked for");
         };
-        let result = match &grant.step {
-            // Time has passed since this node asked.
-            GrantStep::AwaitingLog { .. } if !ctx.may_move(grant.is_named) => {
-                Err("this node is in use by now and stays where it is".to_owned())
-            }
-            GrantStep::AwaitingLog { .. } => whole_state(message, &grant.welcome, me),
-            GrantStep::MovingIn => Ok(None),
+        let may_move = ctx.may_move(grant.is_named);
+        let GrantStep::AwaitingTrust { log, .. } = &mut grant.step else {
+            return tracing::trace!(peer = %from, "more of a log of trust that is complete");
         };
-        match result {
-            Ok(Some((head, state))) => {
+        let taken = if may_move {
+            take(log, cluster, &entries)
+        } else {
+            Err("this node is in use by now and stays where it is".to_owned()) // time has passed since it asked
+        };
+        let by = grant.by;
+        let outcome = taken.and_then(|()| complete(log.as_ref(), &heads, ctx.me()));
+        match outcome {
+            Ok(Some(trust)) => {
                 grant.step = GrantStep::MovingIn;
-                let by = grant.by;
-                let move_in = MoveIn { head, state, by, words: check_words(me, by) };
+                let move_in = MoveIn { trust, by, words: check_words(ctx.me(), by) };
                 out.push(JoiningOutput::MoveIn(Box::new(move_in)));
             }
-            // The coordinator also sends what it appends, maybe before it has read what it is asked for.
-            Ok(None) => tracing::trace!(peer = %from, step = ?grant.step, "not the log that was asked for"),
+            Ok(None) => out.push(JoiningOutput::Pull(by)),
             Err(reason) => {
                 let by = grant.welcome.name.clone();
                 self.grant = None;
@@ -153,7 +154,6 @@ impl Joining {
             }
         }
         self.advance(ctx, out);
-        true
     }
 
     /// The answer to [`JoiningOutput::MoveIn`]: this node lives there now, or the log could not be written. With the
@@ -167,7 +167,7 @@ impl Joining {
         if has_moved {
             let words = check_words(ctx.me(), grant.by);
             self.words.insert(grant.by, words.clone());
-            self.strangers.retain(|node, _| ctx.state.members().contains_key(node));
+            self.strangers.retain(|node, _| ctx.trust.view().members().contains_key(node));
             notice(out, Notice::Joined { by: grant.welcome.name, words });
         }
         self.advance(ctx, out);
@@ -215,8 +215,7 @@ impl Joining {
             name: ctx.config.name.clone(),
             group: ctx.config.group.clone(),
             port: ctx.config.listen.port(),
-            fresh: true,
-            probe: false,
+            what: Wanted::Membership,
         };
         let only_near = !is_named;
         let ask = JoinEffect::Ask { with: best.node, addresses, only_near, proof_within, ask };
@@ -258,7 +257,7 @@ impl Joining {
             let Some(stranger) = self.strangers.get_mut(&with) else { continue };
             stranger.probe_until = Some(now + PROOF_MAX + ATTEMPT_SLACK);
             let (addresses, group) = (stranger.addresses.clone(), ctx.config.group.clone());
-            let ask = JoinAsk { name: String::new(), group, port: 0, fresh: false, probe: true };
+            let ask = JoinAsk { name: String::new(), group, port: 0, what: Wanted::Name };
             let ask = JoinEffect::Ask { with, addresses, only_near: true, proof_within: PROOF_MAX, ask };
             out.push(JoiningOutput::Effect(Effect::Joining(ask)));
         }
@@ -316,7 +315,7 @@ impl Joining {
         answer: Result<JoinAnswer, String>,
         out: &mut Vec<JoiningOutput>,
     ) {
-        if self.stranger_probed(ctx, with, &answer) {
+        if self.trust_asked(ctx, with, &answer, out) || self.stranger_probed(ctx, with, &answer) {
             return;
         }
         let Some(Attempt { is_named, .. }) = self.attempt.take_if(|attempt| attempt.with == with) else {
@@ -343,7 +342,10 @@ impl Joining {
                 }
                 Some(RETRY_REFUSED)
             }
-            JoinAnswer::Later | JoinAnswer::Elsewhere { .. } | JoinAnswer::Here { .. } => Some(RETRY_LATER),
+            JoinAnswer::Later
+            | JoinAnswer::Elsewhere { .. }
+            | JoinAnswer::Here { .. }
+            | JoinAnswer::Trust(_) => Some(RETRY_LATER),
         };
         if let Some(stranger) = self.strangers.get_mut(&with) {
             stranger.has_failed = false;
@@ -376,19 +378,14 @@ impl Joining {
         out: &mut Vec<JoiningOutput>,
     ) {
         welcome.name = known_name(by, &welcome.name);
-        if let Err(reason) = check_welcome(ctx.me(), &welcome) {
-            return notice(out, Notice::Refused { by: by.to_string(), reason });
-        }
-        tracing::debug!(peer = %by, coordinator = %welcome.coordinator, "let in; fetching the log");
+        tracing::debug!(peer = %by, coordinator = %welcome.coordinator, "let in; fetching its log of trust");
         let (coordinator, addresses) = (welcome.coordinator, welcome.coordinator_addresses.clone());
-        let step = GrantStep::AwaitingLog { until: ctx.now.time + GRANT_MAX };
+        let step = GrantStep::AwaitingTrust { until: ctx.now.time + GRANT_MAX, log: None };
         self.grant = Some(Grant { by, is_named, welcome, step });
         out.push(JoiningOutput::MembersChanged);
-        if coordinator == by {
-            out.push(JoiningOutput::Prefer { node: by, address });
-        }
+        out.push(JoiningOutput::Prefer { node: by, address });
         out.push(JoiningOutput::Learn { node: coordinator, addresses });
-        out.push(JoiningOutput::Pull(coordinator));
+        out.push(JoiningOutput::Pull(by));
     }
 
     pub(super) fn expire_grant(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
@@ -400,41 +397,29 @@ impl Joining {
     }
 }
 
-pub(super) fn check_welcome(me: NodeId, welcome: &Welcome) -> Result<(), String> {
-    let certificate = MemberCert::decode(&welcome.certificate).map_err(|e| e.to_string())?;
-    if certificate.statement.node != me || certificate.statement.cluster.0 != welcome.cluster {
-        return Err("it sent a certificate for another node or cluster".to_owned());
+/// Takes in entries of the log that `cluster` begins. Whoever sends them, each is checked.
+fn take(log: &mut Option<TrustLog>, cluster: EntryId, entries: &[Vec<u8>]) -> Result<(), String> {
+    for bytes in entries {
+        let entry = Entry::decode(bytes).map_err(|error| error.to_string())?;
+        match log {
+            Some(log) => drop(log.insert(entry).map_err(|error| error.to_string())?),
+            None if entry.id() == cluster => {
+                *log = Some(TrustLog::new(entry).map_err(|error| error.to_string())?);
+            }
+            None => return Err("its log of trust does not begin with its founding".to_owned()),
+        }
     }
-    // Whether the issuer is an admin shows in the log, which must name this node as a member.
-    certificate.verify(|_| true).map_err(|e| e.to_string())
+    Ok(())
 }
 
-/// The state a joiner starts from: founded, of the cluster that let it in, and with the joiner in it. `None` if the
-/// message is no beginning of a log.
-fn whole_state(
-    message: &LogMessage,
-    welcome: &Welcome,
-    me: NodeId,
-) -> Result<Option<(LogHead, State)>, String> {
-    let (head, state) = match message {
-        LogMessage::Snapshot { index, hash, state, .. } => {
-            (LogHead { index: *index, hash: *hash }, State::decode(state).map_err(|e| e.to_string())?)
-        }
-        LogMessage::Entries { after_index: 0, after_hash, entries, .. } => {
-            let mut state = State::default();
-            for entry in entries {
-                let event = Event::decode(entry).map_err(|e| e.to_string())?;
-                state.apply(&event).map_err(|e| e.to_string())?;
-            }
-            (LogHead { index: 0, hash: *after_hash }.then_all(entries), state)
-        }
-        LogMessage::Entries { .. } | LogMessage::Pull { .. } => return Ok(None),
-    };
-    if state.cluster().is_none_or(|(id, _)| id.0 != welcome.cluster) {
-        return Err("its log is of another cluster".to_owned());
+/// The log once all of it is here, and names this node.
+fn complete(log: Option<&TrustLog>, heads: &[EntryId], me: NodeId) -> Result<Option<TrustLog>, String> {
+    let Some(log) = log else { return Err("it sent no log of trust".to_owned()) };
+    if !heads.iter().all(|id| log.contains(*id)) {
+        return Ok(None);
     }
-    if !state.members().contains_key(&me) {
-        return Err("its log does not name this node as a member".to_owned());
+    if !log.view().members().contains_key(&me) {
+        return Err("its log of trust does not name this node as a member".to_owned());
     }
-    Ok(Some((head, state)))
+    Ok(Some(log.clone()))
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use exo_trust::EntryId;
 use exo_types::NodeId;
 use serde::{Deserialize, Serialize};
 
@@ -14,10 +15,24 @@ pub struct JoinAsk {
     pub group: String,
     /// Where it listens.
     pub port: u16,
-    /// Whether it is alone in a cluster of its own.
-    pub fresh: bool,
-    /// Only asks who is there.
-    pub probe: bool,
+    /// What it wants.
+    pub what: Wanted,
+}
+
+/// What somebody wants who is no member, or is not known as one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Wanted {
+    /// Only to know who is there.
+    Name,
+    /// To become a member: it is alone in a cluster of its own.
+    Membership,
+    /// What it lacks of a log of trust, in which it is or was a member.
+    Trust {
+        /// Whose: the id of its founding entry.
+        cluster: EntryId,
+        /// What it has: these and what they follow.
+        heads: Vec<EntryId>,
+    },
 }
 
 /// The answer in a join exchange.
@@ -39,7 +54,9 @@ pub enum JoinAnswer {
         /// Why.
         reason: String,
     },
-    /// To a probe.
+    /// To [`Wanted::Trust`]: entries in their encoding, each after what it follows; as many as the exchange carries.
+    Trust(Vec<Vec<u8>>),
+    /// To [`Wanted::Name`].
     Here {
         /// What it is called.
         name: String,
@@ -53,10 +70,8 @@ pub enum JoinAnswer {
 pub struct Welcome {
     /// What the answering node is called.
     pub name: String,
-    /// The cluster.
-    pub cluster: [u8; 16],
-    /// The new member's certificate.
-    pub certificate: Vec<u8>,
+    /// The cluster: the id of the founding entry of its log of trust.
+    pub cluster: EntryId,
     /// Who coordinates it.
     pub coordinator: NodeId,
     /// Where that is.

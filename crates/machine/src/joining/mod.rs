@@ -8,14 +8,15 @@
 //! |---|---|
 //! | `found`: a stranger is remembered | |
 //! | `asking`: a join exchange with the best of them | `admitting`: `decide` |
-//! | | its key signs a certificate, the coordinator records the member |
+//! | | its key signs an entry of the log of trust, which is written |
 //! | the answer is a [`Welcome`]: both may connect now (`members`) | the answer goes out |
-//! | the coordinator's whole log comes (`log`), and replaces the own one ([`MoveIn`]) | |
+//! | that log comes (`trust_of_other`), is checked entry by entry, and replaces the own one ([`MoveIn`]) | |
 //!
 //! **Architecture invariant:** the wall clock is only compared with the join window and written into certificates.
 
 mod admitting;
 mod asking;
+mod catching_up;
 mod messages;
 #[cfg(test)]
 mod tests;
@@ -24,17 +25,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exo_cluster::wire::ControlAsk;
-use exo_cluster::{JOIN_WINDOW_S, State};
-use exo_types::{Epoch, LogHead, NodeId, Time};
+use exo_cluster::State;
+use exo_trust::{Act, TrustLog, View};
+use exo_types::{Epoch, NodeId, Time};
 
-pub use messages::{JoinAnswer, JoinAsk, Welcome};
+pub use messages::{JoinAnswer, JoinAsk, Wanted, Welcome};
 
 use crate::{Effect, Found, JoinEffect, JoinEvent, MachineConfig, Notice, Now};
 use admitting::Admission;
-pub use admitting::{Request, check_certificate};
+pub use admitting::Request;
 use asking::{Attempt, Grant};
+use catching_up::TrustFrom;
 
+/// How long the join window of a new cluster is open, at most.
+pub const JOIN_WINDOW_S: u64 = 600;
+/// How far a clock may be behind the one that opened the window: clocks are set by the network.
+const CLOCK_SLACK_S: u64 = 60;
 /// A fresh node looks around this long before it decides whom to join.
 const LOOK_AROUND: Duration = Duration::from_millis(400);
 /// Between two probes of an address of `--peer`.
@@ -64,8 +70,10 @@ pub struct Context<'a> {
     pub now: Now,
     /// What this node is.
     pub config: &'a MachineConfig,
-    /// The state of this node's cluster.
+    /// What is placed in this node's cluster.
     pub state: &'a State,
+    /// Who belongs to it.
+    pub trust: &'a TrustLog,
     /// Who may connect, without this node.
     pub members: &'a BTreeSet<NodeId>,
     /// Who coordinates.
@@ -78,12 +86,14 @@ pub struct Context<'a> {
     pub is_busy: bool,
     /// Where a member may be reached, best first.
     pub addresses: &'a dyn Fn(NodeId) -> Vec<SocketAddr>,
+    /// Whether control messages reach a node.
+    pub is_linked: &'a dyn Fn(NodeId) -> bool,
 }
 
 impl Context<'_> {
     /// Whether this node is alone in a cluster of its own.
     pub fn is_alone(&self) -> bool {
-        self.state.members().len() <= 1
+        self.trust.view().members().len() <= 1
     }
 
     /// Whether this node may still move to a cluster that it finds, without a person's word: nothing would be lost.
@@ -98,7 +108,7 @@ impl Context<'_> {
 
     /// Whether strangers on the local network join on sight: neither the wall clock nor this run's own time has ended that.
     pub fn is_window_open(&self) -> bool {
-        !self.config.trust_closed && is_window_open(self.state, self.now, self.started)
+        !self.config.trust_closed && is_window_open(self.trust.view(), self.now, self.started)
     }
 
     fn me(&self) -> NodeId {
@@ -111,12 +121,12 @@ impl Context<'_> {
 pub enum JoiningOutput {
     /// Something for the world.
     Effect(Effect),
-    /// Ask the coordinator, which may be this node. Answer [`Joining::admission_answered`].
-    AskCoordinator {
+    /// Sign and write this, if [`Joining::may_record`] still says so. Answer [`Joining::recorded`].
+    Act {
         /// Comes back with the answer.
         admission: u64,
         /// What.
-        ask: ControlAsk,
+        act: Act,
     },
     /// A member may be at these addresses as well: remember them behind those known and dial without waiting longer.
     Learn {
@@ -134,21 +144,26 @@ pub enum JoiningOutput {
     },
     /// The cluster's members or [`Joining::members`] have changed, and with them who may connect.
     MembersChanged,
-    /// Ask this node for its whole log if its control link is open. If not, [`Joining::wants_log_of`] says so then.
+    /// Ask this node for its log of trust if its control link is open. If not, [`Joining::wants_trust_of`] says so then.
     Pull(NodeId),
-    /// Replace log, state and home by those of another cluster. Answer [`Joining::moved_in`].
+    /// Somebody has sent entries of this cluster's log of trust: check them and take them in.
+    Entries {
+        /// Who.
+        from: NodeId,
+        /// In their encoding.
+        entries: Vec<Vec<u8>>,
+    },
+    /// Replace the log of trust by that of another cluster, and forget the own placements. Answer [`Joining::moved_in`].
     MoveIn(Box<MoveIn>),
     /// What the view shows of joining has changed.
     Stale,
 }
 
-/// The cluster that let this node in: complete, founded, and with this node among its members.
+/// The cluster that let this node in.
 #[derive(Clone, PartialEq, Debug)]
 pub struct MoveIn {
-    /// The end of its log. The entries before it are folded into `state`: the own log begins here.
-    pub head: LogHead,
-    /// Its state there.
-    pub state: State,
+    /// Its log of trust: complete, every entry checked, with this node among the members.
+    pub trust: TrustLog,
     /// Who let this node in.
     pub by: NodeId,
     /// The four words both sides show.
@@ -169,6 +184,8 @@ pub struct Joining {
     admissions: BTreeMap<u64, Admission>,
     /// Number of the last admission.
     admission_last: u64,
+    /// Nodes that may know more of the log of trust and are not reached as members; when each is asked.
+    trust_from: BTreeMap<NodeId, TrustFrom>,
     /// Words shown at admissions.
     words: BTreeMap<NodeId, String>,
     deadline: Time,
@@ -217,6 +234,7 @@ impl Joining {
             requests: BTreeMap::new(),
             admissions: BTreeMap::new(),
             admission_last: 0,
+            trust_from: BTreeMap::new(),
             words: BTreeMap::new(),
             deadline: Time::ZERO,
         }
@@ -345,12 +363,13 @@ impl Joining {
         self.probe_peers(ctx, out);
         self.probe_strangers(ctx, out);
         self.ask_best(ctx, out);
+        self.catch_up(ctx, out);
         self.deadline = self.deadline_of(ctx);
     }
 
     /// Strangers that have become members, maybe by another's word: where they are is worth knowing still.
     fn forget_members(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
-        let members = ctx.state.members();
+        let members = ctx.trust.view().members();
         for (node, stranger) in self.strangers.extract_if(.., |node, _| members.contains_key(node)) {
             out.push(JoiningOutput::Learn { node, addresses: stranger.addresses });
         }
@@ -361,7 +380,7 @@ impl Joining {
         let probes = self.peers.iter().filter(|p| p.is_sought(ctx)).map(|p| p.next);
         let candidates = self.candidates(ctx).map(|c| c.ready_at);
         let own = self.grant.iter().filter_map(Grant::deadline).chain(self.attempt.iter().map(|a| a.until));
-        let strangers = self.probe_deadline(ctx);
+        let strangers = self.probe_deadline(ctx).into_iter().chain(self.catch_up_deadline());
         admissions.chain(probes).chain(candidates).chain(own).chain(strangers).min().unwrap_or(NEVER)
     }
 
@@ -371,7 +390,7 @@ impl Joining {
         for peer in self.peers.iter_mut().filter(|p| now >= p.next && p.is_sought(ctx)) {
             peer.next = now + PROBE_EVERY;
             let group = ctx.config.group.clone();
-            let ask = JoinAsk { name: String::new(), group, port: 0, fresh: false, probe: true };
+            let ask = JoinAsk { name: String::new(), group, port: 0, what: Wanted::Name };
             let probe = JoinEffect::Probe { text: peer.text.clone(), ask };
             out.push(JoiningOutput::Effect(Effect::Joining(probe)));
         }
@@ -415,8 +434,15 @@ impl ConfiguredPeer {
 }
 
 /// Whether the join window is open in a run of the node that began at `started`.
-pub fn is_window_open(state: &State, now: Now, started: Time) -> bool {
-    state.join_window_left_s(now.unix_s) > 0 && now.time.since(started).as_secs() < JOIN_WINDOW_S
+pub fn is_window_open(view: &View, now: Now, started: Time) -> bool {
+    let left_s = view.window_until_unix_s().map_or(0, |until| window_left_s(until, now.unix_s));
+    left_s > 0 && now.time.since(started).as_secs() < JOIN_WINDOW_S
+}
+
+/// For how many seconds more a join window is open by the wall clock. One that was set back by more than a minute does not open it again.
+pub fn window_left_s(until_unix_s: u64, now_unix_s: u64) -> u64 {
+    let left = until_unix_s.saturating_sub(now_unix_s);
+    if left <= JOIN_WINDOW_S + CLOCK_SLACK_S { left.min(JOIN_WINDOW_S) } else { 0 }
 }
 
 fn notice(out: &mut Vec<JoiningOutput>, notice: Notice) {

@@ -1,15 +1,14 @@
 //! Rules of joining, one test each. [`World`] carries messages between several [`Joining`]s and stands in for their
-//! keys, logs and coordinators; [`Node`] is one of them.
+//! keys, disks and links; [`Node`] is one of them.
 
 use std::collections::VecDeque;
 
 use ed25519_dalek::{Signer, SigningKey};
-use exo_cluster::wire::{ControlRefusal, ControlReply, LogMessage};
-use exo_cluster::{ClusterId, Event, Member, Role, Speculation};
-use exo_identity::{MemberCert, Statement};
+use exo_cluster::Speculation;
+use exo_trust::{Entry, EntryId, Statement};
 
 use super::*;
-use crate::{ExchangeId, SignId};
+use crate::{ExchangeId, TrustMessage, TrustNews};
 
 const WINDOW_UNIX_S: u64 = 1_600;
 const OPEN_UNIX_S: u64 = 1_000;
@@ -23,7 +22,7 @@ fn epoch() -> Epoch {
 struct Node {
     key: SigningKey,
     config: MachineConfig,
-    entries: Vec<Vec<u8>>,
+    trust: TrustLog,
     state: State,
     leader: Option<(Epoch, NodeId)>,
     is_busy: bool,
@@ -31,6 +30,8 @@ struct Node {
     /// Whether those who ask are.
     is_near: bool,
     now: Now,
+    /// Whom links lead to.
+    linked: BTreeSet<NodeId>,
     joining: Joining,
     out: Vec<JoiningOutput>,
 }
@@ -66,36 +67,32 @@ fn config(me: NodeId, peers: &[String]) -> MachineConfig {
     }
 }
 
-fn certificate(key: &SigningKey, statement: Statement) -> Vec<u8> {
+fn sign(key: &SigningKey, statement: Statement) -> Entry {
     let signature = key.sign(&statement.to_sign()).to_bytes();
-    statement.signed(signature).encode()
+    statement.signed(signature)
 }
 
 impl Node {
     /// Alone in a cluster of its own, with an open window, and leading it.
     fn fresh((key, me): (SigningKey, NodeId), peers: &[String]) -> Self {
         let config = config(me, peers);
-        let cluster = exo_identity::ClusterId([me.0[0]; 16]);
-        let statement = Statement::new(me, cluster, me, &config.name, exo_identity::Role::Admin, OPEN_UNIX_S);
-        let certificate = certificate(&key, statement);
-        let founder = Member { node: me, name: config.name.clone(), role: Role::Admin, certificate };
-        let cluster = ClusterId(cluster.0);
+        let founding =
+            Statement::founding(me, OPEN_UNIX_S, "a cluster".to_owned(), config.name.clone(), [0; 16]);
         let mut node = Self {
             joining: Joining::new(peers),
+            trust: TrustLog::new(sign(&key, founding)).unwrap(),
             key,
             config,
-            entries: Vec::new(),
             state: State::default(),
             leader: Some((epoch(), me)),
             is_busy: false,
             has_new_model: false,
             is_near: true,
             now: Now { time: Time::from_millis(10), unix_s: OPEN_UNIX_S },
+            linked: BTreeSet::new(),
             out: Vec::new(),
         };
-        let name = "a cluster".to_owned();
-        node.record(Event::ClusterCreated { cluster, name, founder, at_unix_s: OPEN_UNIX_S });
-        node.record(Event::JoinWindow { until_unix_s: WINDOW_UNIX_S });
+        node.record(Act::Window { until_unix_s: WINDOW_UNIX_S });
         node
     }
 
@@ -103,59 +100,52 @@ impl Node {
         self.config.me
     }
 
-    fn record(&mut self, event: Event) {
-        self.state.apply(&event).unwrap();
-        self.entries.push(event.encode());
+    fn record(&mut self, act: Act) {
+        let statement = self.trust.statement(self.me(), 5, act).unwrap();
+        self.trust.insert(sign(&self.key, statement)).unwrap();
     }
 
     fn admit(&mut self, node: NodeId) {
-        let statement = self.statement(node);
-        let certificate = certificate(&self.key, statement);
-        let member = Member { node, name: "member".to_owned(), role: Role::Worker, certificate };
-        self.record(Event::MemberAdmitted(member));
+        self.record(Act::Admit { node, name: "member".to_owned() });
     }
 
-    fn statement(&self, node: NodeId) -> Statement {
-        let cluster = exo_identity::ClusterId(self.state.cluster().unwrap().0.0);
-        Statement::new(self.me(), cluster, node, "member", exo_identity::Role::Worker, 5)
-    }
-
-    /// What this node would welcome `node` with.
-    fn welcome(&self, node: NodeId) -> Welcome {
+    /// What this node would welcome another with.
+    fn welcome(&self) -> Welcome {
         Welcome {
             name: self.config.name.clone(),
-            cluster: self.state.cluster().unwrap().0.0,
-            certificate: certificate(&self.key, self.statement(node)),
+            cluster: self.trust.cluster(),
             coordinator: self.me(),
             coordinator_addresses: Vec::new(),
         }
     }
 
-    fn snapshot(&self) -> LogMessage {
-        let head = LogHead::EMPTY.then_all(&self.entries);
-        let state = self.state.encode();
-        LogMessage::Snapshot { epoch: epoch(), index: head.index, hash: head.hash, state }
+    /// What this node answers to who asks for its log of trust.
+    fn news(&self) -> TrustMessage {
+        self.news_of(&self.trust.entries().map(Entry::encode).collect::<Vec<_>>())
     }
 
-    fn log_entries(&self) -> LogMessage {
-        let entries = self.entries.clone();
-        LogMessage::Entries { epoch: epoch(), after_index: 0, after_hash: [0; 32], entries }
+    /// The same, with these entries only.
+    fn news_of(&self, entries: &[Vec<u8>]) -> TrustMessage {
+        let heads = self.trust.heads().iter().copied().collect();
+        TrustMessage { cluster: self.trust.cluster(), heads, what: TrustNews::Entries(entries.to_vec()) }
     }
 
     /// Calls the machine with a fitting context, and returns what it puts out.
     fn call<R>(&mut self, call: impl FnOnce(&mut Joining, &Context<'_>, &mut Vec<JoiningOutput>) -> R) -> R {
-        let others = self.state.members().keys().copied().chain(self.joining.members());
+        let others = self.trust.view().members().keys().copied().chain(self.joining.members());
         let members = others.filter(|node| *node != self.config.me).collect();
         let ctx = Context {
             now: self.now,
             config: &self.config,
             state: &self.state,
+            trust: &self.trust,
             members: &members,
             leader: self.leader,
             started: Time::ZERO,
             has_new_model: self.has_new_model,
             is_busy: self.is_busy,
             addresses: &|node| vec![address(node)],
+            is_linked: &|node| self.linked.contains(&node),
         };
         call(&mut self.joining, &ctx, &mut self.out)
     }
@@ -213,27 +203,18 @@ impl Node {
         self.call(|joining, ctx, out| joining.event(ctx, event, out));
     }
 
-    fn log(&mut self, from: NodeId, message: &LogMessage) -> bool {
-        self.call(|joining, ctx, out| joining.log(ctx, from, message, out))
+    fn told(&mut self, from: NodeId, message: TrustMessage) {
+        self.call(|joining, ctx, out| joining.trust_of_other(ctx, from, message, out));
     }
 
-    fn replied(&mut self, admission: u64, reply: Option<ControlReply>) {
-        self.call(|joining, ctx, out| joining.admission_answered(ctx, admission, reply, out));
+    fn recorded(&mut self, admission: u64, result: Result<(), String>) {
+        self.call(|joining, ctx, out| joining.recorded(ctx, admission, result, out));
     }
 
-    /// Signs what there is to sign; the number of the admission that the coordinator is then asked for.
-    fn sign(&mut self) -> u64 {
+    /// The admission that is to be signed and written.
+    fn admission(&mut self) -> u64 {
         let out = self.take();
-        let [JoiningOutput::Effect(Effect::Sign { id, statement })] = &out[..] else { panic!("{out:?}") };
-        let signed = certificate(&self.key, statement.clone());
-        self.call(|joining, ctx, out| joining.signed(ctx, *id, signed, out));
-        let out = self.take();
-        let [JoiningOutput::AskCoordinator { admission, ask: ControlAsk::Admit(member) }] = &out[..] else {
-            panic!("{out:?}")
-        };
-        let certificate = MemberCert::decode(&member.certificate).unwrap();
-        certificate.verify(|node| *node == self.me()).unwrap();
-        assert_eq!(certificate.statement.issued_unix_s, self.now.unix_s);
+        let [JoiningOutput::Act { admission, act: Act::Admit { .. } }] = &out[..] else { panic!("{out:?}") };
         *admission
     }
 
@@ -244,7 +225,9 @@ impl Node {
     /// Whom it asked to let it in.
     fn asks(&mut self) -> Vec<NodeId> {
         let asks = self.take().into_iter().filter_map(|output| match output {
-            JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, .. })) => Some(with),
+            JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, ask, .. })) => {
+                (!matches!(ask.what, Wanted::Trust { .. })).then_some(with)
+            }
             _ => None,
         });
         asks.collect()
@@ -259,6 +242,7 @@ impl Node {
                 JoinAnswer::Elsewhere { node, .. } => format!("elsewhere: {node}"),
                 JoinAnswer::Refused { reason } => format!("refused: {reason}"),
                 JoinAnswer::Here { fresh, .. } => format!("here, fresh: {fresh}"),
+                JoinAnswer::Trust(entries) => format!("trust: {} entries", entries.len()),
             }),
             _ => None,
         });
@@ -268,7 +252,7 @@ impl Node {
 
 fn ask() -> JoinAsk {
     let (name, group) = ("stranger".to_owned(), "home".to_owned());
-    JoinAsk { name, group, port: 4000, fresh: true, probe: false }
+    JoinAsk { name, group, port: 4000, what: Wanted::Membership }
 }
 
 fn notices(out: &[JoiningOutput]) -> Vec<String> {
@@ -355,34 +339,29 @@ impl World {
                 let asker = self.exchanges[exchange.0 as usize];
                 self.node(asker).answered(me, Ok(answer));
             }
-            JoiningOutput::Effect(Effect::Sign { id, statement }) => {
+            JoiningOutput::Act { admission, act } => {
                 let node = self.node(me);
-                let signed = certificate(&node.key, statement);
-                node.call(|joining, ctx, out| joining.signed(ctx, id, signed, out));
-            }
-            JoiningOutput::AskCoordinator { admission, ask: ControlAsk::Admit(member) } => {
-                let leader = self.nodes[&me].leader.unwrap().1;
-                assert_eq!(leader, me, "only founders are admins here");
-                self.node(me).record(Event::MemberAdmitted(member));
-                self.node(me).replied(admission, Some(ControlReply::Done));
+                let may = node.call(|joining, ctx, _| joining.may_record(ctx, admission));
+                if may.is_ok() {
+                    node.record(act);
+                }
+                node.recorded(admission, may);
             }
             JoiningOutput::Pull(from) => {
-                let log = self.nodes[&from].log_entries();
-                assert!(self.node(me).log(from, &log));
+                let news = self.nodes[&from].news();
+                self.node(me).told(from, news);
             }
             JoiningOutput::MoveIn(moved) => {
-                let leader = moved.by;
-                let entries = self.nodes[&leader].entries.clone();
                 let node = self.node(me);
-                (node.state, node.entries, node.leader) = (moved.state, entries, Some((epoch(), leader)));
+                (node.trust, node.leader) = (moved.trust, Some((epoch(), moved.by)));
                 node.call(|joining, ctx, out| joining.moved_in(ctx, true, out));
             }
             _ => {}
         }
     }
 
-    fn clusters(&self) -> BTreeSet<[u8; 16]> {
-        self.nodes.values().map(|n| n.state.cluster().unwrap().0.0).collect()
+    fn clusters(&self) -> BTreeSet<EntryId> {
+        self.nodes.values().map(|n| n.trust.cluster()).collect()
     }
 }
 
@@ -393,9 +372,9 @@ fn fresh_nodes_that_see_each_other_end_in_the_cluster_of_the_lowest_key() {
         let lowest = keys[0].1;
         let mut world = World::new(keys.into_iter().map(|key| Node::fresh(key, &[])));
         world.run(Duration::from_secs(3));
-        let founder = world.nodes[&lowest].state.cluster().unwrap().0.0;
+        let founder = world.nodes[&lowest].trust.cluster();
         assert_eq!(world.clusters(), BTreeSet::from([founder]), "{count} nodes");
-        let members = world.nodes.values().map(|n| n.state.members().len()).max();
+        let members = world.nodes.values().map(|n| n.trust.view().members().len()).max();
         assert_eq!(members, Some(usize::from(count)));
         assert!(world.nodes[&lowest].joining.members().is_empty());
     }
@@ -534,9 +513,9 @@ fn a_lone_node_whose_door_is_shut_keeps_no_new_ones_from_each_other() {
     let mut world = World::new(keys.into_iter().map(|key| Node::fresh(key, &[])));
     world.node(shut).now.unix_s = SHUT_UNIX_S;
     world.run(Duration::from_secs(5));
-    assert_eq!(world.nodes[&shut].state.members().len(), 1);
+    assert_eq!(world.nodes[&shut].trust.view().members().len(), 1);
     for node in new {
-        assert!(new.iter().all(|other| world.nodes[&node].state.members().contains_key(other)));
+        assert!(new.iter().all(|other| world.nodes[&node].trust.view().members().contains_key(other)));
     }
     assert_eq!(world.nodes[&shut].joining.requests().len(), 2, "a person may let them in");
 }
@@ -584,6 +563,7 @@ fn a_configured_peer_is_probed_until_it_is_a_member() {
     assert_eq!(probes(&mut node), 3);
     assert!(!node.joining.is_quiet());
     node.admit(keys[1].1);
+    node.linked.insert(keys[1].1);
     node.probed("host:4000", keys[1].1, false);
     let prefer = JoiningOutput::Prefer { node: keys[1].1, address: address(keys[1].1) };
     assert_eq!(node.take(), [prefer]);
@@ -723,8 +703,8 @@ fn a_stranger_is_let_in_while_the_window_is_open() {
     let keys = keys(2);
     let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
     node.asked(stranger);
-    let admission = node.sign();
-    node.replied(admission, Some(ControlReply::Done));
+    let admission = node.admission();
+    node.recorded(admission, Ok(()));
     let out = node.take();
     // It may connect before it hears of it, where it listens and not where it came from.
     assert_eq!(out[0], JoiningOutput::MembersChanged);
@@ -737,7 +717,7 @@ fn a_stranger_is_let_in_while_the_window_is_open() {
     let JoinAnswer::Welcome(welcome) = answer else { panic!("{answer:?}") };
     assert_eq!(welcome.coordinator, node.me());
     assert!(welcome.coordinator_addresses.is_empty(), "it has just reached this node");
-    assert_eq!(asking::check_welcome(stranger, welcome), Ok(()));
+    assert_eq!(welcome.cluster, node.trust.cluster());
     assert_eq!(node.joining.next_deadline(), NEVER);
 }
 
@@ -748,8 +728,8 @@ fn a_newcomer_hears_where_the_coordinator_is() {
     node.admit(keys[2].1);
     node.leader = Some((epoch(), keys[2].1));
     node.asked(keys[1].1);
-    let admission = node.sign();
-    node.replied(admission, Some(ControlReply::Done));
+    let admission = node.admission();
+    node.recorded(admission, Ok(()));
     let out = node.take();
     let Some(JoiningOutput::Effect(Effect::Joining(JoinEffect::Answer { answer, .. }))) = out.last() else {
         panic!("{out:?}")
@@ -760,18 +740,35 @@ fn a_newcomer_hears_where_the_coordinator_is() {
 }
 
 #[test]
-fn what_the_coordinator_says_is_what_the_stranger_hears() {
+fn a_stranger_hears_why_it_was_not_recorded() {
     let keys = keys(2);
-    let refused = |refusal| Some(ControlReply::Refused { refusal, message: "no such luck".to_owned() });
-    let (invalid, changing) = (refused(ControlRefusal::Invalid), refused(ControlRefusal::NotCoordinator));
-    for (reply, answer) in [(invalid, "refused: no such luck"), (changing, "later"), (None, "later")] {
-        let mut node = Node::fresh(keys[0].clone(), &[]);
-        node.asked(keys[1].1);
-        let admission = node.sign();
-        node.replied(admission, reply);
-        assert_eq!(node.answers(), [answer]);
-        assert!(node.joining.words().is_empty());
-    }
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.asked(keys[1].1);
+    let admission = node.admission();
+    node.recorded(admission, Err("no such luck".to_owned()));
+    assert_eq!(node.answers(), ["refused: no such luck"]);
+    assert!(node.joining.words().is_empty());
+}
+
+#[test]
+fn whoever_asked_before_the_window_shut_is_not_recorded_after_it_unless_a_person_said_so() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    let may = |node: &mut Node, admission| node.call(|joining, ctx, _| joining.may_record(ctx, admission));
+    node.asked(keys[1].1);
+    let admission = node.admission();
+    assert_eq!(may(&mut node, admission), Ok(()));
+    node.record(Act::Window { until_unix_s: 0 });
+    assert!(may(&mut node, admission).is_err_and(|reason| reason.contains("has shut")));
+    node.recorded(admission, Err("the join window has shut".to_owned()));
+    node.take();
+    node.asked(keys[1].1);
+    node.take();
+    node.joining.invite(keys[1].1);
+    node.asked(keys[1].1);
+    let admission = node.admission();
+    assert_eq!(may(&mut node, admission), Ok(()));
+    assert!(may(&mut node, admission + 1).is_err());
 }
 
 #[test]
@@ -780,9 +777,8 @@ fn while_no_one_coordinates_strangers_ask_again() {
     let mut node = Node::fresh(keys[0].clone(), &[]);
     node.leader = None;
     node.asked(keys[1].1);
-    let [JoiningOutput::Effect(Effect::Sign { id, statement })] = &node.take()[..] else { panic!() };
-    let signed = certificate(&node.key, statement.clone());
-    node.call(|joining, ctx, out| joining.signed(ctx, *id, signed, out));
+    let admission = node.admission();
+    node.recorded(admission, Ok(()));
     assert_eq!(node.answers(), ["later"]);
 }
 
@@ -791,12 +787,12 @@ fn an_admission_without_an_answer_ends_with_its_deadline_and_a_late_one_still_co
     let keys = keys(2);
     let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
     node.asked(stranger);
-    let admission = node.sign();
+    let admission = node.admission();
     node.wait(Duration::from_millis(3_999));
     assert!(node.answers().is_empty());
     node.wait(Duration::from_millis(1));
     assert_eq!(node.answers(), ["later"]);
-    node.replied(admission, Some(ControlReply::Done));
+    node.recorded(admission, Ok(()));
     let out = node.take();
     assert!(out.contains(&JoiningOutput::MembersChanged));
     let is_answer =
@@ -806,16 +802,11 @@ fn an_admission_without_an_answer_ends_with_its_deadline_and_a_late_one_still_co
 }
 
 #[test]
-fn a_signature_or_an_answer_that_nobody_waits_for_changes_nothing() {
+fn an_answer_that_nobody_waits_for_changes_nothing() {
     let keys = keys(2);
     let mut node = Node::fresh(keys[0].clone(), &[]);
-    node.asked(keys[1].1);
-    node.take();
-    node.wait(Duration::from_secs(6));
-    assert_eq!(node.answers(), ["later"]);
-    node.call(|joining, ctx, out| joining.signed(ctx, SignId(1), vec![1], out));
-    node.replied(1, Some(ControlReply::Done));
-    node.answered(keys[1].1, Ok(JoinAnswer::Welcome(Box::new(node.welcome(keys[1].1)))));
+    node.recorded(1, Ok(()));
+    node.answered(keys[1].1, Ok(JoinAnswer::Welcome(Box::new(node.welcome()))));
     node.call(|joining, ctx, out| joining.moved_in(ctx, true, out));
     assert_eq!(node.take(), []);
     assert!(node.joining.is_quiet());
@@ -831,6 +822,7 @@ fn exchanges_that_wait_are_bounded() {
     assert_eq!(node.answers(), vec!["later"; 6]);
     node.wait(Duration::from_secs(5));
     assert_eq!(node.answers().len(), 64);
+    node.wait(Duration::from_secs(11));
     assert!(node.joining.is_quiet());
 }
 
@@ -850,8 +842,8 @@ fn a_shut_window_shows_the_stranger_to_people_who_may_invite_it() {
     assert!(again[0].contains("its join window is shut"), "{again:?}");
     assert_eq!(node.joining.invite(stranger), Some("stranger".to_owned()));
     node.asked(stranger);
-    let admission = node.sign();
-    node.replied(admission, Some(ControlReply::Done));
+    let admission = node.admission();
+    node.recorded(admission, Ok(()));
     assert!(node.joining.requests().is_empty());
     assert_eq!(node.answers(), ["welcome"]);
 }
@@ -889,14 +881,12 @@ fn some_are_never_let_in() {
     let (stranger, removed) = (keys[1].1, keys[2].1);
     let mut node = Node::fresh(keys[0].clone(), &[]);
     node.admit(removed);
-    node.record(Event::MemberRemoved { node: removed, reason: "gone".to_owned() });
+    node.record(Act::Remove { node: removed, reason: "gone".to_owned() });
     node.asked(removed);
     node.asked_with(stranger, JoinAsk { group: "office".to_owned(), ..ask() });
-    node.asked_with(stranger, JoinAsk { fresh: false, ..ask() });
     let answers = node.answers();
     assert!(answers[0].starts_with("refused: this node was removed"), "{answers:?}");
     assert_eq!(answers[1], "refused: it belongs to another group");
-    assert_eq!(answers[2], "refused: a node with a cluster of its own cannot join another");
 }
 
 #[test]
@@ -905,7 +895,8 @@ fn only_admins_let_in() {
     let mut founder = Node::fresh(keys[0].clone(), &[]);
     founder.admit(keys[1].1);
     let mut worker = Node::fresh(keys[1].clone(), &[]);
-    worker.state = founder.state.clone();
+    worker.trust = founder.trust.clone();
+    worker.call(|_, ctx, _| assert!(ctx.is_window_open()));
     worker.asked(keys[2].1);
     assert_eq!(worker.answers(), ["refused: it is not an admin of its cluster; ask the founder's node"]);
 }
@@ -916,24 +907,18 @@ fn a_probe_is_answered_by_every_node_of_the_group() {
     let mut node = Node::fresh(keys[0].clone(), &[]);
     for (now_unix_s, answer) in [(OPEN_UNIX_S, "here, fresh: true"), (SHUT_UNIX_S, "here, fresh: false")] {
         node.now.unix_s = now_unix_s;
-        node.asked_with(keys[1].1, JoinAsk { probe: true, fresh: false, ..ask() });
+        node.asked_with(keys[1].1, JoinAsk { what: Wanted::Name, ..ask() });
         assert_eq!(node.answers(), [answer]);
     }
 }
 
 #[test]
-fn a_member_that_lost_its_log_is_recorded_again_though_the_window_is_shut() {
+fn a_member_that_lost_its_log_is_welcome_though_the_window_is_shut() {
     let keys = keys(2);
     let mut node = Node::fresh(keys[0].clone(), &[]);
     node.admit(keys[1].1);
     node.now.unix_s = SHUT_UNIX_S;
     node.asked(keys[1].1);
-    let out = node.take();
-    let [JoiningOutput::AskCoordinator { admission, ask: ControlAsk::Admit(member) }] = &out[..] else {
-        panic!("{out:?}")
-    };
-    assert_eq!(*member, node.state.members()[&keys[1].1]);
-    node.replied(*admission, Some(ControlReply::Done));
     assert_eq!(node.answers(), ["welcome"]);
 }
 
@@ -948,7 +933,7 @@ fn of_two_that_ask_each_other_the_lower_lets_the_other_in() {
         assert_eq!(node.asks(), [keys[other].1]);
         node.asked(keys[other].1);
         if lets_in {
-            node.sign();
+            node.admission();
         } else {
             assert_eq!(node.answers(), ["later"]);
         }
@@ -1001,12 +986,12 @@ fn welcomed(keys: &[(SigningKey, NodeId)]) -> (Node, Node) {
     node.found(founder.me(), true);
     node.wait(SHORT);
     node.take();
-    node.answered(founder.me(), Ok(JoinAnswer::Welcome(Box::new(founder.welcome(node.me())))));
+    node.answered(founder.me(), Ok(JoinAnswer::Welcome(Box::new(founder.welcome()))));
     (founder, node)
 }
 
 #[test]
-fn a_welcome_lets_its_sender_connect_and_asks_for_its_log() {
+fn a_welcome_lets_its_sender_connect_and_asks_for_its_log_of_trust() {
     let keys = keys(2);
     let (founder, mut node) = welcomed(&keys);
     let by = founder.me();
@@ -1018,7 +1003,8 @@ fn a_welcome_lets_its_sender_connect_and_asks_for_its_log() {
     ];
     assert_eq!(node.take(), expected);
     assert_eq!(node.joining.members(), [by]);
-    assert!(node.joining.wants_log_of(by) && !node.joining.wants_log_of(node.me()));
+    assert_eq!(node.joining.wants_trust_of(by), Some((founder.trust.cluster(), Vec::new())));
+    assert_eq!(node.joining.wants_trust_of(node.me()), None);
 }
 
 #[test]
@@ -1030,7 +1016,7 @@ fn a_node_that_was_put_to_use_since_it_asked_stays_where_it_is() {
         let (founder, mut node) = welcomed(&keys);
         node.take();
         change(&mut node);
-        assert!(node.log(founder.me(), &founder.snapshot()));
+        node.told(founder.me(), founder.news());
         let out = node.take();
         assert!(notices(&out)[0].contains("is in use by now"), "{out:?}");
         assert!(!out.iter().any(|output| matches!(output, JoiningOutput::MoveIn(_))), "{out:?}");
@@ -1039,34 +1025,40 @@ fn a_node_that_was_put_to_use_since_it_asked_stays_where_it_is() {
 }
 
 #[test]
-fn a_snapshot_serves_as_well_as_all_entries_and_joining_is_over_only_when_the_node_has_moved() {
+fn a_log_of_trust_may_come_in_parts_and_joining_is_over_only_when_the_node_has_moved() {
     let keys = keys(2);
-    for is_snapshot in [false, true] {
-        let (founder, mut node) = welcomed(&keys);
-        node.take();
-        let log = if is_snapshot { founder.snapshot() } else { founder.log_entries() };
-        assert!(!node.log(keys[1].1, &log), "only from the coordinator");
-        assert!(node.log(founder.me(), &log));
-        let out = node.take();
-        let [JoiningOutput::MoveIn(moved)] = &out[..] else { panic!("{out:?}") };
-        assert_eq!(moved.state, founder.state);
-        assert_eq!(moved.head, LogHead::EMPTY.then_all(&founder.entries));
-        assert!(node.log(founder.me(), &log) && node.take().is_empty(), "once");
-        node.wait(Duration::from_secs(60));
-        assert_eq!(node.joining.members(), [founder.me()], "however slow the disk is");
-        node.state = moved.state.clone();
-        node.call(|joining, ctx, out| joining.moved_in(ctx, true, out));
-        let out = node.take();
-        assert!(notices(&out)[0].contains(&moved.words), "{out:?}");
-        assert!(node.joining.members().is_empty() && node.joining.is_quiet());
-    }
+    let (founder, mut node) = welcomed(&keys);
+    node.take();
+    let by = founder.me();
+    node.told(keys[1].1, founder.news());
+    assert_eq!(node.take(), [], "only from who let it in");
+    let entries: Vec<_> = founder.trust.entries().map(Entry::encode).collect();
+    node.told(by, founder.news_of(&entries[..1]));
+    assert_eq!(node.take(), [JoiningOutput::Pull(by)], "the rest");
+    assert_eq!(
+        node.joining.wants_trust_of(by),
+        Some((founder.trust.cluster(), vec![founder.trust.cluster()]))
+    );
+    node.told(by, founder.news_of(&entries[1..]));
+    let out = node.take();
+    let [JoiningOutput::MoveIn(moved)] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(moved.trust, founder.trust);
+    node.told(by, founder.news());
+    assert_eq!(node.take(), [], "once");
+    node.wait(Duration::from_secs(60));
+    assert_eq!(node.joining.members(), [founder.me()], "however slow the disk is");
+    node.trust = moved.trust.clone();
+    node.call(|joining, ctx, out| joining.moved_in(ctx, true, out));
+    let out = node.take();
+    assert!(notices(&out)[0].contains(&moved.words), "{out:?}");
+    assert!(node.joining.members().is_empty() && node.joining.is_quiet());
 }
 
 #[test]
 fn a_log_that_cannot_be_written_leaves_the_node_where_it_is() {
     let keys = keys(2);
     let (founder, mut node) = welcomed(&keys);
-    node.log(founder.me(), &founder.snapshot());
+    node.told(founder.me(), founder.news());
     node.take();
     node.call(|joining, ctx, out| joining.moved_in(ctx, false, out));
     assert_eq!(node.take(), [JoiningOutput::MembersChanged]);
@@ -1076,37 +1068,44 @@ fn a_log_that_cannot_be_written_leaves_the_node_where_it_is() {
 }
 
 #[test]
-fn a_log_of_another_cluster_or_without_this_node_is_refused() {
+fn a_log_that_is_forged_incomplete_or_without_this_node_is_refused() {
     let keys = keys(3);
-    let other = Node::fresh(keys[2].clone(), &[]);
+    let (founder, _) = welcomed(&keys);
+    let entries: Vec<_> = founder.trust.entries().map(Entry::encode).collect();
     let without = Node::fresh(keys[0].clone(), &[]);
-    let broken = LogMessage::Snapshot { epoch: epoch(), index: 1, hash: [0; 32], state: vec![255] };
+    assert_eq!(without.trust.cluster(), founder.trust.cluster());
+    let of_other: Vec<_> = Node::fresh(keys[2].clone(), &[]).trust.entries().map(Entry::encode).collect();
+    let mut forged = entries.clone();
+    *forged[1].last_mut().unwrap() ^= 1;
     let cases = [
-        (other.log_entries(), "its log is of another cluster"),
-        (without.log_entries(), "its log does not name this node as a member"),
-        (broken, "does not let this node in"),
+        (founder.news_of(&of_other), "does not begin with its founding"),
+        (founder.news_of(&entries[1..]), "does not begin with its founding"),
+        (founder.news_of(&[entries[0].clone(), entries[2].clone()]), "which is not here"),
+        (founder.news_of(&forged), "does not carry a signature"),
+        (founder.news_of(&[vec![255]]), "not an entry"),
+        (founder.news_of(&[]), "sent no log of trust"),
+        (without.news(), "does not name this node as a member"),
     ];
-    for (log, reason) in cases {
+    for (news, reason) in cases {
         let (founder, mut node) = welcomed(&keys);
         node.take();
-        assert!(node.log(founder.me(), &log));
+        node.told(founder.me(), news);
         let out = node.take();
-        assert!(notices(&out)[0].contains(reason), "{out:?}");
+        assert!(notices(&out)[0].contains(reason), "{reason}: {out:?}");
         assert!(out.contains(&JoiningOutput::MembersChanged));
         assert!(node.joining.members().is_empty());
     }
 }
 
 #[test]
-fn what_the_coordinator_appends_meanwhile_is_not_taken_for_its_log() {
-    let keys = keys(2);
+fn news_of_another_cluster_than_the_one_that_let_this_node_in_change_nothing() {
+    let keys = keys(3);
     let (founder, mut node) = welcomed(&keys);
     node.take();
-    let later =
-        LogMessage::Entries { epoch: epoch(), after_index: 3, after_hash: [1; 32], entries: Vec::new() };
-    assert!(node.log(founder.me(), &later));
+    let other = Node::fresh(keys[2].clone(), &[]);
+    node.told(founder.me(), other.news());
     assert_eq!(node.take(), []);
-    assert!(node.joining.wants_log_of(founder.me()));
+    assert!(node.joining.wants_trust_of(founder.me()).is_some());
 }
 
 #[test]
@@ -1120,7 +1119,8 @@ fn a_grant_that_leads_to_nothing_is_dropped() {
     let out = node.take();
     assert_eq!(out[0], JoiningOutput::MembersChanged);
     assert!(node.joining.members().is_empty());
-    assert!(!node.log(founder.me(), &founder.snapshot()), "too late");
+    node.told(founder.me(), founder.news());
+    assert_eq!(node.take(), [], "too late");
 }
 
 #[test]
@@ -1145,48 +1145,6 @@ fn who_let_this_node_in_and_came_back_is_asked_again_when_no_log_came() {
 }
 
 #[test]
-fn a_certificate_must_be_signed_for_this_node_and_cluster() {
-    let keys = keys(3);
-    let (founder, me) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
-    let good = founder.welcome(me);
-    assert_eq!(asking::check_welcome(me, &good), Ok(()));
-    let other_node = founder.welcome(keys[2].1);
-    let other_cluster = Welcome { cluster: [9; 16], ..good.clone() };
-    let unsigned = Welcome { certificate: certificate(&keys[2].0, founder.statement(me)), ..good.clone() };
-    let garbage = Welcome { certificate: vec![1; 80], ..good };
-    for welcome in [other_node, other_cluster, unsigned, garbage] {
-        let mut node = Node::fresh(keys[1].clone(), &[]);
-        node.found(keys[0].1, true);
-        node.wait(SHORT);
-        node.take();
-        node.answered(keys[0].1, Ok(JoinAnswer::Welcome(Box::new(welcome))));
-        let out = node.take();
-        assert!(
-            matches!(out[..], [JoiningOutput::Effect(Effect::Notice(Notice::Refused { .. }))]),
-            "{out:?}"
-        );
-        assert!(node.joining.members().is_empty());
-    }
-}
-
-#[test]
-fn the_coordinator_records_only_whom_an_admin_of_its_cluster_certified() {
-    let keys = keys(3);
-    let mut founder = Node::fresh(keys[0].clone(), &[]);
-    founder.admit(keys[1].1);
-    let good = founder.state.members()[&keys[1].1].clone();
-    assert_eq!(check_certificate(&founder.state, &good), Ok(()));
-    let other_node = Member { node: keys[2].1, ..good.clone() };
-    let issuer = Statement { issuer: keys[1].1, ..founder.statement(keys[2].1) };
-    let by_worker = Member { node: keys[2].1, certificate: certificate(&keys[1].0, issuer), ..good.clone() };
-    for member in [other_node, by_worker] {
-        assert!(check_certificate(&founder.state, &member).is_err(), "{member:?}");
-    }
-    let other_cluster = Node::fresh(keys[2].clone(), &[]);
-    assert!(check_certificate(&other_cluster.state, &good).is_err());
-}
-
-#[test]
 fn after_a_refusal_the_node_waits_after_later_it_asks_soon() {
     let keys = keys(2);
     let refused = JoinAnswer::Refused { reason: "shut".to_owned() };
@@ -1200,4 +1158,75 @@ fn after_a_refusal_the_node_waits_after_later_it_asks_soon() {
         node.wait(Duration::from_millis(wait_ms));
         assert_eq!(node.asks(), [keys[0].1]);
     }
+}
+
+/// What a node asks others about the log of trust.
+fn trust_asks(node: &mut Node) -> Vec<(NodeId, Vec<EntryId>)> {
+    let asks = node.take().into_iter().filter_map(|output| match output {
+        JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, ask, .. })) => match ask.what {
+            Wanted::Trust { heads, .. } => Some((with, heads)),
+            Wanted::Name | Wanted::Membership => None,
+        },
+        _ => None,
+    });
+    asks.collect()
+}
+
+#[test]
+fn a_member_that_was_away_learns_of_newcomers_and_of_its_removal_in_a_join_exchange() {
+    let keys = keys(3);
+    let (mut founder, away, newcomer) = (Node::fresh(keys[0].clone(), &[]), keys[1].1, keys[2].1);
+    founder.admit(away);
+    let mut member = Node::fresh(keys[1].clone(), &[]);
+    member.trust = founder.trust.clone();
+    founder.admit(newcomer);
+    founder.record(Act::Remove { node: away, reason: "sold".to_owned() });
+
+    // The newcomer is a stranger to it, and no link leads to the founder: both are asked, and not at once.
+    member.found(newcomer, false);
+    assert_eq!(trust_asks(&mut member), []);
+    member.wait(Duration::from_secs(4));
+    let heads: Vec<EntryId> = member.trust.heads().iter().copied().collect();
+    let mut asked = trust_asks(&mut member);
+    asked.sort();
+    let mut expected = vec![(founder.me(), heads.clone()), (newcomer, heads.clone())];
+    expected.sort();
+    assert_eq!(asked, expected);
+
+    // Who is or was a member gets what it lacks, and nobody else does.
+    let what = Wanted::Trust { cluster: founder.trust.cluster(), heads };
+    founder.asked_with(away, JoinAsk { what: what.clone(), ..ask() });
+    founder.asked_with(key(77).1, JoinAsk { what, ..ask() });
+    let other = Wanted::Trust { cluster: EntryId([1; 32]), heads: Vec::new() };
+    founder.asked_with(away, JoinAsk { what: other, ..ask() });
+    let refused = "refused: it is of another cluster";
+    assert_eq!(founder.answers(), ["trust: 2 entries", refused, refused]);
+
+    // What comes is handed on to be checked; more is asked for soon.
+    let missing: Vec<_> = founder.trust.entries().skip(3).map(Entry::encode).collect();
+    assert_eq!(missing.len(), 2);
+    let answer = Ok(JoinAnswer::Trust(missing.clone()));
+    let event = JoinEvent::Answered { with: newcomer, address: address(newcomer), answer };
+    member.call(|joining, ctx, out| joining.event(ctx, event, out));
+    let entries = member.take().into_iter().find_map(|output| match output {
+        JoiningOutput::Entries { from, entries } => Some((from, entries)),
+        _ => None,
+    });
+    assert_eq!(entries, Some((newcomer, missing.clone())));
+    for entry in missing {
+        member.trust.insert(Entry::decode(&entry).unwrap()).unwrap();
+    }
+    member.wait(Duration::from_secs(40));
+    assert_eq!(trust_asks(&mut member), [], "it was removed, and knows that");
+}
+
+#[test]
+fn nobody_is_asked_for_the_log_of_trust_whom_a_link_leads_to() {
+    let keys = keys(2);
+    let mut founder = Node::fresh(keys[0].clone(), &[]);
+    founder.admit(keys[1].1);
+    founder.linked.insert(keys[1].1);
+    founder.wait(Duration::from_secs(4));
+    founder.wait(Duration::from_secs(40));
+    assert_eq!(trust_asks(&mut founder), []);
 }

@@ -1,5 +1,7 @@
+use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::wire::{CardEvent, DeviceReport, LinkReport};
-use exo_cluster::{ClusterId, EngineId, Event, InstanceRequest, Member, PlaceObjective, StageView};
+use exo_cluster::{EngineId, Event, InstanceRequest, PlaceObjective, StageView};
+use exo_trust::{Act, Statement};
 use exo_types::{
     DeviceId, DeviceKind, DeviceState, InstanceId, KvDType, LayerRange, LayerShape, ModelId, ModelShape,
     Monitor, NodeFacts, Placement, PlacementId, Shard, Stage, SupportClass,
@@ -9,8 +11,12 @@ use super::*;
 
 const OPEN_UNTIL_UNIX_S: u64 = 100;
 
+fn key(n: u8) -> SigningKey {
+    SigningKey::from_bytes(&[n; 32])
+}
+
 fn node(n: u8) -> NodeId {
-    NodeId([n; 32])
+    NodeId(key(n).verifying_key().to_bytes())
 }
 
 fn listen(n: u8) -> SocketAddr {
@@ -20,6 +26,7 @@ fn listen(n: u8) -> SocketAddr {
 /// Two nodes, `desk` (1, this one) and `attic` (2), and a model of four layers over both.
 struct Cluster {
     state: State,
+    trust: TrustLog,
     statuses: BTreeMap<NodeId, api::NodeStatus>,
     reports: BTreeMap<NodeId, NodeReport>,
     instances: Vec<InstanceView>,
@@ -28,23 +35,40 @@ struct Cluster {
 }
 
 fn cluster() -> Cluster {
-    let member =
-        |n, name: &str, role| Member { node: node(n), name: name.to_owned(), role, certificate: Vec::new() };
     let mut state = State::default();
-    let founder = member(1, "desk", Role::Admin);
-    let events = [
-        Event::ClusterCreated { cluster: ClusterId([7; 16]), name: "c".to_owned(), founder, at_unix_s: 1 },
-        Event::JoinWindow { until_unix_s: OPEN_UNTIL_UNIX_S },
-        Event::MemberAdmitted(member(2, "attic", Role::Worker)),
-        Event::InstancePlaced { request: request(), placement: placement(), memory_bytes: vec![3000, 1000] },
-    ];
-    for event in &events {
-        state.apply(event).unwrap();
+    let placed =
+        Event::InstancePlaced { request: request(), placement: placement(), memory_bytes: vec![3000, 1000] };
+    for event in [Event::Opened, placed] {
+        state.apply(&event).unwrap();
     }
     let statuses = BTreeMap::from([(node(1), api::NodeStatus::Alive)]);
     let reports = [1, 2].map(|n| (node(n), report(n))).into();
     let instances = vec![instance(InstanceState::Ready, [StageStatus::Serving, StageStatus::Loaded])];
-    Cluster { state, statuses, reports, instances, requests: BTreeMap::new(), is_window_open: true }
+    Cluster {
+        state,
+        trust: trust(),
+        statuses,
+        reports,
+        instances,
+        requests: BTreeMap::new(),
+        is_window_open: true,
+    }
+}
+
+/// `desk` has founded the cluster and let `attic` in.
+fn trust() -> TrustLog {
+    let sign = |statement: Statement| {
+        let signature = key(1).sign(&statement.to_sign()).to_bytes();
+        statement.signed(signature)
+    };
+    let founding = Statement::founding(node(1), 1, "c".to_owned(), "desk".to_owned(), [7; 16]);
+    let mut log = TrustLog::new(sign(founding)).unwrap();
+    let admit = Act::Admit { node: node(2), name: "attic".to_owned() };
+    for act in [Act::Window { until_unix_s: OPEN_UNTIL_UNIX_S }, admit] {
+        let statement = log.statement(node(1), 1, act).unwrap();
+        log.insert(sign(statement)).unwrap();
+    }
+    log
 }
 
 impl Cluster {
@@ -54,6 +78,7 @@ impl Cluster {
             name: "desk",
             listen: listen(1),
             state: &self.state,
+            trust: &self.trust,
             head: LogHead { index: 4, hash: [0xab; 32] },
             leader: Some((Epoch { counter: 3, key: node(2) }, node(2))),
             statuses: &self.statuses,
@@ -224,7 +249,7 @@ fn a_member_without_a_report_shows_what_the_log_knows() {
 #[test]
 fn cluster_log_and_coordinator_are_named_in_full() {
     let view = cluster().view();
-    assert_eq!(view.cluster, Some("07".repeat(16)));
+    assert_eq!(view.cluster, Some(hex(&trust().cluster().0)));
     assert_eq!(view.journal, api::JournalView { entries: 4, head: "ab".repeat(32) });
     assert_eq!(view.epoch, Some(api::EpochView { counter: 3, coordinator: node(2).to_full() }));
     assert_eq!(view.self_node, node(1).to_full());
@@ -247,8 +272,11 @@ fn the_window_and_those_who_ask_are_shown() {
 #[test]
 fn each_end_measures_a_link_and_only_this_node_knows_what_carries_it() {
     let links = cluster().view().links;
-    let shown: Vec<_> = links.iter().map(|l| (l.rtt_ms, l.transport.as_str())).collect();
-    assert_eq!(shown, [(Some(0.25), "tcp"), (Some(0.25), "")]);
+    let mut shown: Vec<_> =
+        links.iter().map(|l| (l.from == node(1).to_full(), l.transport.as_str())).collect();
+    shown.sort();
+    assert_eq!(shown, [(false, ""), (true, "tcp")]);
+    assert!(links.iter().all(|l| l.rtt_ms == Some(0.25)), "{links:?}");
 }
 
 #[test]

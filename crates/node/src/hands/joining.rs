@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_discovery::{Discovery, Interface, is_near, local_interfaces};
-use exo_identity::Statement;
 use exo_machine::joining::{JoinAnswer, JoinAsk};
 use exo_machine::{ExchangeId, Found, Input, JoinEffect, JoinEvent, SignId};
 use exo_transport::{Endpoint, JoinChannel, NodeKey};
@@ -102,10 +101,9 @@ impl JoinHands {
         }
     }
 
-    /// Signs with this node's key. The statement must be this node's own.
-    pub(crate) fn sign(&self, id: SignId, statement: Statement) {
-        let certificate = self.key.certify(statement).encode();
-        (self.inputs)(Input::Signed { id, certificate });
+    /// Signs with this node's key.
+    pub(crate) fn sign(&self, id: SignId, bytes: &[u8]) {
+        (self.inputs)(Input::Signed { id, signature: self.key.sign(bytes) });
     }
 
     /// Says who and how this node is to those who look.
@@ -264,6 +262,7 @@ async fn exchange(mut channel: JoinChannel, ask: &JoinAsk) -> Result<(NodeId, Jo
 
 #[cfg(test)]
 mod tests {
+    use exo_machine::joining::Wanted;
     use exo_transport::{Incoming, MemberSet, Options};
     use tokio::sync::mpsc;
 
@@ -300,8 +299,9 @@ mod tests {
         }
     }
 
-    fn ask(probe: bool) -> JoinAsk {
-        JoinAsk { name: "a".to_owned(), group: "home".to_owned(), port: 1, fresh: true, probe }
+    fn ask(is_probe: bool) -> JoinAsk {
+        let what = if is_probe { Wanted::Name } else { Wanted::Membership };
+        JoinAsk { name: "a".to_owned(), group: "home".to_owned(), port: 1, what }
     }
 
     #[tokio::test]
@@ -398,15 +398,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn certificates_are_signed_with_the_nodes_key() {
+    async fn acts_are_signed_with_the_nodes_key() {
         let mut node = node().await;
-        let (me, cluster) = (node.me, exo_identity::ClusterId([1; 16]));
-        let statement = Statement::new(me, cluster, NodeId([2; 32]), "b", exo_identity::Role::Worker, 7);
-        node.hands.sign(SignId(3), statement.clone());
-        let Some(Input::Signed { id, certificate }) = node.inputs.recv().await else { panic!("no answer") };
-        let certificate = exo_identity::MemberCert::decode(&certificate).unwrap();
-        assert_eq!((id, &certificate.statement), (SignId(3), &statement));
-        assert_eq!(certificate.verify(|node| *node == me), Ok(()));
+        node.hands.sign(SignId(3), b"an act");
+        let Some(Input::Signed { id, signature }) = node.inputs.recv().await else { panic!("no answer") };
+        assert_eq!(id, SignId(3));
+        assert!(exo_identity::verify_signature(node.me, b"an act", &signature));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Writes the log and the epoch on a thread of its own, so that nothing else waits for the disk.
+//! Writes the journal, the log of trust and the epoch on a thread of its own, so that nothing else waits for the disk.
 //!
 //! Writes are carried out, and answered, in the order in which they came. The appends that wait together go into one
 //! transaction with one sync (group commit): ten decisions in a row cost the disk one write.
@@ -101,6 +101,7 @@ impl WriterThread {
                     self.journal.install_snapshot(&snapshot, &[]).map(|_| ()).map_err(|e| refused(&e))
                 }
                 Write::Epoch(epoch) => self.data.set_epoch(epoch).map_err(|e| refused(&e)),
+                Write::Trust(entries) => self.data.set_trust(&entries).map_err(|e| refused(&e)),
                 Write::Addresses(addresses) => {
                     self.data.set_peers(&addresses.into_iter().collect()).map_err(|e| refused(&e))
                 }

@@ -74,7 +74,7 @@ impl Hands {
             Effect::Rewire { engine, position, term } => self.engines.rewire(engine, position, term),
             Effect::Compute { engine, position, job } => self.engines.compute(engine, position, job),
             Effect::Unload(engine) => self.engines.unload(engine),
-            Effect::Sign { id, statement } => self.joining.sign(id, statement),
+            Effect::Sign { id, bytes } => self.joining.sign(id, &bytes),
             Effect::Draft(ask) => self.draft(ask),
             Effect::Joining(effect) => self.joining.carry_out(effect),
             Effect::SetMembers(members) => self.members.replace(members),

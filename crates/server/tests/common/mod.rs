@@ -258,6 +258,11 @@ impl Facade for Fake {
         Box::pin(async { Ok(()) })
     }
 
+    fn set_role(&self, node: NodeId, role: MemberRole) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note(format!("set {node} {role:?}"));
+        Box::pin(async { Ok(()) })
+    }
+
     fn add_model(&self, path: String) -> BoxFuture<'_, Result<ModelView, AdminError>> {
         self.note(format!("add {path}"));
         Box::pin(async { Ok(model("good")) })

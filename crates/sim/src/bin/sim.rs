@@ -57,12 +57,10 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
             "--nodes" => parsed.choice.nodes = Some(number(&value()?)? as usize),
             "--seconds" => parsed.choice.seconds = Some(number(&value()?)?),
             "--kind" => {
-                parsed.choice.kind = match value()?.as_str() {
-                    "faults" => Kind::Faults,
-                    "quiet" => Kind::Quiet,
-                    "join" => Kind::Join,
-                    other => return Err(format!("{other} is no kind of run: faults, quiet or join")),
-                };
+                let name = value()?;
+                let kind = Kind::named(&name);
+                parsed.choice.kind =
+                    kind.ok_or_else(|| format!("{name} is no kind of run: faults, quiet, join or lies"))?;
             }
             "--trace" => parsed.trace = true,
             "--no-shrink" => parsed.shrink = false,

@@ -38,7 +38,7 @@ pub(super) fn agrees_and_serves_in_20_s(
     if !leads || leaders.iter().any(|(_, leader)| *leader != first) {
         return Err(format!("the nodes follow {leaders:?}"));
     }
-    let members = |node: &crate::node::Node| node.disk.state().members().len();
+    let members = |node: &crate::node::Node| node.disk.content().trust.view().members().len();
     if let Some(node) = running().find(|node| members(node) != facts.nodes.len()) {
         return Err(format!("n{} knows {} members of {}", node.index, members(node), facts.nodes.len()));
     }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use exo_cluster::wire::{ControlAsk, ControlMessage, ControlReply, LogMessage};
-use exo_machine::{Answer, Effect, Input};
-use exo_types::{InstanceId, LogHead, NodeId};
+use exo_machine::{Answer, Effect, Input, TrustMessage, TrustNews};
+use exo_trust::Entry;
+use exo_types::{InstanceId, LogHead};
 
 use super::{Facts, Said, Seen, Watch, said};
 use crate::node::Node;
@@ -21,8 +22,6 @@ pub(super) struct Durables {
 enum Asked {
     Place,
     Remove(InstanceId),
-    Admit(NodeId),
-    RemoveMember(NodeId),
 }
 
 /// Replies, replicated entries, desired states and epochs are on the disk of the node that says them.
@@ -54,8 +53,6 @@ pub(super) fn announced_is_durable(
 fn asked(ask: &ControlAsk) -> Asked {
     match ask {
         ControlAsk::RemoveInstance { instance } => Asked::Remove(*instance),
-        ControlAsk::Admit(member) => Asked::Admit(member.node),
-        ControlAsk::RemoveMember { node, .. } => Asked::RemoveMember(*node),
         _ => Asked::Place,
     }
 }
@@ -85,12 +82,30 @@ fn message_is_durable(
                 None => Ok(()),
             }
         }
+        ControlMessage::Trust(bytes) => trust_is_durable(own, bytes),
         ControlMessage::Reply { request, reply } => {
             let peer = facts.peer(node, said.link);
             let asked = peer.and_then(|peer| durables.asked.get(&(node, peer, *request)));
             reply_is_durable(own, asked.copied(), reply)
         }
         _ => Ok(()),
+    }
+}
+
+/// Whoever asks for entries may name some that it has not written yet; what it tells others it has.
+fn trust_is_durable(own: &Node, bytes: &[u8]) -> Result<(), String> {
+    let Ok(message) = TrustMessage::decode(bytes) else {
+        return Err(format!("n{} sends what is no message about trust", own.index));
+    };
+    let entries = match &message.what {
+        TrustNews::Pull => return Ok(()),
+        TrustNews::Heads => &[][..],
+        TrustNews::Entries(entries) => entries,
+    };
+    let entries = entries.iter().filter_map(|bytes| Entry::decode(bytes).ok()).map(|entry| entry.id());
+    match entries.chain(message.heads).find(|id| !own.disk.history().trust.contains(id)) {
+        Some(id) => Err(format!("n{} tells of entry {id}, which was never on its disk", own.index)),
+        None => Ok(()),
     }
 }
 
@@ -108,8 +123,6 @@ fn reply_is_durable(own: &Node, asked: Option<Asked>, reply: &ControlReply) -> R
             history.placements.contains(&placement_key(&view.placement))
         }
         (ControlReply::Done, Some(Asked::Remove(instance))) => !state.instances().contains_key(&instance),
-        (ControlReply::Done, Some(Asked::Admit(member))) => history.admitted.contains(&member),
-        (ControlReply::Done, Some(Asked::RemoveMember(member))) => history.removed.contains(&member),
         _ => true,
     };
     if is_durable {

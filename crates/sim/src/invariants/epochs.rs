@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use exo_cluster::InstanceState;
 use exo_cluster::wire::ControlMessage;
-use exo_cluster::{ClusterId, InstanceState};
 use exo_machine::{Effect, Input, Outgoing};
+use exo_trust::EntryId;
 use exo_types::Epoch;
 
 use super::{Facts, Seen, Watch, epoch_of, said};
@@ -16,7 +17,7 @@ pub(super) struct Epochs {
     /// Who led in each epoch: node and life.
     leaders: BTreeMap<Epoch, (usize, u32)>,
     /// The last epoch that each node has said, and in which cluster.
-    spoken: BTreeMap<usize, (Option<ClusterId>, Epoch)>,
+    spoken: BTreeMap<usize, (EntryId, Epoch)>,
     /// The node that was just told something in an older epoch.
     stale: Option<Stale>,
 }
@@ -31,8 +32,8 @@ struct Stale {
     placements: Vec<(PlacementKey, InstanceState)>,
 }
 
-fn cluster(node: &Node) -> Option<ClusterId> {
-    node.disk.state().cluster().map(|(id, _)| id)
+fn cluster(node: &Node) -> EntryId {
+    node.disk.content().trust.cluster()
 }
 
 /// Nobody leads in an epoch but the node whose key it bears, and that in one life only.
@@ -108,7 +109,7 @@ fn stale(
     let (of, seen) = epochs.spoken.get(&node)?;
     let own = &facts.nodes[node];
     let from = facts.nodes[facts.peer(node, link)?].id;
-    let is_ours = *of == cluster(own) && own.disk.state().members().contains_key(&from);
+    let is_ours = *of == cluster(own) && own.disk.content().trust.view().members().contains_key(&from);
     let placements = own.process.as_ref()?.machine.placements();
     (is_ours && epoch < *seen).then_some(Stale { node, epoch, what, placements })
 }

@@ -6,6 +6,7 @@
 mod cluster;
 mod durable;
 mod epochs;
+mod members;
 mod placements;
 mod requests;
 mod steps;
@@ -41,6 +42,7 @@ pub const ALL: &[Invariant] = &[
     Invariant { name: "one_leader_per_epoch", check: epochs::one_leader_per_epoch },
     Invariant { name: "announced_is_durable", check: durable::announced_is_durable },
     Invariant { name: "older_epoch_changes_nothing", check: epochs::older_epoch_changes_nothing },
+    Invariant { name: "members_are_signed_in", check: members::members_are_signed_in },
     Invariant { name: "ready_means_open", check: placements::ready_means_open },
     Invariant { name: "no_step_without_outcome", check: steps::no_step_without_outcome },
     Invariant { name: "copies_linear_in_batch", check: steps::copies_linear_in_batch },
@@ -176,6 +178,7 @@ fn epoch_of(message: &ControlMessage) -> (Option<Epoch>, bool) {
 pub struct Watch {
     epochs: epochs::Epochs,
     durable: durable::Durables,
+    members: members::Members,
     placements: placements::Placements,
     steps: steps::Steps,
     requests: requests::Requests,

@@ -58,9 +58,9 @@ fn refusal(bench: &Bench) -> (ControlRefusal, &str) {
 #[test]
 fn nothing_waits_for_a_plan_but_who_asked() {
     let mut bench = planning(2);
-    let reply = ReplyTo { node: node(1), request: 50 };
-    bench.feed(CoordinatorInput::AdmitMember { reply, member: member(3) });
-    assert_eq!((&bench.answered[..], bench.log.len()), (&[50][..], 1));
+    let (reply, instance) = (ReplyTo { node: node(1), request: 50 }, InstanceId(9));
+    bench.feed(CoordinatorInput::Remove { reply, instance, reason: String::new() });
+    assert_eq!(bench.answered, [50]);
     bench.answer();
     assert_eq!(bench.answered, [50, 1]);
     assert!(matches!(bench.replies[1], ControlReply::Placed { .. }), "{:?}", bench.replies);

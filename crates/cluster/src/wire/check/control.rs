@@ -12,12 +12,12 @@ use super::super::{
 };
 use super::placement::{device_id, name};
 use super::{Check, CheckError, at_most, ensure, text};
-use crate::{Event, InstanceView, Member, StageStatus};
+use crate::{Event, InstanceView, StageStatus};
 
 /// Bytes of one membership message.
 const MEMBERSHIP_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a certificate or signature.
-const CERTIFICATE_BYTES_MAX: usize = 4096;
+/// Bytes of one message with entries of the log of trust.
+const TRUST_BYTES_MAX: usize = 1 << 20;
 /// Lines of reasons in a reply: one per device of the cluster.
 const REASONS_MAX: usize = MEMBERS_MAX * DEVICES_MAX;
 /// Events of cards in a report.
@@ -29,6 +29,7 @@ impl Check for ControlMessage {
     fn check(&self) -> Result<(), CheckError> {
         match self {
             Self::Membership(bytes) => at_most("bytes of membership", bytes.len(), MEMBERSHIP_BYTES_MAX),
+            Self::Trust(bytes) => at_most("bytes of trust", bytes.len(), TRUST_BYTES_MAX),
             Self::Report(report) => report.check(),
             Self::Desired(desired) => desired.check(),
             Self::Instances { instances, .. } => {
@@ -167,15 +168,9 @@ impl Check for ControlAsk {
     fn check(&self) -> Result<(), CheckError> {
         match self {
             Self::Place(request) => request.check(),
-            Self::Admit(member) => member.check(),
-            Self::RemoveMember { reason, .. } => text("bytes of a reason", reason),
             Self::RemoveInstance { .. } => Ok(()),
         }
     }
-}
-
-fn certificate(bytes: &[u8]) -> Result<(), CheckError> {
-    at_most("bytes of a certificate", bytes.len(), CERTIFICATE_BYTES_MAX)
 }
 
 impl Check for ControlReply {
@@ -205,25 +200,13 @@ impl Check for LogMessage {
     }
 }
 
-impl Check for Member {
-    fn check(&self) -> Result<(), CheckError> {
-        text("bytes of a node's name", &self.name)?;
-        certificate(&self.certificate)
-    }
-}
-
 impl Check for Event {
     fn check(&self) -> Result<(), CheckError> {
         match self {
-            Self::ClusterCreated { name, founder, .. } => {
-                text("bytes of a cluster's name", name)?;
-                founder.check()
-            }
-            Self::MemberAdmitted(member) => member.check(),
-            Self::MemberRemoved { reason, .. } | Self::InstanceRemoved { reason, .. } => {
+            Self::Opened => Ok(()),
+            Self::InstanceRemoved { reason, .. } => {
                 at_most("bytes of a reason", reason.len(), EVENT_BYTES_MAX)
             }
-            Self::AdminAppointed { certificate: bytes, .. } => certificate(bytes),
             Self::InstancePlaced { request, placement, memory_bytes } => {
                 request.check()?;
                 shard_bytes(memory_bytes)?;
@@ -234,7 +217,6 @@ impl Check for Event {
                 shard_bytes(memory_bytes)?;
                 placement.check()
             }
-            Self::JoinWindow { .. } => Ok(()),
         }
     }
 }

@@ -67,7 +67,7 @@ impl Cluster {
     /// As many nodes as the model gets stages; the first has founded the cluster, holds the model and runs the scheduler.
     /// So many bytes are read before each of its calls.
     pub fn new(nodes: usize, cold_bytes: usize) -> Result<Self, String> {
-        let entries = founding::entries(SEED, 0, nodes);
+        let (trust, entries) = (founding::trust(SEED, 0, nodes), founding::entries());
         let mut state = State::default();
         for entry in &entries {
             let event = Event::decode(entry).map_err(|error| error.to_string())?;
@@ -90,6 +90,7 @@ impl Cluster {
                 epoch: None,
                 base: LogHead::EMPTY,
                 entries: entries.clone(),
+                trust: trust.clone(),
                 state: state.clone(),
                 addresses: addresses.clone(),
                 samples: samples(node),

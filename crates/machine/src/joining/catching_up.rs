@@ -1,0 +1,128 @@
+//! Learning what the log of trust has by now from whom no link leads to.
+//!
+//! A member that was away may meet only members that joined meanwhile: neither side's transport lets the other connect, since its
+//! log does not name this one or the other way round. One that was removed while it was away is refused by all. Both
+//! learn it in a join exchange. Entries prove themselves, so it does not matter who sends them.
+
+use exo_trust::{Entry, EntryId};
+use exo_types::{NodeId, Time};
+
+use super::{Context, JoinAnswer, JoinAsk, Joining, JoiningOutput, PROOF_MAX, Wanted};
+use crate::{Effect, JoinEffect};
+use std::time::Duration;
+
+/// A node that no link leads to is asked after this time: links need a moment to come up.
+const FIRST: Duration = Duration::from_secs(3);
+/// And again.
+const AGAIN: Duration = Duration::from_secs(30);
+/// When it had more than one answer carries.
+const MORE: Duration = Duration::from_secs(1);
+/// Questions under way at once.
+const ASKS_MAX: usize = 4;
+/// Entries in an answer: an exchange carries 4 KiB.
+const ANSWER_BYTES_MAX: usize = 3 << 10;
+/// Heads in a question.
+const HEADS_MAX: usize = 32;
+
+/// When a node is asked, or was.
+#[derive(Debug)]
+pub(super) struct TrustFrom {
+    at: Time,
+    is_asked: bool,
+}
+
+/// What a node that is or was a member gets of the log of trust.
+pub(super) fn trust_for(ctx: &Context<'_>, node: NodeId, cluster: EntryId, heads: &[EntryId]) -> JoinAnswer {
+    let view = ctx.trust.view();
+    let is_ours = view.members().contains_key(&node) || view.removed().contains_key(&node);
+    if cluster != ctx.trust.cluster() || !is_ours {
+        return JoinAnswer::Refused { reason: "it is of another cluster".to_owned() };
+    }
+    let mut bytes = 0;
+    let encoded = ctx.trust.missing(heads).map(Entry::encode).take_while(|entry| {
+        bytes += entry.len();
+        bytes <= ANSWER_BYTES_MAX
+    });
+    JoinAnswer::Trust(encoded.collect())
+}
+
+impl Joining {
+    /// Members and clusters nearby that no link leads to.
+    fn out_of_reach(&self, ctx: &Context<'_>) -> Vec<NodeId> {
+        let view = ctx.trust.view();
+        if ctx.is_alone() || self.grant.is_some() || view.removed().contains_key(&ctx.me()) {
+            return Vec::new();
+        }
+        let members = view.members().keys().copied().filter(|node| *node != ctx.me());
+        let strangers = self.strangers.iter().filter(|(_, stranger)| !stranger.is_fresh);
+        members.chain(strangers.map(|(node, _)| *node)).filter(|node| !(ctx.is_linked)(*node)).collect()
+    }
+
+    pub(super) fn catch_up(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
+        let now = ctx.now.time;
+        let wanted = self.out_of_reach(ctx);
+        let is_open = |asked: &TrustFrom| asked.is_asked && asked.at > now;
+        self.trust_from.retain(|node, asked| is_open(asked) || wanted.contains(node));
+        for node in wanted {
+            self.trust_from.entry(node).or_insert(TrustFrom { at: now + FIRST, is_asked: false });
+        }
+        let mut asks = self.trust_from.values().filter(|asked| asked.is_asked).count();
+        let due: Vec<NodeId> =
+            self.trust_from.iter().filter(|(_, asked)| asked.at <= now).map(|(node, _)| *node).collect();
+        for node in due {
+            let addresses = match self.strangers.get(&node) {
+                Some(stranger) => stranger.addresses.clone(),
+                None => (ctx.addresses)(node),
+            };
+            let Some(asked) = self.trust_from.get_mut(&node) else { continue };
+            // One that was asked and never answered counts as answered.
+            asks -= usize::from(std::mem::take(&mut asked.is_asked));
+            asked.at = now + AGAIN;
+            if asks < ASKS_MAX && !addresses.is_empty() {
+                asks += 1;
+                asked.is_asked = true;
+                out.push(ask(ctx, node, addresses, self.strangers.contains_key(&node)));
+            }
+        }
+    }
+
+    /// When time alone brings a question on.
+    pub(super) fn catch_up_deadline(&self) -> Option<Time> {
+        self.trust_from.values().map(|asked| asked.at).min()
+    }
+
+    /// The answer of a node that was asked for the log of trust. `false` if it was not.
+    pub(super) fn trust_asked(
+        &mut self,
+        ctx: &Context<'_>,
+        with: NodeId,
+        answer: &Result<JoinAnswer, String>,
+        out: &mut Vec<JoiningOutput>,
+    ) -> bool {
+        let Some(asked) = self.trust_from.get_mut(&with).filter(|asked| asked.is_asked) else { return false };
+        asked.is_asked = false;
+        match answer {
+            Ok(JoinAnswer::Trust(entries)) if !entries.is_empty() => {
+                asked.at = ctx.now.time + MORE;
+                out.push(JoiningOutput::Entries { from: with, entries: entries.clone() });
+            }
+            answer => {
+                tracing::trace!(peer = %with, ?answer, "asked for the log of trust, and got nothing new")
+            }
+        }
+        true
+    }
+}
+
+fn ask(
+    ctx: &Context<'_>,
+    with: NodeId,
+    addresses: Vec<std::net::SocketAddr>,
+    only_near: bool,
+) -> JoiningOutput {
+    let heads = ctx.trust.heads().iter().copied().take(HEADS_MAX).collect();
+    let what = Wanted::Trust { cluster: ctx.trust.cluster(), heads };
+    let ask = JoinAsk { name: String::new(), group: ctx.config.group.clone(), port: 0, what };
+    let ask = JoinEffect::Ask { with, addresses, only_near, proof_within: PROOF_MAX, ask };
+    JoiningOutput::Effect(Effect::Joining(ask))
+}

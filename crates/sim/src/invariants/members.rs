@@ -1,0 +1,75 @@
+//! Who belongs to a cluster is what its admins have signed, whatever members say.
+
+use std::collections::BTreeSet;
+
+use exo_machine::{Effect, Write};
+use exo_trust::{Entry, EntryId};
+use exo_types::NodeId;
+
+use super::{Facts, Seen, Watch};
+
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    /// Entries whose signature was checked.
+    checked: BTreeSet<EntryId>,
+}
+
+/// Nobody is a member or may connect without an entry that the founder has signed: nobody else is ever an admin in a run.
+pub(super) fn members_are_signed_in(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Seen<'_>,
+) -> Result<(), String> {
+    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    for effect in effects {
+        match effect {
+            Effect::Persist { write: Write::Trust(entries), .. } => {
+                entries_are_signed(&mut watch.members, facts, node, entries)?;
+            }
+            Effect::SetMembers(members) => may_connect(facts, node, members)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn entries_are_signed(
+    members: &mut Members,
+    facts: &Facts<'_>,
+    node: usize,
+    entries: &[Vec<u8>],
+) -> Result<(), String> {
+    let mut founder = None;
+    for bytes in entries {
+        let entry = Entry::decode(bytes).map_err(|error| format!("n{node} writes {error}"))?;
+        let author = entry.statement().author;
+        let founder = *founder.get_or_insert(author);
+        if author != founder {
+            return Err(format!("n{node} writes an entry of {author}, who is no admin: {entry:?}"));
+        }
+        if !members.checked.insert(entry.id()) {
+            continue;
+        }
+        let signature = bytes.last_chunk().ok_or("an entry without a signature")?;
+        let key = facts.nodes.iter().find(|other| other.id == author).map(|other| other.key.verifying_key());
+        let signature = ed25519_dalek::Signature::from_bytes(signature);
+        if key.is_none_or(|key| key.verify_strict(&entry.statement().to_sign(), &signature).is_err()) {
+            return Err(format!("n{node} writes an entry that its author did not sign: {entry:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// A member by this node's log of trust, or one whose log says that this node was let in.
+fn may_connect(facts: &Facts<'_>, node: usize, members: &BTreeSet<NodeId>) -> Result<(), String> {
+    let own = &facts.nodes[node];
+    let let_in = |other: &NodeId| {
+        let other = facts.nodes.iter().find(|known| known.id == *other);
+        other.is_some_and(|other| other.disk.history().members.contains(&own.id))
+    };
+    let trusted = |other: &NodeId| own.disk.content().trust.view().members().contains_key(other);
+    match members.iter().find(|other| **other != own.id && !trusted(other) && !let_in(other)) {
+        Some(other) => Err(format!("n{node} lets {other} connect, whom nobody has let in")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,157 @@
+//! What a member says of the members that is not so. It has a key of its own and all that the cluster's nodes know, and is no admin.
+
+use std::sync::Arc;
+
+use ed25519_dalek::{Signer, SigningKey};
+use exo_cluster::State;
+use exo_cluster::wire::{ControlMessage, LogMessage};
+use exo_machine::{Outgoing, Purpose, TrustMessage, TrustNews};
+use exo_trust::{Act, Entry, EntryId, Statement, TrustLog};
+use exo_types::NodeId;
+
+use crate::draw::{Of, mix};
+use crate::founding;
+use crate::net::EndState;
+use crate::world::World;
+
+/// A key that nobody has let in.
+const OUTSIDER: usize = 99;
+
+/// What is said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lie {
+    /// "I am an admin", signed by the liar.
+    Appointed,
+    /// "The founder is out", signed by the liar.
+    RemovedFounder,
+    /// "This stranger is in", signed by the liar.
+    AdmittedStranger,
+    /// The same in the founder's name, signed by the liar.
+    ForgedHand,
+    /// The same behind an entry that nobody has.
+    Gap,
+    /// A founding of the liar's own, in which it is the admin, with what it then signs.
+    OtherCluster,
+    /// All entries there are, the last first.
+    Reordered,
+    /// Heads that no entry has.
+    HeadsOfNothing,
+    /// No bytes of any message.
+    Garbage,
+    /// "This is what is placed: nothing", without being the coordinator.
+    Snapshot,
+}
+
+impl Lie {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Appointed,
+        Self::RemovedFounder,
+        Self::AdmittedStranger,
+        Self::ForgedHand,
+        Self::Gap,
+        Self::OtherCluster,
+        Self::Reordered,
+        Self::HeadsOfNothing,
+        Self::Garbage,
+        Self::Snapshot,
+    ];
+}
+
+/// An entry as its maker wants it: nothing is checked.
+fn entry(key: &SigningKey, statement: Statement) -> Entry {
+    let signature = key.sign(&statement.to_sign()).to_bytes();
+    statement.signed(signature)
+}
+
+impl World {
+    /// A node that is not the founder tells another a lie, if both run and a control link between them is open.
+    pub(crate) fn lie(&mut self, liar: usize, to: usize, lie: Lie) {
+        let wires = self.net.between(liar, to);
+        let own_end = |wire: &usize| {
+            let wire = self.net.wire(*wire);
+            let is_open =
+                wire.purpose == Purpose::Control && wire.ends.iter().all(|e| e.state == EndState::Open);
+            wire.ends.iter().find(|end| is_open && end.node == liar).map(|end| end.link)
+        };
+        let Some(link) = wires.iter().find_map(own_end) else { return };
+        if self.nodes[liar].process.is_none() || self.nodes[to].process.is_none() {
+            return;
+        }
+        for message in self.lie_in_messages(liar, lie) {
+            self.send(liar, link, Outgoing::Control(Arc::new(message)));
+        }
+    }
+
+    fn lie_in_messages(&self, liar: usize, lie: Lie) -> Vec<ControlMessage> {
+        let own = &self.nodes[liar];
+        let log = &own.disk.content().trust;
+        let heads: Vec<EntryId> = log.heads().iter().copied().collect();
+        let signed = |author: NodeId, after: &[EntryId], act: Act| {
+            let (cluster, after) = (Some(log.cluster()), after.to_vec());
+            entry(&own.key, Statement { cluster, after, author, at_unix_s: 7, act })
+        };
+        let told = |entries: &[Entry]| {
+            let (cluster, heads) = (log.cluster(), entries.iter().map(Entry::id).collect());
+            let what = TrustNews::Entries(entries.iter().map(Entry::encode).collect());
+            vec![ControlMessage::Trust(TrustMessage { cluster, heads, what }.encode())]
+        };
+        let (founder, nothing) = (self.nodes[0].id, EntryId([liar as u8; 32]));
+        let stranger = || Act::Admit { node: self.stranger(), name: "stranger".to_owned() };
+        match lie {
+            Lie::Appointed => {
+                told(&[signed(own.id, &heads, Act::Appoint { node: own.id, name: own.name.clone() })])
+            }
+            Lie::RemovedFounder => {
+                told(&[signed(own.id, &heads, Act::Remove { node: founder, reason: "mine".to_owned() })])
+            }
+            Lie::AdmittedStranger => told(&[signed(own.id, &heads, stranger())]),
+            Lie::ForgedHand => told(&[signed(founder, &heads, stranger())]),
+            Lie::Gap => told(&[signed(own.id, &[nothing], stranger())]),
+            Lie::OtherCluster => self.told_of_own_cluster(liar, log),
+            Lie::Reordered => {
+                let mut entries: Vec<Entry> = log.entries().cloned().collect();
+                entries.reverse();
+                told(&entries)
+            }
+            Lie::HeadsOfNothing => {
+                let message =
+                    TrustMessage { cluster: log.cluster(), heads: vec![nothing], what: TrustNews::Heads };
+                vec![ControlMessage::Trust(message.encode())]
+            }
+            Lie::Garbage => vec![ControlMessage::Trust(vec![0xff; 40])],
+            Lie::Snapshot => self.snapshot_of_nothing(liar),
+        }
+    }
+
+    /// A founding entry of the liar's, told as the beginning of its cluster and as a part of this one.
+    fn told_of_own_cluster(&self, liar: usize, log: &TrustLog) -> Vec<ControlMessage> {
+        let own = &self.nodes[liar];
+        let founding = Statement::founding(own.id, 7, "mine".to_owned(), own.name.clone(), [7; 16]);
+        let mut other = TrustLog::new(entry(&own.key, founding)).expect("its founder signs it");
+        let act = Act::Admit { node: self.stranger(), name: "stranger".to_owned() };
+        let statement = other.statement(own.id, 7, act).expect("the founder may");
+        other.insert(entry(&own.key, statement)).expect("the founder may");
+        let message = |cluster: EntryId| {
+            let entries = other.entries().map(Entry::encode).collect();
+            let heads = other.heads().iter().copied().collect();
+            ControlMessage::Trust(TrustMessage { cluster, heads, what: TrustNews::Entries(entries) }.encode())
+        };
+        vec![message(other.cluster()), message(log.cluster())]
+    }
+
+    /// In the epoch of the coordinator that the liar follows.
+    fn snapshot_of_nothing(&self, liar: usize) -> Vec<ControlMessage> {
+        let leader = self.nodes[liar].process.as_ref().and_then(|process| process.machine.leader());
+        let Some((epoch, _)) = leader.filter(|(_, leader)| *leader != self.nodes[liar].id) else {
+            return Vec::new();
+        };
+        let state = State::default().encode();
+        vec![ControlMessage::Log(LogMessage::Snapshot { epoch, index: 1 << 20, hash: [9; 32], state })]
+    }
+
+    /// Whom no entry of an admin names.
+    fn stranger(&self) -> NodeId {
+        founding::node_id(&founding::key(mix(self.scenario.seed, Of::Identity, 0).0, OUTSIDER))
+    }
+}
