@@ -7,7 +7,8 @@ use futures_util::Stream;
 
 use crate::{
     ClusterView, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, InviteRequest,
-    InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest,
+    InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery,
+    PlanView,
 };
 
 /// A future that may cross threads.
@@ -39,6 +40,9 @@ pub trait Facade: Send + Sync + 'static {
 
     /// Places a model and returns as soon as the plan stands; loading goes on and shows in [`Facade::cluster`].
     fn place(&self, request: PlaceRequest) -> BoxFuture<'_, Result<InstanceView, AdminError>>;
+
+    /// How a model would be placed on the cluster as it is, and how fast it would be. Loads nothing.
+    fn plan(&self, query: PlanQuery) -> BoxFuture<'_, Result<PlanView, AdminError>>;
 
     /// Unloads an instance; its running requests end with a typed error.
     fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>>;

@@ -17,6 +17,7 @@ pub mod facade;
 pub mod generate;
 pub mod openai;
 pub mod openapi;
+pub mod plan;
 pub mod view;
 
 pub use facade::{AdminError, BoxFuture, BoxStream, Facade, GenerateStream};
@@ -24,6 +25,7 @@ pub use generate::{
     ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent, GenerateRequest, Prompt, Summary,
     Timings, TokenPiece, TopToken, Usage,
 };
+pub use plan::{PlanQuery, PlanView};
 pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, EpochView, HealthStatus,
     HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinRequestView,

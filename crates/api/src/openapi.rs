@@ -11,7 +11,7 @@ use utoipa::openapi::{
 };
 
 use crate::endpoints::{Access, Answer, ENDPOINTS, Endpoint, Method};
-use crate::{openai, view};
+use crate::{openai, plan, view};
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(
@@ -27,6 +27,8 @@ use crate::{openai, view};
     view::ClusterView,
     view::InstanceView,
     view::PlaceRequest,
+    plan::PlanQuery,
+    plan::PlanView,
     view::MemberView,
     view::AdmitRequest,
     view::RoleRequest,

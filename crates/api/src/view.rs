@@ -272,10 +272,16 @@ pub struct InstanceView {
     /// Requests at it, and how it keeps up with them. Known to the node of the first stage only: `null` elsewhere.
     #[serde(default)]
     pub load: Option<LoadView>,
-    /// What the plan promises for one stream.
+    /// What the model of cost expects of one stream on these stages, as its devices and links are measured now.
     #[serde(default)]
     pub predicted_tokens_per_s: Option<f64>,
-    /// What the last requests reached.
+    /// The same with its range and the time to the first token; `null` while a device of it is not reported.
+    #[serde(default)]
+    pub predicted: Option<crate::plan::PredictionView>,
+    /// Why each device got its part, in the answer to the request that placed it; empty elsewhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reasons: Vec<String>,
+    /// What the last steps reached, over all streams. Known to the node of the first stage only.
     #[serde(default)]
     pub measured_tokens_per_s: Option<f64>,
 }
@@ -493,6 +499,9 @@ pub struct PlaceRequest {
     /// Split over at least so many devices, of different nodes where they can hold it.
     #[serde(default)]
     pub nodes_min: Option<u32>,
+    /// Unload an instance of the model that was placed with other numbers, instead of refusing.
+    #[serde(default)]
+    pub replace: bool,
 }
 
 /// How the node is.

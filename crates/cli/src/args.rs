@@ -192,6 +192,14 @@ pub enum Command {
     /// Place a model on the cluster and load it
     #[command(after_help = "Example: exo place demo --nodes 2 --context 2048 --kv q8")]
     Place(Place),
+    /// Show how a model would be placed and how fast it would be, on this cluster or on one that a file describes; nothing is loaded
+    #[command(
+        after_help = "Examples:\n  exo plan demo\n  exo plan llama-3.1-8b --streams 8 --objective throughput\n  \
+                            exo plan demo --pin desktop/gpu0=20 --exclude laptop\n  \
+                            exo plan --shape llama-70b --type q4_k_m --cluster lab.toml    no node, no file\n  \
+                            exo plan --save-cluster lab.toml                               what was measured here"
+    )]
+    Plan(Plan),
     /// Unload a placed model
     #[command(after_help = "Example: exo unload demo")]
     Unload {
@@ -438,9 +446,60 @@ pub struct Place {
     /// Split over at least this many devices, of different nodes where they can hold it
     #[arg(long, value_name = "N")]
     pub nodes: Option<u32>,
+    /// Unload the model first if it is placed with other numbers
+    #[arg(long)]
+    pub replace: bool,
     /// Return as soon as the plan stands instead of waiting for the load
     #[arg(long)]
     pub no_wait: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args)]
+pub struct Plan {
+    /// Name of a model (`exo models`); with --cluster a GGUF file, Hugging Face folder, `demo`, or such a name
+    #[arg(required_unless_present_any = ["shape", "save_cluster"], conflicts_with = "shape")]
+    pub model: Option<String>,
+    /// Instead of a model: the shape of one
+    #[arg(long, value_name = "SHAPE", requires = "cluster", value_parser = clap::builder::PossibleValuesParser::new(SHAPES.iter().map(|s| s.name)))]
+    pub shape: Option<String>,
+    /// How its weights are stored: f32, bf16, f16, q8_0, q6_k, q5_k_m, q4_k_m or q4_0
+    #[arg(long = "type", value_name = "TYPE", default_value = "q4_k_m", requires = "shape")]
+    pub stored: exo_quant::Target,
+    /// A file that describes devices and links, instead of the running cluster
+    #[arg(long, value_name = "FILE", conflicts_with = "save_cluster")]
+    pub cluster: Option<PathBuf>,
+    /// Write the running cluster, as it was measured, to such a file
+    #[arg(long, value_name = "FILE")]
+    pub save_cluster: Option<PathBuf>,
+    /// A device that must take part; with how many layers, or which
+    #[arg(long, value_name = "NODE[/DEVICE][=LAYERS]")]
+    pub pin: Vec<String>,
+    /// A node or device that must not
+    #[arg(long, value_name = "NODE[/DEVICE]")]
+    pub exclude: Vec<String>,
+    /// Longest sequence in tokens, prompt and answer
+    #[arg(long, value_name = "TOKENS")]
+    pub context: Option<u32>,
+    /// Sequences that may run at once
+    #[arg(long, value_name = "N")]
+    pub slots: Option<u32>,
+    /// Sequences that do run at once
+    #[arg(long, value_name = "N")]
+    pub streams: Option<u32>,
+    /// What the plan should be good at: latency (one request) or throughput (all streams)
+    #[arg(long, value_name = "OBJECTIVE", default_value = "latency", value_parser = ["latency", "throughput"])]
+    pub objective: String,
+    /// Tokens of a prompt
+    #[arg(long, value_name = "TOKENS")]
+    pub prompt: Option<u32>,
+    /// Tokens of an answer
+    #[arg(long, value_name = "TOKENS")]
+    pub answer: Option<u32>,
+    /// Split over at least this many devices
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<u32>,
     #[command(flatten)]
     pub json: Json,
 }

@@ -12,6 +12,7 @@ pub mod models;
 pub mod pairing;
 pub mod perplexity;
 pub mod place;
+pub mod plan;
 pub mod pull;
 pub mod quantize;
 pub mod run;

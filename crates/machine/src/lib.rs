@@ -56,4 +56,4 @@ pub use input::*;
 pub use machine::{Boot, Counts, MachineConfig, NodeMachine};
 pub use notice::Notice;
 pub use trust::{TrustMessage, TrustNews};
-pub use view::empty_view;
+pub use view::{empty_view, prediction_view};

@@ -1,5 +1,7 @@
 //! The cluster as this node sees it, for people and scripts. Reads what the other parts hold, and keeps nothing.
 
+mod prediction;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -11,6 +13,8 @@ use exo_types::{DeviceFacts, Epoch, LogHead, NodeId, PlacedShard, PlacementId, S
 
 use crate::Via;
 use crate::joining::Request;
+
+pub use self::prediction::view as prediction_view;
 
 /// What a view is made of.
 pub(crate) struct ViewInputs<'a> {
@@ -173,6 +177,9 @@ impl ViewInputs<'_> {
         let reports: Vec<Option<&StageReport>> = reports.collect();
         let busy_us = |report: &Option<&StageReport>| report.map_or(0, |r| r.busy_us);
         let total: u64 = reports.iter().map(busy_us).sum();
+        let streams = stats.as_ref().map_or(1, |s| s.running as u32);
+        let wanted = self.state.instances().get(&placement.instance).map(|i| &i.request);
+        let predicted = wanted.and_then(|wanted| prediction::of(placement, wanted, streams, self.reports));
         let stages = placement.shards().zip(&reports).map(|((_, shard), report)| {
             let share = (total > 0).then(|| busy_us(report) as f64 / total as f64);
             self.stage_view(instance, shard, *report, share)
@@ -189,8 +196,10 @@ impl ViewInputs<'_> {
             kv: placement.kv.into(),
             stages: stages.collect(),
             load: stats.as_ref().map(load_view),
-            predicted_tokens_per_s: None,
-            measured_tokens_per_s: None,
+            predicted_tokens_per_s: predicted.map(|p| p.tokens_per_s.expected),
+            predicted,
+            reasons: Vec::new(),
+            measured_tokens_per_s: stats.as_ref().and_then(|s| s.decode_tokens_per_s),
         }
     }
 

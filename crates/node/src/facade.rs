@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Facade, GenerateError, GenerateRequest, GenerateStream,
     HealthStatus, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole,
-    MemberView, ModelView, PlaceRequest,
+    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView,
 };
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
@@ -28,6 +28,7 @@ use crate::events::{Event, EventSender};
 use crate::generate::{Prepared, Running, prepare, stream};
 use crate::library::{Library, OpenModel};
 use crate::pairing::{self, Invites};
+use crate::planning;
 use crate::run_loop::unix_s;
 
 /// For an answer of the machine, which never waits itself.
@@ -168,21 +169,18 @@ impl NodeFacade {
         let open = open.map_err(|message| AdminError::Failed { message })?;
         self.check_draft(&resolved, &open)
             .map_err(|message| AdminError::Invalid { param: "model".to_owned(), message })?;
-        let usual = self.usual_cache();
-        let cache = CacheRequest {
-            context_tokens: request.context_tokens.unwrap_or(usual.context_tokens),
-            context_named: request.context_tokens.is_some(),
-            slots: request.slots.unwrap_or(usual.slots),
-            cache_tokens: request.cache_tokens.or(usual.cache_tokens),
-            kv: request.kv.map_or(usual.kv, KvDType::from),
-        };
+        let cache = self.cache_of(request.context_tokens, request.slots, request.cache_tokens, request.kv);
         let param = cache_param(&request);
         let invalid = |e: CacheError| AdminError::Invalid { param: param.to_owned(), message: e.to_string() };
         let wanted =
             instance_request(&resolved, &open, cache, request.nodes_min.unwrap_or(1)).map_err(invalid)?;
+        self.replace_different(&resolved, &request, &wanted).await?;
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
         match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
-            ControlReply::Placed { view, .. } => self.wait_for_view(view.instance()).await,
+            ControlReply::Placed { view, reasons } => {
+                let instance = self.wait_for_view(view.instance()).await?;
+                Ok(InstanceView { reasons, ..instance })
+            }
             ControlReply::Refused { refusal: ControlRefusal::DoesNotFit, message } => {
                 let nodes = self.view.borrow().nodes.clone();
                 let free_bytes = nodes.iter().flat_map(|n| &n.devices).map(|d| d.memory_free_bytes).sum();
@@ -193,6 +191,79 @@ impl NodeFacade {
                 message: "the coordinator gave an answer of another kind".to_owned(),
             }),
         }
+    }
+
+    /// What a caller named of the cache, and this node's settings for the rest.
+    fn cache_of(
+        &self,
+        context_tokens: Option<u32>,
+        slots: Option<u32>,
+        cache_tokens: Option<u32>,
+        kv: Option<exo_api::KvType>,
+    ) -> CacheRequest {
+        let usual = self.usual_cache();
+        CacheRequest {
+            context_tokens: context_tokens.unwrap_or(usual.context_tokens),
+            context_named: context_tokens.is_some(),
+            slots: slots.unwrap_or(usual.slots),
+            cache_tokens: cache_tokens.or(usual.cache_tokens),
+            kv: kv.map_or(usual.kv, KvDType::from),
+        }
+    }
+
+    /// An instance of the model that differs in what the caller named is unloaded if that was asked for, and else an error:
+    /// the coordinator would answer with it as it is.
+    async fn replace_different(
+        &self,
+        resolved: &Resolved,
+        request: &PlaceRequest,
+        wanted: &InstanceRequest,
+    ) -> Result<(), AdminError> {
+        let instances = self.instances().await;
+        let Some(placed) = instances.iter().find(|i| i.model() == resolved.id) else { return Ok(()) };
+        let differences = planning::differences(&placed.placement, request, wanted);
+        if differences.is_empty() {
+            return Ok(());
+        }
+        if !request.replace {
+            let (name, id, what) = (&resolved.name, placed.instance(), differences.join(", "));
+            let message = format!(
+                "`{name}` is placed already as {id}, with {what}; ask for it to be replaced, or unload it"
+            );
+            return Err(AdminError::Conflict { message });
+        }
+        let instance = placed.instance();
+        let remove = ControlAsk::RemoveInstance { instance };
+        self.done(remove, "instance", instance.to_string()).await
+    }
+
+    /// How the model would be placed now.
+    async fn plan_model(&self, query: PlanQuery) -> Result<PlanView, AdminError> {
+        let resolved = self.resolve(&query.model).await.map_err(|m| m.for_admin(&query.model))?;
+        let open = self.library.open(resolved.id, &resolved.holders).await;
+        let open = open.map_err(|message| AdminError::Failed { message })?;
+        let cache = self.cache_of(query.context_tokens, query.slots, query.cache_tokens, query.kv);
+        let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
+        let wanted = instance_request(&resolved, &open, cache, query.nodes_min.unwrap_or(1));
+        let wanted = wanted.map_err(|e| invalid("context_tokens", e.to_string()))?;
+        let mut request = planning::request_of(&wanted, &self.view.borrow());
+        planning::apply(&query, &mut request).map_err(|e| invalid("pins", e.to_string()))?;
+        let needed_bytes = wanted.shape.weight_bytes();
+        let name = resolved.name.clone();
+        let planned = tokio::task::spawn_blocking(move || (planning::answer(&name, &request), request));
+        let (answer, request) = planned
+            .await
+            .map_err(|e| AdminError::Failed { message: format!("the planner broke off: {e}") })?;
+        let free_bytes = request.devices.iter().map(|d| d.device.memory_free_bytes).sum();
+        answer.map_err(|error| match error {
+            exo_planner::PlanError::DoesNotFit { .. } => AdminError::DoesNotFit {
+                model: resolved.name,
+                needed_bytes,
+                free_bytes,
+                detail: error.to_string(),
+            },
+            other => AdminError::Conflict { message: other.to_string() },
+        })
     }
 
     /// The coordinator's news of the instance arrive beside its answer.
@@ -433,6 +504,10 @@ impl Facade for NodeFacade {
 
     fn place(&self, request: PlaceRequest) -> BoxFuture<'_, Result<InstanceView, AdminError>> {
         Box::pin(self.place_model(request))
+    }
+
+    fn plan(&self, query: PlanQuery) -> BoxFuture<'_, Result<PlanView, AdminError>> {
+        Box::pin(self.plan_model(query))
     }
 
     fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>> {

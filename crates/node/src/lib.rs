@@ -36,6 +36,7 @@ mod logs;
 mod node;
 mod outlet;
 mod pairing;
+pub mod planning;
 mod ranking;
 mod run_loop;
 mod start;

@@ -43,9 +43,10 @@ pub enum PlanError {
     #[error(
         "the model needs {needed_bytes} bytes, the devices have {usable_bytes} usable of {free_bytes} free: \
          {missing_bytes} bytes are missing ({}); the largest single unit is {largest_unit} with \
-         {largest_unit_bytes} bytes",
+         {largest_unit_bytes} bytes{}",
         per_device.iter().map(|d| format!("{}: {} usable of {} free", d.name, d.usable_bytes, d.free_bytes))
-            .collect::<Vec<_>>().join(", ")
+            .collect::<Vec<_>>().join(", "),
+        remedies.iter().map(|r| format!("; {r}")).collect::<String>()
     )]
     DoesNotFit {
         /// Weights and KV of the whole model.
@@ -63,7 +64,55 @@ pub enum PlanError {
         largest_unit: String,
         /// Its bytes.
         largest_unit_bytes: u64,
+        /// Changes each of which alone would do.
+        remedies: Vec<Remedy>,
     },
+    /// A pin contradicts another one, the model or the memory.
+    #[error("the pin of {device} cannot be met: {why}")]
+    Pin {
+        /// Node and device, for people.
+        device: String,
+        /// What is in the way.
+        why: String,
+    },
+    /// The model has more layers than the planner counts with.
+    #[error("{layers} layers are more than the {layers_max} that the planner takes")]
+    TooManyLayers {
+        /// Of the model.
+        layers: u32,
+        /// At most.
+        layers_max: u32,
+    },
+}
+
+/// The smallest change of one kind that makes an impossible request possible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Remedy {
+    /// So many more free bytes on one device.
+    Memory {
+        /// Node and device, for people.
+        device: String,
+        /// How many.
+        bytes: u64,
+    },
+    /// A shorter context, and a cache smaller by the same factor.
+    Context {
+        /// The longest that fits.
+        context_tokens: u32,
+        /// Of the cache.
+        cache_tokens: u32,
+    },
+}
+
+impl std::fmt::Display for Remedy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Memory { device, bytes } => write!(f, "it fits with {bytes} more bytes on {device}"),
+            Self::Context { context_tokens, cache_tokens } => {
+                write!(f, "it fits with a context of {context_tokens} tokens ({cache_tokens} in the cache)")
+            }
+        }
+    }
 }
 
 /// A plan does not fit a request: it was made for an older one, or for another.

@@ -1,48 +1,109 @@
 //! Assigns contiguous layer ranges of one model to the devices of a cluster.
 //!
 //! [`plan`] is a pure function from a [`PlanRequest`] (model shape, context, devices, links, objective) to a
-//! [`Plan`]: stages in pipeline order, a reason for every device, and a prediction where everything it rests on
-//! was measured. *Solo is a legal answer*, and so is leaving a device out.
+//! [`Plan`]: stages in pipeline order, predicted times with their ranges, a reason with numbers for every device, and a
+//! lower bound that says how much better any plan could be. *Solo is a legal answer*, and so is leaving a device out.
 //!
-//! For now the search is simple: memory decides who takes part (exactly, up to [`EXACT_DEVICES_MAX`] devices),
-//! measured speed decides the shares. The interface is the one the constraint search will stand behind.
+//! Time decides. The formulas are in `cost.rs`, one table; `problem.rs` turns them into sums; `labels.rs` finds the least
+//! sum by branch and bound (`bound.rs`), and `search.rs` makes each objective of a few such questions. Memory is a hard
+//! constraint, counted to the byte (`memory.rs`, `fit.rs`). The budget is work, not time, so that the same request gives
+//! the same plan everywhere.
 //!
 //! **Architecture invariant:** nothing here knows how bytes travel or what a tensor is. Link cost arrives as a
 //! number; the transport that measured it stays out of sight.
 //!
-//! Planning may take seconds. Who asks from elsewhere asks [`validate`] whether the answer still fits.
+//! Planning may take seconds. Who asks from elsewhere asks [`validate`] whether the answer still fits, and [`predict`]
+//! what a placement that stands is expected to reach.
 //!
-//! Start reading at [`plan`].
+//! Start reading at [`plan`], or at the table in `cost.rs`.
 
 #![forbid(unsafe_code)]
 
-mod cuts;
+mod bound;
+mod cost;
 mod errors;
 mod explain;
+mod fit;
+mod inputs;
+mod labels;
 mod memory;
-mod predict;
+mod pins;
+mod problem;
+mod reach;
 mod request;
+mod score;
 mod search;
 mod validate;
 
 use exo_types::{LayerRange, Shard, Stage};
 
-pub use errors::{DeviceMemory, InvalidPlan, PlanError};
+pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
+pub use inputs::{CompleteRates, DeviceRates, Figure, Source};
 pub use memory::workspace_bytes;
 pub use request::{
-    DeviceReason, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Prediction, ShardMemory,
+    DeviceReason, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanRequest, Prediction, Proof,
+    Range, ShardMemory, WORK_MAX, WeightTypes, Workload, rate, rtt,
 };
-pub use search::EXACT_DEVICES_MAX;
+pub use score::DeviceScore;
 pub use validate::validate;
 
+use cost::{Case, Costs};
 use memory::{Held, Sizes};
 
 /// Places the model of `request` on its devices. The same request gives the same plan everywhere.
 pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
-    let layer_count = request.shape.layer_count();
+    check(request)?;
+    let sizes = Sizes::of(request);
+    let usable: Vec<usize> =
+        (0..request.devices.len()).filter(|&i| explain::unusable(&request.devices[i]).is_none()).collect();
+    if usable.is_empty() {
+        return Err(explain::no_devices(request));
+    }
+    pins::check(request, &sizes)?;
+    let wanted = stages_min(request);
+    let possible = usable.len().min(request.shape.layers.len()) as u32;
+    if wanted > possible {
+        let why = format!("{} usable devices, {} layers", usable.len(), sizes.layer_count());
+        return Err(PlanError::TooFewStages { wanted, possible, why });
+    }
+    match search::best(request, &sizes, &usable) {
+        Some(outcome) => Ok(assemble(request, &sizes, &usable, &outcome)),
+        None => Err(no_plan(request, &sizes, &usable)),
+    }
+}
+
+/// What the cost model says of a placement, whoever made it: `None` if a device of it is not in the request, or its
+/// stages do not tile the model.
+pub fn predict(request: &PlanRequest, stages: &[Stage]) -> Option<(Prediction, u64)> {
+    check(request).ok()?;
+    let layers = request.shape.layer_count();
+    let mut next = 0;
+    let mut layout = Vec::new();
+    for stage in stages {
+        let LayerRange { start, end } = stage.layers;
+        let shard = stage.shards.first()?;
+        let is_this = |d: &PlanDevice| d.node == shard.node && d.device.id == shard.device;
+        let device = request.devices.iter().position(is_this)?;
+        if start != next || end <= start || end > layers {
+            return None;
+        }
+        next = end;
+        layout.push((device, stage.layers));
+    }
+    if next != layers {
+        return None;
+    }
+    let sizes = Sizes::of(request);
+    let weights: Vec<u64> = memory_of(request, &sizes, &layout).iter().map(|m| m.weight_bytes).collect();
+    let objective_ns = Costs::of(request, Case::Expected).objective_ns(&layout);
+    Some((cost::predict(request, &layout, &weights), objective_ns))
+}
+
+fn check(request: &PlanRequest) -> Result<(), PlanError> {
     let PlanRequest { context_tokens, slots, cache_tokens, .. } = *request;
+    let layers = request.shape.layer_count();
     for (what, number) in [
-        ("layers", layer_count),
+        ("layers", layers),
         ("context_tokens", context_tokens),
         ("slots", slots),
         ("cache_tokens", cache_tokens),
@@ -51,36 +112,60 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
             return Err(PlanError::Empty { what });
         }
     }
-    let sizes = Sizes::of(request);
-    let usable: Vec<usize> =
-        (0..request.devices.len()).filter(|&i| explain::unusable(&request.devices[i]).is_none()).collect();
-    if usable.is_empty() {
-        return Err(explain::no_devices(request));
+    let layers_max = problem::LAYERS_MAX;
+    if layers > layers_max { Err(PlanError::TooManyLayers { layers, layers_max }) } else { Ok(()) }
+}
+
+fn stages_min(request: &PlanRequest) -> u32 {
+    match request.objective {
+        Objective::Spread { stages_min } => stages_min.max(1),
+        Objective::Latency | Objective::Throughput => 1,
     }
-    let chosen = search::choose(request, &sizes, &usable)?;
-    Ok(assemble(request, &sizes, &chosen))
 }
 
-/// Devices in pipeline order, each with the first layer it does not hold.
-pub(crate) struct Chosen {
-    pub(crate) order: Vec<usize>,
-    pub(crate) ends: Vec<u32>,
-}
-
-fn assemble(request: &PlanRequest, sizes: &Sizes, chosen: &Chosen) -> Plan {
-    let layer_count = request.shape.layer_count();
-    let starts = std::iter::once(0).chain(chosen.ends.iter().copied());
-    let ranges: Vec<LayerRange> =
-        starts.zip(&chosen.ends).map(|(start, &end)| LayerRange::new(start, end)).collect();
-    let stage = |(&device, &range): (&usize, &LayerRange)| {
-        let PlanDevice { node, device, .. } = &request.devices[device];
-        Stage::solo(*node, device.id.clone(), Shard::pipeline(range, layer_count))
+/// Why the search found nothing: too few devices that can hold a layer, the pins, or memory.
+fn no_plan(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> PlanError {
+    let with = |objective, pins| {
+        let asked = PlanRequest { objective, pins, ..request.clone() };
+        search::best(&asked, sizes, usable).map(|outcome| outcome.layout.len() as u32)
     };
-    let stages: Vec<Stage> = chosen.order.iter().zip(&ranges).map(stage).collect();
-    let held = |&device: &usize| Held::by(request.devices[device].device.kind);
-    let memory: Vec<ShardMemory> =
-        chosen.order.iter().zip(&ranges).map(|(device, &range)| sizes.stage(held(device), range)).collect();
-    let reasons = explain::reasons(request, sizes, chosen, &stages, &memory);
-    let predicted = predict::predict(request, chosen, &stages);
-    Plan { stages, memory, reasons, predicted }
+    let pins = request.pins.clone();
+    let wanted = stages_min(request);
+    let fewer =
+        |stages_min: &u32| with(Objective::Spread { stages_min: *stages_min }, pins.clone()).is_some();
+    if let Some(possible) = (1..wanted).rev().find(fewer) {
+        let why = "the other devices cannot hold a layer".to_owned();
+        return PlanError::TooFewStages { wanted, possible, why };
+    }
+    if let Some(pin) = request.pins.first()
+        && with(Objective::Latency, Vec::new()).is_some()
+    {
+        let why = "the model fits without the pins, and not with them".to_owned();
+        return PlanError::Pin { device: pins::name(request, pin), why };
+    }
+    explain::does_not_fit(request, sizes, usable)
+}
+
+fn memory_of(request: &PlanRequest, sizes: &Sizes<'_>, layout: &[(usize, LayerRange)]) -> Vec<ShardMemory> {
+    let held = |device: usize| Held::by(request.devices[device].device.kind);
+    layout.iter().map(|(device, range)| sizes.stage(held(*device), *range)).collect()
+}
+
+fn assemble(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], outcome: &search::Outcome) -> Plan {
+    let search::Outcome { ref layout, objective_ns, lower_bound_ns, work } = *outcome;
+    let stage = |(device, range): &(usize, LayerRange)| {
+        let PlanDevice { node, device, .. } = &request.devices[*device];
+        Stage::solo(*node, device.id.clone(), Shard::pipeline(*range, request.shape.layer_count()))
+    };
+    let memory = memory_of(request, sizes, layout);
+    let weights: Vec<u64> = memory.iter().map(|m| m.weight_bytes).collect();
+    let explained = explain::Explained { layout, memory: &memory, objective_ns };
+    Plan {
+        stages: layout.iter().map(stage).collect(),
+        reasons: explain::reasons(request, sizes, usable, &explained),
+        scores: score::scores(request, sizes),
+        predicted: cost::predict(request, layout, &weights),
+        proof: Proof { objective_ns, lower_bound_ns, work },
+        memory,
+    }
 }

@@ -2,13 +2,22 @@
 
 use std::time::Duration;
 
-use exo_types::{DeviceFacts, DeviceId, ModelId, ModelShape, NodeId, Stage};
+use exo_types::{DType, DeviceFacts, DeviceId, LayerRange, ModelId, ModelShape, NodeId, Stage};
+
+use crate::inputs::{DeviceRates, Figure};
+use crate::score::DeviceScore;
+
+/// Work of one search unless the request says otherwise: about 2 s of one core. A unit is one layer considered as the
+/// end of one stage.
+pub const WORK_MAX: u64 = 400_000_000;
 
 /// One question to the planner. Everything it may know is in here, so that it can be answered on another thread.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanRequest {
     /// The model in numbers.
     pub shape: ModelShape,
+    /// How many bytes of each layer and of the head are of which type. `None`: all at the device's general rate.
+    pub weight_types: Option<WeightTypes>,
     /// The model, by manifest.
     pub model: ModelId,
     /// Longest sequence (prompt and answer) in tokens.
@@ -21,17 +30,65 @@ pub struct PlanRequest {
     pub devices: Vec<PlanDevice>,
     /// Measured paths between nodes.
     pub links: Vec<LinkFacts>,
-    /// What the user wants.
+    /// What the plan should be good at.
     pub objective: Objective,
-    /// The node that holds the file or took the request: preferred as the first stage.
-    pub pinned_first: Option<NodeId>,
+    /// What the cost is computed for.
+    pub workload: Workload,
+    /// Devices that must take part.
+    pub pins: Vec<Pin>,
+    /// Nodes that hold the model's file. They decide between plans of equal cost only.
+    pub holders: Vec<NodeId>,
+    /// Work that the search may do, in units that are the same everywhere; see [`WORK_MAX`].
+    pub work_max: u64,
+    /// Whether the plan says of each device what it would cost the other way round: a search each.
+    pub explain: bool,
 }
 
 impl PlanRequest {
-    /// The measured path between two nodes, in this direction or else the other.
-    pub fn link(&self, from: NodeId, to: NodeId) -> Option<&LinkFacts> {
-        let between = |a, b| self.links.iter().find(move |l| l.from == a && l.to == b);
-        between(from, to).or_else(|| between(to, from))
+    /// A request for one stream of a model on these devices, with everything else at its default.
+    pub fn new(shape: ModelShape, context_tokens: u32, devices: Vec<PlanDevice>) -> Self {
+        Self {
+            shape,
+            weight_types: None,
+            model: ModelId([0; 32]),
+            context_tokens,
+            slots: 1,
+            cache_tokens: context_tokens,
+            devices,
+            links: Vec::new(),
+            objective: Objective::Latency,
+            workload: Workload::default(),
+            pins: Vec::new(),
+            holders: Vec::new(),
+            work_max: WORK_MAX,
+            explain: true,
+        }
+    }
+}
+
+/// Bytes of weights by type.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WeightTypes {
+    /// Of each layer, stored bytes.
+    pub layers: Vec<Vec<(DType, u64)>>,
+    /// Of the output head, stored bytes.
+    pub head: Vec<(DType, u64)>,
+}
+
+/// The requests that a plan is made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Workload {
+    /// Tokens of a prompt; never more than the context.
+    pub prompt_tokens: u32,
+    /// Tokens of an answer.
+    pub answer_tokens: u32,
+    /// Sequences that run at once, for [`Objective::Throughput`] and its prediction.
+    pub streams: u32,
+}
+
+impl Default for Workload {
+    fn default() -> Self {
+        Self { prompt_tokens: 512, answer_tokens: 128, streams: 1 }
     }
 }
 
@@ -44,29 +101,65 @@ pub struct PlanDevice {
     pub node_name: String,
     /// What the node reported. `memory_free_bytes` is what the planner may fill.
     pub device: DeviceFacts,
+    /// Its rates, with their sources.
+    pub rates: DeviceRates,
+    /// Part of its full speed that its temperature allows, in per cent.
+    pub thermal_percent: u32,
     /// Why it must not be used (leaving, suspended, no support for an op of this model).
     pub excluded: Option<String>,
 }
 
+impl PlanDevice {
+    /// A device as its node reports it.
+    pub fn reported(node: NodeId, node_name: String, device: DeviceFacts, excluded: Option<String>) -> Self {
+        let rates = DeviceRates::reported(&device);
+        Self { node, node_name, device, rates, thermal_percent: 100, excluded }
+    }
+}
+
+/// A device that must take part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pin {
+    /// The node.
+    pub node: NodeId,
+    /// Its device.
+    pub device: DeviceId,
+    /// Which layers it must hold.
+    pub layers: PinLayers,
+}
+
+/// Which layers a pinned device must hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PinLayers {
+    /// At least one.
+    Any,
+    /// So many.
+    Count(u32),
+    /// These.
+    Range(LayerRange),
+}
+
 /// A measured path from one node to another.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LinkFacts {
     /// Sending node.
     pub from: NodeId,
     /// Receiving node.
     pub to: NodeId,
-    /// Round trip of a small message.
-    pub rtt: Option<Duration>,
+    /// Round trip of a small message, in seconds.
+    pub rtt_s: Option<Figure>,
     /// Rate of a large one.
-    pub bytes_per_s: Option<f64>,
+    pub bytes_per_s: Option<Figure>,
 }
 
 /// What a plan should be good at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Objective {
-    /// As few devices as hold the model: each hop costs time, so solo when it fits.
-    Fit,
-    /// At least this many stages, each on another device; more only when the model needs them.
+    /// The least time for one request: its prompt and its answer, on one stream.
+    Latency,
+    /// The most tokens per second over all streams of the workload.
+    Throughput,
+    /// As [`Self::Latency`], on at least this many stages, each on another device.
     Spread {
         /// Least number of stages.
         stages_min: u32,
@@ -82,8 +175,36 @@ pub struct Plan {
     pub memory: Vec<ShardMemory>,
     /// One for every device of the request, in its order: why it got these layers, or none.
     pub reasons: Vec<DeviceReason>,
-    /// How fast it will be, as far as anyone measured.
+    /// The five scores of every device, in the order of the request.
+    pub scores: Vec<DeviceScore>,
+    /// How fast it will be.
     pub predicted: Prediction,
+    /// How good it is by its objective, and how good any plan could be.
+    pub proof: Proof,
+}
+
+/// How far a plan is from the best one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Proof {
+    /// Cost of the plan: nanoseconds of one request, or of a token for every stream.
+    pub objective_ns: u64,
+    /// No plan costs less.
+    pub lower_bound_ns: u64,
+    /// Work that the search has done.
+    pub work: u64,
+}
+
+impl Proof {
+    /// Whether nothing can be better.
+    pub fn is_optimal(&self) -> bool {
+        self.lower_bound_ns >= self.objective_ns
+    }
+
+    /// How much better a plan may exist at most, in per mille of this one, rounded up.
+    pub fn gap_per_mille(&self) -> u64 {
+        let gap = u128::from(self.objective_ns.saturating_sub(self.lower_bound_ns)) * 1000;
+        gap.div_ceil(u128::from(self.objective_ns.max(1))) as u64
+    }
 }
 
 /// Memory of one shard.
@@ -113,15 +234,59 @@ pub struct DeviceReason {
     pub device: DeviceId,
     /// For people, one line.
     pub text: String,
+    /// What the plan would cost if it were the other way: without this device, or with it. `None` where there is
+    /// no such plan, or it was not looked for.
+    pub otherwise_ns: Option<u64>,
 }
 
-/// How fast a plan will be. `None` wherever a device or link it rests on was never measured.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+/// A number with the range that it is expected in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Range {
+    /// If everything is as fast as its source allows.
+    pub low: u64,
+    /// Expected.
+    pub expected: u64,
+    /// If everything is as slow as its source allows.
+    pub high: u64,
+}
+
+/// How fast a plan will be. Nanoseconds, so that every machine computes the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Prediction {
-    /// Tokens per second of one sequence at the start of its context.
-    pub decode_tokens_per_s: Option<f64>,
-    /// Prompt tokens per second of one sequence.
-    pub prefill_tokens_per_s: Option<f64>,
-    /// Of a token's time, the part spent between nodes.
-    pub hop_ms_per_token: Option<f64>,
+    /// Time to the first token of the workload's prompt.
+    pub ttft_ns: Range,
+    /// Time of a token of one stream, in the middle of the workload's answer.
+    pub token_ns: Range,
+    /// Of it, the part spent between stages.
+    pub hop_ns: Range,
+    /// Time in which every stream of the workload gets a token.
+    pub round_ns: Range,
+    /// Streams of the workload.
+    pub streams: u32,
+    /// Bytes that nodes without the file fetch first.
+    pub fetch_bytes: u64,
+    /// How long that takes at least: it counts until the first answer, not afterwards.
+    pub fetch_ns: u64,
+}
+
+impl Prediction {
+    /// Tokens per second of one stream.
+    pub fn tokens_per_s(&self) -> f64 {
+        rate(1, self.token_ns.expected)
+    }
+
+    /// Tokens per second over all streams.
+    pub fn total_tokens_per_s(&self) -> f64 {
+        rate(self.streams, self.round_ns.expected)
+    }
+}
+
+/// So many tokens in so many nanoseconds, per second.
+pub fn rate(tokens: u32, ns: u64) -> f64 {
+    f64::from(tokens) * 1e9 / ns.max(1) as f64
+}
+
+/// The round trip as a number for [`LinkFacts`].
+pub fn rtt(measured: Duration) -> Figure {
+    Figure::measured(measured.as_secs_f64())
 }

@@ -1,338 +1,257 @@
-//! Which devices take part, and in which order.
+//! The plan that is best by the objective, with a bound that no plan can go below.
+//!
+//! Each objective is asked of [`least_sum`] as a few questions about sums under a limit on the slowest stage:
+//!
+//! - *latency* costs `sum + (chunks - 1) · slowest`. With one chunk that is one question. With more, whoever wants to beat the
+//!   plan found must have a slowest stage below its own: the range below is halved until its bounds exclude it.
+//! - *throughput* costs `max(micro-batches · slowest, sum)`, for each number of stages. The least cost is found by halving:
+//!   a cost is possible if there is a plan with its sum at most that and its slowest stage at most that by the micro-batches.
+//!
+//! The first answer comes from the same search with few labels a level (greedy by bound, [`GREEDY_WIDTH`]), and makes most of
+//! the rest unnecessary.
 
-use std::cmp::Ordering;
-use std::time::Duration;
+use std::ops::RangeInclusive;
 
-use exo_types::{DeviceKind, NodeId};
+use exo_types::LayerRange;
 
-use crate::cuts::{Reach, targets};
-use crate::memory::{Held, Room, Sizes};
-use crate::{Chosen, Objective, PlanError, PlanRequest, explain};
+use crate::bound::Bound;
+use crate::cost::{Case, Costs};
+use crate::labels::{Least, Limits, least_sum};
+use crate::memory::Sizes;
+use crate::problem::{self, Phase, Problem, TICKS, tables};
+use crate::{Objective, PlanRequest, fit, score};
 
-/// Up to so many usable devices every set is considered: 65,536 sets. Beyond, the ones with most memory are.
-pub const EXACT_DEVICES_MAX: usize = 16;
-/// Up to so many stages every order is considered: 720 orders.
-const EXACT_ORDER_MAX: usize = 6;
-/// Sets of the same size tried before giving up on the best ones.
-const SETS_TRIED_MAX: usize = 256;
-/// What an unmeasured link counts when orders are compared: worse than any on a LAN, better than a lost one.
-const UNKNOWN_RTT: Duration = Duration::from_millis(50);
+/// Devices that one search considers: sets of them are bits of one number.
+pub(crate) const CANDIDATES_MAX: usize = 128;
+/// Labels a level of the first, greedy search.
+const GREEDY_WIDTH: usize = 4;
 
-/// Without the processors of nodes that have a card to use, where the others hold the model: a processor with much memory
-/// would hold it alone, and slower than two cards.
-pub(crate) fn choose(
-    request: &PlanRequest,
-    sizes: &Sizes<'_>,
-    usable: &[usize],
-) -> Result<Chosen, PlanError> {
-    let is_processor = |i: usize| request.devices[i].device.kind == DeviceKind::Cpu;
-    let has_card = |i: usize| {
-        let node = request.devices[i].node;
-        usable.iter().any(|&other| request.devices[other].node == node && !is_processor(other))
+/// The best layout found, by index into the request's devices.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) layout: Vec<(usize, LayerRange)>,
+    pub(crate) objective_ns: u64,
+    pub(crate) lower_bound_ns: u64,
+    pub(crate) work: u64,
+}
+
+/// The best plan on the usable devices. `None` if there is none, or none was found: see [`crate::fit`].
+pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Option<Outcome> {
+    let costs = Costs::of(request, Case::Expected);
+    let candidates = candidates(request, sizes, usable);
+    let mut search =
+        Search { request, costs: &costs, sizes, candidates, best: None, lower: i64::MAX, work: 0 };
+    let all = search.stage_counts();
+    match request.objective {
+        Objective::Latency | Objective::Spread { .. } => search.latency(all),
+        Objective::Throughput => search.throughput(all),
+    }
+    if search.best.is_none() {
+        search.take_any(usable);
+    }
+    let (objective, layout) = search.best.take()?;
+    let objective_ns = costs.objective_ns(&layout);
+    let everywhere = if search.candidates.len() < usable.len() {
+        whole_cluster_bound(request, &costs, sizes, usable)
+    } else {
+        i64::MAX
     };
-    let (beside, others): (Vec<_>, Vec<_>) = usable.iter().partition(|&&i| is_processor(i) && has_card(i));
-    if !beside.is_empty()
-        && let Ok(chosen) = choose_of(request, sizes, &others)
-    {
-        return Ok(chosen);
-    }
-    choose_of(request, sizes, usable)
+    let lower = objective.min(search.lower).min(everywhere).max(0) / TICKS;
+    Some(Outcome { layout, objective_ns, lower_bound_ns: objective_ns.min(lower as u64), work: search.work })
 }
 
-fn choose_of(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Result<Chosen, PlanError> {
-    let wanted = match request.objective {
-        Objective::Fit => 1,
-        Objective::Spread { stages_min } => stages_min.max(1) as usize,
+/// Usable devices in the order of their scores, those with the file first among equals; pinned ones always. If the best by score
+/// cannot hold the model together, the rest goes by memory.
+fn candidates(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<usize> {
+    let scores = score::scores(request, sizes);
+    let is_pinned = |d: usize| {
+        let device = &request.devices[d];
+        request.pins.iter().any(|p| p.node == device.node && p.device == device.device.id)
     };
-    let search = Search { request, sizes, devices: candidates(request, usable) };
-    let possible = search.devices.len().min(sizes.layer_count() as usize);
-    let too_few = |possible: usize, why: String| PlanError::TooFewStages {
-        wanted: wanted as u32,
-        possible: possible as u32,
-        why,
-    };
-    if wanted > possible {
-        return Err(too_few(
-            possible,
-            format!("{} usable devices, {} layers", usable.len(), sizes.layer_count()),
-        ));
-    }
-    if let Some(chosen) = (wanted..=possible).find_map(|stages| search.with_stages(stages)) {
-        return Ok(chosen);
-    }
-    match (1..wanted).rev().find(|&stages| search.with_stages(stages).is_some()) {
-        Some(fewer) => Err(too_few(fewer, "the other devices cannot hold a layer".to_owned())),
-        None => Err(explain::does_not_fit(request, sizes, usable)),
-    }
-}
-
-/// Whether any set of these devices in any order can hold the model, each stage with at least one layer.
-pub(crate) fn fits(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], free: &[u64]) -> bool {
-    let devices = candidates(request, usable);
-    let rooms: Vec<Room> =
-        devices.iter().map(|&d| Room { free_bytes: free[d], ..room(request, d) }).collect();
-    let sets = Sets::of(sizes, &rooms);
-    (1..=devices.len()).any(|stages| !sets.complete(stages).is_empty())
-}
-
-fn room(request: &PlanRequest, device: usize) -> Room {
-    let facts = &request.devices[device].device;
-    Room { free_bytes: facts.memory_free_bytes, held: Held::by(facts.kind) }
-}
-
-/// The devices worth considering, best first; ties in the order of the request.
-fn candidates(request: &PlanRequest, usable: &[usize]) -> Vec<usize> {
-    let free = |i: usize| request.devices[i].device.memory_free_bytes;
+    let holds_file = |d: usize| request.holders.contains(&request.devices[d].node);
+    let free = |d: usize| request.devices[d].device.memory_free_bytes;
     let mut devices = usable.to_vec();
-    if devices.len() > EXACT_DEVICES_MAX {
-        devices.sort_by(|&a, &b| free(b).cmp(&free(a)).then(a.cmp(&b)));
-        devices.truncate(EXACT_DEVICES_MAX);
+    devices.sort_by_key(|&d| (!is_pinned(d), std::cmp::Reverse((scores[d].total, holds_file(d))), d));
+    if devices.len() > CANDIDATES_MAX {
+        let room = devices[..CANDIDATES_MAX].iter().map(|&d| free(d).saturating_sub(sizes.workspace()));
+        let enough =
+            room.fold(0u64, u64::saturating_add) / 2 > sizes.model_bytes(crate::memory::Held::Packed);
+        if !enough {
+            devices.sort_by_key(|&d| (!is_pinned(d), std::cmp::Reverse(free(d)), d));
+        }
+        devices.truncate(CANDIDATES_MAX);
     }
-    let pinned = |i: usize| Some(request.devices[i].node) == request.pinned_first;
-    devices.sort_by(|&a, &b| {
-        pinned(b)
-            .cmp(&pinned(a))
-            .then_with(|| by_speed(request, a, b))
-            .then(free(b).cmp(&free(a)))
-            .then(a.cmp(&b))
-    });
     devices
 }
 
-fn by_speed(request: &PlanRequest, a: usize, b: usize) -> Ordering {
-    let speed = |i: usize| request.devices[i].device.read_bytes_per_s.unwrap_or(0.0);
-    speed(b).total_cmp(&speed(a))
+/// A bound for plans on any of the devices, beyond the candidates too: as if the best link lay between all of them.
+fn whole_cluster_bound(request: &PlanRequest, costs: &Costs<'_>, sizes: &Sizes<'_>, usable: &[usize]) -> i64 {
+    let (phase, hop_ns) = match request.objective {
+        Objective::Throughput => (Phase::Rows(1), costs.least_hop_ns(1)),
+        Objective::Latency | Objective::Spread { .. } => {
+            let token = costs.answer().saturating_mul(costs.least_hop_ns(1));
+            (Phase::Request, costs.least_hop_ns(costs.chunk_rows()).saturating_add(token))
+        }
+    };
+    let tables = tables(costs, sizes, request, usable, phase);
+    let starts: Vec<Vec<u32>> = tables.iter().map(|t| t.start_min.clone()).collect();
+    let hop = problem::ticks(hop_ns);
+    // The first stage is entered without a hop.
+    Bound::of_tables(&tables, &starts, hop).rest(0, 0, None, &mut 0).map_or(i64::MAX, |rest| rest - hop)
 }
 
 struct Search<'a> {
     request: &'a PlanRequest,
+    costs: &'a Costs<'a>,
     sizes: &'a Sizes<'a>,
-    /// Indices into the request, best first. Sets are bits over positions in this list.
-    devices: Vec<usize>,
+    candidates: Vec<usize>,
+    /// Cost in ticks, and the layout by index into the request.
+    best: Option<(i64, Vec<(usize, LayerRange)>)>,
+    /// No plan on the candidates that was not looked at costs less.
+    lower: i64,
+    work: u64,
+}
+
+/// A range of the slowest stage that is still open: above `over`, up to `slow_max`; plans in it have at least this sum.
+struct Open {
+    over: i64,
+    slow_max: i64,
+    sum_min: i64,
 }
 
 impl Search<'_> {
-    /// The best placement on exactly so many devices.
-    fn with_stages(&self, stages: usize) -> Option<Chosen> {
-        let rooms = self.rooms(&self.devices);
-        let sets = Sets::of(self.sizes, &rooms);
-        let fit = sets.complete(stages);
-        // Where more devices are wanted than needed, the sets that hold it when filled to the brim are not all:
-        // there, a device filled to the brim leaves nothing to the next.
-        let mut found: Vec<(u32, Option<usize>)> = match self.request.objective {
-            Objective::Fit => fit.into_iter().map(|(set, last)| (set, Some(last))).collect(),
-            Objective::Spread { .. } => {
-                let all = (1..1u32 << rooms.len()).filter(|set| set.count_ones() as usize == stages);
-                all.map(|set| (set, fit.iter().find(|f| f.0 == set).map(|f| f.1))).collect()
-            }
+    fn stage_counts(&self) -> RangeInclusive<usize> {
+        let least = match self.request.objective {
+            Objective::Spread { stages_min } => stages_min.max(1) as usize,
+            Objective::Latency | Objective::Throughput => 1,
         };
-        found.sort_by(|a, b| self.better_set(a.0, b.0));
-        found.into_iter().take(SETS_TRIED_MAX).find_map(|(set, last)| {
-            let members: Vec<usize> = (0..self.devices.len()).filter(|i| set & (1 << i) != 0).collect();
-            if members.len() <= EXACT_ORDER_MAX {
-                return self.best_order(&members);
-            }
-            let order = last.map_or(members, |last| sets.order(set, last));
-            self.cut(&order.iter().map(|&i| self.devices[i]).collect::<Vec<_>>())
-        })
+        least..=self.candidates.len().min(self.request.shape.layers.len())
     }
 
-    /// Prefers sets over more nodes, with the pinned node, faster, with more memory; then the first in order.
-    fn better_set(&self, a: u32, b: u32) -> Ordering {
-        let members =
-            |set: u32| (0..self.devices.len()).filter(move |i| set & (1 << i) != 0).map(|i| self.devices[i]);
-        let nodes = |set| {
-            let mut nodes: Vec<NodeId> = members(set).map(|d| self.request.devices[d].node).collect();
-            nodes.sort_unstable();
-            nodes.dedup();
-            nodes.len()
-        };
-        let pinned =
-            |set| members(set).any(|d| Some(self.request.devices[d].node) == self.request.pinned_first);
-        let speed =
-            |set| members(set).filter_map(|d| self.request.devices[d].device.read_bytes_per_s).sum::<f64>();
-        let free = |set| members(set).fold(0u64, |sum, d| sum.saturating_add(self.free(d)));
-        nodes(b)
-            .cmp(&nodes(a))
-            .then_with(|| pinned(b).cmp(&pinned(a)))
-            .then_with(|| speed(b).total_cmp(&speed(a)))
-            .then_with(|| free(b).cmp(&free(a)))
-            .then(a.cmp(&b))
+    fn problem(&self, phase: Phase) -> Problem {
+        Problem::of(self.costs, self.sizes, self.request, &self.candidates, phase)
     }
 
-    /// Of all orders that hold the model, the one with the pinned node first and the shortest way around; the
-    /// earliest in the order of preference among equals.
-    fn best_order(&self, members: &[usize]) -> Option<Chosen> {
-        let mut best: Option<((bool, Duration), Chosen)> = None;
-        permutations(members, &mut |order| {
-            let order: Vec<usize> = order.iter().map(|&i| self.devices[i]).collect();
-            let away = Some(self.request.devices[order[0]].node) != self.request.pinned_first;
-            let cost = (away, self.way_around(&order));
-            if best.as_ref().is_some_and(|(least, _)| *least <= cost) {
+    fn cost_below(&self) -> i64 {
+        self.best.as_ref().map_or(i64::MAX, |(cost, _)| *cost)
+    }
+
+    fn is_spent(&self) -> bool {
+        self.work >= self.request.work_max
+    }
+
+    fn take(&mut self, cost: i64, layout: &[(usize, LayerRange)]) {
+        if cost < self.cost_below() {
+            self.best = Some((cost, layout.iter().map(|(d, range)| (self.candidates[*d], *range)).collect()));
+        }
+    }
+
+    fn latency(&mut self, stages: RangeInclusive<usize>) {
+        let problem = self.problem(Phase::Request);
+        let behind = (self.costs.chunks() - 1) as i64 * TICKS;
+        let ask = |search: &mut Self, open: &Open, width_max: usize| -> (Least, i64) {
+            let least_slow = (open.over + 1).saturating_mul(behind);
+            let sum_below = search.cost_below().saturating_sub(least_slow);
+            let limits = Limits { slow_max: open.slow_max, sum_below, stages: stages.clone(), width_max };
+            let least = least_sum(&problem, limits, &mut search.work, search.request.work_max);
+            let Some((sum, layout)) = &least.found else { return (least, 0) };
+            let slowest = problem.slowest(layout);
+            search.take(sum.saturating_add(slowest.saturating_mul(behind)), layout);
+            (least, slowest)
+        };
+        let all = || Open { over: -1, slow_max: i64::MAX, sum_min: 0 };
+        ask(self, &all(), GREEDY_WIDTH);
+        let mut open = vec![all()];
+        while let Some(range) = open.pop() {
+            let least_slow = (range.over + 1).saturating_mul(behind);
+            if range.sum_min.saturating_add(least_slow) >= self.cost_below() {
+                continue;
+            }
+            if self.is_spent() {
+                self.lower = self.lower.min(range.sum_min.saturating_add(least_slow));
+                continue;
+            }
+            let (least, slowest) = ask(self, &range, usize::MAX);
+            let found_sum = least.found.as_ref().map_or(i64::MAX, |(sum, _)| *sum);
+            if least.lower < found_sum {
+                // Some of this range was not looked at.
+                self.lower = self.lower.min(least.lower.saturating_add(least_slow));
+            }
+            // A plan at least as slow as the one found has no lower sum, so no lower cost.
+            let slow_max = slowest - 1;
+            if least.found.is_none() || behind == 0 || slow_max <= range.over {
+                continue;
+            }
+            let middle = range.over + (slow_max - range.over) / 2;
+            open.push(Open { over: range.over, slow_max: middle, sum_min: least.lower });
+            open.push(Open { over: middle, slow_max, sum_min: least.lower });
+        }
+    }
+
+    fn throughput(&mut self, stages: RangeInclusive<usize>) {
+        let streams = u64::from(self.request.workload.streams.max(1));
+        let apart = (*stages.end()).min(streams as usize);
+        let groups: Vec<RangeInclusive<usize>> = (*stages.start()..=apart)
+            // With more stages than streams every stream is a micro-batch of its own.
+            .map(|count| if count as u64 == streams { count..=*stages.end() } else { count..=count })
+            .collect();
+        for (done, group) in groups.iter().enumerate() {
+            let micro_batches = streams.min(*group.start() as u64);
+            let problem = self.problem(Phase::Rows(streams.div_ceil(micro_batches)));
+            let left = self.request.work_max.saturating_sub(self.work) / (groups.len() - done) as u64;
+            self.halve(&problem, group, micro_batches as i64 * TICKS, self.work + left);
+        }
+    }
+
+    /// The least cost with these numbers of stages, between what is certainly too little and the best.
+    fn halve(&mut self, problem: &Problem, stages: &RangeInclusive<usize>, per_slow: i64, work_max: u64) {
+        let starts: Vec<Vec<u32>> = problem.tables.iter().map(|t| t.start_min.clone()).collect();
+        let floor = Bound::of_tables(&problem.tables, &starts, 0).rest(0, 0, None, &mut self.work);
+        let Some(mut proven) = floor else { return };
+        let mut low = proven;
+        let ask = |search: &mut Self, cost: i64, width_max: usize| {
+            let (slow_max, sum_below) = (cost / per_slow, cost.saturating_add(1));
+            let limits = Limits { slow_max, sum_below, stages: stages.clone(), width_max };
+            let least = least_sum(problem, limits, &mut search.work, work_max);
+            if let Some((sum, layout)) = &least.found {
+                search.take((*sum).max(problem.slowest(layout).saturating_mul(per_slow)), layout);
+            }
+            least
+        };
+        // Most numbers of stages cannot beat the best: that is one question.
+        let mut cost = self.cost_below().saturating_sub(1);
+        ask(self, cost, GREEDY_WIDTH);
+        cost = cost.min(self.cost_below().saturating_sub(1));
+        while low < self.cost_below() {
+            if self.work >= work_max {
+                self.lower = self.lower.min(proven);
                 return;
             }
-            if let Some(chosen) = self.cut(&order) {
-                best = Some((cost, chosen));
-            }
-        });
-        best.map(|(_, chosen)| chosen)
-    }
-
-    /// Half round trips from stage to stage and from the last back to the first.
-    fn way_around(&self, order: &[usize]) -> Duration {
-        let node = |i: usize| self.request.devices[order[i % order.len()]].node;
-        (0..order.len())
-            .filter(|&i| node(i) != node(i + 1))
-            .map(|i| self.request.link(node(i), node(i + 1)).and_then(|l| l.rtt).unwrap_or(UNKNOWN_RTT) / 2)
-            .sum()
-    }
-
-    fn cut(&self, order: &[usize]) -> Option<Chosen> {
-        let shape = &self.request.shape;
-        let read: Vec<u64> = shape.layers.iter().map(|l| l.weight_bytes).collect();
-        let targets = targets(&read, shape.head_bytes, &self.shares(order));
-        let ends = Reach { sizes: self.sizes }.cut(&self.rooms(order), &targets)?;
-        Some(Chosen { order: order.to_vec(), ends })
-    }
-
-    /// Part of the model each device should get: in proportion to measured read speed, but no more than memory
-    /// holds; by usable memory where not every device was measured.
-    fn shares(&self, order: &[usize]) -> Vec<f64> {
-        let speed = |&d: &usize| {
-            self.request.devices[d].device.read_bytes_per_s.filter(|s| s.is_finite() && *s > 0.0)
-        };
-        let room = |&d: &usize| 1.0 + self.free(d).saturating_sub(self.sizes.workspace()) as f64;
-        let rooms: Vec<f64> = order.iter().map(room).collect();
-        let speeds: Option<Vec<f64>> = order.iter().map(speed).collect();
-        speeds.map_or_else(
-            || rooms.clone(),
-            |speeds| capped(&speeds, &rooms, self.sizes.model_bytes(Held::AsStored) as f64),
-        )
-    }
-
-    fn rooms(&self, devices: &[usize]) -> Vec<Room> {
-        devices.iter().map(|&device| room(self.request, device)).collect()
-    }
-
-    fn free(&self, device: usize) -> u64 {
-        self.request.devices[device].device.memory_free_bytes
-    }
-}
-
-/// Divides `total` in proportion to `weights`, no part above its cap; what a cap takes away the others share.
-fn capped(weights: &[f64], caps: &[f64], total: f64) -> Vec<f64> {
-    let mut parts = caps.to_vec();
-    let mut open: Vec<usize> = (0..weights.len()).collect();
-    loop {
-        let left = total - (0..parts.len()).filter(|i| !open.contains(i)).map(|i| parts[i]).sum::<f64>();
-        let weight: f64 = open.iter().map(|&i| weights[i]).sum();
-        for &i in &open {
-            parts[i] = (left * weights[i] / weight).max(0.0);
-        }
-        let before = open.len();
-        open.retain(|&i| parts[i] <= caps[i]);
-        if open.len() == before || open.is_empty() {
-            return parts.iter().zip(caps).map(|(part, cap)| part.min(*cap)).collect();
-        }
-        for i in (0..parts.len()).filter(|i| !open.contains(i)) {
-            parts[i] = parts[i].min(caps[i]);
-        }
-    }
-}
-
-/// For every set of devices how many layers it can hold from the start, in its best order, last stage aside.
-///
-/// Holding more is never worse, so a set's best is its best over who comes last, and one number a set suffices.
-struct Sets<'a> {
-    reach: Reach<'a>,
-    rooms: &'a [Room],
-    /// Most layers from the start, and which member holds the last of them.
-    most: Vec<(u32, usize)>,
-}
-
-impl<'a> Sets<'a> {
-    fn of(sizes: &'a Sizes<'a>, rooms: &'a [Room]) -> Self {
-        let reach = Reach { sizes };
-        let mut most = vec![(0, usize::MAX); 1 << rooms.len()];
-        for set in 1..most.len() {
-            for (member, &room) in rooms.iter().enumerate().filter(|(i, _)| set & (1 << i) != 0) {
-                let before = most[set & !(1 << member)].0;
-                // Without the last layer: whoever is last of all takes that, with the head.
-                let end = reach.forward(before, room, false);
-                // A device that adds no layer is no stage.
-                let holds = end > before && (before > 0 || set.count_ones() == 1);
-                if holds && end > most[set].0 {
-                    most[set] = (end, member);
+            let least = ask(self, cost, usize::MAX);
+            if least.found.is_none() {
+                low = cost.saturating_add(1);
+                if least.lower == i64::MAX {
+                    proven = low;
                 }
             }
-        }
-        Self { reach, rooms, most }
-    }
-
-    /// Sets of `stages` devices that hold the model, with a member that can be last.
-    fn complete(&self, stages: usize) -> Vec<(u32, usize)> {
-        let count = self.reach.sizes.layer_count();
-        let sets = (1..self.most.len()).filter(|set| set.count_ones() as usize == stages);
-        sets.filter_map(|set| {
-            let last = (0..self.rooms.len()).filter(|i| set & (1 << i) != 0).find(|&last| {
-                let rest = set & !(1 << last);
-                let start = self.most[rest].0;
-                (rest == 0 || start > 0) && self.reach.forward(start, self.rooms[last], true) == count
-            })?;
-            Some((set as u32, last))
-        })
-        .collect()
-    }
-
-    /// The order in which `set` holds the model when `last` comes last.
-    fn order(&self, set: u32, last: usize) -> Vec<usize> {
-        let (mut order, mut rest) = (vec![last], set as usize & !(1 << last));
-        while rest != 0 {
-            let member = self.most[rest].1;
-            order.push(member);
-            rest &= !(1 << member);
-        }
-        order.reverse();
-        order
-    }
-}
-
-/// Calls `visit` with every order of `items`, beginning with their own.
-fn permutations(items: &[usize], visit: &mut impl FnMut(&[usize])) {
-    fn extend(taken: &mut Vec<usize>, items: &[usize], visit: &mut impl FnMut(&[usize])) {
-        if taken.len() == items.len() {
-            return visit(taken);
-        }
-        for &item in items {
-            if !taken.contains(&item) {
-                taken.push(item);
-                extend(taken, items, visit);
-                taken.pop();
+            cost = low + (self.cost_below().saturating_sub(low)) / 2;
+            if cost >= self.cost_below() {
+                break;
             }
         }
-    }
-    extend(&mut Vec::with_capacity(items.len()), items, visit);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_cap_takes_away_the_others_share_by_weight() {
-        assert_eq!(capped(&[3.0, 2.0, 1.0], &[9.0, 9.0, 9.0], 12.0), [6.0, 4.0, 2.0]);
-        assert_eq!(capped(&[3.0, 2.0, 1.0], &[3.0, 9.0, 9.0], 12.0), [3.0, 6.0, 3.0]);
-        assert_eq!(capped(&[3.0, 2.0, 1.0], &[3.0, 4.0, 9.0], 12.0), [3.0, 4.0, 5.0]);
-        assert_eq!(capped(&[1.0, 1.0], &[1.0, 1.0], 12.0), [1.0, 1.0], "no more than there is");
+        self.lower = self.lower.min(proven);
     }
 
-    #[test]
-    fn permutations_begin_with_the_given_order_and_are_all() {
-        let mut seen = Vec::new();
-        permutations(&[1, 2, 3], &mut |order| seen.push(order.to_vec()));
-        assert_eq!((seen.len(), &seen[0]), (6, &vec![1, 2, 3]));
-        seen.sort();
-        seen.dedup();
-        assert_eq!(seen.len(), 6);
+    /// A plan by memory alone, where the search by time found none.
+    fn take_any(&mut self, usable: &[usize]) {
+        let stages_min = *self.stage_counts().start();
+        if !self.request.pins.is_empty() {
+            return;
+        }
+        if let Some(layout) = fit::any_layout(self.request, self.sizes, usable, stages_min) {
+            let cost = self.costs.objective_ns(&layout).min(1 << 52) as i64 * TICKS;
+            self.lower = self.lower.min(0);
+            self.best = Some((cost, layout));
+        }
     }
 }

@@ -7,7 +7,8 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use exo_api::{
-    AddModelRequest, AdminError, AdmitRequest, InviteRequest, JoinRequest, PlaceRequest, RoleRequest,
+    AddModelRequest, AdminError, AdmitRequest, InviteRequest, JoinRequest, PlaceRequest, PlanQuery,
+    RoleRequest,
 };
 use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
@@ -63,6 +64,13 @@ pub async fn place(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let place: PlaceRequest = read_typed(&parts.headers, body, &app).await?;
     Ok(json(&app.admin(app.facade.place(place)).await?))
+}
+
+/// `POST /exo/v1/plan`
+pub async fn plan(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let query: PlanQuery = read_typed(&parts.headers, body, &app).await?;
+    Ok(json(&app.admin(app.facade.plan(query)).await?))
 }
 
 /// `DELETE /exo/v1/instances/{instance}`

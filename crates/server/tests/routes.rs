@@ -22,6 +22,7 @@ fn body(request: Option<&str>) -> String {
         Some("PlaceRequest") => r#"{"model":"good","slots":2}"#.to_owned(),
         Some("InviteRequest") => "{}".to_owned(),
         Some("JoinRequest") => r#"{"code":"123-456-789"}"#.to_owned(),
+        Some("PlanQuery") => r#"{"model":"good","streams":4}"#.to_owned(),
         Some("RoleRequest") => r#"{"role":"admin"}"#.to_owned(),
         Some("AdmitRequest") => format!(r#"{{"node":"{}"}}"#, NodeId([1; 32]).to_full()),
         Some("AddModelRequest") => r#"{"path":"/models/good.gguf"}"#.to_owned(),
@@ -76,14 +77,17 @@ async fn administration_reaches_the_node() {
     let place = r#"{"model":"good","context_tokens":512,"nodes_min":2}"#;
     assert_eq!(server.admin("POST /exo/v1/instances", place).await.json()["id"], "i1a");
     server.admin("DELETE /exo/v1/instances/i1a", "").await;
+    let plan = server.admin("POST /exo/v1/plan", r#"{"model":"good","pins":["a/cpu=3"]}"#).await;
+    assert_eq!(plan.json()["gap_percent"], 0.0);
     server.admin("POST /exo/v1/members", &format!(r#"{{"node":"{node}"}}"#)).await;
     server.admin(&format!("DELETE /exo/v1/members/{node}"), "").await;
     server.admin("POST /exo/v1/models", r#"{"path":"/m.gguf"}"#).await;
     server.admin("DELETE /exo/v1/models/org/good", "").await;
     server.admin("POST /exo/v1/shutdown", "{}").await;
     insta::assert_snapshot!(server.fake.calls.lock().unwrap().join("\n"), @r#"
-    place PlaceRequest { model: "good", context_tokens: Some(512), slots: None, cache_tokens: None, kv: None, nodes_min: Some(2) }
+    place PlaceRequest { model: "good", context_tokens: Some(512), slots: None, cache_tokens: None, kv: None, nodes_min: Some(2), replace: false }
     unload i1a
+    plan good ["a/cpu=3"]
     admit aeaqcaib
     remove aeaqcaib
     add /m.gguf

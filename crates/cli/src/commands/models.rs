@@ -56,21 +56,10 @@ pub async fn add_as(client: &Client, path: &Path, name: Option<&str>) -> anyhow:
 /// The name of a model the node knows: `model` itself, or after adding it if it is a path, one that another program has on this
 /// disk, or a reference, which is fetched first.
 pub async fn resolve(config: &Config, client: &Client, model: &str) -> anyhow::Result<String> {
-    let path = Path::new(model);
-    let reference = model.parse::<Reference>();
-    if matches!(reference, Ok(Reference::Path(_))) {
-        return Ok(add(client, path).await?.name);
+    if let Some(name) = resolve_here(client, model).await? {
+        return Ok(name);
     }
-    if is_known(client, model).await? {
-        return Ok(model.to_owned());
-    }
-    if path.exists() {
-        return Ok(add(client, path).await?.name);
-    }
-    if let Some(found) = super::found::find(model).await? {
-        return Ok(add_as(client, &found.path, Some(&found.name)).await?.name);
-    }
-    match reference {
+    match model.parse::<Reference>() {
         Ok(reference) => {
             let path = super::pull::bring(config, &reference).await?;
             Ok(add(client, &path).await?.name)
@@ -78,6 +67,24 @@ pub async fn resolve(config: &Config, client: &Client, model: &str) -> anyhow::R
         // A text that could be a reference says what is wrong with it; a plain name is the node's to judge.
         Err(error) if model.contains([':', '/']) => Err(error.into()),
         Err(_) => Ok(model.to_owned()),
+    }
+}
+
+/// The same for what is on this disk or known to the node; `None` for what would have to be fetched, or is no model.
+pub async fn resolve_here(client: &Client, model: &str) -> anyhow::Result<Option<String>> {
+    let path = Path::new(model);
+    if matches!(model.parse::<Reference>(), Ok(Reference::Path(_))) {
+        return Ok(Some(add(client, path).await?.name));
+    }
+    if is_known(client, model).await? {
+        return Ok(Some(model.to_owned()));
+    }
+    if path.exists() {
+        return Ok(Some(add(client, path).await?.name));
+    }
+    match super::found::find(model).await? {
+        Some(found) => Ok(Some(add_as(client, &found.path, Some(&found.name)).await?.name)),
+        None => Ok(None),
     }
 }
 

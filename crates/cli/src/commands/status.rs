@@ -106,8 +106,33 @@ fn instances(view: &ClusterView) {
         ui::line(format!(
             "{id} {model} · {state} · context {context} · {slots} slots · cache of {cache} tokens{load}"
         ));
+        if let Some(text) = speed_text(instance) {
+            ui::line(text);
+        }
         ui::table(&STAGE_HEADER, stage_rows(instance));
     }
+}
+
+/// What the model of cost expects, of one stream and of as many as run, beside what came.
+pub fn speed_text(instance: &InstanceView) -> Option<String> {
+    let predicted = instance.predicted.as_ref()?;
+    let range =
+        |r: exo_api::plan::RangeView| format!("{:.1} tokens/s ({:.1} to {:.1})", r.expected, r.low, r.high);
+    let one = range(predicted.tokens_per_s);
+    let first = format!("first token of a prompt of 512 after {:.0} ms", predicted.ttft_ms.expected);
+    let running = instance.load.as_ref().map_or(0, |load| load.running);
+    let beside = match (running, instance.measured_tokens_per_s) {
+        (_, None) => "none measured yet".to_owned(),
+        (0, Some(measured)) => format!("last measured {measured:.1}"),
+        (n, Some(measured)) => {
+            let off = 100.0 * (measured / predicted.total_tokens_per_s.expected - 1.0);
+            format!(
+                "{n} running: {}, measured {measured:.1} ({off:+.0} %)",
+                range(predicted.total_tokens_per_s)
+            )
+        }
+    };
+    Some(format!("predicted for one stream {one}, {first} · {beside}"))
 }
 
 /// How an instance keeps up with its requests; only the node of its first stage knows.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exo_planner::{LinkFacts, Objective, Plan, PlanDevice, PlanRequest};
+use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, rtt};
 use exo_types::{
     DeviceFacts, DeviceId, Epoch, InstanceId, NodeId, Placement, PlacementId, ShardPosition, ShardSpec,
     SupportClass, Time,
@@ -21,16 +21,17 @@ impl Coordinator {
         replaced: Option<InstanceId>,
         objective: Objective,
     ) -> PlanRequest {
+        let devices = self.devices(now, replaced);
         PlanRequest {
-            shape: wanted.shape.clone(),
             model: wanted.model,
-            context_tokens: wanted.context_tokens,
             slots: wanted.slots,
             cache_tokens: wanted.cache_tokens,
-            devices: self.devices(now, replaced),
             links: self.links(),
             objective,
-            pinned_first: wanted.pinned_first,
+            holders: wanted.holders.clone(),
+            // Nobody reads the reasons of a replacement, and somebody waits for it.
+            explain: replaced.is_none(),
+            ..PlanRequest::new(wanted.shape.clone(), wanted.context_tokens, devices)
         }
     }
 
@@ -44,7 +45,7 @@ impl Coordinator {
                 device.memory_free_bytes = free_for(leading, node, report, facts, replaced);
                 let unsupported = facts.support == SupportClass::Unsupported;
                 let excluded = unsupported.then(|| facts.support_reason.clone());
-                devices.push(PlanDevice { node, node_name: report.facts.name.clone(), device, excluded });
+                devices.push(PlanDevice::reported(node, report.facts.name.clone(), device, excluded));
             }
         }
         devices
@@ -55,8 +56,8 @@ impl Coordinator {
             let link = |l: &crate::wire::LinkReport| LinkFacts {
                 from,
                 to: l.peer,
-                rtt: Some(Duration::from_micros(l.rtt_us.into())),
-                bytes_per_s: l.bytes_per_s,
+                rtt_s: Some(rtt(Duration::from_micros(l.rtt_us.into()))),
+                bytes_per_s: l.bytes_per_s.map(Figure::measured),
             };
             report.links.iter().map(link).collect()
         };
@@ -106,7 +107,7 @@ fn wanted_of(
 
 pub(super) fn objective_of(wanted: &InstanceRequest) -> Objective {
     match wanted.objective {
-        PlaceObjective::Fit => Objective::Fit,
+        PlaceObjective::Fit => Objective::Latency,
         PlaceObjective::Spread { stages_min } => Objective::Spread { stages_min },
     }
 }

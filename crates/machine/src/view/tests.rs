@@ -218,6 +218,24 @@ fn nodes_are_sorted_by_name_with_their_addresses_roles_and_reports() {
 }
 
 #[test]
+fn what_is_predicted_follows_from_the_reports_of_all_its_stages() {
+    let of = |reports: &[NodeReport]| {
+        let reports = reports.iter().map(|r| (r.facts.node, r.clone())).collect();
+        super::prediction::of(&placement(), &request(), 1, &reports)
+    };
+    assert_eq!(of(&[report(1)]), None, "a stage is on a device that nobody reports");
+    let slow = of(&[report(1), report(2)]).unwrap();
+    let mut faster = report(2);
+    faster.facts.devices.iter_mut().for_each(|d| d.read_bytes_per_s = Some(50e9));
+    let fast = of(&[report(1), faster]).unwrap();
+    assert!(slow.tokens_per_s.low < slow.tokens_per_s.expected, "{slow:?}");
+    assert!(
+        slow.hop_ms.expected > 0.0 && slow.tokens_per_s.expected < fast.tokens_per_s.expected,
+        "{slow:?} {fast:?}"
+    );
+}
+
+#[test]
 fn a_member_without_a_report_shows_what_the_log_knows() {
     let mut cluster = cluster();
     cluster.reports.remove(&node(2));

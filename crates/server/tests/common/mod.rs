@@ -12,7 +12,7 @@ use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Delta, Facade, FinishReason, GenerateError, GenerateEvent,
     GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest,
     InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, MemberRole, MemberView,
-    ModelView, PlaceRequest, Prompt, Summary, Timings, TokenPiece, TopToken, Usage,
+    ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, Summary, Timings, TokenPiece, TopToken, Usage,
 };
 use exo_server::{LocalListener, ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
@@ -224,6 +224,16 @@ impl Facade for Fake {
         })
     }
 
+    fn plan(&self, query: PlanQuery) -> BoxFuture<'_, Result<PlanView, AdminError>> {
+        Box::pin(async move {
+            self.note(format!("plan {} {:?}", query.model, query.pins));
+            if query.model != "good" {
+                return Err(AdminError::NotFound { what: "model", name: query.model });
+            }
+            Ok(plan_view())
+        })
+    }
+
     fn unload(&self, id: InstanceId) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
             self.note(format!("unload {id}"));
@@ -319,7 +329,25 @@ fn instance() -> InstanceView {
         stages: vec![],
         load: Some(LoadView::default()),
         predicted_tokens_per_s: None,
+        predicted: None,
+        reasons: vec![],
         measured_tokens_per_s: None,
+    }
+}
+
+fn plan_view() -> PlanView {
+    PlanView {
+        model: "good".into(),
+        context_tokens: 4096,
+        slots: 4,
+        cache_tokens: 16384,
+        stages: vec![],
+        predicted: Default::default(),
+        objective_ms: 1.0,
+        lower_bound_ms: 1.0,
+        gap_percent: 0.0,
+        devices: vec![],
+        alone: vec![],
     }
 }
 

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use anyhow::bail;
 use exo_backend::CancelToken;
 use exo_formats::{LayerTensor, Model, ModelConfig, TensorName};
+use exo_planner::WeightTypes;
 use exo_quant::Target;
-use exo_types::{DType, KvDType, TensorView};
+use exo_types::{DType, KvDType, LayerShape, ModelShape, TensorView};
 
 use super::shapes::Shape;
 use crate::ui;
@@ -93,6 +94,42 @@ impl Synthetic {
 
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The model in numbers, and its bytes by type, without making it.
+    pub fn described(&self, kv: KvDType) -> (ModelShape, WeightTypes) {
+        let c = &self.config;
+        let of = |wanted: &dyn Fn(TensorName) -> bool| {
+            self.tensors.iter().filter(|t| wanted(t.name)).collect::<Vec<_>>()
+        };
+        let stored = |tensors: &[&Tensor]| tensors.iter().map(|t| t.bytes()).sum::<u64>();
+        let packed = |tensors: &[&Tensor]| {
+            tensors.iter().map(|t| exo_backend_cpu::weight_bytes(t.dtype, t.rows, t.cols)).sum::<u64>()
+        };
+        let types = |tensors: &[&Tensor]| tensors.iter().map(|t| (t.dtype, t.bytes())).collect::<Vec<_>>();
+        let head_name = if c.tied { TensorName::Embedding } else { TensorName::Head };
+        let embedding = of(&|name| name == TensorName::Embedding);
+        let head = of(&|name| name == TensorName::OutputNorm || name == head_name);
+        let layers: Vec<Vec<&Tensor>> =
+            (0..c.layers).map(|i| of(&|name| matches!(name, TensorName::Layer(at, _) if at == i))).collect();
+        let layer = |tensors: &Vec<&Tensor>| LayerShape {
+            weight_bytes: stored(tensors),
+            packed_bytes: packed(tensors),
+            flops_per_token: tensors.iter().filter(|t| t.rows > 1).map(|t| 2 * t.rows * t.cols).sum(),
+            kv_bytes_per_token: 2 * u64::from(c.kv_heads) * kv.row_bytes(c.head_dim as usize) as u64,
+        };
+        let shape = ModelShape {
+            layers: layers.iter().map(layer).collect(),
+            embedding_bytes: stored(&embedding),
+            head_bytes: stored(&head),
+            embedding_packed_bytes: packed(&embedding),
+            head_packed_bytes: packed(&head),
+            tied: c.tied,
+            hidden: c.hidden,
+            vocab: c.vocab,
+            context_tokens_max: c.context_tokens_max,
+        };
+        (shape, WeightTypes { layers: layers.iter().map(|l| types(l)).collect(), head: types(&head) })
     }
 
     pub fn context_tokens_max(&self) -> u32 {
@@ -228,6 +265,20 @@ fn mixed(state: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_described_is_what_is_made() {
+        for (name, stored) in [("tiny-llama", Target::Q4_K_M), ("tiny-qwen3", Target::Q8_0)] {
+            let (shape, types) =
+                Synthetic::new(&Shape::find(name).unwrap(), stored, 1).described(KvDType::default());
+            let model = made(name, stored, 1);
+            assert_eq!(shape, model.shape_packed(KvDType::default(), &exo_backend_cpu::weight_bytes));
+            let sums = |types: &[(DType, u64)]| types.iter().map(|(_, bytes)| bytes).sum::<u64>();
+            assert_eq!(sums(&types.head), shape.head_bytes);
+            let stored: Vec<u64> = shape.layers.iter().map(|l| l.weight_bytes).collect();
+            assert_eq!(types.layers.iter().map(|l| sums(l)).collect::<Vec<_>>(), stored);
+        }
+    }
 
     fn made(name: &str, stored: Target, seed: u64) -> Model {
         let shape = Shape::find(name).unwrap();

@@ -104,6 +104,8 @@ mod tests {
             stages: held.iter().map(stage).collect(),
             load: None,
             predicted_tokens_per_s: None,
+            predicted: None,
+            reasons: vec![],
             measured_tokens_per_s: None,
         }
     }

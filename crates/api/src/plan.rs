@@ -1,0 +1,177 @@
+//! A plan that nobody carries out: what is asked, and what `exo plan` shows.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{KvType, LayersView};
+
+/// Asks how a model would be placed, without loading anything.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlanQuery {
+    /// Name or id.
+    pub model: String,
+    /// Longest sequence, prompt and answer.
+    #[serde(default)]
+    pub context_tokens: Option<u32>,
+    /// Sequences that may run at once.
+    #[serde(default)]
+    pub slots: Option<u32>,
+    /// Tokens whose keys and values it may hold.
+    #[serde(default)]
+    pub cache_tokens: Option<u32>,
+    /// How keys and values are stored.
+    #[serde(default)]
+    pub kv: Option<KvType>,
+    /// What the plan should be good at.
+    #[serde(default)]
+    pub objective: PlanObjective,
+    /// Split over at least so many devices.
+    #[serde(default)]
+    pub nodes_min: Option<u32>,
+    /// Sequences that run at once: what `throughput` is computed for.
+    #[serde(default)]
+    pub streams: Option<u32>,
+    /// Tokens of a prompt, 512 if left out.
+    #[serde(default)]
+    pub prompt_tokens: Option<u32>,
+    /// Tokens of an answer, 128 if left out.
+    #[serde(default)]
+    pub answer_tokens: Option<u32>,
+    /// Devices that must take part: `NODE` or `NODE/DEVICE`, and after `=` how many layers, or which (`0..8`).
+    #[serde(default)]
+    pub pins: Vec<String>,
+    /// Nodes, or `NODE/DEVICE`, that must not.
+    #[serde(default)]
+    pub exclude: Vec<String>,
+}
+
+/// What a plan should be good at.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PlanObjective {
+    /// The least time for one request.
+    #[default]
+    Latency,
+    /// The most tokens per second over all streams.
+    Throughput,
+}
+
+/// A number with the range it is expected in.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RangeView {
+    /// Least.
+    pub low: f64,
+    /// Expected.
+    pub expected: f64,
+    /// Most.
+    pub high: f64,
+}
+
+/// How fast a placement is expected to be.
+#[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PredictionView {
+    /// Milliseconds to the first token of the prompt.
+    pub ttft_ms: RangeView,
+    /// Tokens per second of one stream, in the middle of the answer.
+    pub tokens_per_s: RangeView,
+    /// Of a token's time, milliseconds between stages.
+    pub hop_ms: RangeView,
+    /// Streams of `total_tokens_per_s`.
+    pub streams: u32,
+    /// Tokens per second over all of them.
+    pub total_tokens_per_s: RangeView,
+    /// Bytes that nodes without the file fetch before the first answer.
+    pub fetch_bytes: u64,
+    /// How long that takes at least, in milliseconds.
+    pub fetch_ms: f64,
+}
+
+/// A plan: what every device would get, and why.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PlanView {
+    /// The model's name.
+    pub model: String,
+    /// Longest sequence.
+    pub context_tokens: u32,
+    /// Sequences that may run at once.
+    pub slots: u32,
+    /// Tokens whose keys and values are held.
+    pub cache_tokens: u32,
+    /// First stage first.
+    pub stages: Vec<PlanStageView>,
+    /// How fast it is expected to be.
+    pub predicted: PredictionView,
+    /// What the objective counts, in milliseconds: one request, or a token for every stream.
+    pub objective_ms: f64,
+    /// No plan costs less.
+    pub lower_bound_ms: f64,
+    /// How much better another plan may be at most, in per cent of this one.
+    pub gap_percent: f64,
+    /// Every device, with its reason.
+    pub devices: Vec<PlanDeviceView>,
+    /// The whole model on one device, for each that can hold it: fastest first.
+    pub alone: Vec<AloneView>,
+}
+
+/// One stage of a plan.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PlanStageView {
+    /// Its node.
+    pub node_name: String,
+    /// Its device.
+    pub device: String,
+    /// Its layers.
+    pub layers: LayersView,
+    /// Weights, as the device holds them.
+    pub weight_bytes: u64,
+    /// Keys and values.
+    pub kv_bytes: u64,
+    /// Everything else.
+    pub workspace_bytes: u64,
+}
+
+/// One device of a plan's cluster.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PlanDeviceView {
+    /// Node id.
+    pub node: String,
+    /// The node's name.
+    pub node_name: String,
+    /// Its device.
+    pub device: String,
+    /// Why it got what it got.
+    pub reason: String,
+    /// What the plan would cost with it if it is not used, or without it if it is; `null` where nobody looked or there is none.
+    pub otherwise_ms: Option<f64>,
+    /// The five scores, 0 to 1.
+    pub scores: ScoresView,
+}
+
+/// Scores of a device, 0 to 1.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ScoresView {
+    /// Speed, by the fastest of the cluster: 40 of 100.
+    pub compute: f64,
+    /// Part of the model that it holds: 30.
+    pub memory: f64,
+    /// Round trips to the others: 15.
+    pub network: f64,
+    /// What its temperature allows: 10.
+    pub thermal: f64,
+    /// Rates of its links: 5.
+    pub bandwidth: f64,
+    /// All of them.
+    pub total: f64,
+}
+
+/// The whole model on one device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AloneView {
+    /// Its node.
+    pub node_name: String,
+    /// The device.
+    pub device: String,
+    /// How fast that is expected to be.
+    pub predicted: PredictionView,
+}

@@ -1,0 +1,198 @@
+//! `exo plan`: how a model would be placed, how fast it would be, and why, without loading anything.
+
+mod cluster_file;
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use exo_api::plan::{AloneView, PlanObjective, PredictionView, RangeView};
+use exo_api::{ClusterView, KvType, PlanQuery, PlanView};
+use exo_node::planning;
+use exo_planner::{PlanError, PlanRequest, WeightTypes};
+use exo_quant::Target;
+use exo_types::{KvDType, ModelShape};
+
+use super::bench::shapes::Shape;
+use super::bench::synthetic::Synthetic;
+use super::subject::Subject;
+use super::{models, running};
+use crate::args::Plan;
+use crate::config::Config;
+use crate::ui;
+
+/// Plans on the described cluster, or on the one that runs.
+pub async fn run(config: &Config, args: Plan) -> anyhow::Result<()> {
+    if let Some(path) = &args.save_cluster {
+        let view: ClusterView = running(config).await?.get("/exo/v1/cluster").await?;
+        std::fs::write(path, cluster_file::write(&view)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        ui::line(format!("wrote {}", path.display()));
+        if args.model.is_none() {
+            return Ok(());
+        }
+    }
+    let plan = match &args.cluster {
+        Some(path) => described(config, &args, path)?,
+        None => {
+            let client = running(config).await?;
+            let wanted = args.model.as_deref().context("no model is named")?;
+            // Nothing is fetched to make a plan: the node says which models there are.
+            let model = models::resolve_here(&client, wanted).await?.unwrap_or_else(|| wanted.to_owned());
+            client.post("/exo/v1/plan", &query(config, &args, model)?).await?
+        }
+    };
+    if args.json.json {
+        return ui::json(&plan);
+    }
+    show(&plan);
+    Ok(())
+}
+
+fn query(config: &Config, args: &Plan, model: String) -> anyhow::Result<PlanQuery> {
+    let objective = match args.objective.as_str() {
+        "throughput" => PlanObjective::Throughput,
+        _ => PlanObjective::Latency,
+    };
+    Ok(PlanQuery {
+        model,
+        context_tokens: args.context,
+        slots: args.slots,
+        cache_tokens: config.flag::<u32>("cache_tokens")?,
+        kv: config.flag::<KvType>("kv")?,
+        objective,
+        nodes_min: args.nodes,
+        streams: args.streams,
+        prompt_tokens: args.prompt,
+        answer_tokens: args.answer,
+        pins: args.pin.clone(),
+        exclude: args.exclude.clone(),
+    })
+}
+
+/// A plan on a cluster that only a file knows. No node is asked.
+fn described(config: &Config, args: &Plan, path: &Path) -> anyhow::Result<PlanView> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (devices, links) =
+        cluster_file::read(&text).with_context(|| format!("{} describes no cluster", path.display()))?;
+    let kv = config.flag::<KvType>("kv")?.map_or(config.parse("kv")?, KvDType::from);
+    let (name, shape, weight_types) = model(config, args, args.stored, kv)?;
+    let context_tokens = args.context.unwrap_or(config.parse("context_tokens")?);
+    let context_tokens = context_tokens.min(shape.context_tokens_max.max(1));
+    let slots = args.slots.unwrap_or(config.parse("slots")?);
+    let cache_tokens = match config.flag::<u32>("cache_tokens")? {
+        Some(asked) => exo_node::cache_pages(asked, args.context)?,
+        None => {
+            context_tokens.checked_mul(slots).context("the slots have more tokens than can be counted")?
+        }
+    };
+    let mut request = PlanRequest {
+        slots,
+        cache_tokens,
+        links,
+        weight_types,
+        ..PlanRequest::new(shape, context_tokens, devices)
+    };
+    let query = query(config, args, name)?;
+    planning::apply(&query, &mut request)?;
+    planning::answer(&query.model, &request).or_else(|error| {
+        let smaller = match error {
+            PlanError::DoesNotFit { .. } => smaller(config, args, kv, &request)?,
+            _ => Vec::new(),
+        };
+        let fits: String = smaller.iter().map(|what| format!("; it fits {what}")).collect();
+        bail!("{error}{fits}")
+    })
+}
+
+/// Other ways to store weights or cache, the largest of each that makes the model fit.
+fn smaller(config: &Config, args: &Plan, kv: KvDType, request: &PlanRequest) -> anyhow::Result<Vec<String>> {
+    let fits = |stored: Target, kv: KvDType| -> anyhow::Result<bool> {
+        let (_, shape, weight_types) = model(config, args, stored, kv)?;
+        let request = PlanRequest { shape, weight_types, explain: false, ..request.clone() };
+        Ok(exo_planner::plan(&request).is_ok())
+    };
+    let mut found = Vec::new();
+    if kv != KvDType::Q8 && fits(args.stored, KvDType::Q8)? {
+        found.push("with keys and values as q8 (--kv q8)".to_owned());
+    }
+    let is_behind = |stored: &&Target| {
+        Target::ALL.iter().position(|t| t == *stored) > Target::ALL.iter().position(|t| *t == args.stored)
+    };
+    for &stored in Target::ALL.iter().filter(is_behind).take_while(|_| args.shape.is_some()) {
+        if fits(stored, kv)? {
+            found.push(format!("as {stored} (--type)"));
+            break;
+        }
+    }
+    Ok(found)
+}
+
+fn model(
+    config: &Config,
+    args: &Plan,
+    stored: Target,
+    kv: KvDType,
+) -> anyhow::Result<(String, ModelShape, Option<WeightTypes>)> {
+    if let Some(shape) = args.shape.as_deref().and_then(Shape::find) {
+        let (numbers, types) = Synthetic::new(&shape, stored, 1).described(kv);
+        return Ok((format!("{} {stored}", shape.name), numbers, Some(types)));
+    }
+    let Some(named) = args.model.as_deref() else { bail!("neither a model nor a shape is given") };
+    let model = Subject::find(named, &config.data_dir())?.open()?;
+    let shape = model.shape_packed(kv, &exo_backend_cpu::weight_bytes);
+    let types = planning::weight_types(&model, &shape);
+    Ok((named.to_owned(), shape, types))
+}
+
+fn show(plan: &PlanView) {
+    let PlanView { model, context_tokens, slots, cache_tokens, .. } = plan;
+    ui::line(format!("{model} · context {context_tokens} · {slots} slots · cache of {cache_tokens} tokens"));
+    let row = |stage: &exo_api::plan::PlanStageView| {
+        let layers = format!("{}..{}", stage.layers.start, stage.layers.end);
+        let bytes = [stage.weight_bytes, stage.kv_bytes, stage.workspace_bytes].map(ui::bytes);
+        let [weights, cache, workspace] = bytes;
+        vec![stage.node_name.clone(), stage.device.clone(), layers, weights, cache, workspace]
+    };
+    let header = ["node", "device", "layers", "weights", "cache", "workspace"];
+    ui::table(&header, plan.stages.iter().map(row).collect());
+    ui::line(speeds(&plan.predicted));
+    if plan.predicted.fetch_bytes > 0 {
+        let (bytes, seconds) = (ui::bytes(plan.predicted.fetch_bytes), plan.predicted.fetch_ms / 1e3);
+        ui::line(format!("before the first answer {bytes} are fetched, which takes {seconds:.1} s at least"));
+    }
+    ui::line(match plan.gap_percent {
+        0.0 => "no plan is faster, by these numbers".to_owned(),
+        gap => format!("a plan may be faster by {gap:.1} % at most, by these numbers"),
+    });
+    for device in &plan.devices {
+        let (node, device, score) =
+            (&device.node_name, &device.device, (device.scores.total * 100.0, &device.reason));
+        ui::line(format!("{node} {device} (score {:.0}): {}", score.0, score.1));
+    }
+    plan.alone.iter().map(alone_text).for_each(ui::line);
+}
+
+fn alone_text(alone: &AloneView) -> String {
+    format!("{} {} alone: {}", alone.node_name, alone.device, speeds(&alone.predicted))
+}
+
+/// "first token after 812 ms (640 to 1,020), 12.1 tokens/s (10.0 to 14.2)"
+fn speeds(predicted: &PredictionView) -> String {
+    let range = |r: RangeView, unit: &str, digits: usize| {
+        format!("{:.digits$}{unit} ({:.digits$} to {:.digits$})", r.expected, r.low, r.high)
+    };
+    let one = format!(
+        "first token after {}, {}",
+        range(predicted.ttft_ms, " ms", 0),
+        range(predicted.tokens_per_s, " tokens/s", 1)
+    );
+    let hops = match predicted.hop_ms.expected {
+        0.0 => String::new(),
+        _ => format!(", of each token {} between stages", range(predicted.hop_ms, " ms", 2)),
+    };
+    let many = match predicted.streams {
+        0 | 1 => String::new(),
+        n => format!("; {n} streams: {}", range(predicted.total_tokens_per_s, " tokens/s", 1)),
+    };
+    format!("{one}{hops}{many}")
+}

@@ -1,0 +1,296 @@
+//! A cluster in a file: devices with what they hold and how fast they are, and the links between their nodes.
+//!
+//! ```toml
+//! [[device]]
+//! node = "desktop"
+//! device = "gpu0"            # left out: "cpu"
+//! kind = "discrete_gpu"      # left out: "cpu"; or "integrated_gpu"
+//! memory_gib = 24
+//! read_gb_s = 800            # weights that decode reads; left out: estimated
+//! read_gb_s_by_type = { Q4_K = 700 }
+//! tflops = 60                # of prefill; left out: derived from the rate of reading
+//! source = "measured"        # left out: "stated", as a data sheet does, with a wider range
+//!
+//! [[link]]
+//! from = "desktop"
+//! to = "laptop"
+//! rtt_ms = 1.0
+//! mbit_s = 1000
+//! ```
+//!
+//! A link counts for both directions unless the other one has its own.
+
+use std::collections::BTreeMap;
+
+use anyhow::{bail, ensure};
+use exo_api::ClusterView;
+use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
+use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, NodeId, SupportClass};
+use serde::{Deserialize, Serialize};
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cluster {
+    #[serde(default)]
+    device: Vec<Device>,
+    #[serde(default)]
+    link: Vec<Link>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Source {
+    #[default]
+    Stated,
+    Measured,
+}
+
+impl Source {
+    fn figure(self, value: f64) -> Figure {
+        match self {
+            Self::Stated => Figure::stated(value),
+            Self::Measured => Figure::measured(value),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Device {
+    node: String,
+    #[serde(default = "cpu")]
+    device: String,
+    #[serde(default = "processor")]
+    kind: DeviceKind,
+    memory_gib: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    read_gb_s: Option<f64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    read_gb_s_by_type: BTreeMap<DType, f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kv_gb_s: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tflops: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    layer_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    step_us: Option<f64>,
+    #[serde(default = "full")]
+    thermal_percent: u32,
+    #[serde(default)]
+    source: Source,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Link {
+    from: String,
+    to: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rtt_ms: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mbit_s: Option<f64>,
+    #[serde(default)]
+    source: Source,
+}
+
+fn cpu() -> String {
+    "cpu".to_owned()
+}
+
+fn processor() -> DeviceKind {
+    DeviceKind::Cpu
+}
+
+fn full() -> u32 {
+    100
+}
+
+/// What a file describes. Errors name the device or link.
+pub fn read(text: &str) -> anyhow::Result<(Vec<PlanDevice>, Vec<LinkFacts>)> {
+    let cluster: Cluster = toml::from_str(text)?;
+    ensure!(!cluster.device.is_empty(), "it has no [[device]]");
+    let mut devices: Vec<PlanDevice> = Vec::new();
+    for device in &cluster.device {
+        let one = plan_device(device)?;
+        let is_same = |d: &PlanDevice| d.node == one.node && d.device.id == one.device.id;
+        ensure!(!devices.iter().any(is_same), "{} {} is there twice", device.node, device.device);
+        devices.push(one);
+    }
+    let mut links: Vec<LinkFacts> = Vec::new();
+    for link in &cluster.link {
+        let one = plan_link(link, &cluster.device)?;
+        let is_same = |l: &LinkFacts| l.from == one.from && l.to == one.to;
+        ensure!(!links.iter().any(is_same), "the link from {} to {} is there twice", link.from, link.to);
+        links.push(one);
+    }
+    Ok((devices, links))
+}
+
+/// A number above 0, in a unit.
+fn above_zero(what: &str, of: &str, number: Option<f64>, unit: f64) -> anyhow::Result<Option<f64>> {
+    match number {
+        Some(number) if !(number.is_finite() && number > 0.0) => {
+            bail!("{what} of {of} is {number}: it must be above 0")
+        }
+        number => Ok(number.map(|number| number * unit)),
+    }
+}
+
+fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
+    let name = format!("{} {}", device.node, device.device);
+    ensure!(!device.node.is_empty() && !device.device.is_empty(), "a device or its node has no name");
+    let figure = |what, number, unit| {
+        above_zero(what, &name, number, unit).map(|number| number.map(|n| device.source.figure(n)))
+    };
+    let memory = above_zero("memory_gib", &name, Some(device.memory_gib), GIB)?.unwrap_or_default() as u64;
+    ensure!((1..=100).contains(&device.thermal_percent), "thermal_percent of {name} is not from 1 to 100");
+    let mut read_by_type = BTreeMap::new();
+    for (&dtype, &rate) in &device.read_gb_s_by_type {
+        read_by_type.extend(figure("read_gb_s_by_type", Some(rate), 1e9)?.map(|figure| (dtype, figure)));
+    }
+    let rates = DeviceRates {
+        read_bytes_per_s: figure("read_gb_s", device.read_gb_s, 1e9)?,
+        read_by_type,
+        flops_per_s: figure("tflops", device.tflops, 1e12)?,
+        kv_bytes_per_s: figure("kv_gb_s", device.kv_gb_s, 1e9)?,
+        layer_s: figure("layer_us", device.layer_us, 1e-6)?,
+        step_s: figure("step_us", device.step_us, 1e-6)?,
+    };
+    let facts = DeviceFacts {
+        id: DeviceId(device.device.clone()),
+        kind: device.kind,
+        name: name.clone(),
+        backend: "described".to_owned(),
+        memory_total_bytes: memory,
+        memory_free_bytes: memory,
+        compute_units: 0,
+        read_bytes_per_s: rates.read_bytes_per_s.map(|f| f.value),
+        flops_per_s: rates.flops_per_s.map(|f| f.value),
+        support: SupportClass::Full,
+        support_reason: String::new(),
+    };
+    let thermal_percent = device.thermal_percent;
+    let reported = PlanDevice::reported(node_id(&device.node), device.node.clone(), facts, None);
+    Ok(PlanDevice { rates, thermal_percent, ..reported })
+}
+
+fn plan_link(link: &Link, devices: &[Device]) -> anyhow::Result<LinkFacts> {
+    let name = format!("the link from {} to {}", link.from, link.to);
+    for end in [&link.from, &link.to] {
+        ensure!(devices.iter().any(|d| d.node == *end), "{name}: no device is of a node `{end}`");
+    }
+    ensure!(link.from != link.to, "{name} leads nowhere");
+    let figure = |what, number, unit| {
+        above_zero(what, &name, number, unit).map(|number| number.map(|n| link.source.figure(n)))
+    };
+    Ok(LinkFacts {
+        from: node_id(&link.from),
+        to: node_id(&link.to),
+        rtt_s: figure("rtt_ms", link.rtt_ms, 1e-3)?,
+        bytes_per_s: figure("mbit_s", link.mbit_s, 1e6 / 8.0)?,
+    })
+}
+
+/// A stand-in for the id of a node that only a file knows: of its name.
+fn node_id(name: &str) -> NodeId {
+    NodeId(*blake3::hash(name.as_bytes()).as_bytes())
+}
+
+/// The running cluster as such a file. Nodes of one name get their ids behind it.
+pub fn write(view: &ClusterView) -> anyhow::Result<String> {
+    let name = |id: &str| -> String {
+        let node = view.nodes.iter().find(|n| n.id == id);
+        let name = node.map_or(id, |n| n.name.as_str());
+        let is_shared = view.nodes.iter().filter(|n| n.name == name).count() > 1;
+        if is_shared { format!("{name} {id}") } else { name.to_owned() }
+    };
+    let mut cluster = Cluster::default();
+    for node in &view.nodes {
+        for device in node.devices.iter().filter(|d| d.memory_free_bytes > 0) {
+            cluster.device.push(Device {
+                node: name(&node.id),
+                device: device.id.clone(),
+                kind: device.kind,
+                memory_gib: device.memory_free_bytes as f64 / GIB,
+                read_gb_s: device.read_bytes_per_s.map(|rate| rate / 1e9),
+                read_gb_s_by_type: BTreeMap::new(),
+                kv_gb_s: None,
+                tflops: device.flops_per_s.map(|rate| rate / 1e12),
+                layer_us: None,
+                step_us: None,
+                thermal_percent: 100,
+                source: Source::Measured,
+            });
+        }
+    }
+    let is_known = |id: &str| cluster.device.iter().any(|d| d.node == name(id));
+    let links = view.links.iter().filter(|l| l.from != l.to && is_known(&l.from) && is_known(&l.to));
+    cluster.link = links
+        .map(|l| Link {
+            from: name(&l.from),
+            to: name(&l.to),
+            rtt_ms: l.rtt_ms.filter(|ms| *ms > 0.0),
+            mbit_s: l.bytes_per_s.map(|rate| rate * 8.0 / 1e6),
+            source: Source::Measured,
+        })
+        .collect();
+    Ok(toml::to_string(&cluster)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DESKTOP: &str = "[[device]]\nnode = \"desktop\"\ndevice = \"gpu0\"\nkind = \"discrete_gpu\"\nmemory_gib = 24\nread_gb_s = 800\n";
+    const LAPTOP: &str =
+        "[[device]]\nnode = \"laptop\"\nmemory_gib = 16\nread_gb_s_by_type = { Q4_K = 20 }\n";
+
+    fn refused(text: &str) -> String {
+        read(text).map(|_| ()).map_or_else(|error| format!("{error:#}"), |()| "taken".to_owned())
+    }
+
+    #[test]
+    fn devices_and_links_are_read_in_their_units() {
+        let link = "[[link]]\nfrom = \"desktop\"\nto = \"laptop\"\nrtt_ms = 2\nmbit_s = 800\n";
+        let (devices, links) = read(&format!("{DESKTOP}{LAPTOP}{link}")).unwrap();
+        assert_eq!(devices[0].device.memory_free_bytes, 24 << 30);
+        assert_eq!(devices[0].rates.read_bytes_per_s, Some(Figure::stated(800e9)));
+        assert_eq!((devices[1].device.kind, devices[1].device.id.0.as_str()), (DeviceKind::Cpu, "cpu"));
+        assert_eq!(devices[1].rates.read_by_type[&DType::Q4_K].value, 20e9);
+        assert_eq!((links[0].rtt_s.unwrap().value, links[0].bytes_per_s.unwrap().value), (2e-3, 1e8));
+    }
+
+    #[test]
+    fn bad_files_are_refused_by_name() {
+        let with = |more: &str| refused(&format!("{DESKTOP}{LAPTOP}{more}"));
+        assert_eq!(refused(""), "it has no [[device]]");
+        assert_eq!(
+            refused("[[device]]\nnode = \"a\"\nmemory_gib = 0\n"),
+            "memory_gib of a cpu is 0: it must be above 0"
+        );
+        assert_eq!(
+            refused("[[device]]\nnode = \"a\"\nmemory_gib = 1\nread_gb_s = -3\n"),
+            "read_gb_s of a cpu is -3: it must be above 0"
+        );
+        assert_eq!(
+            refused("[[device]]\nnode = \"a\"\nmemory_gib = nan\n"),
+            "memory_gib of a cpu is NaN: it must be above 0"
+        );
+        assert_eq!(with(LAPTOP), "laptop cpu is there twice");
+        assert_eq!(
+            with("[[link]]\nfrom = \"desktop\"\nto = \"phone\"\n"),
+            "the link from desktop to phone: no device is of a node `phone`"
+        );
+        assert_eq!(
+            with("[[link]]\nfrom = \"laptop\"\nto = \"laptop\"\n"),
+            "the link from laptop to laptop leads nowhere"
+        );
+        assert!(
+            refused("[[device]]\nnode = \"a\"\nmemory_gib = 1\ncolour = 3\n")
+                .contains("unknown field `colour`")
+        );
+    }
+}

@@ -1,0 +1,311 @@
+//! Plans that nobody carries out: what a [`PlanQuery`] asks of the planner, and what comes of it in words of the API.
+//!
+//! `exo plan` uses it for clusters that a file describes, the facade for the one that runs.
+
+use std::collections::BTreeMap;
+
+use exo_api::plan::{
+    AloneView, PlanDeviceView, PlanObjective, PlanQuery, PlanStageView, PlanView, ScoresView,
+};
+use exo_api::{ClusterView, NodeStatus, PlaceRequest};
+use exo_cluster::InstanceRequest;
+use exo_formats::{LayerTensor, Model, TensorName};
+use exo_machine::prediction_view;
+use exo_planner::{
+    Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError, PlanRequest, WeightTypes,
+};
+use exo_types::{
+    DType, DeviceFacts, DeviceId, DeviceState, LayerRange, ModelShape, NodeId, Placement, Shard, Stage,
+    SupportClass,
+};
+
+/// Why a query cannot be put to the planner.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// No device of that name.
+    #[error("there is no device `{name}`; there are: {}", known.join(", "))]
+    NoDevice {
+        /// As it was asked for.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// A node has several devices, and only one can be meant.
+    #[error("`{name}` has several devices: say which, as in `{example}`")]
+    Ambiguous {
+        /// The node.
+        name: String,
+        /// One of its devices.
+        example: String,
+    },
+    /// What stands after `=` is neither a number nor a range.
+    #[error("`{text}` names no layers: give a number, or a range as in `0..8`")]
+    Layers {
+        /// As it was given.
+        text: String,
+    },
+    /// A number that must not be 0 is.
+    #[error("{what} must not be 0")]
+    Zero {
+        /// Which.
+        what: &'static str,
+    },
+}
+
+/// Writes what the query says of objective, load and devices into `request`.
+pub fn apply(query: &PlanQuery, request: &mut PlanRequest) -> Result<(), QueryError> {
+    let workload = &mut request.workload;
+    for (what, asked, field) in [
+        ("streams", query.streams, &mut workload.streams),
+        ("prompt_tokens", query.prompt_tokens, &mut workload.prompt_tokens),
+        ("answer_tokens", query.answer_tokens, &mut workload.answer_tokens),
+    ] {
+        match asked {
+            Some(0) => return Err(QueryError::Zero { what }),
+            Some(number) => *field = number,
+            None => {}
+        }
+    }
+    request.objective = match (query.objective, query.nodes_min) {
+        (PlanObjective::Latency, Some(stages_min)) if stages_min > 1 => Objective::Spread { stages_min },
+        (PlanObjective::Latency, _) => Objective::Latency,
+        (PlanObjective::Throughput, _) => Objective::Throughput,
+    };
+    for name in &query.exclude {
+        let excluded = named(request, name)?;
+        for index in excluded {
+            request.devices[index].excluded = Some("excluded as asked".to_owned());
+        }
+    }
+    for text in &query.pins {
+        let pin = pin(request, text)?;
+        request.pins.push(pin);
+    }
+    Ok(())
+}
+
+fn pin(request: &PlanRequest, text: &str) -> Result<Pin, QueryError> {
+    let (name, layers) = text.split_once('=').map_or((text, None), |(name, layers)| (name, Some(layers)));
+    let found = named(request, name)?;
+    let device = &request.devices[found[0]];
+    if found.len() > 1 {
+        let example = format!("{}/{}", device.node_name, device.device.id);
+        return Err(QueryError::Ambiguous { name: name.to_owned(), example });
+    }
+    let layers = match layers {
+        None => PinLayers::Any,
+        Some(text) => pin_layers(text).ok_or_else(|| QueryError::Layers { text: text.to_owned() })?,
+    };
+    Ok(Pin { node: device.node, device: device.device.id.clone(), layers })
+}
+
+fn pin_layers(text: &str) -> Option<PinLayers> {
+    match text.split_once("..") {
+        Some((start, end)) => {
+            let (start, end) = (start.parse().ok()?, end.parse().ok()?);
+            Some(PinLayers::Range(LayerRange { start, end }))
+        }
+        None => Some(PinLayers::Count(text.parse().ok()?)),
+    }
+}
+
+/// The devices that `NODE` or `NODE/DEVICE` means, at least one. A node is named or its id is given.
+fn named(request: &PlanRequest, text: &str) -> Result<Vec<usize>, QueryError> {
+    let is_node = |d: &PlanDevice, name: &str| d.node_name == name || d.node.to_full() == name;
+    let is_meant = |d: &PlanDevice| {
+        is_node(d, text)
+            || text.rsplit_once('/').is_some_and(|(node, device)| is_node(d, node) && d.device.id.0 == device)
+    };
+    let found: Vec<usize> = (0..request.devices.len()).filter(|&i| is_meant(&request.devices[i])).collect();
+    if found.is_empty() {
+        let known = request.devices.iter().map(|d| format!("{}/{}", d.node_name, d.device.id)).collect();
+        return Err(QueryError::NoDevice { name: text.to_owned(), known });
+    }
+    Ok(found)
+}
+
+/// Devices and links as a node shows them. What an instance holds now is not free.
+pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
+    let mut devices = Vec::new();
+    for node in &view.nodes {
+        let Ok(id) = node.id.parse::<NodeId>() else { continue };
+        for device in &node.devices {
+            let facts = DeviceFacts {
+                id: DeviceId(device.id.clone()),
+                kind: device.kind,
+                name: device.name.clone(),
+                backend: device.backend.clone(),
+                memory_total_bytes: device.memory_total_bytes,
+                memory_free_bytes: device.memory_free_bytes,
+                compute_units: device.compute_units.unwrap_or(0),
+                read_bytes_per_s: device.read_bytes_per_s,
+                flops_per_s: device.flops_per_s,
+                support: device.support,
+                support_reason: device.support_reason.clone(),
+            };
+            let excluded = match (node.status, device.state, device.support) {
+                (NodeStatus::Lost | NodeStatus::Suspended, ..) => Some("its node is not there".to_owned()),
+                (_, DeviceState::Lost | DeviceState::Quarantined, _) => Some(device.state_reason.clone()),
+                (.., SupportClass::Unsupported) => Some(device.support_reason.clone()),
+                _ => None,
+            };
+            devices.push(PlanDevice::reported(id, node.name.clone(), facts, excluded));
+        }
+    }
+    let link = |l: &exo_api::LinkView| {
+        Some(LinkFacts {
+            from: l.from.parse().ok()?,
+            to: l.to.parse().ok()?,
+            rtt_s: l.rtt_ms.map(|ms| Figure::measured(ms / 1e3)),
+            bytes_per_s: l.bytes_per_s.map(Figure::measured),
+        })
+    };
+    (devices, view.links.iter().filter_map(link).collect())
+}
+
+/// The planner's question for an instance on a cluster as this node sees it.
+pub(crate) fn request_of(wanted: &InstanceRequest, view: &ClusterView) -> PlanRequest {
+    let (devices, links) = devices_of(view);
+    PlanRequest {
+        model: wanted.model,
+        slots: wanted.slots,
+        cache_tokens: wanted.cache_tokens,
+        links,
+        holders: wanted.holders.clone(),
+        ..PlanRequest::new(wanted.shape.clone(), wanted.context_tokens, devices)
+    }
+}
+
+/// In what a placed instance is not what a caller has named.
+pub(crate) fn differences(
+    placed: &Placement,
+    request: &PlaceRequest,
+    wanted: &InstanceRequest,
+) -> Vec<String> {
+    let mut differences = Vec::new();
+    let numbers = [
+        ("a context of", request.context_tokens.is_some(), placed.context_tokens, wanted.context_tokens),
+        ("slots", request.slots.is_some(), placed.slots, wanted.slots),
+        ("a cache of", request.cache_tokens.is_some(), placed.cache_tokens, wanted.cache_tokens),
+    ];
+    for (what, is_named, is, asked) in numbers {
+        if is_named && is != asked {
+            differences.push(match what {
+                "slots" => format!("{is} slots and not {asked}"),
+                _ => format!("{what} {is} tokens and not {asked}"),
+            });
+        }
+    }
+    if request.kv.is_some() && placed.kv != wanted.kv {
+        differences.push(format!("keys and values as {} and not {}", placed.kv, wanted.kv));
+    }
+    let stages_min = request.nodes_min.unwrap_or(1);
+    if (placed.stages.len() as u32) < stages_min {
+        differences.push(format!("{} stages and not at least {stages_min}", placed.stages.len()));
+    }
+    differences
+}
+
+/// How many bytes of each layer and of the head are of which type. `None` where only part of the model is here.
+pub fn weight_types(model: &Model, shape: &ModelShape) -> Option<WeightTypes> {
+    let bytes = |names: &[TensorName]| -> Vec<(DType, u64)> {
+        let mut types: BTreeMap<DType, u64> = BTreeMap::new();
+        for view in names.iter().filter_map(|name| model.tensor(*name).ok()) {
+            *types.entry(view.dtype).or_default() += view.range.len() as u64;
+        }
+        types.into_iter().collect()
+    };
+    let layer = |i: u32| bytes(&LayerTensor::ALL.map(|tensor| TensorName::Layer(i, tensor)));
+    let head = bytes(&[TensorName::OutputNorm, TensorName::Head]);
+    let layers: Vec<Vec<(DType, u64)>> = (0..model.config.layers).map(layer).collect();
+    let sum = |types: &[(DType, u64)]| types.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    let is_all = layers.iter().zip(&shape.layers).all(|(types, layer)| sum(types) == layer.weight_bytes);
+    (is_all && sum(&head) == shape.head_bytes).then_some(WeightTypes { layers, head })
+}
+
+/// Plans, and says it in words of the API.
+pub fn answer(model: &str, request: &PlanRequest) -> Result<PlanView, PlanError> {
+    let plan = exo_planner::plan(request)?;
+    Ok(PlanView {
+        model: model.to_owned(),
+        context_tokens: request.context_tokens,
+        slots: request.slots,
+        cache_tokens: request.cache_tokens,
+        stages: stages(request, &plan),
+        predicted: prediction_view(&plan.predicted),
+        objective_ms: ms(plan.proof.objective_ns),
+        lower_bound_ms: ms(plan.proof.lower_bound_ns),
+        gap_percent: plan.proof.gap_per_mille() as f64 / 10.0,
+        devices: devices(request, &plan),
+        alone: alone(request),
+    })
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+fn stages(request: &PlanRequest, plan: &Plan) -> Vec<PlanStageView> {
+    let stage = |(stage, memory): (&Stage, &exo_planner::ShardMemory)| {
+        let shard = stage.leader();
+        let is_this = |d: &&PlanDevice| d.node == shard.node && d.device.id == shard.device;
+        let node = request.devices.iter().find(is_this);
+        PlanStageView {
+            node_name: node.map_or_else(|| shard.node.to_string(), |d| d.node_name.clone()),
+            device: shard.device.to_string(),
+            layers: stage.layers.into(),
+            weight_bytes: memory.weight_bytes,
+            kv_bytes: memory.kv_bytes,
+            workspace_bytes: memory.workspace_bytes,
+        }
+    };
+    plan.stages.iter().zip(&plan.memory).map(stage).collect()
+}
+
+fn devices(request: &PlanRequest, plan: &Plan) -> Vec<PlanDeviceView> {
+    let described = request.devices.iter().zip(plan.reasons.iter().zip(&plan.scores));
+    let per_mille = |score: u32| f64::from(score) / 1e3;
+    described
+        .map(|(device, (reason, score))| PlanDeviceView {
+            node: device.node.to_full(),
+            node_name: device.node_name.clone(),
+            device: device.device.id.to_string(),
+            reason: reason.text.clone(),
+            otherwise_ms: reason.otherwise_ns.map(ms),
+            scores: ScoresView {
+                compute: per_mille(score.compute),
+                memory: per_mille(score.memory),
+                network: per_mille(score.network),
+                thermal: per_mille(score.thermal),
+                bandwidth: per_mille(score.bandwidth),
+                total: per_mille(score.total),
+            },
+        })
+        .collect()
+}
+
+fn alone(request: &PlanRequest) -> Vec<AloneView> {
+    let layers = request.shape.layer_count();
+    let on = |device: &PlanDevice| {
+        let only = PlanRequest {
+            devices: vec![device.clone()],
+            explain: false,
+            pins: Vec::new(),
+            ..request.clone()
+        };
+        let only = PlanRequest { objective: Objective::Latency, ..only };
+        exo_planner::plan(&only).ok()?;
+        let stage = Stage::solo(device.node, device.device.id.clone(), Shard::whole(layers));
+        let (predicted, objective_ns) = exo_planner::predict(request, &[stage])?;
+        let view = AloneView {
+            node_name: device.node_name.clone(),
+            device: device.device.id.to_string(),
+            predicted: prediction_view(&predicted),
+        };
+        Some((objective_ns, view))
+    };
+    let mut found: Vec<(u64, AloneView)> = request.devices.iter().filter_map(on).collect();
+    found.sort_by_key(|(objective_ns, _)| *objective_ns);
+    found.into_iter().map(|(_, view)| view).collect()
+}

@@ -1,0 +1,379 @@
+//! The model of cost: what a plan takes, in whole nanoseconds.
+//!
+//! Rates become whole numbers first and times are rounded down a layer at a time, so every machine computes the same.
+//! Below, `W` are the bytes of a layer's weights as the device holds them, `r` the rate at which it reads their type,
+//! `F` the operations of a row, `f` their rate, `K` the bytes of keys and values a token has in the layer, `k` the rate of
+//! attention, `C` the width of a hidden state, `P` the tokens of the prompt, `D` the depth (tokens already there).
+//!
+//! | what | formula | source |
+//! |---|---|---|
+//! | a layer, `n` rows at depth `D` | `max(W/r, n·F/f) + n·K·D/k + t_layer` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785 |
+//! | the head, `n` rows | `W_head/r` and at least `n·2·C·V/f` | as a layer without attention |
+//! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, (P·F + 2·C·P²)/f) + m·t_layer) / m` | scores and sums of row `t` are `4·C·t` operations; over `P` rows `2·C·P²` |
+//! | a stage | `Σ layers + t_step` (and the head, on the last) | |
+//! | a hop, `n` rows | `t_hop + rtt/2 + 4·C·n/bandwidth` | hidden states travel as f32 |
+//! | the way back | `t_hop + rtt/2` | it carries token ids |
+//! | time per token, one stream | `Σ stages + Σ hops + way back`, at depth `P + A/2` | stages of one token never overlap |
+//! | time to first token | `Σ chunk stages + Σ hops + way back + head + (m-1)·max(chunk stage, chunk on a wire)` | a pipeline of `m` equal chunks fills once, then its slowest part decides |
+//! | a token for each of `N` streams | `max(M·max stage, Σ stages + hops + way back)`, `M = min(stages, N)` micro-batches of `⌈N/M⌉` rows | one micro-batch for each stage, as `cluster`'s scheduler composes them; each reads the weights again |
+//!
+//! A hop between devices of one node costs `t_local` and no wire. `t_hop` and `t_local` are 50 µs, the added time of a
+//! token and hop on loopback that docs/benchmarks.md has.
+//!
+//! A group of devices that share the layers of a stage (tensor parallelism) will be one more kind of row in
+//! [`Costs::devices`]: a stage whose layer costs the slowest of its shares plus two reductions. Nothing else asks what a
+//! device is.
+//!
+//! Memory domains (devices that share bandwidth) are not in it: stages of one stream never work at the same time, and for
+//! many streams two devices of one domain are predicted too fast.
+
+use std::collections::BTreeMap;
+
+use exo_types::{DType, LayerRange, NodeId};
+
+use crate::inputs::{Figure, LINK_RATE_ESTIMATED, RTT_ESTIMATED};
+use crate::memory::Held;
+use crate::{LinkFacts, Objective, PlanRequest, Prediction, Range, Workload};
+
+/// Tokens of a prompt that pass a stage at once.
+pub(crate) const CHUNK_TOKENS: u64 = 512;
+/// Bytes of one element of a hidden state on the wire.
+const WIRE_BYTES: u64 = 4;
+/// What a hop costs beside the wire.
+const HOP_NS: u64 = 50_000;
+/// A hop between two devices of a node.
+const LOCAL_HOP_NS: u64 = 50_000;
+/// No time in here is longer: 36 minutes for one layer of one step is no use to anybody, and sums stay below 2^63.
+const NS_MAX: u64 = 1 << 41;
+
+/// Which end of every input's range is counted with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Case {
+    Fast,
+    Expected,
+    Slow,
+}
+
+impl Case {
+    /// A rate as a whole number, at least 1.
+    fn rate(self, figure: Figure) -> u64 {
+        let (value, error) = (figure.value as u128, u128::from(figure.source.error_percent()));
+        let scaled = match self {
+            Self::Fast => value * (100 + error) / 100,
+            Self::Expected => value,
+            Self::Slow => value * 100 / (100 + error),
+        };
+        scaled.clamp(1, u64::MAX.into()) as u64
+    }
+
+    /// Seconds as nanoseconds.
+    fn time(self, figure: Figure) -> u64 {
+        let (ns, error) = ((figure.value * 1e9) as u128, u128::from(figure.source.error_percent()));
+        let scaled = match self {
+            Self::Fast => ns * 100 / (100 + error),
+            Self::Expected => ns,
+            Self::Slow => ns * (100 + error) / 100,
+        };
+        scaled.min(NS_MAX.into()) as u64
+    }
+}
+
+/// Times of the parts of a plan, one device and layer at a time.
+pub(crate) struct Costs<'a> {
+    request: &'a PlanRequest,
+    prompt: u64,
+    answer: u64,
+    devices: Vec<DeviceCost>,
+    links: BTreeMap<(NodeId, NodeId), (u64, u64)>,
+    unmeasured: (u64, u64),
+}
+
+struct DeviceCost {
+    node: NodeId,
+    held: Held,
+    read: u64,
+    read_by_type: BTreeMap<DType, u64>,
+    flops: u64,
+    kv: u64,
+    layer_ns: u64,
+    step_ns: u64,
+}
+
+impl<'a> Costs<'a> {
+    pub(crate) fn of(request: &'a PlanRequest, case: Case) -> Self {
+        let Workload { prompt_tokens, answer_tokens, .. } = request.workload;
+        let context = u64::from(request.context_tokens);
+        let prompt = u64::from(prompt_tokens).min(context).max(1);
+        let answer = u64::from(answer_tokens).min(context.saturating_sub(prompt)).max(1);
+        let devices = request.devices.iter().map(|device| {
+            let rates = device.rates.complete(device.device.kind);
+            // Heat slows everything that computes.
+            let cool = |rate: u64| {
+                ((u128::from(rate) * u128::from(device.thermal_percent.clamp(1, 100))) / 100) as u64
+            };
+            let rate = |figure| cool(case.rate(figure)).max(1);
+            DeviceCost {
+                node: device.node,
+                held: Held::by(device.device.kind),
+                read: rate(rates.read_bytes_per_s),
+                read_by_type: rates.read_by_type.iter().map(|(t, f)| (*t, rate(*f))).collect(),
+                flops: rate(rates.flops_per_s),
+                kv: rate(rates.kv_bytes_per_s),
+                layer_ns: case.time(rates.layer_s),
+                step_ns: case.time(rates.step_s),
+            }
+        });
+        let unmeasured = (case.time(RTT_ESTIMATED), case.rate(LINK_RATE_ESTIMATED));
+        let (devices, links) = (devices.collect(), links(&request.links, case));
+        Self { request, prompt, answer, devices, links, unmeasured }
+    }
+
+    /// Tokens of the answer that are counted.
+    pub(crate) fn answer(&self) -> u64 {
+        self.answer
+    }
+
+    /// Chunks of the prompt.
+    pub(crate) fn chunks(&self) -> u64 {
+        self.prompt.div_ceil(CHUNK_TOKENS)
+    }
+
+    /// Rows of a chunk.
+    pub(crate) fn chunk_rows(&self) -> u64 {
+        self.prompt.min(CHUNK_TOKENS)
+    }
+
+    fn depth(&self) -> u64 {
+        self.prompt + self.answer / 2
+    }
+
+    /// One layer of a step of `rows` sequences in the middle of their answers.
+    pub(crate) fn layer_ns(&self, device: usize, layer: usize, rows: u64) -> u64 {
+        let (cost, shape) = (&self.devices[device], &self.request.shape.layers[layer]);
+        let compute = per_s(rows.into(), shape.flops_per_token, cost.flops);
+        let attend = per_s(u128::from(rows) * u128::from(self.depth()), shape.kv_bytes_per_token, cost.kv);
+        let ns = self.read_ns(device, layer).max(compute).saturating_add(attend);
+        ns.saturating_add(cost.layer_ns).min(NS_MAX)
+    }
+
+    /// One layer of one chunk of the prompt.
+    pub(crate) fn chunk_layer_ns(&self, device: usize, layer: usize) -> u64 {
+        let (cost, shape, chunks) = (&self.devices[device], &self.request.shape.layers[layer], self.chunks());
+        let prompt = u128::from(self.prompt);
+        let linear = prompt * u128::from(shape.flops_per_token);
+        let quadratic = 2 * u128::from(self.request.shape.hidden) * prompt * prompt;
+        let compute = per_s(linear.saturating_add(quadratic), 1, cost.flops);
+        let read = self.read_ns(device, layer).saturating_mul(chunks);
+        let prompt_ns = compute.max(read).saturating_add(cost.layer_ns.saturating_mul(chunks));
+        prompt_ns.div_ceil(chunks).min(NS_MAX)
+    }
+
+    /// The output head of a step of `rows` rows.
+    pub(crate) fn head_ns(&self, device: usize, rows: u64) -> u64 {
+        let (cost, shape) = (&self.devices[device], &self.request.shape);
+        let held = match cost.held {
+            Held::AsStored => shape.head_bytes,
+            Held::Packed => shape.head_packed_bytes,
+        };
+        let types = self.request.weight_types.as_ref().map(|types| types.head.as_slice());
+        let operations = 2 * u64::from(shape.hidden) * u64::from(shape.vocab);
+        cost.read_ns(held, shape.head_bytes, types)
+            .max(per_s(rows.into(), operations, cost.flops))
+            .min(NS_MAX)
+    }
+
+    /// What every step costs on the device.
+    pub(crate) fn step_ns(&self, device: usize) -> u64 {
+        self.devices[device].step_ns
+    }
+
+    fn read_ns(&self, device: usize, layer: usize) -> u64 {
+        let (cost, shape) = (&self.devices[device], &self.request.shape.layers[layer]);
+        let held = match cost.held {
+            Held::AsStored => shape.weight_bytes,
+            Held::Packed => shape.packed_bytes,
+        };
+        let types = self.request.weight_types.as_ref().and_then(|types| types.layers.get(layer));
+        cost.read_ns(held, shape.weight_bytes, types.map(Vec::as_slice))
+    }
+
+    /// From the device of one stage to that of the next, with the hidden states of `rows` rows.
+    pub(crate) fn hop_ns(&self, from: usize, to: usize, rows: u64) -> u64 {
+        self.back_ns(from, to).saturating_add(self.wire_ns(from, to, rows)).min(NS_MAX)
+    }
+
+    /// No hop of any plan takes less.
+    pub(crate) fn least_hop_ns(&self, rows: u64) -> u64 {
+        let mut nodes: Vec<NodeId> = self.devices.iter().map(|d| d.node).collect();
+        nodes.sort_unstable();
+        if nodes.windows(2).any(|w| w[0] == w[1]) {
+            return LOCAL_HOP_NS;
+        }
+        let hop = |&(rtt, rate): &(u64, u64)| {
+            HOP_NS + rtt / 2 + per_s((rows * WIRE_BYTES).into(), self.request.shape.hidden.into(), rate)
+        };
+        self.links.values().chain([&self.unmeasured]).map(hop).min().unwrap_or(0)
+    }
+
+    /// Of a hop, how long it occupies the link.
+    pub(crate) fn wire_ns(&self, from: usize, to: usize, rows: u64) -> u64 {
+        let (from, to) = (self.devices[from].node, self.devices[to].node);
+        if from == to {
+            return 0;
+        }
+        per_s((rows * WIRE_BYTES).into(), self.request.shape.hidden.into(), self.link(from, to).1)
+    }
+
+    /// From the last stage to the first, with tokens.
+    pub(crate) fn back_ns(&self, from: usize, to: usize) -> u64 {
+        let (from, to) = (self.devices[from].node, self.devices[to].node);
+        if from == to { LOCAL_HOP_NS } else { HOP_NS + self.link(from, to).0 / 2 }
+    }
+
+    /// Round trip and bytes per second: measured in this direction, else in the other, else estimated.
+    fn link(&self, from: NodeId, to: NodeId) -> (u64, u64) {
+        let link = self.links.get(&(from, to)).or_else(|| self.links.get(&(to, from)));
+        *link.unwrap_or(&self.unmeasured)
+    }
+
+    /// How long the nodes without the file fetch their shards at least, and how many bytes those are.
+    pub(crate) fn fetch(&self, stages: &[(usize, u64)]) -> (u64, u64) {
+        let holders = &self.request.holders;
+        let missing = stages.iter().filter(|(d, _)| !holders.contains(&self.devices[*d].node));
+        let fetch = |(device, bytes): &(usize, u64)| {
+            let to = self.devices[*device].node;
+            let best = holders.iter().map(|&from| self.link(from, to).1).max();
+            best.map_or(0, |rate| per_s((*bytes).into(), 1, rate))
+        };
+        if holders.is_empty() {
+            return (0, 0);
+        }
+        (missing.clone().map(|(_, bytes)| bytes).sum(), missing.map(fetch).max().unwrap_or(0))
+    }
+}
+
+impl DeviceCost {
+    /// Weights of `stored` bytes that take `held` bytes on the device.
+    fn read_ns(&self, held: u64, stored: u64, types: Option<&[(DType, u64)]>) -> u64 {
+        let Some(types) = types else { return per_s(held.into(), 1, self.read) };
+        let of_type = |&(dtype, bytes): &(DType, u64)| {
+            let here = u128::from(bytes) * u128::from(held) / u128::from(stored.max(1));
+            per_s(here, 1, *self.read_by_type.get(&dtype).unwrap_or(&self.read))
+        };
+        types.iter().map(of_type).fold(0, u64::saturating_add).min(NS_MAX)
+    }
+}
+
+/// `count · each` at `rate` per second, in nanoseconds.
+fn per_s(count: u128, each: u64, rate: u64) -> u64 {
+    let ns = count.saturating_mul(each.into()).saturating_mul(1_000_000_000) / u128::from(rate.max(1));
+    ns.min(NS_MAX.into()) as u64
+}
+
+/// Round trip and rate of each measured link.
+fn links(links: &[LinkFacts], case: Case) -> BTreeMap<(NodeId, NodeId), (u64, u64)> {
+    let numbers = |link: &LinkFacts| {
+        let known = |figure: Option<Figure>| figure.and_then(Figure::plausible);
+        let rtt = case.time(known(link.rtt_s).unwrap_or(RTT_ESTIMATED));
+        ((link.from, link.to), (rtt, case.rate(known(link.bytes_per_s).unwrap_or(LINK_RATE_ESTIMATED))))
+    };
+    links.iter().map(numbers).collect()
+}
+
+/// Times of one plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Times {
+    pub(crate) ttft_ns: u64,
+    pub(crate) token_ns: u64,
+    pub(crate) hop_ns: u64,
+    pub(crate) round_ns: u64,
+}
+
+/// Devices in pipeline order with their layers.
+pub(crate) type Layout = [(usize, LayerRange)];
+
+impl Times {
+    /// Of a token, what is not spent between stages.
+    pub(crate) fn compute_ns(&self) -> u64 {
+        self.token_ns - self.hop_ns
+    }
+}
+
+impl Costs<'_> {
+    /// A stage of a step of one stream.
+    pub(crate) fn stage_token_ns(&self, device: usize, range: LayerRange) -> u64 {
+        let layers = range.start as usize..range.end as usize;
+        let is_last = layers.end == self.request.shape.layers.len();
+        let head = if is_last { self.head_ns(device, 1) } else { 0 };
+        layers.map(|layer| self.layer_ns(device, layer, 1)).sum::<u64>() + self.step_ns(device) + head
+    }
+
+    pub(crate) fn times(&self, layout: &Layout) -> Times {
+        let last = layout.len() - 1;
+        let streams = u64::from(self.request.workload.streams.max(1));
+        let micro_batches = streams.min(layout.len() as u64);
+        let rows = streams.div_ceil(micro_batches);
+        let (chunks, chunk_rows) = (self.chunks(), self.chunk_rows());
+        let stage = |at: usize, layer: &dyn Fn(usize, usize) -> u64| -> u64 {
+            let (device, range) = layout[at];
+            (range.start as usize..range.end as usize).map(|l| layer(device, l)).sum::<u64>()
+                + self.step_ns(device)
+        };
+        let hops = |rows: u64| -> u64 {
+            if last == 0 {
+                return 0;
+            }
+            let forward: u64 = layout.windows(2).map(|w| self.hop_ns(w[0].0, w[1].0, rows)).sum();
+            forward + self.back_ns(layout[last].0, layout[0].0)
+        };
+        let decode = |at: usize, rows: u64| {
+            let head = if at == last { self.head_ns(layout[at].0, rows) } else { 0 };
+            stage(at, &|d, l| self.layer_ns(d, l, rows)) + head
+        };
+        let chunk = |at: usize| stage(at, &|d, l| self.chunk_layer_ns(d, l));
+        let wires = layout.windows(2).map(|w| self.wire_ns(w[0].0, w[1].0, chunk_rows));
+        let slowest_chunk = (0..=last).map(chunk).chain(wires).max().unwrap_or(0);
+        let head = self.head_ns(layout[last].0, 1);
+        let round_wires = layout.windows(2).map(|w| self.wire_ns(w[0].0, w[1].0, rows));
+        let slowest = (0..=last).map(|at| decode(at, rows)).chain(round_wires).max().unwrap_or(0);
+        let round = (0..=last).map(|at| decode(at, rows)).sum::<u64>() + hops(rows);
+        let filled = (0..=last).map(chunk).sum::<u64>() + hops(chunk_rows) + head;
+        Times {
+            ttft_ns: filled.saturating_add((chunks - 1).saturating_mul(slowest_chunk)),
+            token_ns: (0..=last).map(|at| decode(at, 1)).sum::<u64>() + hops(1),
+            hop_ns: hops(1),
+            round_ns: round.max(micro_batches * slowest),
+        }
+    }
+
+    /// What the objective asks to be least.
+    pub(crate) fn objective_ns(&self, layout: &Layout) -> u64 {
+        let times = self.times(layout);
+        match self.request.objective {
+            Objective::Latency | Objective::Spread { .. } => {
+                times.ttft_ns.saturating_add(self.answer.saturating_mul(times.token_ns))
+            }
+            Objective::Throughput => times.round_ns,
+        }
+    }
+}
+
+/// The times of a layout with their ranges.
+pub(crate) fn predict(request: &PlanRequest, layout: &Layout, weight_bytes: &[u64]) -> Prediction {
+    let times = |case| Costs::of(request, case).times(layout);
+    let (fast, slow) = (times(Case::Fast), times(Case::Slow));
+    let costs = Costs::of(request, Case::Expected);
+    let expected = costs.times(layout);
+    let range = |of: fn(&Times) -> u64| Range { low: of(&fast), expected: of(&expected), high: of(&slow) };
+    let bytes: Vec<(usize, u64)> = layout.iter().zip(weight_bytes).map(|((d, _), b)| (*d, *b)).collect();
+    let (fetch_bytes, fetch_ns) = costs.fetch(&bytes);
+    Prediction {
+        ttft_ns: range(|t| t.ttft_ns),
+        token_ns: range(|t| t.token_ns),
+        hop_ns: range(|t| t.hop_ns),
+        round_ns: range(|t| t.round_ns),
+        streams: request.workload.streams.max(1),
+        fetch_bytes,
+        fetch_ns,
+    }
+}

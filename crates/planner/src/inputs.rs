@@ -1,0 +1,230 @@
+//! The numbers a cost is computed from, where each comes from, and what stands in for one that is missing.
+//!
+//! A missing number never takes the prediction away: an estimate stands in, says so, and widens the range. The
+//! estimates are cautious figures of common hardware: single-socket desktops with DDR4 (decode reads 8 GB/s of weights
+//! and computes 60 GFLOP/s), integrated units on shared memory (40 GB/s, 1 TFLOP/s), cards of the GTX 1660 class
+//! (200 GB/s, 5 TFLOP/s).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use exo_types::{DType, DeviceFacts, DeviceKind};
+
+/// A measurement older than this is stale: drivers, clocks and neighbours change in days.
+const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// Of a processor's read rate, what its kernels reach in decode: 68 to 86 % in the table of docs/benchmarks.md ("of the
+/// limit").
+const KERNEL_PART: f64 = 0.75;
+/// A number outside of these bounds is refused, whatever it measures: no rate of today's devices reaches them.
+const PLAUSIBLE: std::ops::RangeInclusive<f64> = 1e-9..=1e18;
+
+/// Where a number comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// It was measured so long ago, so many times.
+    Measured {
+        /// Since the last measurement.
+        age: Duration,
+        /// Measurements.
+        samples: u32,
+    },
+    /// A file or a specification states it.
+    Stated,
+    /// It follows from another measured number of the same device.
+    Derived,
+    /// Nothing is known of this device: a figure of its kind.
+    Estimated,
+}
+
+impl Source {
+    /// How far the truth may be from it, in per cent, either way.
+    ///
+    /// A measurement repeats within 10 % here (docs/benchmarks.md); specifications state peaks that kernels miss
+    /// by up to a half; what was estimated may be off by a factor of three.
+    pub fn error_percent(self) -> u64 {
+        match self {
+            Self::Measured { age, samples } if age <= STALE_AFTER => 10 + 5 * u64::from(samples < 2),
+            Self::Measured { .. } => 30,
+            Self::Stated => 50,
+            Self::Derived => 60,
+            Self::Estimated => 200,
+        }
+    }
+
+    /// For people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Measured { age, .. } if age <= STALE_AFTER => "measured",
+            Self::Measured { .. } => "measured long ago",
+            Self::Stated => "stated",
+            Self::Derived => "derived",
+            Self::Estimated => "estimated",
+        }
+    }
+}
+
+/// A number and its source.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Figure {
+    /// The number, in the unit its field names.
+    pub value: f64,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+impl Figure {
+    /// Measured just now, once.
+    pub fn measured(value: f64) -> Self {
+        Self { value, source: Source::Measured { age: Duration::ZERO, samples: 2 } }
+    }
+
+    /// Said by a file or a specification.
+    pub fn stated(value: f64) -> Self {
+        Self { value, source: Source::Stated }
+    }
+
+    fn from(value: f64, source: Source) -> Self {
+        Self { value, source }
+    }
+
+    /// Itself, unless it is no number, zero, negative or absurd.
+    pub fn plausible(self) -> Option<Self> {
+        (self.value.is_finite() && PLAUSIBLE.contains(&self.value)).then_some(self)
+    }
+}
+
+/// Rates of one device. Missing ones are `None`; [`Self::complete`] fills them.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct DeviceRates {
+    /// Weights that a decode step reads, bytes per second, for types without a rate of their own.
+    pub read_bytes_per_s: Option<Figure>,
+    /// The same, by type.
+    pub read_by_type: BTreeMap<DType, Figure>,
+    /// Multiply-adds times two of a prefill, per second.
+    pub flops_per_s: Option<Figure>,
+    /// Keys and values that attention reads, bytes per second.
+    pub kv_bytes_per_s: Option<Figure>,
+    /// Time that every layer of a step takes whatever its size, in seconds.
+    pub layer_s: Option<Figure>,
+    /// Time that every step takes on the device, in seconds.
+    pub step_s: Option<Figure>,
+}
+
+impl DeviceRates {
+    /// What a node's report says. A card reports what its kernels reach; a processor the rate of a plain sum, of which its
+    /// kernels reach [`KERNEL_PART`].
+    pub fn reported(facts: &DeviceFacts) -> Self {
+        let read = |rate: f64| match facts.kind {
+            DeviceKind::Cpu => Figure::from(rate * KERNEL_PART, Source::Derived),
+            DeviceKind::DiscreteGpu | DeviceKind::IntegratedGpu => Figure::measured(rate),
+        };
+        Self {
+            read_bytes_per_s: facts.read_bytes_per_s.map(read),
+            flops_per_s: facts.flops_per_s.map(Figure::measured),
+            ..Self::default()
+        }
+    }
+
+    /// Every number: as given where that is plausible, else derived, else estimated by the kind of device.
+    pub fn complete(&self, kind: DeviceKind) -> CompleteRates {
+        let usual = usual(kind);
+        let given = |figure: Option<Figure>| figure.and_then(Figure::plausible);
+        let (read, flops) = (given(self.read_bytes_per_s), given(self.flops_per_s));
+        // A device without a general rate reads other types as fast as the slowest it was measured with.
+        let typed = self.read_by_type.values().filter_map(|f| f.plausible());
+        let slowest = typed.min_by(|a, b| a.value.total_cmp(&b.value));
+        let derived = |from: Option<Figure>, factor: f64| {
+            from.map(|f| {
+                let source = if f.source == Source::Estimated { Source::Estimated } else { Source::Derived };
+                Figure::from(f.value * factor, source)
+            })
+        };
+        let flops_per_byte = usual.flops_per_s / usual.read_bytes_per_s;
+        let estimated = |value| Figure::from(value, Source::Estimated);
+        let read = read
+            .or_else(|| derived(slowest, 1.0))
+            .or_else(|| derived(flops, 1.0 / flops_per_byte))
+            .unwrap_or(estimated(usual.read_bytes_per_s));
+        let flops = flops.or_else(|| derived(Some(read), flops_per_byte)).unwrap_or(read);
+        // Attention reads keys and values with the loads that read weights.
+        let kv = given(self.kv_bytes_per_s).or_else(|| derived(Some(read), 1.0)).unwrap_or(read);
+        CompleteRates {
+            read_bytes_per_s: read,
+            read_by_type: self.read_by_type.iter().filter_map(|(t, f)| Some((*t, f.plausible()?))).collect(),
+            flops_per_s: flops,
+            kv_bytes_per_s: kv,
+            layer_s: given(self.layer_s).unwrap_or(estimated(usual.layer_s)),
+            step_s: given(self.step_s).unwrap_or(estimated(usual.step_s)),
+        }
+    }
+}
+
+/// [`DeviceRates`] with nothing missing.
+#[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // as in `DeviceRates`
+pub struct CompleteRates {
+    pub read_bytes_per_s: Figure,
+    pub read_by_type: BTreeMap<DType, Figure>,
+    pub flops_per_s: Figure,
+    pub kv_bytes_per_s: Figure,
+    pub layer_s: Figure,
+    pub step_s: Figure,
+}
+
+struct Usual {
+    read_bytes_per_s: f64,
+    flops_per_s: f64,
+    layer_s: f64,
+    step_s: f64,
+}
+
+/// A cautious member of each kind. A layer on a card is about ten launches of 2 µs; a step is a submission and a
+/// readback there, and waking the threads on a processor.
+fn usual(kind: DeviceKind) -> Usual {
+    let (read_bytes_per_s, flops_per_s, layer_s, step_s) = match kind {
+        DeviceKind::Cpu => (8e9, 60e9, 5e-6, 50e-6),
+        DeviceKind::IntegratedGpu => (40e9, 1e12, 20e-6, 100e-6),
+        DeviceKind::DiscreteGpu => (200e9, 5e12, 20e-6, 100e-6),
+    };
+    Usual { read_bytes_per_s, flops_per_s, layer_s, step_s }
+}
+
+/// Round trip of a link that nobody measured: a busy Wi-Fi.
+pub(crate) const RTT_ESTIMATED: Figure = Figure { value: 5e-3, source: Source::Estimated };
+/// Its rate: 100 Mbit/s.
+pub(crate) const LINK_RATE_ESTIMATED: Figure = Figure { value: 12.5e6, source: Source::Estimated };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_derived_or_estimated_and_says_so() {
+        let nothing = DeviceRates::default().complete(DeviceKind::Cpu);
+        assert_eq!(nothing.read_bytes_per_s, Figure::from(8e9, Source::Estimated));
+        assert_eq!(nothing.flops_per_s.source, Source::Estimated);
+        let read = DeviceRates { read_bytes_per_s: Some(Figure::measured(16e9)), ..DeviceRates::default() };
+        let rates = read.complete(DeviceKind::Cpu);
+        assert_eq!(rates.read_bytes_per_s.value, 16e9);
+        assert_eq!(rates.flops_per_s, Figure::from(120e9, Source::Derived));
+        assert_eq!(rates.kv_bytes_per_s, Figure::from(16e9, Source::Derived));
+    }
+
+    #[test]
+    fn absurd_numbers_count_as_missing() {
+        for absurd in [f64::NAN, 0.0, -5.0, f64::INFINITY, 1e30] {
+            let rates =
+                DeviceRates { read_bytes_per_s: Some(Figure::measured(absurd)), ..DeviceRates::default() };
+            assert_eq!(rates.complete(DeviceKind::Cpu).read_bytes_per_s.value, 8e9, "{absurd}");
+        }
+    }
+
+    #[test]
+    fn stale_and_missing_numbers_are_less_certain() {
+        let old = Source::Measured { age: STALE_AFTER * 2, samples: 9 };
+        let fresh = Source::Measured { age: Duration::ZERO, samples: 9 };
+        let errors =
+            [fresh, old, Source::Stated, Source::Derived, Source::Estimated].map(Source::error_percent);
+        assert!(errors.is_sorted() && errors[0] < errors[4], "{errors:?}");
+    }
+}

@@ -1,0 +1,66 @@
+//! Pins that no plan can meet, told before the search.
+
+use exo_types::LayerRange;
+
+use crate::memory::{Held, Sizes};
+use crate::{Pin, PinLayers, PlanError, PlanRequest, explain};
+
+/// Whether every pin names a usable device once, layers of the model, and what that device can hold; and whether they
+/// leave room for each other.
+pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), PlanError> {
+    let layers = sizes.layer_count();
+    let mut counted = 0u32;
+    for (at, pin) in request.pins.iter().enumerate() {
+        let refused = |why: String| PlanError::Pin { device: name(request, pin), why };
+        let is_this = |d: &&crate::PlanDevice| d.node == pin.node && d.device.id == pin.device;
+        let Some(device) = request.devices.iter().find(is_this) else {
+            return Err(refused("there is no such device".to_owned()));
+        };
+        if let Some(why) = explain::unusable(device) {
+            return Err(refused(why));
+        }
+        if request.pins[..at].iter().any(|p| p.node == pin.node && p.device == pin.device) {
+            return Err(refused("it is pinned twice".to_owned()));
+        }
+        let held = Held::by(device.device.kind);
+        let (count, needed_bytes) = match pin.layers {
+            PinLayers::Any => (1, 0),
+            PinLayers::Count(count) if count == 0 || count > layers => {
+                return Err(refused(format!("{count} of {layers} layers")));
+            }
+            PinLayers::Count(count) => {
+                let least = (0..=layers - count).map(|start| sizes.bytes(held, start, start + count)).min();
+                (count, least.unwrap_or(0))
+            }
+            PinLayers::Range(LayerRange { start, end }) if start >= end || end > layers => {
+                return Err(refused(format!("layers {start}..{end} of {layers}")));
+            }
+            PinLayers::Range(range) => {
+                if let Some(other) = request.pins[..at].iter().find(|p| overlap(p.layers, range)) {
+                    return Err(refused(format!("{} has some of layers {range}", name(request, other))));
+                }
+                (range.end - range.start, sizes.bytes(held, range.start, range.end))
+            }
+        };
+        let free_bytes = device.device.memory_free_bytes;
+        if needed_bytes > free_bytes {
+            return Err(refused(format!("it needs {needed_bytes} bytes and has {free_bytes} free")));
+        }
+        counted = counted.saturating_add(count);
+        if counted > layers {
+            return Err(refused(format!("the pins ask for {counted} layers, the model has {layers}")));
+        }
+    }
+    Ok(())
+}
+
+fn overlap(layers: PinLayers, range: LayerRange) -> bool {
+    matches!(layers, PinLayers::Range(other) if other.start < range.end && range.start < other.end)
+}
+
+/// Node and device, for people.
+pub(crate) fn name(request: &PlanRequest, pin: &Pin) -> String {
+    let node = request.devices.iter().find(|d| d.node == pin.node);
+    let node = node.map_or_else(|| pin.node.to_string(), |d| d.node_name.clone());
+    format!("{node} {}", pin.device)
+}
