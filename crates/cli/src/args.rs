@@ -353,7 +353,7 @@ pub struct Run {
 
 #[derive(Args)]
 pub struct Pull {
-    /// hf.co/ORG/REPO[:QUANTISATION][@REVISION], or the address of a GGUF file
+    /// `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`, or the address of a GGUF file
     pub reference: String,
     /// Most bytes a second, in MiB
     #[arg(long, value_name = "MIB")]
@@ -367,7 +367,7 @@ pub struct Pull {
 
 #[derive(Args)]
 pub struct Show {
-    /// hf.co/ORG/REPO[@REVISION]
+    /// `hf.co/ORG/REPO[@REVISION]`
     pub reference: String,
     #[command(flatten)]
     pub json: Json,
