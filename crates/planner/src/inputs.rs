@@ -112,7 +112,7 @@ pub struct DeviceRates {
 
 impl DeviceRates {
     /// What a node's report says. A card reports what its kernels reach; a processor the rate of a plain sum, of which its
-    /// kernels reach [`KERNEL_PART`].
+    /// kernels reach `KERNEL_PART`.
     pub fn reported(facts: &DeviceFacts) -> Self {
         let read = |rate: f64| match facts.kind {
             DeviceKind::Cpu => Figure::from(rate * KERNEL_PART, Source::Derived),
