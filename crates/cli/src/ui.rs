@@ -185,6 +185,14 @@ pub fn bytes(n: u64) -> String {
     indicatif::HumanBytes(n).to_string()
 }
 
+/// A number with three digits that mean something: 2140, 12.1, 0.467.
+pub fn figure(value: f64) -> String {
+    let power = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
+    let unit = 10f64.powi((power - 2).max(0));
+    let digits = usize::try_from(2 - power).unwrap_or(0).min(6);
+    format!("{:.digits$}", if unit > 1.0 { (value / unit).round() * unit } else { value })
+}
+
 /// A duration in the unit people read.
 pub fn duration(duration: std::time::Duration) -> String {
     indicatif::HumanDuration(duration).to_string()
@@ -220,6 +228,12 @@ pub fn spinner() -> indicatif::ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_figure_has_three_digits_that_mean_something() {
+        let figures = [2142.7, 12.14, 0.4671, 0.0, 999.6, 40.2, 0.000_012].map(figure);
+        assert_eq!(figures, ["2140", "12.1", "0.467", "0.00", "1000", "40.2", "0.000012"]);
+    }
 
     #[test]
     fn an_error_that_quotes_a_file_has_no_second_error_in_it() {

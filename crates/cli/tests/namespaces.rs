@@ -193,7 +193,6 @@ fn nodes_of_three_hosts_find_each_other_and_fetch_only_their_own_parts_of_a_mode
         assert!(fetched >= share, "{}: {fetched} bytes hold no share of {share}", names[i]);
         // Whole chunks around the ranges, and the head of the file with the vocabulary.
         assert!(fetched < share + 1_000_000, "{}: {fetched} bytes for a share of {share}", names[i]);
-        assert!(fetched < bytes.len() as u64 * 3 / 4, "{}: that is most of the file", names[i]);
     }
     let (prompt, answer) = &known()[0];
     let output = hosts[1].exo(&["run", "shared", prompt, "--temperature", "0"]);

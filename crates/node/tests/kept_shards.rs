@@ -92,11 +92,12 @@ async fn placed_again(node: &TestNode, before: &InstanceView) -> InstanceView {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_node_that_keeps_its_layers_loads_nothing_and_answers_the_same() {
     listen();
-    // The first is asked, and the second is a little faster than the third: these two are taken, each for one half.
-    let mut nodes = cluster_on(3, |i| Arc::new(Measured([1e10, 1.001e10, 1e10][i]))).await;
+    // Each is so much faster than the next that no measured round trip matters: the first takes all it may, the second the rest.
+    let mut nodes = cluster_on(3, |i| Arc::new(Measured([1e11, 1e10, 1e9][i]))).await;
     let before = place(&nodes[0], 2).await;
-    let [(first, kept), (second, moved)] = &stages(&before)[..] else { panic!("{before:?}") };
-    assert_eq!((first.as_str(), second.as_str()), ("node-0", "node-1"));
+    let of =
+        |node: &str| stages(&before).into_iter().find(|(name, _)| name == node).map(|(_, layers)| layers);
+    let (Some(kept), Some(moved)) = (&of("node-0"), &of("node-1")) else { panic!("{before:?}") };
     assert_eq!((told("loading", kept), told("loading", moved)), (1, 1));
     // Pages of it are kept, under names that the next scheduler gives too.
     let prompts = ["What is 17 + 25?", "Put 9, 3, 7 in order."];
@@ -107,7 +108,8 @@ async fn a_node_that_keeps_its_layers_loads_nothing_and_answers_the_same() {
 
     nodes.remove(1).node.shutdown().await;
     let after = placed_again(&nodes[0], &before).await;
-    let expected = [("node-0".to_owned(), kept.clone()), ("node-2".to_owned(), moved.clone())];
+    let other = |name: String| if name == "node-1" { "node-2".to_owned() } else { name };
+    let expected: Vec<_> = stages(&before).into_iter().map(|(name, layers)| (other(name), layers)).collect();
     assert_eq!(stages(&after), expected);
     for _ in 0..2 {
         for (prompt, expected) in prompts.iter().zip(&alone) {
@@ -117,12 +119,12 @@ async fn a_node_that_keeps_its_layers_loads_nothing_and_answers_the_same() {
     assert_eq!(
         (told("loading", kept), told("kept in memory", kept)),
         (1, 1),
-        "the first half stayed where it was"
+        "the part of the first stayed where it was"
     );
     assert_eq!(
         (told("loading", moved), told("kept in memory", moved)),
         (2, 0),
-        "the second half is on another node"
+        "the other is on another node"
     );
     for node in nodes {
         node.node.shutdown().await;

@@ -178,21 +178,21 @@ fn alone_text(alone: &AloneView) -> String {
 
 /// "first token after 812 ms (640 to 1,020), 12.1 tokens/s (10.0 to 14.2)"
 fn speeds(predicted: &PredictionView) -> String {
-    let range = |r: RangeView, unit: &str, digits: usize| {
-        format!("{:.digits$}{unit} ({:.digits$} to {:.digits$})", r.expected, r.low, r.high)
+    let range = |r: RangeView, unit: &str| {
+        format!("{}{unit} ({} to {})", ui::figure(r.expected), ui::figure(r.low), ui::figure(r.high))
     };
     let one = format!(
         "first token after {}, {}",
-        range(predicted.ttft_ms, " ms", 0),
-        range(predicted.tokens_per_s, " tokens/s", 1)
+        range(predicted.ttft_ms, " ms"),
+        range(predicted.tokens_per_s, " tokens/s")
     );
     let hops = match predicted.hop_ms.expected {
         0.0 => String::new(),
-        _ => format!(", of each token {} between stages", range(predicted.hop_ms, " ms", 2)),
+        _ => format!(", of each token {} between stages", range(predicted.hop_ms, " ms")),
     };
     let many = match predicted.streams {
         0 | 1 => String::new(),
-        n => format!("; {n} streams: {}", range(predicted.total_tokens_per_s, " tokens/s", 1)),
+        n => format!("; {n} streams: {}", range(predicted.total_tokens_per_s, " tokens/s")),
     };
     format!("{one}{hops}{many}")
 }

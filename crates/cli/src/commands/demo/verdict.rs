@@ -1,5 +1,7 @@
 //! What the demo promises, checked: the same text split and solo, the known answers, and each node only its share.
 
+use std::collections::BTreeSet;
+
 use exo_api::InstanceView;
 
 use super::ask::{Known, Measured};
@@ -35,10 +37,23 @@ fn texts(known: &[Known], solo: &Run, split: &Run) -> Vec<String> {
             broken.push(format!("`{prompt}`: the answer is `{apart}`, known is `{answer}`"));
         }
     }
-    if solo.measured.text != split.measured.text {
+    if solo.measured.text != split.measured.text && kinds(solo) == kinds(split) {
         broken.push("the long text differs between split and one node".to_owned());
     }
     broken
+}
+
+/// Where the long text goes another way, if it may: processors and graphics cards round differently, and over some hundred tokens
+/// the likeliest of two that are nearly as likely is sometimes the other one.
+pub fn other_way(solo: &Run, split: &Run) -> Option<usize> {
+    let (alone, apart) = (&solo.measured.text, &split.measured.text);
+    let same = alone.chars().zip(apart.chars()).take_while(|(a, b)| a == b).count();
+    (alone != apart && kinds(solo) != kinds(split)).then_some(same)
+}
+
+/// What computes: `cpu`, `vulkan`, ...
+fn kinds(run: &Run) -> BTreeSet<&str> {
+    run.instance.stages.iter().filter_map(|stage| stage.device.split('-').next()).collect()
 }
 
 fn shares(solo: &InstanceView, split: &InstanceView, nodes: usize) -> Vec<String> {
@@ -124,6 +139,15 @@ mod tests {
     fn a_split_that_keeps_its_promises_has_nothing_to_say() {
         assert!(check(&run(&[90], "42"), &run(&[30, 30, 30], "42")).is_empty());
         assert!(check(&run(&[90], "42"), &run(&[40, 20, 40], "42")).is_empty(), "a tied head is held twice");
+    }
+
+    #[test]
+    fn a_long_text_may_differ_only_where_other_kinds_of_device_compute() {
+        let (solo, mut split) = (run(&[90], "42"), run(&[30, 30, 30], "42"));
+        split.measured.text = "lone".to_owned();
+        assert_eq!((check(&solo, &split).len(), other_way(&solo, &split)), (1, None));
+        split.instance.stages[1].device = "vulkan-0".to_owned();
+        assert_eq!((check(&solo, &split).len(), other_way(&solo, &split)), (0, Some(3)));
     }
 
     #[test]
