@@ -242,9 +242,12 @@ fn only_admins_change_members_and_an_admin_makes_others_admins() {
     let last = admin.exo(&["admin", "remove", its_name]);
     assert!(!last.status.success() && stderr(&last).contains("only admin"), "{}", stderr(&last));
 
+    let status = stdout(&worker.exo(&["status"]));
+    assert!(status.contains(&format!("only {its_name} lets machines in")), "{status}");
     let added = admin.exo(&["admin", "add", other_name]);
     assert!(added.status.success(), "{}", stderr(&added));
     wait_for("two admins", SOON, || roles(&worker).values().all(|role| role == "admin").then_some(()));
+    assert!(!stdout(&worker.exo(&["status"])).contains("lets machines in"));
     let dismissed = worker.exo(&["admin", "remove", its_name]);
     assert!(dismissed.status.success(), "{}", stderr(&dismissed));
     wait_for("one admin", SOON, || (roles(&admin)[its_name] == "worker").then_some(()));

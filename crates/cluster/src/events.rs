@@ -38,8 +38,6 @@ pub struct InstanceRequest {
     pub kv: KvDType,
     /// What the planner should aim for.
     pub objective: PlaceObjective,
-    /// The node that should hold the first stage, if the caller cares.
-    pub pinned_first: Option<NodeId>,
     /// Nodes known to hold the model's file when it was placed; weights are fetched from them.
     pub holders: Vec<NodeId>,
 }

@@ -47,7 +47,6 @@ pub(crate) fn request() -> InstanceRequest {
         cache_tokens: 256,
         kv: KvDType::default(),
         objective: PlaceObjective::Fit,
-        pinned_first: None,
         holders: vec![node(1)],
     }
 }

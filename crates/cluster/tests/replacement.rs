@@ -43,7 +43,6 @@ fn request(stages_min: u32) -> InstanceRequest {
         cache_tokens: 256,
         kv: KvDType::default(),
         objective: PlaceObjective::Spread { stages_min },
-        pinned_first: Some(id(1)),
         holders: vec![id(1)],
     }
 }

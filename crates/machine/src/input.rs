@@ -423,6 +423,8 @@ pub enum JoinEvent {
         is_near: bool,
         /// It proved that it knows a code that this node gave out.
         has_code: bool,
+        /// The words that both sides have for this exchange; none unless it asks to become a member.
+        words: String,
         /// What it asks.
         ask: JoinAsk,
     },
@@ -430,8 +432,10 @@ pub enum JoinEvent {
     Answered {
         /// Whom we asked.
         with: NodeId,
-        /// The last address tried.
+        /// Where it proved its key; unspecified if nowhere.
         address: SocketAddr,
+        /// The words that both sides have for this exchange; none unless this node asked to become a member.
+        words: String,
         /// What came.
         answer: Result<JoinAnswer, String>,
     },

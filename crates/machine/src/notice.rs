@@ -38,6 +38,11 @@ pub enum Notice {
         /// The four words both sides show.
         words: String,
     },
+    /// More strangers ask than a person would read of.
+    ManyAsk {
+        /// So many since the last such notice.
+        count: u32,
+    },
     /// Another cluster's door is shut to this node.
     Refused {
         /// Whose.
@@ -94,6 +99,9 @@ impl fmt::Display for Notice {
             Self::Asks { node, name: called, words } => {
                 let (called, id) = (name(called), node.to_instance_name());
                 write!(f, "{called} asks to join · check words: {words} · `exo admit {id}` lets it in")
+            }
+            Self::ManyAsk { count } => {
+                write!(f, "{count} more nodes ask to join; somebody may be making keys · `exo status` shows the last")
             }
             Self::Refused { by, reason: why } => {
                 write!(f, "{} does not let this node in: {}", name(by), reason(why))

@@ -165,7 +165,7 @@ impl ViewInputs<'_> {
             node: node.to_full(),
             name: request.name.clone(),
             address: request.listen.to_string(),
-            check_words: exo_identity::check_words(self.me, *node).join(" "),
+            check_words: request.words.clone(),
         };
         self.requests.iter().map(view).collect()
     }

@@ -682,8 +682,6 @@ fn instance_request(
         exo_cluster::PlaceObjective::Fit
     };
     let holders = resolved.holder_nodes.clone();
-    // Where the file is nothing has to be fetched: this node if it has it, else the first that does.
-    let pinned_first = holders.iter().copied().find(|n| *n == resolved.me).or(holders.first().copied());
     let (context_tokens, cache_tokens) = cache.shape(open.model.config.context_tokens_max)?;
     Ok(InstanceRequest {
         model: resolved.id,
@@ -694,7 +692,6 @@ fn instance_request(
         cache_tokens,
         kv: cache.kv,
         objective,
-        pinned_first,
         holders,
     })
 }

@@ -40,6 +40,7 @@ pub mod planning;
 mod ranking;
 mod run_loop;
 mod start;
+mod words;
 mod worker;
 
 pub use cache::{CacheError, cache_pages};

@@ -33,6 +33,11 @@ enum Whom {
     Text(String),
 }
 
+/// What both sides of an exchange show.
+fn words_of(exchange: u64) -> String {
+    format!("words of exchange {exchange}")
+}
+
 impl World {
     pub(crate) fn join_effect(&mut self, node: usize, effect: JoinEffect) {
         let (whom, addresses, ask) = match effect {
@@ -71,8 +76,9 @@ impl World {
         let address = exchange.addresses.last().copied();
         let event = match exchange.whom {
             Whom::Node(with) => {
-                let address = address.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-                JoinEvent::Answered { with, address, answer: Err(why.to_owned()) }
+                let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+                let (words, answer) = (String::new(), Err(why.to_owned()));
+                JoinEvent::Answered { with, address: nowhere, words, answer }
             }
             Whom::Text(text) => JoinEvent::Probed { text, address, answer: None },
         };
@@ -99,7 +105,15 @@ impl World {
         let (exchange, node) = (ExchangeId(number), self.nodes[asker].id);
         self.feed(
             target,
-            Input::Joining(JoinEvent::Asked { exchange, node, remote, is_near: true, has_code: false, ask }),
+            Input::Joining(JoinEvent::Asked {
+                exchange,
+                node,
+                remote,
+                is_near: true,
+                has_code: false,
+                words: words_of(number),
+                ask,
+            }),
         );
     }
 
@@ -121,7 +135,9 @@ impl World {
                 let (reason, again) = ("another node answers there", self.now);
                 return self.process_at(again, asker, Event::AskOver(number, attempt, reason));
             }
-            Whom::Node(with) => JoinEvent::Answered { with: *with, address, answer: Ok(answer) },
+            Whom::Node(with) => {
+                JoinEvent::Answered { with: *with, address, words: words_of(number), answer: Ok(answer) }
+            }
             Whom::Text(text) => JoinEvent::Probed {
                 text: text.clone(),
                 address: Some(address),

@@ -88,7 +88,6 @@ pub fn instance_request(stages_min: u32, holders: Vec<NodeId>) -> InstanceReques
         cache_tokens: CACHE_TOKENS,
         kv: KvDType::default(),
         objective,
-        pinned_first: holders.first().copied(),
         holders,
     }
 }

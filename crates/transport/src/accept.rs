@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use exo_types::NodeId;
 use tokio::io::AsyncRead;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use crate::channel::{Channel, Incoming, Via};
 use crate::errors::DialError;
@@ -15,6 +15,7 @@ use crate::frame::{FrameLimits, FrameReader, FrameWriter, RawSend};
 use crate::hello::{self, HELLO_BYTES_MAX, Hello, HelloError, Protocols};
 use crate::live::Live;
 use crate::members::MemberSet;
+use crate::places::JoinPlaces;
 
 /// Channels that wait to be taken by `accept`.
 pub(crate) const QUEUE_MAX: usize = 64;
@@ -28,7 +29,7 @@ pub(crate) struct Shared {
     pub(crate) handshake_max: Duration,
     pub(crate) queue: mpsc::Sender<Incoming>,
     /// Join exchanges that may run at once.
-    pub(crate) joins: Arc<Semaphore>,
+    pub(crate) joins: Arc<JoinPlaces>,
     pub(crate) closed: watch::Sender<bool>,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_types::NodeId;
-use tokio::sync::{Mutex, Semaphore, mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::accept::{QUEUE_MAX, Shared};
@@ -14,7 +14,7 @@ use crate::channel::{Channel, Incoming, Transport, TransportFuture, Via};
 use crate::errors::{BindError, DialError};
 use crate::half_open::HalfOpen;
 use crate::hello::Protocols;
-use crate::join::{JOIN_CONCURRENT_MAX, JoinChannel};
+use crate::join::JoinChannel;
 use crate::key::NodeKey;
 use crate::live::Live;
 use crate::members::MemberSet;
@@ -268,7 +268,7 @@ pub(crate) fn shared(
         protocols,
         handshake_max,
         queue,
-        joins: Arc::new(Semaphore::new(JOIN_CONCURRENT_MAX)),
+        joins: Arc::default(),
         closed: watch::Sender::new(false),
     };
     (Arc::new(shared), incoming)

@@ -6,18 +6,16 @@ use std::time::Duration;
 
 use exo_types::NodeId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::errors::JoinError;
 use crate::frame::{FrameLimits, HEADER_BYTES, Header};
+use crate::places::JoinPlace;
 
 /// Bytes a join exchange may carry in each direction, framing included.
 pub const JOIN_BYTES_MAX: usize = 4096;
 /// How long a join exchange may last.
 pub const JOIN_TIME_MAX: Duration = Duration::from_secs(5);
-/// Join exchanges an endpoint serves at once; more are hung up on.
-pub const JOIN_CONCURRENT_MAX: usize = 8;
 
 pub(crate) trait RawDuplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> RawDuplex for T {}
@@ -35,7 +33,7 @@ pub struct JoinChannel {
     deadline: Instant,
     sent_bytes: usize,
     received_bytes: usize,
-    _place: Option<OwnedSemaphorePermit>,
+    _place: Option<JoinPlace>,
 }
 
 impl JoinChannel {
@@ -45,7 +43,7 @@ impl JoinChannel {
         initiator: bool,
         stream: impl RawDuplex + 'static,
         exporter: [u8; 32],
-        place: Option<OwnedSemaphorePermit>,
+        place: Option<JoinPlace>,
     ) -> Self {
         Self {
             peer,

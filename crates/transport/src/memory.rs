@@ -121,8 +121,7 @@ impl MemoryEndpoint {
         }
         let far_side = self.net.at(addr)?;
         let busy = |why: &str| DialError::Refused { addr, why: why.to_owned() };
-        let place = far_side.joins.clone().try_acquire_owned();
-        let place = place.map_err(|_| busy("too many join exchanges at once"))?;
+        let place = far_side.joins.take(self.addr.ip()).map_err(busy)?;
         let (near, far, _) = connection();
         let mut exporter = [0; 32];
         getrandom::fill(&mut exporter).map_err(|e| DialError::Broken { addr, why: e.to_string() })?;

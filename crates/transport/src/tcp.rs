@@ -68,12 +68,7 @@ async fn serve(
     tune(&tcp);
     let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), tcp).await?;
     let joins = start.client_hello().alpn().is_some_and(|mut names| names.any(|name| name == ALPN_JOIN));
-    let place = if joins {
-        let place = shared.joins.clone().try_acquire_owned();
-        Some(place.map_err(|_| io::Error::other("too many join exchanges at once"))?)
-    } else {
-        None
-    };
+    let place = if joins { Some(shared.joins.take(remote.ip()).map_err(io::Error::other)?) } else { None };
     let config = if joins { &configs.join } else { &configs.cluster };
     let stream = match start.into_stream(config.clone()).into_fallible().await {
         Ok(stream) => stream,

@@ -1,7 +1,8 @@
 //! `exo status`: nodes, devices, instances and links of the cluster.
 
 use exo_api::{
-    ClusterView, DeviceView, InstanceState, InstanceView, LoadView, NodeStatus, SensorsView, StageView,
+    ClusterView, DeviceView, InstanceState, InstanceView, LoadView, MemberRole, NodeStatus, SensorsView,
+    StageView,
 };
 use exo_types::{DeviceState, Monitor};
 
@@ -19,6 +20,7 @@ pub async fn run(config: &Config, json: Json) -> anyhow::Result<()> {
         return ui::json(&view);
     }
     nodes(&view);
+    only_admin(&view).iter().for_each(ui::line);
     instances(&view);
     links(&view);
     requests(&view);
@@ -35,6 +37,9 @@ fn nodes(view: &ClusterView) {
         }
         if leader == Some(node.id.as_str()) {
             name.push_str(" (coordinator)");
+        }
+        if node.role == MemberRole::Admin && view.nodes.len() > 1 {
+            name.push_str(" (admin)");
         }
         let status = status_text(node.status);
         if node.devices.is_empty() {
@@ -60,6 +65,16 @@ fn nodes(view: &ClusterView) {
             ui::line(format!("{} {}: {}", node.name, ago(event.at_unix_s, exo_device::unix_s()), event.text));
         }
     }
+}
+
+/// What a cluster with one admin should hear.
+fn only_admin(view: &ClusterView) -> Option<String> {
+    let mut admins = view.nodes.iter().filter(|node| node.role == MemberRole::Admin);
+    let (only, other) = (admins.next()?, admins.next());
+    (other.is_none() && view.nodes.len() > 1).then(|| {
+        let name = &only.name;
+        format!("only {name} lets machines in and puts them out; `exo admin add NODE` there appoints a second, before {name} is lost")
+    })
 }
 
 /// What there is to say of a device besides its numbers: whether it is well, why not, how warm it is.
@@ -116,19 +131,21 @@ fn instances(view: &ClusterView) {
 /// What the model of cost expects, of one stream and of as many as run, beside what came.
 pub fn speed_text(instance: &InstanceView) -> Option<String> {
     let predicted = instance.predicted.as_ref()?;
-    let range =
-        |r: exo_api::plan::RangeView| format!("{:.1} tokens/s ({:.1} to {:.1})", r.expected, r.low, r.high);
+    let range = |r: exo_api::plan::RangeView| {
+        format!("{} tokens/s ({} to {})", ui::figure(r.expected), ui::figure(r.low), ui::figure(r.high))
+    };
     let one = range(predicted.tokens_per_s);
-    let first = format!("first token of a prompt of 512 after {:.0} ms", predicted.ttft_ms.expected);
+    let first = format!("first token of a prompt of 512 after {} ms", ui::figure(predicted.ttft_ms.expected));
     let running = instance.load.as_ref().map_or(0, |load| load.running);
     let beside = match (running, instance.measured_tokens_per_s) {
         (_, None) => "none measured yet".to_owned(),
-        (0, Some(measured)) => format!("last measured {measured:.1}"),
+        (0, Some(measured)) => format!("last measured {}", ui::figure(measured)),
         (n, Some(measured)) => {
             let off = 100.0 * (measured / predicted.total_tokens_per_s.expected - 1.0);
             format!(
-                "{n} running: {}, measured {measured:.1} ({off:+.0} %)",
-                range(predicted.total_tokens_per_s)
+                "{n} running: {}, measured {} ({off:+.0} %)",
+                range(predicted.total_tokens_per_s),
+                ui::figure(measured)
             )
         }
     };

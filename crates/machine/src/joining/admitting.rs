@@ -7,13 +7,10 @@ use exo_trust::{Act, View};
 use exo_types::{NodeId, Time};
 
 use super::catching_up::trust_for;
-use super::{
-    Context, JoinAnswer, JoinAsk, Joining, JoiningOutput, Wanted, Welcome, check_words, known_name, notice,
-};
+use super::requests::Said;
+use super::{Context, JoinAnswer, JoinAsk, Joining, JoiningOutput, Wanted, Welcome, known_name, notice};
 use crate::{Effect, ExchangeId, JoinEffect, Notice};
 
-/// Join requests shown at once.
-const REQUESTS_MAX: usize = 16;
 /// Exchanges that wait for a signature or the disk at once.
 const ADMISSIONS_MAX: usize = 64;
 /// For the answer to a stranger. The transport ends the exchange after five seconds, and the answer must still get out.
@@ -22,26 +19,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(4);
 const LATE_ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Another node seen for no longer than this is pointed to: later on this one has surely asked there by itself.
 const ELSEWHERE_MAX: Duration = Duration::from_secs(3);
-
-/// A stranger that asked to join while the window was shut.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Request {
-    /// What it says it is called.
-    pub name: String,
-    /// Where it listens.
-    pub listen: SocketAddr,
-    last_asked: Time,
-    /// Let in by a person; it learns of it when it asks again.
-    is_admitted: bool,
-}
-
-#[cfg(test)]
-impl Request {
-    /// A request as the view may see it.
-    pub(crate) fn new(name: &str, listen: SocketAddr) -> Self {
-        Self { name: name.to_owned(), listen, last_asked: Time::ZERO, is_admitted: false }
-    }
-}
 
 /// A question from a stranger.
 pub(super) struct Asked {
@@ -52,6 +29,8 @@ pub(super) struct Asked {
     pub(super) is_near: bool,
     /// It proved that it knows a code that this node gave out.
     pub(super) has_code: bool,
+    /// What both sides show.
+    pub(super) words: String,
     pub(super) ask: JoinAsk,
 }
 
@@ -92,6 +71,8 @@ pub(super) struct Admission {
     node: NodeId,
     name: String,
     on_sight: bool,
+    /// What both sides show.
+    words: String,
     /// Where the stranger listens.
     listen: SocketAddr,
     until: Time,
@@ -108,9 +89,7 @@ impl Admission {
 impl Joining {
     /// A person lets in a stranger that has asked, whose name this returns. It learns of it when it asks again.
     pub fn invite(&mut self, node: NodeId) -> Option<String> {
-        let request = self.requests.get_mut(&node)?;
-        request.is_admitted = true;
-        Some(request.name.clone())
+        self.requests.admit(node)
     }
 
     pub(super) fn asked(&mut self, ctx: &Context<'_>, asked: Asked, out: &mut Vec<JoiningOutput>) {
@@ -119,7 +98,10 @@ impl Joining {
         match decision {
             Decision::Answer(with) => answer(out, asked.exchange, with),
             Decision::ShowToPeople => self.show_request(ctx, &asked, out),
-            Decision::Welcome => answer(out, asked.exchange, welcome(ctx)),
+            Decision::Welcome => {
+                self.welcome_again(&asked, out);
+                answer(out, asked.exchange, welcome(ctx));
+            }
             Decision::Admit { .. } if self.admissions.len() >= ADMISSIONS_MAX => {
                 answer(out, asked.exchange, JoinAnswer::Later);
             }
@@ -127,8 +109,9 @@ impl Joining {
                 let (exchange, node, listen) = (asked.exchange, asked.node, asked.listen());
                 let until = ctx.now.time + ANSWER_MAX;
                 let act = Act::Admit { node, name: name.clone() };
+                let (words, is_answered) = (asked.words, false);
                 let admission =
-                    Admission { exchange, node, name, on_sight, listen, until, is_answered: false };
+                    Admission { exchange, node, name, on_sight, words, listen, until, is_answered };
                 self.admission_last += 1;
                 self.admissions.insert(self.admission_last, admission);
                 out.push(JoiningOutput::Act { admission: self.admission_last, act });
@@ -179,7 +162,7 @@ impl Joining {
         if self.admissions.values().any(|admission| admission.node == *node) {
             return Decision::Answer(JoinAnswer::Later); // its entry is on its way to disk
         }
-        let is_admitted = self.requests.get(node).is_some_and(|request| request.is_admitted);
+        let is_admitted = self.requests.get(*node).is_some_and(|request| request.is_admitted);
         let is_invited = is_admitted || asked.has_code;
         let is_in_window = asked.is_near && ctx.is_window_open();
         if !is_invited && !is_in_window {
@@ -209,21 +192,19 @@ impl Joining {
         let id = node.to_instance_name();
         let reason = format!("its join window is shut; let this node in there with `exo admit {id}`");
         answer(out, asked.exchange, JoinAnswer::Refused { reason });
-        let last_asked = ctx.now.time;
-        if let Some(request) = self.requests.get_mut(&node) {
-            request.last_asked = last_asked;
-            return;
+        match self.requests.asked(ctx.now.time, node, &name, (asked.listen(), &asked.words)) {
+            Said::Known => return,
+            Said::Told => notice(out, Notice::Asks { node, name, words: asked.words.clone() }),
+            Said::Counted => {}
         }
-        if self.requests.len() >= REQUESTS_MAX {
-            // Throw-away keys must not keep the one a person waits for out of sight.
-            let others = self.requests.iter().filter(|(_, request)| !request.is_admitted);
-            let oldest = others.min_by_key(|(_, request)| request.last_asked).map(|(node, _)| *node);
-            oldest.map(|node| self.requests.remove(&node));
-        }
-        let request = Request { name: name.clone(), listen: asked.listen(), last_asked, is_admitted: false };
-        self.requests.insert(node, request);
         out.push(JoiningOutput::Stale);
-        notice(out, Notice::Asks { node, name, words: check_words(ctx.me(), node) });
+    }
+
+    /// Says how many asked of whom nobody was told.
+    pub(super) fn sum_up_requests(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
+        if let Some(count) = self.requests.summary(ctx.now.time) {
+            notice(out, Notice::ManyAsk { count });
+        }
     }
 
     /// The answer to [`JoiningOutput::Act`].
@@ -239,7 +220,7 @@ impl Joining {
         };
         let with = match result {
             Ok(()) => {
-                self.admitted(ctx, &admission, out);
+                self.admitted(&admission, out);
                 welcome(ctx)
             }
             Err(reason) => JoinAnswer::Refused { reason },
@@ -253,17 +234,26 @@ impl Joining {
     }
 
     /// A member is recorded because it asked here. It may connect before it hears of it.
-    fn admitted(&mut self, ctx: &Context<'_>, admission: &Admission, out: &mut Vec<JoiningOutput>) {
+    fn admitted(&mut self, admission: &Admission, out: &mut Vec<JoiningOutput>) {
         let node = admission.node;
-        if self.requests.remove(&node).is_some() {
+        if self.requests.remove(node) {
             out.push(JoiningOutput::Stale);
         }
         self.strangers.remove(&node);
         out.push(JoiningOutput::MembersChanged);
         out.push(JoiningOutput::Prefer { node, address: admission.listen });
-        let words = check_words(ctx.me(), node);
+        let words = admission.words.clone();
         self.words.insert(node, words.clone());
         notice(out, Notice::Admitted { node, name: admission.name.clone(), words });
+    }
+
+    /// Somebody who was let in did not hear of it in time, and asks again: the words are those of the exchange in which it does.
+    fn welcome_again(&mut self, asked: &Asked, out: &mut Vec<JoiningOutput>) {
+        if let Some(words) = self.words.get_mut(&asked.node).filter(|words| **words != asked.words) {
+            words.clone_from(&asked.words);
+            let (node, name) = (asked.node, known_name(asked.node, &asked.ask.name));
+            notice(out, Notice::Admitted { node, name, words: asked.words.clone() });
+        }
     }
 
     /// Answers exchanges whose time is over. What becomes of the entry still counts for a while: it may be written all the same.

@@ -8,7 +8,7 @@ use exo_types::{NodeId, Time};
 
 use super::{
     Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, JoinedByCode, Joining, JoiningOutput, LOOK_AROUND, MoveIn,
-    PROOF_MAX, PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Wanted, Welcome, check_words, known_name, notice,
+    PROOF_MAX, PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Wanted, Welcome, known_name, notice,
 };
 use crate::{Effect, JoinEffect, Notice, TrustMessage, TrustNews};
 
@@ -25,6 +25,9 @@ pub(super) const ATTEMPT_SLACK: Duration = Duration::from_secs(1);
 
 /// After so many attempts at strangers that did not answer, a stranger must prove its key before it is asked.
 const ATTEMPTS_FAILED_MAX: u32 = 2;
+/// Addresses remembered that stalled, and how long.
+const STALLED_MAX: usize = 64;
+const STALL_LASTS: Duration = Duration::from_secs(60);
 /// Strangers asked at once who they are.
 const PROBES_MAX: usize = 16;
 
@@ -45,6 +48,8 @@ pub(super) struct Grant {
     /// A person named who let this node in.
     is_named: bool,
     welcome: Welcome,
+    /// What both sides show.
+    words: String,
     step: GrantStep,
 }
 
@@ -84,6 +89,10 @@ impl Grant {
 /// A stranger that this node would join.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Candidate {
+    /// No person named it.
+    is_unnamed: bool,
+    /// Somebody at its address answered with a key and then no more: one host has as many keys as it likes.
+    is_stalling: bool,
     rank: Rank,
     node: NodeId,
     /// Not asked before.
@@ -146,7 +155,7 @@ impl Joining {
         match outcome {
             Ok(Some(trust)) => {
                 grant.step = GrantStep::MovingIn;
-                let move_in = MoveIn { trust, by, words: check_words(ctx.me(), by) };
+                let move_in = MoveIn { trust, by, words: grant.words.clone() };
                 out.push(JoiningOutput::MoveIn(Box::new(move_in)));
             }
             Ok(None) => out.push(JoiningOutput::Pull(by)),
@@ -170,7 +179,7 @@ impl Joining {
         };
         out.push(JoiningOutput::MembersChanged);
         if has_moved {
-            let words = check_words(ctx.me(), grant.by);
+            let words = grant.words.clone();
             self.words.insert(grant.by, words.clone());
             self.strangers.retain(|node, _| ctx.trust.view().members().contains_key(node));
             let name = grant.welcome.name.clone();
@@ -205,7 +214,9 @@ impl Joining {
                 _ if lowest == Some(node) => Rank::LowestFresh,
                 _ => return None, // it joins the lowest as well
             };
-            Some(Candidate { rank, node, ready_at: stranger.next.max(stranger.first_seen + LOOK_AROUND) })
+            let (is_unnamed, is_stalling) = (!stranger.is_named, self.is_stalling(ctx, stranger));
+            let ready_at = stranger.next.max(stranger.first_seen + LOOK_AROUND);
+            Some(Candidate { is_unnamed, is_stalling, rank, node, ready_at })
         })
     }
 
@@ -320,8 +331,7 @@ impl Joining {
     pub(super) fn answered(
         &mut self,
         ctx: &Context<'_>,
-        with: NodeId,
-        address: SocketAddr,
+        (with, address, words): (NodeId, SocketAddr, String),
         answer: Result<JoinAnswer, String>,
         out: &mut Vec<JoiningOutput>,
     ) {
@@ -334,14 +344,17 @@ impl Joining {
         };
         let answer = match answer {
             Ok(answer) => answer,
-            Err(reason) => return self.attempt_failed(ctx, with, &reason),
+            Err(reason) => {
+                self.note_stall(ctx, address);
+                return self.attempt_failed(ctx, with, &reason);
+            }
         };
         if let JoinAnswer::Later = answer {
             self.not_by_code(with, "it did not have the time", Some(ctx.now.time + RETRY_LATER));
         }
         let wait = match answer {
             JoinAnswer::Welcome(welcome) => {
-                self.welcomed(ctx, (with, is_named), address, *welcome, out);
+                self.welcomed(ctx, (with, is_named), (address, words), *welcome, out);
                 None
             }
             JoinAnswer::Elsewhere { node, addresses } if node != ctx.me() => {
@@ -368,6 +381,21 @@ impl Joining {
         }
     }
 
+    /// Somebody proved a key at this address and did not answer, if there is one.
+    fn note_stall(&mut self, ctx: &Context<'_>, address: SocketAddr) {
+        let now = ctx.now.time;
+        self.stalled.retain(|_, until| *until > now);
+        if !address.ip().is_unspecified() && self.stalled.len() < STALLED_MAX {
+            self.stalled.insert(address.ip(), now + STALL_LASTS);
+        }
+    }
+
+    fn is_stalling(&self, ctx: &Context<'_>, stranger: &Stranger) -> bool {
+        let stalls =
+            |address: &SocketAddr| self.stalled.get(&address.ip()).is_some_and(|until| *until > ctx.now.time);
+        stranger.addresses.iter().all(stalls)
+    }
+
     fn attempt_failed(&mut self, ctx: &Context<'_>, with: NodeId, reason: &str) {
         tracing::debug!(peer = %with, reason, "join attempt failed");
         self.not_by_code(with, reason, None);
@@ -388,7 +416,7 @@ impl Joining {
         &mut self,
         ctx: &Context<'_>,
         (by, is_named): (NodeId, bool),
-        address: SocketAddr,
+        (address, words): (SocketAddr, String),
         mut welcome: Welcome,
         out: &mut Vec<JoiningOutput>,
     ) {
@@ -396,7 +424,7 @@ impl Joining {
         tracing::debug!(peer = %by, coordinator = %welcome.coordinator, "let in; fetching its log of trust");
         let (coordinator, addresses) = (welcome.coordinator, welcome.coordinator_addresses.clone());
         let step = GrantStep::AwaitingTrust { until: ctx.now.time + GRANT_MAX, log: Box::new(None) };
-        self.grant = Some(Grant { by, is_named, welcome, step });
+        self.grant = Some(Grant { by, is_named, welcome, words, step });
         out.push(JoiningOutput::MembersChanged);
         out.push(JoiningOutput::Prefer { node: by, address });
         out.push(JoiningOutput::Learn { node: coordinator, addresses });

@@ -19,11 +19,12 @@ mod asking;
 mod by_code;
 mod catching_up;
 mod messages;
+mod requests;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use exo_cluster::State;
@@ -34,10 +35,11 @@ pub use messages::{Code, JoinAnswer, JoinAsk, JoinByCode, JoinedByCode, Wanted, 
 
 use crate::{Effect, Found, JoinEffect, JoinEvent, MachineConfig, Notice, Now};
 use admitting::Admission;
-pub use admitting::Request;
 use asking::{ATTEMPT_SLACK, Attempt, Grant};
 use by_code::ByCode;
 use catching_up::TrustFrom;
+pub use requests::Request;
+use requests::Requests;
 
 /// How long the join window of a new cluster is open, at most.
 pub const JOIN_WINDOW_S: u64 = 600;
@@ -185,9 +187,11 @@ pub struct Joining {
     attempt: Option<Attempt>,
     /// Attempts at strangers that no person named, and that brought no answer.
     attempts_failed: u32,
+    /// Addresses of which a key was proven and no answer came, until when that counts.
+    stalled: BTreeMap<IpAddr, Time>,
     grant: Option<Grant>,
     /// Strangers that asked while the window was shut.
-    requests: BTreeMap<NodeId, Request>,
+    requests: Requests,
     admissions: BTreeMap<u64, Admission>,
     /// Number of the last admission.
     admission_last: u64,
@@ -245,8 +249,9 @@ impl Joining {
             peers: peers.collect(),
             attempt: None,
             attempts_failed: 0,
+            stalled: BTreeMap::new(),
             grant: None,
-            requests: BTreeMap::new(),
+            requests: Requests::default(),
             admissions: BTreeMap::new(),
             admission_last: 0,
             by_code: None,
@@ -280,10 +285,16 @@ impl Joining {
     /// A join exchange moved on.
     pub fn event(&mut self, ctx: &Context<'_>, event: JoinEvent, out: &mut Vec<JoiningOutput>) {
         match event {
-            JoinEvent::Asked { exchange, node, remote, is_near, has_code, ask } => {
-                self.asked(ctx, admitting::Asked { exchange, node, remote, is_near, has_code, ask }, out);
+            JoinEvent::Asked { exchange, node, remote, is_near, has_code, words, ask } => {
+                self.asked(
+                    ctx,
+                    admitting::Asked { exchange, node, remote, is_near, has_code, words, ask },
+                    out,
+                );
             }
-            JoinEvent::Answered { with, address, answer } => self.answered(ctx, with, address, answer, out),
+            JoinEvent::Answered { with, address, words, answer } => {
+                self.answered(ctx, (with, address, words), answer, out);
+            }
             JoinEvent::Probed { text, address, answer } => {
                 if let (Some(address), Some((node, answer))) = (address, answer) {
                     self.probed(ctx, &text, address, (node, answer), out);
@@ -305,7 +316,7 @@ impl Joining {
 
     /// Strangers that asked while the window was shut, for people.
     pub fn requests(&self) -> &BTreeMap<NodeId, Request> {
-        &self.requests
+        self.requests.all()
     }
 
     /// The words that both sides showed when a member was let in, by member.
@@ -373,6 +384,7 @@ impl Joining {
     /// Does what the time or the context allows by now, and says when time will allow more.
     fn advance(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         self.expire_admissions(ctx, out);
+        self.sum_up_requests(ctx, out);
         self.expire_grant(ctx, out);
         self.expire_attempt(ctx);
         self.forget_members(ctx, out);
@@ -401,7 +413,8 @@ impl Joining {
             .probe_deadline(ctx)
             .into_iter()
             .chain(self.catch_up_deadline())
-            .chain(self.by_code_deadline());
+            .chain(self.by_code_deadline())
+            .chain(self.requests.deadline());
         admissions.chain(probes).chain(candidates).chain(own).chain(strangers).min().unwrap_or(NEVER)
     }
 
@@ -474,9 +487,4 @@ fn notice(out: &mut Vec<JoiningOutput>, notice: Notice) {
 fn known_name(node: NodeId, name: &str) -> String {
     let name = exo_types::clean_name(name, NAME_CHARS_MAX);
     if name.is_empty() { node.to_string() } else { name }
-}
-
-/// The four words for a pair of nodes, as people read them to each other.
-fn check_words(a: NodeId, b: NodeId) -> String {
-    exo_identity::check_words(a, b).join(" ")
 }

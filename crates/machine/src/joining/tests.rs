@@ -51,6 +51,11 @@ fn keys(count: u8) -> Vec<(SigningKey, NodeId)> {
     keys
 }
 
+/// What both sides of an exchange show.
+fn words_of(exchange: u64) -> String {
+    format!("words of exchange {exchange}")
+}
+
 fn address(node: NodeId) -> SocketAddr {
     SocketAddr::from(([10, 0, node.0[0], node.0[1]], 4000))
 }
@@ -196,6 +201,7 @@ impl Node {
             remote,
             is_near: self.is_near,
             has_code: self.has_code,
+            words: words_of(7),
             ask,
         };
         self.call(|joining, ctx, out| joining.event(ctx, event, out));
@@ -206,7 +212,7 @@ impl Node {
     }
 
     fn answered(&mut self, with: NodeId, answer: Result<JoinAnswer, String>) {
-        let event = JoinEvent::Answered { with, address: address(with), answer };
+        let event = JoinEvent::Answered { with, address: address(with), words: words_of(7), answer };
         self.call(|joining, ctx, out| joining.event(ctx, event, out));
     }
 
@@ -351,13 +357,15 @@ impl World {
                     remote: address(me),
                     is_near: true,
                     has_code: false,
+                    words: words_of(exchange.0),
                     ask,
                 };
                 self.node(with).call(|joining, ctx, out| joining.event(ctx, event, out));
             }
             JoiningOutput::Effect(Effect::Joining(JoinEffect::Answer { exchange, answer })) => {
-                let asker = self.exchanges[exchange.0 as usize];
-                self.node(asker).answered(me, Ok(answer));
+                let (asker, words) = (self.exchanges[exchange.0 as usize], words_of(exchange.0));
+                let event = JoinEvent::Answered { with: me, address: address(me), words, answer: Ok(answer) };
+                self.node(asker).call(|joining, ctx, out| joining.event(ctx, event, out));
             }
             JoiningOutput::Act { admission, act } => {
                 let node = self.node(me);
@@ -1228,7 +1236,8 @@ fn a_member_that_was_away_learns_of_newcomers_and_of_its_removal_in_a_join_excha
     let missing: Vec<_> = founder.trust.entries().skip(3).map(Entry::encode).collect();
     assert_eq!(missing.len(), 2);
     let answer = Ok(JoinAnswer::Trust(missing.clone()));
-    let event = JoinEvent::Answered { with: newcomer, address: address(newcomer), answer };
+    let event =
+        JoinEvent::Answered { with: newcomer, address: address(newcomer), words: String::new(), answer };
     member.call(|joining, ctx, out| joining.event(ctx, event, out));
     let entries = member.take().into_iter().find_map(|output| match output {
         JoiningOutput::Entries { from, entries } => Some((from, entries)),
@@ -1384,4 +1393,30 @@ fn a_join_by_code_ends_with_the_reason_in_its_time() {
     assert_eq!(by_code_news(&mut node).0, [keys[1].1], "who proved its key there");
     node.wait(Duration::from_secs(40));
     assert_eq!(by_code_news(&mut node).1.len(), 1, "silence ends as well");
+}
+
+#[test]
+fn one_host_that_answers_with_many_keys_and_then_stalls_delays_a_join_once() {
+    let keys = keys(20);
+    let mut node = Node::fresh(keys[19].clone(), &[]);
+    let host = SocketAddr::from(([10, 9, 9, 9], 4000));
+    let found = |node: NodeId, address: SocketAddr| Found {
+        node,
+        addresses: vec![address],
+        name: None,
+        group: Some("home".to_owned()),
+        is_fresh: false,
+        is_lost: false,
+    };
+    for (fake, _) in keys[..18].iter().map(|(_, id)| (*id, ())) {
+        node.call(|joining, ctx, out| joining.found(ctx, found(fake, host), out));
+    }
+    let honest = keys[18].1;
+    node.call(|joining, ctx, out| joining.found(ctx, found(honest, address(honest)), out));
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [keys[0].1], "who comes first is chance");
+    let answer = Err("no answer".to_owned());
+    let event = JoinEvent::Answered { with: keys[0].1, address: host, words: String::new(), answer };
+    node.call(|joining, ctx, out| joining.event(ctx, event, out));
+    assert_eq!(node.asks(), [honest]);
 }

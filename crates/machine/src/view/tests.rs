@@ -116,7 +116,6 @@ fn request() -> InstanceRequest {
         cache_tokens: 256,
         kv: KvDType::default(),
         objective: PlaceObjective::Fit,
-        pinned_first: None,
         holders: vec![node(1)],
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_discovery::{Discovery, Interface, is_near, local_interfaces};
-use exo_machine::joining::{Code, JoinAnswer, JoinAsk};
+use exo_machine::joining::{Code, JoinAnswer, JoinAsk, Wanted};
 use exo_machine::{ExchangeId, Found, Input, JoinEffect, JoinEvent, SignId};
 use exo_transport::{Endpoint, JoinChannel, NodeKey};
 use exo_types::NodeId;
@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::engine_host::chain;
 use crate::pairing::{self, Given, Invites};
+use crate::words;
 
 /// For one exchange, from the dial to the answer; also for the lookup of a host name.
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);
@@ -32,6 +33,8 @@ const KIND_ANSWER: u8 = 2;
 const KIND_OPENING: u8 = 3;
 /// Proves the code, from each side.
 const KIND_PROOF: u8 = 4;
+/// Before a question to become a member: what both sides draw for the words that people compare.
+const KIND_DRAWN: u8 = 5;
 
 /// A question of this node's, and how it is asked.
 struct Ask {
@@ -187,13 +190,21 @@ async fn serve(
         }
         (kind, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
     }
+    let mut words = String::new();
+    if kind == KIND_DRAWN {
+        words = words::answer(&mut channel, host.me, &bytes, KIND_DRAWN).await?;
+        (kind, bytes) = channel.recv().await.map_err(|e| e.to_string())?;
+    }
     if kind != KIND_ASK {
         return Err(format!("a question of kind {kind}"));
     }
     let ask = postcard::from_bytes::<JoinAsk>(&bytes).map_err(|e| format!("a question that is none: {e}"))?;
+    if ask.what == Wanted::Membership && words.is_empty() {
+        return Err("a question to become a member without words".to_owned());
+    }
     let (node, remote) = (channel.peer, channel.remote);
     let is_near = is_near(remote.ip(), &interfaces());
-    let asked = JoinEvent::Asked { exchange, node, remote, is_near, has_code, ask };
+    let asked = JoinEvent::Asked { exchange, node, remote, is_near, has_code, words, ask };
     (host.inputs)(Input::Joining(asked));
     let answer = tokio::time::timeout(EXCHANGE_MAX, answer).await.map_err(|_| "no answer in time")?;
     let answer = answer.map_err(|_| "this node ends")?;
@@ -212,12 +223,15 @@ async fn ask_at(
         Ok((address, channel)) => {
             let answer = tokio::time::timeout(EXCHANGE_MAX, exchange(channel, ask)).await;
             let answer = answer.unwrap_or_else(|_| Err(late(address, EXCHANGE_MAX)));
-            JoinEvent::Answered { with, address, answer: answer.map(|(_, answer)| answer) }
+            let (words, answer) = match answer {
+                Ok((_, words, answer)) => (words, Ok(answer)),
+                Err(reason) => (String::new(), Err(reason)),
+            };
+            JoinEvent::Answered { with, address, words, answer }
         }
         Err(reason) => {
-            let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
-            let address = addresses.last().copied().unwrap_or(unspecified);
-            JoinEvent::Answered { with, address, answer: Err(reason) }
+            let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+            JoinEvent::Answered { with, address: nowhere, words: String::new(), answer: Err(reason) }
         }
     }
 }
@@ -278,18 +292,23 @@ async fn ask_once(
         let channel = endpoint.dial_join(address, EXCHANGE_MAX).await.map_err(|e| chain(&e))?;
         exchange(channel, ask).await
     };
-    tokio::time::timeout(EXCHANGE_MAX, asked).await.map_err(|_| late(address, EXCHANGE_MAX))?
+    let asked = tokio::time::timeout(EXCHANGE_MAX, asked).await.map_err(|_| late(address, EXCHANGE_MAX))?;
+    asked.map(|(node, _, answer)| (node, answer))
 }
 
-/// The question over an open channel; the answer, and who proved its key.
-async fn exchange(mut channel: JoinChannel, question: &Ask) -> Result<(NodeId, JoinAnswer), String> {
+/// The question over an open channel; who proved its key, the words that both sides have, and the answer.
+async fn exchange(mut channel: JoinChannel, question: &Ask) -> Result<(NodeId, String, JoinAnswer), String> {
     let refused = match &question.code {
         Some(code) => prove(&mut channel, question.me, code).await?,
         None => None,
     };
+    let mut words = String::new();
     let answer = match refused {
         Some(answer) => answer,
         None => {
+            if question.ask.what == Wanted::Membership {
+                words = words::draw(&mut channel, question.me, KIND_DRAWN).await?;
+            }
             pairing::send(&mut channel, KIND_ASK, &question.ask).await?;
             answer_of(channel.recv().await.map_err(|e| e.to_string())?)?
         }
@@ -297,7 +316,7 @@ async fn exchange(mut channel: JoinChannel, question: &Ask) -> Result<(NodeId, J
     let peer = channel.peer;
     // Only the other side's clean end waits for this; it lasts no longer than the channel.
     tokio::spawn(async move { drop(channel.finish().await) });
-    Ok((peer, answer))
+    Ok((peer, words, answer))
 }
 
 /// Proves the code to the other side, and has it proven; or the answer, if there is no invitation.
@@ -322,7 +341,6 @@ fn answer_of((kind, bytes): (u8, Vec<u8>)) -> Result<JoinAnswer, String> {
 
 #[cfg(test)]
 mod tests {
-    use exo_machine::joining::Wanted;
     use exo_transport::{Incoming, MemberSet, Options};
     use tokio::sync::mpsc;
 
@@ -378,9 +396,12 @@ mod tests {
             ask: ask(false),
         });
         assert_eq!(other.serve(JoinAnswer::Later).await, ask(false));
-        let answer = Ok(JoinAnswer::Later);
-        let expected = Input::Joining(JoinEvent::Answered { with, address, answer });
-        assert_eq!(asker.inputs.recv().await, Some(expected));
+        let Some(Input::Joining(answered)) = asker.inputs.recv().await else { panic!("no answer") };
+        let JoinEvent::Answered { with: by, address: at, words, answer } = answered else {
+            panic!("{answered:?}")
+        };
+        assert_eq!((by, at, answer), (with, address, Ok(JoinAnswer::Later)));
+        assert_eq!(words.split(' ').count(), 4);
         other.hands.waiting.retain(|_, answer| !answer.is_closed());
         assert!(other.hands.waiting.is_empty());
     }
@@ -420,8 +441,12 @@ mod tests {
             ask: ask(false),
         });
         other.serve(JoinAnswer::Later).await;
-        let expected = JoinEvent::Answered { with, address, answer: Ok(JoinAnswer::Later) };
-        assert_eq!(asker.inputs.recv().await, Some(Input::Joining(expected)));
+        let Some(Input::Joining(JoinEvent::Answered { with: by, address: at, answer, .. })) =
+            asker.inputs.recv().await
+        else {
+            panic!("no answer")
+        };
+        assert_eq!((by, at, answer), (with, address, Ok(JoinAnswer::Later)));
         let again = tokio::time::timeout(Duration::from_millis(300), other.inputs.recv()).await;
         assert!(again.is_err(), "{again:?}");
     }
@@ -543,6 +568,57 @@ mod tests {
         assert!(answer.unwrap_err().contains("sits in between"));
         drop((near, far));
         assert!(other.inputs.try_recv().is_err(), "no question of the one in between counts");
+    }
+
+    #[tokio::test]
+    async fn both_sides_have_the_same_words_and_new_ones_each_time() {
+        let (mut asker, mut other) = (node().await, node().await);
+        let (with, address) = (other.me, other.endpoint.local_addr());
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            asker.hands.carry_out(JoinEffect::Ask {
+                with,
+                addresses: vec![address],
+                only_near: true,
+                proof_within: Duration::from_secs(2),
+                code: None,
+                ask: ask(false),
+            });
+            let Some(Incoming::Join(channel)) = other.endpoint.accept().await else { panic!("no exchange") };
+            other.hands.accept(channel);
+            let Some(Input::Joining(JoinEvent::Asked { exchange, words, .. })) = other.inputs.recv().await
+            else {
+                panic!("no question")
+            };
+            other.hands.carry_out(JoinEffect::Answer { exchange, answer: JoinAnswer::Later });
+            let Some(Input::Joining(JoinEvent::Answered { words: others, .. })) = asker.inputs.recv().await
+            else {
+                panic!("no answer")
+            };
+            assert_eq!((words.split(' ').count(), &words), (4, &others));
+            seen.push(words);
+        }
+        assert_ne!(seen[0], seen[1]);
+    }
+
+    #[tokio::test]
+    async fn a_number_that_was_not_committed_to_is_no_question() {
+        let (asker, mut other) = (node().await, node().await);
+        for says_numbers in [true, false] {
+            let to = other.endpoint.local_addr();
+            let (dialled, accepted) =
+                tokio::join!(asker.endpoint.dial_join(to, Duration::from_secs(2)), other.endpoint.accept());
+            let (mut near, Some(Incoming::Join(channel))) = (dialled.unwrap(), accepted) else { panic!() };
+            other.hands.accept(channel);
+            if says_numbers {
+                near.send(KIND_DRAWN, &[7; 32]).await.unwrap();
+                assert_eq!(near.recv().await.unwrap().0, KIND_DRAWN);
+                near.send(KIND_DRAWN, &[8; 32]).await.unwrap();
+            }
+            pairing::send(&mut near, KIND_ASK, &ask(false)).await.unwrap();
+            assert!(near.recv().await.is_err(), "it hangs up");
+            assert!(other.inputs.try_recv().is_err());
+        }
     }
 
     #[tokio::test]

@@ -1,0 +1,204 @@
+//! Strangers that asked while the window was shut, for people. Keys cost nothing, so who makes many must neither fill a person's
+//! terminal nor push off the list whom that person has seen on it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use exo_types::{NodeId, Time};
+
+/// Requests shown at once.
+const REQUESTS_MAX: usize = 16;
+/// Of these, kept because a person was told of them.
+const TOLD_MAX: usize = 8;
+/// And how long.
+const TOLD_LASTS: Duration = Duration::from_secs(600);
+/// Notices in a row.
+const NOTICES: u32 = 4;
+/// After them, one in so much time.
+const NOTICE_EVERY: Duration = Duration::from_secs(5);
+/// Between two lines that say how many more asked.
+const SUMMARY_EVERY: Duration = Duration::from_secs(60);
+
+/// A stranger that asked to join while the window was shut.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// What it says it is called.
+    pub name: String,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// What both sides showed when it last asked.
+    pub words: String,
+    last_asked: Time,
+    /// When a person was told of it.
+    told: Option<Time>,
+    /// Let in by a person; it learns of it when it asks again.
+    pub(super) is_admitted: bool,
+}
+
+#[cfg(test)]
+impl Request {
+    /// A request as the view may see it.
+    pub(crate) fn new(name: &str, listen: SocketAddr) -> Self {
+        let (name, words) = (name.to_owned(), "acorn actor album amber".to_owned());
+        Self { name, listen, words, last_asked: Time::ZERO, told: None, is_admitted: false }
+    }
+}
+
+/// What is said of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Said {
+    /// It was there before.
+    Known,
+    /// It is new, and a person is told.
+    Told,
+    /// It is new, and one of many.
+    Counted,
+}
+
+/// The requests.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    all: BTreeMap<NodeId, Request>,
+    /// Notices given of the last few, before those that time has given back.
+    notices: u32,
+    notices_since: Time,
+    /// Requests of which nobody was told.
+    untold: u32,
+    summary_at: Time,
+}
+
+impl Requests {
+    pub(super) fn all(&self) -> &BTreeMap<NodeId, Request> {
+        &self.all
+    }
+
+    pub(super) fn get(&self, node: NodeId) -> Option<&Request> {
+        self.all.get(&node)
+    }
+
+    pub(super) fn remove(&mut self, node: NodeId) -> bool {
+        self.all.remove(&node).is_some()
+    }
+
+    /// A person lets it in, whose name this returns.
+    pub(super) fn admit(&mut self, node: NodeId) -> Option<String> {
+        let request = self.all.get_mut(&node)?;
+        request.is_admitted = true;
+        Some(request.name.clone())
+    }
+
+    /// A stranger asks.
+    pub(super) fn asked(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        name: &str,
+        (listen, words): (SocketAddr, &str),
+    ) -> Said {
+        if let Some(request) = self.all.get_mut(&node) {
+            (request.last_asked, request.words) = (now, words.to_owned());
+            return Said::Known;
+        }
+        if self.all.len() >= REQUESTS_MAX {
+            self.make_room(now);
+        }
+        let has_room = self.all.len() < REQUESTS_MAX;
+        let is_told = has_room && self.may_tell(now);
+        if has_room {
+            let (name, words, told) = (name.to_owned(), words.to_owned(), is_told.then_some(now));
+            let request = Request { name, listen, words, last_asked: now, told, is_admitted: false };
+            self.all.insert(node, request);
+        }
+        if is_told {
+            return Said::Told;
+        }
+        if self.untold == 0 {
+            self.summary_at = self.summary_at.max(now + NOTICE_EVERY);
+        }
+        self.untold = self.untold.saturating_add(1);
+        Said::Counted
+    }
+
+    /// Whether one more notice is none too many.
+    fn may_tell(&mut self, now: Time) -> bool {
+        let given_back = now.since(self.notices_since).as_millis() / NOTICE_EVERY.as_millis();
+        let used = self.notices.saturating_sub(u32::try_from(given_back).unwrap_or(u32::MAX));
+        if used >= NOTICES {
+            return false;
+        }
+        (self.notices, self.notices_since) = (used + 1, now);
+        true
+    }
+
+    /// The oldest goes of those that nobody let in and of which nobody was told.
+    fn make_room(&mut self, now: Time) {
+        let mut told: Vec<(Time, NodeId)> =
+            self.all.iter().filter_map(|(node, r)| Some((r.told?, *node))).collect();
+        told.retain(|(at, _)| now.since(*at) < TOLD_LASTS);
+        told.sort();
+        told.truncate(TOLD_MAX);
+        let is_kept = |node: &NodeId| told.iter().any(|(_, kept)| kept == node);
+        let others = self.all.iter().filter(|(node, request)| !request.is_admitted && !is_kept(node));
+        let oldest = others.min_by_key(|(_, request)| request.last_asked).map(|(node, _)| *node);
+        oldest.map(|node| self.all.remove(&node));
+    }
+
+    /// How many asked of whom nobody was told, once that is to be said.
+    pub(super) fn summary(&mut self, now: Time) -> Option<u32> {
+        if self.untold == 0 || now < self.summary_at {
+            return None;
+        }
+        self.summary_at = now + SUMMARY_EVERY;
+        Some(std::mem::take(&mut self.untold))
+    }
+
+    /// When it is.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        (self.untold > 0).then_some(self.summary_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(requests: &mut Requests, now_s: u64, number: u32) -> Said {
+        let mut key = [0; 32];
+        key[..4].copy_from_slice(&number.to_be_bytes());
+        let listen = SocketAddr::from(([10, 0, 0, 1], 4000));
+        requests.asked(Time::from_millis(1000 * now_s), NodeId(key), "name", (listen, "words"))
+    }
+
+    #[test]
+    fn many_keys_make_one_line_a_minute_and_push_off_nobody_whom_a_person_was_told_of() {
+        let mut requests = Requests::default();
+        assert_eq!(asked(&mut requests, 0, 1), Said::Told);
+        assert_eq!(asked(&mut requests, 1, 1), Said::Known);
+        let (mut lines, mut counted, mut told) = (0, 0, 0);
+        for second in 2..302 {
+            for number in 0..50 {
+                told += u32::from(asked(&mut requests, second, 1000 * second as u32 + number) == Said::Told);
+            }
+            if let Some(count) = requests.summary(Time::from_millis(1000 * second)) {
+                (lines, counted) = (lines + 1, counted + count);
+            }
+        }
+        assert!((4..=6).contains(&lines) && counted > 10_000, "{lines} lines for {counted}");
+        assert!(told <= 4 + 300 / 5, "{told} notices");
+        assert!(
+            requests.all().keys().any(|node| node.0[..4] == 1_u32.to_be_bytes()),
+            "the first is still there"
+        );
+        assert_eq!(requests.all().len(), REQUESTS_MAX);
+    }
+
+    #[test]
+    fn who_asks_when_nobody_else_does_is_told_of_at_once() {
+        let mut requests = Requests::default();
+        for number in 0..20 {
+            assert_eq!(asked(&mut requests, 6 * u64::from(number), number), Said::Told, "{number}");
+        }
+        assert_eq!(requests.deadline(), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! Who may have a join exchange: few at once, and of one address fewer and not too often, so that one host keeps nobody else out.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Exchanges at once, whoever they are with.
+pub const JOIN_CONCURRENT_MAX: usize = 8;
+/// Of these, with one address. This machine is not counted: whoever floods from here has the machine anyway.
+const OF_ADDRESS_MAX: usize = 3;
+/// Exchanges that one address may have in a row.
+const BURST: u32 = 12;
+/// After them, one in so much time.
+const ONE_IN: Duration = Duration::from_millis(250);
+/// Addresses that are remembered.
+const ADDRESSES_MAX: usize = 1024;
+
+/// The places there are.
+#[derive(Default)]
+pub(crate) struct JoinPlaces(Mutex<Taken>);
+
+#[derive(Default)]
+struct Taken {
+    open: usize,
+    addresses: BTreeMap<IpAddr, Guest>,
+}
+
+/// An address that has had an exchange.
+struct Guest {
+    open: usize,
+    /// Exchanges it has had of its burst, before those that time has given back.
+    used: u32,
+    since: Instant,
+}
+
+/// A place, until it is dropped.
+pub(crate) struct JoinPlace {
+    places: Arc<JoinPlaces>,
+    address: IpAddr,
+}
+
+impl JoinPlaces {
+    /// A place for somebody at this address, or why there is none.
+    pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Result<JoinPlace, &'static str> {
+        self.take_at(address, Instant::now())
+    }
+
+    fn take_at(self: &Arc<Self>, address: IpAddr, now: Instant) -> Result<JoinPlace, &'static str> {
+        let address = network_of(address);
+        let mut taken = self.taken();
+        if taken.open >= JOIN_CONCURRENT_MAX {
+            return Err("too many join exchanges at once");
+        }
+        if !address.is_loopback() {
+            taken.count(address, now)?;
+        }
+        taken.open += 1;
+        Ok(JoinPlace { places: self.clone(), address })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    fn count(&mut self, address: IpAddr, now: Instant) -> Result<(), &'static str> {
+        if self.addresses.len() >= ADDRESSES_MAX && !self.addresses.contains_key(&address) {
+            self.addresses.retain(|_, guest| guest.open > 0 || guest.used_at(now) > 0);
+            if self.addresses.len() >= ADDRESSES_MAX {
+                return Err("too many addresses had join exchanges just now");
+            }
+        }
+        let guest = self.addresses.entry(address).or_insert(Guest { open: 0, used: 0, since: now });
+        let used = guest.used_at(now);
+        if guest.open >= OF_ADDRESS_MAX {
+            return Err("too many join exchanges at once from one address");
+        }
+        if used >= BURST {
+            return Err("too many join exchanges in a row from one address");
+        }
+        (guest.open, guest.used, guest.since) = (guest.open + 1, used + 1, now);
+        Ok(())
+    }
+}
+
+impl Guest {
+    fn used_at(&self, now: Instant) -> u32 {
+        let given_back = now.saturating_duration_since(self.since).as_millis() / ONE_IN.as_millis();
+        self.used.saturating_sub(u32::try_from(given_back).unwrap_or(u32::MAX))
+    }
+}
+
+impl Drop for JoinPlace {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken();
+        taken.open = taken.open.saturating_sub(1);
+        if let Some(guest) = taken.addresses.get_mut(&self.address) {
+            guest.open = guest.open.saturating_sub(1);
+        }
+    }
+}
+
+/// One host has as many IPv6 addresses as it likes, all of one network.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) if !v6.is_loopback() => {
+            IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)))
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(n: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, n])
+    }
+
+    #[test]
+    fn one_address_keeps_no_other_out() {
+        let places = Arc::new(JoinPlaces::default());
+        let now = Instant::now();
+        let mut held = Vec::new();
+        while let Ok(place) = places.take_at(address(1), now) {
+            held.push(place);
+        }
+        assert_eq!(held.len(), OF_ADDRESS_MAX);
+        let other = places.take_at(address(2), now);
+        assert!(other.is_ok());
+        drop(held);
+        assert!(places.take_at(address(1), now).is_ok(), "a place that is given back");
+    }
+
+    #[test]
+    fn an_address_is_served_in_its_rate_and_all_in_their_number() {
+        let places = Arc::new(JoinPlaces::default());
+        let now = Instant::now();
+        let served = (0..100).filter(|_| places.take_at(address(1), now).is_ok()).count();
+        assert_eq!(served as u32, BURST);
+        let later = now + 4 * ONE_IN;
+        let served = (0..100).filter(|_| places.take_at(address(1), later).is_ok()).count();
+        assert_eq!(served, 4);
+        let held: Vec<_> = (10..100).filter_map(|n| places.take_at(address(n), now).ok()).collect();
+        assert_eq!(held.len(), JOIN_CONCURRENT_MAX);
+        assert!(places.take_at(IpAddr::from([127, 0, 0, 1]), now).is_err());
+    }
+
+    #[test]
+    fn this_machine_is_not_counted_and_a_network_of_ipv6_is_one_address() {
+        let places = Arc::new(JoinPlaces::default());
+        let now = Instant::now();
+        let own = IpAddr::from([127, 0, 0, 1]);
+        assert!((0..100).all(|_| places.take_at(own, now).is_ok()));
+        let v6 = |low: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, low]);
+        let held: Vec<_> = (0..20).filter_map(|n| places.take_at(v6(n), now).ok()).collect();
+        assert_eq!(held.len(), OF_ADDRESS_MAX);
+    }
+
+    #[test]
+    fn addresses_are_forgotten_when_their_time_is_over() {
+        let places = Arc::new(JoinPlaces::default());
+        let now = Instant::now();
+        let many = |n: usize| IpAddr::from([10, 1, (n / 256) as u8, (n % 256) as u8]);
+        assert!((0..ADDRESSES_MAX).all(|n| places.take_at(many(n), now).is_ok()));
+        assert!(places.take_at(address(1), now).is_err());
+        assert!(places.take_at(address(1), now + 2 * ONE_IN).is_ok());
+        assert!(places.taken().addresses.len() < 3);
+    }
+}
