@@ -60,8 +60,18 @@ pub struct Ask {
 pub enum AskWhat {
     /// `exo place`, again until it is done.
     Place,
-    /// `exo remove` of an instance there is, if there is one.
-    Remove,
+    /// `exo unload` of an instance there is, if there is one.
+    Unload,
+    /// `exo admin add`, on an admin's node until it is done.
+    Appoint {
+        /// Whom.
+        node: usize,
+    },
+    /// `exo remove` of a node, on an admin's node until it is done.
+    RemoveNode {
+        /// Which.
+        node: usize,
+    },
 }
 
 /// The clients of a seed: so many, between these times.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
 use exo_machine::{Answer, Input, Question, ReplyId, SequenceEvent, StreamId};
+use exo_trust::Act;
 use exo_types::NodeId;
 
 use crate::clients::{self, AskWhat, Ended};
@@ -95,8 +96,17 @@ impl World {
 
     /// A person looks for a node.
     pub(crate) fn person(&mut self, index: usize, times: u32) {
-        let wanted = self.scenario.asks[index].node + times as usize;
-        match self.running_from(wanted % self.nodes.len()) {
+        let ask = self.scenario.asks[index];
+        let asked = match ask.what {
+            AskWhat::Place | AskWhat::Unload => {
+                self.running_from((ask.node + times as usize) % self.nodes.len())
+            }
+            // Only an admin may.
+            AskWhat::Appoint { .. } | AskWhat::RemoveNode { .. } => {
+                Some(ask.node % self.nodes.len()).filter(|node| self.nodes[*node].process.is_some())
+            }
+        };
+        match asked {
             Some(node) => self.hand_to(node, Event::Ask(index, times)),
             None => self.ask_later(index, times),
         }
@@ -114,7 +124,14 @@ impl World {
                 let request = instance_request(self.scenario.stages_min, self.holders());
                 Question::Coordinator(Box::new(ControlAsk::Place(request)))
             }
-            AskWhat::Remove => Question::Instances,
+            AskWhat::Unload => Question::Instances,
+            AskWhat::Appoint { node: whom } => {
+                let (node, name) = (self.nodes[whom].id, self.nodes[whom].name.clone());
+                Question::Act(Act::Appoint { node, name })
+            }
+            AskWhat::RemoveNode { node: whom } => {
+                Question::Act(Act::Remove { node: self.nodes[whom].id, reason: "sold".to_owned() })
+            }
         };
         self.ask(node, (index, times), question);
     }
@@ -139,6 +156,10 @@ impl World {
                 let Some(view) = views.first() else { return };
                 let ask = ControlAsk::RemoveInstance { instance: view.instance() };
                 self.ask(node, (index, times), Question::Coordinator(Box::new(ask)));
+            }
+            Answer::Acted(Err(reason)) => {
+                self.tell(|| format!("n{node} does not do what was asked: {reason}"));
+                self.ask_later(index, times);
             }
             Answer::Coordinator(None) => self.ask_later(index, times),
             Answer::Coordinator(Some(reply)) => {

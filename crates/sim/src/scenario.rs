@@ -175,7 +175,7 @@ impl Scenario {
             speculation,
             faults,
             clients,
-            asks: asks(seed, kind, is_founded, remove.per_cent(25)),
+            asks: asks(seed, kind, (is_founded, nodes), remove.per_cent(25)),
             starts_ms: if is_founded { STARTS_MS } else { STARTS_JOINING_MS },
             until: Time::from_millis(1000 * choice.seconds.unwrap_or(SECONDS)),
         }
@@ -190,7 +190,16 @@ impl Scenario {
     pub fn is_disturbed(&self) -> bool {
         let is_told =
             |fault: &Fault| matches!(fault.kind, FaultKind::Lie { .. } | FaultKind::Withhold { .. });
-        self.kind == Kind::Faults || !self.faults.iter().all(is_told)
+        let removes = self.asks.iter().any(|ask| matches!(ask.what, AskWhat::RemoveNode { .. }));
+        self.kind == Kind::Faults || removes || !self.faults.iter().all(is_told)
+    }
+
+    /// Nodes that an admin appoints, if it gets to it.
+    pub fn appointed(&self) -> impl Iterator<Item = usize> {
+        self.asks.iter().filter_map(|ask| match ask.what {
+            AskWhat::Appoint { node } => Some(node),
+            AskWhat::Place | AskWhat::Unload | AskWhat::RemoveNode { .. } => None,
+        })
     }
 
     /// When the last fault is over.
@@ -200,7 +209,7 @@ impl Scenario {
     }
 }
 
-fn asks(seed: u64, kind: Kind, is_founded: bool, removes: bool) -> Vec<Ask> {
+fn asks(seed: u64, kind: Kind, (is_founded, nodes): (bool, usize), removes: bool) -> Vec<Ask> {
     let draw = |counter: u64| mix(seed, Of::Scenario, 300 + counter);
     let mut asks = Vec::new();
     if draw(0).per_cent(75) {
@@ -211,7 +220,27 @@ fn asks(seed: u64, kind: Kind, is_founded: bool, removes: bool) -> Vec<Ask> {
     }
     if removes && kind == Kind::Faults {
         let at = draw(3).time_ms(10_000, 30_000);
-        asks.push(Ask { at, node: draw(4).below(60) as usize, what: AskWhat::Remove });
+        asks.push(Ask { at, node: draw(4).below(60) as usize, what: AskWhat::Unload });
+    }
+    if kind == Kind::Lies {
+        asks.extend(of_admins(seed, nodes));
+    }
+    asks
+}
+
+/// The founder appoints a second admin, and one of the two removes a node; each in some runs.
+fn of_admins(seed: u64, nodes: usize) -> Vec<Ask> {
+    let draw = |counter: u64| mix(seed, Of::Scenario, 320 + counter);
+    let mut asks = Vec::new();
+    let second = (nodes > 1 && draw(0).per_cent(50)).then(|| 1 + draw(1).below(nodes as u64 - 1) as usize);
+    if let Some(node) = second {
+        let at = draw(2).time_ms(2_000, 15_000);
+        asks.push(Ask { at, node: 0, what: AskWhat::Appoint { node } });
+    }
+    let gone = 1 + draw(3).below(nodes.max(2) as u64 - 1) as usize;
+    if nodes > 3 && draw(4).per_cent(40) && second != Some(gone) {
+        let (at, by) = (draw(5).time_ms(5_000, 25_000), second.filter(|_| draw(6).per_cent(50)).unwrap_or(0));
+        asks.push(Ask { at, node: by, what: AskWhat::RemoveNode { node: gone } });
     }
     asks
 }

@@ -176,7 +176,9 @@ impl World {
             }
             FaultKind::Lie { liar, to, lie } => {
                 let (liar, to) = (1 + liar % (self.nodes.len() - 1).max(1), self.node_of(to));
-                if liar < self.nodes.len() && liar != to {
+                // What an admin signs is no lie.
+                let is_admin = self.scenario.appointed().any(|node| node == liar);
+                if liar < self.nodes.len() && liar != to && !is_admin {
                     self.lie(liar, to, lie);
                 }
             }

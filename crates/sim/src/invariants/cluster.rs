@@ -1,6 +1,6 @@
 //! The cluster as a whole: it agrees and serves again, and it rests while nothing happens.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use exo_machine::Input;
 use exo_types::{Epoch, NodeId};
@@ -29,7 +29,13 @@ pub(super) fn agrees_and_serves_in_20_s(
     if !is_due || std::mem::replace(&mut watch.cluster.is_checked, true) {
         return Ok(());
     }
-    let running = || facts.nodes.iter().filter(|node| node.is_awake());
+    // Who was removed has no part in it any more, and knows that, or will when it meets the others.
+    let removed: BTreeSet<NodeId> = facts
+        .nodes
+        .iter()
+        .flat_map(|node| node.disk.content().trust.view().removed().keys().copied())
+        .collect();
+    let running = || facts.nodes.iter().filter(|node| node.is_awake() && !removed.contains(&node.id));
     let leader_of = |node: &crate::node::Node| node.process.as_ref().and_then(|p| p.machine.leader());
     let leaders: Vec<(usize, Option<(Epoch, NodeId)>)> =
         running().map(|node| (node.index, leader_of(node))).collect();
@@ -39,8 +45,9 @@ pub(super) fn agrees_and_serves_in_20_s(
         return Err(format!("the nodes follow {leaders:?}"));
     }
     let members = |node: &crate::node::Node| node.disk.content().trust.view().members().len();
-    if let Some(node) = running().find(|node| members(node) != facts.nodes.len()) {
-        return Err(format!("n{} knows {} members of {}", node.index, members(node), facts.nodes.len()));
+    if let Some(node) = running().find(|node| members(node) + removed.len() != facts.nodes.len()) {
+        let (known, all) = (members(node), facts.nodes.len() - removed.len());
+        return Err(format!("n{} knows {known} members of {all}", node.index));
     }
     let probes = || facts.clients.all().filter(|(client, _)| is_probe(client));
     if !probes().any(|(_, run)| matches!(run.ended, Some((_, Ended::Answered)))) {

@@ -14,7 +14,7 @@ pub(super) struct Members {
     checked: BTreeSet<EntryId>,
 }
 
-/// Nobody is a member or may connect without an entry that the founder has signed: nobody else is ever an admin in a run.
+/// Nobody is a member or may connect without an entry that the founder has signed, or whom the founder was asked to appoint.
 pub(super) fn members_are_signed_in(
     watch: &mut Watch,
     facts: &Facts<'_>,
@@ -44,7 +44,8 @@ fn entries_are_signed(
         let entry = Entry::decode(bytes).map_err(|error| format!("n{node} writes {error}"))?;
         let author = entry.statement().author;
         let founder = *founder.get_or_insert(author);
-        if author != founder {
+        let is_appointed = || facts.scenario.appointed().any(|node| facts.nodes[node].id == author);
+        if author != founder && !is_appointed() {
             return Err(format!("n{node} writes an entry of {author}, who is no admin: {entry:?}"));
         }
         if !members.checked.insert(entry.id()) {
