@@ -178,7 +178,12 @@ impl DataDir {
 
     /// Keeps the log of trust; on disk when this returns.
     pub fn set_trust(&self, entries: &[Vec<u8>]) -> Result<(), FilesError> {
-        let entries = postcard::to_allocvec(entries).unwrap_or_default();
+        // Never an empty file in place of the members.
+        let entries = postcard::to_allocvec(entries).map_err(|error| FilesError::File {
+            what: "write",
+            path: self.trust_path(),
+            source: io::Error::other(error.to_string()),
+        })?;
         self.write_durably(TRUST, &[TRUST_FORMAT, &entries].concat())
     }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use exo_api::{InviteRequest, InviteView, JoinRequest, JoinedView};
+use exo_api::{ClusterView, InviteRequest, InviteView, JoinRequest, JoinedView};
 
 use super::running;
 use crate::client::Client;
@@ -70,10 +70,13 @@ pub async fn join_by_environment(client: Client) {
         Err(error) => return ui::line(format!("{TOKEN_VARIABLE} is not used: {error:#}")),
     };
     for attempt in 1..=ATTEMPTS {
+        // A node that has joined starts with the same environment again.
+        let view = client.get::<ClusterView>("/exo/v1/cluster").await;
+        if view.is_ok_and(|view| view.nodes.len() > 1) {
+            return;
+        }
         match client.post::<JoinedView>("/exo/v1/join", &request).await {
             Ok(_) => return, // the node says so itself
-            // A node that has joined starts with the same environment again.
-            Err(error) if format!("{error:#}").contains("is a member of a cluster") => return,
             Err(error) if attempt == 1 => {
                 let (wait, within) = (ui::duration(AGAIN), ui::duration(AGAIN * ATTEMPTS));
                 ui::line(format!("{TOKEN_VARIABLE}: {error:#}; tried again every {wait} for {within}"));
