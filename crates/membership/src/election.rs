@@ -57,7 +57,9 @@ impl Membership {
     /// Nobody alive is led or leads, and nobody's fate is open.
     fn may_claim(&self) -> bool {
         let patient = self.now.since(self.waiting_since) < self.config.patience;
+        let is_other = self.peers.values().any(|peer| peer.status == NodeStatus::Alive);
         self.suspended.is_none()
+            && (self.now >= self.claims_from || !is_other)
             && self.peers.values().all(|peer| match peer.status {
                 NodeStatus::Alive => peer
                     .said
@@ -90,6 +92,9 @@ impl Membership {
 
     /// Leads or follows `epoch` once it is on disk. A higher epoch takes the place of one that waits.
     fn move_to(&mut self, epoch: Epoch) {
+        if self.now < self.moves_from {
+            return;
+        }
         match self.write.begin(epoch, self.me) {
             Ok(true) => self.out.push(Output::Persist(epoch)),
             Ok(false) => {} // its write is under way
@@ -179,7 +184,8 @@ impl Membership {
         let members = u32::try_from(followers).unwrap_or(u32::MAX).saturating_add(1);
         let minutes = self.now.since(self.started).as_secs() / 60 + 1;
         Rank {
-            served: members.saturating_add(self.instances_served),
+            // What a coordinator that was away knows of is of the past: who served meanwhile goes on.
+            served: if self.was_away { 0 } else { members.saturating_add(self.instances_served) },
             uptime_class: u8::try_from(minutes.ilog2()).unwrap_or(u8::MAX),
             mains_power: self.mains_power,
         }

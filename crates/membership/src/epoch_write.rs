@@ -61,6 +61,13 @@ impl EpochWrite {
         is_last
     }
 
+    /// The disk refused `epoch`: it holds `durable`, and nothing waits any more.
+    pub fn fail(&mut self, epoch: Epoch, durable: Option<Epoch>) {
+        if self.in_flight && self.last == Some(epoch) {
+            (self.last, self.in_flight, self.awaited) = (durable, false, false);
+        }
+    }
+
     /// No move waits any more; what is in flight is written all the same.
     pub fn abandon(&mut self) {
         self.awaited = false;

@@ -47,8 +47,14 @@ pub enum Input {
     },
     /// The node is back.
     Resume,
+    /// The machine slept, and its clock with it: the time that passes on this clock says nothing of it.
+    Slept,
     /// The epoch of an [`Output::Persist`] is on disk. What was to be done in it comes out now, not before.
     Persisted(Epoch),
+    /// The epoch of an [`Output::Persist`] could not be written: what waits for it does not come about. It is asked for again.
+    NotPersisted(Epoch),
+    /// This node cannot keep what a coordinator decides: somebody else leads for a while, if there is anybody.
+    StepAside,
 }
 
 /// What to do, in this order.
@@ -62,7 +68,7 @@ pub enum Output {
         message: Message,
     },
     /// Write this epoch to disk and flush it, then answer [`Input::Persisted`]. Nothing else waits meanwhile, and nothing that
-    /// comes out before the answer says this epoch. Comes once for each epoch, and each is higher than the one before.
+    /// comes out before the answer says this epoch. Each is higher than the one before, unless that could not be written.
     Persist(Epoch),
     /// The node works, for the first time or again after suspicion, suspension or loss.
     NodeUp(NodeId),

@@ -13,6 +13,11 @@ use crate::{Config, EPOCH_JUMP_MAX, Input, LossReason, NodeStatus, Output, Persi
 /// A pause of this machine longer than this was a frozen process (laptop lid, debugger), not silent peers.
 const FROZEN: Duration = Duration::from_secs(2);
 
+/// A disk that has refused an epoch is asked again after this long.
+const DISK_AGAIN: Duration = Duration::from_secs(1);
+/// Who could not keep what it decided leaves the lead to others for so long.
+const ASIDE: Duration = Duration::from_secs(10);
+
 /// What this node does in the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stance {
@@ -49,6 +54,12 @@ pub struct Membership {
     pub(crate) suspended: Option<(String, Time)>,
     pub(crate) ended: bool,
     pub(crate) woken_at: Option<Time>,
+    /// This node led when its process last stood still, and nobody has said since that it follows it.
+    pub(crate) was_away: bool,
+    /// Not before this time: the disk has just refused an epoch.
+    pub(crate) moves_from: Time,
+    /// Not before this time: the disk has just refused what this node decided.
+    pub(crate) claims_from: Time,
     /// Since when this node waits for members it has never heard.
     pub(crate) waiting_since: Time,
     pub(crate) out: Vec<Output>,
@@ -73,6 +84,9 @@ impl Membership {
             suspended: None,
             ended: false,
             woken_at: None,
+            was_away: false,
+            moves_from: now,
+            claims_from: now,
             waiting_since: now,
             out: Vec::new(),
         }
@@ -87,6 +101,7 @@ impl Membership {
         self.take(input);
         if self.stance != Stance::Outside && !self.ended {
             self.advance();
+            self.settle_return();
             self.report();
             self.beat();
             self.wake();
@@ -111,12 +126,12 @@ impl Membership {
     }
 
     /// Whether this node leads and may place instances. A coordinator that hears none of its members holds no
-    /// lease until they are back or declared lost: it may be the smaller half.
+    /// lease until they are back or declared lost: it may be the smaller half. One whose process stood still asks first.
     pub fn may_place(&self) -> bool {
-        let mut doubtful = false;
+        let mut doubtful = self.was_away;
         for peer in self.peers.values() {
             match peer.status {
-                NodeStatus::Alive => return self.is_leading(),
+                NodeStatus::Alive if !self.was_away => return self.is_leading(),
                 NodeStatus::Suspected => doubtful = true,
                 _ => {}
             }
@@ -144,16 +159,32 @@ impl Membership {
     fn pass_time(&mut self, now: Time) {
         let gap = now.since(self.now);
         let slack = self.config.heartbeat_idle;
-        if gap > FROZEN && self.stance != Stance::Outside && !self.peers.is_empty() {
-            for peer in self.peers.values_mut() {
-                peer.thaw(gap.saturating_sub(slack));
-            }
-            self.waiting_since = self.waiting_since + gap;
-            if let Stance::Seeking { clear_since } = &mut self.stance {
-                *clear_since = None;
-            }
+        if gap > FROZEN {
+            self.stood_still(gap, gap.saturating_sub(slack));
         }
         self.now = self.now.max(now);
+    }
+
+    /// This node did not run for `gap` of its own clock. What it knew may be over: somebody else may lead.
+    fn stood_still(&mut self, gap: Duration, silence: Duration) {
+        if self.stance == Stance::Outside || self.peers.is_empty() {
+            return;
+        }
+        for peer in self.peers.values_mut() {
+            peer.thaw(silence);
+        }
+        self.waiting_since = self.waiting_since + gap;
+        if let Stance::Seeking { clear_since } = &mut self.stance {
+            *clear_since = None;
+        }
+        self.was_away = self.is_leading();
+    }
+
+    /// A coordinator that was away is one again when a member says that it follows it, or when there is nobody to ask.
+    fn settle_return(&mut self) {
+        let open = |peer: &Peer| matches!(peer.status, NodeStatus::Alive | NodeStatus::Suspected);
+        let nobody = !self.peers.values().any(open);
+        self.was_away &= self.is_leading() && !nobody && self.follower_count() == 0;
     }
 
     fn take(&mut self, input: Input) {
@@ -174,6 +205,12 @@ impl Membership {
                 self.beat_soon();
             }
             Input::Persisted(epoch) => self.persisted(epoch),
+            Input::NotPersisted(epoch) => {
+                self.write.fail(epoch, self.epoch);
+                self.moves_from = self.now + DISK_AGAIN;
+            }
+            Input::StepAside => self.step_aside(),
+            Input::Slept => self.stood_still(Duration::ZERO, Duration::ZERO),
         }
     }
 
@@ -273,6 +310,17 @@ impl Membership {
             self.send(to, Body::Goodbye);
         }
         self.ended = true;
+    }
+
+    /// Leads no more while there is somebody else who may.
+    fn step_aside(&mut self) {
+        let is_other = self.peers.values().any(|peer| peer.status == NodeStatus::Alive);
+        if self.is_leading() && is_other {
+            self.stop_leading();
+            self.stance = Stance::Seeking { clear_since: None };
+            self.claims_from = self.now + ASIDE;
+            self.beat_soon();
+        }
     }
 
     fn suspend(&mut self, reason: String, until: Time) {

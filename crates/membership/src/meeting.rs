@@ -34,10 +34,12 @@ impl Membership {
             }
             Stance::Following if self.coordinator() == Some(from) => self.hear_coordinator(epoch, leading),
             Stance::Following => {
-                // A node that is led ignores the leader of another half until the two leaders have compared
-                // themselves; the winner announces.
+                // Whoever announces itself takes no node away from a coordinator that it hears: the two leaders compare
+                // themselves, and the one that loses says that it leads no more.
                 let higher = leading && epoch > self.epoch;
-                if let Some(epoch) = epoch.filter(|_| higher && (announced || !self.is_fresh())) {
+                if higher && self.is_fresh() {
+                    tracing::debug!(peer = %from, epoch = ?epoch, own = ?self.epoch, announced, "a leader beside the coordinator that this node hears");
+                } else if let Some(epoch) = epoch.filter(|_| higher) {
                     self.adopt(epoch);
                 }
             }

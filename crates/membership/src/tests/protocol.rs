@@ -372,3 +372,104 @@ fn a_late_message_does_not_raise_a_node_that_said_goodbye() {
     assert_eq!(hear(beat.clone()), Some(NodeStatus::Lost(LossReason::Left)));
     assert_eq!(hear(Message { incarnation: 2, ..beat }), Some(NodeStatus::Alive), "another run");
 }
+
+/// Node 0, which leads epoch 1 and whom node 1 follows, with a model here and on mains power for an hour.
+fn leading() -> (Membership, Time) {
+    let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
+    handle(&mut machine, Time::ZERO, Input::Members(ids([0])));
+    let mut now = Time::from_millis(3_600_000);
+    for ms in (0..3_600_000).step_by(1000) {
+        machine.handle(Time::from_millis(ms), Input::Tick);
+    }
+    handle(&mut machine, now, Input::Members(ids([0, 1])));
+    handle(&mut machine, now, Input::LocalFacts { instances_served: 3, mains_power: true });
+    now = now + Duration::from_millis(10);
+    handle(&mut machine, now, Input::Message { from: id(1), message: follower_says(epoch(1, 0)) });
+    assert!(machine.is_leading() && machine.may_place());
+    (machine, now)
+}
+
+fn follower_says(epoch: Epoch) -> Message {
+    let rank = Rank { served: 1, uptime_class: 0, mains_power: false };
+    let beat = Heartbeat { role: Role::Following { fresh: true }, rank, table: Vec::new() };
+    Message { epoch: Some(epoch), incarnation: 1, body: Body::Heartbeat(beat) }
+}
+
+#[test]
+fn a_coordinator_that_was_away_orders_nothing_and_does_not_win_against_who_served_meanwhile() {
+    for (after_ms, input) in [(30_000, Input::Tick), (0, Input::Slept)] {
+        let (mut machine, now) = leading();
+        let woken = now + Duration::from_millis(after_ms);
+        handle(&mut machine, woken, input);
+        assert!(machine.is_leading() && !machine.may_place(), "it asks first");
+        handle(&mut machine, woken, Input::Message { from: id(1), message: leader_says(epoch(2, 1)) });
+        assert_eq!(machine.coordinator(), Some(id(1)));
+    }
+}
+
+#[test]
+fn a_coordinator_that_was_away_goes_on_when_a_member_says_that_it_follows() {
+    let (mut machine, now) = leading();
+    let woken = now + Duration::from_millis(3_000);
+    handle(&mut machine, woken, Input::Tick);
+    assert!(!machine.may_place());
+    handle(&mut machine, woken, Input::Message { from: id(1), message: follower_says(epoch(1, 0)) });
+    assert!(machine.is_leading() && machine.may_place());
+}
+
+#[test]
+fn an_epoch_that_the_disk_refused_is_asked_for_again_and_nothing_is_done_in_it_before() {
+    let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
+    let first = machine.handle(Time::ZERO, Input::Members(ids([0])));
+    assert_eq!(first, [Output::Persist(epoch(1, 0))]);
+    assert!(machine.handle(Time::ZERO, Input::NotPersisted(epoch(1, 0))).is_empty() && !machine.is_leading());
+    assert!(machine.handle(Time::from_millis(999), Input::Tick).is_empty());
+    let again = machine.handle(Time::from_millis(1000), Input::Tick);
+    assert_eq!(
+        again,
+        [Output::Persist(epoch(2, 0))],
+        "a number that may be on the disk is not claimed twice"
+    );
+    // The same of an epoch to follow.
+    let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
+    machine.handle(Time::ZERO, Input::Members(ids([0, 1])));
+    let hear = |machine: &mut Membership, ms| {
+        let message = leader_says(epoch(4, 1));
+        let out = machine.handle(Time::from_millis(ms), Input::Message { from: id(1), message });
+        out.contains(&Output::Persist(epoch(4, 1)))
+    };
+    assert!(hear(&mut machine, 0));
+    machine.handle(Time::ZERO, Input::NotPersisted(epoch(4, 1)));
+    assert!(!hear(&mut machine, 500) && hear(&mut machine, 1000) && machine.coordinator().is_none());
+}
+
+#[test]
+fn a_coordinator_that_cannot_write_leaves_the_lead_to_another() {
+    let mut sim = Sim::settled(16, 3);
+    sim.input(2, Input::StepAside);
+    sim.run_ms(3000);
+    assert_eq!(sim.agreed(), Ok(1));
+    let mut alone = Sim::settled(17, 1);
+    alone.input(0, Input::StepAside);
+    assert!(alone.machine(0).is_leading(), "there is nobody else");
+}
+
+#[test]
+fn an_announcement_takes_no_node_from_a_coordinator_that_it_hears() {
+    let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
+    handle(&mut machine, Time::ZERO, Input::Members(ids([0, 1, 2])));
+    handle(&mut machine, Time::ZERO, Input::Message { from: id(1), message: leader_says(epoch(1, 1)) });
+    let rank = Rank { served: 900, uptime_class: 9, mains_power: true };
+    let beat = Heartbeat { role: Role::Leading, rank, table: Vec::new() };
+    let announced = |counter| Message {
+        epoch: Some(epoch(counter, 2)),
+        incarnation: 1,
+        body: Body::Announce(Heartbeat { ..beat.clone() }),
+    };
+    handle(&mut machine, Time::from_millis(10), Input::Message { from: id(2), message: announced(7) });
+    assert_eq!(machine.coordinator(), Some(id(1)), "it is heard");
+    let follows = follower_says(epoch(7, 2));
+    handle(&mut machine, Time::from_millis(20), Input::Message { from: id(1), message: follows });
+    handle(&mut machine, Time::from_millis(30), Input::Message { from: id(2), message: announced(7) });
+    assert_eq!(machine.coordinator(), Some(id(2)), "it stepped down");
+}
