@@ -62,7 +62,8 @@ pub struct GenerateRequest {
 }
 
 /// What happens to a running request, in order: any number of `Queued`, one `Started`, then per choice deltas and
-/// one `Finished`, and after the last choice one `Done`, which ends the stream.
+/// one `Finished`, and after the last choice one `Done`, which ends the stream. `Queued` comes again while an answer is
+/// interrupted, and `Watched` at any time.
 #[derive(Clone, PartialEq, Debug)]
 pub enum GenerateEvent {
     /// Waiting, and for what. Sent when the reason changes, at most a few times a second.
@@ -70,6 +71,8 @@ pub enum GenerateEvent {
         /// For people: `placing`, `loading 37 %`, `waiting for a slot`.
         reason: String,
     },
+    /// No news for a while: the node watches the request's deadlines.
+    Watched,
     /// The prompt is being read.
     Started {
         /// Tokens of the prompt, after the template.
@@ -191,6 +194,20 @@ pub struct Summary {
     pub kernels: Vec<String>,
     /// Stages of the pipeline.
     pub stages: u32,
+    /// Where the answer was interrupted and went on.
+    pub resumed: Vec<Resumed>,
+}
+
+/// Where an answer went on after what computed it was lost. Tokens that were sent before stay as they are: where other kernels go
+/// on, the text may be another than theirs alone.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Resumed {
+    /// Which choice, from 0.
+    pub index: u16,
+    /// Tokens of it that were there already.
+    pub after_tokens: u32,
+    /// The kernel families that compute it from there on.
+    pub kernels: Vec<String>,
 }
 
 /// Why there is no answer, or why it stopped short.

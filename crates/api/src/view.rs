@@ -304,6 +304,11 @@ pub enum InstanceState {
         /// What is wrong.
         reason: String,
     },
+    /// A stage is lost, and nothing that is there can take its layers. It goes on when something can.
+    Waiting {
+        /// What is missing, and since when.
+        reason: String,
+    },
     /// Given up.
     Failed {
         /// What went wrong.

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{
-    Node, SOON, Start, answers, comes_back, error_of, exo, finish, is_alive, send, skip, stdout, stream,
-    wait_for, worker, workers_of,
+    LONG, Node, SOON, Start, answers, comes_back, exo, finish, is_alive, long_answer, rest_of, send, skip,
+    stdout, stream, text_of, wait_for, worker, workers_of,
 };
 
-/// What is allowed between the loss of a stage and the error at the client.
-const ERROR_MAX: Duration = Duration::from_secs(10);
+/// From the loss of a worker to the end of an answer of 400 tokens: another one is started, and its driver compiles.
+const GOES_ON_MAX: Duration = Duration::from_secs(20);
 /// For a worker to end when its node has.
 const LEFT_MAX: Duration = Duration::from_secs(5);
 
@@ -33,17 +33,17 @@ fn vulkan(test: &str, flags: &[&str]) -> Option<Node> {
 }
 
 #[test]
-fn a_worker_that_is_killed_ends_the_stream_in_time_and_the_model_comes_back() {
+fn an_answer_goes_on_when_its_worker_is_killed() {
     let Some(mut node) = vulkan("worker-killed", &[]) else { return };
     let instance = node.place("demo", 1);
     assert!(instance["stages"][0]["device"].as_str().unwrap().starts_with("vulkan-"), "{instance:#}");
-    answers(&node);
+    let expected = long_answer(&node, LONG);
     let (first, stream) = (worker(&node), stream(&node));
     send("-KILL", first);
     let killed = Instant::now();
-    let code = error_of(stream);
-    assert!(killed.elapsed() < ERROR_MAX, "the error came after {:?}", killed.elapsed());
-    assert_eq!(code, "stage_lost", "{}", node.log());
+    let events = rest_of(stream);
+    assert!(killed.elapsed() < GOES_ON_MAX, "the answer ended after {:?}", killed.elapsed());
+    assert_eq!(text_of(&events), expected, "{}", node.log());
     let again = comes_back(&node, &instance["placement"]);
     assert!(again["stages"][0]["device"].as_str().unwrap().starts_with("vulkan-"), "{again:#}");
     answers(&node);
@@ -94,18 +94,23 @@ fn an_unloaded_model_leaves_no_worker() {
 }
 
 #[test]
-fn a_worker_that_hangs_is_cut_off_within_the_deadline_of_a_step() {
+fn a_worker_that_hangs_is_cut_off_within_the_deadline_of_a_step_and_its_answer_goes_on() {
     let Some(mut node) = vulkan("worker-hangs", &["--step-max-s", "6"]) else { return };
     let instance = node.place("demo", 1);
-    answers(&node); // the driver has compiled what a step needs
+    let expected = long_answer(&node, LONG); // the driver has compiled what a step needs
     let (pid, stream) = (worker(&node), stream(&node));
     send("-STOP", pid);
     let stopped = Instant::now();
-    let code = error_of(stream);
+    let events = rest_of(stream);
     let took = stopped.elapsed();
-    assert_eq!(code, "stage_lost", "{}", node.log());
-    assert!(took > Duration::from_secs(2) && took < Duration::from_secs(6) + SOON / 2, "after {took:?}");
-    comes_back(&node, &instance["placement"]);
+    assert_eq!(text_of(&events), expected, "{}", node.log());
+    assert!(took > Duration::from_secs(2) && took < Duration::from_secs(6) + SOON, "after {took:?}");
+    // The same placement: nothing but a step was lost.
+    let again = wait_for("the model ready again", SOON, || {
+        let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
+        (instance["state"]["kind"] == "ready").then_some(instance)
+    });
+    assert_eq!(again["placement"], instance["placement"]);
     assert!(!is_alive(pid), "a process that hangs is ended");
     answers(&node);
     node.assert_running();

@@ -111,7 +111,12 @@ pub enum InstanceState {
         /// Which, for people.
         reason: String,
     },
-    /// Given up; the removal is on its way to the log.
+    /// A stage is lost, and nothing that is there can take its layers. It stays placed, and goes on when something can.
+    Waiting {
+        /// What is missing, and since when, for people.
+        reason: String,
+    },
+    /// Given up, or unloaded; the removal is on its way to the log.
     Failed {
         /// Why, for people.
         reason: String,

@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bounds;
 mod coordinator;
 mod driver;
 mod events;

@@ -18,16 +18,16 @@ use exo_types::{Epoch, LogHead, ModelId, NodeId, Time};
 use crate::joining::window_left_s;
 use crate::persist::{Durable, FollowedAppend, OwnAppend, Replaced, Unwritten, Written};
 use crate::trust::ActAsker;
-use crate::{Answer, Effect, NodeMachine, Notice, PersistId, ReplyId, StopReason, WriteFailure};
+use crate::{Answer, Effect, NodeMachine, Notice, PersistId, ReplyId, WriteFailure};
 
 /// Reports go out on change and at least this often.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Files may vanish or change behind our back.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long the coordinator has for an answer. Longer than the planner has for a plan.
-const ASK_MAX: Duration = Duration::from_secs(40);
+pub(crate) const ASK_MAX: Duration = Duration::from_secs(40);
 /// How long a question waits for somebody who coordinates.
-const ELECTION_MAX: Duration = Duration::from_secs(10);
+pub(crate) const ELECTION_MAX: Duration = Duration::from_secs(10);
 /// Between attempts to record that the join window is over.
 const REPEAT_SHUT: Duration = Duration::from_secs(60);
 /// Questions that wait for a coordinator. Above that they are refused.
@@ -258,16 +258,16 @@ impl NodeMachine {
     fn unwritten(&mut self, unwritten: Unwritten, reason: &str) {
         let what = match unwritten {
             Unwritten::Epoch(epoch) => {
-                // Announcing what a restart would forget could give two coordinators one epoch: better to stop.
-                tracing::error!(%epoch, reason, "the epoch cannot be kept; this node stops");
-                let warning = format!("the epoch cannot be kept, this node stops: {reason}");
-                self.notice(Notice::Warning(warning));
-                return self.stop(StopReason::EpochNotKept(reason.to_owned()));
+                // Announcing what a restart would forget could give two coordinators one epoch: nothing is done in it.
+                tracing::error!(%epoch, reason, "the epoch cannot be kept");
+                self.feed_membership(exo_membership::Input::NotPersisted(epoch));
+                "who coordinates cannot be kept, so this node neither leads nor follows until it can"
             }
             Unwritten::Own(append) => {
                 self.log.fall_back(!self.writes.is_log_busy());
-                let reason = reason.to_owned();
-                self.feed_coordinator(CoordinatorInput::AppendFailed { append, reason });
+                let failed = CoordinatorInput::AppendFailed { append, reason: reason.to_owned() };
+                self.feed_coordinator(failed);
+                self.feed_membership(exo_membership::Input::StepAside);
                 "the journal cannot be written"
             }
             Unwritten::Followed | Unwritten::Replaced => {
@@ -347,6 +347,7 @@ impl NodeMachine {
             reached: self.links.reached(),
             stages: self.stage_reports(),
             links: links.collect(),
+            unreached: self.links.unreached(self.now.time),
             desired: self.worker.desired_revision(),
             troubles: self.troubles.clone(),
             devices: self.samples.devices.clone(),
@@ -554,6 +555,14 @@ impl NodeMachine {
             Ok(events) => events,
             Err(error) => return tracing::warn!(%error, "the coordinator sent an entry that is no event"),
         };
+        // What does not apply is not written: the next start would refuse it. Entries on their way are applied when they are there.
+        let mut state = self.state().clone();
+        let is_first = !self.writes.is_log_busy();
+        if let Some(error) = events.iter().find_map(|event| state.apply(event).err()).filter(|_| is_first) {
+            let leader = self.leader.map_or_else(String::new, |(_, node)| self.name_of(node));
+            let warning = format!("{leader}, which coordinates, sent an entry that does not apply: {error}");
+            return self.notice(Notice::Warning(warning));
+        }
         let (before, after) = (self.log.planned(), self.log.plan(&entries));
         let append = FollowedAppend { before, after, entries, events };
         self.writes.followed(self.now.time, append, &mut self.out);

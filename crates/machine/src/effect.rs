@@ -145,7 +145,7 @@ pub enum Effect {
     /// The view has changed; [`crate::NodeMachine::view`] has the new one.
     Publish,
     /// End the process: everything that has to be said has been sent.
-    Stop(StopReason),
+    Stop,
 }
 
 /// What travels on a link.
@@ -339,10 +339,14 @@ pub struct ModelHolders {
 /// What a client's request is told.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SequenceEvent {
-    /// Waiting, and for what.
+    /// Waiting, and for what: before it begins, or interrupted.
     Queued(String),
-    /// Computing, by these kernels, over so many stages.
+    /// No news for a while; its deadlines are watched.
+    Watched,
+    /// Computing, by these kernels, over so many stages. Again after each interruption.
     Started {
+        /// Which choice.
+        index: u16,
         /// Backends of its stages.
         kernels: Vec<String>,
         /// How many.
@@ -377,13 +381,4 @@ pub enum SequenceEvent {
         /// How full the queue was.
         busy: Option<Busy>,
     },
-}
-
-/// Why the process ends.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum StopReason {
-    /// It was asked to.
-    Asked,
-    /// What must be on disk cannot be written.
-    EpochNotKept(String),
 }

@@ -31,6 +31,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bounds;
 mod coordination;
 mod effect;
 mod input;

@@ -24,15 +24,17 @@ use crate::requests::DriverEntry;
 use crate::trust::{ActAsker, Trust};
 use crate::view::ViewInputs;
 use crate::worker::{Engine, Fetch};
-use crate::{
-    Answer, Effect, FetchId, Found, Input, LinkEnd, Notice, Now, Purpose, ReplyId, Samples, StopReason, Write,
-};
+use crate::{Answer, Effect, FetchId, Found, Input, LinkEnd, Notice, Now, Purpose, ReplyId, Samples, Write};
 
 /// Time between ticks of the parts that have no deadlines of their own.
 const TICK: Duration = Duration::from_millis(100);
 /// The same while nothing is under way and no other node is there: a wake costs a sleeping processor far more than the
 /// tick itself.
 const TICK_AT_REST: Duration = Duration::from_millis(500);
+
+/// The wall clock went on by so much more than the node's own, which on some systems stops while the machine sleeps. A clock that
+/// is set costs no more than a question to the members.
+const SLEPT_MIN_S: u64 = 5;
 
 /// What a node is, for as long as it runs.
 #[derive(Clone, PartialEq, Debug)]
@@ -260,7 +262,11 @@ impl NodeMachine {
         if self.is_stopping {
             return Vec::new();
         }
-        self.now = Now { time: now.time.max(self.now.time), unix_s: now.unix_s };
+        let before = self.now;
+        self.now = Now { time: now.time.max(before.time), unix_s: now.unix_s };
+        if slept(before, self.now) {
+            self.feed_membership(exo_membership::Input::Slept);
+        }
         self.take(input);
         self.settle();
         self.finish()
@@ -363,7 +369,7 @@ impl NodeMachine {
             Input::Start { stream, request } => self.start_request(stream, *request),
             Input::Cancel { request, index } => self.cancel_request(request, index),
             Input::Ask { reply, question } => self.question(reply, question),
-            Input::Stop => self.stop(StopReason::Asked),
+            Input::Stop => self.stop(),
         }
     }
 
@@ -663,7 +669,7 @@ impl NodeMachine {
     }
 
     /// Says goodbye, frees everything, and is deaf from then on.
-    pub(crate) fn stop(&mut self, reason: StopReason) {
+    pub(crate) fn stop(&mut self) {
         self.feed_membership(exo_membership::Input::Leave);
         self.settle();
         self.drivers.clear();
@@ -671,7 +677,12 @@ impl NodeMachine {
         self.out.extend(engines.into_iter().map(Effect::Unload));
         let fetches: Vec<FetchId> = self.fetches.keys().copied().collect();
         self.out.extend(fetches.into_iter().map(Effect::CancelFetch));
-        self.out.push(Effect::Stop(reason));
+        self.out.push(Effect::Stop);
         self.is_stopping = true;
     }
+}
+
+fn slept(before: Now, now: Now) -> bool {
+    let own_s = now.time.since(before.time).as_secs();
+    now.unix_s.saturating_sub(before.unix_s) > own_s + SLEPT_MIN_S
 }

@@ -195,10 +195,10 @@ impl NodeMachine {
             SchedulerOutput::Failed { to, term, sequence, attempt, kind, message } => {
                 (to, DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message })
             }
-            SchedulerOutput::InstanceFailed { message, .. } => {
+            SchedulerOutput::InstanceFailed { stage, message, .. } => {
                 tracing::info!(target: "events::instance", %instance, %placement, message, "broke");
                 self.schedulers.remove(&placement);
-                self.troubles.push(Trouble { placement, reason: message });
+                self.troubles.push(Trouble { placement, stage, reason: message });
                 return self.report_now();
             }
         };
@@ -339,26 +339,23 @@ impl NodeMachine {
             self.feed_stage(position, StageInput::LinkLost(node));
         }
         self.feed_schedulers(|| SchedulerInput::LinkLost(node));
-        self.drivers_lose(node);
+        self.feed_drivers(|| DriverInput::LinkLost(node));
     }
 
     /// A node is gone.
     pub(crate) fn requests_lost(&mut self, node: NodeId) {
+        #[cfg(feature = "planted")]
+        if self.config.planted == Some(crate::planted::Bug::LostMeansUnlinked) {
+            self.feed_schedulers(|| SchedulerInput::LinkLost(node));
+        }
         self.feed_schedulers(|| SchedulerInput::NodeLost(node));
-        self.drivers_lose(node);
+        self.feed_drivers(|| DriverInput::NodeLost(node));
     }
 
     fn feed_schedulers(&mut self, input: impl Fn() -> SchedulerInput) {
         let placements: Vec<_> = self.schedulers.keys().copied().collect();
         for placement in placements {
             self.feed_scheduler(placement, input());
-        }
-    }
-
-    fn drivers_lose(&mut self, node: NodeId) {
-        let ids: Vec<_> = self.drivers.keys().copied().collect();
-        for id in ids {
-            self.feed_driver(id, DriverInput::NodeLost(node));
         }
     }
 

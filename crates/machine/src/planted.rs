@@ -13,10 +13,24 @@ pub enum Bug {
     TrustEarly,
     /// Whom an entry lets in may connect, also when the entry is refused.
     Hearsay,
+    /// What is submitted again asks for as many tokens as the first time.
+    LongAnswer,
+    /// An answer that is interrupted fails.
+    NoSecondChance,
+    /// That a node is gone ends what another run of it has submitted meanwhile.
+    LostMeansUnlinked,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::AnsweredEarly, Self::OlderEpoch, Self::ForgottenTrouble, Self::TrustEarly, Self::Hearsay];
+    pub const ALL: [Self; 8] = [
+        Self::AnsweredEarly,
+        Self::OlderEpoch,
+        Self::ForgottenTrouble,
+        Self::TrustEarly,
+        Self::Hearsay,
+        Self::LongAnswer,
+        Self::NoSecondChance,
+        Self::LostMeansUnlinked,
+    ];
 }

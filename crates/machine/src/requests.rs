@@ -1,14 +1,17 @@
 //! The drivers of this node's clients, and the placing of models that requests ask for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use exo_api::GenerateError;
+#[cfg(feature = "planted")]
+use exo_cluster::wire::DataMessage;
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, Trouble};
 use exo_cluster::{
     Driver, DriverInput, DriverOutput, DriverPhase, InstanceRequest, InstanceState, InstanceView,
     StageStatus, StageView,
 };
-use exo_types::{InstanceId, ModelId, RequestId, SequenceId};
+use exo_types::{InstanceId, ModelId, RequestId, SequenceId, Time};
 
 use crate::coordination::Asker;
 use crate::view::load_progress;
@@ -25,7 +28,14 @@ pub(crate) struct DriverEntry {
     /// What the client was last told that it waits for.
     told: String,
     is_started: bool,
+    /// What computed it is lost, and it has not gone on yet.
+    is_interrupted: bool,
+    /// When the client was last told anything.
+    told_at: Time,
 }
+
+/// A request of which there is no news says this often that its deadlines are watched.
+pub(crate) const WATCHED_EVERY: Duration = Duration::from_secs(20);
 
 impl NodeMachine {
     pub(crate) fn start_request(&mut self, stream: StreamId, request: StartRequest) {
@@ -35,8 +45,12 @@ impl NodeMachine {
         for start in starts {
             let (id, model) = (start.spec.sequence, start.model);
             let driver = Driver::new(config, self.now.time, start);
-            let (place, told, is_started) = (place.clone(), String::new(), false);
-            self.drivers.insert(id, DriverEntry { driver, stream, model, place, told, is_started });
+            let (place, told, told_at) = (place.clone(), String::new(), self.now.time);
+            let (is_started, is_interrupted) = (false, false);
+            self.drivers.insert(
+                id,
+                DriverEntry { driver, stream, model, place, told, is_started, is_interrupted, told_at },
+            );
             self.feed_driver(id, DriverInput::Links(links.clone()));
             self.feed_driver(id, DriverInput::Instances(instances.to_vec()));
         }
@@ -108,8 +122,7 @@ impl NodeMachine {
             } else {
                 GenerateError::LoadFailed { model, reason: detail }
             };
-            let (stream, event) = (entry.stream, SequenceEvent::Refused(error));
-            self.out.push(Effect::Emit { stream, event });
+            self.tell_client(id, SequenceEvent::Refused(error));
             self.feed_driver(id, DriverInput::PlaceRefused { message: message.to_owned() });
         }
     }
@@ -119,11 +132,26 @@ impl NodeMachine {
         for output in entry.driver.handle(self.now.time, input) {
             self.driver_output(id, output);
         }
+        #[cfg(feature = "planted")]
+        if self.config.planted == Some(crate::planted::Bug::NoSecondChance)
+            && let Some(DriverPhase::Interrupted { .. }) = self.drivers.get(&id).map(|d| d.driver.phase())
+        {
+            let (kind, message) = (exo_types::FailureKind::StageLost, "planted".to_owned());
+            return self.driver_output(id, DriverOutput::Failed { kind, message });
+        }
         self.tell_phase(id);
     }
 
     fn driver_output(&mut self, id: SequenceId, output: DriverOutput) {
         let event = match output {
+            #[cfg(feature = "planted")]
+            DriverOutput::Send { to, message: DataMessage::Submit(mut submission) }
+                if self.config.planted == Some(crate::planted::Bug::LongAnswer) =>
+            {
+                let spec = &submission.spec;
+                submission.max_tokens += spec.history.len() as u32 - spec.prompt_tokens;
+                return self.send_data(to, DataMessage::Submit(submission));
+            }
             DriverOutput::Send { to, message } => return self.send_data(to, message),
             DriverOutput::Token { token, .. } => {
                 self.tell_phase(id);
@@ -141,37 +169,53 @@ impl NodeMachine {
             }
         };
         let is_last = matches!(event, SequenceEvent::Ended { .. } | SequenceEvent::Failed { .. });
-        let Some(stream) = self.drivers.get(&id).map(|entry| entry.stream) else { return };
-        self.out.push(Effect::Emit { stream, event });
+        self.tell_client(id, event);
         if is_last {
             self.drivers.remove(&id);
         }
     }
 
-    /// Tells the client what its request waits for, or that it has begun, when that changed.
+    fn tell_client(&mut self, id: SequenceId, event: SequenceEvent) {
+        let Some(entry) = self.drivers.get_mut(&id) else { return };
+        entry.told_at = self.now.time;
+        self.out.push(Effect::Emit { stream: entry.stream, event });
+    }
+
+    /// Tells the client what its request waits for, or that it has begun or goes on, when that changed.
     fn tell_phase(&mut self, id: SequenceId) {
-        let Some(entry) = self.drivers.get(&id).filter(|entry| !entry.is_started) else { return };
+        let Some(entry) = self.drivers.get(&id) else { return };
         let waits_for = match entry.driver.phase() {
+            DriverPhase::Running(_) if entry.is_started && !entry.is_interrupted => return,
             DriverPhase::Running(instance) => return self.tell_started(id, instance),
             DriverPhase::Over => return,
+            DriverPhase::Interrupted { .. } => self.interrupted(entry),
             DriverPhase::WaitingForInstance => self.waiting_for(entry.model),
             DriverPhase::WaitingForLink(node) => {
                 format!("waiting for the link to {}", self.name_of(node))
             }
             DriverPhase::Submitted(_) | DriverPhase::Queued(_) => "waiting for a slot".to_owned(),
         };
-        let Some(entry) = self.drivers.get_mut(&id).filter(|entry| entry.told != waits_for) else { return };
+        let Some(entry) = self.drivers.get_mut(&id) else { return };
+        entry.is_interrupted = matches!(entry.driver.phase(), DriverPhase::Interrupted { .. });
+        if entry.told == waits_for {
+            return;
+        }
         entry.told.clone_from(&waits_for);
-        let (stream, event) = (entry.stream, SequenceEvent::Queued(waits_for));
-        self.out.push(Effect::Emit { stream, event });
+        self.tell_client(id, SequenceEvent::Queued(waits_for));
     }
 
     fn tell_started(&mut self, id: SequenceId, instance: InstanceId) {
         let (kernels, stages) = self.served_by(instance);
         let Some(entry) = self.drivers.get_mut(&id) else { return };
-        entry.is_started = true;
-        let (stream, event) = (entry.stream, SequenceEvent::Started { kernels, stages });
-        self.out.push(Effect::Emit { stream, event });
+        (entry.is_started, entry.is_interrupted) = (true, false);
+        entry.told.clear();
+        self.tell_client(id, SequenceEvent::Started { index: id.index, kernels, stages });
+    }
+
+    /// What was lost, and how far it is to be had again.
+    fn interrupted(&self, entry: &DriverEntry) -> String {
+        let lost = entry.driver.interrupted_by().unwrap_or_default();
+        format!("interrupted: {lost}; {}", self.waiting_for(entry.model))
     }
 
     fn waiting_for(&self, model: ModelId) -> String {
@@ -182,6 +226,7 @@ impl NodeMachine {
             InstanceState::Loading => format!("loading {:.0} %", load_progress(instance) * 100.0),
             InstanceState::Wiring => "connecting its stages".to_owned(),
             InstanceState::Degraded { reason } => format!("placing again: {reason}"),
+            InstanceState::Waiting { reason } => reason.clone(),
             InstanceState::Failed { reason } => format!("failed: {reason}"),
             InstanceState::Placing => "placing".to_owned(),
             InstanceState::Ready => "waiting for a slot".to_owned(),
@@ -238,19 +283,26 @@ impl NodeMachine {
 
     /// Links opened or ended: drivers wait for those to the first and the last stage.
     pub(crate) fn links_changed(&mut self) {
-        let (ids, links): (Vec<_>, _) =
-            (self.drivers.keys().copied().collect(), self.links.open_data().clone());
+        let links = self.links.open_data().clone();
+        self.feed_drivers(|| DriverInput::Links(links.clone()));
+    }
+
+    pub(crate) fn feed_drivers(&mut self, input: impl Fn() -> DriverInput) {
+        let ids: Vec<_> = self.drivers.keys().copied().collect();
         for id in ids {
-            self.feed_driver(id, DriverInput::Links(links.clone()));
+            self.feed_driver(id, input());
         }
     }
 
     pub(crate) fn tick_requests(&mut self) {
-        let ids: Vec<_> = self.drivers.keys().copied().collect();
-        for id in ids {
-            self.feed_driver(id, DriverInput::Tick);
-        }
-        let is_waiting = |d: &&DriverEntry| d.driver.phase() == DriverPhase::WaitingForInstance;
+        self.feed_drivers(|| DriverInput::Tick);
+        let now = self.now.time;
+        let silent = self.drivers.iter().filter(|(_, entry)| now.since(entry.told_at) >= WATCHED_EVERY);
+        let silent: Vec<_> = silent.map(|(id, _)| *id).collect();
+        silent.into_iter().for_each(|id| self.tell_client(id, SequenceEvent::Watched));
+        let waits =
+            |phase| matches!(phase, DriverPhase::WaitingForInstance | DriverPhase::Interrupted { .. });
+        let is_waiting = |d: &&DriverEntry| waits(d.driver.phase());
         let unplaced: Vec<_> = self.drivers.values().filter(is_waiting).map(|d| d.place.clone()).collect();
         for request in unplaced {
             self.place_if_missing(&request);

@@ -292,6 +292,7 @@ fn state_view(instance: &InstanceView) -> api::InstanceState {
         InstanceState::Wiring => api::InstanceState::Loading { progress: 1.0 },
         InstanceState::Ready => api::InstanceState::Ready,
         InstanceState::Degraded { reason } => api::InstanceState::Degraded { reason: reason.clone() },
+        InstanceState::Waiting { reason } => api::InstanceState::Waiting { reason: reason.clone() },
         InstanceState::Failed { reason } => api::InstanceState::Failed { reason: reason.clone() },
     }
 }

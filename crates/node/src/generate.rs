@@ -1,11 +1,12 @@
 //! One request from messages to text: template, tokens, stop strings, events. The tokens come from the node's machine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use exo_api::{
-    FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt, Summary, Timings,
-    Usage,
+    FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt, Resumed, Summary,
+    Timings, Usage,
 };
 use exo_cluster::DraftCounts;
 use exo_cluster::wire::{Busy, EndReason};
@@ -140,8 +141,10 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
     while let Some(event) = running.events.recv().await {
         match event {
             SequenceEvent::Queued(reason) => sink.send(GenerateEvent::Queued { reason })?,
-            SequenceEvent::Started { kernels, stages } => {
-                if progress.start(kernels, stages) {
+            SequenceEvent::Watched => sink.send(GenerateEvent::Watched)?,
+            SequenceEvent::Started { index, kernels, stages } => {
+                let tokens = choices.get(usize::from(index)).map_or(0, Choice::tokens);
+                if progress.start(index, tokens, kernels, stages) {
                     sink.send(GenerateEvent::Started { prompt_tokens })?;
                     echo(sink, &running, count)?;
                 }
@@ -232,6 +235,9 @@ struct Progress {
     drafts: DraftCounts,
     kernels: Vec<String>,
     stages: u32,
+    /// Choices that have begun.
+    begun: BTreeSet<u16>,
+    resumed: Vec<Resumed>,
 }
 
 impl Progress {
@@ -247,6 +253,8 @@ impl Progress {
             drafts: DraftCounts::default(),
             kernels: Vec::new(),
             stages: 0,
+            begun: BTreeSet::new(),
+            resumed: Vec::new(),
         }
     }
 
@@ -254,8 +262,16 @@ impl Progress {
         self.started.is_some()
     }
 
-    /// Whether this is the first choice to start.
-    fn start(&mut self, kernels: Vec<String>, stages: u32) -> bool {
+    /// A choice starts, or goes on behind so many tokens. Whether it is the first to start.
+    fn start(&mut self, index: u16, after_tokens: u32, kernels: Vec<String>, stages: u32) -> bool {
+        if !self.begun.insert(index) {
+            let new = kernels.iter().filter(|kernel| !self.kernels.contains(kernel));
+            let new: Vec<String> = new.cloned().collect();
+            self.kernels.extend(new);
+            self.stages = stages;
+            self.resumed.push(Resumed { index, after_tokens, kernels });
+            return false;
+        }
         if self.started.is_some() {
             return false;
         }
@@ -305,6 +321,7 @@ impl Progress {
             model_id: running.open_id(),
             kernels: self.kernels.clone(),
             stages: self.stages,
+            resumed: self.resumed.clone(),
         }
     }
 }

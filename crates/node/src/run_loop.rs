@@ -6,9 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use exo_machine::{
-    Answer, Effect, Input, NodeMachine, Notice, Now, ReplyId, SequenceEvent, StopReason, StreamId,
-};
+use exo_machine::{Answer, Effect, Input, NodeMachine, Notice, Now, ReplyId, SequenceEvent, StreamId};
 use exo_types::Time;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
@@ -32,7 +30,7 @@ pub struct RunLoop {
     notices: broadcast::Sender<Notice>,
     view: watch::Sender<exo_api::ClusterView>,
     is_view_stale: bool,
-    stopped: Option<StopReason>,
+    is_stopped: bool,
 }
 
 /// Both clocks of this machine.
@@ -89,7 +87,7 @@ impl RunLoop {
             notices,
             view,
             is_view_stale: true,
-            stopped: None,
+            is_stopped: false,
         }
     }
 
@@ -99,7 +97,7 @@ impl RunLoop {
         let mut shown = tokio::time::Instant::now();
         let timer = tokio::time::sleep_until(shown);
         tokio::pin!(timer);
-        while self.stopped.is_none() {
+        while !self.is_stopped {
             let due = self.clock.at(self.machine.next_deadline());
             let due = if self.is_view_stale { due.min(shown + SHOW_WITHIN) } else { due };
             if timer.deadline() != due {
@@ -163,7 +161,7 @@ impl RunLoop {
                 Effect::Emit { stream, event } => self.told.push((stream, event)),
                 Effect::Notice(notice) => drop(self.notices.send(notice)),
                 Effect::Publish => self.is_view_stale = true,
-                Effect::Stop(reason) => self.stopped = Some(reason),
+                Effect::Stop => self.is_stopped = true,
                 other => self.hands.carry_out(other),
             }
         }

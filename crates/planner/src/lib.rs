@@ -99,6 +99,13 @@ pub fn predict(request: &PlanRequest, stages: &[Stage]) -> Option<(Prediction, u
     Some((cost::predict(request, &layout, &weights), objective_ns))
 }
 
+/// What a shard of these layers needs on a device of the request, by its index; `None` if there is no such device or layer.
+pub fn shard_memory(request: &PlanRequest, device: usize, layers: LayerRange) -> Option<ShardMemory> {
+    let held = Held::by(request.devices.get(device)?.device.kind);
+    let fits = layers.start < layers.end && layers.end <= request.shape.layer_count();
+    fits.then(|| Sizes::of(request).stage(held, layers))
+}
+
 fn check(request: &PlanRequest) -> Result<(), PlanError> {
     let PlanRequest { context_tokens, slots, cache_tokens, .. } = *request;
     let layers = request.shape.layer_count();

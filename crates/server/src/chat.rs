@@ -57,7 +57,7 @@ fn logprobs(tokens: Vec<TokenPiece>) -> ChatLogprobs {
 impl Chunks for ChatChunks {
     fn push(&mut self, event: GenerateEvent, out: &mut String) {
         match event {
-            GenerateEvent::Queued { .. } => {}
+            GenerateEvent::Queued { .. } | GenerateEvent::Watched => {}
             GenerateEvent::Started { .. } => {
                 for index in 0..self.head.choices {
                     let role = Some("assistant".to_owned());
@@ -110,7 +110,10 @@ impl Whole for ChatWhole {
                     *finish = Some(reason);
                 }
             }
-            GenerateEvent::Queued { .. } | GenerateEvent::Started { .. } | GenerateEvent::Done(_) => {}
+            GenerateEvent::Queued { .. }
+            | GenerateEvent::Watched
+            | GenerateEvent::Started { .. }
+            | GenerateEvent::Done(_) => {}
         }
     }
 

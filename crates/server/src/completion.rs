@@ -114,7 +114,10 @@ impl Parts {
                 let finish_reason = Some(reason);
                 Some(CompletionChoice { text: String::new(), index, logprobs: None, finish_reason })
             }
-            GenerateEvent::Queued { .. } | GenerateEvent::Started { .. } | GenerateEvent::Done(_) => None,
+            GenerateEvent::Queued { .. }
+            | GenerateEvent::Watched
+            | GenerateEvent::Started { .. }
+            | GenerateEvent::Done(_) => None,
         }
     }
 

@@ -35,8 +35,8 @@ pub struct ServerOptions {
     pub local_connections_max: usize,
     /// How long a request may wait for placing, loading and a slot.
     pub queue_wait_max: Duration,
-    /// Longest silence of the node within a request. The last resort of "no request hangs": longer than
-    /// `queue_wait_max` because a queued request may have nothing new to tell.
+    /// Longest silence of the node within a request, which says every 20 s that it watches the request's deadlines. The last
+    /// resort of "no request hangs": the deadlines themselves are the node's (`docs/failure-model.md`).
     pub silence_max: Duration,
     /// How long a streaming request waits in the queue before its headers are sent. Until then a refusal is a
     /// status code; afterwards the client sees why it waits, and a refusal is an `error` event.

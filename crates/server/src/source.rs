@@ -13,7 +13,7 @@ use tokio::time::Instant;
 pub struct Source {
     stream: GenerateStream,
     silence_max: Duration,
-    /// The last sign of progress: the start of the request, and every event after `Queued`.
+    /// The last sign of life: the start of the request, and every event but `Queued`.
     heard: Instant,
     /// Why it waits, as last told.
     pub waiting_for: Option<String>,
@@ -71,9 +71,10 @@ impl Source {
 
     fn take(&mut self, event: GenerateEvent) -> Heard {
         match &event {
-            // Being told again why one waits is no progress: the bound must hold all the same.
+            // Why one waits may be told by whoever wants; only the node's own watch over the request puts the bound off.
             GenerateEvent::Queued { reason } => self.waiting_for = Some(reason.clone()),
             GenerateEvent::Done(_) => self.ended = true,
+            GenerateEvent::Watched => self.heard = Instant::now(),
             _ => {
                 self.heard = Instant::now();
                 self.waiting_for = None;

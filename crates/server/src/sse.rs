@@ -33,7 +33,7 @@ pub async fn open(
     let until = Instant::now() + headers_after;
     loop {
         match source.next(until).await {
-            Heard::Event(GenerateEvent::Queued { .. }) => {}
+            Heard::Event(GenerateEvent::Queued { .. } | GenerateEvent::Watched) => {}
             Heard::Event(event) => return Ok(Some(event)),
             Heard::Failed(error) => return Err(error),
             Heard::Quiet => return Ok(None),
@@ -130,7 +130,7 @@ impl<C: Chunks> Writer<C> {
     }
 
     fn write(&mut self, event: GenerateEvent) -> String {
-        if matches!(event, GenerateEvent::Queued { .. }) {
+        if matches!(event, GenerateEvent::Queued { .. } | GenerateEvent::Watched) {
             return self.comment();
         }
         let mut out = String::new();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ed25519_dalek::Signer;
-use exo_machine::{Effect, FetchEvent, FetchId, FetchWhat, Holder, Input, PersistId, StopReason, Write};
+use exo_machine::{Effect, FetchEvent, FetchId, FetchWhat, Holder, Input, PersistId, Write};
 use exo_types::NodeId;
 
 use crate::net::EndState;
@@ -59,7 +59,7 @@ impl World {
             }
             Effect::Reply { reply, answer } => self.replied(node, reply, answer),
             Effect::Emit { stream, event } => self.emitted(node, stream, &event),
-            Effect::Stop(reason) => self.stopped(node, &reason),
+            Effect::Stop => self.stopped(node),
         }
     }
 
@@ -162,14 +162,9 @@ impl World {
         }
     }
 
-    fn stopped(&mut self, node: usize, reason: &StopReason) {
-        self.tell(|| format!("n{node} stops: {reason:?}"));
-        let again = self.draw(node).millis(1000, 4000);
-        let ending = if *reason == StopReason::Asked { Ending::Clean } else { Ending::Gave };
-        self.end_process(node, ending);
-        if ending == Ending::Gave {
-            self.at(self.now + again, crate::world::WorldEvent::Start(node));
-        }
+    fn stopped(&mut self, node: usize) {
+        self.tell(|| format!("n{node} stops"));
+        self.end_process(node, Ending::Clean);
     }
 }
 

@@ -33,11 +33,11 @@ pub struct HashModel;
 
 impl Model for HashModel {
     fn embed(&self, token: u32, position: u32) -> u64 {
-        hash(u64::from(token) << 32 | u64::from(position))
+        row(hash(u64::from(token) << 32 | u64::from(position)))
     }
 
     fn layer(&self, layer: u32, before: u64, row: u64) -> u64 {
-        hash(before.rotate_left(17) ^ row).wrapping_add(hash(u64::from(layer)))
+        self::row(hash(before.rotate_left(17) ^ row).wrapping_add(hash(u64::from(layer))))
     }
 
     fn sample(&self, row: u64, position: u32, sampling: &SamplingParams) -> u32 {
@@ -49,6 +49,11 @@ impl Model for HashModel {
         let drawn = hash(row ^ seed);
         if drawn.is_multiple_of(64) { STOP_TOKEN } else { (drawn >> 8) as u32 % (VOCAB - 1) }
     }
+}
+
+/// A row whose two elements are numbers, as a stage expects of a device: no exponent is all ones.
+fn row(drawn: u64) -> u64 {
+    drawn & !0x4000_0000_4000_0000
 }
 
 /// What an answer is when one engine computes it without any cluster.

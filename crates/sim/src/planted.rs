@@ -64,6 +64,30 @@ pub const PLANTED: &[Planted] = &[
         invariants: &["members_are_signed_in"],
         kind: Kind::Lies,
     },
+    Planted {
+        name: "long-answer",
+        what: "what is submitted again asks for as many tokens as the first time",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::LongAnswer,
+        invariants: &["text_in_order"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "no-second-chance",
+        what: "an answer that is interrupted fails",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::NoSecondChance,
+        invariants: &["answers_go_on"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "lost-means-unlinked",
+        what: "that a node is gone ends what another run of it has submitted meanwhile",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::LostMeansUnlinked,
+        invariants: &["answers_go_on"],
+        kind: Kind::Faults,
+    },
 ];
 
 /// What seeds made of a bug.

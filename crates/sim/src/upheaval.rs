@@ -18,8 +18,6 @@ use crate::world::{Event, SAMPLE_EVERY, World};
 pub(crate) enum Ending {
     /// It was asked to.
     Clean,
-    /// It gave up.
-    Gave,
     /// It was killed.
     Killed,
     /// The power went.

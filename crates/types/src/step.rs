@@ -125,7 +125,7 @@ pub enum WireDType {
 }
 
 /// Why a request ended without its answer. Stable: clients see it as an error code.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum FailureKind {
     /// A stage's node or device went away.
     StageLost,

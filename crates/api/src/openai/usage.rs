@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::generate::{Summary, Timings, Usage};
+use crate::generate::{Resumed, Summary, Timings, Usage};
 
 /// Tokens a request took.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
@@ -68,6 +68,9 @@ pub struct ExoSummary {
     pub stages: u32,
     /// Measured times.
     pub timings: Timings,
+    /// Where the answer was interrupted and went on; absent where it was not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resumed: Vec<Resumed>,
     /// Of the tokens guessed ahead, the share that was right; absent where none were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft_acceptance_rate: Option<f64>,
@@ -82,6 +85,7 @@ impl ExoSummary {
             kernels: summary.kernels.clone(),
             stages: summary.stages,
             timings: summary.timings,
+            resumed: summary.resumed.clone(),
             draft_acceptance_rate: summary.usage.acceptance_rate(),
         }
     }

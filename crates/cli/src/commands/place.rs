@@ -67,7 +67,7 @@ pub async fn wait_ready(client: &Client, id: &str) -> anyhow::Result<InstanceVie
                     moved = (Instant::now(), *progress);
                 }
             }
-            InstanceState::Degraded { reason } => {
+            InstanceState::Degraded { reason } | InstanceState::Waiting { reason } => {
                 bar.set_message(reason.clone());
                 trouble = Some(reason.clone());
             }

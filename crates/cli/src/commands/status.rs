@@ -213,6 +213,7 @@ pub fn state_text(state: &InstanceState) -> String {
         InstanceState::Loading { progress } => format!("loading {:.0} %", progress * 100.0),
         InstanceState::Ready => "ready".to_owned(),
         InstanceState::Degraded { reason } => format!("degraded: {reason}"),
+        InstanceState::Waiting { reason } => format!("waiting: {reason}"),
         InstanceState::Failed { reason } => format!("failed: {reason}"),
     }
 }

@@ -461,13 +461,27 @@ pub fn send(signal: &str, pid: u32) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
-/// An answer that is being streamed, some of it read.
+/// A long answer, drawn with a seed: every token of it depends on all before.
+fn long_request(tokens: u32) -> Value {
+    json!({"model": "demo", "prompt": "Once", "max_tokens": tokens, "ignore_eos": true, "temperature": 1.0, "seed": 7})
+}
+
+/// A long answer that is being streamed, some of it read.
 pub fn stream(node: &Node) -> (TcpStream, String) {
-    let body =
-        json!({"model": "demo", "prompt": "Once", "max_tokens": 400, "ignore_eos": true, "stream": true});
+    stream_until(node, LONG, 3)
+}
+
+/// Tokens of a long answer: the demo model takes half a second for them on a processor.
+pub const LONG: u32 = 400;
+
+/// An answer of so many tokens, so many events of it read.
+pub fn stream_until(node: &Node, tokens: u32, events: usize) -> (TcpStream, String) {
+    let mut body = long_request(tokens);
+    body["stream"] = true.into();
+    body["stream_options"] = json!({"include_usage": true});
     let mut stream = node.send("POST", "/v1/completions", Some(body.to_string()));
     let mut text = String::new();
-    while text.matches("data:").count() < 3 {
+    while text.matches("data:").count() < events {
         let mut bytes = [0; 512];
         let n = stream.read(&mut bytes).unwrap();
         assert!(n > 0, "{text}\n{}", node.log());
@@ -476,15 +490,37 @@ pub fn stream(node: &Node) -> (TcpStream, String) {
     (stream, text)
 }
 
-/// The code of the error that ends a stream.
-pub fn error_of((mut stream, mut text): (TcpStream, String)) -> String {
+/// The whole text of a stream that was begun, whatever happens to those who compute it.
+pub fn rest_of((mut stream, mut text): (TcpStream, String)) -> String {
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
     text.push_str(&String::from_utf8_lossy(&rest));
-    assert!(!text.contains("[DONE]"), "the answer was complete before the worker was lost: {text}");
-    let error = text.lines().filter_map(|l| l.strip_prefix("data: ")).next_back().unwrap();
-    let error: Value = serde_json::from_str(error).unwrap_or_else(|e| panic!("{e}: {text}"));
-    error["error"]["code"].as_str().unwrap_or_default().to_owned()
+    assert!(text.contains("[DONE]"), "the answer did not end: {text}");
+    text
+}
+
+/// The text in the events of a stream.
+pub fn text_of(events: &str) -> String {
+    let data =
+        events.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| data.starts_with('{'));
+    let chunks = data.map(|data| serde_json::from_str::<Value>(data).unwrap());
+    chunks.map(|chunk| chunk["choices"][0]["text"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// Where the answer of a stream was interrupted and went on: the number of its tokens each time.
+pub fn resumed_of(events: &str) -> Vec<u64> {
+    let data =
+        events.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| data.starts_with('{'));
+    let last: Value = serde_json::from_str(data.last().unwrap()).unwrap();
+    let resumed = last["exo"]["resumed"].as_array().cloned().unwrap_or_default();
+    resumed.iter().map(|at| at["after_tokens"].as_u64().unwrap()).collect()
+}
+
+/// What [`stream`] asks for, as the node answers it while nothing happens.
+pub fn long_answer(node: &Node, tokens: u32) -> String {
+    let answer = node.post("/v1/completions", &long_request(tokens));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
 }
 
 /// Waits until the model serves in another placement than this one, and gives the instance.

@@ -6,7 +6,7 @@ use super::log::Answer;
 use super::planning::PlanAsk;
 use super::{Coordinator, CoordinatorOutput, ReplyTo, clip, not_coordinator};
 use crate::wire::{Check, ControlRefusal, ControlReply};
-use crate::{Event, InstanceRequest};
+use crate::{Event, InstanceRequest, InstanceState};
 
 /// Appends that may wait for the journal; who asks for more is refused.
 const APPENDS_MAX: usize = 256;
@@ -69,7 +69,12 @@ impl Coordinator {
         reason: String,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let event = Event::InstanceRemoved { instance, reason: clip(&reason) };
+        let reason = clip(&reason);
+        // Who streams from it hears that this was a decision, not a loss.
+        if let Some(watch) = self.leading.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
+            watch.state = InstanceState::Failed { reason: reason.clone() };
+        }
+        let event = Event::InstanceRemoved { instance, reason };
         self.ask(vec![(reply, Answer::Done)], event, out);
     }
 

@@ -109,9 +109,10 @@ impl Coordinator {
             match event {
                 Event::InstancePlaced { placement, .. } | Event::InstanceReplaced { placement, .. } => {
                     let Some(entry) = self.state.instances().get(&placement.instance) else { continue };
-                    let before = leading.watches.get(&placement.instance).map_or(0, |w| w.replacements);
-                    let mut watch = Watch::new(now, entry);
-                    watch.replacements = before;
+                    let before = leading.watches.get(&placement.instance);
+                    let (replacements, has_served) =
+                        before.map_or((0, false), |w| (w.replacements, w.has_served));
+                    let watch = Watch::new(now, entry, has_served, replacements);
                     leading.watches.insert(placement.instance, watch);
                 }
                 Event::InstanceRemoved { instance, .. } => drop(leading.watches.remove(instance)),

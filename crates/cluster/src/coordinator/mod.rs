@@ -3,17 +3,19 @@
 //! Every node has one over its copy of the log; it acts between [`CoordinatorInput::Lead`] and
 //! [`CoordinatorInput::Follow`]. It keeps two states: the durable one, from which workers and members are told, and
 //! the planned one with the appends on their way, from which it decides. After each input it surveys all
-//! instances: what lost a stage is planned again at once, and placed anew or removed with the missing bytes when the
-//! plan is there. Planning takes its time elsewhere.
+//! instances: what lost a stage is repaired at once, or planned again, or waits for what is missing. Planning takes its time
+//! elsewhere.
 //!
-//! Start reading at [`Coordinator::handle`]; `survey` keeps the promises, `log` has the handshake with the journal, `planning` that with
-//! the planner.
+//! Start reading at [`Coordinator::handle`]; `survey` keeps the promises, `repair` replaces what is lost, `log` has the handshake with
+//! the journal, `planning` that with the planner.
 
 mod asks;
 mod log;
 mod place;
 mod planning;
-mod survey;
+mod reach;
+mod repair;
+pub(crate) mod survey;
 mod tell;
 #[cfg(test)]
 mod tests;
@@ -21,11 +23,11 @@ mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exo_types::{Epoch, InstanceId, NodeId, Time};
+use exo_types::{DeviceId, Epoch, InstanceId, NodeId, Time};
 
 use self::log::Pending;
 use self::planning::PlanQueue;
-use self::survey::Watch;
+use self::survey::{Avoided, Watch};
 use self::tell::{Published, Told};
 pub use self::words::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo};
 use crate::wire::{ControlReply, NodeReport};
@@ -59,6 +61,8 @@ struct Leading {
     append_last: AppendId,
     plans: PlanQueue,
     watches: BTreeMap<InstanceId, Watch>,
+    /// Devices that failed a stage: no lost stage goes there for a while.
+    avoided: BTreeMap<(NodeId, DeviceId), Avoided>,
     /// What each worker was told.
     told: BTreeMap<NodeId, Told>,
     revision: u64,
@@ -82,9 +86,9 @@ impl Coordinator {
             CoordinatorInput::Tick => self.expire_plans(now, &mut out),
             CoordinatorInput::Lead { epoch } => self.lead(now, epoch, &mut out),
             CoordinatorInput::Follow => self.step_down(&mut out),
-            CoordinatorInput::NodeUp(node) => self.node_up(node),
+            CoordinatorInput::NodeUp(node) => self.node_up(now, node),
             CoordinatorInput::NodeLost(node) => self.node_lost(node),
-            CoordinatorInput::Report { from, report } => self.report(from, *report),
+            CoordinatorInput::Report { from, report } => self.report(now, from, *report),
             CoordinatorInput::Place { reply, request } => self.place(now, reply, request, &mut out),
             CoordinatorInput::Remove { reply, instance, reason } => {
                 self.remove(reply, instance, reason, &mut out);
@@ -123,7 +127,9 @@ impl Coordinator {
             return;
         }
         self.step_down(out);
-        let watches = self.state.instances().iter().map(|(&id, i)| (id, Watch::new(now, i))).collect();
+        // Whoever led before may have seen it serve.
+        let watch = |(&id, entry)| (id, Watch::new(now, entry, true, 0));
+        let watches = self.state.instances().iter().map(watch).collect();
         self.leading = Some(Leading {
             epoch,
             since: now,
@@ -132,6 +138,7 @@ impl Coordinator {
             append_last: AppendId(0),
             plans: PlanQueue::default(),
             watches,
+            avoided: BTreeMap::new(),
             told: BTreeMap::new(),
             revision: 0,
             placement_last: 0,
@@ -147,13 +154,14 @@ impl Coordinator {
         out.extend(waiting.map(not_coordinator));
     }
 
-    fn node_up(&mut self, node: NodeId) {
+    fn node_up(&mut self, now: Time, node: NodeId) {
         self.lost.remove(&node);
         if self.alive.insert(node)
             && let Some(leading) = &mut self.leading
         {
             leading.told.remove(&node);
             leading.published.outdated = true;
+            leading.look_again(now);
         }
     }
 
@@ -170,9 +178,12 @@ impl Coordinator {
     }
 
     /// Members report about themselves only.
-    fn report(&mut self, from: NodeId, report: NodeReport) {
+    fn report(&mut self, now: Time, from: NodeId, report: NodeReport) {
         if report.facts.node == from && self.members.contains_key(&from) && !self.lost.contains(&from) {
-            self.reports.insert(from, report);
+            let before = self.reports.insert(from, report);
+            if let Some(leading) = self.leading.as_mut().filter(|_| before.is_none()) {
+                leading.look_again(now);
+            }
         }
     }
 

@@ -44,7 +44,8 @@ impl Coordinator {
                 let mut device = facts.clone();
                 device.memory_free_bytes = free_for(leading, node, report, facts, replaced);
                 let unsupported = facts.support == SupportClass::Unsupported;
-                let excluded = unsupported.then(|| facts.support_reason.clone());
+                let avoided = replaced.and_then(|_| self.avoided(now, node, &facts.id));
+                let excluded = unsupported.then(|| facts.support_reason.clone()).or(avoided);
                 devices.push(PlanDevice::reported(node, report.facts.name.clone(), device, excluded));
             }
         }
@@ -61,9 +62,24 @@ impl Coordinator {
             };
             report.links.iter().map(link).collect()
         };
-        self.reports.iter().flat_map(of_node).collect()
+        // No bound of the planner's: a plan over such a pair is refused when it comes.
+        let apart = |(from, to)| LinkFacts {
+            from,
+            to,
+            rtt_s: Some(Figure::measured(APART_RTT_S)),
+            bytes_per_s: Some(Figure::measured(1.0)),
+        };
+        let apart: Vec<LinkFacts> = self.reach().apart().map(apart).collect();
+        let is_apart = |link: &LinkFacts| {
+            apart.iter().any(|a| (a.from, a.to) == (link.from.min(link.to), link.from.max(link.to)))
+        };
+        let measured = self.reports.iter().flat_map(of_node).filter(|link| !is_apart(link));
+        measured.chain(apart.iter().copied()).collect()
     }
 }
+
+/// The round trip between members that do not talk: worse than every other way.
+const APART_RTT_S: f64 = 3600.0;
 
 /// Free memory as reported, plus what is about to be freed there, minus what is promised but not taken yet. What a node
 /// holds is matched with what is wanted of it by content, as its worker does: a shard that a later placement takes over is

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_planner::{Objective, Plan, PlanError, PlanRequest, validate};
-use exo_types::{InstanceId, ModelId, PlacementId, Time};
+use exo_types::{InstanceId, ModelId, NodeId, PlacementId, Time};
 
 use super::asks::refused;
 use super::log::Answer;
 use super::place::{instance_after, objective_of, placement};
+use super::survey::LOOK_EVERY;
 use super::{Coordinator, CoordinatorOutput, PlanId, ReplyTo, clip};
 use crate::wire::ControlRefusal;
 use crate::{Event, InstanceRequest};
@@ -222,6 +223,9 @@ impl Coordinator {
     }
 
     fn plan_made(&mut self, now: Time, ask: PlanAsk, plan: Plan, out: &mut Vec<CoordinatorOutput>) {
+        if let Some(apart) = self.reach().torn(&plan.stages) {
+            return self.plan_is_torn(now, ask, plan.stages.len(), apart, out);
+        }
         let Some(leading) = &mut self.leading else { return };
         let id = leading.next_placement();
         match ask.purpose {
@@ -242,6 +246,30 @@ impl Coordinator {
                 }
                 let event = Event::InstanceReplaced { placement, memory_bytes, reason };
                 self.decide(now, instance, event, out);
+            }
+        }
+    }
+
+    /// Two that a plan puts beside each other do not talk, and the planner found no other way. A replacement makes do with fewer
+    /// stages.
+    fn plan_is_torn(
+        &mut self,
+        now: Time,
+        mut ask: PlanAsk,
+        stages: usize,
+        (a, b): (NodeId, NodeId),
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        let (a, b) = (self.name_of(a), self.name_of(b));
+        let why = format!("it fits only over {a} and {b}, and between these no data link is open");
+        match ask.purpose {
+            Purpose::Placement { .. } => self.no_plan(now, ask, &why, out),
+            Purpose::Replacement { .. } if stages > 1 => {
+                ask.stages_possible = Some(stages as u32 - 1);
+                self.ask_again(ask);
+            }
+            Purpose::Replacement { instance, reason } => {
+                self.wait(now, instance, format!("{reason}; {why}"), LOOK_EVERY, out);
             }
         }
     }
@@ -269,7 +297,7 @@ impl Coordinator {
                 out.extend(replies.into_iter().map(|to| refused(to, ControlRefusal::DoesNotFit, &message)));
             }
             Purpose::Replacement { instance, reason } => {
-                self.give_up(now, instance, format!("{reason}; {error}"), out);
+                self.wait(now, instance, format!("{reason}; {error}"), LOOK_EVERY, out);
             }
         }
     }

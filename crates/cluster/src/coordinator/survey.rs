@@ -1,36 +1,69 @@
 //! The survey after each input: how every instance does, and what has to be decided about it now.
 
-use exo_types::{InstanceId, PlacedShard, ShardPosition, SupportClass, Time};
+use std::time::Duration;
+
+use exo_types::{DeviceId, InstanceId, NodeId, PlacedShard, ShardPosition, SupportClass, Time};
 
 use super::planning::PlanAsk;
-use super::{Coordinator, CoordinatorOutput, clip};
+use super::repair::replaced;
+use super::{Coordinator, CoordinatorOutput, Leading, clip};
+use crate::wire::Trouble;
 use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateInstance};
 
 /// What is remembered of an instance between reports.
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
     pub(super) state: InstanceState,
+    /// It was ready once, or may have been: then it is kept until somebody unloads it.
+    pub(super) has_served: bool,
     /// Replacements since it was last ready.
     pub(super) replacements: u32,
-    /// No decision before this time: the log has just failed.
+    /// No decision before this time: the log has just failed, or nothing fitted.
     pub(super) decide_at: Time,
+    /// What it lost, until it is placed again.
+    lost: Option<String>,
     /// The furthest each shard has come.
     best: Vec<(u8, u64)>,
     moved_at: Time,
 }
 
+/// A device that failed a stage, and until when no lost stage goes there.
+#[derive(Clone, Debug)]
+pub(super) struct Avoided {
+    until: Time,
+    reason: String,
+}
+
+/// After a device refused to load a shard: the same memory gives the same answer.
+pub(crate) const AVOID_REFUSED: Duration = Duration::from_secs(300);
+/// After steps failed on it, or a load made no progress.
+pub(crate) const AVOID_FAILED: Duration = Duration::from_secs(60);
+/// An instance that waits looks again this often, and when a node comes.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// One that was placed again and again without serving waits so long.
+pub(crate) const LOOK_LATER: Duration = Duration::from_secs(10);
+
 /// What a survey finds wrong with an instance.
 enum Verdict {
     /// Place it anew.
     Replace(String),
-    /// Give it up.
-    Remove(String),
+    /// The same, and not on the device of this stage, for a while.
+    Avoid { stage: u32, reason: String, time: Duration },
 }
 
 impl Watch {
-    pub(super) fn new(now: Time, entry: &StateInstance) -> Self {
+    pub(super) fn new(now: Time, entry: &StateInstance, has_served: bool, replacements: u32) -> Self {
         let best = vec![(0, 0); entry.placement.shards().count()];
-        Self { state: InstanceState::Placing, replacements: 0, decide_at: now, best, moved_at: now }
+        let state = InstanceState::Placing;
+        Self { state, has_served, replacements, decide_at: now, lost: None, best, moved_at: now }
+    }
+}
+
+impl Leading {
+    /// Instances that wait are looked at now: something is there that was not.
+    pub(super) fn look_again(&mut self, now: Time) {
+        let waits = |watch: &&mut Watch| matches!(watch.state, InstanceState::Waiting { .. });
+        self.watches.values_mut().filter(waits).for_each(|watch| watch.decide_at = now);
     }
 }
 
@@ -41,7 +74,10 @@ impl Coordinator {
             let verdict = self.verdict(now, instance);
             match verdict {
                 Some(Verdict::Replace(reason)) => self.replace(now, instance, reason, out),
-                Some(Verdict::Remove(reason)) => self.give_up(now, instance, reason, out),
+                Some(Verdict::Avoid { stage, reason, time }) => {
+                    self.avoid(now, instance, stage, &reason, time);
+                    self.replace(now, instance, reason, out);
+                }
                 None => {}
             }
         }
@@ -62,7 +98,7 @@ impl Coordinator {
             return None;
         }
         // What was lost stays lost: stages that are back belong to a pipeline that has ended.
-        if let InstanceState::Degraded { reason } = &watch.state {
+        if let Some(reason) = &watch.lost {
             return Some(Verdict::Replace(reason.clone()));
         }
         let lost = entry.placement.shards().find(|(_, shard)| self.is_gone(leading, now, shard.node));
@@ -70,7 +106,14 @@ impl Coordinator {
             let (stage, node) = (at.stage, self.name_of(shard.node));
             return Some(Verdict::Replace(format!("stage {stage} on {node} is lost")));
         }
-        if let Some(reason) = self.trouble(entry).or_else(|| self.device_given_up(entry)) {
+        if let Some(trouble) = self.trouble(entry) {
+            let (reason, time) = (trouble.reason.clone(), AVOID_FAILED);
+            return Some(match trouble.stage {
+                Some(stage) => Verdict::Avoid { stage, reason, time },
+                None => Verdict::Replace(reason),
+            });
+        }
+        if let Some(reason) = self.device_given_up(entry) {
             return Some(Verdict::Replace(reason));
         }
         // A pipeline between two terms has all that it needs but its links: its scheduler opens them again, or gives up.
@@ -82,11 +125,10 @@ impl Coordinator {
     }
 
     /// What a scheduler reported of this placement.
-    fn trouble(&self, entry: &StateInstance) -> Option<String> {
+    fn trouble(&self, entry: &StateInstance) -> Option<&Trouble> {
         let placement = entry.placement.id;
         let scheduler = self.reports.get(&entry.placement.stages.first()?.leader().node)?;
-        let mut troubles = scheduler.troubles.iter();
-        troubles.find(|t| t.placement == placement).map(|t| t.reason.clone())
+        scheduler.troubles.iter().find(|t| t.placement == placement)
     }
 
     /// The first shard that cannot compute, in words, and how far it is.
@@ -133,7 +175,7 @@ impl Coordinator {
         }
         if first_unready(statuses).is_none() {
             watch.state = InstanceState::Ready;
-            watch.replacements = 0;
+            (watch.replacements, watch.has_served) = (0, true);
             return None;
         }
         let is_unheard = statuses.iter().any(|s| matches!(s, StageStatus::Unknown));
@@ -143,25 +185,29 @@ impl Coordinator {
             false => InstanceState::Loading,
         };
         let is_late = now.since(watch.moved_at) > deadline;
-        if let Some(reason) = self.given_up_loading(instance, statuses) {
-            return Some(Verdict::Remove(reason));
+        if let Some((stage, reason)) = self.given_up_loading(instance, statuses) {
+            return Some(Verdict::Avoid { stage, reason, time: AVOID_REFUSED });
         }
         if !is_late {
             return None;
         }
-        let (which, status) = self.unready(self.state.instances().get(&instance)?, statuses)?;
-        let seconds = deadline.as_secs();
-        Some(Verdict::Remove(format!("{which} made no progress for {seconds} s: {status}")))
+        let entry = self.state.instances().get(&instance)?;
+        let (which, status) = self.unready(entry, statuses)?;
+        let (at, _) = entry.placement.shards().nth(first_unready(statuses)?)?;
+        let reason = format!("{which} made no progress for {} s: {status}", deadline.as_secs());
+        Some(Verdict::Avoid { stage: at.stage, reason, time: AVOID_FAILED })
     }
 
-    /// A shard that could not be loaded, however often its worker tried.
-    fn given_up_loading(&self, instance: InstanceId, statuses: &[StageStatus]) -> Option<String> {
+    /// A shard that could not be loaded, however often its worker tried: its stage, and why.
+    fn given_up_loading(&self, instance: InstanceId, statuses: &[StageStatus]) -> Option<(u32, String)> {
         let max = self.config.failed_loads_max;
         let placement = &self.state.instances().get(&instance)?.placement;
         statuses.iter().zip(placement.shards()).find_map(|(status, (at, shard))| match status {
             StageStatus::Failed { reason, failed_loads } if *failed_loads >= max => {
                 let (index, node) = (at.stage, self.name_of(shard.node));
-                Some(format!("stage {index} on {node} could not be loaded, {failed_loads} times: {reason}"))
+                let why =
+                    format!("stage {index} on {node} could not be loaded, {failed_loads} times: {reason}");
+                Some((index, why))
             }
             _ => None,
         })
@@ -178,19 +224,86 @@ impl Coordinator {
         Some(placement.shards().map(status).collect())
     }
 
-    /// Asks for the next placement on what is left, or removes the instance with the reason.
+    /// No lost stage goes to the device of this one for a while.
+    fn avoid(&mut self, now: Time, instance: InstanceId, stage: u32, reason: &str, time: Duration) {
+        let Some(entry) = self.state.instances().get(&instance) else { return };
+        let Some(stage) = entry.placement.stages.get(stage as usize) else { return };
+        let shard = stage.leader();
+        let device = (shard.node, shard.device.clone());
+        if let Some(leading) = &mut self.leading {
+            tracing::info!(target: "events::avoided", node = %shard.node, device = %shard.device, reason, seconds = time.as_secs());
+            leading.avoided.retain(|_, avoided| avoided.until > now);
+            leading.avoided.insert(device, Avoided { until: now + time, reason: clip(reason) });
+        }
+    }
+
+    /// Why no lost stage goes to a device.
+    pub(super) fn avoided(&self, now: Time, node: NodeId, device: &DeviceId) -> Option<String> {
+        let avoided = self.leading.as_ref()?.avoided.get(&(node, device.clone()))?;
+        (avoided.until > now).then(|| format!("it failed a stage: {}", avoided.reason))
+    }
+
+    /// Moves what is lost, or asks for the next placement on what is left.
     fn replace(&mut self, now: Time, instance: InstanceId, reason: String, out: &mut Vec<CoordinatorOutput>) {
         let max = self.config.replacements_max;
         let Some(leading) = &mut self.leading else { return };
         let Some(watch) = leading.watches.get_mut(&instance) else { return };
-        if watch.replacements >= max {
-            let why = format!("placed anew {max} times without becoming ready; last: {reason}");
-            return self.give_up(now, instance, why, out);
-        }
         let reason = clip(&reason);
-        watch.state = InstanceState::Degraded { reason: reason.clone() };
+        watch.lost = Some(reason.clone());
+        if watch.replacements >= max {
+            watch.replacements = 0;
+            let why = format!("placed anew {max} times without becoming ready; last: {reason}");
+            return self.wait(now, instance, why, LOOK_LATER, out);
+        }
+        if !matches!(watch.state, InstanceState::Waiting { .. }) {
+            watch.state = InstanceState::Degraded { reason: reason.clone() };
+        }
+        if let Some((stages, memory_bytes)) = self.repaired(now, instance) {
+            return self.repair(now, instance, stages, memory_bytes, reason, out);
+        }
         // Without room in the queue the next survey asks again.
-        let _ = leading.plans.push(PlanAsk::replacement(now, instance, reason));
+        if let Some(leading) = &mut self.leading {
+            let _ = leading.plans.push(PlanAsk::replacement(now, instance, reason));
+        }
+    }
+
+    /// The lost stages have other devices from now on.
+    fn repair(
+        &mut self,
+        now: Time,
+        instance: InstanceId,
+        stages: Vec<exo_types::Stage>,
+        memory_bytes: Vec<u64>,
+        reason: String,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        let Some(leading) = &mut self.leading else { return };
+        let id = leading.next_placement();
+        let Some(entry) = leading.planned.instances().get(&instance) else { return };
+        let placement = replaced(entry, id, stages);
+        if let Some(watch) = leading.watches.get_mut(&instance) {
+            watch.replacements += 1;
+        }
+        self.decide(now, instance, Event::InstanceReplaced { placement, memory_bytes, reason }, out);
+    }
+
+    /// Nothing takes what is lost. What has served stays placed until something does, what never has is given up.
+    pub(super) fn wait(
+        &mut self,
+        now: Time,
+        instance: InstanceId,
+        reason: String,
+        look_after: Duration,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        let is_member = self.members.contains_key(&self.me);
+        let Some(watch) = self.leading.as_mut().and_then(|r| r.watches.get_mut(&instance)) else { return };
+        // A node that was removed waits for nobody: it has no cluster.
+        if !watch.has_served || !is_member {
+            return self.give_up(now, instance, reason, out);
+        }
+        watch.state = InstanceState::Waiting { reason: clip(&reason) };
+        watch.decide_at = now + look_after;
     }
 
     pub(super) fn give_up(
@@ -220,7 +333,7 @@ impl Coordinator {
         if let Err(error) = leading.append(event, Vec::new(), out) {
             tracing::error!(%instance, %error, "a decision does not apply");
             if let Some(watch) = leading.watches.get_mut(&instance) {
-                watch.decide_at = now + std::time::Duration::from_secs(1);
+                watch.decide_at = now + Duration::from_secs(1);
             }
         }
     }

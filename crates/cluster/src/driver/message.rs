@@ -22,8 +22,8 @@ impl Driver {
             DataMessage::Started { placement, term, sequence, attempt, cached_tokens } => {
                 if self.is_from_scheduler(from, placement, sequence, attempt) && self.is_in_term(from, term) {
                     self.stands(now, Stand::Running);
-                    if let Some(seat) = &mut self.seat {
-                        seat.cached_tokens = cached_tokens.min(self.start.spec.prompt_tokens);
+                    if self.generated() == 0 && self.interruption.is_none() {
+                        self.cached_tokens = cached_tokens.min(self.start.spec.prompt_tokens);
                     }
                 }
             }
@@ -44,7 +44,7 @@ impl Driver {
             }
             DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message } => {
                 if self.is_from_scheduler(from, placement, sequence, attempt) && self.is_in_term(from, term) {
-                    self.fail(kind, message, out);
+                    self.setback(now, kind, message, out);
                 }
             }
             DataMessage::StepFailed(failure) => {
@@ -56,7 +56,7 @@ impl Driver {
                     && self.is_own_attempt(from, attempt)
                     && self.is_in_term(from, failure.term)
                 {
-                    self.fail(failure.kind, failure.message, out);
+                    self.setback(now, failure.kind, failure.message, out);
                 }
             }
             // `StalePlacement` names no sequence: it may be about another one's submission. Submitting again covers it.
@@ -112,6 +112,16 @@ impl Driver {
         }
     }
 
+    /// What was computed of this submission is lost. The next one goes out at once: a scheduler between two terms takes it.
+    fn setback(&mut self, now: Time, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
+        // That its scheduler is gone says that it was placed anew or unloaded: the news of the instances say which.
+        let kind = if kind == FailureKind::InstanceGone { FailureKind::StageLost } else { kind };
+        self.interrupt(now, kind, message, out);
+        if !self.over && self.seat.is_none() && now >= self.submit_at {
+            self.submit(now, out);
+        }
+    }
+
     /// A scheduler that is not there (yet, or any more) is asked again later; any other refusal is final.
     fn rejected(&mut self, now: Time, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
         match (kind, self.seat.as_ref().map(|seat| seat.received)) {
@@ -119,7 +129,7 @@ impl Driver {
                 self.seat = None;
                 self.submit_at = now + SUBMIT_AGAIN_AFTER;
             }
-            _ => self.fail(kind, message, out),
+            _ => self.fail(kind, self.with_interruption(message), out),
         }
     }
 
@@ -151,8 +161,7 @@ impl Driver {
         let expected = self.start.spec.history.len() as u32;
         if result.position > expected {
             let message = format!("the token at {} arrived, {expected} was next", result.position);
-            self.fail(FailureKind::Protocol, message, out);
-            return;
+            return self.setback(now, FailureKind::Protocol, message, out);
         }
         if result.position < expected {
             return tracing::trace!(got = result.position, expected, "a token that came again");
@@ -164,6 +173,7 @@ impl Driver {
         seat.received += result.tokens.len() as u32;
         seat.moved_at = now;
         seat.stand = Stand::Running;
+        self.interruption = None;
         for (position, token) in (result.position..).zip(result.tokens) {
             self.start.spec.history.push(token.token);
             out.push(DriverOutput::Token { position, token });

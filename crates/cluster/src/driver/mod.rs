@@ -1,19 +1,22 @@
 //! The driver of one sequence: from the request to its last token, or to a typed failure within a stated bound.
 //!
-//! It waits for an instance of its model and for the data links to its first and last stage, submits to the scheduler there, takes tokens in order of position from
-//! the last stage, and ends when the scheduler says how many there are and the last of them is here. It keeps the
-//! whole history, so that a later replay is the same submission with a longer history. Submissions are counted: what is said of
-//! another *attempt* than the last is of the past.
+//! It waits for an instance of its model and for the data links to its first and last stage, submits to the scheduler there, takes
+//! tokens in order of position from the last stage, and ends when the scheduler says how many there are and the last of them is
+//! here. It keeps the whole history, which is the only truth about the sequence. What ends a submission early (a lost stage, link,
+//! term or scheduler, a failed step) *interrupts* it: the driver submits again, with all tokens that it has, to the next term or the
+//! next placement ([`interrupt`]). Submissions are counted: what is said of another *attempt* than the last is of the past.
 //!
 //! | state | ends by |
 //! |---|---|
-//! | waiting, submitted, queued | `queue_deadline` after the request |
+//! | waiting, submitted, queued, without a token so far | `queue_deadline` after the request |
+//! | the same after an interruption | `pause_max` after the first interruption since the last token |
 //! | running | `idle_deadline` after the last sign of progress |
 //! | ended, tokens outstanding | [`LAST_TOKENS_WITHIN`] |
-//! | any | a lost node of the placement, at once; `overall_deadline` |
+//! | any | an instance that was given up; [`interrupt::SETBACKS_MAX`] failures of one kind in a row; `overall_deadline` |
 //!
 //! Start reading at [`Driver::handle`].
 
+pub(crate) mod interrupt;
 mod message;
 #[cfg(test)]
 mod tests;
@@ -25,12 +28,13 @@ use std::time::Duration;
 
 use exo_types::{Attempt, FailureKind, NodeId, Placement, PlacementId, SequenceId, Term, Time};
 
+use self::interrupt::{Interruption, LostSeat, lost_seat};
 pub use self::words::{DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
+use crate::InstanceView;
 use crate::wire::{Busy, DataMessage, EndReason, Submission};
-use crate::{InstanceState, InstanceView};
 
 /// The scheduler's word that a sequence ended may overtake the last stage's tokens; not by more than this.
-const LAST_TOKENS_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const LAST_TOKENS_WITHIN: Duration = Duration::from_secs(10);
 /// After a refusal (the scheduler is not up yet, or the placement is old) and between unanswered submissions.
 const SUBMIT_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
@@ -49,6 +53,10 @@ pub struct Driver {
     /// The last submission. It counts those that were made, not those that were sent again unchanged.
     attempt: Option<Attempt>,
     seat: Option<Seat>,
+    /// Between an interruption and the next token.
+    interruption: Option<Interruption>,
+    /// Leading tokens of the first submission that need not be computed.
+    cached_tokens: u32,
     drafts: DraftCounts,
     busy: Option<Busy>,
     over: bool,
@@ -65,8 +73,6 @@ struct Seat {
     moved_at: Time,
     /// Tokens received of this submission.
     received: u32,
-    /// Leading tokens that the scheduler found cached.
-    cached_tokens: u32,
     /// The scheduler said it ended: why, after how many tokens, when.
     ended: Option<(EndReason, u32, Time)>,
 }
@@ -82,10 +88,23 @@ impl Driver {
     /// A driver that waits for an instance. Feed it [`DriverInput::Instances`] next.
     pub fn new(config: DriverConfig, now: Time, start: DriverStart) -> Self {
         let (started_at, submit_at) = (now, now);
-        let (candidates, drafts, seat, busy, over) = (Vec::new(), DraftCounts::default(), None, None, false);
-        let links = Arc::default();
-        let attempt = None;
-        Self { config, start, started_at, candidates, links, submit_at, attempt, seat, drafts, busy, over }
+        let (candidates, drafts, busy, over) = (Vec::new(), DraftCounts::default(), None, false);
+        let (links, attempt, seat, interruption, cached_tokens) = (Arc::default(), None, None, None, 0);
+        Self {
+            config,
+            start,
+            started_at,
+            candidates,
+            links,
+            submit_at,
+            attempt,
+            seat,
+            interruption,
+            cached_tokens,
+            drafts,
+            busy,
+            over,
+        }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -104,7 +123,7 @@ impl Driver {
                 }
             }
             DriverInput::PlaceRefused { message } if self.seat.is_none() => {
-                self.fail(FailureKind::InstanceGone, message, &mut out);
+                self.fail(FailureKind::InstanceGone, self.with_interruption(message), &mut out);
             }
             DriverInput::PlaceRefused { .. } => {}
             DriverInput::Message { from, message } => self.message(now, from, message, &mut out),
@@ -117,7 +136,14 @@ impl Driver {
                 let stage = self.seat.as_ref().and_then(|seat| seat.placement.stage_of(node));
                 if let Some(stage) = stage {
                     let message = format!("stage {stage} on node {node} is lost");
-                    self.seat_lost(now, FailureKind::StageLost, message, &mut out);
+                    self.interrupt(now, FailureKind::StageLost, message, &mut out);
+                }
+            }
+            DriverInput::LinkLost(node) => {
+                let is_end = |seat: &Seat| ends_of(&seat.placement).any(|end| end == node);
+                if self.seat.as_ref().is_some_and(is_end) {
+                    let message = format!("the data link to node {node} ended");
+                    self.interrupt(now, FailureKind::StageLost, message, &mut out);
                 }
             }
             DriverInput::Cancel => {
@@ -133,9 +159,10 @@ impl Driver {
         self.start.spec.sequence
     }
 
-    /// Leading tokens of its submission that need not be computed, as far as the scheduler has said.
+    /// Leading tokens of its prompt that need not be computed, as far as the scheduler has said. What was computed again after an
+    /// interruption, or was not, says nothing of the request.
     pub fn cached_tokens(&self) -> u32 {
-        self.seat.as_ref().map_or(0, |seat| seat.cached_tokens)
+        self.cached_tokens
     }
 
     /// Tokens that were guessed ahead, so far.
@@ -150,6 +177,10 @@ impl Driver {
 
     /// How far it is.
     pub fn phase(&self) -> DriverPhase {
+        let is_running = self.seat.as_ref().is_some_and(|seat| seat.stand == Stand::Running);
+        if let Some(interruption) = self.interruption.as_ref().filter(|_| !self.over && !is_running) {
+            return DriverPhase::Interrupted { since: interruption.since };
+        }
         match &self.seat {
             _ if self.over => DriverPhase::Over,
             None => self.link_missing().map_or(DriverPhase::WaitingForInstance, DriverPhase::WaitingForLink),
@@ -161,14 +192,19 @@ impl Driver {
         }
     }
 
-    /// Prompt and everything generated so far: what a replay would submit.
+    /// Why the answer does not go on, between an interruption and the next token.
+    pub fn interrupted_by(&self) -> Option<&str> {
+        self.interruption.as_ref().map(|interruption| interruption.reason.as_str())
+    }
+
+    /// Prompt and everything generated so far: what the next submission begins with.
     pub fn history(&self) -> &[u32] {
         &self.start.spec.history
     }
 
     fn tick(&mut self, now: Time, out: &mut Vec<DriverOutput>) {
-        if let Some(message) = self.overdue(now) {
-            self.fail(FailureKind::Deadline, message, out);
+        if let Some((kind, message)) = self.overdue(now) {
+            self.fail(kind, message, out);
             return;
         }
         let unanswered = |seat: &Seat| seat.stand == Stand::Submitted;
@@ -178,25 +214,33 @@ impl Driver {
     }
 
     /// Which deadline has passed, in words.
-    fn overdue(&self, now: Time) -> Option<String> {
+    fn overdue(&self, now: Time) -> Option<(FailureKind, String)> {
         let (age, config) = (now.since(self.started_at), &self.config);
+        let late = |message| Some((FailureKind::Deadline, message));
         if age > config.overall_deadline {
-            return Some(format!("the request took more than {} s", config.overall_deadline.as_secs()));
+            return late(format!("the request took more than {} s", config.overall_deadline.as_secs()));
         }
         let Some(seat) = self.seat.as_ref().filter(|seat| seat.stand == Stand::Running) else {
-            let late = age > config.queue_deadline;
-            return late.then(|| format!("not started after {} s: {}", age.as_secs(), self.standing()));
+            return match &self.interruption {
+                Some(interruption) => self.paused_too_long(now, interruption),
+                None if age > config.queue_deadline => {
+                    late(format!("not started after {} s: {}", age.as_secs(), self.standing()))
+                }
+                None => None,
+            };
         };
         let waited = now.since(seat.moved_at);
         if let Some((_, generated, at)) = seat.ended {
-            let late = now.since(at) > LAST_TOKENS_WITHIN;
-            return late.then(|| format!("{} of {generated} tokens arrived", seat.received));
+            let is_late = now.since(at) > LAST_TOKENS_WITHIN;
+            return is_late
+                .then(|| format!("{} of {generated} tokens arrived", seat.received))
+                .and_then(late);
         }
         let prompt = self.start.spec.history.len() as u32;
         let prefill =
             if seat.received == 0 { config.prefill_deadline_per_token * prompt } else { Duration::ZERO };
-        let late = waited > config.idle_deadline + prefill;
-        late.then(|| format!("no token for {} s", waited.as_secs()))
+        let is_late = waited > config.idle_deadline + prefill;
+        is_late.then(|| format!("no token for {} s", waited.as_secs())).and_then(late)
     }
 
     /// What the request waits for, for people.
@@ -216,11 +260,16 @@ impl Driver {
     fn instances(&mut self, now: Time, views: Vec<InstanceView>, out: &mut Vec<DriverOutput>) {
         self.candidates = views.into_iter().filter(|v| v.model() == self.start.model).collect();
         match &self.seat {
-            Some(seat) => {
-                if let Some((kind, message)) = lost_seat(&seat.placement, &self.candidates) {
-                    self.seat_lost(now, kind, message, out);
+            Some(seat) => match lost_seat(&seat.placement, &self.candidates) {
+                Some(LostSeat::GivenUp(reason)) => {
+                    self.fail(FailureKind::InstanceGone, self.with_interruption(reason), out);
                 }
-            }
+                Some(LostSeat::Elsewhere(reason)) => {
+                    self.interrupt(now, FailureKind::StageLost, reason, out);
+                }
+                None => {}
+            },
+            None if let Some(reason) = self.given_up() => self.fail(FailureKind::InstanceGone, reason, out),
             None if now >= self.submit_at => self.submit(now, out),
             None => {}
         }
@@ -242,8 +291,8 @@ impl Driver {
         };
         self.attempt = Some(attempt);
         self.submit_at = now + SUBMIT_AGAIN_AFTER;
-        let DriverStart { spec, max_tokens, stop_tokens, ignore_eos, speculate, .. } = self.start.clone();
-        let id = placement.id;
+        let DriverStart { spec, stop_tokens, ignore_eos, speculate, .. } = self.start.clone();
+        let (id, max_tokens) = (placement.id, self.tokens_left());
         let submission =
             Submission { placement: id, attempt, spec, max_tokens, stop_tokens, ignore_eos, speculate };
         out.push(DriverOutput::Send {
@@ -251,15 +300,13 @@ impl Driver {
             message: DataMessage::Submit(submission),
         });
         let (stand, term) = (Stand::Submitted, None);
-        let (received, cached_tokens, ended) = (0, 0, None);
-        self.seat = Some(Seat { placement, term, stand, moved_at: now, received, cached_tokens, ended });
+        let (received, ended) = (0, None);
+        self.seat = Some(Seat { placement, term, stand, moved_at: now, received, ended });
     }
 
     /// The first or last stage's node, if there is no open link to it: a submission or its tokens would not get through.
     fn link_missing_to(&self, placement: &Placement) -> Option<NodeId> {
-        let ends = [placement.stages.first(), placement.stages.last()];
-        let nodes = ends.into_iter().flatten().map(|stage| stage.leader().node);
-        nodes.into_iter().find(|node| *node != self.start.spec.driver && !self.links.contains(node))
+        ends_of(placement).find(|node| *node != self.start.spec.driver && !self.links.contains(node))
     }
 
     /// The node whose link a ready instance waits for, if none can be reached.
@@ -288,16 +335,6 @@ impl Driver {
         out.push(DriverOutput::Failed { kind, message });
     }
 
-    /// Where it was submitted serves no more. A submission nobody has answered is made again elsewhere.
-    fn seat_lost(&mut self, now: Time, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
-        if self.seat.as_ref().is_some_and(|seat| seat.stand == Stand::Submitted) {
-            self.seat = None;
-            self.submit_at = now + SUBMIT_AGAIN_AFTER;
-        } else {
-            self.fail(kind, message, out);
-        }
-    }
-
     /// The placement that the sequence was submitted to, if it is this one.
     fn serves(&self, placement: PlacementId) -> Option<&Placement> {
         self.seat.as_ref().map(|seat| &seat.placement).filter(|own| own.id == placement)
@@ -308,19 +345,8 @@ impl Driver {
     }
 }
 
-/// Why a placement serves no more, if the news say so. A new coordinator may not know yet how far stages are:
-/// only "degraded", "failed", another placement or absence count.
-fn lost_seat(placement: &Placement, news: &[InstanceView]) -> Option<(FailureKind, String)> {
-    let instance = placement.instance;
-    let Some(view) = news.iter().find(|v| v.instance() == instance) else {
-        return Some((FailureKind::InstanceGone, format!("instance {instance} was removed")));
-    };
-    match &view.state {
-        InstanceState::Degraded { reason } => Some((FailureKind::StageLost, reason.clone())),
-        InstanceState::Failed { reason } => Some((FailureKind::InstanceGone, reason.clone())),
-        InstanceState::Placing | InstanceState::Loading | InstanceState::Wiring | InstanceState::Ready => {
-            let is_another = view.placement.id != placement.id;
-            is_another.then(|| (FailureKind::StageLost, format!("instance {instance} was placed anew")))
-        }
-    }
+/// The nodes of its first and its last stage.
+fn ends_of(placement: &Placement) -> impl Iterator<Item = NodeId> {
+    let ends = [placement.stages.first(), placement.stages.last()];
+    ends.into_iter().flatten().map(|stage| stage.leader().node)
 }

@@ -3,7 +3,7 @@ use exo_types::{InstanceId, ModelId};
 use super::*;
 use crate::testing::{MODEL, node, placement, placement_id, result, seq, spec};
 use crate::wire::{StepFailure, TokenResult};
-use crate::{StageStatus, StageView};
+use crate::{InstanceState, StageStatus, StageView};
 
 fn driver() -> Driver {
     let spec = spec(1, node(9), 4);
@@ -47,7 +47,11 @@ fn show(out: &[DriverOutput]) -> Vec<String> {
 }
 
 fn started() -> DataMessage {
-    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
+    started_as(Attempt::FIRST)
+}
+
+fn started_as(attempt: Attempt) -> DataMessage {
+    let (placement, term, sequence) = (placement_id(1, 1), Term::FIRST, seq(1));
     DataMessage::Started { placement, term, sequence, attempt, cached_tokens: 2 }
 }
 
@@ -103,8 +107,14 @@ fn repeated_tokens_are_ignored_and_a_gap_is_a_protocol_failure() {
     let mut d = running();
     token(&mut d, 1000, 2, result(1, 4, 7));
     assert!(token(&mut d, 1000, 2, result(1, 4, 7)).is_empty());
-    let out = token(&mut d, 1000, 2, result(1, 6, 7));
-    assert_eq!(out, ["cancel at 1", "failed Protocol: the token at 6 arrived, 5 was next"]);
+    let gap = |d: &mut Driver, attempt| {
+        token(d, 1000, 2, TokenResult { attempt: Attempt(attempt), ..result(1, 6, 7) })
+    };
+    assert_eq!(gap(&mut d, 1), ["submit 2 to 1 for p1 with 5"]);
+    assert_eq!(gap(&mut d, 2), ["submit 3 to 1 for p1 with 5"]);
+    let out = gap(&mut d, 3);
+    let expected = "failed Protocol: 3 attempts in a row failed: the token at 6 arrived, 5 was next";
+    assert_eq!(out, [expected]);
 }
 
 #[test]
@@ -115,31 +125,104 @@ fn tokens_of_anyone_but_the_last_stage_are_ignored() {
 }
 
 #[test]
-fn a_lost_stage_fails_the_request_at_once() {
-    let check = |input| {
-        let out = feed(&mut running(), 1001, input);
-        assert!(out.last().is_some_and(|l| l.starts_with("failed StageLost")), "{out:?}");
-    };
-    check(DriverInput::NodeLost(node(2)));
-    check(DriverInput::Instances(vec![view(1, InstanceState::Degraded { reason: "gone".into() })]));
-    check(DriverInput::Instances(vec![view(2, InstanceState::Loading)]));
-    assert!(
-        feed(&mut running(), 1001, DriverInput::NodeLost(node(3))).is_empty(),
-        "a stranger's loss is nothing"
-    );
+fn a_lost_stage_interrupts_the_answer_and_it_goes_on_behind_its_last_token() {
+    for lost in [
+        DriverInput::NodeLost(node(2)),
+        DriverInput::LinkLost(node(1)),
+        DriverInput::Instances(vec![view(1, InstanceState::Degraded { reason: "gone".into() })]),
+        DriverInput::Instances(vec![view(1, InstanceState::Waiting { reason: "gone".into() })]),
+        DriverInput::Instances(vec![view(2, InstanceState::Loading)]),
+        DriverInput::Instances(vec![]),
+    ] {
+        let mut d = running();
+        token(&mut d, 1000, 2, result(1, 4, 7));
+        assert!(feed(&mut d, 1001, lost).is_empty());
+        assert!(matches!(d.phase(), DriverPhase::Interrupted { since } if since == Time::from_millis(1001)));
+        let again = feed(&mut d, 3000, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
+        assert_eq!(again, ["submit 2 to 1 for p2 with 5"]);
+    }
     let settling = DriverInput::Instances(vec![view(1, InstanceState::Placing)]);
     assert!(feed(&mut running(), 1001, settling).is_empty(), "a new coordinator that knows nothing yet");
+    let mut d = running();
+    for input in [DriverInput::NodeLost(node(3)), DriverInput::LinkLost(node(3))] {
+        assert!(feed(&mut d, 1001, input).is_empty());
+    }
+    assert_eq!(d.phase(), DriverPhase::Running(InstanceId(1)), "a stranger's loss is nothing");
 }
 
 #[test]
-fn a_failed_step_and_a_removed_instance_end_the_request() {
-    let (placement, term, message) = (placement_id(1, 1), Term::FIRST, "nan".to_owned());
-    let (step, stage, sequences, kind) = (1, 1, vec![(seq(1), Attempt::FIRST)], FailureKind::Device);
-    let failure = StepFailure { placement, term, step, stage, sequences, kind, message };
-    let out = say(&mut running(), 1001, 2, DataMessage::StepFailed(failure));
-    assert_eq!(out[1], "failed Device: nan");
-    let out = feed(&mut running(), 1001, DriverInput::Instances(vec![]));
-    assert_eq!(out[1], "failed InstanceGone: instance i1 was removed");
+fn the_next_submission_asks_for_what_is_left_and_an_answer_that_was_whole_ends() {
+    let interrupted = |tokens: &[u32]| {
+        let mut d = running();
+        for (position, token_id) in (4..).zip(tokens) {
+            token(&mut d, 1000, 2, result(1, position, *token_id));
+        }
+        let out = feed(&mut d, 1001, DriverInput::NodeLost(node(2)));
+        (d, out)
+    };
+    let (mut d, _) = interrupted(&[7, 8, 9]);
+    let out = d.handle(Time::from_millis(1002), DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
+    let [DriverOutput::Send { message: DataMessage::Submit(submission), .. }] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert_eq!((submission.max_tokens, submission.spec.prompt_tokens), (7, 4));
+    assert!(submission.is_resumed() && submission.spec.history[4..] == [7, 8, 9]);
+    assert_eq!(interrupted(&[7, 99]).1, ["ended StopToken"]);
+    assert_eq!(interrupted(&[7; 10]).1, ["ended MaxTokens"]);
+}
+
+#[test]
+fn an_interrupted_answer_ends_with_what_was_lost_after_two_minutes() {
+    let mut d = running();
+    token(&mut d, 1000, 2, result(1, 4, 7));
+    feed(&mut d, 2000, DriverInput::NodeLost(node(2)));
+    feed(&mut d, 60_000, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
+    // The next one is lost as well before it gave a token.
+    feed(&mut d, 60_000, DriverInput::NodeLost(node(1)));
+    feed(&mut d, 61_000, DriverInput::Instances(vec![view(3, InstanceState::Loading)]));
+    assert!(feed(&mut d, 122_000, DriverInput::Tick).is_empty());
+    let out = feed(&mut d, 122_001, DriverInput::Tick);
+    let [line] = &out[..] else { panic!("{out:?}") };
+    assert!(line.starts_with("failed StageLost: stage 0 on node"), "{line}");
+    assert!(line.contains("stood still for 120 s after 1 tokens: instance i1 is Loading"), "{line}");
+}
+
+#[test]
+fn a_failed_step_is_a_new_attempt_and_the_third_in_a_row_an_error() {
+    let (placement, term, sequence) = (placement_id(1, 1), Term::FIRST, seq(1));
+    let failed = |attempt| {
+        let (step, stage, message) = (1, 1, "nan".to_owned());
+        let (sequences, kind) = (vec![(sequence, Attempt(attempt))], FailureKind::Device);
+        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, message })
+    };
+    let mut d = running();
+    assert_eq!(say(&mut d, 1001, 2, failed(1)), ["submit 2 to 1 for p1 with 4"]);
+    say(&mut d, 1002, 1, started_as(Attempt(2)));
+    assert_eq!(say(&mut d, 1003, 2, failed(2)), ["submit 3 to 1 for p1 with 4"]);
+    say(&mut d, 1004, 1, started_as(Attempt(3)));
+    // A token between two failures: the device can do it.
+    assert_eq!(
+        token(&mut d, 1004, 2, TokenResult { attempt: Attempt(3), ..result(1, 4, 7) }),
+        ["token 7 at 4"]
+    );
+    for attempt in 3..5 {
+        let again = format!("submit {} to 1 for p1 with 5", attempt + 1);
+        assert_eq!(say(&mut d, 1005, 2, failed(attempt)), [again]);
+        say(&mut d, 1006, 1, started_as(Attempt(attempt + 1)));
+    }
+    assert_eq!(say(&mut d, 1007, 2, failed(5)), ["failed Device: 3 attempts in a row failed: nan"]);
+}
+
+#[test]
+fn an_instance_that_was_given_up_ends_the_request_interrupted_or_not() {
+    let given_up =
+        || DriverInput::Instances(vec![view(1, InstanceState::Failed { reason: "unloaded".into() })]);
+    assert_eq!(feed(&mut running(), 1001, given_up())[1], "failed InstanceGone: unloaded");
+    let mut d = running();
+    feed(&mut d, 1001, DriverInput::LinkLost(node(1)));
+    let out = feed(&mut d, 1002, given_up());
+    let lost = format!("the data link to node {} ended", node(1));
+    assert_eq!(out, [format!("failed InstanceGone: {lost}; then unloaded")]);
 }
 
 fn rejected(number: u32, kind: FailureKind, message: &str) -> DataMessage {
@@ -173,6 +256,7 @@ fn an_unanswered_submission_moves_to_the_next_placement() {
     let mut d = driver();
     feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
     assert!(feed(&mut d, 1, DriverInput::NodeLost(node(2))).is_empty());
+    assert_eq!(d.phase(), DriverPhase::WaitingForInstance, "nobody has heard of it");
     feed(&mut d, 2, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
     assert_eq!(feed(&mut d, 600, DriverInput::Tick), ["submit 2 to 1 for p2 with 4"]);
 }
@@ -301,7 +385,7 @@ fn only_messages_of_the_last_submission_count() {
     assert!(say(&mut d, 520, 2, failed(Attempt(1))).is_empty());
     let own = TokenResult { attempt: Attempt(2), ..result(1, 4, 7) };
     assert_eq!(token(&mut d, 530, 2, own), ["token 7 at 4"]);
-    assert_eq!(say(&mut d, 540, 2, failed(Attempt(2))), ["cancel at 1", "failed Device: nan"]);
+    assert_eq!(say(&mut d, 540, 2, failed(Attempt(2))), ["submit 3 to 1 for p1 with 5"]);
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_types::{FailureKind, InstanceId, ModelId, NodeId, PlacementId, SampledToken, SequenceSpec, Term};
+use exo_types::{
+    FailureKind, InstanceId, ModelId, NodeId, PlacementId, SampledToken, SequenceSpec, Term, Time,
+};
 
 use crate::InstanceView;
 use crate::wire::{DataMessage, EndReason, TokenResult};
@@ -18,6 +20,8 @@ pub struct DriverConfig {
     pub idle_deadline: Duration,
     /// Added to the first token's deadline per prompt token.
     pub prefill_deadline_per_token: Duration,
+    /// From an interruption (a lost stage, a failed step) to the next token: placing anew, loading, queueing, computing what was lost.
+    pub pause_max: Duration,
     /// From start to end, whatever happens.
     pub overall_deadline: Duration,
 }
@@ -28,6 +32,7 @@ impl Default for DriverConfig {
             queue_deadline: Duration::from_secs(120),
             idle_deadline: Duration::from_secs(65),
             prefill_deadline_per_token: Duration::from_millis(250),
+            pause_max: Duration::from_secs(120),
             overall_deadline: Duration::from_secs(3600),
         }
     }
@@ -95,8 +100,10 @@ pub enum DriverInput {
         /// The result.
         result: TokenResult,
     },
-    /// Membership or a broken connection says the node is gone.
+    /// Membership says the node is gone.
     NodeLost(NodeId),
+    /// The data link to a node ended: what was in it is lost. It may be up again.
+    LinkLost(NodeId),
     /// Nobody listens any more, or a stop string was found: end with [`EndReason::Cancelled`].
     Cancel,
 }
@@ -143,6 +150,11 @@ pub enum DriverPhase {
     Queued(InstanceId),
     /// Computing.
     Running(InstanceId),
+    /// It ran, and what computed it is lost: it goes on when it can, or is told why not.
+    Interrupted {
+        /// The first interruption since the last token.
+        since: Time,
+    },
     /// Over.
     Over,
 }

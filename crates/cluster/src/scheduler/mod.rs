@@ -24,7 +24,7 @@ mod drafting;
 mod ended;
 mod kept;
 mod lookup;
-mod opening;
+pub(crate) mod opening;
 mod outcome;
 mod pace;
 mod pages;
@@ -34,7 +34,7 @@ mod sequence;
 #[cfg(test)]
 mod speculation;
 mod submit;
-mod terms;
+pub(crate) mod terms;
 #[cfg(test)]
 mod tests;
 mod turnover;
@@ -205,7 +205,7 @@ impl Scheduler {
                 if self.is_of_stage(from, placement, term, "a broken pipeline") {
                     match kind {
                         FailureKind::StageLost => self.end_term(now, message, out),
-                        _ => self.fail_instance(kind, message, out),
+                        _ => self.fail_instance(kind, None, message, out),
                     }
                 }
             }
@@ -293,9 +293,7 @@ impl Scheduler {
     fn node_lost(&mut self, node: NodeId, out: &mut Vec<SchedulerOutput>) {
         if let Some(stage) = self.placement.stage_of(node) {
             let message = format!("stage {stage} on node {node} is lost");
-            self.fail_instance(FailureKind::StageLost, message, out);
-        } else {
-            self.forget_driver(node);
+            self.fail_instance(FailureKind::StageLost, None, message, out);
         }
     }
 

@@ -17,7 +17,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// Without any answer: longer than a step waits for a link and then for its stage.
 const UNANSWERED_MAX: Duration = Duration::from_secs(5);
 /// Then the instance is placed anew: its stages are loaded, so only links can be missing.
-const OPENING_MAX: Duration = Duration::from_secs(30);
+pub(crate) const OPENING_MAX: Duration = Duration::from_secs(30);
 
 /// How far step 0 is.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ impl Scheduler {
         if now.since(opening.since) > OPENING_MAX {
             let (seconds, why) = (OPENING_MAX.as_secs(), opening.waits_for());
             let message = format!("step 0 did not come back in {seconds} s: {why}");
-            return self.fail_instance(FailureKind::StageLost, message, out);
+            return self.fail_instance(FailureKind::StageLost, None, message, out);
         }
         if now < opening.again_at {
             return;
@@ -96,7 +96,7 @@ impl Scheduler {
                 self.completed_at = now;
                 out.push(SchedulerOutput::Serving);
             }
-            Err(error) => self.fail_instance(FailureKind::Protocol, error.to_string(), out),
+            Err(error) => self.fail_instance(FailureKind::Protocol, None, error.to_string(), out),
         }
     }
 

@@ -37,7 +37,7 @@ impl Scheduler {
             Some(flight) if flight.step == tokens.step => {}
             Some(flight) if tokens.step > flight.step => {
                 let message = format!("step {} came back before step {}", tokens.step, flight.step);
-                return self.fail_instance(FailureKind::Protocol, message, out);
+                return self.fail_instance(FailureKind::Protocol, None, message, out);
             }
             other => {
                 let expected = other.map(|flight| flight.step);
@@ -97,7 +97,7 @@ impl Scheduler {
         };
         if let Some(failure) = news.filter(|_| self.failures_in_row >= FAILURES_IN_ROW_MAX) {
             let message = format!("{FAILURES_IN_ROW_MAX} steps in a row failed: {}", failure.message);
-            self.fail_instance(failure.kind, message, out);
+            self.fail_instance(failure.kind, Some(failure.stage), message, out);
         }
     }
 
@@ -153,7 +153,7 @@ impl Scheduler {
         let at_most = self.config.step_deadline + self.config.step_deadline_per_token * flight.tokens;
         if waited > self.times.deadline(flight.size(), flight.pause, at_most) {
             let message = format!("step {} did not come back in {:.1} s", flight.step, waited.as_secs_f64());
-            self.fail_instance(FailureKind::StageLost, message, out);
+            self.end_term(now, message, out);
         }
     }
 
@@ -217,10 +217,11 @@ impl Scheduler {
         }
     }
 
-    /// Every sequence fails and the instance is reported.
+    /// Every sequence is interrupted and the instance is reported, with the stage whose device failed, if it is one.
     pub(super) fn fail_instance(
         &mut self,
         kind: FailureKind,
+        stage: Option<u32>,
         message: String,
         out: &mut Vec<SchedulerOutput>,
     ) {
@@ -228,7 +229,7 @@ impl Scheduler {
             return;
         }
         self.stop(kind, &message, out);
-        out.push(SchedulerOutput::InstanceFailed { kind, message });
+        out.push(SchedulerOutput::InstanceFailed { kind, stage, message });
     }
 
     /// Every sequence fails; nothing is taken any more.

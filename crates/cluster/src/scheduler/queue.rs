@@ -1,12 +1,18 @@
 //! Waiting sequences: principals take turns, and within a principal its requests do, so that one request with many
-//! choices does not stand in front of another with one.
+//! choices does not stand in front of another with one. Answers that were interrupted go on before new ones begin.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use exo_types::{NodeId, Principal, RequestId, SequenceId};
 
 use super::pages::Need;
-use crate::wire::Submission;
+use crate::wire::{Submission, limits};
+
+/// Interrupted answers that may wait: four times the slots that a placement may have.
+const RESUMED_MAX: usize = 4 * limits::SEQUENCES_MAX;
+
+/// And their tokens in all: 64 MiB.
+const RESUMED_TOKENS_MAX: usize = 16 << 20;
 
 /// A sequence that waits, and the pages it waits for.
 #[derive(Clone, Debug)]
@@ -19,12 +25,14 @@ pub(super) struct Waiting {
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     len_max: usize,
+    /// Answers that were interrupted, in order of arrival.
+    resumed: VecDeque<Waiting>,
     principals: Turns<Principal, Turns<RequestId, VecDeque<Waiting>>>,
 }
 
 impl Queue {
     pub(super) fn new(len_max: usize) -> Self {
-        Self { len_max, principals: Turns::default() }
+        Self { len_max, resumed: VecDeque::new(), principals: Turns::default() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -34,6 +42,14 @@ impl Queue {
     /// Sequences that may wait.
     pub(super) fn len_max(&self) -> usize {
         self.len_max
+    }
+
+    /// Whether this one, which was interrupted, has no seat: those that a few pipelines can have run at once always have.
+    pub(super) fn is_full_for_resumed(&self, submission: &Submission) -> bool {
+        let tokens = |s: &Submission| s.spec.history.len();
+        let waiting: usize = self.resumed.iter().map(|waiting| tokens(&waiting.submission)).sum();
+        let is_first = self.resumed.is_empty();
+        self.resumed.len() >= RESUMED_MAX || (waiting + tokens(submission) > RESUMED_TOKENS_MAX && !is_first)
     }
 
     /// Whether one more of this principal's has no seat. Its share of the seats is free for it, however many others have taken; so
@@ -49,6 +65,9 @@ impl Queue {
 
     /// The caller has asked [`Queue::is_full_for`].
     pub(super) fn push(&mut self, waiting: Waiting) {
+        if waiting.submission.is_resumed() {
+            return self.resumed.push_back(waiting);
+        }
         let (principal, request) =
             (waiting.submission.spec.principal, waiting.submission.spec.sequence.request);
         self.principals.entry(principal).entry(request).push_back(waiting);
@@ -56,12 +75,15 @@ impl Queue {
 
     /// Whose turn it is.
     pub(super) fn head(&self) -> Option<&Waiting> {
-        self.principals.first()?.first()?.front()
+        self.resumed.front().or_else(|| self.principals.first()?.first()?.front())
     }
 
     /// Takes the head; its principal, and within it its request, goes to the end of the turns.
     pub(super) fn pop(&mut self) -> Option<Waiting> {
         let head = |choices: &mut VecDeque<Waiting>| (choices.pop_front(), choices.is_empty());
+        if let Some(resumed) = self.resumed.pop_front() {
+            return Some(resumed);
+        }
         self.principals.turn(|requests| (requests.turn(head), requests.is_empty()))
     }
 
@@ -81,10 +103,12 @@ impl Queue {
     }
 
     fn iter(&self) -> impl Iterator<Item = &Submission> {
-        self.principals.values().flat_map(Turns::values).flatten().map(|waiting| &waiting.submission)
+        let new = self.principals.values().flat_map(Turns::values).flatten();
+        self.resumed.iter().chain(new).map(|waiting| &waiting.submission)
     }
 
     fn retain(&mut self, keep: impl Fn(&Submission) -> bool) {
+        self.resumed.retain(|waiting| keep(&waiting.submission));
         self.principals.retain(|requests| {
             requests.retain(|choices| {
                 choices.retain(|waiting| keep(&waiting.submission));

@@ -142,7 +142,11 @@ impl Scheduler {
             );
             return Some((FailureKind::OutOfMemory, message));
         }
-        self.queue.is_full_for(spec.principal).then(|| {
+        let is_full = match submission.is_resumed() {
+            true => self.queue.is_full_for_resumed(submission),
+            false => self.queue.is_full_for(spec.principal),
+        };
+        is_full.then(|| {
             let waiting = self.queue.len();
             let message =
                 format!("{waiting} sequences wait for instance {instance}, its queue holds no more");

@@ -13,8 +13,8 @@ use super::opening::Opening;
 use super::{Scheduler, SchedulerOutput};
 
 /// Terms without a token, within [`WITHIN`], after which the instance is given up.
-const TERMS_MAX: usize = 3;
-const WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const TERMS_MAX: usize = 3;
+pub(crate) const WITHIN: Duration = Duration::from_secs(30);
 
 /// The term of a pipeline, and how the last ones went.
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ impl Scheduler {
         let (ended, terms, seconds) = (self.terms.current, self.terms.in_vain(now), WITHIN.as_secs());
         let Some(next) = ended.next().filter(|_| terms < TERMS_MAX) else {
             let message = format!("no token came back in {terms} terms within {seconds} s: {message}");
-            return self.fail_instance(FailureKind::StageLost, message, out);
+            return self.fail_instance(FailureKind::StageLost, None, message, out);
         };
         tracing::debug!(placement = %self.placement.id, %ended, %next, message, "the next term begins");
         let running: Vec<SequenceId> = self.running.keys().copied().collect();

@@ -65,7 +65,7 @@ pub struct SchedulerConfig {
     pub prompt_share_alone: Duration,
     /// Whether and how tokens are guessed ahead.
     pub speculation: Speculation,
-    /// A step in flight (and at the head of the pipeline) without completion for this long loses the instance; earlier where it is
+    /// A step in flight (and at the head of the pipeline) without completion for this long ends the term; earlier where it is
     /// known how long such steps take.
     pub step_deadline: Duration,
     /// Added to the deadline per token of the step.
@@ -165,7 +165,7 @@ pub enum SchedulerInput {
     DraftsOver,
     /// The data link to a node ended, which may be up again: what was in it is lost. Drivers' nodes count too: their sequences stop.
     LinkLost(NodeId),
-    /// Membership says the node is gone. Drivers' nodes count too: their sequences stop.
+    /// Membership says the node is gone. Sequences of its drivers stop with its link: by now another run of it may be there.
     NodeLost(NodeId),
     /// The instance is removed or placed anew: everything ends.
     Stop {
@@ -267,6 +267,8 @@ pub enum SchedulerOutput {
     InstanceFailed {
         /// Which class of failure.
         kind: FailureKind,
+        /// The stage whose device failed, where it was one.
+        stage: Option<u32>,
         /// For people.
         message: String,
     },

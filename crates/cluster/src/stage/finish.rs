@@ -53,7 +53,17 @@ impl StageMachine {
             ComputeResult::Rows(rows) => {
                 let expected_bytes = self.rows_bytes(done.frame.token_count());
                 if !self.is_last() && rows.len() == expected_bytes {
-                    return result;
+                    match not_finite(rows) {
+                        None => return result,
+                        // Every stage behind would keep pages of it, and the sampler would draw from nothing.
+                        Some(at) => {
+                            let (row, hidden) =
+                                (at / self.geometry.hidden.max(1) as usize, self.geometry.hidden);
+                            let message =
+                                format!("the device gave no number in row {row} of {hidden} elements");
+                            return ComputeResult::Failed { kind: FailureKind::Device, message };
+                        }
+                    }
                 }
                 format!("the engine returned {} bytes of rows instead of {expected_bytes}", rows.len())
             }
@@ -167,6 +177,12 @@ impl StageMachine {
         }
         done.failures.push(all);
     }
+}
+
+/// The first element that is infinite or no number.
+fn not_finite(rows: &[u8]) -> Option<usize> {
+    // The exponent is all ones. Little-endian, as on the wire.
+    rows.as_chunks::<4>().0.iter().position(|bytes| bytes[3] & 0x7f == 0x7f && bytes[2] & 0x80 != 0)
 }
 
 /// Texts are bounded on the wire.

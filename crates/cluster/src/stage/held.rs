@@ -7,7 +7,7 @@ use exo_types::{NodeId, ShardPosition, Time};
 use crate::wire::{DataMessage, StepMessage};
 
 /// How long a step waits for its stage.
-const HOLD_MAX: Duration = Duration::from_secs(2);
+pub(crate) const HOLD_MAX: Duration = Duration::from_secs(2);
 /// Steps that wait for one stage.
 const FRAMES_MAX: usize = 4;
 /// Steps that wait for all stages of a node.

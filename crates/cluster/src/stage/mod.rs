@@ -12,7 +12,7 @@
 
 mod accept;
 mod finish;
-mod held;
+pub(crate) mod held;
 mod terms;
 #[cfg(test)]
 mod tests;

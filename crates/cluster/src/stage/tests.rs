@@ -205,6 +205,22 @@ fn behind_a_chunk_of_a_prompt_the_engine_gets_the_next_step_at_once() {
     assert!(feed(&mut s, step(0, 4, vec![], vec![part(1, 3, &[6])])).is_empty(), "step 3 gives a token");
 }
 
+#[test]
+fn rows_with_an_element_that_is_no_number_are_a_failure_of_this_stages_device() {
+    for (bad, value) in
+        [(true, f32::NAN), (true, f32::INFINITY), (true, f32::NEG_INFINITY), (false, f32::MAX)]
+    {
+        let mut s = stage(1);
+        feed(&mut s, step(1, 1, vec![open(1)], vec![part(1, 0, &[4, 5])]));
+        let rows: Vec<u8> = [1.0, 2.0, value, -3.0].iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
+        let out = show(&done(&mut s, 1, ComputeResult::Rows(rows.into())));
+        match bad {
+            true => assert_eq!(out, ["failed 1 to 9: Device", "step 1 to 3: rows 0 failures 1"], "{value}"),
+            false => assert_eq!(out, ["step 1 to 3: 1@0 rows 16 failures 0"], "{value}"),
+        }
+    }
+}
+
 fn failed(kind: FailureKind, message: &str) -> ComputeResult {
     ComputeResult::Failed { kind, message: message.to_owned() }
 }

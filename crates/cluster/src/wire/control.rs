@@ -55,8 +55,10 @@ pub struct NodeReport {
     pub models: Vec<HeldModel>,
     /// Its stages.
     pub stages: Vec<StageReport>,
-    /// Measured paths to other nodes.
+    /// Measured paths to other nodes, over links that are open.
     pub links: Vec<LinkReport>,
+    /// Members to which no data link is open, and has not been for a moment. Those that are gone are among them.
+    pub unreached: Vec<NodeId>,
     /// Epoch and revision of the desired state it works towards; `None` before the first.
     pub desired: Option<(Epoch, u64)>,
     /// Instances whose scheduler on this node gave up: the coordinator places them anew.
@@ -143,6 +145,8 @@ pub struct LinkReport {
 pub struct Trouble {
     /// The placement that failed; another of the same instance is not affected.
     pub placement: PlacementId,
+    /// The stage whose device failed, where it was one.
+    pub stage: Option<u32>,
     /// What happened, for people.
     pub reason: String,
 }

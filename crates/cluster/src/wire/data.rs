@@ -159,7 +159,7 @@ pub struct Submission {
     pub attempt: Attempt,
     /// Sampling and history: the prompt, and on a replay what was generated before.
     pub spec: SequenceSpec,
-    /// Tokens to generate at most, at least one.
+    /// Tokens to generate at most behind the history, at least one.
     pub max_tokens: u32,
     /// Tokens that end the answer (they are reported as its last token).
     pub stop_tokens: Vec<u32>,
@@ -167,6 +167,13 @@ pub struct Submission {
     pub ignore_eos: bool,
     /// Whether tokens may be guessed ahead. Changes how fast the answer comes, never what it is.
     pub speculate: bool,
+}
+
+impl Submission {
+    /// Whether it goes on where an earlier submission of the sequence was interrupted: somebody has read its beginning.
+    pub fn is_resumed(&self) -> bool {
+        self.spec.history.len() > self.spec.prompt_tokens as usize
+    }
 }
 
 /// Why a sequence ended well.

@@ -10,7 +10,7 @@ use exo_cluster::wire::{DataMessage, StageCommand};
 use exo_types::{NodeId, SequenceSpec, Time};
 
 /// Longer than two nodes that just met need to open their links, short enough for whoever waits for an answer.
-pub(super) const WAIT_MAX: Duration = Duration::from_secs(2);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(2);
 /// Bytes that wait for all peers together.
 pub(super) const BYTES_MAX: usize = 8 << 20;
 /// Messages that wait for one peer.

@@ -20,7 +20,7 @@
 mod addresses;
 mod dialling;
 mod handshake;
-mod held;
+pub(crate) mod held;
 #[cfg(test)]
 mod tests;
 
@@ -39,17 +39,19 @@ use held::Held;
 /// How long the higher id waits for the lower one to dial.
 const PATIENCE: Duration = Duration::from_millis(1200);
 /// How long a link may stand without being open.
-const OFFER_MAX: Duration = Duration::from_secs(3);
+pub(crate) const OFFER_MAX: Duration = Duration::from_secs(3);
 /// Each open link is asked for a sign of life this often; all at once, so that the processor wakes once.
 const PING_EVERY: Duration = Duration::from_secs(1);
 /// No sign of life for this long and a link is dead, whatever the transport says.
-const SILENCE_MAX: Duration = Duration::from_secs(6);
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(6);
 /// No sign of life for this long and a link is replaced by one that the peer offers instead.
 const DOUBT: Duration = Duration::from_secs(2);
 /// This machine itself was held up if its timer comes so late: that is not the peers' silence.
 const HELD_UP: Duration = Duration::from_secs(1);
 /// Links of one purpose that a peer may offer at a time; one more ends the oldest.
 const OFFERS_MAX: usize = 2;
+/// A link that opens again within this time is no news for the planner.
+pub(crate) const UNREACHED_AFTER: Duration = Duration::from_secs(2);
 /// Round trips the median is taken over.
 const RTT_WINDOW: usize = 9;
 /// Never.
@@ -346,8 +348,15 @@ impl Links {
         self.addresses.of(node)
     }
 
-    /// Median of the last round trips over the data link.
+    /// Members to whom there has been no data link for a moment.
+    pub fn unreached(&self, now: Time) -> Vec<NodeId> {
+        let is_missing = |slot: &Slot| slot.open.is_none() && now.since(slot.since) >= UNREACHED_AFTER;
+        self.peers.iter().filter(|(_, peer)| is_missing(&peer.data)).map(|(node, _)| *node).collect()
+    }
+
+    /// Median of the last round trips over the data link, while it is open.
     pub fn rtt(&self, node: NodeId) -> Option<Duration> {
+        self.open_link(node, Purpose::Data)?;
         let mut sorted: Vec<_> = self.peers.get(&node)?.rtts.iter().copied().collect();
         sorted.sort_unstable();
         sorted.get(sorted.len() / 2).copied()

@@ -192,6 +192,7 @@ fn report(n: u8) -> NodeReport {
         stages: vec![serves],
         links: vec![LinkReport { peer: node(3 - n), rtt_us: 250, bytes_per_s: None }],
         desired: None,
+        unreached: Vec::new(),
         troubles: Vec::new(),
         process_bytes: Some(77),
         reached: Vec::new(),

@@ -44,7 +44,7 @@ impl JournalWriter {
     ) -> io::Result<Self> {
         let (requests, queue) = mpsc::channel();
         let (open, closed) = mpsc::channel();
-        let thread = WriterThread { journal, data, answer: Box::new(answer) };
+        let thread = WriterThread { journal: Some(journal), data, answer: Box::new(answer) };
         std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
             let _open = open; // dropped after the journal, by a panic too
             thread.run(&queue);
@@ -67,7 +67,8 @@ impl JournalWriter {
 
 /// What the thread owns.
 struct WriterThread {
-    journal: Journal,
+    /// Closed after a write that failed: a database that was refused once refuses everything until it is opened again.
+    journal: Option<Journal>,
     data: Arc<DataDir>,
     answer: Box<dyn Fn(PersistId, Result<(), WriteFailure>) + Send>,
 }
@@ -94,11 +95,13 @@ impl WriterThread {
                     continue;
                 }
                 Write::Snapshot { head, state } => {
-                    self.journal.snapshot(head, &state.encode()).map_err(|e| refused(&e))
+                    self.written(|journal| journal.snapshot(head, &state.encode()).map_err(|e| refused(&e)))
                 }
                 Write::Replace { head, state } => {
                     let snapshot = Snapshot { head, state: state.encode() };
-                    self.journal.install_snapshot(&snapshot, &[]).map(|_| ()).map_err(|e| refused(&e))
+                    let install =
+                        |journal: &mut Journal| journal.install_snapshot(&snapshot, &[]).map(|_| ());
+                    self.written(|journal| install(journal).map_err(|e| refused(&e)))
                 }
                 Write::Epoch(epoch) => self.data.set_epoch(epoch).map_err(|e| refused(&e)),
                 Write::Trust(entries) => self.data.set_trust(&entries).map_err(|e| refused(&e)),
@@ -111,23 +114,59 @@ impl WriterThread {
         transactions
     }
 
+    /// The journal, opened again if it was closed.
+    fn journal(&mut self) -> Result<&mut Journal, WriteFailure> {
+        if self.journal.is_none() {
+            let (journal, _) = Journal::open(&self.data.journal_path()).map_err(|e| refused(&e))?;
+            self.journal = Some(journal);
+        }
+        self.journal.as_mut().ok_or(WriteFailure { reason: "the journal is not open".to_owned() })
+    }
+
+    /// Writes. A journal that refuses is closed, so that it can be written when there is room.
+    fn written<R>(
+        &mut self,
+        write: impl FnOnce(&mut Journal) -> Result<R, WriteFailure>,
+    ) -> Result<R, WriteFailure> {
+        let result = self.journal().and_then(write);
+        if result.is_err() {
+            self.journal = None;
+        }
+        result
+    }
+
     /// Writes the group and the appends that follow it in the queue, as many as fit, in one transaction.
     fn append(&mut self, mut group: Group, queue: &mut VecDeque<Request>) {
-        let (after, head) = (group.after, self.journal.head());
-        let result = if after == head {
-            while let Some((id, Write::Append { entries, .. })) =
-                queue.pop_front_if(|(_, write)| group.takes(write))
-            {
-                group.add(id, entries);
+        let result = match self.journal().map(|journal| journal.head()) {
+            Err(failure) => Err(failure),
+            Ok(head) if head == group.after => {
+                while let Some((id, Write::Append { entries, .. })) =
+                    queue.pop_front_if(|(_, write)| group.takes(write))
+                {
+                    group.add(id, entries);
+                }
+                self.append_group(&group)
             }
-            self.journal.append(&group.entries).map(|_| ()).map_err(|e| refused(&e))
-        } else {
-            let reason =
-                format!("the entries continue a log that ends at {after}, and this one ends at {head}");
-            Err(WriteFailure { reason })
+            Ok(head) => {
+                let after = group.after;
+                let reason =
+                    format!("the entries continue a log that ends at {after}, and this one ends at {head}");
+                Err(WriteFailure { reason })
+            }
         };
         for id in group.ids {
             (self.answer)(id, result.clone());
+        }
+    }
+
+    /// A transaction whose sync failed may be on the disk all the same: what is there then counts.
+    fn append_group(&mut self, group: &Group) -> Result<(), WriteFailure> {
+        let append =
+            |journal: &mut Journal| journal.append(&group.entries).map(|_| ()).map_err(|e| refused(&e));
+        let result = self.written(append);
+        match self.journal() {
+            Ok(journal) if result.is_err() && journal.head() == group.head => Ok(()),
+            _ => result,
         }
     }
 }

@@ -84,7 +84,7 @@ impl Hands {
             | Effect::Emit { .. }
             | Effect::Notice(_)
             | Effect::Publish
-            | Effect::Stop(_) => {}
+            | Effect::Stop => {}
         }
     }
 

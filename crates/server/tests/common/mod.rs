@@ -91,6 +91,7 @@ fn done(completion_tokens: u32) -> Item {
         model_id: "ab".repeat(32),
         kernels: vec!["cpu/avx2".into()],
         stages: 3,
+        resumed: Vec::new(),
     }))
 }
 

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use exo_cluster::InstanceState;
 use exo_cluster::wire::ControlMessage;
-use exo_machine::{Effect, Purpose};
-use exo_types::{Placement, ShardSpec, Time};
+use exo_cluster::{Event, InstanceState};
+use exo_machine::{Effect, Purpose, Write};
+use exo_types::{InstanceId, Placement, ShardSpec, Time};
 
 use super::{Facts, Seen, Watch, index, said};
+use crate::clients::AskWhat;
 use crate::node::Node;
 use crate::shape::{PlacementKey, placement_key, stage_nodes};
 
@@ -21,6 +22,8 @@ const SCHEDULER_WITHIN: Duration = Duration::from_millis(5600);
 pub(super) struct Placements {
     /// What each node said to be ready the last time.
     ready: BTreeMap<usize, BTreeSet<PlacementKey>>,
+    /// What was ever said to be ready.
+    served: BTreeSet<InstanceId>,
     /// What each node last reported to be broken.
     troubles: BTreeMap<usize, BTreeSet<PlacementKey>>,
     /// Nodes that stood still at the last look, and since when.
@@ -184,4 +187,35 @@ fn lacks_scheduler(
     follows
         && facts.is_connected(leader, first)
         && !process.machine.scheduled().iter().any(|(placement, _)| *placement == key)
+}
+
+/// What has served stays placed until somebody unloads it, whatever is lost.
+pub(super) fn placed_stays_placed(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Seen<'_>,
+) -> Result<(), String> {
+    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    // A node that was put out has nothing to wait for.
+    if facts.scenario.asks.iter().any(|ask| matches!(ask.what, AskWhat::RemoveNode { .. })) {
+        return Ok(());
+    }
+    let served = &mut watch.placements.served;
+    for said in said(effects) {
+        if let ControlMessage::Instances { instances, .. } = said.message {
+            served.extend(instances.iter().filter(|view| view.is_ready()).map(|view| view.instance()));
+        }
+    }
+    for effect in effects {
+        let Effect::Persist { write: Write::Append { entries, .. }, .. } = effect else { continue };
+        for event in entries.iter().filter_map(|entry| Event::decode(entry).ok()) {
+            if let Event::InstanceRemoved { instance, reason } = event
+                && served.contains(&instance)
+                && !reason.starts_with("unloaded by")
+            {
+                return Err(format!("n{node} gives up {instance}, which has served: {reason}"));
+            }
+        }
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use exo_cluster::DriverStart;
 use exo_cluster::wire::EndReason;
 use exo_machine::{Effect, Input, SequenceEvent, StreamId};
-use exo_types::RequestId;
+use exo_types::{FailureKind, RequestId};
 
 use super::{Facts, Seen, Watch};
 use crate::clients::Ended;
@@ -106,6 +106,26 @@ fn told(requests: &mut Requests, stream: StreamId, event: &SequenceEvent) -> Res
                 return Err(format!("choice {index} ends for {reason:?} after {told} of {all} tokens"));
             }
             Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// No answer fails because something was lost: it goes on. Faults are shorter than an answer may stand still.
+pub(super) fn answers_go_on(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    let Seen::Effects { node, effects } = *seen else { return Ok(()) };
+    let lost = |kind: &FailureKind| {
+        matches!(kind, FailureKind::StageLost | FailureKind::Protocol | FailureKind::Deadline)
+    };
+    let failed = effects.iter().find_map(|effect| match effect {
+        Effect::Emit { stream, event: SequenceEvent::Failed { kind, message, .. } } if lost(kind) => {
+            Some((stream.0, kind, message))
+        }
+        _ => None,
+    });
+    match failed {
+        Some((client, kind, message)) if facts.clients.by_stream(StreamId(client)).is_some() => {
+            Err(format!("n{node} tells client {client}: {kind:?}: {message}"))
         }
         _ => Ok(()),
     }

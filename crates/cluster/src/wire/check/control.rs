@@ -50,6 +50,7 @@ impl Check for NodeReport {
         at_most("models", self.models.len(), MODELS_MAX)?;
         at_most("stages", self.stages.len(), 4 * INSTANCES_MAX)?;
         at_most("links", self.links.len(), MEMBERS_MAX)?;
+        at_most("members without a link", self.unreached.len(), MEMBERS_MAX)?;
         at_most("troubles", self.troubles.len(), INSTANCES_MAX)?;
         at_most("addresses", self.reached.len(), MEMBERS_MAX)?;
         self.models.check()?;

@@ -451,12 +451,20 @@ fn control_messages_do_not_wait() {
 fn the_round_trip_is_the_median_of_the_last_nine_over_the_data_link() {
     let mut one = One::with(LOWER);
     one.offered(0, 7, LOWER);
+    one.accepted(0, 7);
     one.links.up(ms(0), LinkId(8), LOWER, Purpose::Control, Via::Quic, at(9), None, &mut one.out);
     for rtt in [1000, 1000, 1000, 5, 3, 4, 1, 2, 6, 9, 8, 7] {
         one.links.heard(ms(1), LinkId(7), Some(Duration::from_millis(rtt)));
         one.links.heard(ms(1), LinkId(8), Some(Duration::from_millis(77)));
     }
     assert_eq!(one.links.rtt(LOWER), Some(Duration::from_millis(5)));
+    one.links.down(ms(1), LinkId(7), LinkEnd::Silent, &mut one.out);
+    assert_eq!(
+        (one.links.rtt(LOWER), one.links.unreached(ms(2000))),
+        (None, vec![]),
+        "it may be back at once"
+    );
+    assert_eq!(one.links.unreached(ms(2001)), [LOWER]);
 }
 
 #[test]

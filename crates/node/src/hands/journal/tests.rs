@@ -30,7 +30,7 @@ impl Bench {
     fn thread(&self) -> WriterThread {
         let (data, answer) = (DataDir::open(self.folder.path()).unwrap(), self.answer.clone());
         let answer = Box::new(move |id, result| answer.send((id, result)).unwrap());
-        WriterThread { journal: self.journal(), data: Arc::new(data), answer }
+        WriterThread { journal: Some(self.journal()), data: Arc::new(data), answer }
     }
 
     /// The numbers of the answered writes that are on disk, and of those that failed.
@@ -81,7 +81,7 @@ fn appends_that_wait_together_are_one_transaction() {
     let queue = (0..100u8).map(|i| log.append(&[&[i], b"and another"])).collect();
     assert_eq!(thread.carry_out(queue), 1);
     assert_eq!(bench.answered(), ((1..=100).collect(), vec![]));
-    assert_eq!(thread.journal.head(), log.head);
+    assert_eq!(thread.journal().unwrap().head(), log.head);
     drop(thread);
     assert_eq!(bench.journal().head(), log.head);
 }
@@ -118,7 +118,7 @@ fn what_fails_fails_all_that_was_decided_on_top_of_it_and_nothing_before() {
     assert!(failure.as_ref().is_err_and(|f| f.reason.contains(&ends_at)), "{failure:?}");
     thread.carry_out([next].into());
     assert_eq!(bench.answered(), (vec![7], vec![]));
-    assert_eq!(thread.journal.head(), log.head);
+    assert_eq!(thread.journal().unwrap().head(), log.head);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn an_append_that_is_too_large_for_the_group_is_the_next_transaction() {
     let queue = (0..20).map(|_| log.append(&[&entry])).collect();
     assert_eq!(thread.carry_out(queue), 20usize.div_ceil(BATCH_BYTES_MAX / PAYLOAD_BYTES_MAX));
     assert_eq!(bench.answered(), ((1..=20).collect(), vec![]));
-    assert_eq!(thread.journal.head(), log.head);
+    assert_eq!(thread.journal().unwrap().head(), log.head);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_snapshot_folds_and_a_replacement_takes_over() {
     let snapshot = (log.id(), Write::Snapshot { head: folded, state: Arc::default() });
     let queue = [first, second, snapshot, log.append(&[b"d"])];
     assert_eq!(thread.carry_out(queue.into()), 3);
-    assert_eq!((thread.journal.base(), thread.journal.head()), (folded, log.head));
+    assert_eq!((thread.journal().unwrap().base(), thread.journal().unwrap().head()), (folded, log.head));
 
     let foreign = LogHead { index: 40, hash: [4; 32] };
     let unknown = (log.id(), Write::Snapshot { head: foreign, state: Arc::default() });

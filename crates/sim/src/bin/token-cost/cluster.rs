@@ -284,7 +284,7 @@ impl Cluster {
             SequenceEvent::Ended { .. } => self.open -= 1,
             SequenceEvent::Refused(error) => self.failure = Some(error.to_string()),
             SequenceEvent::Failed { message, .. } => self.failure = Some(message),
-            SequenceEvent::Queued(_) | SequenceEvent::Started { .. } => {}
+            SequenceEvent::Queued(_) | SequenceEvent::Watched | SequenceEvent::Started { .. } => {}
         }
     }
 }

@@ -1,0 +1,142 @@
+//! Repair: what is lost of a placement finds another device, and nobody else moves.
+//!
+//! Stages that stand keep their layers and their devices, so their nodes load nothing. Each lost range goes whole to the device with
+//! which the placement is fastest: the one that had it, a free one, or a further stage on one that has a stage already. Where none
+//! holds it whole it is cut, the longest part first. What this finds is soon there; the planner is asked for a better one when it
+//! finds nothing.
+
+use std::collections::BTreeMap;
+
+use exo_planner::{Objective, PlanDevice, PlanRequest, predict, shard_memory};
+use exo_types::{DeviceId, InstanceId, LayerRange, NodeId, Placement, Shard, Stage, Time};
+
+use super::Coordinator;
+use super::reach::Reach;
+use crate::StateInstance;
+use crate::wire::limits::STAGES_MAX;
+
+/// Stages in order, each with the bytes that its shard needs.
+type Layout = Vec<(Stage, u64)>;
+
+/// A search for devices that take lost layers.
+struct Repair<'a> {
+    request: &'a PlanRequest,
+    reach: &'a Reach,
+    /// Bytes that are free on each device beside the stages that stand and those that were found so far.
+    room: BTreeMap<(NodeId, DeviceId), u64>,
+    layout: Layout,
+}
+
+impl Coordinator {
+    /// The instance with its lost layers elsewhere, or `None` where no device takes them. An instance that has lost nothing comes
+    /// back as it is.
+    pub(super) fn repaired(&self, now: Time, instance: InstanceId) -> Option<(Vec<Stage>, Vec<u64>)> {
+        let entry = self.state.instances().get(&instance)?;
+        let request = self.request_for(now, &entry.request, Some(instance), Objective::Latency);
+        let reach = self.reach();
+        let mut repair = Repair::new(&request, &reach, entry);
+        while let Some(gap) = repair.gap() {
+            repair.fill(gap)?;
+        }
+        let (stages, memory_bytes): (Vec<Stage>, Vec<u64>) = repair.layout.into_iter().unzip();
+        (reach.joins(&stages) && stages.len() <= STAGES_MAX).then_some((stages, memory_bytes))
+    }
+}
+
+impl<'a> Repair<'a> {
+    fn new(request: &'a PlanRequest, reach: &'a Reach, entry: &StateInstance) -> Self {
+        let usable = |d: &&PlanDevice| d.excluded.is_none();
+        let room = |d: &PlanDevice| ((d.node, d.device.id.clone()), d.device.memory_free_bytes);
+        let mut room: BTreeMap<_, _> = request.devices.iter().filter(usable).map(room).collect();
+        let stages = entry.placement.stages.iter().cloned().zip(entry.memory_bytes.iter().copied());
+        let stands = |(stage, bytes): &(Stage, u64)| {
+            // Today a stage has one shard.
+            let shard = stage.leader();
+            let free = room.get_mut(&(shard.node, shard.device.clone()));
+            let free = free.filter(|free| stage.shards.len() == 1 && **free >= *bytes);
+            free.map(|free| *free -= bytes).is_some()
+        };
+        let layout = stages.filter(stands).collect();
+        Self { request, reach, room, layout }
+    }
+
+    /// The first layers that no stage has.
+    fn gap(&self) -> Option<LayerRange> {
+        let layers = self.request.shape.layer_count();
+        let mut next = 0;
+        for (stage, _) in &self.layout {
+            if stage.layers.start > next {
+                return Some(LayerRange { start: next, end: stage.layers.start });
+            }
+            next = stage.layers.end;
+        }
+        (next < layers).then_some(LayerRange { start: next, end: layers })
+    }
+
+    /// Gives the gap, or its beginning, to a device.
+    fn fill(&mut self, gap: LayerRange) -> Option<()> {
+        let fits = |device: usize, range| self.bytes(device, range) <= self.free(device);
+        let devices = 0..self.request.devices.len();
+        let longest = |device: usize| {
+            let lengths = (gap.start + 1..=gap.end).rev().map(|end| LayerRange { start: gap.start, end });
+            lengths.into_iter().find(|range| fits(device, *range)).map(|range| (device, range))
+        };
+        let parts: Vec<(usize, LayerRange)> = devices.filter_map(longest).collect();
+        let end = parts.iter().map(|(_, range)| range.end).max()?;
+        let best = parts.into_iter().filter(|(_, range)| range.end == end);
+        let (_, device, range) = best
+            .filter_map(|(device, range)| Some((self.cost(gap, device, range)?, device, range)))
+            .min_by_key(|(cost, device, _)| (*cost, *device))?;
+        let bytes = self.bytes(device, range);
+        let PlanDevice { node, device: facts, .. } = &self.request.devices[device];
+        *self.room.get_mut(&(*node, facts.id.clone()))? -= bytes;
+        let stage = self.stage(device, range);
+        let at = self.layout.partition_point(|(before, _)| before.layers.start < range.start);
+        self.layout.insert(at, (stage, bytes));
+        Some(())
+    }
+
+    /// What a request takes when this device has the range; `None` if it cannot talk with those beside it. Other gaps, and the rest of
+    /// this one, are taken for its own as well: what they will cost is nothing that this choice changes.
+    fn cost(&self, gap: LayerRange, device: usize, range: LayerRange) -> Option<u64> {
+        let node = self.request.devices[device].node;
+        let before = self.layout.iter().rev().find(|(stage, _)| stage.layers.end <= gap.start);
+        let after = self.layout.iter().find(|(stage, _)| stage.layers.start >= gap.end);
+        let beside = before.into_iter().chain(after).map(|(stage, _)| stage.leader().node);
+        if beside.into_iter().any(|other| !self.reach.talk(node, other)) {
+            return None;
+        }
+        let mut stages: Vec<Stage> = Vec::new();
+        let mut next = 0;
+        let own = |start, end| (end > start).then(|| self.stage(device, LayerRange { start, end }));
+        for (stage, _) in &self.layout {
+            stages.extend(own(next, stage.layers.start));
+            next = stage.layers.end;
+            stages.push(stage.clone());
+        }
+        stages.extend(own(next, self.request.shape.layer_count()));
+        let has_file = self.request.holders.contains(&node);
+        let (_, objective_ns) = predict(self.request, &stages)?;
+        // A node that has the file is there sooner; what a stage on it costs more must be worth that.
+        Some(objective_ns.saturating_mul(if has_file { 10 } else { 11 }).saturating_add(range.start.into()))
+    }
+
+    fn stage(&self, device: usize, range: LayerRange) -> Stage {
+        let PlanDevice { node, device, .. } = &self.request.devices[device];
+        Stage::solo(*node, device.id.clone(), Shard::pipeline(range, self.request.shape.layer_count()))
+    }
+
+    fn bytes(&self, device: usize, range: LayerRange) -> u64 {
+        shard_memory(self.request, device, range).map_or(u64::MAX, |memory| memory.total_bytes())
+    }
+
+    fn free(&self, device: usize) -> u64 {
+        let PlanDevice { node, device, .. } = &self.request.devices[device];
+        self.room.get(&(*node, device.id.clone())).copied().unwrap_or(0)
+    }
+}
+
+/// The instance over other stages, under its next id.
+pub(super) fn replaced(entry: &StateInstance, id: exo_types::PlacementId, stages: Vec<Stage>) -> Placement {
+    Placement { id, stages, ..entry.placement.clone() }
+}

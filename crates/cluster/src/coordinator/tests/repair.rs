@@ -1,0 +1,255 @@
+//! What is lost of a placement, and where it goes: repaired, planned anew, waited for, given up.
+
+use super::*;
+
+/// Stages as `node: layers`, in order.
+fn layout(bench: &Bench) -> Vec<(u8, String)> {
+    let stages = bench.placement().stages.iter();
+    stages.map(|stage| (stage.leader().node.0[0], stage.layers.to_string())).collect()
+}
+
+fn reason(bench: &Bench) -> &str {
+    match bench.log.last() {
+        Some(Event::InstanceReplaced { reason, .. } | Event::InstanceRemoved { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn waits_for(bench: &Bench) -> String {
+    match bench.state() {
+        Some(InstanceState::Waiting { reason }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_lost_stage_becomes_a_further_one_on_a_survivor_and_nobody_else_moves() {
+    let mut bench = Bench::ready(3, 3);
+    let before = layout(&bench);
+    let lost = bench.placement().stages[1].leader().node;
+    let out = bench.coordinator.handle(bench.now, CoordinatorInput::NodeLost(lost));
+    assert!(
+        !out.iter().any(|o| matches!(o, CoordinatorOutput::Plan { .. })),
+        "no plan is waited for: {out:?}"
+    );
+    bench.feed(CoordinatorInput::Appended(AppendId(2)));
+    let after = layout(&bench);
+    assert_eq!((&after[0], &after[2]), (&before[0], &before[2]));
+    assert!(after[1].1 == before[1].1 && after[1].0 != lost.0[0], "{after:?}");
+    assert_eq!((bench.placement().id, bench.state()), (placed(2), Some(InstanceState::Placing)));
+    let told = |n: &NodeId| bench.desired[n].shards.iter().map(|s| s.placement.id.number).collect::<Vec<_>>();
+    assert!(bench.placement().shards().all(|(_, s)| told(&s.node).iter().all(|number| *number == 2)));
+}
+
+#[test]
+fn a_lost_stage_goes_to_a_free_node_that_has_room() {
+    let mut bench = Bench::ready(3, 2);
+    let before = layout(&bench);
+    let lost = bench.placement().stages[1].leader().node;
+    bench.free = TIGHT;
+    bench.all_report(&StageStatus::Serving);
+    let free = (1..=3).find(|n| bench.placement().stage_of(node(*n)).is_none()).unwrap();
+    bench.report(free, report(free, PLENTY));
+    bench.feed(CoordinatorInput::NodeLost(lost));
+    assert_eq!(layout(&bench), [before[0].clone(), (free, before[1].1.clone())]);
+}
+
+#[test]
+fn lost_layers_that_no_device_holds_whole_are_cut() {
+    let mut bench = Bench::ready(3, 1);
+    let only = bench.placement().stages[0].leader().node.0[0];
+    let whole = bench.coordinator.state().instances().values().next().unwrap().memory_bytes[0];
+    let left: BTreeSet<u8> = (1..=3).filter(|n| *n != only).collect();
+    left.iter().for_each(|n| bench.report(*n, report(*n, whole - 1)));
+    let mut gave_up = report(only, PLENTY);
+    gave_up.facts.devices[0].support = SupportClass::Unsupported;
+    bench.report(only, gave_up);
+    let nodes: BTreeSet<u8> = layout(&bench).iter().map(|(n, _)| *n).collect();
+    assert_eq!(nodes, left, "{:?}", layout(&bench));
+}
+
+#[test]
+fn where_no_further_stage_fits_the_rest_is_planned_anew() {
+    let mut bench = Bench::ready_and_tight(3, 3);
+    let lost = bench.placement().stages[2].leader().node;
+    let out = bench.coordinator.handle(bench.now, CoordinatorInput::NodeLost(lost));
+    let degraded = out.iter().any(|o| {
+        matches!(o, CoordinatorOutput::InstanceChanged(v) if matches!(v.state, InstanceState::Degraded { .. }))
+    });
+    assert!(degraded, "{out:?}");
+    // Three stages were asked for, two are possible.
+    bench.plans_wait = true;
+    let plan = out.iter().find_map(|o| match o {
+        CoordinatorOutput::Plan { plan, request } => Some(planned(*plan, request)),
+        _ => None,
+    });
+    bench.feed(plan.unwrap());
+    bench.answer();
+    assert_eq!((bench.placement().id, bench.placement().stages.len()), (placed(2), 2));
+    assert!(bench.placement().stage_of(lost).is_none() && reason(&bench).contains("is lost"));
+}
+
+#[test]
+fn an_instance_that_fits_nowhere_waits_and_goes_on_when_the_node_is_back() {
+    let mut bench = Bench::ready(2, 2);
+    let before = layout(&bench);
+    bench.free = 0;
+    bench.all_report(&StageStatus::Serving);
+    let lost = bench.placement().stages[1].leader().node;
+    let back = bench.desired[&lost].clone();
+    bench.feed(CoordinatorInput::NodeLost(lost));
+    let why = waits_for(&bench);
+    assert!(why.contains("is lost") && why.contains("bytes"), "{why}");
+    bench.advance(3600);
+    assert_eq!((waits_for(&bench), bench.log.len()), (why, 1), "for as long as it takes");
+    // It comes back with what it held.
+    bench.feed(CoordinatorInput::NodeUp(lost));
+    let mut returned = report(lost.0[0], 0);
+    returned.stages = back.shards.iter().map(|s| stage_report(s, &StageStatus::Loaded)).collect();
+    bench.report(lost.0[0], returned);
+    assert_eq!((layout(&bench), bench.placement().id), (before, placed(2)));
+}
+
+#[test]
+fn a_lost_node_does_not_get_its_stage_back_over_a_link_that_is_not_there() {
+    let mut bench = Bench::ready(3, 3);
+    let nodes: Vec<NodeId> = bench.placement().stages.iter().map(|s| s.leader().node).collect();
+    // The first and the second do not talk any more.
+    let mut cut_off = report(nodes[0].0[0], PLENTY);
+    cut_off.unreached = vec![nodes[1]];
+    cut_off.troubles = vec![Trouble { placement: placed(1), stage: None, reason: "no link".into() }];
+    bench.report(nodes[0].0[0], cut_off);
+    assert_eq!(bench.placement().id.number, 2);
+    let round = layout(&bench);
+    let apart = |a: u8, b: u8| {
+        (node(a) == nodes[0] && node(b) == nodes[1]) || (node(b) == nodes[0] && node(a) == nodes[1])
+    };
+    let pairs = round.iter().zip(round.iter().cycle().skip(1));
+    assert!(pairs.into_iter().all(|((a, _), (b, _))| !apart(*a, *b)), "{round:?}");
+}
+
+#[test]
+fn a_model_that_fits_only_over_a_pair_that_does_not_talk_is_refused_with_their_names() {
+    let mut bench = Bench::new(2);
+    let mut cut_off = report(1, PLENTY);
+    cut_off.unreached = vec![node(2)];
+    bench.report(1, cut_off);
+    bench.place(2);
+    let Some(ControlReply::Refused { refusal, message }) = bench.replies.pop() else { panic!() };
+    assert!(
+        refusal == ControlRefusal::NoPlan && message.contains("n1") && message.contains("n2"),
+        "{message}"
+    );
+    assert!(message.contains("no data link is open"), "{message}");
+}
+
+#[test]
+fn loading_without_progress_goes_elsewhere_and_is_given_up_where_there_is_nothing_else() {
+    let mut bench = Bench::new(2);
+    bench.place(2);
+    bench.all_report(&StageStatus::Fetching { done_bytes: 5, total_bytes: 9 });
+    bench.advance(119);
+    bench.all_report(&StageStatus::Fetching { done_bytes: 6, total_bytes: 9 });
+    bench.advance(120);
+    assert_eq!(bench.state(), Some(InstanceState::Loading), "a byte is progress");
+    bench.all_report(&StageStatus::Failed { reason: "no holder".into(), failed_loads: 2 });
+    let stuck = bench.placement().stages[0].leader().node;
+    bench.advance(1);
+    assert!(reason(&bench).contains("no progress for 120 s") && reason(&bench).contains("no holder"));
+    assert!(bench.placement().stage_of(stuck).is_none(), "{:?}", layout(&bench));
+    bench.all_report(&StageStatus::Failed { reason: "no holder".into(), failed_loads: 3 });
+    assert!(matches!(bench.log.last(), Some(Event::InstanceRemoved { .. })), "{:?}", bench.log.last());
+}
+
+#[test]
+fn a_stage_that_a_device_refuses_three_times_goes_elsewhere_and_what_never_served_is_given_up() {
+    let refused = |failed_loads| StageStatus::Failed { reason: "the card is full".into(), failed_loads };
+    let mut bench = Bench::new(1);
+    bench.place(1);
+    for failed_loads in 1..=3 {
+        bench.all_report(&StageStatus::Loading { done_bytes: u64::from(failed_loads), total_bytes: 9 });
+        assert_eq!(bench.state(), Some(InstanceState::Loading));
+        bench.all_report(&refused(failed_loads));
+        bench.advance(1);
+    }
+    assert!(matches!(bench.log.last(), Some(Event::InstanceRemoved { .. })), "{:?}", bench.log);
+    assert!(reason(&bench).contains("could not be loaded, 3 times: the card is full"), "{}", reason(&bench));
+    assert!(matches!(bench.states.last(), Some(InstanceState::Failed { .. })), "{:?}", bench.states);
+
+    let mut bench = Bench::new(2);
+    bench.place(1);
+    let first = bench.placement().stages[0].leader().node;
+    bench.all_report(&refused(3));
+    assert!(bench.placement().stage_of(first).is_none(), "{:?}", layout(&bench));
+    assert!(reason(&bench).contains("3 times: the card is full"));
+    // Who asks anew may have made room.
+    let (reply, instance) = (ReplyTo { node: node(1), request: 8 }, bench.placement().instance);
+    bench.feed(CoordinatorInput::Remove { reply, instance, reason: "enough".into() });
+    bench.place(2);
+    assert_eq!(bench.placement().stages.len(), 2);
+}
+
+#[test]
+fn trouble_starts_a_new_placement_and_what_has_served_waits_after_the_third_in_a_row() {
+    let mut bench = Bench::ready(2, 2);
+    for number in 1..=4 {
+        let first = bench.placement().stages[0].leader().node.0[0];
+        let mut troubled = report(first, PLENTY);
+        troubled.troubles = vec![Trouble { placement: placed(number), stage: None, reason: "stuck".into() }];
+        bench.report(first, troubled.clone());
+        if number < 4 {
+            assert_eq!(bench.placement().id.number, number + 1);
+            bench.report(first, troubled); // an old trouble does not touch the new placement
+            assert_eq!(bench.placement().id.number, number + 1);
+        }
+    }
+    let why = waits_for(&bench);
+    assert!(why.contains("3 times") && why.contains("stuck"), "{why}");
+    bench.advance(9);
+    assert_eq!(bench.placement().id.number, 4);
+    bench.advance(1);
+    assert_eq!(bench.placement().id.number, 5, "and is tried again");
+
+    let mut bench = Bench::ready(2, 2);
+    bench.report(2, report(2, PLENTY)); // restarted: its stage is not there any more
+    assert_eq!(bench.placement().id.number, 2);
+}
+
+#[test]
+fn a_stage_whose_steps_failed_goes_to_another_device_for_a_minute() {
+    let mut bench = Bench::ready(2, 2);
+    let failing = bench.placement().stages[1].leader().node;
+    let first = bench.placement().stages[0].leader().node;
+    let mut troubled = report(first.0[0], PLENTY);
+    troubled.troubles = vec![Trouble { placement: placed(1), stage: Some(1), reason: "NaN".into() }];
+    bench.report(first.0[0], troubled);
+    assert!(bench.placement().stage_of(failing).is_none(), "{:?}", layout(&bench));
+    assert!(reason(&bench).contains("NaN"));
+}
+
+#[test]
+fn a_device_that_its_node_does_not_use_any_more_loses_its_stage() {
+    let mut bench = Bench::new(2);
+    bench.place(2);
+    let mut elsewhere = report(2, PLENTY);
+    elsewhere.facts.devices[0].id = DeviceId("cuda-0".to_owned());
+    bench.report(2, elsewhere.clone());
+    assert_eq!(bench.placement().id.number, 2);
+    assert!(bench.placement().shards().all(|(_, s)| (s.node, &s.device) != (node(2), &DeviceId::cpu())));
+    assert!(reason(&bench).contains("does not compute on cpu any more"));
+    // A node that says nothing of its devices yet has not given any up.
+    elsewhere.facts.devices.clear();
+    bench.report(2, elsewhere);
+    assert_eq!(bench.placement().id.number, 2);
+}
+
+#[test]
+fn who_streams_from_what_a_person_unloads_hears_that_it_was_a_decision() {
+    let mut bench = Bench::ready(2, 2);
+    let (reply, instance) = (ReplyTo { node: node(1), request: 8 }, bench.placement().instance);
+    let remove = CoordinatorInput::Remove { reply, instance, reason: "unloaded by n2".into() };
+    let out = bench.coordinator.handle(bench.now, remove);
+    let failed = |v: &crate::InstanceView| matches!(&v.state, InstanceState::Failed { reason } if reason.contains("n2"));
+    let is_told = |o: &CoordinatorOutput| matches!(o, CoordinatorOutput::Instances { instances, .. } if instances.iter().any(failed));
+    assert!(out.iter().any(is_told), "{out:?}");
+}

@@ -1,0 +1,147 @@
+//! Interruptions: what ends a submission and not the request. The next submission goes on where the tokens end.
+
+use std::collections::BTreeMap;
+
+use exo_types::{FailureKind, InstanceId, Placement, Time};
+
+use super::{Driver, DriverOutput, SUBMIT_AGAIN_AFTER, Seat, Stand};
+use crate::wire::EndReason;
+use crate::{InstanceState, InstanceView};
+
+/// Failures of one kind without a token between them, after which the request fails with them: the same sequence fails the same
+/// way. Lost stages do not count: each is replaced, or the pause has its bound.
+pub(crate) const SETBACKS_MAX: u32 = 3;
+
+/// What stands between the last token and the next.
+#[derive(Clone, Debug)]
+pub(super) struct Interruption {
+    /// The first since the last token.
+    pub(super) since: Time,
+    /// The last, for people.
+    pub(super) reason: String,
+    /// Where it was submitted.
+    instance: InstanceId,
+    setbacks: BTreeMap<FailureKind, u32>,
+}
+
+/// Why a submission ends.
+#[derive(Debug)]
+pub(super) enum LostSeat {
+    /// Its instance was unloaded or given up: somebody decided that there is no answer.
+    GivenUp(String),
+    /// It goes on in another placement.
+    Elsewhere(String),
+}
+
+impl Driver {
+    /// The submission is over, the request is not. One that nobody has answered yet just comes again.
+    pub(super) fn interrupt(
+        &mut self,
+        now: Time,
+        kind: FailureKind,
+        reason: String,
+        out: &mut Vec<DriverOutput>,
+    ) {
+        let Some(Seat { stand, placement, .. }) = self.seat.take() else { return };
+        if stand == Stand::Submitted && self.interruption.is_none() {
+            self.submit_at = now + SUBMIT_AGAIN_AFTER;
+            return;
+        }
+        if let Some(reason) = self.end_reached(&placement) {
+            return self.end(reason, out);
+        }
+        tracing::debug!(sequence = %self.sequence(), ?kind, reason, tokens = self.generated(), "an answer is interrupted");
+        let instance = placement.instance;
+        let interruption = self.interruption.get_or_insert_with(|| Interruption {
+            since: now,
+            reason: String::new(),
+            instance,
+            setbacks: BTreeMap::new(),
+        });
+        (interruption.reason, interruption.instance) = (reason, instance);
+        let setbacks = interruption.setbacks.entry(kind).or_insert(0);
+        *setbacks += 1;
+        if *setbacks >= SETBACKS_MAX && kind != FailureKind::StageLost {
+            let message = format!("{SETBACKS_MAX} attempts in a row failed: {}", interruption.reason);
+            return self.fail(kind, message, out);
+        }
+        self.submit_at = now;
+    }
+
+    /// The answer may be whole although its scheduler did not live to say so.
+    fn end_reached(&self, placement: &Placement) -> Option<EndReason> {
+        let start = &self.start;
+        let last = start.spec.history.last().filter(|_| self.generated() > 0)?;
+        if !start.ignore_eos && start.stop_tokens.contains(last) {
+            return Some(EndReason::StopToken);
+        }
+        if self.tokens_left() == 0 {
+            return Some(EndReason::MaxTokens);
+        }
+        let is_full = start.spec.history.len() >= placement.context_tokens as usize;
+        is_full.then_some(EndReason::ContextFull)
+    }
+
+    /// Tokens of the answer so far, over all submissions.
+    pub(super) fn generated(&self) -> u32 {
+        (self.start.spec.history.len() as u32).saturating_sub(self.start.spec.prompt_tokens)
+    }
+
+    /// Tokens that may still come.
+    pub(super) fn tokens_left(&self) -> u32 {
+        self.start.max_tokens.saturating_sub(self.generated())
+    }
+
+    /// Why the instance that it ran on is no more, if that was decided.
+    pub(super) fn given_up(&self) -> Option<String> {
+        let instance = self.interruption.as_ref()?.instance;
+        let view = self.candidates.iter().find(|view| view.instance() == instance)?;
+        match &view.state {
+            InstanceState::Failed { reason } => Some(self.with_interruption(reason.clone())),
+            _ => None,
+        }
+    }
+
+    /// A reason, behind that of the interruption.
+    pub(super) fn with_interruption(&self, reason: String) -> String {
+        match self.interrupted_by() {
+            Some(first) => format!("{first}; then {reason}"),
+            None => reason,
+        }
+    }
+
+    /// What was lost, for how long, and what it waits for.
+    pub(super) fn paused_too_long(
+        &self,
+        now: Time,
+        interruption: &Interruption,
+    ) -> Option<(FailureKind, String)> {
+        let waited = now.since(interruption.since);
+        (waited > self.config.pause_max).then(|| {
+            let (seconds, tokens, standing) = (waited.as_secs(), self.generated(), self.standing());
+            let reason = &interruption.reason;
+            let message =
+                format!("{reason}; the answer stood still for {seconds} s after {tokens} tokens: {standing}");
+            (FailureKind::StageLost, message)
+        })
+    }
+}
+
+/// Why a placement serves no more, if the news say so. A new coordinator may not know yet how far stages are:
+/// only "degraded", "waiting", "failed", another placement or absence count.
+pub(super) fn lost_seat(placement: &Placement, news: &[InstanceView]) -> Option<LostSeat> {
+    let instance = placement.instance;
+    let Some(view) = news.iter().find(|v| v.instance() == instance) else {
+        return Some(LostSeat::Elsewhere(format!("instance {instance} was removed")));
+    };
+    match &view.state {
+        InstanceState::Failed { reason } => Some(LostSeat::GivenUp(reason.clone())),
+        InstanceState::Degraded { reason } | InstanceState::Waiting { reason } => {
+            Some(LostSeat::Elsewhere(reason.clone()))
+        }
+        InstanceState::Placing | InstanceState::Loading | InstanceState::Wiring | InstanceState::Ready => {
+            let is_another = view.placement.id != placement.id;
+            is_another.then(|| LostSeat::Elsewhere(format!("instance {instance} was placed anew")))
+        }
+    }
+}

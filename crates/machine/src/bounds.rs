@@ -1,0 +1,92 @@
+//! Every wait of a node's machine, with its bound: the table in `docs/failure-model.md`, which `cargo run -p exo-machine
+//! --example failure_model` writes.
+
+use exo_cluster::bounds::{Bound, time};
+
+use crate::coordination::{ASK_MAX, ELECTION_MAX};
+use crate::links::{OFFER_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
+use crate::requests::WATCHED_EVERY;
+
+/// The table, as Markdown.
+pub fn table() -> String {
+    let mut text = "| what | bound | who watches it | then |\n|---|---|---|---|\n".to_owned();
+    for Bound { what, bound, owner, then } in
+        [exo_cluster::bounds::bounds(), of_links(), of_members()].concat()
+    {
+        text.push_str(&format!("| {what} | {bound} | {owner} | {then} |\n"));
+    }
+    text
+}
+
+fn of_links() -> Vec<Bound> {
+    vec![
+        Bound::new(
+            "a data message for a link that is not open",
+            time(held::WAIT_MAX),
+            "links",
+            "steps and tokens: the term ends or their answer is interrupted; others are repeated, or missed by a deadline",
+        ),
+        Bound::new("a link that is not accepted", time(OFFER_MAX), "links", "it is closed and dialled again"),
+        Bound::new(
+            "a link without a sign of life",
+            time(SILENCE_MAX),
+            "links",
+            "it is closed and dialled again",
+        ),
+        Bound::new(
+            "a member without an open data link",
+            time(UNREACHED_AFTER),
+            "links",
+            "it is reported, and no placement puts the two beside each other",
+        ),
+    ]
+}
+
+fn of_members() -> Vec<Bound> {
+    let members = exo_membership::Config::default();
+    vec![
+        Bound::new(
+            "a member that was suddenly disconnected",
+            time(members.declare_after_reset),
+            "membership",
+            "it is lost: what it held is repaired",
+        ),
+        Bound::new("a member that is silent", time(members.declare), "membership", "the same"),
+        Bound::new(
+            "members that were never heard",
+            time(members.patience),
+            "membership",
+            "an election does not wait for them any longer",
+        ),
+        Bound::new(
+            "a question without a coordinator",
+            time(ELECTION_MAX),
+            "machine",
+            "the asker hears that there is none; a request asks again",
+        ),
+        Bound::new(
+            "an answer of the coordinator",
+            format!("{}, or the end of the control link to it", time(ASK_MAX)),
+            "machine",
+            "the asker hears that none came; a request asks again",
+        ),
+        Bound::new(
+            "a request of which there is no news",
+            time(WATCHED_EVERY),
+            "machine",
+            "the server hears that it is watched; without that for 150 s it ends the request itself",
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_table_of_the_documentation_is_that_of_the_code() {
+        let page = include_str!("../../../docs/failure-model.md");
+        assert!(
+            page.contains(&super::table()),
+            "`cargo run -p exo-machine --example failure_model` writes it"
+        );
+    }
+}
