@@ -40,6 +40,7 @@ pub mod planning;
 mod ranking;
 mod run_loop;
 mod start;
+mod window;
 mod words;
 mod worker;
 

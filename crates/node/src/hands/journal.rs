@@ -18,7 +18,7 @@ use exo_machine::{PersistId, Write, WriteFailure};
 use exo_types::LogHead;
 
 use crate::engine_host::chain;
-use crate::files::DataDir;
+use crate::files::{DataDir, FilesError};
 
 /// The writer's thread has ended: it panicked, since it outlives all who hold the writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -101,7 +101,10 @@ impl WriterThread {
                     self.journal.install_snapshot(&snapshot, &[]).map(|_| ()).map_err(|e| refused(&e))
                 }
                 Write::Epoch(epoch) => self.data.set_epoch(epoch).map_err(|e| refused(&e)),
-                Write::Trust(entries) => self.data.set_trust(&entries).map_err(|e| refused(&e)),
+                Write::Trust(entries) => self.data.set_trust(&entries).map_err(|e| {
+                    let may_be_there = matches!(e, FilesError::NotSynced { .. });
+                    WriteFailure { may_be_there, ..refused(&e) }
+                }),
                 Write::Addresses(addresses) => {
                     self.data.set_peers(&addresses.into_iter().collect()).map_err(|e| refused(&e))
                 }
@@ -124,7 +127,7 @@ impl WriterThread {
         } else {
             let reason =
                 format!("the entries continue a log that ends at {after}, and this one ends at {head}");
-            Err(WriteFailure { reason })
+            Err(WriteFailure { reason, may_be_there: false })
         };
         for id in group.ids {
             (self.answer)(id, result.clone());
@@ -170,7 +173,7 @@ fn len_bytes(entries: &[Vec<u8>]) -> usize {
 }
 
 fn refused(error: &dyn std::error::Error) -> WriteFailure {
-    WriteFailure { reason: chain(error) }
+    WriteFailure { reason: chain(error), may_be_there: false }
 }
 
 #[cfg(test)]

@@ -56,7 +56,8 @@ impl Hands {
             Effect::CloseLink { link, reason } => self.links.close(link, &reason),
             Effect::Persist { id, write } => {
                 if let Err(gone) = self.journal.write(id, write) {
-                    let result = Err(exo_machine::WriteFailure { reason: gone.to_string() });
+                    let result =
+                        Err(exo_machine::WriteFailure { reason: gone.to_string(), may_be_there: false });
                     self.events.post(Input::Persisted { id, result });
                 }
             }
