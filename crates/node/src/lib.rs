@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod bulk;
 mod cache;
 mod cards;

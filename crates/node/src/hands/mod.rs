@@ -16,6 +16,7 @@ use std::time::Duration;
 use exo_machine::{DraftAsk, Effect, Input};
 use exo_transport::{Endpoint, MemberSet};
 
+use crate::background;
 use crate::draft::Draft;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
@@ -62,11 +63,16 @@ impl Hands {
                 }
             }
             Effect::Plan { id, request } => {
-                let events = self.events.clone();
-                tokio::task::spawn_blocking(move || {
+                let (events, request) = (self.events.clone(), Arc::new(request));
+                let work = move || {
                     let result = exo_planner::plan(&request);
                     events.post(Input::Planned { id, result });
-                });
+                };
+                // Seconds of search must not be felt between the tokens of a stream.
+                if let Err(error) = background::run("planner", work.clone()) {
+                    tracing::warn!(%error, "no thread for the planner; it goes with others");
+                    tokio::task::spawn_blocking(work);
+                }
             }
             Effect::Fetch { fetch, model, what, holders } => self.fetches.start(fetch, model, what, holders),
             Effect::CancelFetch(fetch) => self.fetches.cancel(fetch),
