@@ -4,6 +4,7 @@
 //! Nodes run on loopback with folders of their own, end when we do, and are ended by their own ids. A proof is a file here, an arm
 //! of [`Proof`], and a line in [`run`].
 
+mod bodies;
 mod cluster;
 mod fresh_clusters;
 mod speed;
@@ -23,6 +24,9 @@ pub struct ProveArgs {
 
 #[derive(Subcommand)]
 enum Proof {
+    /// A node limited to 1 GiB withstands three minutes of hostile bodies, gives the memory back, and answers short requests beside
+    /// them within 200 ms
+    Bodies,
     /// Fresh clusters of three nodes each answer at the moment when the model is ready, whichever member is asked
     FreshClusters(fresh_clusters::Options),
     /// Decode is as fast as that of another binary, on one node and split over two
@@ -45,6 +49,7 @@ struct Verdict {
 /// Runs one proof, or all that need nothing to be named.
 pub fn run(args: ProveArgs) -> anyhow::Result<()> {
     let verdicts = match args.proof {
+        Some(Proof::Bodies) => vec![bodies::prove()?],
         Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
         Some(Proof::Speed(options)) => speed::prove(&options)?,
         // It prints its own lines and ends with 1 where a bug was not found.
@@ -52,7 +57,11 @@ pub fn run(args: ProveArgs) -> anyhow::Result<()> {
         Some(Proof::TokenCost) => vec![token_cost::prove()?],
         None => {
             eprintln!("not proved here: `speed` needs --before, see `cargo xtask prove --help`");
-            vec![token_cost::prove()?, fresh_clusters::prove(&fresh_clusters::Options::default())?]
+            vec![
+                token_cost::prove()?,
+                bodies::prove()?,
+                fresh_clusters::prove(&fresh_clusters::Options::default())?,
+            ]
         }
     };
     for verdict in &verdicts {

@@ -19,3 +19,9 @@ use plain as system;
 pub fn return_freed_memory() {
     system::return_freed_memory();
 }
+
+/// Gives back now what has been freed, also what lies between things still in use. Takes some milliseconds, in which other
+/// threads may wait for memory: for after something large. Does nothing where the C library has no such call.
+pub fn give_freed_memory_back() {
+    system::give_freed_memory_back();
+}

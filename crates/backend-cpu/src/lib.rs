@@ -35,7 +35,7 @@ mod storage;
 mod stream;
 
 pub use device::{CpuDevice, CpuOptions, OpenError, Packing};
-pub use freed_memory::return_freed_memory;
+pub use freed_memory::{give_freed_memory_back, return_freed_memory};
 pub use isa::{Isa, UnknownIsa};
 pub use load::weight_bytes;
 pub use memory::large_pages;

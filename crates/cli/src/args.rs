@@ -238,7 +238,7 @@ pub enum Command {
                             The node of this machine must run. A node that starts with EXO_JOIN_TOKEN set to a token of `exo invite --uses N`\n\
                             joins by itself.")]
     Join {
-        /// Nine digits, or a token
+        /// Nine digits, a token, or the text of the QR code that `exo invite` shows
         code: String,
     },
     /// Say who may let nodes in and put them out

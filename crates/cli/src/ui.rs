@@ -92,6 +92,23 @@ pub fn exactly(text: &str) {
     let _ = out.flush();
 }
 
+/// Prints a QR code on a terminal that is wide enough for it, and says whether it did. A file or a pipe gets none.
+pub fn qr_code(text: &str) -> bool {
+    let columns = if std::io::stdout().is_terminal() { Table::new().width() } else { None };
+    let Some(drawn) = columns.and_then(|columns| qr_text(text, columns.into())) else { return false };
+    line(drawn);
+    true
+}
+
+/// A QR code in half blocks with its quiet zone, light on dark as most terminals are; `None` if it is too wide or the text too long.
+fn qr_text(text: &str, columns: usize) -> Option<String> {
+    use qrcode::render::unicode::Dense1x2;
+    let code = qrcode::QrCode::with_error_correction_level(text, qrcode::EcLevel::L).ok()?;
+    let drawn = code.render().dark_color(Dense1x2::Light).light_color(Dense1x2::Dark).build();
+    let fits = drawn.lines().all(|line| line.chars().count() <= columns);
+    fits.then_some(drawn)
+}
+
 /// Prints a document for scripts.
 pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     line(escaped(&serde_json::to_string_pretty(value)?));
@@ -228,6 +245,22 @@ pub fn spinner() -> indicatif::ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_qr_code_is_drawn_where_there_is_room_for_all_of_it() {
+        let link = format!("exo://join/123-456-789@{}@192.168.1.20:52416,[fd00::20]:52416", "a".repeat(64));
+        let drawn = qr_text(&link, 80).unwrap();
+        let sides: Vec<usize> = drawn.lines().map(|line| line.chars().count()).collect();
+        let side = sides[0];
+        assert!(sides.iter().all(|other| *other == side) && sides.len() == side.div_ceil(2), "{sides:?}");
+        assert_eq!(qr_text(&link, side - 1), None);
+        assert_eq!(qr_text(&"x".repeat(4000), 1000), None, "no QR code holds that");
+        // The finder pattern of the upper left corner, behind a quiet zone of four modules.
+        let rows: Vec<Vec<char>> = drawn.lines().map(|line| line.chars().collect()).collect();
+        assert!(rows[..2].iter().flatten().all(|c| *c == '█'), "{drawn}");
+        let corner: Vec<String> = rows[2..6].iter().map(|row| row[4..11].iter().collect()).collect();
+        assert_eq!(corner, [" ▄▄▄▄▄ ", " █   █ ", " █▄▄▄█ ", "▄▄▄▄▄▄▄"], "{drawn}");
+    }
 
     #[test]
     fn a_figure_has_three_digits_that_mean_something() {

@@ -1,4 +1,4 @@
-//! Memory of the machine as far as this process may use it: the system's, bounded by its control groups.
+//! Memory of the machine as far as this process may use it: the system's, bounded by its control groups and by `ulimit -d`.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -15,7 +15,7 @@ use plain as system;
 /// Memory of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Memory {
-    /// In all, or the tightest control group's limit.
+    /// In all, or the tightest limit of a control group or of this process.
     pub total_bytes: u64,
     /// Free or freeable without swapping.
     pub available_bytes: u64,
@@ -24,8 +24,9 @@ pub struct Memory {
 /// What the system says now. `root` is where `/proc` and `/sys` are on Linux.
 pub fn memory(root: &Path) -> Option<Memory> {
     let system = system::memory(root)?;
-    Some(system::group_limits(root).into_iter().fold(system, |memory, group| Memory {
-        total_bytes: memory.total_bytes.min(group.total_bytes),
-        available_bytes: memory.available_bytes.min(group.available_bytes),
+    let limits = system::group_limits(root).into_iter().chain(system::data_limit(root));
+    Some(limits.fold(system, |memory, limit| Memory {
+        total_bytes: memory.total_bytes.min(limit.total_bytes),
+        available_bytes: memory.available_bytes.min(limit.available_bytes),
     }))
 }

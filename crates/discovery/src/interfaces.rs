@@ -57,8 +57,9 @@ pub fn is_on_link(ip: IpAddr, interfaces: &[Interface]) -> bool {
 }
 
 /// Whether `ip` is so near that a node there may be let in, or joined, without a person's word: on this machine, or on a private
-/// network of it. While one of its own IPv4 addresses is routable from anywhere, only this machine is near.
-pub fn is_near(ip: IpAddr, interfaces: &[Interface]) -> bool {
+/// network of it. While one of its own IPv4 addresses is routable from anywhere, only this machine is near. A router is not: what
+/// comes from its address may come through it, from anywhere ([`gateways`](crate::gateways)).
+pub fn is_near(ip: IpAddr, interfaces: &[Interface], gateways: &[IpAddr]) -> bool {
     let ip = ip.to_canonical();
     if ip.is_loopback() || interfaces.iter().any(|i| i.ip == ip) {
         return true;
@@ -67,7 +68,8 @@ pub fn is_near(ip: IpAddr, interfaces: &[Interface]) -> bool {
         IpAddr::V4(v4) => v4.is_private() || v4.is_link_local(),
         IpAddr::V6(_) => true, // global addresses are normal at home: that it is on-link decides
     };
-    is_private && is_on_link(ip, interfaces) && public_address(interfaces).is_none()
+    let is_router = gateways.contains(&ip);
+    is_private && !is_router && is_on_link(ip, interfaces) && public_address(interfaces).is_none()
 }
 
 /// An IPv4 address of this machine that is routable from anywhere.
@@ -176,13 +178,23 @@ mod tests {
     #[test]
     fn near_is_this_machine_and_its_private_networks_while_no_address_of_it_is_public() {
         let home = [interface("192.168.1.7/24"), interface("2001:db8::7/64"), interface("100.64.0.9/10")];
-        let near = |ip: &str, at: &[Interface]| is_near(ip.parse().unwrap(), at);
+        let routers = ["192.168.1.1", "fe80::1", "192.168.1.7"].map(|ip| ip.parse().unwrap());
+        let near = |ip: &str, at: &[Interface]| is_near(ip.parse().unwrap(), at, &routers);
         for ip in
             ["127.0.0.1", "::1", "192.168.1.7", "192.168.1.9", "::ffff:192.168.1.9", "fe80::9", "2001:db8::9"]
         {
             assert!(near(ip, &home), "{ip}");
         }
-        for ip in ["192.168.2.9", "8.8.8.8", "100.64.0.10", "2001:db8:1::9", "0.0.0.0"] {
+        for ip in [
+            "192.168.1.1",
+            "::ffff:192.168.1.1",
+            "fe80::1",
+            "192.168.2.9",
+            "8.8.8.8",
+            "100.64.0.10",
+            "2001:db8:1::9",
+            "0.0.0.0",
+        ] {
             assert!(!near(ip, &home), "{ip}");
         }
         let server = [interface("192.168.1.7/24"), interface("93.184.215.14/24")];

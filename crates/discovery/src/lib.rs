@@ -12,11 +12,13 @@
 
 mod announcement;
 mod discovery;
+mod gateways;
 mod interfaces;
 mod remembered;
 
 pub use announcement::{Found, Source};
 pub use discovery::{Discovery, DiscoveryError, Options, SERVICE_TYPE, UpdateError};
+pub use gateways::gateways;
 pub use interfaces::{
     Interface, InterfaceReach, is_near, is_on_link, local_interfaces, probe, public_address,
 };

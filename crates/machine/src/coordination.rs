@@ -101,6 +101,7 @@ impl NodeMachine {
         self.feed_coordinator(CoordinatorInput::Tick);
         self.snapshot_if_due();
         self.shut_window_when_over();
+        self.write_trust_again();
         self.advertise();
         if let Some(waited) = self.writes.slow(self.now.time) {
             let seconds = waited.as_secs();
@@ -197,7 +198,7 @@ impl NodeMachine {
     pub(crate) fn persisted(&mut self, id: PersistId, result: Result<(), WriteFailure>) {
         match self.writes.answered(id, result) {
             Some(Ok(written)) => self.written(written),
-            Some(Err((unwritten, failure))) => self.unwritten(unwritten, &failure.reason),
+            Some(Err((unwritten, failure))) => self.unwritten(unwritten, &failure),
             None => {}
         }
         self.lead_when_written();
@@ -255,7 +256,8 @@ impl NodeMachine {
         }
     }
 
-    fn unwritten(&mut self, unwritten: Unwritten, reason: &str) {
+    fn unwritten(&mut self, unwritten: Unwritten, failure: &WriteFailure) {
+        let reason = failure.reason.as_str();
         let what = match unwritten {
             Unwritten::Epoch(epoch) => {
                 // Announcing what a restart would forget could give two coordinators one epoch: nothing is done in it.
@@ -278,14 +280,7 @@ impl NodeMachine {
                 self.pull_at = Some(self.now.time + Duration::from_secs(1));
                 "the journal cannot be written"
             }
-            Unwritten::Trust(write) => {
-                if write.is_move {
-                    self.move_failed();
-                } else {
-                    self.trust_unwritten(write.askers, reason);
-                }
-                "the log of trust cannot be written"
-            }
+            Unwritten::Trust(write) => return self.trust_unwritten(write, failure),
             Unwritten::Snapshot => "the journal is not folded; it goes on growing",
             Unwritten::Addresses => "addresses are not remembered",
         };

@@ -270,6 +270,8 @@ impl std::fmt::Display for LinkEnd {
 pub struct WriteFailure {
     /// What the disk said.
     pub reason: String,
+    /// It may have happened all the same: a restart may find it, or not.
+    pub may_be_there: bool,
 }
 
 /// How a fetch goes.

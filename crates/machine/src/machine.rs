@@ -15,7 +15,7 @@ use exo_trust::TrustLog;
 use exo_types::{Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
 
 use crate::coordination::Asks;
-use crate::joining::{Context, Joining, JoiningOutput, MoveIn, is_window_open};
+use crate::joining::{Context, JOIN_WINDOW_S, Joining, JoiningOutput, MoveIn, is_window_open};
 use crate::links::{Links, LinksOutput};
 use crate::log::Log;
 use crate::persist::Writes;
@@ -81,6 +81,8 @@ pub struct Boot {
     pub samples: Samples,
     /// The models on disk.
     pub models: Vec<HeldModel>,
+    /// For how long nodes have run on these logs with the join window open, before this run.
+    pub window_ran: Duration,
 }
 
 /// How much of everything a machine holds.
@@ -182,7 +184,7 @@ pub struct NodeMachine {
     pub(crate) refusals_told: Vec<InstanceId>,
 
     /// When this run of the node began.
-    started: Time,
+    window_ends: Time,
     /// When the coordinator may next record that the join window is over.
     pub(crate) shut_window_at: Time,
     ticked: Time,
@@ -243,7 +245,7 @@ impl NodeMachine {
             instances: Arc::default(),
             drivers: BTreeMap::new(),
             refusals_told: Vec::new(),
-            started: now.time,
+            window_ends: now.time + Duration::from_secs(JOIN_WINDOW_S).saturating_sub(boot.window_ran),
             shut_window_at: now.time,
             ticked: now.time,
             is_view_stale: false,
@@ -439,7 +441,7 @@ impl NodeMachine {
 
     /// Whether strangers that are near are let in without a question.
     pub(crate) fn is_window_open(&self) -> bool {
-        !self.config.trust_closed && is_window_open(self.trust.view(), self.now, self.started)
+        !self.config.trust_closed && is_window_open(self.trust.view(), self.now, self.window_ends)
     }
 
     pub(crate) fn view_changed(&mut self) {
@@ -571,7 +573,7 @@ impl NodeMachine {
             trust: self.trust.log(),
             members: &self.members,
             leader: self.leader,
-            started: self.started,
+            window_ends: self.window_ends,
             has_new_model: self.has_new_model,
             is_busy: !self.drivers.is_empty(),
             addresses: &addresses,

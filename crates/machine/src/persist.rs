@@ -68,6 +68,8 @@ pub(crate) struct TrustWrite {
     pub(crate) askers: Vec<ActAsker>,
     /// It is another cluster's, to which this node moves.
     pub(crate) is_move: bool,
+    /// An attempt before this one may have put it on disk.
+    pub(crate) is_repeated: bool,
 }
 
 /// What a write was for, once it is on disk.
@@ -244,7 +246,7 @@ mod tests {
     use super::*;
 
     fn failure() -> WriteFailure {
-        WriteFailure { reason: "no space".to_owned() }
+        WriteFailure { reason: "no space".to_owned(), may_be_there: false }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use exo_types::{NodeId, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::persist::{Durable, TrustWrite};
-use crate::{Answer, Effect, NodeMachine, Notice, ReplyId, SignId};
+use crate::{Answer, Effect, NodeMachine, Notice, ReplyId, SignId, WriteFailure};
 
 /// Why an act was not done.
 const MOVED: &str = "this node is moving to another cluster";
@@ -28,6 +28,8 @@ const ENTRIES_BYTES_MAX: usize = 256 << 10;
 const IDS_MAX: usize = 64;
 /// Entries in one message.
 const ENTRIES_MAX: usize = 1024;
+/// Until a write is tried again of which nobody knows whether it will last.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// Between two answers to one member that asks for entries: each may be [`ENTRIES_BYTES_MAX`].
 const ANSWER_EVERY: Duration = Duration::from_millis(100);
 
@@ -95,6 +97,9 @@ pub(crate) struct Trust {
     planned: TrustLog,
     /// To be signed, one after the other, so that each follows the one before.
     acts: VecDeque<(ActAsker, Act)>,
+    /// Was written to the last of our knowledge, and may not stay: it is written again, at this time. Until it is sure, it is neither
+    /// told to anybody nor taken back.
+    unsure: Option<(Time, TrustWrite)>,
     /// Who waits for what is planned and not on its way to disk.
     unwritten: Vec<ActAsker>,
     /// When members were last answered that asked for entries.
@@ -113,6 +118,7 @@ impl Trust {
             planned: log.clone(),
             durable: log,
             acts: VecDeque::new(),
+            unsure: None,
             unwritten: Vec::new(),
             answered: BTreeMap::new(),
             signing: None,
@@ -231,7 +237,7 @@ impl NodeMachine {
     /// Writes what is planned. One write at a time: what comes meanwhile goes with the next.
     fn write_trust(&mut self, asker: Option<ActAsker>) {
         self.trust.unwritten.extend(asker);
-        if self.writes.is_trust_busy() {
+        if self.writes.is_trust_busy() || self.trust.unsure.is_some() {
             return;
         }
         let log = self.trust.planned.clone();
@@ -243,21 +249,25 @@ impl NodeMachine {
             }
         }
         let askers = std::mem::take(&mut self.trust.unwritten);
-        self.writes.trust(self.now.time, TrustWrite { log, askers, is_move: false }, &mut self.out);
+        self.writes.trust(
+            self.now.time,
+            TrustWrite { log, askers, is_move: false, is_repeated: false },
+            &mut self.out,
+        );
     }
 
     /// Moves to another cluster: its log of trust in place of this node's.
     pub(crate) fn write_other_trust(&mut self, log: TrustLog) {
         self.writes.trust(
             self.now.time,
-            TrustWrite { log, askers: Vec::new(), is_move: true },
+            TrustWrite { log, askers: Vec::new(), is_move: true, is_repeated: false },
             &mut self.out,
         );
     }
 
     /// Entries are on disk: they count from now on, and others are told.
     pub(crate) fn trust_written(&mut self, written: Durable<TrustWrite>) {
-        let TrustWrite { log, askers, is_move } = written.into_inner();
+        let TrustWrite { log, askers, is_move, is_repeated: _ } = written.into_inner();
         let known = self.trust.durable.known();
         if is_move {
             let former = std::mem::replace(&mut self.trust, Trust::new(log));
@@ -286,12 +296,31 @@ impl NodeMachine {
         }
     }
 
-    /// Entries could not be written: members are asked for theirs again, and what this node signed is as if it had not.
-    pub(crate) fn trust_unwritten(&mut self, askers: Vec<ActAsker>, reason: &str) {
+    /// Entries were not written. If it is sure that they are not there, members are asked for theirs again, and what this node
+    /// signed is as if it had not. Else a restart may find them: to forget them could be to sign two entries after the same one, and
+    /// to tell of them could be to tell what no restart knows.
+    pub(crate) fn trust_unwritten(&mut self, write: TrustWrite, failure: &WriteFailure) {
+        let reason = &failure.reason;
+        self.notice(Notice::Warning(format!("the log of trust cannot be written: {reason}")));
+        if failure.may_be_there || write.is_repeated {
+            let write = TrustWrite { is_repeated: true, ..write };
+            self.trust.unsure = Some((self.now.time + AGAIN_AFTER, write));
+            return;
+        }
+        if write.is_move {
+            return self.move_failed();
+        }
         self.trust.planned = self.trust.durable.clone();
         let waiting = std::mem::take(&mut self.trust.unwritten);
-        for asker in askers.into_iter().chain(waiting) {
+        for asker in write.askers.into_iter().chain(waiting) {
             self.acted(asker, Err(format!("the log of trust cannot be written: {reason}")));
+        }
+    }
+
+    /// Writes what may not stay once more.
+    pub(crate) fn write_trust_again(&mut self) {
+        if let Some((_, write)) = self.trust.unsure.take_if(|(at, _)| *at <= self.now.time) {
+            self.writes.trust(self.now.time, write, &mut self.out);
         }
     }
 

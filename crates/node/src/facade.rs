@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Facade, GenerateError, GenerateRequest, GenerateStream,
     HealthStatus, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole,
-    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView,
+    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
 };
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
@@ -60,10 +60,18 @@ pub struct NodeFacade {
     pub invites: Arc<Invites>,
     /// Turns of those that render and tokenise.
     pub preparing: Arc<Semaphore>,
+    /// The one turn of those whose prompts are long.
+    pub preparing_long: Arc<Semaphore>,
+    /// Text of the largest prompt.
+    pub prompt_bytes_max: usize,
 }
 
 /// Prompts that may be rendered and tokenised at once: several, so that a long one does not hold up short ones.
 pub const PREPARING_MAX: usize = 4;
+/// A prompt that counts as long. While it is tokenised it takes some 130 times its text, so there is one of them at a time.
+const LONG_PROMPT_BYTES: usize = 256 << 10;
+/// What a message counts beside its text.
+const MESSAGE_BYTES: usize = 256;
 
 impl NodeFacade {
     /// The machine's answer; `None` when the node is ending.
@@ -124,14 +132,33 @@ impl NodeFacade {
     /// processor from those that run.
     async fn prepare(
         &self,
-        request: GenerateRequest,
+        mut request: GenerateRequest,
         open: Arc<OpenModel>,
     ) -> Result<(GenerateRequest, Prepared), GenerateError> {
         let internal = |message: String| GenerateError::Internal { message };
+        check_prompt_text(&request.prompt, self.prompt_bytes_max)?;
+        let long = match prompt_bytes(&request.prompt) > LONG_PROMPT_BYTES {
+            true => {
+                let turn = self.preparing_long.clone().acquire_owned().await;
+                Some(turn.map_err(|e| internal(e.to_string()))?)
+            }
+            false => None,
+        };
         let turn = self.preparing.clone().acquire_owned().await.map_err(|e| internal(e.to_string()))?;
         let prepared = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            let prepared = prepare(&open, &request)?;
+            let turns = (long, turn);
+            let prepared = prepare(&open, &request);
+            if turns.0.is_some() {
+                // What it took lies between other things, and the next one comes on another thread.
+                exo_backend_cpu::give_freed_memory_back();
+            }
+            let prepared = prepared?;
+            // While it runs, its tokens are needed, and of what they were made of only the kind.
+            request.prompt = match request.prompt {
+                Prompt::Chat { .. } => Prompt::Chat { messages: Vec::new() },
+                Prompt::Text(_) => Prompt::Text(String::new()),
+                Prompt::Tokens(_) => Prompt::Tokens(Vec::new()),
+            };
             Ok((request, prepared))
         });
         prepared.await.map_err(|e| internal(e.to_string()))?
@@ -636,6 +663,36 @@ fn in_range(param: &str, value: u32, max: u32) -> Result<(), AdminError> {
 
 fn unavailable(reason: &str) -> AdminError {
     AdminError::Unavailable { reason: reason.to_owned(), retry_after_s: 5 }
+}
+
+/// Tokenising takes some 130 bytes for each byte of text, so memory bounds it; above 2 GiB the tokenizer's own bound is lower.
+pub fn prompt_bytes_max(memory: Option<exo_device::Memory>) -> usize {
+    const MOST: usize = 2 << 20;
+    let share = memory.map_or(u64::MAX, |memory| memory.total_bytes >> 10);
+    usize::try_from(share).unwrap_or(MOST).clamp(128 << 10, MOST)
+}
+
+fn check_prompt_text(prompt: &Prompt, bytes_max: usize) -> Result<(), GenerateError> {
+    let (param, bytes) = match prompt {
+        Prompt::Chat { messages } => ("messages", messages.iter().map(|m| m.content.len()).sum()),
+        Prompt::Text(text) => ("prompt", text.len()),
+        Prompt::Tokens(_) => return Ok(()),
+    };
+    if bytes <= bytes_max {
+        return Ok(());
+    }
+    let message =
+        format!("the prompt has {bytes} bytes of text; this machine's memory is enough for {bytes_max}");
+    Err(GenerateError::Invalid { param: param.to_owned(), message })
+}
+
+/// About what a prompt takes before it is rendered.
+fn prompt_bytes(prompt: &Prompt) -> usize {
+    match prompt {
+        Prompt::Chat { messages } => messages.iter().map(|m| m.content.len() + MESSAGE_BYTES).sum(),
+        Prompt::Text(text) => text.len(),
+        Prompt::Tokens(tokens) => size_of_val(tokens.as_slice()),
+    }
 }
 
 fn starts(

@@ -43,6 +43,15 @@ pub enum FilesError {
         #[source]
         source: io::Error,
     },
+    /// A file was written and has its name, and the system does not say that it will last.
+    #[error("{} is written, and may be the one before it again after a power cut", path.display())]
+    NotSynced {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// A file holds something else than we wrote.
     #[error("{} is damaged ({reason}); {hint}", path.display())]
     Damaged {
@@ -57,6 +66,8 @@ pub enum FilesError {
 
 /// The file of the log of trust.
 const TRUST: &str = "trust.log";
+/// The file of the join window.
+const WINDOW: &str = "window.json";
 /// The file of the journal.
 const JOURNAL: &str = "journal.redb";
 /// How the log of trust begins; the encoded entries follow.
@@ -67,6 +78,8 @@ const TRUST_FORMAT: &[u8] = b"exo log of trust 1\n";
 pub struct DataDir {
     path: PathBuf,
     _lock: File,
+    /// Makes a name in the folder last; a test has it fail.
+    sync_folder_of: fn(&Path) -> io::Result<()>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,6 +89,15 @@ struct ApiFile {
     #[serde(default)]
     socket: Option<PathBuf>,
     pid: u32,
+}
+
+/// How much of the join window's time is used up, kept so that neither a restart nor an earlier date gives it back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct WindowTime {
+    /// For so many seconds nodes have run with it open.
+    pub ran_s: u64,
+    /// The latest date that one of them saw.
+    pub seen_unix_s: u64,
 }
 
 impl DataDir {
@@ -97,7 +119,7 @@ impl DataDir {
             Err(std::fs::TryLockError::Error(source)) => return Err(folder(source)),
         }
         lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id())).map_err(folder)?;
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self { path: path.to_owned(), _lock: lock, sync_folder_of: exo_stdx::sync_folder_of })
     }
 
     /// The folder.
@@ -137,7 +159,7 @@ impl DataDir {
     /// Forgets the cluster and this node's key, which is all that others know it by. Models, measurements and settings stay. After
     /// a crash in between, the next start founds a cluster or says that this has to be done again.
     pub fn leave(&self) -> Result<(), FilesError> {
-        for name in ["peers.json", "epoch.json", TRUST, JOURNAL, "node.key"] {
+        for name in ["peers.json", "epoch.json", WINDOW, TRUST, JOURNAL, "node.key"] {
             let path = self.path.join(name);
             match std::fs::remove_file(&path) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -159,7 +181,8 @@ impl DataDir {
         self.path.join(TRUST)
     }
 
-    /// The encoded entries of the log of trust; `None` if there is none yet.
+    /// The encoded entries of the log of trust; `None` if there is none yet. They are on disk when this returns: an earlier run may
+    /// have ended before it knew that.
     pub fn trust(&self) -> Result<Option<Vec<Vec<u8>>>, FilesError> {
         let path = self.trust_path();
         let damaged = |reason: &str| FilesError::Damaged {
@@ -172,6 +195,7 @@ impl DataDir {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(FilesError::File { what: "read", path, source }),
         };
+        (self.sync_folder_of)(&path).map_err(|source| FilesError::NotSynced { path, source })?;
         let entries = bytes.strip_prefix(TRUST_FORMAT).ok_or_else(|| damaged("it is of another format"))?;
         postcard::from_bytes(entries).map(Some).map_err(|_| damaged("its end is missing or changed"))
     }
@@ -185,6 +209,16 @@ impl DataDir {
             source: io::Error::other(error.to_string()),
         })?;
         self.write_durably(TRUST, &[TRUST_FORMAT, &entries].concat())
+    }
+
+    /// What is known of the join window's time; nothing of one that never opened.
+    pub fn window_time(&self) -> Result<WindowTime, FilesError> {
+        Ok(self.read_json(WINDOW)?.unwrap_or_default())
+    }
+
+    /// Keeps it; on disk when this returns.
+    pub fn set_window_time(&self, time: WindowTime) -> Result<(), FilesError> {
+        self.write_durably(WINDOW, &serde_json::to_vec_pretty(&time).unwrap_or_default())
     }
 
     /// The last epoch announced or followed.
@@ -232,7 +266,7 @@ impl DataDir {
     fn write_durably(&self, name: &str, bytes: &[u8]) -> Result<(), FilesError> {
         self.write(name, bytes)?;
         let path = self.path.join(name);
-        exo_stdx::sync_folder_of(&path).map_err(|source| FilesError::File { what: "write", path, source })
+        (self.sync_folder_of)(&path).map_err(|source| FilesError::NotSynced { path, source })
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), FilesError> {
@@ -295,6 +329,25 @@ mod tests {
         assert_ne!(secret, data.local_secret().unwrap());
         let about = std::fs::metadata(dir.path().join("api-secret")).unwrap();
         assert_eq!(exo_stdx::mode_open_to_others(&about), None);
+    }
+
+    #[test]
+    fn a_log_of_trust_that_has_its_name_and_may_not_last_is_told_from_one_that_was_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut data = DataDir::open(dir.path()).unwrap();
+        data.set_trust(&[vec![1]]).unwrap();
+        data.sync_folder_of = |_| Err(io::ErrorKind::StorageFull.into());
+        assert!(matches!(data.set_trust(&[vec![1], vec![2]]), Err(FilesError::NotSynced { .. })));
+        assert!(
+            matches!(data.trust(), Err(FilesError::NotSynced { .. })),
+            "a start does not go by it either"
+        );
+        data.sync_folder_of = exo_stdx::sync_folder_of;
+        assert_eq!(data.trust().unwrap(), Some(vec![vec![1], vec![2]]), "it is there");
+        // Where the new file cannot be written at all, the old one stays, and that is known.
+        std::fs::create_dir(dir.path().join("trust.log.new")).unwrap();
+        assert!(matches!(data.set_trust(&[vec![3]]), Err(FilesError::File { what: "write", .. })));
+        assert_eq!(data.trust().unwrap(), Some(vec![vec![1], vec![2]]));
     }
 
     #[test]

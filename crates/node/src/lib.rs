@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod bulk;
 mod cache;
 mod cards;
@@ -40,6 +41,7 @@ pub mod planning;
 mod ranking;
 mod run_loop;
 mod start;
+mod window;
 mod words;
 mod worker;
 

@@ -1,7 +1,7 @@
 //! The handle of a running node.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::NodeConfig;
 use crate::draft::DraftFacts;
 use crate::events::{EventSender, Inbox};
-use crate::facade::{NodeFacade, PREPARING_MAX};
+use crate::facade::{NodeFacade, PREPARING_MAX, prompt_bytes_max};
 use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Hands};
 use crate::pairing::Invites;
@@ -89,6 +89,8 @@ impl Node {
             listen,
             invites,
             preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
+            preparing_long: Arc::new(Semaphore::new(1)),
+            prompt_bytes_max: prompt_bytes_max(exo_device::memory(Path::new("/"))),
         };
         let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx);
         let run_loop = tokio::spawn(async move {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use exo_cluster::Speculation;
 use exo_discovery::{Discovery, Found};
 use exo_journal::Journal;
-use exo_machine::joining::window_left_s;
+use exo_machine::joining::{JOIN_WINDOW_S, window_left_s};
 use exo_machine::{Boot, Input, MachineConfig, NodeMachine, Notice};
 use exo_store::Store;
 use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
@@ -28,6 +28,7 @@ use crate::logs::{Founding, Logs, LogsError};
 use crate::node::{Node, Parts};
 use crate::pairing::Invites;
 use crate::run_loop::{Clock, unix_s};
+use crate::window;
 
 /// The model that the binary carries, a GGUF file, so that there is something to run before any download.
 pub const DEMO_MODEL: &[u8] = include_bytes!("../../../demo-model/exo-demo-Q8_0.gguf");
@@ -92,10 +93,9 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
     let (notices, _) = broadcast::channel(256);
     let draft =
         tokio::task::block_in_place(|| start_draft(&config, &library, &compute, host.as_ref(), &events))?;
-    warn_all(&notices, store.1);
-    warn_all(&notices, passed_over);
+    warn_all(&notices, [store.1, passed_over].concat());
     warn_all(&notices, crate::device::crowding(&config).into_iter().collect());
-    let is_window_open = is_window_open(&config, &logs.trust);
+    let (is_window_open, window_ran) = window_of(&config, &logs.trust, &data)?;
     warn_all(&notices, is_window_open.then(public).flatten().into_iter().collect());
     let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
     accept(endpoint.clone(), events.clone());
@@ -112,6 +112,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
         addresses: remembered(&data)?,
         samples: devices.sample(&engines),
         models: held_models(library.store()),
+        window_ran,
     };
     let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
     let hands = Hands {
@@ -155,6 +156,17 @@ fn keep_private(config: &mut NodeConfig, trust: &TrustLog) {
 fn open_logs(data: &DataDir, config: &NodeConfig, key: &NodeKey) -> Result<Logs, LogsError> {
     let (is_private, trust_closed) = (config.is_private, config.trust_closed);
     Logs::open(data, &Founding { name: &config.name, is_private, trust_closed }, key)
+}
+
+/// Whether the join window is open, and for how long it was before this run. If it is, that is counted on.
+fn window_of(
+    config: &NodeConfig,
+    trust: &TrustLog,
+    data: &Arc<DataDir>,
+) -> Result<(bool, Duration), FilesError> {
+    let is_in_time = is_window_open(config, trust);
+    let ran = if is_in_time { window::count(data)? } else { window::ran(data.window_time()?, unix_s()) };
+    Ok((is_in_time && ran < Duration::from_secs(JOIN_WINDOW_S), ran))
 }
 
 fn is_window_open(config: &NodeConfig, trust: &TrustLog) -> bool {

@@ -142,7 +142,7 @@ pub async fn shutdown(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let empty = axum::http::header::CONTENT_LENGTH;
     if parts.headers.get(empty).is_some_and(|n| n != "0") {
-        read_json(&parts.headers, body, &app).await?;
+        read_json(&parts.headers, body, &app, |_| Ok(())).await?;
     }
     app.facade.shutdown();
     Ok(StatusCode::NO_CONTENT.into_response())

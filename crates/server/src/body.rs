@@ -1,6 +1,8 @@
 //! Reading a request's body: bounded in bytes and time, alone and in sum with all others, then parsed.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -15,16 +17,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::app::App;
 use crate::errors::ApiError;
 use crate::options::ServerOptions;
+use crate::scan::{Scan, TooMuch};
 
 /// For how long, and how much of, a body that is too large is read and thrown away. A client that is still
 /// sending when the connection closes sees a reset instead of the answer that tells it why.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 const DRAIN_BYTES: usize = 256 << 20;
 
-/// What a value of a document takes at most beside its text.
-const VALUE_BYTES: usize = 96;
 /// A document of more bytes is parsed where it holds up nobody.
 const PARSED_AT_ONCE_BYTES: usize = 64 << 10;
+/// A request that takes no more finds room that large ones cannot take.
+const SMALL_BYTES: usize = 64 << 10;
+/// Freed memory is given back when requests have released so much since the last look.
+const GIVE_BACK_BYTES: usize = 4 << 20;
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(2);
+/// The last of them when what such requests became, beyond their bodies, is over as well.
+const GIVE_BACK_TIMES: u32 = 5;
 /// In such units room is given out.
 const UNIT_BYTES: usize = 1 << 10;
 
@@ -35,7 +43,11 @@ pub struct Room {
     units: Arc<Semaphore>,
     /// Answers take from these as well: half of all, so that answers never leave bodies without room.
     answer_units: Arc<Semaphore>,
+    /// And so do large requests: seven eighths of all, so that a small one finds room beside any number of them.
+    large_units: Arc<Semaphore>,
     bytes_max: usize,
+    /// Bytes that requests gave back and that have not been looked at since.
+    released_bytes: Arc<AtomicUsize>,
 }
 
 /// Room that a part of an answer has taken. It is given back when this is dropped.
@@ -48,12 +60,18 @@ impl Room {
     /// For so many bytes.
     pub fn new(bytes_max: usize) -> Self {
         let units = (bytes_max / UNIT_BYTES).min(Semaphore::MAX_PERMITS);
-        let (units, answer_units) = (Semaphore::new(units), Semaphore::new(units / 2));
-        Self { units: Arc::new(units), answer_units: Arc::new(answer_units), bytes_max }
+        let semaphore = |units| Arc::new(Semaphore::new(units));
+        Self {
+            units: semaphore(units),
+            answer_units: semaphore(units / 2),
+            large_units: semaphore(units - units / 8),
+            bytes_max,
+            released_bytes: Arc::default(),
+        }
     }
 
     fn lease(&self) -> Lease {
-        Lease { units: self.units.clone(), bytes_max: self.bytes_max, bytes: 0, held: None }
+        Lease { room: self.clone(), bytes: 0, held: None, held_as_large: None }
     }
 
     /// Takes room for so many bytes of an answer.
@@ -76,32 +94,32 @@ impl Room {
 
 /// Room that one request has taken. It is given back when this is dropped.
 pub struct Lease {
-    units: Arc<Semaphore>,
-    bytes_max: usize,
+    room: Room,
     bytes: usize,
     held: Option<OwnedSemaphorePermit>,
+    /// The same again, of the room for large ones.
+    held_as_large: Option<OwnedSemaphorePermit>,
 }
 
 impl Lease {
     fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
-        let units = |bytes: usize| bytes.div_ceil(UNIT_BYTES);
-        let more = units(self.bytes + bytes) - units(self.bytes);
-        let taken =
-            u32::try_from(more).ok().and_then(|more| self.units.clone().try_acquire_many_owned(more).ok());
-        let Some(taken) = taken else { return Err(self.refusal(bytes)) };
-        self.bytes += bytes;
-        match &mut self.held {
-            Some(held) => held.merge(taken),
-            None => self.held = Some(taken),
+        let needed = self.bytes + bytes;
+        let is_large = needed > SMALL_BYTES;
+        let taken = take(&self.room.units, &mut self.held, needed)
+            && (!is_large || take(&self.room.large_units, &mut self.held_as_large, needed));
+        if !taken {
+            return Err(self.refusal(bytes));
         }
+        self.bytes = needed;
         Ok(())
     }
 
     fn refusal(&self, more: usize) -> ApiError {
-        let (needed, bytes_max) = (self.bytes + more, self.bytes_max);
+        let (needed, bytes_max) = (self.bytes + more, self.room.bytes_max / 8 * 7);
         if needed > bytes_max {
-            let message =
-                format!("the request would take {needed} bytes of memory, all together may take {bytes_max}");
+            let message = format!(
+                "the request would take {needed} bytes of memory, large ones together may take {bytes_max}"
+            );
             return ApiError::invalid(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message).closing();
         }
         let message =
@@ -110,17 +128,57 @@ impl Lease {
     }
 }
 
-/// Reads a body as JSON. What it takes counts until the lease is dropped.
-pub async fn read_json(headers: &HeaderMap, body: Body, app: &App) -> Result<(Value, Lease), ApiError> {
+/// Takes what is missing for so many bytes; whether there is that much.
+fn take(units: &Arc<Semaphore>, held: &mut Option<OwnedSemaphorePermit>, bytes: usize) -> bool {
+    let missing =
+        bytes.div_ceil(UNIT_BYTES).saturating_sub(held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
+    let taken = u32::try_from(missing).ok().and_then(|more| units.clone().try_acquire_many_owned(more).ok());
+    match (taken, held) {
+        (None, _) => return false,
+        (Some(taken), Some(held)) => held.merge(taken),
+        (Some(taken), held) => *held = Some(taken),
+    }
+    true
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.room.released_bytes.fetch_add(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Has freed memory given back while large requests come and after them; of small ones the allocator keeps little.
+pub async fn give_back(room: Room, give_freed_memory_back: fn()) -> Infallible {
+    let mut times = 0;
+    loop {
+        tokio::time::sleep(GIVE_BACK_EVERY).await;
+        if room.released_bytes.swap(0, Ordering::Relaxed) >= GIVE_BACK_BYTES {
+            times = GIVE_BACK_TIMES;
+        }
+        if times > 0 {
+            times -= 1;
+            // A panic of it ends nothing here.
+            let _ = tokio::task::spawn_blocking(give_freed_memory_back).await;
+        }
+    }
+}
+
+/// Reads a body as JSON and makes of it what `take` does, both where a large one holds up nobody. What it takes counts until
+/// the lease is dropped.
+pub async fn read_json<T: Send + 'static>(
+    headers: &HeaderMap,
+    body: Body,
+    app: &App,
+    take: fn(Value) -> Result<T, ApiError>,
+) -> Result<(T, Lease), ApiError> {
     let mut lease = app.room.lease();
     let bytes = read(headers, body, &app.options, &mut lease).await?;
-    // Each value but the first stands behind one of these; text may hold them as well, so this is the most there can be.
-    let values = bytes.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{' | b':')).count();
-    lease.grow(bytes.len() + VALUE_BYTES * values)?;
+    // Its texts are copied.
+    lease.grow(bytes.len())?;
     let value = if bytes.len() <= PARSED_AT_ONCE_BYTES {
-        parse(&bytes)?
+        parse(&bytes).and_then(take)?
     } else {
-        let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
+        let parsed = tokio::task::spawn_blocking(move || parse(&bytes).and_then(take)).await;
         parsed.map_err(|_| ApiError::internal("parsing the body broke off"))??
     };
     Ok((value, lease))
@@ -140,7 +198,7 @@ async fn read(
         }
         return Err(too_large(options));
     }
-    let mut bytes = Vec::new();
+    let (mut bytes, mut scan) = (Vec::new(), Scan::default());
     let deadline = tokio::time::Instant::now() + options.body_timeout;
     loop {
         let frame = match tokio::time::timeout_at(deadline, body.frame()).await {
@@ -157,7 +215,9 @@ async fn read(
             tokio::spawn(drain(body));
             return Err(too_large(options));
         }
-        if let Err(refusal) = lease.grow(data.len()) {
+        let counted = scan.document_bytes();
+        let held = scan.feed(&data).map_err(|too_much| refusal(too_much).closing());
+        if let Err(refusal) = held.and_then(|()| lease.grow(data.len() + scan.document_bytes() - counted)) {
             tokio::spawn(drain(body));
             return Err(refusal);
         }
@@ -175,6 +235,14 @@ async fn drain(mut body: Body) {
     };
     // Running out of time or bytes both mean: close, whatever the client sees.
     let _ = tokio::time::timeout(DRAIN_TIME, rest).await;
+}
+
+fn refusal(too_much: TooMuch) -> ApiError {
+    let (status, code) = match too_much {
+        TooMuch::Depth(_) => (StatusCode::BAD_REQUEST, "invalid_json"),
+        TooMuch::Containers | TooMuch::Values => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large"),
+    };
+    ApiError::invalid(status, code, too_much.to_string())
 }
 
 fn too_large(options: &ServerOptions) -> ApiError {
@@ -199,14 +267,16 @@ fn parse(bytes: &[u8]) -> Result<Value, ApiError> {
 }
 
 /// Reads the body into a small request type of ours.
-pub async fn read_typed<T: serde::de::DeserializeOwned>(
+pub async fn read_typed<T: serde::de::DeserializeOwned + Send + 'static>(
     headers: &HeaderMap,
     body: Body,
     app: &App,
 ) -> Result<T, ApiError> {
-    let (value, _lease) = read_json(headers, body, app).await?;
-    serde_json::from_value(value)
-        .map_err(|e| ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", e.to_string()))
+    let take = |value| {
+        serde_json::from_value(value)
+            .map_err(|e| ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", e.to_string()))
+    };
+    Ok(read_json(headers, body, app, take).await?.0)
 }
 
 /// A JSON answer.

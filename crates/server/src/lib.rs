@@ -23,6 +23,7 @@ mod listen;
 mod local;
 mod openai;
 mod options;
+mod scan;
 mod seats;
 mod source;
 mod sse;
@@ -77,6 +78,7 @@ pub async fn serve(
     let stop_when_dropped = stopping.clone().drop_guard();
     let guard = guard::Guard::new(address, &options);
     let (room, stopping_all) = (body::Room::new(options.bodies_bytes_max), stopping.clone());
+    let giving_back = body::give_back(room.clone(), options.give_freed_memory_back);
     let streams = TaskTracker::new();
     let app = app::App {
         facade,
@@ -97,7 +99,13 @@ pub async fn serve(
             listen::run(local, router.clone(), options.clone(), stopping.clone()).await;
         }
     };
-    tokio::join!(stop, local, listen::run(listener, router.clone(), options.clone(), stopping.clone()));
+    let served = async {
+        tokio::join!(stop, local, listen::run(listener, router.clone(), options.clone(), stopping.clone()))
+    };
+    tokio::select! {
+        _ = served => {}
+        never = giving_back => match never {},
+    }
     drop(stop_when_dropped);
     // Their connections are gone, so each of them ends when it is next polled.
     streams.close();

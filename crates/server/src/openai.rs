@@ -48,8 +48,7 @@ pub async fn chat(
     let (parts, body) = request.into_parts();
     let context = context(&app, id, principal)?;
     // Until the prompt is one of tokens: whole answers, and streams until their headers.
-    let (body, _lease) = read_json(&parts.headers, body, &app).await?;
-    let chat = ChatRequest::parse(body)?;
+    let (chat, _lease) = read_json(&parts.headers, body, &app, |body| Ok(ChatRequest::parse(body)?)).await?;
     let (streams, include_usage) = (chat.common.streams(), chat.common.includes_usage());
     let request = chat.into_generate(context)?;
     let (head, logprobs) = (head(&request), request.sampling.logprobs.is_some());
@@ -69,8 +68,8 @@ pub async fn completion(
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let context = context(&app, id, principal)?;
-    let (body, _lease) = read_json(&parts.headers, body, &app).await?;
-    let completion = CompletionRequest::parse(body)?;
+    let (completion, _lease) =
+        read_json(&parts.headers, body, &app, |body| Ok(CompletionRequest::parse(body)?)).await?;
     let (streams, include_usage) = (completion.common.streams(), completion.common.includes_usage());
     let request = completion.into_generate(context)?;
     let (head, logprobs) = (head(&request), request.sampling.logprobs.is_some());

@@ -47,6 +47,8 @@ pub struct ServerOptions {
     pub admin_timeout: Duration,
     /// For running requests to end after the shutdown signal.
     pub shutdown_grace: Duration,
+    /// Has the allocator give back what is free. Called some times after large requests, and may take milliseconds.
+    pub give_freed_memory_back: fn(),
 }
 
 impl ServerOptions {
@@ -70,6 +72,7 @@ impl ServerOptions {
             keep_alive_every: Duration::from_secs(5),
             admin_timeout: Duration::from_secs(30),
             shutdown_grace: Duration::from_secs(3),
+            give_freed_memory_back: || {},
         }
     }
 

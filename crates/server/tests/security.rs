@@ -257,24 +257,25 @@ async fn a_body_that_hides_its_size_is_cut_off_at_the_bound() {
 
 #[tokio::test]
 async fn bodies_are_bounded_in_sum_with_the_documents_they_become() {
-    let options = ServerOptions { bodies_bytes_max: 100_000, ..quick() };
+    let options = ServerOptions { bodies_bytes_max: 300_000, ..quick() };
     let server = start_with("127.0.0.1:0", options).await;
     let body =
         |values: usize| format!(r#"{{"model": "echo", "prompt": "x", "stop": [{}1]}}"#, "1,".repeat(values));
-    let alone = server.post("/v1/completions", &body(2_000)).await;
-    assert_eq!(alone.error(), "413 body_too_large", "4 kB that would take 200");
+    let alone = server.post("/v1/completions", &body(3_000)).await;
+    assert_eq!(alone.error(), "413 body_too_large", "6 kB that would take 440");
     // One that is still sending holds what it has sent.
     let head = format!(
-        "POST /v1/completions HTTP/1.1\r\nhost: {}\r\n{JSON}\r\ncontent-length: 99000\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nhost: {}\r\n{JSON}\r\ncontent-length: 201000\r\n\r\n",
         server.address
     );
     let mut slow = TcpStream::connect(server.address).await.unwrap();
     slow.write_all(head.as_bytes()).await.unwrap();
-    slow.write_all(" ".repeat(98_000).as_bytes()).await.unwrap();
+    slow.write_all(" ".repeat(200_000).as_bytes()).await.unwrap();
     let small = r#"{"model": "echo", "prompt": "x"}"#;
+    let large = format!("{small}{}", " ".repeat(70_000));
     let mut refusals = 0;
     for _ in 0..200 {
-        let answer = server.post("/v1/completions", &format!("{small}{}", " ".repeat(4_000))).await;
+        let answer = server.post("/v1/completions", &large).await;
         if answer.status == 503 {
             assert_eq!(answer.error(), "503 too_many_bytes");
             refusals += 1;
@@ -283,14 +284,40 @@ async fn bodies_are_bounded_in_sum_with_the_documents_they_become() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(refusals, 1, "the other's bytes count");
+    let beside = server.post("/v1/completions", small).await;
+    assert_ne!(beside.status, 503, "what large ones cannot take: {}", beside.body);
     drop(slow);
     for _ in 0..200 {
-        if server.post("/v1/completions", small).await.status != 503 {
+        if server.post("/v1/completions", &large).await.status != 503 {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("what it held is not given back");
+}
+
+#[tokio::test]
+async fn a_document_with_too_many_parts_is_refused_while_it_comes() {
+    let server = start().await;
+    let body = |part: &str, count: usize| {
+        format!(r#"{{"model": "echo", "messages": [{}0]}}"#, format!("{part},").repeat(count))
+    };
+    let empty = r#"{"role":"user","content":""}"#;
+    for (part, count) in [(empty, 280_000), ("{}", 70_000), ("0", 1_100_000)] {
+        let answer = server.post("/v1/chat/completions", &body(part, count)).await;
+        assert_eq!(answer.error(), "413 body_too_large", "{count} x {part}");
+    }
+    // What never ends is answered all the same: nobody waits for its last byte.
+    let mut client = TcpStream::connect(server.address).await.unwrap();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\n{JSON}\r\ncontent-length: 8000000\r\n\r\n",
+        server.address
+    );
+    client.write_all((head + &"[".repeat(65)).as_bytes()).await.unwrap();
+    let mut answer = [0; 2048];
+    let read = tokio::time::timeout(Duration::from_secs(5), client.read(&mut answer)).await.unwrap().unwrap();
+    let answer = String::from_utf8_lossy(&answer[..read]);
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("64 arrays and objects"), "{answer}");
 }
 
 #[tokio::test]

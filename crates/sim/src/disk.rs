@@ -96,6 +96,10 @@ pub struct Disk {
     at_work: usize,
     /// The next write to this file fails.
     fails_next: Option<File>,
+    /// The next log of trust is written, and the disk does not say that it will last.
+    is_unsure_next: bool,
+    /// The log of trust that a crash may bring back in place of one that may not last.
+    former_trust: Option<TrustLog>,
     /// What was written that cannot be read again.
     wrong: Option<String>,
 }
@@ -112,6 +116,8 @@ impl Disk {
             queue: VecDeque::new(),
             at_work: 0,
             fails_next: None,
+            is_unsure_next: false,
+            former_trust: None,
             wrong: None,
         };
         for entry in disk.content.entries.clone() {
@@ -139,6 +145,11 @@ impl Disk {
     /// The next write to `file` fails.
     pub fn fail_next(&mut self, file: File) {
         self.fails_next = Some(file);
+    }
+
+    /// The next log of trust may not last, and its write fails.
+    pub fn be_unsure_of_trust(&mut self) {
+        self.is_unsure_next = true;
     }
 
     /// Remembers addresses, as an earlier run would have.
@@ -171,16 +182,32 @@ impl Disk {
     fn write(&mut self, write: Write) -> Result<(), WriteFailure> {
         if self.fails_next == Some(file_of(&write)) {
             self.fails_next = None;
-            return Err(WriteFailure { reason: "the simulated disk is full".to_owned() });
+            return Err(failure("the simulated disk is full".to_owned()));
         }
         // Entries that were planned behind others that failed: the log does not end where they begin.
         if let Write::Append { after, .. } = &write
             && *after != self.head
         {
-            return Err(WriteFailure { reason: format!("the log ends at {}, not at {after}", self.head) });
+            return Err(failure(format!("the log ends at {}, not at {after}", self.head)));
         }
-        self.apply(write);
+        if matches!(write, Write::Trust(_)) {
+            let former = self.content.trust.clone();
+            self.apply(write);
+            if std::mem::take(&mut self.is_unsure_next) {
+                self.former_trust.get_or_insert(former);
+                let reason = "the simulated disk does not know whether this lasts".to_owned();
+                return Err(WriteFailure { reason, may_be_there: true });
+            }
+            self.trust_lasts();
+        } else {
+            self.apply(write);
+        }
         Ok(())
+    }
+
+    fn trust_lasts(&mut self) {
+        self.former_trust = None;
+        self.note_trust();
     }
 
     /// The process died. Of what was not answered, the first `kept` writes are on the disk (all, if there are fewer).
@@ -190,6 +217,11 @@ impl Disk {
         for (_, write) in unanswered.into_iter().take(kept) {
             let _ = self.write(write); // nobody hears of it
         }
+        if let Some(former) = self.former_trust.take_if(|_| kept.is_multiple_of(2)) {
+            self.content.trust = former;
+        }
+        // The next start makes what it finds last before it goes by it.
+        self.trust_lasts();
     }
 
     /// What was written that cannot be read again: the next start would fail.
@@ -239,7 +271,6 @@ impl Disk {
                         self.wrong.get_or_insert(format!("a log of trust that is none: {other:?}"));
                     }
                 }
-                self.note_trust();
             }
             Write::Addresses(addresses) => self.content.addresses = addresses.into_iter().collect(),
         }
@@ -265,6 +296,10 @@ impl Disk {
         self.history.trust.extend(self.content.trust.entries().map(Entry::id));
         self.history.members.extend(self.content.trust.view().members().keys());
     }
+}
+
+fn failure(reason: String) -> WriteFailure {
+    WriteFailure { reason, may_be_there: false }
 }
 
 #[cfg(test)]

@@ -81,7 +81,7 @@ pub enum FaultKind {
         /// How long.
         lasting: Duration,
     },
-    /// The next write to the log fails.
+    /// The next write to the log fails, and the next log of trust may not last.
     FailWrite {
         /// Which node's.
         node: Whose,

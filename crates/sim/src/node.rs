@@ -201,6 +201,7 @@ impl Node {
             addresses: content.addresses.clone(),
             samples: self.samples(),
             models: self.models(),
+            window_ran: Duration::ZERO,
         }
     }
 

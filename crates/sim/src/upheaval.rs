@@ -167,6 +167,7 @@ impl World {
             FaultKind::FailWrite { node } => {
                 let node = self.node_whose(node);
                 self.nodes[node].disk.fail_next(File::Log);
+                self.nodes[node].disk.be_unsure_of_trust();
             }
             FaultKind::FailSteps { node, count } => {
                 let node = self.node_of(node);

@@ -118,3 +118,27 @@ fn a_member_that_was_away_and_a_newcomer_that_it_never_met_become_one_cluster_wi
     });
     assert_eq!((report.failure, report.answered), (None, 1), "{:?}", report.failed);
 }
+
+/// The founder lets a node in, and its disk does not say whether that will last; in some runs it dies before it is sure, and its next
+/// start finds either log. Invariants see to it that nobody hears of what may be forgotten; in the end all are one cluster.
+#[test]
+fn an_admission_that_may_not_last_is_neither_told_nor_forgotten() {
+    let [founder, _, joiner] = by_key(3)[..] else { panic!() };
+    let s = Duration::from_secs;
+    let unsure = FaultKind::FailWrite { node: Whose::Node(founder) };
+    let frozen = FaultKind::Freeze { node: joiner, lasting: s(3) };
+    for dies_ms in [None, Some(3_070), Some(3_100), Some(3_500), Some(4_990), Some(5_100), Some(6_000)] {
+        let mut faults = vec![(50, frozen), (2_500, unsure)];
+        faults
+            .extend(dies_ms.map(|ms| (ms, FaultKind::Crash { node: founder, end: End::Killed, down: s(2) })));
+        let clients = clients::list(SEED, 1, 25_000, 25_000).into_iter();
+        let report = run(Scenario {
+            stages_min: 3,
+            clients: clients.map(|client| Client { node: joiner, cancel: None, ..client }).collect(),
+            ..scenario(3, false, &faults, 40)
+        });
+        assert_eq!(report.failure, None, "{dies_ms:?}");
+        // The fault takes the first entry of the log as well, and with it a request.
+        assert!(report.answered >= 1, "{dies_ms:?}: {:?}", report.failed);
+    }
+}

@@ -16,6 +16,7 @@ use crate::hello::{self, HELLO_BYTES_MAX, Hello, HelloError, Protocols};
 use crate::live::Live;
 use crate::members::MemberSet;
 use crate::places::JoinPlaces;
+use crate::renewal::{Renewal, Renewed};
 
 /// Channels that wait to be taken by `accept`.
 pub(crate) const QUEUE_MAX: usize = 64;
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) queue: mpsc::Sender<Incoming>,
     /// Join exchanges that may run at once.
     pub(crate) joins: Arc<JoinPlaces>,
+    pub(crate) renewal: Renewal,
+    pub(crate) renewed: Renewed,
     pub(crate) closed: watch::Sender<bool>,
 }
 

@@ -18,6 +18,7 @@ use crate::join::JoinChannel;
 use crate::key::NodeKey;
 use crate::live::Live;
 use crate::members::MemberSet;
+use crate::renewal::{Renewal, Renewed};
 use crate::tls::Identity;
 use crate::{quic, socket, tcp};
 
@@ -39,13 +40,16 @@ pub struct Options {
     pub handshake_max: Duration,
     /// Handshakes at once, per transport.
     pub half_open_max: usize,
+    /// When connections get new keys.
+    pub renewal: Renewal,
 }
 
 impl Options {
     /// The usual limits: handshakes of 5 s, 64 at once.
     pub fn new(listen: SocketAddr, key: NodeKey, members: MemberSet) -> Self {
         let (protocols, handshake_max) = (Protocols::CURRENT, Duration::from_secs(5));
-        Self { listen, key, members, protocols, handshake_max, half_open_max: 64 }
+        let renewal = Renewal::default();
+        Self { listen, key, members, protocols, handshake_max, half_open_max: 64, renewal }
     }
 }
 
@@ -69,7 +73,7 @@ struct Inner {
 impl Endpoint {
     /// Opens the port and starts to accept. Needs a tokio runtime.
     pub async fn bind(options: Options) -> Result<Self, BindError> {
-        let Options { listen, key, members, protocols, handshake_max, half_open_max } = options;
+        let Options { listen, key, members, protocols, handshake_max, half_open_max, renewal } = options;
         let tls_error = |e: rustls::Error| BindError::Tls(e.to_string());
         let identity = Identity::new(&key).map_err(tls_error)?;
         let server = identity.server(&members).map_err(tls_error)?;
@@ -82,7 +86,7 @@ impl Endpoint {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(tcp_error)?;
         let quic = quic::endpoint(udp, server.clone()).map_err(udp_error)?;
 
-        let (shared, incoming) = shared(&key, members, protocols, handshake_max);
+        let (shared, incoming) = shared(&key, members, protocols, (handshake_max, renewal));
         let half_open = [(); 2].map(|()| HalfOpen::new(half_open_max, handshake_max));
         let configs = Arc::new(tcp::ServerConfigs { cluster: Arc::new(server), join: Arc::new(join) });
         let mut tasks = JoinSet::new();
@@ -103,9 +107,9 @@ impl Endpoint {
 
     /// An endpoint without a port: nobody connects to it, and it accepts nothing. Needs a tokio runtime.
     pub fn without_port(options: Options) -> Result<Self, BindError> {
-        let Options { listen, key, members, protocols, handshake_max, .. } = options;
+        let Options { listen, key, members, protocols, handshake_max, renewal, .. } = options;
         let identity = Identity::new(&key).map_err(|e| BindError::Tls(e.to_string()))?;
-        let (shared, incoming) = shared(&key, members, protocols, handshake_max);
+        let (shared, incoming) = shared(&key, members, protocols, (handshake_max, renewal));
         let mut tasks = JoinSet::new();
         tasks.spawn(close_those_who_left(shared.clone()));
         Ok(Self(Arc::new(Inner {
@@ -123,6 +127,11 @@ impl Endpoint {
     /// This node.
     pub fn node(&self) -> NodeId {
         self.0.shared.node
+    }
+
+    /// How often this side has renewed the keys of a connection.
+    pub fn keys_renewed(&self) -> u64 {
+        self.0.shared.renewed.count()
     }
 
     /// The address that was opened; the same port serves UDP and TCP.
@@ -258,7 +267,7 @@ pub(crate) fn shared(
     key: &NodeKey,
     members: MemberSet,
     protocols: Protocols,
-    handshake_max: Duration,
+    (handshake_max, renewal): (Duration, Renewal),
 ) -> (Arc<Shared>, mpsc::Receiver<Incoming>) {
     let (queue, incoming) = mpsc::channel(QUEUE_MAX);
     let shared = Shared {
@@ -269,6 +278,8 @@ pub(crate) fn shared(
         handshake_max,
         queue,
         joins: Arc::default(),
+        renewal,
+        renewed: Renewed::default(),
         closed: watch::Sender::new(false),
     };
     (Arc::new(shared), incoming)

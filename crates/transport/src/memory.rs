@@ -37,8 +37,8 @@ impl MemoryNet {
 
     /// Opens an endpoint at `options.listen`; port 0 picks one.
     pub fn bind(&self, options: Options) -> Result<MemoryEndpoint, BindError> {
-        let Options { mut listen, key, members, protocols, handshake_max, .. } = options;
-        let (shared, incoming) = shared(&key, members, protocols, handshake_max);
+        let Options { mut listen, key, members, protocols, handshake_max, renewal, .. } = options;
+        let (shared, incoming) = shared(&key, members, protocols, (handshake_max, renewal));
         let mut nodes = self.lock();
         if listen.port() == 0 {
             let free = (1024..).find(|port| !nodes.contains_key(&SocketAddr::new(listen.ip(), *port)));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use exo_types::NodeId;
@@ -18,11 +18,14 @@ use crate::errors::DialError;
 use crate::frame::RawSend;
 use crate::half_open::HalfOpen;
 use crate::live::Registration;
+use crate::renewal::{Keys, Renewal, Renewed};
 use crate::tls::{self, ALPN_CLUSTER, Identity, SERVER_NAME};
 
 /// A silent peer is given up after this; the keep-alive makes silence mean something.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// Between two looks at what a connection has carried.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Streams a peer may have open towards us at once.
 const STREAMS_MAX: u32 = 256;
 /// Unread bytes per stream and per connection: what a slow reader costs, and what fast links need in flight.
@@ -228,7 +231,32 @@ async fn connect(
         return Err(broken("the peer proved no key".to_owned()));
     }
     let registration = register(shared, peer, &connection).ok_or(DialError::NotMember { peer })?;
-    Ok(Pooled { connection, registration: Arc::new(registration) })
+    let registration = Arc::new(registration);
+    tokio::spawn(renew(
+        connection.clone(),
+        Arc::downgrade(&registration),
+        shared.renewal,
+        shared.renewed.clone(),
+    ));
+    Ok(Pooled { connection, registration })
+}
+
+/// Renews the keys of a connection that this side dialled, of both directions, for as long as somebody uses it.
+async fn renew(connection: Connection, user: Weak<Registration>, limits: Renewal, renewed: Renewed) {
+    let bytes = || connection.stats().udp_tx.bytes + connection.stats().udp_rx.bytes;
+    let (mut keys, mut counted) = (Keys::new(limits), bytes());
+    while user.strong_count() > 0 {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY.min(limits.every)) => {}
+            _ = connection.closed() => return,
+        }
+        let now = bytes();
+        if keys.sent(now.saturating_sub(counted)) {
+            connection.force_key_update();
+            renewed.add();
+        }
+        counted = now;
+    }
 }
 
 fn dial_error(addr: SocketAddr, error: &ConnectionError) -> DialError {

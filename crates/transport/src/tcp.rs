@@ -20,6 +20,7 @@ use crate::errors::DialError;
 use crate::frame::RawSend;
 use crate::half_open::HalfOpen;
 use crate::join::JoinChannel;
+use crate::renewal::{Keys, Renewed};
 use crate::socket;
 use crate::tls::{self, ALPN_CLUSTER, ALPN_JOIN, Identity, Verifier};
 
@@ -187,7 +188,8 @@ fn register(
     if !shared.members.contains(peer) || shared.is_closed() {
         return None;
     }
-    let (send, recv) = (Box::new(TlsSend(wire.clone())), Box::new(TlsRecv(wire)));
+    let (keys, renewed) = (Keys::new(shared.renewal), shared.renewed.clone());
+    let (send, recv) = (Box::new(TlsSend { wire: wire.clone(), keys, renewed }), Box::new(TlsRecv(wire)));
     Some(Proven { peer, remote, via: Via::Tcp, send, recv, guard: Arc::new(registration) })
 }
 
@@ -219,7 +221,11 @@ async fn linger(mut tcp: TcpStream) {
 /// The lock is held only while polling, never while waiting.
 struct Wire(Mutex<TlsStream<TcpStream>>);
 
-struct TlsSend(Arc<Wire>);
+struct TlsSend {
+    wire: Arc<Wire>,
+    keys: Keys,
+    renewed: Renewed,
+}
 struct TlsRecv(Arc<Wire>);
 
 impl Wire {
@@ -234,21 +240,41 @@ impl Wire {
 
 impl RawSend for TlsSend {
     fn abort(&mut self) {
-        self.0.shut();
+        self.wire.shut();
+    }
+}
+
+impl TlsSend {
+    /// Counts what was written. The other side answers new keys of ours with new ones of its own.
+    fn sent(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let Poll::Ready(Ok(bytes)) = written else { return written };
+        if self.keys.sent(bytes as u64) {
+            let refreshed = match &mut *self.wire.lock() {
+                TlsStream::Client(stream) => stream.get_mut().1.refresh_traffic_keys(),
+                TlsStream::Server(stream) => stream.get_mut().1.refresh_traffic_keys(),
+            };
+            match refreshed {
+                Ok(()) => self.renewed.add(),
+                Err(error) => tracing::debug!(%error, "keys are not renewed"),
+            }
+        }
+        written
     }
 }
 
 impl AsyncWrite for TlsSend {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.0.lock()).poll_write(cx, buf)
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut *self.wire.lock()).poll_write(cx, buf);
+        self.sent(written)
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.0.lock()).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut *self.wire.lock()).poll_write_vectored(cx, bufs);
+        self.sent(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -256,11 +282,11 @@ impl AsyncWrite for TlsSend {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0.lock()).poll_flush(cx)
+        Pin::new(&mut *self.wire.lock()).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.0.lock()).poll_shutdown(cx)
+        Pin::new(&mut *self.wire.lock()).poll_shutdown(cx)
     }
 }
 

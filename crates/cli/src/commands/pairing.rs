@@ -12,6 +12,8 @@ use crate::ui;
 
 /// A token in the environment of a node that starts.
 const TOKEN_VARIABLE: &str = "EXO_JOIN_TOKEN";
+/// How the text of a QR code begins; a token, or nine digits with a place as a token has it, follows.
+const LINK: &str = "exo://join/";
 /// Between two attempts with it.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Attempts with it: the machine that gave it out may start later than this one.
@@ -41,6 +43,11 @@ pub async fn invite(config: &Config, uses: Option<u32>, hours: Option<u32>) -> a
         }
         ui::line("The code lets in one machine, and is void after three wrong tries.");
     }
+    if ui::qr_code(&link(&invite)) {
+        ui::line(
+            "The square holds code, address and this node's id: `exo join 'TEXT'` with its text does the same.",
+        );
+    }
     Ok(())
 }
 
@@ -50,6 +57,11 @@ fn token(invite: &InviteView) -> String {
         [] => invite.code.clone(),
         addresses => format!("{}@{}@{}", invite.code, invite.node, addresses.join(",")),
     }
+}
+
+/// What a QR code says: all that the other machine needs.
+fn link(invite: &InviteView) -> String {
+    format!("{LINK}{}", token(invite))
 }
 
 /// Joins with a code, where `--peer` says: `[ID@]HOST:PORT`.
@@ -90,10 +102,9 @@ pub async fn join_by_environment(client: Client) {
 
 /// What is asked of the node: a code, and where to go with it. A token names its place itself.
 async fn request(code: &str, peers: &[String]) -> anyhow::Result<JoinRequest> {
-    let (code, place) = match code.trim().split_once('@') {
-        Some((token, place)) => (token, place),
-        None => (code.trim(), ""),
-    };
+    let code = code.trim();
+    let code = code.strip_prefix(LINK).unwrap_or(code);
+    let (code, place) = code.split_once('@').unwrap_or((code, ""));
     let places = peers.iter().map(String::as_str).chain([place]).filter(|place| !place.is_empty());
     let (mut node, mut addresses) = (None, Vec::new());
     for place in places {
@@ -125,6 +136,11 @@ mod tests {
         let read = request(&token(&invite), &[]).await.unwrap();
         assert_eq!((read.code.as_str(), read.node.as_deref()), ("abc", Some("id")));
         assert_eq!(read.addresses, invite.addresses);
+        assert!(link(&invite).starts_with("exo://join/abc@id@10.0.0.1:1"));
+        assert!(
+            request(&format!(" {}\n", link(&invite)), &[]).await.unwrap() == read,
+            "the text of a QR code"
+        );
         let read = request(" 123-456-789", &["127.0.0.1:9".to_owned()]).await.unwrap();
         assert_eq!((read.code.as_str(), read.node), ("123-456-789", None));
         assert_eq!(read.addresses, ["127.0.0.1:9"]);

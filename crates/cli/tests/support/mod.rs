@@ -36,6 +36,13 @@ pub fn exo(args: &[&str]) -> Command {
     clean(Command::new(EXO), args)
 }
 
+/// `exo` in the place of a shell that has limited itself.
+fn limited(data_bytes: u64) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -d {} && exec \"$@\"", data_bytes >> 10), "sh", EXO]);
+    shell
+}
+
 fn clean(mut command: Command, args: &[&str]) -> Command {
     for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("EXO_")) {
         command.env_remove(name);
@@ -122,6 +129,8 @@ pub struct Start<'a> {
     pub env: Vec<(&'static str, OsString)>,
     /// A name of `ip netns`, to run in.
     pub namespace: Option<String>,
+    /// What the process may have of memory of its own, by `ulimit -d`.
+    pub data_limit_bytes: Option<u64>,
 }
 
 impl Node {
@@ -162,7 +171,10 @@ impl Node {
 
     fn spawn(data_dir: &Path, start: &Start<'_>) -> Self {
         let program = match (&start.namespace, &start.bus) {
-            (None, None) => Command::new(EXO),
+            (None, None) => match start.data_limit_bytes {
+                Some(bytes) => limited(bytes),
+                None => Command::new(EXO),
+            },
             (None, Some(bus)) => with_bus(bus, EXO),
             (Some(namespace), _) => {
                 let mut ip = Command::new("ip");

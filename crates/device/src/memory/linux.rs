@@ -46,6 +46,18 @@ pub(super) fn group_limits(root: &Path) -> Vec<Memory> {
     limits
 }
 
+/// What `ulimit -d` leaves this process of its own memory. One that is at its limit is refused memory, and ends.
+pub(super) fn data_limit(root: &Path) -> Option<Memory> {
+    let limits = std::fs::read_to_string(root.join("proc/self/limits")).ok()?;
+    let soft = limits.lines().find_map(|line| line.strip_prefix("Max data size"))?;
+    let total_bytes = soft.split_whitespace().next()?.parse().ok()?; // "unlimited" is no number
+    let status = std::fs::read_to_string(root.join("proc/self/status")).unwrap_or_default();
+    let used = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+    let used: Option<u64> = used.and_then(|used| used.split_whitespace().next()?.parse().ok());
+    let available_bytes = u64::saturating_sub(total_bytes, used.unwrap_or(0).saturating_mul(1024));
+    Some(Memory { total_bytes, available_bytes })
+}
+
 /// What one version of cgroups calls things.
 struct Files {
     mount: &'static str,
@@ -93,6 +105,20 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
         crate::memory(root.path()).map(|m| (m.total_bytes, m.available_bytes))
+    }
+
+    #[test]
+    fn a_limit_of_this_process_counts() {
+        let limits = |soft: &str| {
+            format!("Limit   Soft Limit   Hard Limit   Units\nMax data size   {soft}   unlimited   bytes\n")
+        };
+        let found = |soft: &str| {
+            let status = ("proc/self/status", "VmPeak:\t 9 kB\nVmData:\t    1000 kB\n");
+            check(&[("proc/meminfo", MEMINFO), ("proc/self/limits", &limits(soft)), status])
+        };
+        assert_eq!(found("4096000"), Some((4_096_000, 4_096_000 - 1_024_000)));
+        assert_eq!(found("1024"), Some((1024, 0)));
+        assert_eq!(found("unlimited"), Some((16000 << 10, 9000 << 10)));
     }
 
     #[test]

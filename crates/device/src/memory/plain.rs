@@ -13,3 +13,8 @@ pub(super) fn memory(_root: &Path) -> Option<Memory> {
 pub(super) fn group_limits(_root: &Path) -> Vec<Memory> {
     Vec::new()
 }
+
+/// Read from `/proc`, which is Linux's.
+pub(super) fn data_limit(_root: &Path) -> Option<Memory> {
+    None
+}

@@ -82,8 +82,8 @@ pub struct Context<'a> {
     pub members: &'a BTreeSet<NodeId>,
     /// Who coordinates.
     pub leader: Option<(Epoch, NodeId)>,
-    /// When this run of the node began.
-    pub started: Time,
+    /// When the join window is over by the time that nodes have run with it open.
+    pub window_ends: Time,
     /// Whether a model came to this node's disk since then.
     pub has_new_model: bool,
     /// Whether requests of this node's clients run: moving to another cluster would end them.
@@ -110,14 +110,14 @@ impl Context<'_> {
         self.is_alone() && !self.is_busy && (is_named || self.is_fresh())
     }
 
-    /// Whether strangers on the local network join on sight: neither the wall clock nor this run's own time has ended that.
+    /// Whether strangers on the local network join on sight: neither the wall clock nor the time that nodes have run has ended that.
     pub fn is_window_open(&self) -> bool {
         self.is_window_open_by(self.trust.view())
     }
 
     /// The same, by what will be on disk.
     fn is_window_open_by(&self, view: &View) -> bool {
-        !self.config.trust_closed && is_window_open(view, self.now, self.started)
+        !self.config.trust_closed && is_window_open(view, self.now, self.window_ends)
     }
 
     fn me(&self) -> NodeId {
@@ -467,10 +467,10 @@ impl ConfiguredPeer {
     }
 }
 
-/// Whether the join window is open in a run of the node that began at `started`.
-pub fn is_window_open(view: &View, now: Now, started: Time) -> bool {
+/// Whether the join window is open, if nodes have run long enough with it at `ends`.
+pub fn is_window_open(view: &View, now: Now, ends: Time) -> bool {
     let left_s = view.window_until_unix_s().map_or(0, |until| window_left_s(until, now.unix_s));
-    left_s > 0 && now.time.since(started).as_secs() < JOIN_WINDOW_S
+    left_s > 0 && now.time < ends
 }
 
 /// For how many seconds more a join window is open by the wall clock. One that was set back by more than a minute does not open it again.

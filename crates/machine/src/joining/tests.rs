@@ -31,6 +31,7 @@ struct Node {
     is_near: bool,
     /// Whether they know the code.
     has_code: bool,
+    window_ends: Time,
     now: Now,
     /// Whom links lead to.
     linked: BTreeSet<NodeId>,
@@ -96,6 +97,7 @@ impl Node {
             has_new_model: false,
             is_near: true,
             has_code: false,
+            window_ends: Time::from_millis(10 + 1000 * JOIN_WINDOW_S),
             now: Now { time: Time::from_millis(10), unix_s: OPEN_UNIX_S },
             linked: BTreeSet::new(),
             out: Vec::new(),
@@ -152,7 +154,7 @@ impl Node {
             trust: &self.trust,
             members: &members,
             leader: self.leader,
-            started: Time::ZERO,
+            window_ends: self.window_ends,
             has_new_model: self.has_new_model,
             is_busy: self.is_busy,
             addresses: &|node| vec![address(node)],
@@ -552,7 +554,12 @@ fn a_lone_node_whose_door_is_shut_keeps_no_new_ones_from_each_other() {
 fn a_stranger_from_far_away_or_at_a_closed_node_is_shown_to_people_while_the_window_is_open() {
     let keys = keys(2);
     type Change = fn(&mut Node);
-    let changes: [Change; 2] = [|node| node.is_near = false, |node| node.config.trust_closed = true];
+    let changes: [Change; 3] = [
+        |node| node.is_near = false,
+        |node| node.config.trust_closed = true,
+        // Earlier runs had it open for all of its time; by the wall clock it would be open still.
+        |node| node.window_ends = node.now.time,
+    ];
     for change in changes {
         let mut node = Node::fresh(keys[0].clone(), &[]);
         change(&mut node);

@@ -5,11 +5,12 @@
 //! short and their number bounded.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_discovery::{Discovery, Interface, is_near, local_interfaces};
+use exo_discovery::{Discovery, Interface, gateways, is_near, local_interfaces};
 use exo_machine::joining::{Code, JoinAnswer, JoinAsk, Wanted};
 use exo_machine::{ExchangeId, Found, Input, JoinEffect, JoinEvent, SignId};
 use exo_transport::{Endpoint, JoinChannel, NodeKey};
@@ -113,8 +114,8 @@ impl JoinHands {
             JoinEffect::Ask { with, mut addresses, only_near, proof_within, code, ask } => {
                 let (endpoint, inputs) = (self.endpoint.clone(), self.inputs.clone());
                 if only_near {
-                    let interfaces = interfaces();
-                    addresses.retain(|address| is_near(address.ip(), &interfaces));
+                    let (interfaces, gateways) = surroundings();
+                    addresses.retain(|address| is_near(address.ip(), &interfaces, &gateways));
                 }
                 let question = Ask { me: self.key.node_id(), code, ask };
                 tokio::spawn(async move {
@@ -166,10 +167,12 @@ pub(crate) fn found(found: exo_discovery::Found) -> Option<Found> {
 }
 
 /// The addresses of this machine now; none if the system does not tell.
-fn interfaces() -> Vec<Interface> {
+/// This machine's addresses, and those of its routers.
+fn surroundings() -> (Vec<Interface>, Vec<IpAddr>) {
     let told = local_interfaces();
-    told.inspect_err(|error| tracing::warn!(%error, "the system does not tell this machine's addresses"))
-        .unwrap_or_default()
+    let told =
+        told.inspect_err(|error| tracing::warn!(%error, "the system does not tell this machine's addresses"));
+    (told.unwrap_or_default(), gateways(Path::new("/")))
 }
 
 /// One exchange that a stranger opened.
@@ -203,7 +206,8 @@ async fn serve(
         return Err("a question to become a member without words".to_owned());
     }
     let (node, remote) = (channel.peer, channel.remote);
-    let is_near = is_near(remote.ip(), &interfaces());
+    let (interfaces, gateways) = surroundings();
+    let is_near = is_near(remote.ip(), &interfaces, &gateways);
     let asked = JoinEvent::Asked { exchange, node, remote, is_near, has_code, words, ask };
     (host.inputs)(Input::Joining(asked));
     let answer = tokio::time::timeout(EXCHANGE_MAX, answer).await.map_err(|_| "no answer in time")?;

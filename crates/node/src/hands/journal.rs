@@ -18,7 +18,7 @@ use exo_machine::{PersistId, Write, WriteFailure};
 use exo_types::LogHead;
 
 use crate::engine_host::chain;
-use crate::files::DataDir;
+use crate::files::{DataDir, FilesError};
 
 /// The writer's thread has ended: it panicked, since it outlives all who hold the writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -104,7 +104,10 @@ impl WriterThread {
                     self.written(|journal| install(journal).map_err(|e| refused(&e)))
                 }
                 Write::Epoch(epoch) => self.data.set_epoch(epoch).map_err(|e| refused(&e)),
-                Write::Trust(entries) => self.data.set_trust(&entries).map_err(|e| refused(&e)),
+                Write::Trust(entries) => self.data.set_trust(&entries).map_err(|e| {
+                    let may_be_there = matches!(e, FilesError::NotSynced { .. });
+                    WriteFailure { may_be_there, ..refused(&e) }
+                }),
                 Write::Addresses(addresses) => {
                     self.data.set_peers(&addresses.into_iter().collect()).map_err(|e| refused(&e))
                 }
@@ -120,7 +123,7 @@ impl WriterThread {
             let (journal, _) = Journal::open(&self.data.journal_path()).map_err(|e| refused(&e))?;
             self.journal = Some(journal);
         }
-        self.journal.as_mut().ok_or(WriteFailure { reason: "the journal is not open".to_owned() })
+        self.journal.as_mut().ok_or(WriteFailure { reason: "the journal is not open".to_owned(), may_be_there: false })
     }
 
     /// Writes. A journal that refuses is closed, so that it can be written when there is room.
@@ -151,7 +154,7 @@ impl WriterThread {
                 let after = group.after;
                 let reason =
                     format!("the entries continue a log that ends at {after}, and this one ends at {head}");
-                Err(WriteFailure { reason })
+                Err(WriteFailure { reason, may_be_there: false })
             }
         };
         for id in group.ids {
@@ -209,7 +212,7 @@ fn len_bytes(entries: &[Vec<u8>]) -> usize {
 }
 
 fn refused(error: &dyn std::error::Error) -> WriteFailure {
-    WriteFailure { reason: chain(error) }
+    WriteFailure { reason: chain(error), may_be_there: false }
 }
 
 #[cfg(test)]

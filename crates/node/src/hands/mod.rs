@@ -16,6 +16,7 @@ use std::time::Duration;
 use exo_machine::{DraftAsk, Effect, Input};
 use exo_transport::{Endpoint, MemberSet};
 
+use crate::background;
 use crate::draft::Draft;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
@@ -56,16 +57,22 @@ impl Hands {
             Effect::CloseLink { link, reason } => self.links.close(link, &reason),
             Effect::Persist { id, write } => {
                 if let Err(gone) = self.journal.write(id, write) {
-                    let result = Err(exo_machine::WriteFailure { reason: gone.to_string() });
+                    let result =
+                        Err(exo_machine::WriteFailure { reason: gone.to_string(), may_be_there: false });
                     self.events.post(Input::Persisted { id, result });
                 }
             }
             Effect::Plan { id, request } => {
-                let events = self.events.clone();
-                tokio::task::spawn_blocking(move || {
+                let (events, request) = (self.events.clone(), Arc::new(request));
+                let work = move || {
                     let result = exo_planner::plan(&request);
                     events.post(Input::Planned { id, result });
-                });
+                };
+                // Seconds of search must not be felt between the tokens of a stream.
+                if let Err(error) = background::run("planner", work.clone()) {
+                    tracing::warn!(%error, "no thread for the planner; it goes with others");
+                    tokio::task::spawn_blocking(work);
+                }
             }
             Effect::Fetch { fetch, model, what, holders } => self.fetches.start(fetch, model, what, holders),
             Effect::CancelFetch(fetch) => self.fetches.cancel(fetch),

@@ -61,12 +61,13 @@ fn entries_are_signed(
     Ok(())
 }
 
-/// A member by this node's log of trust, or one whose log says that this node was let in.
+/// A member by this node's log of trust, or by that of somebody who let this node in: its word comes with the welcome, maybe before the
+/// entry is with the other.
 fn may_connect(facts: &Facts<'_>, node: usize, members: &BTreeSet<NodeId>) -> Result<(), String> {
     let own = &facts.nodes[node];
     let let_in = |other: &NodeId| {
-        let other = facts.nodes.iter().find(|known| known.id == *other);
-        other.is_some_and(|other| other.disk.history().members.contains(&own.id))
+        let mut hosts = facts.nodes.iter().filter(|host| host.disk.history().members.contains(&own.id));
+        hosts.any(|host| host.id != own.id && host.disk.content().trust.view().members().contains_key(other))
     };
     let trusted = |other: &NodeId| own.disk.content().trust.view().members().contains_key(other);
     match members.iter().find(|other| **other != own.id && !trusted(other) && !let_in(other)) {

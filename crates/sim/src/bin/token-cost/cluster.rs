@@ -95,6 +95,7 @@ impl Cluster {
                 addresses: addresses.clone(),
                 samples: samples(node),
                 models: models(),
+                window_ran: Duration::ZERO,
             };
             let (machine, effects) = NodeMachine::new(config(node), boot, cluster.clock());
             let (links, engines, sampled_at) = (BTreeMap::new(), BTreeMap::new(), cluster.now);

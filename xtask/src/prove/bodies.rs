@@ -1,0 +1,31 @@
+//! Three minutes of hostile bodies at a node that may have 1 GiB: the long form of an ordinary test of the command line, which starts
+//! the node and keeps the bounds.
+
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+
+use super::Verdict;
+use crate::run;
+
+const ARGS: [&str; 10] = [
+    "test",
+    "--quiet",
+    "--package",
+    "exo",
+    "--test",
+    "hostile_bodies",
+    "--",
+    "--ignored",
+    "--nocapture",
+    "three_minutes",
+];
+
+/// Runs it; its lines, one for each kind of body and answer, go to our terminal.
+pub(super) fn prove() -> anyhow::Result<Verdict> {
+    let program = run::cargo_program();
+    let status = Command::new(&program).args(ARGS).stdin(Stdio::null()).status();
+    let is_kept = status.with_context(|| format!("cannot start `{program}`"))?.success();
+    let line = if is_kept { "every bound is kept" } else { "not every bound is kept, see above" };
+    Ok(Verdict { line: format!("bodies: {line}"), is_kept })
+}
