@@ -32,6 +32,22 @@ pub struct ChatMessage {
     pub name: Option<String>,
 }
 
+/// What an answer must be. It is kept to token by token, so an answer that is complete is one of these.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub enum AnswerFormat {
+    /// Any text.
+    #[default]
+    Text,
+    /// Any JSON object.
+    JsonObject,
+    /// A JSON value of this schema, which nobody has looked at yet.
+    JsonSchema(serde_json::Value),
+    /// A match of this regular expression.
+    Regex(String),
+    /// A text of this grammar, in the dialect of Lark that `docs/api.md` names.
+    Lark(String),
+}
+
 /// A checked request. Every number is in its range and every parameter is honoured.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GenerateRequest {
@@ -45,6 +61,8 @@ pub struct GenerateRequest {
     pub choices: u16,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// What each answer must be. The node compiles it, or refuses the request.
+    pub format: AnswerFormat,
     /// Upper bound of tokens per choice, at least 1. The node lowers it to what the context leaves free.
     pub max_tokens: Option<u32>,
     /// A choice ends before the first of these; none is empty. The node applies them to the decoded text and holds

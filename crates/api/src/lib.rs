@@ -22,8 +22,8 @@ pub mod view;
 
 pub use facade::{AdminError, BoxFuture, BoxStream, Facade, GenerateStream};
 pub use generate::{
-    ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent, GenerateRequest, Prompt, Summary,
-    Timings, TokenPiece, TopToken, Usage,
+    AnswerFormat, ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent, GenerateRequest, Prompt,
+    Summary, Timings, TokenPiece, TopToken, Usage,
 };
 pub use plan::{PlanQuery, PlanView};
 pub use view::{

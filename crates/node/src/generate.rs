@@ -11,10 +11,11 @@ use exo_cluster::DraftCounts;
 use exo_cluster::wire::{Busy, EndReason};
 use exo_machine::SequenceEvent;
 use exo_tokenizer::ChatError;
-use exo_types::{FailureKind, RequestId};
+use exo_types::{Constraint, FailureKind, RequestId};
 use tokio::sync::mpsc;
 
 use crate::choice::Choice;
+use crate::constrain::{self, Checked};
 use crate::events::EventSender;
 use crate::library::OpenModel;
 use crate::outlet::{Sink, sink};
@@ -25,6 +26,8 @@ pub struct Prepared {
     pub tokens: Vec<u32>,
     /// What `echo` sends first.
     pub echo: String,
+    /// What the answers must spell.
+    pub constraint: Option<Arc<Constraint>>,
 }
 
 /// Renders and tokenises. Blocks for as long as a long prompt takes: call it where that is allowed.
@@ -56,7 +59,8 @@ pub fn prepare(open: &OpenModel, request: &GenerateRequest) -> Result<Prepared, 
             "`echo` together with `logprobs` is not supported: the prompt's probabilities are not computed";
         return Err(invalid("logprobs", message.to_owned()));
     }
-    Ok(Prepared { tokens, echo })
+    let constraint = constrain::constraint(open, request)?.map(Arc::new);
+    Ok(Prepared { tokens, echo, constraint })
 }
 
 fn chat_tokens(open: &OpenModel, messages: &[exo_api::ChatMessage]) -> Result<Vec<u32>, GenerateError> {
@@ -136,6 +140,12 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
     let prompt_tokens = running.prepared.tokens.len() as u32;
     let count = running.request.choices;
     let mut choices: Vec<_> = (0..count).map(|i| Choice::new(i, &running.request, &running.open)).collect();
+    let mut checked = Vec::new();
+    if let Some(constraint) = &running.prepared.constraint {
+        for _ in 0..count {
+            checked.push(Checked::start(&running.open, constraint)?);
+        }
+    }
     let mut progress = Progress::new(running.arrived, prompt_tokens);
     while let Some(event) = running.events.recv().await {
         match event {
@@ -149,6 +159,9 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
             SequenceEvent::Token { index, token } => {
                 progress.token();
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
+                if let Some(checked) = checked.get_mut(usize::from(index)) {
+                    checked.push(token.token)?;
+                }
                 if let Some(delta) = choice.push(&token) {
                     sink.send(GenerateEvent::Delta(delta))?;
                 }

@@ -1,8 +1,9 @@
 //! The models this node can talk about: opened files, tokenizers and templates, kept while they are in use.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use exo_constraint::Compiler;
 use exo_formats::Model;
 use exo_machine::Holder;
 use exo_store::{ChunkRef, PartialModel, Store};
@@ -13,6 +14,7 @@ use exo_types::{ModelId, Shard};
 use crate::bulk::{FetchError, Fetcher};
 use crate::details::Details;
 use crate::engine_host::chain;
+use crate::grammar;
 
 /// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large vocabularies.
 const OPEN_MAX: usize = 8;
@@ -29,6 +31,16 @@ pub struct OpenModel {
     pub template: Option<Result<ChatTemplate, String>>,
     /// Tokens that end an answer: the model's and the tokenizer's.
     pub end_ids: Vec<u32>,
+    /// What words and checks grammars over its vocabulary. Made when the first request needs it.
+    compiler: OnceLock<Result<Compiler, String>>,
+}
+
+impl OpenModel {
+    /// What words and checks grammars over its vocabulary. Blocks for as long as it takes to be made.
+    pub fn compiler(&self) -> Result<&Compiler, String> {
+        let make = || grammar::compiler(&self.tokenizer, &self.end_ids).map_err(|e| chain(&e));
+        self.compiler.get_or_init(make).as_ref().map_err(Clone::clone)
+    }
 }
 
 /// Opens models from the store and fetches from members what is missing.
@@ -223,9 +235,7 @@ fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, String> {
         .chat_template
         .as_deref()
         .map(|source| ChatTemplate::new(source, bos.as_deref(), eos.as_deref()).map_err(|e| chain(&e)));
-    let mut end_ids = model.config.eos.clone();
-    end_ids.extend_from_slice(tokenizer.end_ids());
-    end_ids.sort_unstable();
-    end_ids.dedup();
-    Ok(OpenModel { id, model: Arc::new(model), tokenizer, template, end_ids })
+    let end_ids = grammar::end_ids(&model.config, &tokenizer);
+    let compiler = OnceLock::new();
+    Ok(OpenModel { id, model: Arc::new(model), tokenizer, template, end_ids, compiler })
 }

@@ -6,8 +6,9 @@ use utoipa::ToSchema;
 
 use super::common::{CommonFields, RequestContext, token_bound};
 use super::fields::{BadParam, Fields, short};
-use super::neutral;
-use crate::generate::{ChatMessage, GenerateRequest, Prompt};
+use super::format::take_format;
+use super::table;
+use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt};
 
 /// Asks for the next message of a conversation. Parameters beside these are refused by name unless they ask for
 /// nothing.
@@ -29,6 +30,18 @@ pub struct ChatRequest {
     /// With `logprobs`: how many of the likeliest tokens to report, 0 to 20. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u8>,
+    /// What the answer must be: `text`, `json_object`, or `json_schema` with a schema. It is kept to token by token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub response_format: Option<Value>,
+    /// Extension: `{"regex": …}` or `{"lark": …}`, which the answer is kept to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub grammar: Option<Value>,
+    /// What these two come to.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub format: AnswerFormat,
     /// Parameters of both endpoints.
     #[serde(flatten)]
     pub common: CommonFields,
@@ -48,9 +61,12 @@ impl ChatRequest {
             max_tokens: token_bound("max_tokens", fields.take_value("max_tokens"))?,
             logprobs: fields.take("logprobs", "true or false")?,
             top_logprobs: fields.take("top_logprobs", "a whole number between 0 and 20")?,
+            format: take_format(&mut fields)?,
+            response_format: None,
+            grammar: None,
             common: CommonFields::take(&mut fields)?,
         };
-        neutral::check_chat(&mut fields)?;
+        table::CHAT.check(&mut fields, "")?;
         fields.finish()?;
         request.check_together()?;
         Ok(request)
@@ -59,6 +75,10 @@ impl ChatRequest {
     fn check_together(&self) -> Result<(), BadParam> {
         if self.top_logprobs.is_some_and(|n| n > 0) && self.logprobs != Some(true) {
             return Err(BadParam::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true"));
+        }
+        if self.common.ignore_eos == Some(true) && self.format != AnswerFormat::Text {
+            let message = "`ignore_eos` does not go with a format: an answer that is complete has to end";
+            return Err(BadParam::invalid("ignore_eos", message));
         }
         match (self.max_tokens, self.max_completion_tokens) {
             (Some(a), Some(b)) if a != b => Err(BadParam::invalid(
@@ -76,6 +96,7 @@ impl ChatRequest {
             request: context.request,
             choices: self.common.choices()?,
             sampling: self.common.sampling(context.seed, logprobs, "top_logprobs")?,
+            format: self.format,
             max_tokens: self.max_completion_tokens.or(self.max_tokens),
             stop: self.common.stops()?,
             ignore_eos: self.common.ignore_eos == Some(true),
@@ -102,10 +123,6 @@ fn parse_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {
     values.into_iter().enumerate().map(|(i, value)| parse_message(value, &format!("messages[{i}]"))).collect()
 }
 
-/// Fields of messages that come back from answers (ours or OpenAI's) and say nothing when empty.
-const EMPTY_IN_MESSAGES: [&str; 6] =
-    ["tool_calls", "function_call", "audio", "refusal", "annotations", "tool_call_id"];
-
 fn parse_message(value: Value, path: &str) -> Result<ChatMessage, BadParam> {
     let mut fields = Fields::new(value, path)?;
     let role: String = fields.take_required("role", "a string")?;
@@ -122,12 +139,7 @@ fn parse_message(value: Value, path: &str) -> Result<ChatMessage, BadParam> {
             return Err(BadParam::invalid(fields.name("role"), message));
         }
     };
-    for name in EMPTY_IN_MESSAGES {
-        if fields.take_value(name).is_some_and(|v| v != Value::Array(Vec::new())) {
-            let name = fields.name(name);
-            return Err(BadParam::unsupported(name.clone(), format!("`{name}` is not supported")));
-        }
-    }
+    table::CHAT.check(&mut fields, "messages[].")?;
     let content_name = fields.name("content");
     let content = fields.take_value("content").ok_or_else(|| BadParam::missing(&content_name))?;
     let content = parse_content(content, &content_name)?;
@@ -158,6 +170,7 @@ fn parse_part(part: Value, path: &str) -> Result<String, BadParam> {
         return Err(BadParam::unsupported(fields.name("type"), message));
     }
     let text = fields.take_required("text", "a string")?;
+    table::CHAT.check(&mut fields, "messages[].content[].")?;
     fields.finish()?;
     Ok(text)
 }

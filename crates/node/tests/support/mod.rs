@@ -150,6 +150,7 @@ pub fn request(prompt: &str) -> GenerateRequest {
         },
         choices: 1,
         sampling: SamplingParams::greedy(),
+        format: exo_api::AnswerFormat::Text,
         max_tokens: Some(48),
         stop: Vec::new(),
         ignore_eos: false,
