@@ -71,7 +71,7 @@ fn schema(i: usize) -> Value {
 fn layout(i: usize) -> Layout {
     let read = |i| Schema::read(&schema(i), Strictness::Whole).expect("enforceable").value;
     let thought = Thought::No;
-    if i % 2 == 0 {
+    if i.is_multiple_of(2) {
         return Layout { thought, body: Body::Json(read(i)) };
     }
     let text = |text: &str| vec![Piece::Text(text.to_owned())];

@@ -7,6 +7,7 @@ use exo_constraint::Compiler;
 use exo_formats::Model;
 use exo_machine::Holder;
 use exo_store::{ChunkRef, PartialModel, Store};
+use exo_tokenizer::calls::{CallFormat, ThoughtFormat};
 use exo_tokenizer::{ChatTemplate, Tokenizer};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, Shard};
@@ -31,11 +32,36 @@ pub struct OpenModel {
     pub template: Option<Result<ChatTemplate, String>>,
     /// Tokens that end an answer: the model's and the tokenizer's.
     pub end_ids: Vec<u32>,
+    /// How the template prints calls of tools, or why not. Looked for when the first request needs it.
+    calls: OnceLock<Result<CallFormat, String>>,
+    /// How the template prints thoughts.
+    thought: OnceLock<Option<ThoughtFormat>>,
     /// What words and checks grammars over its vocabulary. Made when the first request needs it.
     compiler: OnceLock<Result<Compiler, String>>,
 }
 
 impl OpenModel {
+    /// How the template prints calls of tools, or why there can be none.
+    pub fn calls(&self) -> Result<&CallFormat, String> {
+        let find = || match &self.template {
+            Some(Ok(template)) => CallFormat::find(template, &self.end_texts()),
+            Some(Err(message)) => Err(message.clone()),
+            None => Err("the model has no chat template".to_owned()),
+        };
+        self.calls.get_or_init(find).as_ref().map_err(Clone::clone)
+    }
+
+    /// How the template prints thoughts, if the model has any.
+    pub fn thought(&self) -> Option<&ThoughtFormat> {
+        let find = || self.template.as_ref()?.as_ref().ok().and_then(ThoughtFormat::find);
+        self.thought.get_or_init(find).as_ref()
+    }
+
+    /// What ends a turn, as a template writes it.
+    fn end_texts(&self) -> Vec<String> {
+        self.end_ids.iter().filter_map(|id| self.tokenizer.token_text(*id)).collect()
+    }
+
     /// What words and checks grammars over its vocabulary. Blocks for as long as it takes to be made.
     pub fn compiler(&self) -> Result<&Compiler, String> {
         let make = || grammar::compiler(&self.tokenizer, &self.end_ids).map_err(|e| chain(&e));
@@ -236,6 +262,6 @@ fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, String> {
         .as_deref()
         .map(|source| ChatTemplate::new(source, bos.as_deref(), eos.as_deref()).map_err(|e| chain(&e)));
     let end_ids = grammar::end_ids(&model.config, &tokenizer);
-    let compiler = OnceLock::new();
-    Ok(OpenModel { id, model: Arc::new(model), tokenizer, template, end_ids, compiler })
+    let (calls, thought, compiler) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+    Ok(OpenModel { id, model: Arc::new(model), tokenizer, template, end_ids, calls, thought, compiler })
 }

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::common::{CommonFields, RequestContext, token_bound};
 use super::fields::{BadParam, Fields, short};
 use super::table;
-use crate::generate::{AnswerFormat, GenerateRequest, Prompt};
+use crate::generate::{AnswerFormat, GenerateRequest, Prompt, Reasoning};
 
 /// OpenAI's default of `max_tokens` on this endpoint, which clients rely on to get a short answer.
 pub const MAX_TOKENS_DEFAULT: u32 = 16;
@@ -62,6 +62,8 @@ impl CompletionRequest {
             choices: self.common.choices()?,
             sampling: self.common.sampling(context.seed, self.logprobs, "logprobs")?,
             format: AnswerFormat::Text,
+            tools: None,
+            reasoning: Reasoning::Default,
             max_tokens: Some(self.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT)),
             stop: self.common.stops()?,
             ignore_eos: self.common.ignore_eos == Some(true),

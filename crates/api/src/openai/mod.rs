@@ -14,6 +14,7 @@ pub mod fields;
 pub mod format;
 pub mod models;
 pub mod table;
+pub mod tools;
 pub mod usage;
 
 pub use chat::ChatRequest;
