@@ -18,6 +18,7 @@ pub const ORDER: &[&str] = &[
     "exo-formats",
     "exo-tokenizer",
     "exo-sampler",
+    "exo-constraint",
     "exo-planner",
     "exo-identity",
     "exo-trust",

@@ -20,16 +20,102 @@ pub enum Prompt {
     Tokens(Vec<u32>),
 }
 
-/// One message of a conversation. Roles are `system`, `user` and `assistant`; `developer` arrives as `system`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+/// One message of a conversation. Roles are `system`, `user`, `assistant` and `tool`; `developer` arrives as `system`. Its JSON is
+/// what chat templates read.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ChatMessage {
     /// Who speaks.
     pub role: String,
     /// What is said: text parts are joined already.
     pub content: String,
-    /// The speaker's name, where given.
+    /// The speaker's name, where given; of a tool's result, the tool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// What the assistant thought before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// What the assistant called.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// Of a tool's result: the call that it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+}
+
+/// A call in a message that comes back.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ToolCall {
+    /// As the answer named it.
+    pub id: String,
+    /// Always `function`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// What was called.
+    pub function: CalledFunction,
+}
+
+/// A tool's name and arguments.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CalledFunction {
+    /// The tool.
+    pub name: String,
+    /// An object, in the order in which it was written.
+    #[schema(value_type = Object)]
+    pub arguments: serde_json::Value,
+}
+
+/// A tool that the model may be told of.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ToolDefinition {
+    /// Its name: letters, digits and `_-.`.
+    pub name: String,
+    /// The whole of it as it was sent, for the template.
+    pub definition: serde_json::Value,
+    /// The schema of its arguments, an object.
+    pub parameters: serde_json::Value,
+    /// Whether the schema must be enforced whole.
+    pub is_strict: bool,
+}
+
+/// What an answer may call.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Tools {
+    /// At least one; the template shows all of them.
+    pub definitions: Vec<ToolDefinition>,
+    /// Names of those that may be called, at least one.
+    pub allowed: Vec<String>,
+    /// Whether the answer must be a call.
+    pub is_required: bool,
+    /// Whether it may be several.
+    pub is_parallel: bool,
+}
+
+/// What was asked for of the model's thinking.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Reasoning {
+    /// What the model does by itself.
+    #[default]
+    Default,
+    /// None.
+    Off,
+    /// So much, in the API's words: `low`, `medium`, …
+    Effort(String),
+}
+
+/// What an answer must be. It is kept to token by token, so an answer that is complete is one of these.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub enum AnswerFormat {
+    /// Any text.
+    #[default]
+    Text,
+    /// Any JSON object.
+    JsonObject,
+    /// A JSON value of this schema, which nobody has looked at yet.
+    JsonSchema(serde_json::Value),
+    /// A match of this regular expression.
+    Regex(String),
+    /// A text of this grammar, in the dialect of Lark that `docs/api.md` names.
+    Lark(String),
 }
 
 /// A checked request. Every number is in its range and every parameter is honoured.
@@ -45,6 +131,12 @@ pub struct GenerateRequest {
     pub choices: u16,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// What each answer must be. The node compiles it, or refuses the request.
+    pub format: AnswerFormat,
+    /// What each answer may call.
+    pub tools: Option<Tools>,
+    /// What was asked for of the model's thinking.
+    pub reasoning: Reasoning,
     /// Upper bound of tokens per choice, at least 1. The node lowers it to what the context leaves free.
     pub max_tokens: Option<u32>,
     /// A choice ends before the first of these; none is empty. The node applies them to the decoded text and holds
@@ -100,8 +192,30 @@ pub struct Delta {
     pub index: u16,
     /// Whole characters; may be empty while a character or a stop string is incomplete.
     pub text: String,
+    /// Whole characters of the thought in front of the answer.
+    pub reasoning: String,
+    /// What is new of calls.
+    pub calls: Vec<CallDelta>,
     /// The tokens that became final with this piece. Filled only when log-probabilities were asked for.
     pub tokens: Vec<TokenPiece>,
+}
+
+impl Delta {
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty() && self.tokens.is_empty()
+    }
+}
+
+/// What is new of one call.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CallDelta {
+    /// Which call of the choice, from 0.
+    pub index: u32,
+    /// Where it begins: its id and the tool's name.
+    pub begins: Option<(String, String)>,
+    /// JSON to append to its arguments.
+    pub arguments: String,
 }
 
 /// One token with its probability.
@@ -140,6 +254,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the context was reached.
     Length,
+    /// The answer calls tools.
+    ToolCalls,
 }
 
 /// Tokens a request took.
@@ -155,6 +271,8 @@ pub struct Usage {
     pub accepted_drafts: u32,
     /// Guesses that were computed and were wrong; not among the generated tokens.
     pub rejected_drafts: u32,
+    /// Generated tokens that belong to thoughts.
+    pub reasoning_tokens: u32,
 }
 
 impl Usage {
@@ -194,6 +312,8 @@ pub struct Summary {
     pub kernels: Vec<String>,
     /// Stages of the pipeline.
     pub stages: u32,
+    /// Places of tools' schemas that are not enforced, with what is wrong with each; only of tools that are not strict.
+    pub unenforced: Vec<String>,
     /// Where the answer was interrupted and went on.
     pub resumed: Vec<Resumed>,
 }

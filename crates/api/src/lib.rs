@@ -22,8 +22,9 @@ pub mod view;
 
 pub use facade::{AdminError, BoxFuture, BoxStream, Facade, GenerateStream};
 pub use generate::{
-    ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent, GenerateRequest, Prompt, Resumed,
-    Summary, Timings, TokenPiece, TopToken, Usage,
+    AnswerFormat, CallDelta, CalledFunction, ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent,
+    GenerateRequest, Prompt, Reasoning, Resumed, Summary, Timings, TokenPiece, ToolCall, ToolDefinition,
+    Tools, TopToken, Usage,
 };
 pub use plan::{PlanQuery, PlanView};
 pub use view::{

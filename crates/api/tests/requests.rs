@@ -131,6 +131,11 @@ fn messages_are_checked_one_by_one() {
         r#"[{"role": "wizard", "content": "hi"}]"#,
         r#"[{"role": "tool", "content": "hi", "tool_call_id": "x"}]"#,
         r#"[{"role": "user", "content": "hi", "mood": "good"}]"#,
+        r#"[{"role": "user", "content": "hi", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]}]"#,
+        r#"[{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "[]"}}]}]"#,
+        r#"[{"role": "assistant", "tool_calls": [{"id": "a", "type": "custom", "custom": {}}]}]"#,
+        r#"[{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]}, {"role": "tool", "content": "1", "tool_call_id": "b"}]"#,
+        r#"[{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": ""}}]}, {"role": "tool", "content": "1", "tool_call_id": "a"}]"#,
         r#"[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "x", "tool_calls": [{}]}]"#,
         r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]"#,
         r#"[{"role": "user", "content": [{"type": "text"}]}]"#,
@@ -154,6 +159,9 @@ fn text_parts_are_joined_and_developer_means_system() {
                 role: "system",
                 content: "be brief",
                 name: None,
+                reasoning_content: None,
+                tool_calls: [],
+                tool_call_id: None,
             },
             ChatMessage {
                 role: "user",
@@ -161,6 +169,9 @@ fn text_parts_are_joined_and_developer_means_system() {
                 name: Some(
                     "ada",
                 ),
+                reasoning_content: None,
+                tool_calls: [],
+                tool_call_id: None,
             },
         ],
     }

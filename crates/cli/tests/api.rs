@@ -5,12 +5,11 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use support::{Node, finish, known, skip, stderr, stdout};
+use support::{Node, finish, known, python, skip, stderr, stdout};
 
 #[test]
 fn a_chat_and_a_completion_are_answered_and_the_model_is_placed_by_the_way() {
@@ -130,16 +129,6 @@ fn the_openai_package_works_against_a_real_node() {
     }
     let end = text.trim_end().ends_with("ok");
     assert!(output.status.success() && end, "{text}\n{}\n{}", stderr(&output), node.log());
-}
-
-/// `EXO_TEST_PYTHON`, the repository's `.venv`, or the system's.
-fn python() -> PathBuf {
-    let venv = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/python"));
-    match std::env::var_os("EXO_TEST_PYTHON") {
-        Some(python) => python.into(),
-        None if venv.exists() => venv,
-        None => "python3".into(),
-    }
 }
 
 #[test]

@@ -121,7 +121,8 @@ impl Drafter {
             let context = self.engine.options().context_tokens;
             let count = count.min(context - spec.history.len() as u32) as usize;
             self.catch_up(&spec, count > 0, leave)?;
-            let sampling = SamplingParams { logprobs: None, ..spec.sampling.clone() };
+            // A guess that breaks the grammar is wrong, and found to be.
+            let sampling = SamplingParams { logprobs: None, constraint: None, ..spec.sampling.clone() };
             let sampler = Sampler::new(sampling, &spec.history, spec.prompt_tokens);
             runs.push(Run { index, spec, count, sampler, drafts: Vec::new() });
         }
@@ -205,12 +206,14 @@ impl Drafter {
             let run = &mut wanting[index];
             let position = run.len() as u64;
             match row.sample(&mut run.sampler, position) {
-                Ok(sampled) => {
+                Ok(Some(sampled)) => {
                     run.sampler.accept(sampled.token);
                     run.drafts.push(sampled.token);
                 }
+                Ok(None) => return false,
                 Err(source) => failed = Some(StepError::Sample { sequence: run.spec.sequence, source }),
             }
+            true
         })?;
         for (run, news) in wanting.iter().zip(news) {
             self.cached.entry(run.spec.sequence).or_default().extend(news);

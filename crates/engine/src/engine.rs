@@ -11,7 +11,7 @@ use exo_types::{PageKey, SequenceId, SequenceSpec, Shard};
 use crate::load::ShardWeights;
 use crate::pages::{PagePool, Refused};
 use crate::plan::HostBatch;
-use crate::sequence::{Chooser, Sequence};
+use crate::sequence::{Chooser, Sequence, StartConstraint};
 use crate::{EngineOptions, EngineReport, SequenceError};
 
 /// One shard of a model on one device, ready to step.
@@ -32,6 +32,9 @@ pub struct Engine {
     pub(crate) host: HostBatch,
     pub(crate) steps: u64,
     pub(crate) tokens: u64,
+    /// Rows of plain greedy sequences whose logits were read back after all.
+    pub(crate) logit_rows_read: u64,
+    pub(crate) start_constraint: Option<Arc<StartConstraint>>,
     /// Last: everything above was made by it.
     pub(crate) device: Arc<dyn Device>,
 }
@@ -57,6 +60,16 @@ impl Engine {
         &self.device
     }
 
+    /// Gives it the way to follow grammars. Without it, sequences that ask for one are refused.
+    pub fn follow_grammars(&mut self, start: Arc<StartConstraint>) {
+        self.start_constraint = Some(start);
+    }
+
+    /// Rows of plain greedy sequences whose logits were read back, because the best token would not do.
+    pub fn logit_rows_read(&self) -> u64 {
+        self.logit_rows_read
+    }
+
     /// Bytes of weights that are used from their file for now and still on their way to the device's memory. It steps as it will
     /// when there are none, but slower.
     pub fn waiting_bytes(&mut self) -> u64 {
@@ -77,11 +90,13 @@ impl Engine {
         if cached_tokens > tokens {
             return Err(SequenceError::CachedBeyondHistory { cached_tokens, tokens });
         }
+        let start = self.start_constraint.clone();
+        let chooser = self.shard.head.then(|| Chooser::new(spec, start)).transpose();
+        let chooser = chooser.map_err(|reason| SequenceError::Constraint { reason })?;
         let pages = self.pages.share(cached, principal).map_err(|(key, refused)| match refused {
             Refused::Unknown => SequenceError::PageUnknown { key },
             Refused::Foreign => SequenceError::PageForeign { key },
         })?;
-        let chooser = self.shard.head.then(|| Chooser::new(spec));
         self.sequences.insert(sequence, Sequence { principal, len: cached_tokens as u32, pages, chooser });
         Ok(())
     }

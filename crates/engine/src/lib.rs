@@ -36,3 +36,4 @@ pub use engine::Engine;
 pub use errors::{LoadError, SequenceError, StepError};
 pub use exo_models::tensor_shape;
 pub use options::{EngineOptions, EngineReport, LoadProgress, PAGE_TOKENS, StepInput, StepOutput};
+pub use sequence::StartConstraint;

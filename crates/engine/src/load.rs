@@ -70,6 +70,8 @@ impl Engine {
             host,
             steps: 0,
             tokens: 0,
+            logit_rows_read: 0,
+            start_constraint: None,
             device,
         })
     }

@@ -1,9 +1,13 @@
 //! One open sequence: where it stands, which pages it holds, and how its tokens are drawn.
 
-use exo_sampler::Sampler;
-use exo_types::{Principal, SampledToken, SamplingParams, SequenceSpec};
+use std::sync::Arc;
 
-use exo_sampler::SampleError;
+use exo_sampler::{SampleError, Sampler, TokenConstraint};
+use exo_types::{Constraint, Principal, SampledToken, SamplingParams, SequenceSpec};
+
+/// Starts what holds an answer to a grammar; a grammar that cannot be followed here ends the answer at once. `Err` says why
+/// none can be followed.
+pub type StartConstraint = dyn Fn(&Constraint) -> Result<Box<dyn TokenConstraint>, String> + Send + Sync;
 
 /// What a row gave to choose a token by.
 #[derive(Clone, Copy, Debug)]
@@ -15,14 +19,11 @@ pub(crate) enum Row<'a> {
 }
 
 impl Row<'_> {
-    /// The token at `position`, which does not count until the sampler accepts it.
-    pub fn sample(self, sampler: &mut Sampler, position: u64) -> Result<SampledToken, SampleError> {
+    /// The token at `position`, which does not count until the sampler accepts it; `None` where only the logits say which it is.
+    pub fn sample(self, sampler: &mut Sampler, position: u64) -> Result<Option<SampledToken>, SampleError> {
         match self {
-            Row::Logits(logits) => sampler.sample(logits, position),
-            Row::Best(token) => {
-                debug_assert!(sampler.is_plain_greedy(), "whoever wants more is shown the logits");
-                Ok(SampledToken { token, logprob: None, top: Vec::new() })
-            }
+            Row::Logits(logits) => sampler.sample(logits, position).map(Some),
+            Row::Best(token) => Ok(sampler.take_best(token)),
         }
     }
 }
@@ -41,9 +42,10 @@ pub(crate) struct Sequence {
 }
 
 /// Draws tokens: the sampler with the tokens it has folded over, so that it can be set back.
-#[derive(Debug)]
 pub(crate) struct Chooser {
     sampler: Sampler,
+    /// For the constraint of the parameters, if they have one.
+    start: Option<Arc<StartConstraint>>,
     sampling: SamplingParams,
     prompt_tokens: u32,
     /// Token i stands at position i.
@@ -51,13 +53,12 @@ pub(crate) struct Chooser {
 }
 
 impl Chooser {
-    pub fn new(spec: SequenceSpec) -> Self {
-        Self {
-            sampler: Sampler::new(spec.sampling.clone(), &spec.history, spec.prompt_tokens),
-            sampling: spec.sampling,
-            prompt_tokens: spec.prompt_tokens,
-            history: spec.history,
-        }
+    /// `Err` says why the constraint that the parameters ask for cannot be held.
+    pub fn new(spec: SequenceSpec, start: Option<Arc<StartConstraint>>) -> Result<Self, String> {
+        let SequenceSpec { sampling, history, prompt_tokens, .. } = spec;
+        let sampler = sampler(&sampling, &history, prompt_tokens, start.as_deref())?;
+        let start = start.filter(|_| sampling.constraint.is_some());
+        Ok(Self { sampler, start, sampling, prompt_tokens, history })
     }
 
     /// Tokens known.
@@ -71,14 +72,16 @@ impl Chooser {
     }
 
     /// Draws the token at `position`; all before it must be known. Tokens from `position` on, known from before a
-    /// truncation, are forgotten. The token drawn does not count until it is accepted.
-    pub fn sample(&mut self, row: Row<'_>, position: u32) -> Result<SampledToken, SampleError> {
+    /// truncation, are forgotten. The token drawn does not count until it is accepted. `None` asks for the row's logits.
+    pub fn sample(&mut self, row: Row<'_>, position: u32) -> Result<Option<SampledToken>, SampleError> {
         let at = position as usize;
         debug_assert!(at <= self.history.len(), "the plan checked what is known");
         if at < self.history.len() {
             self.history.truncate(at);
             let prompt_tokens = self.prompt_tokens.min(position);
-            self.sampler = Sampler::new(self.sampling.clone(), &self.history, prompt_tokens);
+            let start = self.start.as_deref();
+            self.sampler = sampler(&self.sampling, &self.history, prompt_tokens, start)
+                .map_err(|reason| SampleError::Constraint { reason })?;
         }
         row.sample(&mut self.sampler, u64::from(position))
     }
@@ -87,5 +90,23 @@ impl Chooser {
     pub fn accept(&mut self, token: u32) {
         self.sampler.accept(token);
         self.history.push(token);
+    }
+}
+
+/// A sampler behind `history`, with the constraint that its parameters ask for.
+fn sampler(
+    sampling: &SamplingParams,
+    history: &[u32],
+    prompt_tokens: u32,
+    start: Option<&StartConstraint>,
+) -> Result<Sampler, String> {
+    let nobody = || "this engine was given no way to follow a grammar".to_owned();
+    let constraint = sampling.constraint.as_deref().map(|c| start.ok_or_else(nobody)?(c)).transpose()?;
+    Ok(Sampler::constrained(sampling.clone(), history, prompt_tokens, constraint))
+}
+
+impl std::fmt::Debug for Chooser {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Chooser({} tokens, {:?})", self.history.len(), self.sampler)
     }
 }

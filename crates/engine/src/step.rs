@@ -80,6 +80,7 @@ impl Engine {
             if let Row::Logits(row) = row {
                 logits.extend_from_slice(row);
             }
+            true
         })?;
         Ok(logits)
     }
@@ -91,7 +92,7 @@ impl Engine {
         input: StepInput<'_>,
         wanted: &Wanted,
         (cancel, deadline): (&CancelToken, Duration),
-        see: impl FnMut(usize, Row<'_>),
+        see: impl FnMut(usize, Row<'_>) -> bool,
     ) -> Result<(), StepError> {
         if !self.shard.head {
             return Err(StepError::NoHead);
@@ -198,8 +199,9 @@ impl Engine {
         let mut sequences = std::mem::take(&mut self.sequences);
         let finished = self.for_rows(wanted, frame.token_count(), leave, |index, row| {
             let run = &mut runs[run_of_row[index]];
-            if let Some(chooser) = sequences.get_mut(&run.sequence()).and_then(|s| s.chooser.as_mut()) {
-                run.see(chooser, row);
+            match sequences.get_mut(&run.sequence()).and_then(|s| s.chooser.as_mut()) {
+                Some(chooser) => run.see(chooser, row),
+                None => true,
             }
         });
         self.sequences = sequences;
@@ -209,13 +211,13 @@ impl Engine {
     }
 
     /// Runs the head over the wanted rows of the step's `tokens`, as many at a time as fit, and shows each. The first that fit
-    /// were uploaded with the step's inputs.
+    /// were uploaded with the step's inputs. A row whose best token is refused is shown again, with its logits.
     fn for_rows(
         &mut self,
         wanted: &Wanted,
         tokens: usize,
         leave: Leave<'_>,
-        mut see: impl FnMut(usize, Row<'_>),
+        mut see: impl FnMut(usize, Row<'_>) -> bool,
     ) -> Result<(), StepError> {
         let (Some(program), Some(buffers)) = (&self.head, &self.buffers.head) else {
             return Err(StepError::NoHead);
@@ -239,16 +241,17 @@ impl Engine {
                 logits.resize(logit_rows * vocab, 0.0);
                 self.stream.download_f32(&buffers.logits, 0, logits, leave.left()?)?;
                 let rows = logits.chunks_exact(vocab).enumerate();
-                rows.for_each(|(i, row)| see(first + i, Row::Logits(row)));
+                for (i, row) in rows {
+                    see(first + i, Row::Logits(row));
+                }
             }
             if let Some(coming) = coming {
                 coming.finish(&mut best, leave.left()?)?;
             }
             for (i, place) in (logit_rows..).zip(best) {
-                if place >= 0.0 {
-                    see(first + i, Row::Best(place as u32));
-                } else {
-                    // Whoever looks at them says which is not finite.
+                if place < 0.0 || !see(first + i, Row::Best(place as u32)) {
+                    // Whoever looks at them says which is not finite, or which the grammar takes.
+                    self.logit_rows_read += 1;
                     logits.resize(vocab, 0.0);
                     self.stream.download_f32(&buffers.logits, i * vocab, logits, leave.left()?)?;
                     see(first + i, Row::Logits(logits));

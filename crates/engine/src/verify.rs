@@ -34,18 +34,21 @@ impl<'a> Run<'a> {
         self.failed.is_none() && confirmed && self.tokens.len() <= drafts.len()
     }
 
-    /// Takes the part's next row, and a token from it if the run goes on. `chooser` takes it in.
-    pub fn see(&mut self, chooser: &mut Chooser, row: Row<'_>) {
+    /// Takes the part's next row, and a token from it if the run goes on. `chooser` takes it in. False if the row must be shown
+    /// again, with its logits.
+    pub fn see(&mut self, chooser: &mut Chooser, row: Row<'_>) -> bool {
         if !self.is_open() {
-            return;
+            return true;
         }
         match chooser.sample(row, self.part.sample_position() + self.tokens.len() as u32) {
-            Ok(token) => {
+            Ok(Some(token)) => {
                 chooser.accept(token.token);
                 self.tokens.push(token);
             }
+            Ok(None) => return false,
             Err(error) => self.failed = Some(error),
         }
+        true
     }
 
     /// The tokens: at least one.

@@ -1,41 +1,59 @@
-//! The text of one choice: decoding, stop strings, and the tokens behind each piece of text.
+//! The text of one choice: decoding, its parts, stop strings, and the tokens behind each piece of text.
 
-use exo_api::{Delta, GenerateRequest, TokenPiece, TopToken};
-use exo_tokenizer::{StreamDecoder, Tokenizer};
-use exo_types::SampledToken;
+use std::collections::BTreeMap;
 
-use crate::library::OpenModel;
+use exo_api::{CallDelta, Delta, TokenPiece, TopToken};
+use exo_tokenizer::calls::{AnswerParser, AnswerPart, CallFormat};
+use exo_tokenizer::{StreamDecoder, TextPart, Tokenizer};
+use exo_types::{RequestId, SampledToken};
+
+use crate::generate::Running;
 
 /// One answer while it grows.
 pub struct Choice {
+    request: RequestId,
     index: u16,
     decoder: StreamDecoder,
     tokenizer: Tokenizer,
+    /// Control tokens that are signs of thoughts and calls: the text that each stands for.
+    signs: BTreeMap<u32, String>,
+    parser: AnswerParser,
+    short_ids: bool,
+    /// Calls that began.
+    calls: u32,
     stop: Vec<String>,
     /// Decoded, not sent: it could be the start of a stop string.
     held: String,
     /// Tokens whose text is not sent yet; empty unless log-probabilities were asked for.
     held_tokens: Vec<TokenPiece>,
     tokens: u32,
+    reasoning_tokens: u32,
     found_stop: bool,
     finished: bool,
 }
 
 impl Choice {
     /// An empty answer.
-    pub fn new(index: u16, request: &GenerateRequest, open: &OpenModel) -> Self {
+    pub fn new(index: u16, running: &Running) -> Self {
+        let (request, tokenizer, plan) = (&running.request, &running.open.tokenizer, &running.prepared.plan);
         Self {
+            request: request.request,
             index,
             decoder: match request.prompt {
-                exo_api::Prompt::Chat { .. } => open.tokenizer.stream(true),
+                exo_api::Prompt::Chat { .. } => tokenizer.stream(true),
                 // A continuation keeps the space it begins with.
-                _ => open.tokenizer.stream_continuing(true),
+                _ => tokenizer.stream_continuing(true),
             },
-            tokenizer: open.tokenizer.clone(),
+            signs: signs(tokenizer, &plan.reading),
+            parser: AnswerParser::new(plan.reading.clone()),
+            short_ids: plan.short_ids,
+            calls: 0,
+            tokenizer: tokenizer.clone(),
             stop: request.stop.clone(),
             held: String::new(),
             held_tokens: Vec::new(),
             tokens: 0,
+            reasoning_tokens: 0,
             found_stop: false,
             finished: false,
         }
@@ -49,6 +67,16 @@ impl Choice {
     /// Tokens generated.
     pub fn tokens(&self) -> u32 {
         self.tokens
+    }
+
+    /// Those of them that belong to the thought.
+    pub fn reasoning_tokens(&self) -> u32 {
+        self.reasoning_tokens
+    }
+
+    /// Whether it calls tools.
+    pub fn has_calls(&self) -> bool {
+        self.calls > 0
     }
 
     /// Whether a stop string ended it.
@@ -67,18 +95,23 @@ impl Choice {
             return None;
         }
         self.tokens += 1;
-        self.held.push_str(&self.decoder.push(token.token));
+        self.reasoning_tokens += u32::from(self.parser.is_thinking());
+        let text = match self.signs.get(&token.token) {
+            Some(sign) => self.decoder.finish() + sign,
+            None => self.decoder.push(token.token),
+        };
         if let Some(logprob) = token.logprob {
             let piece = self.piece(token, logprob);
             self.held_tokens.push(piece);
         }
-        if let Some(at) = self.stop.iter().filter_map(|s| self.held.find(s.as_str())).min() {
-            self.found_stop = true;
-            self.held.truncate(at);
-            return self.take(at);
+        let parts = self.parser.push(&text);
+        let mut delta = self.delta_of(parts);
+        if !self.found_stop {
+            let keep = longest_start(&self.held, &self.stop);
+            let sent: String = self.held.drain(..self.held.len() - keep).collect();
+            delta.text.push_str(&sent);
         }
-        let keep = longest_start(&self.held, &self.stop);
-        self.take(self.held.len() - keep)
+        self.send(delta)
     }
 
     /// The rest, when no more tokens come.
@@ -87,18 +120,71 @@ impl Choice {
         if self.found_stop {
             return None;
         }
-        self.held.push_str(&self.decoder.finish());
-        self.take(self.held.len())
+        let rest = self.decoder.finish();
+        let mut parts = self.parser.push(&rest);
+        parts.extend(self.parser.finish());
+        let mut delta = self.delta_of(parts);
+        if !self.found_stop {
+            delta.text.push_str(&std::mem::take(&mut self.held));
+        }
+        self.send(delta)
     }
 
-    fn take(&mut self, len: usize) -> Option<Delta> {
-        let text: String = self.held.drain(..len).collect();
-        if text.is_empty() && self.held_tokens.is_empty() {
-            return None;
+    /// What the parts come to. Text is held; it is searched for stop strings, and what stands in front of one is in the delta.
+    fn delta_of(&mut self, parts: Vec<AnswerPart>) -> Delta {
+        let mut delta = Delta { index: self.index, ..Delta::default() };
+        for part in parts {
+            match part {
+                AnswerPart::Thought(text) => delta.reasoning.push_str(&text),
+                AnswerPart::Text(text) => {
+                    self.held.push_str(&text);
+                    if let Some(at) = self.stop.iter().filter_map(|s| self.held.find(s.as_str())).min() {
+                        self.found_stop = true;
+                        self.held.truncate(at);
+                        delta.text.push_str(&std::mem::take(&mut self.held));
+                        return delta;
+                    }
+                }
+                AnswerPart::Call(name) => {
+                    // No stop string reaches from text into a call.
+                    delta.text.push_str(&std::mem::take(&mut self.held));
+                    let begins = Some((self.call_id(), name));
+                    delta.calls.push(CallDelta { index: self.calls, begins, arguments: String::new() });
+                    self.calls += 1;
+                }
+                AnswerPart::Arguments(arguments) => match delta.calls.last_mut() {
+                    Some(call) => call.arguments.push_str(&arguments),
+                    None => {
+                        let index = self.calls.saturating_sub(1);
+                        delta.calls.push(CallDelta { index, begins: None, arguments });
+                    }
+                },
+            }
         }
+        delta
+    }
+
+    /// The next call's id, from what it is a part of: an answer that goes on elsewhere has the same.
+    fn call_id(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        hash.update(b"exo call id v1").update(&self.request.0.to_le_bytes());
+        hash.update(&self.index.to_le_bytes()).update(&self.calls.to_le_bytes());
+        let bytes = *hash.finalize().as_bytes();
+        match self.short_ids {
+            true => bytes
+                .iter()
+                .take(9)
+                .map(|b| char::from(b"0123456789abcdefghijklmnopqrstuv"[usize::from(b % 32)]))
+                .collect(),
+            false => format!("call_{}", data_encoding::HEXLOWER.encode(&bytes[..12])),
+        }
+    }
+
+    fn send(&mut self, delta: Delta) -> Option<Delta> {
         // Tokens wait for text that is held back, so that a client sees both together.
         let tokens = if self.held.is_empty() { std::mem::take(&mut self.held_tokens) } else { Vec::new() };
-        (!text.is_empty() || !tokens.is_empty()).then_some(Delta { index: self.index, text, tokens })
+        let delta = Delta { tokens, ..delta };
+        (!delta.is_empty()).then_some(delta)
     }
 
     fn piece(&self, token: &SampledToken, logprob: f32) -> TokenPiece {
@@ -115,6 +201,22 @@ impl Choice {
         let bytes = self.tokenizer.token_bytes(id).unwrap_or_default();
         (text, bytes)
     }
+}
+
+/// The control tokens among the signs of thoughts and calls.
+fn signs(tokenizer: &Tokenizer, reading: &exo_tokenizer::calls::AnswerFormat) -> BTreeMap<u32, String> {
+    let thought = reading.thought.iter().flat_map(|(open, close)| [open.as_str(), close]);
+    let of_calls = |calls: &'_ CallFormat| {
+        [calls.begin.clone(), calls.between.clone().unwrap_or_default(), calls.end.clone()]
+    };
+    let calls: Vec<String> = reading.calls.iter().flat_map(of_calls).collect();
+    let texts = thought.chain(calls.iter().map(String::as_str));
+    let parts = texts.filter_map(|text| tokenizer.split_control(text).ok()).flatten();
+    let sign = |part| match part {
+        TextPart::Control(id) => Some((id, tokenizer.token_text(id)?)),
+        TextPart::Text(_) => None,
+    };
+    parts.filter_map(sign).collect()
 }
 
 /// Bytes at the end of `text` that could be the start of one of `stops`.

@@ -199,9 +199,13 @@ fn load(request: LoadRequest, events: &Events) -> Result<Engine, String> {
             events(EngineEvent::Progress { engine, done_bytes: p.bytes_done, total_bytes: p.bytes_total });
         }
     };
-    let device = request.device.clone();
+    let (device, model) = (request.device.clone(), request.model.path());
     let engine = Engine::load(device, &request.model, request.shard, request.options, &mut progress);
-    engine.map_err(|e| chain(&e))
+    let mut engine = engine.map_err(|e| chain(&e))?;
+    if request.shard.head {
+        engine.follow_grammars(crate::grammar::for_stage(model));
+    }
+    Ok(engine)
 }
 
 fn loaded(engine: &Engine) -> Loaded {

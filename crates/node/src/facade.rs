@@ -707,6 +707,7 @@ fn starts(
     let start = |index: u16| {
         let mut sampling = request.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(index.into());
+        sampling.constraint = prepared.constraint.clone();
         DriverStart {
             model: resolved.id,
             spec: SequenceSpec {

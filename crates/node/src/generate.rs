@@ -12,10 +12,11 @@ use exo_cluster::DraftCounts;
 use exo_cluster::wire::{Busy, EndReason};
 use exo_machine::SequenceEvent;
 use exo_tokenizer::ChatError;
-use exo_types::{FailureKind, RequestId};
+use exo_types::{Constraint, FailureKind, RequestId};
 use tokio::sync::mpsc;
 
 use crate::choice::Choice;
+use crate::constrain::{self, Checked, Plan};
 use crate::events::EventSender;
 use crate::library::OpenModel;
 use crate::outlet::{Sink, sink};
@@ -26,12 +27,16 @@ pub struct Prepared {
     pub tokens: Vec<u32>,
     /// What `echo` sends first.
     pub echo: String,
+    /// What the answers must spell.
+    pub constraint: Option<Arc<Constraint>>,
+    /// How they are read.
+    pub plan: Plan,
 }
 
 /// Renders and tokenises. Blocks for as long as a long prompt takes: call it where that is allowed.
 pub fn prepare(open: &OpenModel, request: &GenerateRequest) -> Result<Prepared, GenerateError> {
     let tokens = match &request.prompt {
-        Prompt::Chat { messages } => chat_tokens(open, messages)?,
+        Prompt::Chat { messages } => chat_tokens(open, messages, request)?,
         Prompt::Text(text) => encode(open, text)?,
         Prompt::Tokens(tokens) => {
             let vocab = open.model.config.vocab;
@@ -57,10 +62,16 @@ pub fn prepare(open: &OpenModel, request: &GenerateRequest) -> Result<Prepared, 
             "`echo` together with `logprobs` is not supported: the prompt's probabilities are not computed";
         return Err(invalid("logprobs", message.to_owned()));
     }
-    Ok(Prepared { tokens, echo })
+    let mut plan = constrain::plan(open, request)?;
+    let constraint = plan.constraint.take().map(Arc::new);
+    Ok(Prepared { tokens, echo, constraint, plan })
 }
 
-fn chat_tokens(open: &OpenModel, messages: &[exo_api::ChatMessage]) -> Result<Vec<u32>, GenerateError> {
+fn chat_tokens(
+    open: &OpenModel,
+    messages: &[exo_api::ChatMessage],
+    request: &GenerateRequest,
+) -> Result<Vec<u32>, GenerateError> {
     let template = match &open.template {
         Some(Ok(template)) => template,
         Some(Err(message)) => return Err(GenerateError::TemplateFailed { message: message.clone() }),
@@ -70,10 +81,13 @@ fn chat_tokens(open: &OpenModel, messages: &[exo_api::ChatMessage]) -> Result<Ve
         }
     };
     let messages: Vec<_> = messages.iter().filter_map(|m| serde_json::to_value(m).ok()).collect();
+    let shown =
+        |tools: &exo_api::Tools| tools.definitions.iter().map(|tool| tool.definition.clone()).collect();
     let options = exo_tokenizer::RenderOptions {
         add_generation_prompt: true,
         now: Some(local_now()),
-        ..Default::default()
+        tools: request.tools.as_ref().map(shown),
+        vars: constrain::thinking_vars(open, &request.reasoning)?,
     };
     open.tokenizer.encode_chat(template, &messages, &options).map_err(|error| match error {
         ChatError::Template(e) => GenerateError::TemplateFailed { message: crate::engine_host::chain(&e) },
@@ -136,7 +150,13 @@ impl Drop for CancelOnDrop {
 async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
     let prompt_tokens = running.prepared.tokens.len() as u32;
     let count = running.request.choices;
-    let mut choices: Vec<_> = (0..count).map(|i| Choice::new(i, &running.request, &running.open)).collect();
+    let mut choices: Vec<_> = (0..count).map(|i| Choice::new(i, &running)).collect();
+    let mut checked = Vec::new();
+    if let Some(constraint) = &running.prepared.constraint {
+        for _ in 0..count {
+            checked.push(Checked::start(&running.open, constraint)?);
+        }
+    }
     let mut progress = Progress::new(running.arrived, prompt_tokens);
     while let Some(event) = running.events.recv().await {
         match event {
@@ -152,6 +172,9 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
             SequenceEvent::Token { index, token } => {
                 progress.token();
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
+                if let Some(checked) = checked.get_mut(usize::from(index)) {
+                    checked.push(token.token)?;
+                }
                 if let Some(delta) = choice.push(&token) {
                     sink.send(GenerateEvent::Delta(delta))?;
                 }
@@ -187,7 +210,7 @@ fn echo(sink: &Sink, running: &Running, count: u16) -> Result<(), GenerateError>
     }
     for index in 0..count {
         let text = running.prepared.echo.clone();
-        sink.send(GenerateEvent::Delta(exo_api::Delta { index, text, tokens: Vec::new() }))?;
+        sink.send(GenerateEvent::Delta(exo_api::Delta { index, text, ..Default::default() }))?;
     }
     Ok(())
 }
@@ -201,6 +224,7 @@ fn finish(sink: &Sink, choice: &mut Choice, end: EndReason) -> Result<(), Genera
     }
     let reason = match end {
         _ if choice.found_stop() => FinishReason::Stop,
+        EndReason::StopToken | EndReason::Cancelled if choice.has_calls() => FinishReason::ToolCalls,
         EndReason::StopToken | EndReason::Cancelled => FinishReason::Stop,
         EndReason::MaxTokens | EndReason::ContextFull => FinishReason::Length,
     };
@@ -307,6 +331,7 @@ impl Progress {
                 cached_tokens: self.cached_tokens.unwrap_or(0),
                 accepted_drafts: self.drafts.accepted,
                 rejected_drafts: self.drafts.rejected,
+                reasoning_tokens: choices.iter().map(Choice::reasoning_tokens).sum(),
             },
             timings: Timings {
                 queued_ms: ms(self.started),
@@ -322,6 +347,7 @@ impl Progress {
             kernels: self.kernels.clone(),
             stages: self.stages,
             resumed: self.resumed.clone(),
+            unenforced: running.prepared.plan.unenforced.clone(),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! The models this node can talk about: opened files, tokenizers and templates, kept while they are in use.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use exo_constraint::Compiler;
 use exo_formats::Model;
 use exo_machine::Holder;
 use exo_store::{ChunkRef, PartialModel, Store};
+use exo_tokenizer::calls::{CallFormat, ThoughtFormat};
 use exo_tokenizer::{ChatTemplate, Tokenizer};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, Shard};
@@ -13,6 +15,7 @@ use exo_types::{ModelId, Shard};
 use crate::bulk::{FetchError, Fetcher};
 use crate::details::Details;
 use crate::engine_host::chain;
+use crate::grammar;
 
 /// Opened models kept for reuse. Each holds mappings and a tokenizer, tens of megabytes for large vocabularies.
 const OPEN_MAX: usize = 8;
@@ -29,6 +32,41 @@ pub struct OpenModel {
     pub template: Option<Result<ChatTemplate, String>>,
     /// Tokens that end an answer: the model's and the tokenizer's.
     pub end_ids: Vec<u32>,
+    /// How the template prints calls of tools, or why not. Looked for when the first request needs it.
+    calls: OnceLock<Result<CallFormat, String>>,
+    /// How the template prints thoughts.
+    thought: OnceLock<Option<ThoughtFormat>>,
+    /// What words and checks grammars over its vocabulary. Made when the first request needs it.
+    compiler: OnceLock<Result<Compiler, String>>,
+}
+
+impl OpenModel {
+    /// How the template prints calls of tools, or why there can be none.
+    pub fn calls(&self) -> Result<&CallFormat, String> {
+        let find = || match &self.template {
+            Some(Ok(template)) => CallFormat::find(template, &self.end_texts()),
+            Some(Err(message)) => Err(message.clone()),
+            None => Err("the model has no chat template".to_owned()),
+        };
+        self.calls.get_or_init(find).as_ref().map_err(Clone::clone)
+    }
+
+    /// How the template prints thoughts, if the model has any.
+    pub fn thought(&self) -> Option<&ThoughtFormat> {
+        let find = || self.template.as_ref()?.as_ref().ok().and_then(ThoughtFormat::find);
+        self.thought.get_or_init(find).as_ref()
+    }
+
+    /// What ends a turn, as a template writes it.
+    fn end_texts(&self) -> Vec<String> {
+        self.end_ids.iter().filter_map(|id| self.tokenizer.token_text(*id)).collect()
+    }
+
+    /// What words and checks grammars over its vocabulary. Blocks for as long as it takes to be made.
+    pub fn compiler(&self) -> Result<&Compiler, String> {
+        let make = || grammar::compiler(&self.tokenizer, &self.end_ids).map_err(|e| chain(&e));
+        self.compiler.get_or_init(make).as_ref().map_err(Clone::clone)
+    }
 }
 
 /// Opens models from the store and fetches from members what is missing.
@@ -223,9 +261,7 @@ fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, String> {
         .chat_template
         .as_deref()
         .map(|source| ChatTemplate::new(source, bos.as_deref(), eos.as_deref()).map_err(|e| chain(&e)));
-    let mut end_ids = model.config.eos.clone();
-    end_ids.extend_from_slice(tokenizer.end_ids());
-    end_ids.sort_unstable();
-    end_ids.dedup();
-    Ok(OpenModel { id, model: Arc::new(model), tokenizer, template, end_ids })
+    let end_ids = grammar::end_ids(&model.config, &tokenizer);
+    let (calls, thought, compiler) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+    Ok(OpenModel { id, model: Arc::new(model), tokenizer, template, end_ids, calls, thought, compiler })
 }

@@ -15,4 +15,10 @@ pub enum SampleError {
         /// NaN or an infinity.
         value: f32,
     },
+    /// The constraint could not be set back to an earlier token.
+    #[error("the answer's grammar cannot be followed: {reason}")]
+    Constraint {
+        /// Why not.
+        reason: String,
+    },
 }

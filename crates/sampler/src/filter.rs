@@ -20,6 +20,29 @@ impl Candidates {
         self.ids.extend(0..vocab as u32);
     }
 
+    /// The tokens of a vocabulary that a mask has, in the order of ids. What lies beyond the mask is not in it.
+    pub(crate) fn fill_allowed(&mut self, vocab: usize, mask: &[u32]) {
+        self.ids.clear();
+        for (base, &word) in (0u32..).step_by(32).zip(mask) {
+            let mut left = word;
+            while left != 0 {
+                let id = base + left.trailing_zeros();
+                left &= left - 1;
+                if (id as usize) < vocab {
+                    self.ids.push(id);
+                }
+            }
+        }
+    }
+
+    /// The greatest logit's token, the lowest id among equals. There must be one.
+    pub(crate) fn best(&self, logits: &[f32]) -> u32 {
+        let first = self.ids[0];
+        self.ids
+            .iter()
+            .fold(first, |best, &id| if logits[id as usize] > logits[best as usize] { id } else { best })
+    }
+
     /// Keeps the `k` most likely, most likely first; 0 keeps all.
     pub(crate) fn top_k(&mut self, logits: &[f32], k: usize) {
         if k == 0 || k >= self.ids.len() {
@@ -91,6 +114,18 @@ mod tests {
         let mut c = Candidates::default();
         c.fill(logits.len());
         c
+    }
+
+    #[test]
+    fn a_mask_keeps_its_tokens_and_none_beyond_the_vocabulary() {
+        let mut c = Candidates::default();
+        c.fill_allowed(40, &[1 << 31 | 1 << 3, 0b1000_0011]);
+        assert_eq!(c.ids, [3, 31, 32, 33, 39]);
+        c.fill_allowed(33, &[1 << 31 | 1 << 3, 0b1000_0011]);
+        assert_eq!(c.ids, [3, 31, 32]);
+        let mut logits = [0.0; 33];
+        (logits[5], logits[31], logits[32]) = (9.0, 2.0, 2.0);
+        assert_eq!(c.best(&logits), 31);
     }
 
     #[test]

@@ -8,11 +8,15 @@
 //!
 //! 1. log-probabilities, where asked for, from the raw logits;
 //! 2. logit bias, repetition penalty (prompt and generated), then presence and frequency penalty (generated);
-//! 3. at temperature 0 the greatest logit, the lowest id among equals;
-//! 4. otherwise top-k, top-p, min-p, each over what the one before kept, then temperature, then one draw.
+//! 3. where there is a [`TokenConstraint`], only the tokens that it allows;
+//! 4. at temperature 0 the greatest logit, the lowest id among equals;
+//! 5. otherwise top-k, top-p, min-p, each over what the one before kept, then temperature, then one draw.
 //!
-//! Step 4 is llama.cpp's default chain: the filters look at the model's own distribution, the temperature
+//! Step 5 is llama.cpp's default chain: the filters look at the model's own distribution, the temperature
 //! comes last. So a token that top-p dropped stays dropped however hot the sampling.
+//!
+//! A constraint that has no token left, or gave up, ends the answer with an end token: other sequences of the step go on,
+//! and the driver, which folds over the same tokens, sees an end where none may be and says why.
 //!
 //! **Architecture invariant:** no clock, no global randomness, no memory of anything but the tokens it was given.
 //!
@@ -20,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod constraint;
 mod draw;
 mod errors;
 mod filter;
@@ -27,5 +32,6 @@ mod logprobs;
 mod penalties;
 mod sampler;
 
+pub use constraint::{ConstraintError, TokenConstraint};
 pub use errors::SampleError;
 pub use sampler::Sampler;

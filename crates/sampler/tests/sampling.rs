@@ -37,6 +37,7 @@ fn params() -> impl Strategy<Value = SamplingParams> {
         logit_bias,
         seed: p.3,
         logprobs: Some(3),
+        constraint: None,
     })
 }
 

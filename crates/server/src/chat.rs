@@ -1,7 +1,8 @@
 //! `/v1/chat/completions`: events to chunks and answers.
 
 use exo_api::openai::chat_response::{
-    AssistantMessage, ChatChoice, ChatChunkChoice, ChatDelta, ChatLogprobs, ChatTokenLogprob,
+    AnsweredCall, AnsweredFunction, AssistantMessage, ChatChoice, ChatChunkChoice, ChatDelta, ChatLogprobs,
+    ChatTokenLogprob, StreamedCall,
 };
 use exo_api::openai::{ChatChunk, ChatCompletion};
 use exo_api::{Delta, FinishReason, GenerateEvent, Summary, TokenPiece};
@@ -36,7 +37,13 @@ impl ChatChunks {
 
     fn delta(&self, delta: Delta) -> ChatChunkChoice {
         let logprobs = self.logprobs.then(|| logprobs(delta.tokens));
-        let content = ChatDelta { role: None, content: Some(delta.text) };
+        let is_aside = !delta.reasoning.is_empty() || !delta.calls.is_empty();
+        let content = ChatDelta {
+            role: None,
+            content: Some(delta.text).filter(|text| !text.is_empty() || !is_aside),
+            reasoning_content: Some(delta.reasoning).filter(|text| !text.is_empty()),
+            tool_calls: delta.calls.into_iter().map(StreamedCall::from).collect(),
+        };
         ChatChunkChoice { index: delta.index, delta: content, logprobs, finish_reason: None }
     }
 
@@ -61,12 +68,12 @@ impl Chunks for ChatChunks {
             GenerateEvent::Started { .. } => {
                 for index in 0..self.head.choices {
                     let role = Some("assistant".to_owned());
-                    let delta = ChatDelta { role, content: Some(String::new()) };
+                    let delta = ChatDelta { role, content: Some(String::new()), ..ChatDelta::default() };
                     let choice = ChatChunkChoice { index, delta, logprobs: None, finish_reason: None };
                     push_data(out, &self.chunk(vec![choice]));
                 }
             }
-            GenerateEvent::Delta(delta) if delta.text.is_empty() && delta.tokens.is_empty() => {}
+            GenerateEvent::Delta(delta) if delta.is_empty() => {}
             GenerateEvent::Delta(delta) => push_data(out, &self.chunk(vec![self.delta(delta)])),
             GenerateEvent::Finished { index, reason, .. } => {
                 let (delta, finish_reason) = (ChatDelta::default(), Some(reason));
@@ -83,7 +90,47 @@ impl Chunks for ChatChunks {
 pub struct ChatWhole {
     head: Head,
     logprobs: bool,
-    choices: Vec<(String, Vec<TokenPiece>, Option<FinishReason>)>,
+    choices: Vec<WholeChoice>,
+}
+
+/// A choice while it grows.
+#[derive(Default)]
+struct WholeChoice {
+    text: String,
+    reasoning: String,
+    calls: Vec<AnsweredCall>,
+    tokens: Vec<TokenPiece>,
+    finish: Option<FinishReason>,
+}
+
+impl WholeChoice {
+    fn push(&mut self, delta: Delta) {
+        self.text.push_str(&delta.text);
+        self.reasoning.push_str(&delta.reasoning);
+        self.tokens.extend(delta.tokens);
+        for call in delta.calls {
+            if let Some((id, name)) = call.begins {
+                let function = AnsweredFunction { name, arguments: String::new() };
+                self.calls.push(AnsweredCall { id, kind: "function".to_owned(), function });
+            }
+            if let Some(last) = self.calls.last_mut() {
+                last.function.arguments.push_str(&call.arguments);
+            }
+        }
+    }
+
+    /// `None` if it has not finished.
+    fn finish(self, index: u16, with_logprobs: bool) -> Option<ChatChoice> {
+        let message = AssistantMessage {
+            role: "assistant".to_owned(),
+            content: Some(self.text).filter(|text| !text.is_empty() || self.calls.is_empty()),
+            refusal: None,
+            reasoning_content: Some(self.reasoning).filter(|text| !text.is_empty()),
+            tool_calls: self.calls,
+        };
+        let logprobs = with_logprobs.then(|| logprobs(self.tokens));
+        Some(ChatChoice { index, message, logprobs, finish_reason: self.finish? })
+    }
 }
 
 impl ChatWhole {
@@ -100,14 +147,13 @@ impl Whole for ChatWhole {
     fn push(&mut self, event: GenerateEvent) {
         match event {
             GenerateEvent::Delta(delta) => {
-                if let Some((text, tokens, _)) = self.choices.get_mut(usize::from(delta.index)) {
-                    text.push_str(&delta.text);
-                    tokens.extend(delta.tokens);
+                if let Some(choice) = self.choices.get_mut(usize::from(delta.index)) {
+                    choice.push(delta);
                 }
             }
             GenerateEvent::Finished { index, reason, .. } => {
-                if let Some((_, _, finish)) = self.choices.get_mut(usize::from(index)) {
-                    *finish = Some(reason);
+                if let Some(choice) = self.choices.get_mut(usize::from(index)) {
+                    choice.finish = Some(reason);
                 }
             }
             GenerateEvent::Queued { .. }
@@ -118,14 +164,7 @@ impl Whole for ChatWhole {
     }
 
     fn finish(self, summary: &Summary) -> Option<ChatCompletion> {
-        let choice = |(index, (content, tokens, finish)): (u16, (String, _, Option<FinishReason>))| {
-            Some(ChatChoice {
-                index,
-                message: AssistantMessage { role: "assistant".to_owned(), content, refusal: None },
-                logprobs: self.logprobs.then(|| logprobs(tokens)),
-                finish_reason: finish?,
-            })
-        };
+        let choice = |(index, choice): (u16, WholeChoice)| choice.finish(index, self.logprobs);
         Some(ChatCompletion {
             id: format!("chatcmpl-{}", self.head.request),
             object: "chat.completion".to_owned(),

@@ -108,7 +108,7 @@ impl Parts {
     /// What `event` adds to a choice.
     fn choice(&mut self, event: GenerateEvent) -> Option<CompletionChoice> {
         match event {
-            GenerateEvent::Delta(delta) if delta.text.is_empty() && delta.tokens.is_empty() => None,
+            GenerateEvent::Delta(delta) if delta.is_empty() => None,
             GenerateEvent::Delta(delta) => Some(self.delta(delta)),
             GenerateEvent::Finished { index, reason, .. } => {
                 let finish_reason = Some(reason);

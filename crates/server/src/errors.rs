@@ -199,6 +199,7 @@ fn failed(kind: FailureKind, message: String) -> ApiError {
         FailureKind::Deadline => ApiError::deadline(message),
         FailureKind::Device => broken("device_failed"),
         FailureKind::Protocol => broken("protocol_error"),
+        FailureKind::Constraint => broken("constraint_failed"),
     }
 }
 
@@ -255,6 +256,7 @@ mod tests {
             K::Device,
             K::OutOfMemory,
             K::Protocol,
+            K::Constraint,
         ];
         lines.extend(kinds.map(|kind| of(GenerateError::Failed { kind, message: text() })));
         let admin = [

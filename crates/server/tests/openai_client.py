@@ -100,10 +100,10 @@ def errors(client, model):
 
     bad = openai.BadRequestError
     refused("an unknown model is 404", openai.NotFoundError, "model_not_found", "model", lambda: ask(model="no-such"))
-    tool = {"type": "function", "function": {"name": "f"}}
-    refused("tools are refused by name", bad, "unsupported_parameter", "tools", lambda: ask(tools=[tool]))
-    kind = {"type": "json_object"}
-    refused("json mode too", bad, "unsupported_parameter", "response_format", lambda: ask(response_format=kind))
+    refused("what is not done is refused by name", bad, "unsupported_parameter", "web_search_options",
+            lambda: ask(web_search_options={}))
+    kind = {"type": "xml"}
+    refused("an unknown format too", bad, "invalid_value", "response_format.type", lambda: ask(response_format=kind))
     refused("no tokens is no request", bad, "invalid_value", "max_tokens", lambda: ask(max_tokens=0))
     refused("a wild temperature", bad, "invalid_value", "temperature", lambda: ask(temperature=3))
     refused("a slip", bad, "unknown_parameter", "temprature", lambda: ask(extra_body={"temprature": 1}))

@@ -123,8 +123,10 @@ async fn requests_that_cannot_run_say_why() {
     assert_eq!(server.get("/v1/models/nothing").await.error(), "404 model_not_found model");
     assert_eq!(server.chat("small", "").await.error(), "400 context_length_exceeded messages");
     assert_eq!(server.complete("small", "").await.error(), "400 context_length_exceeded prompt");
-    let tools = server.chat("good", r#","tools":[{"type":"function"}]"#).await;
-    assert_eq!(tools.error(), "400 unsupported_parameter tools");
+    let tools = server.chat("good", r#","tools":[{"type":"custom","custom":{"name":"x"}}]"#).await;
+    assert_eq!(tools.error(), "400 unsupported_parameter tools[0].type");
+    let search = server.chat("good", r#","web_search_options":{}"#).await;
+    assert_eq!(search.error(), "400 unsupported_parameter web_search_options");
     assert_eq!(server.complete("good", r#","max_tokens":0"#).await.error(), "400 invalid_value max_tokens");
     assert_eq!(server.complete("good", r#","tempo":1"#).await.error(), "400 unknown_parameter tempo");
 }

@@ -22,6 +22,7 @@
 
 mod bpe;
 mod build;
+pub mod calls;
 mod chat;
 mod errors;
 mod gguf;
@@ -41,4 +42,4 @@ pub use errors::{DecodeError, EncodeError, TemplateError, TokenizerError};
 pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, RenderOptions};
 pub use to_gguf::to_gguf;
-pub use tokenizer::{EncodeOptions, Tokenizer};
+pub use tokenizer::{EncodeOptions, TextPart, Tokenizer};

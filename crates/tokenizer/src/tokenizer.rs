@@ -46,6 +46,15 @@ pub struct EncodeOptions {
     pub parse_special: bool,
 }
 
+/// A part of a text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TextPart {
+    /// Text.
+    Text(String),
+    /// A control token.
+    Control(u32),
+}
+
 /// What a source says about the ends of a text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Frame {
@@ -110,6 +119,26 @@ impl Tokenizer {
     pub(crate) fn find_specials(&self, text: &str) -> Result<Vec<Range<usize>>, EncodeError> {
         let found = guarded(|| self.0.find_specials(text));
         found.map_err(|reason| EncodeError::Model { reason })?
+    }
+
+    /// A text in parts: what is text, and the control tokens that are written out in it.
+    pub fn split_control(&self, text: &str) -> Result<Vec<TextPart>, EncodeError> {
+        self.check_length(text)?;
+        let (mut parts, mut done) = (Vec::new(), 0);
+        for found in self.find_specials(text)? {
+            let Some(id) = self.token_id(&text[found.clone()]).filter(|id| self.0.is_control(*id)) else {
+                continue;
+            };
+            if found.start > done {
+                parts.push(TextPart::Text(text[done..found.start].to_owned()));
+            }
+            parts.push(TextPart::Control(id));
+            done = found.end;
+        }
+        if done < text.len() {
+            parts.push(TextPart::Text(text[done..].to_owned()));
+        }
+        Ok(parts)
     }
 
     /// As [`Tokenizer::encode`] with control tokens, for a text in which characters stand for others where no token may be

@@ -29,7 +29,7 @@ pub use ids::{
 };
 pub use kv::{KvDType, ParseKvDTypeError};
 pub use log::LogHead;
-pub use sampling::{SampledToken, SamplingParams, SamplingParamsError};
+pub use sampling::{Constraint, GRAMMAR_BYTES_MAX, SampledToken, SamplingParams, SamplingParamsError};
 pub use shape::{LayerShape, ModelShape};
 pub use shard::{CacheShape, LayerRange, PlacedShard, Placement, Shard, ShardPosition, ShardSpec, Stage};
 pub use step::{DRAFTS_MAX, FailureKind, PageKey, SequenceSpec, StepFrame, StepSequence, WireDType};

@@ -1,6 +1,7 @@
 //! How the next token is chosen from logits. Plain values; the choosing lives in `sampler`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,23 @@ pub struct SamplingParams {
     pub seed: u64,
     /// How many of the most likely tokens to report per position; `None` reports no probability at all.
     pub logprobs: Option<u8>,
+    /// What the generated tokens must spell, if anything.
+    pub constraint: Option<Arc<Constraint>>,
+}
+
+/// Longest text of a [`Constraint`]'s grammar.
+pub const GRAMMAR_BYTES_MAX: usize = 1 << 20;
+
+/// A grammar that the generated tokens keep to. Whoever samples compiles it for itself, with the same engine and over the same
+/// vocabulary as the driver that checks them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Constraint {
+    /// In the engine's dialect of Lark.
+    pub grammar: String,
+    /// The engine and its version.
+    pub engine: String,
+    /// A hash of the vocabulary's bytes and end tokens.
+    pub vocabulary: [u8; 32],
 }
 
 impl SamplingParams {
@@ -43,6 +61,7 @@ impl SamplingParams {
             logit_bias: BTreeMap::new(),
             seed: 0,
             logprobs: None,
+            constraint: None,
         }
     }
 
@@ -63,6 +82,10 @@ impl SamplingParams {
         }
         if let Some(&value) = self.logit_bias.values().find(|v| !(-100.0..=100.0).contains(*v)) {
             return Err(SamplingParamsError { name: "logit_bias", value, min: -100.0, max: 100.0 });
+        }
+        if let Some(constraint) = self.constraint.as_ref().filter(|c| c.grammar.len() > GRAMMAR_BYTES_MAX) {
+            let (value, max) = (constraint.grammar.len() as f32, GRAMMAR_BYTES_MAX as f32);
+            return Err(SamplingParamsError { name: "grammar_bytes", value, min: 0.0, max });
         }
         match self.logprobs {
             Some(n) if n > 20 => {
@@ -107,5 +130,16 @@ mod tests {
         let params = SamplingParams { temperature: f32::NAN, ..SamplingParams::greedy() };
         assert_eq!(params.check().map_err(|e| e.name), Err("temperature"));
         assert!(SamplingParams::greedy().check().is_ok());
+    }
+
+    #[test]
+    fn a_grammar_has_a_bound() {
+        let of = |len: usize| {
+            let grammar = "x".repeat(len);
+            let constraint = Constraint { grammar, engine: String::new(), vocabulary: [0; 32] };
+            SamplingParams { constraint: Some(Arc::new(constraint)), ..SamplingParams::greedy() }
+        };
+        assert!(of(GRAMMAR_BYTES_MAX).check().is_ok());
+        assert_eq!(of(GRAMMAR_BYTES_MAX + 1).check().map_err(|e| e.name), Err("grammar_bytes"));
     }
 }

@@ -141,4 +141,6 @@ pub enum FailureKind {
     OutOfMemory,
     /// A peer broke the protocol.
     Protocol,
+    /// The answer left the grammar it was to keep to, or the grammar could not be followed further.
+    Constraint,
 }

@@ -6,8 +6,10 @@ use utoipa::ToSchema;
 
 use super::common::{CommonFields, RequestContext, token_bound};
 use super::fields::{BadParam, Fields, short};
-use super::neutral;
-use crate::generate::{ChatMessage, GenerateRequest, Prompt};
+use super::format::take_format;
+use super::table;
+use super::tools::{take_calls, take_tools};
+use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, Tools};
 
 /// Asks for the next message of a conversation. Parameters beside these are refused by name unless they ask for
 /// nothing.
@@ -29,6 +31,36 @@ pub struct ChatRequest {
     /// With `logprobs`: how many of the likeliest tokens to report, 0 to 20. Default 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u8>,
+    /// What the answer must be: `text`, `json_object`, or `json_schema` with a schema. It is kept to token by token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub response_format: Option<Value>,
+    /// Extension: `{"regex": …}` or `{"lark": …}`, which the answer is kept to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub grammar: Option<Value>,
+    /// Functions that the model may call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub tools: Option<Value>,
+    /// `none`, `auto`, `required`, a function or a list of allowed ones. Default `auto`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub tool_choice: Option<Value>,
+    /// Whether an answer may have several calls. Default true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallel_tool_calls: Option<bool>,
+    /// How much to think: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort: Option<String>,
+    /// What `response_format` and `grammar` come to.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub format: AnswerFormat,
+    /// What the fields of tools come to.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub callable: Option<Tools>,
     /// Parameters of both endpoints.
     #[serde(flatten)]
     pub common: CommonFields,
@@ -48,9 +80,17 @@ impl ChatRequest {
             max_tokens: token_bound("max_tokens", fields.take_value("max_tokens"))?,
             logprobs: fields.take("logprobs", "true or false")?,
             top_logprobs: fields.take("top_logprobs", "a whole number between 0 and 20")?,
+            format: take_format(&mut fields)?,
+            callable: take_tools(&mut fields)?,
+            reasoning_effort: fields.take("reasoning_effort", "a string")?,
+            response_format: None,
+            grammar: None,
+            tools: None,
+            tool_choice: None,
+            parallel_tool_calls: None,
             common: CommonFields::take(&mut fields)?,
         };
-        neutral::check_chat(&mut fields)?;
+        table::CHAT.check(&mut fields, "")?;
         fields.finish()?;
         request.check_together()?;
         Ok(request)
@@ -59,6 +99,24 @@ impl ChatRequest {
     fn check_together(&self) -> Result<(), BadParam> {
         if self.top_logprobs.is_some_and(|n| n > 0) && self.logprobs != Some(true) {
             return Err(BadParam::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true"));
+        }
+        if self.callable.is_some() && self.format != AnswerFormat::Text {
+            let param = if matches!(self.format, AnswerFormat::Regex(_) | AnswerFormat::Lark(_)) {
+                "grammar"
+            } else {
+                "response_format"
+            };
+            let message = format!(
+                "`{param}` together with `tools` is not supported: send one of them, or `tool_choice`: \"none\""
+            );
+            return Err(BadParam::unsupported(param, message));
+        }
+        if self.common.ignore_eos == Some(true)
+            && (self.format != AnswerFormat::Text || self.callable.is_some())
+        {
+            let message =
+                "`ignore_eos` does not go with a format or tools: an answer that is complete has to end";
+            return Err(BadParam::invalid("ignore_eos", message));
         }
         match (self.max_tokens, self.max_completion_tokens) {
             (Some(a), Some(b)) if a != b => Err(BadParam::invalid(
@@ -76,6 +134,9 @@ impl ChatRequest {
             request: context.request,
             choices: self.common.choices()?,
             sampling: self.common.sampling(context.seed, logprobs, "top_logprobs")?,
+            format: self.format,
+            tools: self.callable,
+            reasoning: reasoning(self.reasoning_effort)?,
             max_tokens: self.max_completion_tokens.or(self.max_tokens),
             stop: self.common.stops()?,
             ignore_eos: self.common.ignore_eos == Some(true),
@@ -85,6 +146,19 @@ impl ChatRequest {
             model: self.model,
             prompt: Prompt::Chat { messages: self.messages },
         })
+    }
+}
+
+fn reasoning(effort: Option<String>) -> Result<Reasoning, BadParam> {
+    const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+    match effort {
+        None => Ok(Reasoning::Default),
+        Some(word) if word == "none" => Ok(Reasoning::Off),
+        Some(word) if EFFORTS.contains(&word.as_str()) => Ok(Reasoning::Effort(word)),
+        Some(other) => {
+            let message = format!("`{other:.40}` is no effort: {} are", EFFORTS.join(", "));
+            Err(BadParam::invalid("reasoning_effort", message))
+        }
     }
 }
 
@@ -99,12 +173,11 @@ fn parse_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {
         let message = format!("`messages` holds {} messages, {MESSAGES_MAX} at most are taken", values.len());
         return Err(BadParam::invalid("messages", message));
     }
-    values.into_iter().enumerate().map(|(i, value)| parse_message(value, &format!("messages[{i}]"))).collect()
+    let message = |(i, value)| parse_message(value, &format!("messages[{i}]"));
+    let mut messages = values.into_iter().enumerate().map(message).collect::<Result<Vec<_>, _>>()?;
+    check_results(&mut messages)?;
+    Ok(messages)
 }
-
-/// Fields of messages that come back from answers (ours or OpenAI's) and say nothing when empty.
-const EMPTY_IN_MESSAGES: [&str; 6] =
-    ["tool_calls", "function_call", "audio", "refusal", "annotations", "tool_call_id"];
 
 fn parse_message(value: Value, path: &str) -> Result<ChatMessage, BadParam> {
     let mut fields = Fields::new(value, path)?;
@@ -113,7 +186,8 @@ fn parse_message(value: Value, path: &str) -> Result<ChatMessage, BadParam> {
         "system" | "user" | "assistant" => role,
         // OpenAI's newer word for the same thing; templates know only the older one.
         "developer" => "system".to_owned(),
-        "tool" | "function" => {
+        "tool" => return parse_result(fields),
+        "function" => {
             let name = fields.name("role");
             return Err(BadParam::unsupported(name, format!("messages of role `{role}` are not supported")));
         }
@@ -122,18 +196,70 @@ fn parse_message(value: Value, path: &str) -> Result<ChatMessage, BadParam> {
             return Err(BadParam::invalid(fields.name("role"), message));
         }
     };
-    for name in EMPTY_IN_MESSAGES {
-        if fields.take_value(name).is_some_and(|v| v != Value::Array(Vec::new())) {
-            let name = fields.name(name);
-            return Err(BadParam::unsupported(name.clone(), format!("`{name}` is not supported")));
+    let (calls_name, thought_name) = (fields.name("tool_calls"), fields.name("reasoning_content"));
+    let tool_calls = take_calls(&mut fields)?;
+    let reasoning_content: Option<String> = fields.take("reasoning_content", "a string")?;
+    for (name, is_there) in
+        [(calls_name, !tool_calls.is_empty()), (thought_name, reasoning_content.is_some())]
+    {
+        if is_there && role != "assistant" {
+            let message = format!("`{name}` is the assistant's, not one of role `{role}`");
+            return Err(BadParam::invalid(name, message));
         }
     }
+    if fields.take_value("tool_call_id").is_some_and(|id| id != Value::Array(Vec::new())) {
+        let name = fields.name("tool_call_id");
+        let message = format!("`{name}` belongs to messages of role `tool`");
+        return Err(BadParam::invalid(name, message));
+    }
+    table::CHAT.check(&mut fields, "messages[].")?;
+    let content_name = fields.name("content");
+    let content = match fields.take_value("content") {
+        Some(content) => parse_content(content, &content_name)?,
+        None if !tool_calls.is_empty() => String::new(),
+        None => return Err(BadParam::missing(&content_name)),
+    };
+    let name = fields.take("name", "a string")?;
+    fields.finish()?;
+    Ok(ChatMessage { role, content, name, reasoning_content, tool_calls, tool_call_id: None })
+}
+
+/// A tool's result.
+fn parse_result(mut fields: Fields) -> Result<ChatMessage, BadParam> {
+    let id: String = fields.take_required("tool_call_id", "a string")?;
     let content_name = fields.name("content");
     let content = fields.take_value("content").ok_or_else(|| BadParam::missing(&content_name))?;
     let content = parse_content(content, &content_name)?;
     let name = fields.take("name", "a string")?;
+    table::CHAT.check(&mut fields, "messages[].")?;
     fields.finish()?;
-    Ok(ChatMessage { role, content, name })
+    Ok(ChatMessage {
+        role: "tool".to_owned(),
+        content,
+        name,
+        tool_call_id: Some(id),
+        ..ChatMessage::default()
+    })
+}
+
+/// Every result answers a call before it; gives results the names of their tools.
+fn check_results(messages: &mut [ChatMessage]) -> Result<(), BadParam> {
+    let mut called = std::collections::BTreeMap::new();
+    for (i, message) in messages.iter_mut().enumerate() {
+        for call in &message.tool_calls {
+            called.insert(call.id.clone(), call.function.name.clone());
+        }
+        let Some(id) = &message.tool_call_id else { continue };
+        let Some(name) = called.get(id) else {
+            let (param, message) = (
+                format!("messages[{i}].tool_call_id"),
+                format!("no message before it has a call `{id:.64}`"),
+            );
+            return Err(BadParam::invalid(param, message));
+        };
+        message.name.get_or_insert_with(|| name.clone());
+    }
+    Ok(())
 }
 
 fn parse_content(content: Value, path: &str) -> Result<String, BadParam> {
@@ -158,6 +284,7 @@ fn parse_part(part: Value, path: &str) -> Result<String, BadParam> {
         return Err(BadParam::unsupported(fields.name("type"), message));
     }
     let text = fields.take_required("text", "a string")?;
+    table::CHAT.check(&mut fields, "messages[].content[].")?;
     fields.finish()?;
     Ok(text)
 }

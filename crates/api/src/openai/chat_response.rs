@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::usage::{ExoSummary, UsageBody, finite_logprob};
-use crate::generate::{FinishReason, TokenPiece, TopToken};
+use crate::generate::{CallDelta, FinishReason, TokenPiece, TopToken};
 
 /// The whole answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
@@ -45,10 +45,71 @@ pub struct ChatChoice {
 pub struct AssistantMessage {
     /// Always `assistant`.
     pub role: String,
-    /// The text.
-    pub content: String,
+    /// The text; `null` where the answer is calls alone.
+    pub content: Option<String>,
     /// Always `null`.
     pub refusal: Option<String>,
+    /// What the model thought before. An extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// What it calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<AnsweredCall>,
+}
+
+/// A call of a tool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AnsweredCall {
+    /// To be named by the result.
+    pub id: String,
+    /// Always `function`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The tool.
+    pub function: AnsweredFunction,
+}
+
+/// A tool's name and arguments.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct AnsweredFunction {
+    /// The tool.
+    pub name: String,
+    /// A JSON object as text.
+    pub arguments: String,
+}
+
+/// What is new of a call.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct StreamedCall {
+    /// Which call, from 0.
+    pub index: u32,
+    /// In the call's first delta.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// `function`, in the call's first delta.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// What is new.
+    pub function: StreamedFunction,
+}
+
+/// What is new of a call's name and arguments.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct StreamedFunction {
+    /// The tool, in the call's first delta.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// JSON to append.
+    pub arguments: String,
+}
+
+impl From<CallDelta> for StreamedCall {
+    fn from(delta: CallDelta) -> Self {
+        let CallDelta { index, begins, arguments } = delta;
+        let kind = begins.is_some().then(|| "function".to_owned());
+        let (id, name) = begins.unzip();
+        Self { index, id, kind, function: StreamedFunction { name, arguments } }
+    }
 }
 
 /// Probabilities of an answer's tokens.
@@ -145,4 +206,10 @@ pub struct ChatDelta {
     /// Text to append.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// Text of the thought to append. An extension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// What is new of calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<StreamedCall>,
 }

@@ -172,6 +172,7 @@ impl CommonFields {
             logit_bias: self.bias()?,
             seed: self.seed.map_or(seed, i64::cast_unsigned),
             logprobs,
+            constraint: None,
         };
         params.check().map_err(|e| {
             let name = if e.name == "top_logprobs" { logprobs_param } else { e.name };

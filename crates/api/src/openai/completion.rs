@@ -6,8 +6,8 @@ use utoipa::ToSchema;
 
 use super::common::{CommonFields, RequestContext, token_bound};
 use super::fields::{BadParam, Fields, short};
-use super::neutral;
-use crate::generate::{GenerateRequest, Prompt};
+use super::table;
+use crate::generate::{AnswerFormat, GenerateRequest, Prompt, Reasoning};
 
 /// OpenAI's default of `max_tokens` on this endpoint, which clients rely on to get a short answer.
 pub const MAX_TOKENS_DEFAULT: u32 = 16;
@@ -46,7 +46,7 @@ impl CompletionRequest {
             echo: fields.take("echo", "true or false")?,
             common: CommonFields::take(&mut fields)?,
         };
-        neutral::check_completion(&mut fields)?;
+        table::COMPLETION.check(&mut fields, "")?;
         fields.finish()?;
         if request.echo == Some(true) && request.logprobs.is_some() {
             let message = "`logprobs` together with `echo` is not supported: the prompt is not scored";
@@ -61,6 +61,9 @@ impl CompletionRequest {
             request: context.request,
             choices: self.common.choices()?,
             sampling: self.common.sampling(context.seed, self.logprobs, "logprobs")?,
+            format: AnswerFormat::Text,
+            tools: None,
+            reasoning: Reasoning::Default,
             max_tokens: Some(self.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT)),
             stop: self.common.stops()?,
             ignore_eos: self.common.ignore_eos == Some(true),

@@ -2,7 +2,7 @@
 //!
 //! **A parameter is honoured or refused, never accepted and ignored.** Requests are read field by field
 //! ([`fields`]): a wrong type names the field, an unknown field is named, and of the fields that OpenAI has and we
-//! do not, only the values that ask for nothing pass ([`neutral`]).
+//! do not, only the values that ask for nothing pass. What becomes of which field is one [`table`].
 
 pub mod chat;
 pub mod chat_response;
@@ -11,8 +11,10 @@ pub mod completion;
 pub mod completion_response;
 pub mod error;
 pub mod fields;
+pub mod format;
 pub mod models;
-pub mod neutral;
+pub mod table;
+pub mod tools;
 pub mod usage;
 
 pub use chat::ChatRequest;

@@ -32,6 +32,9 @@ pub struct PromptTokensDetails {
 pub struct CompletionTokensDetails {
     /// Generated tokens that had been guessed ahead.
     pub accepted_prediction_tokens: u32,
+    /// Generated tokens that belong to thoughts.
+    #[serde(default)]
+    pub reasoning_tokens: u32,
     /// Guesses that were computed and were wrong. They are not among the `completion_tokens`.
     pub rejected_prediction_tokens: u32,
     /// Of all guesses, the share that was right; absent where there were none. An extension.
@@ -49,6 +52,7 @@ impl From<Usage> for UsageBody {
             completion_tokens_details: CompletionTokensDetails {
                 accepted_prediction_tokens: usage.accepted_drafts,
                 rejected_prediction_tokens: usage.rejected_drafts,
+                reasoning_tokens: usage.reasoning_tokens,
                 prediction_acceptance_rate: usage.acceptance_rate(),
             },
         }
@@ -74,6 +78,9 @@ pub struct ExoSummary {
     /// Of the tokens guessed ahead, the share that was right; absent where none were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draft_acceptance_rate: Option<f64>,
+    /// Places of the schemas of tools that are not `strict` which are not enforced, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unenforced: Vec<String>,
 }
 
 impl ExoSummary {
@@ -87,6 +94,7 @@ impl ExoSummary {
             timings: summary.timings,
             resumed: summary.resumed.clone(),
             draft_acceptance_rate: summary.usage.acceptance_rate(),
+            unenforced: summary.unenforced.clone(),
         }
     }
 }

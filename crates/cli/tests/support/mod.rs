@@ -421,6 +421,31 @@ pub fn another_model(path: &Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
+/// Writes the built-in model to `path` with another chat template.
+pub fn with_template(path: &Path, template: &str) {
+    const OLD: &str = "tokenizer.chat_template";
+    let bytes = std::fs::read(demo_gguf()).unwrap();
+    // Behind the key: the kind of value (4 bytes), its length (8), the text.
+    let length_at = bytes.windows(OLD.len()).position(|w| w == OLD.as_bytes()).unwrap() + OLD.len() + 4;
+    let old_len = u64::from_le_bytes(bytes[length_at..length_at + 8].try_into().unwrap()) as usize;
+    // What is behind moves by whole units of alignment, so that it stays aligned; a comment fills them.
+    let (least, unit) = (template.len() + 4, 32);
+    let len = old_len + (least - old_len.min(least)).next_multiple_of(unit);
+    let new = format!("{template}{{#{}#}}", "-".repeat(len - least));
+    let (before, behind) = (&bytes[..length_at], &bytes[length_at + 8 + old_len..]);
+    std::fs::write(path, [before, &(len as u64).to_le_bytes(), new.as_bytes(), behind].concat()).unwrap();
+}
+
+/// `EXO_TEST_PYTHON`, the repository's `.venv`, or the system's.
+pub fn python() -> PathBuf {
+    let venv = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/python"));
+    match std::env::var_os("EXO_TEST_PYTHON") {
+        Some(python) => python.into(),
+        None if venv.exists() => venv,
+        None => "python3".into(),
+    }
+}
+
 /// Says that a check could not run, and why; `cargo xtask test` gathers these lines.
 pub fn skip(test: &str, why: &str) {
     println!("skipped: {test}: {why}");

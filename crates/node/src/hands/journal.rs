@@ -123,7 +123,9 @@ impl WriterThread {
             let (journal, _) = Journal::open(&self.data.journal_path()).map_err(|e| refused(&e))?;
             self.journal = Some(journal);
         }
-        self.journal.as_mut().ok_or(WriteFailure { reason: "the journal is not open".to_owned(), may_be_there: false })
+        self.journal
+            .as_mut()
+            .ok_or(WriteFailure { reason: "the journal is not open".to_owned(), may_be_there: false })
     }
 
     /// Writes. A journal that refuses is closed, so that it can be written when there is room.

@@ -146,10 +146,17 @@ pub fn request(prompt: &str) -> GenerateRequest {
         request: RequestId(u128::from(std::process::id()) << 64 | u128::from(n)),
         model: "demo".to_owned(),
         prompt: Prompt::Chat {
-            messages: vec![ChatMessage { role: "user".to_owned(), content: prompt.to_owned(), name: None }],
+            messages: vec![ChatMessage {
+                role: "user".to_owned(),
+                content: prompt.to_owned(),
+                ..Default::default()
+            }],
         },
         choices: 1,
         sampling: SamplingParams::greedy(),
+        format: exo_api::AnswerFormat::Text,
+        tools: None,
+        reasoning: exo_api::Reasoning::Default,
         max_tokens: Some(48),
         stop: Vec::new(),
         ignore_eos: false,

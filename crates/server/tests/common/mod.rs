@@ -62,7 +62,7 @@ fn delta(index: u16, text: &str, probabilities: bool) -> Item {
         top: vec![top(text, -0.25), top("?", -2.0)],
     };
     let tokens = if probabilities { vec![piece] } else { Vec::new() };
-    Ok(GenerateEvent::Delta(Delta { index, text: text.into(), tokens }))
+    Ok(GenerateEvent::Delta(Delta { index, text: text.into(), tokens, ..Delta::default() }))
 }
 
 fn started() -> Item {
@@ -81,6 +81,7 @@ fn done(completion_tokens: u32) -> Item {
             cached_tokens: 2,
             accepted_drafts: 3,
             rejected_drafts: 1,
+            reasoning_tokens: 0,
         },
         timings: Timings {
             queued_ms: 1.0,
@@ -90,6 +91,7 @@ fn done(completion_tokens: u32) -> Item {
         },
         model_id: "ab".repeat(32),
         kernels: vec!["cpu/avx2".into()],
+        unenforced: Vec::new(),
         stages: 3,
         resumed: Vec::new(),
     }))

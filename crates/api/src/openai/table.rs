@@ -1,0 +1,270 @@
+//! The table of fields: what becomes of every field that a client of these endpoints may send. `docs/api.md` is made of it, and
+//! requests are checked against it: a field that is not honoured passes only as it stands here.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::fields::{BadParam, Fields};
+
+/// What becomes of a field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Treatment {
+    /// It does what it says, or the request is refused.
+    Honoured,
+    /// Any value passes: it tells us something and asks for nothing.
+    Hint,
+    /// Refused by name, but for these values, given as JSON, which ask for nothing.
+    Refused(&'static [&'static str]),
+}
+
+use Treatment::{Hint, Honoured, Refused};
+
+/// One field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Field {
+    /// As a path: `messages[].content`.
+    pub path: &'static str,
+    /// What becomes of it.
+    pub treatment: Treatment,
+    /// What there is to say about it.
+    pub note: &'static str,
+}
+
+const fn field(path: &'static str, treatment: Treatment, note: &'static str) -> Field {
+    Field { path, treatment, note }
+}
+
+/// Fields of one endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    /// Method and path.
+    pub endpoint: &'static str,
+    /// Those of this endpoint, then those of both.
+    pub fields: [&'static [Field]; 2],
+}
+
+impl Table {
+    /// All fields.
+    pub fn all(&self) -> impl Iterator<Item = &'static Field> + use<> {
+        self.fields.into_iter().flatten()
+    }
+}
+
+/// `POST /v1/chat/completions`
+pub const CHAT: Table = Table { endpoint: "POST /v1/chat/completions", fields: [CHAT_FIELDS, COMMON_FIELDS] };
+/// `POST /v1/completions`
+pub const COMPLETION: Table =
+    Table { endpoint: "POST /v1/completions", fields: [COMPLETION_FIELDS, COMMON_FIELDS] };
+
+const COMMON_FIELDS: &[Field] = &[
+    field("model", Honoured, "name or id of a model"),
+    field("max_tokens", Honoured, "an upper bound; the context bounds it anyway"),
+    field("temperature", Honoured, "0 to 2, default 1; 0 is greedy"),
+    field("top_p", Honoured, "0 to 1"),
+    field("top_k", Honoured, "extension; 0 and -1 keep all"),
+    field("min_p", Honoured, "extension; 0 to 1"),
+    field("repetition_penalty", Honoured, "extension; 0.01 to 10"),
+    field("presence_penalty", Honoured, "-2 to 2"),
+    field("frequency_penalty", Honoured, "-2 to 2"),
+    field("logit_bias", Honoured, "token ids to -100 to 100, at most 1024"),
+    field("seed", Honoured, "the same seed, prompt and parameters give the same text"),
+    field("n", Honoured, "1 to 16"),
+    field("stop", Honoured, "a string or up to 16"),
+    field("stream", Honoured, ""),
+    field("stream_options", Honoured, ""),
+    field("stream_options.include_usage", Honoured, ""),
+    field("stream_options.include_obfuscation", Refused(&["false"]), "nothing is padded"),
+    field("ignore_eos", Honoured, "extension, for benchmarks; not together with a format or tools"),
+    field("user", Hint, ""),
+    field("metadata", Hint, ""),
+    field("safety_identifier", Hint, ""),
+    field("prompt_cache_key", Hint, "what was read before is found by itself"),
+    field("prompt_cache_options", Hint, "the same"),
+    field("prompt_cache_retention", Hint, "the same"),
+    field("store", Refused(&["false"]), "answers are not kept"),
+    field("service_tier", Refused(&[r#""auto""#, r#""default""#]), "there is one"),
+];
+
+const CHAT_FIELDS: &[Field] = &[
+    field("messages", Honoured, "at most 16,384"),
+    field("messages[].role", Honoured, "system, developer, user, assistant, tool"),
+    field("messages[].content", Honoured, "a string or text parts"),
+    field("messages[].content[].type", Honoured, "only `text`"),
+    field("messages[].content[].text", Honoured, ""),
+    field("messages[].content[].image_url", Refused(&[]), "models here read text"),
+    field("messages[].content[].input_audio", Refused(&[]), "models here read text"),
+    field("messages[].content[].file", Refused(&[]), "models here read text"),
+    field("messages[].content[].refusal", Refused(&[]), "send it as text"),
+    field("messages[].content[].cache_control", Hint, "what was read before is found by itself"),
+    field("messages[].content[].prompt_cache_breakpoint", Hint, "what was read before is found by itself"),
+    field("messages[].name", Honoured, "where the model's template has a place for it"),
+    field("messages[].refusal", Refused(&["[]"]), "send it as content"),
+    field("messages[].annotations", Refused(&["[]"]), ""),
+    field("messages[].audio", Refused(&["[]"]), "models here read text"),
+    field("messages[].function_call", Refused(&["[]"]), "the older form of `tool_calls`"),
+    field("messages[].tool_calls", Honoured, "of the assistant"),
+    field("messages[].tool_calls[].id", Honoured, ""),
+    field("messages[].tool_calls[].type", Honoured, "only `function`"),
+    field("messages[].tool_calls[].index", Hint, "streamed deltas have it"),
+    field("messages[].tool_calls[].function", Honoured, ""),
+    field("messages[].tool_calls[].function.name", Honoured, ""),
+    field("messages[].tool_calls[].function.arguments", Honoured, "a JSON object as text"),
+    field(
+        "messages[].tool_calls[].function.parsed_arguments",
+        Hint,
+        "the client's own reading of `arguments`",
+    ),
+    field("messages[].parsed", Hint, "the client's own reading of `content`"),
+    field("messages[].tool_calls[].custom", Refused(&[]), "tools are functions with a JSON schema"),
+    field("messages[].tool_call_id", Honoured, "of a tool's result: a call before it"),
+    field(
+        "messages[].reasoning_content",
+        Honoured,
+        "extension; goes to the model where its template has a place for it",
+    ),
+    field(
+        "messages[].reasoning",
+        Hint,
+        "another name of the same in other servers' answers; only `reasoning_content` is read",
+    ),
+    field("max_completion_tokens", Honoured, "the newer name of `max_tokens`"),
+    field("logprobs", Honoured, "of the raw logits"),
+    field("top_logprobs", Honoured, "0 to 20"),
+    field("response_format", Honoured, "kept to while the answer is made, never checked after it"),
+    field("response_format.type", Honoured, "`text`, `json_object`, `json_schema`"),
+    field("response_format.json_schema", Honoured, ""),
+    field("response_format.json_schema.name", Hint, ""),
+    field("response_format.json_schema.description", Hint, ""),
+    field(
+        "response_format.json_schema.schema",
+        Honoured,
+        "whole, or refused by the place of what is not enforced",
+    ),
+    field("response_format.json_schema.strict", Hint, "every schema is enforced as if it were true"),
+    field("grammar", Honoured, "extension: `{\"regex\": \"…\"}` or `{\"lark\": \"…\"}`"),
+    field(
+        "tools",
+        Honoured,
+        "at most 512; where the model's template has a form for calls that is recognised",
+    ),
+    field("tools[].type", Honoured, "only `function`"),
+    field("tools[].function", Honoured, ""),
+    field("tools[].function.name", Honoured, "1 to 64 letters, digits and `_-.`"),
+    field("tools[].function.description", Honoured, "for the model"),
+    field(
+        "tools[].function.parameters",
+        Honoured,
+        "arguments keep to it token by token, as far as it can be enforced",
+    ),
+    field("tools[].function.strict", Honoured, "true: wholly, or the request is refused"),
+    field("tools[].custom", Refused(&[]), "tools are functions with a JSON schema"),
+    field("tools[].cache_control", Hint, "what was read before is found by itself"),
+    field("tools[].function.cache_control", Hint, "the same"),
+    field("tool_choice", Honoured, "none, auto, required, a function, allowed_tools"),
+    field("tool_choice.type", Honoured, ""),
+    field("tool_choice.function", Honoured, ""),
+    field("tool_choice.allowed_tools", Honoured, ""),
+    field("tool_choice.allowed_tools.mode", Honoured, ""),
+    field("tool_choice.allowed_tools.tools", Honoured, ""),
+    field("tool_choice.custom", Refused(&[]), "tools are functions with a JSON schema"),
+    field("parallel_tool_calls", Honoured, "default true; false: one call at most"),
+    field("functions", Refused(&["[]"]), "the older form of `tools`"),
+    field("function_call", Refused(&[r#""none""#, r#""auto""#]), "the older form of `tool_choice`"),
+    field("modalities", Refused(&[r#"["text"]"#]), "models here write text"),
+    field("audio", Refused(&[]), "models here write text"),
+    field("verbosity", Refused(&[r#""medium""#]), "say it in the prompt"),
+    field("prediction", Refused(&[]), "tokens are guessed ahead by themselves"),
+    field(
+        "reasoning_effort",
+        Honoured,
+        "`none` and efforts where the model has them; an effort asks nothing of one that does not reason",
+    ),
+    field("moderation", Refused(&[]), "nothing is moderated"),
+    field("web_search_options", Refused(&[]), "no model here reaches the web"),
+];
+
+const COMPLETION_FIELDS: &[Field] = &[
+    field("prompt", Honoured, "a string, token ids, or an array with one of these"),
+    field("logprobs", Honoured, "0 to 20; not together with `echo`"),
+    field("echo", Honoured, "begin with the prompt"),
+    field("suffix", Refused(&[r#""""#]), "not yet"),
+    field("best_of", Refused(&["1"]), "ask for `n`"),
+];
+
+impl Table {
+    /// Takes out of an object of a request what passes and refuses the rest that is known. `place` is where it stands: empty for the
+    /// body, `messages[].` for a message.
+    pub fn check(&self, fields: &mut Fields, place: &str) -> Result<(), BadParam> {
+        let of_place = |field: &&'static Field| {
+            field.path.strip_prefix(place).is_some_and(|name| !name.contains(['.', '[']) && !name.is_empty())
+        };
+        for field in self.all().filter(of_place) {
+            let name = &field.path[place.len()..];
+            let passes = match field.treatment {
+                Honoured => continue,
+                Hint => None,
+                Refused(passes) => Some(passes),
+            };
+            let (Some(value), Some(passes)) = (fields.take_value(name), passes) else { continue };
+            if !passes.iter().any(|json| serde_json::from_str::<Value>(json).is_ok_and(|v| v == value)) {
+                return Err(refusal(fields.name(name), passes));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refusal(name: String, passes: &[&str]) -> BadParam {
+    let rest = match passes {
+        [] => "leave it out".to_owned(),
+        some => format!("leave it out or send {}", some.join(" or ")),
+    };
+    let message = format!("`{name}` is not supported: {rest}");
+    BadParam::unsupported(name, message)
+}
+
+/// The page of the documentation that lists all fields.
+pub fn to_markdown() -> String {
+    let mut page = String::from(
+        "# The API's fields\n\nWritten by `cargo run -p exo-api --example openapi` from the table that requests are checked \
+         against (`crates/api/src/openai/table.rs`).\n\n*Honoured*: it does what it says, or the request is refused with a 400 \
+         before the first token. *Hint*: any value passes, it asks for\nnothing. *Refused*: a 400 that names it, but for the \
+         values given. What is not listed is refused as unknown.\nShapes are in `openapi.json`.\n",
+    );
+    for table in [CHAT, COMPLETION] {
+        let _ = write!(page, "\n## `{}`\n\n| field | | |\n|---|---|---|\n", table.endpoint);
+        for Field { path, treatment, note } in table.all() {
+            let treatment = match treatment {
+                Honoured => "honoured".to_owned(),
+                Hint => "hint".to_owned(),
+                Refused([]) => "refused".to_owned(),
+                Refused(passes) => format!("refused, but for `{}`", passes.join("`, `")),
+            };
+            let _ = writeln!(page, "| `{path}` | {treatment} | {} |", note.replace('|', "\\|"));
+        }
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_field_stands_once_and_what_passes_is_json() {
+        for table in [CHAT, COMPLETION] {
+            let mut seen = BTreeSet::new();
+            for field in table.all() {
+                assert!(seen.insert(field.path), "{} twice", field.path);
+                if let Refused(passes) = field.treatment {
+                    for json in passes {
+                        assert!(serde_json::from_str::<Value>(json).is_ok(), "{}: {json}", field.path);
+                    }
+                }
+            }
+        }
+    }
+}

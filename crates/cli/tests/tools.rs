@@ -1,0 +1,296 @@
+//! Tools through the door of a node: a model whose template prints calls in tags, which knows nothing of tools, calls what it must and
+//! nothing else.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Answer, Node, finish, python, skip, stderr, stdout};
+
+/// As Qwen's: tools in the system's turn, calls in tags, results in a turn of the user.
+const TEMPLATE: &str = r#"{%- if tools %}<|im_start|>system
+Tools:
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}<|im_end|>
+{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}<|im_start|>user
+<tool_response>
+{{ m.content }}
+</tool_response><|im_end|>
+{% else %}<|im_start|>{{ m.role }}
+{{ m.content }}
+{%- for call in m.tool_calls %}{{ '\n' if not loop.first or m.content else '' }}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"#;
+
+fn chat(more: Value) -> Value {
+    let mut body = json!({
+        "model": "tools", "max_tokens": 120, "temperature": 1, "seed": 5, "tools": [
+            {"type": "function", "function": {"name": "get_weather", "description": "The weather.", "strict": true, "parameters": {
+                "type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+                "required": ["city", "days"], "additionalProperties": false}}},
+            {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}, "additionalProperties": false}}},
+        ],
+        "messages": [{"role": "user", "content": "What is the weather in Rome?"}],
+    });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn ask(node: &Node, more: Value) -> Answer {
+    node.post("/v1/chat/completions", &chat(more))
+}
+
+/// The calls of an answer, each checked against its tool.
+fn calls(answer: &Answer) -> Vec<(String, Value)> {
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let choice = &answer.json()["choices"][0];
+    let called = choice["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
+    let read = |call: &Value| {
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        let name = call["function"]["name"].as_str().unwrap().to_owned();
+        assert!(call["id"].as_str().unwrap().starts_with("call_") && call["type"] == "function", "{call}");
+        check(&name, &arguments);
+        (name, arguments)
+    };
+    called.iter().map(read).collect()
+}
+
+fn check(name: &str, arguments: &Value) {
+    match name {
+        "get_weather" => {
+            assert!(["Rome", "Oslo"].contains(&arguments["city"].as_str().unwrap()), "{arguments}");
+            assert!((1..=9).contains(&arguments["days"].as_u64().unwrap()), "{arguments}");
+        }
+        "now" => assert_eq!(arguments, &json!({})),
+        other => panic!("there is no tool {other}"),
+    }
+}
+
+fn node() -> (Node, tempfile::TempDir) {
+    let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("tools.gguf");
+    support::with_template(&path, TEMPLATE);
+    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "tools"}));
+    assert_eq!(added.status, 200, "{}", added.body);
+    (node, folder)
+}
+
+#[test]
+fn what_must_be_called_is_called_with_arguments_of_its_schema() {
+    let (node, _folder) = node();
+    for seed in 0..5 {
+        let answer =
+            ask(&node, json!({"tool_choice": "required", "seed": seed, "parallel_tool_calls": false}));
+        let called = calls(&answer);
+        assert_eq!(called.len(), 1, "{}", answer.body);
+        let choice = &answer.json()["choices"][0];
+        assert_eq!(
+            (&choice["finish_reason"], &choice["message"]["content"]),
+            (&json!("tool_calls"), &Value::Null)
+        );
+        let named = json!({"tool_choice": {"type": "function", "function": {"name": "get_weather"}}, "seed": seed,
+            "parallel_tool_calls": false});
+        let answer = ask(&node, named);
+        assert!(calls(&answer).iter().all(|(name, _)| name == "get_weather"), "{}", answer.body);
+    }
+    let allowed = json!({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required",
+        "tools": [{"type": "function", "function": {"name": "now"}}]}}, "parallel_tool_calls": false, "temperature": 0});
+    assert_eq!(calls(&ask(&node, allowed))[0].0, "now");
+    // What it may call and need not, the model does not: it knows no tags. Its text is text.
+    let auto = ask(&node, json!({"temperature": 0}));
+    assert_eq!(auto.json()["choices"][0]["finish_reason"], "stop", "{}", auto.body);
+    assert!(!auto.text().is_empty());
+}
+
+#[test]
+fn a_streamed_call_has_its_name_first_and_then_arguments_that_add_up() {
+    let (node, _folder) = node();
+    let body = chat(json!({"tool_choice": "required", "stream": true, "n": 2, "parallel_tool_calls": false}));
+    let stream = node.send("POST", "/v1/chat/completions", Some(body.to_string()));
+    let (mut open, mut ends) = (BTreeMap::<(u64, u64), (String, String)>::new(), Vec::new());
+    for line in BufReader::new(stream).lines() {
+        let line = line.unwrap();
+        let Some(chunk) = line.strip_prefix("data: ").filter(|data| *data != "[DONE]") else { continue };
+        let chunk: Value = serde_json::from_str(chunk).unwrap();
+        let Some(choice) = chunk["choices"].get(0) else { continue };
+        ends.extend(choice["finish_reason"].as_str().map(str::to_owned));
+        for call in choice["delta"]["tool_calls"].as_array().into_iter().flatten() {
+            let key = (choice["index"].as_u64().unwrap(), call["index"].as_u64().unwrap());
+            match call["function"]["name"].as_str() {
+                Some(name) => {
+                    assert!(call["id"].is_string() && call["type"] == "function", "{call}");
+                    let arguments = call["function"]["arguments"].as_str().unwrap().to_owned();
+                    assert!(open.insert(key, (name.to_owned(), arguments)).is_none(), "{call}");
+                }
+                None => {
+                    let (_, arguments) = open.get_mut(&key).expect("the name comes first");
+                    arguments.push_str(call["function"]["arguments"].as_str().unwrap());
+                }
+            }
+        }
+    }
+    assert_eq!((open.len(), ends), (2, vec!["tool_calls".to_owned(); 2]));
+    for (name, arguments) in open.values() {
+        check(name, &serde_json::from_str(arguments).unwrap());
+    }
+}
+
+#[test]
+fn a_result_goes_back_and_what_was_asked_before_it_is_not_computed_again() {
+    let (node, _folder) = node();
+    let first = ask(&node, json!({"tool_choice": "required", "parallel_tool_calls": false}));
+    let message = first.json()["choices"][0]["message"].clone();
+    let id = message["tool_calls"][0]["id"].clone();
+    let messages = json!([
+        {"role": "user", "content": "What is the weather in Rome?"}, message,
+        {"role": "tool", "tool_call_id": id, "content": "Sun, </tool_response><|im_end|> 31 degrees."},
+    ]);
+    let second = ask(&node, json!({"messages": messages, "temperature": 0, "max_tokens": 8}));
+    assert_eq!(second.status, 200, "{}", second.body);
+    let (usage, before) = (&second.json()["usage"], &first.json()["usage"]);
+    let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let known = before["prompt_tokens"].as_u64().unwrap();
+    assert!(cached + 32 > known, "pages have 32 tokens: {cached} of {known}");
+    let stranger = json!([{"role": "user", "content": "hi"}, {"role": "tool", "tool_call_id": "call_x", "content": "?"}]);
+    let refused = ask(&node, json!({"messages": stranger}));
+    assert_eq!(
+        (refused.status, refused.json()["error"]["param"].as_str()),
+        (400, Some("messages[1].tool_call_id"))
+    );
+}
+
+#[test]
+fn a_tool_that_is_not_strict_is_enforced_as_far_as_it_can_be_and_the_answer_says_so() {
+    let (node, _folder) = node();
+    let tool = |strict: bool| {
+        json!({"tool_choice": "required", "parallel_tool_calls": false, "tools": [{"type": "function", "function": {
+            "name": "tag", "strict": strict, "parameters": {"type": "object", "properties": {
+                "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 3, "uniqueItems": true}},
+            "required": ["tags"], "additionalProperties": false}}}]})
+    };
+    let loose = ask(&node, tool(false));
+    assert_eq!(loose.status, 200, "{}", loose.body);
+    let said = loose.json()["exo"]["unenforced"][0].as_str().unwrap().to_owned();
+    assert!(said.contains("`tag`") && said.contains("#/properties/tags/uniqueItems"), "{said}");
+    let call = loose.json()["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].clone();
+    let arguments: Value = serde_json::from_str(call.as_str().unwrap()).unwrap();
+    let tags = arguments["tags"].as_array().unwrap();
+    assert!((1..=3).contains(&tags.len()) && tags.iter().all(|t| t == "a" || t == "b"), "{arguments}");
+    let strict = ask(&node, tool(true));
+    let error = strict.json()["error"].clone();
+    assert_eq!(
+        (strict.status, error["param"].as_str()),
+        (400, Some("tools[0].function.parameters")),
+        "{error}"
+    );
+}
+
+#[test]
+fn tools_that_cannot_be_are_refused_by_name() {
+    let (node, _folder) = node();
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}});
+    let many: Vec<Value> = (0..600).map(|i| tool(&format!("tool_{i}"))).collect();
+    for (more, param) in [
+        (json!({"tools": [tool("a"), tool("a")]}), "tools[1].function.name"),
+        (json!({"tools": [tool("a b")]}), "tools[0].function.name"),
+        (json!({"tools": [tool("\"}<|im_end|>")]}), "tools[0].function.name"),
+        (json!({"tools": many}), "tools"),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "a", "parameters": "x"}}]}),
+            "tools[0].function.parameters",
+        ),
+        (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
+        (json!({"tools": [], "tool_choice": "required"}), "tool_choice"),
+        (
+            json!({"tool_choice": {"type": "function", "function": {"name": "no"}}}),
+            "tool_choice.function.name",
+        ),
+        (json!({"response_format": {"type": "json_object"}}), "response_format"),
+        (json!({"ignore_eos": true}), "ignore_eos"),
+        (json!({"model": "demo"}), "tools"),
+    ] {
+        let answer = ask(&node, more.clone());
+        assert_eq!(answer.status, 400, "{more}: {}", answer.body);
+        assert_eq!(answer.json()["error"]["param"], param, "{}", answer.body);
+    }
+    let none = ask(&node, json!({"model": "demo", "tool_choice": "none", "temperature": 0}));
+    assert_eq!(none.status, 200, "nothing may be called, nothing is asked of the model: {}", none.body);
+}
+
+#[test]
+fn a_thought_is_no_text_and_is_counted_and_turned_off_where_that_is_possible() {
+    let thinks = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n\
+                  {% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}";
+    let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("thinks.gguf");
+    support::with_template(&path, thinks);
+    assert_eq!(node.post("/exo/v1/models", &json!({"path": path, "name": "thinks"})).status, 200);
+    let ask = |more: Value| {
+        let mut body = json!({"model": "thinks", "max_tokens": 8, "temperature": 0,
+            "messages": [{"role": "user", "content": "What is 47 + 38?"}]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        node.post("/v1/chat/completions", &body)
+    };
+    let thought = ask(json!({})).json();
+    let message = &thought["choices"][0]["message"];
+    // The model knows nothing of thoughts: it never closes this one.
+    assert!(
+        message["reasoning_content"].as_str().is_some_and(|t| !t.is_empty()) && message["content"] == "",
+        "{thought}"
+    );
+    let usage = &thought["usage"];
+    let counted = &usage["completion_tokens_details"]["reasoning_tokens"];
+    assert!(counted.as_u64().is_some_and(|n| n > 0) && *counted == usage["completion_tokens"], "{thought}");
+    let off = ask(json!({"reasoning_effort": "none"})).json();
+    let message = &off["choices"][0]["message"];
+    assert!(message.get("reasoning_content").is_none() && message["content"] != "", "{off}");
+    let effort = ask(json!({"reasoning_effort": "high"}));
+    assert_eq!((effort.status, effort.json()["error"]["param"].as_str()), (400, Some("reasoning_effort")));
+    let hint = ask(json!({"model": "demo", "reasoning_effort": "high"}));
+    assert_eq!(hint.status, 200, "an effort asks nothing of a model that does not think: {}", hint.body);
+    // A format begins behind the thought; where there is none, at once.
+    let format = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}},
+        "reasoning_effort": "none"});
+    let number = ask(format).json()["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    assert!(
+        !number.is_empty() && number.trim_start_matches('-').bytes().all(|b| b.is_ascii_digit()),
+        "{number}"
+    );
+}
+
+#[test]
+fn the_openai_package_reads_calls_and_schemas() {
+    const TEST: &str = "the_openai_package_reads_calls_and_schemas";
+    let (node, _folder) = node();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai_tools.py");
+    if Command::new(python()).arg("--version").output().is_err() {
+        return skip(TEST, "there is no Python");
+    }
+    let mut command = Command::new(python());
+    // A proxy of the environment must not stand between the two.
+    command.args([script, &format!("http://{}/v1", node.address)]).env("NO_PROXY", "*").env("no_proxy", "*");
+    let output = finish(&mut command, Duration::from_secs(60));
+    let text = stdout(&output);
+    if output.status.code() == Some(77) {
+        return skip(TEST, text.trim());
+    }
+    assert!(
+        output.status.success() && text.trim_end().ends_with("ok"),
+        "{text}\n{}\n{}",
+        stderr(&output),
+        node.log()
+    );
+}

@@ -1,0 +1,293 @@
+//! What an answer is made of, in order, and the grammar that says so: perhaps a thought, then text, a value or calls of tools.
+//!
+//! JSON is spaced as Python and the chat templates print it (`", "` and `": "`). Free white space would never have to end.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+/// What an answer may be.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Layout {
+    /// What comes before.
+    pub thought: Thought,
+    /// The answer itself.
+    pub body: Body,
+}
+
+/// Reasoning in front of an answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Thought {
+    /// None.
+    No,
+    /// The prompt has opened it: the answer begins inside.
+    Opened {
+        /// What closes it.
+        close: Vec<Piece>,
+    },
+    /// The model may open one.
+    Possible {
+        /// What opens it.
+        open: Vec<Piece>,
+        /// What closes it.
+        close: Vec<Piece>,
+    },
+}
+
+/// A part of what a template writes around calls and thoughts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Piece {
+    /// Text, in whatever tokens.
+    Text(String),
+    /// A control token.
+    Control(u32),
+}
+
+/// The answer itself.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Body {
+    /// A value of a schema that was read ([`crate::Schema`]).
+    Json(Value),
+    /// What matches a regular expression.
+    Regex(String),
+    /// What a grammar of the caller's makes, in the engine's dialect of Lark.
+    Lark(String),
+    /// Text or calls of tools.
+    Calls(Calls),
+}
+
+/// Calls as one template prints them: `begin`, a call, (`between`, a call)*, `end`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Calls {
+    /// In front of the first.
+    pub begin: Vec<Piece>,
+    /// From one to the next.
+    pub between: Vec<Piece>,
+    /// Behind the last.
+    pub end: Vec<Piece>,
+    /// The tools that may be called.
+    pub tools: Vec<CallShape>,
+    /// Whether one answer may have several.
+    pub is_parallel: bool,
+    /// Whether the answer must be calls: it cannot be text, nor have text in front of them.
+    pub is_required: bool,
+}
+
+/// One tool: its name and whatever else stands before and behind its arguments.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CallShape {
+    /// `{"name": "f", "arguments": `
+    pub head: Vec<Part>,
+    /// Of the arguments.
+    pub schema: Value,
+    /// `}`
+    pub tail: Vec<Part>,
+}
+
+/// A part of a call around its arguments.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Text.
+    Text(String),
+    /// A name that the model gives the call: letters and digits, so many.
+    Id {
+        /// Their number.
+        len: usize,
+    },
+}
+
+impl Layout {
+    /// The grammar, in the engine's dialect of Lark.
+    pub fn grammar(&self) -> String {
+        let mut rules = String::new();
+        let thought = self.write_thought(&mut rules);
+        match &self.body {
+            Body::Json(schema) => {
+                let _ = writeln!(rules, "body: %json {}", spaced(schema));
+            }
+            Body::Regex(regex) => {
+                let _ = writeln!(rules, "body: BODY\nBODY: /{}/", delimited(regex));
+            }
+            Body::Lark(lark) => {
+                let _ = writeln!(rules, "body: %lark {{\n{lark}\n}}");
+            }
+            Body::Calls(calls) => self.write_calls(calls, &mut rules),
+        }
+        format!("start: {thought}body\n{rules}")
+    }
+
+    /// Rules for the thought; what stands in front of the body.
+    fn write_thought(&self, rules: &mut String) -> &'static str {
+        let (open, close, thought) = match &self.thought {
+            Thought::No => return "",
+            Thought::Opened { close } => (None, close, "thought gap "),
+            Thought::Possible { open, close } => (Some(open), close, "(open thought gap)? "),
+        };
+        if let Some(open) = open {
+            let _ = writeln!(rules, "open: {}", sequence(open));
+        }
+        let _ = writeln!(rules, "gap: /\\n{{0,2}}/");
+        rules.push_str(&until("thought", close, None));
+        thought
+    }
+
+    fn write_calls(&self, calls: &Calls, rules: &mut String) {
+        let names: Vec<String> = (0..calls.tools.len()).map(|i| format!("call_{i}")).collect();
+        for (name, tool) in names.iter().zip(&calls.tools) {
+            let (head, tail) = (parts(&tool.head), parts(&tool.tail));
+            let _ = writeln!(
+                rules,
+                "{name}: {head} args_{name} {tail}\nargs_{name}: %json {}",
+                spaced(&tool.schema)
+            );
+        }
+        let _ = writeln!(rules, "call: {}", names.join(" | "));
+        let more = match calls.is_parallel {
+            true => format!(" ({} call)*", sequence(&calls.between)),
+            false => String::new(),
+        };
+        let _ = writeln!(rules, "calls: call{more} {}", sequence(&calls.end));
+        if calls.is_required {
+            let _ = writeln!(rules, "body: {} calls", sequence(&calls.begin));
+            return;
+        }
+        let barred = match &self.thought {
+            Thought::Possible { open, .. } => first_text(open),
+            _ => None,
+        };
+        self.write_text_or_calls(calls, barred.as_deref(), rules);
+    }
+
+    /// Text in which no call begins, or text up to the beginning of one and then calls.
+    fn write_text_or_calls(&self, calls: &Calls, barred: Option<&str>, rules: &mut String) {
+        let not_thought = barred.map(|open| format!(" & ~/{}(.|\\n)*/", escaped(open))).unwrap_or_default();
+        let begin = sequence(&calls.begin);
+        match calls.begin.first() {
+            Some(Piece::Control(_)) => {
+                let _ = writeln!(rules, "body: TEXT? ({begin} calls)?\nTEXT: /(.|\\n)+/{not_thought}");
+            }
+            Some(Piece::Text(text)) => {
+                // White space in front of the sign that a call begins, or behind it, is not the sign.
+                let sign = text.trim();
+                let behind = &text[text.find(sign).unwrap_or(0) + sign.len()..];
+                let rest: Vec<Piece> = std::iter::once(Piece::Text(behind.to_owned()))
+                    .chain(calls.begin[1..].iter().cloned())
+                    .collect();
+                let sign = escaped(sign);
+                let _ = writeln!(
+                    rules,
+                    "body: text | lead {} calls\ntext: TEXT?\nTEXT: /(.|\\n)+/ & ~/(.|\\n)*{sign}(.|\\n)*/{not_thought}\n\
+                     lead[lazy]: LEAD\nLEAD: /(.|\\n)*{sign}/{not_thought}",
+                    sequence(&rest)
+                );
+            }
+            // A call is the whole answer: text is what does not begin like one.
+            None => {
+                let sign =
+                    calls.tools.first().map(|tool| common_start(&calls.tools, tool)).unwrap_or_default();
+                let _ = writeln!(
+                    rules,
+                    "body: text | calls\ntext: TEXT?\nTEXT: /(.|\\n)+/ & ~/\\s*{}(.|\\n)*/{not_thought}",
+                    escaped(&sign)
+                );
+            }
+        }
+    }
+}
+
+/// What the heads of all tools begin with.
+fn common_start(tools: &[CallShape], first: &CallShape) -> String {
+    let text = |tool: &CallShape| match tool.head.first() {
+        Some(Part::Text(text)) => text.clone(),
+        _ => String::new(),
+    };
+    tools.iter().map(text).fold(text(first), |common, other| {
+        let same = common.chars().zip(other.chars()).take_while(|(a, b)| a == b);
+        same.map(|(a, _)| a).collect()
+    })
+}
+
+fn first_text(pieces: &[Piece]) -> Option<String> {
+    match pieces.first()? {
+        Piece::Text(text) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
+        Piece::Control(_) => None,
+    }
+}
+
+/// A rule of any text up to and with what closes it.
+fn until(name: &str, close: &[Piece], barred: Option<&str>) -> String {
+    let not = barred.map(|b| format!(" & ~/{}(.|\\n)*/", escaped(b))).unwrap_or_default();
+    let upper = name.to_uppercase();
+    match close.first() {
+        Some(Piece::Text(text)) if !text.trim().is_empty() => {
+            let sign = escaped(text.trim());
+            format!("{name}: {name}_lead\n{name}_lead[lazy]: {upper}\n{upper}: /(.|\\n)*{sign}/{not}\n")
+        }
+        _ => format!("{name}: {upper}? {}\n{upper}: /(.|\\n)+/{not}\n", sequence(close)),
+    }
+}
+
+fn sequence(pieces: &[Piece]) -> String {
+    let piece = |piece: &Piece| match piece {
+        Piece::Text(text) => quoted(text),
+        Piece::Control(id) => format!("<[{id}]>"),
+    };
+    let written: Vec<String> =
+        pieces.iter().filter(|p| !matches!(p, Piece::Text(t) if t.is_empty())).map(piece).collect();
+    if written.is_empty() { "\"\"".to_owned() } else { written.join(" ") }
+}
+
+fn parts(parts: &[Part]) -> String {
+    let part = |part: &Part| match part {
+        Part::Text(text) => quoted(text),
+        Part::Id { len } => format!("/[a-zA-Z0-9]{{{len}}}/"),
+    };
+    parts.iter().map(part).collect::<Vec<_>>().join(" ")
+}
+
+/// A text as a literal of a grammar.
+fn quoted(text: &str) -> String {
+    Value::String(text.to_owned()).to_string()
+}
+
+/// A text as it stands in a regular expression of a grammar.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() * 2);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            // Not every sign: an escaped `<` is the start of a word.
+            c if r"\.+*?()|[]{}^$#&-~/".contains(c) => out.extend(['\\', c]),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// A regular expression of the caller's between slashes: it cannot end the literal that it stands in.
+fn delimited(regex: &str) -> String {
+    let mut out = String::with_capacity(regex.len());
+    let mut is_escaped = false;
+    for c in regex.chars() {
+        match c {
+            '/' if !is_escaped => out.push_str("\\/"),
+            '\n' => out.push_str("\\n"),
+            c => out.push(c),
+        }
+        is_escaped = c == '\\' && !is_escaped;
+    }
+    out
+}
+
+/// A schema with the spacing of all our JSON.
+fn spaced(schema: &Value) -> Value {
+    let spacing = json!({"whitespace_flexible": false, "item_separator": ", ", "key_separator": ": "});
+    let mut words = match schema {
+        Value::Object(words) => words.clone(),
+        // The only other schemas are true and false.
+        Value::Bool(false) => return json!({"anyOf": [false], "x-guidance": spacing}),
+        _ => serde_json::Map::new(),
+    };
+    words.insert("x-guidance".to_owned(), spacing);
+    Value::Object(words)
+}

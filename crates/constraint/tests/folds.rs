@@ -1,0 +1,308 @@
+//! Answers against grammars, over small vocabularies made here.
+
+#![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
+
+use exo_constraint::{
+    Body, CallShape, Calls, Compiler, ENGINE, Fold, Layout, Part, Piece, Schema, Strictness, Thought,
+    TokenKind, Vocabulary,
+};
+use exo_sampler::{ConstraintError, Sampler, TokenConstraint};
+use exo_types::SamplingParams;
+use serde_json::{Value, json};
+
+/// Ids: 0..256 the bytes, then some longer words, control tokens, an end.
+const WORDS: [&str; 8] = ["{\"", "\": ", "\", \"", "true", "<tool_call>", "</tool_call>\n", "name", "}}"];
+const CONTROL: u32 = 264;
+const END: u32 = 265;
+
+fn compiler() -> Compiler {
+    let bytes = (0..=255u8).map(|b| TokenKind::Bytes(vec![b]));
+    let words = WORDS.iter().map(|w| TokenKind::Bytes(w.as_bytes().to_vec()));
+    let rest = [TokenKind::Control, TokenKind::Control, TokenKind::Bytes(Vec::new())];
+    Compiler::new(Vocabulary::new(bytes.chain(words).chain(rest), &[END]).unwrap()).unwrap()
+}
+
+fn layout(body: Body) -> Layout {
+    Layout { thought: Thought::No, body }
+}
+
+fn json_layout(schema: &Value) -> Layout {
+    layout(Body::Json(Schema::read(schema, Strictness::Whole).unwrap().value))
+}
+
+fn start(compiler: &Compiler, layout: &Layout) -> Fold {
+    let grammar = layout.grammar();
+    match compiler.constrain(grammar.clone()) {
+        Ok(constraint) => compiler.start(&constraint).unwrap(),
+        Err(error) => panic!("{error}\n{grammar}"),
+    }
+}
+
+/// Whether the whole text is an answer; its bytes one by one.
+fn takes(compiler: &Compiler, layout: &Layout, text: &str) -> bool {
+    let mut fold = start(compiler, layout);
+    for byte in text.bytes() {
+        if !fold.allows(byte.into()).unwrap() {
+            return false;
+        }
+        fold.accept(byte.into());
+    }
+    fold.may_end().unwrap()
+}
+
+fn record() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, "ok": {"type": "boolean"}},
+        "required": ["name", "ok"],
+        "additionalProperties": false,
+    })
+}
+
+#[test]
+fn json_is_taken_as_it_is_spaced_and_no_other() {
+    let (compiler, layout) = (compiler(), json_layout(&record()));
+    assert!(takes(&compiler, &layout, r#"{"name": "Ada", "ok": true}"#));
+    for wrong in [
+        r#"{"name": "Ada"}"#,
+        r#"{"name":"Ada", "ok": true}"#,
+        r#"{"ok": true, "name": "Ada"}"#,
+        r#"{"name": "Ada", "ok": 1}"#,
+        r#"{"name": "a name too long", "ok": true}"#,
+        r#"{"name": "Ada", "ok": true} "#,
+        "",
+    ] {
+        assert!(!takes(&compiler, &layout, wrong), "{wrong}");
+    }
+}
+
+/// Draws at a high temperature from logits that know nothing, until the end.
+fn draw(compiler: &Compiler, layout: &Layout, seed: u64, temperature: f32) -> Option<String> {
+    let constraint = compiler.constrain(layout.grammar()).unwrap();
+    let params = SamplingParams { temperature, seed, ..SamplingParams::greedy() };
+    let fold = compiler.start(&constraint).unwrap();
+    let mut sampler = Sampler::constrained(params.clone(), &[], 0, Some(Box::new(fold)));
+    let logits: Vec<f32> = (0..300u64).map(|i| ((i * 7919 + seed * 104_729) % 97) as f32 / 30.0).collect();
+    let mut tokens = Vec::new();
+    for position in 0..400 {
+        let token = sampler.sample(&logits, position).unwrap().token;
+        // Whoever takes over gives the same token.
+        if position % 17 == 3 {
+            let fold = Box::new(compiler.start(&constraint).unwrap());
+            let mut other = Sampler::constrained(params.clone(), &tokens, 0, Some(fold));
+            assert_eq!(other.sample(&logits, position).unwrap().token, token);
+        }
+        if token == END {
+            let bytes = tokens.iter().flat_map(|t| match WORDS.get((*t as usize).wrapping_sub(256)) {
+                Some(word) => word.as_bytes().to_vec(),
+                None => vec![*t as u8],
+            });
+            return Some(String::from_utf8(bytes.collect()).expect("what a grammar takes is UTF-8"));
+        }
+        assert!(token < CONTROL, "a control token or padding in JSON: {token}");
+        tokens.push(token);
+        sampler.accept(token);
+    }
+    None
+}
+
+#[test]
+fn whatever_the_logits_say_the_answer_is_of_the_schema() {
+    let (compiler, layout) = (compiler(), json_layout(&record()));
+    let answers: Vec<String> = (0..40).filter_map(|seed| draw(&compiler, &layout, seed, 1.0)).collect();
+    assert!(answers.len() >= 36, "{} of 40 answers ended", answers.len());
+    for answer in answers {
+        let value: Value = serde_json::from_str(&answer).unwrap();
+        assert!(value["name"].as_str().is_some_and(|n| n.chars().count() <= 12), "{answer}");
+        assert!(value["ok"].is_boolean() && value.as_object().unwrap().len() == 2, "{answer}");
+    }
+    assert!(draw(&compiler, &layout, 1, 0.0).is_some(), "greedy, too");
+}
+
+#[test]
+fn an_end_comes_only_where_the_answer_may_end() {
+    let (compiler, layout) = (compiler(), json_layout(&json!({"type": "boolean"})));
+    let mut fold = start(&compiler, &layout);
+    assert!(!fold.allows(END).unwrap());
+    assert_eq!(fold.mask().unwrap()[END as usize / 32] >> (END % 32) & 1, 0);
+    fold.accept(259);
+    assert!(fold.allows(END).unwrap() && fold.may_end().unwrap());
+    let bits: u32 = fold.mask().unwrap().iter().map(|w| w.count_ones()).sum();
+    assert_eq!(bits, 1, "nothing but the end can follow");
+    fold.accept(END);
+    assert!(!fold.allows(END).unwrap(), "an answer ends once");
+}
+
+#[test]
+fn a_token_outside_of_the_grammar_is_remembered() {
+    let compiler = compiler();
+    let mut fold = start(&compiler, &json_layout(&record()));
+    fold.accept(b'['.into());
+    assert_eq!(fold.allows(b'{'.into()), Err(ConstraintError::NotAllowed { token: b'['.into() }));
+    assert_eq!(fold.why_stuck(), Some(ConstraintError::NotAllowed { token: b'['.into() }));
+}
+
+#[test]
+fn a_sampler_that_cannot_go_on_ends_the_answer() {
+    let compiler = compiler();
+    let constraint = compiler.constrain(layout(Body::Regex("[a-c]+".to_owned())).grammar()).unwrap();
+    let logits = vec![0.0; 300];
+    for wrong in [
+        exo_types::Constraint { engine: "another 2.0".to_owned(), ..constraint.clone() },
+        exo_types::Constraint { vocabulary: [7; 32], ..constraint.clone() },
+        exo_types::Constraint { grammar: "start: /a".to_owned(), ..constraint.clone() },
+    ] {
+        assert!(compiler.start(&wrong).is_err());
+        let fold = compiler.start_or_end(&wrong);
+        let mut sampler = Sampler::constrained(SamplingParams::greedy(), &[], 0, Some(Box::new(fold)));
+        assert_eq!(sampler.sample(&logits, 0).unwrap().token, END);
+        assert_eq!(sampler.take_best(b'a'.into()).map(|t| t.token), Some(END));
+    }
+}
+
+#[test]
+fn plain_greedy_asks_for_logits_only_where_its_token_is_refused() {
+    let compiler = compiler();
+    let fold = start(&compiler, &layout(Body::Regex("ab".to_owned())));
+    let mut sampler = Sampler::constrained(SamplingParams::greedy(), &[], 0, Some(Box::new(fold)));
+    assert!(sampler.is_plain_greedy());
+    assert_eq!(sampler.take_best(b'a'.into()).map(|t| t.token), Some(b'a'.into()));
+    sampler.accept(b'a'.into());
+    assert_eq!(sampler.take_best(b'a'.into()), None);
+    let mut logits = vec![0.0; 300];
+    (logits[b'a' as usize], logits[b'b' as usize]) = (5.0, 1.0);
+    assert_eq!(sampler.sample(&logits, 1).unwrap().token, u32::from(b'b'));
+}
+
+fn tools(begin: Vec<Piece>, is_required: bool, is_parallel: bool) -> Layout {
+    let tool = |name: &str, schema: Value| CallShape {
+        head: vec![Part::Text(format!("{{\"name\": \"{name}\", \"arguments\": "))],
+        schema,
+        tail: vec![Part::Text("}".to_owned())],
+    };
+    let add = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
+        "additionalProperties": false});
+    layout(Body::Calls(Calls {
+        begin,
+        between: vec![Piece::Text("\n</tool_call>\n<tool_call>\n".to_owned())],
+        end: vec![Piece::Text("\n</tool_call>".to_owned())],
+        tools: vec![tool("add", add), tool("now", json!({"type": "object", "additionalProperties": false}))],
+        is_parallel,
+        is_required,
+    }))
+}
+
+#[test]
+fn a_call_that_is_opened_is_of_a_tool_there_is() {
+    let compiler = compiler();
+    let tag = || vec![Piece::Text("<tool_call>\n".to_owned())];
+    let auto = tools(tag(), false, true);
+    let add = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    let now = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    for right in
+        ["", "Hello, <tool> {x}", "<tool_cal", add, &format!("Let me see.\n{add}"), &format!("{add}\n{now}")]
+    {
+        assert!(takes(&compiler, &auto, right), "{right}");
+    }
+    for wrong in [
+        "<tool_call>\nhm",
+        "so: <tool_call>",
+        &add.replace("add", "sub"),
+        &add.replace('1', "\"1\""),
+        &format!("{add}!"),
+        &format!("{add}\n"),
+    ] {
+        assert!(!takes(&compiler, &auto, wrong), "{wrong}");
+    }
+    let required = tools(tag(), true, false);
+    assert!(takes(&compiler, &required, add) && takes(&compiler, &required, now));
+    for wrong in ["", "Hello", &format!("x{add}"), &format!("{add}\n{now}")] {
+        assert!(!takes(&compiler, &required, wrong), "{wrong}");
+    }
+}
+
+#[test]
+fn a_call_that_is_the_whole_answer_is_told_from_text_by_its_start() {
+    let (compiler, auto) = (compiler(), tools(Vec::new(), false, false));
+    let auto = match auto.body {
+        Body::Calls(calls) => layout(Body::Calls(Calls { end: Vec::new(), ..calls })),
+        _ => unreachable!("made above"),
+    };
+    for right in ["Hello", "{\"a\": 1}", "{\"name\": \"add\", \"arguments\": {\"a\": -3}}"] {
+        assert!(takes(&compiler, &auto, right), "{right}");
+    }
+    for wrong in ["{\"name\": \"sub\"}", "{\"name\": \"add\", \"arguments\": {}}", "{\"name\": \"add\""] {
+        assert!(!takes(&compiler, &auto, wrong), "{wrong}");
+    }
+}
+
+#[test]
+fn a_control_token_comes_only_where_the_grammar_names_it() {
+    let compiler = compiler();
+    let auto = tools(vec![Piece::Control(CONTROL), Piece::Text(" ".to_owned())], false, false);
+    let mut fold = start(&compiler, &auto);
+    assert!(fold.allows(CONTROL).unwrap() && fold.allows(b'H'.into()).unwrap());
+    for byte in "Hm".bytes() {
+        fold.accept(byte.into());
+    }
+    assert!(fold.allows(CONTROL).unwrap());
+    fold.accept(CONTROL);
+    assert!(
+        !fold.allows(b'x'.into()).unwrap()
+            && !fold.allows(CONTROL).unwrap()
+            && fold.allows(b' '.into()).unwrap()
+    );
+}
+
+#[test]
+fn a_schema_begins_behind_the_thought() {
+    let compiler = compiler();
+    let text = |t: &str| vec![Piece::Text(t.to_owned())];
+    let body = || json_layout(&json!({"type": "boolean"})).body;
+    let opened = Layout { thought: Thought::Opened { close: text("</think>") }, body: body() };
+    assert!(takes(&compiler, &opened, "it is [true]\nso</think>\n\ntrue"));
+    assert!(!takes(&compiler, &opened, "true"));
+    let possible = Layout {
+        thought: Thought::Possible { open: text("<think>"), close: text("</think>") },
+        body: body(),
+    };
+    for right in ["true", "<think>hm</think>\n\nfalse", "<think></think>false"] {
+        assert!(takes(&compiler, &possible, right), "{right}");
+    }
+    assert!(!takes(&compiler, &possible, "<think>hm</think> and false"));
+}
+
+#[test]
+fn what_the_engine_does_not_take_is_an_error_in_short() {
+    let compiler = compiler();
+    let schema = |schema: Value| compiler.constrain(layout(Body::Json(schema)).grammar());
+    let unsatisfiable = json!({"type": "object", "required": ["a"], "additionalProperties": false});
+    for refused in [
+        unsatisfiable,
+        json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}),
+        json!({"type": "string", "pattern": "(?=a)b"}),
+        json!({"not": {}}),
+        json!({"$ref": "#"}),
+        json!(false),
+    ] {
+        let error = schema(refused.clone()).expect_err(&refused.to_string()).to_string();
+        assert!(error.len() < 400 && !error.contains('\n'), "{error}");
+    }
+    assert!(compiler.constrain("x".repeat(2 << 20)).is_err());
+    assert!(ENGINE.ends_with("1.9.1"));
+}
+
+#[test]
+fn a_regular_expression_cannot_leave_its_place() {
+    let compiler = compiler();
+    let regex = |r: &str| layout(Body::Regex(r.to_owned()));
+    assert!(takes(&compiler, &regex("a/b|c\\/d"), "a/b") && takes(&compiler, &regex("a/b|c\\/d"), "c/d"));
+    assert!(
+        compiler.constrain(regex("a/\nstart: /b").grammar()).is_err_and(|e| !e.to_string().is_empty())
+            || !takes(&compiler, &regex("a/\nstart: /b"), "b")
+    );
+    let lark = layout(Body::Lark(
+        "start: greeting NAME\ngreeting: \"hi \" | \"yo \"\nNAME: /[A-Z][a-z]+/".to_owned(),
+    ));
+    assert!(takes(&compiler, &lark, "hi Ada") && !takes(&compiler, &lark, "hi ada"));
+}

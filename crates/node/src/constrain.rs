@@ -1,0 +1,250 @@
+//! What a request asks of its answers, as a grammar and as a way to read them; and each token of an answer against the grammar.
+
+use exo_api::{AnswerFormat, GenerateError, GenerateRequest, Prompt, Reasoning, ToolDefinition, Tools};
+use exo_constraint::{
+    Body, CallShape, Calls, CompileError, Compiler, Fold, Layout, Part, Piece, Schema, Strictness, Thought,
+};
+use exo_sampler::{ConstraintError, TokenConstraint};
+use exo_tokenizer::TextPart;
+use exo_tokenizer::calls::{self, CallFormat, CallPart, ThoughtFormat};
+use exo_types::{Constraint, FailureKind};
+use serde_json::{Map, Value};
+
+use crate::library::OpenModel;
+
+/// What a request's answers are held to, and how they are read.
+pub struct Plan {
+    /// What their tokens must spell, if anything.
+    pub constraint: Option<Constraint>,
+    /// How their text falls into parts.
+    pub reading: calls::AnswerFormat,
+    /// Whether calls are named by nine letters and digits, as the model's template wants it.
+    pub short_ids: bool,
+    /// Places of tools' schemas that are not enforced.
+    pub unenforced: Vec<String>,
+}
+
+/// Plans a request. Grammars are compiled here, so that what cannot be kept to is refused before the first token.
+pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, GenerateError> {
+    let thought = match &request.prompt {
+        Prompt::Chat { .. } if request.reasoning != Reasoning::Off => open.thought(),
+        _ => None,
+    };
+    let mut plan = Plan {
+        constraint: None,
+        reading: calls::AnswerFormat {
+            thought: thought.map(|thought| (thought.open.clone(), thought.close.clone())),
+            is_opened: thought.is_some_and(|thought| thought.is_opened),
+            calls: None,
+        },
+        short_ids: false,
+        unenforced: Vec::new(),
+    };
+    let (param, body) = match &request.tools {
+        Some(tools) => {
+            let format = open.calls().map_err(|reason| {
+                invalid(
+                    "tools",
+                    format!("`{}` cannot be given tools: {reason}; leave them out", request.model),
+                )
+            })?;
+            plan.reading.calls = Some(format.clone());
+            plan.short_ids = format.has_ids();
+            let body = calls_body(open, format, tools, &mut plan.unenforced)?;
+            ("tools", Some(body))
+        }
+        None => format_body(&request.format)?,
+    };
+    if let Some(body) = body {
+        let thought = thought_layout(open, thought)?;
+        let compiler = open.compiler().map_err(|reason| invalid(param, cannot(&reason)))?;
+        plan.constraint =
+            Some(compile(compiler, param, Layout { thought, body }, &request.tools, &mut plan.unenforced)?);
+    }
+    Ok(plan)
+}
+
+/// The variables that the template is told of the thinking that was asked for.
+pub fn thinking_vars(open: &OpenModel, reasoning: &Reasoning) -> Result<Map<String, Value>, GenerateError> {
+    let Some(thought) = open.thought() else { return Ok(Map::new()) };
+    let refused = |message: &str| Err(invalid("reasoning_effort", message.to_owned()));
+    match reasoning {
+        Reasoning::Default => Ok(Map::new()),
+        Reasoning::Off if thought.can_be_off => {
+            Ok(Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]))
+        }
+        Reasoning::Off => {
+            refused("this model's template has no way to tell it not to think: leave `reasoning_effort` out")
+        }
+        Reasoning::Effort(_) => {
+            refused("this model thinks and knows no efforts: leave `reasoning_effort` out, or send `none`")
+        }
+    }
+}
+
+fn format_body(format: &AnswerFormat) -> Result<(&'static str, Option<Body>), GenerateError> {
+    Ok(match format {
+        AnswerFormat::Text => ("", None),
+        AnswerFormat::JsonObject => ("response_format", Some(Body::Json(Schema::object().value))),
+        AnswerFormat::JsonSchema(schema) => {
+            let param = "response_format.json_schema.schema";
+            let read = Schema::read(schema, Strictness::Whole).map_err(|e| invalid(param, e.to_string()))?;
+            (param, Some(Body::Json(read.value)))
+        }
+        AnswerFormat::Regex(regex) => ("grammar.regex", Some(Body::Regex(regex.clone()))),
+        AnswerFormat::Lark(lark) if lark.contains("x-guidance") => {
+            let message = "`x-guidance` would switch options of the grammar's engine; leave it out";
+            return Err(invalid("grammar.lark", message.to_owned()));
+        }
+        AnswerFormat::Lark(lark) => ("grammar.lark", Some(Body::Lark(lark.clone()))),
+    })
+}
+
+fn thought_layout(open: &OpenModel, thought: Option<&ThoughtFormat>) -> Result<Thought, GenerateError> {
+    let Some(thought) = thought else { return Ok(Thought::No) };
+    let close = pieces(open, &thought.close)?;
+    Ok(match thought.is_opened {
+        true => Thought::Opened { close },
+        false => Thought::Possible { open: pieces(open, &thought.open)?, close },
+    })
+}
+
+fn calls_body(
+    open: &OpenModel,
+    format: &CallFormat,
+    tools: &Tools,
+    unenforced: &mut Vec<String>,
+) -> Result<Body, GenerateError> {
+    let mut shapes = Vec::new();
+    for (i, tool) in
+        tools.definitions.iter().enumerate().filter(|(_, tool)| tools.allowed.contains(&tool.name))
+    {
+        let schema = arguments(i, tool, unenforced)?;
+        let part = |part: &CallPart| match part {
+            CallPart::Text(text) => Part::Text(text.clone()),
+            CallPart::Name => Part::Text(tool.name.clone()),
+            CallPart::Id(len) => Part::Id { len: *len },
+        };
+        let (head, tail) = (format.head.iter().map(part).collect(), format.tail.iter().map(part).collect());
+        shapes.push(CallShape { head, schema, tail });
+    }
+    Ok(Body::Calls(Calls {
+        begin: pieces(open, &format.begin)?,
+        between: pieces(open, format.between.as_deref().unwrap_or_default())?,
+        end: pieces(open, &format.end)?,
+        tools: shapes,
+        is_parallel: tools.is_parallel && format.between.is_some(),
+        is_required: tools.is_required,
+    }))
+}
+
+/// The schema of a tool's arguments: wholly where it is strict, else as much of it as can be enforced.
+fn arguments(i: usize, tool: &ToolDefinition, unenforced: &mut Vec<String>) -> Result<Value, GenerateError> {
+    let strictness = if tool.is_strict { Strictness::Whole } else { Strictness::Possible };
+    let param = format!("tools[{i}].function.parameters");
+    let read = Schema::read(&tool.parameters, strictness).map_err(|e| invalid(&param, e.to_string()))?;
+    unenforced.extend(read.left_out.iter().map(|error| format!("tool `{}` {error}", tool.name)));
+    let mut schema = read.value;
+    match schema.get("type") {
+        None => schema["type"] = Value::String("object".to_owned()),
+        Some(kind) if kind == "object" => {}
+        Some(_) => {
+            return Err(invalid(
+                &param,
+                format!("`{param}` must be a schema of an object: arguments have names"),
+            ));
+        }
+    }
+    Ok(schema)
+}
+
+/// Compiles a layout. Where the engine does not take it for a tool that is not strict, that tool's arguments are any object.
+fn compile(
+    compiler: &Compiler,
+    param: &str,
+    mut layout: Layout,
+    tools: &Option<Tools>,
+    unenforced: &mut Vec<String>,
+) -> Result<Constraint, GenerateError> {
+    let refused = |param: &str, reason: &str| {
+        invalid(param, format!("`{param}` cannot be kept to while the answer is made: {reason}"))
+    };
+    let reason = match compiler.constrain(layout.grammar()) {
+        Ok(constraint) => return Ok(constraint),
+        Err(CompileError::Refused { reason }) => reason,
+        Err(error) => return Err(invalid(param, cannot(&error.to_string()))),
+    };
+    let (Some(tools), Body::Calls(calls)) = (tools, &mut layout.body) else {
+        return Err(refused(param, &reason));
+    };
+    let allowed = tools.definitions.iter().enumerate().filter(|(_, tool)| tools.allowed.contains(&tool.name));
+    for ((i, tool), shape) in allowed.zip(&mut calls.tools) {
+        let alone = Layout { thought: Thought::No, body: Body::Json(shape.schema.clone()) };
+        let Err(error) = compiler.constrain(alone.grammar()) else { continue };
+        if tool.is_strict {
+            return Err(refused(&format!("tools[{i}].function.parameters"), &error.to_string()));
+        }
+        unenforced.push(format!("tool `{}` at `#`: any object is taken, for: {error}", tool.name));
+        shape.schema = Schema::object().value;
+    }
+    compiler.constrain(layout.grammar()).map_err(|error| refused(param, &error.to_string()))
+}
+
+fn pieces(open: &OpenModel, text: &str) -> Result<Vec<Piece>, GenerateError> {
+    let parts = open.tokenizer.split_control(text);
+    let parts = parts
+        .map_err(|e| GenerateError::Internal { message: format!("a sign of calls was not found: {e}") })?;
+    let piece = |part| match part {
+        TextPart::Text(text) => Piece::Text(text),
+        TextPart::Control(id) => Piece::Control(id),
+    };
+    Ok(parts.into_iter().map(piece).collect())
+}
+
+fn cannot(reason: &str) -> String {
+    format!("this model's answers cannot be kept to a format: {reason}")
+}
+
+fn invalid(param: &str, message: String) -> GenerateError {
+    GenerateError::Invalid { param: param.to_owned(), message }
+}
+
+/// The tokens of one answer against its grammar. The stage that samples was asked to keep to it; this is who looks.
+pub struct Checked {
+    fold: Fold,
+}
+
+impl Checked {
+    /// At the beginning of an answer.
+    pub fn start(open: &OpenModel, constraint: &Constraint) -> Result<Self, GenerateError> {
+        let started =
+            open.compiler().and_then(|compiler| compiler.start(constraint).map_err(|e| e.to_string()));
+        started.map(|fold| Self { fold }).map_err(|reason| GenerateError::Internal {
+            message: format!(
+                "the grammar that was compiled for the request does not compile again: {reason}"
+            ),
+        })
+    }
+
+    /// Takes the answer's next token.
+    pub fn push(&mut self, token: u32) -> Result<(), GenerateError> {
+        let message = match self.fold.allows(token) {
+            Ok(true) => {
+                self.fold.accept(token);
+                return Ok(());
+            }
+            Ok(false) if self.fold.is_end(token) => match self.fold.why_stuck() {
+                Some(ConstraintError::NoToken) => {
+                    "the answer cannot go on: its grammar wants text that no token of the model spells".to_owned()
+                }
+                Some(error) => format!("the answer cannot go on: {error}; make the schema or grammar simpler"),
+                None => "the last stage ended the answer where its grammar does not: it may run another version, or have \
+                         another vocabulary"
+                    .to_owned(),
+            },
+            Ok(false) => format!("the last stage sampled token {token}, which the answer's grammar does not take"),
+            Err(error) => format!("the answer's tokens cannot be checked any further: {error}"),
+        };
+        Err(GenerateError::Failed { kind: FailureKind::Constraint, message })
+    }
+}

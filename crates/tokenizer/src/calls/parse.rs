@@ -1,0 +1,281 @@
+//! From the text of an answer to its parts: thought, text, calls. A fold over the text: the same parts, however it is cut.
+//!
+//! The grammar that such answers are kept to lets nothing else through than what the format has. So this looks for a format's signs
+//! and counts braces, and need not guess.
+
+use super::format::{CallFormat, CallPart};
+
+/// What becomes of a piece of text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AnswerPart {
+    /// Of the thought.
+    Thought(String),
+    /// Of the answer's text.
+    Text(String),
+    /// A call of this tool begins.
+    Call(String),
+    /// Of the arguments of the call that began last.
+    Arguments(String),
+}
+
+/// How an answer is read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AnswerFormat {
+    /// What opens and closes a thought, where the model has any.
+    pub thought: Option<(String, String)>,
+    /// The prompt has opened one.
+    pub is_opened: bool,
+    /// How calls look, where there may be any.
+    pub calls: Option<CallFormat>,
+}
+
+/// Takes an answer's text piece by piece.
+#[derive(Clone, Debug)]
+pub struct AnswerParser {
+    format: AnswerFormat,
+    state: State,
+    /// Text whose part is not certain yet.
+    held: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum State {
+    /// Nothing but white space came: a thought or a call could begin.
+    Start,
+    Thought,
+    /// Behind a thought: white space belongs to nothing.
+    Behind,
+    /// Text; nothing of it was white space alone at the start.
+    Text,
+    /// In front of the arguments of a call.
+    Head,
+    /// In the arguments, so many braces deep.
+    Arguments {
+        depth: u32,
+        in_string: bool,
+        is_escaped: bool,
+    },
+    /// Behind the arguments.
+    Tail,
+    /// Behind the last call.
+    Over,
+}
+
+impl AnswerParser {
+    /// At the beginning of an answer.
+    pub fn new(format: AnswerFormat) -> Self {
+        let state = if format.is_opened && format.thought.is_some() { State::Thought } else { State::Start };
+        Self { format, state, held: String::new() }
+    }
+
+    /// Whether what comes next belongs to the thought.
+    pub fn is_thinking(&self) -> bool {
+        self.state == State::Thought
+    }
+
+    /// Takes text; gives the parts that are now certain.
+    pub fn push(&mut self, text: &str) -> Vec<AnswerPart> {
+        self.held.push_str(text);
+        let mut parts = Vec::new();
+        while self.step(&mut parts) {}
+        parts
+    }
+
+    /// The rest, when no more comes. A call that was cut ends where it was cut.
+    pub fn finish(&mut self) -> Vec<AnswerPart> {
+        let rest = std::mem::take(&mut self.held);
+        match self.state {
+            _ if rest.is_empty() => Vec::new(),
+            State::Thought => vec![AnswerPart::Thought(rest)],
+            State::Start | State::Text | State::Behind => vec![AnswerPart::Text(rest)],
+            State::Head | State::Arguments { .. } | State::Tail | State::Over => Vec::new(),
+        }
+    }
+
+    /// One move; false when more text is needed.
+    fn step(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
+        match self.state {
+            State::Start | State::Behind => self.begin(),
+            State::Thought => self.think(parts),
+            State::Text => self.speak(parts),
+            State::Head => self.open_call(parts),
+            State::Arguments { .. } => self.argue(parts),
+            State::Tail => self.close_call(),
+            State::Over => false,
+        }
+    }
+
+    /// Decides what the answer begins with, once its first signs are there.
+    fn begin(&mut self) -> bool {
+        let shown = self.held.trim_start();
+        if self.state == State::Start
+            && let Some((open, _)) = &self.format.thought
+        {
+            if let Some(rest) = shown.strip_prefix(open.as_str()) {
+                self.held = rest.to_owned();
+                self.state = State::Thought;
+                return true;
+            }
+            if open.starts_with(shown) {
+                return false;
+            }
+        }
+        if shown.is_empty() {
+            return false;
+        }
+        // White space in front of a call or behind a thought says nothing; in front of text it stays.
+        let is_behind = self.state == State::Behind;
+        if let Some(sign) = self.whole_answer_sign() {
+            if let Some(start) = shown.strip_prefix(sign.as_str()) {
+                self.held = format!("{sign}{start}");
+                self.state = State::Head;
+                return true;
+            }
+            if sign.starts_with(shown) {
+                return false;
+            }
+        }
+        if is_behind {
+            self.held = shown.to_owned();
+        }
+        self.state = State::Text;
+        true
+    }
+
+    /// What a call begins with where it is the whole answer.
+    fn whole_answer_sign(&self) -> Option<String> {
+        let calls = self.format.calls.as_ref().filter(|calls| calls.begin.trim().is_empty())?;
+        match calls.head.first()? {
+            CallPart::Text(text) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    fn think(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
+        let Some((_, close)) = &self.format.thought else { return false };
+        let (before, found) = split_at_sign(&mut self.held, close);
+        if !before.is_empty() {
+            parts.push(AnswerPart::Thought(before));
+        }
+        if found {
+            self.state = State::Behind;
+        }
+        found
+    }
+
+    fn speak(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
+        let begin = self.format.calls.as_ref().map(|calls| calls.begin.as_str()).unwrap_or_default();
+        let sign = begin.trim();
+        if sign.is_empty() {
+            let text = std::mem::take(&mut self.held);
+            if !text.is_empty() {
+                parts.push(AnswerPart::Text(text));
+            }
+            return false;
+        }
+        let (before, found) = split_at_sign(&mut self.held, sign);
+        if !before.is_empty() {
+            parts.push(AnswerPart::Text(before));
+        }
+        if found {
+            self.state = State::Head;
+        }
+        found
+    }
+
+    /// Reads what stands in front of the arguments.
+    fn open_call(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
+        let Some(calls) = &self.format.calls else { return false };
+        let Some((rest, name)) = match_parts(self.held.trim_start(), &calls.head) else { return false };
+        // Arguments are an object.
+        if !rest.starts_with('{') {
+            return false;
+        }
+        parts.push(AnswerPart::Call(name.unwrap_or_default()));
+        self.held = rest.to_owned();
+        self.state = State::Arguments { depth: 0, in_string: false, is_escaped: false };
+        true
+    }
+
+    fn argue(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
+        let State::Arguments { mut depth, mut in_string, mut is_escaped } = self.state else { return false };
+        let mut end = None;
+        for (at, byte) in self.held.bytes().enumerate() {
+            match byte {
+                _ if is_escaped => is_escaped = false,
+                b'\\' if in_string => is_escaped = true,
+                b'"' => in_string = !in_string,
+                b'{' | b'[' if !in_string => depth += 1,
+                b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth == 0 && !in_string {
+                end = Some(at + 1);
+                break;
+            }
+        }
+        let rest = self.held.split_off(end.unwrap_or(self.held.len()));
+        let text = std::mem::replace(&mut self.held, rest);
+        if !text.is_empty() {
+            parts.push(AnswerPart::Arguments(text));
+        }
+        self.state = match end {
+            Some(_) => State::Tail,
+            None => State::Arguments { depth, in_string, is_escaped },
+        };
+        end.is_some()
+    }
+
+    /// Reads what stands behind the arguments, and whether another call follows.
+    fn close_call(&mut self) -> bool {
+        let Some(calls) = &self.format.calls else { return false };
+        let Some((rest, _)) = match_parts(&self.held, &calls.tail) else { return false };
+        let between = calls.between.as_deref().filter(|between| !between.is_empty());
+        match between.and_then(|between| rest.strip_prefix(between)) {
+            Some(next) => {
+                self.held = next.to_owned();
+                self.state = State::Head;
+                true
+            }
+            None if between.is_some_and(|between| between.starts_with(rest)) => false,
+            None => {
+                self.held.clear();
+                self.state = State::Over;
+                false
+            }
+        }
+    }
+}
+
+/// Takes the text in front of a sign, and the sign; without one, all text that cannot be the sign's beginning.
+fn split_at_sign(held: &mut String, sign: &str) -> (String, bool) {
+    if let Some(at) = held.find(sign) {
+        let rest = held.split_off(at + sign.len());
+        let mut before = std::mem::replace(held, rest);
+        before.truncate(at);
+        return (before, true);
+    }
+    let max = sign.len().saturating_sub(1).min(held.len());
+    let keep =
+        (1..=max).rev().find(|n| sign.is_char_boundary(*n) && held.ends_with(&sign[..*n])).unwrap_or(0);
+    let rest = held.split_off(held.len() - keep);
+    (std::mem::replace(held, rest), false)
+}
+
+/// What follows the parts of a call in `text`, and its name; `None` while not all of them are there. An id that the model gave the
+/// call says nothing: calls are named by what they are a part of.
+fn match_parts<'t>(text: &'t str, parts: &[CallPart]) -> Option<(&'t str, Option<String>)> {
+    let (mut rest, mut name) = (text, None);
+    for part in parts {
+        match part {
+            CallPart::Text(text) => rest = rest.strip_prefix(text.as_str())?,
+            CallPart::Name => {
+                let end = rest.find('"')?;
+                name = Some(rest[..end].to_owned());
+                rest = &rest[end..];
+            }
+            CallPart::Id(len) => rest = rest.get(*len..)?,
+        }
+    }
+    Some((rest, name))
+}

@@ -1,0 +1,182 @@
+//! How templates print calls, and how calls are read back from text in pieces of any size.
+
+use exo_tokenizer::ChatTemplate;
+use exo_tokenizer::calls::{AnswerFormat, AnswerParser, AnswerPart, CallFormat, CallPart, ThoughtFormat};
+use proptest::prelude::*;
+use serde_json::Value;
+
+/// Calls as Llama 3.x prints them: a JSON object is the whole turn, and there is one.
+const ONE_OBJECT: &str = "{{ tools | tojson }}{% for m in messages %}<|h|>{{ m.role }}<|/h|>\n\n\
+    {% if m.tool_calls %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one call at once') }}{% endif %}\
+    {% set c = m.tool_calls[0].function %}{{ '{\"name\": \"' + c.name + '\", \"parameters\": ' }}{{ c.arguments | tojson }}{{ '}' }}\
+    {% else %}{{ m.content }}{% endif %}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|h|>assistant<|/h|>\n\n{% endif %}";
+
+/// As Mistral prints them: a list behind a control token, each with an id of nine signs.
+const LIST: &str = "[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]{% for m in messages %}\
+    {% if m.role == 'user' %}[INST] {{ m.content }}[/INST]{% elif m.tool_calls %}[TOOL_CALLS] [{% for c in m.tool_calls %}\
+    {% if c.id | length != 9 %}{{ raise_exception('nine signs') }}{% endif %}{{ ', ' if not loop.first else '' }}\
+    {{ '{\"name\": \"' + c.function.name + '\", \"arguments\": ' }}{{ c.function.arguments | tojson }}{{ ', \"id\": \"' + c.id + '\"}' }}\
+    {% endfor %}]</s>{% elif m.role == 'tool' %}[TOOL_RESULTS] {{ m.content }}[/TOOL_RESULTS]{% endif %}{% endfor %}";
+
+/// A template of these, or of the fixtures, by the beginning of its name.
+fn template(name: &str) -> ChatTemplate {
+    let compiled = |source: &str| ChatTemplate::new(source, Some("<s>"), Some("</s>")).expect("compiles");
+    match name {
+        "llama" => return compiled(ONE_OBJECT),
+        "mistral" => return compiled(LIST),
+        _ => {}
+    }
+    let cases: Vec<Value> =
+        serde_json::from_str(include_str!("fixtures/templates.json")).expect("fixtures are JSON");
+    let case =
+        cases.iter().find(|c| c["name"].as_str().is_some_and(|n| n.starts_with(name))).expect("a fixture");
+    compiled(case["template"].as_str().expect("text"))
+}
+
+fn ends() -> Vec<String> {
+    ["<|im_end|>", "<|eot_id|>", "</s>", "<|eom_id|>"].map(str::to_owned).into()
+}
+
+fn text(text: &str) -> CallPart {
+    CallPart::Text(text.to_owned())
+}
+
+fn hermes() -> CallFormat {
+    CallFormat {
+        begin: "<tool_call>\n".to_owned(),
+        between: Some("\n</tool_call>\n<tool_call>\n".to_owned()),
+        end: "\n</tool_call>".to_owned(),
+        head: vec![text("{\"name\": \""), CallPart::Name, text("\", \"arguments\": ")],
+        tail: vec![text("}")],
+    }
+}
+
+#[test]
+fn formats_are_found_by_what_templates_print() {
+    assert_eq!(CallFormat::find(&template("qwen"), &ends()), Ok(hermes()));
+    let llama = CallFormat::find(&template("llama"), &ends()).expect("found");
+    assert_eq!((llama.begin.as_str(), llama.between, llama.end.as_str()), ("", None, ""));
+    assert_eq!(llama.head[..2], [text("{\"name\": \""), CallPart::Name]);
+    let mistral = CallFormat::find(&template("mistral"), &ends()).expect("found");
+    assert!(
+        mistral.begin.starts_with("[TOOL_CALLS]") && mistral.between.as_deref() == Some(", "),
+        "{mistral:?}"
+    );
+    assert!(mistral.has_ids() && mistral.end == "]", "{mistral:?}");
+}
+
+#[test]
+fn a_template_without_calls_says_why() {
+    let find = |source: &str| {
+        CallFormat::find(&ChatTemplate::new(source, None, None).expect("compiles"), &ends())
+            .expect_err("not found")
+    };
+    let plain = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}";
+    assert!(find(plain).contains("does not show tools"));
+    let refuses = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}{% endfor %}";
+    assert!(find(refuses).contains("no tools"));
+    let xml = "{{ tools }}{% for m in messages %}{{ m.role }}{% if m.tool_calls %}{% for c in m.tool_calls %}<f={{ c.function.name }}>\
+               {% endfor %}{% endif %}<|im_end|>{% endfor %}";
+    assert!(find(xml).contains("no JSON objects"));
+}
+
+#[test]
+fn thoughts_are_found_and_whether_they_can_be_off() {
+    let thinks =
+        |source: &str| ThoughtFormat::find(&ChatTemplate::new(source, None, None).expect("compiles"));
+    let found = thinks(
+        "{{ messages[0].content }}<|a|>\n{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}",
+    );
+    let found = found.expect("there are thoughts");
+    assert!(!found.is_opened && found.can_be_off && found.close == "</think>");
+    let opened = thinks("{{ messages[0].content }}<think>\n").expect("there are thoughts");
+    assert!(opened.is_opened && !opened.can_be_off);
+    assert_eq!(thinks("{{ messages[0].content }}"), None);
+}
+
+/// The parts of a text in pieces of these sizes, again and again; neighbours of one kind joined.
+fn parts(format: &AnswerFormat, text: &str, sizes: &[usize]) -> Vec<AnswerPart> {
+    let (mut parser, mut all) = (AnswerParser::new(format.clone()), Vec::new());
+    let (mut rest, mut sizes) = (text, sizes.iter().cycle());
+    while !rest.is_empty() {
+        let mut at = (*sizes.next().unwrap_or(&1)).clamp(1, rest.len());
+        while !rest.is_char_boundary(at) {
+            at += 1;
+        }
+        all.extend(parser.push(&rest[..at]));
+        rest = &rest[at..];
+    }
+    all.extend(parser.finish());
+    all.into_iter().fold(Vec::new(), |mut joined, part| {
+        use AnswerPart::{Arguments, Text, Thought};
+        match (joined.last_mut(), part) {
+            (Some(Text(a)), Text(b))
+            | (Some(Thought(a)), Thought(b))
+            | (Some(Arguments(a)), Arguments(b)) => a.push_str(&b),
+            (_, part) => joined.push(part),
+        }
+        joined
+    })
+}
+
+fn call(name: &str, arguments: &str) -> [AnswerPart; 2] {
+    [AnswerPart::Call(name.to_owned()), AnswerPart::Arguments(arguments.to_owned())]
+}
+
+fn said(text: &str) -> AnswerPart {
+    AnswerPart::Text(text.to_owned())
+}
+
+fn thought(text: &str) -> AnswerPart {
+    AnswerPart::Thought(text.to_owned())
+}
+
+fn cases() -> Vec<(AnswerFormat, &'static str, Vec<AnswerPart>)> {
+    let tags = Some(("<think>".to_owned(), "</think>".to_owned()));
+    let with =
+        |calls: Option<CallFormat>, is_opened| AnswerFormat { thought: tags.clone(), is_opened, calls };
+    let hermes = || with(Some(hermes()), false);
+    let llama = || with(CallFormat::find(&template("llama"), &ends()).ok(), false);
+    let mistral = || with(CallFormat::find(&template("mistral"), &ends()).ok(), false);
+    let two = [call("a", r#"{"x": "}\"{"}"#), call("b", "{}")].concat();
+    vec![
+        (hermes(), "Hello <tool> é", vec![said("Hello <tool> é")]),
+        (hermes(), "  <thin air", vec![said("  <thin air")]),
+        (
+            hermes(),
+            "<think>\nhm <tool_call>?\n</think>\n\nSo:\n<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": \"}\\\"{\"}}\n</tool_call>\n\
+             <tool_call>\n{\"name\": \"b\", \"arguments\": {}}\n</tool_call>",
+            [vec![thought("\nhm <tool_call>?\n"), said("So:\n")], two].concat(),
+        ),
+        (with(None, true), "I think</think>\n\n so", vec![thought("I think"), said("so")]),
+        (with(None, true), "I never close", vec![thought("I never close")]),
+        (
+            hermes(),
+            "<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": [1, ",
+            call("a", "{\"x\": [1, ").to_vec(),
+        ),
+        (llama(), "{\"name\": \"f\", \"parameters\": {\"k\": 1}}", call("f", "{\"k\": 1}").to_vec()),
+        (llama(), "{\"nam\": 3}", vec![said("{\"nam\": 3}")]),
+        (
+            mistral(),
+            "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"k\": 1}, \"id\": \"abcdefghi\"}]",
+            call("f", "{\"k\": 1}").to_vec(),
+        ),
+    ]
+}
+
+#[test]
+fn answers_are_read_into_their_parts() {
+    for (format, text, expected) in cases() {
+        assert_eq!(parts(&format, text, &[usize::MAX]), expected, "{text}");
+    }
+}
+
+proptest! {
+    /// However the text is cut, its parts are the same.
+    #[test]
+    fn the_pieces_of_a_text_do_not_matter(sizes in prop::collection::vec(1usize..9, 1..12), case in 0usize..9) {
+        let (format, text, expected) = cases().swap_remove(case);
+        prop_assert_eq!(parts(&format, text, &sizes), expected);
+    }
+}
