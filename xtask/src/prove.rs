@@ -7,6 +7,7 @@
 mod bodies;
 mod cluster;
 mod fresh_clusters;
+mod kills;
 mod speed;
 mod token_cost;
 
@@ -29,6 +30,8 @@ enum Proof {
     Bodies,
     /// Fresh clusters of three nodes each answer at the moment when the model is ready, whichever member is asked
     FreshClusters(fresh_clusters::Options),
+    /// An answer goes on, with the same tokens, when the node of one of its stages is killed
+    Kills(kills::Options),
     /// Decode is as fast as that of another binary, on one node and split over two
     #[command(
         after_help = "Example: cargo xtask prove speed --before /tmp/exo-before --model qwen3-0.6b-q8_0.gguf"
@@ -51,6 +54,7 @@ pub fn run(args: ProveArgs) -> anyhow::Result<()> {
     let verdicts = match args.proof {
         Some(Proof::Bodies) => vec![bodies::prove()?],
         Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
+        Some(Proof::Kills(options)) => kills::prove(&options)?,
         Some(Proof::Speed(options)) => speed::prove(&options)?,
         // It prints its own lines and ends with 1 where a bug was not found.
         Some(Proof::Planted) => return crate::sim::planted(),

@@ -551,9 +551,8 @@ impl NodeMachine {
             Err(error) => return tracing::warn!(%error, "the coordinator sent an entry that is no event"),
         };
         // What does not apply is not written: the next start would refuse it. Entries on their way are applied when they are there.
-        let mut state = self.state().clone();
         let is_first = !self.writes.is_log_busy();
-        if let Some(error) = events.iter().find_map(|event| state.apply(event).err()).filter(|_| is_first) {
+        if let Some(error) = self.state().refuses(&events).filter(|_| is_first) {
             let leader = self.leader.map_or_else(String::new, |(_, node)| self.name_of(node));
             let warning = format!("{leader}, which coordinates, sent an entry that does not apply: {error}");
             return self.notice(Notice::Warning(warning));

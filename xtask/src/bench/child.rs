@@ -105,6 +105,11 @@ impl Running {
         }
     }
 
+    /// Ends it at once, as a crash or a lack of power would.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        self.child.kill().with_context(|| format!("cannot kill {}", self.name))
+    }
+
     /// What it is, for messages.
     pub fn name(&self) -> &str {
         &self.name

@@ -108,6 +108,21 @@ impl Cluster {
         })
     }
 
+    /// Kills a node.
+    pub fn kill(&mut self, at: usize) -> anyhow::Result<()> {
+        self.nodes.get_mut(at).with_context(|| format!("there is no node {at}"))?.process.kill()
+    }
+
+    /// The node of each stage, by its place among the nodes.
+    pub fn stages_of(&self, instance: &Instance) -> anyhow::Result<Vec<usize>> {
+        let view = self.nodes[instance.at].instance(&instance.id)?;
+        let at = |stage: &Value| {
+            let name = stage["node_name"].as_str().context("a stage has no node")?;
+            self.nodes.iter().position(|node| node.name == name).context("a stage is on no node of this cluster")
+        };
+        stages(&view).map(at).collect()
+    }
+
     /// Waits until all weights are where they will be.
     pub fn wait_settled(&self, instance: &Instance) -> anyhow::Result<()> {
         wait_for("packing the weights", (LOAD_MAX, POLL), || {

@@ -60,6 +60,12 @@ impl State {
         self.is_used
     }
 
+    /// Why these facts, one after the other, cannot follow; `None` if they can.
+    pub fn refuses(&self, events: &[crate::Event]) -> Option<ApplyError> {
+        let mut state = self.clone();
+        events.iter().find_map(|event| state.apply(event).err())
+    }
+
     /// The instances by id.
     pub fn instances(&self) -> &BTreeMap<InstanceId, StateInstance> {
         &self.instances

@@ -93,3 +93,19 @@ proptest! {
         let _ = State::decode(&bytes);
     }
 }
+
+#[test]
+fn what_does_not_apply_is_found_before_it_is_written() {
+    let mut state = State::default();
+    state.apply(&placed(1, 1, &[1, 2])).unwrap();
+    let before = state.clone();
+    assert_eq!(
+        state.refuses(&[replaced(1, 2, &[1]), replaced(1, 3, &[2])]),
+        None,
+        "each after the one before"
+    );
+    let wrong = state.refuses(&[replaced(1, 3, &[1]), replaced(1, 2, &[2])]);
+    assert!(wrong.is_some_and(|error| error.to_string().contains("is not after")));
+    assert!(state.refuses(&[replaced(7, 4, &[1])]).is_some(), "of no instance");
+    assert_eq!(state, before);
+}
