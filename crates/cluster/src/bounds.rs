@@ -59,10 +59,16 @@ fn of_requests() -> Vec<Bound> {
         ),
         Bound::new("an answer between two signs of progress", idle, "driver", "`Deadline`"),
         Bound::new(
-            "an answer that was interrupted, until its next token",
+            "an answer that was interrupted, until its next token, without the time in which it is computed",
             time(driver.pause_max),
             "driver",
             "`StageLost` with what was lost and what it waited for; streams see `: interrupted: …` all the while",
+        ),
+        Bound::new(
+            "an interrupted answer whose instance is no more",
+            time(interrupt::GONE_MAX),
+            "driver",
+            "`InstanceGone`: somebody unloaded it",
         ),
         Bound::new(
             "failures of an answer's steps other than a lost stage",

@@ -65,6 +65,10 @@ impl NodeMachine {
         if !self.writes.is_log_busy()
             && let Some(epoch) = self.leads_soon.take()
         {
+            // What members said while another one led counts: who reported holds what it said.
+            for (from, report) in self.reports.clone() {
+                self.feed_coordinator(CoordinatorInput::Report { from, report: Box::new(report) });
+            }
             self.feed_coordinator(CoordinatorInput::Lead { epoch });
             self.ask_early();
         }

@@ -30,7 +30,7 @@ pub(crate) struct DriverEntry {
     is_started: bool,
     /// What computed it is lost, and it has not gone on yet.
     is_interrupted: bool,
-    /// When the client was last told anything.
+    /// When the client last heard that its request is watched: any news but what it waits for.
     told_at: Time,
 }
 
@@ -177,7 +177,10 @@ impl NodeMachine {
 
     fn tell_client(&mut self, id: SequenceId, event: SequenceEvent) {
         let Some(entry) = self.drivers.get_mut(&id) else { return };
-        entry.told_at = self.now.time;
+        // That it still waits tells the client something, and not that somebody watches.
+        if !matches!(event, SequenceEvent::Queued(_)) {
+            entry.told_at = self.now.time;
+        }
         self.out.push(Effect::Emit { stream: entry.stream, event });
     }
 

@@ -136,8 +136,8 @@ impl NodeFacade {
         open: Arc<OpenModel>,
     ) -> Result<(GenerateRequest, Prepared), GenerateError> {
         let internal = |message: String| GenerateError::Internal { message };
-        check_prompt_text(&request.prompt, self.prompt_bytes_max)?;
-        let long = match prompt_bytes(&request.prompt) > LONG_PROMPT_BYTES {
+        check_prompt_text(&request, self.prompt_bytes_max)?;
+        let long = match prompt_bytes(&request) > LONG_PROMPT_BYTES {
             true => {
                 let turn = self.preparing_long.clone().acquire_owned().await;
                 Some(turn.map_err(|e| internal(e.to_string()))?)
@@ -672,9 +672,9 @@ pub fn prompt_bytes_max(memory: Option<exo_device::Memory>) -> usize {
     usize::try_from(share).unwrap_or(MOST).clamp(128 << 10, MOST)
 }
 
-fn check_prompt_text(prompt: &Prompt, bytes_max: usize) -> Result<(), GenerateError> {
-    let (param, bytes) = match prompt {
-        Prompt::Chat { messages } => ("messages", messages.iter().map(|m| m.content.len()).sum()),
+fn check_prompt_text(request: &GenerateRequest, bytes_max: usize) -> Result<(), GenerateError> {
+    let (param, bytes) = match &request.prompt {
+        Prompt::Chat { messages } => ("messages", chat_bytes(messages, request)),
         Prompt::Text(text) => ("prompt", text.len()),
         Prompt::Tokens(_) => return Ok(()),
     };
@@ -686,10 +686,35 @@ fn check_prompt_text(prompt: &Prompt, bytes_max: usize) -> Result<(), GenerateEr
     Err(GenerateError::Invalid { param: param.to_owned(), message })
 }
 
+/// The text that a template may show: of messages, their thoughts and calls, and of tools.
+fn chat_bytes(messages: &[exo_api::ChatMessage], request: &GenerateRequest) -> usize {
+    let of_call = |call: &exo_api::ToolCall| call.function.name.len() + json_bytes(&call.function.arguments);
+    let of_message = |m: &exo_api::ChatMessage| {
+        let optional = [&m.name, &m.reasoning_content, &m.tool_call_id].into_iter().flatten();
+        let calls: usize = m.tool_calls.iter().map(of_call).sum();
+        m.content.len() + optional.map(String::len).sum::<usize>() + calls
+    };
+    let tools = request.tools.iter().flat_map(|tools| &tools.definitions);
+    let tools: usize = tools.map(|tool| json_bytes(&tool.definition)).sum();
+    messages.iter().map(of_message).sum::<usize>() + tools
+}
+
+/// About what a document takes as text. Its depth was bounded when it was read.
+fn json_bytes(value: &serde_json::Value) -> usize {
+    use serde_json::Value;
+    match value {
+        Value::Null | Value::Bool(_) => 5,
+        Value::Number(_) => 8,
+        Value::String(text) => text.len() + 2,
+        Value::Array(values) => values.iter().map(|value| json_bytes(value) + 1).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + 4 + json_bytes(value)).sum(),
+    }
+}
+
 /// About what a prompt takes before it is rendered.
-fn prompt_bytes(prompt: &Prompt) -> usize {
-    match prompt {
-        Prompt::Chat { messages } => messages.iter().map(|m| m.content.len() + MESSAGE_BYTES).sum(),
+fn prompt_bytes(request: &GenerateRequest) -> usize {
+    match &request.prompt {
+        Prompt::Chat { messages } => chat_bytes(messages, request) + messages.len() * MESSAGE_BYTES,
         Prompt::Text(text) => text.len(),
         Prompt::Tokens(tokens) => size_of_val(tokens.as_slice()),
     }

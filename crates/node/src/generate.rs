@@ -245,6 +245,9 @@ fn failure(running: &Running, kind: FailureKind, message: String, progress: &Pro
     }
 }
 
+/// Interruptions that an answer names.
+const RESUMED_MAX: usize = 64;
+
 /// Times and totals of a request.
 struct Progress {
     arrived: Instant,
@@ -293,7 +296,10 @@ impl Progress {
             let new: Vec<String> = new.cloned().collect();
             self.kernels.extend(new);
             self.stages = stages;
-            self.resumed.push(Resumed { index, after_tokens, kernels });
+            self.resumed.retain(|last| (last.index, last.after_tokens) != (index, after_tokens));
+            if self.resumed.len() < RESUMED_MAX {
+                self.resumed.push(Resumed { index, after_tokens, kernels });
+            }
             return false;
         }
         if self.started.is_some() {

@@ -5,7 +5,7 @@
 //! little in bytes that are.
 
 /// Arrays and objects in one another.
-const NESTING_MAX: usize = 64;
+const NESTING_MAX: usize = 120;
 /// Arrays and objects: 16,384 messages of four each.
 const CONTAINERS_MAX: usize = 64 << 10;
 /// Values: a prompt of as many token ids.

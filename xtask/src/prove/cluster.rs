@@ -118,7 +118,10 @@ impl Cluster {
         let view = self.nodes[instance.at].instance(&instance.id)?;
         let at = |stage: &Value| {
             let name = stage["node_name"].as_str().context("a stage has no node")?;
-            self.nodes.iter().position(|node| node.name == name).context("a stage is on no node of this cluster")
+            self.nodes
+                .iter()
+                .position(|node| node.name == name)
+                .context("a stage is on no node of this cluster")
         };
         stages(&view).map(at).collect()
     }

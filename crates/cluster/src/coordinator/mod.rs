@@ -149,6 +149,8 @@ impl Coordinator {
     /// Leads no more: whoever waits for an answer is told to ask elsewhere.
     fn step_down(&mut self, out: &mut Vec<CoordinatorOutput>) {
         let Some(leading) = self.leading.take() else { return };
+        // What they reported is of the past when this node leads again.
+        self.reports.clear();
         let appends = leading.appends.into_values().flat_map(|pending| pending.replies);
         let waiting = appends.map(|(to, _)| to).chain(leading.plans.into_replies());
         out.extend(waiting.map(not_coordinator));

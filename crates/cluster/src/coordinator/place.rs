@@ -44,7 +44,7 @@ impl Coordinator {
                 let mut device = facts.clone();
                 device.memory_free_bytes = free_for(leading, node, report, facts, replaced);
                 let unsupported = facts.support == SupportClass::Unsupported;
-                let avoided = replaced.and_then(|_| self.avoided(now, node, &facts.id));
+                let avoided = replaced.and_then(|instance| self.avoided(now, instance, node, &facts.id));
                 let excluded = unsupported.then(|| facts.support_reason.clone()).or(avoided);
                 devices.push(PlanDevice::reported(node, report.facts.name.clone(), device, excluded));
             }

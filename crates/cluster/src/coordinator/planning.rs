@@ -264,7 +264,10 @@ impl Coordinator {
         let why = format!("it fits only over {a} and {b}, and between these no data link is open");
         match ask.purpose {
             Purpose::Placement { .. } => self.no_plan(now, ask, &why, out),
-            Purpose::Replacement { .. } if stages > 1 => {
+            // Fewer stages than were wanted, once for each number.
+            Purpose::Replacement { .. }
+                if stages > 1 && ask.stages_possible.is_none_or(|before| (stages as u32) < before + 1) =>
+            {
                 ask.stages_possible = Some(stages as u32 - 1);
                 self.ask_again(ask);
             }

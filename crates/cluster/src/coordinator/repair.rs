@@ -12,8 +12,8 @@ use exo_types::{DeviceId, InstanceId, LayerRange, NodeId, Placement, Shard, Stag
 
 use super::Coordinator;
 use super::reach::Reach;
-use crate::StateInstance;
 use crate::wire::limits::STAGES_MAX;
+use crate::{PlaceObjective, StateInstance};
 
 /// Stages in order, each with the bytes that its shard needs.
 type Layout = Vec<(Stage, u64)>;
@@ -22,6 +22,8 @@ type Layout = Vec<(Stage, u64)>;
 struct Repair<'a> {
     request: &'a PlanRequest,
     reach: &'a Reach,
+    /// Whether stages were asked for on devices of their own: then those without one come first.
+    spreads: bool,
     /// Bytes that are free on each device beside the stages that stand and those that were found so far.
     room: BTreeMap<(NodeId, DeviceId), u64>,
     layout: Layout,
@@ -57,7 +59,8 @@ impl<'a> Repair<'a> {
             free.map(|free| *free -= bytes).is_some()
         };
         let layout = stages.filter(stands).collect();
-        Self { request, reach, room, layout }
+        let spreads = matches!(entry.request.objective, PlaceObjective::Spread { .. });
+        Self { request, reach, spreads, room, layout }
     }
 
     /// The first layers that no stage has.
@@ -76,17 +79,17 @@ impl<'a> Repair<'a> {
     /// Gives the gap, or its beginning, to a device.
     fn fill(&mut self, gap: LayerRange) -> Option<()> {
         let fits = |device: usize, range| self.bytes(device, range) <= self.free(device);
-        let devices = 0..self.request.devices.len();
         let longest = |device: usize| {
-            let lengths = (gap.start + 1..=gap.end).rev().map(|end| LayerRange { start: gap.start, end });
-            lengths.into_iter().find(|range| fits(device, *range)).map(|range| (device, range))
+            let ranges = (gap.start + 1..=gap.end).rev().map(|end| LayerRange { start: gap.start, end });
+            let mut ranges = ranges.filter(|range| self.talks(device, *range, gap));
+            ranges.find(|range| fits(device, *range)).map(|range| (device, range))
         };
-        let parts: Vec<(usize, LayerRange)> = devices.filter_map(longest).collect();
+        let parts: Vec<(usize, LayerRange)> = (0..self.request.devices.len()).filter_map(longest).collect();
         let end = parts.iter().map(|(_, range)| range.end).max()?;
         let best = parts.into_iter().filter(|(_, range)| range.end == end);
         let (_, device, range) = best
-            .filter_map(|(device, range)| Some((self.cost(gap, device, range)?, device, range)))
-            .min_by_key(|(cost, device, _)| (*cost, *device))?;
+            .filter_map(|(device, range)| Some((self.cost(device)?, device, range)))
+            .min_by_key(|(cost, device, _)| (self.spreads && self.has_stage(*device), *cost, *device))?;
         let bytes = self.bytes(device, range);
         let PlanDevice { node, device: facts, .. } = &self.request.devices[device];
         *self.room.get_mut(&(*node, facts.id.clone()))? -= bytes;
@@ -96,16 +99,22 @@ impl<'a> Repair<'a> {
         Some(())
     }
 
-    /// What a request takes when this device has the range; `None` if it cannot talk with those beside it. Other gaps, and the rest of
-    /// this one, are taken for its own as well: what they will cost is nothing that this choice changes.
-    fn cost(&self, gap: LayerRange, device: usize, range: LayerRange) -> Option<u64> {
+    /// Whether the device's node talks with those that have the layers beside the range, the last layers being beside the first.
+    fn talks(&self, device: usize, range: LayerRange, gap: LayerRange) -> bool {
         let node = self.request.devices[device].node;
-        let before = self.layout.iter().rev().find(|(stage, _)| stage.layers.end <= gap.start);
-        let after = self.layout.iter().find(|(stage, _)| stage.layers.start >= gap.end);
-        let beside = before.into_iter().chain(after).map(|(stage, _)| stage.leader().node);
-        if beside.into_iter().any(|other| !self.reach.talk(node, other)) {
-            return None;
-        }
+        let ends = |stage: &&(Stage, u64)| stage.0.layers.end == range.start;
+        let before =
+            self.layout.iter().find(ends).or_else(|| self.layout.last().filter(|_| range.start == 0));
+        let begins = |stage: &&(Stage, u64)| stage.0.layers.start == range.end;
+        let is_last = range.end == self.request.shape.layer_count();
+        let after = self.layout.iter().find(begins).or_else(|| self.layout.first().filter(|_| is_last));
+        let beside = before.into_iter().chain(after.filter(|_| range.end == gap.end));
+        beside.into_iter().all(|(stage, _)| self.reach.talk(node, stage.leader().node))
+    }
+
+    /// What a request takes when this device has all that no stage has.
+    fn cost(&self, device: usize) -> Option<u64> {
+        let node = self.request.devices[device].node;
         let mut stages: Vec<Stage> = Vec::new();
         let mut next = 0;
         let own = |start, end| (end > start).then(|| self.stage(device, LayerRange { start, end }));
@@ -117,8 +126,16 @@ impl<'a> Repair<'a> {
         stages.extend(own(next, self.request.shape.layer_count()));
         let has_file = self.request.holders.contains(&node);
         let (_, objective_ns) = predict(self.request, &stages)?;
-        // A node that has the file is there sooner; what a stage on it costs more must be worth that.
-        Some(objective_ns.saturating_mul(if has_file { 10 } else { 11 }).saturating_add(range.start.into()))
+        // A node that has the file is there sooner: another one must be faster by a tenth.
+        Some(objective_ns.saturating_mul(if has_file { 10 } else { 11 }))
+    }
+
+    fn has_stage(&self, device: usize) -> bool {
+        let PlanDevice { node, device, .. } = &self.request.devices[device];
+        self.layout.iter().any(|(stage, _)| {
+            let shard = stage.leader();
+            (shard.node, &shard.device) == (*node, &device.id)
+        })
     }
 
     fn stage(&self, device: usize, range: LayerRange) -> Stage {

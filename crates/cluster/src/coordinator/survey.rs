@@ -20,6 +20,8 @@ pub(super) struct Watch {
     pub(super) replacements: u32,
     /// No decision before this time: the log has just failed, or nothing fitted.
     pub(super) decide_at: Time,
+    /// Looks in a row that found nothing.
+    looks: u32,
     /// What it lost, until it is placed again.
     lost: Option<String>,
     /// The furthest each shard has come.
@@ -31,6 +33,8 @@ pub(super) struct Watch {
 #[derive(Clone, Debug)]
 pub(super) struct Avoided {
     until: Time,
+    /// Whose stage failed.
+    instance: InstanceId,
     reason: String,
 }
 
@@ -40,6 +44,8 @@ pub(crate) const AVOID_REFUSED: Duration = Duration::from_secs(300);
 pub(crate) const AVOID_FAILED: Duration = Duration::from_secs(60);
 /// An instance that waits looks again this often, and when a node comes.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The longest pause between two looks of an instance that waits.
+const LOOK_MAX: Duration = Duration::from_secs(30);
 /// One that was placed again and again without serving waits so long.
 pub(crate) const LOOK_LATER: Duration = Duration::from_secs(10);
 
@@ -55,7 +61,8 @@ impl Watch {
     pub(super) fn new(now: Time, entry: &StateInstance, has_served: bool, replacements: u32) -> Self {
         let best = vec![(0, 0); entry.placement.shards().count()];
         let state = InstanceState::Placing;
-        Self { state, has_served, replacements, decide_at: now, lost: None, best, moved_at: now }
+        let looks = 0;
+        Self { state, has_served, replacements, decide_at: now, looks, lost: None, best, moved_at: now }
     }
 }
 
@@ -63,7 +70,9 @@ impl Leading {
     /// Instances that wait are looked at now: something is there that was not.
     pub(super) fn look_again(&mut self, now: Time) {
         let waits = |watch: &&mut Watch| matches!(watch.state, InstanceState::Waiting { .. });
-        self.watches.values_mut().filter(waits).for_each(|watch| watch.decide_at = now);
+        for watch in self.watches.values_mut().filter(waits) {
+            (watch.decide_at, watch.looks) = (now, 0);
+        }
     }
 }
 
@@ -233,14 +242,21 @@ impl Coordinator {
         if let Some(leading) = &mut self.leading {
             tracing::info!(target: "events::avoided", node = %shard.node, device = %shard.device, reason, seconds = time.as_secs());
             leading.avoided.retain(|_, avoided| avoided.until > now);
-            leading.avoided.insert(device, Avoided { until: now + time, reason: clip(reason) });
+            leading.avoided.insert(device, Avoided { until: now + time, instance, reason: clip(reason) });
         }
     }
 
-    /// Why no lost stage goes to a device.
-    pub(super) fn avoided(&self, now: Time, node: NodeId, device: &DeviceId) -> Option<String> {
+    /// Why no lost stage of this instance goes to a device.
+    pub(super) fn avoided(
+        &self,
+        now: Time,
+        instance: InstanceId,
+        node: NodeId,
+        device: &DeviceId,
+    ) -> Option<String> {
         let avoided = self.leading.as_ref()?.avoided.get(&(node, device.clone()))?;
-        (avoided.until > now).then(|| format!("it failed a stage: {}", avoided.reason))
+        let is_this = avoided.until > now && avoided.instance == instance;
+        is_this.then(|| format!("it failed a stage: {}", avoided.reason))
     }
 
     /// Moves what is lost, or asks for the next placement on what is left.
@@ -258,13 +274,33 @@ impl Coordinator {
         if !matches!(watch.state, InstanceState::Waiting { .. }) {
             watch.state = InstanceState::Degraded { reason: reason.clone() };
         }
+        // A stage whose node has not reported to this coordinator may stand: nobody is moved before it could say so.
+        if self.is_unheard(now, instance) {
+            return;
+        }
         if let Some((stages, memory_bytes)) = self.repaired(now, instance) {
             return self.repair(now, instance, stages, memory_bytes, reason, out);
         }
         // Without room in the queue the next survey asks again.
-        if let Some(leading) = &mut self.leading {
-            let _ = leading.plans.push(PlanAsk::replacement(now, instance, reason));
+        let Some(leading) = &mut self.leading else { return };
+        if leading.plans.push(PlanAsk::replacement(now, instance, reason)).is_err()
+            && let Some(watch) = leading.watches.get_mut(&instance)
+        {
+            watch.decide_at = now + Duration::from_millis(100);
         }
+    }
+
+    /// Whether a node of the instance that is not gone has yet to report. A new coordinator waits for that as long as for members.
+    fn is_unheard(&self, now: Time, instance: InstanceId) -> bool {
+        let settle = self.config.settle;
+        if self.leading.as_ref().is_none_or(|leading| now.since(leading.since) >= settle) {
+            return false;
+        }
+        let nodes = self.state.instances().get(&instance).into_iter().flat_map(|i| i.placement.shards());
+        let is_there = |node| {
+            !self.lost.contains(&node) && self.members.contains_key(&node) && self.alive.contains(&node)
+        };
+        nodes.map(|(_, shard)| shard.node).any(|node| is_there(node) && !self.reports.contains_key(&node))
     }
 
     /// The lost stages have other devices from now on.
@@ -297,13 +333,18 @@ impl Coordinator {
         out: &mut Vec<CoordinatorOutput>,
     ) {
         let is_member = self.members.contains_key(&self.me);
-        let Some(watch) = self.leading.as_mut().and_then(|r| r.watches.get_mut(&instance)) else { return };
+        let Some(leading) = self.leading.as_mut() else { return };
+        let Some(watch) = leading.watches.get_mut(&instance) else { return };
         // A node that was removed waits for nobody: it has no cluster.
         if !watch.has_served || !is_member {
             return self.give_up(now, instance, reason, out);
         }
         watch.state = InstanceState::Waiting { reason: clip(&reason) };
-        watch.decide_at = now + look_after;
+        // Without another device the one that failed is better than none.
+        leading.avoided.retain(|_, avoided| avoided.instance != instance);
+        watch.looks = watch.looks.saturating_add(1).min(5);
+        watch.decide_at =
+            now + look_after.saturating_mul(1 << (watch.looks - 1)).min(LOOK_MAX).max(look_after);
     }
 
     pub(super) fn give_up(

@@ -371,6 +371,7 @@ fn instance_ids_of_two_halves_with_the_same_counter_differ() {
     let mut b = Bench::new(2);
     b.feed(CoordinatorInput::Follow);
     b.feed(CoordinatorInput::Lead { epoch: Epoch { counter: 1, key: node(2) } });
+    (1..=2).for_each(|n| b.report(n, report(n, PLENTY)));
     a.place(1);
     b.place(1);
     assert_ne!(a.placement().instance, b.placement().instance);

@@ -1,8 +1,9 @@
 //! Interruptions: what ends a submission and not the request. The next submission goes on where the tokens end.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use exo_types::{FailureKind, InstanceId, Placement, Time};
+use exo_types::{FailureKind, InstanceId, Placement, PlacementId, Time};
 
 use super::{Driver, DriverOutput, SUBMIT_AGAIN_AFTER, Seat, Stand};
 use crate::wire::EndReason;
@@ -12,6 +13,10 @@ use crate::{InstanceState, InstanceView};
 /// way. Lost stages do not count: each is replaced, or the pause has its bound.
 pub(crate) const SETBACKS_MAX: u32 = 3;
 
+/// An answer whose instance is not among the instances any more ends after this long: it was unloaded, or a half of the cluster
+/// that did not know of it leads now.
+pub(crate) const GONE_MAX: Duration = Duration::from_secs(10);
+
 /// What stands between the last token and the next.
 #[derive(Clone, Debug)]
 pub(super) struct Interruption {
@@ -20,7 +25,11 @@ pub(super) struct Interruption {
     /// The last, for people.
     pub(super) reason: String,
     /// Where it was submitted.
+    placement: PlacementId,
     instance: InstanceId,
+    /// Since when there is no instance of its model.
+    gone_since: Option<Time>,
+    /// In this placement.
     setbacks: BTreeMap<FailureKind, u32>,
 }
 
@@ -42,7 +51,7 @@ impl Driver {
         reason: String,
         out: &mut Vec<DriverOutput>,
     ) {
-        let Some(Seat { stand, placement, .. }) = self.seat.take() else { return };
+        let Some(Seat { stand, placement, running_since, .. }) = self.seat.take() else { return };
         if stand == Stand::Submitted && self.interruption.is_none() {
             self.submit_at = now + SUBMIT_AGAIN_AFTER;
             return;
@@ -51,18 +60,31 @@ impl Driver {
             return self.end(reason, out);
         }
         tracing::debug!(sequence = %self.sequence(), ?kind, reason, tokens = self.generated(), "an answer is interrupted");
-        let instance = placement.instance;
+        let (id, instance) = (placement.id, placement.instance);
+        let gone_since = self.candidates.is_empty().then_some(now);
         let interruption = self.interruption.get_or_insert_with(|| Interruption {
             since: now,
             reason: String::new(),
+            placement: id,
             instance,
+            gone_since,
             setbacks: BTreeMap::new(),
         });
-        (interruption.reason, interruption.instance) = (reason, instance);
+        // Time in which it was computed is no pause: that has a bound of its own.
+        let computed = running_since.map_or(Duration::ZERO, |since| now.since(since.max(interruption.since)));
+        interruption.since = interruption.since + computed;
+        if interruption.placement != id {
+            interruption.setbacks.clear();
+        }
+        (interruption.reason, interruption.placement, interruption.instance) = (reason, id, instance);
         let setbacks = interruption.setbacks.entry(kind).or_insert(0);
         *setbacks += 1;
-        if *setbacks >= SETBACKS_MAX && kind != FailureKind::StageLost {
-            let message = format!("{SETBACKS_MAX} attempts in a row failed: {}", interruption.reason);
+        let is_final = kind == FailureKind::Constraint; // whoever computes it
+        if is_final || (*setbacks >= SETBACKS_MAX && kind != FailureKind::StageLost) {
+            let message = match is_final {
+                true => interruption.reason.clone(),
+                false => format!("{SETBACKS_MAX} attempts in a row failed: {}", interruption.reason),
+            };
             return self.fail(kind, message, out);
         }
         self.submit_at = now;
@@ -102,6 +124,14 @@ impl Driver {
         }
     }
 
+    /// Notes whether there is an instance of the model.
+    pub(super) fn note_gone(&mut self, now: Time) {
+        let is_gone = self.candidates.is_empty();
+        if let Some(interruption) = &mut self.interruption {
+            interruption.gone_since = is_gone.then(|| interruption.gone_since.unwrap_or(now));
+        }
+    }
+
     /// A reason, behind that of the interruption.
     pub(super) fn with_interruption(&self, reason: String) -> String {
         match self.interrupted_by() {
@@ -116,6 +146,10 @@ impl Driver {
         now: Time,
         interruption: &Interruption,
     ) -> Option<(FailureKind, String)> {
+        if interruption.gone_since.is_some_and(|since| now.since(since) > GONE_MAX) {
+            let Interruption { instance, reason, .. } = interruption;
+            return Some((FailureKind::InstanceGone, format!("{reason}; instance {instance} is no more")));
+        }
         let waited = now.since(interruption.since);
         (waited > self.config.pause_max).then(|| {
             let (seconds, tokens, standing) = (waited.as_secs(), self.generated(), self.standing());

@@ -108,6 +108,9 @@ impl Driver {
             if seat.stand != Stand::Running {
                 seat.stand = stand;
             }
+            if stand == Stand::Running {
+                seat.running_since.get_or_insert(now);
+            }
             seat.moved_at = now;
         }
     }
@@ -129,6 +132,7 @@ impl Driver {
                 self.seat = None;
                 self.submit_at = now + SUBMIT_AGAIN_AFTER;
             }
+            (FailureKind::InstanceGone, _) => self.setback(now, kind, message, out),
             _ => self.fail(kind, self.with_interruption(message), out),
         }
     }
@@ -173,6 +177,7 @@ impl Driver {
         seat.received += result.tokens.len() as u32;
         seat.moved_at = now;
         seat.stand = Stand::Running;
+        seat.running_since.get_or_insert(now);
         self.interruption = None;
         for (position, token) in (result.position..).zip(result.tokens) {
             self.start.spec.history.push(token.token);

@@ -69,6 +69,8 @@ struct Seat {
     /// The highest term of its pipeline that was heard of: messages of a lower one are of the past.
     term: Option<Term>,
     stand: Stand,
+    /// Since when it is computed.
+    running_since: Option<Time>,
     /// The last sign of progress.
     moved_at: Time,
     /// Tokens received of this submission.
@@ -136,6 +138,7 @@ impl Driver {
                 let stage = self.seat.as_ref().and_then(|seat| seat.placement.stage_of(node));
                 if let Some(stage) = stage {
                     let message = format!("stage {stage} on node {node} is lost");
+                    self.leave(&mut out);
                     self.interrupt(now, FailureKind::StageLost, message, &mut out);
                 }
             }
@@ -143,6 +146,7 @@ impl Driver {
                 let is_end = |seat: &Seat| ends_of(&seat.placement).any(|end| end == node);
                 if self.seat.as_ref().is_some_and(is_end) {
                     let message = format!("the data link to node {node} ended");
+                    self.leave(&mut out);
                     self.interrupt(now, FailureKind::StageLost, message, &mut out);
                 }
             }
@@ -259,12 +263,14 @@ impl Driver {
 
     fn instances(&mut self, now: Time, views: Vec<InstanceView>, out: &mut Vec<DriverOutput>) {
         self.candidates = views.into_iter().filter(|v| v.model() == self.start.model).collect();
+        self.note_gone(now);
         match &self.seat {
             Some(seat) => match lost_seat(&seat.placement, &self.candidates) {
                 Some(LostSeat::GivenUp(reason)) => {
                     self.fail(FailureKind::InstanceGone, self.with_interruption(reason), out);
                 }
                 Some(LostSeat::Elsewhere(reason)) => {
+                    self.leave(out);
                     self.interrupt(now, FailureKind::StageLost, reason, out);
                 }
                 None => {}
@@ -301,7 +307,8 @@ impl Driver {
         });
         let (stand, term) = (Stand::Submitted, None);
         let (received, ended) = (0, None);
-        self.seat = Some(Seat { placement, term, stand, moved_at: now, received, ended });
+        self.seat =
+            Some(Seat { placement, term, stand, running_since: None, moved_at: now, received, ended });
     }
 
     /// The first or last stage's node, if there is no open link to it: a submission or its tokens would not get through.

@@ -136,7 +136,7 @@ fn a_lost_stage_interrupts_the_answer_and_it_goes_on_behind_its_last_token() {
     ] {
         let mut d = running();
         token(&mut d, 1000, 2, result(1, 4, 7));
-        assert!(feed(&mut d, 1001, lost).is_empty());
+        assert_eq!(feed(&mut d, 1001, lost), ["cancel at 1"]);
         assert!(matches!(d.phase(), DriverPhase::Interrupted { since } if since == Time::from_millis(1001)));
         let again = feed(&mut d, 3000, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
         assert_eq!(again, ["submit 2 to 1 for p2 with 5"]);
@@ -167,8 +167,8 @@ fn the_next_submission_asks_for_what_is_left_and_an_answer_that_was_whole_ends()
     };
     assert_eq!((submission.max_tokens, submission.spec.prompt_tokens), (7, 4));
     assert!(submission.is_resumed() && submission.spec.history[4..] == [7, 8, 9]);
-    assert_eq!(interrupted(&[7, 99]).1, ["ended StopToken"]);
-    assert_eq!(interrupted(&[7; 10]).1, ["ended MaxTokens"]);
+    assert_eq!(interrupted(&[7, 99]).1, ["cancel at 1", "ended StopToken"]);
+    assert_eq!(interrupted(&[7; 10]).1, ["cancel at 1", "ended MaxTokens"]);
 }
 
 #[test]
@@ -185,6 +185,30 @@ fn an_interrupted_answer_ends_with_what_was_lost_after_two_minutes() {
     let [line] = &out[..] else { panic!("{out:?}") };
     assert!(line.starts_with("failed StageLost: stage 0 on node"), "{line}");
     assert!(line.contains("stood still for 120 s after 1 tokens: instance i1 is Loading"), "{line}");
+}
+
+#[test]
+fn an_interrupted_answer_whose_instance_is_no_more_ends_after_ten_seconds() {
+    let mut d = running();
+    assert_eq!(feed(&mut d, 1000, DriverInput::Instances(vec![])), ["cancel at 1"]);
+    assert!(feed(&mut d, 11_000, DriverInput::Tick).is_empty());
+    let out = feed(&mut d, 11_001, DriverInput::Tick);
+    assert_eq!(out, ["failed InstanceGone: instance i1 was removed; instance i1 is no more"]);
+}
+
+#[test]
+fn time_in_which_it_is_computed_is_no_pause() {
+    let mut d = running();
+    token(&mut d, 1000, 2, result(1, 4, 7));
+    feed(&mut d, 2000, DriverInput::NodeLost(node(2)));
+    feed(&mut d, 2000, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
+    say(&mut d, 3000, 1, started_as(Attempt(2)));
+    // A long history is computed again, and lost again on its way: 62 s, of which two stood still.
+    feed(&mut d, 64_000, DriverInput::LinkLost(node(1)));
+    assert!(feed(&mut d, 182_000, DriverInput::Instances(vec![view(1, InstanceState::Loading)])).is_empty());
+    assert!(feed(&mut d, 183_000, DriverInput::Tick).is_empty());
+    let out = feed(&mut d, 183_001, DriverInput::Tick);
+    assert!(out.last().is_some_and(|line| line.contains("stood still for 120 s")), "{out:?}");
 }
 
 #[test]
@@ -255,7 +279,7 @@ fn a_late_refusal_of_an_older_or_another_submission_does_not_count() {
 fn an_unanswered_submission_moves_to_the_next_placement() {
     let mut d = driver();
     feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
-    assert!(feed(&mut d, 1, DriverInput::NodeLost(node(2))).is_empty());
+    assert_eq!(feed(&mut d, 1, DriverInput::NodeLost(node(2))), ["cancel at 1"]);
     assert_eq!(d.phase(), DriverPhase::WaitingForInstance, "nobody has heard of it");
     feed(&mut d, 2, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
     assert_eq!(feed(&mut d, 600, DriverInput::Tick), ["submit 2 to 1 for p2 with 4"]);

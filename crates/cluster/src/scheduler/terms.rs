@@ -1,7 +1,7 @@
 //! Terms: what was on its way is lost with a link, and the pipeline begins anew in place.
 //!
 //! A link that ends takes steps or tokens with it, so the stages no longer hold the same. Their nodes and weights are there:
-//! running sequences fail, and step 0 of the next term clears the stages and proves the links again. Sequences that wait go on
+//! running sequences are interrupted, and step 0 of the next term clears the stages and proves the links again. Sequences that wait go on
 //! waiting. A pipeline that cannot hold a term for long is given up.
 
 use std::collections::VecDeque;

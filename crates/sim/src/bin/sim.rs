@@ -129,11 +129,6 @@ fn run_seeds(args: &Args, from: u64, to: u64) -> bool {
         virtual_s += seconds(report.until);
         answered += report.answered;
         unanswered += report.failed.len();
-        if std::env::var("FAILED").is_ok() {
-            for f in &report.failed {
-                say!("{seed} {f}");
-            }
-        }
         if let Some(failure) = report.failure {
             failures += 1;
             say!("{}", Broken { choice, failure }.describe());

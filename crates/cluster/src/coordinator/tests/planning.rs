@@ -130,6 +130,7 @@ fn an_answer_of_an_epoch_that_is_over_is_dropped() {
     bench.feed(CoordinatorInput::Follow);
     bench.feed(planned(old, &request));
     bench.feed(CoordinatorInput::Lead { epoch: epoch(2) });
+    (1..=2).for_each(|n| bench.report(n, report(n, PLENTY)));
     ask(&mut bench, 1);
     let [(new, _)] = bench.plans[..] else { panic!("{:?}", bench.plans) };
     assert_eq!((old.number, new.number, old.epoch < new.epoch), (1, 1, true));
@@ -330,6 +331,7 @@ fn replacements_that_find_no_room_in_the_queue_are_planned_when_there_is_some() 
     while !bench.plans.is_empty() {
         planned += 1;
         assert!(planned < 40);
+        bench.now = bench.now + std::time::Duration::from_millis(100);
         bench.answer();
     }
     let replaced = bench.log.iter().filter(|event| matches!(event, Event::InstanceReplaced { .. })).count();

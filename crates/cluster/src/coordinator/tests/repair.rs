@@ -253,3 +253,80 @@ fn who_streams_from_what_a_person_unloads_hears_that_it_was_a_decision() {
     let is_told = |o: &CoordinatorOutput| matches!(o, CoordinatorOutput::Instances { instances, .. } if instances.iter().any(failed));
     assert!(out.iter().any(is_told), "{out:?}");
 }
+
+/// A coordinator that takes over from node 1, which had the first of three stages, and has lost it.
+fn successor() -> (Bench, Vec<(u8, String)>) {
+    let old = Bench::ready(3, 3);
+    let before = layout(&old);
+    let mut bench = Bench::new(1);
+    bench.coordinator =
+        Coordinator::new(node(2), CoordinatorConfig::default(), old.coordinator.state().clone());
+    bench.desired = old.desired;
+    bench.feed(members(3));
+    bench.feed(CoordinatorInput::NodeUp(node(2)));
+    bench.feed(CoordinatorInput::NodeUp(node(3)));
+    bench.feed(CoordinatorInput::NodeLost(node(1)));
+    bench.log.clear();
+    (bench, before)
+}
+
+#[test]
+fn a_new_coordinator_moves_no_stage_whose_node_has_not_reported_to_it_yet() {
+    let (mut bench, before) = successor();
+    bench.report(2, report(2, PLENTY));
+    bench.feed(CoordinatorInput::Lead { epoch: Epoch { counter: 2, key: node(2) } });
+    assert!(bench.log.is_empty(), "{:?}", bench.log);
+    bench.report(3, report(3, PLENTY));
+    assert_eq!(layout(&bench)[1..], before[1..], "those that stand");
+    assert_ne!(layout(&bench)[0].0, 1);
+}
+
+#[test]
+fn a_node_that_never_reports_holds_up_no_repair() {
+    let (mut bench, _) = successor();
+    bench.report(2, report(2, PLENTY));
+    bench.feed(CoordinatorInput::Lead { epoch: Epoch { counter: 2, key: node(2) } });
+    bench.advance(5);
+    assert!(
+        bench.placement().stages.iter().all(|stage| stage.leader().node == node(2)),
+        "{:?}",
+        layout(&bench)
+    );
+}
+
+#[test]
+fn what_fits_only_over_a_pair_that_does_not_talk_waits_and_is_not_planned_again_and_again() {
+    let mut bench = Bench::ready(3, 3);
+    // Room for two of the four layers on each, so that two nodes are needed.
+    let whole: u64 = {
+        let instance = bench.coordinator.state().instances().values().next().unwrap();
+        instance.memory_bytes.iter().sum()
+    };
+    bench.free = 0;
+    bench.all_report(&StageStatus::Serving);
+    for n in [1, 2] {
+        let mut apart = report(n, whole / 4);
+        apart.unreached = vec![node(3 - n)];
+        bench.report(n, apart);
+    }
+    bench.plans_wait = true;
+    bench.feed(CoordinatorInput::NodeLost(node(3)));
+    let mut plans = 0;
+    while !bench.plans.is_empty() {
+        plans += 1;
+        assert!(plans < 6, "asked again and again");
+        bench.answer();
+    }
+    assert!(matches!(bench.state(), Some(InstanceState::Waiting { .. })), "{:?}", bench.state());
+}
+
+#[test]
+fn the_only_device_is_used_again_although_it_failed() {
+    let mut bench = Bench::ready(1, 1);
+    let mut troubled = report(1, PLENTY);
+    troubled.troubles = vec![Trouble { placement: placed(1), stage: Some(0), reason: "NaN".into() }];
+    bench.report(1, troubled);
+    assert!(waits_for(&bench).contains("NaN"));
+    bench.advance(2);
+    assert_eq!(bench.placement().id.number, 2, "there is no other");
+}
