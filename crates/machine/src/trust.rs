@@ -5,6 +5,9 @@
 //! says what it has when a link opens and with its reports, who lacks something asks for it. What an entry changes takes effect
 //! when it is on disk.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -142,6 +145,11 @@ impl Trust {
     pub(crate) fn view(&self) -> &View {
         self.durable.view()
     }
+
+    /// Else acts wait, of which there are only so many.
+    fn may_sign(&self) -> bool {
+        self.signing.is_none() && self.unsure.is_none() && self.unwritten.len() < ACTS_MAX
+    }
 }
 
 /// What somebody lacks who knows these, as much as goes into one message.
@@ -169,9 +177,13 @@ impl NodeMachine {
         self.sign_next();
     }
 
-    /// Has the next act signed, if none is and this node stays where it is.
+    /// Has the next act signed, if none is, this node stays where it is, and the disk keeps up.
     pub(crate) fn sign_next(&mut self) {
-        while self.trust.signing.is_none() && self.moving_in.is_none() {
+        // What a move that came to nothing held up.
+        if self.moving_in.is_none() && !self.trust.unwritten.is_empty() {
+            self.write_trust(None);
+        }
+        while self.trust.may_sign() && self.moving_in.is_none() {
             let Some((asker, act)) = self.trust.acts.pop_front() else { return };
             let may = match asker {
                 // The window may have shut since the stranger asked, also by what is on its way to disk.
@@ -273,7 +285,8 @@ impl NodeMachine {
             let former = std::mem::replace(&mut self.trust, Trust::new(log));
             let signing = former.signing.map(|(_, asker, _)| asker);
             let waiting = former.acts.into_iter().map(|(asker, _)| asker).chain(signing);
-            for asker in waiting.chain(former.unwritten) {
+            let unsure = former.unsure.into_iter().flat_map(|(_, write)| write.askers);
+            for asker in waiting.chain(former.unwritten).chain(unsure) {
                 self.acted(asker, Err(MOVED.to_owned()));
             }
             return self.moved_in();
@@ -294,6 +307,7 @@ impl NodeMachine {
         if self.trust.planned != self.trust.durable && self.moving_in.is_none() {
             self.write_trust(None);
         }
+        self.sign_next();
     }
 
     /// Entries were not written. If it is sure that they are not there, members are asked for theirs again, and what this node
@@ -304,7 +318,11 @@ impl NodeMachine {
         self.notice(Notice::Warning(format!("the log of trust cannot be written: {reason}")));
         if failure.may_be_there || write.is_repeated {
             let write = TrustWrite { is_repeated: true, ..write };
-            self.trust.unsure = Some((self.now.time + AGAIN_AFTER, write));
+            let former = self.trust.unsure.replace((self.now.time + AGAIN_AFTER, write));
+            // Only a move comes after what is unsure, and it is tried until it is done.
+            for asker in former.into_iter().flat_map(|(_, write)| write.askers) {
+                self.acted(asker, Err(MOVED.to_owned()));
+            }
             return;
         }
         if write.is_move {
@@ -315,11 +333,17 @@ impl NodeMachine {
         for asker in write.askers.into_iter().chain(waiting) {
             self.acted(asker, Err(format!("the log of trust cannot be written: {reason}")));
         }
+        self.sign_next();
     }
 
-    /// Writes what may not stay once more.
+    /// Writes what may not stay once more. This cluster's log waits for a move to be over: behind it, it would undo it.
     pub(crate) fn write_trust_again(&mut self) {
-        if let Some((_, write)) = self.trust.unsure.take_if(|(at, _)| *at <= self.now.time) {
+        if self.writes.is_trust_busy() {
+            return;
+        }
+        let (now, is_moving) = (self.now.time, self.moving_in.is_some());
+        let is_due = |(at, write): &mut (Time, TrustWrite)| *at <= now && (write.is_move || !is_moving);
+        if let Some((_, write)) = self.trust.unsure.take_if(is_due) {
             self.writes.trust(self.now.time, write, &mut self.out);
         }
     }

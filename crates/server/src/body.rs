@@ -175,13 +175,15 @@ pub async fn read_json<T: Send + 'static>(
     let bytes = read(headers, body, &app.options, &mut lease).await?;
     // Its texts are copied.
     lease.grow(bytes.len())?;
-    let value = if bytes.len() <= PARSED_AT_ONCE_BYTES {
-        parse(&bytes).and_then(take)?
-    } else {
-        let parsed = tokio::task::spawn_blocking(move || parse(&bytes).and_then(take)).await;
-        parsed.map_err(|_| ApiError::internal("parsing the body broke off"))??
-    };
-    Ok((value, lease))
+    if bytes.len() <= PARSED_AT_ONCE_BYTES {
+        return Ok((parse(&bytes).and_then(take)?, lease));
+    }
+    // It goes on when the client has gone, and takes its room until it is over.
+    let parse = move || (parse(&bytes).and_then(take), lease);
+    let (value, lease) = tokio::task::spawn_blocking(parse)
+        .await
+        .map_err(|_| ApiError::internal("parsing the body broke off"))?;
+    Ok((value?, lease))
 }
 
 async fn read(

@@ -1,0 +1,196 @@
+//! A disk that is not sure of a write, and a move that comes meanwhile.
+
+use ed25519_dalek::{Signer, SigningKey};
+use exo_cluster::{Speculation, State};
+use exo_types::{LogHead, NodeFacts};
+
+use super::*;
+use crate::joining::MoveIn;
+use crate::{Boot, Input, MachineConfig, Now, PersistId, Samples, Write};
+
+const REPLY: ReplyId = ReplyId(7);
+
+fn founded(key: &SigningKey, nonce: u8) -> TrustLog {
+    let me = NodeId(key.verifying_key().to_bytes());
+    let founding = Statement::founding(me, 1000, "a cluster".to_owned(), "a node".to_owned(), [nonce; 16]);
+    let signature = key.sign(&founding.to_sign()).to_bytes();
+    TrustLog::new(founding.signed(signature)).unwrap()
+}
+
+/// A node alone in its cluster, whose disk answers when a test says so.
+struct Lone {
+    machine: NodeMachine,
+    key: SigningKey,
+    now: Now,
+    signs: Vec<(SignId, Vec<u8>)>,
+    /// Writes of the log of trust without an answer.
+    writes: VecDeque<(PersistId, Vec<Vec<u8>>)>,
+    acted: Vec<(ReplyId, Result<(), String>)>,
+}
+
+impl Lone {
+    fn new() -> Self {
+        let key = SigningKey::from_bytes(&[1; 32]);
+        let me = NodeId(key.verifying_key().to_bytes());
+        let config = MachineConfig {
+            me,
+            name: "a node".to_owned(),
+            group: "home".to_owned(),
+            listen: ([127, 0, 0, 1], 4000).into(),
+            peers: Vec::new(),
+            trust_closed: false,
+            speculation: Speculation::Lookup,
+            incarnation: 1,
+            seed: [0; 32],
+        };
+        let facts = NodeFacts {
+            node: me,
+            name: config.name.clone(),
+            version: "0".to_owned(),
+            platform: "test".to_owned(),
+            devices: Vec::new(),
+            mains_power: None,
+        };
+        let samples = Samples {
+            facts,
+            memory_bytes: Vec::new(),
+            devices: Vec::new(),
+            card_events: Vec::new(),
+            process_bytes: None,
+        };
+        let boot = Boot {
+            epoch: None,
+            base: LogHead::EMPTY,
+            entries: Vec::new(),
+            state: State::default(),
+            trust: founded(&key, 1),
+            addresses: BTreeMap::new(),
+            samples,
+            models: Vec::new(),
+            window_ran: Duration::ZERO,
+        };
+        let now = Now { time: Time::from_millis(10), unix_s: 2000 };
+        let (machine, _) = NodeMachine::new(config, boot, now);
+        let (signs, writes, acted) = (Vec::new(), VecDeque::new(), Vec::new());
+        Self { machine, key, now, signs, writes, acted }
+    }
+
+    fn take(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Sign { id, bytes } => self.signs.push((id, bytes)),
+                Effect::Persist { id, write: Write::Trust(entries) } => self.writes.push_back((id, entries)),
+                Effect::Reply { reply, answer: Answer::Acted(result) } => self.acted.push((reply, result)),
+                _ => {}
+            }
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        let effects = self.machine.handle(self.now, input);
+        self.take(effects);
+    }
+
+    /// Asks for the admission of a node.
+    fn ask(&mut self, node: u8) {
+        let act = Act::Admit { node: NodeId([node; 32]), name: "another".to_owned() };
+        self.machine.change_members(ActAsker::Client(REPLY), act);
+        let effects = std::mem::take(&mut self.machine.out);
+        self.take(effects);
+    }
+
+    fn sign(&mut self) {
+        for (id, bytes) in std::mem::take(&mut self.signs) {
+            let signature = self.key.sign(&bytes).to_bytes();
+            self.handle(Input::Signed { id, signature });
+        }
+    }
+
+    /// The oldest write is answered.
+    fn answer(&mut self, result: Result<(), WriteFailure>) {
+        let (id, _) = self.writes.pop_front().expect("a write under way");
+        self.handle(Input::Persisted { id, result });
+    }
+
+    /// A node admitted of which the disk is not sure.
+    fn unsure() -> Self {
+        let mut node = Self::new();
+        node.ask(2);
+        node.sign();
+        node.answer(Err(not_sure()));
+        assert!(node.acted.is_empty(), "nobody knows yet");
+        node
+    }
+
+    fn move_in(&mut self) -> EntryId {
+        let (trust, by) = (founded(&self.key, 2), NodeId([3; 32]));
+        let cluster = trust.cluster();
+        self.machine.moving_in = Some(MoveIn { trust: trust.clone(), by, words: String::new() });
+        self.machine.write_other_trust(trust);
+        let effects = std::mem::take(&mut self.machine.out);
+        self.take(effects);
+        cluster
+    }
+
+    fn wait(&mut self, time: Duration) {
+        self.now.time = self.now.time + time;
+        self.handle(Input::Timer);
+    }
+}
+
+fn not_sure() -> WriteFailure {
+    WriteFailure { reason: "not synced".to_owned(), may_be_there: true }
+}
+
+fn not_there() -> WriteFailure {
+    WriteFailure { reason: "no space".to_owned(), may_be_there: false }
+}
+
+#[test]
+fn what_is_unsure_is_not_written_behind_a_move() {
+    let mut node = Lone::unsure();
+    let cluster = node.move_in();
+    node.wait(2 * AGAIN_AFTER);
+    assert_eq!(node.writes.len(), 1, "only the move");
+    node.answer(Ok(()));
+    assert_eq!(node.acted, [(REPLY, Err(MOVED.to_owned()))]);
+    node.wait(2 * AGAIN_AFTER);
+    assert!(node.writes.is_empty(), "the former cluster's log is forgotten");
+    assert_eq!(node.machine.trust.log().cluster(), cluster);
+}
+
+#[test]
+fn an_unsure_move_after_what_is_unsure_answers_its_asker_and_is_tried_again() {
+    let mut node = Lone::unsure();
+    let cluster = node.move_in();
+    node.answer(Err(not_sure()));
+    assert_eq!(node.acted, [(REPLY, Err(MOVED.to_owned()))]);
+    node.wait(2 * AGAIN_AFTER);
+    node.answer(Ok(()));
+    assert_eq!(node.machine.trust.log().cluster(), cluster);
+    assert_eq!(node.acted.len(), 1, "once");
+}
+
+#[test]
+fn what_is_unsure_is_written_again_when_the_move_failed() {
+    let mut node = Lone::unsure();
+    node.move_in();
+    node.answer(Err(not_there()));
+    assert!(node.acted.is_empty(), "nobody knows yet");
+    node.wait(2 * AGAIN_AFTER);
+    node.answer(Ok(()));
+    assert_eq!(node.acted, [(REPLY, Ok(()))]);
+    assert!(node.machine.trust.view().members().contains_key(&NodeId([2; 32])));
+}
+
+#[test]
+fn nothing_is_signed_while_the_disk_is_unsure() {
+    let mut node = Lone::unsure();
+    node.ask(4);
+    assert!(node.signs.is_empty());
+    node.wait(2 * AGAIN_AFTER);
+    node.answer(Ok(()));
+    node.sign();
+    node.answer(Ok(()));
+    assert_eq!(node.acted, [(REPLY, Ok(())), (REPLY, Ok(()))]);
+}
