@@ -1,4 +1,4 @@
-//! Every wait of a node's machine, with its bound: the table in `docs/failure-model.md`, which `cargo run -p exo-machine
+//! Every wait of a node's machine, with its bound: the table in `docs/failure-model.md`, which `cargo run -p exo-node
 //! --example failure_model` writes.
 
 use exo_cluster::bounds::{Bound, time};
@@ -84,9 +84,6 @@ mod tests {
     #[test]
     fn the_table_of_the_documentation_is_that_of_the_code() {
         let page = include_str!("../../../docs/failure-model.md");
-        assert!(
-            page.contains(&super::table()),
-            "`cargo run -p exo-machine --example failure_model` writes it"
-        );
+        assert!(page.contains(&super::table()), "`cargo run -p exo-node --example failure_model` writes it");
     }
 }

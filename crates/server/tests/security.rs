@@ -313,11 +313,11 @@ async fn a_document_with_too_many_parts_is_refused_while_it_comes() {
         "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\n{JSON}\r\ncontent-length: 8000000\r\n\r\n",
         server.address
     );
-    client.write_all((head + &"[".repeat(65)).as_bytes()).await.unwrap();
+    client.write_all((head + &"[".repeat(121)).as_bytes()).await.unwrap();
     let mut answer = [0; 2048];
     let read = tokio::time::timeout(Duration::from_secs(5), client.read(&mut answer)).await.unwrap().unwrap();
     let answer = String::from_utf8_lossy(&answer[..read]);
-    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("64 arrays and objects"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("120 arrays and objects"), "{answer}");
 }
 
 #[tokio::test]

@@ -546,9 +546,9 @@ pub fn text_of(events: &str) -> String {
 
 /// Where the answer of a stream was interrupted and went on: the number of its tokens each time.
 pub fn resumed_of(events: &str) -> Vec<u64> {
-    let data =
+    let mut data =
         events.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| data.starts_with('{'));
-    let last: Value = serde_json::from_str(data.last().unwrap()).unwrap();
+    let last: Value = serde_json::from_str(data.next_back().unwrap()).unwrap();
     let resumed = last["exo"]["resumed"].as_array().cloned().unwrap_or_default();
     resumed.iter().map(|at| at["after_tokens"].as_u64().unwrap()).collect()
 }
