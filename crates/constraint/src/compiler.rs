@@ -31,6 +31,9 @@ const LIMITS: ParserLimits = ParserLimits {
     verbose_errors: false,
 };
 
+/// The engine recurses with the grammar. What is taken stays far within this; a stack that runs over ends the process.
+const STACK_BYTES: usize = 64 << 20;
+
 /// Makes folds over one vocabulary.
 pub struct Compiler {
     vocabulary: Vocabulary,
@@ -113,7 +116,7 @@ impl Compiler {
     }
 
     fn compile(&self, grammar: &str) -> Result<Matcher, CompileError> {
-        let made = guarded(|| {
+        let made = aside(|| {
             let parser = self.factory.create_parser(TopLevelGrammar::from_lark(grammar.to_owned()));
             let mut matcher = Matcher::new(parser);
             if let Some(error) = matcher.get_error() {
@@ -136,6 +139,15 @@ impl Compiler {
 /// A panic of the engine as an error.
 fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("the grammar's engine panicked".to_owned()))
+}
+
+/// The same on a stack that is large enough.
+fn aside<T: Send>(work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
+    std::thread::scope(|scope| match thread.spawn_scoped(scope, || guarded(work)) {
+        Ok(running) => running.join().unwrap_or_else(|_| Err("the grammar's engine panicked".to_owned())),
+        Err(e) => Err(format!("no thread could be started for the grammar's engine: {e}")),
+    })
 }
 
 /// The engine's words without backtraces and the text of the grammar.

@@ -18,6 +18,7 @@
 mod compiler;
 mod errors;
 mod fold;
+mod lark;
 mod layout;
 mod schema;
 mod vocabulary;
@@ -25,6 +26,7 @@ mod vocabulary;
 pub use compiler::{Compiler, ENGINE};
 pub use errors::{CompileError, SchemaError};
 pub use fold::Fold;
+pub use lark::check_lark;
 pub use layout::{Body, CallShape, Calls, Layout, Part, Piece, Thought};
 pub use schema::{Schema, Strictness};
 pub use vocabulary::{TokenKind, Vocabulary};

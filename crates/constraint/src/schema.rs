@@ -3,6 +3,8 @@
 //! The engine says that a keyword is not implemented and not where; it takes unknown words for annotations, and options out of
 //! `x-guidance`. Here every word of every place is known: kept, left out because it asks for nothing, or refused by its JSON Pointer.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use crate::SchemaError;
@@ -29,6 +31,19 @@ pub struct Schema {
 const DEPTH_MAX: usize = 64;
 /// Most places of a schema.
 const PLACES_MAX: usize = 20_000;
+/// Levels of everything that is referred to, added up. The engine recurses into a target where it first meets a reference to it:
+/// in whatever order it does, it comes no deeper than this and the schema itself.
+const LEVELS_MAX: usize = 2_048;
+/// Largest plain value, as text.
+const PLAIN_BYTES_MAX: usize = 64 << 10;
+/// The engine copies a plain value for each option that it is merged with: most bytes of one value times other places.
+const COPIED_BYTES_MAX: usize = 32 << 20;
+/// Most copies of places that merging alternatives with what stands beside them may make.
+const MERGED_MAX: usize = 250_000;
+/// What any value takes beside its text.
+const VALUE_BYTES: usize = 32;
+/// Largest integer that is told from its neighbours: the engine reads numbers as doubles.
+const INTEGER_MAX: u64 = 1 << 53;
 /// Most places that are named as left out.
 const LEFT_OUT_MAX: usize = 200;
 
@@ -83,9 +98,30 @@ const FORMATS: [&str; 10] =
 impl Schema {
     /// Reads a schema that stands at `#`.
     pub fn read(schema: &Value, strictness: Strictness) -> Result<Self, SchemaError> {
-        let mut walk =
-            Walk { root: schema, strictness, places: 0, depth: 0, left_out: Vec::new(), never: None };
+        let mut walk = Walk {
+            root: schema,
+            strictness,
+            places: 0,
+            depth: 0,
+            targets: HashSet::new(),
+            levels: 0,
+            large: Vec::new(),
+            left_out: Vec::new(),
+            never: None,
+        };
         let value = walk.schema(schema, &mut Vec::new())?;
+        walk.weigh();
+        if walk.never.is_none() {
+            let mut merge = Merge { root: &value, targets: HashMap::new(), copies: 0 };
+            merge.size(&value, false);
+            if merge.copies > MERGED_MAX {
+                let reason = format!(
+                    "its alternatives, each with all that stands beside them, make more than {MERGED_MAX} places; list fewer, or move what \
+                     they share into a property"
+                );
+                walk.refuse(error(&[], reason));
+            }
+        }
         walk.never.map_or(Ok(Self { value, left_out: walk.left_out }), Err)
     }
 
@@ -100,9 +136,23 @@ struct Walk<'a> {
     strictness: Strictness,
     places: usize,
     depth: usize,
+    /// What is referred to.
+    targets: HashSet<String>,
+    /// The levels of all of it.
+    levels: usize,
+    /// Plain values of a size that matters.
+    large: Vec<Plain>,
     left_out: Vec<SchemaError>,
     /// What is refused however the schema is meant.
     never: Option<SchemaError>,
+}
+
+/// A plain value as the engine copies it.
+struct Plain {
+    bytes: usize,
+    /// Places that are its own entries: it is not copied for them.
+    own: usize,
+    path: Path,
 }
 
 type Path = Vec<String>;
@@ -126,12 +176,7 @@ impl Walk<'_> {
         if self.depth > DEPTH_MAX {
             return Err(error(path, format!("the schema is nested deeper than {DEPTH_MAX} levels")));
         }
-        if self.places > PLACES_MAX || self.left_out.len() > LEFT_OUT_MAX {
-            let reason = format!(
-                "the schema has more than {PLACES_MAX} places, or {LEFT_OUT_MAX} that cannot be enforced"
-            );
-            return Err(self.never.insert(error(path, reason)).clone());
-        }
+        self.check_places(path)?;
         let words = match schema {
             Value::Bool(_) => return Ok(schema.clone()),
             Value::Object(words) => words,
@@ -139,16 +184,89 @@ impl Walk<'_> {
         };
         let mut kept = Map::new();
         for (word, value) in words {
+            let len = path.len();
             path.push(word.clone());
             match self.word(word, value, path) {
                 Ok(Some((word, value))) => drop(kept.insert(word, value)),
                 Ok(None) => {}
                 Err(e) if self.strictness == Strictness::Whole => return Err(e),
-                Err(e) => self.left_out.push(e),
+                Err(e) => self.leave_out(e)?,
             }
-            path.pop();
+            // An error leaves the path where it happened.
+            path.truncate(len);
         }
         Ok(Value::Object(kept))
+    }
+
+    fn check_places(&mut self, path: &Path) -> Result<(), SchemaError> {
+        match self.places > PLACES_MAX {
+            true => Err(self.refuse(error(path, format!("the schema has more than {PLACES_MAX} places")))),
+            false => Ok(()),
+        }
+    }
+
+    fn leave_out(&mut self, left: SchemaError) -> Result<(), SchemaError> {
+        if let Some(never) = &self.never {
+            return Err(never.clone());
+        }
+        if self.left_out.len() >= LEFT_OUT_MAX {
+            let reason = format!("more than {LEFT_OUT_MAX} places of the schema cannot be enforced");
+            return Err(self.refuse(SchemaError { reason, ..left }));
+        }
+        self.left_out.push(left);
+        Ok(())
+    }
+
+    fn refuse(&mut self, error: SchemaError) -> SchemaError {
+        self.never.get_or_insert(error).clone()
+    }
+
+    /// Refuses what would be copied without measure.
+    fn weigh(&mut self) {
+        let copied = |plain: &Plain| plain.bytes.saturating_mul(self.places.saturating_sub(plain.own));
+        if let Some(plain) = self.large.iter().find(|plain| copied(plain) > COPIED_BYTES_MAX) {
+            let (bytes, places) = (plain.bytes, self.places.saturating_sub(plain.own));
+            let reason = format!(
+                "a value of this size ({bytes} bytes) in a schema with {places} other places would take too much memory; make either \
+                 smaller"
+            );
+            let error = error(&plain.path, reason);
+            self.refuse(error);
+        }
+    }
+
+    /// Notes a value that is large enough to matter among so many places as a schema may have.
+    fn note(&mut self, bytes: usize, own: usize, path: &Path) {
+        if bytes > COPIED_BYTES_MAX / PLACES_MAX {
+            self.large.push(Plain { bytes, own, path: path.clone() });
+        }
+    }
+
+    /// Checks a plain value: its type, its size, and that its numbers are what the engine takes them for.
+    fn plain(&mut self, word: &str, value: &Value, path: &mut Path) -> Result<(), SchemaError> {
+        if let Some(expected) = expected(word, value) {
+            return Err(error(path, format!("`{word}` must be {expected}")));
+        }
+        if word == "$schema" {
+            return Ok(());
+        }
+        let (mut bytes, mut values) = (0, 0);
+        measure(value, path, &mut bytes, &mut values)?;
+        if bytes > PLAIN_BYTES_MAX {
+            return Err(error(
+                path,
+                format!("a value has at most {PLAIN_BYTES_MAX} bytes, this has {bytes}"),
+            ));
+        }
+        // The value itself belongs to the place that it stands in.
+        self.places += values - 1;
+        self.check_places(path)?;
+        let own = match word {
+            "enum" | "required" => value.as_array().map_or(0, Vec::len),
+            _ => 0,
+        };
+        self.note(bytes + values * VALUE_BYTES, own, path);
+        Ok(())
     }
 
     /// What becomes of one word: kept, left out, or an error where it cannot be enforced.
@@ -162,11 +280,14 @@ impl Walk<'_> {
         match word {
             "x-guidance" => {
                 let reason = "`x-guidance` would switch options of the grammar's engine; leave it out";
-                Err(self.never.insert(error(path, reason)).clone())
+                Err(self.refuse(error(path, reason)))
             }
             _ if ANNOTATIONS.contains(&word) || word.starts_with("x-") => Ok(None),
             "uniqueItems" | "nullable" if value == &Value::Bool(false) => Ok(None),
-            _ if PLAIN.contains(&word) => kept(value.clone()),
+            _ if PLAIN.contains(&word) => {
+                self.plain(word, value, path)?;
+                kept(value.clone())
+            }
             _ if ONE.contains(&word) => Ok(Some((word.to_owned(), self.schema(value, path)?))),
             _ if MANY.contains(&word) => Ok(Some((word.to_owned(), self.list(value, path)?))),
             _ if NAMED.contains(&word) => Ok(Some((word.to_owned(), self.named(value, path)?))),
@@ -175,7 +296,7 @@ impl Walk<'_> {
             }
             "oneOf" => {
                 let any = self.list(value, path)?;
-                self.left_out.push(error(path, "`oneOf` is enforced as `anyOf`"));
+                self.leave_out(error(path, "`oneOf` is enforced as `anyOf`"))?;
                 Ok(Some(("anyOf".to_owned(), any)))
             }
             "format" => match value.as_str() {
@@ -204,6 +325,7 @@ impl Walk<'_> {
         let Some(schemas) = value.as_object() else {
             return Err(error(path, "must be an object of schemas"));
         };
+        self.note(schemas.keys().map(String::len).sum(), schemas.len(), path);
         let mut read = Map::new();
         for (name, schema) in schemas {
             path.push(name.clone());
@@ -214,10 +336,10 @@ impl Walk<'_> {
     }
 
     /// A reference into the schema itself, by a path that the engine reads as it is written.
-    fn reference(&self, value: &Value, path: &Path) -> Result<(), SchemaError> {
+    fn reference(&mut self, value: &Value, path: &Path) -> Result<(), SchemaError> {
         let target = value.as_str().unwrap_or_default();
         if target == "#" {
-            return Ok(());
+            return self.refer(target, self.root, path);
         }
         let plain = target.strip_prefix('#').filter(|p| p.len() > 1 && p.starts_with('/'));
         let Some(pointer) = plain.filter(|p| !p.contains(['~', '%'])) else {
@@ -225,11 +347,181 @@ impl Walk<'_> {
                 "only references into this schema are followed: `#` or `#/$defs/name` without `~` and `%`";
             return Err(error(path, reason));
         };
-        if !is_place_of_schemas(pointer) || self.root.pointer(pointer).is_none() {
+        let found = self.root.pointer(pointer).filter(|_| is_place_of_schemas(pointer));
+        let Some(schema) = found else {
             return Err(error(path, format!("there is no schema at `{target:.80}`")));
+        };
+        self.refer(target, schema, path)
+    }
+
+    fn refer(&mut self, target: &str, schema: &Value, path: &Path) -> Result<(), SchemaError> {
+        if !self.targets.contains(target) {
+            self.targets.insert(target.to_owned());
+            self.levels += levels(schema);
+        }
+        if self.levels > LEVELS_MAX {
+            let reason =
+                format!("the schemas that references lead to have more than {LEVELS_MAX} levels in all");
+            return Err(self.refuse(error(path, reason)));
         }
         Ok(())
     }
+}
+
+/// Counts what the engine makes of alternatives: it copies all that stands beside them, behind references too, into each.
+struct Merge<'a> {
+    root: &'a Value,
+    targets: HashMap<&'a str, Size>,
+    copies: usize,
+}
+
+/// Places of a schema once it is merged, for each alternative, and its alternatives.
+type Size = (usize, usize);
+
+impl<'a> Merge<'a> {
+    fn size(&mut self, schema: &'a Value, is_merged: bool) -> Size {
+        let Some(words) = schema.as_object() else { return (1, 1) };
+        let asserts = |word: &&String| !matches!(word.as_str(), "$schema" | "$defs" | "definitions");
+        let listed = words.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
+        let is_merged = is_merged || listed > 1 || words.keys().filter(asserts).count() > 1;
+        let (mut beside, mut alternatives) = (1_usize, 1_usize);
+        let mut largest = 0;
+        for (word, value) in words {
+            let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
+            match word.as_str() {
+                "$ref" if is_merged => {
+                    let (size, more) = self.target(value.as_str().unwrap_or_default());
+                    beside = beside.saturating_add(size);
+                    alternatives = alternatives.saturating_mul(more);
+                }
+                "anyOf" | "oneOf" => {
+                    let mut all = 0_usize;
+                    for item in items {
+                        let (size, more) = self.size(item, is_merged);
+                        largest = largest.max(size);
+                        all = all.saturating_add(more);
+                    }
+                    alternatives = alternatives.saturating_mul(all.max(1));
+                }
+                "allOf" => {
+                    for item in items {
+                        let (size, more) = self.size(item, true);
+                        beside = beside.saturating_add(size);
+                        alternatives = alternatives.saturating_mul(more);
+                    }
+                }
+                "enum" => alternatives = alternatives.saturating_mul(items.len().max(1)),
+                "$defs" | "definitions" => {
+                    for schema in value.as_object().into_iter().flat_map(Map::values) {
+                        self.size(schema, false);
+                    }
+                }
+                "prefixItems" => {
+                    beside = items.iter().fold(beside, |sum, item| sum.saturating_add(self.whole(item)));
+                }
+                "properties" | "patternProperties" => {
+                    let schemas = value.as_object().into_iter().flat_map(Map::values);
+                    beside = schemas.fold(beside, |sum, schema| sum.saturating_add(self.whole(schema)));
+                }
+                "items" | "additionalProperties" => beside = beside.saturating_add(self.whole(value)),
+                _ => {}
+            }
+        }
+        if is_merged {
+            self.copies = self.copies.saturating_add(beside.saturating_mul(alternatives - 1));
+        }
+        (beside.saturating_add(largest), alternatives)
+    }
+
+    /// The size of a schema that stands for itself.
+    fn whole(&mut self, schema: &'a Value) -> usize {
+        let (size, alternatives) = self.size(schema, false);
+        size.saturating_mul(alternatives)
+    }
+
+    fn target(&mut self, target: &'a str) -> Size {
+        if let Some(size) = self.targets.get(target) {
+            return *size;
+        }
+        // What leads back to itself is not merged any further.
+        self.targets.insert(target, (1, 1));
+        let root = self.root;
+        let size = root
+            .pointer(target.get(1..).unwrap_or_default())
+            .map_or((1, 1), |schema| self.size(schema, true));
+        self.targets.insert(target, size);
+        size
+    }
+}
+
+/// How deep a value is nested, at least one.
+fn levels(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(levels).max().unwrap_or(0),
+        Value::Object(words) => words.values().map(levels).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// What a plain value has to be, where it is not.
+fn expected(word: &str, value: &Value) -> Option<&'static str> {
+    const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
+    let is_type = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
+    let (is_right, expected) = match word {
+        "$schema" | "pattern" => (value.is_string(), "a string"),
+        "enum" => {
+            (value.as_array().is_some_and(|items| !items.is_empty()), "an array with at least one value")
+        }
+        "required" => {
+            (value.as_array().is_some_and(|names| names.iter().all(Value::is_string)), "an array of strings")
+        }
+        "type" => (
+            is_type(value) || value.as_array().is_some_and(|n| !n.is_empty() && n.iter().all(is_type)),
+            "null, boolean, integer, number, string, array or object, or a list of these",
+        ),
+        "minimum" | "maximum" => (value.is_number(), "a number"),
+        "exclusiveMinimum" | "exclusiveMaximum" => (value.is_number() || value.is_boolean(), "a number"),
+        "multipleOf" => (value.as_f64().is_some_and(|number| number > 0.0), "a number above zero"),
+        "const" => (true, ""),
+        _ => (value.is_u64(), "an integer, zero or above"),
+    };
+    (!is_right).then_some(expected)
+}
+
+/// Adds up the text and the number of the values in a value.
+fn measure(value: &Value, path: &mut Path, bytes: &mut usize, values: &mut usize) -> Result<(), SchemaError> {
+    *values += 1;
+    match value {
+        Value::Null | Value::Bool(_) => *bytes += 5,
+        Value::Number(number) => {
+            *bytes += 8;
+            let is_exact = match (number.as_i64(), number.as_f64()) {
+                (Some(integer), _) => integer.unsigned_abs() <= INTEGER_MAX,
+                // The text of a larger integer is a double already.
+                (None, double) => double.is_some_and(|double| double.abs() < INTEGER_MAX as f64),
+            };
+            if !is_exact {
+                return Err(error(path, "integers beyond 2^53 are not enforced exactly"));
+            }
+        }
+        Value::String(text) => *bytes += text.len(),
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                path.push(i.to_string());
+                measure(item, path, bytes, values)?;
+                path.pop();
+            }
+        }
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                *bytes += name.len();
+                path.push(name.clone());
+                measure(field, path, bytes, values)?;
+                path.pop();
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether a pointer leads through words that hold schemas. Others were left out, or are plain values.
@@ -297,6 +589,146 @@ mod tests {
         }
         let deep = (0..70).fold(json!({}), |inner, _| json!({"items": inner}));
         assert!(refusal(deep).contains("nested deeper"));
+    }
+
+    /// References from one to the next, named so that they are read from either end.
+    fn chain(len: usize, is_reversed: bool) -> Value {
+        let name = |i: usize| format!("d{:05}", if is_reversed { len - i } else { i });
+        let link = |i: usize| match i + 1 < len {
+            true => json!({"$ref": format!("#/$defs/{}", name(i + 1))}),
+            false => json!({}),
+        };
+        let defs: Map<String, Value> = (0..len).map(|i| (name(i), link(i))).collect();
+        json!({"$ref": format!("#/$defs/{}", name(0)), "$defs": defs})
+    }
+
+    #[test]
+    fn references_are_counted_however_they_are_ordered() {
+        for is_reversed in [false, true] {
+            let error = refusal(chain(10_000, is_reversed));
+            assert!(error.starts_with("at `#/$defs/d") && error.contains("levels in all"), "{error}");
+            assert!(Schema::read(&chain(10_000, is_reversed), Strictness::Possible).is_err());
+            Schema::read(&chain(900, is_reversed), Strictness::Whole).unwrap();
+        }
+        let mut merged = chain(1_000, false);
+        for link in merged["$defs"].as_object_mut().unwrap().values_mut() {
+            link["type"] = json!("object");
+        }
+        merged["type"] = json!("object");
+        let small = std::thread::Builder::new().stack_size(512 << 10);
+        let read = small.spawn(move || Schema::read(&merged, Strictness::Whole).map(drop)).unwrap();
+        read.join().unwrap().unwrap();
+        let tree = json!({"type": "object", "properties": {"l": {"$ref": "#"}, "r": {"$ref": "#"}}});
+        Schema::read(&tree, Strictness::Whole).unwrap();
+    }
+
+    #[test]
+    fn what_the_engine_would_copy_without_measure_is_refused() {
+        let options = |n: usize| vec![json!({"type": "string"}); n];
+        let large = |bytes: usize, n: usize| json!({"const": "x".repeat(bytes), "anyOf": options(n)});
+        let error = refusal(large(400_000, 10));
+        assert!(error.contains("at `#/const`: a value has at most 65536 bytes"), "{error}");
+        let error = refusal(large(60_000, 1_000));
+        assert!(error.contains("at `#/const`: a value of this size"), "{error}");
+        assert!(Schema::read(&large(60_000, 1_000), Strictness::Possible).is_err());
+        Schema::read(&large(60_000, 100), Strictness::Whole).unwrap();
+        let names = json!({"properties": {"x".repeat(60_000): {}}, "anyOf": options(1_000)});
+        assert!(refusal(names).starts_with("at `#/properties`: a value of this size"));
+        let names: Map<String, Value> = (0..3_000).map(|i| (format!("name {i}"), json!(5))).collect();
+        let read = Schema::read(&json!({ "properties": names }), Strictness::Possible).unwrap();
+        assert_eq!((read.value, read.left_out.len()), (json!({}), 1), "fewer places than names");
+        let list = |n: usize| (0..n).map(|i| format!("name {i:08}")).collect::<Vec<_>>();
+        let zones = json!({"properties": {"from": {"enum": list(600)}, "to": {"enum": list(600)}}});
+        Schema::read(&zones, Strictness::Whole).unwrap();
+        let many = json!({"required": list(3_000), "anyOf": [{"enum": list(3_000)}]});
+        assert!(refusal(many).contains("would take too much memory"));
+        let zeros = json!({"anyOf": vec![json!({"const": vec![0; 3_000]}); 10]});
+        assert!(refusal(zeros).contains("more than 20000 places"));
+    }
+
+    #[test]
+    fn what_stands_beside_alternatives_is_counted_for_each() {
+        let names = |n: usize| (0..n).map(|i| (format!("p{i}"), json!({}))).collect::<Map<_, _>>();
+        let shared = |n: usize| json!({"type": "object", "properties": names(n)});
+        let options = |n: usize| vec![json!({"type": "array", "minItems": 1}); n];
+        let ten = |to: &str| json!({"type": "array", "anyOf": vec![json!({"$ref": to}); 10]});
+        let hidden = json!({
+            "a": ten("#/$defs/b"), "b": ten("#/$defs/c"), "c": ten("#/$defs/d"), "d": {"minItems": 1}, "big": {"items": shared(1_000)},
+        });
+        for schema in [
+            json!({"items": shared(1_000), "anyOf": options(1_000)}),
+            json!({"allOf": [{"items": shared(1_000)}, {"anyOf": options(1_000)}]}),
+            json!({"$ref": "#/$defs/big", "anyOf": options(1_000), "$defs": hidden}),
+            json!({"items": shared(1_000), "anyOf": [{"$ref": "#/$defs/a"}], "$defs": hidden}),
+        ] {
+            assert!(refusal(schema).contains("make more than 250000 places"));
+        }
+        for schema in [
+            json!({"items": shared(1_000), "anyOf": options(10)}),
+            json!({"properties": {"a": shared(1_000), "b": {"anyOf": options(1_000)}}}),
+            json!({"allOf": [{"$ref": "#/$defs/big"}, shared(1_000)], "$defs": hidden}),
+            json!({"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}),
+        ] {
+            Schema::read(&schema, Strictness::Whole).unwrap();
+        }
+    }
+
+    #[test]
+    fn plain_values_are_of_their_type() {
+        let text = "é".repeat(200);
+        for (word, says) in [
+            ("minimum", "a number"),
+            ("multipleOf", "a number above zero"),
+            ("exclusiveMaximum", "a number"),
+            ("minItems", "an integer, zero or above"),
+            ("maxLength", "an integer, zero or above"),
+            ("required", "an array of strings"),
+            ("enum", "an array with at least one value"),
+            ("type", "null, boolean, integer"),
+        ] {
+            let error = refusal(json!({ word: &text }));
+            assert!(error.starts_with(&format!("at `#/{word}`: `{word}` must be {says}")), "{error}");
+        }
+        assert!(refusal(json!({"pattern": [1]})).contains("must be a string"));
+        assert!(refusal(json!({"required": ["a", 1]})).contains("an array of strings"));
+        let read = Schema::read(&json!({"minLength": -1, "type": "string"}), Strictness::Possible).unwrap();
+        assert_eq!((read.value, read.left_out.len()), (json!({"type": "string"}), 1));
+    }
+
+    #[test]
+    fn integers_that_are_not_exact_are_refused() {
+        let beyond = 9_007_199_254_740_993_u64;
+        for (schema, at) in [
+            (json!({"const": beyond}), "#/const"),
+            (json!({"const": {"a": [1, beyond]}}), "#/const/a/1"),
+            (json!({"enum": [1, -9_007_199_254_740_993_i64]}), "#/enum/1"),
+            (json!({"maximum": u64::MAX}), "#/maximum"),
+            (json!({"properties": {"a": {"exclusiveMinimum": beyond}}}), "#/properties/a/exclusiveMinimum"),
+            (json!({"multipleOf": beyond}), "#/multipleOf"),
+            (json!({"minimum": 1e17}), "#/minimum"),
+        ] {
+            let error = refusal(schema);
+            assert!(error.starts_with(&format!("at `{at}`: integers beyond 2^53")), "{error}");
+        }
+        let exact = json!({"minimum": -9_007_199_254_740_992_i64, "const": 9_007_199_254_740_992_u64});
+        Schema::read(&exact, Strictness::Whole).unwrap();
+    }
+
+    #[test]
+    fn what_is_left_out_is_bounded_and_named_by_its_place() {
+        let words = |n: usize| (0..n).map(|i| (format!("w{i}"), json!(1))).collect::<Map<_, _>>();
+        let read = Schema::read(&Value::Object(words(LEFT_OUT_MAX)), Strictness::Possible).unwrap();
+        assert_eq!(read.left_out.len(), LEFT_OUT_MAX);
+        let error = Schema::read(&Value::Object(words(LEFT_OUT_MAX + 1)), Strictness::Possible);
+        assert!(error.unwrap_err().reason.contains("more than 200 places"));
+        let schema = json!({"allOf": [{"items": 3}, 4], "properties": {"a": {"anyOf": [{}, 5]}, "b": {"not": {}}},
+            "uniqueItems": true});
+        let read = Schema::read(&schema, Strictness::Possible).unwrap();
+        let places: Vec<_> = read.left_out.iter().map(|e| e.pointer.as_str()).collect();
+        let mut expected =
+            vec!["#/allOf/0/items", "#/allOf/1", "#/properties/a/anyOf/1", "#/properties/b/not"];
+        expected.push("#/uniqueItems");
+        assert_eq!(places, expected);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use exo_constraint::{
     Body, CallShape, Calls, Compiler, ENGINE, Fold, Layout, Part, Piece, Schema, Strictness, Thought,
-    TokenKind, Vocabulary,
+    TokenKind, Vocabulary, check_lark,
 };
 use exo_sampler::{ConstraintError, Sampler, TokenConstraint};
 use exo_types::SamplingParams;
@@ -305,4 +305,40 @@ fn a_regular_expression_cannot_leave_its_place() {
         "start: greeting NAME\ngreeting: \"hi \" | \"yo \"\nNAME: /[A-Z][a-z]+/".to_owned(),
     ));
     assert!(takes(&compiler, &lark, "hi Ada") && !takes(&compiler, &lark, "hi ada"));
+}
+
+#[test]
+fn what_is_deep_compiles_on_a_stack_that_bears_it() {
+    let compiler = compiler();
+    for (len, merged) in [(100, "$comment"), (1_000, "$comment"), (1_000, "type")] {
+        let link = |i: usize| match i < len {
+            true => json!({"$ref": format!("#/$defs/d{}", i + 1), merged: "boolean"}),
+            false => json!({"type": "boolean"}),
+        };
+        let defs: serde_json::Map<_, _> = (0..=len).map(|i| (format!("d{i}"), link(i))).collect();
+        let chain = json!({"$ref": "#/$defs/d0", "$defs": defs});
+        match Schema::read(&chain, Strictness::Whole) {
+            Ok(read) => assert!(takes(&compiler, &layout(Body::Json(read.value)), "true")),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let (open, close) = ("(".repeat(24), ")".repeat(24));
+    let rules = (0..255).map(|i| format!("r{i}: {open} \"a\" r{} {close}\n", i + 1));
+    let lark = format!("start: r0\n{}", rules.take(254).collect::<String>()) + "r254: \"b\"";
+    check_lark(&lark).unwrap();
+    assert!(takes(&compiler, &layout(Body::Lark(lark)), &format!("{}b", "a".repeat(254))));
+}
+
+#[test]
+fn a_grammar_that_would_run_over_the_stack_is_refused_by_name() {
+    let rules: String = (0..3_000).map(|i| format!("r{i}: r{}\n", i + 1)).collect();
+    for (lark, says) in [
+        (format!("start: r0\n{rules}r3000: \"a\""), "3002 rules and terminals"),
+        (format!("start: {}\"a\"{}", "(".repeat(1_000), ")".repeat(1_000)), "nested deeper than 24"),
+        (format!("start: {}A\nA: \"a\"", "~".repeat(500_000)), "`~~` in a grammar"),
+        ("start: %json {\"x-guid\\u0061nce\": {}}".to_owned(), "`%json` is not taken"),
+    ] {
+        let error = check_lark(&lark).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
 }

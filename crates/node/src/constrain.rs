@@ -3,6 +3,7 @@
 use exo_api::{AnswerFormat, GenerateError, GenerateRequest, Prompt, Reasoning, ToolDefinition, Tools};
 use exo_constraint::{
     Body, CallShape, Calls, CompileError, Compiler, Fold, Layout, Part, Piece, Schema, Strictness, Thought,
+    check_lark,
 };
 use exo_sampler::{ConstraintError, TokenConstraint};
 use exo_tokenizer::TextPart;
@@ -61,7 +62,18 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, Generat
         plan.constraint =
             Some(compile(compiler, param, Layout { thought, body }, &request.tools, &mut plan.unenforced)?);
     }
+    bound(&mut plan.unenforced);
     Ok(plan)
+}
+
+/// Most lines about places that are not enforced: there may be many tools.
+const UNENFORCED_MAX: usize = 200;
+
+fn bound(unenforced: &mut Vec<String>) {
+    if let Some(more) = unenforced.len().checked_sub(UNENFORCED_MAX).filter(|more| *more > 0) {
+        unenforced.truncate(UNENFORCED_MAX);
+        unenforced.push(format!("and {more} more"));
+    }
 }
 
 /// The variables that the template is told of the thinking that was asked for.
@@ -92,11 +104,10 @@ fn format_body(format: &AnswerFormat) -> Result<(&'static str, Option<Body>), Ge
             (param, Some(Body::Json(read.value)))
         }
         AnswerFormat::Regex(regex) => ("grammar.regex", Some(Body::Regex(regex.clone()))),
-        AnswerFormat::Lark(lark) if lark.contains("x-guidance") => {
-            let message = "`x-guidance` would switch options of the grammar's engine; leave it out";
-            return Err(invalid("grammar.lark", message.to_owned()));
+        AnswerFormat::Lark(lark) => {
+            check_lark(lark).map_err(|e| invalid("grammar.lark", e.to_string()))?;
+            ("grammar.lark", Some(Body::Lark(lark.clone())))
         }
-        AnswerFormat::Lark(lark) => ("grammar.lark", Some(Body::Lark(lark.clone()))),
     })
 }
 
@@ -133,7 +144,8 @@ fn calls_body(
         between: pieces(open, format.between.as_deref().unwrap_or_default())?,
         end: pieces(open, &format.end)?,
         tools: shapes,
-        is_parallel: tools.is_parallel && format.between.is_some(),
+        // With nothing between them, a second call cannot be told from what follows the first.
+        is_parallel: tools.is_parallel && format.between.as_ref().is_some_and(|between| !between.is_empty()),
         is_required: tools.is_required,
     }))
 }
