@@ -137,6 +137,20 @@ impl Journal {
         Ok(head)
     }
 
+    /// Takes back the entries behind `after`, an end that this log had: their write was answered as failed, and is there all the same.
+    pub fn take_back(&mut self, after: LogHead) -> Result<(), SnapshotError> {
+        if self.hash_at(after.index).map_err(SnapshotError::Storage)? != Some(after.hash) {
+            return Err(SnapshotError::NotInLog { upto: after, head: self.head });
+        }
+        self.write(|txn| {
+            txn.open_table(LOG)?.retain_in(after.index.., |_, _| false)?;
+            put_meta(txn, KEY_HEAD, &encode_head(after))
+        })
+        .map_err(SnapshotError::Storage)?;
+        self.head = after;
+        Ok(())
+    }
+
     /// Up to `max` entries from entry `seq` on, each with its number; also stops after [`READ_BYTES_MAX`]. Entries
     /// that a snapshot replaced are gone: the answer then starts behind it.
     pub fn read_from(&self, seq: u64, max: usize) -> Result<Vec<(u64, Vec<u8>)>, StorageFailure> {

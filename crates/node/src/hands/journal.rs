@@ -44,7 +44,7 @@ impl JournalWriter {
     ) -> io::Result<Self> {
         let (requests, queue) = mpsc::channel();
         let (open, closed) = mpsc::channel();
-        let thread = WriterThread { journal: Some(journal), data, answer: Box::new(answer) };
+        let thread = WriterThread { journal: Some(journal), doubtful: None, data, answer: Box::new(answer) };
         std::thread::Builder::new().name("journal".to_owned()).spawn(move || {
             let _open = open; // dropped after the journal, by a panic too
             thread.run(&queue);
@@ -69,6 +69,8 @@ impl JournalWriter {
 struct WriterThread {
     /// Closed after a write that failed: a database that was refused once refuses everything until it is opened again.
     journal: Option<Journal>,
+    /// Where the log ended when an append failed, until one succeeds.
+    doubtful: Option<LogHead>,
     data: Arc<DataDir>,
     answer: Box<dyn Fn(PersistId, Result<(), WriteFailure>) + Send>,
 }
@@ -142,7 +144,7 @@ impl WriterThread {
 
     /// Writes the group and the appends that follow it in the queue, as many as fit, in one transaction.
     fn append(&mut self, mut group: Group, queue: &mut VecDeque<Request>) {
-        let result = match self.journal().map(|journal| journal.head()) {
+        let result = match self.journal_at(group.after) {
             Err(failure) => Err(failure),
             Ok(head) if head == group.after => {
                 while let Some((id, Write::Append { entries, .. })) =
@@ -150,7 +152,10 @@ impl WriterThread {
                 {
                     group.add(id, entries);
                 }
-                self.append_group(&group)
+                let append = |journal: &mut Journal| journal.append(&group.entries).map(|_| ());
+                let result = self.written(|journal| append(journal).map_err(|e| refused(&e)));
+                self.doubtful = result.is_err().then_some(group.after);
+                result
             }
             Ok(head) => {
                 let after = group.after;
@@ -164,15 +169,16 @@ impl WriterThread {
         }
     }
 
-    /// A transaction whose sync failed may be on the disk all the same: what is there then counts.
-    fn append_group(&mut self, group: &Group) -> Result<(), WriteFailure> {
-        let append =
-            |journal: &mut Journal| journal.append(&group.entries).map(|_| ()).map_err(|e| refused(&e));
-        let result = self.written(append);
-        match self.journal() {
-            Ok(journal) if result.is_err() && journal.head() == group.head => Ok(()),
-            _ => result,
-        }
+    /// Where the journal ends. Entries of a transaction whose sync failed may be there all the same: they were answered as failed, so
+    /// they are taken back before something else follows what was in front of them.
+    fn journal_at(&mut self, after: LogHead) -> Result<LogHead, WriteFailure> {
+        let is_doubtful = self.doubtful == Some(after);
+        self.written(|journal| {
+            if is_doubtful && journal.head() != after {
+                journal.take_back(after).map_err(|e| refused(&e))?;
+            }
+            Ok(journal.head())
+        })
     }
 }
 

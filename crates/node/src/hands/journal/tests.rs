@@ -30,7 +30,7 @@ impl Bench {
     fn thread(&self) -> WriterThread {
         let (data, answer) = (DataDir::open(self.folder.path()).unwrap(), self.answer.clone());
         let answer = Box::new(move |id, result| answer.send((id, result)).unwrap());
-        WriterThread { journal: Some(self.journal()), data: Arc::new(data), answer }
+        WriterThread { journal: Some(self.journal()), doubtful: None, data: Arc::new(data), answer }
     }
 
     /// The numbers of the answered writes that are on disk, and of those that failed.
@@ -119,6 +119,25 @@ fn what_fails_fails_all_that_was_decided_on_top_of_it_and_nothing_before() {
     thread.carry_out([next].into());
     assert_eq!(bench.answered(), (vec![7], vec![]));
     assert_eq!(thread.journal().unwrap().head(), log.head);
+}
+
+#[test]
+fn entries_that_are_there_although_their_write_failed_are_taken_back_before_the_next() {
+    let bench = Bench::new();
+    let (mut thread, mut log) = (bench.thread(), Log::at(LogHead::EMPTY));
+    thread.carry_out([log.append(&[b"good"])].into());
+    let durable = log.head;
+    // As after a sync that failed: they are on the disk, their asker heard that they are not, and the journal was closed.
+    thread.journal().unwrap().append(&[b"doubtful".to_vec()]).unwrap();
+    (thread.journal, thread.doubtful) = (None, Some(durable));
+    thread.carry_out([log.append(&[b"next"]), log.append(&[b"and its next"])].into());
+    assert_eq!(bench.answered(), (vec![1, 2, 3], vec![]));
+    assert_eq!(thread.journal().unwrap().head(), log.head);
+    let entries = thread.journal().unwrap().read_from(0, 9).unwrap();
+    let entries: Vec<_> = entries.into_iter().map(|(_, entry)| entry).collect();
+    assert_eq!(entries, [&b"good"[..], b"next", b"and its next"]);
+    drop(thread);
+    assert_eq!(bench.journal().verify().unwrap(), log.head, "its chain is whole");
 }
 
 #[test]
