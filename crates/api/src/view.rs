@@ -306,7 +306,7 @@ pub enum InstanceState {
     },
     /// A stage is lost, and nothing that is there can take its layers. It goes on when something can.
     Waiting {
-        /// What is missing, and since when.
+        /// What is missing.
         reason: String,
     },
     /// Given up.

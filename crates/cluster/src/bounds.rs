@@ -148,7 +148,7 @@ fn of_instances() -> Vec<Bound> {
                 time(survey::AVOID_REFUSED)
             ),
             "coordinator",
-            "lost stages may go there again",
+            "lost stages of that instance may go there again; at once where there is no other device",
         ),
         Bound::new(
             "placements of one instance that do not become ready",
@@ -158,7 +158,11 @@ fn of_instances() -> Vec<Bound> {
         ),
         Bound::new(
             "an instance that fits nowhere",
-            format!("no bound; looked at every {} and when a node comes", time(survey::LOOK_EVERY)),
+            format!(
+                "no bound; looked at after {}, then later and later up to {}, and when a node comes",
+                time(survey::LOOK_EVERY),
+                time(survey::LOOK_MAX)
+            ),
             "coordinator",
             "`waiting` with what is missing; `exo unload` ends it; its answers have the bound above",
         ),

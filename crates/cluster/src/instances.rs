@@ -113,7 +113,7 @@ pub enum InstanceState {
     },
     /// A stage is lost, and nothing that is there can take its layers. It stays placed, and goes on when something can.
     Waiting {
-        /// What is missing, and since when, for people.
+        /// What is missing, for people.
         reason: String,
     },
     /// Given up, or unloaded; the removal is on its way to the log.

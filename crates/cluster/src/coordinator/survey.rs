@@ -42,10 +42,10 @@ pub(super) struct Avoided {
 pub(crate) const AVOID_REFUSED: Duration = Duration::from_secs(300);
 /// After steps failed on it, or a load made no progress.
 pub(crate) const AVOID_FAILED: Duration = Duration::from_secs(60);
-/// An instance that waits looks again this often, and when a node comes.
+/// An instance that waits looks again after this long, each time twice as long, and when a node comes.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The longest pause between two looks of an instance that waits.
-const LOOK_MAX: Duration = Duration::from_secs(30);
+pub(crate) const LOOK_MAX: Duration = Duration::from_secs(30);
 /// One that was placed again and again without serving waits so long.
 pub(crate) const LOOK_LATER: Duration = Duration::from_secs(10);
 
