@@ -47,7 +47,7 @@ fn of_members() -> Vec<Bound> {
     vec![
         Bound::new(
             "a member that was suddenly disconnected",
-            time(members.declare_after_reset),
+            format!("{}; at once where its ports refuse connections", time(members.declare_after_reset)),
             "membership",
             "it is lost: what it held is repaired",
         ),

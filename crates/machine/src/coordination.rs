@@ -42,6 +42,15 @@ pub(crate) enum Asker {
     Placement(ModelId),
 }
 
+/// What a coordinator told this node before it followed: the last of each kind.
+#[derive(Debug)]
+pub(crate) struct EarlyCommands {
+    epoch: Epoch,
+    from: NodeId,
+    desired: Option<DesiredState>,
+    instances: Option<Vec<InstanceView>>,
+}
+
 /// Questions to the coordinator that have no answer yet.
 #[derive(Debug, Default)]
 pub(crate) struct Asks {
@@ -379,6 +388,10 @@ impl NodeMachine {
 
     fn desired(&mut self, from: NodeId, desired: DesiredState) {
         if !self.leads(desired.epoch, from) {
+            if let Some(early) = self.early(from, desired.epoch) {
+                early.desired = Some(desired);
+                return;
+            }
             return self.refuse_epoch(from, desired.epoch, "desired shards");
         }
         self.feed_worker_from(from, WorkerInput::Desired(desired));
@@ -386,13 +399,40 @@ impl NodeMachine {
 
     fn instances_told(&mut self, from: NodeId, epoch: Epoch, instances: Vec<InstanceView>) {
         if !self.leads(epoch, from) {
+            if let Some(early) = self.early(from, epoch) {
+                early.instances = Some(instances);
+                return;
+            }
             return self.refuse_epoch(from, epoch, "instances");
         }
         self.instances_now(instances);
     }
 
-    /// Whether `from` is the coordinator that this node follows, in that very epoch. Membership hears of a new epoch on the
-    /// same ordered link before anything else is said in it, so a command of another epoch is stale or forged.
+    /// Where commands of a later epoch wait until this node follows it: its announcement came before them on the same link, but is
+    /// followed only when the epoch is on the disk. Only the last epoch's wait.
+    fn early(&mut self, from: NodeId, epoch: Epoch) -> Option<&mut EarlyCommands> {
+        if self.leader.is_some_and(|(seen, _)| epoch <= seen) {
+            return None;
+        }
+        tracing::trace!(peer = %from, %epoch, own = ?self.leader, "a command of an epoch that is not followed yet");
+        if self.early_commands.as_ref().is_none_or(|early| (early.epoch, early.from) != (epoch, from)) {
+            self.early_commands = Some(EarlyCommands { epoch, from, desired: None, instances: None });
+        }
+        self.early_commands.as_mut()
+    }
+
+    /// This node follows an epoch from now on: what was told in it already counts.
+    pub(crate) fn follow_early(&mut self) {
+        let Some(early) = self.early_commands.take() else { return };
+        if let Some(instances) = early.instances {
+            self.instances_told(early.from, early.epoch, instances);
+        }
+        if let Some(desired) = early.desired {
+            self.desired(early.from, desired);
+        }
+    }
+
+    /// Whether `from` is the coordinator that this node follows, in that very epoch.
     fn leads(&self, epoch: Epoch, from: NodeId) -> bool {
         #[cfg(feature = "planted")]
         if self.config.planted == Some(crate::planted::Bug::OlderEpoch) {

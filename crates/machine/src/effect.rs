@@ -38,6 +38,13 @@ pub enum Effect {
         /// For each address.
         within: Duration,
     },
+    /// Try whether anything listens where a member was. Answer `Refused` if every address refuses; nothing otherwise.
+    Probe {
+        /// Who listened there.
+        peer: NodeId,
+        /// Where, over TCP.
+        addresses: Vec<SocketAddr>,
+    },
     /// Queue a frame on a link, in order. A link that takes no more answers `LinkDown`.
     Send {
         /// Which.

@@ -109,6 +109,11 @@ pub enum Input {
         /// What happened at the last address.
         reason: String,
     },
+    /// Every address of a [`crate::Effect::Probe`] refused a connection. Nothing comes where one did not.
+    Refused {
+        /// Who listened there.
+        peer: NodeId,
+    },
     /// The peer keeps this link: its [`crate::Outgoing::Accept`] has arrived.
     LinkAccepted {
         /// Which.

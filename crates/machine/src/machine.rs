@@ -14,7 +14,7 @@ use exo_membership::Membership;
 use exo_trust::TrustLog;
 use exo_types::{Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
 
-use crate::coordination::Asks;
+use crate::coordination::{Asks, EarlyCommands};
 use crate::joining::{Context, JOIN_WINDOW_S, Joining, JoiningOutput, MoveIn, is_window_open};
 use crate::links::{Links, LinksOutput};
 use crate::log::Log;
@@ -137,6 +137,7 @@ pub struct NodeMachine {
     pub(crate) log: Log,
     pub(crate) trust: Trust,
     pub(crate) asks: Asks,
+    pub(crate) early_commands: Option<EarlyCommands>,
 
     /// Who coordinates, in which epoch.
     pub(crate) leader: Option<(Epoch, NodeId)>,
@@ -216,6 +217,7 @@ impl NodeMachine {
             log: Log::new(boot.base, boot.entries),
             trust: Trust::new(boot.trust),
             asks: Asks::default(),
+            early_commands: None,
             leader: None,
             leads_soon: None,
             members: BTreeSet::new(),
@@ -336,6 +338,10 @@ impl NodeMachine {
             Input::Timer => self.timer(),
             Input::LinkUp { link, peer, purpose, via, remote, dial } => {
                 self.with_links(|l, now, out| l.up(now, link, peer, purpose, via, remote, dial, out));
+            }
+            Input::Refused { peer } => {
+                tracing::debug!(%peer, "nothing listens there any more");
+                self.feed_membership(exo_membership::Input::Refused(peer));
             }
             Input::DialFailed { dial, reason } => {
                 self.with_links(|l, now, out| l.dial_failed(now, dial, &reason, out));
@@ -545,6 +551,11 @@ impl NodeMachine {
             self.asks_lost(node);
         }
         self.feed_membership(exo_membership::Input::LinkReset(node));
+        if let LinkEnd::Reset(_) = reason {
+            // A process that ended is told from a link that broke: its system refuses connections.
+            let addresses = self.links.addresses(node).to_vec();
+            self.out.push(Effect::Probe { peer: node, addresses });
+        }
     }
 
     /// Remembers where members were reached, for the next start.

@@ -116,6 +116,7 @@ impl NodeMachine {
         if coordinator != self.me {
             self.pull_log_from(coordinator);
         }
+        self.follow_early();
         self.report_now();
     }
 

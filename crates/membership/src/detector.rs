@@ -20,6 +20,8 @@ pub(crate) struct Peer {
     /// Last message; before the first, when we began to wait for it.
     heard: Time,
     reset: Option<Time>,
+    /// Whether nothing listens there since.
+    refused: bool,
     incarnation: Option<u64>,
     /// The run before this one, whose late messages say nothing.
     incarnation_before: Option<u64>,
@@ -48,6 +50,7 @@ impl Peer {
             linked: false,
             heard: now,
             reset: None,
+            refused: false,
             incarnation: None,
             incarnation_before: None,
             status: NodeStatus::Unseen,
@@ -58,7 +61,7 @@ impl Peer {
     }
 
     pub fn link_up(&mut self, now: Time) {
-        (self.linked, self.reset, self.next_beat) = (true, None, now);
+        (self.linked, self.reset, self.refused, self.next_beat) = (true, None, false, now);
     }
 
     pub fn link_reset(&mut self, now: Time) {
@@ -66,6 +69,14 @@ impl Peer {
         if matches!(self.status, NodeStatus::Alive | NodeStatus::Suspected) {
             self.reset.get_or_insert(now);
             self.status = NodeStatus::Suspected;
+        }
+    }
+
+    /// Only beside a reset that nothing contradicted: a firewall refuses, too, and what comes over another way proves a life.
+    pub fn refused(&mut self, now: Time) {
+        self.refused = self.reset.is_some();
+        if !self.refused {
+            tracing::trace!(?now, status = ?self.status, "a refusal where no connection was reset");
         }
     }
 
@@ -89,7 +100,7 @@ impl Peer {
             self.alive_since = now;
         }
         self.status = NodeStatus::Alive;
-        (self.linked, self.heard, self.reset) = (true, now, None);
+        (self.linked, self.heard, self.reset, self.refused) = (true, now, None, false);
     }
 
     /// The peer said goodbye: this run is over.
@@ -110,6 +121,7 @@ impl Peer {
                 let suspect = if close { c.suspect } else { c.suspect_idle };
                 let cut_off = self.reset.is_some_and(|at| now.since(at) >= c.declare_after_reset);
                 match () {
+                    () if self.refused => NodeStatus::Lost(LossReason::Refused),
                     () if cut_off => NodeStatus::Lost(LossReason::Reset),
                     () if silence >= c.declare => NodeStatus::Lost(LossReason::Silent),
                     () if self.reset.is_some() || silence >= suspect => NodeStatus::Suspected,

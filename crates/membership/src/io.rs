@@ -22,6 +22,8 @@ pub enum Input {
     LinkUp(NodeId),
     /// The connection to this member was reset or closed: it is suspected at once.
     LinkReset(NodeId),
+    /// Nothing listens any more where this member did: the process is gone whose connection was reset.
+    Refused(NodeId),
     /// A member said something. `from` is whom the transport authenticated.
     Message {
         /// Who.
@@ -129,6 +131,8 @@ pub enum LossReason {
     Overslept,
     /// It has not been heard since this node started or it was admitted.
     NeverSeen,
+    /// Its connection was reset, and its port refuses another one.
+    Refused,
 }
 
 impl std::fmt::Display for LossReason {
@@ -141,6 +145,7 @@ impl std::fmt::Display for LossReason {
             Self::Removed => "removed from the cluster",
             Self::Overslept => "did not return from suspension",
             Self::NeverSeen => "not seen yet",
+            Self::Refused => "its process ended",
         })
     }
 }

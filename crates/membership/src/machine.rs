@@ -194,6 +194,7 @@ impl Membership {
             Input::Joined(members) => self.joined(&members),
             Input::LinkUp(node) => self.with_peer(node, Peer::link_up),
             Input::LinkReset(node) => self.with_peer(node, Peer::link_reset),
+            Input::Refused(node) => self.with_peer(node, Peer::refused),
             Input::Message { from, message } => self.message(from, message),
             Input::LocalFacts { instances_served, mains_power } => {
                 (self.instances_served, self.mains_power) = (instances_served, mains_power);

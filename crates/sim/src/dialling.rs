@@ -67,6 +67,22 @@ impl World {
         }
     }
 
+    /// Tells a node if nothing listens at any address of another one. What packets do not reach refuses nothing.
+    pub(crate) fn probe_ports(&mut self, node: usize, peer: NodeId, addresses: &[SocketAddr]) {
+        let mut longest = Duration::ZERO;
+        for address in addresses {
+            let Some(target) = self.reachable(node, *address) else { return };
+            if self.nodes[target].process.is_some() {
+                return;
+            }
+            longest = longest.max(2 * self.net.path(node, target).delay);
+        }
+        if !addresses.is_empty() {
+            let delay = longest + self.nodes[node].draws.draw().micros(100, 2000);
+            self.input_at(self.now + delay, node, Input::Refused { peer });
+        }
+    }
+
     /// The other node at an address, if packets get there and back.
     pub(crate) fn reachable(&self, node: usize, address: SocketAddr) -> Option<usize> {
         let target = self.listener(address)?;

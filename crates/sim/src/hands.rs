@@ -22,6 +22,7 @@ impl World {
             Effect::Dial { dial, peer, purpose, addresses, within } => {
                 self.dial(node, dial, (peer, purpose), addresses, within);
             }
+            Effect::Probe { peer, addresses } => self.probe_ports(node, peer, &addresses),
             Effect::Send { link, message } => self.send(node, link, message),
             Effect::CloseLink { link, reason } => self.close(node, link, reason),
             Effect::Persist { id, write } => self.persist(node, id, write),

@@ -177,6 +177,8 @@ pub struct Report {
     pub until: Time,
     /// Requests that were answered, and that were not.
     pub answered: usize,
+    /// The longest that an answered one took.
+    pub slowest: Duration,
     /// See `answered`; with why.
     pub failed: Vec<String>,
     /// Over all effects, if asked for.
@@ -278,6 +280,10 @@ impl World {
     pub fn report(&self) -> Report {
         use crate::clients::Ended;
         let ends = || self.clients.all().filter_map(|(client, run)| Some((client, run.ended.as_ref()?)));
+        let answered = self.clients.all().filter_map(|(_, run)| match run.ended {
+            Some((at, Ended::Answered)) => Some(at.since(run.started_at)),
+            _ => None,
+        });
         let failed = ends().filter_map(|(client, (at, ended))| match ended {
             Ended::Failed(why) => Some(format!("client {} at {:.3} s: {why}", client.index, seconds(*at))),
             _ => None,
@@ -287,6 +293,7 @@ impl World {
             handles: self.handles,
             until: self.now,
             answered: ends().filter(|(_, (_, ended))| *ended == Ended::Answered).count(),
+            slowest: answered.max().unwrap_or_default(),
             failed: failed.collect(),
             hash: self.hasher.as_ref().map(blake3::Hasher::finalize),
         }

@@ -473,3 +473,19 @@ fn an_announcement_takes_no_node_from_a_coordinator_that_it_hears() {
     handle(&mut machine, Time::from_millis(30), Input::Message { from: id(2), message: announced(7) });
     assert_eq!(machine.coordinator(), Some(id(2)), "it stepped down");
 }
+
+#[test]
+fn a_refused_port_behind_a_reset_is_a_death_at_once_and_alone_says_nothing() {
+    let mut sim = Sim::settled(1, 2);
+    let lost = |sim: &Sim| sim.machine(0).status(id(1));
+    sim.input(0, Input::Refused(id(1)));
+    assert_eq!(lost(&sim), Some(NodeStatus::Alive), "a firewall refuses, too");
+    sim.input(0, Input::LinkReset(id(1)));
+    assert_eq!(lost(&sim), Some(NodeStatus::Suspected));
+    sim.input(0, Input::LinkUp(id(1)));
+    sim.input(0, Input::Refused(id(1)));
+    assert!(!matches!(lost(&sim), Some(NodeStatus::Lost(_))), "it has come back meanwhile");
+    sim.input(0, Input::LinkReset(id(1)));
+    sim.input(0, Input::Refused(id(1)));
+    assert_eq!(lost(&sim), Some(NodeStatus::Lost(LossReason::Refused)));
+}

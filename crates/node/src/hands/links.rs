@@ -8,6 +8,7 @@ mod tasks;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use exo_cluster::wire::limits;
 use exo_machine::{DialId, Input, LinkEnd, LinkId, Outgoing, Purpose, Via};
 use exo_transport::{Channel, Endpoint, FrameLimits};
 use exo_types::NodeId;
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -26,6 +28,11 @@ use crate::events::{Event, EventSender};
 use crate::library::Library;
 use tasks::{FINISH_MAX, Frame};
 
+/// For an address to refuse a connection.
+const PROBE_MAX: Duration = Duration::from_millis(500);
+/// The pauses before each attempt to find no port. Behind them membership's own bound is near.
+const PROBES: [Duration; 4] =
+    [Duration::ZERO, Duration::from_millis(20), Duration::from_millis(80), Duration::from_millis(300)];
 /// Messages that may wait for a slow peer; one more and the link is given up.
 const QUEUE_LEN_MAX: usize = 1024;
 
@@ -70,6 +77,20 @@ impl LinkHands {
                 }
             }
             events.post(Input::DialFailed { dial, reason });
+        });
+    }
+
+    /// Tells whether every address of a member refuses a connection.
+    pub fn probe(&self, peer: NodeId, addresses: Vec<SocketAddr>) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            // A process that is being killed loses its connections and its port in any order.
+            for pause in PROBES {
+                tokio::time::sleep(pause).await;
+                if all_refuse(&addresses).await {
+                    return events.post(Input::Refused { peer });
+                }
+            }
         });
     }
 
@@ -176,4 +197,18 @@ fn transports(via: Via) -> exo_transport::Via {
         Via::Quic => exo_transport::Via::Quic,
         Via::Tcp => exo_transport::Via::Tcp,
     }
+}
+
+/// Whether every address refuses a connection, and there is one.
+async fn all_refuse(addresses: &[SocketAddr]) -> bool {
+    let attempts = addresses.iter().map(|&address| async move {
+        let attempt = tokio::time::timeout(PROBE_MAX, TcpStream::connect(address)).await;
+        matches!(attempt, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
+    });
+    let mut attempts: JoinSet<bool> = attempts.collect();
+    let mut refused = !attempts.is_empty();
+    while let Some(attempt) = attempts.join_next().await {
+        refused &= attempt.unwrap_or(false);
+    }
+    refused
 }

@@ -53,6 +53,7 @@ impl Hands {
             Effect::Dial { dial, peer, purpose, addresses, within } => {
                 self.links.dial(dial, peer, purpose, addresses, within);
             }
+            Effect::Probe { peer, addresses } => self.links.probe(peer, addresses),
             Effect::Send { link, message } => self.links.send(link, message),
             Effect::CloseLink { link, reason } => self.links.close(link, &reason),
             Effect::Persist { id, write } => {

@@ -181,6 +181,23 @@ async fn an_attempt_without_success_is_told_with_its_reason() {
 }
 
 #[tokio::test]
+async fn a_port_is_told_to_refuse_once_nothing_listens_there() {
+    let (mut a, b) = sides().await;
+    let (open, peer) = (b.endpoint.local_addr(), b.node);
+    let closed = {
+        let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        unused.local_addr().unwrap()
+    };
+    a.hands.probe(peer, vec![open]);
+    a.hands.probe(peer, vec![closed, open]);
+    a.hands.probe(peer, Vec::new());
+    let told = tokio::time::timeout(Duration::from_secs(1), a.inbox.next()).await;
+    assert!(told.is_err(), "one of its ports is open");
+    a.hands.probe(peer, vec![closed]);
+    assert_eq!(a.next().await, Input::Refused { peer });
+}
+
+#[tokio::test]
 async fn a_peer_that_takes_no_more_loses_its_link() {
     let (mut a, mut b) = sides().await;
     let (from_a, _) = accepted(&mut a, &mut b, Purpose::Data, Via::Tcp).await;
