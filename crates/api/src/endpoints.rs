@@ -164,6 +164,14 @@ pub const ENDPOINTS: &[Endpoint] = &[
     ),
     delete("/exo/v1/members/{node}", "remove_member", "Puts a member out"),
     post(
+        "/exo/v1/members/{node}/drain",
+        "drain",
+        Admin,
+        Some("DrainRequest"),
+        Nothing,
+        "Moves a node's stages elsewhere and places none there, or allows it again; returns at once",
+    ),
+    post(
         "/exo/v1/members/{node}/role",
         "set_role",
         Admin,

@@ -6,9 +6,9 @@ use exo_types::{InstanceId, NodeId};
 use futures_util::Stream;
 
 use crate::{
-    ClusterView, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, InviteRequest,
-    InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery,
-    PlanView,
+    ClusterView, Drain, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView,
+    InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest,
+    PlanQuery, PlanView,
 };
 
 /// A future that may cross threads.
@@ -58,6 +58,10 @@ pub trait Facade: Send + Sync + 'static {
 
     /// Makes a member an admin, who lets nodes in and puts them out, or a worker.
     fn set_role(&self, node: NodeId, role: MemberRole) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Moves a node's stages elsewhere and places none there, or allows it again. Returns when that is decided; how far it is shows in
+    /// [`Facade::cluster`].
+    fn drain(&self, node: NodeId, drain: Drain) -> BoxFuture<'_, Result<(), AdminError>>;
 
     /// Gives out a code that lets a node in.
     fn invite(&self, request: InviteRequest) -> BoxFuture<'_, Result<InviteView, AdminError>>;

@@ -28,8 +28,9 @@ pub use generate::{
 };
 pub use plan::{PlanQuery, PlanView};
 pub use view::{
-    AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, EpochView, HealthStatus,
-    HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinRequestView,
-    JoinWindowView, JoinedView, JournalView, KvType, LayersView, LinkView, LoadView, MemberRole, MemberView,
-    ModelView, NodeStatus, NodeView, PlaceRequest, RoleRequest, SensorsView, StageView,
+    AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,
+    HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,
+    JoinRequestView, JoinWindowView, JoinedView, JournalView, KvType, LayersView, LinkView, LoadView,
+    MemberRole, MemberView, ModelView, MovingView, NodeStatus, NodeView, PlaceRequest, RoleRequest,
+    SensorsView, StageView,
 };

@@ -32,6 +32,7 @@ use crate::{openai, plan, view};
     view::MemberView,
     view::AdmitRequest,
     view::RoleRequest,
+    view::DrainRequest,
     view::InviteRequest,
     view::InviteView,
     view::JoinRequest,

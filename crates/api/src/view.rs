@@ -94,6 +94,9 @@ pub struct NodeView {
     /// Graphics cards that came, went or got another driver since it was started, the last few, oldest first.
     #[serde(default)]
     pub card_events: Vec<CardEventView>,
+    /// It is to have no stages (`exo drain`).
+    #[serde(default)]
+    pub is_drained: bool,
 }
 
 /// A graphics card came, went or got another driver.
@@ -256,6 +259,9 @@ pub struct InstanceView {
     pub model: String,
     /// How far it is.
     pub state: InstanceState,
+    /// Where stages of it are to be elsewhere, because their node is drained or about to end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<MovingView>,
     /// Which placement of it this is: another each time it is placed anew.
     pub placement: String,
     /// Longest sequence, prompt and answer.
@@ -312,6 +318,24 @@ pub enum InstanceState {
     /// Given up.
     Failed {
         /// What went wrong.
+        reason: String,
+    },
+}
+
+/// Stages that serve are to be elsewhere.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum MovingView {
+    /// They serve until their layers are loaded there.
+    Loading {
+        /// Why.
+        reason: String,
+        /// Of all bytes, those in place: 0 to 1.
+        progress: f64,
+    },
+    /// They stay: nothing else takes them.
+    Stays {
+        /// Why.
         reason: String,
     },
 }
@@ -549,6 +573,26 @@ pub struct AddModelRequest {
 pub struct RoleRequest {
     /// What it may do from now on.
     pub role: MemberRole,
+}
+
+/// Whether a node is to have stages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRequest {
+    /// For how long it is to have none.
+    pub drain: Drain,
+}
+
+/// How long a node is to have no stages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Drain {
+    /// Until somebody allows it again.
+    Lasting,
+    /// It ends soon.
+    Leaving,
+    /// It may have some again.
+    Over,
 }
 
 /// What code is given out. Without any field: nine digits for one node, for five minutes.

@@ -212,6 +212,21 @@ pub enum Command {
         /// Name or id of the node
         node: String,
     },
+    /// Move the model layers of a node to other nodes without a pause in answers, and place none there
+    #[command(
+        after_help = "Examples:\n  exo drain old-laptop           before it is needed for something else, or updated\n  \
+                            exo drain old-laptop --undo    it may have layers again\n\n\
+                            It stays a member and answers requests. Its layers are loaded elsewhere while it serves on; where nothing has \n\
+                            room for them they stay, and `exo drain` says so. A node that ends by Ctrl-C or SIGTERM does the same for as \n\
+                            long as 30 s; a second Ctrl-C ends it at once."
+    )]
+    Drain {
+        /// Name or id of the node
+        node: String,
+        /// Allow layers there again
+        #[arg(long)]
+        undo: bool,
+    },
     /// Let a node in that asks to join
     #[command(after_help = "Example: exo admit new-laptop")]
     Admit {

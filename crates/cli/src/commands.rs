@@ -5,6 +5,7 @@ pub mod compute;
 pub mod demo;
 pub mod devices;
 pub mod doctor;
+pub mod drain;
 pub mod found;
 mod interrupt;
 pub mod members;

@@ -77,6 +77,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Plan(args) => commands::plan::run(config, args).await.map(done),
         Command::Unload { instance } => commands::place::unload(config, &instance).await.map(done),
         Command::Remove { node } => commands::members::remove(config, &node).await.map(done),
+        Command::Drain { node, undo } => commands::drain::run(config, &node, undo).await.map(done),
         Command::Invite { uses, hours } => commands::pairing::invite(config, uses, hours).await.map(done),
         Command::Join { code } => commands::pairing::join(config, &code).await.map(done),
         Command::Admin { action } => {

@@ -65,6 +65,13 @@ pub enum Event {
         /// Why, for people.
         reason: String,
     },
+    /// A node is to have no stages, or may have some again.
+    NodeDrained {
+        /// The node.
+        node: NodeId,
+        /// Whether it is to have none.
+        is_drained: bool,
+    },
     /// An instance is no more.
     InstanceRemoved {
         /// The instance.
@@ -102,8 +109,9 @@ pub enum EventError {
     OutOfBounds(#[from] CheckError),
 }
 
-/// Counts the encodings of events and snapshots, as the journal does: 5 has no members, who are in the log of trust.
-const FORMAT: u8 = 5;
+/// Counts the encodings of events and snapshots, as the journal does: 5 has no members, who are in the log of trust; 6 has drained
+/// nodes.
+const FORMAT: u8 = 6;
 /// In the first byte of what is written, beside the format.
 const HAS_FORMAT: u8 = 0x80;
 /// The last format without such a byte.

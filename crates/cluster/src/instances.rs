@@ -134,6 +134,28 @@ pub struct InstanceView {
     pub state: InstanceState,
     /// Per stage, in the placement's order.
     pub stages: Vec<StageView>,
+    /// Where stages of it are to be elsewhere.
+    pub moving: Option<Moving>,
+}
+
+/// Stages that serve are to be elsewhere.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moving {
+    /// They serve until their layers are loaded there.
+    Loading {
+        /// Why, for people.
+        reason: String,
+        /// Bytes loaded there.
+        done_bytes: u64,
+        /// Bytes in all.
+        total_bytes: u64,
+    },
+    /// They stay: nothing else takes them.
+    Stays {
+        /// Why, for people.
+        reason: String,
+    },
 }
 
 impl InstanceView {

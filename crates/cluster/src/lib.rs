@@ -40,7 +40,7 @@ pub use coordinator::{
 };
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 pub use events::{Event, EventError, InstanceRequest, PlaceObjective};
-pub use instances::{InstanceState, InstanceView, StageStatus, StageView};
+pub use instances::{InstanceState, InstanceView, Moving, StageStatus, StageView};
 pub use replication::{FollowerStep, LeaderStep, follow, lead};
 pub use scheduler::{
     Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,

@@ -540,6 +540,7 @@ impl NodeMachine {
                 let reason = format!("unloaded by {}", self.name_of(from));
                 CoordinatorInput::Remove { reply, instance, reason }
             }
+            ControlAsk::Drain { node, drain } => CoordinatorInput::Drain { reply, node, drain },
         });
     }
 

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use exo_api as api;
 use exo_cluster::wire::{NodeReport, StageReport};
-use exo_cluster::{InstanceState, InstanceView, SchedulerStats, StageStatus, State};
+use exo_cluster::{InstanceState, InstanceView, Moving, SchedulerStats, StageStatus, State};
 use exo_trust::{Role, TrustLog};
 use exo_types::{DeviceFacts, Epoch, LogHead, NodeId, PlacedShard, PlacementId, ShardPosition};
 
@@ -140,6 +140,7 @@ impl ViewInputs<'_> {
             mains_power: facts.and_then(|f| f.mains_power),
             process_bytes: report.and_then(|r| r.process_bytes),
             card_events: report.map(card_event_views).unwrap_or_default(),
+            is_drained: self.state.drained().contains(&node),
         }
     }
 
@@ -189,6 +190,7 @@ impl ViewInputs<'_> {
             model_id: placement.model.to_full(),
             model: instance.model_name.clone(),
             state: state_view(instance),
+            moving: instance.moving.as_ref().map(moving_view),
             placement: placement.id.to_string(),
             context_tokens: placement.context_tokens,
             slots: placement.slots,
@@ -294,6 +296,16 @@ fn state_view(instance: &InstanceView) -> api::InstanceState {
         InstanceState::Degraded { reason } => api::InstanceState::Degraded { reason: reason.clone() },
         InstanceState::Waiting { reason } => api::InstanceState::Waiting { reason: reason.clone() },
         InstanceState::Failed { reason } => api::InstanceState::Failed { reason: reason.clone() },
+    }
+}
+
+fn moving_view(moving: &Moving) -> api::MovingView {
+    match moving {
+        Moving::Loading { reason, done_bytes, total_bytes } => {
+            let progress = *done_bytes as f64 / (*total_bytes).max(1) as f64;
+            api::MovingView::Loading { reason: reason.clone(), progress }
+        }
+        Moving::Stays { reason } => api::MovingView::Stays { reason: reason.clone() },
     }
 }
 

@@ -269,7 +269,7 @@ impl NodeMachine {
         let wanted = &self.worker.desired()[index];
         let position = wanted.position();
         // The leader of a stage takes its steps; there are no others today.
-        if position.rank > 0 || self.stages.contains_key(&position) {
+        if wanted.is_ahead || position.rank > 0 || self.stages.contains_key(&position) {
             return false;
         }
         let Some(engine) = self.worker.engine_of(position) else { return false };

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_api::{
-    AdminError, BoxFuture, BoxStream, ClusterView, Facade, GenerateError, GenerateRequest, GenerateStream,
-    HealthStatus, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole,
-    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
+    AdminError, BoxFuture, BoxStream, ClusterView, Drain, Facade, GenerateError, GenerateRequest,
+    GenerateStream, HealthStatus, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest,
+    JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
 };
-use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
+use exo_cluster::wire::{self, ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
 use exo_hub::Origin;
 use exo_machine::joining::JoinByCode;
@@ -589,6 +589,15 @@ impl Facade for NodeFacade {
             })
             .await
         })
+    }
+
+    fn drain(&self, node: NodeId, drain: Drain) -> BoxFuture<'_, Result<(), AdminError>> {
+        let drain = match drain {
+            Drain::Lasting => wire::Drain::Lasting,
+            Drain::Leaving => wire::Drain::Leaving,
+            Drain::Over => wire::Drain::Over,
+        };
+        Box::pin(self.done(ControlAsk::Drain { node, drain }, "member", node.to_full()))
     }
 
     fn invite(&self, request: InviteRequest) -> BoxFuture<'_, Result<InviteView, AdminError>> {

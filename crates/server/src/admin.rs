@@ -7,8 +7,8 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use exo_api::{
-    AddModelRequest, AdminError, AdmitRequest, InviteRequest, JoinRequest, PlaceRequest, PlanQuery,
-    RoleRequest,
+    AddModelRequest, AdminError, AdmitRequest, DrainRequest, InviteRequest, JoinRequest, PlaceRequest,
+    PlanQuery, RoleRequest,
 };
 use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
@@ -102,6 +102,14 @@ pub async fn set_role(State(app): State<Arc<App>>, Path(node): Path<String>, req
     let (parts, body) = request.into_parts();
     let wanted: RoleRequest = read_typed(&parts.headers, body, &app).await?;
     app.admin(app.facade.set_role(parse::<NodeId>("node", &node)?, wanted.role)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `POST /exo/v1/members/{node}/drain`
+pub async fn drain(State(app): State<Arc<App>>, Path(node): Path<String>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let wanted: DrainRequest = read_typed(&parts.headers, body, &app).await?;
+    app.admin(app.facade.drain(parse::<NodeId>("node", &node)?, wanted.drain)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 

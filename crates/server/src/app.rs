@@ -78,6 +78,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/exo/v1/members", get(admin::members).post(admin::admit))
         .route("/exo/v1/members/{node}", delete(admin::remove_member))
         .route("/exo/v1/members/{node}/role", post(admin::set_role))
+        .route("/exo/v1/members/{node}/drain", post(admin::drain))
         .route("/exo/v1/invites", post(admin::invite))
         .route("/exo/v1/join", post(admin::join))
         .route("/exo/v1/models", get(admin::models).post(admin::add_model))

@@ -24,6 +24,7 @@ fn body(request: Option<&str>) -> String {
         Some("JoinRequest") => r#"{"code":"123-456-789"}"#.to_owned(),
         Some("PlanQuery") => r#"{"model":"good","streams":4}"#.to_owned(),
         Some("RoleRequest") => r#"{"role":"admin"}"#.to_owned(),
+        Some("DrainRequest") => r#"{"drain":"lasting"}"#.to_owned(),
         Some("AdmitRequest") => format!(r#"{{"node":"{}"}}"#, NodeId([1; 32]).to_full()),
         Some("AddModelRequest") => r#"{"path":"/models/good.gguf"}"#.to_owned(),
         Some(other) => panic!("no example of {other}"),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use exo_cluster::wire::Drain;
 use exo_cluster::{DriverConfig, DriverStart};
 use exo_machine::{SequenceEvent, StartRequest, StreamId};
 use exo_types::{NodeId, Principal, RequestId, SequenceId, SequenceSpec, Time};
@@ -60,6 +61,13 @@ pub struct Ask {
 pub enum AskWhat {
     /// `exo place`, again until it is done.
     Place,
+    /// `exo drain` of a node, or its undoing, until it is done.
+    Drain {
+        /// Which.
+        node: usize,
+        /// For how long.
+        drain: Drain,
+    },
     /// `exo unload` of an instance there is, if there is one.
     Unload,
     /// `exo admin add`, on an admin's node until it is done.

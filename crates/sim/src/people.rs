@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
+use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, Drain};
 use exo_machine::{Answer, Input, Question, ReplyId, SequenceEvent, StreamId};
 use exo_trust::Act;
 use exo_types::NodeId;
@@ -98,7 +98,7 @@ impl World {
     pub(crate) fn person(&mut self, index: usize, times: u32) {
         let ask = self.scenario.asks[index];
         let asked = match ask.what {
-            AskWhat::Place | AskWhat::Unload => {
+            AskWhat::Place | AskWhat::Unload | AskWhat::Drain { .. } => {
                 self.running_from((ask.node + times as usize) % self.nodes.len())
             }
             // Only an admin may.
@@ -113,7 +113,10 @@ impl World {
     }
 
     fn ask_later(&mut self, index: usize, times: u32) {
-        if times < ASKS_MAX {
+        // A drain that comes after its undoing would be for good.
+        let is_once =
+            matches!(self.scenario.asks[index].what, AskWhat::Drain { drain, .. } if drain != Drain::Over);
+        if times < ASKS_MAX && !is_once {
             self.at(self.now + ASK_AGAIN, WorldEvent::Ask(index, times + 1));
         }
     }
@@ -123,6 +126,10 @@ impl World {
             AskWhat::Place => {
                 let request = instance_request(self.scenario.stages_min, self.holders());
                 Question::Coordinator(Box::new(ControlAsk::Place(request)))
+            }
+            AskWhat::Drain { node: whom, drain } => {
+                let node = self.nodes[whom].id;
+                Question::Coordinator(Box::new(ControlAsk::Drain { node, drain }))
             }
             AskWhat::Unload => Question::Instances,
             AskWhat::Appoint { node: whom } => {

@@ -1,6 +1,9 @@
 //! Everything that is decided before a run: how many nodes, what they know of each other, what goes wrong, who asks.
 
+use std::time::Duration;
+
 use exo_cluster::Speculation;
+use exo_cluster::wire::Drain;
 use exo_types::Time;
 
 use crate::clients::{self, Ask, AskWhat, Client};
@@ -163,6 +166,7 @@ impl Scenario {
         let lan = |node: usize| u8::from(is_apart && mix(seed, Of::Scenario, 100 + node as u64).per_cent(40));
         let speculation =
             if mix(seed, Of::Scenario, 50).per_cent(70) { Speculation::Lookup } else { Speculation::Off };
+        let stages_min = (stages.between(1, 3) as u32).min(nodes as u32);
         Self {
             seed,
             kind,
@@ -171,11 +175,11 @@ impl Scenario {
             holders: (0..nodes)
                 .map(|n| n < 2 || mix(seed, Of::Scenario, 200 + n as u64).per_cent(50))
                 .collect(),
-            stages_min: (stages.between(1, 3) as u32).min(nodes as u32),
+            stages_min,
             speculation,
             faults,
             clients,
-            asks: asks(seed, kind, (is_founded, nodes), remove.per_cent(25)),
+            asks: asks(seed, kind, (is_founded, nodes, stages_min), remove.per_cent(25)),
             starts_ms: if is_founded { STARTS_MS } else { STARTS_JOINING_MS },
             until: Time::from_millis(1000 * choice.seconds.unwrap_or(SECONDS)),
         }
@@ -198,18 +202,25 @@ impl Scenario {
     pub fn appointed(&self) -> impl Iterator<Item = usize> {
         self.asks.iter().filter_map(|ask| match ask.what {
             AskWhat::Appoint { node } => Some(node),
-            AskWhat::Place | AskWhat::Unload | AskWhat::RemoveNode { .. } => None,
+            AskWhat::Place | AskWhat::Unload | AskWhat::Drain { .. } | AskWhat::RemoveNode { .. } => None,
         })
     }
 
-    /// When the last fault is over.
+    /// When the last fault is over, and all nodes may have stages.
     pub fn calm_from(&self) -> Time {
         let standing = Time::from_millis(if self.is_founded { 5_000 } else { 10_000 });
-        self.faults.iter().map(Fault::over).fold(standing, Time::max)
+        let is_over = |ask: &&Ask| matches!(ask.what, AskWhat::Drain { drain: Drain::Over, .. });
+        let undone = self.asks.iter().filter(is_over).map(|ask| ask.at);
+        self.faults.iter().map(Fault::over).chain(undone).fold(standing, Time::max)
     }
 }
 
-fn asks(seed: u64, kind: Kind, (is_founded, nodes): (bool, usize), removes: bool) -> Vec<Ask> {
+fn asks(
+    seed: u64,
+    kind: Kind,
+    (is_founded, nodes, stages_min): (bool, usize, u32),
+    removes: bool,
+) -> Vec<Ask> {
     let draw = |counter: u64| mix(seed, Of::Scenario, 300 + counter);
     let mut asks = Vec::new();
     if draw(0).per_cent(75) {
@@ -221,6 +232,17 @@ fn asks(seed: u64, kind: Kind, (is_founded, nodes): (bool, usize), removes: bool
     if removes && kind == Kind::Faults {
         let at = draw(3).time_ms(10_000, 30_000);
         asks.push(Ask { at, node: draw(4).below(60) as usize, what: AskWhat::Unload });
+    }
+    // With as many stages as nodes, requests are refused while one is drained: of a quiet run that is broken.
+    let may_drain = kind == Kind::Faults || kind == Kind::Quiet && (stages_min as usize) < nodes;
+    if may_drain && draw(5).per_cent(40) {
+        let whom = draw(6).below(nodes as u64) as usize;
+        let drain = if draw(7).per_cent(70) { Drain::Lasting } else { Drain::Leaving };
+        let at = draw(8).time_ms(4_000, 30_000);
+        asks.push(Ask { at, node: draw(9).below(60) as usize, what: AskWhat::Drain { node: whom, drain } });
+        let at = at + Duration::from_millis(15_000 + draw(10).below(10_000));
+        let (node, drain) = (draw(11).below(60) as usize, Drain::Over);
+        asks.push(Ask { at, node, what: AskWhat::Drain { node: whom, drain } });
     }
     if kind == Kind::Lies {
         asks.extend(of_admins(seed, nodes));

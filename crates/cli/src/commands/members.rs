@@ -89,7 +89,7 @@ pub fn node_word(id: &str) -> String {
 }
 
 /// The id meant by a name, an id or the start of an id. A long start of an id is that node, whoever calls itself so.
-fn pick<'a>(
+pub fn pick<'a>(
     wanted: &str,
     known: impl Iterator<Item = (&'a str, &'a str)> + Clone,
     what: &str,

@@ -26,9 +26,13 @@ pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let mut notices = running.node.notices();
     greet(&running, &first_view(&running).await?);
     let joining = tokio::spawn(super::pairing::join_by_environment(running.client.clone()));
+    let mut is_asked = false;
     loop {
         tokio::select! {
-            () = stop.wait() => break,
+            why = stop.why() => {
+                is_asked = why == Stop::Signal;
+                break;
+            }
             () = running.node.stopped() => break,
             notice = notices.recv() => match notice {
                 Ok(notice) => ui::line(notice),
@@ -38,6 +42,9 @@ pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
         }
     }
     joining.abort();
+    if is_asked {
+        super::drain::before_end(&running.client, &mut stop).await;
+    }
     ui::line("leaving the cluster");
     running.stop().await;
     Ok(ExitCode::SUCCESS)
@@ -89,6 +96,15 @@ pub fn stops_with_stdin() -> bool {
     std::env::var_os(STOP_WITH_STDIN).is_some_and(|value| value == "1")
 }
 
+/// Why it is time to stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stop {
+    /// Ctrl-C or a polite kill.
+    Signal,
+    /// The parent is gone.
+    Parent,
+}
+
 /// Ctrl-C, a polite kill, or, when a parent asked for it, the end of standard input.
 pub struct StopSignal {
     signals: StopSignals,
@@ -105,9 +121,14 @@ impl StopSignal {
 
     /// Waits until it is time to stop.
     pub async fn wait(&mut self) {
+        self.why().await;
+    }
+
+    /// The same, with the reason.
+    async fn why(&mut self) -> Stop {
         tokio::select! {
-            () = self.signals.wait() => {}
-            () = ended(self.stdin_ended.as_mut()) => {}
+            () = self.signals.wait() => Stop::Signal,
+            () = ended(self.stdin_ended.as_mut()) => Stop::Parent,
         }
     }
 }

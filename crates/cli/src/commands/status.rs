@@ -1,8 +1,8 @@
 //! `exo status`: nodes, devices, instances and links of the cluster.
 
 use exo_api::{
-    ClusterView, DeviceView, InstanceState, InstanceView, LoadView, MemberRole, NodeStatus, SensorsView,
-    StageView,
+    ClusterView, DeviceView, InstanceState, InstanceView, LoadView, MemberRole, MovingView, NodeStatus,
+    SensorsView, StageView,
 };
 use exo_types::{DeviceState, Monitor};
 
@@ -41,9 +41,12 @@ fn nodes(view: &ClusterView) {
         if node.role == MemberRole::Admin && view.nodes.len() > 1 {
             name.push_str(" (admin)");
         }
-        let status = status_text(node.status);
+        let status = match (node.is_drained, status_text(node.status)) {
+            (true, status) => format!("{status}, drained"),
+            (false, status) => status.to_owned(),
+        };
         if node.devices.is_empty() {
-            rows.push(vec![name, status.to_owned(), "-".to_owned(), "-".to_owned(), "-".to_owned()]);
+            rows.push(vec![name, status, "-".to_owned(), "-".to_owned(), "-".to_owned()]);
             continue;
         }
         for device in &node.devices {
@@ -55,7 +58,7 @@ fn nodes(view: &ClusterView) {
             let speed =
                 device.read_bytes_per_s.map_or("not measured".to_owned(), |b| format!("{:.1} GB/s", b / 1e9));
             let what = format!("{} ({})", device.name, device.backend);
-            rows.push(vec![std::mem::take(&mut name), status.to_owned(), what, memory, speed]);
+            rows.push(vec![std::mem::take(&mut name), status.clone(), what, memory, speed]);
         }
     }
     ui::table(&["node", "status", "device", "memory free", "reads"], rows);
@@ -121,10 +124,22 @@ fn instances(view: &ClusterView) {
         ui::line(format!(
             "{id} {model} · {state} · context {context} · {slots} slots · cache of {cache} tokens{load}"
         ));
+        if let Some(text) = instance.moving.as_ref().map(moving_text) {
+            ui::line(text);
+        }
         if let Some(text) = speed_text(instance) {
             ui::line(text);
         }
         ui::table(&STAGE_HEADER, stage_rows(instance));
+    }
+}
+
+fn moving_text(moving: &MovingView) -> String {
+    match moving {
+        MovingView::Loading { reason, progress } => {
+            format!("moving, and serving meanwhile: {reason}; {:.0} % is loaded elsewhere", 100.0 * progress)
+        }
+        MovingView::Stays { reason } => format!("cannot move: {reason}"),
     }
 }
 

@@ -116,7 +116,7 @@ impl Coordinator {
                     leading.watches.insert(placement.instance, watch);
                 }
                 Event::InstanceRemoved { instance, .. } => drop(leading.watches.remove(instance)),
-                Event::Opened => {}
+                Event::Opened | Event::NodeDrained { .. } => {}
             }
         }
     }

@@ -11,6 +11,7 @@
 
 mod asks;
 mod log;
+mod moving;
 mod place;
 mod planning;
 mod reach;
@@ -63,6 +64,8 @@ struct Leading {
     watches: BTreeMap<InstanceId, Watch>,
     /// Devices that failed a stage: no lost stage goes there for a while.
     avoided: BTreeMap<(NodeId, DeviceId), Avoided>,
+    /// Nodes that are about to end.
+    leaving: BTreeSet<NodeId>,
     /// What each worker was told.
     told: BTreeMap<NodeId, Told>,
     revision: u64,
@@ -93,6 +96,7 @@ impl Coordinator {
             CoordinatorInput::Remove { reply, instance, reason } => {
                 self.remove(reply, instance, reason, &mut out);
             }
+            CoordinatorInput::Drain { reply, node, drain } => self.drain(reply, node, drain, &mut out),
             // The survey moves the stages of those who left: a stage on no member is gone.
             CoordinatorInput::Members(members) => self.members = members,
             CoordinatorInput::Appended(append) => self.appended(now, append, &mut out),
@@ -139,6 +143,7 @@ impl Coordinator {
             plans: PlanQueue::default(),
             watches,
             avoided: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             told: BTreeMap::new(),
             revision: 0,
             placement_last: 0,
@@ -176,6 +181,7 @@ impl Coordinator {
         self.reports.remove(&node);
         if let Some(leading) = &mut self.leading {
             leading.told.remove(&node);
+            leading.leaving.remove(&node);
         }
     }
 

@@ -42,14 +42,48 @@ impl Coordinator {
         for (&node, report) in self.reports.iter().filter(|(node, _)| !self.is_gone(leading, now, **node)) {
             for facts in &report.facts.devices {
                 let mut device = facts.clone();
-                device.memory_free_bytes = free_for(leading, node, report, facts, replaced);
+                device.memory_free_bytes = self.free_for(leading, node, report, facts, replaced);
                 let unsupported = facts.support == SupportClass::Unsupported;
                 let avoided = replaced.and_then(|instance| self.avoided(now, instance, node, &facts.id));
-                let excluded = unsupported.then(|| facts.support_reason.clone()).or(avoided);
+                let drained = || self.is_drained(node).then(|| "its node is drained".to_owned());
+                let excluded = unsupported.then(|| facts.support_reason.clone()).or(avoided).or_else(drained);
                 devices.push(PlanDevice::reported(node, report.facts.name.clone(), device, excluded));
             }
         }
         devices
+    }
+
+    /// Free memory as reported, plus what is about to be freed there, minus what is promised but not taken yet. What a node
+    /// holds is matched with what is wanted of it by content, as its worker does: a shard that a later placement takes over is
+    /// neither freed nor taken once more.
+    fn free_for(
+        &self,
+        leading: &Leading,
+        node: NodeId,
+        report: &NodeReport,
+        facts: &DeviceFacts,
+        replaced: Option<InstanceId>,
+    ) -> u64 {
+        let mut held: Vec<&StageReport> =
+            report.stages.iter().filter(|s| s.spec.device == facts.id).collect();
+        let others = leading.planned.instances().iter().filter(|(id, _)| Some(**id) != replaced);
+        let ahead = others.clone().flat_map(|(id, _)| self.ahead(*id));
+        let ahead = ahead.filter(|ahead| ahead.node == node && ahead.spec.device == facts.id);
+        let ahead = ahead.map(|ahead| (ahead.position, ahead.spec, ahead.memory_bytes));
+        let wanted = others.flat_map(|(_, instance)| wanted_of(instance, node, &facts.id)).chain(ahead);
+        let (served, new): (Vec<_>, Vec<_>) =
+            wanted.partition(|(position, ..)| held.iter().any(|s| s.serves == Some(*position)));
+        let mut promised = 0u64;
+        // First what is served already: of two shards with the same content each keeps its own.
+        for (position, spec, memory_bytes) in served.into_iter().chain(new) {
+            let same = held.iter().enumerate().filter(|(_, s)| s.spec == spec);
+            let best = same.max_by_key(|(_, s)| (s.serves == Some(position), s.held_bytes));
+            let taken = best.map(|(index, _)| index).map_or(0, |index| held.swap_remove(index).held_bytes);
+            promised = promised.saturating_add(memory_bytes.saturating_sub(taken));
+        }
+        let leaving: u64 = held.iter().map(|s| s.held_bytes).sum();
+        let free_bytes = facts.memory_free_bytes.saturating_add(leaving).min(facts.memory_total_bytes);
+        free_bytes.saturating_sub(promised)
     }
 
     fn links(&self) -> Vec<LinkFacts> {
@@ -80,34 +114,6 @@ impl Coordinator {
 
 /// The round trip between members that do not talk: worse than every other way.
 const APART_RTT_S: f64 = 3600.0;
-
-/// Free memory as reported, plus what is about to be freed there, minus what is promised but not taken yet. What a node
-/// holds is matched with what is wanted of it by content, as its worker does: a shard that a later placement takes over is
-/// neither freed nor taken once more.
-fn free_for(
-    leading: &Leading,
-    node: NodeId,
-    report: &NodeReport,
-    facts: &DeviceFacts,
-    replaced: Option<InstanceId>,
-) -> u64 {
-    let mut held: Vec<&StageReport> = report.stages.iter().filter(|s| s.spec.device == facts.id).collect();
-    let others = leading.planned.instances().iter().filter(|(id, _)| Some(**id) != replaced);
-    let wanted = others.flat_map(|(_, instance)| wanted_of(instance, node, &facts.id));
-    let (served, new): (Vec<_>, Vec<_>) =
-        wanted.partition(|(position, ..)| held.iter().any(|s| s.serves == Some(*position)));
-    let mut promised = 0u64;
-    // First what is served already: of two shards with the same content each keeps its own.
-    for (position, spec, memory_bytes) in served.into_iter().chain(new) {
-        let same = held.iter().enumerate().filter(|(_, s)| s.spec == spec);
-        let best = same.max_by_key(|(_, s)| (s.serves == Some(position), s.held_bytes));
-        let taken = best.map(|(index, _)| index).map_or(0, |index| held.swap_remove(index).held_bytes);
-        promised = promised.saturating_add(memory_bytes.saturating_sub(taken));
-    }
-    let leaving: u64 = held.iter().map(|s| s.held_bytes).sum();
-    let free_bytes = facts.memory_free_bytes.saturating_add(leaving).min(facts.memory_total_bytes);
-    free_bytes.saturating_sub(promised)
-}
 
 /// The instance's shards on this device, with the bytes that each needs.
 fn wanted_of(

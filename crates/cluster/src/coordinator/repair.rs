@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use exo_planner::{Objective, PlanDevice, PlanRequest, predict, shard_memory};
-use exo_types::{DeviceId, InstanceId, LayerRange, NodeId, Placement, Shard, Stage, Time};
+use exo_types::{DeviceId, InstanceId, LayerRange, NodeId, Placement, Shard, Stage, SupportClass, Time};
 
 use super::Coordinator;
 use super::reach::Reach;
@@ -17,6 +17,15 @@ use crate::{PlaceObjective, StateInstance};
 
 /// Stages in order, each with the bytes that its shard needs.
 type Layout = Vec<(Stage, u64)>;
+
+/// What layers are to go elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// What is lost. The stages of a drained node stay while they stand.
+    Loss,
+    /// What is on drained nodes.
+    Move,
+}
 
 /// A search for devices that take lost layers.
 struct Repair<'a> {
@@ -32,11 +41,12 @@ struct Repair<'a> {
 impl Coordinator {
     /// The instance with its lost layers elsewhere, or `None` where no device takes them. An instance that has lost nothing comes
     /// back as it is.
-    pub(super) fn repaired(&self, now: Time, instance: InstanceId) -> Option<(Vec<Stage>, Vec<u64>)> {
+    pub(super) fn repaired(&self, now: Time, instance: InstanceId, of: Of) -> Option<(Vec<Stage>, Vec<u64>)> {
         let entry = self.state.instances().get(&instance)?;
         let request = self.request_for(now, &entry.request, Some(instance), Objective::Latency);
         let reach = self.reach();
-        let mut repair = Repair::new(&request, &reach, entry);
+        let stays = |node| of == Of::Loss && self.is_drained(node);
+        let mut repair = Repair::new(&request, &reach, entry, stays);
         while let Some(gap) = repair.gap() {
             repair.fill(gap)?;
         }
@@ -46,8 +56,16 @@ impl Coordinator {
 }
 
 impl<'a> Repair<'a> {
-    fn new(request: &'a PlanRequest, reach: &'a Reach, entry: &StateInstance) -> Self {
-        let usable = |d: &&PlanDevice| d.excluded.is_none();
+    /// What stands on a node that `stays` stays there, and nothing is added to it.
+    fn new(
+        request: &'a PlanRequest,
+        reach: &'a Reach,
+        entry: &StateInstance,
+        stays: impl Fn(NodeId) -> bool,
+    ) -> Self {
+        let usable = |d: &&PlanDevice| {
+            d.excluded.is_none() || stays(d.node) && d.device.support != SupportClass::Unsupported
+        };
         let room = |d: &PlanDevice| ((d.node, d.device.id.clone()), d.device.memory_free_bytes);
         let mut room: BTreeMap<_, _> = request.devices.iter().filter(usable).map(room).collect();
         let stages = entry.placement.stages.iter().cloned().zip(entry.memory_bytes.iter().copied());
@@ -59,6 +77,7 @@ impl<'a> Repair<'a> {
             free.map(|free| *free -= bytes).is_some()
         };
         let layout = stages.filter(stands).collect();
+        room.retain(|(node, _), _| !stays(*node));
         let spreads = matches!(entry.request.objective, PlaceObjective::Spread { .. });
         Self { request, reach, spreads, room, layout }
     }

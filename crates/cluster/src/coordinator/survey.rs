@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use exo_types::{DeviceId, InstanceId, NodeId, PlacedShard, ShardPosition, SupportClass, Time};
 
+use super::moving::{Move, Stuck};
 use super::planning::PlanAsk;
-use super::repair::replaced;
+use super::repair::{Of, replaced};
 use super::{Coordinator, CoordinatorOutput, Leading, clip};
 use crate::wire::Trouble;
 use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateInstance};
@@ -24,6 +25,10 @@ pub(super) struct Watch {
     looks: u32,
     /// What it lost, until it is placed again.
     lost: Option<String>,
+    /// Its stages are being loaded elsewhere.
+    pub(super) moving: Option<Move>,
+    /// They should be elsewhere, and cannot.
+    pub(super) stuck: Option<Stuck>,
     /// The furthest each shard has come.
     best: Vec<(u8, u64)>,
     moved_at: Time,
@@ -62,7 +67,19 @@ impl Watch {
         let best = vec![(0, 0); entry.placement.shards().count()];
         let state = InstanceState::Placing;
         let looks = 0;
-        Self { state, has_served, replacements, decide_at: now, looks, lost: None, best, moved_at: now }
+        let (lost, moving, stuck) = (None, None, None);
+        Self {
+            state,
+            has_served,
+            replacements,
+            decide_at: now,
+            looks,
+            lost,
+            moving,
+            stuck,
+            best,
+            moved_at: now,
+        }
     }
 }
 
@@ -87,7 +104,7 @@ impl Coordinator {
                     self.avoid(now, instance, stage, &reason, time);
                     self.replace(now, instance, reason, out);
                 }
-                None => {}
+                None => self.move_on(now, instance, out),
             }
         }
     }
@@ -237,12 +254,25 @@ impl Coordinator {
     fn avoid(&mut self, now: Time, instance: InstanceId, stage: u32, reason: &str, time: Duration) {
         let Some(entry) = self.state.instances().get(&instance) else { return };
         let Some(stage) = entry.placement.stages.get(stage as usize) else { return };
-        let shard = stage.leader();
-        let device = (shard.node, shard.device.clone());
+        let (node, device) = (stage.leader().node, stage.leader().device.clone());
+        self.avoid_device(now, instance, node, device, reason, time);
+    }
+
+    pub(super) fn avoid_device(
+        &mut self,
+        now: Time,
+        instance: InstanceId,
+        node: NodeId,
+        device: DeviceId,
+        reason: &str,
+        time: Duration,
+    ) {
         if let Some(leading) = &mut self.leading {
-            tracing::info!(target: "events::avoided", node = %shard.node, device = %shard.device, reason, seconds = time.as_secs());
+            tracing::info!(target: "events::avoided", %node, %device, reason, seconds = time.as_secs());
             leading.avoided.retain(|_, avoided| avoided.until > now);
-            leading.avoided.insert(device, Avoided { until: now + time, instance, reason: clip(reason) });
+            leading
+                .avoided
+                .insert((node, device), Avoided { until: now + time, instance, reason: clip(reason) });
         }
     }
 
@@ -265,7 +295,7 @@ impl Coordinator {
         let Some(leading) = &mut self.leading else { return };
         let Some(watch) = leading.watches.get_mut(&instance) else { return };
         let reason = clip(&reason);
-        watch.lost = Some(reason.clone());
+        (watch.lost, watch.moving, watch.stuck) = (Some(reason.clone()), None, None);
         if watch.replacements >= max {
             watch.replacements = 0;
             let why = format!("placed anew {max} times without becoming ready; last: {reason}");
@@ -278,7 +308,7 @@ impl Coordinator {
         if self.is_unheard(now, instance) {
             return;
         }
-        if let Some((stages, memory_bytes)) = self.repaired(now, instance) {
+        if let Some((stages, memory_bytes)) = self.repaired(now, instance, Of::Loss) {
             return self.repair(now, instance, stages, memory_bytes, reason, out);
         }
         // Without room in the queue the next survey asks again.
@@ -392,6 +422,7 @@ impl Coordinator {
             placement: entry.placement.clone(),
             state: watch.map_or(InstanceState::Placing, |w| w.state.clone()),
             stages,
+            moving: self.moving_view(instance),
         })
     }
 }

@@ -67,13 +67,15 @@ impl Coordinator {
                 model_name: entry.request.model_name.clone(),
                 holders: self.holders(entry.request.model, &entry.request.holders),
                 memory_bytes,
+                is_ahead: false,
             }));
         }
+        shards.extend(self.desired_ahead(node));
         shards
     }
 
     /// Members alive that hold the whole model, as reported or as known when it was placed.
-    fn holders(&self, model: ModelId, known: &[NodeId]) -> Vec<NodeId> {
+    pub(super) fn holders(&self, model: ModelId, known: &[NodeId]) -> Vec<NodeId> {
         let holds = |node: &NodeId| {
             let models = self.reports.get(node).map(|r| &r.models);
             models.is_some_and(|all| all.iter().any(|m| m.model == model && m.complete))

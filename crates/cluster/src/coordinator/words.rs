@@ -7,7 +7,7 @@ use std::time::Duration;
 use exo_planner::{Plan, PlanError, PlanRequest};
 use exo_types::{Epoch, InstanceId, NodeId};
 
-use crate::wire::{ControlReply, DesiredState, NodeReport};
+use crate::wire::{ControlReply, DesiredState, Drain, NodeReport};
 use crate::{Event, InstanceRequest, InstanceView, State};
 
 /// Deadlines of a coordinator.
@@ -112,6 +112,15 @@ pub enum CoordinatorInput {
         /// Why, for people.
         reason: String,
     },
+    /// Move a node's stages elsewhere, or let it have some again.
+    Drain {
+        /// Who asks.
+        reply: ReplyTo,
+        /// Which node.
+        node: NodeId,
+        /// For how long.
+        drain: Drain,
+    },
     /// Who belongs to the cluster from now on, and what they are called.
     Members(BTreeMap<NodeId, String>),
     /// The events are durable.
@@ -137,6 +146,7 @@ pub enum CoordinatorInput {
 }
 
 /// What a coordinator wants done.
+#[allow(clippy::large_enum_variant)] // handed on at once
 #[derive(Clone, PartialEq, Debug)]
 pub enum CoordinatorOutput {
     /// Make these events durable in one transaction, then answer [`CoordinatorInput::Appended`].

@@ -262,8 +262,15 @@ impl Driver {
     }
 
     fn instances(&mut self, now: Time, views: Vec<InstanceView>, out: &mut Vec<DriverOutput>) {
-        self.candidates = views.into_iter().filter(|v| v.model() == self.start.model).collect();
+        let views = views.into_iter().filter(|v| v.model() == self.start.model).collect();
+        let before = std::mem::replace(&mut self.candidates, views);
         self.note_gone(now);
+        // Whoever refused knew of a later placement than the driver: that one is not to wait.
+        let was_ready =
+            |view: &InstanceView| before.iter().any(|b| b.placement.id == view.placement.id && b.is_ready());
+        if self.candidates.iter().any(|view| view.is_ready() && !was_ready(view)) {
+            self.submit_at = self.submit_at.min(now);
+        }
         match &self.seat {
             Some(seat) => match lost_seat(&seat.placement, &self.candidates) {
                 Some(LostSeat::GivenUp(reason)) => {

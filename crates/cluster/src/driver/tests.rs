@@ -21,7 +21,7 @@ fn linked(to: &[u8]) -> DriverInput {
 fn view(number: u32, state: InstanceState) -> InstanceView {
     let stage = StageView { status: StageStatus::Unknown, memory_bytes: 0 };
     let (placement, stages) = (placement(1, number, &[1, 2]), vec![stage; 2]);
-    InstanceView { model_name: "m".into(), placement, state, stages }
+    InstanceView { model_name: "m".into(), placement, state, stages, moving: None }
 }
 
 fn feed(d: &mut Driver, ms: u64, input: DriverInput) -> Vec<String> {
@@ -423,4 +423,22 @@ fn what_is_said_in_a_term_that_is_over_does_not_count() {
     let tokens =
         DriverInput::Tokens { from: node(2), placement, term: Term(3), step: 1, result: result(1, 4, 7) };
     assert_eq!(feed(&mut d, 1000, tokens), ["token 7 at 4"]);
+}
+
+/// The old scheduler says so before the news of the next placement come.
+#[test]
+fn a_submission_that_came_too_early_for_the_next_placement_goes_there_with_its_news() {
+    let mut d = running();
+    token(&mut d, 1100, 2, result(1, 4, 7));
+    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
+    let (kind, message) = (FailureKind::InstanceGone, "placed anew".to_owned());
+    let failed = DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, message };
+    assert_eq!(say(&mut d, 1200, 1, failed), ["submit 2 to 1 for p1 with 5"]);
+    let (attempt, message) = (Attempt(2), "p2 is served here".to_owned());
+    let rejected = DataMessage::Rejected { placement, sequence, attempt, kind, message, busy: None };
+    assert!(say(&mut d, 1201, 1, rejected).is_empty());
+    let known = vec![view(1, InstanceState::Ready)];
+    assert!(feed(&mut d, 1202, DriverInput::Instances(known)).is_empty(), "it would be refused again");
+    let next = vec![view(2, InstanceState::Ready)];
+    assert_eq!(feed(&mut d, 1203, DriverInput::Instances(next)), ["submit 3 to 1 for p2 with 5"]);
 }

@@ -4,7 +4,7 @@ use exo_types::{Placement, PlacementId};
 
 use super::{ApplyError, State, StateInstance, serves};
 use crate::Event;
-use crate::wire::limits::INSTANCES_MAX;
+use crate::wire::limits::{INSTANCES_MAX, MEMBERS_MAX};
 
 impl State {
     /// Takes in one fact, or errs and leaves the state as it was.
@@ -20,6 +20,15 @@ impl State {
             }
             Event::InstanceReplaced { placement, memory_bytes, .. } => {
                 self.replace(placement, memory_bytes)?
+            }
+            Event::NodeDrained { node, is_drained: true } => {
+                if self.drained.len() >= MEMBERS_MAX {
+                    return Err(ApplyError::TooMany { what: "drained nodes", max: MEMBERS_MAX });
+                }
+                self.drained.insert(*node);
+            }
+            Event::NodeDrained { node, is_drained: false } => {
+                self.drained.remove(node);
             }
             Event::InstanceRemoved { instance, .. } => {
                 let known = self.instances.remove(instance);

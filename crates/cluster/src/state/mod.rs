@@ -1,8 +1,8 @@
 //! The cluster's state: a pure fold over [`Event`](crate::Event)s. Who its members are is in the log of trust. The same events give the same state on every node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use exo_types::{InstanceId, Placement, PlacementId};
+use exo_types::{InstanceId, NodeId, Placement, PlacementId};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Check, CheckError, limits};
@@ -35,6 +35,8 @@ pub struct State {
     pub(crate) placement_last: Option<PlacementId>,
     pub(crate) is_open: bool,
     pub(crate) is_used: bool,
+    /// Nodes that are to have no stages.
+    pub(crate) drained: BTreeSet<NodeId>,
 }
 
 impl State {
@@ -71,6 +73,11 @@ impl State {
         &self.instances
     }
 
+    /// Nodes that are to have no stages.
+    pub fn drained(&self) -> &BTreeSet<NodeId> {
+        &self.drained
+    }
+
     /// The highest instance id ever given out.
     pub fn instance_last(&self) -> Option<InstanceId> {
         self.instance_last
@@ -85,7 +92,7 @@ impl Check for State {
                 && Some(id) <= self.instance_last
                 && serves(&i.placement, &i.memory_bytes, &i.request)
         });
-        if !instances {
+        if !instances || self.drained.len() > limits::MEMBERS_MAX {
             return Err(CheckError::Invalid { what: "a snapshot contradicts itself" });
         }
         self.instances.values().try_for_each(|i| i.request.check().and(i.placement.check()))

@@ -177,6 +177,8 @@ pub struct DesiredShard {
     pub holders: Vec<NodeId>,
     /// Bytes of weights, cache and workspace the planner counted.
     pub memory_bytes: u64,
+    /// It is only loaded: another device serves its layers until then. The placement is not in the log.
+    pub is_ahead: bool,
 }
 
 impl DesiredShard {
@@ -201,6 +203,25 @@ pub enum ControlAsk {
         /// The instance.
         instance: InstanceId,
     },
+    /// Move the stages of a node elsewhere, and place none there; or allow it again.
+    Drain {
+        /// The node.
+        node: NodeId,
+        /// For how long.
+        drain: Drain,
+    },
+}
+
+/// How long a node is to have no stages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Drain {
+    /// Until somebody allows it again.
+    Lasting,
+    /// It ends soon.
+    Leaving,
+    /// It may have some again.
+    Over,
 }
 
 /// The coordinator's answer.

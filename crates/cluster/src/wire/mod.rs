@@ -17,7 +17,7 @@ pub use check::CheckError;
 pub use codec::{WIRE_VERSION, WireError};
 pub use control::{
     CardEvent, ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredShard, DesiredState,
-    DeviceReport, HeldModel, LinkReport, LogMessage, NodeReport, Refusal, StageReport, Trouble,
+    DeviceReport, Drain, HeldModel, LinkReport, LogMessage, NodeReport, Refusal, StageReport, Trouble,
 };
 pub use data::{
     Busy, DataMessage, EndReason, StageCommand, StagePages, StepFailure, StepMessage, Submission,

@@ -40,13 +40,20 @@ fn step(tokens: usize) -> StepMessage {
 fn view() -> InstanceView {
     let stage = StageView { status: StageStatus::Serving, memory_bytes: 5 };
     let (placement, stages) = (placement(1, 1, &[1, 2]), vec![stage; 2]);
-    InstanceView { model_name: "m".into(), placement, state: InstanceState::Ready, stages }
+    InstanceView { model_name: "m".into(), placement, state: InstanceState::Ready, stages, moving: None }
 }
 
 fn desired() -> DesiredState {
     let (placement, model_name) = (placement(1, 1, &[1, 2]), "m".to_owned());
-    let shard =
-        DesiredShard { placement, stage: 1, rank: 0, model_name, holders: vec![node(1)], memory_bytes: 7 };
+    let shard = DesiredShard {
+        placement,
+        stage: 1,
+        rank: 0,
+        model_name,
+        holders: vec![node(1)],
+        memory_bytes: 7,
+        is_ahead: false,
+    };
     DesiredState { epoch: epoch(), revision: 3, shards: vec![shard] }
 }
 

@@ -13,7 +13,15 @@ fn epoch(counter: u64) -> Epoch {
 /// Stage `stage` of an instance on nodes `on`, wanted of this node.
 fn stage_of(id: u64, number: u32, on: &[u8], stage: u32, memory_bytes: u64) -> DesiredShard {
     let (placement, rank) = (placement(id, number, on), 0);
-    DesiredShard { placement, stage, rank, model_name: "m".into(), holders: vec![node(2)], memory_bytes }
+    DesiredShard {
+        placement,
+        stage,
+        rank,
+        model_name: "m".into(),
+        holders: vec![node(2)],
+        memory_bytes,
+        is_ahead: false,
+    }
 }
 
 /// The whole model of an instance on this node.

@@ -146,7 +146,7 @@ fn instance(state: InstanceState, statuses: [StageStatus; 2]) -> InstanceView {
         StageView { status: first, memory_bytes: 3000 },
         StageView { status: second, memory_bytes: 1000 },
     ];
-    InstanceView { model_name: "m".to_owned(), placement: placement(), state, stages }
+    InstanceView { model_name: "m".to_owned(), placement: placement(), state, stages, moving: None }
 }
 
 fn device(id: DeviceId) -> DeviceFacts {

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exo_api::{
-    AdminError, BoxFuture, BoxStream, ClusterView, Delta, Facade, FinishReason, GenerateError, GenerateEvent,
-    GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest,
-    InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, MemberRole, MemberView,
-    ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, Summary, Timings, TokenPiece, TopToken, Usage,
+    AdminError, BoxFuture, BoxStream, ClusterView, Delta, Drain, Facade, FinishReason, GenerateError,
+    GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState, InstanceView,
+    InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, MemberRole,
+    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, Summary, Timings, TokenPiece, TopToken,
+    Usage,
 };
 use exo_server::{LocalListener, ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
@@ -266,6 +267,11 @@ impl Facade for Fake {
         Box::pin(async { Ok(()) })
     }
 
+    fn drain(&self, node: NodeId, drain: Drain) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note(format!("drain {node} {drain:?}"));
+        Box::pin(async { Ok(()) })
+    }
+
     fn invite(&self, request: InviteRequest) -> BoxFuture<'_, Result<InviteView, AdminError>> {
         self.note(format!("invite {request:?}"));
         let (code, node) = ("123-456-789".to_owned(), member().node);
@@ -324,6 +330,7 @@ fn instance() -> InstanceView {
         model_id: "ab".repeat(32),
         model: "good".into(),
         state: InstanceState::Loading { progress: 0.5 },
+        moving: None,
         placement: "p1/1@aeaqcaib".into(),
         context_tokens: 4096,
         slots: 4,

@@ -76,7 +76,9 @@ fn message_is_durable(
             has_head(own, LogHead { index: *index, hash: *hash }, "a snapshot of")
         }
         ControlMessage::Desired(desired) => {
-            let keys = desired.shards.iter().map(|shard| placement_key(&shard.placement));
+            // What is loaded ahead serves nothing before its placement is on the disk.
+            let serving = desired.shards.iter().filter(|shard| !shard.is_ahead);
+            let keys = serving.map(|shard| placement_key(&shard.placement));
             match keys.into_iter().find(|key| !history.placements.contains(key)) {
                 Some(key) => Err(format!("n{node} wants {key:?} held, which was never on its disk")),
                 None => Ok(()),

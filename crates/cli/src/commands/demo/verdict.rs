@@ -115,6 +115,7 @@ mod tests {
             context_tokens: 1,
             slots: 1,
             cache_tokens: 1,
+            moving: None,
             kv: Default::default(),
             stages: held.iter().map(stage).collect(),
             load: None,

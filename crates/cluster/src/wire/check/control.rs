@@ -12,7 +12,7 @@ use super::super::{
 };
 use super::placement::{device_id, name};
 use super::{Check, CheckError, at_most, ensure, text};
-use crate::{Event, InstanceView, StageStatus};
+use crate::{Event, InstanceView, Moving, StageStatus};
 
 /// Bytes of one membership message.
 const MEMBERSHIP_BYTES_MAX: usize = 1 << 20;
@@ -161,6 +161,9 @@ impl Check for InstanceView {
         self.placement.check()?;
         let same = self.stages.len() == self.placement.stages.len();
         ensure(same, "a view has another number of stages than its placement")?;
+        if let Some(Moving::Loading { reason, .. } | Moving::Stays { reason }) = &self.moving {
+            text("bytes of a reason", reason)?;
+        }
         self.stages.iter().try_for_each(|s| s.status.check())
     }
 }
@@ -169,7 +172,7 @@ impl Check for ControlAsk {
     fn check(&self) -> Result<(), CheckError> {
         match self {
             Self::Place(request) => request.check(),
-            Self::RemoveInstance { .. } => Ok(()),
+            Self::RemoveInstance { .. } | Self::Drain { .. } => Ok(()),
         }
     }
 }
@@ -204,7 +207,7 @@ impl Check for LogMessage {
 impl Check for Event {
     fn check(&self) -> Result<(), CheckError> {
         match self {
-            Self::Opened => Ok(()),
+            Self::Opened | Self::NodeDrained { .. } => Ok(()),
             Self::InstanceRemoved { reason, .. } => {
                 at_most("bytes of a reason", reason.len(), EVENT_BYTES_MAX)
             }

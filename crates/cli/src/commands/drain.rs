@@ -1,0 +1,141 @@
+//! `exo drain`, and the end of a node that has layers of models: they are loaded elsewhere first.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use exo_api::{
+    ClusterView, Drain, DrainRequest, InstanceState, MemberView, MovingView, NodeStatus, NodeView,
+};
+
+use super::members::pick;
+use super::running;
+use super::start::StopSignal;
+use crate::client::Client;
+use crate::config::Config;
+use crate::ui;
+
+/// Without progress: a coordinator gives a device two minutes.
+const STALLED_MAX: Duration = Duration::from_secs(150);
+/// How long a node that ends waits for its layers to be elsewhere.
+const LEAVE_MAX: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(50);
+/// Between two asks of a node that ends.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+
+/// What of a node's layers is still there.
+enum Left {
+    Nothing,
+    /// So much of what is to be loaded elsewhere is, 0 to 1.
+    Moving(f64),
+    /// Nothing more will move: why.
+    Stays(String),
+}
+
+/// Moves a node's layers elsewhere, or allows it to have some again.
+pub async fn run(config: &Config, node: &str, undo: bool) -> anyhow::Result<()> {
+    let client = running(config).await?;
+    let members: Vec<MemberView> = client.get("/exo/v1/members").await?;
+    let id = pick(node, members.iter().map(|m| (m.node.as_str(), m.name.as_str())), "member")?;
+    let drain = if undo { Drain::Over } else { Drain::Lasting };
+    ask(&client, &id, drain).await?;
+    if undo {
+        ui::line(format!("{node} may have layers of models again; what is placed stays where it is"));
+        return Ok(());
+    }
+    let bar = ui::bar(1000, "{spinner} moving [{bar:30}] {percent} %");
+    let mut moved = (Instant::now(), -1.0);
+    loop {
+        match left(&client.get("/exo/v1/cluster").await?, &id) {
+            Left::Nothing => break,
+            Left::Stays(reason) => {
+                bar.finish_and_clear();
+                bail!(
+                    "{reason}\nIt serves on there. Free memory on another node, unload a model (`exo unload`), or allow it again: \
+                     `exo drain {} --undo`",
+                    super::members::node_word(&id)
+                );
+            }
+            Left::Moving(progress) => {
+                bar.set_position((progress * 1000.0) as u64);
+                if progress > moved.1 {
+                    moved = (Instant::now(), progress);
+                }
+            }
+        }
+        if moved.0.elapsed() > STALLED_MAX {
+            bail!("nothing moved for {} s; see `exo status`", STALLED_MAX.as_secs());
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    bar.finish_and_clear();
+    ui::line(format!(
+        "{node} has no layers of models, and gets none until `exo drain {} --undo`",
+        super::members::node_word(&id)
+    ));
+    Ok(())
+}
+
+/// Before this node ends: its layers go elsewhere, where something takes them. A second signal ends the wait.
+pub async fn before_end(client: &Client, stop: &mut StopSignal) {
+    let Some(own) = goes_on_without(client).await else { return };
+    ui::line("moving its layers of models to other nodes; Ctrl-C again ends at once");
+    tokio::select! {
+        () = leave(client, &own) => {}
+        () = stop.wait() => {}
+        () = tokio::time::sleep(LEAVE_MAX) => {
+            ui::line(format!("they are not loaded elsewhere after {} s", LEAVE_MAX.as_secs()));
+        }
+    }
+}
+
+/// This node's id, if it has layers that another one may take.
+async fn goes_on_without(client: &Client) -> Option<String> {
+    let view: ClusterView = client.get("/exo/v1/cluster").await.ok()?;
+    let own = view.nodes.iter().find(|node| node.is_self)?.id.clone();
+    let is_other = |node: &NodeView| !node.is_self && node.status == NodeStatus::Alive;
+    let has_layers = !matches!(left(&view, &own), Left::Nothing);
+    (has_layers && view.nodes.iter().any(is_other)).then_some(own)
+}
+
+async fn leave(client: &Client, own: &str) {
+    let mut asked = None::<Instant>;
+    while goes_on_without(client).await.is_some() {
+        // Again and again: the coordinator may be the next to end, and it tells nobody.
+        if asked.is_none_or(|at| at.elapsed() > ASK_EVERY) {
+            asked = Some(Instant::now());
+            let _ = tokio::time::timeout(ASK_EVERY, ask(client, own, Drain::Leaving)).await;
+        }
+        let Ok(view) = client.get::<ClusterView>("/exo/v1/cluster").await else { return };
+        if let Left::Stays(reason) = left(&view, own) {
+            return ui::line(reason);
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+async fn ask(client: &Client, node: &str, drain: Drain) -> anyhow::Result<()> {
+    client.post::<()>(&format!("/exo/v1/members/{node}/drain"), &DrainRequest { drain }).await
+}
+
+fn left(view: &ClusterView, node: &str) -> Left {
+    let here = view.instances.iter().filter(|i| i.stages.iter().any(|stage| stage.node == node));
+    let (mut least, mut stays) = (None::<f64>, None);
+    for instance in here {
+        match (&instance.moving, &instance.state) {
+            (Some(MovingView::Stays { reason }), _) => stays = Some(format!("{}: {reason}", instance.model)),
+            (None, InstanceState::Failed { .. }) => {}
+            (None, InstanceState::Waiting { reason }) => {
+                stays = Some(format!("{}: {reason}", instance.model))
+            }
+            (None, _) => least = Some(0.0),
+            (Some(MovingView::Loading { progress, .. }), _) => {
+                least = Some(least.map_or(*progress, |least| least.min(*progress)));
+            }
+        }
+    }
+    match (least, stays) {
+        (Some(progress), _) => Left::Moving(progress),
+        (None, Some(reason)) => Left::Stays(reason),
+        (None, None) => Left::Nothing,
+    }
+}

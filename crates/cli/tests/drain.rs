@@ -1,0 +1,74 @@
+//! Layers of models leave a node while it serves: `exo drain`, and a node that is asked to end.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{LONG, Node, cluster, long_answer, rest_of, stderr, stdout, stream_until, text_of};
+
+const NAMES: [&str; 3] = ["one", "two", "three"];
+/// Loading, the answer and the move, on a busy machine.
+const MOVES_MAX: Duration = Duration::from_secs(10);
+
+/// The model on three nodes; which has the stage, and another that has one.
+fn placed(nodes: &[Node], stage: usize) -> (usize, usize) {
+    let instance = nodes[0].place("demo", 3);
+    let stages = instance["stages"].as_array().unwrap();
+    let at = |s: &Value| NAMES.iter().position(|n| s["node_name"] == *n).unwrap();
+    (at(&stages[stage]), at(&stages[(stage + 1) % 3]))
+}
+
+fn has_layers(seen_by: &Node, name: &str) -> bool {
+    let view = seen_by.get("/exo/v1/cluster");
+    view["instances"][0]["stages"].as_array().unwrap().iter().any(|s| s["node_name"] == name)
+}
+
+#[test]
+fn a_drained_node_has_no_layers_and_the_answer_goes_on() {
+    let nodes = cluster("drain", &NAMES);
+    let (drained, driver) = placed(&nodes, 1);
+    let (name, driver) = (NAMES[drained], &nodes[driver]);
+    let expected = long_answer(driver, LONG);
+    let stream = stream_until(driver, LONG, 20);
+    let output = driver.exo(&["drain", name]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("has no layers of models"), "{}", stdout(&output));
+    assert!(!has_layers(driver, name));
+    assert_eq!(text_of(&rest_of(stream)), expected);
+    let status = stdout(&driver.exo(&["status"]));
+    assert!(status.contains("alive, drained"), "{status}");
+    // A stage for each of three nodes is one too many now, and is not again when it is undone.
+    driver.exo(&["unload", "demo"]);
+    let refused = driver.exo(&["place", "demo", "--nodes", "3"]);
+    assert!(stderr(&refused).contains("3 stages were asked for, 2 are possible"), "{}", stderr(&refused));
+    assert!(driver.exo(&["drain", name, "--undo"]).status.success());
+    let placed = driver.exo(&["place", "demo", "--nodes", "3"]);
+    assert!(placed.status.success(), "{}", stderr(&placed));
+    let unknown = driver.exo(&["drain", "nobody"]);
+    assert!(stderr(&unknown).contains("no member is called `nobody`"), "{}", stderr(&unknown));
+}
+
+#[test]
+fn a_node_that_is_asked_to_end_hands_its_layers_over_first() {
+    let mut nodes = cluster("leaving", &NAMES);
+    let (leaving, driver) = placed(&nodes, 2);
+    let expected = long_answer(&nodes[driver], LONG);
+    let stream = stream_until(&nodes[driver], LONG, 20);
+    let asked = Instant::now();
+    assert!(nodes[leaving].signal("-TERM").success());
+    assert!(asked.elapsed() < MOVES_MAX, "it took {:?}", asked.elapsed());
+    let events = rest_of(stream);
+    assert_eq!(text_of(&events), expected);
+    let (said, name) = (nodes[leaving].log(), NAMES[leaving]);
+    assert!(said.contains("moving its layers of models to other nodes"), "{said}");
+    assert!(!has_layers(&nodes[driver], name), "it was elsewhere before it ended");
+    // The last ones have nobody to give them to, and do not wait.
+    for node in nodes.iter_mut().enumerate().filter(|(at, _)| *at != leaving).map(|(_, node)| node) {
+        let asked = Instant::now();
+        assert!(node.signal("-TERM").success());
+        assert!(asked.elapsed() < MOVES_MAX, "it took {:?}", asked.elapsed());
+    }
+}

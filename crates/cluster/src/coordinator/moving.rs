@@ -1,0 +1,274 @@
+//! Moves: stages that serve go elsewhere, and nobody waits for their weights.
+//!
+//! A node that is drained, or about to leave, serves on while its layers are loaded on other devices *ahead* of the placement that
+//! they are for. Then the placement is replaced: everything it needs is in memory by then. Where nothing takes the layers, the stages
+//! stay, and everybody sees why.
+
+use std::time::Duration;
+
+use exo_types::{InstanceId, NodeId, Placement, PlacementId, ShardPosition, ShardSpec, Time};
+
+use super::repair::{Of, replaced};
+use super::survey::{AVOID_FAILED, AVOID_REFUSED, LOOK_EVERY};
+use super::{Coordinator, CoordinatorOutput, clip};
+use crate::wire::{DesiredShard, Drain};
+use crate::{Event, InstanceState, Moving, StageStatus, StateInstance};
+
+/// Layers that are loaded ahead.
+#[derive(Clone, Debug)]
+pub(super) struct Move {
+    /// The placement that serves meanwhile.
+    from: PlacementId,
+    /// Where the stages will be. It goes into the log under a later id.
+    placement: Placement,
+    memory_bytes: Vec<u64>,
+    reason: String,
+    /// The furthest that what is loaded ahead has come, and when.
+    best: Vec<(u8, u64)>,
+    moved_at: Time,
+}
+
+/// A move that is not possible now.
+#[derive(Clone, Debug)]
+pub(super) struct Stuck {
+    reason: String,
+    again_at: Time,
+}
+
+/// A shard that is loaded ahead.
+pub(super) struct Ahead {
+    pub(super) node: NodeId,
+    pub(super) position: ShardPosition,
+    pub(super) spec: ShardSpec,
+    pub(super) memory_bytes: u64,
+}
+
+/// What becomes of a move.
+enum Step {
+    Wait,
+    Commit,
+    /// The device of this stage does not take it.
+    Avoid {
+        stage: u32,
+        reason: String,
+        time: Duration,
+    },
+}
+
+impl Coordinator {
+    /// Whether no stage is to be on a node.
+    pub(super) fn is_drained(&self, node: NodeId) -> bool {
+        self.state.drained().contains(&node)
+            || self.leading.as_ref().is_some_and(|l| l.leaving.contains(&node))
+    }
+
+    /// Brings a move further, begins one, or gives it up. What serves and has lost nothing comes here.
+    pub(super) fn move_on(&mut self, now: Time, instance: InstanceId, out: &mut Vec<CoordinatorOutput>) {
+        let Some(entry) = self.state.instances().get(&instance) else { return };
+        let drained =
+            entry.placement.shards().map(|(_, shard)| shard.node).find(|node| self.is_drained(*node));
+        let from = entry.placement.id;
+        let Some(leading) = &mut self.leading else { return };
+        let is_durable = leading.planned.instances().get(&instance).is_some_and(|i| i.placement.id == from);
+        let Some(watch) = leading.watches.get_mut(&instance) else { return };
+        // On its way to the log: what is loaded ahead is wanted until that is there.
+        if !is_durable || now < watch.decide_at {
+            return;
+        }
+        let Some(node) = drained.filter(|_| watch.state == InstanceState::Ready) else {
+            (watch.moving, watch.stuck) = (None, None);
+            return;
+        };
+        match &watch.moving {
+            Some(moving) if moving.from == from => self.carry_on(now, instance, out),
+            _ if watch.stuck.as_ref().is_some_and(|stuck| now < stuck.again_at) => {}
+            _ => self.begin_move(now, instance, node),
+        }
+    }
+
+    fn begin_move(&mut self, now: Time, instance: InstanceId, node: NodeId) {
+        let Some(entry) = self.state.instances().get(&instance) else { return };
+        let found = self.repaired(now, instance, Of::Move);
+        let bytes: u64 = bytes_on(entry, node);
+        let name = self.name_of(node);
+        let entry = entry.clone();
+        let Some(leading) = &mut self.leading else { return };
+        let id = leading.next_placement();
+        let Some(watch) = leading.watches.get_mut(&instance) else { return };
+        match found {
+            Some((stages, memory_bytes)) => {
+                let (from, reason) = (entry.placement.id, format!("{name} is drained"));
+                let placement = replaced(&entry, id, stages);
+                tracing::info!(target: "events::move", %instance, reason, "begins");
+                let best = vec![(0, 0); placement.shards().count()];
+                let moving = Move { from, placement, memory_bytes, reason, best, moved_at: now };
+                (watch.moving, watch.stuck) = (Some(moving), None);
+            }
+            None => {
+                let reason = format!("{name} is drained, and no other device has room for its {bytes} bytes");
+                tracing::info!(target: "events::move", %instance, reason, "is not possible");
+                watch.stuck = Some(Stuck { reason: clip(&reason), again_at: now + LOOK_EVERY });
+            }
+        }
+    }
+
+    fn carry_on(&mut self, now: Time, instance: InstanceId, out: &mut Vec<CoordinatorOutput>) {
+        match self.step_of_move(now, instance) {
+            Step::Wait => {}
+            Step::Commit => self.commit_move(now, instance, out),
+            Step::Avoid { stage, reason, time } => {
+                let Some(leading) = &mut self.leading else { return };
+                let Some(moving) = leading.watches.get_mut(&instance).and_then(|w| w.moving.take()) else {
+                    return;
+                };
+                let Some(stage) = moving.placement.stages.get(stage as usize) else { return };
+                let shard = stage.leader().clone();
+                tracing::info!(target: "events::move", %instance, reason, "is given up");
+                self.avoid_device(now, instance, shard.node, shard.device, &reason, time);
+            }
+        }
+    }
+
+    /// How far what is loaded ahead is.
+    fn step_of_move(&mut self, now: Time, instance: InstanceId) -> Step {
+        let (deadline, loads_max) = (self.config.load_deadline, self.config.failed_loads_max);
+        let statuses = self.statuses_ahead(instance);
+        let Some(leading) = &mut self.leading else { return Step::Wait };
+        let Some(moving) = leading.watches.get_mut(&instance).and_then(|w| w.moving.as_mut()) else {
+            return Step::Wait;
+        };
+        for (best, (_, status)) in moving.best.iter_mut().zip(&statuses) {
+            if status.progress() > *best {
+                (*best, moving.moved_at) = (status.progress(), now);
+            }
+        }
+        let refused = statuses.iter().find_map(|(at, status)| match status {
+            StageStatus::Failed { reason, failed_loads } if *failed_loads >= loads_max => {
+                Some(Step::Avoid { stage: at.stage, reason: reason.clone(), time: AVOID_REFUSED })
+            }
+            _ => None,
+        });
+        let late = || {
+            let (at, status) = statuses.iter().find(|(_, status)| !status.is_loaded())?;
+            let reason = format!("no progress for {} s: {status}", deadline.as_secs());
+            Some(Step::Avoid { stage: at.stage, reason, time: AVOID_FAILED })
+        };
+        match refused {
+            Some(step) => step,
+            None if statuses.iter().all(|(_, status)| status.is_loaded()) => Step::Commit,
+            None if now.since(moving.moved_at) > deadline => late().unwrap_or(Step::Wait),
+            None => Step::Wait,
+        }
+    }
+
+    fn commit_move(&mut self, now: Time, instance: InstanceId, out: &mut Vec<CoordinatorOutput>) {
+        let Some(leading) = &mut self.leading else { return };
+        let id = leading.next_placement();
+        let Some(moving) = leading.watches.get(&instance).and_then(|w| w.moving.as_ref()) else { return };
+        let placement = Placement { id, ..moving.placement.clone() };
+        let (memory_bytes, reason) = (moving.memory_bytes.clone(), moving.reason.clone());
+        self.decide(now, instance, Event::InstanceReplaced { placement, memory_bytes, reason }, out);
+    }
+
+    /// The shards of an instance that are loaded ahead, each with how far it is.
+    fn statuses_ahead(&self, instance: InstanceId) -> Vec<(ShardPosition, StageStatus)> {
+        let status = |shard: Ahead| {
+            let reports = self.reports.get(&shard.node).map_or(&[][..], |r| &r.stages);
+            let report = reports.iter().find(|r| r.serves == Some(shard.position));
+            (shard.position, report.map_or(StageStatus::Unknown, |r| r.status.clone()))
+        };
+        self.ahead(instance).into_iter().map(status).collect()
+    }
+
+    /// The shards that an instance's next placement needs beside what serves.
+    pub(super) fn ahead(&self, instance: InstanceId) -> Vec<Ahead> {
+        let entry = self.state.instances().get(&instance);
+        let moving = self.leading.as_ref().and_then(|l| l.watches.get(&instance)?.moving.as_ref());
+        let Some((entry, moving)) = entry.zip(moving) else { return Vec::new() };
+        let serves = |node: NodeId, spec: &ShardSpec| {
+            let mut all = entry.placement.shards();
+            all.any(|(at, shard)| shard.node == node && entry.placement.spec(at.stage, at.rank) == *spec)
+        };
+        let all = moving.placement.shards().zip(&moving.memory_bytes);
+        let ahead = all.map(|((position, shard), &memory_bytes)| {
+            let spec = moving.placement.spec(position.stage, position.rank);
+            Ahead { node: shard.node, position, spec, memory_bytes }
+        });
+        ahead.filter(|ahead| !serves(ahead.node, &ahead.spec)).collect()
+    }
+
+    /// What a node is to load ahead.
+    pub(super) fn desired_ahead(&self, node: NodeId) -> Vec<DesiredShard> {
+        let mut shards = Vec::new();
+        for (&instance, entry) in self.state.instances() {
+            let moving = self.leading.as_ref().and_then(|l| l.watches.get(&instance)?.moving.as_ref());
+            let Some(moving) = moving else { continue };
+            for ahead in self.ahead(instance).into_iter().filter(|ahead| ahead.node == node) {
+                shards.push(DesiredShard {
+                    placement: moving.placement.clone(),
+                    stage: ahead.position.stage,
+                    rank: ahead.position.rank,
+                    model_name: entry.request.model_name.clone(),
+                    holders: self.holders(entry.request.model, &entry.request.holders),
+                    memory_bytes: ahead.memory_bytes,
+                    is_ahead: true,
+                });
+            }
+        }
+        shards
+    }
+
+    /// Where the stages of an instance are to be elsewhere: how far that is.
+    pub(super) fn moving_view(&self, instance: InstanceId) -> Option<Moving> {
+        let watch = self.leading.as_ref()?.watches.get(&instance)?;
+        if let Some(stuck) = &watch.stuck {
+            return Some(Moving::Stays { reason: stuck.reason.clone() });
+        }
+        let reason = watch.moving.as_ref()?.reason.clone();
+        let (mut done_bytes, mut total_bytes) = (0u64, 0u64);
+        let statuses = self.statuses_ahead(instance);
+        for ((_, status), Ahead { memory_bytes: bytes, .. }) in statuses.iter().zip(self.ahead(instance)) {
+            total_bytes = total_bytes.saturating_add(bytes);
+            let done = match status {
+                StageStatus::Loading { done_bytes, total_bytes } if *total_bytes > 0 => {
+                    (u128::from(bytes) * u128::from(*done_bytes) / u128::from(*total_bytes)) as u64
+                }
+                status if status.is_loaded() => bytes,
+                _ => 0,
+            };
+            done_bytes = done_bytes.saturating_add(done.min(bytes));
+        }
+        Some(Moving::Loading { reason, done_bytes, total_bytes })
+    }
+
+    /// Somebody wants a node to have no stages.
+    pub(super) fn drain(
+        &mut self,
+        reply: super::ReplyTo,
+        node: NodeId,
+        drain: Drain,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        let is_member = self.members.contains_key(&node);
+        let Some(leading) = &mut self.leading else { return out.push(super::not_coordinator(reply)) };
+        if !is_member {
+            let message = format!("{node} is no member of this cluster");
+            return out.push(super::asks::refused(reply, crate::wire::ControlRefusal::Unknown, &message));
+        }
+        match drain {
+            Drain::Leaving => drop(leading.leaving.insert(node)),
+            Drain::Lasting | Drain::Over => drop(leading.leaving.remove(&node)),
+        }
+        let is_drained = drain == Drain::Lasting;
+        if drain == Drain::Leaving || leading.planned.drained().contains(&node) == is_drained {
+            return out.push(CoordinatorOutput::Reply { to: reply, reply: crate::wire::ControlReply::Done });
+        }
+        self.ask(vec![(reply, super::log::Answer::Done)], Event::NodeDrained { node, is_drained }, out);
+    }
+}
+
+/// Bytes of an instance's shards on a node.
+fn bytes_on(entry: &StateInstance, node: NodeId) -> u64 {
+    let shards = entry.placement.shards().zip(&entry.memory_bytes);
+    shards.filter(|((_, shard), _)| shard.node == node).map(|(_, bytes)| bytes).sum()
+}

@@ -1,0 +1,136 @@
+//! What is on a drained node goes elsewhere while it serves.
+
+use super::*;
+use crate::Moving;
+use crate::wire::Drain;
+
+fn drain(bench: &mut Bench, whom: NodeId, drain: Drain) {
+    let reply = ReplyTo { node: node(1), request: 9 };
+    bench.feed(CoordinatorInput::Drain { reply, node: whom, drain });
+}
+
+fn moving(bench: &Bench) -> Option<Moving> {
+    bench.coordinator.instances().first().and_then(|view| view.moving.clone())
+}
+
+fn nodes(bench: &Bench) -> Vec<NodeId> {
+    bench.placement().stages.iter().map(|stage| stage.leader().node).collect()
+}
+
+/// What a node loads ahead, as `layers`.
+fn ahead(bench: &Bench, on: NodeId) -> Vec<String> {
+    let shards = bench.desired.get(&on).map_or(&[][..], |desired| &desired.shards);
+    shards.iter().filter(|shard| shard.is_ahead).map(|shard| shard.spec().layers.to_string()).collect()
+}
+
+/// Every worker reports what it serves as serving, and what it loads ahead with this status.
+fn report_ahead(bench: &mut Bench, status: &StageStatus) {
+    for (to, desired) in bench.desired.clone() {
+        let mut report = report(to.0[0], bench.free);
+        report.desired = Some((desired.epoch, desired.revision));
+        let status = |shard: &crate::wire::DesiredShard| match shard.is_ahead {
+            true => status.clone(),
+            false => StageStatus::Serving,
+        };
+        report.stages = desired.shards.iter().map(|shard| stage_report(shard, &status(shard))).collect();
+        bench.report(to.0[0], report);
+    }
+}
+
+#[test]
+fn a_drained_nodes_layers_are_loaded_elsewhere_before_the_placement_changes() {
+    let mut bench = Bench::ready(3, 3);
+    let before = bench.placement().clone();
+    let whom = before.stages[1].leader().node;
+    drain(&mut bench, whom, Drain::Lasting);
+    assert_eq!(bench.replies.pop(), Some(ControlReply::Done));
+    assert_eq!((bench.placement(), bench.state()), (&before, Some(InstanceState::Ready)), "it serves on");
+    let takes = (1..=3).map(node).find(|n| !ahead(&bench, *n).is_empty()).expect("somebody loads it");
+    assert_eq!(ahead(&bench, takes), [before.stages[1].layers.to_string()], "nobody else moves");
+    report_ahead(&mut bench, &StageStatus::Loading { done_bytes: 1, total_bytes: 4 });
+    let Some(Moving::Loading { done_bytes, total_bytes, .. }) = moving(&bench) else { panic!() };
+    assert!(total_bytes > 0 && done_bytes == total_bytes / 4, "{done_bytes} of {total_bytes}");
+    assert_eq!(bench.placement(), &before);
+    let wanted = bench.desired[&takes].clone();
+    let mut loaded = report(takes.0[0], bench.free);
+    loaded.desired = Some((wanted.epoch, wanted.revision));
+    let status = |is_ahead| if is_ahead { StageStatus::Loaded } else { StageStatus::Serving };
+    loaded.stages = wanted.shards.iter().map(|shard| stage_report(shard, &status(shard.is_ahead))).collect();
+    let input = CoordinatorInput::Report { from: takes, report: Box::new(loaded) };
+    let mut bench_before = bench.coordinator.clone();
+    let out = bench_before.handle(bench.now, input);
+    let untold = !out.iter().any(|o| matches!(o, CoordinatorOutput::SendDesired { .. }));
+    assert!(
+        untold && matches!(out[0], CoordinatorOutput::Append { .. }),
+        "it stays loaded until the log has it: {out:?}"
+    );
+    report_ahead(&mut bench, &StageStatus::Loaded);
+    assert!(bench.placement().id > before.id && !nodes(&bench).contains(&whom), "{:?}", bench.placement());
+    assert_eq!(
+        (nodes(&bench)[0], nodes(&bench)[2]),
+        (before.stages[0].leader().node, before.stages[2].leader().node)
+    );
+    assert!(bench.desired[&whom].shards.is_empty() && moving(&bench).is_none());
+    bench.all_report(&StageStatus::Serving);
+    assert_eq!(bench.state(), Some(InstanceState::Ready));
+    // Nothing goes there, until it may again.
+    bench.feed(CoordinatorInput::NodeLost(nodes(&bench)[1]));
+    assert!(!nodes(&bench).contains(&whom));
+}
+
+#[test]
+fn what_fits_nowhere_else_stays_and_serves_and_says_why() {
+    let mut bench = Bench::ready_and_tight(2, 2);
+    let before = bench.placement().clone();
+    drain(&mut bench, node(2), Drain::Lasting);
+    bench.all_report(&StageStatus::Serving);
+    let Some(Moving::Stays { reason }) = moving(&bench) else { panic!("{:?}", moving(&bench)) };
+    assert!(reason.starts_with("n2 (") && reason.contains("no other device has room for its "), "{reason}");
+    assert_eq!((bench.placement(), bench.state()), (&before, Some(InstanceState::Ready)));
+    drain(&mut bench, node(2), Drain::Over);
+    assert!(moving(&bench).is_none());
+    // Room comes while it is drained.
+    drain(&mut bench, node(2), Drain::Leaving);
+    bench.free = PLENTY;
+    bench.all_report(&StageStatus::Serving);
+    bench.advance(3);
+    report_ahead(&mut bench, &StageStatus::Loaded);
+    assert!(!nodes(&bench).contains(&node(2)), "{:?}", bench.placement());
+}
+
+#[test]
+fn a_device_that_refuses_what_is_loaded_ahead_is_left_out() {
+    let mut bench = Bench::ready(3, 3);
+    let whom = bench.placement().stages[1].leader().node;
+    drain(&mut bench, whom, Drain::Lasting);
+    let takes = (1..=3).map(node).find(|n| !ahead(&bench, *n).is_empty()).unwrap();
+    report_ahead(&mut bench, &StageStatus::Failed { reason: "no room".into(), failed_loads: 3 });
+    let next = (1..=3).map(node).find(|n| !ahead(&bench, *n).is_empty()).expect("another one");
+    assert!(next != takes && next != whom);
+    report_ahead(&mut bench, &StageStatus::Loaded);
+    assert!(!nodes(&bench).contains(&whom) && bench.state() == Some(InstanceState::Placing));
+}
+
+#[test]
+fn a_loss_ends_a_move_and_is_repaired_with_the_drained_node_where_it_is() {
+    let mut bench = Bench::ready(3, 3);
+    let before = nodes(&bench);
+    drain(&mut bench, before[1], Drain::Lasting);
+    bench.feed(CoordinatorInput::NodeLost(before[2]));
+    assert_eq!(nodes(&bench), [before[0], before[1], before[0]], "what stands stays");
+}
+
+#[test]
+fn only_members_are_drained() {
+    let mut bench = Bench::new(2);
+    drain(&mut bench, node(7), Drain::Lasting);
+    let Some(ControlReply::Refused { refusal: ControlRefusal::Unknown, .. }) = bench.replies.pop() else {
+        panic!()
+    };
+    drain(&mut bench, node(2), Drain::Lasting);
+    bench.place(2);
+    let Some(ControlReply::Refused { message, .. }) = bench.replies.pop() else {
+        panic!("{:?}", bench.replies)
+    };
+    assert!(message.contains('1'), "{message}");
+}
