@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exo_api::{
-    AdminError, BoxFuture, BoxStream, ClusterView, Delta, Facade, FinishReason, GenerateError, GenerateEvent,
-    GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest,
-    InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, MemberRole, MemberView,
-    ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, Summary, Timings, TokenPiece, TopToken, Usage,
+    AdminError, BoxFuture, BoxStream, CallDelta, ClusterView, Delta, Facade, FinishReason, GenerateError,
+    GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState, InstanceView,
+    InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, MemberRole,
+    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, Summary, Timings, TokenPiece, TopToken,
+    Usage,
 };
 use exo_server::{LocalListener, ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
@@ -108,10 +109,31 @@ fn good(request: &GenerateRequest) -> Vec<Item> {
         items.extend([delta(index, "The", probabilities), delta(index, " answer.", probabilities)]);
         items.push(delta(index, "", false));
         let reason = if request.max_tokens == Some(2) { FinishReason::Length } else { FinishReason::Stop };
-        items.push(Ok(GenerateEvent::Finished { index, reason, completion_tokens: 2 }));
+        items.push(Ok(GenerateEvent::Finished { index, reason, stop: None, completion_tokens: 2 }));
     }
     items.push(done(2 * u32::from(request.choices)));
     items
+}
+
+/// A thought, a text and a call.
+fn calling() -> Vec<Item> {
+    let part = |delta: Delta| Ok(GenerateEvent::Delta(delta));
+    let call = |begins: Option<(&str, &str)>, arguments: &str| {
+        let begins = begins.map(|(id, name)| (id.to_owned(), name.to_owned()));
+        let call = CallDelta { index: 0, begins, arguments: arguments.to_owned() };
+        part(Delta { calls: vec![call], ..Delta::default() })
+    };
+    let reason = FinishReason::ToolCalls;
+    vec![
+        started(),
+        part(Delta { reasoning: "Rome?".into(), ..Delta::default() }),
+        part(Delta { text: "I look.".into(), ..Delta::default() }),
+        call(Some(("call_1", "weather")), ""),
+        call(None, r#"{"city": "#),
+        call(None, r#""Rome"}"#),
+        Ok(GenerateEvent::Finished { index: 0, reason, stop: None, completion_tokens: 8 }),
+        done(8),
+    ]
 }
 
 fn failed() -> GenerateError {
@@ -158,9 +180,20 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
         }
         // A whole answer of a megabyte.
         "long" => {
-            let end =
-                Ok(GenerateEvent::Finished { index: 0, reason: FinishReason::Stop, completion_tokens: 9 });
+            let end = Ok(GenerateEvent::Finished {
+                index: 0,
+                reason: FinishReason::Stop,
+                stop: None,
+                completion_tokens: 9,
+            });
             Box::pin(stream::iter([started(), delta(0, &"x".repeat(1 << 20), false), end, done(9)]))
+        }
+        "thinks-and-calls" => Box::pin(stream::iter(calling())),
+        "stops" => {
+            let stop = Some("END".to_owned());
+            let end =
+                GenerateEvent::Finished { index: 0, reason: FinishReason::Stop, stop, completion_tokens: 2 };
+            Box::pin(stream::iter([started(), delta(0, "The", false), Ok(end), done(2)]))
         }
         "silent" => Box::pin(stream::pending()),
         "babbling" => Box::pin(stream::unfold((), |()| async {
@@ -197,6 +230,11 @@ impl Facade for Fake {
             });
             Ok(Box::pin(counted) as GenerateStream)
         })
+    }
+
+    fn count_tokens(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, GenerateError>> {
+        *self.last.lock().unwrap() = Some(request.clone());
+        Box::pin(async move { script(&request).map(|_| 5) })
     }
 
     fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>> {
@@ -484,6 +522,11 @@ impl Server {
         self.post("/v1/chat/completions", &chat_body(model, extra)).await
     }
 
+    /// A request to `/v1/messages`.
+    pub async fn messages(&self, model: &str, extra: &str) -> Answer {
+        self.post("/v1/messages", &messages_body(model, extra)).await
+    }
+
     pub async fn complete(&self, model: &str, extra: &str) -> Answer {
         self.post("/v1/completions", &format!(r#"{{"model":"{model}","prompt":"Once"{extra}}}"#)).await
     }
@@ -502,6 +545,10 @@ impl Server {
 
 pub fn chat_body(model: &str, extra: &str) -> String {
     format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Hi"}}]{extra}}}"#)
+}
+
+pub fn messages_body(model: &str, extra: &str) -> String {
+    format!(r#"{{"model":"{model}","max_tokens":9,"messages":[{{"role":"user","content":"Hi"}}]{extra}}}"#)
 }
 
 fn parse(bytes: &[u8]) -> Answer {
