@@ -1,6 +1,6 @@
 //! Responses that are kept for those who go on from them: in the memory of this node, up to a number of bytes for all.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use exo_api::responses::Response;
@@ -48,6 +48,11 @@ impl KeptResponses {
         }
     }
 
+    /// About what a response and its conversation take.
+    pub fn bytes(&self, principal: Principal, id: &str) -> Option<usize> {
+        self.find(principal, id, |kept| kept.bytes)
+    }
+
     /// The conversation up to the end of a response.
     pub fn conversation(&self, principal: Principal, id: &str) -> Option<Vec<ChatMessage>> {
         self.find(principal, id, |kept| kept.conversation.clone())
@@ -77,11 +82,12 @@ impl KeptResponses {
 
 /// The oldest of the principal whose responses take the most, so that nobody pushes out those of others.
 fn oldest_of_largest(all: &VecDeque<Kept>) -> Option<usize> {
-    let bytes_of = |principal: Principal| {
-        all.iter().filter(|kept| kept.principal == principal).map(|kept| kept.bytes).sum::<usize>()
-    };
-    let largest = all.iter().map(|kept| kept.principal).max_by_key(|principal| bytes_of(*principal))?;
-    all.iter().position(|kept| kept.principal == largest)
+    let mut bytes = BTreeMap::<[u8; 16], usize>::new();
+    for kept in all {
+        *bytes.entry(kept.principal.0).or_default() += kept.bytes;
+    }
+    let (largest, _) = bytes.into_iter().max_by_key(|(_, bytes)| *bytes)?;
+    all.iter().position(|kept| kept.principal.0 == largest)
 }
 
 fn message_bytes(message: &ChatMessage) -> usize {

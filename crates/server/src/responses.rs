@@ -28,26 +28,33 @@ pub async fn create(
 ) -> Result<HttpResponse, ApiError> {
     let (parts, body) = request.into_parts();
     let context = context(&app, id, principal)?;
-    let (mut asked, lease) =
+    let (mut asked, mut lease) =
         read_json(&parts.headers, body, &app, |body| Ok(ResponsesRequest::parse(body)?)).await?;
-    let previous = match &asked.previous {
-        Some(id) => app.kept.conversation(principal, id).ok_or_else(|| gone(id, "previous_response_id"))?,
-        None => Vec::new(),
-    };
+    let previous = previous(&app, principal, &asked, &mut lease)?;
     let conversation = asked.conversation(previous)?;
-    // A conversation that is kept takes its room until the answer is there; others until the prompt is one of tokens.
-    let (keep, _lease) = match asked.store {
-        true => (Some(Keep { principal, conversation: conversation.clone(), _lease: lease }), None),
-        false => (None, Some(lease)),
-    };
+    let keep = asked.store.then(|| Keep { principal, conversation: conversation.clone() });
     let fold = ResponseStream::new(id.to_string(), asked.head(&id.to_string(), unix_s()));
     let streams = asked.streams;
     let request = asked.into_generate(conversation, context)?;
-    let answer = Answering { fold, keep, app: app.clone() };
+    let answer = Answering { fold, keep, app: app.clone(), _lease: lease };
     match streams {
         true => stream(&app, Dialect::Responses, request, answer).await,
         false => whole(&app, Dialect::Responses, request, answer).await,
     }
+}
+
+/// The conversation that the request goes on from. It takes its room as if it had come with the request, and once more for the copy
+/// that is kept.
+fn previous(
+    app: &App,
+    principal: Principal,
+    asked: &ResponsesRequest,
+    lease: &mut Lease,
+) -> Result<Vec<ChatMessage>, ApiError> {
+    let Some(id) = &asked.previous else { return Ok(Vec::new()) };
+    let is_gone = || gone(id, "previous_response_id");
+    lease.grow(2 * app.kept.bytes(principal, id).ok_or_else(is_gone)?)?;
+    app.kept.conversation(principal, id).ok_or_else(is_gone)
 }
 
 /// `GET /v1/responses/{response}`
@@ -95,7 +102,6 @@ fn gone(id: &str, param: &str) -> ApiError {
 struct Keep {
     principal: Principal,
     conversation: Vec<ChatMessage>,
-    _lease: Lease,
 }
 
 /// An answer while it is made.
@@ -103,6 +109,8 @@ struct Answering {
     fold: ResponseStream,
     keep: Option<Keep>,
     app: Arc<App>,
+    /// The answer repeats what was asked, and what is kept waits for it.
+    _lease: Lease,
 }
 
 impl Answering {

@@ -8,7 +8,9 @@ use crate::fields::{BadParam, Fields, short};
 use crate::generate::{
     AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, ToolDefinition, Tools,
 };
-use crate::request::{RequestContext, SamplingFields, check_count, check_results, json_schema, token_bound};
+use crate::request::{
+    MESSAGES_MAX, RequestContext, SamplingFields, check_count, check_results, json_schema, token_bound,
+};
 use crate::table::RESPONSES;
 use crate::tools::{
     TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name, check_parameters, definition,
@@ -114,6 +116,7 @@ impl ResponsesRequest {
         let before = previous.len();
         let mut all = previous;
         all.append(&mut self.input);
+        check_count("input", "messages with those before it", all.len(), MESSAGES_MAX)?;
         let places = &self.places;
         let place = |i: usize| {
             let place = i.checked_sub(before).and_then(|i| places.get(i));
