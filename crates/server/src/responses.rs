@@ -66,7 +66,8 @@ pub async fn get(
 ) -> Result<HttpResponse, ApiError> {
     for (name, value) in query {
         // What a response has, it has in whole.
-        if !name.starts_with("include") && !(name == "stream" && value == "false") {
+        let asks_for_nothing = name.starts_with("include") || name == "stream" && value == "false";
+        if !asks_for_nothing {
             let name: String = name.chars().take(80).collect();
             let message = format!("`{name}` is not supported: a response that is kept comes whole");
             return Err(BadParam::unsupported(name, message).into());

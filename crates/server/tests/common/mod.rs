@@ -140,7 +140,27 @@ fn failed() -> GenerateError {
     GenerateError::Failed { kind: FailureKind::StageLost, message: "node b is gone".into() }
 }
 
+/// Answers that come at once.
+fn written(request: &GenerateRequest) -> Option<Vec<Item>> {
+    let end = |stop: Option<&str>, completion_tokens| {
+        let (reason, stop) = (FinishReason::Stop, stop.map(str::to_owned));
+        Ok(GenerateEvent::Finished { index: 0, reason, stop, completion_tokens })
+    };
+    Some(match request.model.as_str() {
+        "good" | "org/good" => good(request),
+        "thinks-and-calls" => calling(),
+        "stops" => vec![started(), delta(0, "The", false), end(Some("END"), 2), done(2)],
+        // A whole answer of a megabyte.
+        "long" => vec![started(), delta(0, &"x".repeat(1 << 20), false), end(None, 9), done(9)],
+        "stops-short" => vec![started(), delta(0, "The", false)],
+        _ => return None,
+    })
+}
+
 fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
+    if let Some(items) = written(request) {
+        return Ok(Box::pin(stream::iter(items)));
+    }
     let then = |first: Vec<Item>, rest: GenerateStream| -> GenerateStream {
         Box::pin(stream::iter(first).chain(rest))
     };
@@ -151,7 +171,6 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
         }))
     };
     Ok(match request.model.as_str() {
-        "good" | "org/good" => Box::pin(stream::iter(good(request))),
         // Queued for longer than headers wait, then a good answer.
         "loading" => {
             let rest = stream::iter(good(request));
@@ -178,30 +197,12 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
             };
             then(vec![started()], Box::pin(stream::unfold((), tick)))
         }
-        // A whole answer of a megabyte.
-        "long" => {
-            let end = Ok(GenerateEvent::Finished {
-                index: 0,
-                reason: FinishReason::Stop,
-                stop: None,
-                completion_tokens: 9,
-            });
-            Box::pin(stream::iter([started(), delta(0, &"x".repeat(1 << 20), false), end, done(9)]))
-        }
-        "thinks-and-calls" => Box::pin(stream::iter(calling())),
-        "stops" => {
-            let stop = Some("END".to_owned());
-            let end =
-                GenerateEvent::Finished { index: 0, reason: FinishReason::Stop, stop, completion_tokens: 2 };
-            Box::pin(stream::iter([started(), delta(0, "The", false), Ok(end), done(2)]))
-        }
         "silent" => Box::pin(stream::pending()),
         "babbling" => Box::pin(stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_millis(20)).await;
             Some((queued("placing"), ()))
         })),
         "breaks" => then(vec![started(), delta(0, "The", false)], after(0, Err(failed()))),
-        "stops-short" => Box::pin(stream::iter(vec![started(), delta(0, "The", false)])),
         "panics" => panic!("a bug while starting"),
         "panics-later" => {
             then(vec![started()], Box::pin(stream::once(async { panic!("a bug while running") })))
