@@ -3,5 +3,5 @@
 fn main() -> std::io::Result<()> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     std::fs::write(format!("{root}/openapi.json"), exo_api::openapi::to_json())?;
-    std::fs::write(format!("{root}/docs/api.md"), exo_api::openai::table::to_markdown())
+    std::fs::write(format!("{root}/docs/api.md"), exo_api::table::to_markdown())
 }

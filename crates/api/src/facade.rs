@@ -29,6 +29,9 @@ pub trait Facade: Send + Sync + 'static {
     /// here; everything later arrives in the stream. A known model that is not placed is placed.
     fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<GenerateStream, GenerateError>>;
 
+    /// Tokens that the prompt of a request comes to. Nothing is generated.
+    fn count_tokens(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, GenerateError>>;
+
     /// Models this node can name, sorted by name.
     fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>>;
 

@@ -178,6 +178,8 @@ pub enum GenerateEvent {
         index: u16,
         /// Why it ended.
         reason: FinishReason,
+        /// The stop string that ended it.
+        stop: Option<String>,
         /// Tokens generated for it, including those of a stop string.
         completion_tokens: u32,
     },
@@ -330,6 +332,33 @@ pub struct Resumed {
     pub kernels: Vec<String>,
 }
 
+/// A part of a request, whatever its dialect calls it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestPart {
+    /// The model's name.
+    Model,
+    /// The conversation or the text.
+    Prompt,
+    /// The kind of the answer's format.
+    Format,
+    /// The schema of the answer.
+    Schema,
+    /// The regular expression of the answer.
+    Regex,
+    /// The grammar of the answer.
+    Lark,
+    /// All tools.
+    Tools,
+    /// The arguments' schema of one tool.
+    ToolSchema(usize),
+    /// Whether to think.
+    Thinking,
+    /// How much to think.
+    Effort,
+    /// Log-probabilities.
+    Logprobs,
+}
+
 /// Why there is no answer, or why it stopped short.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -378,11 +407,11 @@ pub enum GenerateError {
         /// What the template engine said.
         message: String,
     },
-    /// A parameter does not go with this model.
+    /// A part of the request does not go with this model.
     #[error("{message}")]
     Invalid {
-        /// Its name in the API; empty when it is the request as a whole.
-        param: String,
+        /// Which.
+        part: RequestPart,
         /// What is wrong and what is allowed.
         message: String,
     },

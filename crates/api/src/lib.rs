@@ -12,21 +12,31 @@
 
 #![forbid(unsafe_code)]
 
+pub mod anthropic;
 pub mod endpoints;
 pub mod facade;
+pub mod fields;
 pub mod generate;
 pub mod openai;
 pub mod openapi;
 pub mod plan;
+pub mod request;
+pub mod responses;
+pub mod summary;
+pub mod table;
+pub mod tools;
 pub mod view;
 
 pub use facade::{AdminError, BoxFuture, BoxStream, Facade, GenerateStream};
+pub use fields::{BadParam, BadParamKind};
 pub use generate::{
     AnswerFormat, CallDelta, CalledFunction, ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent,
-    GenerateRequest, Prompt, Reasoning, Resumed, Summary, Timings, TokenPiece, ToolCall, ToolDefinition,
-    Tools, TopToken, Usage,
+    GenerateRequest, Prompt, Reasoning, RequestPart, Resumed, Summary, Timings, TokenPiece, ToolCall,
+    ToolDefinition, Tools, TopToken, Usage,
 };
 pub use plan::{PlanQuery, PlanView};
+pub use request::RequestContext;
+pub use summary::ExoSummary;
 pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,
     HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,

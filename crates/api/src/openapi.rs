@@ -4,14 +4,15 @@
 use utoipa::OpenApi;
 use utoipa::openapi::path::{OperationBuilder, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBodyBuilder;
-use utoipa::openapi::schema::{ArrayBuilder, Ref, Schema, Type};
+use utoipa::openapi::schema::{ArrayBuilder, Ref, Schema, SchemaType, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{
     ContentBuilder, HttpMethod, InfoBuilder, ObjectBuilder, Paths, RefOr, Required, Response, ResponseBuilder,
 };
 
 use crate::endpoints::{Access, Answer, ENDPOINTS, Endpoint, Method};
-use crate::{openai, plan, view};
+use crate::table::{self, Table, Treatment};
+use crate::{anthropic, openai, plan, responses, view};
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(
@@ -23,6 +24,14 @@ use crate::{openai, plan, view};
     openai::ErrorBody,
     openai::ModelList,
     openai::ModelObject,
+    responses::Response,
+    responses::ResponseEvent,
+    responses::ResponseDeleted,
+    anthropic::Message,
+    anthropic::MessageEvent,
+    anthropic::TokenCount,
+    anthropic::MessagesError,
+    anthropic::ModelPage,
     view::HealthView,
     view::ClusterView,
     view::InstanceView,
@@ -55,6 +64,9 @@ pub fn document() -> utoipa::openapi::OpenApi {
         paths
     });
     if let Some(components) = document.components.as_mut() {
+        for (name, table, required) in BODIES {
+            components.schemas.insert((*name).to_owned(), body(table, required));
+        }
         let bearer = |about: &str| {
             let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about));
             SecurityScheme::Http(scheme.build())
@@ -66,7 +78,28 @@ pub fn document() -> utoipa::openapi::OpenApi {
     document
 }
 
-const ABOUT: &str = "The API of one exo node. `/v1/*` is compatible with OpenAI's; `/exo/v1/*` shows and changes the \
+/// Bodies that are described by the table of fields: name, fields, and those that must be there.
+const BODIES: &[(&str, Table, &[&str])] = &[
+    ("ResponsesRequest", table::RESPONSES, &["model", "input"]),
+    ("MessagesRequest", table::MESSAGES, &["model", "max_tokens", "messages"]),
+    ("CountTokensRequest", table::MESSAGES_COUNT, &["model", "messages"]),
+];
+
+fn body(table: &Table, required: &[&str]) -> RefOr<Schema> {
+    let about = "Every field, and what stands in it, is in `docs/api.md`.";
+    let is_taken = |field: &&table::Field| {
+        !field.path.contains('.') && !matches!(field.treatment, Treatment::Refused(_))
+    };
+    let object = table.all().filter(is_taken).fold(ObjectBuilder::new(), |object, field| {
+        let any = ObjectBuilder::new().schema_type(SchemaType::AnyValue).description(Some(field.note));
+        object.property(field.path, any.build())
+    });
+    let object = required.iter().fold(object, |object, name| object.required(*name));
+    RefOr::T(Schema::Object(object.description(Some(about)).build()))
+}
+
+const ABOUT: &str = "The API of one exo node. `/v1/*` is compatible with OpenAI's, `/v1/messages` with \
+Anthropic's; `/exo/v1/*` shows and changes the \
 cluster. A parameter that is not honoured is refused with a 400 that names it. Every POST needs `Content-Type: \
 application/json`.";
 

@@ -1,26 +1,72 @@
-//! The table of fields against the official client's types, against the parsers, and against the page that is made of it.
+//! The table of fields against the official clients' types, against the parsers, and against the page that is made of it.
 
 use std::time::Duration;
 
-use exo_api::openai::table::{self, CHAT, COMPLETION, Field, Table, Treatment};
-use exo_api::openai::{BadParam, BadParamKind, ChatRequest, CompletionRequest, RequestContext};
+use exo_api::anthropic::MessagesRequest;
+use exo_api::openai::{ChatRequest, CompletionRequest};
+use exo_api::responses::ResponsesRequest;
+use exo_api::table::{
+    self, CHAT, COMPLETION, Field, MESSAGES, MESSAGES_COUNT, RESPONSES, TABLES, Table, Treatment,
+};
+use exo_api::{BadParam, BadParamKind, RequestContext};
 use exo_types::{Principal, RequestId};
 use serde_json::{Value, json};
 
-/// Every field of the parameter types of the Python client of this version: endpoint and path.
-const CLIENT: &str = include_str!("data/openai-3.54.0-fields.txt");
+/// Every field of the parameter types of the Python clients of these versions: endpoint and path. Where a value is one of several
+/// kinds, `path.type=kind` names each, and only those that are taken are gone into.
+const CLIENTS: [&str; 2] =
+    [include_str!("data/openai-3.54.0-fields.txt"), include_str!("data/anthropic-2.12.0-fields.txt")];
+
+/// Endpoint and path of each line.
+fn lines() -> impl Iterator<Item = (Table, &'static str)> {
+    CLIENTS.into_iter().flat_map(str::lines).map(|line| {
+        let (endpoint, path) = line.split_once(' ').expect("endpoint and path");
+        let table = match endpoint {
+            "chat" => CHAT,
+            "completion" => COMPLETION,
+            "responses" => RESPONSES,
+            "messages" => MESSAGES,
+            "count_tokens" => MESSAGES_COUNT,
+            other => panic!("no table of {other}"),
+        };
+        (table, path)
+    })
+}
 
 #[test]
-fn every_field_of_the_official_client_stands_in_the_table() {
-    for line in CLIENT.lines() {
-        let (endpoint, path) = line.split_once(' ').expect("endpoint and path");
-        let table = if endpoint == "chat" { CHAT } else { COMPLETION };
-        // What is below a field that is refused whole needs no word of its own.
+fn every_field_of_the_official_clients_stands_in_the_table() {
+    for (table, path) in lines().filter(|(_, path)| !path.contains('=')) {
+        // What is below a field that is refused whole, or asks for nothing, needs no word of its own.
         let stands = |field: &Field| {
             let below = path.strip_prefix(field.path).is_some_and(|rest| rest.starts_with(['.', '[']));
-            field.path == path || below && matches!(field.treatment, Treatment::Refused(_))
+            field.path == path || below && field.treatment != Treatment::Honoured
         };
-        assert!(table.all().any(stands), "`{path}` of {endpoint} is not in the table");
+        assert!(table.all().any(stands), "`{path}` of {} is not in the table", table.endpoint);
+    }
+}
+
+#[test]
+fn every_kind_of_the_official_clients_is_taken_or_refused_by_name() {
+    for (table, path, kind) in lines().filter_map(|(table, line)| {
+        let (path, kind) = line.split_once(".type=")?;
+        Some((table, path, kind))
+    }) {
+        let mut body = base(table);
+        if path == "input[].output[]" {
+            body["input"][0] = json!({"type": "function_call_output", "call_id": "x"});
+        }
+        if path == "messages[].content[].content[]" {
+            body["messages"][0]["content"][0] = json!({"type": "tool_result", "tool_use_id": "x"});
+        }
+        *place(&mut body, path) = json!({"type": kind});
+        if let Err(error) = parse(table, body) {
+            let is_named = error.kind == BadParamKind::Unsupported && error.message.contains(kind);
+            // One that is taken has no more than its kind here.
+            let is_taken = error.kind == BadParamKind::Missing || error.kind == BadParamKind::Invalid;
+            assert!(is_named || is_taken, "{path} of type {kind}: {error:?}");
+            let place = path.replace("[]", "[0]");
+            assert!(error.param.starts_with(&place) || is_taken, "{path} of type {kind}: {error:?}");
+        }
     }
 }
 
@@ -31,24 +77,51 @@ fn parse(table: Table, body: Value) -> Result<(), BadParam> {
         seed: 1,
         queue_wait_max: Duration::from_secs(1),
     };
-    match table.endpoint.ends_with("chat/completions") {
-        true => ChatRequest::parse(body)?.into_generate(context).map(drop),
-        false => CompletionRequest::parse(body)?.into_generate(context).map(drop),
+    match table.endpoint {
+        e if e == CHAT.endpoint => ChatRequest::parse(body)?.into_generate(context).map(drop),
+        e if e == COMPLETION.endpoint => CompletionRequest::parse(body)?.into_generate(context).map(drop),
+        e if e == RESPONSES.endpoint => {
+            let mut asked = ResponsesRequest::parse(body)?;
+            let conversation = asked.conversation(Vec::new())?;
+            asked.into_generate(conversation, context).map(drop)
+        }
+        e if e == MESSAGES.endpoint => MessagesRequest::parse(body)?.into_generate(context).map(drop),
+        _ => MessagesRequest::parse_count(body)?.into_generate(context).map(drop),
     }
 }
 
+/// A small request to the endpoint.
+fn base(table: Table) -> Value {
+    let text = json!([{"role": "user", "content": [{"type": "text", "text": "hi"}]}]);
+    match table.endpoint {
+        e if e == COMPLETION.endpoint => json!({"model": "m", "prompt": "hi"}),
+        e if e == RESPONSES.endpoint => {
+            json!({"model": "m", "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]})
+        }
+        e if e == MESSAGES.endpoint => json!({"model": "m", "max_tokens": 9, "messages": text}),
+        _ => json!({"model": "m", "messages": text}),
+    }
+}
+
+/// The place of `path` in a request; what is missing on the way is made.
+fn place<'a>(body: &'a mut Value, path: &str) -> &'a mut Value {
+    path.split('.').fold(body, |place, name| {
+        let (name, depth) = (name.trim_end_matches("[]"), name.matches("[]").count());
+        if depth > 0 && !place[name].is_array() {
+            place[name] = json!([{}]);
+        }
+        (0..depth).fold(&mut place[name], |place, _| &mut place[0])
+    })
+}
+
 /// A small request with `value` at `path`; `None` for paths below fields that ask for other things of their own.
-fn with(path: &str, value: Value) -> Option<Value> {
-    let mut body =
-        json!({"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]});
-    let place = match path.rsplit_once('.') {
-        None => &mut body,
-        Some(("messages[]", _)) => &mut body["messages"][0],
-        Some(("messages[].content[]", _)) => &mut body["messages"][0]["content"][0],
-        _ => return None,
-    };
-    let name = path.rsplit('.').next()?;
-    place[name] = value;
+fn with(table: Table, path: &str, value: Value) -> Option<Value> {
+    let above = path.rsplit_once('.').map_or("", |(above, _)| above);
+    let mut body = base(table);
+    if !["", "messages[]", "messages[].content[]", "input[]", "input[].content[]"].contains(&above) {
+        return None;
+    }
+    *place(&mut body, path) = value;
     Some(body)
 }
 
@@ -56,18 +129,9 @@ fn with(path: &str, value: Value) -> Option<Value> {
 fn the_parsers_do_what_the_table_says() {
     let odd = json!({"odd": ["value"]});
     for (table, Field { path, treatment, .. }) in
-        [CHAT, COMPLETION].into_iter().flat_map(|table| table.all().map(move |field| (table, field)))
+        TABLES.into_iter().flat_map(|table| table.all().map(move |field| (table, field)))
     {
-        let body = |value: Value| {
-            let mut body = with(path, value)?;
-            if table.endpoint == COMPLETION.endpoint {
-                body.as_object_mut()?.remove("messages");
-                if *path != "prompt" {
-                    body["prompt"] = json!("hi");
-                }
-            }
-            Some(body)
-        };
+        let body = |value: Value| with(table, path, value);
         let Some(strange) = body(odd.clone()) else { continue };
         let verdict = parse(table, strange);
         match treatment {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use exo_api::GenerateRequest;
-use exo_api::openai::{BadParam, ChatRequest, CompletionRequest, RequestContext};
+use exo_api::openai::{ChatRequest, CompletionRequest};
+use exo_api::{BadParam, GenerateRequest, RequestContext};
 use exo_types::{Principal, RequestId};
 use serde_json::{Value, json};
 

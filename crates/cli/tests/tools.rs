@@ -11,29 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Answer, Node, finish, python, skip, stderr, stdout};
-
-/// As Qwen's: tools in the system's turn, calls in tags, results in a turn of the user.
-const TEMPLATE: &str = r#"{%- if tools %}<|im_start|>system
-Tools:
-{%- for tool in tools %}
-{{ tool | tojson }}
-{%- endfor %}<|im_end|>
-{% endif %}
-{%- for m in messages %}
-{%- if m.role == 'tool' %}<|im_start|>user
-<tool_response>
-{{ m.content }}
-</tool_response><|im_end|>
-{% else %}<|im_start|>{{ m.role }}
-{{ m.content }}
-{%- for call in m.tool_calls %}{{ '\n' if not loop.first or m.content else '' }}<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|im_end|>
-{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"#;
+use support::{Answer, Node, finish, python, skip, stderr, stdout, tools_node};
 
 fn chat(more: Value) -> Value {
     let mut body = json!({
@@ -79,18 +57,9 @@ fn check(name: &str, arguments: &Value) {
     }
 }
 
-fn node() -> (Node, tempfile::TempDir) {
-    let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
-    let path = folder.path().join("tools.gguf");
-    support::with_template(&path, TEMPLATE);
-    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "tools"}));
-    assert_eq!(added.status, 200, "{}", added.body);
-    (node, folder)
-}
-
 #[test]
 fn what_must_be_called_is_called_with_arguments_of_its_schema() {
-    let (node, _folder) = node();
+    let (node, _folder) = tools_node();
     for seed in 0..5 {
         let answer =
             ask(&node, json!({"tool_choice": "required", "seed": seed, "parallel_tool_calls": false}));
@@ -117,7 +86,7 @@ fn what_must_be_called_is_called_with_arguments_of_its_schema() {
 
 #[test]
 fn a_streamed_call_has_its_name_first_and_then_arguments_that_add_up() {
-    let (node, _folder) = node();
+    let (node, _folder) = tools_node();
     let body = chat(json!({"tool_choice": "required", "stream": true, "n": 2, "parallel_tool_calls": false}));
     let stream = node.send("POST", "/v1/chat/completions", Some(body.to_string()));
     let (mut open, mut ends) = (BTreeMap::<(u64, u64), (String, String)>::new(), Vec::new());
@@ -150,7 +119,7 @@ fn a_streamed_call_has_its_name_first_and_then_arguments_that_add_up() {
 
 #[test]
 fn a_result_goes_back_and_what_was_asked_before_it_is_not_computed_again() {
-    let (node, _folder) = node();
+    let (node, _folder) = tools_node();
     let first = ask(&node, json!({"tool_choice": "required", "parallel_tool_calls": false}));
     let message = first.json()["choices"][0]["message"].clone();
     let id = message["tool_calls"][0]["id"].clone();
@@ -174,7 +143,7 @@ fn a_result_goes_back_and_what_was_asked_before_it_is_not_computed_again() {
 
 #[test]
 fn a_tool_that_is_not_strict_is_enforced_as_far_as_it_can_be_and_the_answer_says_so() {
-    let (node, _folder) = node();
+    let (node, _folder) = tools_node();
     let tool = |strict: bool| {
         json!({"tool_choice": "required", "parallel_tool_calls": false, "tools": [{"type": "function", "function": {
             "name": "tag", "strict": strict, "parameters": {"type": "object", "properties": {
@@ -200,7 +169,7 @@ fn a_tool_that_is_not_strict_is_enforced_as_far_as_it_can_be_and_the_answer_says
 
 #[test]
 fn tools_that_cannot_be_are_refused_by_name() {
-    let (node, _folder) = node();
+    let (node, _folder) = tools_node();
     let tool = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}});
     let many: Vec<Value> = (0..600).map(|i| tool(&format!("tool_{i}"))).collect();
     for (more, param) in [
@@ -274,7 +243,7 @@ fn a_thought_is_no_text_and_is_counted_and_turned_off_where_that_is_possible() {
 #[test]
 fn the_openai_package_reads_calls_and_schemas() {
     const TEST: &str = "the_openai_package_reads_calls_and_schemas";
-    let (node, _folder) = node();
+    let (node, _folder) = tools_node();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai_tools.py");
     if Command::new(python()).arg("--version").output().is_err() {
         return skip(TEST, "there is no Python");

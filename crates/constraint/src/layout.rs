@@ -160,7 +160,8 @@ impl Layout {
 
     /// Text in which no call begins, or text up to the beginning of one and then calls.
     fn write_text_or_calls(&self, calls: &Calls, barred: Option<&str>, rules: &mut String) {
-        let not_thought = barred.map(|open| format!(" & ~/{}(.|\\n)*/", escaped(open))).unwrap_or_default();
+        let not_thought =
+            barred.map(|open| format!(" & ~/\\s*{}(.|\\n)*/", escaped(open))).unwrap_or_default();
         let begin = sequence(&calls.begin);
         match calls.begin.first() {
             Some(Piece::Control(_)) => {

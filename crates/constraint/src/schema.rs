@@ -94,6 +94,10 @@ const NAMED: [&str; 4] = ["$defs", "definitions", "patternProperties", "properti
 /// Formats that are asserted.
 const FORMATS: [&str; 10] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
+/// The engine's own dates have a 29 February in every year.
+const DATE: &str = "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)\
+|02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)";
+const TIME: &str = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:(?:[0-5][0-9]|60)(?:\.[0-9]+)?(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
 
 impl Schema {
     /// Reads a schema that stands at `#`.
@@ -186,7 +190,11 @@ impl Walk<'_> {
         for (word, value) in words {
             let len = path.len();
             path.push(word.clone());
-            match self.word(word, value, path) {
+            let read = match word.as_str() {
+                "format" => format_word(value, words.contains_key("pattern"), path),
+                word => self.word(word, value, path),
+            };
+            match read {
                 Ok(Some((word, value))) => drop(kept.insert(word, value)),
                 Ok(None) => {}
                 Err(e) if self.strictness == Strictness::Whole => return Err(e),
@@ -299,10 +307,6 @@ impl Walk<'_> {
                 self.leave_out(error(path, "`oneOf` is enforced as `anyOf`"))?;
                 Ok(Some(("anyOf".to_owned(), any)))
             }
-            "format" => match value.as_str() {
-                Some(format) if FORMATS.contains(&format) => kept(value.clone()),
-                _ => Err(error(path, format!("this `format` is not asserted; {} are", FORMATS.join(", ")))),
-            },
             "$ref" => self.reference(value, path).map(|()| Some((word.to_owned(), value.clone()))),
             _ => Err(error(path, unsupported(word))),
         }
@@ -534,6 +538,29 @@ fn is_place_of_schemas(pointer: &str) -> bool {
         }
     }
     true
+}
+
+/// What becomes of a `format`, beside which a `pattern` may stand.
+fn format_word(
+    value: &Value,
+    has_pattern: bool,
+    path: &Path,
+) -> Result<Option<(String, Value)>, SchemaError> {
+    let pattern = match value.as_str() {
+        Some("date") => format!("^{DATE}$"),
+        Some("date-time") => format!("^{DATE}[tT]{TIME}$"),
+        Some(format) if FORMATS.contains(&format) => {
+            return Ok(Some(("format".to_owned(), value.clone())));
+        }
+        _ => {
+            let reason = format!("this `format` is not asserted; {} are", FORMATS.join(", "));
+            return Err(error(path, reason));
+        }
+    };
+    if has_pattern {
+        return Err(error(path, "a date beside a `pattern` cannot be enforced; send one of them"));
+    }
+    Ok(Some(("pattern".to_owned(), pattern.into())))
 }
 
 fn unsupported(word: &str) -> String {

@@ -273,6 +273,42 @@ fn a_schema_begins_behind_the_thought() {
 }
 
 #[test]
+fn the_29th_of_february_comes_in_leap_years_alone() {
+    let compiler = compiler();
+    let date = json_layout(&json!({"type": "string", "format": "date"}));
+    for (text, is_date) in [
+        ("2024-02-29", true),
+        ("2000-02-29", true),
+        ("2023-02-29", false),
+        ("1900-02-29", false),
+        ("2023-02-28", true),
+        ("2023-04-31", false),
+        ("2023-12-31", true),
+        ("2023-00-10", false),
+    ] {
+        assert_eq!(takes(&compiler, &date, &format!("\"{text}\"")), is_date, "{text}");
+    }
+    let time = json_layout(&json!({"type": "string", "format": "date-time"}));
+    assert!(takes(&compiler, &time, "\"2024-02-29T23:59:59.5+01:00\""));
+    assert!(!takes(&compiler, &time, "\"2023-02-29T23:59:59Z\""));
+}
+
+#[test]
+fn text_beside_tools_opens_no_thought_behind_white_space() {
+    let compiler = compiler();
+    let text = |t: &str| vec![Piece::Text(t.to_owned())];
+    let Layout { body, .. } = tools(text("<tool_call>\n"), false, false);
+    let layout =
+        Layout { thought: Thought::Possible { open: text("<think>"), close: text("</think>") }, body };
+    let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+    assert!(takes(&compiler, &layout, &format!("<think>hm</think>\n\n{call}")));
+    assert!(takes(&compiler, &layout, "\n a text"));
+    // The parser would read the call as a part of the thought.
+    assert!(!takes(&compiler, &layout, &format!("\n<think>hm {call}")));
+    assert!(!takes(&compiler, &layout, " <think>hm"));
+}
+
+#[test]
 fn what_the_engine_does_not_take_is_an_error_in_short() {
     let compiler = compiler();
     let schema = |schema: Value| compiler.constrain(layout(Body::Json(schema)).grammar());

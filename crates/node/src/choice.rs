@@ -28,7 +28,7 @@ pub struct Choice {
     held_tokens: Vec<TokenPiece>,
     tokens: u32,
     reasoning_tokens: u32,
-    found_stop: bool,
+    found_stop: Option<String>,
     finished: bool,
 }
 
@@ -54,7 +54,7 @@ impl Choice {
             held_tokens: Vec::new(),
             tokens: 0,
             reasoning_tokens: 0,
-            found_stop: false,
+            found_stop: None,
             finished: false,
         }
     }
@@ -79,9 +79,9 @@ impl Choice {
         self.calls > 0
     }
 
-    /// Whether a stop string ended it.
-    pub fn found_stop(&self) -> bool {
-        self.found_stop
+    /// The stop string that ended it.
+    pub fn found_stop(&self) -> Option<&str> {
+        self.found_stop.as_deref()
     }
 
     /// Whether it is complete.
@@ -91,7 +91,7 @@ impl Choice {
 
     /// Takes a token; gives the text that is now certain. Tokens behind a stop string count for nothing.
     pub fn push(&mut self, token: &SampledToken) -> Option<Delta> {
-        if self.found_stop || self.finished {
+        if self.found_stop.is_some() || self.finished {
             return None;
         }
         self.tokens += 1;
@@ -106,7 +106,7 @@ impl Choice {
         }
         let parts = self.parser.push(&text);
         let mut delta = self.delta_of(parts);
-        if !self.found_stop {
+        if self.found_stop.is_none() {
             let keep = longest_start(&self.held, &self.stop);
             let sent: String = self.held.drain(..self.held.len() - keep).collect();
             delta.text.push_str(&sent);
@@ -117,14 +117,14 @@ impl Choice {
     /// The rest, when no more tokens come.
     pub fn finish(&mut self) -> Option<Delta> {
         self.finished = true;
-        if self.found_stop {
+        if self.found_stop.is_some() {
             return None;
         }
         let rest = self.decoder.finish();
         let mut parts = self.parser.push(&rest);
         parts.extend(self.parser.finish());
         let mut delta = self.delta_of(parts);
-        if !self.found_stop {
+        if self.found_stop.is_none() {
             delta.text.push_str(&std::mem::take(&mut self.held));
         }
         self.send(delta)
@@ -138,8 +138,9 @@ impl Choice {
                 AnswerPart::Thought(text) => delta.reasoning.push_str(&text),
                 AnswerPart::Text(text) => {
                     self.held.push_str(&text);
-                    if let Some(at) = self.stop.iter().filter_map(|s| self.held.find(s.as_str())).min() {
-                        self.found_stop = true;
+                    let places = self.stop.iter().filter_map(|s| Some((self.held.find(s.as_str())?, s)));
+                    if let Some((at, stop)) = places.min() {
+                        self.found_stop = Some(stop.clone());
                         self.held.truncate(at);
                         delta.text.push_str(&std::mem::take(&mut self.held));
                         return delta;

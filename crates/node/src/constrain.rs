@@ -1,6 +1,8 @@
 //! What a request asks of its answers, as a grammar and as a way to read them; and each token of an answer against the grammar.
 
-use exo_api::{AnswerFormat, GenerateError, GenerateRequest, Prompt, Reasoning, ToolDefinition, Tools};
+use exo_api::{
+    AnswerFormat, GenerateError, GenerateRequest, Prompt, Reasoning, RequestPart, ToolDefinition, Tools,
+};
 use exo_constraint::{
     Body, CallShape, Calls, CompileError, Compiler, Fold, Layout, Part, Piece, Schema, Strictness, Thought,
     check_lark,
@@ -41,26 +43,26 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, Generat
         short_ids: false,
         unenforced: Vec::new(),
     };
-    let (param, body) = match &request.tools {
+    let (part, body) = match &request.tools {
         Some(tools) => {
             let format = open.calls().map_err(|reason| {
                 invalid(
-                    "tools",
+                    RequestPart::Tools,
                     format!("`{}` cannot be given tools: {reason}; leave them out", request.model),
                 )
             })?;
             plan.reading.calls = Some(format.clone());
             plan.short_ids = format.has_ids();
             let body = calls_body(open, format, tools, &mut plan.unenforced)?;
-            ("tools", Some(body))
+            (RequestPart::Tools, Some(body))
         }
         None => format_body(&request.format)?,
     };
     if let Some(body) = body {
         let thought = thought_layout(open, thought)?;
-        let compiler = open.compiler().map_err(|reason| invalid(param, cannot(&reason)))?;
+        let compiler = open.compiler().map_err(|reason| invalid(part, cannot(&reason)))?;
         plan.constraint =
-            Some(compile(compiler, param, Layout { thought, body }, &request.tools, &mut plan.unenforced)?);
+            Some(compile(compiler, part, Layout { thought, body }, &request.tools, &mut plan.unenforced)?);
     }
     bound(&mut plan.unenforced);
     Ok(plan)
@@ -79,34 +81,36 @@ fn bound(unenforced: &mut Vec<String>) {
 /// The variables that the template is told of the thinking that was asked for.
 pub fn thinking_vars(open: &OpenModel, reasoning: &Reasoning) -> Result<Map<String, Value>, GenerateError> {
     let Some(thought) = open.thought() else { return Ok(Map::new()) };
-    let refused = |message: &str| Err(invalid("reasoning_effort", message.to_owned()));
+    let refused = |part, message: &str| Err(invalid(part, message.to_owned()));
     match reasoning {
         Reasoning::Default => Ok(Map::new()),
         Reasoning::Off if thought.can_be_off => {
             Ok(Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]))
         }
-        Reasoning::Off => {
-            refused("this model's template has no way to tell it not to think: leave `reasoning_effort` out")
-        }
-        Reasoning::Effort(_) => {
-            refused("this model thinks and knows no efforts: leave `reasoning_effort` out, or send `none`")
-        }
+        Reasoning::Off => refused(
+            RequestPart::Thinking,
+            "this model's template has no way to tell it not to think: leave it out",
+        ),
+        Reasoning::Effort(_) => refused(
+            RequestPart::Effort,
+            "this model thinks and knows no efforts: leave it out, or ask for no thinking",
+        ),
     }
 }
 
-fn format_body(format: &AnswerFormat) -> Result<(&'static str, Option<Body>), GenerateError> {
+fn format_body(format: &AnswerFormat) -> Result<(RequestPart, Option<Body>), GenerateError> {
     Ok(match format {
-        AnswerFormat::Text => ("", None),
-        AnswerFormat::JsonObject => ("response_format", Some(Body::Json(Schema::object().value))),
+        AnswerFormat::Text => (RequestPart::Format, None),
+        AnswerFormat::JsonObject => (RequestPart::Format, Some(Body::Json(Schema::object().value))),
         AnswerFormat::JsonSchema(schema) => {
-            let param = "response_format.json_schema.schema";
-            let read = Schema::read(schema, Strictness::Whole).map_err(|e| invalid(param, e.to_string()))?;
-            (param, Some(Body::Json(read.value)))
+            let part = RequestPart::Schema;
+            let read = Schema::read(schema, Strictness::Whole).map_err(|e| invalid(part, e.to_string()))?;
+            (part, Some(Body::Json(read.value)))
         }
-        AnswerFormat::Regex(regex) => ("grammar.regex", Some(Body::Regex(regex.clone()))),
+        AnswerFormat::Regex(regex) => (RequestPart::Regex, Some(Body::Regex(regex.clone()))),
         AnswerFormat::Lark(lark) => {
-            check_lark(lark).map_err(|e| invalid("grammar.lark", e.to_string()))?;
-            ("grammar.lark", Some(Body::Lark(lark.clone())))
+            check_lark(lark).map_err(|e| invalid(RequestPart::Lark, e.to_string()))?;
+            (RequestPart::Lark, Some(Body::Lark(lark.clone())))
         }
     })
 }
@@ -153,18 +157,16 @@ fn calls_body(
 /// The schema of a tool's arguments: wholly where it is strict, else as much of it as can be enforced.
 fn arguments(i: usize, tool: &ToolDefinition, unenforced: &mut Vec<String>) -> Result<Value, GenerateError> {
     let strictness = if tool.is_strict { Strictness::Whole } else { Strictness::Possible };
-    let param = format!("tools[{i}].function.parameters");
-    let read = Schema::read(&tool.parameters, strictness).map_err(|e| invalid(&param, e.to_string()))?;
+    let part = RequestPart::ToolSchema(i);
+    let read = Schema::read(&tool.parameters, strictness).map_err(|e| invalid(part, e.to_string()))?;
     unenforced.extend(read.left_out.iter().map(|error| format!("tool `{}` {error}", tool.name)));
     let mut schema = read.value;
     match schema.get("type") {
         None => schema["type"] = Value::String("object".to_owned()),
         Some(kind) if kind == "object" => {}
         Some(_) => {
-            return Err(invalid(
-                &param,
-                format!("`{param}` must be a schema of an object: arguments have names"),
-            ));
+            let message = "it must be a schema of an object: arguments have names";
+            return Err(invalid(part, message.to_owned()));
         }
     }
     Ok(schema)
@@ -173,33 +175,33 @@ fn arguments(i: usize, tool: &ToolDefinition, unenforced: &mut Vec<String>) -> R
 /// Compiles a layout. Where the engine does not take it for a tool that is not strict, that tool's arguments are any object.
 fn compile(
     compiler: &Compiler,
-    param: &str,
+    part: RequestPart,
     mut layout: Layout,
     tools: &Option<Tools>,
     unenforced: &mut Vec<String>,
 ) -> Result<Constraint, GenerateError> {
-    let refused = |param: &str, reason: &str| {
-        invalid(param, format!("`{param}` cannot be kept to while the answer is made: {reason}"))
+    let refused = |part, reason: &str| {
+        invalid(part, format!("it cannot be kept to while the answer is made: {reason}"))
     };
     let reason = match compiler.constrain(layout.grammar()) {
         Ok(constraint) => return Ok(constraint),
         Err(CompileError::Refused { reason }) => reason,
-        Err(error) => return Err(invalid(param, cannot(&error.to_string()))),
+        Err(error) => return Err(invalid(part, cannot(&error.to_string()))),
     };
     let (Some(tools), Body::Calls(calls)) = (tools, &mut layout.body) else {
-        return Err(refused(param, &reason));
+        return Err(refused(part, &reason));
     };
     let allowed = tools.definitions.iter().enumerate().filter(|(_, tool)| tools.allowed.contains(&tool.name));
     for ((i, tool), shape) in allowed.zip(&mut calls.tools) {
         let alone = Layout { thought: Thought::No, body: Body::Json(shape.schema.clone()) };
         let Err(error) = compiler.constrain(alone.grammar()) else { continue };
         if tool.is_strict {
-            return Err(refused(&format!("tools[{i}].function.parameters"), &error.to_string()));
+            return Err(refused(RequestPart::ToolSchema(i), &error.to_string()));
         }
         unenforced.push(format!("tool `{}` at `#`: any object is taken, for: {error}", tool.name));
         shape.schema = Schema::object().value;
     }
-    compiler.constrain(layout.grammar()).map_err(|error| refused(param, &error.to_string()))
+    compiler.constrain(layout.grammar()).map_err(|error| refused(part, &error.to_string()))
 }
 
 fn pieces(open: &OpenModel, text: &str) -> Result<Vec<Piece>, GenerateError> {
@@ -217,8 +219,8 @@ fn cannot(reason: &str) -> String {
     format!("this model's answers cannot be kept to a format: {reason}")
 }
 
-fn invalid(param: &str, message: String) -> GenerateError {
-    GenerateError::Invalid { param: param.to_owned(), message }
+fn invalid(part: RequestPart, message: String) -> GenerateError {
+    GenerateError::Invalid { part, message }
 }
 
 /// The tokens of one answer against its grammar. The stage that samples was asked to keep to it; this is who looks.

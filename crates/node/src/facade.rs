@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Drain, Facade, GenerateError, GenerateRequest,
     GenerateStream, HealthStatus, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest,
-    JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
+    JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, RequestPart,
 };
 use exo_cluster::wire::{self, ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
@@ -25,7 +25,7 @@ use crate::config::NodeConfig;
 use crate::draft::Draft;
 use crate::engine_host::chain;
 use crate::events::{Event, EventSender};
-use crate::generate::{Prepared, Running, prepare, stream};
+use crate::generate::{Prepared, Running, prepare, prompt_tokens, stream};
 use crate::library::{Library, OpenModel};
 use crate::pairing::{self, Invites};
 use crate::planning;
@@ -104,14 +104,14 @@ impl NodeFacade {
         let model = request.model.clone();
         let open = open.map_err(|reason| GenerateError::LoadFailed { model, reason })?;
         self.check_draft(&resolved, &open)
-            .map_err(|message| GenerateError::Invalid { param: "model".to_owned(), message })?;
+            .map_err(|message| GenerateError::Invalid { part: RequestPart::Model, message })?;
         // The budget was checked at the start; slots times context hangs on the model.
         let place = instance_request(&resolved, &open, self.usual_cache(), 1)
-            .map_err(|e| GenerateError::Invalid { param: "model".to_owned(), message: e.to_string() })?;
+            .map_err(|e| GenerateError::Invalid { part: RequestPart::Model, message: e.to_string() })?;
         let Limits { context_tokens, cache_tokens } = resolved
             .limits
             .unwrap_or(Limits { context_tokens: place.context_tokens, cache_tokens: place.cache_tokens });
-        let (request, prepared) = self.prepare(request, open.clone()).await?;
+        let (request, prepared) = self.prepare(request, open.clone(), prepare).await?;
         let prompt_tokens = prepared.tokens.len() as u64;
         if prompt_tokens >= u64::from(context_tokens) {
             let (context_tokens, cache_tokens) = (context_tokens.into(), cache_tokens.into());
@@ -128,13 +128,23 @@ impl NodeFacade {
         Ok(stream(Running { request, open, prepared, events, node, arrived }))
     }
 
+    async fn count(&self, request: GenerateRequest) -> Result<u32, GenerateError> {
+        let resolved = self.resolve(&request.model).await.map_err(|m| m.for_request(&request.model))?;
+        let open = self.library.open(resolved.id, &resolved.holders).await;
+        let model = request.model.clone();
+        let open = open.map_err(|reason| GenerateError::LoadFailed { model, reason })?;
+        let (_, tokens) = self.prepare(request, open, prompt_tokens).await?;
+        Ok(tokens.len() as u32)
+    }
+
     /// Renders and tokenises where that may take a while; few at a time, or a flood of requests would take the
     /// processor from those that run.
-    async fn prepare(
+    async fn prepare<T: Send + 'static>(
         &self,
         mut request: GenerateRequest,
         open: Arc<OpenModel>,
-    ) -> Result<(GenerateRequest, Prepared), GenerateError> {
+        prepare: fn(&OpenModel, &GenerateRequest) -> Result<T, GenerateError>,
+    ) -> Result<(GenerateRequest, T), GenerateError> {
         let internal = |message: String| GenerateError::Internal { message };
         check_prompt_text(&request, self.prompt_bytes_max)?;
         let long = match prompt_bytes(&request) > LONG_PROMPT_BYTES {
@@ -510,6 +520,10 @@ impl Facade for NodeFacade {
         Box::pin(self.run(request))
     }
 
+    fn count_tokens(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, GenerateError>> {
+        Box::pin(self.count(request))
+    }
+
     fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>> {
         Box::pin(self.list_models(Question::Models))
     }
@@ -682,9 +696,9 @@ pub fn prompt_bytes_max(memory: Option<exo_device::Memory>) -> usize {
 }
 
 fn check_prompt_text(request: &GenerateRequest, bytes_max: usize) -> Result<(), GenerateError> {
-    let (param, bytes) = match &request.prompt {
-        Prompt::Chat { messages } => ("messages", chat_bytes(messages, request)),
-        Prompt::Text(text) => ("prompt", text.len()),
+    let bytes = match &request.prompt {
+        Prompt::Chat { messages } => chat_bytes(messages, request),
+        Prompt::Text(text) => text.len(),
         Prompt::Tokens(_) => return Ok(()),
     };
     if bytes <= bytes_max {
@@ -692,7 +706,7 @@ fn check_prompt_text(request: &GenerateRequest, bytes_max: usize) -> Result<(), 
     }
     let message =
         format!("the prompt has {bytes} bytes of text; this machine's memory is enough for {bytes_max}");
-    Err(GenerateError::Invalid { param: param.to_owned(), message })
+    Err(GenerateError::Invalid { part: RequestPart::Prompt, message })
 }
 
 /// The text that a template may show: of messages, their thoughts and calls, and of tools.

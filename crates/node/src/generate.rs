@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use exo_api::{
-    FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt, Resumed, Summary,
-    Timings, Usage,
+    FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt, RequestPart,
+    Resumed, Summary, Timings, Usage,
 };
 use exo_cluster::DraftCounts;
 use exo_cluster::wire::{Busy, EndReason};
@@ -34,33 +34,37 @@ pub struct Prepared {
 }
 
 /// Renders and tokenises. Blocks for as long as a long prompt takes: call it where that is allowed.
-pub fn prepare(open: &OpenModel, request: &GenerateRequest) -> Result<Prepared, GenerateError> {
+pub fn prompt_tokens(open: &OpenModel, request: &GenerateRequest) -> Result<Vec<u32>, GenerateError> {
     let tokens = match &request.prompt {
         Prompt::Chat { messages } => chat_tokens(open, messages, request)?,
         Prompt::Text(text) => encode(open, text)?,
         Prompt::Tokens(tokens) => {
             let vocab = open.model.config.vocab;
             if let Some(token) = tokens.iter().find(|t| **t >= vocab) {
-                return Err(invalid(
-                    "prompt",
-                    format!("token {token} is not below the vocabulary's {vocab}"),
-                ));
+                let message = format!("token {token} is not below the vocabulary's {vocab}");
+                return Err(invalid(RequestPart::Prompt, message));
             }
             tokens.clone()
         }
     };
     if tokens.is_empty() {
-        return Err(invalid("prompt", "the prompt has no token".to_owned()));
+        return Err(invalid(RequestPart::Prompt, "the prompt has no token".to_owned()));
     }
+    Ok(tokens)
+}
+
+/// The prompt's tokens, and the grammar of the answers. Blocks, too.
+pub fn prepare(open: &OpenModel, request: &GenerateRequest) -> Result<Prepared, GenerateError> {
+    let tokens = prompt_tokens(open, request)?;
     let echo = match &request.prompt {
         _ if !request.echo => String::new(),
         Prompt::Text(text) => text.clone(),
-        _ => open.tokenizer.decode(&tokens, true).map_err(|e| invalid("prompt", e.to_string()))?,
+        _ => open.tokenizer.decode(&tokens, true).map_err(|e| invalid(RequestPart::Prompt, e.to_string()))?,
     };
     if request.echo && request.sampling.logprobs.is_some() {
         let message =
             "`echo` together with `logprobs` is not supported: the prompt's probabilities are not computed";
-        return Err(invalid("logprobs", message.to_owned()));
+        return Err(invalid(RequestPart::Logprobs, message.to_owned()));
     }
     let mut plan = constrain::plan(open, request)?;
     let constraint = plan.constraint.take().map(Arc::new);
@@ -77,7 +81,7 @@ fn chat_tokens(
         Some(Err(message)) => return Err(GenerateError::TemplateFailed { message: message.clone() }),
         None => {
             let message = "this model has no chat template; use /v1/completions".to_owned();
-            return Err(invalid("messages", message));
+            return Err(invalid(RequestPart::Prompt, message));
         }
     };
     let messages: Vec<_> = messages.iter().filter_map(|m| serde_json::to_value(m).ok()).collect();
@@ -91,22 +95,24 @@ fn chat_tokens(
     };
     open.tokenizer.encode_chat(template, &messages, &options).map_err(|error| match error {
         ChatError::Template(e) => GenerateError::TemplateFailed { message: crate::engine_host::chain(&e) },
-        e => invalid("prompt", crate::engine_host::chain(&e)),
+        e => invalid(RequestPart::Prompt, crate::engine_host::chain(&e)),
     })
 }
 
 /// A raw prompt, which is the whole text that a model sees: control tokens in it are control tokens, as with llama.cpp and vLLM.
 fn encode(open: &OpenModel, text: &str) -> Result<Vec<u32>, GenerateError> {
     let options = exo_tokenizer::EncodeOptions { add_special: true, parse_special: true };
-    open.tokenizer.encode(text, options).map_err(|e| invalid("prompt", crate::engine_host::chain(&e)))
+    open.tokenizer
+        .encode(text, options)
+        .map_err(|e| invalid(RequestPart::Prompt, crate::engine_host::chain(&e)))
 }
 
 fn local_now() -> chrono::NaiveDateTime {
     chrono::Local::now().naive_local()
 }
 
-fn invalid(param: &str, message: String) -> GenerateError {
-    GenerateError::Invalid { param: param.to_owned(), message }
+fn invalid(part: RequestPart, message: String) -> GenerateError {
+    GenerateError::Invalid { part, message }
 }
 
 /// Everything the streaming half needs.
@@ -178,7 +184,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                 if let Some(delta) = choice.push(&token) {
                     sink.send(GenerateEvent::Delta(delta))?;
                 }
-                if choice.found_stop() {
+                if choice.found_stop().is_some() {
                     running.node.cancel_request(running.request.request, Some(index));
                 }
             }
@@ -223,13 +229,14 @@ fn finish(sink: &Sink, choice: &mut Choice, end: EndReason) -> Result<(), Genera
         sink.send(GenerateEvent::Delta(delta))?;
     }
     let reason = match end {
-        _ if choice.found_stop() => FinishReason::Stop,
+        _ if choice.found_stop().is_some() => FinishReason::Stop,
         EndReason::StopToken | EndReason::Cancelled if choice.has_calls() => FinishReason::ToolCalls,
         EndReason::StopToken | EndReason::Cancelled => FinishReason::Stop,
         EndReason::MaxTokens | EndReason::ContextFull => FinishReason::Length,
     };
-    let (index, completion_tokens) = (choice.index(), choice.tokens());
-    sink.send(GenerateEvent::Finished { index, reason, completion_tokens })
+    let (index, stop, completion_tokens) =
+        (choice.index(), choice.found_stop().map(str::to_owned), choice.tokens());
+    sink.send(GenerateEvent::Finished { index, reason, stop, completion_tokens })
 }
 
 fn failure(running: &Running, kind: FailureKind, message: String, progress: &Progress) -> GenerateError {

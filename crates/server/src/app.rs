@@ -10,7 +10,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Extension, Router};
-use exo_api::{AdminError, Facade, HealthStatus};
+use exo_api::{AdminError, Facade, GenerateRequest, HealthStatus};
 use exo_types::RequestId;
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
@@ -18,11 +18,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::backlog::{Backlog, hold_whole};
 use crate::body::{Room, json};
+use crate::dialect::{self, Dialect};
 use crate::errors::ApiError;
 use crate::guard::{Guard, Peer};
+use crate::kept::KeptResponses;
 use crate::options::ServerOptions;
 use crate::seats::Seat;
-use crate::{admin, openai};
+use crate::{admin, messages, models, openai, responses};
 
 /// What handlers share.
 pub struct App {
@@ -34,6 +36,8 @@ pub struct App {
     pub guard: Guard,
     /// For what clients make us hold.
     pub room: Room,
+    /// Responses that others may go on from.
+    pub kept: KeptResponses,
     /// Cancelled when the server stops: endless answers end.
     pub stopping: CancellationToken,
     /// What takes the node's events for answers that are streamed.
@@ -44,6 +48,14 @@ impl App {
     /// For an answer that is streamed.
     pub fn backlog(&self) -> Backlog {
         Backlog::new(&self.room, self.options.unread_bytes_max)
+    }
+
+    /// Counts the tokens of a prompt, bounded in time.
+    pub async fn count_tokens(&self, dialect: Dialect, request: GenerateRequest) -> Result<u32, ApiError> {
+        let limit = request.queue_wait_max;
+        let counted = tokio::time::timeout(limit, self.facade.count_tokens(request)).await;
+        let late = |_| ApiError::deadline(format!("nothing was counted within {} s", limit.as_secs_f32()));
+        counted.map_err(late)?.map_err(|error| ApiError::of(dialect, error))
     }
 
     /// Runs an administrative call, bounded in time.
@@ -64,8 +76,12 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/openapi.json", get(description));
     // Model names may hold slashes, as on the hub.
     let v1 = Router::new()
-        .route("/v1/models", get(openai::models))
-        .route("/v1/models/{*model}", get(openai::model))
+        .route("/v1/models", get(models::models))
+        .route("/v1/models/{*model}", get(models::model))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{response}", get(responses::get).delete(responses::delete))
+        .route("/v1/messages", post(messages::messages))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/chat/completions", post(openai::chat))
         .route("/v1/completions", post(openai::completion))
         .route_layer(from_fn_with_state(app.clone(), need_principal));
@@ -103,6 +119,7 @@ async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next
     let id = RequestId(u128::from_le_bytes(id));
     // The owner's commands are answered whatever others leave unread.
     let is_owner = request.extensions().get::<Peer>() == Some(&Peer::Owner);
+    let is_anthropic = dialect::is_anthropic(request.uri().path(), request.headers());
     request.extensions_mut().insert(id);
     tracing::debug!(%id, method = %request.method(), path = request.uri().path(), "request");
     let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
@@ -112,11 +129,18 @@ async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next
             ApiError::internal("a panic while answering; the node goes on").into_response()
         }
     };
+    let shown_id = id.to_string();
+    if let (true, Some(error)) = (is_anthropic, response.extensions().get::<ApiError>()) {
+        response = error.respond(&messages::error_body(error, &shown_id));
+    }
     if !is_owner {
         response = hold_whole(&app.room, response).await;
     }
     let headers = response.headers_mut();
-    headers.insert(HeaderName::from_static("x-request-id"), ascii(&id.to_string()));
+    headers.insert(HeaderName::from_static("x-request-id"), ascii(&shown_id));
+    if is_anthropic {
+        headers.insert(HeaderName::from_static("request-id"), ascii(&shown_id));
+    }
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));

@@ -102,7 +102,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
+    /// Takes room for so many bytes more.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
         let needed = self.bytes + bytes;
         let is_large = needed > SMALL_BYTES;
         let taken = take(&self.room.units, &mut self.held, needed)

@@ -2,12 +2,13 @@
 
 use exo_api::openai::chat_response::{
     AnsweredCall, AnsweredFunction, AssistantMessage, ChatChoice, ChatChunkChoice, ChatDelta, ChatLogprobs,
-    ChatTokenLogprob, StreamedCall,
+    StreamedCall,
 };
 use exo_api::openai::{ChatChunk, ChatCompletion};
+use exo_api::summary::TokenLogprob;
 use exo_api::{Delta, FinishReason, GenerateEvent, Summary, TokenPiece};
 
-use crate::encode::{Chunks, Head, Whole, fingerprint, push_data, usage};
+use crate::encode::{Chunks, Head, Whole, fingerprint, push_data, push_done, usage};
 
 /// Chunks of a streamed answer.
 pub struct ChatChunks {
@@ -58,7 +59,7 @@ impl ChatChunks {
 }
 
 fn logprobs(tokens: Vec<TokenPiece>) -> ChatLogprobs {
-    ChatLogprobs { content: tokens.into_iter().map(ChatTokenLogprob::from).collect(), refusal: None }
+    ChatLogprobs { content: tokens.into_iter().map(TokenLogprob::from).collect(), refusal: None }
 }
 
 impl Chunks for ChatChunks {
@@ -80,8 +81,12 @@ impl Chunks for ChatChunks {
                 let choice = ChatChunkChoice { index, delta, logprobs: None, finish_reason };
                 push_data(out, &self.chunk(vec![choice]));
             }
-            GenerateEvent::Done(summary) if self.include_usage => push_data(out, &self.usage_chunk(&summary)),
-            GenerateEvent::Done(_) => {}
+            GenerateEvent::Done(summary) => {
+                if self.include_usage {
+                    push_data(out, &self.usage_chunk(&summary));
+                }
+                push_done(out);
+            }
         }
     }
 }

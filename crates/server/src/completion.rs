@@ -4,7 +4,7 @@ use exo_api::openai::Completion;
 use exo_api::openai::completion_response::{CompletionChoice, CompletionLogprobs};
 use exo_api::{Delta, GenerateEvent, Summary};
 
-use crate::encode::{Chunks, Head, Whole, fingerprint, push_data, usage};
+use crate::encode::{Chunks, Head, Whole, fingerprint, push_data, push_done, usage};
 
 /// Chunks of a streamed answer.
 pub struct CompletionChunks {
@@ -25,6 +25,7 @@ impl Chunks for CompletionChunks {
             if self.include_usage {
                 push_data(out, &self.parts.end(Vec::new(), summary));
             }
+            push_done(out);
             return;
         }
         if let Some(choice) = self.parts.choice(event) {

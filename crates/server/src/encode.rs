@@ -1,8 +1,10 @@
 //! From the node's events to OpenAI's chunks and answers: what both endpoints share.
 
-use exo_api::openai::{ExoSummary, UsageBody};
-use exo_api::{GenerateEvent, Summary};
+use exo_api::openai::UsageBody;
+use exo_api::{ExoSummary, GenerateEvent, Summary};
 use serde::Serialize;
+
+use crate::errors::ApiError;
 
 /// What stands at the top of every chunk and answer of one request.
 #[derive(Clone, Debug)]
@@ -38,6 +40,16 @@ pub fn usage(summary: &Summary) -> UsageBody {
 pub trait Chunks: Send + 'static {
     /// Appends the events (in the sense of server-sent events) that `event` becomes; often one, sometimes none.
     fn push(&mut self, event: GenerateEvent, out: &mut String);
+
+    /// Appends a sign of life, and why the answer waits.
+    fn keep_alive(&self, waiting_for: Option<&str>, out: &mut String) {
+        push_comment(out, waiting_for.unwrap_or("keep-alive"));
+    }
+
+    /// Appends the end of an answer that failed.
+    fn fail(&mut self, error: &ApiError, out: &mut String) {
+        push_event(out, "error", &error.body());
+    }
 }
 
 /// Builds the whole answer of one endpoint.
@@ -58,6 +70,19 @@ pub fn push_data<T: Serialize>(out: &mut String, value: &T) {
     // JSON of plain values always serialises, and never holds a line break.
     out.push_str(&serde_json::to_string(value).expect("plain values serialise"));
     out.push_str("\n\n");
+}
+
+/// Appends one server-sent event with a name.
+pub fn push_event<T: Serialize>(out: &mut String, name: &str, value: &T) {
+    out.push_str("event: ");
+    out.push_str(name);
+    out.push('\n');
+    push_data(out, value);
+}
+
+/// Appends the end of a stream of chunks.
+pub fn push_done(out: &mut String) {
+    out.push_str("data: [DONE]\n\n");
 }
 
 /// Appends a comment, which clients skip. Line breaks would end it and start something else.

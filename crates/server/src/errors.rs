@@ -1,13 +1,16 @@
-//! Every way a request can fail, as a status code and a body in OpenAI's shape. One table: [`ApiError::from`] for
+//! Every way a request can fail, as a status code and a body in OpenAI's shape. One table: [`ApiError::of`] for
 //! what the node says, the constructors for what this crate finds by itself. Codes are stable.
 
 use axum::Json;
 use axum::http::header::{CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use exo_api::openai::{BadParam, ErrorBody, ErrorDetail};
-use exo_api::{AdminError, GenerateError};
+use exo_api::openai::{ErrorBody, ErrorDetail};
+use exo_api::{AdminError, BadParam, GenerateError, RequestPart};
 use exo_types::FailureKind;
+use serde::Serialize;
+
+use crate::dialect::Dialect;
 
 /// A request that got no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -106,7 +109,17 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.body())).into_response();
+        let mut response = self.respond(&self.body());
+        // What this says in another dialect is up to who knows in which the request came.
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl ApiError {
+    /// The response with this body.
+    pub fn respond<T: Serialize>(&self, body: &T) -> Response {
+        let mut response = (self.status, Json(body)).into_response();
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after_s {
             headers.insert(RETRY_AFTER, seconds.into());
@@ -130,10 +143,12 @@ impl From<BadParam> for ApiError {
     }
 }
 
-impl From<GenerateError> for ApiError {
-    fn from(error: GenerateError) -> Self {
+impl ApiError {
+    /// What a node says of a request in `dialect`.
+    pub fn of(dialect: Dialect, error: GenerateError) -> Self {
         use GenerateError as E;
         let message = error.to_string();
+        let prompt = || dialect.part_name(RequestPart::Prompt);
         match error {
             E::ModelUnknown { .. } => {
                 Self::invalid(StatusCode::NOT_FOUND, "model_not_found", message).param("model")
@@ -142,14 +157,23 @@ impl From<GenerateError> for ApiError {
             E::LoadFailed { .. } => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "model_load_failed", message)
             }
+            // Clients of this dialect look for these words.
+            E::PromptTooLong { prompt_tokens, context_tokens, .. } if dialect == Dialect::Messages => {
+                let room = context_tokens.saturating_sub(1);
+                let message =
+                    format!("prompt is too long: {prompt_tokens} tokens > {room} maximum: {message}");
+                Self::invalid(StatusCode::BAD_REQUEST, "context_length_exceeded", message).param(prompt())
+            }
             E::PromptTooLong { .. } => {
-                Self::invalid(StatusCode::BAD_REQUEST, "context_length_exceeded", message).param("messages")
+                Self::invalid(StatusCode::BAD_REQUEST, "context_length_exceeded", message).param(prompt())
             }
             E::TemplateFailed { .. } => {
-                Self::invalid(StatusCode::BAD_REQUEST, "chat_template_failed", message).param("messages")
+                Self::invalid(StatusCode::BAD_REQUEST, "chat_template_failed", message).param(prompt())
             }
-            E::Invalid { param, .. } => {
-                Self::invalid(StatusCode::BAD_REQUEST, "invalid_value", message).param(param)
+            E::Invalid { part, .. } => {
+                let name = dialect.part_name(part);
+                let message = format!("`{name}`: {message}");
+                Self::invalid(StatusCode::BAD_REQUEST, "invalid_value", message).param(name)
             }
             E::QueueFull { retry_after_s, .. } => Self::too_many("queue_full", message, retry_after_s),
             E::SlowReader { .. } => Self::invalid(StatusCode::REQUEST_TIMEOUT, "slow_reader", message),
@@ -228,7 +252,7 @@ mod tests {
         } else {
             String::new()
         };
-        line(&(name + &kind), error.into())
+        line(&(name + &kind), ApiError::of(Dialect::Chat, error))
     }
 
     #[test]
@@ -241,7 +265,7 @@ mod tests {
             of(GenerateError::LoadFailed { model: model(), reason: text() }),
             of(GenerateError::PromptTooLong { prompt_tokens: 9, context_tokens: 8, cache_tokens: 32 }),
             of(GenerateError::TemplateFailed { message: text() }),
-            of(GenerateError::Invalid { param: "stop".into(), message: text() }),
+            of(GenerateError::Invalid { part: RequestPart::Tools, message: text() }),
             of(GenerateError::QueueFull { model: model(), waiting: 3, retry_after_s: 4 }),
             of(GenerateError::SlowReader { unread: 9 }),
             of(GenerateError::Unavailable { reason: text(), retry_after_s: 0 }),

@@ -96,7 +96,7 @@ impl Guard {
         if peer == Peer::Owner {
             return Ok(Principal::LOCAL);
         }
-        let given = bearer(headers).map(ApiKey::from_key);
+        let given = bearer(headers).or_else(|| api_key(headers)).map(ApiKey::from_key);
         // No early exit: how long it takes must not tell which key it is.
         let known = self.keys.iter().fold(None, |known, key| match given {
             Some(given) if given.matches(key) => Some(key),
@@ -110,7 +110,7 @@ impl Guard {
         match (local, given) {
             (true, _) => Ok(Principal::LOCAL),
             (false, None) => {
-                let message = "an API key is needed: send `Authorization: Bearer KEY`";
+                let message = "an API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`";
                 Err(ApiError::unauthorized("missing_api_key", message))
             }
             (false, Some(_)) => {
@@ -182,4 +182,9 @@ fn check_content(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Where Anthropic's clients put the key.
+fn api_key(headers: &HeaderMap) -> Option<&str> {
+    headers.get("x-api-key")?.to_str().ok().map(str::trim)
 }

@@ -1,4 +1,4 @@
-//! HTTP: the OpenAI-compatible API and the administrative routes.
+//! HTTP: the APIs as OpenAI's and Anthropic's clients speak them, and the administrative routes.
 //!
 //! Everything a node does for a client passes through [`exo_api::Facade`]; this crate only speaks HTTP. Who may
 //! speak to it is in `guard`, what can go wrong in `errors`, and every wait has a bound in [`ServerOptions`]. A client that leaves, stalls or is cut off drops the node's stream, and with it the
@@ -16,13 +16,19 @@ mod backlog;
 mod body;
 mod chat;
 mod completion;
+mod dialect;
 mod encode;
 mod errors;
+mod generate;
 mod guard;
+mod kept;
 mod listen;
 mod local;
+mod messages;
+mod models;
 mod openai;
 mod options;
+mod responses;
 mod scan;
 mod seats;
 mod source;
@@ -85,6 +91,7 @@ pub async fn serve(
         options: options.clone(),
         guard,
         room,
+        kept: kept::KeptResponses::new(options.responses_bytes_max),
         stopping: stopping_all,
         streams: streams.clone(),
     };

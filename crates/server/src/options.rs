@@ -21,6 +21,8 @@ pub struct ServerOptions {
     pub bodies_bytes_max: usize,
     /// Of a streamed answer that may wait for its reader: an answer of the usual length in whole, with probabilities.
     pub unread_bytes_max: usize,
+    /// For responses that are kept for `previous_response_id`, of all clients together: thousands of turns.
+    pub responses_bytes_max: usize,
     /// For the whole header of a request, and for an idle connection.
     pub header_timeout: Duration,
     /// For the whole body of a request.
@@ -61,6 +63,7 @@ impl ServerOptions {
             body_bytes_max: 8 << 20,
             bodies_bytes_max: 512 << 20,
             unread_bytes_max: 4 << 20,
+            responses_bytes_max: 64 << 20,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
             write_timeout: Duration::from_secs(30),

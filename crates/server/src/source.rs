@@ -9,9 +9,13 @@ use exo_api::{Facade, GenerateError, GenerateEvent, GenerateRequest, GenerateStr
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 
+use crate::dialect::Dialect;
+use crate::errors::ApiError;
+
 /// The events of one request.
 pub struct Source {
     stream: GenerateStream,
+    dialect: Dialect,
     silence_max: Duration,
     /// The last sign of life: the start of the request, and every event but `Queued`.
     heard: Instant,
@@ -25,19 +29,25 @@ pub enum Heard {
     /// The next event.
     Event(GenerateEvent),
     /// The request failed; nothing follows.
-    Failed(GenerateError),
+    Failed(ApiError),
     /// Nothing yet.
     Quiet,
 }
 
 impl Source {
     /// Starts `request` on the first look.
-    pub fn new(facade: Arc<dyn Facade>, request: GenerateRequest, silence_max: Duration) -> Self {
+    pub fn new(
+        facade: Arc<dyn Facade>,
+        dialect: Dialect,
+        request: GenerateRequest,
+        silence_max: Duration,
+    ) -> Self {
         // Starting is part of the stream, so that a node that ponders before it accepts is bounded like one that
         // ponders afterwards, and a client that leaves meanwhile cancels it.
         let start = async move { facade.generate(request).await };
         Self {
             stream: Box::pin(stream::once(start).try_flatten()),
+            dialect,
             silence_max,
             heard: Instant::now(),
             waiting_for: None,
@@ -87,6 +97,6 @@ impl Source {
         self.ended = true;
         // The slot is freed now, not when the client has read the error.
         self.stream = Box::pin(stream::empty());
-        Heard::Failed(failure)
+        Heard::Failed(ApiError::of(self.dialect, failure))
     }
 }

@@ -4,7 +4,7 @@
 //! client is in this crate's hands and counted. A client that falls too far behind loses its request.
 //!
 //! While the request waits the client sees why, as comment lines (`: loading 37 %`). A failure after the headers
-//! is an `error` event with the body that would have been the answer; then the stream ends, without `[DONE]`.
+//! is an event of the dialect that says what the body would have said; then the stream ends.
 
 use std::convert::Infallible;
 
@@ -13,23 +13,20 @@ use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::Response;
 use bytes::Bytes;
-use exo_api::{GenerateError, GenerateEvent};
+use exo_api::GenerateEvent;
 use futures_util::{Stream, stream};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant};
 
 use crate::app::App;
 use crate::backlog::Backlog;
-use crate::encode::{Chunks, push_comment, push_data};
+use crate::encode::Chunks;
 use crate::errors::ApiError;
 use crate::source::{Heard, Source};
 
 /// Waits until it is clear what the status code is: until the request starts or fails, but no longer than
 /// `headers_after`. The first event after the queue comes back with the source.
-pub async fn open(
-    source: &mut Source,
-    headers_after: Duration,
-) -> Result<Option<GenerateEvent>, GenerateError> {
+pub async fn open(source: &mut Source, headers_after: Duration) -> Result<Option<GenerateEvent>, ApiError> {
     let until = Instant::now() + headers_after;
     loop {
         match source.next(until).await {
@@ -100,7 +97,7 @@ impl<C: Chunks> Writer<C> {
                 Heard::Quiet => self.comment(),
                 Heard::Event(event) => self.write(event),
                 Heard::Failed(error) => {
-                    self.fail(error.into());
+                    self.fail(error);
                     return;
                 }
             };
@@ -125,7 +122,7 @@ impl<C: Chunks> Writer<C> {
 
     fn comment(&self) -> String {
         let mut out = String::new();
-        push_comment(&mut out, self.source.waiting_for.as_deref().unwrap_or("keep-alive"));
+        self.chunks.keep_alive(self.source.waiting_for.as_deref(), &mut out);
         out
     }
 
@@ -137,7 +134,6 @@ impl<C: Chunks> Writer<C> {
         let done = matches!(event, GenerateEvent::Done(_));
         self.chunks.push(event, &mut out);
         if done {
-            out.push_str("data: [DONE]\n\n");
             self.state = State::Ended;
         }
         out
@@ -145,8 +141,8 @@ impl<C: Chunks> Writer<C> {
 
     fn fail(&mut self, error: ApiError) {
         self.state = State::Ended;
-        let mut out = "event: error\n".to_owned();
-        push_data(&mut out, &error.body());
+        let mut out = String::new();
+        self.chunks.fail(&error, &mut out);
         let _ = self.unread.send(self.backlog.hold_last(out.into()));
     }
 }

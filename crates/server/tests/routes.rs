@@ -18,6 +18,11 @@ fn path(template: &str) -> String {
 fn body(request: Option<&str>) -> String {
     match request {
         Some("ChatRequest") => common::chat_body("good", ""),
+        Some("ResponsesRequest") => r#"{"model":"good","input":"Hi"}"#.to_owned(),
+        Some("MessagesRequest") => common::messages_body("good", ""),
+        Some("CountTokensRequest") => {
+            r#"{"model":"good","messages":[{"role":"user","content":"Hi"}]}"#.to_owned()
+        }
         Some("CompletionRequest") => r#"{"model":"good","prompt":"x"}"#.to_owned(),
         Some("PlaceRequest") => r#"{"model":"good","slots":2}"#.to_owned(),
         Some("InviteRequest") => "{}".to_owned(),
@@ -35,12 +40,15 @@ fn body(request: Option<&str>) -> String {
 #[tokio::test]
 async fn every_described_endpoint_is_served_with_the_access_it_describes() {
     let server = start().await;
+    let kept = server.post("/v1/responses", &body(Some("ResponsesRequest"))).await.json();
+    let kept = kept["id"].as_str().unwrap();
     let schemas: Value = serde_json::from_str(&exo_api::openapi::to_json()).unwrap();
     for endpoint in ENDPOINTS.iter().filter(|e| e.operation != "events") {
-        let line = format!("{} {}", endpoint.method.as_str(), path(endpoint.path));
+        let line =
+            format!("{} {}", endpoint.method.as_str(), path(endpoint.path)).replace("{response}", kept);
         let body = body(endpoint.request);
-        let open = server.send(&line, &["content-type: application/json"], &body).await;
         if endpoint.access == Access::Admin {
+            let open = server.send(&line, &["content-type: application/json"], &body).await;
             assert_eq!(open.error(), "401 missing_local_secret", "{line}");
         }
         let answer = server.admin(&line, &body).await;

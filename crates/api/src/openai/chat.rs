@@ -4,12 +4,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::common::{CommonFields, RequestContext, token_bound};
-use super::fields::{BadParam, Fields, short};
+use super::common::CommonFields;
 use super::format::take_format;
-use super::table;
 use super::tools::{take_calls, take_tools};
-use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, Tools};
+use crate::fields::{BadParam, Fields, short};
+use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, Tools};
+use crate::request::{MESSAGES_MAX, RequestContext, check_count, check_results, token_bound};
+use crate::table;
 
 /// Asks for the next message of a conversation. Parameters beside these are refused by name unless they ask for
 /// nothing.
@@ -133,7 +134,7 @@ impl ChatRequest {
         Ok(GenerateRequest {
             request: context.request,
             choices: self.common.choices()?,
-            sampling: self.common.sampling(context.seed, logprobs, "top_logprobs")?,
+            sampling: self.common.sampling.params(context.seed, logprobs, "top_logprobs")?,
             format: self.format,
             tools: self.callable,
             reasoning: reasoning(self.reasoning_effort)?,
@@ -146,6 +147,22 @@ impl ChatRequest {
             model: self.model,
             prompt: Prompt::Chat { messages: self.messages },
         })
+    }
+}
+
+/// What this endpoint calls a part of a request.
+pub fn part_name(part: RequestPart) -> String {
+    match part {
+        RequestPart::Model => "model".to_owned(),
+        RequestPart::Prompt => "messages".to_owned(),
+        RequestPart::Format => "response_format".to_owned(),
+        RequestPart::Schema => "response_format.json_schema.schema".to_owned(),
+        RequestPart::Regex => "grammar.regex".to_owned(),
+        RequestPart::Lark => "grammar.lark".to_owned(),
+        RequestPart::Tools => "tools".to_owned(),
+        RequestPart::ToolSchema(i) => format!("tools[{i}].function.parameters"),
+        RequestPart::Thinking | RequestPart::Effort => "reasoning_effort".to_owned(),
+        RequestPart::Logprobs => "logprobs".to_owned(),
     }
 }
 
@@ -162,20 +179,14 @@ fn reasoning(effort: Option<String>) -> Result<Reasoning, BadParam> {
     }
 }
 
-/// Messages of a chat. Rendering takes memory for each, however short.
-const MESSAGES_MAX: usize = 16_384;
-
 fn parse_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {
     if values.is_empty() {
         return Err(BadParam::invalid("messages", "`messages` must hold at least one message"));
     }
-    if values.len() > MESSAGES_MAX {
-        let message = format!("`messages` holds {} messages, {MESSAGES_MAX} at most are taken", values.len());
-        return Err(BadParam::invalid("messages", message));
-    }
+    check_count("messages", "messages", values.len(), MESSAGES_MAX)?;
     let message = |(i, value)| parse_message(value, &format!("messages[{i}]"));
     let mut messages = values.into_iter().enumerate().map(message).collect::<Result<Vec<_>, _>>()?;
-    check_results(&mut messages)?;
+    check_results(&mut messages, |i| format!("messages[{i}].tool_call_id"))?;
     Ok(messages)
 }
 
@@ -240,26 +251,6 @@ fn parse_result(mut fields: Fields) -> Result<ChatMessage, BadParam> {
         tool_call_id: Some(id),
         ..ChatMessage::default()
     })
-}
-
-/// Every result answers a call before it; gives results the names of their tools.
-fn check_results(messages: &mut [ChatMessage]) -> Result<(), BadParam> {
-    let mut called = std::collections::BTreeMap::new();
-    for (i, message) in messages.iter_mut().enumerate() {
-        for call in &message.tool_calls {
-            called.insert(call.id.clone(), call.function.name.clone());
-        }
-        let Some(id) = &message.tool_call_id else { continue };
-        let Some(name) = called.get(id) else {
-            let (param, message) = (
-                format!("messages[{i}].tool_call_id"),
-                format!("no message before it has a call `{id:.64}`"),
-            );
-            return Err(BadParam::invalid(param, message));
-        };
-        message.name.get_or_insert_with(|| name.clone());
-    }
-    Ok(())
 }
 
 fn parse_content(content: Value, path: &str) -> Result<String, BadParam> {

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::usage::{ExoSummary, UsageBody, finite_logprob};
-use crate::generate::{CallDelta, FinishReason, TokenPiece, TopToken};
+use super::usage::UsageBody;
+use crate::generate::{CallDelta, FinishReason};
+use crate::summary::{ExoSummary, TokenLogprob};
 
 /// The whole answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
@@ -116,50 +117,9 @@ impl From<CallDelta> for StreamedCall {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ChatLogprobs {
     /// Token by token.
-    pub content: Vec<ChatTokenLogprob>,
+    pub content: Vec<TokenLogprob>,
     /// Always `null`.
     pub refusal: Option<String>,
-}
-
-/// The probability of one token.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct ChatTokenLogprob {
-    /// Its text.
-    pub token: String,
-    /// Natural logarithm; -9999 for nearly impossible.
-    pub logprob: f32,
-    /// Its bytes.
-    pub bytes: Vec<u8>,
-    /// The likeliest tokens at its place.
-    pub top_logprobs: Vec<ChatTopLogprob>,
-}
-
-/// The probability of a token that could have been chosen.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct ChatTopLogprob {
-    /// Its text.
-    pub token: String,
-    /// Natural logarithm; -9999 for nearly impossible.
-    pub logprob: f32,
-    /// Its bytes.
-    pub bytes: Vec<u8>,
-}
-
-impl From<TokenPiece> for ChatTokenLogprob {
-    fn from(piece: TokenPiece) -> Self {
-        Self {
-            token: piece.text,
-            logprob: finite_logprob(piece.logprob),
-            bytes: piece.bytes,
-            top_logprobs: piece.top.into_iter().map(ChatTopLogprob::from).collect(),
-        }
-    }
-}
-
-impl From<TopToken> for ChatTopLogprob {
-    fn from(top: TopToken) -> Self {
-        Self { token: top.text, logprob: finite_logprob(top.logprob), bytes: top.bytes }
-    }
 }
 
 /// A piece of a streamed answer.

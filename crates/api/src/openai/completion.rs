@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::common::{CommonFields, RequestContext, token_bound};
-use super::fields::{BadParam, Fields, short};
-use super::table;
-use crate::generate::{AnswerFormat, GenerateRequest, Prompt, Reasoning};
+use super::common::CommonFields;
+use crate::fields::{BadParam, Fields, short};
+use crate::generate::{AnswerFormat, GenerateRequest, Prompt, Reasoning, RequestPart};
+use crate::request::{RequestContext, token_bound};
+use crate::table;
 
 /// OpenAI's default of `max_tokens` on this endpoint, which clients rely on to get a short answer.
 pub const MAX_TOKENS_DEFAULT: u32 = 16;
@@ -60,7 +61,7 @@ impl CompletionRequest {
         Ok(GenerateRequest {
             request: context.request,
             choices: self.common.choices()?,
-            sampling: self.common.sampling(context.seed, self.logprobs, "logprobs")?,
+            sampling: self.common.sampling.params(context.seed, self.logprobs, "logprobs")?,
             format: AnswerFormat::Text,
             tools: None,
             reasoning: Reasoning::Default,
@@ -73,6 +74,15 @@ impl CompletionRequest {
             model: self.model,
             prompt: parse_prompt(self.prompt)?,
         })
+    }
+}
+
+/// What this endpoint calls a part of a request; it has no others.
+pub fn part_name(part: RequestPart) -> String {
+    match part {
+        RequestPart::Model => "model".to_owned(),
+        RequestPart::Logprobs => "logprobs".to_owned(),
+        _ => "prompt".to_owned(),
     }
 }
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::usage::{ExoSummary, UsageBody, finite_logprob};
+use super::usage::UsageBody;
 use crate::generate::{FinishReason, TokenPiece};
+use crate::summary::{ExoSummary, finite_logprob};
 
 /// The whole answer, or a chunk of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]

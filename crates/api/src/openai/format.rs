@@ -2,11 +2,9 @@
 
 use serde_json::Value;
 
-use super::fields::{BadParam, Fields};
+use crate::fields::{BadParam, Fields};
 use crate::generate::AnswerFormat;
-
-/// Longest text of a schema or a grammar.
-const SOURCE_BYTES_MAX: usize = 1 << 20;
+use crate::request::{check_source_len, json_schema};
 
 /// Reads both fields, of which at most one may ask for something.
 pub fn take_format(fields: &mut Fields) -> Result<AnswerFormat, BadParam> {
@@ -41,8 +39,7 @@ fn response_format(value: Value) -> Result<AnswerFormat, BadParam> {
             let name = inner.name("schema");
             let schema = inner.take_value("schema").ok_or_else(|| BadParam::missing(&name))?;
             inner.finish()?;
-            check_length(&name, schema.to_string().len())?;
-            AnswerFormat::JsonSchema(schema)
+            json_schema(&name, schema)?
         }
         other => {
             let message = format!("`{other:.40}` is no format: text, json_object and json_schema are");
@@ -64,18 +61,10 @@ fn grammar(value: Value) -> Result<AnswerFormat, BadParam> {
         _ => return Err(BadParam::invalid("grammar", "`grammar` must hold either `regex` or `lark`")),
     };
     if let AnswerFormat::Regex(text) | AnswerFormat::Lark(text) = &format {
-        check_length(name, text.len())?;
+        check_source_len(name, text.len())?;
         if text.trim().is_empty() {
             return Err(BadParam::invalid(name, format!("`{name}` is empty")));
         }
     }
     Ok(format)
-}
-
-fn check_length(name: &str, bytes: usize) -> Result<(), BadParam> {
-    if bytes <= SOURCE_BYTES_MAX {
-        return Ok(());
-    }
-    let message = format!("`{name}` has {bytes} bytes, at most {SOURCE_BYTES_MAX} are taken");
-    Err(BadParam::invalid(name, message))
 }

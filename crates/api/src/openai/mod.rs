@@ -1,8 +1,8 @@
 //! The wire types of `/v1/*`, as OpenAI's clients speak them.
 //!
 //! **A parameter is honoured or refused, never accepted and ignored.** Requests are read field by field
-//! ([`fields`]): a wrong type names the field, an unknown field is named, and of the fields that OpenAI has and we
-//! do not, only the values that ask for nothing pass. What becomes of which field is one [`table`].
+//! ([`crate::fields`]): a wrong type names the field, an unknown field is named, and of the fields that OpenAI has and we
+//! do not, only the values that ask for nothing pass. What becomes of which field is one [`crate::table`].
 
 pub mod chat;
 pub mod chat_response;
@@ -10,19 +10,16 @@ pub mod common;
 pub mod completion;
 pub mod completion_response;
 pub mod error;
-pub mod fields;
 pub mod format;
 pub mod models;
-pub mod table;
 pub mod tools;
 pub mod usage;
 
 pub use chat::ChatRequest;
 pub use chat_response::{ChatChunk, ChatCompletion};
-pub use common::{CommonFields, RequestContext, StreamOptions};
+pub use common::{CommonFields, StreamOptions};
 pub use completion::CompletionRequest;
 pub use completion_response::Completion;
 pub use error::{ErrorBody, ErrorDetail};
-pub use fields::{BadParam, BadParamKind};
 pub use models::{ModelList, ModelObject};
-pub use usage::{ExoSummary, UsageBody};
+pub use usage::UsageBody;

@@ -1,45 +1,26 @@
 //! `tools`, `tool_choice` and `parallel_tool_calls`, from field to [`Tools`]; and calls in messages that come back.
 
-use std::collections::BTreeSet;
+use serde_json::{Value, json};
 
-use serde_json::{Map, Value, json};
-
-use super::fields::{BadParam, Fields, short};
-use super::table;
-use crate::generate::{CalledFunction, ToolCall, ToolDefinition, Tools};
-
-/// Most tools of one request.
-pub const TOOLS_MAX: usize = 512;
-/// Longest name of a tool, as in OpenAI's API.
-const NAME_LEN_MAX: usize = 64;
-/// Most calls of one message.
-const CALLS_MAX: usize = 128;
+use crate::fields::{BadParam, Fields};
+use crate::generate::{ToolCall, ToolDefinition, Tools};
+use crate::request::check_count;
+use crate::table;
+use crate::tools::{
+    CALLS_MAX, TOOLS_MAX, ToolChoice, arguments_of, check_distinct, check_known, check_name,
+    check_parameters, tool_call,
+};
 
 /// Reads the three fields. `None` where the answer may not call anything.
 pub fn take_tools(fields: &mut Fields) -> Result<Option<Tools>, BadParam> {
     let definitions: Vec<Value> = fields.take("tools", "an array of tools")?.unwrap_or_default();
     let choice = fields.take_value("tool_choice");
     let is_parallel = fields.take("parallel_tool_calls", "true or false")?.unwrap_or(true);
-    if definitions.len() > TOOLS_MAX {
-        let message = format!("`tools` holds {} tools, {TOOLS_MAX} at most are taken", definitions.len());
-        return Err(BadParam::invalid("tools", message));
-    }
-    let mut names = BTreeSet::new();
-    let mut tools = Vec::with_capacity(definitions.len());
-    for (i, definition) in definitions.into_iter().enumerate() {
-        let tool = definition_of(definition, &format!("tools[{i}]"))?;
-        if !names.insert(tool.name.clone()) {
-            let message =
-                format!("two tools are named `{}`: which one is called could not be told", tool.name);
-            return Err(BadParam::invalid(format!("tools[{i}].function.name"), message));
-        }
-        tools.push(tool);
-    }
-    let Some((is_required, allowed)) = choice_of(choice, &tools)? else { return Ok(None) };
-    if tools.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(Tools { definitions: tools, allowed, is_required, is_parallel }))
+    check_count("tools", "tools", definitions.len(), TOOLS_MAX)?;
+    let tool = |(i, definition)| definition_of(definition, &format!("tools[{i}]"));
+    let tools = definitions.into_iter().enumerate().map(tool).collect::<Result<Vec<_>, _>>()?;
+    check_distinct(&tools, |i| format!("tools[{i}].function.name"))?;
+    choice_of(choice, &tools)?.of(tools, is_parallel, "tool_choice")
 }
 
 fn definition_of(value: Value, path: &str) -> Result<ToolDefinition, BadParam> {
@@ -64,11 +45,7 @@ fn definition_of(value: Value, path: &str) -> Result<ToolDefinition, BadParam> {
         function.take_value("parameters").unwrap_or_else(|| json!({"type": "object", "properties": {}}));
     table::CHAT.check(&mut function, "tools[].function.")?;
     function.finish()?;
-    if !parameters.is_object() {
-        let message =
-            format!("`{parameters_field}` must be a JSON schema of an object, not {}", short(&parameters));
-        return Err(BadParam::invalid(parameters_field, message));
-    }
+    check_parameters(&parameters_field, &parameters)?;
     Ok(ToolDefinition { name, definition: shown, parameters, is_strict })
 }
 
@@ -83,33 +60,15 @@ fn shown_to_the_model(tool: &Value) -> Value {
     shown
 }
 
-/// A name that stands as it is in JSON, in every template.
-fn check_name(param: &str, name: &str) -> Result<(), BadParam> {
-    let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
-    if is_plain && (1..=NAME_LEN_MAX).contains(&name.len()) {
-        return Ok(());
-    }
-    let message = format!("`{param}` must have 1 to {NAME_LEN_MAX} letters, digits and signs of `_-.`");
-    Err(BadParam::invalid(param, message))
-}
-
-/// Whether a call is required, and which tools may be called; `None` for no call.
-fn choice_of(
-    choice: Option<Value>,
-    tools: &[ToolDefinition],
-) -> Result<Option<(bool, Vec<String>)>, BadParam> {
+fn choice_of(choice: Option<Value>, tools: &[ToolDefinition]) -> Result<ToolChoice, BadParam> {
     const PARAM: &str = "tool_choice";
-    let all = || tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
     let choice = match choice {
-        None => return Ok(Some((false, all()))),
+        None => return Ok(ToolChoice::Auto),
         Some(Value::String(word)) => {
             return match word.as_str() {
-                "none" => Ok(None),
-                "auto" => Ok(Some((false, all()))),
-                "required" if tools.is_empty() => {
-                    Err(BadParam::invalid(PARAM, "`tool_choice` is required and there are no `tools`"))
-                }
-                "required" => Ok(Some((true, all()))),
+                "none" => Ok(ToolChoice::None),
+                "auto" => Ok(ToolChoice::Auto),
+                "required" => Ok(ToolChoice::Required),
                 other => {
                     let message = format!("`{other:.40}` is no choice: none, auto, required or a tool are");
                     Err(BadParam::invalid(PARAM, message))
@@ -121,7 +80,10 @@ fn choice_of(
     let mut fields = Fields::new(choice, PARAM)?;
     let kind: String = fields.take_required("type", "a string")?;
     let found = match kind.as_str() {
-        "function" => (true, vec![named(fields.take_value("function"), "tool_choice.function", tools)?]),
+        "function" => {
+            let name = named(fields.take_value("function"), "tool_choice.function", tools)?;
+            ToolChoice::Of { allowed: vec![name], is_required: true }
+        }
         "allowed_tools" => {
             let path = "tool_choice.allowed_tools";
             let inner = fields.take_value("allowed_tools").ok_or_else(|| BadParam::missing(path))?;
@@ -133,12 +95,12 @@ fn choice_of(
             }
             let listed: Vec<Value> = inner.take_required("tools", "an array of tools")?;
             inner.finish()?;
-            let name = |(i, tool): (usize, Value)| allowed(tool, &format!("{path}.tools[{i}]"), tools);
-            let names = listed.into_iter().enumerate().map(name).collect::<Result<Vec<_>, _>>()?;
-            if names.is_empty() {
+            let name = |(i, tool): (usize, Value)| allowed_tool(tool, &format!("{path}.tools[{i}]"), tools);
+            let allowed = listed.into_iter().enumerate().map(name).collect::<Result<Vec<_>, _>>()?;
+            if allowed.is_empty() {
                 return Err(BadParam::invalid(format!("{path}.tools"), "no tool is allowed: send `none`"));
             }
-            (mode == "required", names)
+            ToolChoice::Of { allowed, is_required: mode == "required" }
         }
         other => {
             let message = format!(
@@ -148,10 +110,10 @@ fn choice_of(
         }
     };
     fields.finish()?;
-    Ok(Some(found))
+    Ok(found)
 }
 
-fn allowed(tool: Value, path: &str, tools: &[ToolDefinition]) -> Result<String, BadParam> {
+fn allowed_tool(tool: Value, path: &str, tools: &[ToolDefinition]) -> Result<String, BadParam> {
     let mut fields = Fields::new(tool, path)?;
     let kind: String = fields.take_required("type", "a string")?;
     if kind != "function" {
@@ -170,21 +132,15 @@ fn named(function: Option<Value>, path: &str, tools: &[ToolDefinition]) -> Resul
     let mut fields = Fields::new(function.ok_or_else(|| BadParam::missing(path))?, path)?;
     let name: String = fields.take_required("name", "a string")?;
     fields.finish()?;
-    if tools.iter().any(|tool| tool.name == name) {
-        return Ok(name);
-    }
-    let message = format!("there is no tool `{name:.64}` in `tools`");
-    Err(BadParam::invalid(format!("{path}.name"), message))
+    check_known(&format!("{path}.name"), &name, tools)?;
+    Ok(name)
 }
 
 /// Calls of an assistant's message that comes back.
 pub fn take_calls(fields: &mut Fields) -> Result<Vec<ToolCall>, BadParam> {
     let path = fields.name("tool_calls");
     let calls: Vec<Value> = fields.take("tool_calls", "an array of calls")?.unwrap_or_default();
-    if calls.len() > CALLS_MAX {
-        let message = format!("`{path}` holds {} calls, {CALLS_MAX} at most are taken", calls.len());
-        return Err(BadParam::invalid(path, message));
-    }
+    check_count(&path, "calls", calls.len(), CALLS_MAX)?;
     calls.into_iter().enumerate().map(|(i, call)| call_of(call, &format!("{path}[{i}]"))).collect()
 }
 
@@ -210,14 +166,6 @@ fn call_of(call: Value, path: &str) -> Result<ToolCall, BadParam> {
     let arguments: String = function.take_required("arguments", "a string of JSON")?;
     table::CHAT.check(&mut function, "messages[].tool_calls[].function.")?;
     function.finish()?;
-    let arguments = match arguments.trim() {
-        "" => Value::Object(Map::new()),
-        text => serde_json::from_str(text).ok().filter(Value::is_object).ok_or_else(|| {
-            BadParam::invalid(
-                &arguments_field,
-                format!("`{arguments_field}` is not a JSON object in a string"),
-            )
-        })?,
-    };
-    Ok(ToolCall { id, kind: "function".to_owned(), function: CalledFunction { name, arguments } })
+    let arguments = arguments_of(&arguments_field, &arguments)?;
+    Ok(tool_call(id, name, arguments))
 }

@@ -1,9 +1,9 @@
-//! What a request took, in OpenAI's shape and in ours.
+//! What a request took, in OpenAI's shape.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::generate::{Resumed, Summary, Timings, Usage};
+use crate::generate::Usage;
 
 /// Tokens a request took.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
@@ -57,50 +57,4 @@ impl From<Usage> for UsageBody {
             },
         }
     }
-}
-
-/// Extension `exo`: how the answer was made. Beside `usage`, in the whole answer and in the last chunk.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct ExoSummary {
-    /// The request's id, as in the logs.
-    pub request: String,
-    /// The model's id.
-    pub model_id: String,
-    /// Kernel families, first stage first.
-    pub kernels: Vec<String>,
-    /// Stages of the pipeline.
-    pub stages: u32,
-    /// Measured times.
-    pub timings: Timings,
-    /// Where the answer was interrupted and went on; absent where it was not.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub resumed: Vec<Resumed>,
-    /// Of the tokens guessed ahead, the share that was right; absent where none were.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub draft_acceptance_rate: Option<f64>,
-    /// Places of the schemas of tools that are not `strict` which are not enforced, and why.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unenforced: Vec<String>,
-}
-
-impl ExoSummary {
-    /// Of a finished request.
-    pub fn new(request: String, summary: &Summary) -> Self {
-        Self {
-            request,
-            model_id: summary.model_id.clone(),
-            kernels: summary.kernels.clone(),
-            stages: summary.stages,
-            timings: summary.timings,
-            resumed: summary.resumed.clone(),
-            draft_acceptance_rate: summary.usage.acceptance_rate(),
-            unenforced: summary.unenforced.clone(),
-        }
-    }
-}
-
-/// A log-probability that JSON can hold: OpenAI's floor for impossible tokens.
-pub(super) fn finite_logprob(logprob: f32) -> f32 {
-    const FLOOR: f32 = -9999.0;
-    if logprob >= FLOOR { logprob } else { FLOOR }
 }

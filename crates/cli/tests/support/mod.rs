@@ -436,6 +436,38 @@ pub fn with_template(path: &Path, template: &str) {
     std::fs::write(path, [before, &(len as u64).to_le_bytes(), new.as_bytes(), behind].concat()).unwrap();
 }
 
+/// As Qwen's: tools in the system's turn, calls in tags, results in a turn of the user.
+const TOOL_TEMPLATE: &str = r#"{%- if tools %}<|im_start|>system
+Tools:
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}<|im_end|>
+{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}<|im_start|>user
+<tool_response>
+{{ m.content }}
+</tool_response><|im_end|>
+{% else %}<|im_start|>{{ m.role }}
+{{ m.content }}
+{%- for call in m.tool_calls %}{{ '\n' if not loop.first or m.content else '' }}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"#;
+
+/// A node whose model `tools` is the built-in one with a template for tools, which it knows nothing of.
+pub fn tools_node() -> (Node, tempfile::TempDir) {
+    let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("tools.gguf");
+    with_template(&path, TOOL_TEMPLATE);
+    let added = node.post("/exo/v1/models", &serde_json::json!({"path": path, "name": "tools"}));
+    assert_eq!(added.status, 200, "{}", added.body);
+    (node, folder)
+}
+
 /// `EXO_TEST_PYTHON`, the repository's `.venv`, or the system's.
 pub fn python() -> PathBuf {
     let venv = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv/bin/python"));

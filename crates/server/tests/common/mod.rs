@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exo_api::{
-    AdminError, BoxFuture, BoxStream, ClusterView, Delta, Drain, Facade, FinishReason, GenerateError,
-    GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState, InstanceView,
-    InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, MemberRole,
-    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, Summary, Timings, TokenPiece, TopToken,
-    Usage,
+    AdminError, BoxFuture, BoxStream, CallDelta, ClusterView, Delta, Drain, Facade, FinishReason,
+    GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState,
+    InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView,
+    MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, Summary, Timings,
+    TokenPiece, TopToken, Usage,
 };
 use exo_server::{LocalListener, ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
@@ -109,17 +109,58 @@ fn good(request: &GenerateRequest) -> Vec<Item> {
         items.extend([delta(index, "The", probabilities), delta(index, " answer.", probabilities)]);
         items.push(delta(index, "", false));
         let reason = if request.max_tokens == Some(2) { FinishReason::Length } else { FinishReason::Stop };
-        items.push(Ok(GenerateEvent::Finished { index, reason, completion_tokens: 2 }));
+        items.push(Ok(GenerateEvent::Finished { index, reason, stop: None, completion_tokens: 2 }));
     }
     items.push(done(2 * u32::from(request.choices)));
     items
+}
+
+/// A thought, a text and a call.
+fn calling() -> Vec<Item> {
+    let part = |delta: Delta| Ok(GenerateEvent::Delta(delta));
+    let call = |begins: Option<(&str, &str)>, arguments: &str| {
+        let begins = begins.map(|(id, name)| (id.to_owned(), name.to_owned()));
+        let call = CallDelta { index: 0, begins, arguments: arguments.to_owned() };
+        part(Delta { calls: vec![call], ..Delta::default() })
+    };
+    let reason = FinishReason::ToolCalls;
+    vec![
+        started(),
+        part(Delta { reasoning: "Rome?".into(), ..Delta::default() }),
+        part(Delta { text: "I look.".into(), ..Delta::default() }),
+        call(Some(("call_1", "weather")), ""),
+        call(None, r#"{"city": "#),
+        call(None, r#""Rome"}"#),
+        Ok(GenerateEvent::Finished { index: 0, reason, stop: None, completion_tokens: 8 }),
+        done(8),
+    ]
 }
 
 fn failed() -> GenerateError {
     GenerateError::Failed { kind: FailureKind::StageLost, message: "node b is gone".into() }
 }
 
+/// Answers that come at once.
+fn written(request: &GenerateRequest) -> Option<Vec<Item>> {
+    let end = |stop: Option<&str>, completion_tokens| {
+        let (reason, stop) = (FinishReason::Stop, stop.map(str::to_owned));
+        Ok(GenerateEvent::Finished { index: 0, reason, stop, completion_tokens })
+    };
+    Some(match request.model.as_str() {
+        "good" | "org/good" => good(request),
+        "thinks-and-calls" => calling(),
+        "stops" => vec![started(), delta(0, "The", false), end(Some("END"), 2), done(2)],
+        // A whole answer of a megabyte.
+        "long" => vec![started(), delta(0, &"x".repeat(1 << 20), false), end(None, 9), done(9)],
+        "stops-short" => vec![started(), delta(0, "The", false)],
+        _ => return None,
+    })
+}
+
 fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
+    if let Some(items) = written(request) {
+        return Ok(Box::pin(stream::iter(items)));
+    }
     let then = |first: Vec<Item>, rest: GenerateStream| -> GenerateStream {
         Box::pin(stream::iter(first).chain(rest))
     };
@@ -130,7 +171,6 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
         }))
     };
     Ok(match request.model.as_str() {
-        "good" | "org/good" => Box::pin(stream::iter(good(request))),
         // Queued for longer than headers wait, then a good answer.
         "loading" => {
             let rest = stream::iter(good(request));
@@ -157,19 +197,12 @@ fn script(request: &GenerateRequest) -> Result<GenerateStream, GenerateError> {
             };
             then(vec![started()], Box::pin(stream::unfold((), tick)))
         }
-        // A whole answer of a megabyte.
-        "long" => {
-            let end =
-                Ok(GenerateEvent::Finished { index: 0, reason: FinishReason::Stop, completion_tokens: 9 });
-            Box::pin(stream::iter([started(), delta(0, &"x".repeat(1 << 20), false), end, done(9)]))
-        }
         "silent" => Box::pin(stream::pending()),
         "babbling" => Box::pin(stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_millis(20)).await;
             Some((queued("placing"), ()))
         })),
         "breaks" => then(vec![started(), delta(0, "The", false)], after(0, Err(failed()))),
-        "stops-short" => Box::pin(stream::iter(vec![started(), delta(0, "The", false)])),
         "panics" => panic!("a bug while starting"),
         "panics-later" => {
             then(vec![started()], Box::pin(stream::once(async { panic!("a bug while running") })))
@@ -198,6 +231,11 @@ impl Facade for Fake {
             });
             Ok(Box::pin(counted) as GenerateStream)
         })
+    }
+
+    fn count_tokens(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, GenerateError>> {
+        *self.last.lock().unwrap() = Some(request.clone());
+        Box::pin(async move { script(&request).map(|_| 5) })
     }
 
     fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>> {
@@ -491,6 +529,11 @@ impl Server {
         self.post("/v1/chat/completions", &chat_body(model, extra)).await
     }
 
+    /// A request to `/v1/messages`.
+    pub async fn messages(&self, model: &str, extra: &str) -> Answer {
+        self.post("/v1/messages", &messages_body(model, extra)).await
+    }
+
     pub async fn complete(&self, model: &str, extra: &str) -> Answer {
         self.post("/v1/completions", &format!(r#"{{"model":"{model}","prompt":"Once"{extra}}}"#)).await
     }
@@ -509,6 +552,10 @@ impl Server {
 
 pub fn chat_body(model: &str, extra: &str) -> String {
     format!(r#"{{"model":"{model}","messages":[{{"role":"user","content":"Hi"}}]{extra}}}"#)
+}
+
+pub fn messages_body(model: &str, extra: &str) -> String {
+    format!(r#"{{"model":"{model}","max_tokens":9,"messages":[{{"role":"user","content":"Hi"}}]{extra}}}"#)
 }
 
 fn parse(bytes: &[u8]) -> Answer {

@@ -5,7 +5,13 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::fields::{BadParam, Fields};
+use crate::fields::{BadParam, Fields};
+
+mod messages;
+mod responses;
+
+pub use messages::{MESSAGES, MESSAGES_COUNT};
+pub use responses::RESPONSES;
 
 /// What becomes of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,7 +46,7 @@ const fn field(path: &'static str, treatment: Treatment, note: &'static str) -> 
 pub struct Table {
     /// Method and path.
     pub endpoint: &'static str,
-    /// Those of this endpoint, then those of both.
+    /// Those of this endpoint, and those that it shares.
     pub fields: [&'static [Field]; 2],
 }
 
@@ -50,6 +56,9 @@ impl Table {
         self.fields.into_iter().flatten()
     }
 }
+
+/// All of them.
+pub const TABLES: [Table; 5] = [CHAT, COMPLETION, RESPONSES, MESSAGES, MESSAGES_COUNT];
 
 /// `POST /v1/chat/completions`
 pub const CHAT: Table = Table { endpoint: "POST /v1/chat/completions", fields: [CHAT_FIELDS, COMMON_FIELDS] };
@@ -228,11 +237,11 @@ fn refusal(name: String, passes: &[&str]) -> BadParam {
 pub fn to_markdown() -> String {
     let mut page = String::from(
         "# The API's fields\n\nWritten by `cargo run -p exo-api --example openapi` from the table that requests are checked \
-         against (`crates/api/src/openai/table.rs`).\n\n*Honoured*: it does what it says, or the request is refused with a 400 \
+         against (`crates/api/src/table.rs`).\n\n*Honoured*: it does what it says, or the request is refused with a 400 \
          before the first token. *Hint*: any value passes, it asks for\nnothing. *Refused*: a 400 that names it, but for the \
          values given. What is not listed is refused as unknown.\nShapes are in `openapi.json`.\n",
     );
-    for table in [CHAT, COMPLETION] {
+    for table in TABLES {
         let _ = write!(page, "\n## `{}`\n\n| field | | |\n|---|---|---|\n", table.endpoint);
         for Field { path, treatment, note } in table.all() {
             let treatment = match treatment {
@@ -255,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_field_stands_once_and_what_passes_is_json() {
-        for table in [CHAT, COMPLETION] {
+        for table in TABLES {
             let mut seen = BTreeSet::new();
             for field in table.all() {
                 assert!(seen.insert(field.path), "{} twice", field.path);

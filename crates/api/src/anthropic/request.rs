@@ -1,0 +1,244 @@
+//! `POST /v1/messages` and `POST /v1/messages/count_tokens`: the request.
+
+use serde_json::Value;
+
+use super::blocks::{take_messages, take_system};
+use crate::fields::{BadParam, Fields, short};
+use crate::generate::{
+    AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, ToolDefinition, Tools,
+};
+use crate::request::{
+    RequestContext, SamplingFields, check_count, check_results, check_stops, json_schema, token_bound,
+};
+use crate::table::{MESSAGES, MESSAGES_COUNT, Table};
+use crate::tools::{
+    TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name, check_parameters, definition,
+};
+
+/// A request for the next message, checked.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MessagesRequest {
+    /// Name or id of a model.
+    pub model: String,
+    /// Whether to stream.
+    pub streams: bool,
+    /// Whether thoughts are shown.
+    pub shows_thinking: bool,
+    messages: Vec<ChatMessage>,
+    max_tokens: Option<u32>,
+    stop: Vec<String>,
+    sampling: SamplingFields,
+    format: AnswerFormat,
+    tools: Option<Tools>,
+    reasoning: Reasoning,
+}
+
+impl MessagesRequest {
+    /// Reads a body, refusing by name whatever would not be honoured.
+    pub fn parse(body: Value) -> Result<Self, BadParam> {
+        let mut fields = Fields::new(body, "")?;
+        let max_tokens = fields.take_value("max_tokens").ok_or_else(|| BadParam::missing("max_tokens"))?;
+        let max_tokens = token_bound("max_tokens", Some(max_tokens))?;
+        let stop: Vec<String> = fields.take("stop_sequences", "an array of strings")?.unwrap_or_default();
+        let stop = check_stops("stop_sequences", stop)?;
+        let streams = fields.take("stream", "true or false")?.unwrap_or(false);
+        let sampling = SamplingFields::take(&mut fields)?;
+        let request = Self::prompt(fields, MESSAGES)?;
+        Ok(Self { max_tokens, stop, streams, sampling, ..request })
+    }
+
+    /// Reads a body that asks how many tokens a prompt has.
+    pub fn parse_count(body: Value) -> Result<Self, BadParam> {
+        Self::prompt(Fields::new(body, "")?, MESSAGES_COUNT)
+    }
+
+    /// What both endpoints take.
+    fn prompt(mut fields: Fields, table: Table) -> Result<Self, BadParam> {
+        let model = fields.take_required("model", "a string")?;
+        let system = take_system(fields.take_value("system"), "system")?;
+        let (mut messages, places) =
+            take_messages(fields.take_required("messages", "an array of messages")?)?;
+        check_results(&mut messages, |i| format!("{}.tool_use_id", places[i]))?;
+        messages.splice(0..0, system);
+        let tools = take_tools(&mut fields)?;
+        let (mut reasoning, shows_thinking) = take_thinking(fields.take_value("thinking"))?;
+        let (format, effort) = take_output_config(fields.take_value("output_config"))?;
+        // Whoever wants no thoughts wants no effort in them.
+        if let (Some(effort), Reasoning::Default) = (effort, &reasoning) {
+            reasoning = Reasoning::Effort(effort);
+        }
+        table.check(&mut fields, "")?;
+        fields.finish()?;
+        if tools.is_some() && format != AnswerFormat::Text {
+            let message = "`output_config.format` together with `tools` is not supported: send one of them, or \
+                           `tool_choice`: {\"type\": \"none\"}";
+            return Err(BadParam::unsupported("output_config.format", message));
+        }
+        let (max_tokens, stop, sampling) = (None, Vec::new(), SamplingFields::default());
+        let streams = false;
+        Ok(Self {
+            model,
+            streams,
+            shows_thinking,
+            messages,
+            max_tokens,
+            stop,
+            sampling,
+            format,
+            tools,
+            reasoning,
+        })
+    }
+
+    /// The request as the node understands it.
+    pub fn into_generate(self, context: RequestContext) -> Result<GenerateRequest, BadParam> {
+        Ok(GenerateRequest {
+            request: context.request,
+            choices: 1,
+            sampling: self.sampling.params(context.seed, None, "top_logprobs")?,
+            format: self.format,
+            tools: self.tools,
+            reasoning: self.reasoning,
+            max_tokens: self.max_tokens,
+            stop: self.stop,
+            ignore_eos: false,
+            echo: false,
+            principal: context.principal,
+            queue_wait_max: context.queue_wait_max,
+            model: self.model,
+            prompt: Prompt::Chat { messages: self.messages },
+        })
+    }
+}
+
+/// What this dialect calls a part of a request.
+pub fn part_name(part: RequestPart) -> String {
+    match part {
+        RequestPart::Model => "model".to_owned(),
+        RequestPart::Prompt | RequestPart::Logprobs => "messages".to_owned(),
+        RequestPart::Format | RequestPart::Regex | RequestPart::Lark => "output_config.format".to_owned(),
+        RequestPart::Schema => "output_config.format.schema".to_owned(),
+        RequestPart::Tools => "tools".to_owned(),
+        RequestPart::ToolSchema(i) => format!("tools[{i}].input_schema"),
+        RequestPart::Thinking => "thinking".to_owned(),
+        RequestPart::Effort => "output_config.effort".to_owned(),
+    }
+}
+
+fn take_tools(fields: &mut Fields) -> Result<Option<Tools>, BadParam> {
+    let listed: Vec<Value> = fields.take("tools", "an array of tools")?.unwrap_or_default();
+    check_count("tools", "tools", listed.len(), TOOLS_MAX)?;
+    let tool = |(i, tool)| tool_of(tool, &format!("tools[{i}]"));
+    let tools = listed.into_iter().enumerate().map(tool).collect::<Result<Vec<_>, _>>()?;
+    check_distinct(&tools, |i| format!("tools[{i}].name"))?;
+    let (choice, is_parallel) = match fields.take_value("tool_choice") {
+        Some(choice) => choice_of(choice, &tools)?,
+        None => (ToolChoice::Auto, true),
+    };
+    choice.of(tools, is_parallel, "tool_choice")
+}
+
+fn tool_of(tool: Value, path: &str) -> Result<ToolDefinition, BadParam> {
+    let mut fields = Fields::new(tool, path)?;
+    let kind: Option<String> = fields.take("type", "a string")?;
+    if let Some(kind) = kind.filter(|kind| kind != "custom") {
+        let message = format!(
+            "tools of type `{kind:.40}` run at their vendor and are not supported: send tools with an `input_schema`"
+        );
+        return Err(BadParam::unsupported(fields.name("type"), message));
+    }
+    let (name_field, schema_field) = (fields.name("name"), fields.name("input_schema"));
+    let name: String = fields.take_required("name", "a string")?;
+    check_name(&name_field, &name)?;
+    let description = fields.take("description", "a string")?;
+    let is_strict = fields.take("strict", "true or false")?.unwrap_or(false);
+    let schema = fields.take_value("input_schema").ok_or_else(|| BadParam::missing(&schema_field))?;
+    check_parameters(&schema_field, &schema)?;
+    MESSAGES.check(&mut fields, "tools[].")?;
+    fields.finish()?;
+    Ok(definition(name, description, schema, is_strict))
+}
+
+fn choice_of(choice: Value, tools: &[ToolDefinition]) -> Result<(ToolChoice, bool), BadParam> {
+    let mut fields = Fields::new(choice, "tool_choice")?;
+    let kind: String = fields.take_required("type", "a string")?;
+    let choice = match kind.as_str() {
+        "auto" => ToolChoice::Auto,
+        "any" => ToolChoice::Required,
+        "none" => ToolChoice::None,
+        "tool" => {
+            let name: String = fields.take_required("name", "a string")?;
+            check_known("tool_choice.name", &name, tools)?;
+            ToolChoice::Of { allowed: vec![name], is_required: true }
+        }
+        other => {
+            let message = format!("`{other:.40}` is no choice: auto, any, tool and none are");
+            return Err(BadParam::unsupported("tool_choice.type", message));
+        }
+    };
+    let is_single = fields.take("disable_parallel_tool_use", "true or false")?.unwrap_or(false);
+    fields.finish()?;
+    Ok((choice, !is_single))
+}
+
+/// What to think, and whether to show it.
+fn take_thinking(thinking: Option<Value>) -> Result<(Reasoning, bool), BadParam> {
+    let Some(thinking) = thinking else { return Ok((Reasoning::Default, true)) };
+    let mut fields = Fields::new(thinking, "thinking")?;
+    let kind: String = fields.take_required("type", "a string")?;
+    let reasoning = match kind.as_str() {
+        "enabled" | "adaptive" => Reasoning::Default,
+        "disabled" => Reasoning::Off,
+        other => {
+            let message = format!(
+                "thinking of type `{other:.40}` is not supported: enabled, adaptive and disabled are"
+            );
+            return Err(BadParam::unsupported("thinking.type", message));
+        }
+    };
+    let shows = match fields.take_value("display") {
+        None => true,
+        Some(Value::String(word)) if word == "summarized" => true,
+        Some(Value::String(word)) if word == "omitted" => false,
+        Some(other) => {
+            let message =
+                format!("`thinking.display` must be `summarized` or `omitted`, not {}", short(&other));
+            return Err(BadParam::invalid("thinking.display", message));
+        }
+    };
+    MESSAGES.check(&mut fields, "thinking.")?;
+    fields.finish()?;
+    Ok((reasoning, shows))
+}
+
+/// What the answer must be, and an effort other than the dialect's usual one.
+fn take_output_config(config: Option<Value>) -> Result<(AnswerFormat, Option<String>), BadParam> {
+    const EFFORTS: [&str; 5] = ["low", "medium", "high", "xhigh", "max"];
+    let Some(config) = config else { return Ok((AnswerFormat::Text, None)) };
+    let mut fields = Fields::new(config, "output_config")?;
+    let effort: Option<String> = fields.take("effort", "a string")?;
+    if let Some(other) = effort.as_ref().filter(|word| !EFFORTS.contains(&word.as_str())) {
+        let message = format!("`{other:.40}` is no effort: {} are", EFFORTS.join(", "));
+        return Err(BadParam::invalid("output_config.effort", message));
+    }
+    let format = match fields.take_value("format") {
+        Some(format) => format_of(format)?,
+        None => AnswerFormat::Text,
+    };
+    MESSAGES.check(&mut fields, "output_config.")?;
+    fields.finish()?;
+    Ok((format, effort.filter(|word| word != "high")))
+}
+
+fn format_of(format: Value) -> Result<AnswerFormat, BadParam> {
+    let mut fields = Fields::new(format, "output_config.format")?;
+    let kind: String = fields.take_required("type", "a string")?;
+    if kind != "json_schema" {
+        let message = format!("`{kind:.40}` is no format: json_schema is");
+        return Err(BadParam::unsupported("output_config.format.type", message));
+    }
+    let name = fields.name("schema");
+    let schema = fields.take_value("schema").ok_or_else(|| BadParam::missing(&name))?;
+    fields.finish()?;
+    json_schema(&name, schema)
+}

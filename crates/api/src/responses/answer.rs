@@ -1,0 +1,266 @@
+//! The answer of `/v1/responses`.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::generate::{ChatMessage, Usage};
+use crate::summary::{ExoSummary, TokenLogprob};
+use crate::tools::tool_call;
+
+/// An answer, whole or so far as it is made. It repeats what the request asked for.
+#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+pub struct Response {
+    /// `resp_` and the request's id.
+    pub id: String,
+    /// Always `response`.
+    pub object: String,
+    /// Seconds since 1970.
+    pub created_at: u64,
+    /// How far it is.
+    pub status: ResponseStatus,
+    /// Why it failed.
+    pub error: Option<ResponseError>,
+    /// Why it is incomplete.
+    pub incomplete_details: Option<IncompleteDetails>,
+    /// As requested.
+    pub instructions: Option<String>,
+    /// As requested.
+    pub max_output_tokens: Option<u32>,
+    /// As requested.
+    #[schema(value_type = Object)]
+    pub metadata: Map<String, Value>,
+    /// As requested.
+    pub model: String,
+    /// Thought, text and calls, in their order.
+    pub output: Vec<OutputItem>,
+    /// As requested.
+    pub parallel_tool_calls: bool,
+    /// As requested.
+    pub previous_response_id: Option<String>,
+    /// As requested.
+    #[schema(value_type = Object)]
+    pub reasoning: Value,
+    /// Whether it is kept.
+    pub store: bool,
+    /// As requested, or the default.
+    pub temperature: f32,
+    /// As requested.
+    #[schema(value_type = Object)]
+    pub text: Value,
+    /// As requested.
+    #[schema(value_type = Object)]
+    pub tool_choice: Value,
+    /// As requested.
+    #[schema(value_type = Vec<Object>)]
+    pub tools: Vec<Value>,
+    /// As requested.
+    pub top_logprobs: u8,
+    /// As requested, or the default.
+    pub top_p: f32,
+    /// Always `disabled`.
+    pub truncation: String,
+    /// Always false.
+    pub background: bool,
+    /// Tokens taken; `null` until it is complete.
+    pub usage: Option<ResponseUsage>,
+    /// Extension: how it was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exo: Option<ExoSummary>,
+}
+
+impl Response {
+    /// What was said, as a message of the conversation that goes on from here. A call that was cut is not in it.
+    pub fn said(&self) -> ChatMessage {
+        let mut said = ChatMessage { role: "assistant".to_owned(), ..ChatMessage::default() };
+        for item in &self.output {
+            match item {
+                OutputItem::Message { content, .. } => {
+                    said.content.extend(content.iter().map(|OutputText { text, .. }| text.as_str()));
+                }
+                OutputItem::Reasoning { content, .. } => {
+                    let texts = content.iter().map(|ReasoningText { text, .. }| text.as_str());
+                    said.reasoning_content.get_or_insert_default().extend(texts);
+                }
+                OutputItem::FunctionCall { call_id, name, arguments, .. } => {
+                    if let Ok(arguments) = serde_json::from_str(arguments) {
+                        said.tool_calls.push(tool_call(call_id.clone(), name.clone(), arguments));
+                    }
+                }
+            }
+        }
+        said
+    }
+}
+
+/// How far an answer, or an item of it, is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ResponseStatus {
+    /// It is being made.
+    InProgress,
+    /// It is whole.
+    Completed,
+    /// It was cut.
+    Incomplete,
+    /// It failed.
+    Failed,
+}
+
+/// Why an answer failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct ResponseError {
+    /// Stable, for programs.
+    pub code: String,
+    /// What happened.
+    pub message: String,
+}
+
+/// Why an answer is incomplete.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct IncompleteDetails {
+    /// `max_output_tokens`: that, or the context, was reached.
+    pub reason: String,
+}
+
+/// A part of an answer.
+#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum OutputItem {
+    /// What was thought before.
+    Reasoning {
+        /// Its id.
+        id: String,
+        /// Always empty: the whole thought is in `content`.
+        summary: Vec<Value>,
+        /// The thought.
+        content: Vec<ReasoningText>,
+        /// How far it is.
+        status: ResponseStatus,
+    },
+    /// What is said.
+    Message {
+        /// Its id.
+        id: String,
+        /// How far it is.
+        status: ResponseStatus,
+        /// Always `assistant`.
+        role: String,
+        /// The text.
+        content: Vec<OutputText>,
+    },
+    /// A call of a tool.
+    FunctionCall {
+        /// Its id.
+        id: String,
+        /// To be named by the result.
+        call_id: String,
+        /// The tool.
+        name: String,
+        /// A JSON object as text.
+        arguments: String,
+        /// How far it is.
+        status: ResponseStatus,
+    },
+}
+
+impl OutputItem {
+    /// Its id.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Reasoning { id, .. } | Self::Message { id, .. } | Self::FunctionCall { id, .. } => id,
+        }
+    }
+
+    /// Sets how far it is.
+    pub fn set_status(&mut self, now: ResponseStatus) {
+        match self {
+            Self::Reasoning { status, .. }
+            | Self::Message { status, .. }
+            | Self::FunctionCall { status, .. } => *status = now,
+        }
+    }
+}
+
+/// Text that is said.
+#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+pub struct OutputText {
+    /// Always `output_text`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text.
+    pub text: String,
+    /// Always empty.
+    pub annotations: Vec<Value>,
+    /// Probabilities, where asked for.
+    pub logprobs: Vec<TokenLogprob>,
+}
+
+/// Text that is thought.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct ReasoningText {
+    /// Always `reasoning_text`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The text.
+    pub text: String,
+}
+
+/// Tokens a request took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct ResponseUsage {
+    /// Tokens of the prompt.
+    pub input_tokens: u32,
+    /// About them.
+    pub input_tokens_details: InputTokensDetails,
+    /// Tokens generated.
+    pub output_tokens: u32,
+    /// About them.
+    pub output_tokens_details: OutputTokensDetails,
+    /// Their sum.
+    pub total_tokens: u32,
+}
+
+/// About the prompt's tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[schema(as = ResponseInputTokensDetails)]
+pub struct InputTokensDetails {
+    /// Those that were there already.
+    pub cached_tokens: u32,
+    /// Always 0: what is read is kept by itself.
+    pub cache_write_tokens: u32,
+}
+
+/// About the generated tokens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[schema(as = ResponseOutputTokensDetails)]
+pub struct OutputTokensDetails {
+    /// Those that belong to thoughts.
+    pub reasoning_tokens: u32,
+}
+
+impl From<Usage> for ResponseUsage {
+    fn from(usage: Usage) -> Self {
+        Self {
+            input_tokens: usage.prompt_tokens,
+            input_tokens_details: InputTokensDetails {
+                cached_tokens: usage.cached_tokens,
+                cache_write_tokens: 0,
+            },
+            output_tokens: usage.completion_tokens,
+            output_tokens_details: OutputTokensDetails { reasoning_tokens: usage.reasoning_tokens },
+            total_tokens: usage.prompt_tokens.saturating_add(usage.completion_tokens),
+        }
+    }
+}
+
+/// An answer that is kept no longer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct ResponseDeleted {
+    /// Its id.
+    pub id: String,
+    /// Always `response`.
+    pub object: String,
+    /// Always true.
+    pub deleted: bool,
+}

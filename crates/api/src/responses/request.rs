@@ -1,0 +1,362 @@
+//! `POST /v1/responses`: the request.
+
+use serde_json::{Map, Value, json};
+
+use super::answer::Response;
+use super::input::take_input;
+use crate::fields::{BadParam, Fields, short};
+use crate::generate::{
+    AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, ToolDefinition, Tools,
+};
+use crate::request::{
+    MESSAGES_MAX, RequestContext, SamplingFields, check_count, check_results, json_schema, token_bound,
+};
+use crate::table::RESPONSES;
+use crate::tools::{
+    TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name, check_parameters, definition,
+};
+
+/// A request for the next response, checked.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ResponsesRequest {
+    /// Name or id of a model.
+    pub model: String,
+    /// Whether to stream.
+    pub streams: bool,
+    /// Whether the answer is kept, so that another may go on from it.
+    pub store: bool,
+    /// The answer that this one goes on from.
+    pub previous: Option<String>,
+    /// Whether probabilities were asked for.
+    pub logprobs: Option<u8>,
+    /// What the answer repeats of the request.
+    repeated: Repeated,
+    input: Vec<ChatMessage>,
+    places: Vec<String>,
+    sampling: SamplingFields,
+    format: AnswerFormat,
+    tools: Option<Tools>,
+    reasoning: Reasoning,
+}
+
+/// Fields as they came, for the answer's head.
+#[derive(Clone, PartialEq, Debug, Default)]
+struct Repeated {
+    instructions: Option<String>,
+    max_output_tokens: Option<u32>,
+    metadata: Map<String, Value>,
+    parallel_tool_calls: bool,
+    reasoning: Value,
+    text: Value,
+    tool_choice: Value,
+    tools: Vec<Value>,
+    top_logprobs: Option<u8>,
+}
+
+impl ResponsesRequest {
+    /// Reads a body, refusing by name whatever would not be honoured.
+    pub fn parse(body: Value) -> Result<Self, BadParam> {
+        let mut fields = Fields::new(body, "")?;
+        let model = fields.take_required("model", "a string")?;
+        let input = fields.take_value("input").ok_or_else(|| BadParam::missing("input"))?;
+        let (input, places) = take_input(input)?;
+        let instructions = fields.take("instructions", "a string")?;
+        let max_output_tokens = token_bound("max_output_tokens", fields.take_value("max_output_tokens"))?;
+        let metadata = fields.take("metadata", "an object")?.unwrap_or_default();
+        let listed: Vec<Value> = fields.take("tools", "an array of tools")?.unwrap_or_default();
+        let tool_choice = fields.take_value("tool_choice").unwrap_or_else(|| "auto".into());
+        let parallel_tool_calls = fields.take("parallel_tool_calls", "true or false")?.unwrap_or(true);
+        let text = fields.take_value("text").unwrap_or_else(|| json!({"format": {"type": "text"}}));
+        let reasoning =
+            fields.take_value("reasoning").unwrap_or_else(|| json!({"effort": null, "summary": null}));
+        let top_logprobs: Option<u8> = fields.take("top_logprobs", "a whole number between 0 and 20")?;
+        let includes_logprobs = take_include(&mut fields)?;
+        let store = fields.take("store", "true or false")?.unwrap_or(true);
+        let previous = fields.take("previous_response_id", "a string")?;
+        let streams = fields.take("stream", "true or false")?.unwrap_or(false);
+        check_stream_options(&mut fields)?;
+        let sampling = SamplingFields::take(&mut fields)?;
+        RESPONSES.check(&mut fields, "")?;
+        fields.finish()?;
+        let tools = tools_of(&listed, tool_choice.clone(), parallel_tool_calls)?;
+        let format = format_of(text.clone())?;
+        if tools.is_some() && format != AnswerFormat::Text {
+            let message = "`text.format` together with `tools` is not supported: send one of them, or `tool_choice`: \
+                           \"none\"";
+            return Err(BadParam::unsupported("text.format", message));
+        }
+        Ok(Self {
+            model,
+            streams,
+            store,
+            previous,
+            logprobs: (includes_logprobs || top_logprobs > Some(0)).then(|| top_logprobs.unwrap_or(0)),
+            input,
+            places,
+            sampling,
+            format,
+            tools,
+            reasoning: reasoning_of(reasoning.clone())?,
+            repeated: Repeated {
+                instructions,
+                max_output_tokens,
+                metadata,
+                parallel_tool_calls,
+                reasoning,
+                text,
+                tool_choice,
+                tools: listed,
+                top_logprobs,
+            },
+        })
+    }
+
+    /// The whole conversation: what came before, and the input. Takes the input.
+    pub fn conversation(&mut self, previous: Vec<ChatMessage>) -> Result<Vec<ChatMessage>, BadParam> {
+        let before = previous.len();
+        let mut all = previous;
+        all.append(&mut self.input);
+        check_count("input", "messages with those before it", all.len(), MESSAGES_MAX)?;
+        let places = &self.places;
+        let place = |i: usize| {
+            let place = i.checked_sub(before).and_then(|i| places.get(i));
+            place.map_or_else(|| "previous_response_id".to_owned(), |place| format!("{place}.call_id"))
+        };
+        check_results(&mut all, place)?;
+        Ok(all)
+    }
+
+    /// The request as the node understands it, for a conversation that [`Self::conversation`] gave.
+    pub fn into_generate(
+        self,
+        mut messages: Vec<ChatMessage>,
+        context: RequestContext,
+    ) -> Result<GenerateRequest, BadParam> {
+        if let Some(content) = self.repeated.instructions {
+            let role = "system".to_owned();
+            messages.insert(0, ChatMessage { role, content, ..ChatMessage::default() });
+        }
+        Ok(GenerateRequest {
+            request: context.request,
+            choices: 1,
+            sampling: self.sampling.params(context.seed, self.logprobs, "top_logprobs")?,
+            format: self.format,
+            tools: self.tools,
+            reasoning: self.reasoning,
+            max_tokens: self.repeated.max_output_tokens,
+            stop: Vec::new(),
+            ignore_eos: false,
+            echo: false,
+            principal: context.principal,
+            queue_wait_max: context.queue_wait_max,
+            model: self.model,
+            prompt: Prompt::Chat { messages },
+        })
+    }
+
+    /// The answer before anything is in it.
+    pub fn head(&self, request: &str, created_at: u64) -> Response {
+        let repeated = self.repeated.clone();
+        Response {
+            id: format!("resp_{request}"),
+            object: "response".to_owned(),
+            created_at,
+            status: super::ResponseStatus::InProgress,
+            error: None,
+            incomplete_details: None,
+            instructions: repeated.instructions,
+            max_output_tokens: repeated.max_output_tokens,
+            metadata: repeated.metadata,
+            model: self.model.clone(),
+            output: Vec::new(),
+            parallel_tool_calls: repeated.parallel_tool_calls,
+            previous_response_id: self.previous.clone(),
+            reasoning: repeated.reasoning,
+            store: self.store,
+            temperature: self.sampling.temperature.unwrap_or(1.0),
+            text: repeated.text,
+            tool_choice: repeated.tool_choice,
+            tools: repeated.tools,
+            top_logprobs: repeated.top_logprobs.unwrap_or(0),
+            top_p: self.sampling.top_p.unwrap_or(1.0),
+            truncation: "disabled".to_owned(),
+            background: false,
+            usage: None,
+            exo: None,
+        }
+    }
+}
+
+/// What this dialect calls a part of a request.
+pub fn part_name(part: RequestPart) -> String {
+    match part {
+        RequestPart::Model => "model".to_owned(),
+        RequestPart::Prompt => "input".to_owned(),
+        RequestPart::Format | RequestPart::Regex | RequestPart::Lark => "text.format".to_owned(),
+        RequestPart::Schema => "text.format.schema".to_owned(),
+        RequestPart::Tools => "tools".to_owned(),
+        RequestPart::ToolSchema(i) => format!("tools[{i}].parameters"),
+        RequestPart::Thinking | RequestPart::Effort => "reasoning.effort".to_owned(),
+        RequestPart::Logprobs => "include".to_owned(),
+    }
+}
+
+/// Whether probabilities are among what is to be included. The rest is of tools that do not run here, or comes in clear.
+fn take_include(fields: &mut Fields) -> Result<bool, BadParam> {
+    const LOGPROBS: &str = "message.output_text.logprobs";
+    const NOTHING: [&str; 6] = [
+        "reasoning.encrypted_content",
+        "web_search_call.action.sources",
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+    ];
+    let include: Vec<String> = fields.take("include", "an array of strings")?.unwrap_or_default();
+    let known = |word: &&String| *word == LOGPROBS || NOTHING.contains(&word.as_str());
+    if let Some(other) = include.iter().find(|word| !known(word)) {
+        return Err(BadParam::unsupported("include", format!("`{other:.60}` cannot be included")));
+    }
+    Ok(include.iter().any(|word| word == LOGPROBS))
+}
+
+fn check_stream_options(fields: &mut Fields) -> Result<(), BadParam> {
+    let Some(options) = fields.take_value("stream_options") else { return Ok(()) };
+    let mut fields = Fields::new(options, "stream_options")?;
+    RESPONSES.check(&mut fields, "stream_options.")?;
+    fields.finish()
+}
+
+fn tools_of(listed: &[Value], choice: Value, is_parallel: bool) -> Result<Option<Tools>, BadParam> {
+    check_count("tools", "tools", listed.len(), TOOLS_MAX)?;
+    let tool = |(i, tool): (usize, &Value)| tool_of(tool.clone(), &format!("tools[{i}]"));
+    let tools = listed.iter().enumerate().map(tool).collect::<Result<Vec<_>, _>>()?;
+    check_distinct(&tools, |i| format!("tools[{i}].name"))?;
+    choice_of(choice, &tools)?.of(tools, is_parallel, "tool_choice")
+}
+
+fn tool_of(tool: Value, path: &str) -> Result<ToolDefinition, BadParam> {
+    let mut fields = Fields::new(tool, path)?;
+    let kind: String = fields.take_required("type", "a string")?;
+    if kind != "function" {
+        let message = format!("tools of type `{kind:.40}` are not supported, only `function` is");
+        return Err(BadParam::unsupported(fields.name("type"), message));
+    }
+    let (name_field, schema_field) = (fields.name("name"), fields.name("parameters"));
+    let name: String = fields.take_required("name", "a string")?;
+    check_name(&name_field, &name)?;
+    let description = fields.take("description", "a string")?;
+    let is_strict = fields.take("strict", "true or false")?.unwrap_or(false);
+    let schema = fields.take_value("parameters");
+    let schema = schema.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
+    check_parameters(&schema_field, &schema)?;
+    RESPONSES.check(&mut fields, "tools[].")?;
+    fields.finish()?;
+    Ok(definition(name, description, schema, is_strict))
+}
+
+fn choice_of(choice: Value, tools: &[ToolDefinition]) -> Result<ToolChoice, BadParam> {
+    const PARAM: &str = "tool_choice";
+    if let Value::String(word) = &choice {
+        return match word.as_str() {
+            "none" => Ok(ToolChoice::None),
+            "auto" => Ok(ToolChoice::Auto),
+            "required" => Ok(ToolChoice::Required),
+            other => {
+                let message = format!("`{other:.40}` is no choice: none, auto, required or a tool are");
+                Err(BadParam::invalid(PARAM, message))
+            }
+        };
+    }
+    let mut fields = Fields::new(choice, PARAM)?;
+    let kind: String = fields.take_required("type", "a string")?;
+    let choice = match kind.as_str() {
+        "function" => {
+            let name: String = fields.take_required("name", "a string")?;
+            check_known("tool_choice.name", &name, tools)?;
+            ToolChoice::Of { allowed: vec![name], is_required: true }
+        }
+        "allowed_tools" => {
+            let mode: String = fields.take_required("mode", "`auto` or `required`")?;
+            if !["auto", "required"].contains(&mode.as_str()) {
+                let message = "`tool_choice.mode` must be `auto` or `required`";
+                return Err(BadParam::invalid("tool_choice.mode", message));
+            }
+            let listed: Vec<Value> = fields.take_required("tools", "an array of tools")?;
+            let name = |(i, tool)| allowed_name(tool, &format!("tool_choice.tools[{i}]"), tools);
+            let allowed = listed.into_iter().enumerate().map(name).collect::<Result<Vec<_>, _>>()?;
+            if allowed.is_empty() {
+                return Err(BadParam::invalid("tool_choice.tools", "no tool is allowed: send `none`"));
+            }
+            ToolChoice::Of { allowed, is_required: mode == "required" }
+        }
+        other => {
+            let message = format!(
+                "`tool_choice` of type `{other:.40}` is not supported: function and allowed_tools are"
+            );
+            return Err(BadParam::unsupported("tool_choice.type", message));
+        }
+    };
+    fields.finish()?;
+    Ok(choice)
+}
+
+fn allowed_name(tool: Value, path: &str, tools: &[ToolDefinition]) -> Result<String, BadParam> {
+    let mut fields = Fields::new(tool, path)?;
+    let kind: String = fields.take_required("type", "a string")?;
+    if kind != "function" {
+        let message = format!("tools of type `{kind:.40}` are not supported, only `function` is");
+        return Err(BadParam::unsupported(fields.name("type"), message));
+    }
+    let name: String = fields.take_required("name", "a string")?;
+    check_known(&fields.name("name"), &name, tools)?;
+    fields.finish()?;
+    Ok(name)
+}
+
+fn format_of(text: Value) -> Result<AnswerFormat, BadParam> {
+    let mut fields = Fields::new(text, "text")?;
+    let format = fields.take_value("format");
+    RESPONSES.check(&mut fields, "text.")?;
+    fields.finish()?;
+    let Some(format) = format else { return Ok(AnswerFormat::Text) };
+    let mut fields = Fields::new(format, "text.format")?;
+    let kind: String = fields.take_required("type", "a string")?;
+    let format = match kind.as_str() {
+        "text" => AnswerFormat::Text,
+        "json_object" => AnswerFormat::JsonObject,
+        "json_schema" => {
+            let name = fields.name("schema");
+            let schema = fields.take_value("schema").ok_or_else(|| BadParam::missing(&name))?;
+            json_schema(&name, schema)?
+        }
+        other => {
+            let message = format!("`{other:.40}` is not supported: text, json_object and json_schema are");
+            return Err(BadParam::unsupported("text.format.type", message));
+        }
+    };
+    RESPONSES.check(&mut fields, "text.format.")?;
+    fields.finish()?;
+    Ok(format)
+}
+
+/// What to think. The dialect's usual effort is what the model does by itself.
+fn reasoning_of(reasoning: Value) -> Result<Reasoning, BadParam> {
+    const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+    let mut fields = Fields::new(reasoning, "reasoning")?;
+    let effort = fields.take_value("effort");
+    RESPONSES.check(&mut fields, "reasoning.")?;
+    fields.finish()?;
+    match effort {
+        None => Ok(Reasoning::Default),
+        Some(Value::String(word)) if EFFORTS.contains(&word.as_str()) => Ok(match word.as_str() {
+            "none" => Reasoning::Off,
+            "medium" => Reasoning::Default,
+            _ => Reasoning::Effort(word),
+        }),
+        Some(other) => {
+            let message = format!("{} is no effort: {} are", short(&other), EFFORTS.join(", "));
+            Err(BadParam::invalid("reasoning.effort", message))
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! From the node's events to the dialect's.
+
+use super::answer::{
+    IncompleteDetails, OutputItem, OutputText, ReasoningText, Response, ResponseError, ResponseStatus,
+};
+use super::event::{ContentPart, EventBody, ResponseEvent};
+use crate::generate::{CallDelta, Delta, FinishReason, GenerateEvent, TokenPiece};
+use crate::summary::{ExoSummary, TokenLogprob};
+
+/// Folds events into those of a streamed response, and into the whole one.
+pub struct ResponseStream {
+    request: String,
+    response: Response,
+    has_begun: bool,
+    /// Whether the last item still grows.
+    is_open: bool,
+    next: u32,
+}
+
+impl ResponseStream {
+    /// For the request of this id, whose answer has this head.
+    pub fn new(request: String, head: Response) -> Self {
+        Self { request, response: head, has_begun: false, is_open: false, next: 0 }
+    }
+
+    /// The answer so far.
+    pub fn response(&self) -> &Response {
+        &self.response
+    }
+
+    /// Whether it is as whole as it will be.
+    pub fn is_done(&self) -> bool {
+        self.response.exo.is_some() && self.response.status != ResponseStatus::InProgress
+    }
+
+    /// What `event` becomes; often one, sometimes none.
+    pub fn push(&mut self, event: GenerateEvent) -> Vec<ResponseEvent> {
+        let mut out = Vec::new();
+        match event {
+            GenerateEvent::Queued { .. } | GenerateEvent::Watched => {}
+            GenerateEvent::Started { .. } => {
+                self.has_begun = true;
+                self.emit(EventBody::Created { response: self.whole() }, &mut out);
+                self.emit(EventBody::InProgress { response: self.whole() }, &mut out);
+            }
+            GenerateEvent::Delta(delta) => self.delta(delta, &mut out),
+            GenerateEvent::Finished { reason: FinishReason::Length, .. } => {
+                self.close(ResponseStatus::Incomplete, &mut out);
+                self.response.status = ResponseStatus::Incomplete;
+                let reason = "max_output_tokens".to_owned();
+                self.response.incomplete_details = Some(IncompleteDetails { reason });
+            }
+            GenerateEvent::Finished { .. } => {
+                self.close(ResponseStatus::Completed, &mut out);
+                self.response.status = ResponseStatus::Completed;
+            }
+            GenerateEvent::Done(summary) => {
+                self.response.usage = Some(summary.usage.into());
+                self.response.exo = Some(ExoSummary::new(self.request.clone(), &summary));
+                let response = self.whole();
+                let end = match self.response.status {
+                    ResponseStatus::Incomplete => EventBody::Incomplete { response },
+                    _ => EventBody::Completed { response },
+                };
+                self.emit(end, &mut out);
+            }
+        }
+        out
+    }
+
+    /// The end of an answer that failed.
+    pub fn fail(&mut self, code: &str, message: &str, param: Option<String>) -> Vec<ResponseEvent> {
+        let mut out = Vec::new();
+        let (code, message) = (code.to_owned(), message.to_owned());
+        if !self.has_begun {
+            self.emit(EventBody::Error { code, message, param }, &mut out);
+            return out;
+        }
+        self.response.status = ResponseStatus::Failed;
+        self.response.error = Some(ResponseError { code, message });
+        if let Some(item) = self.response.output.last_mut().filter(|_| self.is_open) {
+            item.set_status(ResponseStatus::Incomplete);
+        }
+        self.emit(EventBody::Failed { response: self.whole() }, &mut out);
+        out
+    }
+
+    fn whole(&self) -> Box<Response> {
+        Box::new(self.response.clone())
+    }
+
+    fn emit(&mut self, body: EventBody, out: &mut Vec<ResponseEvent>) {
+        out.push(ResponseEvent { body, sequence_number: self.next });
+        self.next += 1;
+    }
+
+    fn delta(&mut self, delta: Delta, out: &mut Vec<ResponseEvent>) {
+        if !delta.reasoning.is_empty() {
+            self.think(delta.reasoning, out);
+        }
+        if !delta.text.is_empty() || !delta.tokens.is_empty() && self.is_saying() {
+            self.say(delta.text, delta.tokens, out);
+        }
+        for call in delta.calls {
+            self.call(call, out);
+        }
+    }
+
+    fn is_saying(&self) -> bool {
+        self.is_open && matches!(self.response.output.last(), Some(OutputItem::Message { .. }))
+    }
+
+    fn think(&mut self, delta: String, out: &mut Vec<ResponseEvent>) {
+        if !(self.is_open && matches!(self.response.output.last(), Some(OutputItem::Reasoning { .. }))) {
+            self.close(ResponseStatus::Completed, out);
+            let (summary, content, status) = (Vec::new(), Vec::new(), ResponseStatus::InProgress);
+            self.open(OutputItem::Reasoning { id: self.item_id("rs"), summary, content, status }, out);
+            let part = ReasoningText { kind: "reasoning_text".to_owned(), text: String::new() };
+            self.part_added(ContentPart::Reasoning(part.clone()), out);
+            if let Some(OutputItem::Reasoning { content, .. }) = self.response.output.last_mut() {
+                content.push(part);
+            }
+        }
+        let (item_id, output_index) = self.last();
+        if let Some(OutputItem::Reasoning { content, .. }) = self.response.output.last_mut()
+            && let Some(part) = content.last_mut()
+        {
+            part.text.push_str(&delta);
+        }
+        self.emit(EventBody::ReasoningDelta { item_id, output_index, content_index: 0, delta }, out);
+    }
+
+    fn say(&mut self, delta: String, tokens: Vec<TokenPiece>, out: &mut Vec<ResponseEvent>) {
+        if !self.is_saying() {
+            self.close(ResponseStatus::Completed, out);
+            let (role, content, status) = ("assistant".to_owned(), Vec::new(), ResponseStatus::InProgress);
+            self.open(OutputItem::Message { id: self.item_id("msg"), status, role, content }, out);
+            let (annotations, logprobs) = (Vec::new(), Vec::new());
+            let part =
+                OutputText { kind: "output_text".to_owned(), text: String::new(), annotations, logprobs };
+            self.part_added(ContentPart::Text(part.clone()), out);
+            if let Some(OutputItem::Message { content, .. }) = self.response.output.last_mut() {
+                content.push(part);
+            }
+        }
+        let (item_id, output_index) = self.last();
+        let logprobs: Vec<TokenLogprob> = tokens.into_iter().map(TokenLogprob::from).collect();
+        if let Some(OutputItem::Message { content, .. }) = self.response.output.last_mut()
+            && let Some(part) = content.last_mut()
+        {
+            part.text.push_str(&delta);
+            part.logprobs.extend(logprobs.iter().cloned());
+        }
+        self.emit(EventBody::TextDelta { item_id, output_index, content_index: 0, delta, logprobs }, out);
+    }
+
+    fn call(&mut self, call: CallDelta, out: &mut Vec<ResponseEvent>) {
+        if let Some((call_id, name)) = call.begins {
+            self.close(ResponseStatus::Completed, out);
+            let (id, arguments, status) = (self.item_id("fc"), String::new(), ResponseStatus::InProgress);
+            self.open(OutputItem::FunctionCall { id, call_id, name, arguments, status }, out);
+        }
+        if call.arguments.is_empty() {
+            return;
+        }
+        let (item_id, output_index) = self.last();
+        if let Some(OutputItem::FunctionCall { arguments, .. }) = self.response.output.last_mut() {
+            arguments.push_str(&call.arguments);
+        }
+        self.emit(EventBody::ArgumentsDelta { item_id, output_index, delta: call.arguments }, out);
+    }
+
+    /// The id of the next item, from what it is a part of: an answer that goes on elsewhere has the same.
+    fn item_id(&self, prefix: &str) -> String {
+        format!("{prefix}_{}_{}", self.request, self.response.output.len())
+    }
+
+    /// The last item's id and place.
+    fn last(&self) -> (String, usize) {
+        let output = &self.response.output;
+        (output.last().map(|item| item.id().to_owned()).unwrap_or_default(), output.len().saturating_sub(1))
+    }
+
+    fn open(&mut self, item: OutputItem, out: &mut Vec<ResponseEvent>) {
+        self.response.output.push(item.clone());
+        self.is_open = true;
+        let (_, output_index) = self.last();
+        self.emit(EventBody::ItemAdded { output_index, item }, out);
+    }
+
+    fn part_added(&mut self, part: ContentPart, out: &mut Vec<ResponseEvent>) {
+        let (item_id, output_index) = self.last();
+        self.emit(EventBody::PartAdded { item_id, output_index, content_index: 0, part }, out);
+    }
+
+    /// Ends the item that grows, if there is one.
+    fn close(&mut self, status: ResponseStatus, out: &mut Vec<ResponseEvent>) {
+        if !std::mem::take(&mut self.is_open) {
+            return;
+        }
+        let ((item_id, output_index), content_index) = (self.last(), 0);
+        let Some(item) = self.response.output.last_mut() else { return };
+        item.set_status(status);
+        let item = item.clone();
+        let part_done = |item_id, part| EventBody::PartDone { item_id, output_index, content_index, part };
+        match &item {
+            OutputItem::Reasoning { content, .. } => {
+                for part in content {
+                    let (item_id, text) = (item_id.clone(), part.text.clone());
+                    let done = EventBody::ReasoningDone {
+                        item_id: item_id.clone(),
+                        output_index,
+                        content_index,
+                        text,
+                    };
+                    self.emit(done, out);
+                    self.emit(part_done(item_id, ContentPart::Reasoning(part.clone())), out);
+                }
+            }
+            OutputItem::Message { content, .. } => {
+                for part in content {
+                    let (text, logprobs) = (part.text.clone(), part.logprobs.clone());
+                    let item_id = item_id.clone();
+                    let done = EventBody::TextDone {
+                        item_id: item_id.clone(),
+                        output_index,
+                        content_index,
+                        text,
+                        logprobs,
+                    };
+                    self.emit(done, out);
+                    self.emit(part_done(item_id, ContentPart::Text(part.clone())), out);
+                }
+            }
+            OutputItem::FunctionCall { name, arguments, .. } => {
+                let (name, arguments) = (name.clone(), arguments.clone());
+                self.emit(EventBody::ArgumentsDone { item_id, output_index, name, arguments }, out);
+            }
+        }
+        self.emit(EventBody::ItemDone { output_index, item }, out);
+    }
+}
+
+#[cfg(test)]
+mod tests;

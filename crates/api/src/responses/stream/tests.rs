@@ -1,0 +1,139 @@
+//! The events of a response, however the answer was cut.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::generate::{Summary, Timings, Usage};
+use crate::responses::ResponsesRequest;
+
+fn summary() -> Summary {
+    let usage = Usage {
+        prompt_tokens: 9,
+        completion_tokens: 7,
+        cached_tokens: 4,
+        reasoning_tokens: 2,
+        ..Usage::default()
+    };
+    Summary {
+        usage,
+        timings: Timings::default(),
+        model_id: "ab".to_owned(),
+        kernels: Vec::new(),
+        stages: 1,
+        unenforced: Vec::new(),
+        resumed: Vec::new(),
+    }
+}
+
+fn start() -> ResponseStream {
+    let asked = ResponsesRequest::parse(json!({"model": "m", "input": "hi"})).unwrap();
+    ResponseStream::new("r1".to_owned(), asked.head("r1", Duration::from_secs(5).as_secs()))
+}
+
+/// A thought, a text and a call, in deltas of `step` characters.
+fn deltas(step: usize) -> Vec<Delta> {
+    let pieces = |text: &str| -> Vec<String> {
+        let chars: Vec<char> = text.chars().collect();
+        chars.chunks(step).map(|piece| piece.iter().collect()).collect()
+    };
+    let call = |begins, arguments| Delta {
+        calls: vec![CallDelta { index: 0, begins, arguments }],
+        ..Delta::default()
+    };
+    let mut all = Vec::new();
+    all.extend(pieces("Hm, é?").into_iter().map(|reasoning| Delta { reasoning, ..Delta::default() }));
+    all.extend(pieces("I'll look.").into_iter().map(|text| Delta { text, ..Delta::default() }));
+    all.push(call(Some(("call_0".to_owned(), "weather".to_owned())), String::new()));
+    all.extend(pieces(r#"{"n": 1.50}"#).into_iter().map(|arguments| call(None, arguments)));
+    all
+}
+
+fn run(step: usize, reason: FinishReason) -> (Vec<ResponseEvent>, Response) {
+    let mut stream = start();
+    let mut all = stream.push(GenerateEvent::Queued { reason: "loading".to_owned() });
+    all.extend(stream.push(GenerateEvent::Started { prompt_tokens: 9 }));
+    for delta in deltas(step) {
+        all.extend(stream.push(GenerateEvent::Delta(delta)));
+    }
+    all.extend(stream.push(GenerateEvent::Finished { index: 0, reason, stop: None, completion_tokens: 7 }));
+    all.extend(stream.push(GenerateEvent::Done(summary())));
+    assert!(stream.is_done());
+    (all, stream.response)
+}
+
+fn json_of(event: &ResponseEvent) -> Value {
+    let value = serde_json::to_value(event).unwrap();
+    assert_eq!(value["type"], event.body.name());
+    value
+}
+
+#[test]
+fn events_come_in_the_documented_order_and_are_numbered() {
+    let (all, response) = run(100, FinishReason::ToolCalls);
+    let line = |(i, event): (usize, &ResponseEvent)| {
+        let mut value = json_of(event);
+        assert_eq!(value["sequence_number"], i, "one more each time");
+        if let Some(response) = value.get_mut("response") {
+            *response =
+                json!({"status": response["status"], "items": response["output"].as_array().map(Vec::len)});
+        }
+        value.to_string() + "\n"
+    };
+    insta::assert_snapshot!(all.iter().enumerate().map(line).collect::<String>());
+    insta::assert_snapshot!(serde_json::to_string_pretty(&response).unwrap());
+}
+
+#[test]
+fn any_cut_gives_the_same_items_and_deltas_add_up_to_them() {
+    let (_, whole) = run(100, FinishReason::ToolCalls);
+    for step in 1..12 {
+        let (all, cut) = run(step, FinishReason::ToolCalls);
+        assert_eq!(cut, whole);
+        let mut texts = vec![String::new(); whole.output.len()];
+        for value in all.iter().map(json_of).filter(|value| value["delta"].is_string()) {
+            let index = value["output_index"].as_u64().unwrap() as usize;
+            assert_eq!(value["item_id"], whole.output[index].id());
+            texts[index].push_str(value["delta"].as_str().unwrap());
+        }
+        assert_eq!(texts, ["Hm, é?", "I'll look.", r#"{"n": 1.50}"#]);
+    }
+}
+
+#[test]
+fn what_was_cut_says_so() {
+    let (all, response) = run(100, FinishReason::Length);
+    assert_eq!(all.last().unwrap().body.name(), "response.incomplete");
+    let value = serde_json::to_value(&response).unwrap();
+    assert_eq!(value["incomplete_details"], json!({"reason": "max_output_tokens"}));
+    assert_eq!(
+        (&value["status"], &value["output"][2]["status"]),
+        (&json!("incomplete"), &json!("incomplete"))
+    );
+}
+
+#[test]
+fn a_failure_is_an_error_before_the_answer_and_a_failed_answer_after_it() {
+    let names = |events: Vec<ResponseEvent>| events.iter().map(|event| event.body.name()).collect::<Vec<_>>();
+    let mut stream = start();
+    assert_eq!(names(stream.fail("stage_lost", "gone", None)), ["error"]);
+    let mut stream = start();
+    stream.push(GenerateEvent::Started { prompt_tokens: 1 });
+    stream.push(GenerateEvent::Delta(Delta { text: "The".to_owned(), ..Delta::default() }));
+    let failed = stream.fail("stage_lost", "gone", None);
+    let value = json_of(&failed[0]);
+    assert_eq!(
+        (value["type"].as_str(), &value["response"]["error"]["code"]),
+        (Some("response.failed"), &json!("stage_lost"))
+    );
+    assert_eq!(value["response"]["output"][0]["status"], "incomplete");
+}
+
+#[test]
+fn what_was_said_goes_on_as_a_message() {
+    let (_, response) = run(3, FinishReason::ToolCalls);
+    let said = response.said();
+    assert_eq!((said.content.as_str(), said.reasoning_content.as_deref()), ("I'll look.", Some("Hm, é?")));
+    assert_eq!((said.tool_calls.len(), said.tool_calls[0].id.as_str()), (1, "call_0"));
+}

@@ -1,0 +1,131 @@
+//! What every dialect checks alike in tools and calls.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use crate::fields::{BadParam, short};
+use crate::generate::{CalledFunction, ToolCall, ToolDefinition, Tools};
+
+/// Most tools of one request.
+pub const TOOLS_MAX: usize = 512;
+/// Longest name of a tool, as in OpenAI's API.
+const NAME_LEN_MAX: usize = 64;
+/// Most calls of one message.
+pub const CALLS_MAX: usize = 128;
+
+/// What a request says of calling.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum ToolChoice {
+    /// Nothing may be called.
+    None,
+    /// Any tool may be.
+    #[default]
+    Auto,
+    /// Some tool must be.
+    Required,
+    /// One of these may be, or must be.
+    Of {
+        /// At least one.
+        allowed: Vec<String>,
+        /// Whether it must.
+        is_required: bool,
+    },
+}
+
+impl ToolChoice {
+    /// What an answer may call; `None` where that is nothing. `param` is what the dialect calls the choice.
+    pub fn of(
+        self,
+        definitions: Vec<ToolDefinition>,
+        is_parallel: bool,
+        param: &str,
+    ) -> Result<Option<Tools>, BadParam> {
+        let all = || definitions.iter().map(|tool| tool.name.clone()).collect();
+        let (is_required, allowed) = match self {
+            Self::None => return Ok(None),
+            Self::Auto if definitions.is_empty() => return Ok(None),
+            Self::Required if definitions.is_empty() => {
+                let message = format!("`{param}` requires a call and there are no `tools`");
+                return Err(BadParam::invalid(param, message));
+            }
+            Self::Auto => (false, all()),
+            Self::Required => (true, all()),
+            Self::Of { allowed, is_required } => (is_required, allowed),
+        };
+        Ok(Some(Tools { definitions, allowed, is_required, is_parallel }))
+    }
+}
+
+/// A name that stands as it is in JSON, in every template.
+pub fn check_name(param: &str, name: &str) -> Result<(), BadParam> {
+    let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
+    if is_plain && (1..=NAME_LEN_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    let message = format!("`{param}` must have 1 to {NAME_LEN_MAX} letters, digits and signs of `_-.`");
+    Err(BadParam::invalid(param, message))
+}
+
+/// No two tools of one name.
+pub fn check_distinct(tools: &[ToolDefinition], param: impl Fn(usize) -> String) -> Result<(), BadParam> {
+    let mut names = BTreeSet::new();
+    match tools.iter().position(|tool| !names.insert(&tool.name)) {
+        Some(i) => {
+            let name = &tools[i].name;
+            let message = format!("two tools are named `{name}`: which one is called could not be told");
+            Err(BadParam::invalid(param(i), message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The name of a tool that there is.
+pub fn check_known(param: &str, name: &str, tools: &[ToolDefinition]) -> Result<(), BadParam> {
+    if tools.iter().any(|tool| tool.name == name) {
+        return Ok(());
+    }
+    Err(BadParam::invalid(param, format!("there is no tool `{name:.64}` in `tools`")))
+}
+
+/// The schema of a tool's arguments, so far as it can be told without compiling it.
+pub fn check_parameters(param: &str, schema: &Value) -> Result<(), BadParam> {
+    if schema.is_object() {
+        return Ok(());
+    }
+    let message = format!("`{param}` must be a JSON schema of an object, not {}", short(schema));
+    Err(BadParam::invalid(param, message))
+}
+
+/// Arguments that came back as text.
+pub fn arguments_of(param: &str, text: &str) -> Result<Value, BadParam> {
+    match text.trim() {
+        "" => Ok(Value::Object(Map::new())),
+        text => serde_json::from_str(text)
+            .ok()
+            .filter(Value::is_object)
+            .ok_or_else(|| BadParam::invalid(param, format!("`{param}` is not a JSON object in a string"))),
+    }
+}
+
+/// A tool as templates print it.
+pub fn definition(
+    name: String,
+    description: Option<String>,
+    parameters: Value,
+    is_strict: bool,
+) -> ToolDefinition {
+    let mut function = Map::new();
+    function.insert("name".to_owned(), name.clone().into());
+    if let Some(description) = description {
+        function.insert("description".to_owned(), description.into());
+    }
+    function.insert("parameters".to_owned(), parameters.clone());
+    let definition = serde_json::json!({"type": "function", "function": function});
+    ToolDefinition { name, definition, parameters, is_strict }
+}
+
+/// A call of a message that comes back.
+pub fn tool_call(id: String, name: String, arguments: Value) -> ToolCall {
+    ToolCall { id, kind: "function".to_owned(), function: CalledFunction { name, arguments } }
+}

@@ -1,0 +1,149 @@
+//! Which requests to `/v1/messages` pass, what they come to, and what is said of those that do not.
+
+use std::time::Duration;
+
+use exo_api::anthropic::MessagesRequest;
+use exo_api::{BadParam, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestContext};
+use exo_types::{Principal, RequestId};
+use serde_json::{Value, json};
+
+fn ask(extra: Value) -> Result<GenerateRequest, BadParam> {
+    let mut body = json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
+    for (name, value) in extra.as_object().expect("the case is an object") {
+        body[name] = value.clone();
+    }
+    let context = RequestContext {
+        request: RequestId(1),
+        principal: Principal::LOCAL,
+        seed: 99,
+        queue_wait_max: Duration::from_secs(120),
+    };
+    MessagesRequest::parse(body)?.into_generate(context)
+}
+
+fn conversation(extra: Value) -> Vec<ChatMessage> {
+    match ask(extra).expect("it passes").prompt {
+        Prompt::Chat { messages } => messages,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One line per message: role, content, and what else it has.
+fn shown(messages: &[ChatMessage]) -> String {
+    let line = |m: &ChatMessage| {
+        let calls: Vec<String> = m
+            .tool_calls
+            .iter()
+            .map(|call| format!("{}({})#{}", call.function.name, call.function.arguments, call.id))
+            .collect();
+        let parts = [m.name.clone(), m.reasoning_content.clone(), m.tool_call_id.clone()];
+        format!("{}: {:?} {:?} {calls:?}\n", m.role, m.content, parts.map(Option::unwrap_or_default))
+    };
+    messages.iter().map(line).collect()
+}
+
+#[test]
+fn blocks_become_a_neutral_conversation() {
+    let messages = conversation(json!({
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "Be kind."}],
+        "messages": [
+            {"role": "user", "content": "What is"},
+            {"role": "user", "content": [{"type": "text", "text": "the weather?"}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "Rome.", "signature": "exo"},
+                {"type": "redacted_thinking", "data": "x"},
+                {"type": "text", "text": "I look.", "citations": null},
+                {"type": "tool_use", "id": "a", "name": "weather", "input": {"city": "Rome"}},
+                {"type": "tool_use", "id": "b", "name": "now", "input": {}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "b", "content": [{"type": "text", "text": "noon"}]},
+                {"type": "tool_result", "tool_use_id": "a", "content": "no such city", "is_error": true},
+                {"type": "text", "text": "And?"},
+            ]},
+        ],
+    }));
+    insta::assert_snapshot!(shown(&messages), @r#"
+    system: "Be brief.\nBe kind." ["", "", ""] []
+    user: "What is\nthe weather?" ["", "", ""] []
+    assistant: "I look." ["", "Rome.", ""] ["weather({\"city\":\"Rome\"})#a", "now({})#b"]
+    tool: "noon" ["now", "", "b"] []
+    tool: "Error: no such city" ["weather", "", "a"] []
+    user: "And?" ["", "", ""] []
+    "#);
+}
+
+#[test]
+fn what_is_not_honoured_is_refused_by_name() {
+    let user = |block: Value| json!({"messages": [{"role": "user", "content": [block]}]});
+    let tool = json!([{"name": "f", "input_schema": {"type": "object"}}]);
+    let cases = [
+        json!({"max_tokens": null}),
+        json!({"max_tokens": 0}),
+        json!({"messages": []}),
+        json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "The"}]}),
+        json!({"messages": [{"role": "wizard", "content": "hi"}]}),
+        user(json!({"type": "image", "source": {}})),
+        user(json!({"type": "document"})),
+        user(json!({"type": "thinking", "thinking": "x"})),
+        user(json!({"type": "text", "text": "x", "mood": 1})),
+        user(json!({"type": "tool_result", "tool_use_id": "none"})),
+        json!({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+        json!({"tools": [{"name": "f"}]}),
+        json!({"tools": [{"name": "f", "input_schema": "x"}]}),
+        json!({"tools": [{"name": "a b", "input_schema": {}}]}),
+        json!({"tools": [tool[0], tool[0]]}),
+        json!({"tools": tool, "tool_choice": {"type": "tool", "name": "g"}}),
+        json!({"tool_choice": {"type": "any"}}),
+        json!({"tools": tool, "tool_choice": "any"}),
+        json!({"tools": tool, "output_config": {"format": {"type": "json_schema", "schema": {}}}}),
+        json!({"output_config": {"format": {"type": "text"}}}),
+        json!({"output_config": {"effort": "huge"}}),
+        json!({"thinking": {"type": "between_tools"}}),
+        json!({"thinking": {"type": "enabled", "budget_tokens": 2000, "display": "loud"}}),
+        json!({"stop_sequences": [""]}),
+        json!({"temperature": 3}),
+        json!({"mcp_servers": [{}]}),
+        json!({"n": 2}),
+    ];
+    let lines: String = cases
+        .into_iter()
+        .map(|case| {
+            let line = match ask(case.clone()) {
+                Ok(_) => "ok".to_owned(),
+                Err(e) => format!("{} | {} | {e}", e.kind.code(), e.param),
+            };
+            format!("{case}\n    {line}\n")
+        })
+        .collect();
+    insta::assert_snapshot!(lines);
+}
+
+#[test]
+fn thinking_and_effort_become_what_is_asked_of_the_model() {
+    let reasoning = |extra| ask(extra).expect("it passes").reasoning;
+    assert_eq!(reasoning(json!({})), Reasoning::Default);
+    assert_eq!(
+        reasoning(json!({"thinking": {"type": "enabled", "budget_tokens": 2048}})),
+        Reasoning::Default
+    );
+    assert_eq!(
+        reasoning(json!({"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}})),
+        Reasoning::Off
+    );
+    assert_eq!(reasoning(json!({"output_config": {"effort": "high"}})), Reasoning::Default);
+    assert_eq!(reasoning(json!({"output_config": {"effort": "low"}})), Reasoning::Effort("low".to_owned()));
+}
+
+#[test]
+fn what_coding_agents_send_by_default_passes() {
+    let request = ask(json!({
+        "stream": true, "temperature": 1, "metadata": {"user_id": "u"}, "stop_sequences": [],
+        "system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+        "thinking": {"type": "adaptive"}, "output_config": {"effort": "high"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "tools": [{"name": "Bash", "description": "d", "input_schema": {"$schema": "x", "type": "object"},
+            "eager_input_streaming": true, "cache_control": {"type": "ephemeral"}}],
+    }));
+    assert!(request.is_ok_and(|request| request.tools.is_some_and(|tools| !tools.is_required)));
+}

@@ -1,0 +1,125 @@
+//! Which requests to `/v1/responses` pass, what they come to, and what is said of those that do not.
+
+use std::time::Duration;
+
+use exo_api::responses::ResponsesRequest;
+use exo_api::{BadParam, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestContext};
+use exo_types::{Principal, RequestId};
+use serde_json::{Value, json};
+
+fn ask(extra: Value) -> Result<GenerateRequest, BadParam> {
+    let mut body = json!({"model": "m", "input": "hi"});
+    for (name, value) in extra.as_object().expect("the case is an object") {
+        body[name] = value.clone();
+    }
+    let context = RequestContext {
+        request: RequestId(1),
+        principal: Principal::LOCAL,
+        seed: 99,
+        queue_wait_max: Duration::from_secs(120),
+    };
+    let mut asked = ResponsesRequest::parse(body)?;
+    let conversation = asked.conversation(Vec::new())?;
+    asked.into_generate(conversation, context)
+}
+
+/// One line per message: role, content, and what else it has.
+fn shown(extra: Value) -> String {
+    let Prompt::Chat { messages } = ask(extra).expect("it passes").prompt else { panic!("no conversation") };
+    let line = |m: &ChatMessage| {
+        let call = |call: &exo_api::ToolCall| {
+            format!("{}({})#{}", call.function.name, call.function.arguments, call.id)
+        };
+        let calls: Vec<String> = m.tool_calls.iter().map(call).collect();
+        let parts = [m.name.clone(), m.reasoning_content.clone(), m.tool_call_id.clone()];
+        format!("{}: {:?} {:?} {calls:?}\n", m.role, m.content, parts.map(Option::unwrap_or_default))
+    };
+    messages.iter().map(line).collect()
+}
+
+#[test]
+fn items_become_a_neutral_conversation() {
+    let items = json!({"instructions": "Be brief.", "input": [
+        {"role": "developer", "content": "Be kind."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "The "}, {"type": "input_text", "text": "weather?"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Rome."}], "status": "completed"},
+        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "phase": "commentary",
+            "content": [{"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}]},
+        {"type": "function_call", "id": "fc_1", "call_id": "a", "name": "weather", "arguments": "{\"city\": \"Rome\"}", "status": "completed"},
+        {"type": "function_call", "call_id": "b", "name": "now", "arguments": ""},
+        {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "noon"}]},
+        {"type": "function_call_output", "call_id": "a", "output": "Sun."},
+        {"type": "reasoning", "id": "rs_2", "summary": [{"type": "summary_text", "text": "In short."}], "encrypted_content": "x"},
+        {"type": "reasoning", "id": "rs_3", "summary": [], "encrypted_content": "x"},
+        {"role": "assistant", "content": "Sun."},
+        {"role": "user", "content": "And?"},
+    ]});
+    insta::assert_snapshot!(shown(items), @r#"
+    system: "Be brief." ["", "", ""] []
+    system: "Be kind." ["", "", ""] []
+    user: "The weather?" ["", "", ""] []
+    assistant: "I look." ["", "Rome.", ""] ["weather({\"city\":\"Rome\"})#a", "now({})#b"]
+    tool: "noon" ["now", "", "b"] []
+    tool: "Sun." ["weather", "", "a"] []
+    assistant: "Sun." ["", "In short.", ""] []
+    user: "And?" ["", "", ""] []
+    "#);
+}
+
+#[test]
+fn what_is_not_honoured_is_refused_by_name() {
+    let tool = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": true}]);
+    let cases = [
+        json!({"input": null}),
+        json!({"input": []}),
+        json!({"input": 5}),
+        json!({"input": [{"id": "x"}]}),
+        json!({"input": [{"type": "web_search_call"}]}),
+        json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        json!({"input": [{"type": "function_call_output", "call_id": "a", "output": "x"}]}),
+        json!({"input": [{"type": "function_call", "call_id": "a", "name": "f", "arguments": "[]"}]}),
+        json!({"tools": [{"type": "custom", "name": "f"}]}),
+        json!({"tools": [{"type": "function", "name": "f", "parameters": "x"}]}),
+        json!({"tools": [tool[0], tool[0]]}),
+        json!({"tool_choice": "required"}),
+        json!({"tools": tool, "tool_choice": {"type": "function", "name": "g"}}),
+        json!({"tools": tool, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}),
+        json!({"tools": tool, "tool_choice": {"type": "mcp"}}),
+        json!({"tools": tool, "text": {"format": {"type": "json_object"}}}),
+        json!({"text": {"format": {"type": "grammar"}}}),
+        json!({"text": {"verbosity": "low"}}),
+        json!({"reasoning": {"effort": "huge"}}),
+        json!({"reasoning": {"context": "all_turns"}}),
+        json!({"max_output_tokens": 0}),
+        json!({"top_logprobs": 21}),
+        json!({"truncation": "auto"}),
+        json!({"stream_options": {"include_obfuscation": true}}),
+        json!({"stop": "x"}),
+    ];
+    let lines: String = cases
+        .into_iter()
+        .map(|case| {
+            let line = match ask(case.clone()) {
+                Ok(_) => "ok".to_owned(),
+                Err(e) => format!("{} | {} | {e}", e.kind.code(), e.param),
+            };
+            format!("{case}\n    {line}\n")
+        })
+        .collect();
+    insta::assert_snapshot!(lines);
+}
+
+#[test]
+fn what_coding_agents_send_by_default_passes() {
+    let request = ask(json!({
+        "instructions": "x", "store": false, "stream": true, "include": ["reasoning.encrypted_content"],
+        "reasoning": {"effort": "medium", "summary": "auto"}, "prompt_cache_key": "k", "tool_choice": "auto",
+        "parallel_tool_calls": false, "text": {"verbosity": "medium"}, "service_tier": "auto", "truncation": "disabled",
+        "tools": [{"type": "function", "name": "shell", "description": "d", "strict": false, "parameters": {"type": "object"}}],
+    }));
+    let request = request.expect("it passes");
+    assert_eq!(request.reasoning, Reasoning::Default, "the dialect's usual effort asks for nothing");
+    assert!(request.tools.is_some_and(|tools| !tools.is_required && !tools.is_parallel));
+    let effort = ask(json!({"reasoning": {"effort": "none"}})).expect("it passes").reasoning;
+    assert_eq!(effort, Reasoning::Off);
+}

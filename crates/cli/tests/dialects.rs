@@ -1,0 +1,206 @@
+//! Messages and Responses through the door of a node, whole and streamed, and by the vendors' own packages.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::io::Read;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Answer, Node, finish, python, skip, stderr, stdout, tools_node};
+
+fn weather() -> Value {
+    json!({"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["city", "days"], "additionalProperties": false})
+}
+
+fn with(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn message(more: Value) -> Value {
+    let body = json!({"model": "tools", "max_tokens": 120, "seed": 5,
+        "messages": [{"role": "user", "content": "What is the weather in Rome?"}]});
+    with(body, more)
+}
+
+fn response(more: Value) -> Value {
+    let body = json!({"model": "tools", "max_output_tokens": 120, "seed": 5, "input": "What is the weather in Rome?"});
+    with(body, more)
+}
+
+/// The events of a streamed answer.
+fn events(node: &Node, path: &str, body: Value) -> Vec<Value> {
+    let body = with(body, json!({"stream": true}));
+    let mut text = String::new();
+    node.send("POST", path, Some(body.to_string())).read_to_string(&mut text).unwrap();
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events: Vec<Value> = data.map(|data| serde_json::from_str(data).unwrap()).collect();
+    assert!(!events.is_empty(), "{text}");
+    events
+}
+
+fn check_call(name: &Value, input: &Value) {
+    assert_eq!(name, "get_weather");
+    assert!(["Rome", "Oslo"].contains(&input["city"].as_str().unwrap()), "{input}");
+    assert!((1..=9).contains(&input["days"].as_u64().unwrap()), "{input}");
+}
+
+fn ok(answer: Answer) -> Value {
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.json()
+}
+
+#[test]
+fn messages_call_a_tool_and_take_its_result_back() {
+    let (node, _folder) = tools_node();
+    let tools = json!({"tools": [{"name": "get_weather", "strict": true, "input_schema": weather()}],
+        "tool_choice": {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": true}});
+    let first = ok(node.post("/v1/messages", &message(tools.clone())));
+    let call = &first["content"][0];
+    check_call(&call["name"], &call["input"]);
+    assert_eq!((&call["type"], &first["stop_reason"]), (&json!("tool_use"), &json!("tool_use")));
+    let streamed = events(&node, "/v1/messages", message(tools.clone()));
+    let pieces = streamed.iter().filter_map(|event| event["delta"]["partial_json"].as_str());
+    let input: Value = serde_json::from_str(&pieces.collect::<String>()).unwrap();
+    assert_eq!(&input, &call["input"], "the same seed, the same call");
+    assert_eq!(streamed.last().unwrap()["type"], "message_stop");
+
+    let messages = json!([
+        {"role": "user", "content": "What is the weather in Rome?"},
+        {"role": "assistant", "content": first["content"]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": "Sun.", "is_error": false}]},
+    ]);
+    let mut again = with(message(tools), json!({"messages": messages, "max_tokens": 8, "temperature": 0}));
+    again.as_object_mut().unwrap().remove("tool_choice");
+    let second = ok(node.post("/v1/messages", &again));
+    let usage = &second["usage"];
+    assert!(
+        usage["cache_read_input_tokens"].as_u64().unwrap() > 0,
+        "what was read is not read again: {usage}"
+    );
+    for own in ["max_tokens", "seed", "temperature"] {
+        again.as_object_mut().unwrap().remove(own);
+    }
+    let counted = ok(node.post("/v1/messages/count_tokens", &again))["input_tokens"].as_u64().unwrap();
+    let taken = ["input_tokens", "cache_read_input_tokens"].map(|name| usage[name].as_u64().unwrap());
+    assert_eq!(counted, taken.iter().sum::<u64>(), "{usage}");
+}
+
+#[test]
+fn messages_stop_where_they_are_told_and_say_what_is_too_long() {
+    let (node, _folder) = tools_node();
+    let greedy = ok(node.post("/v1/messages", &message(json!({"temperature": 0, "max_tokens": 12}))));
+    let text = greedy["content"][0]["text"].as_str().unwrap();
+    let stop = text.chars().rev().find(|c| c.is_alphanumeric()).unwrap().to_string();
+    let body = message(json!({"temperature": 0, "max_tokens": 12, "stop_sequences": [stop]}));
+    let stopped = ok(node.post("/v1/messages", &body));
+    assert_eq!((&stopped["stop_reason"], &stopped["stop_sequence"]), (&json!("stop_sequence"), &json!(stop)));
+    let long = json!([{"role": "user", "content": "word ".repeat(20_000)}]);
+    let refused = node.post("/v1/messages", &message(json!({"messages": long})));
+    let error = refused.json();
+    assert_eq!((refused.status, &error["error"]["type"]), (400, &json!("invalid_request_error")));
+    assert!(error["error"]["message"].as_str().unwrap().starts_with("prompt is too long: "), "{error}");
+    let format = json!({"format": {"type": "json_schema", "schema": {"type": "array", "items": {"not": {"type": "null"}}}}});
+    let refused = node.post("/v1/messages", &message(json!({"output_config": format})));
+    assert!(
+        refused.body.contains("output_config.format.schema") && refused.body.contains("#/items/not"),
+        "{}",
+        refused.body
+    );
+}
+
+#[test]
+fn responses_call_a_tool_and_go_on_from_what_is_kept() {
+    let (node, _folder) = tools_node();
+    let tools = json!({"tools": [{"type": "function", "name": "get_weather", "strict": true, "parameters": weather()}],
+        "parallel_tool_calls": false});
+    let required = with(tools.clone(), json!({"tool_choice": "required"}));
+    let first = ok(node.post("/v1/responses", &response(required.clone())));
+    let call = &first["output"][0];
+    let input = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    check_call(&call["name"], &input);
+    let streamed = events(&node, "/v1/responses", response(required));
+    let (created, completed) = (&streamed[0], streamed.last().unwrap());
+    assert_eq!(
+        (&created["type"], &completed["type"]),
+        (&json!("response.created"), &json!("response.completed"))
+    );
+    assert_eq!(
+        completed["response"]["output"][0]["arguments"], call["arguments"],
+        "the same seed, the same call"
+    );
+    for (i, event) in streamed.iter().enumerate() {
+        assert_eq!(event["sequence_number"], i);
+    }
+
+    let output = json!([{"type": "function_call_output", "call_id": call["call_id"], "output": "Sun."}]);
+    let more = json!({"previous_response_id": first["id"], "input": output, "max_output_tokens": 8, "temperature": 0});
+    let second = ok(node.post("/v1/responses", &with(response(tools), more)));
+    assert_eq!(
+        (&second["status"], &second["incomplete_details"]["reason"]),
+        (&json!("incomplete"), &json!("max_output_tokens"))
+    );
+    let cached = &second["usage"]["input_tokens_details"]["cached_tokens"];
+    assert!(cached.as_u64().unwrap() > 0, "{second}");
+    let path = format!("/v1/responses/{}", second["id"].as_str().unwrap());
+    assert_eq!(node.get(&path)["output"], second["output"]);
+    assert_eq!(ok(node.call("DELETE", &path, None))["deleted"], true);
+    let gone = node.call("GET", &path, None);
+    assert_eq!((gone.status, gone.code().as_str()), (404, "response_not_found"));
+    let stranger = response(json!({"previous_response_id": "resp_none"}));
+    assert_eq!(node.post("/v1/responses", &stranger).status, 404);
+}
+
+#[test]
+fn responses_keep_to_a_schema() {
+    let (node, _folder) = tools_node();
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"],
+        "additionalProperties": false});
+    let format = json!({"format": {"type": "json_schema", "name": "n", "schema": schema, "strict": true}});
+    let body =
+        response(json!({"text": format, "include": ["message.output_text.logprobs"], "top_logprobs": 2}));
+    let answer = ok(node.post("/v1/responses", &body));
+    let part = &answer["output"][0]["content"][0];
+    let value: Value = serde_json::from_str(part["text"].as_str().unwrap()).unwrap();
+    assert!(value["n"].as_u64().is_some_and(|n| n < 10), "{value}");
+    assert_eq!(part["logprobs"][0]["top_logprobs"].as_array().unwrap().len(), 2, "{part}");
+}
+
+fn package(test: &str, script: &str, path: &str) {
+    let (node, _folder) = tools_node();
+    if Command::new(python()).arg("--version").output().is_err() {
+        return skip(test, "there is no Python");
+    }
+    let script = format!("{}/tests/{script}", env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(python());
+    // A proxy of the environment must not stand between the two.
+    command
+        .args([script, format!("http://{}{path}", node.address)])
+        .env("NO_PROXY", "*")
+        .env("no_proxy", "*");
+    let output = finish(&mut command, Duration::from_secs(60));
+    let text = stdout(&output);
+    if output.status.code() == Some(77) {
+        return skip(test, text.trim());
+    }
+    assert!(
+        output.status.success() && text.trim_end().ends_with("ok"),
+        "{text}\n{}\n{}",
+        stderr(&output),
+        node.log()
+    );
+}
+
+#[test]
+fn the_anthropic_package_reads_messages() {
+    package("the_anthropic_package_reads_messages", "anthropic_messages.py", "");
+}
+
+#[test]
+fn the_openai_package_reads_responses() {
+    package("the_openai_package_reads_responses", "openai_responses.py", "/v1");
+}

@@ -1,0 +1,110 @@
+"""Responses through OpenAI's own package. Exits with 77 where it is not installed."""
+
+import sys
+from typing import Literal
+
+try:
+    import openai
+    from pydantic import BaseModel, Field
+except ImportError as missing:
+    print(f"no package: {missing}")
+    sys.exit(77)
+
+
+class Person(BaseModel):
+    name: str = Field(max_length=10)
+    colour: Literal["red", "green"]
+
+
+class GetWeather(BaseModel):
+    """The weather of a city."""
+
+    city: Literal["Rome", "Oslo"]
+    days: int = Field(ge=1, le=9)
+
+
+def check(what, good, *shown):
+    if not good:
+        print("FAILED:", what, *shown)
+        sys.exit(1)
+
+
+def text(client, asked):
+    answer = client.responses.create(**asked, instructions="Be brief.")
+    check("a text", answer.output_text and answer.status in ("completed", "incomplete"), answer)
+    numbers = []
+    with client.responses.stream(**asked, instructions="Be brief.") as stream:
+        for event in stream:
+            numbers.append(event.sequence_number)
+    check("every event is numbered", numbers == list(range(len(numbers))), numbers)
+    plain = client.responses.create(**asked, instructions="Be brief.", stream=True)
+    text = "".join(event.delta for event in plain if event.type == "response.output_text.delta")
+    check("a streamed text", text == answer.output_text, text, answer)
+
+
+def two_rounds(client, asked):
+    tools = {"tools": [openai.pydantic_function_tool(GetWeather)], "parallel_tool_calls": False}
+    # The helper of this endpoint takes the flat form.
+    function = tools["tools"][0]["function"]
+    tools["tools"] = [{"type": "function", **function}]
+    asked = {**asked, **tools, "max_output_tokens": 150}
+    answer = client.responses.parse(**asked, tool_choice="required")
+    call = answer.output[0]
+    check("a call", call.type == "function_call" and GetWeather.model_validate_json(call.arguments), answer)
+    with client.responses.stream(**asked, tool_choice="required") as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_response()
+    check("a streamed call", final.output[0].arguments == call.arguments, final, kinds)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "Sun."}
+    short = {**asked, "max_output_tokens": 8, "tool_choice": "none"}
+    kept = client.responses.create(**{**short, "input": [result]}, previous_response_id=answer.id)
+    check("it goes on from what is kept", kept.output_text, kept)
+    whole = [{"role": "user", "content": asked["input"]}, *answer.output, result]
+    sent = client.responses.create(**{**short, "input": whole}, store=False)
+    check("it goes on from what is sent", sent.output_text == kept.output_text, sent, kept)
+    return kept
+
+
+def typed(client, asked):
+    answer = client.responses.parse(**{**asked, "max_output_tokens": 150}, text_format=Person)
+    check("a typed answer", answer.output_parsed.colour in ("red", "green"), answer)
+
+
+def kept(client, answer):
+    check("it is there", client.responses.retrieve(answer.id).output_text == answer.output_text)
+    client.responses.delete(answer.id)
+    try:
+        client.responses.retrieve(answer.id)
+    except openai.NotFoundError as error:
+        return check("it says what to do", "`input`" in str(error), error)
+    check("it is gone", False)
+
+
+def refusals(client, asked):
+    for error, more in [
+        (openai.BadRequestError, {"tools": [{"type": "web_search"}]}),
+        (openai.BadRequestError, {"background": True}),
+        (openai.NotFoundError, {"previous_response_id": "resp_none"}),
+        (openai.BadRequestError, {"input": "word " * 20000}),
+    ]:
+        try:
+            client.responses.create(**{**asked, **more})
+        except error as raised:
+            check("it is named", raised.param, raised)
+            continue
+        check("it is refused", False, more)
+
+
+def main():
+    client = openai.OpenAI(base_url=sys.argv[1], api_key="local", max_retries=0, timeout=60)
+    asked = {"model": "tools", "input": "What is the weather in Rome?", "max_output_tokens": 24}
+    asked["extra_body"] = {"seed": 3}
+    text(client, asked)
+    answer = two_rounds(client, asked)
+    typed(client, asked)
+    kept(client, answer)
+    refusals(client, asked)
+    print("ok")
+
+
+main()

@@ -1,0 +1,40 @@
+//! The dialects that requests for text come in.
+
+use axum::http::HeaderMap;
+use exo_api::openai::{chat, completion};
+use exo_api::{RequestPart, anthropic, responses};
+
+/// The header by which Anthropic's clients name the version of the API that they speak.
+pub const ANTHROPIC_VERSION: &str = "anthropic-version";
+
+/// One endpoint's way of speaking.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dialect {
+    /// OpenAI's chat completions.
+    Chat,
+    /// OpenAI's completions.
+    Completion,
+    /// OpenAI's responses.
+    Responses,
+    /// Anthropic's messages.
+    Messages,
+}
+
+impl Dialect {
+    /// What it calls a part of a request.
+    pub fn part_name(self, part: RequestPart) -> String {
+        match self {
+            Self::Chat => chat::part_name(part),
+            Self::Completion => completion::part_name(part),
+            Self::Responses => responses::part_name(part),
+            Self::Messages => anthropic::part_name(part),
+        }
+    }
+}
+
+/// Whether a request is one of Anthropic's clients, whatever becomes of it.
+pub fn is_anthropic(path: &str, headers: &HeaderMap) -> bool {
+    let is_messages =
+        path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    is_messages || path.starts_with("/v1/models") && headers.contains_key(ANTHROPIC_VERSION)
+}

@@ -1,0 +1,101 @@
+//! `/v1/messages`: events to Anthropic's events and answers.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use exo_api::anthropic::{Message, MessageEvent, MessageStream, MessagesError, MessagesRequest, TokenCount};
+use exo_api::{GenerateEvent, Summary};
+use exo_types::{Principal, RequestId};
+
+use crate::app::App;
+use crate::body::{json, read_json};
+use crate::dialect::Dialect;
+use crate::encode::{Chunks, Whole, push_comment, push_event};
+use crate::errors::ApiError;
+use crate::generate::{context, stream, whole};
+
+/// `POST /v1/messages`
+pub async fn messages(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let context = context(&app, id, principal)?;
+    // Until the prompt is one of tokens: whole answers, and streams until their headers.
+    let (messages, _lease) =
+        read_json(&parts.headers, body, &app, |body| Ok(MessagesRequest::parse(body)?)).await?;
+    let fold = MessageStream::new(id.to_string(), messages.model.clone(), messages.shows_thinking);
+    let streams = messages.streams;
+    let request = messages.into_generate(context)?;
+    if streams {
+        let request_id = id.to_string();
+        stream(&app, Dialect::Messages, request, MessageChunks { fold, request_id }).await
+    } else {
+        whole(&app, Dialect::Messages, request, MessageWhole(fold)).await
+    }
+}
+
+/// `POST /v1/messages/count_tokens`
+pub async fn count_tokens(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let context = context(&app, id, principal)?;
+    let (messages, _lease) =
+        read_json(&parts.headers, body, &app, |body| Ok(MessagesRequest::parse_count(body)?)).await?;
+    let input_tokens = app.count_tokens(Dialect::Messages, messages.into_generate(context)?).await?;
+    Ok(json(&TokenCount { input_tokens }))
+}
+
+/// Events of a streamed answer.
+struct MessageChunks {
+    fold: MessageStream,
+    request_id: String,
+}
+
+impl Chunks for MessageChunks {
+    fn push(&mut self, event: GenerateEvent, out: &mut String) {
+        for event in self.fold.push(event) {
+            push_event(out, event.name(), &event);
+        }
+    }
+
+    fn keep_alive(&self, waiting_for: Option<&str>, out: &mut String) {
+        if let Some(reason) = waiting_for {
+            push_comment(out, reason);
+        }
+        push_event(out, MessageEvent::Ping.name(), &MessageEvent::Ping);
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut String) {
+        push_event(out, "error", &error_body(error, &self.request_id));
+    }
+}
+
+/// An error in the dialect's shape.
+pub fn error_body(error: &ApiError, request_id: &str) -> MessagesError {
+    MessagesError::new(error.status.as_u16(), error.code, error.message.clone(), request_id.to_owned())
+}
+
+/// The whole answer.
+struct MessageWhole(MessageStream);
+
+impl Whole for MessageWhole {
+    type Answer = Message;
+
+    fn push(&mut self, event: GenerateEvent) {
+        let _ = self.0.push(event);
+    }
+
+    fn finish(mut self, summary: &Summary) -> Option<Message> {
+        let _ = self.0.push(GenerateEvent::Done(summary.clone()));
+        self.0.into_message()
+    }
+}

@@ -1,0 +1,47 @@
+//! `/v1/models`, in OpenAI's shape, and in Anthropic's for who names a version of its API.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use exo_api::anthropic::{ModelInfo, ModelPage, PageQuery};
+use exo_api::openai::{ModelList, ModelObject};
+use exo_api::{GenerateError, ModelView};
+
+use crate::app::App;
+use crate::body::json;
+use crate::dialect::{ANTHROPIC_VERSION, Dialect};
+use crate::errors::ApiError;
+
+/// `GET /v1/models`
+pub async fn models(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    query: Result<Query<PageQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, ApiError> {
+    let models = app.admin(app.facade.models()).await?;
+    if !headers.contains_key(ANTHROPIC_VERSION) {
+        return Ok(json(&ModelList::new(&models)));
+    }
+    let Query(query) =
+        query.map_err(|e| ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", e.body_text()))?;
+    Ok(json(&ModelPage::new(&models, &query)?))
+}
+
+/// `GET /v1/models/{model}`
+pub async fn model(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    Path(name): Path<String>,
+) -> Result<Response, ApiError> {
+    let models: Vec<ModelView> = app.admin(app.facade.models()).await?;
+    match models.iter().find(|m| m.name == name || m.id == name) {
+        Some(model) if headers.contains_key(ANTHROPIC_VERSION) => Ok(json(&ModelInfo::from(model))),
+        Some(model) => Ok(json(&ModelObject::from(model))),
+        None => {
+            let known = models.into_iter().map(|m| m.name).collect();
+            Err(ApiError::of(Dialect::Chat, GenerateError::ModelUnknown { model: name, known }))
+        }
+    }
+}

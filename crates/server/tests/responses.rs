@@ -1,0 +1,132 @@
+//! `/v1/responses` over the wire, and what is kept of it.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod common;
+
+use common::{Answer, Server, quick, start, start_with};
+use exo_api::Prompt;
+use exo_server::{ApiKey, ServerOptions};
+use serde_json::{Value, json};
+
+async fn ask(server: &Server, model: &str, more: Value) -> Answer {
+    let mut body = json!({"model": model, "input": "Hi"});
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    server.post("/v1/responses", &body.to_string()).await
+}
+
+/// The events of a streamed answer.
+fn events(answer: &Answer) -> Vec<Value> {
+    let data = answer.body.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.map(|data| serde_json::from_str(data).unwrap()).collect()
+}
+
+/// Roles and contents of the conversation that reached the node.
+fn conversation(server: &Server) -> Vec<(String, String)> {
+    let request = server.fake.last.lock().unwrap().clone().unwrap();
+    let Prompt::Chat { messages } = request.prompt else { panic!("no conversation") };
+    messages.into_iter().map(|message| (message.role, message.content)).collect()
+}
+
+#[tokio::test]
+async fn a_stream_and_the_whole_answer_have_the_same_items() {
+    let server = start().await;
+    let whole = ask(&server, "thinks-and-calls", json!({})).await.json();
+    let kinds: Vec<&str> =
+        whole["output"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["reasoning", "message", "function_call"]);
+    let streamed = events(&ask(&server, "thinks-and-calls", json!({"stream": true})).await);
+    let (first, last) = (&streamed[0], streamed.last().unwrap());
+    assert_eq!((&first["type"], &last["type"]), (&json!("response.created"), &json!("response.completed")));
+    assert_eq!(last["response"]["output"][2]["arguments"], whole["output"][2]["arguments"]);
+    for (i, event) in streamed.iter().enumerate() {
+        assert_eq!(event["sequence_number"], i);
+    }
+    let scored =
+        ask(&server, "good", json!({"include": ["message.output_text.logprobs"], "top_logprobs": 1})).await;
+    assert_eq!(scored.json()["output"][0]["content"][0]["logprobs"][0]["token"], "The");
+}
+
+#[tokio::test]
+async fn a_response_goes_on_from_one_that_is_kept() {
+    let server = start().await;
+    let first =
+        ask(&server, "good", json!({"instructions": "Be brief.", "metadata": {"a": "b"}})).await.json();
+    assert_eq!((&first["metadata"], &first["store"]), (&json!({"a": "b"}), &json!(true)));
+    let more = json!({"previous_response_id": first["id"], "input": "And?", "stream": true});
+    let second = events(&ask(&server, "good", more).await);
+    let said = |role: &str, content: &str| (role.to_owned(), content.to_owned());
+    let expected = [said("user", "Hi"), said("assistant", "The answer."), said("user", "And?")];
+    assert_eq!(conversation(&server), expected, "instructions are not those of before");
+    let second = second.last().unwrap()["response"].clone();
+    let more = json!({"previous_response_id": second["id"], "input": "So?", "store": false});
+    let third = ask(&server, "good", more).await.json();
+    assert_eq!(conversation(&server).len(), 5);
+    let path = |id: &Value| format!("/v1/responses/{}", id.as_str().unwrap());
+    assert_eq!(server.get(&path(&first["id"])).await.json(), first);
+    assert_eq!(server.get(&path(&third["id"])).await.error(), "404 response_not_found response_id");
+    let whole = server.get(&(path(&first["id"]) + "?stream=true")).await;
+    assert_eq!(whole.error(), "400 unsupported_parameter stream");
+    assert_eq!(server.send(&format!("DELETE {}", path(&first["id"])), &[], "").await.json()["deleted"], true);
+    let gone = ask(&server, "good", json!({"previous_response_id": first["id"]})).await;
+    assert_eq!(gone.error(), "404 response_not_found previous_response_id");
+    assert!(gone.body.contains("send the whole conversation as `input`"), "{}", gone.body);
+}
+
+#[tokio::test]
+async fn a_result_may_answer_a_call_that_is_kept() {
+    let server = start().await;
+    let first = ask(&server, "thinks-and-calls", json!({})).await.json();
+    let result = |id: &str| json!([{"type": "function_call_output", "call_id": id, "output": "Sun."}]);
+    let more = |id: &str| json!({"previous_response_id": first["id"], "input": result(id)});
+    assert_eq!(ask(&server, "good", more("call_1")).await.status, 200);
+    assert_eq!(ask(&server, "good", more("call_2")).await.error(), "400 invalid_value input[0].call_id");
+}
+
+#[tokio::test]
+async fn what_is_kept_is_for_who_asked() {
+    let keys = vec![ApiKey::from_key("k1"), ApiKey::from_key("k2")];
+    let server = start_with("127.0.0.1:0", ServerOptions { api_keys: keys, ..quick() }).await;
+    let with = async |line: &str, key: &str, body: &str| {
+        let key = format!("authorization: Bearer {key}");
+        server.send(line, &["content-type: application/json", &key], body).await
+    };
+    let first = with("POST /v1/responses", "k1", r#"{"model":"good","input":"Hi"}"#).await.json();
+    let line = format!("GET /v1/responses/{}", first["id"].as_str().unwrap());
+    assert_eq!(with(&line, "k2", "").await.error(), "404 response_not_found response_id");
+    assert_eq!(with(&line, "k1", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn errors_say_what_this_dialect_calls_things() {
+    let server = start().await;
+    assert_eq!(ask(&server, "nothing", json!({})).await.error(), "404 model_not_found model");
+    assert_eq!(ask(&server, "small", json!({})).await.error(), "400 context_length_exceeded input");
+    let refused = [
+        (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
+        (json!({"background": true}), "background"),
+        (json!({"truncation": "auto"}), "truncation"),
+        (json!({"conversation": "c"}), "conversation"),
+        (json!({"include": ["everything"]}), "include"),
+        (json!({"input": [{"type": "item_reference", "id": "x"}]}), "input[0].type"),
+        (
+            json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+            "input[0].content[0].type",
+        ),
+    ];
+    for (more, param) in refused {
+        assert_eq!(ask(&server, "good", more).await.error(), format!("400 unsupported_parameter {param}"));
+    }
+    let broken = events(&ask(&server, "breaks", json!({"stream": true})).await);
+    let last = broken.last().unwrap();
+    assert_eq!(
+        (&last["type"], &last["response"]["error"]["code"]),
+        (&json!("response.failed"), &json!("stage_lost"))
+    );
+    let never = events(&ask(&server, "never-loads", json!({"stream": true})).await);
+    assert_eq!((&never[0]["type"], &never[0]["code"]), (&json!("error"), &json!("unavailable")));
+    assert_eq!(
+        server.get(&format!("/v1/responses/{}", last["response"]["id"].as_str().unwrap())).await.status,
+        404
+    );
+}
