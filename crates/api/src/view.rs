@@ -30,6 +30,18 @@ pub struct ClusterView {
     pub join_requests: Vec<JoinRequestView>,
     /// The end of the event log.
     pub journal: JournalView,
+    /// What went wrong on the node that answers and should be known, the last few.
+    #[serde(default)]
+    pub warnings: Vec<WarningView>,
+}
+
+/// Something that went wrong.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct WarningView {
+    /// When, in seconds since 1970.
+    pub at_unix_s: u64,
+    /// What, on one line.
+    pub text: String,
 }
 
 /// The reign of a coordinator.
@@ -440,6 +452,9 @@ pub struct JournalView {
     pub entries: u64,
     /// Hash of the last one, hexadecimal; empty for an empty log.
     pub head: String,
+    /// Members, the one that answers among them, that are known to have the same log on their disks.
+    #[serde(default)]
+    pub holders: u32,
 }
 
 /// A model that can be asked for.

@@ -20,9 +20,11 @@ use crate::links::{Links, LinksOutput};
 use crate::log::Log;
 use crate::persist::Writes;
 use crate::pipelines::{Schedulers, Stage};
+use crate::replication::Replication;
 use crate::requests::DriverEntry;
 use crate::trust::{ActAsker, Trust};
 use crate::view::ViewInputs;
+use crate::warnings::Warnings;
 use crate::worker::{Engine, Fetch};
 use crate::{Answer, Effect, FetchId, Found, Input, LinkEnd, Notice, Now, Purpose, ReplyId, Samples, Write};
 
@@ -135,6 +137,8 @@ pub struct NodeMachine {
     pub(crate) worker: Worker,
     pub(crate) writes: Writes,
     pub(crate) log: Log,
+    pub(crate) replication: Replication,
+    pub(crate) warnings: Warnings,
     pub(crate) trust: Trust,
     pub(crate) asks: Asks,
 
@@ -214,6 +218,8 @@ impl NodeMachine {
             worker: Worker::new(WorkerConfig::default(), memory),
             writes: Writes::default(),
             log: Log::new(boot.base, boot.entries),
+            replication: Replication::default(),
+            warnings: Warnings::default(),
             trust: Trust::new(boot.trust),
             asks: Asks::default(),
             leader: None,
@@ -252,6 +258,7 @@ impl NodeMachine {
             is_stopping: false,
             config,
         };
+        machine.tell_standing();
         machine.members_changed();
         machine.report_now();
         machine.settle();
@@ -301,6 +308,8 @@ impl NodeMachine {
             data_via: &data_via,
             requests: self.joining.requests(),
             is_window_open: self.is_window_open(),
+            log_holders: self.log_holders(),
+            warnings: self.warnings.views(),
         })
     }
 
@@ -617,6 +626,7 @@ impl NodeMachine {
     fn move_in(&mut self, move_in: MoveIn) {
         self.feed_coordinator(CoordinatorInput::Follow);
         self.feed_worker(WorkerInput::Moved);
+        self.refuse_waiting_replies();
         (self.leader, self.leads_soon) = (None, None);
         self.replace_log(LogHead::EMPTY, State::default());
         self.moving_in = Some(move_in);

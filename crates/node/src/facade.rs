@@ -204,8 +204,9 @@ impl NodeFacade {
         self.replace_different(&resolved, &request, &wanted).await?;
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
         match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
-            ControlReply::Placed { view, reasons } => {
+            ControlReply::Placed { view, mut reasons, holders } => {
                 let instance = self.wait_for_view(view.instance()).await?;
+                reasons.extend(self.sole_holder(holders));
                 Ok(InstanceView { reasons, ..instance })
             }
             ControlReply::Refused { refusal: ControlRefusal::DoesNotFit, message } => {
@@ -214,10 +215,18 @@ impl NodeFacade {
                 Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail: message })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            ControlReply::Done => Err(AdminError::Failed {
+            ControlReply::Done { .. } => Err(AdminError::Failed {
                 message: "the coordinator gave an answer of another kind".to_owned(),
             }),
         }
+    }
+
+    /// What whoever asked should know where no second member has a change on its disk.
+    fn sole_holder(&self, holders: u32) -> Option<String> {
+        let others = self.view.borrow().nodes.len().saturating_sub(1);
+        (holders < 2 && others > 0).then(|| {
+            "only the coordinator has this on its disk: no other member answered; if it is lost now, so is this placement".to_owned()
+        })
     }
 
     /// What a caller named of the cache, and this node's settings for the rest.
@@ -311,7 +320,7 @@ impl NodeFacade {
                 Err(AdminError::NotFound { what, name })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            ControlReply::Done | ControlReply::Placed { .. } => Ok(()),
+            ControlReply::Done { .. } | ControlReply::Placed { .. } => Ok(()),
         }
     }
 

@@ -88,6 +88,22 @@ pub const PLANTED: &[Planted] = &[
         invariants: &["answers_go_on"],
         kind: Kind::Faults,
     },
+    Planted {
+        name: "answered-alone",
+        what: "an answer waits for no second member and says that one holds it",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::AnsweredAlone,
+        invariants: &["acknowledged_is_kept"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "less-wins",
+        what: "elections do not look at the logs, and who was elected goes on with its own",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::LessWins,
+        invariants: &["acknowledged_is_kept", "placed_stays_placed", "answers_go_on"],
+        kind: Kind::Faults,
+    },
 ];
 
 /// What seeds made of a bug.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::{InstanceId, Placement, PlacementId};
+use exo_types::{Epoch, InstanceId, Placement, PlacementId};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Check, CheckError, limits};
@@ -69,6 +69,11 @@ impl State {
     /// The instances by id.
     pub fn instances(&self) -> &BTreeMap<InstanceId, StateInstance> {
         &self.instances
+    }
+
+    /// The epoch in which something was last placed.
+    pub fn epoch_last(&self) -> Option<Epoch> {
+        self.placement_last.map(|placement| placement.epoch)
     }
 
     /// The highest instance id ever given out.

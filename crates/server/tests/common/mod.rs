@@ -370,6 +370,7 @@ fn cluster() -> ClusterView {
         join_window: JoinWindowView::default(),
         join_requests: vec![],
         journal: JournalView::default(),
+        warnings: Vec::new(),
     }
 }
 
