@@ -7,7 +7,7 @@ use futures_util::Stream;
 
 use crate::{
     ClusterView, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, InviteRequest,
-    InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery,
+    InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, RequestView, PlanQuery,
     PlanView,
 };
 
@@ -46,6 +46,9 @@ pub trait Facade: Send + Sync + 'static {
 
     /// Unloads an instance; its running requests end with a typed error.
     fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Requests of this node's clients that run or wait, the oldest first.
+    fn requests(&self) -> BoxFuture<'_, Result<Vec<RequestView>, AdminError>>;
 
     /// Members of the cluster.
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>>;

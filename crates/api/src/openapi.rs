@@ -30,6 +30,7 @@ use crate::{openai, plan, view};
     plan::PlanQuery,
     plan::PlanView,
     view::MemberView,
+    view::RequestView,
     view::AdmitRequest,
     view::RoleRequest,
     view::InviteRequest,

@@ -35,6 +35,47 @@ pub struct ClusterView {
     pub warnings: Vec<WarningView>,
 }
 
+/// A request of a client of the node that answers, one for each choice. Never its text.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RequestView {
+    /// The request's id, as in `x-request-id`.
+    pub id: String,
+    /// Which of its choices.
+    pub index: u16,
+    /// The model's name.
+    pub model: String,
+    /// Who asked: the user of this node, as a hash.
+    pub principal: String,
+    /// What it does.
+    pub phase: RequestPhase,
+    /// What it waits for, while it does; on one line.
+    pub waits_for: Option<String>,
+    /// Milliseconds that it has been interrupted, where it is.
+    pub interrupted_ms: Option<u64>,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of its answer so far.
+    pub tokens: u32,
+    /// Milliseconds since it came.
+    pub age_ms: u64,
+    /// How often its answer went on after an interruption.
+    pub resumed: u32,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestPhase {
+    /// Waits for its model, a link or its turn.
+    Queued,
+    /// Its prompt is read, and after an interruption what was answered.
+    Prefill,
+    /// Its answer is made, token by token.
+    Decode,
+    /// What computed it is lost; it goes on where its tokens end.
+    Interrupted,
+}
+
 /// Something that went wrong.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct WarningView {
@@ -268,6 +309,9 @@ pub struct InstanceView {
     pub model: String,
     /// How far it is.
     pub state: InstanceState,
+    /// Since when it is in that state, in seconds since 1970, as the node that answers has seen it.
+    #[serde(default)]
+    pub state_since_unix_s: u64,
     /// Which placement of it this is: another each time it is placed anew.
     pub placement: String,
     /// Longest sequence, prompt and answer.

@@ -148,6 +148,15 @@ impl NodeMachine {
                 tracing::info!(target: "events::instance", %instance, ?state, "changed");
                 self.view_changed();
             }
+            #[cfg(feature = "planted")]
+            CoordinatorOutput::Instances { instances, .. }
+                if self.has_bug(crate::planted::Bug::GivesUp)
+                    && instances.iter().any(|i| matches!(i.state, exo_cluster::InstanceState::Waiting { .. })) =>
+            {
+                let instance = instances[0].instance();
+                let (reply, reason) = (ReplyTo { node: self.me, request: 0 }, "it waits".to_owned());
+                return Some(CoordinatorInput::Remove { reply, instance, reason });
+            }
             CoordinatorOutput::Instances { epoch, instances } => self.tell_instances(epoch, instances),
         }
         None

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, DataMessage, HeldModel, NodeReport, Trouble};
 use exo_cluster::{
-    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, InstanceView, MessageKind,
+    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, InstanceState, InstanceView, MessageKind,
     Speculation, State, Undeliverable, Worker, WorkerConfig, WorkerInput,
 };
 use exo_membership::Membership;
@@ -85,6 +85,8 @@ pub struct Boot {
     pub models: Vec<HeldModel>,
     /// For how long nodes have run on these logs with the join window open, before this run.
     pub window_ran: Duration,
+    /// What went wrong with the files on it, one line each: for the view.
+    pub warnings: Vec<String>,
 }
 
 /// How much of everything a machine holds.
@@ -183,6 +185,8 @@ pub struct NodeMachine {
     pub(crate) troubles: Vec<Trouble>,
 
     pub(crate) instances: Arc<Vec<InstanceView>>,
+    /// Since when each of them is in its state, in seconds since 1970.
+    pub(crate) states_since: BTreeMap<InstanceId, (std::mem::Discriminant<InstanceState>, u64)>,
     pub(crate) drivers: BTreeMap<SequenceId, DriverEntry>,
     /// Instances whose refused loads were told to those who waited.
     pub(crate) refusals_told: Vec<InstanceId>,
@@ -219,7 +223,7 @@ impl NodeMachine {
             writes: Writes::default(),
             log: Log::new(boot.base, boot.entries),
             replication: Replication::default(),
-            warnings: Warnings::default(),
+            warnings: Warnings::new(now.unix_s, boot.warnings),
             trust: Trust::new(boot.trust),
             asks: Asks::default(),
             leader: None,
@@ -249,6 +253,7 @@ impl NodeMachine {
             has_draft: config.speculation == Speculation::Model,
             troubles: Vec::new(),
             instances: Arc::default(),
+            states_since: BTreeMap::new(),
             drivers: BTreeMap::new(),
             refusals_told: Vec::new(),
             window_ends: now.time + Duration::from_secs(JOIN_WINDOW_S).saturating_sub(boot.window_ran),
@@ -308,6 +313,7 @@ impl NodeMachine {
             data_via: &data_via,
             requests: self.joining.requests(),
             is_window_open: self.is_window_open(),
+            states_since: &|id| self.states_since.get(&id).map_or(0, |(_, since)| *since),
             log_holders: self.log_holders(),
             warnings: self.warnings.views(),
         })

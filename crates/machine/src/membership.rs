@@ -50,6 +50,12 @@ impl NodeMachine {
             Output::Send { to, message } => {
                 self.send_control(to, ControlMessage::Membership(message.encode()));
             }
+            #[cfg(feature = "planted")]
+            Output::Persist(epoch) if self.has_bug(crate::planted::Bug::EpochEarly) => {
+                self.writes.epoch(self.now.time, epoch, &mut self.out);
+                let outputs = self.membership.handle(self.now.time, Input::Persisted(epoch));
+                self.membership_outputs.extend(outputs);
+            }
             Output::Persist(epoch) => self.writes.epoch(self.now.time, epoch, &mut self.out),
             Output::NodeUp(node) => self.node_up(node),
             Output::NodeSuspected(node) => self.set_status(node, NodeStatus::Suspected),
@@ -198,6 +204,10 @@ impl NodeMachine {
         nodes.extend(self.joining.members());
         #[cfg(feature = "planted")]
         nodes.extend(&self.trust.hearsay);
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::RemovedStays) {
+            nodes.extend(self.trust.view().removed().keys());
+        }
         nodes.remove(&self.me);
         nodes
     }

@@ -23,6 +23,32 @@ pub enum Bug {
     AnsweredAlone,
     /// Elections do not look at the logs, and who was elected goes on with its own.
     LessWins,
+    /// What a coordinator sends is written whether it can follow or not.
+    Unchecked,
+    /// A follower says that it has what is only on its way to its disk.
+    SaysPlanned,
+    /// A follower that has lost a part of the log is not sent it again.
+    NoResend,
+    /// An epoch is acted in before it is on disk.
+    EpochEarly,
+    /// A stage begins the next term without waiting for its engine, which drops nothing.
+    NoRewire,
+    /// An engine serves another placement with the pages of the one before.
+    KeepsPages,
+    /// An instance that waits for memory is unloaded.
+    GivesUp,
+    /// A removed member may connect.
+    RemovedStays,
+    /// Each submission has another seed.
+    OtherSeed,
+    /// What is submitted again has lost its last token.
+    ShortHistory,
+}
+
+impl crate::NodeMachine {
+    pub(crate) fn has_bug(&self, bug: Bug) -> bool {
+        self.config.planted == Some(bug)
+    }
 }
 
 /// An answer as it is when a second member has it on its disk.

@@ -216,6 +216,10 @@ impl NodeMachine {
     }
 
     fn send_log(&mut self, to: NodeId, follower: LogHead) {
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::NoResend) {
+            return;
+        }
         let Some((epoch, _)) = self.leader else { return };
         let head = self.log.durable();
         // It may have what this coordinator lacks. As long as nothing was decided in this epoch, the next one begins with that. What it
@@ -267,6 +271,12 @@ impl NodeMachine {
         if node == self.me || self.leader.is_none_or(|(_, leader)| leader != node) {
             return;
         }
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::SaysPlanned) {
+            let LogHead { index, hash } = self.log.planned();
+            self.send_control(node, ControlMessage::Log(LogMessage::Pull { index, hash }));
+            return;
+        }
         let LogHead { index, hash } = self.log.durable();
         self.send_control(node, ControlMessage::Log(LogMessage::Pull { index, hash }));
     }
@@ -312,6 +322,10 @@ impl NodeMachine {
 
     /// The events in these entries, if each is one of bounded size and they can follow what is on disk.
     fn checked(&self, entries: &[Vec<u8>]) -> Result<Vec<Event>, String> {
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::Unchecked) {
+            return Ok(entries.iter().filter_map(|entry| Event::decode(entry).ok()).collect());
+        }
         let events: Result<Vec<_>, _> = entries.iter().map(|entry| Event::decode(entry)).collect();
         let events = events.map_err(|error| format!("is no event: {error}"))?;
         match self.state().refuses(&events) {
@@ -324,6 +338,12 @@ impl NodeMachine {
         let (before, after) = (self.log.planned(), self.log.plan(&entries));
         let append = FollowedAppend { before, after, entries, events };
         self.writes.followed(self.now.time, append, &mut self.out);
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::SaysPlanned)
+            && let Some((_, node)) = self.leader
+        {
+            self.pull_log_from(node);
+        }
     }
 
     /// What a coordinator sent cannot be, so nothing of it is written: this node does not follow it for a while, and says so.

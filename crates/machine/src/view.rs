@@ -46,6 +46,8 @@ pub(crate) struct ViewInputs<'a> {
     /// Strangers that asked to join.
     pub(crate) requests: &'a BTreeMap<NodeId, Request>,
     pub(crate) is_window_open: bool,
+    /// Since when an instance is in its state, in seconds since 1970.
+    pub(crate) states_since: &'a dyn Fn(exo_types::InstanceId) -> u64,
     /// Members that have this log on their disks.
     pub(crate) log_holders: u32,
     pub(crate) warnings: Vec<api::WarningView>,
@@ -194,6 +196,7 @@ impl ViewInputs<'_> {
             model_id: placement.model.to_full(),
             model: instance.model_name.clone(),
             state: state_view(instance),
+            state_since_unix_s: (self.states_since)(placement.instance),
             placement: placement.id.to_string(),
             context_tokens: placement.context_tokens,
             slots: placement.slots,

@@ -10,6 +10,12 @@ const KEPT_MAX: usize = 8;
 pub(crate) struct Warnings(VecDeque<exo_api::WarningView>);
 
 impl Warnings {
+    pub(crate) fn new(at_unix_s: u64, texts: Vec<String>) -> Self {
+        let mut warnings = Self::default();
+        texts.into_iter().for_each(|text| warnings.push(at_unix_s, text));
+        warnings
+    }
+
     pub(crate) fn push(&mut self, at_unix_s: u64, text: String) {
         let text = exo_types::clean_name(&text, 600);
         self.0.retain(|known| known.text != text);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Facade, GenerateError, GenerateRequest, GenerateStream,
     HealthStatus, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole,
-    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
+    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, RequestView,
 };
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
@@ -548,6 +548,15 @@ impl Facade for NodeFacade {
 
     fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(self.done(ControlAsk::RemoveInstance { instance }, "instance", instance.to_string()))
+    }
+
+    fn requests(&self) -> BoxFuture<'_, Result<Vec<RequestView>, AdminError>> {
+        Box::pin(async {
+            match self.ask(Question::Requests, ANSWER_MAX).await {
+                Some(Answer::Requests(requests)) => Ok(requests),
+                _ => Err(unavailable("the node is shutting down")),
+            }
+        })
     }
 
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {

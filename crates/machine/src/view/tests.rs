@@ -89,6 +89,7 @@ impl Cluster {
             data_via: &|_| Some(Via::Tcp),
             requests: &self.requests,
             is_window_open: self.is_window_open,
+            states_since: &|_| 7,
             log_holders: 2,
             warnings: Vec::new(),
         })

@@ -247,6 +247,10 @@ impl Facade for Fake {
         })
     }
 
+    fn requests(&self) -> BoxFuture<'_, Result<Vec<exo_api::RequestView>, AdminError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {
         Box::pin(async { Ok(vec![member()]) })
     }
@@ -323,6 +327,7 @@ fn instance() -> InstanceView {
         id: "i1a".into(),
         model_id: "ab".repeat(32),
         model: "good".into(),
+        state_since_unix_s: 0,
         state: InstanceState::Loading { progress: 0.5 },
         placement: "p1/1@aeaqcaib".into(),
         context_tokens: 4096,

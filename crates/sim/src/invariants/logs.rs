@@ -10,9 +10,13 @@ use exo_types::{InstanceId, LogHead, Time};
 
 use super::{Facts, Seen, Watch, said};
 use crate::node::Node;
+use crate::upheaval::SERVES_WITHIN;
 
 /// A coordinator that has been connected with a holder for so long has what it holds.
 const LEARNED_WITHIN: Duration = Duration::from_secs(6);
+
+/// Behind the last fault, followers have what their coordinator has within this.
+const COPIED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The end of a log, as a key.
 type Head = (u64, [u8; 32]);
@@ -34,6 +38,8 @@ pub(super) struct Logs {
     acknowledged: BTreeSet<(Head, Fact)>,
     /// Coordinators that lack something although they are connected with a holder, and since when.
     lacking: BTreeMap<(usize, usize, Head), Time>,
+    /// Followers whose log is not their coordinator's, and since when.
+    behind: BTreeMap<usize, Time>,
 }
 
 fn key(head: LogHead) -> Head {
@@ -65,6 +71,29 @@ pub(super) fn acknowledged_is_kept(
         Seen::Look => logs.look(facts),
         _ => Ok(()),
     }
+}
+
+/// When nothing goes wrong any more, followers have the log of whom they follow.
+pub(super) fn logs_agree(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) -> Result<(), String> {
+    if !matches!(seen, Seen::Look) || facts.now < facts.scenario.calm_from() + SERVES_WITHIN {
+        return Ok(());
+    }
+    let mut behind = BTreeMap::new();
+    for node in facts.nodes.iter().filter(|node| node.is_awake()) {
+        let leader = node.process.as_ref().and_then(|p| p.machine.leader()).and_then(|(_, id)| super::index(facts, id));
+        let Some(leader) = leader.filter(|leader| facts.nodes[*leader].is_awake()) else { continue };
+        let (own, wanted) = (node.durable_head(), facts.nodes[leader].durable_head());
+        if own == wanted {
+            continue;
+        }
+        let since = watch.logs.behind.get(&node.index).copied().unwrap_or(facts.now);
+        if facts.now.since(since) > COPIED_WITHIN {
+            return Err(format!("the log of n{} ends at {own}, that of n{leader}, whom it follows, at {wanted}", node.index));
+        }
+        behind.insert(node.index, since);
+    }
+    watch.logs.behind = behind;
+    Ok(())
 }
 
 impl Logs {
