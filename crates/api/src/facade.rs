@@ -7,8 +7,8 @@ use futures_util::Stream;
 
 use crate::{
     ClusterView, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, InviteRequest,
-    InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, RequestView, PlanQuery,
-    PlanView,
+    InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery,
+    PlanView, RequestView,
 };
 
 /// A future that may cross threads.

@@ -31,5 +31,6 @@ pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, EpochView, HealthStatus,
     HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinRequestView,
     JoinWindowView, JoinedView, JournalView, KvType, LayersView, LinkView, LoadView, MemberRole, MemberView,
-    ModelView, NodeStatus, NodeView, PlaceRequest, RequestPhase, RequestView, RoleRequest, SensorsView, StageView, WarningView,
+    ModelView, NodeStatus, NodeView, PlaceRequest, RequestPhase, RequestView, RoleRequest, SensorsView,
+    StageView, WarningView,
 };

@@ -49,7 +49,9 @@ pub fn follow(head: LogHead, seen: Option<Epoch>, message: LogMessage) -> Follow
         return FollowerStep::Refuse(Refusal::StaleEpoch { got: epoch, seen });
     }
     match message {
-        LogMessage::Pull { .. } | LogMessage::Tail { .. } => FollowerStep::Nothing,
+        LogMessage::Pull { .. } | LogMessage::CatchUp { .. } | LogMessage::Tail { .. } => {
+            FollowerStep::Nothing
+        }
         LogMessage::Entries { after_index, after_hash, entries, .. } => {
             follow_entries(head, LogHead { index: after_index, hash: after_hash }, entries)
         }

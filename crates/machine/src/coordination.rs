@@ -151,7 +151,9 @@ impl NodeMachine {
             #[cfg(feature = "planted")]
             CoordinatorOutput::Instances { instances, .. }
                 if self.has_bug(crate::planted::Bug::GivesUp)
-                    && instances.iter().any(|i| matches!(i.state, exo_cluster::InstanceState::Waiting { .. })) =>
+                    && instances
+                        .iter()
+                        .any(|i| matches!(i.state, exo_cluster::InstanceState::Waiting { .. })) =>
             {
                 let instance = instances[0].instance();
                 let (reply, reason) = (ReplyTo { node: self.me, request: 0 }, "it waits".to_owned());

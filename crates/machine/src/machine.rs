@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, DataMessage, HeldModel, NodeReport, Trouble};
 use exo_cluster::{
-    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, InstanceState, InstanceView, MessageKind,
-    Speculation, State, Undeliverable, Worker, WorkerConfig, WorkerInput,
+    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, InstanceState, InstanceView,
+    MessageKind, Speculation, State, Undeliverable, Worker, WorkerConfig, WorkerInput,
 };
 use exo_membership::Membership;
 use exo_trust::TrustLog;

@@ -20,6 +20,8 @@ pub(crate) const SECOND_HOLDER_MAX: Duration = Duration::from_secs(3);
 /// How long an elected coordinator waits for entries of one member, and of all.
 pub(crate) const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 pub(crate) const CATCH_UP_ALL_MAX: Duration = Duration::from_secs(2);
+/// A member that says that its log is longer and does not show it, so often, is taken to have another history.
+const SILENCES_MAX: u32 = 3;
 /// How long a coordinator is not followed after it sent what cannot be.
 pub(crate) const DISTRUST_FOR: Duration = Duration::from_secs(10);
 /// Answers that wait. Above that they go out with the number of holders that there are.
@@ -31,14 +33,16 @@ pub(crate) struct Replication {
     /// Followers whose log on disk is a beginning of this one, and its length.
     holders: BTreeMap<NodeId, u64>,
     waiting: Vec<WaitingReply>,
-    /// The end of the log with which this node began to lead; `None` before.
-    began: Option<LogHead>,
     /// Elected since then: entries that only others have come first.
     elected_at: Time,
     /// Who was asked for such entries, and when.
     asked: Option<(NodeId, Time)>,
     /// Members whose log does not go on where this one ends, whatever they say of its length.
     diverged: BTreeSet<NodeId>,
+    /// Members that did not answer in time, in this epoch: they may yet.
+    silent: BTreeSet<NodeId>,
+    /// How often each did not answer, over all epochs.
+    silences: BTreeMap<NodeId, u32>,
 }
 
 /// An answer whose entries only this node has on its disk.
@@ -112,7 +116,8 @@ impl NodeMachine {
     /// This node was elected, and leads once it has what others have.
     pub(crate) fn begin_to_catch_up(&mut self) {
         self.refuse_waiting_replies();
-        self.replication = Replication { elected_at: self.now.time, ..Replication::default() };
+        let silences = std::mem::take(&mut self.replication.silences);
+        self.replication = Replication { elected_at: self.now.time, silences, ..Replication::default() };
     }
 
     /// Whether entries that only another member has are on their way. Asks for them.
@@ -126,18 +131,18 @@ impl NodeMachine {
             if now.since(since) < CATCH_UP_MAX && self.reports.contains_key(&node) {
                 return true;
             }
-            self.has_diverged(node);
+            self.is_silent(node);
         }
         if now.since(self.replication.elected_at) >= CATCH_UP_ALL_MAX {
             return false;
         }
         let LogHead { index, hash } = self.log.durable();
         while let Some(node) = self.most_ahead(index) {
-            if self.send_control(node, ControlMessage::Log(LogMessage::Pull { index, hash })) {
+            if self.send_control(node, ControlMessage::Log(LogMessage::CatchUp { index, hash })) {
                 self.replication.asked = Some((node, now));
                 return true;
             }
-            self.has_diverged(node);
+            self.is_silent(node);
         }
         false
     }
@@ -145,9 +150,22 @@ impl NodeMachine {
     /// The member with the longest log beyond `index`, of those that may have this node's in theirs.
     fn most_ahead(&self, index: u64) -> Option<NodeId> {
         let others = self.reports.iter().filter(|(node, report)| {
-            **node != self.me && report.log.index > index && !self.replication.diverged.contains(node)
+            let Replication { diverged, silent, .. } = &self.replication;
+            let is_through = diverged.contains(node) || silent.contains(node);
+            **node != self.me && report.log.index > index && !is_through
         });
         others.max_by_key(|(_, report)| report.log.index).map(|(node, _)| *node)
+    }
+
+    /// A question or its answer was lost, or somebody does not mean to answer: it is asked again in another epoch, not for ever.
+    fn is_silent(&mut self, node: NodeId) {
+        self.replication.asked = None;
+        let silences = self.replication.silences.entry(node).or_default();
+        *silences += 1;
+        if *silences > SILENCES_MAX {
+            self.replication.diverged.insert(node);
+        }
+        self.replication.silent.insert(node);
     }
 
     fn has_diverged(&mut self, node: NodeId) {
@@ -158,7 +176,6 @@ impl NodeMachine {
     /// This node leads from here on; followers whose log ends elsewhere pull.
     pub(crate) fn leads_with_log(&mut self, epoch: Epoch) {
         let LogHead { index, hash } = self.log.durable();
-        self.replication.began = Some(self.log.durable());
         let message =
             LogMessage::Entries { epoch, after_index: index, after_hash: hash, entries: Vec::new() };
         self.send_to_members(&std::sync::Arc::new(ControlMessage::Log(message)));
@@ -168,6 +185,7 @@ impl NodeMachine {
         if self.leads_soon.is_none() || self.replication.asked.is_none_or(|(asked, _)| asked != from) {
             return tracing::trace!(peer = %from, %after, "a tail of the log that was not asked for");
         }
+        self.replication.silences.remove(&from);
         if entries.is_empty() || after != self.log.durable() || self.writes.is_log_busy() {
             self.has_diverged(from);
         } else {
@@ -222,12 +240,12 @@ impl NodeMachine {
         }
         let Some((epoch, _)) = self.leader else { return };
         let head = self.log.durable();
-        // It may have what this coordinator lacks. As long as nothing was decided in this epoch, the next one begins with that. What it
-        // says in its report is asked for then, so who says so without reason does it once in an epoch.
-        let is_unchanged = self.replication.began == Some(self.log.planned());
+        // Its log may go on where this one ends: the next epoch begins with that. What it says in its report is asked for then, so
+        // whoever says so without reason does it once.
+        let is_longer = follower.index > head.index;
         #[cfg(feature = "planted")]
-        let is_unchanged = is_unchanged && self.config.planted != Some(crate::planted::Bug::LessWins);
-        if is_unchanged && follower.index > head.index && !self.replication.diverged.contains(&to) {
+        let is_longer = is_longer && self.config.planted != Some(crate::planted::Bug::LessWins);
+        if is_longer && !self.replication.diverged.contains(&to) {
             if self.reports.get(&to).is_some_and(|report| report.log == follower) {
                 self.feed_membership(Input::Renew);
             }
@@ -248,14 +266,15 @@ impl NodeMachine {
     }
 
     fn log_pulled(&mut self, from: NodeId, head: LogHead) {
-        if self.is_leading() {
-            if self.leads_soon.is_none() {
-                self.note_holder(from, head);
-                self.send_log(from, head);
-            }
-            return;
+        if !self.is_leading() || self.leads_soon.is_some() {
+            return tracing::trace!(peer = %from, leader = ?self.leader, "asks for the log of a node that does not lead");
         }
-        // Somebody who was elected asks for what only this node has.
+        self.note_holder(from, head);
+        self.send_log(from, head);
+    }
+
+    /// Somebody who was elected asks for what only this node has, which may not have heard of that yet.
+    fn tail_asked(&mut self, from: NodeId, head: LogHead) {
         let entries = match self.log.hash_at(head.index) {
             Some(hash) if hash == head.hash => self.log.after(head.index, limits::LOG_ENTRIES_MAX),
             _ => Vec::new(),
@@ -294,6 +313,7 @@ impl NodeMachine {
             LogMessage::Tail { after_index, after_hash, entries } => {
                 return self.tail_came(from, LogHead { index: after_index, hash: after_hash }, entries);
             }
+            LogMessage::CatchUp { index, hash } => return self.tail_asked(from, LogHead { index, hash }),
             LogMessage::Entries { epoch, .. } | LogMessage::Snapshot { epoch, .. } => epoch,
         };
         if from == self.me || !self.leads(epoch, from) {

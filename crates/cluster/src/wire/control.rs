@@ -277,7 +277,7 @@ pub enum LogMessage {
         /// [`crate::State::encode`].
         state: Vec<u8>,
     },
-    /// Between members: my log on disk ends here, send what follows. Who follows says it behind each write, too: answers of the
+    /// Member to coordinator: my log on disk ends here, send what follows. It is said behind each write, too: answers of the
     /// coordinator wait for that.
     Pull {
         /// Number of entries.
@@ -285,7 +285,14 @@ pub enum LogMessage {
         /// Chain hash after them.
         hash: [u8; 32],
     },
-    /// Member to a coordinator that is about to lead and pulled: what follows its log in mine. None, if mine does not go on there.
+    /// Of a node that was elected, before it leads: what follows my log in yours?
+    CatchUp {
+        /// Number of entries.
+        index: u64,
+        /// Chain hash after them.
+        hash: [u8; 32],
+    },
+    /// The answer: what follows its log in mine. None, if mine does not go on there.
     Tail {
         /// Number of entries before these.
         after_index: u64,

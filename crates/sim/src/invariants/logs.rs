@@ -46,7 +46,8 @@ fn key(head: LogHead) -> Head {
     (head.index, head.hash)
 }
 
-/// Nothing that was acknowledged, with two holders, is lost: whoever coordinates has it, unless it cannot reach a holder.
+/// Nothing that was acknowledged, with two holders, is lost: whoever coordinates has it, unless it cannot reach a holder or two
+/// halves had a coordinator each. And no log is cut off where another could go on.
 pub(super) fn acknowledged_is_kept(
     watch: &mut Watch,
     facts: &Facts<'_>,
@@ -66,6 +67,7 @@ pub(super) fn acknowledged_is_kept(
         }
         Seen::Effects { node, effects } => {
             logs.note_entries(effects);
+            logs.takes_nothing_back(facts, node, effects)?;
             logs.note_acknowledged(facts, node, effects)
         }
         Seen::Look => logs.look(facts),
@@ -80,7 +82,11 @@ pub(super) fn logs_agree(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) 
     }
     let mut behind = BTreeMap::new();
     for node in facts.nodes.iter().filter(|node| node.is_awake()) {
-        let leader = node.process.as_ref().and_then(|p| p.machine.leader()).and_then(|(_, id)| super::index(facts, id));
+        let leader = node
+            .process
+            .as_ref()
+            .and_then(|p| p.machine.leader())
+            .and_then(|(_, id)| super::index(facts, id));
         let Some(leader) = leader.filter(|leader| facts.nodes[*leader].is_awake()) else { continue };
         let (own, wanted) = (node.durable_head(), facts.nodes[leader].durable_head());
         if own == wanted {
@@ -88,7 +94,10 @@ pub(super) fn logs_agree(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_>) 
         }
         let since = watch.logs.behind.get(&node.index).copied().unwrap_or(facts.now);
         if facts.now.since(since) > COPIED_WITHIN {
-            return Err(format!("the log of n{} ends at {own}, that of n{leader}, whom it follows, at {wanted}", node.index));
+            return Err(format!(
+                "the log of n{} ends at {own}, that of n{leader}, whom it follows, at {wanted}",
+                node.index
+            ));
         }
         behind.insert(node.index, since);
     }
@@ -112,6 +121,22 @@ impl Logs {
                 head = after;
             }
         }
+    }
+
+    /// A log that goes on where the coordinator's ends is not cut off there.
+    fn takes_nothing_back(&self, facts: &Facts<'_>, node: usize, effects: &[Effect]) -> Result<(), String> {
+        let own = &facts.nodes[node];
+        for effect in effects {
+            let Effect::Persist { write: Write::Replace { head, .. }, .. } = effect else { continue };
+            let (before, after) = (key(own.durable_head()), key(*head));
+            if *head != LogHead::EMPTY && before != after && self.extends(before, after) {
+                return Err(format!(
+                    "n{node} cuts its log off at {head}, it went on to {}",
+                    own.durable_head()
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Notes what a coordinator answers to others and to its own person, and that it is so.
@@ -149,7 +174,10 @@ impl Logs {
             if holders < 2 {
                 return Err(format!("n{node} says of {fact:?} that a second member holds it, and none does"));
             }
-            self.acknowledged.insert((at, fact));
+            let is_split = facts.nodes.iter().any(|n| n.index != node && n.is_awake() && leads(n));
+            if !is_split {
+                self.acknowledged.insert((at, fact));
+            }
         }
         Ok(())
     }
@@ -157,6 +185,7 @@ impl Logs {
     fn look(&mut self, facts: &Facts<'_>) -> Result<(), String> {
         let mut lacking = BTreeMap::new();
         let mut excused = BTreeSet::new();
+        let is_split = facts.nodes.iter().filter(|node| node.is_awake() && leads(node)).count() > 1;
         for leader in facts.nodes.iter().filter(|node| node.is_awake() && leads(node)) {
             let head = key(leader.durable_head());
             for (at, fact) in self.acknowledged.iter().filter(|(at, _)| !self.extends(head, *at)) {
@@ -165,7 +194,7 @@ impl Logs {
                         && facts.is_connected(leader.index, node.index)
                         && self.extends(key(node.durable_head()), *at)
                 };
-                if !facts.nodes.iter().any(|node| is_holder(&node)) {
+                if is_split || !facts.nodes.iter().any(|node| is_holder(&node)) {
                     excused.insert((*at, *fact));
                     continue;
                 }
@@ -181,7 +210,7 @@ impl Logs {
             }
         }
         self.lacking = lacking;
-        // Who leads without hearing a holder may go on without it.
+        // Who leads without hearing a holder may go on without it, and of two halves one gives up what it decided.
         self.acknowledged.retain(|fact| !excused.contains(fact));
         let on_a_disk = |at: Head| facts.nodes.iter().any(|n| self.extends(key(n.durable_head()), at));
         match self.acknowledged.iter().find(|(at, _)| !on_a_disk(*at)) {

@@ -196,7 +196,7 @@ impl Check for LogMessage {
                 entries.iter().try_for_each(|e| at_most("bytes of an event", e.len(), EVENT_BYTES_MAX))
             }
             Self::Snapshot { state, .. } => at_most("bytes of a snapshot", state.len(), CONTROL_BYTES_MAX),
-            Self::Pull { .. } => Ok(()),
+            Self::Pull { .. } | Self::CatchUp { .. } => Ok(()),
         }
     }
 }
