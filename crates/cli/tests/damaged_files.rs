@@ -15,7 +15,7 @@ const REJOINS_MAX: Duration = Duration::from_secs(30);
 fn a_node_with_a_damaged_journal_starts_and_the_cluster_serves() {
     let folder = tempfile::tempdir().unwrap();
     let start = |name| Start { name, group: "damage", ..Start::default() };
-    let mut nodes = vec![Node::start(start("one")), Node::start_in(folder.path(), start("two"))];
+    let mut nodes = [Node::start(start("one")), Node::start_in(folder.path(), start("two"))];
     wait_for("one cluster", REJOINS_MAX, || nodes.iter().all(|node| node.sees().len() == 2).then_some(()));
     nodes[0].place("demo", 2);
     let (prompt, answer) = &known()[0];

@@ -18,7 +18,11 @@ pub async fn run(config: &Config, args: &Status) -> anyhow::Result<()> {
     let json = args.json;
     if args.requests {
         let requests: Vec<RequestView> = client.get("/exo/v1/requests").await?;
-        return if json.json { ui::json(&requests) } else { Ok(requests_table(&requests)) };
+        if json.json {
+            return ui::json(&requests);
+        }
+        requests_table(&requests);
+        return Ok(());
     }
     let view: ClusterView = client.get("/exo/v1/cluster").await?;
     if json.json {
