@@ -193,6 +193,13 @@ pub const ENDPOINTS: &[Endpoint] = &[
     ),
     get("/exo/v1/instances/{instance}", "get_instance", Admin, One("InstanceView"), "One placed model"),
     delete("/exo/v1/instances/{instance}", "unload", "Unloads a placed model"),
+    get(
+        "/exo/v1/requests",
+        "list_requests",
+        Admin,
+        Many("RequestView"),
+        "Requests of this node's clients that run or wait, without their text",
+    ),
     get("/exo/v1/members", "list_members", Admin, Many("MemberView"), "Members of the cluster"),
     post(
         "/exo/v1/members",

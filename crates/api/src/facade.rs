@@ -8,7 +8,7 @@ use futures_util::Stream;
 use crate::{
     ClusterView, Drain, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView,
     InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest,
-    PlanQuery, PlanView,
+    PlanQuery, PlanView, RequestView,
 };
 
 /// A future that may cross threads.
@@ -49,6 +49,9 @@ pub trait Facade: Send + Sync + 'static {
 
     /// Unloads an instance; its running requests end with a typed error.
     fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Requests of this node's clients that run or wait, the oldest first.
+    fn requests(&self) -> BoxFuture<'_, Result<Vec<RequestView>, AdminError>>;
 
     /// Members of the cluster.
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>>;

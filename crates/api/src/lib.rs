@@ -41,6 +41,6 @@ pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,
     HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,
     JoinRequestView, JoinWindowView, JoinedView, JournalView, KvType, LayersView, LinkView, LoadView,
-    MemberRole, MemberView, ModelView, MovingView, NodeStatus, NodeView, PlaceRequest, RoleRequest,
-    SensorsView, StageView,
+    MemberRole, MemberView, ModelView, MovingView, NodeStatus, NodeView, PlaceRequest, RequestPhase,
+    RequestView, RoleRequest, SensorsView, StageView, WarningView,
 };

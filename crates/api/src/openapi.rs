@@ -39,6 +39,7 @@ use crate::{anthropic, openai, plan, responses, view};
     plan::PlanQuery,
     plan::PlanView,
     view::MemberView,
+    view::RequestView,
     view::AdmitRequest,
     view::RoleRequest,
     view::DrainRequest,

@@ -30,6 +30,59 @@ pub struct ClusterView {
     pub join_requests: Vec<JoinRequestView>,
     /// The end of the event log.
     pub journal: JournalView,
+    /// What went wrong on the node that answers and should be known, the last few.
+    #[serde(default)]
+    pub warnings: Vec<WarningView>,
+}
+
+/// A request of a client of the node that answers, one for each choice. Never its text.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RequestView {
+    /// The request's id, as in `x-request-id`.
+    pub id: String,
+    /// Which of its choices.
+    pub index: u16,
+    /// The model's name.
+    pub model: String,
+    /// Who asked: the user of this node, as a hash.
+    pub principal: String,
+    /// What it does.
+    pub phase: RequestPhase,
+    /// What it waits for, while it does; on one line.
+    pub waits_for: Option<String>,
+    /// Milliseconds that it has been interrupted, where it is.
+    pub interrupted_ms: Option<u64>,
+    /// Tokens of its prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of its answer so far.
+    pub tokens: u32,
+    /// Milliseconds since it came.
+    pub age_ms: u64,
+    /// How often its answer went on after an interruption.
+    pub resumed: u32,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestPhase {
+    /// Waits for its model, a link or its turn.
+    Queued,
+    /// Its prompt is read, and after an interruption what was answered.
+    Prefill,
+    /// Its answer is made, token by token.
+    Decode,
+    /// What computed it is lost; it goes on where its tokens end.
+    Interrupted,
+}
+
+/// Something that went wrong.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct WarningView {
+    /// When, in seconds since 1970.
+    pub at_unix_s: u64,
+    /// What, on one line.
+    pub text: String,
 }
 
 /// The reign of a coordinator.
@@ -262,6 +315,9 @@ pub struct InstanceView {
     /// Where stages of it are to be elsewhere, because their node is drained or about to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<MovingView>,
+    /// Since when it is in that state, in seconds since 1970, as the node that answers has seen it.
+    #[serde(default)]
+    pub state_since_unix_s: u64,
     /// Which placement of it this is: another each time it is placed anew.
     pub placement: String,
     /// Longest sequence, prompt and answer.
@@ -464,6 +520,9 @@ pub struct JournalView {
     pub entries: u64,
     /// Hash of the last one, hexadecimal; empty for an empty log.
     pub head: String,
+    /// Members, the one that answers among them, that are known to have the same log on their disks.
+    #[serde(default)]
+    pub holders: u32,
 }
 
 /// A model that can be asked for.

@@ -151,8 +151,10 @@ pub enum Command {
     )]
     Demo(Demo),
     /// Show nodes, devices, instances and links of the cluster
-    #[command(after_help = "Example: exo status --json | jq .instances")]
-    Status(Json),
+    #[command(
+        after_help = "Examples:\n  exo status --json | jq .instances\n  exo status --requests   what runs and waits here, without its text"
+    )]
+    Status(Status),
     /// Bring a model from a hub to this machine; goes on where an earlier attempt ended
     #[command(
         after_help = "Examples:\n  exo pull hf.co/ORG/REPO             the largest quantisation that fits this machine\n  \
@@ -337,6 +339,15 @@ pub struct Json {
     /// Print JSON for scripts
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+pub struct Status {
+    /// Show the requests of this node's clients instead: what each does or waits for, and for how long
+    #[arg(long)]
+    pub requests: bool,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 #[derive(Args)]

@@ -66,7 +66,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Start => commands::start::run(config).await,
         Command::Run(args) => commands::run::run(config, args).await,
         Command::Demo(args) => commands::demo::run(config, args).await,
-        Command::Status(json) => commands::status::run(config, json).await.map(done),
+        Command::Status(args) => commands::status::run(config, &args).await.map(done),
         Command::Pull(args) => commands::pull::run(config, args).await,
         Command::Show(args) => commands::pull::show(args).await.map(done),
         Command::Search(args) => commands::pull::search(args).await.map(done),

@@ -71,8 +71,15 @@ fn an_answer_goes_on_when_a_stage_stands_still_and_nothing_changes_when_it_moves
     let stream = stream_until(driver, LONG, 20);
     send("-STOP", frozen.pid());
     let stopped = Instant::now();
+    let requests = driver.get("/exo/v1/requests");
+    let shown = support::stdout(&driver.exo(&["status", "--requests"]));
     let events = rest_of(stream);
     let took = stopped.elapsed();
+    let request = &requests[0];
+    assert!(request["tokens"].as_u64() >= Some(20) && request["resumed"] == 0, "{requests}");
+    assert!(["decode", "interrupted"].contains(&request["phase"].as_str().unwrap()), "{requests}");
+    assert!(shown.contains("demo"), "{shown}");
+    assert_eq!(driver.get("/exo/v1/requests").as_array().map(Vec::len), Some(0), "it is over");
     send("-CONT", frozen.pid());
     assert!(took < GOES_ON_MAX, "the answer ended after {took:?}");
     assert_eq!(text_of(&events), expected);

@@ -49,13 +49,15 @@ pub fn follow(head: LogHead, seen: Option<Epoch>, message: LogMessage) -> Follow
         return FollowerStep::Refuse(Refusal::StaleEpoch { got: epoch, seen });
     }
     match message {
+        LogMessage::Pull { .. } | LogMessage::CatchUp { .. } | LogMessage::Tail { .. } => {
+            FollowerStep::Nothing
+        }
         LogMessage::Entries { after_index, after_hash, entries, .. } => {
             follow_entries(head, LogHead { index: after_index, hash: after_hash }, entries)
         }
         LogMessage::Snapshot { index, hash, state, .. } => {
             follow_snapshot(head, LogHead { index, hash }, state)
         }
-        LogMessage::Pull { .. } => FollowerStep::Nothing,
     }
 }
 

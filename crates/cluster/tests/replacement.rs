@@ -153,6 +153,7 @@ impl Cluster {
                 process_bytes: None,
                 devices: vec![],
                 card_events: vec![],
+                log: exo_types::LogHead::EMPTY,
                 reached: vec![],
             });
             self.feed(CoordinatorInput::Report { from, report });

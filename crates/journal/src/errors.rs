@@ -37,7 +37,7 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
     },
-    /// Not a journal, or damaged. Never replaced: it may be all that is left of the cluster's history.
+    /// Not a journal, or damaged. Never deleted: it may be all that is left of the cluster's history.
     #[error("{path} is no journal or is damaged: {why}; move it away to start with an empty one")]
     Damaged {
         /// The file.
@@ -201,6 +201,15 @@ impl From<SetDurabilityError> for StorageFailure {
 }
 
 impl JournalError {
+    /// Whether the file is not what was written, so that the same file will never be opened.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } | Self::Altered { .. } => true,
+            Self::Storage { failure, .. } => matches!(failure, StorageFailure::Corrupted(_)),
+            Self::InUse { .. } | Self::Format { .. } => false,
+        }
+    }
+
     pub(crate) fn storage(path: &std::path::Path, failure: impl Into<StorageFailure>) -> Self {
         let path = path.to_owned();
         match failure.into() {

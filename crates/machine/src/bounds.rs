@@ -5,6 +5,7 @@ use exo_cluster::bounds::{Bound, time};
 
 use crate::coordination::{ASK_MAX, ELECTION_MAX};
 use crate::links::{OFFER_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
+use crate::replication::{CATCH_UP_ALL_MAX, CATCH_UP_MAX, DISTRUST_FOR, SECOND_HOLDER_MAX};
 use crate::requests::WATCHED_EVERY;
 
 /// The table, as Markdown.
@@ -69,6 +70,30 @@ fn of_members() -> Vec<Bound> {
             format!("{}, or the end of the control link to it", time(ASK_MAX)),
             "machine",
             "the asker hears that none came; a request asks again",
+        ),
+        Bound::new(
+            "an answer of the coordinator until a second member has it on its disk",
+            time(SECOND_HOLDER_MAX),
+            "machine",
+            "it goes out, and says that only one member has it",
+        ),
+        Bound::new(
+            "an elected coordinator until it has what only others have",
+            format!("{} for each, {} in all", time(CATCH_UP_MAX), time(CATCH_UP_ALL_MAX)),
+            "machine",
+            "it leads with what it has",
+        ),
+        Bound::new(
+            "a candidate that lacks entries of another one, until it claims",
+            format!("{} longer than the other", time(exo_membership::Config::default().patience)),
+            "membership",
+            "it leads, and takes in those entries first",
+        ),
+        Bound::new(
+            "a coordinator that sent an entry that cannot be",
+            time(DISTRUST_FOR),
+            "machine",
+            "it may be followed again; `exo status` says what it sent",
         ),
         Bound::new(
             "a request of which there is no news",

@@ -6,17 +6,14 @@ use std::time::Duration;
 
 use exo_cluster::wire::{
     ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredState, HeldModel, LinkReport,
-    LogMessage, NodeReport, Refusal, limits,
+    LogMessage, NodeReport, Refusal,
 };
-use exo_cluster::{
-    AppendId, CoordinatorInput, CoordinatorOutput, Event, FollowerStep, InstanceView, LeaderStep, ReplyTo,
-    State, WorkerInput, follow, lead,
-};
+use exo_cluster::{AppendId, CoordinatorInput, CoordinatorOutput, Event, InstanceView, ReplyTo, WorkerInput};
 use exo_trust::Act;
-use exo_types::{Epoch, LogHead, ModelId, NodeId, Time};
+use exo_types::{Epoch, ModelId, NodeId, Time};
 
 use crate::joining::window_left_s;
-use crate::persist::{Durable, FollowedAppend, OwnAppend, Replaced, Unwritten, Written};
+use crate::persist::{Durable, OwnAppend, Replaced, Unwritten, Written};
 use crate::trust::ActAsker;
 use crate::{Answer, Effect, NodeMachine, Notice, PersistId, ReplyId, WriteFailure};
 
@@ -118,6 +115,8 @@ impl NodeMachine {
         }
         let now = self.now.time;
         self.give_up_asks(|ask| now.since(ask.since) > ASK_MAX);
+        self.lead_when_written();
+        self.release_replies();
         self.ask_early();
     }
 
@@ -151,14 +150,23 @@ impl NodeMachine {
             CoordinatorOutput::SendDesired { to, desired } => {
                 self.send_control(to, ControlMessage::Desired(desired));
             }
-            CoordinatorOutput::Reply { to, reply } => {
-                self.send_control(to.node, ControlMessage::Reply { request: to.request, reply });
-            }
+            CoordinatorOutput::Reply { to, reply } => self.reply_when_held(to, reply),
             CoordinatorOutput::Plan { plan, request } => self.out.push(Effect::Plan { id: plan, request }),
             CoordinatorOutput::InstanceChanged(view) => {
                 let (instance, state) = (view.instance(), &view.state);
                 tracing::info!(target: "events::instance", %instance, ?state, "changed");
                 self.view_changed();
+            }
+            #[cfg(feature = "planted")]
+            CoordinatorOutput::Instances { instances, .. }
+                if self.has_bug(crate::planted::Bug::GivesUp)
+                    && instances
+                        .iter()
+                        .any(|i| matches!(i.state, exo_cluster::InstanceState::Waiting { .. })) =>
+            {
+                let instance = instances[0].instance();
+                let (reply, reason) = (ReplyTo { node: self.me, request: 0 }, "it waits".to_owned());
+                return Some(CoordinatorInput::Remove { reply, instance, reason });
             }
             CoordinatorOutput::Instances { epoch, instances } => self.tell_instances(epoch, instances),
         }
@@ -219,11 +227,7 @@ impl NodeMachine {
                 self.feed_membership(exo_membership::Input::Persisted(epoch.into_inner()));
             }
             Written::Own(append) => self.own_written(append),
-            Written::Followed(append) => {
-                let FollowedAppend { after, entries, events, .. } = append.into_inner();
-                self.log.written(after, entries);
-                self.feed_coordinator(CoordinatorInput::Replicated(events));
-            }
+            Written::Followed(append) => self.followed_written(append.into_inner()),
             Written::Replaced(replaced) => self.replaced(replaced),
             Written::Trust(trust) => self.trust_written(trust),
             Written::Snapshot(head) => self.log.folded(head),
@@ -259,6 +263,7 @@ impl NodeMachine {
         let Replaced { head, state } = replaced.into_inner();
         self.log.replaced(head);
         self.feed_coordinator(CoordinatorInput::Restored(Box::new(state)));
+        self.tell_log_end();
         // The last of them is the one that the move asked for.
         if let Some(move_in) = self.moving_in.as_ref().filter(|_| !self.writes.is_replacing()) {
             self.write_other_trust(move_in.trust.clone());
@@ -307,7 +312,8 @@ impl NodeMachine {
         if from != self.me {
             self.links.learn_from(from, &report.reached);
         }
-        self.reports.insert(from, report.clone());
+        let before = self.reports.insert(from, report.clone());
+        self.log_reported(from, before.as_ref(), report.log);
         if self.is_leading() {
             self.feed_coordinator(CoordinatorInput::Report { from, report: Box::new(report) });
         }
@@ -356,6 +362,7 @@ impl NodeMachine {
             troubles: self.troubles.clone(),
             devices: self.samples.devices.clone(),
             card_events: self.samples.card_events.clone(),
+            log: self.log.durable(),
         }
     }
 
@@ -433,7 +440,7 @@ impl NodeMachine {
     }
 
     /// Whether `from` is the coordinator that this node follows, in that very epoch.
-    fn leads(&self, epoch: Epoch, from: NodeId) -> bool {
+    pub(crate) fn leads(&self, epoch: Epoch, from: NodeId) -> bool {
         #[cfg(feature = "planted")]
         if self.config.planted == Some(crate::planted::Bug::OlderEpoch) {
             return epoch.key == from;
@@ -441,7 +448,7 @@ impl NodeMachine {
         self.leader == Some((epoch, from))
     }
 
-    fn refuse_epoch(&mut self, from: NodeId, got: Epoch, what: &str) {
+    pub(crate) fn refuse_epoch(&mut self, from: NodeId, got: Epoch, what: &str) {
         tracing::trace!(peer = %from, %got, own = ?self.leader, what, "a command of another epoch");
         if let Some((seen, _)) = self.leader.filter(|(seen, _)| got < *seen) {
             self.send_control(from, ControlMessage::Refused(Refusal::StaleEpoch { got, seen }));
@@ -545,75 +552,7 @@ impl NodeMachine {
     }
 
     fn refuse(&mut self, to: ReplyTo, refusal: ControlRefusal, message: String) {
-        let reply = ControlReply::Refused { refusal, message };
-        self.send_control(to.node, ControlMessage::Reply { request: to.request, reply });
-    }
-
-    // ---- the log ----
-
-    /// Asks for what this node's log lacks, if `node` is who to ask.
-    pub(crate) fn pull_log_from(&mut self, node: NodeId) {
-        if node == self.me || self.leader.is_none_or(|(_, leader)| leader != node) {
-            return;
-        }
-        let LogHead { index, hash } = self.log.planned();
-        self.send_control(node, ControlMessage::Log(LogMessage::Pull { index, hash }));
-    }
-
-    fn log_message(&mut self, from: NodeId, message: LogMessage) {
-        if let LogMessage::Pull { index, hash } = message {
-            return self.log_pulled(from, LogHead { index, hash });
-        }
-        let (LogMessage::Entries { epoch, .. } | LogMessage::Snapshot { epoch, .. }) = &message else {
-            return;
-        };
-        if from == self.me || !self.leads(*epoch, from) {
-            return self.refuse_epoch(from, *epoch, "a part of the log");
-        }
-        if !self.log.takes_entries() {
-            return tracing::trace!(peer = %from, "a part of the log while writes fail; it is pulled later");
-        }
-        let seen = self.leader.map(|(epoch, _)| epoch);
-        match follow(self.log.planned(), seen, message) {
-            FollowerStep::Append(entries) => self.log_append(entries),
-            FollowerStep::Restore { head, state } => self.log_restore(head, &state),
-            FollowerStep::Pull => self.pull_log_from(from),
-            FollowerStep::Nothing => {}
-            FollowerStep::Refuse(refusal) => {
-                self.send_control(from, ControlMessage::Refused(refusal));
-            }
-        }
-    }
-
-    fn log_append(&mut self, entries: Vec<Vec<u8>>) {
-        let events: Result<Vec<_>, _> = entries.iter().map(|e| Event::decode(e)).collect();
-        let events = match events {
-            Ok(events) => events,
-            Err(error) => return tracing::warn!(%error, "the coordinator sent an entry that is no event"),
-        };
-        // What does not apply is not written: the next start would refuse it. Entries on their way are applied when they are there.
-        let is_first = !self.writes.is_log_busy();
-        if let Some(error) = self.state().refuses(&events).filter(|_| is_first) {
-            let leader = self.leader.map_or_else(String::new, |(_, node)| self.name_of(node));
-            let warning = format!("{leader}, which coordinates, sent an entry that does not apply: {error}");
-            return self.notice(Notice::Warning(warning));
-        }
-        let (before, after) = (self.log.planned(), self.log.plan(&entries));
-        let append = FollowedAppend { before, after, entries, events };
-        self.writes.followed(self.now.time, append, &mut self.out);
-    }
-
-    /// Replaces this node's log and state by another's.
-    fn log_restore(&mut self, head: LogHead, bytes: &[u8]) {
-        match State::decode(bytes) {
-            Ok(state) => self.replace_log(head, state),
-            Err(error) => tracing::warn!(%error, "the coordinator sent a snapshot that is none"),
-        }
-    }
-
-    pub(crate) fn replace_log(&mut self, head: LogHead, state: State) {
-        self.log.plan_replacement(head);
-        self.writes.replace(self.now.time, Replaced { head, state }, &mut self.out);
+        self.send_reply(to, ControlReply::Refused { refusal, message });
     }
 
     /// Folds the log into a snapshot now and then. The state holds all that is durable, and nothing else.
@@ -623,25 +562,5 @@ impl NodeMachine {
             self.log.folded(head);
             self.writes.snapshot(self.now.time, head, state, &mut self.out);
         }
-    }
-
-    fn log_pulled(&mut self, from: NodeId, follower: LogHead) {
-        let Some((epoch, _)) = self.leader.filter(|(_, node)| *node == self.me) else {
-            return tracing::trace!(peer = %from, leader = ?self.leader, "asks for the log of a node that does not lead");
-        };
-        let head = self.log.durable();
-        let message = match lead(head, follower, |index| self.log.hash_at(index)) {
-            LeaderStep::SendEntries { after_index } => {
-                let (after_hash, entries) =
-                    (follower.hash, self.log.after(after_index, limits::LOG_ENTRIES_MAX));
-                LogMessage::Entries { epoch, after_index, after_hash, entries }
-            }
-            LeaderStep::SendSnapshot => {
-                let state = self.state().encode();
-                LogMessage::Snapshot { epoch, index: head.index, hash: head.hash, state }
-            }
-            LeaderStep::Nothing => return,
-        };
-        self.send_control(from, ControlMessage::Log(message));
     }
 }

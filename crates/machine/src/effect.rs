@@ -296,6 +296,8 @@ pub enum Answer {
     Invited(Result<String, AdminError>),
     /// To `Models` and `ModelsAfterScan`.
     Models(Vec<ModelHolders>),
+    /// To `Requests`, the oldest first.
+    Requests(Vec<exo_api::RequestView>),
     /// To `CheckWords`.
     CheckWords(Vec<(NodeId, String)>),
 }

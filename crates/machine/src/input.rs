@@ -493,6 +493,8 @@ pub enum Question {
     Models,
     /// The same, after another look at this node's disk: a person has changed it.
     ModelsAfterScan,
+    /// Requests of this node's clients.
+    Requests,
     /// The check words shown when members were admitted.
     CheckWords,
 }

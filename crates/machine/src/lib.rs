@@ -46,9 +46,11 @@ mod pipelines;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod questions;
+mod replication;
 mod requests;
 mod trust;
 mod view;
+mod warnings;
 mod watched;
 mod worker;
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, DataMessage, HeldModel, NodeReport, Trouble};
 use exo_cluster::{
-    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, InstanceView, MessageKind,
-    Speculation, State, Undeliverable, Worker, WorkerConfig, WorkerInput,
+    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, InstanceState, InstanceView,
+    MessageKind, Speculation, State, Undeliverable, Worker, WorkerConfig, WorkerInput,
 };
 use exo_membership::Membership;
 use exo_trust::TrustLog;
@@ -20,9 +20,11 @@ use crate::links::{Links, LinksOutput};
 use crate::log::Log;
 use crate::persist::Writes;
 use crate::pipelines::{Schedulers, Stage};
+use crate::replication::Replication;
 use crate::requests::DriverEntry;
 use crate::trust::{ActAsker, Trust};
 use crate::view::ViewInputs;
+use crate::warnings::Warnings;
 use crate::worker::{Engine, Fetch};
 use crate::{Answer, Effect, FetchId, Found, Input, LinkEnd, Notice, Now, Purpose, ReplyId, Samples, Write};
 
@@ -83,6 +85,8 @@ pub struct Boot {
     pub models: Vec<HeldModel>,
     /// For how long nodes have run on these logs with the join window open, before this run.
     pub window_ran: Duration,
+    /// What went wrong with the files on it, one line each: for the view.
+    pub warnings: Vec<String>,
 }
 
 /// How much of everything a machine holds.
@@ -135,6 +139,8 @@ pub struct NodeMachine {
     pub(crate) worker: Worker,
     pub(crate) writes: Writes,
     pub(crate) log: Log,
+    pub(crate) replication: Replication,
+    pub(crate) warnings: Warnings,
     pub(crate) trust: Trust,
     pub(crate) asks: Asks,
     pub(crate) early_commands: Option<EarlyCommands>,
@@ -180,6 +186,8 @@ pub struct NodeMachine {
     pub(crate) troubles: Vec<Trouble>,
 
     pub(crate) instances: Arc<Vec<InstanceView>>,
+    /// Since when each of them is in its state, in seconds since 1970.
+    pub(crate) states_since: BTreeMap<InstanceId, (std::mem::Discriminant<InstanceState>, u64)>,
     pub(crate) drivers: BTreeMap<SequenceId, DriverEntry>,
     /// Instances whose refused loads were told to those who waited.
     pub(crate) refusals_told: Vec<InstanceId>,
@@ -215,6 +223,8 @@ impl NodeMachine {
             worker: Worker::new(WorkerConfig::default(), memory),
             writes: Writes::default(),
             log: Log::new(boot.base, boot.entries),
+            replication: Replication::default(),
+            warnings: Warnings::new(now.unix_s, boot.warnings),
             trust: Trust::new(boot.trust),
             asks: Asks::default(),
             early_commands: None,
@@ -245,6 +255,7 @@ impl NodeMachine {
             has_draft: config.speculation == Speculation::Model,
             troubles: Vec::new(),
             instances: Arc::default(),
+            states_since: BTreeMap::new(),
             drivers: BTreeMap::new(),
             refusals_told: Vec::new(),
             window_ends: now.time + Duration::from_secs(JOIN_WINDOW_S).saturating_sub(boot.window_ran),
@@ -254,6 +265,7 @@ impl NodeMachine {
             is_stopping: false,
             config,
         };
+        machine.tell_standing();
         machine.members_changed();
         machine.report_now();
         machine.settle();
@@ -303,6 +315,9 @@ impl NodeMachine {
             data_via: &data_via,
             requests: self.joining.requests(),
             is_window_open: self.is_window_open(),
+            states_since: &|id| self.states_since.get(&id).map_or(0, |(_, since)| *since),
+            log_holders: self.log_holders(),
+            warnings: self.warnings.views(),
         })
     }
 
@@ -628,6 +643,7 @@ impl NodeMachine {
     fn move_in(&mut self, move_in: MoveIn) {
         self.feed_coordinator(CoordinatorInput::Follow);
         self.feed_worker(WorkerInput::Moved);
+        self.refuse_waiting_replies();
         (self.leader, self.leads_soon) = (None, None);
         self.replace_log(LogHead::EMPTY, State::default());
         self.moving_in = Some(move_in);

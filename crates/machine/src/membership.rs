@@ -5,18 +5,31 @@ use std::collections::BTreeSet;
 use exo_api::NodeStatus;
 use exo_cluster::CoordinatorInput;
 use exo_cluster::wire::ControlMessage;
-use exo_membership::{Input, Output};
+use exo_membership::{Input, LogEnd, Output};
 use exo_types::{Epoch, NodeId};
 
 use crate::{Effect, NodeMachine, Notice};
 
 impl NodeMachine {
     pub(crate) fn tick_membership(&mut self) {
-        let served = self.instances.iter().filter(|i| i.is_ready()).count() as u32;
-        let mains_power = self.samples.facts.mains_power.unwrap_or(false);
-        self.feed_membership(Input::LocalFacts { instances_served: served, mains_power });
+        self.tell_standing();
         self.feed_membership(Input::Tick);
         self.members_changed_if_needed();
+    }
+
+    /// What elections go by.
+    pub(crate) fn tell_standing(&mut self) {
+        let instances_served = self.instances.iter().filter(|i| i.is_ready()).count() as u32;
+        let mains_power = self.samples.facts.mains_power.unwrap_or(false);
+        let log = LogEnd {
+            trust: self.trust.log().entries().count() as u64,
+            epoch: self.state().epoch_last().map_or(0, |epoch| epoch.counter),
+            index: self.log.durable().index,
+        };
+        #[cfg(feature = "planted")]
+        let log =
+            if self.config.planted == Some(crate::planted::Bug::LessWins) { LogEnd::default() } else { log };
+        self.feed_membership(Input::LocalFacts { instances_served, mains_power, log });
     }
 
     /// Carrying out an output may feed membership again; what it says then comes after what it said before.
@@ -37,6 +50,12 @@ impl NodeMachine {
             Output::Send { to, message } => {
                 self.send_control(to, ControlMessage::Membership(message.encode()));
             }
+            #[cfg(feature = "planted")]
+            Output::Persist(epoch) if self.has_bug(crate::planted::Bug::EpochEarly) => {
+                self.writes.epoch(self.now.time, epoch, &mut self.out);
+                let outputs = self.membership.handle(self.now.time, Input::Persisted(epoch));
+                self.membership_outputs.extend(outputs);
+            }
             Output::Persist(epoch) => self.writes.epoch(self.now.time, epoch, &mut self.out),
             Output::NodeUp(node) => self.node_up(node),
             Output::NodeSuspected(node) => self.set_status(node, NodeStatus::Suspected),
@@ -47,24 +66,28 @@ impl NodeMachine {
             Output::CoordinatorLost { .. } => self.coordinator_lost(),
             Output::StepDown => {
                 self.leads_soon = None;
+                self.refuse_waiting_replies();
                 self.feed_coordinator(CoordinatorInput::Follow);
             }
             Output::WakeAt(_) => {} // the machine's own ticks come more often
         }
     }
 
-    /// This node leads. What it decides must follow from all entries before, also from those that are on their way to disk: of
-    /// its own earlier epoch, or of a coordinator that it followed.
+    /// This node leads. What it decides must follow from all entries before, also from those that are on their way to disk, of
+    /// its own earlier epoch or of a coordinator that it followed, and from those that only another member has.
     fn lead(&mut self, epoch: Epoch) {
         self.feed_coordinator(CoordinatorInput::Follow);
+        self.begin_to_catch_up();
         self.leads_soon = Some(epoch);
         self.lead_when_written();
     }
 
     pub(crate) fn lead_when_written(&mut self) {
-        if !self.writes.is_log_busy()
-            && let Some(epoch) = self.leads_soon.take()
-        {
+        if self.leads_soon.is_none() || self.writes.is_log_busy() || self.is_catching_up() {
+            return;
+        }
+        if let Some(epoch) = self.leads_soon.take() {
+            self.leads_with_log(epoch);
             // What members said while another one led counts: who reported holds what it said.
             for (from, report) in self.reports.clone() {
                 self.feed_coordinator(CoordinatorInput::Report { from, report: Box::new(report) });
@@ -102,6 +125,7 @@ impl NodeMachine {
         let name = self.name_of(node);
         self.notice(Notice::Lost { name, reason: reason.to_owned() });
         self.reports.remove(&node);
+        self.holder_lost(node);
         self.requests_lost(node);
         self.feed_coordinator(CoordinatorInput::NodeLost(node));
     }
@@ -181,6 +205,10 @@ impl NodeMachine {
         nodes.extend(self.joining.members());
         #[cfg(feature = "planted")]
         nodes.extend(&self.trust.hearsay);
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::RemovedStays) {
+            nodes.extend(self.trust.view().removed().keys());
+        }
         nodes.remove(&self.me);
         nodes
     }

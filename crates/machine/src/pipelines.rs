@@ -48,6 +48,10 @@ impl NodeMachine {
                     let job = Job { commands, frame, rows };
                     self.out.push(Effect::Compute { engine, position, job });
                 }
+                #[cfg(feature = "planted")]
+                StageOutput::Rewire { term } if self.has_bug(crate::planted::Bug::NoRewire) => {
+                    self.feed_stage(position, StageInput::Rewired { term });
+                }
                 StageOutput::Rewire { term } => self.out.push(Effect::Rewire { engine, position, term }),
                 StageOutput::Send { to, message } => self.send_data(to, message),
             }

@@ -19,18 +19,43 @@ pub enum Bug {
     NoSecondChance,
     /// That a node is gone ends what another run of it has submitted meanwhile.
     LostMeansUnlinked,
+    /// An answer says that a second member holds what it says, and waits for none.
+    AnsweredAlone,
+    /// Elections do not look at the logs, and who was elected goes on with its own.
+    LessWins,
+    /// What a coordinator sends is written whether it can follow or not.
+    Unchecked,
+    /// A follower says that it has what is only on its way to its disk.
+    SaysPlanned,
+    /// A follower that has lost a part of the log is not sent it again.
+    NoResend,
+    /// An epoch is acted in before it is on disk.
+    EpochEarly,
+    /// A stage begins the next term without waiting for its engine, which drops nothing.
+    NoRewire,
+    /// An engine serves another placement with the pages of the one before.
+    KeepsPages,
+    /// An instance that waits for memory is unloaded.
+    GivesUp,
+    /// A removed member may connect.
+    RemovedStays,
+    /// Each submission has another seed.
+    OtherSeed,
+    /// What is submitted again has lost its last token.
+    ShortHistory,
 }
 
-impl Bug {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::AnsweredEarly,
-        Self::OlderEpoch,
-        Self::ForgottenTrouble,
-        Self::TrustEarly,
-        Self::Hearsay,
-        Self::LongAnswer,
-        Self::NoSecondChance,
-        Self::LostMeansUnlinked,
-    ];
+impl crate::NodeMachine {
+    pub(crate) fn has_bug(&self, bug: Bug) -> bool {
+        self.config.planted == Some(bug)
+    }
+}
+
+/// An answer as it is when a second member has it on its disk.
+pub(crate) fn held_by_two(mut reply: exo_cluster::wire::ControlReply) -> exo_cluster::wire::ControlReply {
+    use exo_cluster::wire::ControlReply::{Done, Placed};
+    if let Placed { holders, .. } | Done { holders } = &mut reply {
+        *holders = 2;
+    }
+    reply
 }

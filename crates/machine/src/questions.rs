@@ -30,6 +30,7 @@ impl NodeMachine {
                 self.scan_waiting.push(reply);
                 return self.scan_models();
             }
+            Question::Requests => Answer::Requests(self.request_views()),
             Question::CheckWords => {
                 let words = self.joining.words().iter().map(|(node, words)| (*node, words.clone()));
                 Answer::CheckWords(words.collect())

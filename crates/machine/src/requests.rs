@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_api::GenerateError;
+use exo_api::{GenerateError, RequestPhase, RequestView};
 #[cfg(feature = "planted")]
 use exo_cluster::wire::DataMessage;
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, Trouble};
@@ -11,7 +11,7 @@ use exo_cluster::{
     Driver, DriverInput, DriverOutput, DriverPhase, InstanceRequest, InstanceState, InstanceView,
     StageStatus, StageView,
 };
-use exo_types::{InstanceId, ModelId, RequestId, SequenceId, Time};
+use exo_types::{InstanceId, ModelId, Principal, RequestId, SequenceId, Time};
 
 use crate::coordination::Asker;
 use crate::view::load_progress;
@@ -30,6 +30,13 @@ pub(crate) struct DriverEntry {
     is_started: bool,
     /// What computed it is lost, and it has not gone on yet.
     is_interrupted: bool,
+    principal: Principal,
+    came_at: Time,
+    prompt_tokens: u32,
+    /// Tokens since it was last begun or begun again.
+    tokens_since: u32,
+    /// How often it went on after an interruption.
+    resumed: u32,
     /// When the client last heard that its request is watched: any news but what it waits for.
     told_at: Time,
 }
@@ -44,13 +51,24 @@ impl NodeMachine {
             (Arc::new(place), self.links.open_data().clone(), self.instances.clone());
         for start in starts {
             let (id, model) = (start.spec.sequence, start.model);
+            let (principal, prompt_tokens) = (start.spec.principal, start.spec.prompt_tokens);
             let driver = Driver::new(config, self.now.time, start);
-            let (place, told, told_at) = (place.clone(), String::new(), self.now.time);
-            let (is_started, is_interrupted) = (false, false);
-            self.drivers.insert(
-                id,
-                DriverEntry { driver, stream, model, place, told, is_started, is_interrupted, told_at },
-            );
+            let entry = DriverEntry {
+                driver,
+                stream,
+                model,
+                place: place.clone(),
+                told: String::new(),
+                is_started: false,
+                is_interrupted: false,
+                principal,
+                came_at: self.now.time,
+                prompt_tokens,
+                tokens_since: 0,
+                resumed: 0,
+                told_at: self.now.time,
+            };
+            self.drivers.insert(id, entry);
             self.feed_driver(id, DriverInput::Links(links.clone()));
             self.feed_driver(id, DriverInput::Instances(instances.to_vec()));
         }
@@ -152,9 +170,27 @@ impl NodeMachine {
                 submission.max_tokens += spec.history.len() as u32 - spec.prompt_tokens;
                 return self.send_data(to, DataMessage::Submit(submission));
             }
+            #[cfg(feature = "planted")]
+            DriverOutput::Send { to, message: DataMessage::Submit(mut submission) }
+                if self.has_bug(crate::planted::Bug::OtherSeed) =>
+            {
+                submission.spec.sampling.seed ^= u64::from(submission.attempt.0 > 1);
+                return self.send_data(to, DataMessage::Submit(submission));
+            }
+            #[cfg(feature = "planted")]
+            DriverOutput::Send { to, message: DataMessage::Submit(mut submission) }
+                if self.has_bug(crate::planted::Bug::ShortHistory)
+                    && submission.spec.history.len() as u32 > submission.spec.prompt_tokens =>
+            {
+                submission.spec.history.pop();
+                return self.send_data(to, DataMessage::Submit(submission));
+            }
             DriverOutput::Send { to, message } => return self.send_data(to, message),
             DriverOutput::Token { token, .. } => {
                 self.tell_phase(id);
+                if let Some(entry) = self.drivers.get_mut(&id) {
+                    entry.tokens_since += 1;
+                }
                 SequenceEvent::Token { index: id.index, token }
             }
             DriverOutput::Ended(reason) => {
@@ -210,7 +246,8 @@ impl NodeMachine {
     fn tell_started(&mut self, id: SequenceId, instance: InstanceId) {
         let (kernels, stages) = self.served_by(instance);
         let Some(entry) = self.drivers.get_mut(&id) else { return };
-        (entry.is_started, entry.is_interrupted) = (true, false);
+        entry.resumed += u32::from(entry.is_started);
+        (entry.is_started, entry.is_interrupted, entry.tokens_since) = (true, false, 0);
         entry.told.clear();
         self.tell_client(id, SequenceEvent::Started { index: id.index, kernels, stages });
     }
@@ -253,6 +290,38 @@ impl NodeMachine {
         (kernels, view.placement.stages.len() as u32)
     }
 
+    /// The requests of this node's clients, the oldest first.
+    pub(crate) fn request_views(&self) -> Vec<RequestView> {
+        let mut views: Vec<RequestView> =
+            self.drivers.iter().map(|(id, entry)| self.request_view(*id, entry)).collect();
+        views.sort_by_key(|view| std::cmp::Reverse(view.age_ms));
+        views
+    }
+
+    fn request_view(&self, id: SequenceId, entry: &DriverEntry) -> RequestView {
+        let ms = |since: Time| self.now.time.since(since).as_millis() as u64;
+        let (phase, interrupted_ms) = match entry.driver.phase() {
+            DriverPhase::Running(_) if entry.tokens_since > 0 => (RequestPhase::Decode, None),
+            DriverPhase::Running(_) => (RequestPhase::Prefill, None),
+            DriverPhase::Interrupted { since } => (RequestPhase::Interrupted, Some(ms(since))),
+            _ => (RequestPhase::Queued, None),
+        };
+        let waits = matches!(phase, RequestPhase::Queued | RequestPhase::Interrupted);
+        RequestView {
+            id: id.request.to_string(),
+            index: id.index,
+            model: entry.place.model_name.clone(),
+            principal: format!("{:032x}", u128::from_be_bytes(entry.principal.0)),
+            phase,
+            waits_for: waits.then(|| entry.told.clone()),
+            interrupted_ms,
+            prompt_tokens: entry.prompt_tokens,
+            tokens: (entry.driver.history().len() as u32).saturating_sub(entry.prompt_tokens),
+            age_ms: ms(entry.came_at),
+            resumed: entry.resumed,
+        }
+    }
+
     /// A client left, or one choice met its stop string.
     pub(crate) fn cancel_request(&mut self, request: RequestId, index: Option<u16>) {
         let is_meant = |id: &SequenceId| id.request == request && index.is_none_or(|i| i == id.index);
@@ -264,6 +333,7 @@ impl NodeMachine {
 
     /// What every member is told of the instances, new.
     pub(crate) fn instances_now(&mut self, instances: Vec<InstanceView>) {
+        self.note_states(&instances);
         self.instances = Arc::new(instances);
         self.view_changed();
         let (ids, instances): (Vec<_>, _) = (self.drivers.keys().copied().collect(), self.instances.clone());
@@ -282,6 +352,16 @@ impl NodeMachine {
         let stages = &self.stages;
         let stands = |t: &Trouble| stages.keys().any(|p| p.placement == t.placement && p.stage == 0);
         self.troubles.retain(|t| current.contains(&t.placement) || stands(t));
+    }
+
+    /// Since when each instance is in its state. A reason that changes is the same state.
+    fn note_states(&mut self, instances: &[InstanceView]) {
+        let (before, now) = (std::mem::take(&mut self.states_since), self.now.unix_s);
+        for instance in instances {
+            let (id, state) = (instance.instance(), std::mem::discriminant(&instance.state));
+            let since = before.get(&id).filter(|(known, _)| *known == state).map_or(now, |(_, since)| *since);
+            self.states_since.insert(id, (state, since));
+        }
     }
 
     /// Links opened or ended: drivers wait for those to the first and the last stage.

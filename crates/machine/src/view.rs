@@ -46,6 +46,11 @@ pub(crate) struct ViewInputs<'a> {
     /// Strangers that asked to join.
     pub(crate) requests: &'a BTreeMap<NodeId, Request>,
     pub(crate) is_window_open: bool,
+    /// Since when an instance is in its state, in seconds since 1970.
+    pub(crate) states_since: &'a dyn Fn(exo_types::InstanceId) -> u64,
+    /// Members that have this log on their disks.
+    pub(crate) log_holders: u32,
+    pub(crate) warnings: Vec<api::WarningView>,
 }
 
 /// The view.
@@ -68,7 +73,8 @@ pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
         instances: inputs.instances.iter().map(|instance| inputs.instance_view(instance)).collect(),
         join_window: api::JoinWindowView { open, open_until_unix_s: until },
         join_requests: inputs.join_request_views(),
-        journal: api::JournalView { entries: head.index, head: hex(&head.hash) },
+        journal: api::JournalView { entries: head.index, head: hex(&head.hash), holders: inputs.log_holders },
+        warnings: inputs.warnings.clone(),
     }
 }
 
@@ -84,6 +90,7 @@ pub fn empty_view(me: NodeId) -> api::ClusterView {
         join_window: api::JoinWindowView::default(),
         join_requests: Vec::new(),
         journal: api::JournalView::default(),
+        warnings: Vec::new(),
     }
 }
 
@@ -191,6 +198,7 @@ impl ViewInputs<'_> {
             model: instance.model_name.clone(),
             state: state_view(instance),
             moving: instance.moving.as_ref().map(moving_view),
+            state_since_unix_s: (self.states_since)(placement.instance),
             placement: placement.id.to_string(),
             context_tokens: placement.context_tokens,
             slots: placement.slots,

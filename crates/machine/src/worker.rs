@@ -278,6 +278,8 @@ impl NodeMachine {
         match (entry.wired, entry.rewiring) {
             (None, None) => {}
             (_, Some(under_way)) if under_way == position => return false,
+            #[cfg(feature = "planted")]
+            _ if self.config.planted == Some(crate::planted::Bug::KeepsPages) => {}
             _ => {
                 entry.rewiring = Some(position);
                 let layers = entry.spec.layers;

@@ -1,5 +1,7 @@
 //! Taking, adopting and losing the lead.
 
+use std::time::Duration;
+
 use exo_types::{Epoch, NodeId, Time};
 
 use crate::machine::{Membership, Stance};
@@ -46,12 +48,18 @@ impl Membership {
 
     /// When this node claims, if it has been free to since then.
     pub(crate) fn claim_at(&self, clear_since: Time) -> Time {
-        let mine = (self.rank(), self.me);
-        let better = |(node, peer): &(&NodeId, &crate::detector::Peer)| {
-            peer.status == NodeStatus::Alive && peer.said.is_some_and(|s| (s.rank, **node) > mine)
+        let standing = |rank: Rank, node: NodeId| (rank.log, rank, node);
+        let (rank, mine) = (self.rank(), standing(self.rank(), self.me));
+        let said = || {
+            let alive = self.peers.iter().filter(|(_, peer)| peer.status == NodeStatus::Alive);
+            alive.filter_map(|(node, peer)| Some((*node, peer.said?.rank)))
         };
-        let better = u32::try_from(self.peers.iter().filter(better).count()).unwrap_or(u32::MAX);
-        clear_since + self.config.stagger.saturating_mul(better)
+        let better = said().filter(|(node, theirs)| standing(*theirs, *node) > mine).count();
+        let better = u32::try_from(better).unwrap_or(u32::MAX);
+        // Whoever has entries that this node lacks gets time enough for a slow disk.
+        let lacks = said().any(|(node, theirs)| theirs.log > rank.log && !self.is_distrusted(node));
+        let patience = if lacks { self.config.patience } else { Duration::ZERO };
+        clear_since + patience + self.config.stagger.saturating_mul(better)
     }
 
     /// Nobody alive is led or leads, and nobody's fate is open.
@@ -186,6 +194,7 @@ impl Membership {
         Rank {
             // What a coordinator that was away knows of is of the past: who served meanwhile goes on.
             served: if self.was_away { 0 } else { members.saturating_add(self.instances_served) },
+            log: self.log,
             uptime_class: u8::try_from(minutes.ilog2()).unwrap_or(u8::MAX),
             mains_power: self.mains_power,
         }

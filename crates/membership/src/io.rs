@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use exo_types::{Epoch, NodeId, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::Message;
+use crate::{LogEnd, Message};
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +37,8 @@ pub enum Input {
         instances_served: u32,
         /// Whether it runs on mains power.
         mains_power: bool,
+        /// How much of the logs is on its disk.
+        log: LogEnd,
     },
     /// The process ends: goodbye to all. Nothing comes out afterwards.
     Leave,
@@ -57,6 +59,15 @@ pub enum Input {
     NotPersisted(Epoch),
     /// This node cannot keep what a coordinator decides: somebody else leads for a while, if there is anybody.
     StepAside,
+    /// A member has entries that this coordinator lacks: it leads in a new epoch, which begins with them.
+    Renew,
+    /// What this member says as coordinator cannot be: it is not followed until then.
+    Distrust {
+        /// Whom.
+        node: NodeId,
+        /// For how long.
+        until: Time,
+    },
 }
 
 /// What to do, in this order.

@@ -8,7 +8,7 @@ use exo_types::{Epoch, NodeId, Time};
 use crate::detector::{Peer, Run, Said};
 use crate::epoch_write::EpochWrite;
 use crate::message::{Body, Message, Role, SUSPENSION_MS_MAX, Seen, short_reason};
-use crate::{Config, EPOCH_JUMP_MAX, Input, LossReason, NodeStatus, Output, Persisted};
+use crate::{Config, EPOCH_JUMP_MAX, Input, LogEnd, LossReason, NodeStatus, Output, Persisted};
 
 /// A pause of this machine longer than this was a frozen process (laptop lid, debugger), not silent peers.
 const FROZEN: Duration = Duration::from_secs(2);
@@ -50,6 +50,9 @@ pub struct Membership {
     pub(crate) shown: BTreeMap<NodeId, NodeStatus>,
     pub(crate) instances_served: u32,
     pub(crate) mains_power: bool,
+    pub(crate) log: LogEnd,
+    /// Members that are not followed, and until when.
+    pub(crate) distrusted: BTreeMap<NodeId, Time>,
     /// This node's own suspension: why and until when.
     pub(crate) suspended: Option<(String, Time)>,
     pub(crate) ended: bool,
@@ -81,6 +84,8 @@ impl Membership {
             shown: BTreeMap::new(),
             instances_served: 0,
             mains_power: false,
+            log: LogEnd::default(),
+            distrusted: BTreeMap::new(),
             suspended: None,
             ended: false,
             woken_at: None,
@@ -196,8 +201,9 @@ impl Membership {
             Input::LinkReset(node) => self.with_peer(node, Peer::link_reset),
             Input::Refused(node) => self.with_peer(node, Peer::refused),
             Input::Message { from, message } => self.message(from, message),
-            Input::LocalFacts { instances_served, mains_power } => {
+            Input::LocalFacts { instances_served, mains_power, log } => {
                 (self.instances_served, self.mains_power) = (instances_served, mains_power);
+                self.log = log;
             }
             Input::Leave => self.leave(),
             Input::Suspend { reason, until } => self.suspend(reason, until),
@@ -211,6 +217,8 @@ impl Membership {
                 self.moves_from = self.now + DISK_AGAIN;
             }
             Input::StepAside => self.step_aside(),
+            Input::Renew => self.raise_epoch(None),
+            Input::Distrust { node, until } => self.distrust(node, until),
             Input::Slept => self.stood_still(Duration::ZERO, Duration::ZERO),
         }
     }
@@ -261,6 +269,7 @@ impl Membership {
     fn forget(&mut self, node: NodeId) {
         self.peers.remove(&node);
         self.table.remove(&node);
+        self.distrusted.remove(&node);
         if !matches!(self.shown.remove(&node), None | Some(NodeStatus::Lost(_) | NodeStatus::Unseen)) {
             self.out.push(Output::NodeLost { node, reason: LossReason::Removed });
         }
@@ -311,6 +320,18 @@ impl Membership {
             self.send(to, Body::Goodbye);
         }
         self.ended = true;
+    }
+
+    /// Follows `node` no more, and not again until then.
+    fn distrust(&mut self, node: NodeId, until: Time) {
+        self.distrusted.insert(node, until);
+        if self.stance == Stance::Following && self.coordinator() == Some(node) {
+            self.lose_coordinator();
+        }
+    }
+
+    pub(crate) fn is_distrusted(&self, node: NodeId) -> bool {
+        self.distrusted.get(&node).is_some_and(|until| self.now < *until)
     }
 
     /// Leads no more while there is somebody else who may.

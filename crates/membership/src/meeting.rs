@@ -21,7 +21,10 @@ impl Membership {
             tracing::warn!(peer = %from, "refused a leader under another node's epoch");
             return;
         }
-        let said = Said { epoch, role: beat.role, rank: beat.rank };
+        // Who is not followed counts as one that looks for a coordinator: it stands in nobody's way.
+        let leading = leading && !self.is_distrusted(from);
+        let role = if leading || beat.role != Role::Leading { beat.role } else { Role::Seeking };
+        let said = Said { epoch, role, rank: beat.rank };
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.said = Some(said);
         }
@@ -95,7 +98,7 @@ impl Membership {
     }
 
     /// A higher epoch for this coordinator, unless the last one is so fresh that the answer is still in flight.
-    fn raise_epoch(&mut self, theirs: Option<Epoch>) {
+    pub(crate) fn raise_epoch(&mut self, theirs: Option<Epoch>) {
         if let Stance::Leading { since } = self.stance
             && self.now.since(since) >= self.config.reign_min
         {

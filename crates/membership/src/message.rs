@@ -68,15 +68,29 @@ pub enum Role {
     Leading,
 }
 
-/// A node's standing in elections, best greatest. The fields are compared in this order; the node's key decides last.
+/// A node's standing. Where two coordinators meet the fields are compared in this order; among candidates `log` comes first. The
+/// node's key decides last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct Rank {
     /// Members on its side, itself included (of a candidate: itself alone), plus running instances it serves.
     pub served: u32,
+    /// How much of the cluster's logs is on its disk.
+    pub log: LogEnd,
     /// How long it has run, as the binary logarithm of minutes: coarse, so that two nodes agree who is older.
     pub uptime_class: u8,
     /// Whether it runs on mains power.
     pub mains_power: bool,
+}
+
+/// How up to date a node's logs are, the most complete greatest. The fields are compared in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+pub struct LogEnd {
+    /// Entries of the log of trust.
+    pub trust: u64,
+    /// The counter of the epoch in which something was last placed.
+    pub epoch: u64,
+    /// Entries of the log of placements.
+    pub index: u64,
 }
 
 /// How a member does, in a coordinator's table.

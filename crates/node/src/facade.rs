@@ -10,6 +10,7 @@ use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Drain, Facade, GenerateError, GenerateRequest,
     GenerateStream, HealthStatus, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest,
     JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, RequestPart,
+    RequestView,
 };
 use exo_cluster::wire::{self, ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
@@ -214,8 +215,9 @@ impl NodeFacade {
         self.replace_different(&resolved, &request, &wanted).await?;
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
         match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
-            ControlReply::Placed { view, reasons } => {
+            ControlReply::Placed { view, mut reasons, holders } => {
                 let instance = self.wait_for_view(view.instance()).await?;
+                reasons.extend(self.sole_holder(holders));
                 Ok(InstanceView { reasons, ..instance })
             }
             ControlReply::Refused { refusal: ControlRefusal::DoesNotFit, message } => {
@@ -224,10 +226,18 @@ impl NodeFacade {
                 Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail: message })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            ControlReply::Done => Err(AdminError::Failed {
+            ControlReply::Done { .. } => Err(AdminError::Failed {
                 message: "the coordinator gave an answer of another kind".to_owned(),
             }),
         }
+    }
+
+    /// What whoever asked should know where no second member has a change on its disk.
+    fn sole_holder(&self, holders: u32) -> Option<String> {
+        let others = self.view.borrow().nodes.len().saturating_sub(1);
+        (holders < 2 && others > 0).then(|| {
+            "only the coordinator has this on its disk: no other member answered; if it is lost now, so is this placement".to_owned()
+        })
     }
 
     /// What a caller named of the cache, and this node's settings for the rest.
@@ -321,7 +331,7 @@ impl NodeFacade {
                 Err(AdminError::NotFound { what, name })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            ControlReply::Done | ControlReply::Placed { .. } => Ok(()),
+            ControlReply::Done { .. } | ControlReply::Placed { .. } => Ok(()),
         }
     }
 
@@ -553,6 +563,15 @@ impl Facade for NodeFacade {
 
     fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(self.done(ControlAsk::RemoveInstance { instance }, "instance", instance.to_string()))
+    }
+
+    fn requests(&self) -> BoxFuture<'_, Result<Vec<RequestView>, AdminError>> {
+        Box::pin(async {
+            match self.ask(Question::Requests, ANSWER_MAX).await {
+                Some(Answer::Requests(requests)) => Ok(requests),
+                _ => Err(unavailable("the node is shutting down")),
+            }
+        })
     }
 
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {

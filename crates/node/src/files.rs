@@ -68,6 +68,9 @@ pub enum FilesError {
 const TRUST: &str = "trust.log";
 /// The file of the join window.
 const WINDOW: &str = "window.json";
+/// Epochs left out when the file of the last one is damaged: more than elections without a placement between them. Members refuse an
+/// epoch that jumps by 2^20.
+const EPOCHS_SKIPPED: u64 = 1 << 14;
 /// The file of the journal.
 const JOURNAL: &str = "journal.redb";
 /// How the log of trust begins; the encoded entries follow.
@@ -171,6 +174,20 @@ impl DataDir {
         Ok(())
     }
 
+    /// Gives a damaged file another name, under which nothing looks for it and a person may. Says so in a line for people.
+    pub fn move_aside(&self, path: &Path, why: &str) -> Result<String, FilesError> {
+        let seconds =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let names = (0..1000).map(|n| self.path.join(format!("{name}.damaged-{}", seconds + n)));
+        let failed = |source| FilesError::File { what: "move aside", path: path.to_owned(), source };
+        let Some(aside) = names.into_iter().find(|aside| !aside.exists()) else {
+            return Err(failed(io::ErrorKind::AlreadyExists.into()));
+        };
+        std::fs::rename(path, &aside).and_then(|()| (self.sync_folder_of)(&aside)).map_err(failed)?;
+        Ok(format!("{name} was damaged ({why}) and is now {}", aside.display()))
+    }
+
     /// Where the journal is.
     pub fn journal_path(&self) -> PathBuf {
         self.path.join(JOURNAL)
@@ -214,6 +231,37 @@ impl DataDir {
     /// What is known of the join window's time; nothing of one that never opened.
     pub fn window_time(&self) -> Result<WindowTime, FilesError> {
         Ok(self.read_json(WINDOW)?.unwrap_or_default())
+    }
+
+    /// The window's time was another cluster's.
+    pub fn forget_window(&self) -> Result<(), FilesError> {
+        self.set_window_time(WindowTime::default())
+    }
+
+    /// Moves those of the small files aside that are damaged, and says which. What they said is made up for: addresses are found
+    /// anew, the window counts as over, and the epoch goes on far above `epoch_seen`, the last one that the journal knows, so that
+    /// none is led twice.
+    pub fn mend(&self, epoch_seen: u64, me: NodeId) -> Result<Vec<String>, FilesError> {
+        let mut said = Vec::new();
+        let mut aside = |error: FilesError| match error {
+            FilesError::Damaged { path, reason, .. } => {
+                said.push(self.move_aside(&path, &reason)?);
+                Ok(())
+            }
+            other => Err(other),
+        };
+        if let Err(error) = self.peers() {
+            aside(error)?;
+        }
+        if let Err(error) = self.window_time() {
+            aside(error)?;
+            self.set_window_time(WindowTime { ran_s: u64::from(u32::MAX), seen_unix_s: 0 })?;
+        }
+        if let Err(error) = self.epoch() {
+            aside(error)?;
+            self.set_epoch(Epoch { counter: epoch_seen.saturating_add(EPOCHS_SKIPPED), key: me })?;
+        }
+        Ok(said)
     }
 
     /// Keeps it; on disk when this returns.

@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-use exo_cluster::{Event, State};
-use exo_journal::Journal;
+use exo_cluster::{Event, EventError, State};
+use exo_journal::{Journal, JournalError, StorageFailure};
 use exo_machine::joining::JOIN_WINDOW_S;
 use exo_transport::NodeKey;
 use exo_trust::{Act, Entry, Statement, TrustLog};
@@ -23,6 +23,8 @@ pub(crate) struct Logs {
     /// The entries behind it.
     pub(crate) entries: Vec<Vec<u8>>,
     pub(crate) state: State,
+    /// Files that were damaged and are out of the way, one line each.
+    pub(crate) mended: Vec<String>,
 }
 
 /// What the settings say about the cluster that a node founds.
@@ -74,10 +76,46 @@ pub enum LogsError {
         index: u64,
         /// What is wrong.
         reason: String,
+        /// Another build wrote it: it is not damaged.
+        is_format: bool,
     },
     /// The founding of this node's cluster.
     #[error("cannot found a cluster: {0}")]
     Found(String),
+}
+
+impl LogsError {
+    /// The file that is damaged, if it is that: not what another build wrote, nor a disk that refuses.
+    fn damaged(&self) -> Option<PathBuf> {
+        match self {
+            Self::Trust { path, .. } | Self::Files(FilesError::Damaged { path, .. }) => Some(path.clone()),
+            Self::Journal { path, source } => {
+                let is_damage = match source.downcast_ref::<JournalError>() {
+                    Some(error) => error.is_damage(),
+                    None => match source.downcast_ref::<StorageFailure>() {
+                        Some(failure) => matches!(failure, StorageFailure::Corrupted(_)),
+                        None => !matches!(source.downcast_ref(), Some(EventError::Format { .. })),
+                    },
+                };
+                is_damage.then(|| path.clone())
+            }
+            Self::JournalEntry { path, is_format: false, .. } => Some(path.clone()),
+            Self::JournalEntry { .. } | Self::Files(_) | Self::TrustMissing { .. } | Self::Found(_) => None,
+        }
+    }
+
+    /// What is wrong, without what to do about it.
+    fn reason(&self) -> String {
+        match self {
+            Self::Trust { reason, .. } | Self::Files(FilesError::Damaged { reason, .. }) => reason.clone(),
+            Self::JournalEntry { index, reason, .. } => format!("entry {index}: {reason}"),
+            Self::Journal { source, .. } => match source.downcast_ref() {
+                Some(JournalError::Damaged { why, .. }) => why.clone(),
+                _ => chain(source.as_ref()),
+            },
+            other => other.to_string(),
+        }
+    }
 }
 
 const LEAVE: &str = "`exo leave` forgets the cluster, keeps the models, and this node begins anew";
@@ -86,14 +124,34 @@ impl Logs {
     /// Reads both. A node that has none founds a cluster of its own; one that is opened to others for the first time opens its
     /// join window.
     pub(crate) fn open(data: &DataDir, founding: &Founding<'_>, key: &NodeKey) -> Result<Self, LogsError> {
-        let OpenJournal { journal, base, entries, state } = open_journal(data)?;
+        let mut mended = Vec::new();
+        let trust = match read_trust(data) {
+            Err(error) => {
+                // Its cluster knows this node by its key: it begins as a new node and is let in again. What is placed is that cluster's.
+                let Some(path) = error.damaged() else { return Err(error) };
+                mended.push(data.move_aside(&path, &error.reason())?);
+                if data.journal_path().exists() {
+                    mended.push(data.move_aside(&data.journal_path(), "its log of trust is")?);
+                }
+                data.forget_window()?;
+                None
+            }
+            Ok(trust) => trust,
+        };
+        let open = open_journal(data).or_else(|error| {
+            let Some(path) = error.damaged() else { return Err(error) };
+            mended.push(data.move_aside(&path, &error.reason())?);
+            open_journal(data)
+        });
+        let OpenJournal { journal, base, entries, state } = open?;
         let is_new = base == LogHead::EMPTY && entries.is_empty();
-        let trust = match read_trust(data)? {
+        let trust = match trust {
             Some(trust) => trust,
             None if is_new => found(data, founding.name, key)?,
             None => return Err(LogsError::TrustMissing { path: data.journal_path() }),
         };
-        let mut logs = Self { trust, journal, base, entries, state };
+        mended.extend(data.mend(state.epoch_last().map_or(0, |epoch| epoch.counter), key.node_id())?);
+        let mut logs = Self { trust, journal, base, entries, state, mended };
         let is_alone = logs.trust.view().members().len() <= 1;
         if is_alone && !founding.is_private {
             logs.open_to_others(data, founding.trust_closed, key)?;
@@ -176,9 +234,15 @@ fn open_journal(data: &DataDir) -> Result<OpenJournal, LogsError> {
         let Some((last, _)) = entries.last() else { break };
         next = last + 1;
         for (index, bytes) in entries {
-            let bad = |reason: String| LogsError::JournalEntry { path: path.clone(), index, reason };
-            let event = Event::decode(&bytes).map_err(|e| bad(e.to_string()))?;
-            state.apply(&event).map_err(|e| bad(e.to_string()))?;
+            let bad = |reason: String, is_format| LogsError::JournalEntry {
+                path: path.clone(),
+                index,
+                reason,
+                is_format,
+            };
+            let is_format = |e: &EventError| matches!(e, EventError::Format { .. });
+            let event = Event::decode(&bytes).map_err(|e| bad(e.to_string(), is_format(&e)))?;
+            state.apply(&event).map_err(|e| bad(e.to_string(), false))?;
             all.push(bytes);
         }
     }
@@ -213,23 +277,61 @@ mod tests {
         assert_eq!(again.entries, entries);
     }
 
+    /// Cut, changed, and empty.
+    fn damages(good: &[u8]) -> Vec<Vec<u8>> {
+        let mut flipped = good.to_vec();
+        flipped.iter_mut().skip(good.len() / 3).step_by(97).for_each(|byte| *byte ^= 1);
+        vec![good[..good.len() / 2].to_vec(), flipped, Vec::new(), good[..3].to_vec()]
+    }
+
     #[test]
-    fn a_log_of_trust_that_was_changed_on_disk_is_refused_with_what_to_do() {
+    fn a_damaged_journal_is_moved_aside_and_the_cluster_and_the_key_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = open(dir.path(), false).unwrap();
+        let cluster = first.trust.cluster();
+        assert!(first.mended.is_empty());
+        drop(first);
+        let path = dir.path().join("journal.redb");
+        let good = std::fs::read(&path).unwrap();
+        for bad in damages(&good) {
+            std::fs::write(&path, &bad).unwrap();
+            let logs = open(dir.path(), false).unwrap();
+            assert_eq!(logs.trust.cluster(), cluster);
+            assert!(logs.state.is_open() && logs.mended.len() == 1, "{:?}", logs.mended);
+            assert!(logs.mended[0].contains("journal.redb.damaged-"), "{:?}", logs.mended);
+        }
+        let aside = std::fs::read_dir(dir.path()).unwrap().flatten();
+        assert_eq!(aside.filter(|e| e.file_name().to_string_lossy().contains("damaged")).count(), 4);
+    }
+
+    #[test]
+    fn a_damaged_log_of_trust_is_moved_aside_with_its_placements_and_one_that_is_gone_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path(), false).unwrap());
         let path = dir.path().join("trust.log");
-        let good = std::fs::read(&path).unwrap();
-        for (at, bytes) in [(good.len() - 1, good.len()), (good.len() / 2, good.len()), (0, 3), (0, 0)] {
-            let mut bad = good[..bytes].to_vec();
-            if let Some(byte) = bad.get_mut(at) {
-                *byte ^= 1;
-            }
+        let mut cluster = open(dir.path(), false).unwrap().trust.cluster();
+        for bad in damages(&std::fs::read(&path).unwrap()) {
             std::fs::write(&path, &bad).unwrap();
-            let error = open(dir.path(), false).map(drop).unwrap_err().to_string();
-            assert!(error.contains("trust.log") && error.contains("exo leave"), "{error}");
+            let logs = open(dir.path(), false).unwrap();
+            assert_eq!(logs.mended.len(), 2, "{:?}", logs.mended);
+            assert_ne!(std::mem::replace(&mut cluster, logs.trust.cluster()), logs.trust.cluster());
         }
         std::fs::remove_file(&path).unwrap();
         let error = open(dir.path(), false).map(drop).unwrap_err();
         assert!(matches!(error, LogsError::TrustMissing { .. }), "{error}");
+    }
+
+    #[test]
+    fn small_files_that_are_damaged_are_made_up_for() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path(), false).unwrap());
+        for name in ["peers.json", "epoch.json", "window.json"] {
+            std::fs::write(dir.path().join(name), b"{\"").unwrap();
+        }
+        let logs = open(dir.path(), false).unwrap();
+        assert_eq!(logs.mended.len(), 3, "{:?}", logs.mended);
+        let data = DataDir::open(dir.path()).unwrap();
+        assert!(data.epoch().unwrap().is_some_and(|epoch| epoch.counter >= 1 << 14));
+        assert!(data.window_time().unwrap().ran_s > JOIN_WINDOW_S);
     }
 }

@@ -95,6 +95,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
         tokio::task::block_in_place(|| start_draft(&config, &library, &compute, host.as_ref(), &events))?;
     warn_all(&notices, [store.1, passed_over].concat());
     warn_all(&notices, crate::device::crowding(&config).into_iter().collect());
+    warn_all(&notices, logs.mended.clone());
     let (is_window_open, window_ran) = window_of(&config, &logs.trust, &data)?;
     warn_all(&notices, is_window_open.then(public).flatten().into_iter().collect());
     let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
@@ -113,6 +114,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
         samples: devices.sample(&engines),
         models: held_models(library.store()),
         window_ran,
+        warnings: logs.mended,
     };
     let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
     let hands = Hands {

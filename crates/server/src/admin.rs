@@ -79,6 +79,11 @@ pub async fn unload(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answ
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
+/// `GET /exo/v1/requests`
+pub async fn requests(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&app.admin(app.facade.requests()).await?))
+}
+
 /// `GET /exo/v1/members`
 pub async fn members(State(app): State<Arc<App>>) -> Answer {
     Ok(json(&app.admin(app.facade.members()).await?))

@@ -91,6 +91,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/exo/v1/instances", get(admin::instances).post(admin::place))
         .route("/exo/v1/instances/{instance}", get(admin::instance).delete(admin::unload))
         .route("/exo/v1/plan", post(admin::plan))
+        .route("/exo/v1/requests", get(admin::requests))
         .route("/exo/v1/members", get(admin::members).post(admin::admit))
         .route("/exo/v1/members/{node}", delete(admin::remove_member))
         .route("/exo/v1/members/{node}/role", post(admin::set_role))

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use ed25519_dalek::{Signer, SigningKey};
-use exo_cluster::State;
 use exo_cluster::wire::{ControlMessage, LogMessage};
+use exo_cluster::{Event, State};
 use exo_machine::{Outgoing, Purpose, TrustMessage, TrustNews};
 use exo_trust::{Act, Entry, EntryId, Statement, TrustLog};
-use exo_types::NodeId;
+use exo_types::{InstanceId, LogHead, NodeId};
 
 use crate::draw::{Of, mix};
 use crate::founding;
@@ -40,11 +40,15 @@ pub enum Lie {
     Garbage,
     /// "This is what is placed: nothing", without being the coordinator.
     Snapshot,
+    /// As coordinator: an entry that cannot follow the log, or is none.
+    BadEntry,
+    /// To have a log longer than all others'.
+    LongLog,
 }
 
 impl Lie {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Appointed,
         Self::RemovedFounder,
         Self::AdmittedStranger,
@@ -55,6 +59,8 @@ impl Lie {
         Self::KnowsNothing,
         Self::Garbage,
         Self::Snapshot,
+        Self::BadEntry,
+        Self::LongLog,
     ];
 }
 
@@ -120,6 +126,15 @@ impl World {
                 .into(),
             Lie::Garbage => vec![ControlMessage::Trust(vec![0xff; 40])],
             Lie::Snapshot => self.snapshot_of_nothing(liar),
+            Lie::BadEntry => self.bad_entry(liar),
+            Lie::LongLog => vec![
+                ControlMessage::Log(LogMessage::Pull { index: 1 << 20, hash: [9; 32] }),
+                ControlMessage::Log(LogMessage::Tail {
+                    after_index: 0,
+                    after_hash: [0; 32],
+                    entries: vec![vec![7]],
+                }),
+            ],
         }
     }
 
@@ -147,6 +162,23 @@ impl World {
         };
         let state = State::default().encode();
         vec![ControlMessage::Log(LogMessage::Snapshot { epoch, index: 1 << 20, hash: [9; 32], state })]
+    }
+
+    /// Of a coordinator: nothing is removed, or no event, exactly at the end of its log.
+    fn bad_entry(&self, liar: usize) -> Vec<ControlMessage> {
+        let leader = self.nodes[liar].process.as_ref().and_then(|process| process.machine.leader());
+        let Some((epoch, _)) = leader.filter(|(_, leader)| *leader == self.nodes[liar].id) else {
+            return Vec::new();
+        };
+        let LogHead { index, hash } = self.nodes[liar].durable_head();
+        let nothing = Event::InstanceRemoved { instance: InstanceId(1 << 40), reason: "a lie".to_owned() };
+        let entries = vec![if index % 2 == 0 { nothing.encode() } else { vec![7; 9] }];
+        vec![ControlMessage::Log(LogMessage::Entries {
+            epoch,
+            after_index: index,
+            after_hash: hash,
+            entries,
+        })]
     }
 
     /// Whom no entry of an admin names.

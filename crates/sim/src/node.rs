@@ -202,6 +202,7 @@ impl Node {
             samples: self.samples(),
             models: self.models(),
             window_ran: Duration::ZERO,
+            warnings: Vec::new(),
         }
     }
 

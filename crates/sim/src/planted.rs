@@ -88,6 +88,102 @@ pub const PLANTED: &[Planted] = &[
         invariants: &["answers_go_on"],
         kind: Kind::Faults,
     },
+    Planted {
+        name: "answered-alone",
+        what: "an answer waits for no second member and says that one holds it",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::AnsweredAlone,
+        invariants: &["acknowledged_is_kept"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "less-wins",
+        what: "elections do not look at the logs, and who was elected goes on with its own",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::LessWins,
+        invariants: &["acknowledged_is_kept", "placed_stays_placed", "answers_go_on"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "unchecked",
+        what: "what a coordinator sends is written whether it can follow or not",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::Unchecked,
+        invariants: &["log_stays_whole"],
+        kind: Kind::Lies,
+    },
+    Planted {
+        name: "says-planned",
+        what: "a follower says that it has what is only on its way to its disk",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::SaysPlanned,
+        invariants: &["announced_is_durable"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "no-resend",
+        what: "a follower that has lost a part of the log is not sent it again",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::NoResend,
+        invariants: &["logs_agree"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "epoch-early",
+        what: "an epoch is acted in before it is on disk",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::EpochEarly,
+        invariants: &["announced_is_durable"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "no-rewire",
+        what: "a stage begins the next term without waiting for its engine, which drops nothing",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::NoRewire,
+        invariants: &["engines_get_what_fits", "text_in_order"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "keeps-pages",
+        what: "an engine serves another placement with the pages of the one before",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::KeepsPages,
+        invariants: &["engines_get_what_fits", "text_in_order"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "gives-up",
+        what: "an instance that waits for memory is unloaded",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::GivesUp,
+        invariants: &["placed_stays_placed"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "removed-stays",
+        what: "a removed member may connect",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::RemovedStays,
+        invariants: &["members_are_signed_in"],
+        kind: Kind::Lies,
+    },
+    Planted {
+        name: "other-seed",
+        what: "what is submitted again is sampled with another seed",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::OtherSeed,
+        invariants: &["text_in_order"],
+        kind: Kind::Faults,
+    },
+    Planted {
+        name: "short-history",
+        what: "what is submitted again has lost its last token",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::ShortHistory,
+        invariants: &["text_in_order", "answers_go_on"],
+        kind: Kind::Faults,
+    },
 ];
 
 /// What seeds made of a bug.

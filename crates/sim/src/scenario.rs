@@ -244,10 +244,24 @@ fn asks(
         let (node, drain) = (draw(11).below(60) as usize, Drain::Over);
         asks.push(Ask { at, node, what: AskWhat::Drain { node: whom, drain } });
     }
+    if kind == Kind::Faults && is_founded && draw(12).per_cent(40) {
+        asks.extend(placing_and_unloading(seed));
+    }
     if kind == Kind::Lies {
         asks.extend(of_admins(seed, nodes));
     }
     asks
+}
+
+/// People place and unload while things go wrong: what they are told is done must last.
+fn placing_and_unloading(seed: u64) -> Vec<Ask> {
+    let draw = |counter: u64| mix(seed, Of::Scenario, 340 + counter);
+    let ask = |number: u64| Ask {
+        at: draw(3 * number + 1).time_ms(2_000, 30_000),
+        node: draw(3 * number + 2).below(60) as usize,
+        what: if draw(3 * number + 3).per_cent(50) { AskWhat::Place } else { AskWhat::Unload },
+    };
+    (0..draw(0).between(3, 10)).map(ask).collect()
 }
 
 /// The founder appoints a second admin, and one of the two removes a node; each in some runs.

@@ -2,25 +2,35 @@
 
 use exo_api::{
     ClusterView, DeviceView, InstanceState, InstanceView, LoadView, MemberRole, MovingView, NodeStatus,
-    SensorsView, StageView,
+    RequestPhase, RequestView, SensorsView, StageView,
 };
 use exo_types::{DeviceState, Monitor};
 
 use super::members::node_word;
 use super::running;
-use crate::args::Json;
+use crate::args::Status;
 use crate::config::Config;
 use crate::ui;
 
 /// Prints the cluster as the running node sees it.
-pub async fn run(config: &Config, json: Json) -> anyhow::Result<()> {
+pub async fn run(config: &Config, args: &Status) -> anyhow::Result<()> {
     let client = running(config).await?;
+    let json = args.json;
+    if args.requests {
+        let requests: Vec<RequestView> = client.get("/exo/v1/requests").await?;
+        if json.json {
+            return ui::json(&requests);
+        }
+        requests_table(&requests);
+        return Ok(());
+    }
     let view: ClusterView = client.get("/exo/v1/cluster").await?;
     if json.json {
         return ui::json(&view);
     }
     nodes(&view);
     only_admin(&view).iter().for_each(ui::line);
+    log_lines(&view).iter().for_each(ui::line);
     instances(&view);
     links(&view);
     requests(&view);
@@ -80,6 +90,18 @@ fn only_admin(view: &ClusterView) -> Option<String> {
     })
 }
 
+/// What went wrong on this node, and whether the placements are on more than one disk.
+fn log_lines(view: &ClusterView) -> Vec<String> {
+    let now = exo_device::unix_s();
+    let warning = |w: &exo_api::WarningView| format!("warning, {}: {}", ago(w.at_unix_s, now), w.text);
+    let mut lines: Vec<String> = view.warnings.iter().map(warning).collect();
+    let alive = view.nodes.iter().filter(|node| node.status == NodeStatus::Alive).count();
+    if view.journal.holders < 2 && alive > 1 {
+        lines.push("no other member is known to have the last placements on its disk yet".to_owned());
+    }
+    lines
+}
+
 /// What there is to say of a device besides its numbers: whether it is well, why not, how warm it is.
 fn remarks(device: &DeviceView) -> Vec<String> {
     let state = match device.state {
@@ -117,7 +139,7 @@ fn instances(view: &ClusterView) {
         return;
     }
     for instance in &view.instances {
-        let state = state_text(&instance.state);
+        let state = state_text(&instance.state) + &since_text(instance, exo_device::unix_s());
         let (id, model, context) = (&instance.id, &instance.model, instance.context_tokens);
         let load = instance.load.as_ref().map(load_text).unwrap_or_default();
         let (slots, cache) = (instance.slots, instance.cache_tokens);
@@ -219,6 +241,47 @@ fn weights_text(stage: &StageView) -> String {
         return ui::bytes(stage.weight_bytes);
     }
     format!("packing: {} of {}", ui::bytes(held.saturating_sub(waiting)), ui::bytes(held))
+}
+
+/// For how long a state lasts that somebody waits for the end of.
+fn since_text(instance: &InstanceView, now_unix_s: u64) -> String {
+    match instance.state {
+        InstanceState::Ready => String::new(),
+        _ if instance.state_since_unix_s == 0 => String::new(),
+        _ => format!(" (since {})", ago(instance.state_since_unix_s, now_unix_s)),
+    }
+}
+
+fn requests_table(requests: &[RequestView]) {
+    if requests.is_empty() {
+        return ui::line("no request of this node's clients runs or waits");
+    }
+    let header = ["request", "model", "by", "phase", "tokens", "age", "resumed", "waits for"];
+    ui::table(&header, requests.iter().map(request_row).collect());
+}
+
+fn request_row(request: &RequestView) -> Vec<String> {
+    let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1e3);
+    let phase = match (request.phase, request.interrupted_ms) {
+        (RequestPhase::Queued, _) => "queued".to_owned(),
+        (RequestPhase::Prefill, _) => "prefill".to_owned(),
+        (RequestPhase::Decode, _) => "decode".to_owned(),
+        (RequestPhase::Interrupted, ms) => format!("interrupted {}", seconds(ms.unwrap_or(0))),
+    };
+    let mut id = request.id.clone();
+    if request.index > 0 {
+        id.push_str(&format!("#{}", request.index));
+    }
+    vec![
+        id,
+        request.model.clone(),
+        request.principal.chars().take(8).collect(),
+        phase,
+        format!("{} + {}", request.prompt_tokens, request.tokens),
+        seconds(request.age_ms),
+        request.resumed.to_string(),
+        request.waits_for.clone().unwrap_or_else(|| "-".to_owned()),
+    ]
 }
 
 /// The state in words.

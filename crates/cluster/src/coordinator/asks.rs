@@ -56,7 +56,7 @@ impl Coordinator {
         if let Some(pending) = placing {
             pending.replies.push((reply, Answer::Placed { instance, reasons: Vec::new() }));
         } else if let Some(view) = self.view(instance) {
-            let reply_now = ControlReply::Placed { view, reasons: Vec::new() };
+            let reply_now = ControlReply::Placed { view, reasons: Vec::new(), holders: 1 };
             out.push(CoordinatorOutput::Reply { to: reply, reply: reply_now });
         }
         true

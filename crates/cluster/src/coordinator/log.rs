@@ -123,9 +123,9 @@ impl Coordinator {
 
     fn answer(&self, answer: Answer) -> ControlReply {
         match answer {
-            Answer::Done => ControlReply::Done,
+            Answer::Done => ControlReply::Done { holders: 1 },
             Answer::Placed { instance, reasons } => match self.view(instance) {
-                Some(view) => ControlReply::Placed { view, reasons },
+                Some(view) => ControlReply::Placed { view, reasons, holders: 1 },
                 None => {
                     let message = format!("instance {instance} was removed before it was durable");
                     ControlReply::Refused { refusal: ControlRefusal::Unknown, message }

@@ -261,7 +261,10 @@ impl Coordinator {
         }
         let is_drained = drain == Drain::Lasting;
         if drain == Drain::Leaving || leading.planned.drained().contains(&node) == is_drained {
-            return out.push(CoordinatorOutput::Reply { to: reply, reply: crate::wire::ControlReply::Done });
+            return out.push(CoordinatorOutput::Reply {
+                to: reply,
+                reply: crate::wire::ControlReply::Done { holders: 1 },
+            });
         }
         self.ask(vec![(reply, super::log::Answer::Done)], Event::NodeDrained { node, is_drained }, out);
     }

@@ -59,6 +59,7 @@ fn report(n: u8, free: u64) -> NodeReport {
         process_bytes: None,
         devices: vec![],
         card_events: vec![],
+        log: exo_types::LogHead::EMPTY,
         reached: Vec::new(),
     }
 }
@@ -206,7 +207,7 @@ fn stage_report(shard: &crate::wire::DesiredShard, status: &StageStatus) -> Stag
 fn a_placed_model_is_loaded_by_its_workers_and_becomes_ready() {
     let mut bench = Bench::new(3);
     bench.place(3);
-    let Some(ControlReply::Placed { view, reasons }) = bench.replies.pop() else {
+    let Some(ControlReply::Placed { view, reasons, .. }) = bench.replies.pop() else {
         panic!("{:?}", bench.replies)
     };
     assert_eq!((view.placement.stages.len(), view.placement.id), (3, placed(1)));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exo_types::{InstanceId, NodeId, Placement, PlacementId};
+use exo_types::{Epoch, InstanceId, NodeId, Placement, PlacementId};
 use serde::{Deserialize, Serialize};
 
 use crate::wire::{Check, CheckError, limits};
@@ -76,6 +76,11 @@ impl State {
     /// Nodes that are to have no stages.
     pub fn drained(&self) -> &BTreeSet<NodeId> {
         &self.drained
+    }
+
+    /// The epoch in which something was last placed.
+    pub fn epoch_last(&self) -> Option<Epoch> {
+        self.placement_last.map(|placement| placement.epoch)
     }
 
     /// The highest instance id ever given out.

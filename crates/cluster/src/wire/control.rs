@@ -1,8 +1,8 @@
 //! What nodes say to coordinate: reports upwards, desired state downwards, requests, the log.
 
 use exo_types::{
-    DeviceId, DeviceState, Epoch, InstanceId, ModelId, Monitor, NodeFacts, NodeId, Placement, PlacementId,
-    ShardPosition, ShardSpec,
+    DeviceId, DeviceState, Epoch, InstanceId, LogHead, ModelId, Monitor, NodeFacts, NodeId, Placement,
+    PlacementId, ShardPosition, ShardSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +71,8 @@ pub struct NodeReport {
     pub devices: Vec<DeviceReport>,
     /// Graphics cards that came and went since it was started, the last few. To show.
     pub card_events: Vec<CardEvent>,
+    /// The end of the log on its disk.
+    pub log: LogHead,
 }
 
 /// How one device does at this moment.
@@ -234,9 +236,14 @@ pub enum ControlReply {
         view: InstanceView,
         /// The planner's reasons, one line per device.
         reasons: Vec<String>,
+        /// Members that have it on their disks.
+        holders: u32,
     },
     /// Durably done.
-    Done,
+    Done {
+        /// Members that have it on their disks.
+        holders: u32,
+    },
     /// Not done.
     Refused {
         /// Which class of reason.
@@ -291,12 +298,29 @@ pub enum LogMessage {
         /// [`crate::State::encode`].
         state: Vec<u8>,
     },
-    /// Member to coordinator: this is the end of my log, send what follows.
+    /// Member to coordinator: my log on disk ends here, send what follows. It is said behind each write, too: answers of the
+    /// coordinator wait for that.
     Pull {
         /// Number of entries.
         index: u64,
         /// Chain hash after them.
         hash: [u8; 32],
+    },
+    /// Of a node that was elected, before it leads: what follows my log in yours?
+    CatchUp {
+        /// Number of entries.
+        index: u64,
+        /// Chain hash after them.
+        hash: [u8; 32],
+    },
+    /// The answer: what follows its log in mine. None, if mine does not go on there.
+    Tail {
+        /// Number of entries before these.
+        after_index: u64,
+        /// Chain hash after that many entries.
+        after_hash: [u8; 32],
+        /// The entries, in order.
+        entries: Vec<Vec<u8>>,
     },
 }
 

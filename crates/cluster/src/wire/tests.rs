@@ -112,7 +112,7 @@ fn control_messages() -> Vec<ControlMessage> {
         ControlMessage::Request { request: 7, ask: ControlAsk::Place(request()) },
         ControlMessage::Reply {
             request: 7,
-            reply: ControlReply::Placed { view: view(), reasons: vec!["r".into()] },
+            reply: ControlReply::Placed { view: view(), reasons: vec!["r".into()], holders: 2 },
         },
         ControlMessage::Refused(Refusal::StaleRevision { got: 1, seen: 2 }),
     ]

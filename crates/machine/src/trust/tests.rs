@@ -68,6 +68,7 @@ impl Lone {
             samples,
             models: Vec::new(),
             window_ran: Duration::ZERO,
+            warnings: Vec::new(),
         };
         let now = Now { time: Time::from_millis(10), unix_s: 2000 };
         let (machine, _) = NodeMachine::new(config, boot, now);

@@ -89,6 +89,9 @@ impl Cluster {
             data_via: &|_| Some(Via::Tcp),
             requests: &self.requests,
             is_window_open: self.is_window_open,
+            states_since: &|_| 7,
+            log_holders: 2,
+            warnings: Vec::new(),
         })
     }
 }
@@ -198,6 +201,7 @@ fn report(n: u8) -> NodeReport {
         reached: Vec::new(),
         devices: Vec::new(),
         card_events: vec![CardEvent { at_unix_s: 5, text: "came".to_owned() }],
+        log: LogHead::EMPTY,
     }
 }
 
@@ -250,7 +254,7 @@ fn a_member_without_a_report_shows_what_the_log_knows() {
 fn cluster_log_and_coordinator_are_named_in_full() {
     let view = cluster().view();
     assert_eq!(view.cluster, Some(hex(&trust().cluster().0)));
-    assert_eq!(view.journal, api::JournalView { entries: 4, head: "ab".repeat(32) });
+    assert_eq!(view.journal, api::JournalView { entries: 4, head: "ab".repeat(32), holders: 2 });
     assert_eq!(view.epoch, Some(api::EpochView { counter: 3, coordinator: node(2).to_full() }));
     assert_eq!(view.self_node, node(1).to_full());
 }

@@ -126,7 +126,7 @@ fn any_message() -> impl Strategy<Value = Message> {
     ];
     let table = proptest::collection::vec((0usize..4, seen).prop_map(|(i, seen)| (id(i), seen)), 0..6);
     let beat = (role, any::<u32>(), any::<u8>(), table).prop_map(|(role, served, uptime_class, table)| {
-        Heartbeat { role, rank: Rank { served, uptime_class, mains_power: false }, table }
+        Heartbeat { role, rank: Rank { served, uptime_class, mains_power: false, ..Rank::default() }, table }
     });
     let body = prop_oneof![
         4 => beat.clone().prop_map(Body::Heartbeat),

@@ -7,7 +7,7 @@ use exo_types::{Epoch, Time};
 use super::handle;
 use super::sim::{Sim, id, ids};
 use crate::{
-    Body, Config, EPOCH_JUMP_MAX, Heartbeat, Input, LossReason, Membership, Message, MessageError,
+    Body, Config, EPOCH_JUMP_MAX, Heartbeat, Input, LogEnd, LossReason, Membership, Message, MessageError,
     NodeStatus, Output, Persisted, Rank, Role,
 };
 
@@ -16,7 +16,7 @@ pub(super) fn epoch(counter: u64, key: usize) -> Epoch {
 }
 
 pub(super) fn leader_says(epoch: Epoch) -> Message {
-    let rank = Rank { served: 2, uptime_class: 0, mains_power: false };
+    let rank = Rank { served: 2, uptime_class: 0, mains_power: false, ..Rank::default() };
     let beat = Heartbeat { role: Role::Leading, rank, table: Vec::new() };
     Message { epoch: Some(epoch), incarnation: 1, body: Body::Heartbeat(beat) }
 }
@@ -191,7 +191,8 @@ fn the_half_that_serves_more_wins_whatever_the_keys() {
         sim.run_ms(6000);
         assert!(sim.machine(4).is_leading() && sim.machine(1).is_leading());
         let lesser = sim.machine(1).epoch().max(sim.machine(4).epoch());
-        let served = |n| Input::LocalFacts { instances_served: n, mains_power: false };
+        let served =
+            |n| Input::LocalFacts { instances_served: n, mains_power: false, log: LogEnd::default() };
         sim.input(if busy == 0 { 1 } else { 4 }, served(3));
         sim.run_ms(500);
         sim.cuts().into_iter().for_each(|(a, b)| sim.mend(a, b, true));
@@ -341,7 +342,7 @@ fn whom_living_members_follow_is_known_also_of_a_stranger() {
     let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
     machine.handle(Time::ZERO, Input::Members(ids([0, 1])));
     let says = |role| {
-        let rank = Rank { served: 1, uptime_class: 0, mains_power: false };
+        let rank = Rank { served: 1, uptime_class: 0, mains_power: false, ..Rank::default() };
         let beat = Heartbeat { role, rank, table: Vec::new() };
         Message { epoch: Some(epoch(3, 2)), incarnation: 1, body: Body::Heartbeat(beat) }
     };
@@ -382,7 +383,11 @@ fn leading() -> (Membership, Time) {
         machine.handle(Time::from_millis(ms), Input::Tick);
     }
     handle(&mut machine, now, Input::Members(ids([0, 1])));
-    handle(&mut machine, now, Input::LocalFacts { instances_served: 3, mains_power: true });
+    handle(
+        &mut machine,
+        now,
+        Input::LocalFacts { instances_served: 3, mains_power: true, log: LogEnd::default() },
+    );
     now = now + Duration::from_millis(10);
     handle(&mut machine, now, Input::Message { from: id(1), message: follower_says(epoch(1, 0)) });
     assert!(machine.is_leading() && machine.may_place());
@@ -390,7 +395,7 @@ fn leading() -> (Membership, Time) {
 }
 
 fn follower_says(epoch: Epoch) -> Message {
-    let rank = Rank { served: 1, uptime_class: 0, mains_power: false };
+    let rank = Rank { served: 1, uptime_class: 0, mains_power: false, ..Rank::default() };
     let beat = Heartbeat { role: Role::Following { fresh: true }, rank, table: Vec::new() };
     Message { epoch: Some(epoch), incarnation: 1, body: Body::Heartbeat(beat) }
 }
@@ -459,7 +464,7 @@ fn an_announcement_takes_no_node_from_a_coordinator_that_it_hears() {
     let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
     handle(&mut machine, Time::ZERO, Input::Members(ids([0, 1, 2])));
     handle(&mut machine, Time::ZERO, Input::Message { from: id(1), message: leader_says(epoch(1, 1)) });
-    let rank = Rank { served: 900, uptime_class: 9, mains_power: true };
+    let rank = Rank { served: 900, uptime_class: 9, mains_power: true, ..Rank::default() };
     let beat = Heartbeat { role: Role::Leading, rank, table: Vec::new() };
     let announced = |counter| Message {
         epoch: Some(epoch(counter, 2)),
@@ -488,4 +493,45 @@ fn a_refused_port_behind_a_reset_is_a_death_at_once_and_alone_says_nothing() {
     sim.input(0, Input::LinkReset(id(1)));
     sim.input(0, Input::Refused(id(1)));
     assert_eq!(lost(&sim), Some(NodeStatus::Lost(LossReason::Refused)));
+}
+
+#[test]
+fn who_has_seen_less_does_not_claim_before_who_has_seen_more() {
+    let facts = |index| Input::LocalFacts {
+        instances_served: 0,
+        mains_power: false,
+        log: LogEnd { trust: 3, epoch: 2, index },
+    };
+    let mut sim = Sim::settled(41, 3);
+    assert_eq!(sim.agreed(), Ok(2));
+    // The greatest keys lead when all else is equal; only node 0 has the last entry.
+    sim.input(1, facts(4));
+    sim.input(0, facts(5));
+    sim.run_ms(1000);
+    sim.crash(2);
+    sim.run_ms(6000);
+    assert_eq!(sim.agreed(), Ok(0));
+}
+
+#[test]
+fn a_coordinator_that_sent_what_cannot_be_is_not_followed_for_a_while() {
+    let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
+    handle(&mut machine, Time::ZERO, Input::Members(ids([0, 1])));
+    let (now, reign) = (Time::from_millis(50), epoch(1, 1));
+    handle(&mut machine, now, Input::Message { from: id(1), message: leader_says(reign) });
+    handle(&mut machine, now, Input::Persisted(reign));
+    assert_eq!(machine.coordinator(), Some(id(1)));
+    let until = Time::from_millis(10_050);
+    handle(&mut machine, now, Input::Distrust { node: id(1), until });
+    assert_eq!(machine.coordinator(), None);
+    let mut out = Vec::new();
+    for ms in [400, 800, 1200] {
+        let message = leader_says(reign);
+        out = machine.handle(Time::from_millis(ms), Input::Message { from: id(1), message });
+        assert!(machine.coordinator() != Some(id(1)), "{out:?}");
+    }
+    assert!(
+        out.iter().any(|o| matches!(o, Output::Persist(epoch) if epoch.key == id(0))),
+        "it leads itself: {out:?}"
+    );
 }

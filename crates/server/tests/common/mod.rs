@@ -286,6 +286,10 @@ impl Facade for Fake {
         })
     }
 
+    fn requests(&self) -> BoxFuture<'_, Result<Vec<exo_api::RequestView>, AdminError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {
         Box::pin(async { Ok(vec![member()]) })
     }
@@ -367,6 +371,7 @@ fn instance() -> InstanceView {
         id: "i1a".into(),
         model_id: "ab".repeat(32),
         model: "good".into(),
+        state_since_unix_s: 0,
         state: InstanceState::Loading { progress: 0.5 },
         moving: None,
         placement: "p1/1@aeaqcaib".into(),
@@ -415,6 +420,7 @@ fn cluster() -> ClusterView {
         join_window: JoinWindowView::default(),
         join_requests: vec![],
         journal: JournalView::default(),
+        warnings: Vec::new(),
     }
 }
 

@@ -72,6 +72,10 @@ fn message_is_durable(
             let end = LogHead { index: *after_index, hash: *after_hash }.then_all(entries);
             has_head(own, end, "entries up to")
         }
+        ControlMessage::Log(LogMessage::Pull { index, hash }) => {
+            has_head(own, LogHead { index: *index, hash: *hash }, "that it has")
+        }
+        ControlMessage::Report(report) => has_head(own, report.log, "in a report"),
         ControlMessage::Log(LogMessage::Snapshot { index, hash, .. }) => {
             has_head(own, LogHead { index: *index, hash: *hash }, "a snapshot of")
         }
@@ -124,7 +128,9 @@ fn reply_is_durable(own: &Node, asked: Option<Asked>, reply: &ControlReply) -> R
         (ControlReply::Placed { view, .. }, _) => {
             history.placements.contains(&placement_key(&view.placement))
         }
-        (ControlReply::Done, Some(Asked::Remove(instance))) => !state.instances().contains_key(&instance),
+        (ControlReply::Done { .. }, Some(Asked::Remove(instance))) => {
+            !state.instances().contains_key(&instance)
+        }
         _ => true,
     };
     if is_durable {

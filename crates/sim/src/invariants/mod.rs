@@ -6,6 +6,7 @@
 mod cluster;
 mod durable;
 mod epochs;
+mod logs;
 mod members;
 mod placements;
 mod requests;
@@ -41,6 +42,8 @@ impl std::fmt::Debug for Invariant {
 pub const ALL: &[Invariant] = &[
     Invariant { name: "one_leader_per_epoch", check: epochs::one_leader_per_epoch },
     Invariant { name: "announced_is_durable", check: durable::announced_is_durable },
+    Invariant { name: "acknowledged_is_kept", check: logs::acknowledged_is_kept },
+    Invariant { name: "logs_agree", check: logs::logs_agree },
     Invariant { name: "older_epoch_changes_nothing", check: epochs::older_epoch_changes_nothing },
     Invariant { name: "members_are_signed_in", check: members::members_are_signed_in },
     Invariant { name: "ready_means_open", check: placements::ready_means_open },
@@ -180,6 +183,7 @@ fn epoch_of(message: &ControlMessage) -> (Option<Epoch>, bool) {
 pub struct Watch {
     epochs: epochs::Epochs,
     durable: durable::Durables,
+    logs: logs::Logs,
     members: members::Members,
     placements: placements::Placements,
     steps: steps::Steps,

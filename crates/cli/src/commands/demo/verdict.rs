@@ -110,6 +110,7 @@ mod tests {
             id: String::new(),
             model_id: String::new(),
             model: String::new(),
+            state_since_unix_s: 0,
             state: InstanceState::Ready,
             placement: String::new(),
             context_tokens: 1,

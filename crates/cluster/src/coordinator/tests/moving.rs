@@ -43,7 +43,7 @@ fn a_drained_nodes_layers_are_loaded_elsewhere_before_the_placement_changes() {
     let before = bench.placement().clone();
     let whom = before.stages[1].leader().node;
     drain(&mut bench, whom, Drain::Lasting);
-    assert_eq!(bench.replies.pop(), Some(ControlReply::Done));
+    assert_eq!(bench.replies.pop(), Some(ControlReply::Done { holders: 1 }));
     assert_eq!((bench.placement(), bench.state()), (&before, Some(InstanceState::Ready)), "it serves on");
     let takes = (1..=3).map(node).find(|n| !ahead(&bench, *n).is_empty()).expect("somebody loads it");
     assert_eq!(ahead(&bench, takes), [before.stages[1].layers.to_string()], "nobody else moves");

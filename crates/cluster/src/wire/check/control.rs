@@ -180,13 +180,13 @@ impl Check for ControlAsk {
 impl Check for ControlReply {
     fn check(&self) -> Result<(), CheckError> {
         match self {
-            Self::Placed { view, reasons } => {
+            Self::Placed { view, reasons, .. } => {
                 at_most("reasons", reasons.len(), REASONS_MAX)?;
                 reasons.iter().try_for_each(|r| text("bytes of a reason", r))?;
                 view.check()
             }
             Self::Refused { message, .. } => at_most("bytes of a message", message.len(), 1 << 20),
-            Self::Done => Ok(()),
+            Self::Done { .. } => Ok(()),
         }
     }
 }
@@ -194,12 +194,12 @@ impl Check for ControlReply {
 impl Check for LogMessage {
     fn check(&self) -> Result<(), CheckError> {
         match self {
-            Self::Entries { entries, .. } => {
+            Self::Entries { entries, .. } | Self::Tail { entries, .. } => {
                 at_most("log entries", entries.len(), LOG_ENTRIES_MAX)?;
                 entries.iter().try_for_each(|e| at_most("bytes of an event", e.len(), EVENT_BYTES_MAX))
             }
             Self::Snapshot { state, .. } => at_most("bytes of a snapshot", state.len(), CONTROL_BYTES_MAX),
-            Self::Pull { .. } => Ok(()),
+            Self::Pull { .. } | Self::CatchUp { .. } => Ok(()),
         }
     }
 }

@@ -96,6 +96,7 @@ impl Cluster {
                 samples: samples(node),
                 models: models(),
                 window_ran: Duration::ZERO,
+                warnings: Vec::new(),
             };
             let (machine, effects) = NodeMachine::new(config(node), boot, cluster.clock());
             let (links, engines, sampled_at) = (BTreeMap::new(), BTreeMap::new(), cluster.now);

@@ -1,0 +1,404 @@
+//! The log between members: who sends which part of it, who has what on disk, and answers that wait for a second holder.
+//!
+//! A follower says where its log on disk ends behind each write (`Pull`) and with each report. Whoever was elected first takes in what
+//! only another member has, where its own log is a beginning of that one's: so nothing is taken back that one holder alive has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use exo_api::NodeStatus;
+use exo_cluster::wire::{ControlMessage, ControlRefusal, ControlReply, LogMessage, NodeReport, limits};
+use exo_cluster::{CoordinatorInput, Event, FollowerStep, LeaderStep, ReplyTo, State, follow, lead};
+use exo_membership::Input;
+use exo_types::{Epoch, LogHead, NodeId, Time};
+
+use crate::persist::{FollowedAppend, Replaced};
+use crate::{NodeMachine, Notice};
+
+/// How long an answer waits until a second member has on its disk what it says.
+pub(crate) const SECOND_HOLDER_MAX: Duration = Duration::from_secs(3);
+/// How long an elected coordinator waits for entries of one member, and of all.
+pub(crate) const CATCH_UP_MAX: Duration = Duration::from_secs(1);
+pub(crate) const CATCH_UP_ALL_MAX: Duration = Duration::from_secs(2);
+/// A member that says that its log is longer and does not show it, so often, is taken to have another history.
+const SILENCES_MAX: u32 = 3;
+/// How long a coordinator is not followed after it sent what cannot be.
+pub(crate) const DISTRUST_FOR: Duration = Duration::from_secs(10);
+/// Answers that wait. Above that they go out with the number of holders that there are.
+const WAITING_MAX: usize = 256;
+
+/// What this node, leading or about to, knows of the others' logs.
+#[derive(Debug, Default)]
+pub(crate) struct Replication {
+    /// Followers whose log on disk is a beginning of this one, and its length.
+    holders: BTreeMap<NodeId, u64>,
+    waiting: Vec<WaitingReply>,
+    /// Elected since then: entries that only others have come first.
+    elected_at: Time,
+    /// Who was asked for such entries, and when.
+    asked: Option<(NodeId, Time)>,
+    /// Members whose log does not go on where this one ends, whatever they say of its length.
+    diverged: BTreeSet<NodeId>,
+    /// Members that did not answer in time, in this epoch: they may yet.
+    silent: BTreeSet<NodeId>,
+    /// How often each did not answer, over all epochs.
+    silences: BTreeMap<NodeId, u32>,
+}
+
+/// An answer whose entries only this node has on its disk.
+#[derive(Debug)]
+struct WaitingReply {
+    index: u64,
+    since: Time,
+    to: ReplyTo,
+    reply: ControlReply,
+}
+
+impl NodeMachine {
+    // ---- answers wait for a second holder ----
+
+    /// Sends what the coordinator answers. What it says was done is on this node's disk; a member that is there must have it, too.
+    pub(crate) fn reply_when_held(&mut self, to: ReplyTo, reply: ControlReply) {
+        if matches!(reply, ControlReply::Refused { .. }) {
+            return self.send_reply(to, reply);
+        }
+        #[cfg(feature = "planted")]
+        if self.config.planted == Some(crate::planted::Bug::AnsweredAlone) {
+            return self.send_reply(to, crate::planted::held_by_two(reply));
+        }
+        let index = self.log.durable().index;
+        self.replication.waiting.push(WaitingReply { index, since: self.now.time, to, reply });
+        self.release_replies();
+    }
+
+    /// Sends the answers that a second member holds, and those that have waited for too long or for nobody.
+    pub(crate) fn release_replies(&mut self) {
+        if self.replication.waiting.is_empty() {
+            return;
+        }
+        let is_there =
+            |n: &NodeId| matches!(self.statuses.get(n), Some(NodeStatus::Alive | NodeStatus::Suspected));
+        let is_alone = !self.other_members().iter().any(is_there);
+        let is_full = self.replication.waiting.len() > WAITING_MAX;
+        let (now, holders) = (self.now.time, &self.replication.holders);
+        let copies = |index: u64| holders.values().filter(|held| **held >= index).count();
+        let is_over = |waiting: &mut WaitingReply| {
+            copies(waiting.index) > 0 || is_alone || is_full || now.since(waiting.since) >= SECOND_HOLDER_MAX
+        };
+        let ready: Vec<_> = self.replication.waiting.extract_if(.., is_over).collect();
+        let ready: Vec<_> = ready.into_iter().map(|w| (copies(w.index) as u32 + 1, w)).collect();
+        for (count, WaitingReply { index, to, mut reply, .. }) in ready {
+            if let ControlReply::Placed { holders, .. } | ControlReply::Done { holders } = &mut reply {
+                *holders = count;
+            }
+            if count < 2 && !is_alone {
+                tracing::warn!(index, peer = %to.node, "answered although no other member has the entry on its disk");
+            }
+            self.send_reply(to, reply);
+        }
+    }
+
+    /// This node leads no more: whoever waits asks again.
+    pub(crate) fn refuse_waiting_replies(&mut self) {
+        for WaitingReply { to, .. } in std::mem::take(&mut self.replication.waiting) {
+            let message =
+                "another coordinator was elected before a second member had this on its disk".to_owned();
+            self.send_reply(to, ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, message });
+        }
+    }
+
+    pub(crate) fn send_reply(&mut self, to: ReplyTo, reply: ControlReply) {
+        self.send_control(to.node, ControlMessage::Reply { request: to.request, reply });
+    }
+
+    // ---- who was elected catches up first ----
+
+    /// This node was elected, and leads once it has what others have.
+    pub(crate) fn begin_to_catch_up(&mut self) {
+        self.refuse_waiting_replies();
+        let silences = std::mem::take(&mut self.replication.silences);
+        self.replication = Replication { elected_at: self.now.time, silences, ..Replication::default() };
+    }
+
+    /// Whether entries that only another member has are on their way. Asks for them.
+    pub(crate) fn is_catching_up(&mut self) -> bool {
+        #[cfg(feature = "planted")]
+        if self.config.planted == Some(crate::planted::Bug::LessWins) {
+            return false;
+        }
+        let now = self.now.time;
+        if let Some((node, since)) = self.replication.asked {
+            if now.since(since) < CATCH_UP_MAX && self.reports.contains_key(&node) {
+                return true;
+            }
+            self.is_silent(node);
+        }
+        if now.since(self.replication.elected_at) >= CATCH_UP_ALL_MAX {
+            return false;
+        }
+        let LogHead { index, hash } = self.log.durable();
+        while let Some(node) = self.most_ahead(index) {
+            if self.send_control(node, ControlMessage::Log(LogMessage::CatchUp { index, hash })) {
+                self.replication.asked = Some((node, now));
+                return true;
+            }
+            self.is_silent(node);
+        }
+        false
+    }
+
+    /// The member with the longest log beyond `index`, of those that may have this node's in theirs.
+    fn most_ahead(&self, index: u64) -> Option<NodeId> {
+        let others = self.reports.iter().filter(|(node, report)| {
+            let Replication { diverged, silent, .. } = &self.replication;
+            let is_through = diverged.contains(node) || silent.contains(node);
+            **node != self.me && report.log.index > index && !is_through
+        });
+        others.max_by_key(|(_, report)| report.log.index).map(|(node, _)| *node)
+    }
+
+    /// A question or its answer was lost, or somebody does not mean to answer: it is asked again in another epoch, not for ever.
+    fn is_silent(&mut self, node: NodeId) {
+        self.replication.asked = None;
+        let silences = self.replication.silences.entry(node).or_default();
+        *silences += 1;
+        if *silences > SILENCES_MAX {
+            self.replication.diverged.insert(node);
+        }
+        self.replication.silent.insert(node);
+    }
+
+    fn has_diverged(&mut self, node: NodeId) {
+        self.replication.asked.take_if(|(asked, _)| *asked == node);
+        self.replication.diverged.insert(node);
+    }
+
+    /// This node leads from here on; followers whose log ends elsewhere pull.
+    pub(crate) fn leads_with_log(&mut self, epoch: Epoch) {
+        let LogHead { index, hash } = self.log.durable();
+        let message =
+            LogMessage::Entries { epoch, after_index: index, after_hash: hash, entries: Vec::new() };
+        self.send_to_members(&std::sync::Arc::new(ControlMessage::Log(message)));
+    }
+
+    fn tail_came(&mut self, from: NodeId, after: LogHead, entries: Vec<Vec<u8>>) {
+        if self.leads_soon.is_none() || self.replication.asked.is_none_or(|(asked, _)| asked != from) {
+            return tracing::trace!(peer = %from, %after, "a tail of the log that was not asked for");
+        }
+        self.replication.silences.remove(&from);
+        if entries.is_empty() || after != self.log.durable() || self.writes.is_log_busy() {
+            self.has_diverged(from);
+        } else {
+            match self.checked(&entries) {
+                Ok(events) => {
+                    tracing::info!(target: "events::log", peer = %from, entries = entries.len(), "taken before leading");
+                    self.replication.asked = None;
+                    self.append_followed(entries, events);
+                }
+                Err(reason) => {
+                    tracing::warn!(target: "events::log", peer = %from, reason, "entries that cannot be");
+                    self.has_diverged(from);
+                }
+            }
+        }
+        self.lead_when_written();
+    }
+
+    // ---- who has what ----
+
+    /// A member said with a report where its log ends. Who stands still there has lost what it was sent.
+    pub(crate) fn log_reported(&mut self, from: NodeId, before: Option<&NodeReport>, head: LogHead) {
+        if from == self.me || !self.is_leading() || self.leads_soon.is_some() {
+            return;
+        }
+        self.note_holder(from, head);
+        let stands_still = before.is_some_and(|before| before.log == head);
+        if stands_still && head != self.log.durable() {
+            self.send_log(from, head);
+        }
+    }
+
+    fn note_holder(&mut self, from: NodeId, head: LogHead) {
+        if self.log.hash_at(head.index) == Some(head.hash) {
+            self.replication.holders.insert(from, head.index);
+            self.release_replies();
+        } else {
+            self.replication.holders.remove(&from);
+        }
+    }
+
+    /// A member is gone: its disk does not count as a second one.
+    pub(crate) fn holder_lost(&mut self, node: NodeId) {
+        self.replication.holders.remove(&node);
+        self.release_replies();
+    }
+
+    fn send_log(&mut self, to: NodeId, follower: LogHead) {
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::NoResend) {
+            return;
+        }
+        let Some((epoch, _)) = self.leader else { return };
+        let head = self.log.durable();
+        // Its log may go on where this one ends: the next epoch begins with that. What it says in its report is asked for then, so
+        // whoever says so without reason does it once.
+        let is_longer = follower.index > head.index;
+        #[cfg(feature = "planted")]
+        let is_longer = is_longer && self.config.planted != Some(crate::planted::Bug::LessWins);
+        if is_longer && !self.replication.diverged.contains(&to) {
+            if self.reports.get(&to).is_some_and(|report| report.log == follower) {
+                self.feed_membership(Input::Renew);
+            }
+            return;
+        }
+        let message = match lead(head, follower, |index| self.log.hash_at(index)) {
+            LeaderStep::SendEntries { after_index } => {
+                let entries = self.log.after(after_index, limits::LOG_ENTRIES_MAX);
+                LogMessage::Entries { epoch, after_index, after_hash: follower.hash, entries }
+            }
+            LeaderStep::SendSnapshot => {
+                let state = self.state().encode();
+                LogMessage::Snapshot { epoch, index: head.index, hash: head.hash, state }
+            }
+            LeaderStep::Nothing => return,
+        };
+        self.send_control(to, ControlMessage::Log(message));
+    }
+
+    fn log_pulled(&mut self, from: NodeId, head: LogHead) {
+        if !self.is_leading() || self.leads_soon.is_some() {
+            return tracing::trace!(peer = %from, leader = ?self.leader, "asks for the log of a node that does not lead");
+        }
+        self.note_holder(from, head);
+        self.send_log(from, head);
+    }
+
+    /// Somebody who was elected asks for what only this node has, which may not have heard of that yet.
+    fn tail_asked(&mut self, from: NodeId, head: LogHead) {
+        let entries = match self.log.hash_at(head.index) {
+            Some(hash) if hash == head.hash => self.log.after(head.index, limits::LOG_ENTRIES_MAX),
+            _ => Vec::new(),
+        };
+        let message = LogMessage::Tail { after_index: head.index, after_hash: head.hash, entries };
+        self.send_control(from, ControlMessage::Log(message));
+    }
+
+    // ---- following ----
+
+    /// Tells the coordinator where this node's log on disk ends, and so what it lacks, if `node` is who to tell.
+    pub(crate) fn pull_log_from(&mut self, node: NodeId) {
+        if node == self.me || self.leader.is_none_or(|(_, leader)| leader != node) {
+            return;
+        }
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::SaysPlanned) {
+            let LogHead { index, hash } = self.log.planned();
+            self.send_control(node, ControlMessage::Log(LogMessage::Pull { index, hash }));
+            return;
+        }
+        let LogHead { index, hash } = self.log.durable();
+        self.send_control(node, ControlMessage::Log(LogMessage::Pull { index, hash }));
+    }
+
+    /// The same to whoever coordinates.
+    pub(crate) fn tell_log_end(&mut self) {
+        if let Some((_, node)) = self.leader.filter(|_| !self.writes.is_log_busy()) {
+            self.pull_log_from(node);
+        }
+    }
+
+    pub(crate) fn log_message(&mut self, from: NodeId, message: LogMessage) {
+        let epoch = match message {
+            LogMessage::Pull { index, hash } => return self.log_pulled(from, LogHead { index, hash }),
+            LogMessage::Tail { after_index, after_hash, entries } => {
+                return self.tail_came(from, LogHead { index: after_index, hash: after_hash }, entries);
+            }
+            LogMessage::CatchUp { index, hash } => return self.tail_asked(from, LogHead { index, hash }),
+            LogMessage::Entries { epoch, .. } | LogMessage::Snapshot { epoch, .. } => epoch,
+        };
+        if from == self.me || !self.leads(epoch, from) {
+            return self.refuse_epoch(from, epoch, "a part of the log");
+        }
+        // What is behind the end on disk is checked there, so it waits for the write; when that is answered this node pulls.
+        if self.writes.is_log_busy() || !self.log.takes_entries() {
+            return tracing::trace!(peer = %from, "a part of the log while another is written; it is pulled later");
+        }
+        match follow(self.log.durable(), Some(epoch), message) {
+            FollowerStep::Append(entries) => match self.checked(&entries) {
+                Ok(events) => self.append_followed(entries, events),
+                Err(reason) => self.distrust(from, &format!("an entry that {reason}")),
+            },
+            FollowerStep::Restore { head, state } => match State::decode(&state) {
+                Ok(state) => self.replace_log(head, state),
+                Err(error) => self.distrust(from, &format!("a snapshot that is none: {error}")),
+            },
+            FollowerStep::Pull => self.pull_log_from(from),
+            FollowerStep::Nothing => {}
+            FollowerStep::Refuse(refusal) => {
+                self.send_control(from, ControlMessage::Refused(refusal));
+            }
+        }
+    }
+
+    /// The events in these entries, if each is one of bounded size and they can follow what is on disk.
+    fn checked(&self, entries: &[Vec<u8>]) -> Result<Vec<Event>, String> {
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::Unchecked) {
+            return Ok(entries.iter().filter_map(|entry| Event::decode(entry).ok()).collect());
+        }
+        let events: Result<Vec<_>, _> = entries.iter().map(|entry| Event::decode(entry)).collect();
+        let events = events.map_err(|error| format!("is no event: {error}"))?;
+        match self.state().refuses(&events) {
+            Some(error) => Err(format!("does not apply: {error}")),
+            None => Ok(events),
+        }
+    }
+
+    fn append_followed(&mut self, entries: Vec<Vec<u8>>, events: Vec<Event>) {
+        let (before, after) = (self.log.planned(), self.log.plan(&entries));
+        let append = FollowedAppend { before, after, entries, events };
+        self.writes.followed(self.now.time, append, &mut self.out);
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::SaysPlanned)
+            && let Some((_, node)) = self.leader
+        {
+            self.pull_log_from(node);
+        }
+    }
+
+    /// What a coordinator sent cannot be, so nothing of it is written: this node does not follow it for a while, and says so.
+    fn distrust(&mut self, leader: NodeId, what: &str) {
+        let (name, seconds) = (self.name_of(leader), DISTRUST_FOR.as_secs());
+        tracing::warn!(target: "events::log", peer = %leader, what, "refused, and its sender is not followed");
+        self.warn(format!("{name} coordinates and sent {what}. It was not written, and {name} is not followed for {seconds} s"));
+        let until = self.now.time + DISTRUST_FOR;
+        self.feed_membership(Input::Distrust { node: leader, until });
+    }
+
+    /// A warning that stays in the view.
+    pub(crate) fn warn(&mut self, text: String) {
+        self.warnings.push(self.now.unix_s, text.clone());
+        self.notice(Notice::Warning(text));
+        self.view_changed();
+    }
+
+    pub(crate) fn replace_log(&mut self, head: LogHead, state: State) {
+        self.log.plan_replacement(head);
+        self.writes.replace(self.now.time, Replaced { head, state }, &mut self.out);
+    }
+
+    /// What only this node or few have of the log: for `exo status`.
+    pub(crate) fn log_holders(&self) -> u32 {
+        let head = self.log.durable();
+        let others = self.reports.iter().filter(|(node, report)| **node != self.me && report.log == head);
+        others.count() as u32 + 1
+    }
+
+    /// While following: what is on disk here counts for the coordinator's answers.
+    pub(crate) fn followed_written(&mut self, append: FollowedAppend) {
+        let FollowedAppend { after, entries, events, .. } = append;
+        self.log.written(after, entries);
+        self.feed_coordinator(CoordinatorInput::Replicated(events));
+        self.tell_log_end();
+    }
+}
