@@ -91,11 +91,9 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
         tokio::task::block_in_place(|| open_devices(&config, host.as_ref(), me))?;
     let (events, inbox) = crate::events::channel();
     let (notices, _) = broadcast::channel(256);
-    let draft =
-        tokio::task::block_in_place(|| start_draft(&config, &library, &compute, host.as_ref(), &events))?;
-    warn_all(&notices, [store.1, passed_over].concat());
+    let draft = start_draft(&config, &library, &compute, host.as_ref(), &events)?;
+    warn_all(&notices, [logs.mended.clone(), store.1, passed_over].concat());
     warn_all(&notices, crate::device::crowding(&config).into_iter().collect());
-    warn_all(&notices, logs.mended.clone());
     let (is_window_open, window_ran) = window_of(&config, &logs.trust, &data)?;
     warn_all(&notices, is_window_open.then(public).flatten().into_iter().collect());
     let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
@@ -236,8 +234,10 @@ fn start_draft(
         return Err(StartError::Draft { draft, reason });
     };
     // Beside a graphics processor it guesses on the processor: this process opens no driver.
-    let device = compute.processor(config, host).map_err(StartError::Device)?;
-    let started = Draft::start(wanted, config, library.store(), device, events.clone());
+    let device =
+        tokio::task::block_in_place(|| compute.processor(config, host)).map_err(StartError::Device)?;
+    let start = || Draft::start(wanted, config, library.store(), device, events.clone());
+    let started = tokio::task::block_in_place(start);
     started.map(|started| Some(Arc::new(started))).map_err(|reason| StartError::Draft { draft, reason })
 }
 
