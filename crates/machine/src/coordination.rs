@@ -418,11 +418,14 @@ impl NodeMachine {
     /// Where commands of a later epoch wait until this node follows it: its announcement came before them on the same link, but is
     /// followed only when the epoch is on the disk. Only the last epoch's wait.
     fn early(&mut self, from: NodeId, epoch: Epoch) -> Option<&mut EarlyCommands> {
-        if self.leader.is_some_and(|(seen, _)| epoch <= seen) {
+        let known = self.leader.map(|(seen, _)| seen).max(self.early_commands.as_ref().map(|e| e.epoch));
+        let is_same =
+            self.early_commands.as_ref().is_some_and(|early| (early.epoch, early.from) == (epoch, from));
+        if known.is_some_and(|seen| epoch <= seen) && !is_same {
             return None;
         }
         tracing::trace!(peer = %from, %epoch, own = ?self.leader, "a command of an epoch that is not followed yet");
-        if self.early_commands.as_ref().is_none_or(|early| (early.epoch, early.from) != (epoch, from)) {
+        if !is_same {
             self.early_commands = Some(EarlyCommands { epoch, from, desired: None, instances: None });
         }
         self.early_commands.as_mut()

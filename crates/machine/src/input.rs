@@ -109,7 +109,7 @@ pub enum Input {
         /// What happened at the last address.
         reason: String,
     },
-    /// Every address of a [`crate::Effect::Probe`] refused a connection. Nothing comes where one did not.
+    /// Every address of a [`crate::Effect::Probe`] refused a connection; perhaps several times. Nothing comes where one did not.
     Refused {
         /// Who listened there.
         peer: NodeId,

@@ -530,7 +530,9 @@ impl NodeMachine {
         match output {
             LinksOutput::Effect(effect) => self.out.push(effect),
             LinksOutput::Up { node, purpose } => self.link_up(node, purpose),
-            LinksOutput::Down { node, purpose, reason } => self.link_down(node, purpose, &reason),
+            LinksOutput::Down { node, purpose, remote, reason } => {
+                self.link_down(node, purpose, remote, &reason);
+            }
             LinksOutput::Undeliverable { to, message, waited } => {
                 let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
                 self.undeliverable(Undeliverable { to, kind: MessageKind::of(&message), waited_ms });
@@ -555,7 +557,7 @@ impl NodeMachine {
         self.report_now();
     }
 
-    fn link_down(&mut self, node: NodeId, purpose: Purpose, reason: &LinkEnd) {
+    fn link_down(&mut self, node: NodeId, purpose: Purpose, remote: SocketAddr, reason: &LinkEnd) {
         tracing::debug!(peer = %node, ?purpose, %reason, "link closed");
         self.view_changed();
         if purpose == Purpose::Data {
@@ -566,9 +568,12 @@ impl NodeMachine {
             self.asks_lost(node);
         }
         self.feed_membership(exo_membership::Input::LinkReset(node));
-        if let LinkEnd::Reset(_) = reason {
-            // A process that ended is told from a link that broke: its system refuses connections.
-            let addresses = self.links.addresses(node).to_vec();
+        // A process that ended is told from a link that broke: its system refuses connections. Only where the link came from: other
+        // addresses of a node are hints, and may be another host's.
+        let is_only = purpose == Purpose::Data || !self.links.is_open(node, Purpose::Data);
+        let mut addresses = self.links.addresses(node).to_vec();
+        addresses.retain(|address| address.ip().to_canonical() == remote.ip().to_canonical());
+        if matches!(reason, LinkEnd::Reset(_)) && is_only && !addresses.is_empty() {
             self.out.push(Effect::Probe { peer: node, addresses });
         }
     }

@@ -1,9 +1,16 @@
 //! What this node itself knows of one peer: when it was heard, whether its connection stands, what it said last.
 
+use std::time::Duration;
+
 use exo_types::{Epoch, Time};
 
 use crate::message::{Rank, Role};
 use crate::{Config, LossReason, NodeStatus};
+
+/// From a reset to a refusal that belongs to it.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+/// Nothing was on its way any more.
+const REFUSED_SILENCE: Duration = Duration::from_millis(250);
 
 /// What a peer's last heartbeat said.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +27,8 @@ pub(crate) struct Peer {
     /// Last message; before the first, when we began to wait for it.
     heard: Time,
     reset: Option<Time>,
+    /// The last one since its connection stood, whatever was heard behind it.
+    reset_last: Option<Time>,
     /// Whether nothing listens there since.
     refused: bool,
     incarnation: Option<u64>,
@@ -50,6 +59,7 @@ impl Peer {
             linked: false,
             heard: now,
             reset: None,
+            reset_last: None,
             refused: false,
             incarnation: None,
             incarnation_before: None,
@@ -61,22 +71,26 @@ impl Peer {
     }
 
     pub fn link_up(&mut self, now: Time) {
-        (self.linked, self.reset, self.refused, self.next_beat) = (true, None, false, now);
+        (self.linked, self.next_beat) = (true, now);
+        (self.reset, self.reset_last, self.refused) = (None, None, false);
     }
 
     pub fn link_reset(&mut self, now: Time) {
         self.linked = false;
         if matches!(self.status, NodeStatus::Alive | NodeStatus::Suspected) {
             self.reset.get_or_insert(now);
+            self.reset_last = Some(now);
             self.status = NodeStatus::Suspected;
         }
     }
 
-    /// Only beside a reset that nothing contradicted: a firewall refuses, too, and what comes over another way proves a life.
+    /// Its port refuses connections: beside a reset that is a death. Messages that were on their way when it died may come behind the
+    /// reset; a firewall refuses, too, and a peer behind it is heard.
     pub fn refused(&mut self, now: Time) {
-        self.refused = self.reset.is_some();
+        let is_recent = self.reset_last.is_some_and(|at| now.since(at) <= REFUSED_WITHIN);
+        self.refused = self.reset.is_some() || is_recent && now.since(self.heard) >= REFUSED_SILENCE;
         if !self.refused {
-            tracing::trace!(?now, status = ?self.status, "a refusal where no connection was reset");
+            tracing::trace!(?now, status = ?self.status, "a refusal where no connection was reset, or of a peer that is heard");
         }
     }
 
@@ -163,5 +177,34 @@ impl Peer {
     pub fn follows(&self, epoch: Option<Epoch>) -> bool {
         let said = self.said.filter(|s| s.epoch == epoch && matches!(s.role, Role::Following { .. }));
         said.is_some() && self.status == NodeStatus::Alive
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_was_on_its_way_does_not_take_a_death_back() {
+        let at = Time::from_millis;
+        let config = Config::default();
+        let status = |refusals: &[u64], heard: u64| {
+            let mut peer = Peer::new(at(0));
+            peer.link_up(at(0));
+            peer.hear(at(900));
+            peer.link_reset(at(1000));
+            peer.hear(at(1001));
+            let mut refusals = refusals.iter();
+            refusals.by_ref().take(1).for_each(|ms| peer.refused(at(*ms)));
+            if heard > 0 {
+                peer.hear(at(heard));
+            }
+            refusals.for_each(|ms| peer.refused(at(*ms)));
+            peer.advance(at(1500), true, &config);
+            peer.status
+        };
+        assert_eq!(status(&[1002], 0), NodeStatus::Alive);
+        assert_eq!(status(&[1002, 1402], 0), NodeStatus::Lost(LossReason::Refused));
+        assert_eq!(status(&[1002, 1402], 1300), NodeStatus::Alive, "a firewall refuses, too");
     }
 }

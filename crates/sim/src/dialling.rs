@@ -79,7 +79,9 @@ impl World {
         }
         if !addresses.is_empty() {
             let delay = longest + self.nodes[node].draws.draw().micros(100, 2000);
-            self.input_at(self.now + delay, node, Input::Refused { peer });
+            for again in [Duration::ZERO, Duration::from_millis(400)] {
+                self.input_at(self.now + delay + again, node, Input::Refused { peer });
+            }
         }
     }
 

@@ -239,10 +239,15 @@ fn asks(
         let whom = draw(6).below(nodes as u64) as usize;
         let drain = if draw(7).per_cent(70) { Drain::Lasting } else { Drain::Leaving };
         let at = draw(8).time_ms(4_000, 30_000);
-        asks.push(Ask { at, node: draw(9).below(60) as usize, what: AskWhat::Drain { node: whom, drain } });
+        // Only a node itself leaves.
+        let node = if drain == Drain::Leaving { whom } else { draw(9).below(60) as usize };
+        asks.push(Ask { at, node, what: AskWhat::Drain { node: whom, drain } });
         let at = at + Duration::from_millis(15_000 + draw(10).below(10_000));
         let (node, drain) = (draw(11).below(60) as usize, Drain::Over);
-        asks.push(Ask { at, node, what: AskWhat::Drain { node: whom, drain } });
+        // Once more when the halves of a cluster are one again: what the one that gives up had decided is lost.
+        for at in [at, Time::from_millis(44_000)] {
+            asks.push(Ask { at, node, what: AskWhat::Drain { node: whom, drain } });
+        }
     }
     if kind == Kind::Faults && is_founded && draw(12).per_cent(40) {
         asks.extend(placing_and_unloading(seed));

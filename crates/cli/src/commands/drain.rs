@@ -27,6 +27,8 @@ enum Left {
     Nothing,
     /// So much of what is to be loaded elsewhere is, 0 to 1.
     Moving(f64),
+    /// It is being loaded there for the first time, or placed anew: it moves afterwards.
+    Unready,
     /// Nothing more will move: why.
     Stays(String),
 }
@@ -55,9 +57,11 @@ pub async fn run(config: &Config, node: &str, undo: bool) -> anyhow::Result<()> 
                     super::members::node_word(&id)
                 );
             }
+            Left::Unready => moved.0 = Instant::now(),
             Left::Moving(progress) => {
                 bar.set_position((progress * 1000.0) as u64);
-                if progress > moved.1 {
+                // Another device may have to begin anew.
+                if progress != moved.1 {
                     moved = (Instant::now(), progress);
                 }
             }
@@ -77,13 +81,11 @@ pub async fn run(config: &Config, node: &str, undo: bool) -> anyhow::Result<()> 
 
 /// Before this node ends: its layers go elsewhere, where something takes them. A second signal ends the wait.
 pub async fn before_end(client: &Client, stop: &mut StopSignal) {
-    let Some(own) = goes_on_without(client).await else { return };
-    ui::line("moving its layers of models to other nodes; Ctrl-C again ends at once");
     tokio::select! {
-        () = leave(client, &own) => {}
+        () = leave(client) => {}
         () = stop.wait() => {}
         () = tokio::time::sleep(LEAVE_MAX) => {
-            ui::line(format!("they are not loaded elsewhere after {} s", LEAVE_MAX.as_secs()));
+            ui::line(format!("its layers are not loaded elsewhere after {} s", LEAVE_MAX.as_secs()));
         }
     }
 }
@@ -93,21 +95,27 @@ async fn goes_on_without(client: &Client) -> Option<String> {
     let view: ClusterView = client.get("/exo/v1/cluster").await.ok()?;
     let own = view.nodes.iter().find(|node| node.is_self)?.id.clone();
     let is_other = |node: &NodeView| !node.is_self && node.status == NodeStatus::Alive;
-    let has_layers = !matches!(left(&view, &own), Left::Nothing);
+    let has_layers = !matches!(left(&view, &own), Left::Nothing | Left::Unready);
     (has_layers && view.nodes.iter().any(is_other)).then_some(own)
 }
 
-async fn leave(client: &Client, own: &str) {
+async fn leave(client: &Client) {
     let mut asked = None::<Instant>;
-    while goes_on_without(client).await.is_some() {
+    while let Some(own) = goes_on_without(client).await {
+        if asked.is_none() {
+            ui::line("moving its layers of models to other nodes; Ctrl-C again ends at once");
+        }
         // Again and again: the coordinator may be the next to end, and it tells nobody.
         if asked.is_none_or(|at| at.elapsed() > ASK_EVERY) {
             asked = Some(Instant::now());
-            let _ = tokio::time::timeout(ASK_EVERY, ask(client, own, Drain::Leaving)).await;
+            let _ = tokio::time::timeout(ASK_EVERY, ask(client, &own, Drain::Leaving)).await;
         }
         let Ok(view) = client.get::<ClusterView>("/exo/v1/cluster").await else { return };
-        if let Left::Stays(reason) = left(&view, own) {
-            return ui::line(reason);
+        match left(&view, &own) {
+            Left::Stays(reason) => return ui::line(reason),
+            // Nobody is answered by what is not loaded yet.
+            Left::Nothing | Left::Unready => return,
+            Left::Moving(_) => {}
         }
         tokio::time::sleep(POLL).await;
     }
@@ -119,7 +127,7 @@ async fn ask(client: &Client, node: &str, drain: Drain) -> anyhow::Result<()> {
 
 fn left(view: &ClusterView, node: &str) -> Left {
     let here = view.instances.iter().filter(|i| i.stages.iter().any(|stage| stage.node == node));
-    let (mut least, mut stays) = (None::<f64>, None);
+    let (mut least, mut stays, mut is_unready) = (None::<f64>, None, false);
     for instance in here {
         match (&instance.moving, &instance.state) {
             (Some(MovingView::Stays { reason }), _) => stays = Some(format!("{}: {reason}", instance.model)),
@@ -127,7 +135,8 @@ fn left(view: &ClusterView, node: &str) -> Left {
             (None, InstanceState::Waiting { reason }) => {
                 stays = Some(format!("{}: {reason}", instance.model))
             }
-            (None, _) => least = Some(0.0),
+            (None, InstanceState::Ready) => least = Some(0.0),
+            (None, _) => is_unready = true,
             (Some(MovingView::Loading { progress, .. }), _) => {
                 least = Some(least.map_or(*progress, |least| least.min(*progress)));
             }
@@ -135,6 +144,7 @@ fn left(view: &ClusterView, node: &str) -> Left {
     }
     match (least, stays) {
         (Some(progress), _) => Left::Moving(progress),
+        (None, _) if is_unready => Left::Unready,
         (None, Some(reason)) => Left::Stays(reason),
         (None, None) => Left::Nothing,
     }

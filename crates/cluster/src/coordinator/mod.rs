@@ -64,8 +64,8 @@ struct Leading {
     watches: BTreeMap<InstanceId, Watch>,
     /// Devices that failed a stage: no lost stage goes there for a while.
     avoided: BTreeMap<(NodeId, DeviceId), Avoided>,
-    /// Nodes that are about to end.
-    leaving: BTreeSet<NodeId>,
+    /// Nodes that are about to end, and when they said so last.
+    leaving: BTreeMap<NodeId, Time>,
     /// What each worker was told.
     told: BTreeMap<NodeId, Told>,
     revision: u64,
@@ -96,7 +96,7 @@ impl Coordinator {
             CoordinatorInput::Remove { reply, instance, reason } => {
                 self.remove(reply, instance, reason, &mut out);
             }
-            CoordinatorInput::Drain { reply, node, drain } => self.drain(reply, node, drain, &mut out),
+            CoordinatorInput::Drain { reply, node, drain } => self.drain(now, reply, node, drain, &mut out),
             // The survey moves the stages of those who left: a stage on no member is gone.
             CoordinatorInput::Members(members) => self.members = members,
             CoordinatorInput::Appended(append) => self.appended(now, append, &mut out),
@@ -108,6 +108,7 @@ impl Coordinator {
             CoordinatorInput::Restored(state) => self.restored(*state),
         }
         if self.leading.is_some() {
+            self.forget_drained(now, &mut out);
             self.survey(now, &mut out);
             self.ask_planner(now, &mut out);
             self.tell_workers(now, &mut out);
@@ -143,7 +144,7 @@ impl Coordinator {
             plans: PlanQueue::default(),
             watches,
             avoided: BTreeMap::new(),
-            leaving: BTreeSet::new(),
+            leaving: BTreeMap::new(),
             told: BTreeMap::new(),
             revision: 0,
             placement_last: 0,

@@ -8,11 +8,16 @@ use std::time::Duration;
 
 use exo_types::{InstanceId, NodeId, Placement, PlacementId, ShardPosition, ShardSpec, Time};
 
+use super::asks::refused;
+use super::log::Answer;
 use super::repair::{Of, replaced};
 use super::survey::{AVOID_FAILED, AVOID_REFUSED, LOOK_EVERY};
-use super::{Coordinator, CoordinatorOutput, clip};
-use crate::wire::{DesiredShard, Drain};
+use super::{Coordinator, CoordinatorOutput, ReplyTo, clip, not_coordinator};
+use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain};
 use crate::{Event, InstanceState, Moving, StageStatus, StateInstance};
+
+/// A node that leaves says so twice a second.
+const LEAVING_FOR: Duration = Duration::from_secs(3);
 
 /// Layers that are loaded ahead.
 #[derive(Clone, Debug)]
@@ -59,7 +64,7 @@ impl Coordinator {
     /// Whether no stage is to be on a node.
     pub(super) fn is_drained(&self, node: NodeId) -> bool {
         self.state.drained().contains(&node)
-            || self.leading.as_ref().is_some_and(|l| l.leaving.contains(&node))
+            || self.leading.as_ref().is_some_and(|l| l.leaving.contains_key(&node))
     }
 
     /// Brings a move further, begins one, or gives it up. What serves and has lost nothing comes here.
@@ -67,7 +72,7 @@ impl Coordinator {
         let Some(entry) = self.state.instances().get(&instance) else { return };
         let drained =
             entry.placement.shards().map(|(_, shard)| shard.node).find(|node| self.is_drained(*node));
-        let from = entry.placement.id;
+        let (from, is_possible) = (entry.placement.id, self.is_possible(now, instance));
         let Some(leading) = &mut self.leading else { return };
         let is_durable = leading.planned.instances().get(&instance).is_some_and(|i| i.placement.id == from);
         let Some(watch) = leading.watches.get_mut(&instance) else { return };
@@ -75,12 +80,16 @@ impl Coordinator {
         if !is_durable || now < watch.decide_at {
             return;
         }
-        let Some(node) = drained.filter(|_| watch.state == InstanceState::Ready) else {
+        let Some(node) = drained else {
             (watch.moving, watch.stuck) = (None, None);
             return;
         };
+        // Between two terms what is loaded ahead goes on, and nothing is decided.
+        if watch.state != InstanceState::Ready {
+            return;
+        }
         match &watch.moving {
-            Some(moving) if moving.from == from => self.carry_on(now, instance, out),
+            Some(moving) if moving.from == from && is_possible => self.carry_on(now, instance, out),
             _ if watch.stuck.as_ref().is_some_and(|stuck| now < stuck.again_at) => {}
             _ => self.begin_move(now, instance, node),
         }
@@ -105,7 +114,9 @@ impl Coordinator {
                 (watch.moving, watch.stuck) = (Some(moving), None);
             }
             None => {
-                let reason = format!("{name} is drained, and no other device has room for its {bytes} bytes");
+                let reason = format!(
+                    "{name} is drained, and no other device takes the layers there, of {bytes} bytes"
+                );
                 tracing::info!(target: "events::move", %instance, reason, "is not possible");
                 watch.stuck = Some(Stuck { reason: clip(&reason), again_at: now + LOOK_EVERY });
             }
@@ -127,6 +138,19 @@ impl Coordinator {
                 self.avoid_device(now, instance, shard.node, shard.device, &reason, time);
             }
         }
+    }
+
+    /// Whether the devices that load ahead are there, may have stages, and talk with those beside them.
+    fn is_possible(&self, now: Time, instance: InstanceId) -> bool {
+        let Some(leading) = &self.leading else { return false };
+        let Some(moving) = leading.watches.get(&instance).and_then(|w| w.moving.as_ref()) else {
+            return false;
+        };
+        let is_there = |ahead: &Ahead| {
+            let well = self.avoided(now, instance, ahead.node, &ahead.spec.device).is_none();
+            well && !self.is_gone(leading, now, ahead.node) && !self.is_drained(ahead.node)
+        };
+        self.ahead(instance).iter().all(is_there) && self.reach().joins(&moving.placement.stages)
     }
 
     /// How far what is loaded ahead is.
@@ -230,8 +254,13 @@ impl Coordinator {
         for ((_, status), Ahead { memory_bytes: bytes, .. }) in statuses.iter().zip(self.ahead(instance)) {
             total_bytes = total_bytes.saturating_add(bytes);
             let done = match status {
+                // Fetching is most of the way, where it is needed.
+                StageStatus::Fetching { done_bytes, total_bytes } if *total_bytes > 0 => {
+                    (u128::from(bytes) * u128::from(*done_bytes) / u128::from(*total_bytes) * 9 / 10) as u64
+                }
                 StageStatus::Loading { done_bytes, total_bytes } if *total_bytes > 0 => {
-                    (u128::from(bytes) * u128::from(*done_bytes) / u128::from(*total_bytes)) as u64
+                    let part = u128::from(bytes) * u128::from(*done_bytes) / u128::from(*total_bytes);
+                    ((u128::from(bytes) * 9 + part) / 10) as u64
                 }
                 status if status.is_loaded() => bytes,
                 _ => 0,
@@ -241,32 +270,52 @@ impl Coordinator {
         Some(Moving::Loading { reason, done_bytes, total_bytes })
     }
 
-    /// Somebody wants a node to have no stages.
+    /// Somebody wants a node to have no stages, or to have some again.
     pub(super) fn drain(
         &mut self,
-        reply: super::ReplyTo,
+        now: Time,
+        reply: ReplyTo,
         node: NodeId,
         drain: Drain,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let is_member = self.members.contains_key(&node);
-        let Some(leading) = &mut self.leading else { return out.push(super::not_coordinator(reply)) };
-        if !is_member {
-            let message = format!("{node} is no member of this cluster");
-            return out.push(super::asks::refused(reply, crate::wire::ControlRefusal::Unknown, &message));
-        }
-        match drain {
-            Drain::Leaving => drop(leading.leaving.insert(node)),
-            Drain::Lasting | Drain::Over => drop(leading.leaving.remove(&node)),
-        }
+        let (is_member, durable) = (self.members.contains_key(&node), self.state.drained().contains(&node));
+        let Some(leading) = &mut self.leading else { return out.push(not_coordinator(reply)) };
         let is_drained = drain == Drain::Lasting;
-        if drain == Drain::Leaving || leading.planned.drained().contains(&node) == is_drained {
-            return out.push(CoordinatorOutput::Reply {
-                to: reply,
-                reply: crate::wire::ControlReply::Done { holders: 1 },
-            });
+        match drain {
+            _ if !is_member && drain != Drain::Over => {
+                let message = format!("{node} is no member of this cluster");
+                return out.push(refused(reply, ControlRefusal::Unknown, &message));
+            }
+            Drain::Leaving if reply.node != node => {
+                let message = format!("only {node} itself knows that it leaves");
+                return out.push(refused(reply, ControlRefusal::Invalid, &message));
+            }
+            Drain::Leaving => drop(leading.leaving.insert(node, now)),
+            Drain::Lasting => {}
+            Drain::Over => drop(leading.leaving.remove(&node)),
         }
-        self.ask(vec![(reply, super::log::Answer::Done)], Event::NodeDrained { node, is_drained }, out);
+        // One that is on its way to the log is written once more: the first may fail.
+        let is_known = durable == is_drained && leading.planned.drained().contains(&node) == is_drained;
+        if drain == Drain::Leaving || is_known {
+            return out
+                .push(CoordinatorOutput::Reply { to: reply, reply: ControlReply::Done { holders: 1 } });
+        }
+        self.ask(vec![(reply, Answer::Done)], Event::NodeDrained { node, is_drained }, out);
+    }
+
+    /// Who said long ago that it leaves has changed its mind, and who was removed is drained no more: it may come again.
+    pub(super) fn forget_drained(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
+        let knows_members = self.members.contains_key(&self.me);
+        let Some(leading) = &mut self.leading else { return };
+        leading.leaving.retain(|_, said_at| now.since(*said_at) <= LEAVING_FOR);
+        let gone = leading.planned.drained().iter().find(|node| !self.members.contains_key(node)).copied();
+        if let Some(node) = gone.filter(|_| knows_members) {
+            let event = Event::NodeDrained { node, is_drained: false };
+            if let Err(error) = leading.append(event, Vec::new(), out) {
+                tracing::error!(%node, %error, "a removed node stays drained");
+            }
+        }
     }
 }
 

@@ -67,7 +67,12 @@ impl Coordinator {
         let mut held: Vec<&StageReport> =
             report.stages.iter().filter(|s| s.spec.device == facts.id).collect();
         let others = leading.planned.instances().iter().filter(|(id, _)| Some(**id) != replaced);
-        let ahead = others.clone().flat_map(|(id, _)| self.ahead(*id));
+        // What is on its way to the log is counted there.
+        let is_durable = |id: &InstanceId, planned: &StateInstance| {
+            self.state.instances().get(id).is_some_and(|i| i.placement.id == planned.placement.id)
+        };
+        let durable = others.clone().filter(|(id, planned)| is_durable(id, planned));
+        let ahead = durable.flat_map(|(id, _)| self.ahead(*id));
         let ahead = ahead.filter(|ahead| ahead.node == node && ahead.spec.device == facts.id);
         let ahead = ahead.map(|ahead| (ahead.position, ahead.spec, ahead.memory_bytes));
         let wanted = others.flat_map(|(_, instance)| wanted_of(instance, node, &facts.id)).chain(ahead);

@@ -45,8 +45,13 @@ impl Coordinator {
         let entry = self.state.instances().get(&instance)?;
         let request = self.request_for(now, &entry.request, Some(instance), Objective::Latency);
         let reach = self.reach();
-        let stays = |node| of == Of::Loss && self.is_drained(node);
+        let is_well = |d: &PlanDevice| {
+            let avoided = self.avoided(now, instance, d.node, &d.device.id);
+            d.device.support != SupportClass::Unsupported && avoided.is_none()
+        };
+        let stays = |d: &PlanDevice| of == Of::Loss && self.is_drained(d.node) && is_well(d);
         let mut repair = Repair::new(&request, &reach, entry, stays);
+        repair.room.retain(|(node, _), _| !self.is_drained(*node));
         while let Some(gap) = repair.gap() {
             repair.fill(gap)?;
         }
@@ -56,16 +61,14 @@ impl Coordinator {
 }
 
 impl<'a> Repair<'a> {
-    /// What stands on a node that `stays` stays there, and nothing is added to it.
+    /// What stands on a device that is left out stays there if it `stays`.
     fn new(
         request: &'a PlanRequest,
         reach: &'a Reach,
         entry: &StateInstance,
-        stays: impl Fn(NodeId) -> bool,
+        stays: impl Fn(&PlanDevice) -> bool,
     ) -> Self {
-        let usable = |d: &&PlanDevice| {
-            d.excluded.is_none() || stays(d.node) && d.device.support != SupportClass::Unsupported
-        };
+        let usable = |d: &&PlanDevice| d.excluded.is_none() || stays(d);
         let room = |d: &PlanDevice| ((d.node, d.device.id.clone()), d.device.memory_free_bytes);
         let mut room: BTreeMap<_, _> = request.devices.iter().filter(usable).map(room).collect();
         let stages = entry.placement.stages.iter().cloned().zip(entry.memory_bytes.iter().copied());
@@ -77,7 +80,6 @@ impl<'a> Repair<'a> {
             free.map(|free| *free -= bytes).is_some()
         };
         let layout = stages.filter(stands).collect();
-        room.retain(|(node, _), _| !stays(*node));
         let spreads = matches!(entry.request.objective, PlaceObjective::Spread { .. });
         Self { request, reach, spreads, room, layout }
     }

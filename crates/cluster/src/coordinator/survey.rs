@@ -295,7 +295,8 @@ impl Coordinator {
         let Some(leading) = &mut self.leading else { return };
         let Some(watch) = leading.watches.get_mut(&instance) else { return };
         let reason = clip(&reason);
-        (watch.lost, watch.moving, watch.stuck) = (Some(reason.clone()), None, None);
+        // What is loaded ahead may be what repair needs: it is wanted until the next placement is in the log.
+        (watch.lost, watch.stuck) = (Some(reason.clone()), None);
         if watch.replacements >= max {
             watch.replacements = 0;
             let why = format!("placed anew {max} times without becoming ready; last: {reason}");
@@ -370,6 +371,7 @@ impl Coordinator {
             return self.give_up(now, instance, reason, out);
         }
         watch.state = InstanceState::Waiting { reason: clip(&reason) };
+        watch.moving = None;
         // Without another device the one that failed is better than none.
         leading.avoided.retain(|_, avoided| avoided.instance != instance);
         watch.looks = watch.looks.saturating_add(1).min(5);

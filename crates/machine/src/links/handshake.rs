@@ -41,7 +41,8 @@ impl Links {
             self.links_seen += 1;
             let (dialled_here, order) = (dial.is_some(), self.links_seen);
             let state = if dialled_here { LinkState::Accepted } else { LinkState::Offered };
-            let link = Link { node, purpose, via, dialled_here, order, state, since: now, heard: now };
+            let link =
+                Link { node, purpose, via, remote, dialled_here, order, state, since: now, heard: now };
             self.links.insert(id, link);
             if dialled_here {
                 self.prefer(node, remote);
@@ -218,7 +219,7 @@ impl Links {
             if purpose == Purpose::Data {
                 Arc::make_mut(&mut self.open_data).remove(&node);
             }
-            out.push(LinksOutput::Down { node, purpose, reason });
+            out.push(LinksOutput::Down { node, purpose, remote: link.remote, reason });
         }
         Some(link)
     }

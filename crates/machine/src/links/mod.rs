@@ -75,6 +75,8 @@ pub enum LinksOutput {
         node: NodeId,
         /// Which of its links.
         purpose: Purpose,
+        /// Where its other end was.
+        remote: SocketAddr,
         /// How.
         reason: LinkEnd,
     },
@@ -149,6 +151,7 @@ struct Link {
     node: NodeId,
     purpose: Purpose,
     via: Via,
+    remote: SocketAddr,
     dialled_here: bool,
     /// Its number in the order of arrival.
     order: u64,

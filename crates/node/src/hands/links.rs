@@ -80,7 +80,7 @@ impl LinkHands {
         });
     }
 
-    /// Tells whether every address of a member refuses a connection.
+    /// Tells each time that every address of a member refuses a connection.
     pub fn probe(&self, peer: NodeId, addresses: Vec<SocketAddr>) {
         let events = self.events.clone();
         tokio::spawn(async move {
@@ -88,7 +88,7 @@ impl LinkHands {
             for pause in PROBES {
                 tokio::time::sleep(pause).await;
                 if all_refuse(&addresses).await {
-                    return events.post(Input::Refused { peer });
+                    events.post(Input::Refused { peer });
                 }
             }
         });
