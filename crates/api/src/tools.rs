@@ -9,8 +9,10 @@ use crate::generate::{CalledFunction, ToolCall, ToolDefinition, Tools};
 
 /// Most tools of one request.
 pub const TOOLS_MAX: usize = 512;
-/// Longest name of a tool, as in OpenAI's API.
-const NAME_LEN_MAX: usize = 64;
+/// Longest name of a tool, as in OpenAI's chat completions.
+pub const NAME_LEN_MAX: usize = 64;
+/// The same in Anthropic's API and in responses.
+pub const LONG_NAME_LEN_MAX: usize = 128;
 /// Most calls of one message.
 pub const CALLS_MAX: usize = 128;
 
@@ -58,12 +60,12 @@ impl ToolChoice {
 }
 
 /// A name that stands as it is in JSON, in every template.
-pub fn check_name(param: &str, name: &str) -> Result<(), BadParam> {
+pub fn check_name(param: &str, name: &str, len_max: usize) -> Result<(), BadParam> {
     let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b));
-    if is_plain && (1..=NAME_LEN_MAX).contains(&name.len()) {
+    if is_plain && (1..=len_max).contains(&name.len()) {
         return Ok(());
     }
-    let message = format!("`{param}` must have 1 to {NAME_LEN_MAX} letters, digits and signs of `_-.`");
+    let message = format!("`{param}` must have 1 to {len_max} letters, digits and signs of `_-.`");
     Err(BadParam::invalid(param, message))
 }
 
@@ -85,7 +87,7 @@ pub fn check_known(param: &str, name: &str, tools: &[ToolDefinition]) -> Result<
     if tools.iter().any(|tool| tool.name == name) {
         return Ok(());
     }
-    Err(BadParam::invalid(param, format!("there is no tool `{name:.64}` in `tools`")))
+    Err(BadParam::invalid(param, format!("there is no tool `{name:.128}` in `tools`")))
 }
 
 /// The schema of a tool's arguments, so far as it can be told without compiling it.

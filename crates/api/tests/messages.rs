@@ -105,6 +105,11 @@ fn what_is_not_honoured_is_refused_by_name() {
         json!({"temperature": 3}),
         json!({"mcp_servers": [{}]}),
         json!({"n": 2}),
+        json!({"messages": [{"role": "user", "content": []}]}),
+        json!({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}),
+        json!({"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 0}}]}}),
+        json!({"diagnostics": {"previous_message_id": null}}),
+        json!({"tools": [{"name": "x".repeat(129), "input_schema": {}}]}),
     ];
     let lines: String = cases
         .into_iter()
@@ -146,4 +151,29 @@ fn what_coding_agents_send_by_default_passes() {
             "eager_input_streaming": true, "cache_control": {"type": "ephemeral"}}],
     }));
     assert!(request.is_ok_and(|request| request.tools.is_some_and(|tools| !tools.is_required)));
+}
+
+#[test]
+fn thoughts_of_old_turns_are_left_out_where_that_is_asked() {
+    let thinks = |thought: &str| json!({"type": "thinking", "thinking": thought, "signature": "exo"});
+    let call = json!({"type": "tool_use", "id": "a", "name": "mcp__a_server_of_some_name__and_a_tool_whose_name_is_long_as_well", "input": {}});
+    let messages = json!([
+        {"role": "user", "content": "1"},
+        {"role": "assistant", "content": [thinks("A"), {"type": "text", "text": "x"}]},
+        {"role": "user", "content": "2"},
+        {"role": "assistant", "content": [thinks("B"), call]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": []}, {"type": "text", "text": "y"}]},
+        {"role": "assistant", "content": [thinks("C"), {"type": "text", "text": "z"}]},
+        {"role": "user", "content": "3"},
+    ]);
+    let thoughts = |keep: Value| -> String {
+        let edits = json!({"edits": [{"type": "clear_thinking_20251015", "keep": keep}]});
+        let messages = conversation(json!({"messages": messages, "context_management": edits}));
+        messages.into_iter().filter_map(|message| message.reasoning_content).collect()
+    };
+    assert_eq!(thoughts(json!({"type": "thinking_turns", "value": 1})), "BC");
+    assert_eq!(thoughts(json!({"type": "thinking_turns", "value": 2})), "ABC");
+    assert_eq!(thoughts(json!({"type": "all"})), "ABC");
+    assert_eq!(thoughts(json!("all")), "ABC");
+    assert_eq!(thoughts(json!(null)), "BC");
 }

@@ -95,6 +95,11 @@ fn what_is_not_honoured_is_refused_by_name() {
         json!({"truncation": "auto"}),
         json!({"stream_options": {"include_obfuscation": true}}),
         json!({"stop": "x"}),
+        json!({"metadata": {"a": 1}}),
+        json!({"metadata": {"a": "x".repeat(513)}}),
+        json!({"metadata": (0..17).map(|i| (i.to_string(), "x".into())).collect::<serde_json::Map<_, _>>()}),
+        json!({"input": [{"role": "user", "content": []}]}),
+        json!({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]}),
     ];
     let lines: String = cases
         .into_iter()
@@ -114,7 +119,7 @@ fn what_coding_agents_send_by_default_passes() {
     let request = ask(json!({
         "instructions": "x", "store": false, "stream": true, "include": ["reasoning.encrypted_content"],
         "reasoning": {"effort": "medium", "summary": "auto"}, "prompt_cache_key": "k", "tool_choice": "auto",
-        "parallel_tool_calls": false, "text": {"verbosity": "medium"}, "service_tier": "auto", "truncation": "disabled",
+        "parallel_tool_calls": false, "text": {"verbosity": "medium"}, "service_tier": "auto", "client_metadata": {"x": "y"}, "truncation": "disabled",
         "tools": [{"type": "function", "name": "shell", "description": "d", "strict": false, "parameters": {"type": "object"}}],
     }));
     let request = request.expect("it passes");

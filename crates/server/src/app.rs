@@ -131,11 +131,11 @@ async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next
         }
     };
     let shown_id = id.to_string();
-    if let (true, Some(error)) = (is_anthropic, response.extensions().get::<ApiError>()) {
-        response = error.respond(&messages::error_body(error, &shown_id));
-    }
     if !is_owner {
         response = hold_whole(&app.room, response).await;
+    }
+    if let (true, Some(error)) = (is_anthropic, response.extensions().get::<ApiError>()) {
+        response = error.respond(&messages::error_body(error, &shown_id));
     }
     let headers = response.headers_mut();
     headers.insert(HeaderName::from_static("x-request-id"), ascii(&shown_id));

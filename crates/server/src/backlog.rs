@@ -42,6 +42,12 @@ impl Backlog {
         self.unread_bytes() > FREE_BYTES
     }
 
+    /// Whether an answer may add so many bytes to what waits.
+    pub fn takes(&self, bytes: usize) -> bool {
+        let unread = self.unread_bytes();
+        unread == 0 || unread + bytes <= self.unread_max
+    }
+
     /// Counts `bytes` until they are written to the client's socket. An answer of which nothing waits may add any
     /// number of them, if there is room.
     pub fn hold(&self, bytes: Bytes) -> Result<Bytes, ApiError> {

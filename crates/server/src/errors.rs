@@ -2,6 +2,7 @@
 //! what the node says, the constructors for what this crate finds by itself. Codes are stable.
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::http::header::{CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -134,6 +135,12 @@ impl ApiError {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
         response
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(bad: PathRejection) -> Self {
+        Self::invalid(StatusCode::BAD_REQUEST, "bad_path", bad.body_text())
     }
 }
 

@@ -96,18 +96,17 @@ impl Guard {
         if peer == Peer::Owner {
             return Ok(Principal::LOCAL);
         }
-        let given = bearer(headers).or_else(|| api_key(headers)).map(ApiKey::from_key);
+        let given = [bearer(headers), api_key(headers)].map(|key| key.map(ApiKey::from_key));
+        let matches =
+            |key: &ApiKey| given.iter().flatten().fold(false, |any, given| any | given.matches(key));
         // No early exit: how long it takes must not tell which key it is.
-        let known = self.keys.iter().fold(None, |known, key| match given {
-            Some(given) if given.matches(key) => Some(key),
-            _ => known,
-        });
+        let known = self.keys.iter().fold(None, |known, key| if matches(key) { Some(key) } else { known });
         if let Some(key) = known {
             return Ok(key.principal());
         }
         let is_open = self.loopback && self.keys.is_empty();
-        let local = is_open || given.is_some_and(|g| g.matches(&self.secret));
-        match (local, given) {
+        let local = is_open || matches(&self.secret);
+        match (local, given.iter().flatten().next()) {
             (true, _) => Ok(Principal::LOCAL),
             (false, None) => {
                 let message = "an API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`";

@@ -12,13 +12,26 @@ const MESSAGE_BYTES: usize = 256;
 
 /// The responses that are kept.
 pub struct KeptResponses {
-    all: Mutex<VecDeque<Kept>>,
+    all: Mutex<All>,
     bytes_max: usize,
+}
+
+/// Those of everybody.
+#[derive(Default)]
+struct All {
+    by_principal: BTreeMap<[u8; 16], Shelf>,
+    bytes: usize,
+}
+
+/// Those of one principal, oldest first.
+#[derive(Default)]
+struct Shelf {
+    kept: VecDeque<Kept>,
+    bytes: usize,
 }
 
 /// One of them.
 struct Kept {
-    principal: Principal,
     id: String,
     /// As its client got it.
     json: String,
@@ -40,11 +53,17 @@ impl KeptResponses {
         let Ok(json) = serde_json::to_string(response) else { return };
         let bytes = json.len() + conversation.iter().map(message_bytes).sum::<usize>();
         let id = response.id.clone();
+        // No room that others give up would do.
+        if bytes > self.bytes_max {
+            return;
+        }
         let mut all = self.all();
-        all.push_back(Kept { principal, id, json, conversation, bytes });
-        while all.iter().map(|kept| kept.bytes).sum::<usize>() > self.bytes_max {
-            let Some(oldest) = oldest_of_largest(&all) else { return };
-            all.remove(oldest);
+        all.push(principal, Kept { id, json, conversation, bytes });
+        while all.bytes > self.bytes_max {
+            let largest = all.by_principal.iter().max_by_key(|(_, shelf)| shelf.bytes);
+            let Some(principal) = largest.map(|(principal, _)| Principal(*principal)) else { return };
+            // The oldest of the principal whose responses take the most: nobody pushes out those of others.
+            all.remove(principal, 0);
         }
     }
 
@@ -66,28 +85,40 @@ impl KeptResponses {
     /// Keeps a response no longer; whether it was there.
     pub fn forget(&self, principal: Principal, id: &str) -> bool {
         let mut all = self.all();
-        let place = all.iter().position(|kept| kept.principal == principal && kept.id == id);
-        place.and_then(|place| all.remove(place)).is_some()
+        let shelf = all.by_principal.get(&principal.0);
+        let place = shelf.and_then(|shelf| shelf.kept.iter().position(|kept| kept.id == id));
+        place.is_some_and(|place| all.remove(principal, place))
     }
 
     fn find<T>(&self, principal: Principal, id: &str, take: impl Fn(&Kept) -> T) -> Option<T> {
-        self.all().iter().find(|kept| kept.principal == principal && kept.id == id).map(take)
+        self.all().by_principal.get(&principal.0)?.kept.iter().find(|kept| kept.id == id).map(take)
     }
 
-    fn all(&self) -> MutexGuard<'_, VecDeque<Kept>> {
+    fn all(&self) -> MutexGuard<'_, All> {
         // Nothing panics between two changes that belong together.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The oldest of the principal whose responses take the most, so that nobody pushes out those of others.
-fn oldest_of_largest(all: &VecDeque<Kept>) -> Option<usize> {
-    let mut bytes = BTreeMap::<[u8; 16], usize>::new();
-    for kept in all {
-        *bytes.entry(kept.principal.0).or_default() += kept.bytes;
+impl All {
+    fn push(&mut self, principal: Principal, kept: Kept) {
+        let shelf = self.by_principal.entry(principal.0).or_default();
+        shelf.bytes += kept.bytes;
+        self.bytes += kept.bytes;
+        shelf.kept.push_back(kept);
     }
-    let (largest, _) = bytes.into_iter().max_by_key(|(_, bytes)| *bytes)?;
-    all.iter().position(|kept| kept.principal.0 == largest)
+
+    /// Removes the one at this place of the principal's; whether it was there.
+    fn remove(&mut self, principal: Principal, place: usize) -> bool {
+        let Some(shelf) = self.by_principal.get_mut(&principal.0) else { return false };
+        let Some(kept) = shelf.kept.remove(place) else { return false };
+        shelf.bytes -= kept.bytes;
+        self.bytes -= kept.bytes;
+        if shelf.kept.is_empty() {
+            self.by_principal.remove(&principal.0);
+        }
+        true
+    }
 }
 
 fn message_bytes(message: &ChatMessage) -> usize {
@@ -128,6 +159,6 @@ mod tests {
         assert!(!there(ann, "a3"));
         assert_eq!(kept.conversation(ann, "resp_a2").map(|messages| messages.len()), Some(2));
         keep(ann, "huge", 1 << 20);
-        assert!(!there(ann, "huge") && there(bob, "b1"), "what has no room is not kept");
+        assert!(!there(ann, "huge") && there(ann, "a2") && there(bob, "b1"), "what has no room is not kept");
     }
 }

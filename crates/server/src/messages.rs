@@ -28,7 +28,7 @@ pub async fn messages(
     // Until the prompt is one of tokens: whole answers, and streams until their headers.
     let (messages, _lease) =
         read_json(&parts.headers, body, &app, |body| Ok(MessagesRequest::parse(body)?)).await?;
-    let fold = MessageStream::new(id.to_string(), messages.model.clone(), messages.shows_thinking);
+    let fold = MessageStream::new(id.to_string(), messages.model.clone(), messages.thoughts);
     let streams = messages.streams;
     let request = messages.into_generate(context)?;
     if streams {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Extension;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
@@ -61,9 +62,10 @@ fn previous(
 pub async fn get(
     State(app): State<Arc<App>>,
     Extension(principal): Extension<Principal>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<HttpResponse, ApiError> {
+    let Path(id) = id?;
     for (name, value) in query {
         // What a response has, it has in whole.
         let asks_for_nothing = name.starts_with("include") || name == "stream" && value == "false";
@@ -82,8 +84,9 @@ pub async fn get(
 pub async fn delete(
     State(app): State<Arc<App>>,
     Extension(principal): Extension<Principal>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<HttpResponse, ApiError> {
+    let Path(id) = id?;
     match app.kept.forget(principal, &id) {
         true => Ok(json(&ResponseDeleted { id, object: "response".to_owned(), deleted: true })),
         false => Err(gone(&id, "response_id")),

@@ -24,6 +24,9 @@ use crate::encode::Chunks;
 use crate::errors::ApiError;
 use crate::source::{Heard, Source};
 
+/// How often the writer looks whether the client has read.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// Waits until it is clear what the status code is: until the request starts or fails, but no longer than
 /// `headers_after`. The first event after the queue comes back with the source.
 pub async fn open(source: &mut Source, headers_after: Duration) -> Result<Option<GenerateEvent>, ApiError> {
@@ -41,9 +44,10 @@ pub async fn open(source: &mut Source, headers_after: Duration) -> Result<Option
 /// The answer that streams `first` and then the rest of `source`.
 pub fn respond(app: &App, source: Source, first: Option<GenerateEvent>, chunks: impl Chunks) -> Response {
     let (unread, mut texts) = mpsc::unbounded_channel();
-    let keep_alive_every = app.options.keep_alive_every;
+    let (keep_alive_every, write_timeout) = (app.options.keep_alive_every, app.options.write_timeout);
     let (backlog, state) = (app.backlog(), State::Running);
-    let mut writer = Writer { source, chunks, keep_alive_every, state, backlog, unread: unread.clone() };
+    let mut writer =
+        Writer { source, chunks, keep_alive_every, write_timeout, state, backlog, unread: unread.clone() };
     app.streams.spawn(async move {
         tokio::select! {
             // The client left. Dropping the source cancels the request.
@@ -77,6 +81,7 @@ struct Writer<C> {
     source: Source,
     chunks: C,
     keep_alive_every: Duration,
+    write_timeout: Duration,
     state: State,
     backlog: Backlog,
     unread: mpsc::UnboundedSender<Bytes>,
@@ -95,7 +100,14 @@ impl<C: Chunks> Writer<C> {
                 // What waits to be read keeps the connection alive.
                 Heard::Quiet if self.backlog.unread_bytes() > 0 => continue,
                 Heard::Quiet => self.comment(),
-                Heard::Event(event) => self.write(event),
+                Heard::Event(event) => {
+                    let is_end = matches!(event, GenerateEvent::Finished { .. } | GenerateEvent::Done(_));
+                    let text = self.write(event);
+                    if is_end {
+                        self.wait_for_reader(text.len()).await;
+                    }
+                    text
+                }
                 Heard::Failed(error) => {
                     self.fail(error);
                     return;
@@ -106,6 +118,15 @@ impl<C: Chunks> Writer<C> {
                 // A node that is always ahead must not keep the connection from writing.
                 tokio::task::yield_now().await;
             }
+        }
+    }
+
+    /// The end of an answer may say again all that was said: no sign that its client reads too slowly. It gets as long as one write
+    /// may take.
+    async fn wait_for_reader(&mut self, bytes: usize) {
+        let until = Instant::now() + self.write_timeout;
+        while !self.backlog.takes(bytes) && Instant::now() < until {
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 

@@ -12,6 +12,7 @@ use exo_server::{ApiKey, ServerOptions};
 use serde_json::{Value, json};
 
 const STREAM: &str = r#","stream":true"#;
+const THINKS: &str = r#","thinking":{"type":"adaptive"}"#;
 
 /// Status and class of an error in this dialect's shape.
 fn error(answer: &Answer) -> String {
@@ -36,7 +37,7 @@ fn plain(answer: &Answer) -> String {
 #[tokio::test]
 async fn a_stream_has_the_dialects_events_in_their_order() {
     let server = start().await;
-    let answer = server.messages("thinks-and-calls", STREAM).await;
+    let answer = server.messages("thinks-and-calls", &format!("{STREAM}{THINKS}")).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     insta::assert_snapshot!(plain(&answer));
     assert!(!answer.body.contains("[DONE]"));
@@ -45,7 +46,7 @@ async fn a_stream_has_the_dialects_events_in_their_order() {
 #[tokio::test]
 async fn the_whole_message_has_the_same_blocks() {
     let server = start().await;
-    let answer = server.messages("thinks-and-calls", "").await;
+    let answer = server.messages("thinks-and-calls", THINKS).await;
     let mut body = answer.json();
     assert!(body["id"].as_str().unwrap().starts_with("msg_"));
     body["id"] = json!("ID");
@@ -104,6 +105,7 @@ async fn the_key_may_come_in_the_dialects_header() {
     assert_eq!(error(&with("x-api-key: k2").await), "401 authentication_error invalid_api_key");
     assert_eq!(with("x-api-key: k1").await.status, 200);
     assert_eq!(with("authorization: Bearer k1").await.status, 200);
+    assert_eq!(with("authorization: Bearer other\r\nx-api-key: k1").await.status, 200, "each is tried");
     assert_eq!(server.send("GET /v1/models", &["x-api-key: k1"], "").await.json()["object"], "list");
 }
 

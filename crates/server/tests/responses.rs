@@ -123,6 +123,8 @@ async fn errors_say_what_this_dialect_calls_things() {
         (&last["type"], &last["response"]["error"]["code"]),
         (&json!("response.failed"), &json!("stage_lost"))
     );
+    assert_eq!(last["response"]["output"], json!([]));
+    assert_eq!(server.get("/v1/responses/%FF").await.json()["error"]["code"], "bad_path");
     let never = events(&ask(&server, "never-loads", json!({"stream": true})).await);
     assert_eq!((&never[0]["type"], &never[0]["code"]), (&json!("error"), &json!("unavailable")));
     assert_eq!(

@@ -30,6 +30,10 @@ pub fn take_messages(values: Vec<Value>) -> Result<(Vec<ChatMessage>, Vec<String
         let content =
             fields.take_value("content").ok_or_else(|| BadParam::missing(fields.name("content")))?;
         let content_path = fields.name("content");
+        if content.as_array().is_some_and(Vec::is_empty) {
+            let message = format!("`{content_path}` must hold at least one block");
+            return Err(BadParam::invalid(content_path, message));
+        }
         MESSAGES.check(&mut fields, "messages[].")?;
         fields.finish()?;
         match role.as_str() {

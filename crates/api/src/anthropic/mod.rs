@@ -12,5 +12,5 @@ pub mod stream;
 pub use answer::{ContentBlock, Message, MessageEvent, MessageUsage, StopReason, TokenCount};
 pub use error::{MessagesError, MessagesErrorDetail};
 pub use models::{ModelInfo, ModelPage, PageQuery};
-pub use request::{MessagesRequest, part_name};
+pub use request::{MessagesRequest, Thoughts, part_name};
 pub use stream::MessageStream;

@@ -1,6 +1,6 @@
 //! `POST /v1/messages` and `POST /v1/messages/count_tokens`: the request.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::blocks::{take_messages, take_system};
 use crate::fields::{BadParam, Fields, short};
@@ -12,8 +12,20 @@ use crate::request::{
 };
 use crate::table::{MESSAGES, MESSAGES_COUNT, Table};
 use crate::tools::{
-    TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name, check_parameters, definition,
+    LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name, check_parameters,
+    definition,
 };
+
+/// What an answer shows of thoughts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Thoughts {
+    /// The whole.
+    Shown,
+    /// That there were some.
+    Omitted,
+    /// Nothing: nobody asked for them.
+    Hidden,
+}
 
 /// A request for the next message, checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -22,8 +34,8 @@ pub struct MessagesRequest {
     pub model: String,
     /// Whether to stream.
     pub streams: bool,
-    /// Whether thoughts are shown.
-    pub shows_thinking: bool,
+    /// What is shown of thoughts.
+    pub thoughts: Thoughts,
     messages: Vec<ChatMessage>,
     max_tokens: Option<u32>,
     stop: Vec<String>,
@@ -59,9 +71,12 @@ impl MessagesRequest {
         let (mut messages, places) =
             take_messages(fields.take_required("messages", "an array of messages")?)?;
         check_results(&mut messages, |i| format!("{}.tool_use_id", places[i]))?;
+        if let Some(turns) = take_thoughts_kept(fields.take_value("context_management"))? {
+            keep_thoughts(&mut messages, turns);
+        }
         messages.splice(0..0, system);
         let tools = take_tools(&mut fields)?;
-        let (mut reasoning, shows_thinking) = take_thinking(fields.take_value("thinking"))?;
+        let (mut reasoning, thoughts) = take_thinking(fields.take_value("thinking"))?;
         let (format, effort) = take_output_config(fields.take_value("output_config"))?;
         // Whoever wants no thoughts wants no effort in them.
         if let (Some(effort), Reasoning::Default) = (effort, &reasoning) {
@@ -76,18 +91,7 @@ impl MessagesRequest {
         }
         let (max_tokens, stop, sampling) = (None, Vec::new(), SamplingFields::default());
         let streams = false;
-        Ok(Self {
-            model,
-            streams,
-            shows_thinking,
-            messages,
-            max_tokens,
-            stop,
-            sampling,
-            format,
-            tools,
-            reasoning,
-        })
+        Ok(Self { model, streams, thoughts, messages, max_tokens, stop, sampling, format, tools, reasoning })
     }
 
     /// The request as the node understands it.
@@ -149,7 +153,7 @@ fn tool_of(tool: Value, path: &str) -> Result<ToolDefinition, BadParam> {
     }
     let (name_field, schema_field) = (fields.name("name"), fields.name("input_schema"));
     let name: String = fields.take_required("name", "a string")?;
-    check_name(&name_field, &name)?;
+    check_name(&name_field, &name, LONG_NAME_LEN_MAX)?;
     let description = fields.take("description", "a string")?;
     let is_strict = fields.take("strict", "true or false")?.unwrap_or(false);
     let schema = fields.take_value("input_schema").ok_or_else(|| BadParam::missing(&schema_field))?;
@@ -182,8 +186,9 @@ fn choice_of(choice: Value, tools: &[ToolDefinition]) -> Result<(ToolChoice, boo
 }
 
 /// What to think, and whether to show it.
-fn take_thinking(thinking: Option<Value>) -> Result<(Reasoning, bool), BadParam> {
-    let Some(thinking) = thinking else { return Ok((Reasoning::Default, true)) };
+fn take_thinking(thinking: Option<Value>) -> Result<(Reasoning, Thoughts), BadParam> {
+    // A model that thinks by itself does so: not every one can be told not to.
+    let Some(thinking) = thinking else { return Ok((Reasoning::Default, Thoughts::Hidden)) };
     let mut fields = Fields::new(thinking, "thinking")?;
     let kind: String = fields.take_required("type", "a string")?;
     let reasoning = match kind.as_str() {
@@ -197,9 +202,9 @@ fn take_thinking(thinking: Option<Value>) -> Result<(Reasoning, bool), BadParam>
         }
     };
     let shows = match fields.take_value("display") {
-        None => true,
-        Some(Value::String(word)) if word == "summarized" => true,
-        Some(Value::String(word)) if word == "omitted" => false,
+        None => Thoughts::Shown,
+        Some(Value::String(word)) if word == "summarized" => Thoughts::Shown,
+        Some(Value::String(word)) if word == "omitted" => Thoughts::Omitted,
         Some(other) => {
             let message =
                 format!("`thinking.display` must be `summarized` or `omitted`, not {}", short(&other));
@@ -209,6 +214,65 @@ fn take_thinking(thinking: Option<Value>) -> Result<(Reasoning, bool), BadParam>
     MESSAGES.check(&mut fields, "thinking.")?;
     fields.finish()?;
     Ok((reasoning, shows))
+}
+
+/// How many of the assistant's last turns keep their thoughts; `None` where all do.
+fn take_thoughts_kept(management: Option<Value>) -> Result<Option<usize>, BadParam> {
+    let Some(management) = management else { return Ok(None) };
+    let mut fields = Fields::new(management, "context_management")?;
+    let edits: Vec<Value> = fields.take("edits", "an array of edits")?.unwrap_or_default();
+    fields.finish()?;
+    let mut kept = None;
+    for (i, edit) in edits.into_iter().enumerate() {
+        let mut fields = Fields::new(edit, &format!("context_management.edits[{i}]"))?;
+        let kind: String = fields.take_required("type", "a string")?;
+        if kind != "clear_thinking_20251015" {
+            let message = format!("edits of type `{kind:.40}` are not supported: clear_thinking_20251015 is");
+            return Err(BadParam::unsupported(fields.name("type"), message));
+        }
+        let path = fields.name("keep");
+        let keep = fields.take_value("keep").unwrap_or_else(|| json!({"type": "thinking_turns", "value": 1}));
+        fields.finish()?;
+        if keep == "all" {
+            continue;
+        }
+        let mut fields = Fields::new(keep, &path)?;
+        let kind: String = fields.take_required("type", "a string")?;
+        let turns: Option<usize> = fields.take("value", "a whole number of at least 1")?;
+        fields.finish()?;
+        match (kind.as_str(), turns) {
+            ("all", None) => {}
+            ("thinking_turns", Some(turns @ 1..)) => {
+                kept = Some(kept.map_or(turns, |kept: usize| kept.min(turns)));
+            }
+            _ => {
+                let message =
+                    format!("`{path}` must be `all`, or `thinking_turns` with a `value` of at least 1");
+                return Err(BadParam::invalid(path, message));
+            }
+        }
+    }
+    Ok(kept)
+}
+
+/// Leaves the thoughts of the last so many turns that have some. A turn is all that the assistant says and calls until the user
+/// speaks again.
+fn keep_thoughts(messages: &mut [ChatMessage], turns: usize) {
+    let (mut seen, mut is_counted) = (0, false);
+    for i in (0..messages.len()).rev() {
+        // What the user says along with a result belongs to the turn.
+        let is_end = messages[i].role == "user" && (i == 0 || messages[i - 1].role != "tool");
+        is_counted &= !is_end;
+        let message = &mut messages[i];
+        if message.reasoning_content.is_none() {
+            continue;
+        }
+        seen += usize::from(!is_counted);
+        is_counted = true;
+        if seen > turns {
+            message.reasoning_content = None;
+        }
+    }
 }
 
 /// What the answer must be, and an effort other than the dialect's usual one.

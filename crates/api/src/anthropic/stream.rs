@@ -3,6 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::answer::{BlockDelta, ContentBlock, Message, MessageEnd, MessageEvent, MessageUsage, StopReason};
+use super::request::Thoughts;
 use crate::generate::{CallDelta, Delta, FinishReason, GenerateEvent};
 use crate::summary::ExoSummary;
 
@@ -17,12 +18,12 @@ pub struct MessageStream {
     is_open: bool,
     /// Arguments of the call that grows.
     arguments: String,
-    shows_thinking: bool,
+    thoughts: Thoughts,
 }
 
 impl MessageStream {
     /// For the request of this id.
-    pub fn new(request: String, model: String, shows_thinking: bool) -> Self {
+    pub fn new(request: String, model: String, thoughts: Thoughts) -> Self {
         let message = Message {
             id: format!("msg_{request}"),
             kind: "message".to_owned(),
@@ -34,7 +35,7 @@ impl MessageStream {
             usage: MessageUsage::default(),
             exo: None,
         };
-        Self { request, message, is_open: false, arguments: String::new(), shows_thinking }
+        Self { request, message, is_open: false, arguments: String::new(), thoughts }
     }
 
     /// The message; `None` if it did not finish.
@@ -76,12 +77,12 @@ impl MessageStream {
     }
 
     fn delta(&mut self, delta: Delta, out: &mut Vec<MessageEvent>) {
-        if !delta.reasoning.is_empty() {
+        if !delta.reasoning.is_empty() && self.thoughts != Thoughts::Hidden {
             if !(self.is_open && matches!(self.message.content.last(), Some(ContentBlock::Thinking { .. }))) {
                 let (thinking, signature) = (String::new(), String::new());
                 self.open(ContentBlock::Thinking { thinking, signature }, out);
             }
-            if self.shows_thinking {
+            if self.thoughts == Thoughts::Shown {
                 self.append(BlockDelta::ThinkingDelta { thinking: delta.reasoning }, out);
             }
         }

@@ -7,7 +7,7 @@ use crate::generate::{ToolCall, ToolDefinition, Tools};
 use crate::request::check_count;
 use crate::table;
 use crate::tools::{
-    CALLS_MAX, TOOLS_MAX, ToolChoice, arguments_of, check_distinct, check_known, check_name,
+    CALLS_MAX, NAME_LEN_MAX, TOOLS_MAX, ToolChoice, arguments_of, check_distinct, check_known, check_name,
     check_parameters, tool_call,
 };
 
@@ -38,7 +38,7 @@ fn definition_of(value: Value, path: &str) -> Result<ToolDefinition, BadParam> {
     let mut function = Fields::new(function, &name)?;
     let (name_field, parameters_field) = (function.name("name"), function.name("parameters"));
     let name: String = function.take_required("name", "a string")?;
-    check_name(&name_field, &name)?;
+    check_name(&name_field, &name, NAME_LEN_MAX)?;
     let _: Option<String> = function.take("description", "a string")?;
     let is_strict = function.take("strict", "true or false")?.unwrap_or(false);
     let parameters =
@@ -94,6 +94,7 @@ fn choice_of(choice: Option<Value>, tools: &[ToolDefinition]) -> Result<ToolChoi
                 return Err(BadParam::invalid(format!("{path}.mode"), message));
             }
             let listed: Vec<Value> = inner.take_required("tools", "an array of tools")?;
+            check_count(&format!("{path}.tools"), "tools", listed.len(), TOOLS_MAX)?;
             inner.finish()?;
             let name = |(i, tool): (usize, Value)| allowed_tool(tool, &format!("{path}.tools[{i}]"), tools);
             let allowed = listed.into_iter().enumerate().map(name).collect::<Result<Vec<_>, _>>()?;

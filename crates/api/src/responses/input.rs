@@ -21,6 +21,10 @@ pub fn take_input(input: Value) -> Result<(Vec<ChatMessage>, Vec<String>), BadPa
             for (i, item) in items.into_iter().enumerate() {
                 turns.item(item, &format!("input[{i}]"))?;
             }
+            if turns.messages.is_empty() {
+                let message = "`input` holds nothing that can be read: its thoughts are encrypted or empty";
+                return Err(BadParam::invalid("input", message));
+            }
         }
         other => {
             let message = format!("`input` must be a string or an array of items, not {}", short(&other));
@@ -96,6 +100,10 @@ impl Turns {
         };
         let content_path = fields.name("content");
         let content = fields.take_value("content").ok_or_else(|| BadParam::missing(&content_path))?;
+        if content.as_array().is_some_and(Vec::is_empty) {
+            let message = format!("`{content_path}` must hold at least one part");
+            return Err(BadParam::invalid(content_path, message));
+        }
         let content = texts(content, &content_path, "input[].content[].", &["input_text", "output_text"])?;
         self.message(role, content, path);
         Ok(())

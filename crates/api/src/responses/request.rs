@@ -13,7 +13,8 @@ use crate::request::{
 };
 use crate::table::RESPONSES;
 use crate::tools::{
-    TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name, check_parameters, definition,
+    LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name, check_parameters,
+    definition,
 };
 
 /// A request for the next response, checked.
@@ -62,7 +63,7 @@ impl ResponsesRequest {
         let (input, places) = take_input(input)?;
         let instructions = fields.take("instructions", "a string")?;
         let max_output_tokens = token_bound("max_output_tokens", fields.take_value("max_output_tokens"))?;
-        let metadata = fields.take("metadata", "an object")?.unwrap_or_default();
+        let metadata = take_metadata(&mut fields)?;
         let listed: Vec<Value> = fields.take("tools", "an array of tools")?.unwrap_or_default();
         let tool_choice = fields.take_value("tool_choice").unwrap_or_else(|| "auto".into());
         let parallel_tool_calls = fields.take("parallel_tool_calls", "true or false")?.unwrap_or(true);
@@ -201,6 +202,22 @@ pub fn part_name(part: RequestPart) -> String {
     }
 }
 
+/// What the client wants to find again with the answer, which is kept with it.
+fn take_metadata(fields: &mut Fields) -> Result<Map<String, Value>, BadParam> {
+    const PARAM: &str = "metadata";
+    let metadata: Map<String, Value> = fields.take(PARAM, "an object")?.unwrap_or_default();
+    check_count(PARAM, "pairs", metadata.len(), 16)?;
+    let is_short = |text: &str, max: usize| text.chars().nth(max).is_none();
+    if !metadata
+        .iter()
+        .all(|(key, value)| is_short(key, 64) && value.as_str().is_some_and(|v| is_short(v, 512)))
+    {
+        let message = "`metadata` must hold strings of at most 512 characters, under names of at most 64";
+        return Err(BadParam::invalid(PARAM, message));
+    }
+    Ok(metadata)
+}
+
 /// Whether probabilities are among what is to be included. The rest is of tools that do not run here, or comes in clear.
 fn take_include(fields: &mut Fields) -> Result<bool, BadParam> {
     const LOGPROBS: &str = "message.output_text.logprobs";
@@ -244,7 +261,7 @@ fn tool_of(tool: Value, path: &str) -> Result<ToolDefinition, BadParam> {
     }
     let (name_field, schema_field) = (fields.name("name"), fields.name("parameters"));
     let name: String = fields.take_required("name", "a string")?;
-    check_name(&name_field, &name)?;
+    check_name(&name_field, &name, LONG_NAME_LEN_MAX)?;
     let description = fields.take("description", "a string")?;
     let is_strict = fields.take("strict", "true or false")?.unwrap_or(false);
     let schema = fields.take_value("parameters");
@@ -283,6 +300,7 @@ fn choice_of(choice: Value, tools: &[ToolDefinition]) -> Result<ToolChoice, BadP
                 return Err(BadParam::invalid("tool_choice.mode", message));
             }
             let listed: Vec<Value> = fields.take_required("tools", "an array of tools")?;
+            check_count("tool_choice.tools", "tools", listed.len(), TOOLS_MAX)?;
             let name = |(i, tool)| allowed_name(tool, &format!("tool_choice.tools[{i}]"), tools);
             let allowed = listed.into_iter().enumerate().map(name).collect::<Result<Vec<_>, _>>()?;
             if allowed.is_empty() {

@@ -1,5 +1,7 @@
 //! From the node's events to the dialect's.
 
+use serde_json::json;
+
 use super::answer::{
     IncompleteDetails, OutputItem, OutputText, ReasoningText, Response, ResponseError, ResponseStatus,
 };
@@ -15,12 +17,14 @@ pub struct ResponseStream {
     /// Whether the last item still grows.
     is_open: bool,
     next: u32,
+    /// Tokens whose text has not come yet.
+    pending: Vec<TokenPiece>,
 }
 
 impl ResponseStream {
     /// For the request of this id, whose answer has this head.
     pub fn new(request: String, head: Response) -> Self {
-        Self { request, response: head, has_begun: false, is_open: false, next: 0 }
+        Self { request, response: head, has_begun: false, is_open: false, next: 0, pending: Vec::new() }
     }
 
     /// The answer so far.
@@ -78,11 +82,23 @@ impl ResponseStream {
         }
         self.response.status = ResponseStatus::Failed;
         self.response.error = Some(ResponseError { code, message });
-        if let Some(item) = self.response.output.last_mut().filter(|_| self.is_open) {
-            item.set_status(ResponseStatus::Incomplete);
-        }
+        self.is_open = false;
+        self.forget_the_large();
         self.emit(EventBody::Failed { response: self.whole() }, &mut out);
         out
+    }
+
+    /// The end of an answer that failed goes out whether or not there is room for it: without what may be of any size.
+    fn forget_the_large(&mut self) {
+        let response = &mut self.response;
+        (response.output, response.tools, response.instructions) = (Vec::new(), Vec::new(), None);
+        response.metadata.clear();
+        response.text =
+            json!({"format": {"type": response.text["format"]["type"].as_str().unwrap_or("text")}});
+        response.reasoning = json!({"effort": null, "summary": null});
+        if !response.tool_choice.is_string() {
+            response.tool_choice = "auto".into();
+        }
     }
 
     fn whole(&self) -> Box<Response> {
@@ -98,8 +114,13 @@ impl ResponseStream {
         if !delta.reasoning.is_empty() {
             self.think(delta.reasoning, out);
         }
-        if !delta.text.is_empty() || !delta.tokens.is_empty() && self.is_saying() {
-            self.say(delta.text, delta.tokens, out);
+        // Tokens without a text are of one that comes, or of a call.
+        if !delta.text.is_empty() {
+            let mut tokens = std::mem::take(&mut self.pending);
+            tokens.extend(delta.tokens);
+            self.say(delta.text, tokens, out);
+        } else if self.is_saying() {
+            self.pending.extend(delta.tokens);
         }
         for call in delta.calls {
             self.call(call, out);
@@ -195,13 +216,19 @@ impl ResponseStream {
 
     /// Ends the item that grows, if there is one.
     fn close(&mut self, status: ResponseStatus, out: &mut Vec<ResponseEvent>) {
+        self.pending.clear();
         if !std::mem::take(&mut self.is_open) {
             return;
         }
         let ((item_id, output_index), content_index) = (self.last(), 0);
         let Some(item) = self.response.output.last_mut() else { return };
         item.set_status(status);
-        let item = item.clone();
+        let mut item = item.clone();
+        // Probabilities come with the text's end and with the answer's; once more would be megabytes more.
+        let mut scored = Vec::new();
+        if let OutputItem::Message { content, .. } = &mut item {
+            scored.extend(content.iter_mut().map(|part| std::mem::take(&mut part.logprobs)));
+        }
         let part_done = |item_id, part| EventBody::PartDone { item_id, output_index, content_index, part };
         match &item {
             OutputItem::Reasoning { content, .. } => {
@@ -218,8 +245,8 @@ impl ResponseStream {
                 }
             }
             OutputItem::Message { content, .. } => {
-                for part in content {
-                    let (text, logprobs) = (part.text.clone(), part.logprobs.clone());
+                for (part, logprobs) in content.iter().zip(scored) {
+                    let text = part.text.clone();
                     let item_id = item_id.clone();
                     let done = EventBody::TextDone {
                         item_id: item_id.clone(),

@@ -27,7 +27,7 @@ const MESSAGES_FIELDS: &[Field] = &[
     field("metadata", Hint, ""),
     field("service_tier", Refused(&[r#""auto""#, r#""standard_only""#]), "there is one"),
     field("container", Refused(&[]), "no code runs here"),
-    field("diagnostics", Refused(&["{}"]), "what was read before is counted in `usage`"),
+    field("diagnostics", Hint, "what was read before is counted in `usage`"),
     field("inference_geo", Refused(&[]), "the cluster is where it is"),
 ];
 
@@ -75,7 +75,7 @@ const PROMPT_FIELDS: &[Field] = &[
         "at most 512; where the model's template has a form for calls that is recognised",
     ),
     field("tools[].type", Honoured, "`custom`; tools that run at their vendor are refused"),
-    field("tools[].name", Honoured, "1 to 64 letters, digits and `_-.`"),
+    field("tools[].name", Honoured, "1 to 128 letters, digits and `_-.`"),
     field("tools[].description", Honoured, "for the model"),
     field(
         "tools[].input_schema",
@@ -92,7 +92,11 @@ const PROMPT_FIELDS: &[Field] = &[
     field("tool_choice.type", Honoured, "auto, any, tool, none"),
     field("tool_choice.name", Honoured, "of `tool`"),
     field("tool_choice.disable_parallel_tool_use", Honoured, "true: one call at most"),
-    field("thinking", Honoured, ""),
+    field(
+        "thinking",
+        Honoured,
+        "left out: a model that thinks does, and `usage` counts it; the answer shows nothing of it",
+    ),
     field(
         "thinking.type",
         Honoured,
@@ -111,10 +115,13 @@ const PROMPT_FIELDS: &[Field] = &[
     field("output_config.format.schema", Honoured, "whole, or refused by the place of what is not enforced"),
     field("output_config.task_budget", Refused(&[]), "`max_tokens` bounds the answer"),
     field("cache_control", Hint, CACHED),
+    field("context_management", Honoured, ""),
+    field("context_management.edits", Honoured, ""),
+    field("context_management.edits[].type", Honoured, "only `clear_thinking_20251015`"),
     field(
-        "context_management",
-        Refused(&[r#"{"edits": []}"#, r#"{"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}"#]),
-        "nothing is left out of a conversation",
+        "context_management.edits[].keep",
+        Honoured,
+        "`all`, or `thinking_turns` and how many of the last; of these the model's template may leave out more",
     ),
     field("mcp_servers", Refused(&["[]"]), "no model here reaches the network"),
     field("speed", Refused(&[r#""standard""#]), "there is one"),

@@ -287,7 +287,20 @@ impl Facade for Fake {
     }
 
     fn requests(&self) -> BoxFuture<'_, Result<Vec<exo_api::RequestView>, AdminError>> {
-        Box::pin(async { Ok(Vec::new()) })
+        let request = exo_api::RequestView {
+            id: "1".to_owned(),
+            index: 0,
+            model: "good".to_owned(),
+            principal: "local".to_owned(),
+            phase: exo_api::RequestPhase::Queued,
+            waits_for: None,
+            interrupted_ms: None,
+            prompt_tokens: 1,
+            tokens: 0,
+            age_ms: 1,
+            resumed: 0,
+        };
+        Box::pin(async { Ok(vec![request]) })
     }
 
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {

@@ -45,8 +45,12 @@ fn deltas(step: usize) -> Vec<Delta> {
     all
 }
 
-fn events(deltas: Vec<Delta>, end: GenerateEvent, shows: bool) -> (Vec<MessageEvent>, Option<Message>) {
-    let mut stream = MessageStream::new("r1".to_owned(), "m".to_owned(), shows);
+fn events(
+    deltas: Vec<Delta>,
+    end: GenerateEvent,
+    thoughts: Thoughts,
+) -> (Vec<MessageEvent>, Option<Message>) {
+    let mut stream = MessageStream::new("r1".to_owned(), "m".to_owned(), thoughts);
     let mut all = stream.push(GenerateEvent::Queued { reason: "loading".to_owned() });
     all.extend(stream.push(GenerateEvent::Started { prompt_tokens: 9 }));
     for delta in deltas {
@@ -72,7 +76,7 @@ fn lines(events: &[MessageEvent]) -> String {
 
 #[test]
 fn events_come_in_the_dialects_order() {
-    let (all, _) = events(deltas(100), finished(FinishReason::ToolCalls, None), true);
+    let (all, _) = events(deltas(100), finished(FinishReason::ToolCalls, None), Thoughts::Shown);
     insta::assert_snapshot!(lines(&all));
 }
 
@@ -103,11 +107,11 @@ fn put_together(events: &[MessageEvent]) -> Vec<(String, String)> {
 
 #[test]
 fn any_cut_gives_the_same_blocks_and_the_whole_message_has_them() {
-    let (whole, message) = events(deltas(100), finished(FinishReason::ToolCalls, None), true);
+    let (whole, message) = events(deltas(100), finished(FinishReason::ToolCalls, None), Thoughts::Shown);
     let expected = put_together(&whole);
     assert_eq!(expected.len(), 4);
     for step in 1..12 {
-        let (all, cut) = events(deltas(step), finished(FinishReason::ToolCalls, None), true);
+        let (all, cut) = events(deltas(step), finished(FinishReason::ToolCalls, None), Thoughts::Shown);
         assert_eq!(put_together(&all), expected, "{step}");
         let json = |message: &Option<Message>| serde_json::to_string(message.as_ref().unwrap()).unwrap();
         assert_eq!(json(&cut), json(&message));
@@ -123,7 +127,7 @@ fn any_cut_gives_the_same_blocks_and_the_whole_message_has_them() {
 fn the_end_says_why() {
     let text = || vec![Delta { text: "Once".to_owned(), ..Delta::default() }];
     let end = |reason, stop| {
-        let (_, message) = events(text(), finished(reason, stop), true);
+        let (_, message) = events(text(), finished(reason, stop), Thoughts::Shown);
         let message = message.unwrap();
         (message.stop_reason.unwrap(), message.stop_sequence)
     };
@@ -134,7 +138,7 @@ fn the_end_says_why() {
 
 #[test]
 fn thoughts_that_are_not_shown_leave_a_block_without_text() {
-    let (all, message) = events(deltas(3), finished(FinishReason::ToolCalls, None), false);
+    let (all, message) = events(deltas(3), finished(FinishReason::ToolCalls, None), Thoughts::Omitted);
     assert_eq!(put_together(&all)[0], ("thinking".to_owned(), String::new()));
     let Some(ContentBlock::Thinking { thinking, signature }) = message.unwrap().content.into_iter().next()
     else {
@@ -147,8 +151,17 @@ fn thoughts_that_are_not_shown_leave_a_block_without_text() {
 fn arguments_that_were_cut_are_an_empty_object() {
     let mut cut = deltas(4);
     cut.truncate(cut.len() - 3);
-    let (_, message) = events(cut, finished(FinishReason::Length, None), true);
+    let (_, message) = events(cut, finished(FinishReason::Length, None), Thoughts::Shown);
     let message = serde_json::to_value(message.unwrap()).unwrap();
     assert_eq!(message["stop_reason"], "max_tokens");
     assert_eq!(message["content"][2]["input"], serde_json::json!({}));
+}
+
+#[test]
+fn thoughts_that_nobody_asked_for_leave_no_trace_but_in_usage() {
+    let (all, message) = events(deltas(3), finished(FinishReason::ToolCalls, None), Thoughts::Hidden);
+    let message = message.unwrap();
+    assert!(!serde_json::to_string(&all).unwrap().contains(r#""type":"thinking"#));
+    assert!(!message.content.iter().any(|block| matches!(block, ContentBlock::Thinking { .. })));
+    assert!(message.usage.output_tokens_details.thinking_tokens > 0);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::*;
 use crate::generate::{Summary, Timings, Usage};
@@ -127,7 +127,7 @@ fn a_failure_is_an_error_before_the_answer_and_a_failed_answer_after_it() {
         (value["type"].as_str(), &value["response"]["error"]["code"]),
         (Some("response.failed"), &json!("stage_lost"))
     );
-    assert_eq!(value["response"]["output"][0]["status"], "incomplete");
+    assert_eq!(value["response"]["output"], json!([]), "it goes out whether or not there is room");
 }
 
 #[test]
@@ -136,4 +136,43 @@ fn what_was_said_goes_on_as_a_message() {
     let said = response.said();
     assert_eq!((said.content.as_str(), said.reasoning_content.as_deref()), ("I'll look.", Some("Hm, é?")));
     assert_eq!((said.tool_calls.len(), said.tool_calls[0].id.as_str()), (1, "call_0"));
+}
+
+#[test]
+fn probabilities_come_with_text_and_not_with_every_end() {
+    let piece = |text: &str| TokenPiece {
+        id: 0,
+        text: text.to_owned(),
+        bytes: text.as_bytes().to_vec(),
+        logprob: -1.0,
+        top: Vec::new(),
+    };
+    let say = |text: &str, tokens: &[&str]| {
+        let tokens = tokens.iter().map(|text| piece(text)).collect();
+        GenerateEvent::Delta(Delta { text: text.to_owned(), tokens, ..Delta::default() })
+    };
+    let mut stream = start();
+    let mut all = stream.push(GenerateEvent::Started { prompt_tokens: 9 });
+    for event in [say("a", &["a"]), say("", &["b"]), say("bc", &["c"]), say("", &["<call>"])] {
+        all.extend(stream.push(event));
+    }
+    let reason = FinishReason::Stop;
+    all.extend(stream.push(GenerateEvent::Finished { index: 0, reason, stop: None, completion_tokens: 7 }));
+    let scored = |value: Value| {
+        let part = [&value, &value["part"], &value["item"]["content"][0]]
+            .map(|at| at["logprobs"].as_array().map(Vec::len));
+        Some(format!("{} {}", value["type"].as_str()?, part.into_iter().flatten().next()?))
+    };
+    let lines: Vec<String> = all.iter().map(json_of).filter_map(scored).collect();
+    let expected = [
+        "response.content_part.added 0",
+        "response.output_text.delta 1",
+        "response.output_text.delta 2",
+        "response.output_text.done 3",
+        "response.content_part.done 0",
+        "response.output_item.done 0",
+    ];
+    assert_eq!(lines, expected);
+    let whole = serde_json::to_value(stream.response()).unwrap();
+    assert_eq!(whole["output"][0]["content"][0]["logprobs"].as_array().map(Vec::len), Some(3));
 }
