@@ -17,7 +17,7 @@ macro_rules! say {
 /// Runs that shrinking may take.
 const SHRINK_RUNS: u32 = 200;
 /// Seeds that a planted bug has.
-const PLANTED_SEEDS: u64 = 2000;
+const PLANTED_SEEDS: u64 = 500;
 
 struct Args {
     choice: Choice,
