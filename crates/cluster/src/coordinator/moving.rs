@@ -102,10 +102,10 @@ impl Coordinator {
         let name = self.name_of(node);
         let entry = entry.clone();
         let Some(leading) = &mut self.leading else { return };
-        let id = leading.next_placement();
+        let id = found.is_some().then(|| leading.next_placement());
         let Some(watch) = leading.watches.get_mut(&instance) else { return };
-        match found {
-            Some((stages, memory_bytes)) => {
+        match found.zip(id) {
+            Some(((stages, memory_bytes), id)) => {
                 let (from, reason) = (entry.placement.id, format!("{name} is drained"));
                 let placement = replaced(&entry, id, stages);
                 tracing::info!(target: "events::move", %instance, reason, "begins");
