@@ -119,11 +119,16 @@ impl TrustLog {
         if self.items.len() >= max {
             return Err(ActError::TooMany { what: "entries in its log of trust", max });
         }
-        // What the author knows of its own comes first: its entries follow each other. Void ones of others are left alone.
-        let own = |id: &EntryId| self.items[self.numbers[id]].entry.statement().author == author;
-        let (first, rest): (Vec<_>, Vec<_>) = self.heads.iter().copied().partition(own);
-        let rest = rest.into_iter().filter(|id| self.standing.has(self.numbers[id]));
-        let mut after: Vec<EntryId> = first.into_iter().chain(rest).take(AFTER_MAX).collect();
+        // Void entries of others are left alone, unless what stands rests on them: then all are followed.
+        let own = self.numbers_of(author);
+        let lean = self.last_of(&self.closed(self.standing.iter().chain(own)));
+        let all = self.heads.iter().map(|id| self.numbers[id]).collect();
+        let mut after = self.first_own(author, lean);
+        if self.check_after(&after, author, &act).is_err() {
+            after = self.first_own(author, all);
+            self.check_after(&after, author, &act)?;
+        }
+        let mut after: Vec<EntryId> = after.into_iter().map(|n| self.items[n].entry.id()).collect();
         after.sort();
         Ok(Statement::new(Some(self.cluster()), after, author, at_unix_s, act))
     }
@@ -151,8 +156,7 @@ impl TrustLog {
         view.check(author, &entry.statement().act).map_err(|source| InsertError::Act { id, source })?;
         let depth = before.iter().map(|n| self.items[n].depth).max().unwrap_or(0) + 1;
         let basis = judge::basis(&self.items, &standing, author);
-        let own = self.items.iter().enumerate().filter(|(_, item)| item.entry.statement().author == author);
-        if own.map(|(number, _)| number).any(|number| !before.has(number)) {
+        if self.numbers_of(author).any(|number| !before.has(number)) {
             self.forked.insert(author);
         }
         entry.statement().after.iter().for_each(|id| {
@@ -206,6 +210,31 @@ impl TrustLog {
             return Err(InsertError::NotLast { id });
         }
         Ok(self.closed(numbers))
+    }
+
+    /// The entries of this author.
+    fn numbers_of(&self, author: NodeId) -> impl Iterator<Item = usize> {
+        let items = self.items.iter().enumerate();
+        items.filter(move |(_, item)| item.entry.statement().author == author).map(|(number, _)| number)
+    }
+
+    /// Those of the entries `among` that no other of them follows.
+    fn last_of(&self, among: &Bits) -> Vec<usize> {
+        let is_last = |number: &usize| among.iter().all(|other| !self.items[other].before.has(*number));
+        among.iter().filter(is_last).collect()
+    }
+
+    /// As many as an entry may name; those of its author come first: its entries follow each other.
+    fn first_own(&self, author: NodeId, mut numbers: Vec<usize>) -> Vec<usize> {
+        numbers.sort_by_key(|&number| self.items[number].entry.statement().author != author);
+        numbers.truncate(AFTER_MAX);
+        numbers
+    }
+
+    /// Whether `author` may do this for who knows these entries and what they follow, and no others.
+    fn check_after(&self, after: &[usize], author: NodeId, act: &Act) -> Result<(), ActError> {
+        let standing = judge::standing(&self.items, &self.closed(after.iter().copied()));
+        View::of(&self.items, &standing).check(author, act)
     }
 
     /// These entries and all that they follow.

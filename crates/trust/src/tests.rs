@@ -243,6 +243,21 @@ fn a_dismissed_admin_may_be_appointed_again() {
 }
 
 #[test]
+fn what_stands_below_a_void_entry_is_followed() {
+    let (mut a, mut b) = (cluster(&[2, 3]), cluster(&[2, 3]));
+    act(&mut a, 1, remove(2));
+    act(&mut b, 3, admit(4));
+    let appointment = act(&mut b, 3, appoint(4));
+    let void = act(&mut b, 2, admit(9));
+    meet(&mut a, &mut b);
+    assert_eq!((members(&a), admins(&a)), (vec![1, 3, 4], vec![1, 3, 4]));
+    let entry = act(&mut a, 4, admit(5));
+    let after = &entry.statement().after;
+    assert!(after.contains(&appointment.id()) && !after.contains(&void.id()), "{after:?}");
+    assert_eq!(members(&a), [1, 3, 4, 5]);
+}
+
+#[test]
 fn the_only_admin_stays_one() {
     let mut log = cluster(&[]);
     let last = ActError::LastAdmin { node: node(1) };
