@@ -8,6 +8,8 @@ mod bodies;
 mod cluster;
 mod fresh_clusters;
 mod kills;
+mod lan;
+mod soak;
 mod speed;
 mod token_cost;
 
@@ -32,6 +34,10 @@ enum Proof {
     FreshClusters(fresh_clusters::Options),
     /// An answer goes on, with the same tokens, when the node of one of its stages is killed
     Kills(kills::Options),
+    /// Four machines on a network of their own serve right answers while one after the other is killed, ended, stopped, cut off
+    /// or drained; needs root
+    #[command(after_help = "Example: cargo xtask prove soak --minutes 10 --seed 7")]
+    Soak(soak::Options),
     /// Decode is as fast as that of another binary, on one node and split over two
     #[command(
         after_help = "Example: cargo xtask prove speed --before /tmp/exo-before --model qwen3-0.6b-q8_0.gguf"
@@ -55,6 +61,7 @@ pub fn run(args: ProveArgs) -> anyhow::Result<()> {
         Some(Proof::Bodies) => vec![bodies::prove()?],
         Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
         Some(Proof::Kills(options)) => kills::prove(&options)?,
+        Some(Proof::Soak(options)) => soak::prove(&options)?,
         Some(Proof::Speed(options)) => speed::prove(&options)?,
         // It prints its own lines and ends with 1 where a bug was not found.
         Some(Proof::Planted) => return crate::sim::planted(),

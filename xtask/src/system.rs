@@ -10,10 +10,21 @@ mod unix;
 mod windows;
 
 #[cfg(target_os = "linux")]
-pub use linux::{can_apt, cores, free_memory, pin_this_thread};
+pub use linux::{can_apt, cores, enter_network, free_memory, held, pin_this_thread, tell};
 #[cfg(not(target_os = "linux"))]
-pub use plain::{can_apt, cores, free_memory, pin_this_thread};
+pub use plain::{can_apt, cores, enter_network, free_memory, held, pin_this_thread, tell};
 #[cfg(unix)]
 pub use unix::become_program;
 #[cfg(windows)]
 pub use windows::become_program;
+
+/// What a process is told.
+#[derive(Clone, Copy, Debug)]
+pub enum Told {
+    /// To end, after handing over.
+    End,
+    /// To stand still.
+    Stop,
+    /// To go on.
+    Continue,
+}

@@ -244,7 +244,7 @@ fn stages(instance: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// The API of the node on this data folder, once it is open. The file with its address is the last to be written.
-fn published(folder: &Path) -> Option<Server> {
+pub(super) fn published(folder: &Path) -> Option<Server> {
     let file: Value = serde_json::from_slice(&std::fs::read(folder.join("api.json")).ok()?).ok()?;
     let secret = std::fs::read_to_string(folder.join("api-secret")).ok()?;
     let address = file["address"].as_str()?.parse().ok()?;
@@ -252,7 +252,7 @@ fn published(folder: &Path) -> Option<Server> {
 }
 
 /// Whether a node knows of `size` nodes that live and have devices, and of an epoch.
-fn sees(view: &Value, size: usize) -> bool {
+pub(super) fn sees(view: &Value, size: usize) -> bool {
     let nodes = view["nodes"].as_array().into_iter().flatten();
     let has_devices = |node: &Value| node["devices"].as_array().is_some_and(|devices| !devices.is_empty());
     let ready = nodes.filter(|node| node["status"] == "alive" && has_devices(node));

@@ -148,7 +148,7 @@ fn request(seed: u64) -> Value {
 }
 
 /// The text in a line of a stream.
-fn text_of(line: &str) -> anyhow::Result<String> {
+pub(super) fn text_of(line: &str) -> anyhow::Result<String> {
     let Some(data) = line.strip_prefix("data: ").filter(|data| data.starts_with('{')) else {
         return Ok(String::new());
     };

@@ -1,6 +1,14 @@
-use anyhow::Context;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
 
+use anyhow::Context;
+use rustix::process::{Pid, kill_process};
+use rustix::thread::{
+    CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_getaffinity, sched_setaffinity,
+};
+
+use super::Told;
 use crate::run;
 
 /// Whether packages can be installed with Debian's tool.
@@ -25,4 +33,36 @@ pub fn pin_this_thread(cores: &[usize]) -> anyhow::Result<()> {
 pub fn free_memory() -> u64 {
     let info = rustix::system::sysinfo();
     (info.freeram as u64).saturating_mul(u64::from(info.mem_unit))
+}
+
+/// Moves this thread into a network namespace that `ip netns` has made.
+pub fn enter_network(name: &str) -> anyhow::Result<()> {
+    let path = Path::new("/run/netns").join(name);
+    let enter = || -> std::io::Result<()> {
+        let namespace = File::open(&path)?;
+        Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
+    };
+    enter().with_context(|| format!("cannot enter {}", path.display()))
+}
+
+/// Tells a process of ours something.
+pub fn tell(id: u32, what: Told) -> anyhow::Result<()> {
+    let signal = match what {
+        Told::End => rustix::process::Signal::TERM,
+        Told::Stop => rustix::process::Signal::STOP,
+        Told::Continue => rustix::process::Signal::CONT,
+    };
+    let id = i32::try_from(id).ok().and_then(Pid::from_raw).context("no such process")?;
+    kill_process(id, signal).with_context(|| format!("cannot send {what:?}"))
+}
+
+/// What a process holds: resident bytes, threads, open files.
+pub fn held(id: u32) -> anyhow::Result<[u64; 3]> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+    let number = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default()
+    };
+    let files = std::fs::read_dir(format!("/proc/{id}/fd"))?.count() as u64;
+    Ok([number("VmRSS:") << 10, number("Threads:"), files])
 }

@@ -1,3 +1,7 @@
+use anyhow::bail;
+
+use super::Told;
+
 /// Debian's tool is for Linux.
 pub fn can_apt() -> bool {
     false
@@ -16,4 +20,19 @@ pub fn pin_this_thread(_cores: &[usize]) -> anyhow::Result<()> {
 /// Unknown: nothing is touched.
 pub fn free_memory() -> u64 {
     0
+}
+
+/// Network namespaces are for Linux.
+pub fn enter_network(name: &str) -> anyhow::Result<()> {
+    bail!("this system has no network namespace {name}")
+}
+
+/// Not done here.
+pub fn tell(id: u32, what: Told) -> anyhow::Result<()> {
+    bail!("{what:?} is not sent to {id} on this system")
+}
+
+/// Not known here.
+pub fn held(id: u32) -> anyhow::Result<[u64; 3]> {
+    bail!("what process {id} holds is not known on this system")
 }

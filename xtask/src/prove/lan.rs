@@ -1,0 +1,94 @@
+//! Machines on a network of their own: a network namespace each, on one bridge.
+
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+/// Machines and the bridge between them, gone with the value.
+pub struct Lan {
+    bridge: String,
+    hosts: Vec<String>,
+}
+
+impl Lan {
+    /// `count` machines; needs root.
+    pub fn new(count: usize) -> anyhow::Result<Self> {
+        // Names of interfaces have 15 characters at most.
+        let tag = std::process::id() % 1_000_000;
+        let hosts = (0..count).map(|at| format!("exs{tag}-{at}")).collect();
+        let lan = Self { bridge: format!("exs{tag}"), hosts };
+        let root = "network namespaces need root on Linux, and `ip`";
+        ip(&["link", "add", &lan.bridge, "type", "bridge"]).context(root)?;
+        ip(&["link", "set", &lan.bridge, "up"])?;
+        for at in 0..count {
+            let (host, port, inside) = (lan.host(at), lan.port(at), format!("{}-i{at}", lan.bridge));
+            ip(&["netns", "add", host])?;
+            ip(&["link", "add", &port, "type", "veth", "peer", "name", &inside])?;
+            ip(&["link", "set", &port, "master", &lan.bridge])?;
+            ip(&["link", "set", &port, "up"])?;
+            ip(&["link", "set", &inside, "netns", host])?;
+            ip(&[
+                "-n",
+                host,
+                "address",
+                "add",
+                &format!("10.78.{}.{}/24", tag % 250, at + 1),
+                "dev",
+                &inside,
+            ])?;
+            ip(&["-n", host, "link", "set", &inside, "up"])?;
+            ip(&["-n", host, "link", "set", "lo", "up"])?;
+        }
+        Ok(lan)
+    }
+
+    /// The namespace of a machine.
+    pub fn host(&self, at: usize) -> &str {
+        &self.hosts[at]
+    }
+
+    /// A program on a machine.
+    pub fn command(&self, at: usize, program: &std::path::Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", self.host(at)]).arg(program);
+        command
+    }
+
+    /// Pulls the machine's cable, or puts it back.
+    pub fn cable(&self, at: usize, is_in: bool) -> anyhow::Result<()> {
+        ip(&["link", "set", &self.port(at), if is_in { "up" } else { "down" }])
+    }
+
+    /// Keeps two machines from each other, and from no third, or lets them talk again.
+    pub fn pair(&self, pair: [usize; 2], may_talk: bool) -> anyhow::Result<()> {
+        let isolated = if may_talk { "off" } else { "on" };
+        pair.iter()
+            .try_for_each(|&at| run("bridge", &["link", "set", "dev", &self.port(at), "isolated", isolated]))
+    }
+
+    fn port(&self, at: usize) -> String {
+        format!("{}-o{at}", self.bridge)
+    }
+}
+
+impl Drop for Lan {
+    fn drop(&mut self) {
+        for host in &self.hosts {
+            let _ = ip(&["netns", "delete", host]);
+        }
+        let _ = ip(&["link", "delete", &self.bridge]);
+    }
+}
+
+fn ip(args: &[&str]) -> anyhow::Result<()> {
+    run("ip", args)
+}
+
+fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
+    let output = Command::new(program).args(args).output();
+    let output = output.with_context(|| format!("`{program}` does not run"))?;
+    if !output.status.success() {
+        bail!("`{program} {}`: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
