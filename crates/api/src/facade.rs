@@ -8,7 +8,7 @@ use futures_util::Stream;
 use crate::{
     ClusterView, Drain, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView,
     InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest,
-    PlanQuery, PlanView, RequestView,
+    PlanQuery, PlanView, RequestView, TokensAnswer, TokensRequest,
 };
 
 /// A future that may cross threads.
@@ -29,8 +29,8 @@ pub trait Facade: Send + Sync + 'static {
     /// here; everything later arrives in the stream. A known model that is not placed is placed.
     fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<GenerateStream, GenerateError>>;
 
-    /// Tokens that the prompt of a request comes to. Nothing is generated.
-    fn count_tokens(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, GenerateError>>;
+    /// What a model's tokenizer and template make of something. Nothing is generated, and nothing placed.
+    fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>>;
 
     /// Models this node can name, sorted by name.
     fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>>;

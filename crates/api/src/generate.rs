@@ -18,6 +18,13 @@ pub enum Prompt {
     Text(String),
     /// Token ids, taken as they are. The node checks them against the vocabulary.
     Tokens(Vec<u32>),
+    /// Text with a hole, for a model that has tokens for filling it (fill-in-the-middle). Control tokens in both are text.
+    Infill {
+        /// In front of the hole.
+        prefix: String,
+        /// Behind it.
+        suffix: String,
+    },
 }
 
 /// One message of a conversation. Roles are `system`, `user`, `assistant` and `tool`; `developer` arrives as `system`. Its JSON is
@@ -125,9 +132,10 @@ pub struct GenerateRequest {
     pub request: RequestId,
     /// The model's name, or the hexadecimal form of its id.
     pub model: String,
-    /// What to continue.
-    pub prompt: Prompt,
-    /// How many answers, at least 1. Choice `i` draws with `sampling.seed + i` (wrapping), so that they differ.
+    /// What to continue: one conversation, or one or more of the others.
+    pub prompts: Vec<Prompt>,
+    /// How many answers to each, at least 1. Its choice `i` draws with `sampling.seed + i` (wrapping), so that they differ. All
+    /// choices of the first prompt come before those of the second.
     pub choices: u16,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
@@ -153,6 +161,18 @@ pub struct GenerateRequest {
     pub queue_wait_max: Duration,
 }
 
+impl GenerateRequest {
+    /// Answers in all.
+    pub fn answers(&self) -> u16 {
+        u16::try_from(self.prompts.len()).unwrap_or(u16::MAX).saturating_mul(self.choices)
+    }
+
+    /// Whether it is a conversation.
+    pub fn is_chat(&self) -> bool {
+        matches!(self.prompts.as_slice(), [Prompt::Chat { .. }])
+    }
+}
+
 /// What happens to a running request, in order: any number of `Queued`, one `Started`, then per choice deltas and
 /// one `Finished`, and after the last choice one `Done`, which ends the stream. `Queued` comes again while an answer is
 /// interrupted, and `Watched` at any time.
@@ -167,7 +187,7 @@ pub enum GenerateEvent {
     Watched,
     /// The prompt is being read.
     Started {
-        /// Tokens of the prompt, after the template.
+        /// Tokens of all prompts, after the template.
         prompt_tokens: u32,
     },
     /// Text of one choice.
@@ -263,7 +283,7 @@ pub enum FinishReason {
 /// Tokens a request took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Tokens of the prompt, counted once however many choices.
+    /// Tokens of all prompts, each counted once however many choices.
     pub prompt_tokens: u32,
     /// Tokens generated over all choices.
     pub completion_tokens: u32,
@@ -339,6 +359,8 @@ pub enum RequestPart {
     Model,
     /// The conversation or the text.
     Prompt,
+    /// The text behind the hole that is to be filled.
+    Suffix,
     /// The kind of the answer's format.
     Format,
     /// The schema of the answer.

@@ -24,6 +24,7 @@ pub mod request;
 pub mod responses;
 pub mod summary;
 pub mod table;
+pub mod tokens;
 pub mod tools;
 pub mod view;
 
@@ -37,6 +38,7 @@ pub use generate::{
 pub use plan::{PlanQuery, PlanView};
 pub use request::RequestContext;
 pub use summary::ExoSummary;
+pub use tokens::{ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};
 pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,
     HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,

@@ -24,6 +24,9 @@ use crate::{anthropic, openai, plan, responses, view};
     openai::ErrorBody,
     openai::ModelList,
     openai::ModelObject,
+    openai::Tokenized,
+    openai::Detokenized,
+    openai::RenderedPrompt,
     responses::Response,
     responses::ResponseEvent,
     responses::ResponseDeleted,
@@ -84,6 +87,9 @@ const BODIES: &[(&str, Table, &[&str])] = &[
     ("ResponsesRequest", table::RESPONSES, &["model", "input"]),
     ("MessagesRequest", table::MESSAGES, &["model", "max_tokens", "messages"]),
     ("CountTokensRequest", table::MESSAGES_COUNT, &["model", "messages"]),
+    ("TokenizeRequest", table::TOKENIZE, &[]),
+    ("DetokenizeRequest", table::DETOKENIZE, &["tokens"]),
+    ("ApplyTemplateRequest", table::APPLY_TEMPLATE, &["messages"]),
 ];
 
 fn body(table: &Table, required: &[&str]) -> RefOr<Schema> {

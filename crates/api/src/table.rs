@@ -9,9 +9,11 @@ use crate::fields::{BadParam, Fields};
 
 mod messages;
 mod responses;
+mod tokens;
 
 pub use messages::{MESSAGES, MESSAGES_COUNT};
 pub use responses::RESPONSES;
+pub use tokens::{APPLY_TEMPLATE, DETOKENIZE, TOKENIZE};
 
 /// What becomes of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +60,8 @@ impl Table {
 }
 
 /// All of them.
-pub const TABLES: [Table; 5] = [CHAT, COMPLETION, RESPONSES, MESSAGES, MESSAGES_COUNT];
+pub const TABLES: [Table; 8] =
+    [CHAT, COMPLETION, RESPONSES, MESSAGES, MESSAGES_COUNT, TOKENIZE, DETOKENIZE, APPLY_TEMPLATE];
 
 /// `POST /v1/chat/completions`
 pub const CHAT: Table = Table { endpoint: "POST /v1/chat/completions", fields: [CHAT_FIELDS, COMMON_FIELDS] };
@@ -194,10 +197,14 @@ const CHAT_FIELDS: &[Field] = &[
 ];
 
 const COMPLETION_FIELDS: &[Field] = &[
-    field("prompt", Honoured, "a string, token ids, or an array with one of these"),
+    field("prompt", Honoured, "a string, token ids, or an array of these; times `n` at most 128 answers"),
     field("logprobs", Honoured, "0 to 20; not together with `echo`"),
     field("echo", Honoured, "begin with the prompt"),
-    field("suffix", Refused(&[r#""""#]), "not yet"),
+    field(
+        "suffix",
+        Honoured,
+        "where the model has fill-in-the-middle tokens; control tokens in `prompt` are text then",
+    ),
     field("best_of", Refused(&["1"]), "ask for `n`"),
 ];
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use exo_api::anthropic::MessagesRequest;
-use exo_api::openai::{ChatRequest, CompletionRequest};
+use exo_api::openai::{ChatRequest, CompletionRequest, TokensBody};
 use exo_api::responses::ResponsesRequest;
 use exo_api::table::{
-    self, CHAT, COMPLETION, Field, MESSAGES, MESSAGES_COUNT, RESPONSES, TABLES, Table, Treatment,
+    self, APPLY_TEMPLATE, CHAT, COMPLETION, DETOKENIZE, Field, MESSAGES, MESSAGES_COUNT, RESPONSES, TABLES,
+    TOKENIZE, Table, Treatment,
 };
 use exo_api::{BadParam, BadParamKind, RequestContext};
 use exo_types::{Principal, RequestId};
@@ -86,6 +87,9 @@ fn parse(table: Table, body: Value) -> Result<(), BadParam> {
             asked.into_generate(conversation, context).map(drop)
         }
         e if e == MESSAGES.endpoint => MessagesRequest::parse(body)?.into_generate(context).map(drop),
+        e if e == TOKENIZE.endpoint => TokensBody::parse_tokenize(body).map(drop),
+        e if e == DETOKENIZE.endpoint => TokensBody::parse_detokenize(body).map(drop),
+        e if e == APPLY_TEMPLATE.endpoint => TokensBody::parse_apply_template(body).map(drop),
         _ => MessagesRequest::parse_count(body)?.into_generate(context).map(drop),
     }
 }
@@ -98,6 +102,7 @@ fn base(table: Table) -> Value {
         e if e == RESPONSES.endpoint => {
             json!({"model": "m", "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]})
         }
+        e if e == DETOKENIZE.endpoint => json!({"tokens": [1]}),
         e if e == MESSAGES.endpoint => json!({"model": "m", "max_tokens": 9, "messages": text}),
         _ => json!({"model": "m", "messages": text}),
     }

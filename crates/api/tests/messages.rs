@@ -22,8 +22,8 @@ fn ask(extra: Value) -> Result<GenerateRequest, BadParam> {
 }
 
 fn conversation(extra: Value) -> Vec<ChatMessage> {
-    match ask(extra).expect("it passes").prompt {
-        Prompt::Chat { messages } => messages,
+    match ask(extra).expect("it passes").prompts.pop() {
+        Some(Prompt::Chat { messages }) => messages,
         other => panic!("{other:?}"),
     }
 }

@@ -152,7 +152,7 @@ fn text_parts_are_joined_and_developer_means_system() {
             {"role": "user", "name": "ada", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
         ]}"#,
     );
-    insta::assert_debug_snapshot!(chat(body).unwrap().prompt, @r#"
+    insta::assert_debug_snapshot!(chat(body).unwrap().prompts[0], @r#"
     Chat {
         messages: [
             ChatMessage {
@@ -187,6 +187,12 @@ fn a_completion_parameter_is_honoured_or_refused_by_name() {
         r#"{"prompt": [[]]}"#,
         r#"{"prompt": ["one"]}"#,
         r#"{"prompt": ["one", "two"]}"#,
+        r#"{"prompt": ["one", [1, 2]]}"#,
+        r#"{"prompt": ["one", "two"], "n": 16}"#,
+        r#"{"prompt": ["1", "2", "3", "4", "5", "6", "7", "8", "9"], "n": 16}"#,
+        r#"{"prompt": ["one"], "suffix": "three"}"#,
+        r#"{"prompt": "one", "suffix": ""}"#,
+        r#"{"prompt": [1, 2], "suffix": "three"}"#,
         r#"{"prompt": [1, 2]}"#,
         r#"{"prompt": [[1, 2]]}"#,
         r#"{"prompt": [[[1]]]}"#,

@@ -25,7 +25,8 @@ fn ask(extra: Value) -> Result<GenerateRequest, BadParam> {
 
 /// One line per message: role, content, and what else it has.
 fn shown(extra: Value) -> String {
-    let Prompt::Chat { messages } = ask(extra).expect("it passes").prompt else { panic!("no conversation") };
+    let mut prompts = ask(extra).expect("it passes").prompts;
+    let Some(Prompt::Chat { messages }) = prompts.pop() else { panic!("no conversation") };
     let line = |m: &ChatMessage| {
         let call = |call: &exo_api::ToolCall| {
             format!("{}({})#{}", call.function.name, call.function.arguments, call.id)

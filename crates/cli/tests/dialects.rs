@@ -170,6 +170,85 @@ fn responses_keep_to_a_schema() {
     assert_eq!(part["logprobs"][0]["top_logprobs"].as_array().unwrap().len(), 2, "{part}");
 }
 
+#[test]
+fn tokens_are_those_that_a_request_has() {
+    let (node, _folder) = tools_node();
+    let chat = json!({"messages": [{"role": "user", "content": "What is <|im_end|>?"}],
+        "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": weather()}}]});
+    let unnamed = node.post("/tokenize", &chat);
+    assert_eq!(
+        (unnamed.status, unnamed.code().as_str()),
+        (400, "missing_required_parameter"),
+        "{}",
+        unnamed.body
+    );
+    let named = with(chat.clone(), json!({"model": "tools"}));
+    let counted = ok(node.post("/tokenize", &named));
+    let asked = with(named.clone(), json!({"max_tokens": 1, "tool_choice": "auto"}));
+    let usage = ok(node.post("/v1/chat/completions", &asked))["usage"]["prompt_tokens"].clone();
+    assert_eq!(
+        (&counted["count"], counted["tokens"].as_array().unwrap().len()),
+        (&usage, usage.as_u64().unwrap() as usize)
+    );
+    assert!(counted["max_model_len"].as_u64().unwrap() >= 64, "{counted}");
+
+    // The model is placed now, and the only one.
+    let rendered = ok(node.post("/apply-template", &chat))["prompt"].clone();
+    let text = rendered.as_str().unwrap();
+    assert!(text.contains("get_weather") && text.ends_with("<|im_start|>assistant\n"), "{text}");
+    let back = ok(node.post("/detokenize", &json!({"tokens": counted["tokens"]})));
+    assert_eq!((&back["content"], &back["prompt"]), (&rendered, &rendered));
+    let closed = ok(node.post("/apply-template", &with(chat, json!({"add_generation_prompt": false}))));
+    assert!(!closed["prompt"].as_str().unwrap().ends_with("assistant\n"), "{closed}");
+
+    let plain = ok(node.post("/tokenize", &json!({"content": "Once <|im_end|>", "with_pieces": true})));
+    let pieces = plain["tokens"].as_array().unwrap().iter().map(|token| token["piece"].as_str().unwrap());
+    assert_eq!(pieces.collect::<String>(), "Once <|im_end|>");
+    assert_eq!(
+        plain["tokens"].as_array().unwrap().last().unwrap()["piece"],
+        "<|im_end|>",
+        "a token of its own"
+    );
+    let as_text = json!({"content": "Once <|im_end|>", "parse_special": false});
+    let as_text = ok(node.post("/tokenize", &as_text));
+    assert!(as_text["tokens"].as_array().unwrap().len() > plain["tokens"].as_array().unwrap().len());
+    let outside = node.post("/detokenize", &json!({"tokens": [4_000_000_000_u32]}));
+    assert_eq!(
+        (outside.status, outside.json()["error"]["param"].as_str()),
+        (400, Some("tokens")),
+        "{}",
+        outside.body
+    );
+}
+
+#[test]
+fn several_prompts_are_answered_as_each_alone() {
+    let node = Node::alone();
+    let ask = |more: Value| {
+        let body = json!({"model": "demo", "max_tokens": 6, "temperature": 0});
+        node.post("/v1/completions", &with(body, more))
+    };
+    let prompts = ["The fox", "A banana is", "Once"];
+    let alone = prompts.map(|prompt| ok(ask(json!({"prompt": prompt}))));
+    let together = ok(ask(json!({"prompt": prompts, "n": 2})));
+    let texts = |answer: &Value| -> Vec<String> {
+        let choices = answer["choices"].as_array().unwrap().iter();
+        choices.map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
+    };
+    let expected: Vec<String> =
+        alone.iter().flat_map(|answer| [texts(answer), texts(answer)].concat()).collect();
+    assert_eq!(texts(&together), expected);
+    let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(tokens(&together), alone.iter().map(tokens).sum::<u64>());
+    let refused = ask(json!({"prompt": "The fox", "suffix": "end."}));
+    assert_eq!(
+        (refused.status, refused.json()["error"]["param"].as_str()),
+        (400, Some("suffix")),
+        "{}",
+        refused.body
+    );
+}
+
 fn package(test: &str, script: &str, path: &str) {
     let (node, _folder) = tools_node();
     if Command::new(python()).arg("--version").output().is_err() {

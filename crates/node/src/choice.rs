@@ -39,10 +39,10 @@ impl Choice {
         Self {
             request: request.request,
             index,
-            decoder: match request.prompt {
-                exo_api::Prompt::Chat { .. } => tokenizer.stream(true),
+            decoder: match request.is_chat() {
+                true => tokenizer.stream(true),
                 // A continuation keeps the space it begins with.
-                _ => tokenizer.stream_continuing(true),
+                false => tokenizer.stream_continuing(true),
             },
             signs: signs(tokenizer, &plan.reading),
             parser: AnswerParser::new(plan.reading.clone()),

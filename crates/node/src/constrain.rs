@@ -1,8 +1,6 @@
 //! What a request asks of its answers, as a grammar and as a way to read them; and each token of an answer against the grammar.
 
-use exo_api::{
-    AnswerFormat, GenerateError, GenerateRequest, Prompt, Reasoning, RequestPart, ToolDefinition, Tools,
-};
+use exo_api::{AnswerFormat, GenerateError, GenerateRequest, Reasoning, RequestPart, ToolDefinition, Tools};
 use exo_constraint::{
     Body, CallShape, Calls, CompileError, Compiler, Fold, Layout, Part, Piece, Schema, Strictness, Thought,
     check_lark,
@@ -29,10 +27,8 @@ pub struct Plan {
 
 /// Plans a request. Grammars are compiled here, so that what cannot be kept to is refused before the first token.
 pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, GenerateError> {
-    let thought = match &request.prompt {
-        Prompt::Chat { .. } if request.reasoning != Reasoning::Off => open.thought(),
-        _ => None,
-    };
+    let may_think = request.is_chat() && request.reasoning != Reasoning::Off;
+    let thought = if may_think { open.thought() } else { None };
     let mut plan = Plan {
         constraint: None,
         reading: calls::AnswerFormat {

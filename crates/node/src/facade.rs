@@ -10,7 +10,7 @@ use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Drain, Facade, GenerateError, GenerateRequest,
     GenerateStream, HealthStatus, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest,
     JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, RequestPart,
-    RequestView,
+    RequestView, TokensAnswer, TokensQuestion, TokensRequest,
 };
 use exo_cluster::wire::{self, ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
@@ -26,11 +26,12 @@ use crate::config::NodeConfig;
 use crate::draft::Draft;
 use crate::engine_host::chain;
 use crate::events::{Event, EventSender};
-use crate::generate::{Prepared, Running, prepare, prompt_tokens, stream};
+use crate::generate::{Prepared, Running, prepare, stream};
 use crate::library::{Library, OpenModel};
 use crate::pairing::{self, Invites};
 use crate::planning;
 use crate::run_loop::unix_s;
+use crate::tokens;
 
 /// For an answer of the machine, which never waits itself.
 const ANSWER_MAX: Duration = Duration::from_secs(12);
@@ -100,20 +101,14 @@ impl NodeFacade {
 
     async fn run(&self, request: GenerateRequest) -> Result<GenerateStream, GenerateError> {
         let arrived = Instant::now();
-        let resolved = self.resolve(&request.model).await.map_err(|m| m.for_request(&request.model))?;
-        let open = self.library.open(resolved.id, &resolved.holders).await;
-        let model = request.model.clone();
-        let open = open.map_err(|reason| GenerateError::LoadFailed { model, reason })?;
+        let (resolved, open) = self.open(&request.model).await?;
         self.check_draft(&resolved, &open)
             .map_err(|message| GenerateError::Invalid { part: RequestPart::Model, message })?;
-        // The budget was checked at the start; slots times context hangs on the model.
-        let place = instance_request(&resolved, &open, self.usual_cache(), 1)
-            .map_err(|e| GenerateError::Invalid { part: RequestPart::Model, message: e.to_string() })?;
-        let Limits { context_tokens, cache_tokens } = resolved
-            .limits
-            .unwrap_or(Limits { context_tokens: place.context_tokens, cache_tokens: place.cache_tokens });
-        let (request, prepared) = self.prepare(request, open.clone(), prepare).await?;
-        let prompt_tokens = prepared.tokens.len() as u64;
+        let (place, limits) = self.limits(&resolved, &open)?;
+        let Limits { context_tokens, cache_tokens } = limits;
+        let (request, prepared) = self.prepare(request, open.clone()).await?;
+        let longest = prepared.prompts.iter().map(|prompt| prompt.tokens.len()).max();
+        let prompt_tokens = longest.unwrap_or(0) as u64;
         if prompt_tokens >= u64::from(context_tokens) {
             let (context_tokens, cache_tokens) = (context_tokens.into(), cache_tokens.into());
             return Err(GenerateError::PromptTooLong { prompt_tokens, context_tokens, cache_tokens });
@@ -129,26 +124,75 @@ impl NodeFacade {
         Ok(stream(Running { request, open, prepared, events, node, arrived }))
     }
 
-    async fn count(&self, request: GenerateRequest) -> Result<u32, GenerateError> {
-        let resolved = self.resolve(&request.model).await.map_err(|m| m.for_request(&request.model))?;
+    /// The model of a request.
+    async fn open(&self, model: &str) -> Result<(Resolved, Arc<OpenModel>), GenerateError> {
+        let resolved = self.resolve(model).await.map_err(|m| m.for_request(model))?;
         let open = self.library.open(resolved.id, &resolved.holders).await;
-        let model = request.model.clone();
-        let open = open.map_err(|reason| GenerateError::LoadFailed { model, reason })?;
-        let (_, tokens) = self.prepare(request, open, prompt_tokens).await?;
-        Ok(tokens.len() as u32)
+        let failed = |reason| GenerateError::LoadFailed { model: model.to_owned(), reason };
+        Ok((resolved, open.map_err(failed)?))
     }
 
-    /// Renders and tokenises where that may take a while; few at a time, or a flood of requests would take the
-    /// processor from those that run.
-    async fn prepare<T: Send + 'static>(
+    /// How the model would be placed, and what its placement, or that one, holds.
+    fn limits(
+        &self,
+        resolved: &Resolved,
+        open: &OpenModel,
+    ) -> Result<(InstanceRequest, Limits), GenerateError> {
+        // The budget was checked at the start; slots times context hangs on the model.
+        let place = instance_request(resolved, open, self.usual_cache(), 1)
+            .map_err(|e| GenerateError::Invalid { part: RequestPart::Model, message: e.to_string() })?;
+        let would_be = Limits { context_tokens: place.context_tokens, cache_tokens: place.cache_tokens };
+        Ok((place, resolved.limits.unwrap_or(would_be)))
+    }
+
+    async fn answer_tokens(&self, request: TokensRequest) -> Result<TokensAnswer, GenerateError> {
+        let (resolved, open) = self.open(&request.model).await?;
+        let (_, limits) = self.limits(&resolved, &open)?;
+        let text_bytes_max = self.prompt_bytes_max;
+        let (text_bytes, bytes) = match &request.question {
+            TokensQuestion::Encode { text, .. } => (text.len(), text.len()),
+            TokensQuestion::EncodeChat(chat) | TokensQuestion::Render(chat) => {
+                let text = chat_bytes(&chat.messages, chat.tools.as_ref());
+                (text, text + chat.messages.len() * MESSAGE_BYTES)
+            }
+            TokensQuestion::Decode(tokens) => (0, size_of_val(tokens.as_slice())),
+        };
+        check_prompt_text(text_bytes, text_bytes_max)?;
+        self.in_turn(bytes, move || tokens::answer(&open, request, limits.context_tokens, text_bytes_max))
+            .await
+    }
+
+    /// Renders and tokenises, and lets go of what the prompt was made of: while a request runs its tokens are needed, and of that
+    /// only the kind.
+    async fn prepare(
         &self,
         mut request: GenerateRequest,
         open: Arc<OpenModel>,
-        prepare: fn(&OpenModel, &GenerateRequest) -> Result<T, GenerateError>,
-    ) -> Result<(GenerateRequest, T), GenerateError> {
+    ) -> Result<(GenerateRequest, Prepared), GenerateError> {
+        check_prompt_text(text_bytes(&request), self.prompt_bytes_max)?;
+        let bytes = prompt_bytes(&request);
+        let prepare = move || {
+            let prepared = prepare(&open, &request)?;
+            for prompt in &mut request.prompts {
+                *prompt = match prompt {
+                    Prompt::Chat { .. } => Prompt::Chat { messages: Vec::new() },
+                    Prompt::Text(_) | Prompt::Tokens(_) | Prompt::Infill { .. } => Prompt::Tokens(Vec::new()),
+                };
+            }
+            Ok((request, prepared))
+        };
+        self.in_turn(bytes, prepare).await
+    }
+
+    /// Does what may take a while with a prompt of about so many bytes; few at a time, or a flood of requests would take the
+    /// processor from those that run.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        prompt_bytes: usize,
+        work: impl FnOnce() -> Result<T, GenerateError> + Send + 'static,
+    ) -> Result<T, GenerateError> {
         let internal = |message: String| GenerateError::Internal { message };
-        check_prompt_text(&request, self.prompt_bytes_max)?;
-        let long = match prompt_bytes(&request) > LONG_PROMPT_BYTES {
+        let long = match prompt_bytes > LONG_PROMPT_BYTES {
             true => {
                 let turn = self.preparing_long.clone().acquire_owned().await;
                 Some(turn.map_err(|e| internal(e.to_string()))?)
@@ -156,23 +200,16 @@ impl NodeFacade {
             false => None,
         };
         let turn = self.preparing.clone().acquire_owned().await.map_err(|e| internal(e.to_string()))?;
-        let prepared = tokio::task::spawn_blocking(move || {
+        let done = tokio::task::spawn_blocking(move || {
             let turns = (long, turn);
-            let prepared = prepare(&open, &request);
+            let done = work();
             if turns.0.is_some() {
                 // What it took lies between other things, and the next one comes on another thread.
                 exo_backend_cpu::give_freed_memory_back();
             }
-            let prepared = prepared?;
-            // While it runs, its tokens are needed, and of what they were made of only the kind.
-            request.prompt = match request.prompt {
-                Prompt::Chat { .. } => Prompt::Chat { messages: Vec::new() },
-                Prompt::Text(_) => Prompt::Text(String::new()),
-                Prompt::Tokens(_) => Prompt::Tokens(Vec::new()),
-            };
-            Ok((request, prepared))
+            done
         });
-        prepared.await.map_err(|e| internal(e.to_string()))?
+        done.await.map_err(|e| internal(e.to_string()))?
     }
 
     /// Whether the small model, if there is one, can guess for this one.
@@ -530,8 +567,8 @@ impl Facade for NodeFacade {
         Box::pin(self.run(request))
     }
 
-    fn count_tokens(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, GenerateError>> {
-        Box::pin(self.count(request))
+    fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>> {
+        Box::pin(self.answer_tokens(request))
     }
 
     fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>> {
@@ -714,12 +751,18 @@ pub fn prompt_bytes_max(memory: Option<exo_device::Memory>) -> usize {
     usize::try_from(share).unwrap_or(MOST).clamp(128 << 10, MOST)
 }
 
-fn check_prompt_text(request: &GenerateRequest, bytes_max: usize) -> Result<(), GenerateError> {
-    let bytes = match &request.prompt {
-        Prompt::Chat { messages } => chat_bytes(messages, request),
+/// The text of all prompts; tokens have none.
+fn text_bytes(request: &GenerateRequest) -> usize {
+    let bytes = |prompt: &Prompt| match prompt {
+        Prompt::Chat { messages } => chat_bytes(messages, request.tools.as_ref()),
         Prompt::Text(text) => text.len(),
-        Prompt::Tokens(_) => return Ok(()),
+        Prompt::Infill { prefix, suffix } => prefix.len() + suffix.len(),
+        Prompt::Tokens(_) => 0,
     };
+    request.prompts.iter().map(bytes).sum()
+}
+
+fn check_prompt_text(bytes: usize, bytes_max: usize) -> Result<(), GenerateError> {
     if bytes <= bytes_max {
         return Ok(());
     }
@@ -729,14 +772,14 @@ fn check_prompt_text(request: &GenerateRequest, bytes_max: usize) -> Result<(), 
 }
 
 /// The text that a template may show: of messages, their thoughts and calls, and of tools.
-fn chat_bytes(messages: &[exo_api::ChatMessage], request: &GenerateRequest) -> usize {
+fn chat_bytes(messages: &[exo_api::ChatMessage], tools: Option<&exo_api::Tools>) -> usize {
     let of_call = |call: &exo_api::ToolCall| call.function.name.len() + json_bytes(&call.function.arguments);
     let of_message = |m: &exo_api::ChatMessage| {
         let optional = [&m.name, &m.reasoning_content, &m.tool_call_id].into_iter().flatten();
         let calls: usize = m.tool_calls.iter().map(of_call).sum();
         m.content.len() + optional.map(String::len).sum::<usize>() + calls
     };
-    let tools = request.tools.iter().flat_map(|tools| &tools.definitions);
+    let tools = tools.into_iter().flat_map(|tools| &tools.definitions);
     let tools: usize = tools.map(|tool| json_bytes(&tool.definition)).sum();
     messages.iter().map(of_message).sum::<usize>() + tools
 }
@@ -755,11 +798,12 @@ fn json_bytes(value: &serde_json::Value) -> usize {
 
 /// About what a prompt takes before it is rendered.
 fn prompt_bytes(request: &GenerateRequest) -> usize {
-    match &request.prompt {
-        Prompt::Chat { messages } => chat_bytes(messages, request) + messages.len() * MESSAGE_BYTES,
-        Prompt::Text(text) => text.len(),
+    let beside_text = |prompt: &Prompt| match prompt {
+        Prompt::Chat { messages } => messages.len() * MESSAGE_BYTES,
+        Prompt::Text(_) | Prompt::Infill { .. } => 0,
         Prompt::Tokens(tokens) => size_of_val(tokens.as_slice()),
-    }
+    };
+    text_bytes(request) + request.prompts.iter().map(beside_text).sum::<usize>()
 }
 
 fn starts(
@@ -769,11 +813,14 @@ fn starts(
     prepared: &Prepared,
     context: u32,
 ) -> Vec<DriverStart> {
-    let prompt_tokens = prepared.tokens.len() as u32;
-    let room = context.saturating_sub(prompt_tokens);
-    let start = |index: u16| {
+    let start = |prompt: usize, choice: u16| {
+        let tokens = &prepared.prompts[prompt].tokens;
+        let prompt_tokens = tokens.len() as u32;
+        let room = context.saturating_sub(prompt_tokens);
+        // There are no more answers than fit.
+        let index = prompt as u16 * request.choices + choice;
         let mut sampling = request.sampling.clone();
-        sampling.seed = sampling.seed.wrapping_add(index.into());
+        sampling.seed = sampling.seed.wrapping_add(choice.into());
         sampling.constraint = prepared.constraint.clone();
         DriverStart {
             model: resolved.id,
@@ -782,7 +829,7 @@ fn starts(
                 principal: request.principal,
                 driver: resolved.me,
                 sampling,
-                history: prepared.tokens.clone(),
+                history: tokens.clone(),
                 prompt_tokens,
             },
             max_tokens: request.max_tokens.unwrap_or(room).min(room),
@@ -791,7 +838,11 @@ fn starts(
             speculate: true,
         }
     };
-    (0..request.choices).map(start).collect()
+    let prompts = 0..prepared.prompts.len();
+    prompts
+        .flat_map(|prompt| (0..request.choices).map(move |choice| (prompt, choice)))
+        .map(|(p, c)| start(p, c))
+        .collect()
 }
 
 /// What a placement of a model asks for, with the node's defaults where the caller left something open.

@@ -1,17 +1,17 @@
 //! One request from messages to text: template, tokens, stop strings, events. The tokens come from the node's machine.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use exo_api::{
-    FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt, RequestPart,
-    Resumed, Summary, Timings, Usage,
+    ChatMessage, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt,
+    Reasoning, RequestPart, Resumed, Summary, Timings, Tools, Usage,
 };
 use exo_cluster::DraftCounts;
 use exo_cluster::wire::{Busy, EndReason};
 use exo_machine::SequenceEvent;
-use exo_tokenizer::ChatError;
+use exo_tokenizer::{ChatError, ChatTemplate, EncodeOptions, RenderOptions};
 use exo_types::{Constraint, FailureKind, RequestId};
 use tokio::sync::mpsc;
 
@@ -23,27 +23,43 @@ use crate::outlet::{Sink, sink};
 
 /// The request as tokens.
 pub struct Prepared {
-    /// The prompt.
-    pub tokens: Vec<u32>,
-    /// What `echo` sends first.
-    pub echo: String,
+    /// Its prompts.
+    pub prompts: Vec<PreparedPrompt>,
     /// What the answers must spell.
     pub constraint: Option<Arc<Constraint>>,
     /// How they are read.
     pub plan: Plan,
 }
 
-/// Renders and tokenises. Blocks for as long as a long prompt takes: call it where that is allowed.
-pub fn prompt_tokens(open: &OpenModel, request: &GenerateRequest) -> Result<Vec<u32>, GenerateError> {
-    let tokens = match &request.prompt {
-        Prompt::Chat { messages } => chat_tokens(open, messages, request)?,
-        Prompt::Text(text) => encode(open, text)?,
+/// A prompt as tokens.
+pub struct PreparedPrompt {
+    /// They.
+    pub tokens: Vec<u32>,
+    /// What `echo` sends first.
+    pub echo: String,
+}
+
+impl Prepared {
+    /// Tokens of all prompts.
+    fn prompt_tokens(&self) -> u32 {
+        self.prompts.iter().map(|prompt| prompt.tokens.len() as u32).sum()
+    }
+}
+
+/// Renders and tokenises.
+fn prompt_tokens(
+    open: &OpenModel,
+    request: &GenerateRequest,
+    prompt: &Prompt,
+) -> Result<Vec<u32>, GenerateError> {
+    let tokens = match prompt {
+        Prompt::Chat { messages } => {
+            chat_tokens(open, messages, request.tools.as_ref(), &request.reasoning, true)?
+        }
+        Prompt::Text(text) => encode(open, text, RAW)?,
+        Prompt::Infill { prefix, suffix } => infill(open, &request.model, prefix, suffix)?,
         Prompt::Tokens(tokens) => {
-            let vocab = open.model.config.vocab;
-            if let Some(token) = tokens.iter().find(|t| **t >= vocab) {
-                let message = format!("token {token} is not below the vocabulary's {vocab}");
-                return Err(invalid(RequestPart::Prompt, message));
-            }
+            check_tokens(open, tokens)?;
             tokens.clone()
         }
     };
@@ -53,14 +69,31 @@ pub fn prompt_tokens(open: &OpenModel, request: &GenerateRequest) -> Result<Vec<
     Ok(tokens)
 }
 
-/// The prompt's tokens, and the grammar of the answers. Blocks, too.
+/// Refuses what is not in the vocabulary.
+pub fn check_tokens(open: &OpenModel, tokens: &[u32]) -> Result<(), GenerateError> {
+    let vocab = open.model.config.vocab;
+    match tokens.iter().find(|token| **token >= vocab) {
+        Some(token) => {
+            let message = format!("token {token} is not below the vocabulary's {vocab}");
+            Err(invalid(RequestPart::Prompt, message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The prompt's tokens, and the grammar of the answers. Blocks for as long as a long prompt takes: call it where that is allowed.
 pub fn prepare(open: &OpenModel, request: &GenerateRequest) -> Result<Prepared, GenerateError> {
-    let tokens = prompt_tokens(open, request)?;
-    let echo = match &request.prompt {
-        _ if !request.echo => String::new(),
-        Prompt::Text(text) => text.clone(),
-        _ => open.tokenizer.decode(&tokens, true).map_err(|e| invalid(RequestPart::Prompt, e.to_string()))?,
+    let prepare = |prompt| {
+        let tokens = prompt_tokens(open, request, prompt)?;
+        let undecodable = |e: exo_tokenizer::DecodeError| invalid(RequestPart::Prompt, e.to_string());
+        let echo = match prompt {
+            _ if !request.echo => String::new(),
+            Prompt::Text(text) | Prompt::Infill { prefix: text, .. } => text.clone(),
+            _ => open.tokenizer.decode(&tokens, true).map_err(undecodable)?,
+        };
+        Ok(PreparedPrompt { tokens, echo })
     };
+    let prompts = request.prompts.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
     if request.echo && request.sampling.logprobs.is_some() {
         let message =
             "`echo` together with `logprobs` is not supported: the prompt's probabilities are not computed";
@@ -68,40 +101,87 @@ pub fn prepare(open: &OpenModel, request: &GenerateRequest) -> Result<Prepared, 
     }
     let mut plan = constrain::plan(open, request)?;
     let constraint = plan.constraint.take().map(Arc::new);
-    Ok(Prepared { tokens, echo, constraint, plan })
+    Ok(Prepared { prompts, constraint, plan })
 }
 
-fn chat_tokens(
+/// The tokens of a conversation.
+pub fn chat_tokens(
     open: &OpenModel,
-    messages: &[exo_api::ChatMessage],
-    request: &GenerateRequest,
+    messages: &[ChatMessage],
+    tools: Option<&Tools>,
+    reasoning: &Reasoning,
+    opens_answer: bool,
 ) -> Result<Vec<u32>, GenerateError> {
-    let template = match &open.template {
-        Some(Ok(template)) => template,
-        Some(Err(message)) => return Err(GenerateError::TemplateFailed { message: message.clone() }),
-        None => {
-            let message = "this model has no chat template; use /v1/completions".to_owned();
-            return Err(invalid(RequestPart::Prompt, message));
-        }
-    };
-    let messages: Vec<_> = messages.iter().filter_map(|m| serde_json::to_value(m).ok()).collect();
-    let shown =
-        |tools: &exo_api::Tools| tools.definitions.iter().map(|tool| tool.definition.clone()).collect();
-    let options = exo_tokenizer::RenderOptions {
-        add_generation_prompt: true,
-        now: Some(local_now()),
-        tools: request.tools.as_ref().map(shown),
-        vars: constrain::thinking_vars(open, &request.reasoning)?,
-    };
+    let template = template(open)?;
+    let messages = shown_messages(messages);
+    let options = render_options(open, tools, reasoning, opens_answer)?;
     open.tokenizer.encode_chat(template, &messages, &options).map_err(|error| match error {
         ChatError::Template(e) => GenerateError::TemplateFailed { message: crate::engine_host::chain(&e) },
         e => invalid(RequestPart::Prompt, crate::engine_host::chain(&e)),
     })
 }
 
-/// A raw prompt, which is the whole text that a model sees: control tokens in it are control tokens, as with llama.cpp and vLLM.
-fn encode(open: &OpenModel, text: &str) -> Result<Vec<u32>, GenerateError> {
-    let options = exo_tokenizer::EncodeOptions { add_special: true, parse_special: true };
+/// The text that the template makes of a conversation.
+pub fn render_chat(
+    open: &OpenModel,
+    messages: &[ChatMessage],
+    tools: Option<&Tools>,
+    reasoning: &Reasoning,
+    opens_answer: bool,
+) -> Result<String, GenerateError> {
+    let template = template(open)?;
+    let options = render_options(open, tools, reasoning, opens_answer)?;
+    template
+        .render(&shown_messages(messages), &options)
+        .map_err(|e| GenerateError::TemplateFailed { message: crate::engine_host::chain(&e) })
+}
+
+fn template(open: &OpenModel) -> Result<&ChatTemplate, GenerateError> {
+    match &open.template {
+        Some(Ok(template)) => Ok(template),
+        Some(Err(message)) => Err(GenerateError::TemplateFailed { message: message.clone() }),
+        None => {
+            let message = "this model has no chat template; use /v1/completions".to_owned();
+            Err(invalid(RequestPart::Prompt, message))
+        }
+    }
+}
+
+fn shown_messages(messages: &[ChatMessage]) -> Vec<serde_json::Value> {
+    messages.iter().filter_map(|m| serde_json::to_value(m).ok()).collect()
+}
+
+fn render_options(
+    open: &OpenModel,
+    tools: Option<&Tools>,
+    reasoning: &Reasoning,
+    opens_answer: bool,
+) -> Result<RenderOptions, GenerateError> {
+    let shown = |tools: &Tools| tools.definitions.iter().map(|tool| tool.definition.clone()).collect();
+    Ok(RenderOptions {
+        add_generation_prompt: opens_answer,
+        now: Some(local_now()),
+        tools: tools.map(shown),
+        vars: constrain::thinking_vars(open, reasoning)?,
+    })
+}
+
+/// How a raw prompt is read, which is the whole text that a model sees: control tokens in it are control tokens, as with llama.cpp
+/// and vLLM.
+const RAW: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
+
+/// The tokens of a text with a hole.
+fn infill(open: &OpenModel, model: &str, prefix: &str, suffix: &str) -> Result<Vec<u32>, GenerateError> {
+    let tokens = open.tokenizer.encode_infill(prefix, suffix);
+    let tokens = tokens.map_err(|e| invalid(RequestPart::Prompt, crate::engine_host::chain(&e)))?;
+    tokens.ok_or_else(|| {
+        let message = format!("`{model}` has no tokens for filling in the middle: leave it out");
+        invalid(RequestPart::Suffix, message)
+    })
+}
+
+/// The tokens of a text.
+pub fn encode(open: &OpenModel, text: &str, options: EncodeOptions) -> Result<Vec<u32>, GenerateError> {
     open.tokenizer
         .encode(text, options)
         .map_err(|e| invalid(RequestPart::Prompt, crate::engine_host::chain(&e)))
@@ -111,7 +191,8 @@ fn local_now() -> chrono::NaiveDateTime {
     chrono::Local::now().naive_local()
 }
 
-fn invalid(part: RequestPart, message: String) -> GenerateError {
+/// A part of the request does not go with the model.
+pub fn invalid(part: RequestPart, message: String) -> GenerateError {
     GenerateError::Invalid { part, message }
 }
 
@@ -154,8 +235,8 @@ impl Drop for CancelOnDrop {
 }
 
 async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
-    let prompt_tokens = running.prepared.tokens.len() as u32;
-    let count = running.request.choices;
+    let prompt_tokens = running.prepared.prompt_tokens();
+    let count = running.request.answers();
     let mut choices: Vec<_> = (0..count).map(|i| Choice::new(i, &running)).collect();
     let mut checked = Vec::new();
     if let Some(constraint) = &running.prepared.constraint {
@@ -163,7 +244,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
             checked.push(Checked::start(&running.open, constraint)?);
         }
     }
-    let mut progress = Progress::new(running.arrived, prompt_tokens);
+    let mut progress = Progress::new(running.arrived, prompt_tokens, running.request.choices);
     while let Some(event) = running.events.recv().await {
         match event {
             SequenceEvent::Queued(reason) => sink.send(GenerateEvent::Queued { reason })?,
@@ -189,7 +270,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                 }
             }
             SequenceEvent::Ended { index, reason, cached_tokens, drafts } => {
-                progress.ended(cached_tokens, drafts);
+                progress.ended(index, cached_tokens, drafts);
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
                 finish(sink, choice, reason)?;
             }
@@ -215,7 +296,8 @@ fn echo(sink: &Sink, running: &Running, count: u16) -> Result<(), GenerateError>
         return Ok(());
     }
     for index in 0..count {
-        let text = running.prepared.echo.clone();
+        let prompt = running.prepared.prompts.get(usize::from(index / running.request.choices.max(1)));
+        let text = prompt.map(|prompt| prompt.echo.clone()).unwrap_or_default();
         sink.send(GenerateEvent::Delta(exo_api::Delta { index, text, ..Default::default() }))?;
     }
     Ok(())
@@ -263,8 +345,10 @@ struct Progress {
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     tokens: u32,
-    /// Of the prompt, over all choices that ended: those that were cached for each of them.
-    cached_tokens: Option<u32>,
+    /// Of each prompt, over all its choices that ended: those that were cached for each of them.
+    cached_tokens: BTreeMap<u16, u32>,
+    /// Choices of each prompt.
+    choices: u16,
     /// Of all choices that ended.
     drafts: DraftCounts,
     kernels: Vec<String>,
@@ -275,7 +359,7 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(arrived: Instant, prompt_tokens: u32) -> Self {
+    fn new(arrived: Instant, prompt_tokens: u32, choices: u16) -> Self {
         Self {
             arrived,
             prompt_tokens,
@@ -283,7 +367,8 @@ impl Progress {
             first_token: None,
             last_token: None,
             tokens: 0,
-            cached_tokens: None,
+            cached_tokens: BTreeMap::new(),
+            choices: choices.max(1),
             drafts: DraftCounts::default(),
             kernels: Vec::new(),
             stages: 0,
@@ -324,8 +409,9 @@ impl Progress {
     }
 
     /// A choice ended that found so many of the prompt's tokens cached, and so many of its own guessed.
-    fn ended(&mut self, cached_tokens: u32, drafts: DraftCounts) {
-        self.cached_tokens = Some(self.cached_tokens.map_or(cached_tokens, |least| least.min(cached_tokens)));
+    fn ended(&mut self, index: u16, cached_tokens: u32, drafts: DraftCounts) {
+        let least = self.cached_tokens.entry(index / self.choices).or_insert(cached_tokens);
+        *least = (*least).min(cached_tokens);
         self.drafts.accepted += drafts.accepted;
         self.drafts.rejected += drafts.rejected;
     }
@@ -341,7 +427,7 @@ impl Progress {
             usage: Usage {
                 prompt_tokens: self.prompt_tokens,
                 completion_tokens: choices.iter().map(Choice::tokens).sum(),
-                cached_tokens: self.cached_tokens.unwrap_or(0),
+                cached_tokens: self.cached_tokens.values().sum(),
                 accepted_drafts: self.drafts.accepted,
                 rejected_drafts: self.drafts.rejected,
                 reasoning_tokens: choices.iter().map(Choice::reasoning_tokens).sum(),

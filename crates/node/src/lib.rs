@@ -43,6 +43,7 @@ pub mod planning;
 mod ranking;
 mod run_loop;
 mod start;
+mod tokens;
 mod window;
 mod words;
 mod worker;

@@ -10,7 +10,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Extension, Router};
-use exo_api::{AdminError, Facade, GenerateRequest, HealthStatus};
+use exo_api::{AdminError, Facade, HealthStatus, TokensAnswer, TokensRequest};
 use exo_types::RequestId;
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use crate::guard::{Guard, Peer};
 use crate::kept::KeptResponses;
 use crate::options::ServerOptions;
 use crate::seats::Seat;
-use crate::{admin, messages, models, openai, responses};
+use crate::{admin, messages, models, openai, responses, tokens};
 
 /// What handlers share.
 pub struct App {
@@ -50,12 +50,13 @@ impl App {
         Backlog::new(&self.room, self.options.unread_bytes_max)
     }
 
-    /// Counts the tokens of a prompt, bounded in time.
-    pub async fn count_tokens(&self, dialect: Dialect, request: GenerateRequest) -> Result<u32, ApiError> {
-        let limit = request.queue_wait_max;
-        let counted = tokio::time::timeout(limit, self.facade.count_tokens(request)).await;
-        let late = |_| ApiError::deadline(format!("nothing was counted within {} s", limit.as_secs_f32()));
-        counted.map_err(late)?.map_err(|error| ApiError::of(dialect, error))
+    /// Asks a model's tokenizer, bounded in time.
+    pub async fn tokens(&self, dialect: Dialect, request: TokensRequest) -> Result<TokensAnswer, ApiError> {
+        let limit = self.options.queue_wait_max;
+        let answered = tokio::time::timeout(limit, self.facade.tokens(request)).await;
+        let late =
+            |_| ApiError::deadline(format!("the tokenizer did not answer within {} s", limit.as_secs_f32()));
+        answered.map_err(late)?.map_err(|error| ApiError::of(dialect, error))
     }
 
     /// Runs an administrative call, bounded in time.
@@ -84,6 +85,9 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/chat/completions", post(openai::chat))
         .route("/v1/completions", post(openai::completion))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(tokens::apply_template))
         .route_layer(from_fn_with_state(app.clone(), need_principal));
     let exo = Router::new()
         .route("/exo/v1/cluster", get(admin::cluster))

@@ -18,6 +18,11 @@ pub enum Dialect {
     Responses,
     /// Anthropic's messages.
     Messages,
+    /// Questions to a tokenizer.
+    Tokens {
+        /// The field that holds what the question is about.
+        asked_in: &'static str,
+    },
 }
 
 impl Dialect {
@@ -28,6 +33,8 @@ impl Dialect {
             Self::Completion => completion::part_name(part),
             Self::Responses => responses::part_name(part),
             Self::Messages => anthropic::part_name(part),
+            Self::Tokens { asked_in } if part == RequestPart::Prompt => asked_in.to_owned(),
+            Self::Tokens { .. } => chat::part_name(part),
         }
     }
 }

@@ -27,7 +27,7 @@ pub fn head(request: &GenerateRequest) -> Head {
         request: request.request.to_string(),
         created: unix_s(),
         model: request.model.clone(),
-        choices: request.choices,
+        choices: request.answers(),
     }
 }
 

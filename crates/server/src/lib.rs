@@ -34,6 +34,7 @@ mod seats;
 mod source;
 mod sse;
 mod timed_io;
+mod tokens;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

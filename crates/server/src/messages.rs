@@ -40,18 +40,12 @@ pub async fn messages(
 }
 
 /// `POST /v1/messages/count_tokens`
-pub async fn count_tokens(
-    State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
-    Extension(principal): Extension<Principal>,
-    request: Request,
-) -> Result<Response, ApiError> {
+pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let context = context(&app, id, principal)?;
     let (messages, _lease) =
         read_json(&parts.headers, body, &app, |body| Ok(MessagesRequest::parse_count(body)?)).await?;
-    let input_tokens = app.count_tokens(Dialect::Messages, messages.into_generate(context)?).await?;
-    Ok(json(&TokenCount { input_tokens }))
+    let answer = app.tokens(Dialect::Messages, messages.into_count()).await?;
+    Ok(json(&TokenCount { input_tokens: answer.tokens.len() as u32 }))
 }
 
 /// Events of a streamed answer.

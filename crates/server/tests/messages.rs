@@ -132,7 +132,7 @@ async fn what_is_asked_for_reaches_the_node() {
         "tools":[{"name":"now","input_schema":{"type":"object"}}],"tool_choice":{"type":"any","disable_parallel_tool_use":true}"#;
     assert_eq!(server.messages("good", extra).await.status, 200);
     let request = server.fake.last.lock().unwrap().clone().unwrap();
-    let Prompt::Chat { messages } = &request.prompt else { panic!("{request:?}") };
+    let [Prompt::Chat { messages }] = request.prompts.as_slice() else { panic!("{request:?}") };
     let roles: Vec<&str> = messages.iter().map(|message| message.role.as_str()).collect();
     assert_eq!(roles, ["system", "user"]);
     assert_eq!((request.max_tokens, request.stop.as_slice()), (Some(9), ["END".to_owned()].as_slice()));

@@ -24,8 +24,8 @@ fn events(answer: &Answer) -> Vec<Value> {
 /// Roles and contents of the conversation that reached the node.
 fn conversation(server: &Server) -> Vec<(String, String)> {
     let request = server.fake.last.lock().unwrap().clone().unwrap();
-    let Prompt::Chat { messages } = request.prompt else { panic!("no conversation") };
-    messages.into_iter().map(|message| (message.role, message.content)).collect()
+    let [Prompt::Chat { messages }] = request.prompts.as_slice() else { panic!("no conversation") };
+    messages.iter().map(|message| (message.role.clone(), message.content.clone())).collect()
 }
 
 #[tokio::test]

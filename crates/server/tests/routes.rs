@@ -23,6 +23,9 @@ fn body(request: Option<&str>) -> String {
         Some("CountTokensRequest") => {
             r#"{"model":"good","messages":[{"role":"user","content":"Hi"}]}"#.to_owned()
         }
+        Some("TokenizeRequest") => r#"{"content":"Hi"}"#.to_owned(),
+        Some("DetokenizeRequest") => r#"{"tokens":[1,2]}"#.to_owned(),
+        Some("ApplyTemplateRequest") => r#"{"messages":[{"role":"user","content":"Hi"}]}"#.to_owned(),
         Some("CompletionRequest") => r#"{"model":"good","prompt":"x"}"#.to_owned(),
         Some("PlaceRequest") => r#"{"model":"good","slots":2}"#.to_owned(),
         Some("InviteRequest") => "{}".to_owned(),
@@ -138,6 +141,17 @@ async fn requests_that_cannot_run_say_why() {
     assert_eq!(search.error(), "400 unsupported_parameter web_search_options");
     assert_eq!(server.complete("good", r#","max_tokens":0"#).await.error(), "400 invalid_value max_tokens");
     assert_eq!(server.complete("good", r#","tempo":1"#).await.error(), "400 unknown_parameter tempo");
+}
+
+#[tokio::test]
+async fn several_prompts_are_answered_in_their_order() {
+    let server = start().await;
+    let body = r#"{"model":"good","prompt":["Once","Twice"],"n":2,"echo":true}"#;
+    let answer = server.post("/v1/completions", body).await.json();
+    let texts: Vec<_> = answer["choices"].as_array().unwrap().iter().map(|c| c["text"].clone()).collect();
+    let expected = ["Once", "Once", "Twice", "Twice"].map(|prompt| format!("{prompt}The answer."));
+    assert_eq!(texts, expected);
+    assert_eq!(answer["choices"][3]["index"], 3);
 }
 
 #[tokio::test]

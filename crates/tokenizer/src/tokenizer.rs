@@ -36,6 +36,16 @@ const END_NAMES: [&str; 12] = [
     "<｜end▁of▁sentence｜>",
 ];
 
+/// Tokens around what is before a hole, between that and what is behind it, and in front of what fills it, by the names models give
+/// them.
+const INFILL_NAMES: [[&str; 3]; 5] = [
+    ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
+    ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
+    ["<fim-prefix>", "<fim-suffix>", "<fim-middle>"],
+    ["▁<PRE>", "▁<SUF>", "▁<MID>"],
+    ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
+];
+
 /// How a text is encoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EncodeOptions {
@@ -102,6 +112,19 @@ impl Tokenizer {
         }
         let frame = &self.0.frame;
         Ok([frame.before.as_slice(), &ids, &frame.after].concat())
+    }
+
+    /// The ids that ask a model for what stands between `prefix` and `suffix`, with the model's own beginning tokens; `None` where
+    /// its vocabulary has no tokens for that. Control tokens in both texts are text.
+    pub fn encode_infill(&self, prefix: &str, suffix: &str) -> Result<Option<Vec<u32>>, EncodeError> {
+        let found = INFILL_NAMES.iter().find_map(|[before, between, behind]| {
+            Some([self.token_id(before)?, self.token_id(between)?, self.token_id(behind)?])
+        });
+        let Some([before, between, behind]) = found else { return Ok(None) };
+        let text = EncodeOptions::default();
+        let (prefix, suffix) = (self.encode(prefix, text)?, self.encode(suffix, text)?);
+        let start = self.0.frame.before.as_slice();
+        Ok(Some([start, &[before], &prefix, &[between], &suffix, &[behind]].concat()))
     }
 
     pub(crate) fn check_length(&self, text: &str) -> Result<(), EncodeError> {

@@ -23,12 +23,17 @@ fn tokenizers(name: &str) -> [Tokenizer; 2] {
         tokenizer_json: doc["tokenizer_json"].to_string().into_bytes(),
         tokenizer_config: Some(doc["tokenizer_config"].clone()),
     };
+    let gguf = TokenizerSource::Gguf(gguf(&doc));
+    [json, gguf].map(|source| Tokenizer::from_source(&source).expect("fixtures are sound"))
+}
+
+fn gguf(doc: &Value) -> GgufTokenizer {
     let keys = &doc["gguf"];
     let texts = |key: &str| {
         keys[key].as_array().into_iter().flatten().map(|text| text.as_str().expect("a text")).collect()
     };
     let scores = keys["scores"].as_array();
-    let gguf = TokenizerSource::Gguf(GgufTokenizer {
+    GgufTokenizer {
         model: keys["model"].as_str().expect("a model").to_owned(),
         pre: keys["pre"].as_str().map(str::to_owned),
         tokens: texts("tokens"),
@@ -37,8 +42,7 @@ fn tokenizers(name: &str) -> [Tokenizer; 2] {
         token_types: serde_json::from_value(keys["token_types"].clone()).expect("integers"),
         unk: keys["unk"].as_u64().map(|id| id as u32),
         ..GgufTokenizer::default()
-    });
-    [json, gguf].map(|source| Tokenizer::from_source(&source).expect("fixtures are sound"))
+    }
 }
 
 fn all_tokenizers() -> Vec<Tokenizer> {
@@ -259,5 +263,37 @@ fn the_prompts_of_the_fixtures_are_as_they_were() {
             let ids = tokenizer.encode_chat(&template, &messages, &options).expect("encodes");
             assert_eq!(ids, tokenizer.encode(&rendered, SPECIAL).expect("encodes"), "{name}");
         }
+    }
+}
+
+/// A tokenizer with tokens for filling in the middle.
+fn infilling(names: [&str; 3]) -> (Tokenizer, [u32; 3]) {
+    const CONTROL: i32 = 3;
+    let mut source = gguf(&fixture("qwen2"));
+    let ids = names.map(|name| {
+        source.tokens.push(name);
+        source.token_types.as_mut().expect("types").push(CONTROL);
+        source.tokens.len() as u32 - 1
+    });
+    (Tokenizer::from_source(&TokenizerSource::Gguf(source)).expect("sound"), ids)
+}
+
+#[test]
+fn a_hole_stands_between_the_models_own_tokens_and_what_is_typed_is_text() {
+    for names in [
+        ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
+        ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
+        ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
+    ] {
+        let (tokenizer, [before, between, behind]) = infilling(names);
+        let plain = |text: &str| tokenizer.encode(text, EncodeOptions::default()).expect("encodes");
+        let typed = format!("x {} y", names[2]);
+        let ids = tokenizer.encode_infill(&typed, "z").expect("encodes").expect("has the tokens");
+        let expected = [&[before], plain(&typed).as_slice(), &[between], &plain("z"), &[behind]].concat();
+        assert_eq!(ids, expected);
+        assert_eq!(control_ids(&tokenizer, &ids), [before, between, behind], "{names:?}");
+    }
+    for tokenizer in tokenizers("qwen2") {
+        assert_eq!(tokenizer.encode_infill("a", "b"), Ok(None));
     }
 }

@@ -11,6 +11,7 @@ use crate::request::{
     RequestContext, SamplingFields, check_count, check_results, check_stops, json_schema, token_bound,
 };
 use crate::table::{MESSAGES, MESSAGES_COUNT, Table};
+use crate::tokens::{ChatPrompt, TokensQuestion, TokensRequest};
 use crate::tools::{
     LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name, check_parameters,
     definition,
@@ -94,6 +95,17 @@ impl MessagesRequest {
         Ok(Self { model, streams, thoughts, messages, max_tokens, stop, sampling, format, tools, reasoning })
     }
 
+    /// What is asked of the tokenizer to count the prompt.
+    pub fn into_count(self) -> TokensRequest {
+        let chat = ChatPrompt {
+            messages: self.messages,
+            tools: self.tools,
+            reasoning: self.reasoning,
+            opens_answer: true,
+        };
+        TokensRequest { model: self.model, question: TokensQuestion::EncodeChat(chat), with_pieces: false }
+    }
+
     /// The request as the node understands it.
     pub fn into_generate(self, context: RequestContext) -> Result<GenerateRequest, BadParam> {
         Ok(GenerateRequest {
@@ -110,7 +122,7 @@ impl MessagesRequest {
             principal: context.principal,
             queue_wait_max: context.queue_wait_max,
             model: self.model,
-            prompt: Prompt::Chat { messages: self.messages },
+            prompts: vec![Prompt::Chat { messages: self.messages }],
         })
     }
 }
@@ -119,7 +131,7 @@ impl MessagesRequest {
 pub fn part_name(part: RequestPart) -> String {
     match part {
         RequestPart::Model => "model".to_owned(),
-        RequestPart::Prompt | RequestPart::Logprobs => "messages".to_owned(),
+        RequestPart::Prompt | RequestPart::Suffix | RequestPart::Logprobs => "messages".to_owned(),
         RequestPart::Format | RequestPart::Regex | RequestPart::Lark => "output_config.format".to_owned(),
         RequestPart::Schema => "output_config.format.schema".to_owned(),
         RequestPart::Tools => "tools".to_owned(),

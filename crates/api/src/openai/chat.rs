@@ -145,7 +145,7 @@ impl ChatRequest {
             principal: context.principal,
             queue_wait_max: context.queue_wait_max,
             model: self.model,
-            prompt: Prompt::Chat { messages: self.messages },
+            prompts: vec![Prompt::Chat { messages: self.messages }],
         })
     }
 }
@@ -154,7 +154,7 @@ impl ChatRequest {
 pub fn part_name(part: RequestPart) -> String {
     match part {
         RequestPart::Model => "model".to_owned(),
-        RequestPart::Prompt => "messages".to_owned(),
+        RequestPart::Prompt | RequestPart::Suffix => "messages".to_owned(),
         RequestPart::Format => "response_format".to_owned(),
         RequestPart::Schema => "response_format.json_schema.schema".to_owned(),
         RequestPart::Regex => "grammar.regex".to_owned(),
@@ -166,7 +166,7 @@ pub fn part_name(part: RequestPart) -> String {
     }
 }
 
-fn reasoning(effort: Option<String>) -> Result<Reasoning, BadParam> {
+pub(super) fn reasoning(effort: Option<String>) -> Result<Reasoning, BadParam> {
     const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
     match effort {
         None => Ok(Reasoning::Default),
@@ -179,7 +179,7 @@ fn reasoning(effort: Option<String>) -> Result<Reasoning, BadParam> {
     }
 }
 
-fn parse_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {
+pub(super) fn parse_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {
     if values.is_empty() {
         return Err(BadParam::invalid("messages", "`messages` must hold at least one message"));
     }

@@ -12,6 +12,7 @@ pub mod completion_response;
 pub mod error;
 pub mod format;
 pub mod models;
+pub mod tokens;
 pub mod tools;
 pub mod usage;
 
@@ -22,4 +23,5 @@ pub use completion::CompletionRequest;
 pub use completion_response::Completion;
 pub use error::{ErrorBody, ErrorDetail};
 pub use models::{ModelList, ModelObject};
+pub use tokens::{Detokenized, RenderedPrompt, Tokenized, TokensBody};
 pub use usage::UsageBody;

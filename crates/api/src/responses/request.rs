@@ -151,7 +151,7 @@ impl ResponsesRequest {
             principal: context.principal,
             queue_wait_max: context.queue_wait_max,
             model: self.model,
-            prompt: Prompt::Chat { messages },
+            prompts: vec![Prompt::Chat { messages }],
         })
     }
 
@@ -192,7 +192,7 @@ impl ResponsesRequest {
 pub fn part_name(part: RequestPart) -> String {
     match part {
         RequestPart::Model => "model".to_owned(),
-        RequestPart::Prompt => "input".to_owned(),
+        RequestPart::Prompt | RequestPart::Suffix => "input".to_owned(),
         RequestPart::Format | RequestPart::Regex | RequestPart::Lark => "text.format".to_owned(),
         RequestPart::Schema => "text.format.schema".to_owned(),
         RequestPart::Tools => "tools".to_owned(),

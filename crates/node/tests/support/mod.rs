@@ -145,13 +145,13 @@ pub fn request(prompt: &str) -> GenerateRequest {
     GenerateRequest {
         request: RequestId(u128::from(std::process::id()) << 64 | u128::from(n)),
         model: "demo".to_owned(),
-        prompt: Prompt::Chat {
+        prompts: vec![Prompt::Chat {
             messages: vec![ChatMessage {
                 role: "user".to_owned(),
                 content: prompt.to_owned(),
                 ..Default::default()
             }],
-        },
+        }],
         choices: 1,
         sampling: SamplingParams::greedy(),
         format: exo_api::AnswerFormat::Text,

@@ -13,7 +13,7 @@ use exo_api::{
     GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState,
     InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView,
     MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, Summary, Timings,
-    TokenPiece, TopToken, Usage,
+    TokenPiece, TokensAnswer, TokensRequest, TopToken, Usage,
 };
 use exo_server::{LocalListener, ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
@@ -102,8 +102,9 @@ fn done(completion_tokens: u32) -> Item {
 fn good(request: &GenerateRequest) -> Vec<Item> {
     let probabilities = request.sampling.logprobs.is_some();
     let mut items = vec![queued("waiting for a slot"), started()];
-    for index in 0..request.choices {
-        if let (true, Prompt::Text(text)) = (request.echo, &request.prompt) {
+    for index in 0..request.answers() {
+        let prompt = &request.prompts[usize::from(index / request.choices)];
+        if let (true, Prompt::Text(text)) = (request.echo, prompt) {
             items.push(delta(index, text, false));
         }
         items.extend([delta(index, "The", probabilities), delta(index, " answer.", probabilities)]);
@@ -111,7 +112,7 @@ fn good(request: &GenerateRequest) -> Vec<Item> {
         let reason = if request.max_tokens == Some(2) { FinishReason::Length } else { FinishReason::Stop };
         items.push(Ok(GenerateEvent::Finished { index, reason, stop: None, completion_tokens: 2 }));
     }
-    items.push(done(2 * u32::from(request.choices)));
+    items.push(done(2 * u32::from(request.answers())));
     items
 }
 
@@ -233,9 +234,18 @@ impl Facade for Fake {
         })
     }
 
-    fn count_tokens(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, GenerateError>> {
-        *self.last.lock().unwrap() = Some(request.clone());
-        Box::pin(async move { script(&request).map(|_| 5) })
+    fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>> {
+        self.note(format!("tokens of {}", request.model));
+        let tokens = vec![1, 2, 3, 4, 5];
+        let pieces: [&[u8]; 5] = [b"a", b"b", b"c", b"d", &[0xe2]];
+        let pieces = pieces.iter().filter(|_| request.with_pieces).map(|piece| piece.to_vec()).collect();
+        let answer = TokensAnswer { tokens, pieces, text: "text".into(), context_tokens: 4096 };
+        Box::pin(async move {
+            if request.model == "good" {
+                return Ok(answer);
+            }
+            Err(GenerateError::ModelUnknown { model: request.model, known: vec![] })
+        })
     }
 
     fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>> {

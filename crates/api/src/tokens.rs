@@ -1,0 +1,63 @@
+//! What a model's tokenizer and chat template make of something. Nothing is generated for it, and nothing placed.
+
+use crate::generate::{ChatMessage, Reasoning, Tools};
+
+/// Most tokens whose texts are shown one by one.
+pub const PIECES_MAX: usize = 65_536;
+
+/// A question to a model's tokenizer or template.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TokensRequest {
+    /// The model's name, or the hexadecimal form of its id.
+    pub model: String,
+    /// What is asked.
+    pub question: TokensQuestion,
+    /// Whether the answer shows each token's bytes; of at most [`PIECES_MAX`] tokens.
+    pub with_pieces: bool,
+}
+
+/// What is asked.
+#[derive(Clone, PartialEq, Debug)]
+pub enum TokensQuestion {
+    /// The tokens of a text.
+    Encode {
+        /// The text.
+        text: String,
+        /// Whether the model's own start and end tokens stand around it.
+        add_special: bool,
+        /// Whether control tokens that are written out in it become those tokens.
+        parse_special: bool,
+    },
+    /// The tokens of a conversation.
+    EncodeChat(ChatPrompt),
+    /// The text that the model's template makes of a conversation.
+    Render(ChatPrompt),
+    /// The text of tokens, control tokens by their names.
+    Decode(Vec<u32>),
+}
+
+/// A conversation for the model's template.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ChatPrompt {
+    /// At least one.
+    pub messages: Vec<ChatMessage>,
+    /// What the answer may call.
+    pub tools: Option<Tools>,
+    /// What is asked for of the model's thinking.
+    pub reasoning: Reasoning,
+    /// Whether the answer's opening stands at the end.
+    pub opens_answer: bool,
+}
+
+/// The answer; what was not asked for is empty.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TokensAnswer {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// The bytes of each of them.
+    pub pieces: Vec<Vec<u8>>,
+    /// The text.
+    pub text: String,
+    /// Tokens of the model's context, as it is placed or would be.
+    pub context_tokens: u32,
+}

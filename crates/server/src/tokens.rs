@@ -1,0 +1,68 @@
+//! `/tokenize`, `/detokenize` and `/apply-template`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use exo_api::openai::{Detokenized, RenderedPrompt, Tokenized, TokensBody};
+use exo_api::{BadParam, TokensAnswer};
+use serde_json::Value;
+
+use crate::app::App;
+use crate::body::{json, read_json};
+use crate::dialect::Dialect;
+use crate::errors::ApiError;
+
+/// `POST /tokenize`
+pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let read = |body| Ok(TokensBody::parse_tokenize(body)?);
+    ask(&app, request, read, |answer, in_, pieces| json(&Tokenized::new(answer, in_, pieces))).await
+}
+
+/// `POST /detokenize`
+pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let read = |body| Ok(TokensBody::parse_detokenize(body)?);
+    ask(&app, request, read, |answer, _, _| {
+        json(&Detokenized { content: answer.text.clone(), prompt: answer.text })
+    })
+    .await
+}
+
+/// `POST /apply-template`
+pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let read = |body| Ok(TokensBody::parse_apply_template(body)?);
+    ask(&app, request, read, |answer, _, _| json(&RenderedPrompt { prompt: answer.text })).await
+}
+
+async fn ask(
+    app: &App,
+    request: Request,
+    read: fn(Value) -> Result<TokensBody, ApiError>,
+    show: fn(TokensAnswer, &'static str, bool) -> Response,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let (body, _lease) = read_json(&parts.headers, body, app, read).await?;
+    let (asked_in, with_pieces) = (body.asked_in, body.with_pieces);
+    let model = match &body.model {
+        Some(model) => model.clone(),
+        None => placed_model(app).await?,
+    };
+    let answer = app.tokens(Dialect::Tokens { asked_in }, body.into_request(model)).await?;
+    Ok(show(answer, asked_in, with_pieces))
+}
+
+/// The one model that is placed: llama.cpp's clients name none.
+async fn placed_model(app: &App) -> Result<String, ApiError> {
+    let cluster = app.admin(app.facade.cluster()).await?;
+    let mut placed: BTreeSet<String> = cluster.instances.into_iter().map(|instance| instance.model).collect();
+    match (placed.len(), placed.pop_first()) {
+        (1, Some(model)) => Ok(model),
+        (count, _) => {
+            let message = format!(
+                "`model` is required: {count} models are placed, and only where it is one it may be left out"
+            );
+            Err(BadParam { message, ..BadParam::missing("model") }.into())
+        }
+    }
+}
