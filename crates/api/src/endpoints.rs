@@ -44,6 +44,8 @@ pub enum Answer {
     OneOrStream(&'static str, &'static str),
     /// Server-sent events.
     Stream(&'static str),
+    /// A JSON object, or a stream of lines, each such an object.
+    OneOrLines(&'static str),
     /// Nothing: 204.
     Nothing,
     /// Free-form JSON.
@@ -96,7 +98,7 @@ const fn delete(path: &'static str, operation: &'static str, summary: &'static s
 }
 
 use Access::{Admin, Api, Open};
-use Answer::{Json, Many, Nothing, One, OneOrStream, Stream};
+use Answer::{Json, Many, Nothing, One, OneOrLines, OneOrStream, Stream};
 
 /// All endpoints but the landing page.
 pub const ENDPOINTS: &[Endpoint] = &[
@@ -165,6 +167,34 @@ pub const ENDPOINTS: &[Endpoint] = &[
         Some("CountTokensRequest"),
         One("TokenCount"),
         "How many tokens a prompt has; generates nothing",
+    ),
+    post(
+        "/api/chat",
+        "ollama_chat",
+        Api,
+        Some("OllamaChatRequest"),
+        OneOrLines("OllamaAnswer"),
+        "The next message of a conversation, as Ollama's clients ask for it",
+    ),
+    post(
+        "/api/generate",
+        "ollama_generate",
+        Api,
+        Some("OllamaGenerateRequest"),
+        OneOrLines("OllamaAnswer"),
+        "The answer to a prompt, as Ollama's clients ask for it",
+    ),
+    get("/api/tags", "ollama_tags", Api, One("OllamaModels"), "Models that can be asked for"),
+    get("/api/ps", "ollama_ps", Api, One("OllamaModels"), "Models that are placed"),
+    get("/api/version", "ollama_version", Api, One("OllamaVersion"), "The version of this program"),
+    post("/api/show", "ollama_show", Api, Some("OllamaNamedRequest"), One("OllamaShow"), "One model"),
+    post(
+        "/api/pull",
+        "ollama_pull",
+        Api,
+        Some("OllamaNamedRequest"),
+        OneOrLines("OllamaPull"),
+        "Success for a model that is known; nothing is fetched",
     ),
     post(
         "/tokenize",

@@ -147,6 +147,8 @@ pub struct GenerateRequest {
     pub reasoning: Reasoning,
     /// Upper bound of tokens per choice, at least 1. The node lowers it to what the context leaves free.
     pub max_tokens: Option<u32>,
+    /// The context that the model must have. Where it is not placed it is placed with as much.
+    pub context_tokens_min: Option<u32>,
     /// A choice ends before the first of these; none is empty. The node applies them to the decoded text and holds
     /// back text that could be the start of one.
     pub stop: Vec<String>,
@@ -361,6 +363,8 @@ pub enum RequestPart {
     Prompt,
     /// The text behind the hole that is to be filled.
     Suffix,
+    /// The context that it asks for.
+    Context,
     /// The kind of the answer's format.
     Format,
     /// The schema of the answer.

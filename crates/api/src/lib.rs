@@ -17,6 +17,7 @@ pub mod endpoints;
 pub mod facade;
 pub mod fields;
 pub mod generate;
+pub mod ollama;
 pub mod openai;
 pub mod openapi;
 pub mod plan;
@@ -38,7 +39,7 @@ pub use generate::{
 pub use plan::{PlanQuery, PlanView};
 pub use request::RequestContext;
 pub use summary::ExoSummary;
-pub use tokens::{ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};
+pub use tokens::{Capabilities, ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};
 pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,
     HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,

@@ -12,7 +12,7 @@ use utoipa::openapi::{
 
 use crate::endpoints::{Access, Answer, ENDPOINTS, Endpoint, Method};
 use crate::table::{self, Table, Treatment};
-use crate::{anthropic, openai, plan, responses, view};
+use crate::{anthropic, ollama, openai, plan, responses, view};
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(
@@ -35,6 +35,12 @@ use crate::{anthropic, openai, plan, responses, view};
     anthropic::TokenCount,
     anthropic::MessagesError,
     anthropic::ModelPage,
+    ollama::OllamaAnswer,
+    ollama::OllamaError,
+    ollama::OllamaModels,
+    ollama::OllamaShow,
+    ollama::OllamaPull,
+    ollama::OllamaVersion,
     view::HealthView,
     view::ClusterView,
     view::InstanceView,
@@ -87,6 +93,9 @@ const BODIES: &[(&str, Table, &[&str])] = &[
     ("ResponsesRequest", table::RESPONSES, &["model", "input"]),
     ("MessagesRequest", table::MESSAGES, &["model", "max_tokens", "messages"]),
     ("CountTokensRequest", table::MESSAGES_COUNT, &["model", "messages"]),
+    ("OllamaChatRequest", table::OLLAMA_CHAT, &["model", "messages"]),
+    ("OllamaGenerateRequest", table::OLLAMA_GENERATE, &["model"]),
+    ("OllamaNamedRequest", table::OLLAMA_NAMED, &["model"]),
     ("TokenizeRequest", table::TOKENIZE, &[]),
     ("DetokenizeRequest", table::DETOKENIZE, &["tokens"]),
     ("ApplyTemplateRequest", table::APPLY_TEMPLATE, &["messages"]),
@@ -106,7 +115,7 @@ fn body(table: &Table, required: &[&str]) -> RefOr<Schema> {
 }
 
 const ABOUT: &str = "The API of one exo node. `/v1/*` is compatible with OpenAI's, `/v1/messages` with \
-Anthropic's; `/exo/v1/*` shows and changes the \
+Anthropic's, `/api/*` with Ollama's; `/exo/v1/*` shows and changes the \
 cluster. A parameter that is not honoured is refused with a 400 that names it. Every POST needs `Content-Type: \
 application/json`.";
 
@@ -159,6 +168,7 @@ fn tag(path: &str) -> &'static str {
 
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
+const LINES: &str = "application/x-ndjson";
 
 fn reference(schema: &str) -> RefOr<Schema> {
     RefOr::Ref(Ref::from_schema_name(schema))
@@ -175,6 +185,9 @@ fn success(answer: Answer) -> Response {
         }
         Answer::OneOrStream(one, event) => {
             builder.content(JSON, content(reference(one))).content(EVENTS, content(reference(event)))
+        }
+        Answer::OneOrLines(one) => {
+            builder.content(JSON, content(reference(one))).content(LINES, content(reference(one)))
         }
         Answer::Stream(event) => builder.content(EVENTS, content(reference(event))),
         Answer::Nothing => builder,

@@ -8,10 +8,12 @@ use serde_json::Value;
 use crate::fields::{BadParam, Fields};
 
 mod messages;
+mod ollama;
 mod responses;
 mod tokens;
 
 pub use messages::{MESSAGES, MESSAGES_COUNT};
+pub use ollama::{OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_NAMED};
 pub use responses::RESPONSES;
 pub use tokens::{APPLY_TEMPLATE, DETOKENIZE, TOKENIZE};
 
@@ -60,8 +62,19 @@ impl Table {
 }
 
 /// All of them.
-pub const TABLES: [Table; 8] =
-    [CHAT, COMPLETION, RESPONSES, MESSAGES, MESSAGES_COUNT, TOKENIZE, DETOKENIZE, APPLY_TEMPLATE];
+pub const TABLES: [Table; 11] = [
+    CHAT,
+    COMPLETION,
+    RESPONSES,
+    MESSAGES,
+    MESSAGES_COUNT,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
+    OLLAMA_NAMED,
+    TOKENIZE,
+    DETOKENIZE,
+    APPLY_TEMPLATE,
+];
 
 /// `POST /v1/chat/completions`
 pub const CHAT: Table = Table { endpoint: "POST /v1/chat/completions", fields: [CHAT_FIELDS, COMMON_FIELDS] };

@@ -34,6 +34,8 @@ pub enum TokensQuestion {
     Render(ChatPrompt),
     /// The text of tokens, control tokens by their names.
     Decode(Vec<u32>),
+    /// What template and vocabulary have a form for.
+    Capabilities,
 }
 
 /// A conversation for the model's template.
@@ -60,4 +62,17 @@ pub struct TokensAnswer {
     pub text: String,
     /// Tokens of the model's context, as it is placed or would be.
     pub context_tokens: u32,
+    /// What it has a form for.
+    pub capabilities: Capabilities,
+}
+
+/// What a model's template and vocabulary have a form for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Capabilities {
+    /// Calls of tools.
+    pub tools: bool,
+    /// Thoughts.
+    pub thinking: bool,
+    /// Text with a hole.
+    pub infill: bool,
 }

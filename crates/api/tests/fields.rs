@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use exo_api::anthropic::MessagesRequest;
+use exo_api::ollama::{NamedModel, OllamaRequest};
 use exo_api::openai::{ChatRequest, CompletionRequest, TokensBody};
 use exo_api::responses::ResponsesRequest;
 use exo_api::table::{
-    self, APPLY_TEMPLATE, CHAT, COMPLETION, DETOKENIZE, Field, MESSAGES, MESSAGES_COUNT, RESPONSES, TABLES,
-    TOKENIZE, Table, Treatment,
+    self, APPLY_TEMPLATE, CHAT, COMPLETION, DETOKENIZE, Field, MESSAGES, MESSAGES_COUNT, OLLAMA_CHAT,
+    OLLAMA_GENERATE, OLLAMA_NAMED, RESPONSES, TABLES, TOKENIZE, Table, Treatment,
 };
 use exo_api::{BadParam, BadParamKind, RequestContext};
 use exo_types::{Principal, RequestId};
@@ -15,8 +16,11 @@ use serde_json::{Value, json};
 
 /// Every field of the parameter types of the Python clients of these versions: endpoint and path. Where a value is one of several
 /// kinds, `path.type=kind` names each, and only those that are taken are gone into.
-const CLIENTS: [&str; 2] =
-    [include_str!("data/openai-3.54.0-fields.txt"), include_str!("data/anthropic-2.12.0-fields.txt")];
+const CLIENTS: [&str; 3] = [
+    include_str!("data/openai-3.54.0-fields.txt"),
+    include_str!("data/anthropic-2.12.0-fields.txt"),
+    include_str!("data/ollama-0.6.3-fields.txt"),
+];
 
 /// Endpoint and path of each line.
 fn lines() -> impl Iterator<Item = (Table, &'static str)> {
@@ -28,6 +32,9 @@ fn lines() -> impl Iterator<Item = (Table, &'static str)> {
             "responses" => RESPONSES,
             "messages" => MESSAGES,
             "count_tokens" => MESSAGES_COUNT,
+            "ollama_chat" => OLLAMA_CHAT,
+            "ollama_generate" => OLLAMA_GENERATE,
+            "ollama_named" => OLLAMA_NAMED,
             other => panic!("no table of {other}"),
         };
         (table, path)
@@ -87,6 +94,11 @@ fn parse(table: Table, body: Value) -> Result<(), BadParam> {
             asked.into_generate(conversation, context).map(drop)
         }
         e if e == MESSAGES.endpoint => MessagesRequest::parse(body)?.into_generate(context).map(drop),
+        e if e == OLLAMA_CHAT.endpoint => OllamaRequest::parse_chat(body)?.into_generate(context).map(drop),
+        e if e == OLLAMA_GENERATE.endpoint => {
+            OllamaRequest::parse_generate(body)?.into_generate(context).map(drop)
+        }
+        e if e == OLLAMA_NAMED.endpoint => NamedModel::parse(body).map(drop),
         e if e == TOKENIZE.endpoint => TokensBody::parse_tokenize(body).map(drop),
         e if e == DETOKENIZE.endpoint => TokensBody::parse_detokenize(body).map(drop),
         e if e == APPLY_TEMPLATE.endpoint => TokensBody::parse_apply_template(body).map(drop),
@@ -102,6 +114,11 @@ fn base(table: Table) -> Value {
         e if e == RESPONSES.endpoint => {
             json!({"model": "m", "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}]})
         }
+        e if e == OLLAMA_CHAT.endpoint => {
+            json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+        }
+        e if e == OLLAMA_GENERATE.endpoint => json!({"model": "m", "prompt": "hi"}),
+        e if e == OLLAMA_NAMED.endpoint => json!({"model": "m"}),
         e if e == DETOKENIZE.endpoint => json!({"tokens": [1]}),
         e if e == MESSAGES.endpoint => json!({"model": "m", "max_tokens": 9, "messages": text}),
         _ => json!({"model": "m", "messages": text}),
@@ -123,7 +140,8 @@ fn place<'a>(body: &'a mut Value, path: &str) -> &'a mut Value {
 fn with(table: Table, path: &str, value: Value) -> Option<Value> {
     let above = path.rsplit_once('.').map_or("", |(above, _)| above);
     let mut body = base(table);
-    if !["", "messages[]", "messages[].content[]", "input[]", "input[].content[]"].contains(&above) {
+    if !["", "options", "messages[]", "messages[].content[]", "input[]", "input[].content[]"].contains(&above)
+    {
         return None;
     }
     *place(&mut body, path) = value;

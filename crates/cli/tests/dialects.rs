@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Answer, Node, finish, python, skip, stderr, stdout, tools_node};
+use support::{Answer, Node, Start, finish, python, skip, stderr, stdout, tools_node};
 
 fn weather() -> Value {
     json!({"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -249,6 +249,90 @@ fn several_prompts_are_answered_as_each_alone() {
     );
 }
 
+#[test]
+fn ollamas_chat_calls_a_tool_and_takes_its_result_back() {
+    let (node, _folder) = tools_node();
+    let question = json!({"role": "user", "content": "What is the weather in Rome?"});
+    let tools = json!([{"type": "function", "function": {"name": "get_weather", "parameters": weather()}}]);
+    let body = json!({"model": "tools", "stream": false, "messages": [question], "format": weather(),
+        "options": {"seed": 5, "num_predict": 60}});
+    let first = ok(node.post("/api/chat", &body));
+    let value: Value = serde_json::from_str(first["message"]["content"].as_str().unwrap()).unwrap();
+    check_call(&json!("get_weather"), &value);
+    assert!(
+        first["eval_count"].as_u64().unwrap() > 0 && first["total_duration"].as_u64().unwrap() > 0,
+        "{first}"
+    );
+    let call = json!({"function": {"name": "get_weather", "arguments": value}});
+    let messages = json!([question, {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_name": "get_weather", "content": "Sun."}]);
+    let again = json!({"model": "tools", "stream": false, "messages": messages, "tools": tools,
+        "options": {"temperature": 0, "num_predict": 8}});
+    assert_eq!(ok(node.post("/api/chat", &again))["done_reason"], "length");
+
+    let shown = ok(node.post("/api/show", &json!({"model": "tools"})));
+    assert_eq!(shown["capabilities"], json!(["completion", "tools"]));
+    assert_eq!(node.get("/api/ps")["models"][0]["name"], "tools", "the requests placed it");
+    let larger = json!({"model": "tools", "prompt": "Hi", "options": {"num_ctx": 1_000_000}});
+    let refused = node.post("/api/generate", &larger);
+    assert_eq!(
+        (refused.status, refused.json()["param"].as_str()),
+        (400, Some("options.num_ctx")),
+        "{}",
+        refused.body
+    );
+}
+
+#[test]
+fn a_model_is_placed_with_the_context_that_is_asked_for_and_a_larger_one_is_an_error_with_the_command() {
+    let node = Node::start(Start {
+        name: "solo",
+        group: "contexts",
+        flags: vec!["--no-discovery".to_owned()],
+        env: vec![("EXO_CONTEXT_TOKENS", "64".into())],
+        ..Start::default()
+    });
+    let ask = |tokens: u64| {
+        let options = json!({"num_ctx": tokens, "num_predict": 1});
+        let body = json!({"model": "demo", "prompt": "Hi", "stream": false, "options": options});
+        node.post("/api/generate", &body)
+    };
+    let made_for = node.get("/exo/v1/models")[0]["context_tokens_max"].as_u64().unwrap();
+    let refused = ask(made_for + 1);
+    assert!(refused.status == 400 && refused.body.contains("is made for"), "{}", refused.body);
+    ok(ask(128));
+    assert_eq!(node.get("/exo/v1/instances")[0]["context_tokens"], 128);
+    ok(ask(32));
+    let refused = ask(129);
+    let command = "`exo place demo --context 129 --replace`";
+    assert!(refused.status == 400 && refused.body.contains(command), "{}", refused.body);
+    assert_eq!(refused.json()["param"], "options.num_ctx");
+}
+
+/// A line as the dialect's documentation prints it, but for the port and the model.
+#[test]
+fn curl_lines_work_as_they_are_printed() {
+    let test = "curl_lines_work_as_they_are_printed";
+    if Command::new("curl").arg("--version").output().is_err() {
+        return skip(test, "there is no curl");
+    }
+    let node = Node::alone();
+    let curl = |args: &[&str]| {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--noproxy", "*"]).args(args);
+        stdout(&finish(&mut command, Duration::from_secs(60)))
+    };
+    let url = |path: &str| format!("http://{}{path}", node.address);
+    let streamed = curl(&[&url("/api/generate"), "-d", r#"{"model": "demo", "prompt": "Hello!"}"#]);
+    assert!(streamed.trim_end().lines().last().unwrap().contains(r#""done":true"#), "{streamed}");
+    let chat = r#"{"model": "demo", "messages": [{"role": "user", "content": "Hello!"}], "stream": false}"#;
+    assert!(curl(&[&url("/api/chat"), "-d", chat]).contains(r#""role":"assistant""#));
+    assert!(curl(&[&url("/api/show"), "-d", r#"{"model": "demo"}"#]).contains("model_info"));
+    for path in ["/api/tags", "/api/ps"] {
+        assert!(curl(&[&url(path)]).contains(r#""name":"demo""#), "{path}");
+    }
+}
+
 fn package(test: &str, script: &str, path: &str) {
     let (node, _folder) = tools_node();
     if Command::new(python()).arg("--version").output().is_err() {
@@ -282,4 +366,9 @@ fn the_anthropic_package_reads_messages() {
 #[test]
 fn the_openai_package_reads_responses() {
     package("the_openai_package_reads_responses", "openai_responses.py", "/v1");
+}
+
+#[test]
+fn the_ollama_package_chats_and_generates() {
+    package("the_ollama_package_chats_and_generates", "ollama_package.py", "");
 }

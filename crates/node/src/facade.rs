@@ -104,7 +104,7 @@ impl NodeFacade {
         let (resolved, open) = self.open(&request.model).await?;
         self.check_draft(&resolved, &open)
             .map_err(|message| GenerateError::Invalid { part: RequestPart::Model, message })?;
-        let (place, limits) = self.limits(&resolved, &open)?;
+        let (place, limits) = self.limits(&resolved, &open, request.context_tokens_min)?;
         let Limits { context_tokens, cache_tokens } = limits;
         let (request, prepared) = self.prepare(request, open.clone()).await?;
         let longest = prepared.prompts.iter().map(|prompt| prompt.tokens.len()).max();
@@ -132,22 +132,44 @@ impl NodeFacade {
         Ok((resolved, open.map_err(failed)?))
     }
 
-    /// How the model would be placed, and what its placement, or that one, holds.
+    /// How the model would be placed, and what its placement, or that one, holds: at least the context that was asked for.
     fn limits(
         &self,
         resolved: &Resolved,
         open: &OpenModel,
+        context_tokens_min: Option<u32>,
     ) -> Result<(InstanceRequest, Limits), GenerateError> {
+        let mut cache = self.usual_cache();
+        let asked = context_tokens_min.unwrap_or(0);
+        if asked > cache.context_tokens {
+            (cache.context_tokens, cache.context_named) = (asked, true);
+        }
+        let part = if cache.context_named { RequestPart::Context } else { RequestPart::Model };
+        let refused = |part, message| GenerateError::Invalid { part, message };
         // The budget was checked at the start; slots times context hangs on the model.
-        let place = instance_request(resolved, open, self.usual_cache(), 1)
-            .map_err(|e| GenerateError::Invalid { part: RequestPart::Model, message: e.to_string() })?;
+        let place = instance_request(resolved, open, cache, 1).map_err(|e| refused(part, e.to_string()))?;
         let would_be = Limits { context_tokens: place.context_tokens, cache_tokens: place.cache_tokens };
-        Ok((place, resolved.limits.unwrap_or(would_be)))
+        let limits = resolved.limits.unwrap_or(would_be);
+        let made_for = open.model.config.context_tokens_max;
+        if asked > made_for {
+            let message =
+                format!("a context of {asked} tokens is more than the {made_for} that the model is made for");
+            return Err(refused(RequestPart::Context, message));
+        }
+        if asked > limits.context_tokens {
+            let (name, placed) = (&resolved.name, limits.context_tokens);
+            let message = format!(
+                "the model is placed with a context of {placed} tokens: `exo place {name} --context {asked} --replace` \
+                 places it with {asked}"
+            );
+            return Err(refused(RequestPart::Context, message));
+        }
+        Ok((place, limits))
     }
 
     async fn answer_tokens(&self, request: TokensRequest) -> Result<TokensAnswer, GenerateError> {
         let (resolved, open) = self.open(&request.model).await?;
-        let (_, limits) = self.limits(&resolved, &open)?;
+        let (_, limits) = self.limits(&resolved, &open, None)?;
         let text_bytes_max = self.prompt_bytes_max;
         let (text_bytes, bytes) = match &request.question {
             TokensQuestion::Encode { text, .. } => (text.len(), text.len()),
@@ -156,6 +178,7 @@ impl NodeFacade {
                 (text, text + chat.messages.len() * MESSAGE_BYTES)
             }
             TokensQuestion::Decode(tokens) => (0, size_of_val(tokens.as_slice())),
+            TokensQuestion::Capabilities => (0, 0),
         };
         check_prompt_text(text_bytes, text_bytes_max)?;
         self.in_turn(bytes, move || tokens::answer(&open, request, limits.context_tokens, text_bytes_max))

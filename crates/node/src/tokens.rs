@@ -1,7 +1,9 @@
 //! What the tokenizer and the template of a model make of something, without a request for text.
 
 use exo_api::tokens::PIECES_MAX;
-use exo_api::{ChatPrompt, GenerateError, RequestPart, TokensAnswer, TokensQuestion, TokensRequest};
+use exo_api::{
+    Capabilities, ChatPrompt, GenerateError, RequestPart, TokensAnswer, TokensQuestion, TokensRequest,
+};
 
 use crate::generate::{chat_tokens, check_tokens, encode, invalid, render_chat};
 use crate::library::OpenModel;
@@ -24,6 +26,13 @@ pub fn answer(
         }
         TokensQuestion::Render(ChatPrompt { messages, tools, reasoning, opens_answer }) => {
             answer.text = render_chat(open, &messages, tools.as_ref(), &reasoning, opens_answer)?;
+        }
+        TokensQuestion::Capabilities => {
+            answer.capabilities = Capabilities {
+                tools: open.calls().is_ok(),
+                thinking: open.thought().is_some(),
+                infill: open.tokenizer.encode_infill("", "").is_ok_and(|tokens| tokens.is_some()),
+            };
         }
         TokensQuestion::Decode(tokens) => answer.text = decode(open, &tokens, text_bytes_max)?,
     }

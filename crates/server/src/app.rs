@@ -8,7 +8,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{any, delete, get, post};
 use axum::{Extension, Router};
 use exo_api::{AdminError, Facade, HealthStatus, TokensAnswer, TokensRequest};
 use exo_types::RequestId;
@@ -24,7 +24,7 @@ use crate::guard::{Guard, Peer};
 use crate::kept::KeptResponses;
 use crate::options::ServerOptions;
 use crate::seats::Seat;
-use crate::{admin, messages, models, openai, responses, tokens};
+use crate::{admin, messages, models, ollama, openai, responses, tokens};
 
 /// What handlers share.
 pub struct App {
@@ -85,6 +85,20 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/chat/completions", post(openai::chat))
         .route("/v1/completions", post(openai::completion))
+        .route("/api/chat", post(ollama::chat))
+        .route("/api/generate", post(ollama::generate))
+        .route("/api/tags", get(ollama::tags))
+        .route("/api/ps", get(ollama::ps))
+        .route("/api/version", get(ollama::version))
+        .route("/api/show", post(ollama::show))
+        .route("/api/pull", post(ollama::pull))
+        .route("/api/embed", any(ollama::refused))
+        .route("/api/embeddings", any(ollama::refused))
+        .route("/api/create", any(ollama::refused))
+        .route("/api/copy", any(ollama::refused))
+        .route("/api/push", any(ollama::refused))
+        .route("/api/delete", any(ollama::refused))
+        .route("/api/blobs/{digest}", any(ollama::refused))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))
@@ -125,6 +139,7 @@ async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next
     // The owner's commands are answered whatever others leave unread.
     let is_owner = request.extensions().get::<Peer>() == Some(&Peer::Owner);
     let is_anthropic = dialect::is_anthropic(request.uri().path(), request.headers());
+    let is_ollama = dialect::is_ollama(request.uri().path());
     request.extensions_mut().insert(id);
     tracing::debug!(%id, method = %request.method(), path = request.uri().path(), "request");
     let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
@@ -138,8 +153,10 @@ async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next
     if !is_owner {
         response = hold_whole(&app.room, response).await;
     }
-    if let (true, Some(error)) = (is_anthropic, response.extensions().get::<ApiError>()) {
-        response = error.respond(&messages::error_body(error, &shown_id));
+    match response.extensions().get::<ApiError>() {
+        Some(error) if is_anthropic => response = error.respond(&messages::error_body(error, &shown_id)),
+        Some(error) if is_ollama => response = error.respond(&ollama::error_body(error)),
+        _ => {}
     }
     let headers = response.headers_mut();
     headers.insert(HeaderName::from_static("x-request-id"), ascii(&shown_id));

@@ -2,7 +2,7 @@
 
 use axum::http::HeaderMap;
 use exo_api::openai::{chat, completion};
-use exo_api::{RequestPart, anthropic, responses};
+use exo_api::{RequestPart, anthropic, ollama, responses};
 
 /// The header by which Anthropic's clients name the version of the API that they speak.
 pub const ANTHROPIC_VERSION: &str = "anthropic-version";
@@ -18,6 +18,11 @@ pub enum Dialect {
     Responses,
     /// Anthropic's messages.
     Messages,
+    /// Ollama's.
+    Ollama {
+        /// Whether it is `/api/chat`.
+        is_chat: bool,
+    },
     /// Questions to a tokenizer.
     Tokens {
         /// The field that holds what the question is about.
@@ -33,6 +38,7 @@ impl Dialect {
             Self::Completion => completion::part_name(part),
             Self::Responses => responses::part_name(part),
             Self::Messages => anthropic::part_name(part),
+            Self::Ollama { is_chat } => ollama::part_name(part, is_chat),
             Self::Tokens { asked_in } if part == RequestPart::Prompt => asked_in.to_owned(),
             Self::Tokens { .. } => chat::part_name(part),
         }
@@ -44,4 +50,9 @@ pub fn is_anthropic(path: &str, headers: &HeaderMap) -> bool {
     let is_messages =
         path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     is_messages || path.starts_with("/v1/models") && headers.contains_key(ANTHROPIC_VERSION)
+}
+
+/// Whether a path is one of Ollama's clients, whatever becomes of the request.
+pub fn is_ollama(path: &str) -> bool {
+    path.starts_with("/api/")
 }

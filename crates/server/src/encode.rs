@@ -36,8 +36,16 @@ pub fn usage(summary: &Summary) -> UsageBody {
     summary.usage.into()
 }
 
+/// Server-sent events.
+pub const EVENT_STREAM: &str = "text/event-stream; charset=utf-8";
+
 /// Turns events into the chunks of one endpoint.
 pub trait Chunks: Send + 'static {
+    /// What the stream is.
+    fn content_type(&self) -> &'static str {
+        EVENT_STREAM
+    }
+
     /// Appends the events (in the sense of server-sent events) that `event` becomes; often one, sometimes none.
     fn push(&mut self, event: GenerateEvent, out: &mut String);
 

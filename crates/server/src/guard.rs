@@ -3,19 +3,21 @@
 //!
 //! - `Host` must be on the allow-list: a page whose DNS name was rebound to 127.0.0.1 sends its own name.
 //! - `Origin`, where sent, must be our own; no CORS header is ever answered. `Sec-Fetch-Site` likewise.
-//! - `POST` must be `application/json`: a form or a "simple" cross-site request cannot be.
+//! - `POST` must be `application/json`: a form or a "simple" cross-site request cannot be. On `/api/*` what curl sends by itself
+//!   passes as well, where no header tells of a browser: Ollama's documented lines name no type.
 //! - `/exo/*` needs the local secret and a connection of this machine that no proxy stands in; `/v1/*` an API key as soon as there
 //!   are any, on every listener: a proxy in front of loopback must not open it.
 //! - On the local channel the system says who connects: the owner of the node, who may do everything.
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, ORIGIN, REFERER};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, StatusCode};
 use exo_types::Principal;
 
+use crate::dialect::is_ollama;
 use crate::errors::ApiError;
 use crate::options::{ApiKey, ServerOptions};
 
@@ -58,7 +60,7 @@ impl Guard {
     pub fn check(&self, request: &Parts) -> Result<(), ApiError> {
         let host = self.check_host(request)?;
         check_origin(&request.headers, &host, request.uri.path())?;
-        check_content(&request.method, &request.headers)
+        check_content(&request.method, &request.headers, request.uri.path())
     }
 
     fn check_host(&self, request: &Parts) -> Result<String, ApiError> {
@@ -161,7 +163,7 @@ fn check_origin(headers: &HeaderMap, host: &str, path: &str) -> Result<(), ApiEr
     }
 }
 
-fn check_content(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
+fn check_content(method: &Method, headers: &HeaderMap, path: &str) -> Result<(), ApiError> {
     if !matches!(*method, Method::POST | Method::PUT | Method::PATCH) {
         return Ok(());
     }
@@ -169,13 +171,24 @@ fn check_content(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
         |m: &str| ApiError::invalid(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", m);
     let kind = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
-    if !essence.eq_ignore_ascii_case("application/json") {
+    let is_json = essence.eq_ignore_ascii_case("application/json");
+    let is_of_curl = essence.eq_ignore_ascii_case("application/x-www-form-urlencoded")
+        && is_ollama(path)
+        && !tells_of_a_browser(headers);
+    if !is_json && !is_of_curl {
         return Err(unsupported("a POST needs `Content-Type: application/json`"));
     }
     match headers.get(CONTENT_ENCODING).map(|v| v.as_bytes()) {
         None | Some(b"identity") => Ok(()),
         Some(_) => Err(unsupported("compressed bodies are not supported")),
     }
+}
+
+/// A browser marks every `POST` of a page with one of these.
+fn tells_of_a_browser(headers: &HeaderMap) -> bool {
+    headers.contains_key(ORIGIN)
+        || headers.contains_key(REFERER)
+        || headers.keys().any(|name| name.as_str().starts_with("sec-fetch-"))
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

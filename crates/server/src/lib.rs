@@ -1,4 +1,4 @@
-//! HTTP: the APIs as OpenAI's and Anthropic's clients speak them, and the administrative routes.
+//! HTTP: the APIs as OpenAI's, Anthropic's and Ollama's clients speak them, and the administrative routes.
 //!
 //! Everything a node does for a client passes through [`exo_api::Facade`]; this crate only speaks HTTP. Who may
 //! speak to it is in `guard`, what can go wrong in `errors`, and every wait has a bound in [`ServerOptions`]. A client that leaves, stalls or is cut off drops the node's stream, and with it the
@@ -26,6 +26,7 @@ mod listen;
 mod local;
 mod messages;
 mod models;
+mod ollama;
 mod openai;
 mod options;
 mod responses;

@@ -20,7 +20,7 @@ use tokio::time::{Duration, Instant};
 
 use crate::app::App;
 use crate::backlog::Backlog;
-use crate::encode::Chunks;
+use crate::encode::{Chunks, EVENT_STREAM};
 use crate::errors::ApiError;
 use crate::source::{Heard, Source};
 
@@ -45,7 +45,7 @@ pub async fn open(source: &mut Source, headers_after: Duration) -> Result<Option
 pub fn respond(app: &App, source: Source, first: Option<GenerateEvent>, chunks: impl Chunks) -> Response {
     let (unread, mut texts) = mpsc::unbounded_channel();
     let (keep_alive_every, write_timeout) = (app.options.keep_alive_every, app.options.write_timeout);
-    let (backlog, state) = (app.backlog(), State::Running);
+    let (backlog, state, content_type) = (app.backlog(), State::Running, chunks.content_type());
     let mut writer =
         Writer { source, chunks, keep_alive_every, write_timeout, state, backlog, unread: unread.clone() };
     app.streams.spawn(async move {
@@ -55,16 +55,20 @@ pub fn respond(app: &App, source: Source, first: Option<GenerateEvent>, chunks: 
             () = writer.run(first) => {}
         }
     });
-    event_stream(stream::poll_fn(move |cx| texts.poll_recv(cx)))
+    streamed(content_type, stream::poll_fn(move |cx| texts.poll_recv(cx)))
 }
 
 /// An answer made of server-sent events.
 pub fn event_stream(events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+    streamed(EVENT_STREAM, events)
+}
+
+fn streamed(content_type: &'static str, events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
     use futures_util::StreamExt;
     let body = Body::from_stream(events.map(Ok::<_, Infallible>));
     let mut response = Response::new(body);
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // nginx would gather events otherwise.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));

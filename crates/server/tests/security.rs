@@ -124,6 +124,29 @@ async fn a_form_post_is_refused() {
 }
 
 #[tokio::test]
+async fn curls_own_type_passes_on_ollamas_paths_where_nothing_tells_of_a_browser() {
+    let server = start().await;
+    let (curl, body) =
+        ("content-type: application/x-www-form-urlencoded", r#"{"model":"good","prompt":"Hi"}"#);
+    assert_eq!(server.send("POST /api/generate", &[curl], body).await.status, 200);
+    let own = format!("origin: http://{}", server.address);
+    for mark in
+        [own.as_str(), "sec-fetch-site: same-origin", "sec-fetch-mode: no-cors", "referer: http://a.example/"]
+    {
+        let answer = server.send("POST /api/generate", &[curl, mark], body).await;
+        assert_eq!(answer.status, 415, "{mark}: {}", answer.body);
+    }
+    let foreign = server.send("POST /api/generate", &[curl, "origin: http://a.example"], body).await;
+    assert_eq!(foreign.status, 403, "{}", foreign.body);
+    for kind in ["text/plain", "multipart/form-data", ""] {
+        let header = format!("content-type: {kind}");
+        assert_eq!(server.send("POST /api/generate", &[&header], body).await.status, 415, "{kind}");
+    }
+    let elsewhere = server.send("POST /v1/completions", &[curl], body).await;
+    assert_eq!(elsewhere.error(), "415 unsupported_media_type", "on these paths alone");
+}
+
+#[tokio::test]
 async fn administration_needs_the_local_secret() {
     let server = start().await;
     let nearly = &SECRET[..SECRET.len() - 1];

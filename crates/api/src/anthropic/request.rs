@@ -116,6 +116,7 @@ impl MessagesRequest {
             tools: self.tools,
             reasoning: self.reasoning,
             max_tokens: self.max_tokens,
+            context_tokens_min: None,
             stop: self.stop,
             ignore_eos: false,
             echo: false,
@@ -130,7 +131,7 @@ impl MessagesRequest {
 /// What this dialect calls a part of a request.
 pub fn part_name(part: RequestPart) -> String {
     match part {
-        RequestPart::Model => "model".to_owned(),
+        RequestPart::Model | RequestPart::Context => "model".to_owned(),
         RequestPart::Prompt | RequestPart::Suffix | RequestPart::Logprobs => "messages".to_owned(),
         RequestPart::Format | RequestPart::Regex | RequestPart::Lark => "output_config.format".to_owned(),
         RequestPart::Schema => "output_config.format.schema".to_owned(),

@@ -139,6 +139,7 @@ impl ChatRequest {
             tools: self.callable,
             reasoning: reasoning(self.reasoning_effort)?,
             max_tokens: self.max_completion_tokens.or(self.max_tokens),
+            context_tokens_min: None,
             stop: self.common.stops()?,
             ignore_eos: self.common.ignore_eos == Some(true),
             echo: false,
@@ -153,7 +154,7 @@ impl ChatRequest {
 /// What this endpoint calls a part of a request.
 pub fn part_name(part: RequestPart) -> String {
     match part {
-        RequestPart::Model => "model".to_owned(),
+        RequestPart::Model | RequestPart::Context => "model".to_owned(),
         RequestPart::Prompt | RequestPart::Suffix => "messages".to_owned(),
         RequestPart::Format => "response_format".to_owned(),
         RequestPart::Schema => "response_format.json_schema.schema".to_owned(),

@@ -85,6 +85,7 @@ impl CompletionRequest {
             tools: None,
             reasoning: Reasoning::Default,
             max_tokens: Some(self.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT)),
+            context_tokens_min: None,
             stop: self.common.stops()?,
             ignore_eos: self.common.ignore_eos == Some(true),
             echo: self.echo == Some(true),

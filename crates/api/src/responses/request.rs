@@ -145,6 +145,7 @@ impl ResponsesRequest {
             tools: self.tools,
             reasoning: self.reasoning,
             max_tokens: self.repeated.max_output_tokens,
+            context_tokens_min: None,
             stop: Vec::new(),
             ignore_eos: false,
             echo: false,
@@ -191,7 +192,7 @@ impl ResponsesRequest {
 /// What this dialect calls a part of a request.
 pub fn part_name(part: RequestPart) -> String {
     match part {
-        RequestPart::Model => "model".to_owned(),
+        RequestPart::Model | RequestPart::Context => "model".to_owned(),
         RequestPart::Prompt | RequestPart::Suffix => "input".to_owned(),
         RequestPart::Format | RequestPart::Regex | RequestPart::Lark => "text.format".to_owned(),
         RequestPart::Schema => "text.format.schema".to_owned(),

@@ -158,6 +158,7 @@ pub fn request(prompt: &str) -> GenerateRequest {
         tools: None,
         reasoning: exo_api::Reasoning::Default,
         max_tokens: Some(48),
+        context_tokens_min: None,
         stop: Vec::new(),
         ignore_eos: false,
         echo: false,

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exo_api::{
-    AdminError, BoxFuture, BoxStream, CallDelta, ClusterView, Delta, Drain, Facade, FinishReason,
-    GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceState,
-    InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView,
-    MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, Summary, Timings,
-    TokenPiece, TokensAnswer, TokensRequest, TopToken, Usage,
+    AdminError, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, Drain, Facade,
+    FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView,
+    InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView,
+    JournalView, LoadView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
+    Summary, Timings, TokenPiece, TokensAnswer, TokensRequest, TopToken, Usage,
 };
 use exo_server::{LocalListener, ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
@@ -239,9 +239,15 @@ impl Facade for Fake {
         let tokens = vec![1, 2, 3, 4, 5];
         let pieces: [&[u8]; 5] = [b"a", b"b", b"c", b"d", &[0xe2]];
         let pieces = pieces.iter().filter(|_| request.with_pieces).map(|piece| piece.to_vec()).collect();
-        let answer = TokensAnswer { tokens, pieces, text: "text".into(), context_tokens: 4096 };
+        let answer = TokensAnswer {
+            tokens,
+            pieces,
+            text: "text".into(),
+            context_tokens: 4096,
+            capabilities: Capabilities { tools: true, thinking: false, infill: true },
+        };
         Box::pin(async move {
-            if request.model == "good" {
+            if request.model == "good" || request.model == "ab".repeat(32) {
                 return Ok(answer);
             }
             Err(GenerateError::ModelUnknown { model: request.model, known: vec![] })

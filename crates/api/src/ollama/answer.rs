@@ -1,0 +1,271 @@
+//! The answers of `/api/chat` and `/api/generate`, whole and line by line.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::generate::{CallDelta, Delta, FinishReason, GenerateEvent, Summary};
+use crate::summary::{ExoSummary, TokenLogprob};
+
+/// The whole answer, or a line of it.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct OllamaAnswer {
+    /// As requested.
+    pub model: String,
+    /// When the request came, as RFC 3339.
+    pub created_at: String,
+    /// What is said; of `/api/chat`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<OllamaMessage>,
+    /// What is said; of `/api/generate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response: Option<String>,
+    /// What was thought; of `/api/generate`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<String>,
+    /// Probabilities, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Vec<TokenLogprob>>,
+    /// Whether it is complete.
+    pub done: bool,
+    /// Why it ended: `stop`, `length`, or `load`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub done_reason: Option<String>,
+    /// Nanoseconds in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_duration: Option<u64>,
+    /// Nanoseconds until the prompt was begun: of loading and waiting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_duration: Option<u64>,
+    /// Tokens of the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_eval_count: Option<u32>,
+    /// Nanoseconds of reading the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_eval_duration: Option<u64>,
+    /// Tokens generated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_count: Option<u32>,
+    /// Nanoseconds of generating those behind the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_duration: Option<u64>,
+    /// Extension: how it was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exo: Option<ExoSummary>,
+}
+
+/// What the model says.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct OllamaMessage {
+    /// Always `assistant`.
+    pub role: String,
+    /// The text.
+    pub content: String,
+    /// What was thought before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<String>,
+    /// What it calls.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<OllamaCall>,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct OllamaCall {
+    /// The call's own name.
+    pub id: String,
+    /// The tool.
+    pub function: OllamaFunction,
+}
+
+/// A tool's name and arguments.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct OllamaFunction {
+    /// Which call, from 0.
+    pub index: u32,
+    /// The tool.
+    pub name: String,
+    /// An object, spelt as the model spelt it. Empty where the end of the answer cut it.
+    #[schema(value_type = Object)]
+    pub arguments: Box<RawValue>,
+}
+
+/// Folds events into the lines of an answer.
+pub struct OllamaStream {
+    request: String,
+    head: OllamaAnswer,
+    is_chat: bool,
+    shows_thoughts: bool,
+    only_loads: bool,
+    /// The call that grows: which, its id, its tool, its arguments.
+    call: Option<(u32, String, String, String)>,
+    reason: Option<FinishReason>,
+}
+
+impl OllamaStream {
+    /// For the request of this id, which came at `created_at`.
+    pub fn new(request: String, created_at: String, asked: &super::OllamaRequest) -> Self {
+        let head = OllamaAnswer { model: asked.model.clone(), created_at, ..OllamaAnswer::default() };
+        let super::OllamaRequest { is_chat, shows_thoughts, only_loads, .. } = *asked;
+        Self { request, head, is_chat, shows_thoughts, only_loads, call: None, reason: None }
+    }
+
+    /// A line that says nothing: a sign of life.
+    pub fn nothing(&self) -> OllamaAnswer {
+        self.line(String::new(), String::new(), Vec::new())
+    }
+
+    /// The line that `event` becomes, if any.
+    pub fn push(&mut self, event: GenerateEvent) -> Option<OllamaAnswer> {
+        match event {
+            GenerateEvent::Queued { .. } | GenerateEvent::Watched | GenerateEvent::Started { .. } => None,
+            GenerateEvent::Delta(_) if self.only_loads => None,
+            GenerateEvent::Delta(delta) => self.delta(delta),
+            GenerateEvent::Finished { reason, .. } => {
+                self.reason = Some(reason);
+                let calls: Vec<OllamaCall> = self.end_call().into_iter().collect();
+                (!calls.is_empty()).then(|| self.line(String::new(), String::new(), calls))
+            }
+            GenerateEvent::Done(summary) => Some(self.end(&summary)),
+        }
+    }
+
+    fn line(&self, text: String, thought: String, tool_calls: Vec<OllamaCall>) -> OllamaAnswer {
+        let thinking = Some(thought).filter(|thought| !thought.is_empty());
+        if self.is_chat {
+            let message = OllamaMessage { role: "assistant".to_owned(), content: text, thinking, tool_calls };
+            return OllamaAnswer { message: Some(message), ..self.head.clone() };
+        }
+        OllamaAnswer { response: Some(text), thinking, ..self.head.clone() }
+    }
+
+    fn delta(&mut self, delta: Delta) -> Option<OllamaAnswer> {
+        let thought = if self.shows_thoughts { delta.reasoning } else { String::new() };
+        let mut calls = Vec::new();
+        for CallDelta { index, begins, arguments } in delta.calls {
+            if let Some((id, name)) = begins {
+                calls.extend(self.end_call());
+                self.call = Some((index, id, name, String::new()));
+            }
+            if let Some((_, _, _, all)) = &mut self.call {
+                all.push_str(&arguments);
+            }
+        }
+        let logprobs: Vec<_> = delta.tokens.into_iter().map(TokenLogprob::from).collect();
+        if delta.text.is_empty() && thought.is_empty() && calls.is_empty() && logprobs.is_empty() {
+            return None;
+        }
+        let line = self.line(delta.text, thought, calls);
+        Some(OllamaAnswer { logprobs: Some(logprobs).filter(|all| !all.is_empty()), ..line })
+    }
+
+    fn end_call(&mut self) -> Option<OllamaCall> {
+        let (index, id, name, arguments) = self.call.take()?;
+        let arguments = RawValue::from_string(arguments).unwrap_or_else(|_| no_arguments());
+        Some(OllamaCall { id, function: OllamaFunction { index, name, arguments } })
+    }
+
+    fn end(&self, summary: &Summary) -> OllamaAnswer {
+        let reason = match self.reason {
+            _ if self.only_loads => "load",
+            Some(FinishReason::Length) => "length",
+            _ => "stop",
+        };
+        let line = OllamaAnswer { done: true, done_reason: Some(reason.to_owned()), ..self.nothing() };
+        let times = Durations::of(summary);
+        let exo = Some(ExoSummary::new(self.request.clone(), summary));
+        if self.only_loads {
+            let load = Some(times.load);
+            return OllamaAnswer { total_duration: Some(times.total), load_duration: load, exo, ..line };
+        }
+        OllamaAnswer {
+            total_duration: Some(times.total),
+            load_duration: Some(times.load),
+            prompt_eval_count: Some(summary.usage.prompt_tokens),
+            prompt_eval_duration: Some(times.prompt),
+            eval_count: Some(summary.usage.completion_tokens),
+            eval_duration: Some(times.answer),
+            exo,
+            ..line
+        }
+    }
+}
+
+fn no_arguments() -> Box<RawValue> {
+    RawValue::from_string("{}".to_owned()).expect("an empty object is JSON")
+}
+
+/// Times of an answer, in nanoseconds.
+struct Durations {
+    total: u64,
+    load: u64,
+    prompt: u64,
+    answer: u64,
+}
+
+impl Durations {
+    fn of(summary: &Summary) -> Self {
+        // The cast saturates.
+        let ns = |ms: f64| (ms * 1e6) as u64;
+        let (timings, tokens) = (&summary.timings, summary.usage.completion_tokens);
+        let per_s = timings.tokens_per_s.filter(|rate| *rate > 0.0);
+        let answer = per_s.map_or(0, |rate| ns(f64::from(tokens.saturating_sub(1)) / rate * 1e3));
+        let load = ns(timings.queued_ms);
+        let prompt = ns(timings.ttft_ms).saturating_sub(load);
+        Self { total: load.saturating_add(prompt).saturating_add(answer), load, prompt, answer }
+    }
+}
+
+/// The whole answer, from its lines.
+pub struct OllamaWhole {
+    stream: OllamaStream,
+    all: Option<OllamaAnswer>,
+}
+
+impl OllamaWhole {
+    /// From nothing.
+    pub fn new(stream: OllamaStream) -> Self {
+        Self { stream, all: None }
+    }
+
+    /// Takes an event in.
+    pub fn push(&mut self, event: GenerateEvent) {
+        let Some(line) = self.stream.push(event) else { return };
+        self.all = Some(match self.all.take() {
+            Some(all) => joined(all, line),
+            None => line,
+        });
+    }
+
+    /// The answer; `None` if it did not finish.
+    pub fn finish(self) -> Option<OllamaAnswer> {
+        let is_finished = self.stream.reason.is_some();
+        self.all.filter(|all| all.done && is_finished)
+    }
+}
+
+/// `more` behind `all`; what only the last line has comes from it.
+fn joined(all: OllamaAnswer, more: OllamaAnswer) -> OllamaAnswer {
+    let join = |all: Option<String>, more: Option<String>| match (all, more) {
+        (Some(all), Some(more)) => Some(all + &more),
+        (all, more) => all.or(more),
+    };
+    let message = match (all.message, more.message) {
+        (Some(mut all), Some(more)) => {
+            all.content.push_str(&more.content);
+            all.thinking = join(all.thinking, more.thinking);
+            all.tool_calls.extend(more.tool_calls);
+            Some(all)
+        }
+        (all, more) => all.or(more),
+    };
+    let logprobs = match (all.logprobs, more.logprobs) {
+        (Some(mut all), Some(more)) => {
+            all.extend(more);
+            Some(all)
+        }
+        (all, more) => all.or(more),
+    };
+    let (response, thinking) = (join(all.response, more.response), join(all.thinking, more.thinking));
+    OllamaAnswer { message, response, thinking, logprobs, ..more }
+}

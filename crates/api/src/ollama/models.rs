@@ -1,0 +1,178 @@
+//! Models, as `/api/tags`, `/api/ps` and `/api/show` tell of them, and the answers of `/api/pull` and `/api/version`.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::tokens::Capabilities;
+use crate::view::{ClusterView, InstanceState, ModelView};
+
+/// What is placed is not unloaded by itself; clients need a date.
+const NEVER: &str = "9999-12-31T23:59:59Z";
+
+/// A list of models.
+#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+pub struct OllamaModels {
+    /// They, by name.
+    pub models: Vec<OllamaModel>,
+}
+
+/// One model.
+#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+pub struct OllamaModel {
+    /// What to send as `model`.
+    pub name: String,
+    /// The same.
+    pub model: String,
+    /// When it became known; of `/api/tags`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modified_at: Option<String>,
+    /// Bytes of its weights.
+    pub size: u64,
+    /// Its id.
+    pub digest: String,
+    /// More of it.
+    pub details: OllamaDetails,
+    /// Far away: nothing is unloaded by itself; of `/api/ps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<String>,
+    /// Tokens of the context that it is placed with; of `/api/ps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_length: Option<u32>,
+}
+
+/// More of a model.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct OllamaDetails {
+    /// Always empty.
+    pub parent_model: String,
+    /// `gguf` or `safetensors`.
+    pub format: String,
+    /// The architecture.
+    pub family: String,
+    /// The same.
+    pub families: Vec<String>,
+    /// Always empty: it is not counted.
+    pub parameter_size: String,
+    /// The type that most bytes have.
+    pub quantization_level: String,
+}
+
+impl From<&ModelView> for OllamaDetails {
+    fn from(view: &ModelView) -> Self {
+        let most = view.dtypes.iter().max_by_key(|(_, bytes)| **bytes);
+        Self {
+            parent_model: String::new(),
+            format: view.format.clone(),
+            family: view.architecture.clone(),
+            families: vec![view.architecture.clone()],
+            parameter_size: String::new(),
+            quantization_level: most.map(|(name, _)| name.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+fn date(unix_s: u64) -> String {
+    let date = i64::try_from(unix_s).ok().and_then(|s| DateTime::<Utc>::from_timestamp(s, 0));
+    date.unwrap_or_default().to_rfc3339_opts(SecondsFormat::Secs, true)
+}
+
+impl OllamaModel {
+    fn new(view: &ModelView) -> Self {
+        Self {
+            name: view.name.clone(),
+            model: view.name.clone(),
+            modified_at: None,
+            size: view.weight_bytes,
+            digest: view.id.clone(),
+            details: view.into(),
+            expires_at: None,
+            context_length: None,
+        }
+    }
+}
+
+impl OllamaModels {
+    /// All that can be asked for.
+    pub fn known(models: &[ModelView]) -> Self {
+        let model = |view: &ModelView| OllamaModel {
+            modified_at: Some(date(view.added_unix_s)),
+            ..OllamaModel::new(view)
+        };
+        Self { models: models.iter().map(model).collect() }
+    }
+
+    /// Those that are placed and have not failed.
+    pub fn placed(cluster: &ClusterView, models: &[ModelView]) -> Self {
+        let is_alive = |state: &InstanceState| !matches!(state, InstanceState::Failed { .. });
+        let model = |instance: &crate::InstanceView| {
+            let view = models.iter().find(|view| view.id == instance.model_id)?;
+            let (expires_at, context_length) = (Some(NEVER.to_owned()), Some(instance.context_tokens));
+            Some(OllamaModel { expires_at, context_length, ..OllamaModel::new(view) })
+        };
+        let placed = cluster.instances.iter().filter(|instance| is_alive(&instance.state));
+        Self { models: placed.filter_map(model).collect() }
+    }
+}
+
+/// The answer of `/api/show`.
+#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+pub struct OllamaShow {
+    /// More of it.
+    pub details: OllamaDetails,
+    /// Numbers of the architecture, by the keys of GGUF files.
+    #[schema(value_type = Object)]
+    pub model_info: Map<String, Value>,
+    /// `completion`, and `tools`, `thinking`, `insert` where template and vocabulary have a form for them.
+    pub capabilities: Vec<String>,
+    /// Its licence, where it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub license: Option<String>,
+    /// When it became known.
+    pub modified_at: String,
+}
+
+impl OllamaShow {
+    /// Of one model.
+    pub fn new(view: &ModelView, can: Capabilities) -> Self {
+        let family = &view.architecture;
+        let model_info = [
+            ("general.architecture".to_owned(), Value::from(family.clone())),
+            (format!("{family}.context_length"), view.context_tokens_max.into()),
+            (format!("{family}.block_count"), view.layers.into()),
+        ];
+        let capabilities =
+            [(true, "completion"), (can.tools, "tools"), (can.thinking, "thinking"), (can.infill, "insert")];
+        Self {
+            details: view.into(),
+            model_info: Map::from_iter(model_info),
+            capabilities: capabilities
+                .iter()
+                .filter(|(can, _)| *can)
+                .map(|(_, it)| (*it).to_owned())
+                .collect(),
+            license: view.licence.clone(),
+            modified_at: date(view.added_unix_s),
+        }
+    }
+}
+
+/// The answer of `/api/pull` for a model that is known.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct OllamaPull {
+    /// Always `success`.
+    pub status: String,
+}
+
+/// The answer of `/api/version`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct OllamaVersion {
+    /// The version of this program.
+    pub version: String,
+}
+
+/// The time so many seconds after 1970, as this dialect writes it.
+pub fn created_at(unix_s: u64) -> String {
+    date(unix_s)
+}

@@ -1,0 +1,128 @@
+//! Fields of `/api/*`.
+
+use super::Treatment::{Hint, Honoured, Refused};
+use super::{Field, Table, field};
+
+/// `POST /api/chat`
+pub const OLLAMA_CHAT: Table = Table { endpoint: "POST /api/chat", fields: [CHAT_FIELDS, COMMON_FIELDS] };
+/// `POST /api/generate`
+pub const OLLAMA_GENERATE: Table =
+    Table { endpoint: "POST /api/generate", fields: [GENERATE_FIELDS, COMMON_FIELDS] };
+/// `POST /api/show` and `POST /api/pull`
+pub const OLLAMA_NAMED: Table =
+    Table { endpoint: "POST /api/show` and `POST /api/pull", fields: [NAMED_FIELDS, &[]] };
+
+const TEXT_ONLY: &str = "models here read and write text";
+const PLACED: &str = "where and how a model computes is decided when it is placed";
+
+const CHAT_FIELDS: &[Field] = &[
+    field("messages", Honoured, "at most 16,384; without any the model is made ready, and nothing else"),
+    field("messages[].role", Honoured, "system, user, assistant, tool"),
+    field("messages[].content", Honoured, "a string"),
+    field("messages[].thinking", Honoured, "goes to the model where its template has a place for it"),
+    field("messages[].images", Refused(&["[]"]), TEXT_ONLY),
+    field("messages[].tool_calls", Honoured, "of the assistant"),
+    field("messages[].tool_calls[].id", Honoured, ""),
+    field("messages[].tool_calls[].type", Hint, ""),
+    field("messages[].tool_calls[].function", Honoured, ""),
+    field("messages[].tool_calls[].function.name", Honoured, ""),
+    field("messages[].tool_calls[].function.arguments", Honoured, "an object"),
+    field("messages[].tool_calls[].function.index", Hint, "answers have it"),
+    field("messages[].tool_calls[].function.description", Hint, ""),
+    field(
+        "messages[].tool_name",
+        Honoured,
+        "of a result: it answers the first call of that tool that has no answer",
+    ),
+    field("messages[].tool_call_id", Honoured, "of a result: the call that it answers"),
+    field(
+        "tools",
+        Honoured,
+        "at most 512; where the model's template has a form for calls that is recognised; not with `format`",
+    ),
+];
+
+const GENERATE_FIELDS: &[Field] = &[
+    field("prompt", Honoured, "without it the model is made ready, and nothing else"),
+    field("suffix", Honoured, "where the model has fill-in-the-middle tokens"),
+    field("system", Honoured, "not with `raw` or `suffix`"),
+    field("raw", Honoured, "true: the prompt as it is, through no template"),
+    field("images", Refused(&["[]"]), TEXT_ONLY),
+    field("template", Refused(&[r#""""#]), "the model's own is used; send `raw` for another"),
+    field("context", Refused(&["[]"]), "what was read before is found by itself: send the conversation"),
+    field("width", Refused(&["0"]), TEXT_ONLY),
+    field("height", Refused(&["0"]), TEXT_ONLY),
+    field("steps", Refused(&["0"]), TEXT_ONLY),
+];
+
+const COMMON_FIELDS: &[Field] = &[
+    field("model", Honoured, "name or id of a model"),
+    field("stream", Honoured, "default true: a line of JSON for each piece"),
+    field("format", Honoured, "`json` or a schema; kept to while the answer is made"),
+    field(
+        "think",
+        Honoured,
+        "true, false, low, medium, high; left out, a model that thinks does, and the answer shows it",
+    ),
+    field("logprobs", Honoured, ""),
+    field("top_logprobs", Honoured, "0 to 20"),
+    field(
+        "keep_alive",
+        Hint,
+        "models stay placed; only 0 without a prompt, which asks to unload, is refused: `exo unload`",
+    ),
+    field("truncate", Refused(&["false"]), "no message is left out: a prompt that is too long is an error"),
+    field("shift", Refused(&["false"]), "an answer ends where the context does"),
+    field("options", Honoured, ""),
+    field("options.temperature", Honoured, "0 to 2, default 0.8; 0 is greedy"),
+    field("options.top_k", Honoured, "default 40; 0 and -1 keep all"),
+    field("options.top_p", Honoured, "0 to 1, default 0.9"),
+    field("options.min_p", Honoured, "0 to 1"),
+    field(
+        "options.seed",
+        Honoured,
+        "the same seed, prompt and options give the same text; below 0: another each time",
+    ),
+    field("options.repeat_penalty", Honoured, "0.01 to 10, default 1"),
+    field("options.presence_penalty", Honoured, "-2 to 2"),
+    field("options.frequency_penalty", Honoured, "-2 to 2"),
+    field(
+        "options.repeat_last_n",
+        Honoured,
+        "penalties count the whole text: -1, or 0 for none of them; others are refused beside a penalty",
+    ),
+    field("options.num_predict", Honoured, "an upper bound; -1 and -2: what the context leaves"),
+    field("options.stop", Honoured, "a string or up to 16"),
+    field(
+        "options.num_ctx",
+        Honoured,
+        "a model that is not placed is placed with it; more than it is placed with is an error with the command",
+    ),
+    field("options.num_keep", Hint, "nothing of a prompt is left out"),
+    field("options.penalize_newline", Refused(&["true"]), "penalties are the same for all tokens"),
+    field("options.typical_p", Refused(&["1", "1.0"]), "`min_p` and `top_p` do something similar"),
+    field("options.tfs_z", Refused(&["1", "1.0"]), "the same"),
+    field("options.mirostat", Refused(&["0"]), "the same"),
+    field("options.mirostat_tau", Hint, "of `mirostat`"),
+    field("options.mirostat_eta", Hint, "of `mirostat`"),
+    field("options.numa", Hint, PLACED),
+    field("options.num_batch", Hint, PLACED),
+    field("options.num_gpu", Hint, PLACED),
+    field("options.main_gpu", Hint, PLACED),
+    field("options.low_vram", Hint, PLACED),
+    field("options.f16_kv", Hint, PLACED),
+    field("options.use_mmap", Hint, PLACED),
+    field("options.use_mlock", Hint, PLACED),
+    field("options.num_thread", Hint, PLACED),
+    field("options.logits_all", Hint, "`logprobs` asks for probabilities"),
+    field("options.vocab_only", Refused(&["false"]), "models are loaded whole"),
+    field("options.embedding_only", Refused(&["false"]), "not yet"),
+];
+
+const NAMED_FIELDS: &[Field] = &[
+    field("model", Honoured, "name or id of a model"),
+    field("name", Honoured, "the older name of `model`"),
+    field("stream", Honoured, "of `/api/pull`; its answer is one line in both"),
+    field("verbose", Refused(&["false"]), "of `/api/show`: no tables of tokens are shown"),
+    field("insecure", Hint, "nothing is fetched: `exo pull` does that"),
+];

@@ -1,0 +1,95 @@
+"""Chat and generate through Ollama's own package. Exits with 77 where it is not installed."""
+
+import json
+import sys
+
+try:
+    import ollama
+except ImportError as missing:
+    print(f"no package: {missing}")
+    sys.exit(77)
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+ASKED = [{"role": "user", "content": "What is the weather in Rome?"}]
+SHORT = {"seed": 5, "num_predict": 60}
+
+
+def check(what, good, *shown):
+    if not good:
+        print("FAILED:", what, *shown)
+        sys.exit(1)
+
+
+def get_weather(city: str) -> str:
+    """The weather of a city.
+
+    Args:
+      city: The city.
+    """
+    return city
+
+
+def texts(client):
+    whole = client.chat(model="tools", messages=ASKED, options=SHORT)
+    pieces = list(client.chat(model="tools", messages=ASKED, options=SHORT, stream=True))
+    check("a stream says the same", "".join(p.message.content for p in pieces) == whole.message.content, pieces)
+    check("the last line counts", pieces[-1].done and pieces[-1].eval_count == whole.eval_count, pieces[-1])
+    check("durations", whole.total_duration > 0 and whole.prompt_eval_duration > 0, whole)
+    generated = client.generate(model="tools", prompt="Once", raw=True, options=SHORT)
+    check("raw text", generated.response and generated.done_reason in ("stop", "length"), generated)
+    scored = client.generate(model="tools", prompt="Once", raw=True, options=SHORT, logprobs=True, top_logprobs=2)
+    check("probabilities", len(scored.logprobs[0].top_logprobs) == 2, scored.logprobs)
+    answer = client.chat(model="tools", messages=ASKED, format=SCHEMA, options=SHORT)
+    check("a schema", 1 <= json.loads(answer.message.content)["days"] <= 9, answer)
+    check("ready", client.generate(model="tools").done_reason == "load")
+
+
+def tools(client):
+    answer = client.chat(model="tools", messages=ASKED, tools=[get_weather], options=SHORT)
+    check("tools are taken", answer.done, answer)
+    call = {"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}
+    turns = [
+        *ASKED,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_name": "get_weather", "content": "Sun."},
+    ]
+    check("and results", client.chat(model="tools", messages=turns, tools=[get_weather], options=SHORT).done)
+
+
+def models(client):
+    check("a list", "tools" in [m.model for m in client.list().models], client.list())
+    check("what is placed", "tools" in [m.model for m in client.ps().models], client.ps())
+    check("a model", "tools" in client.show("tools").capabilities, client.show("tools"))
+    check("pull", client.pull("tools").status == "success")
+    check("pull in lines", [p.status for p in client.pull("tools", stream=True)] == ["success"])
+
+
+def refused(client, what, status, call):
+    try:
+        call()
+    except ollama.ResponseError as error:
+        check(what, error.status_code == status, error)
+        return error.error
+    check(what, False, "was not refused")
+
+
+def errors(client):
+    said = refused(client, "an unknown model", 404, lambda: client.chat(model="none", messages=ASKED))
+    check("says which", "none" in said, said)
+    said = refused(client, "pull", 404, lambda: client.pull("none"))
+    check("names the command", "exo pull" in said, said)
+    refused(client, "delete", 403, lambda: client.delete("tools"))
+    refused(client, "copy", 403, lambda: client.copy("tools", "other"))
+    refused(client, "typical_p", 400, lambda: client.chat(model="tools", messages=ASKED, options={"typical_p": 0.5}))
+    refused(client, "embed", 403, lambda: client.embed(model="tools", input="x"))
+
+
+client = ollama.Client(host=sys.argv[1], timeout=60)
+for part in (texts, tools, models, errors):
+    part(client)
+print("ok")

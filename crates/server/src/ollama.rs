@@ -1,0 +1,194 @@
+//! `/api/*`: events to Ollama's lines and answers, and its lists of models.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use exo_api::ollama::{
+    NamedModel, OllamaAnswer, OllamaError, OllamaModels, OllamaPull, OllamaRequest, OllamaShow, OllamaStream,
+    OllamaVersion, OllamaWhole, models::created_at,
+};
+use exo_api::{GenerateError, GenerateEvent, ModelView, Summary, TokensQuestion, TokensRequest};
+use exo_types::{Principal, RequestId};
+use serde::Serialize;
+
+use crate::app::App;
+use crate::body::{json, read_json};
+use crate::dialect::Dialect;
+use crate::encode::{Chunks, Whole};
+use crate::errors::ApiError;
+use crate::generate::{context, stream, unix_s, whole};
+
+/// Lines of JSON.
+const LINES: &str = "application/x-ndjson";
+
+/// `POST /api/chat`
+pub async fn chat(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let (asked, _lease) =
+        read_json(&parts.headers, body, &app, |body| Ok(OllamaRequest::parse_chat(body)?)).await?;
+    answer(&app, id, principal, asked).await
+}
+
+/// `POST /api/generate`
+pub async fn generate(
+    State(app): State<Arc<App>>,
+    Extension(id): Extension<RequestId>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let (asked, _lease) =
+        read_json(&parts.headers, body, &app, |body| Ok(OllamaRequest::parse_generate(body)?)).await?;
+    answer(&app, id, principal, asked).await
+}
+
+async fn answer(
+    app: &App,
+    id: RequestId,
+    principal: Principal,
+    asked: OllamaRequest,
+) -> Result<Response, ApiError> {
+    let context = context(app, id, principal)?;
+    let fold = OllamaStream::new(id.to_string(), created_at(unix_s()), &asked);
+    let (streams, dialect) = (asked.streams, Dialect::Ollama { is_chat: asked.is_chat });
+    let request = asked.into_generate(context)?;
+    match streams {
+        true => stream(app, dialect, request, OllamaChunks(fold)).await,
+        false => whole(app, dialect, request, WholeAnswer(OllamaWhole::new(fold))).await,
+    }
+}
+
+/// `GET /api/tags`
+pub async fn tags(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    Ok(json(&OllamaModels::known(&app.admin(app.facade.models()).await?)))
+}
+
+/// `GET /api/ps`
+pub async fn ps(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let models = app.admin(app.facade.models()).await?;
+    Ok(json(&OllamaModels::placed(&app.admin(app.facade.cluster()).await?, &models)))
+}
+
+/// `GET /api/version`
+pub async fn version(State(app): State<Arc<App>>) -> Response {
+    json(&OllamaVersion { version: app.facade.health().version })
+}
+
+/// `POST /api/show`
+pub async fn show(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let (named, _lease) = read_json(&parts.headers, body, &app, |body| Ok(NamedModel::parse(body)?)).await?;
+    let view = find(&app, &named.model).await?.map_err(|unknown| ApiError::of(DIALECT, unknown))?;
+    let question =
+        TokensRequest { model: view.id.clone(), question: TokensQuestion::Capabilities, with_pieces: false };
+    let answer = app.tokens(DIALECT, question).await?;
+    Ok(json(&OllamaShow::new(&view, answer.capabilities)))
+}
+
+/// `POST /api/pull`: what is here already is all that a client may have.
+pub async fn pull(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    let (named, _lease) = read_json(&parts.headers, body, &app, |body| Ok(NamedModel::parse(body)?)).await?;
+    let success = OllamaPull { status: "success".to_owned() };
+    match find(&app, &named.model).await? {
+        Ok(_) if named.streams => Ok(lines(line(&success))),
+        Ok(_) => Ok(json(&success)),
+        Err(_) => {
+            let message = format!(
+                "no model `{:.200}` is here, and clients bring none: `exo pull` does, on one of the cluster's machines",
+                named.model
+            );
+            Err(ApiError::invalid(StatusCode::NOT_FOUND, "model_not_found", message))
+        }
+    }
+}
+
+/// What would change models, and what is not there yet.
+pub async fn refused(request: Request) -> ApiError {
+    let path = request.uri().path();
+    let why = match path.trim_start_matches("/api/").split('/').next() {
+        Some("embed" | "embeddings") => "embeddings are not there yet",
+        Some("create" | "copy" | "blobs") => {
+            "clients do not change models, `exo models add` makes a file known"
+        }
+        Some("delete") => "clients do not change models, `exo models remove` forgets one",
+        _ => "models go from here to no registry",
+    };
+    let message = format!("`{path:.100}` is not supported: {why}");
+    ApiError::invalid(StatusCode::FORBIDDEN, "unsupported_operation", message)
+}
+
+const DIALECT: Dialect = Dialect::Ollama { is_chat: false };
+
+async fn find(app: &App, name: &str) -> Result<Result<ModelView, GenerateError>, ApiError> {
+    let models = app.admin(app.facade.models()).await?;
+    let found = models.iter().find(|model| model.name == name || model.id == name).cloned();
+    Ok(found.ok_or_else(|| {
+        let known = models.into_iter().map(|model| model.name).collect();
+        GenerateError::ModelUnknown { model: name.to_owned(), known }
+    }))
+}
+
+fn line<T: Serialize>(value: &T) -> String {
+    // JSON of plain values always serialises, and never holds a line break.
+    serde_json::to_string(value).expect("plain values serialise") + "\n"
+}
+
+fn lines(text: String) -> Response {
+    let mut response = Response::new(text.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(LINES));
+    response
+}
+
+/// Lines of a streamed answer.
+struct OllamaChunks(OllamaStream);
+
+impl Chunks for OllamaChunks {
+    fn content_type(&self) -> &'static str {
+        LINES
+    }
+
+    fn push(&mut self, event: GenerateEvent, out: &mut String) {
+        if let Some(answer) = self.0.push(event) {
+            out.push_str(&line(&answer));
+        }
+    }
+
+    fn keep_alive(&self, _waiting_for: Option<&str>, out: &mut String) {
+        out.push_str(&line(&self.0.nothing()));
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut String) {
+        out.push_str(&line(&error_body(error)));
+    }
+}
+
+/// An error in the dialect's shape.
+pub fn error_body(error: &ApiError) -> OllamaError {
+    OllamaError { error: error.message.clone(), code: error.code.to_owned(), param: error.param.clone() }
+}
+
+/// The whole answer.
+struct WholeAnswer(OllamaWhole);
+
+impl Whole for WholeAnswer {
+    type Answer = OllamaAnswer;
+
+    fn push(&mut self, event: GenerateEvent) {
+        self.0.push(event);
+    }
+
+    fn finish(mut self, summary: &Summary) -> Option<OllamaAnswer> {
+        self.0.push(GenerateEvent::Done(summary.clone()));
+        self.0.finish()
+    }
+}
