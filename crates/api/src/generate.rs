@@ -1,5 +1,6 @@
 //! A request for text after its checking, and what comes back while it runs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use exo_types::{FailureKind, Principal, RequestId, SamplingParams};
@@ -22,8 +23,8 @@ pub enum Prompt {
     Infill {
         /// In front of the hole.
         prefix: String,
-        /// Behind it.
-        suffix: String,
+        /// Behind it. Several prompts share one.
+        suffix: Arc<str>,
     },
 }
 

@@ -141,7 +141,8 @@ fn template(open: &OpenModel) -> Result<&ChatTemplate, GenerateError> {
         Some(Ok(template)) => Ok(template),
         Some(Err(message)) => Err(GenerateError::TemplateFailed { message: message.clone() }),
         None => {
-            let message = "this model has no chat template; use /v1/completions".to_owned();
+            let message =
+                "this model has no chat template; use /v1/completions, or `raw` in /api/generate".to_owned();
             Err(invalid(RequestPart::Prompt, message))
         }
     }

@@ -88,7 +88,7 @@ async fn what_is_asked_for_reaches_the_node() {
     let filled = r#"{"model":"good","prompt":"a","suffix":"b","stream":false}"#;
     assert_eq!(server.post(GENERATE, filled).await.status, 200);
     let asked = server.fake.last.lock().unwrap().clone().unwrap();
-    assert_eq!(asked.prompts, [Prompt::Infill { prefix: "a".to_owned(), suffix: "b".to_owned() }]);
+    assert_eq!(asked.prompts, [Prompt::Infill { prefix: "a".to_owned(), suffix: "b".into() }]);
     assert_eq!(asked.sampling.temperature, 0.8);
     let ready = lines(&server.post(GENERATE, r#"{"model":"good"}"#).await);
     assert_eq!(

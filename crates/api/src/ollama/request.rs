@@ -65,7 +65,7 @@ impl OllamaRequest {
         }
         let only_loads = text.is_empty() && suffix.is_none();
         let prompt = match suffix {
-            Some(suffix) => Prompt::Infill { prefix: text, suffix },
+            Some(suffix) => Prompt::Infill { prefix: text, suffix: suffix.into() },
             None if is_raw => Prompt::Text(text),
             None => {
                 let said = |role: &str, content| ChatMessage {

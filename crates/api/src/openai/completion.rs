@@ -1,5 +1,7 @@
 //! `POST /v1/completions`: the request.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -74,7 +76,7 @@ impl CompletionRequest {
         }
         let suffix = self.suffix.filter(|suffix| !suffix.is_empty());
         let prompts = match suffix {
-            Some(suffix) => with_suffix(prompts, &suffix)?,
+            Some(suffix) => with_suffix(prompts, &suffix.into())?,
             None => prompts,
         };
         Ok(GenerateRequest {
@@ -155,9 +157,9 @@ fn parse_tokens(items: &[Value], path: &str) -> Result<Prompt, BadParam> {
     ))
 }
 
-fn with_suffix(prompts: Vec<Prompt>, suffix: &str) -> Result<Vec<Prompt>, BadParam> {
+fn with_suffix(prompts: Vec<Prompt>, suffix: &Arc<str>) -> Result<Vec<Prompt>, BadParam> {
     let infill = |prompt| match prompt {
-        Prompt::Text(prefix) => Ok(Prompt::Infill { prefix, suffix: suffix.to_owned() }),
+        Prompt::Text(prefix) => Ok(Prompt::Infill { prefix, suffix: suffix.clone() }),
         _ => {
             let message =
                 "`suffix` goes with prompts of text, not of token ids: put the model's own tokens into them";

@@ -133,7 +133,7 @@ fn finish(table: Table, mut fields: Fields, asked_in: &str) -> Result<(), BadPar
 pub struct Tokenized {
     /// The ids; with `with_pieces` objects of `id` and `piece`, which is text, or bytes where it is no text alone.
     #[schema(value_type = Vec<Object>)]
-    pub tokens: Vec<TokenEntry>,
+    pub tokens: TokenList,
     /// How many; to vLLM's body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<usize>,
@@ -145,19 +145,23 @@ pub struct Tokenized {
     pub token_strs: Option<Vec<String>>,
 }
 
-/// A token.
+/// Tokens.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(untagged)]
-pub enum TokenEntry {
+pub enum TokenList {
+    /// Their ids.
+    Ids(Vec<u32>),
+    /// With their texts.
+    WithPieces(Vec<TokenWithPiece>),
+}
+
+/// A token with its text.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct TokenWithPiece {
     /// Its id.
-    Id(u32),
-    /// With its text.
-    WithPiece {
-        /// Its id.
-        id: u32,
-        /// Its text.
-        piece: TokenText,
-    },
+    pub id: u32,
+    /// Its text.
+    pub piece: TokenText,
 }
 
 /// A token's text.
@@ -179,10 +183,11 @@ impl Tokenized {
                 String::from_utf8(bytes).map_or_else(|e| TokenText::Bytes(e.into_bytes()), TokenText::Text)
             };
             let tokens = match with_pieces {
-                true => (tokens.into_iter().zip(pieces))
-                    .map(|(id, piece)| TokenEntry::WithPiece { id, piece: text(piece) })
-                    .collect(),
-                false => tokens.into_iter().map(TokenEntry::Id).collect(),
+                true => {
+                    let piece = |(id, piece)| TokenWithPiece { id, piece: text(piece) };
+                    TokenList::WithPieces(tokens.into_iter().zip(pieces).map(piece).collect())
+                }
+                false => TokenList::Ids(tokens),
             };
             return Self { tokens, count: None, max_model_len: None, token_strs: None };
         }
@@ -191,7 +196,7 @@ impl Tokenized {
             count: Some(tokens.len()),
             max_model_len: Some(context_tokens),
             token_strs: with_pieces.then(texts),
-            tokens: tokens.into_iter().map(TokenEntry::Id).collect(),
+            tokens: TokenList::Ids(tokens),
         }
     }
 }
