@@ -29,6 +29,11 @@ pub const KEYS: &[Key] = &[
     Key { name: "name", default: "", help: "name for people (default: the host name)" },
     Key { name: "api_listen", default: "127.0.0.1:52415", help: "address of API and dashboard" },
     Key {
+        name: "ollama_listen",
+        default: "",
+        help: "second address of the API, on loopback, for programs that look for Ollama: 127.0.0.1:11434 (default: none)",
+    },
+    Key {
         name: "listen",
         default: "0.0.0.0:52416",
         help: "address for other nodes, UDP and TCP; port 0 picks one",
@@ -281,6 +286,20 @@ impl Config {
     /// The API's address.
     pub fn api_listen(&self) -> anyhow::Result<SocketAddr> {
         self.parse("api_listen")
+    }
+
+    /// The API's second address, if set.
+    pub fn ollama_listen(&self) -> anyhow::Result<Option<SocketAddr>> {
+        if self.text("ollama_listen").trim().is_empty() {
+            return Ok(None);
+        }
+        let address: SocketAddr = self.parse("ollama_listen")?;
+        if !address.ip().to_canonical().is_loopback() {
+            return Err(
+                self.refused("ollama_listen", "it must be on loopback, as 127.0.0.1:11434 is".to_owned())
+            );
+        }
+        Ok(Some(address))
     }
 
     fn value(&self, name: &str) -> &Value {

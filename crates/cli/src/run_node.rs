@@ -65,6 +65,14 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     let listener = TcpListener::bind(api_listen)
         .await
         .with_context(|| format!("cannot open the API on {api_listen}"))?;
+    let second = match config.ollama_listen()?.filter(|_| stay == Stay::Long) {
+        Some(address) => Some(
+            TcpListener::bind(address)
+                .await
+                .with_context(|| format!("cannot open the API's second address {address}"))?,
+        ),
+        None => None,
+    };
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys(config, address)?;
     let mut node_config = node_config(config)?;
@@ -86,7 +94,8 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     let (stop, stopped) = watch::channel(false);
     let facade = node.facade();
     let (local, socket) = local_channel::open(&config.data_dir())?.unzip();
-    let serving = async move { exo_server::serve(listener, local, facade, options, wait(stopped)).await };
+    let serving =
+        async move { exo_server::serve(listener, second, local, facade, options, wait(stopped)).await };
     let server = tokio::spawn(serving);
     node.publish_api(reachable(address), socket)?;
     let client = Client::of(&config.data_dir()).context("the API's address cannot be read back")?;

@@ -309,6 +309,28 @@ fn a_model_is_placed_with_the_context_that_is_asked_for_and_a_larger_one_is_an_e
     assert_eq!(refused.json()["param"], "options.num_ctx");
 }
 
+#[test]
+fn a_second_address_of_this_machine_serves_the_same() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let start = |address: &str| Start {
+        name: "solo",
+        group: "second",
+        flags: vec!["--no-discovery".to_owned()],
+        env: vec![("EXO_OLLAMA_LISTEN", address.into())],
+        ..Start::default()
+    };
+    let mut node = Node::start(start(&free.to_string()));
+    let version = node.get("/api/version");
+    node.address = free.to_string();
+    assert_eq!(node.get("/api/version"), version);
+    let folder = tempfile::tempdir().unwrap();
+    let mut far =
+        support::exo(&["start", "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0", "--data-dir"]);
+    let refused =
+        finish(far.arg(folder.path()).env("EXO_OLLAMA_LISTEN", "0.0.0.0:0"), Duration::from_secs(20));
+    assert!(!refused.status.success() && stderr(&refused).contains("loopback"), "{}", stderr(&refused));
+}
+
 /// A line as the dialect's documentation prints it, but for the port and the model.
 #[test]
 fn curl_lines_work_as_they_are_printed() {

@@ -57,6 +57,12 @@ pub enum ServeError {
         /// Where it listens.
         address: SocketAddr,
     },
+    /// The second listener is for programs of this machine.
+    #[error("{address} is reachable from other machines: the second address of the API must be on loopback")]
+    SecondNotLocal {
+        /// Where it listens.
+        address: SocketAddr,
+    },
     /// An empty secret would let everyone in.
     #[error("the local secret is empty")]
     NoLocalSecret,
@@ -65,10 +71,11 @@ pub enum ServeError {
     Address(#[source] std::io::Error),
 }
 
-/// Serves HTTP on `listener`, and on `local` for the user whose node this is, until `shutdown` is ready; then lets running requests
+/// Serves HTTP on `listener`, on `second`, which is on loopback, and on `local` for the user whose node this is, until `shutdown` is ready; then lets running requests
 /// end for [`ServerOptions::shutdown_grace`]. A listener that is not on loopback needs an API key in `options`.
 pub async fn serve(
     listener: tokio::net::TcpListener,
+    second: Option<tokio::net::TcpListener>,
     local: Option<LocalListener>,
     facade: Arc<dyn Facade>,
     options: ServerOptions,
@@ -77,6 +84,12 @@ pub async fn serve(
     let address = listener.local_addr().map_err(ServeError::Address)?;
     if options.local_secret.is_empty() {
         return Err(ServeError::NoLocalSecret);
+    }
+    if let Some(second) = &second {
+        let address = second.local_addr().map_err(ServeError::Address)?;
+        if !address.ip().to_canonical().is_loopback() {
+            return Err(ServeError::SecondNotLocal { address });
+        }
     }
     if !address.ip().to_canonical().is_loopback() && options.api_keys.is_empty() {
         return Err(ServeError::NoApiKey { address });
@@ -108,8 +121,18 @@ pub async fn serve(
             listen::run(local, router.clone(), options.clone(), stopping.clone()).await;
         }
     };
+    let second = async {
+        if let Some(second) = second {
+            listen::run(second, router.clone(), options.clone(), stopping.clone()).await;
+        }
+    };
     let served = async {
-        tokio::join!(stop, local, listen::run(listener, router.clone(), options.clone(), stopping.clone()))
+        tokio::join!(
+            stop,
+            local,
+            second,
+            listen::run(listener, router.clone(), options.clone(), stopping.clone())
+        )
     };
     tokio::select! {
         _ = served => {}

@@ -203,10 +203,15 @@ async fn a_listener_that_others_reach_needs_a_key() {
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
     let facade = std::sync::Arc::new(common::Fake::default());
     let refused =
-        exo_server::serve(listener, None, facade.clone(), ServerOptions::new(SECRET), async {}).await;
+        exo_server::serve(listener, None, None, facade.clone(), ServerOptions::new(SECRET), async {}).await;
     assert!(matches!(refused, Err(ServeError::NoApiKey { .. })));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let refused = exo_server::serve(listener, None, facade, ServerOptions::new(""), async {}).await;
+    let far = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
+    let (near, options) =
+        (tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap(), ServerOptions::new(SECRET));
+    let refused = exo_server::serve(near, Some(far), None, facade.clone(), options, async {}).await;
+    assert!(matches!(refused, Err(ServeError::SecondNotLocal { .. })));
+    let refused = exo_server::serve(listener, None, None, facade, ServerOptions::new(""), async {}).await;
     assert!(matches!(refused, Err(ServeError::NoLocalSecret)));
 }
 

@@ -484,7 +484,8 @@ pub async fn start_both(listen: &str, local: Option<LocalListener>, options: Ser
     let fake = Arc::new(Fake::default());
     let stop = Arc::new(tokio::sync::Notify::new());
     let (facade, stopped) = (fake.clone(), stop.clone());
-    let task = tokio::spawn(async move { serve(listener, local, facade, options, stopped.notified()).await });
+    let task =
+        tokio::spawn(async move { serve(listener, None, local, facade, options, stopped.notified()).await });
     Server { address, fake, stop, task }
 }
 
