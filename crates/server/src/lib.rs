@@ -81,19 +81,7 @@ pub async fn serve(
     options: ServerOptions,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
-    let address = listener.local_addr().map_err(ServeError::Address)?;
-    if options.local_secret.is_empty() {
-        return Err(ServeError::NoLocalSecret);
-    }
-    if let Some(second) = &second {
-        let address = second.local_addr().map_err(ServeError::Address)?;
-        if !address.ip().to_canonical().is_loopback() {
-            return Err(ServeError::SecondNotLocal { address });
-        }
-    }
-    if !address.ip().to_canonical().is_loopback() && options.api_keys.is_empty() {
-        return Err(ServeError::NoApiKey { address });
-    }
+    let address = check(&listener, second.as_ref(), &options)?;
     let stopping = CancellationToken::new();
     // Also when this future is dropped: answers without an end must not keep their connections.
     let stop_when_dropped = stopping.clone().drop_guard();
@@ -145,4 +133,26 @@ pub async fn serve(
         tracing::warn!("a streamed answer outlives its connection");
     }
     Ok(())
+}
+
+/// The address of `listener`, if the listeners may be served with these options.
+fn check(
+    listener: &tokio::net::TcpListener,
+    second: Option<&tokio::net::TcpListener>,
+    options: &ServerOptions,
+) -> Result<SocketAddr, ServeError> {
+    let address = listener.local_addr().map_err(ServeError::Address)?;
+    if options.local_secret.is_empty() {
+        return Err(ServeError::NoLocalSecret);
+    }
+    if let Some(second) = second {
+        let address = second.local_addr().map_err(ServeError::Address)?;
+        if !address.ip().to_canonical().is_loopback() {
+            return Err(ServeError::SecondNotLocal { address });
+        }
+    }
+    if !address.ip().to_canonical().is_loopback() && options.api_keys.is_empty() {
+        return Err(ServeError::NoApiKey { address });
+    }
+    Ok(address)
 }
