@@ -117,7 +117,7 @@ fn body(table: &Table, required: &[&str]) -> RefOr<Schema> {
 const ABOUT: &str = "The API of one exo node. `/v1/*` is compatible with OpenAI's, `/v1/messages` with \
 Anthropic's, `/api/*` with Ollama's; `/exo/v1/*` shows and changes the \
 cluster. A parameter that is not honoured is refused with a 400 that names it. Every POST needs `Content-Type: \
-application/json`.";
+application/json`; under `/api/` what curl sends by itself passes as well.";
 
 /// [`document`] as it stands in the repository: indented, with a final newline.
 pub fn to_json() -> String {
