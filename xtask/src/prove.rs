@@ -9,6 +9,7 @@ mod cluster;
 mod fresh_clusters;
 mod kills;
 mod lan;
+mod predictions;
 mod soak;
 mod speed;
 mod token_cost;
@@ -34,6 +35,9 @@ enum Proof {
     FreshClusters(fresh_clusters::Options),
     /// An answer goes on, with the same tokens, when the node of one of its stages is killed
     Kills(kills::Options),
+    /// What plans say of the first token and of tokens per second comes true, on one to three nodes
+    #[command(after_help = "Example: cargo xtask prove predictions --model qwen3-0.6b-q8_0.gguf --threads 1")]
+    Predictions(predictions::Options),
     /// Four machines on a network of their own serve right answers while one after the other is killed, ended, stopped, cut off
     /// or drained; needs root
     #[command(after_help = "Example: cargo xtask prove soak --minutes 10 --seed 7")]
@@ -61,6 +65,7 @@ pub fn run(args: ProveArgs) -> anyhow::Result<()> {
         Some(Proof::Bodies) => vec![bodies::prove()?],
         Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
         Some(Proof::Kills(options)) => kills::prove(&options)?,
+        Some(Proof::Predictions(options)) => vec![predictions::prove(&options)?],
         Some(Proof::Soak(options)) => soak::prove(&options)?,
         Some(Proof::Speed(options)) => speed::prove(&options)?,
         // It prints its own lines and ends with 1 where a bug was not found.

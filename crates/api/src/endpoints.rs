@@ -112,6 +112,13 @@ pub const ENDPOINTS: &[Endpoint] = &[
     get("/openapi.json", "openapi", Open, Json, "This description"),
     get("/v1/models", "list_models", Api, One("ModelList"), "Models that can be asked for"),
     get("/v1/models/{model}", "get_model", Api, One("ModelObject"), "One model"),
+    get(
+        "/v1/requests/{request}",
+        "resume_request",
+        Api,
+        Stream("ChatChunk"),
+        "The rest of a streamed answer whose node is lost, in its own dialect; takes `exo-resume` and `Last-Event-ID`",
+    ),
     post(
         "/v1/chat/completions",
         "create_chat_completion",
@@ -247,6 +254,14 @@ pub const ENDPOINTS: &[Endpoint] = &[
     ),
     get("/exo/v1/instances/{instance}", "get_instance", Admin, One("InstanceView"), "One placed model"),
     delete("/exo/v1/instances/{instance}", "unload", "Unloads a placed model"),
+    post(
+        "/exo/v1/instances/{instance}/replan",
+        "replan",
+        Admin,
+        Some("ReplanRequest"),
+        One("ReplanView"),
+        "Asks the planner again where a placed model should be, with gain and cost, and moves it if that is worth it",
+    ),
     get(
         "/exo/v1/requests",
         "list_requests",

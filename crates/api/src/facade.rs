@@ -2,13 +2,13 @@
 
 use std::pin::Pin;
 
-use exo_types::{InstanceId, NodeId};
+use exo_types::{InstanceId, ModelId, NodeId, RequestId, SampledToken};
 use futures_util::Stream;
 
 use crate::{
     ClusterView, Drain, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView,
     InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest,
-    PlanQuery, PlanView, RequestView, TokensAnswer, TokensRequest,
+    PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView, TokensAnswer, TokensRequest,
 };
 
 /// A future that may cross threads.
@@ -47,11 +47,22 @@ pub trait Facade: Send + Sync + 'static {
     /// How a model would be placed on the cluster as it is, and how fast it would be. Loads nothing.
     fn plan(&self, query: PlanQuery) -> BoxFuture<'_, Result<PlanView, AdminError>>;
 
+    /// Asks the planner again where a placed model should be.
+    fn replan(
+        &self,
+        instance: InstanceId,
+        request: ReplanRequest,
+    ) -> BoxFuture<'_, Result<ReplanView, AdminError>>;
+
     /// Unloads an instance; its running requests end with a typed error.
     fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>>;
 
     /// Requests of this node's clients that run or wait, the oldest first.
     fn requests(&self) -> BoxFuture<'_, Result<Vec<RequestView>, AdminError>>;
+
+    /// A request of a node that is lost, with what is left of its answer, for the client that has the secret of this hash.
+    fn claim(&self, request: RequestId, proof: [u8; 32])
+    -> BoxFuture<'_, Result<ClaimedRequest, AdminError>>;
 
     /// Members of the cluster.
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>>;
@@ -86,6 +97,17 @@ pub trait Facade: Send + Sync + 'static {
 
     /// Begins a clean shutdown and returns.
     fn shutdown(&self);
+}
+
+/// What another node left of a request.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ClaimedRequest {
+    /// The model that answered.
+    pub model: ModelId,
+    /// The request, in the server's encoding.
+    pub record: Vec<u8>,
+    /// The tokens of each choice so far.
+    pub choices: Vec<Vec<SampledToken>>,
 }
 
 /// Why an administrative call failed.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_types::{FailureKind, Principal, RequestId, SamplingParams};
+use exo_types::{FailureKind, ModelId, Principal, RequestId, SampledToken, SamplingParams};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -126,6 +126,28 @@ pub enum AnswerFormat {
     Lark(String),
 }
 
+/// What another node needs to go on with an answer when this one is lost.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Resumable {
+    /// Hash of the secret that the client was given.
+    pub proof: [u8; 32],
+    /// The request, in an encoding of the server's.
+    pub record: Vec<u8>,
+    /// Set where this node goes on with it.
+    pub resumed: Option<Resumption>,
+}
+
+/// Where an answer goes on that another node began.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Resumption {
+    /// Under which it runs here: what ran under the request's own id may not have ended everywhere.
+    pub run: RequestId,
+    /// The model that answered there: its name may mean another one here.
+    pub model: ModelId,
+    /// The tokens of each choice so far.
+    pub choices: Vec<Vec<SampledToken>>,
+}
+
 /// A checked request. Every number is in its range and every parameter is honoured.
 #[derive(Clone, PartialEq, Debug)]
 pub struct GenerateRequest {
@@ -157,6 +179,8 @@ pub struct GenerateRequest {
     pub ignore_eos: bool,
     /// Send the prompt's text as the first delta of each choice (completions only).
     pub echo: bool,
+    /// For a copy of it on another node.
+    pub resumable: Option<Resumable>,
     /// On whose behalf.
     pub principal: Principal,
     /// How long the request may wait for placing, loading and a free slot, before
@@ -215,6 +239,8 @@ pub enum GenerateEvent {
 pub struct Delta {
     /// Which choice, from 0.
     pub index: u16,
+    /// Tokens of the choice up to here.
+    pub position: u32,
     /// Whole characters; may be empty while a character or a stop string is incomplete.
     pub text: String,
     /// Whole characters of the thought in front of the answer.

@@ -29,14 +29,14 @@ pub mod tokens;
 pub mod tools;
 pub mod view;
 
-pub use facade::{AdminError, BoxFuture, BoxStream, Facade, GenerateStream};
+pub use facade::{AdminError, BoxFuture, BoxStream, ClaimedRequest, Facade, GenerateStream};
 pub use fields::{BadParam, BadParamKind};
 pub use generate::{
     AnswerFormat, CallDelta, CalledFunction, ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent,
-    GenerateRequest, Prompt, Reasoning, RequestPart, Resumed, Summary, Timings, TokenPiece, ToolCall,
-    ToolDefinition, Tools, TopToken, Usage,
+    GenerateRequest, Prompt, Reasoning, RequestPart, Resumable, Resumed, Resumption, Summary, Timings,
+    TokenPiece, ToolCall, ToolDefinition, Tools, TopToken, Usage,
 };
-pub use plan::{PlanQuery, PlanView};
+pub use plan::{PlanQuery, PlanView, ReplanDecision, ReplanRequest, ReplanStageView, ReplanView};
 pub use request::RequestContext;
 pub use summary::ExoSummary;
 pub use tokens::{Capabilities, ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};

@@ -175,3 +175,58 @@ pub struct AloneView {
     /// How fast that is expected to be.
     pub predicted: PredictionView,
 }
+
+/// Asks whether an instance should be elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplanRequest {
+    /// Only say it: nothing is moved.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Whether an instance should be elsewhere: what that gains, and what it costs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ReplanView {
+    /// The instance.
+    pub instance: String,
+    /// What comes of it.
+    pub decision: ReplanDecision,
+    /// Why.
+    pub reason: String,
+    /// What its objective counts where it is, in milliseconds: one request, or a token for every stream.
+    pub now_ms: f64,
+    /// The same by the best plan.
+    pub then_ms: f64,
+    /// Bytes of weights that a move loads.
+    pub load_bytes: u64,
+    /// Of these, bytes that are fetched from another node.
+    pub fetch_bytes: u64,
+    /// How long that takes at least, in milliseconds.
+    pub fetch_ms: f64,
+    /// Where the best plan has its stages, first stage first.
+    pub stages: Vec<ReplanStageView>,
+}
+
+/// What comes of asking again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplanDecision {
+    /// It stays where it is.
+    Keep,
+    /// It would be moved, and was not because nothing should be.
+    WouldMove,
+    /// It serves on where it is until the other place is loaded.
+    Move,
+}
+
+/// One stage of the best plan.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ReplanStageView {
+    /// Its node's name.
+    pub node_name: String,
+    /// Its device.
+    pub device: String,
+    /// Its layers.
+    pub layers: LayersView,
+}

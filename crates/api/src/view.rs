@@ -9,6 +9,8 @@ use exo_types::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::plan::PlanObjective;
+
 /// The cluster as one node sees it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ClusterView {
@@ -254,8 +256,23 @@ pub struct LinkView {
     pub to: String,
     /// Round trip, median of the last measurements.
     pub rtt_ms: Option<f64>,
-    /// Bulk bandwidth.
+    /// Of so many.
+    #[serde(default)]
+    pub rtt_samples: u32,
+    /// How old the last of them is, in seconds.
+    #[serde(default)]
+    pub rtt_age_s: Option<f64>,
+    /// Mean difference between one round trip and the next.
+    #[serde(default)]
+    pub jitter_ms: Option<f64>,
+    /// How fast bytes go from `from` to `to`, as `to` has received them: the last good measurement.
     pub bytes_per_s: Option<f64>,
+    /// Measurements so far.
+    #[serde(default)]
+    pub bandwidth_samples: u32,
+    /// How old the last one is, in seconds.
+    #[serde(default)]
+    pub bandwidth_age_s: Option<f64>,
     /// `tcp`, `quic`.
     pub transport: String,
 }
@@ -315,6 +332,9 @@ pub struct InstanceView {
     /// Where stages of it are to be elsewhere, because their node is drained or about to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<MovingView>,
+    /// What a better plan gains, found when machines had come or gone: `replan` carries it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
     /// Since when it is in that state, in seconds since 1970, as the node that answers has seen it.
     #[serde(default)]
     pub state_since_unix_s: u64,
@@ -329,6 +349,18 @@ pub struct InstanceView {
     pub cache_tokens: u32,
     /// How keys and values are stored.
     pub kv: KvType,
+    /// What it was placed for.
+    #[serde(default)]
+    pub objective: PlanObjective,
+    /// Streams that `throughput` was computed for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<u32>,
+    /// Devices that must take part, as `NODE/DEVICE`, and after `=` their layers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pins: Vec<String>,
+    /// Nodes, or `NODE/DEVICE`, that must not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<String>,
     /// First stage first.
     pub stages: Vec<StageView>,
     /// Requests at it, and how it keeps up with them. Known to the node of the first stage only: `null` elsewhere.
@@ -587,6 +619,19 @@ pub struct PlaceRequest {
     /// Split over at least so many devices, of different nodes where they can hold it.
     #[serde(default)]
     pub nodes_min: Option<u32>,
+    /// What the placement should be good at: `latency` if left out.
+    #[serde(default)]
+    pub objective: Option<PlanObjective>,
+    /// Sequences that run at once: what `throughput` is computed for, and nothing else.
+    #[serde(default)]
+    pub streams: Option<u32>,
+    /// Devices that must take part, now and whenever it is placed again: `NODE` or `NODE/DEVICE`, and after `=` how many layers, or
+    /// which (`0..8`).
+    #[serde(default)]
+    pub pins: Vec<String>,
+    /// Nodes, or `NODE/DEVICE`, that must not.
+    #[serde(default)]
+    pub exclude: Vec<String>,
     /// Unload an instance of the model that was placed with other numbers, instead of refusing.
     #[serde(default)]
     pub replace: bool,

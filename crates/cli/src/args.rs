@@ -48,6 +48,9 @@ pub struct Settings {
     /// Do not look for nodes by mDNS
     #[arg(long, global = true)]
     no_discovery: bool,
+    /// Keep no copies of answers on other nodes: one ends with the node that it was asked of
+    #[arg(long, global = true)]
+    no_resume: bool,
     /// auto lets nodes join a new cluster for 10 minutes, closed never
     #[arg(long, global = true, value_name = "auto|closed")]
     trust: Option<String>,
@@ -122,6 +125,9 @@ impl Settings {
         }
         if self.no_discovery {
             flags.insert("discovery", "false".to_owned());
+        }
+        if self.no_resume {
+            flags.insert("resume", "false".to_owned());
         }
         if self.mmap {
             flags.insert("mmap", "true".to_owned());
@@ -202,6 +208,9 @@ pub enum Command {
                             exo plan --save-cluster lab.toml                               what was measured here"
     )]
     Plan(Plan),
+
+    /// Ask again where a placed model should be: what a move gains and costs, and the move if it is worth it
+    Replan(Replan),
     /// Unload a placed model
     #[command(after_help = "Example: exo unload demo")]
     Unload {
@@ -346,6 +355,9 @@ pub struct Status {
     /// Show the requests of this node's clients instead: what each does or waits for, and for how long
     #[arg(long)]
     pub requests: bool,
+    /// Show the links between nodes instead: round trip, jitter and bandwidth, each with how often and how long ago it was measured
+    #[arg(long, conflicts_with = "requests")]
+    pub links: bool,
     #[command(flatten)]
     pub json: Json,
 }
@@ -472,12 +484,35 @@ pub struct Place {
     /// Split over at least this many devices, of different nodes where they can hold it
     #[arg(long, value_name = "N")]
     pub nodes: Option<u32>,
+    /// A device that must take part, now and whenever it is placed again; with how many layers, or which
+    #[arg(long, value_name = "NODE[/DEVICE][=LAYERS]")]
+    pub pin: Vec<String>,
+    /// A node or device that must not
+    #[arg(long, value_name = "NODE[/DEVICE]")]
+    pub exclude: Vec<String>,
+    /// Sequences that do run at once: what throughput is computed for
+    #[arg(long, value_name = "N", requires = "objective")]
+    pub streams: Option<u32>,
+    /// What the placement should be good at: latency (one request, the default) or throughput (all streams)
+    #[arg(long, value_name = "OBJECTIVE", value_parser = ["latency", "throughput"])]
+    pub objective: Option<String>,
     /// Unload the model first if it is placed with other numbers
     #[arg(long)]
     pub replace: bool,
     /// Return as soon as the plan stands instead of waiting for the load
     #[arg(long)]
     pub no_wait: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args)]
+pub struct Replan {
+    /// Name or instance of a placed model (`exo status`)
+    pub model: String,
+    /// Only show what a move would gain and cost
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub json: Json,
 }

@@ -16,6 +16,7 @@ pub mod place;
 pub mod plan;
 pub mod pull;
 pub mod quantize;
+pub mod replan;
 pub mod run;
 pub mod settings;
 pub mod start;

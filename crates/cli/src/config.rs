@@ -39,6 +39,11 @@ pub const KEYS: &[Key] = &[
         help: "address for other nodes, UDP and TCP; port 0 picks one",
     },
     Key { name: "peers", default: "", help: "addresses of nodes to reach, host:port, comma between" },
+    Key {
+        name: "resume",
+        default: "true",
+        help: "answers go on elsewhere when this node is lost: another one has a copy of each in memory",
+    },
     Key { name: "discovery", default: "true", help: "find nodes by mDNS" },
     Key { name: "group", default: "", help: "only nodes of the same group find each other" },
     Key {

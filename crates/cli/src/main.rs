@@ -74,6 +74,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Models { found: true, json, .. } => commands::found::run(json).await.map(done),
         Command::Models { action, json, .. } => commands::models::run(config, action, json).await.map(done),
         Command::Place(args) => commands::place::place(config, args).await.map(done),
+        Command::Replan(args) => commands::replan::run(config, args).await.map(done),
         Command::Plan(args) => commands::plan::run(config, args).await.map(done),
         Command::Unload { instance } => commands::place::unload(config, &instance).await.map(done),
         Command::Remove { node } => commands::members::remove(config, &node).await.map(done),

@@ -86,6 +86,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     let mut options = ServerOptions::new(node.local_secret());
     options.allowed_hosts = config.list("allowed_hosts");
     options.api_keys = api_keys;
+    options.resume = config.parse("resume")?;
     options.give_freed_memory_back = exo_backend_cpu::give_freed_memory_back;
     if let Some(memory) = exo_device::memory(Path::new("/")) {
         let share = usize::try_from(memory.total_bytes / 16).unwrap_or(usize::MAX);

@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use serde_json::Value;
 use support::{Node, run, stderr, stdout};
 
@@ -144,4 +146,85 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
     let instances = node.get("/exo/v1/instances");
     assert_eq!(instances.as_array().unwrap().len(), 1, "{instances}");
     assert_eq!((&instances[0]["slots"], &instances[0]["context_tokens"]), (&2.into(), &64.into()));
+}
+
+#[test]
+fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
+    let nodes = support::cluster("pinned", &["one", "two"]);
+    let refused = |flags: &[&str]| {
+        let output = nodes[0].exo(&[&["place", "demo"], flags].concat());
+        assert!(!output.status.success(), "{}", stdout(&output));
+        stderr(&output)
+    };
+    let everything = refused(&["--exclude", "one", "--exclude", "two"]);
+    assert!(everything.contains("no device can be used") && everything.contains("as asked"), "{everything}");
+    let many = refused(&["--pin", "one=5", "--pin", "two=5"]);
+    assert!(many.contains("the pins ask for 10 layers, the model has 8: pin fewer"), "{many}");
+    let both = refused(&["--pin", "one", "--exclude", "one"]);
+    assert!(both.contains("the pin of one") && both.contains("as asked"), "{both}");
+    let large = refused(&["--pin", "one=8", "--slots", "512", "--cache-tokens", "60000000"]);
+    assert!(large.contains("bytes and has") && large.contains("layers at most: pin fewer"), "{large}");
+    assert!(refused(&["--streams", "2"]).contains("--objective"));
+    assert!(refused(&["--objective", "throughput", "--nodes", "2"]).contains("leave one out"));
+
+    let placed = nodes[0].exo(&["place", "demo", "--pin", "two=3", "--exclude", "one/nothing"]);
+    assert!(stderr(&placed).contains("there is no device `one/nothing`"), "{}", stderr(&placed));
+    let placed = nodes[0].exo(&["place", "demo", "--pin", "two=3"]);
+    assert!(placed.status.success(), "{}", stderr(&placed));
+    let said = stdout(&placed);
+    assert!(said.contains("no plan is faster") && said.contains("pinned two/cpu=3"), "{said}");
+    let layers = |instance: &Value| -> Vec<(String, u64)> {
+        let stage = |s: &Value| {
+            let count = s["layers"]["end"].as_u64().unwrap() - s["layers"]["start"].as_u64().unwrap();
+            (s["node_name"].as_str().unwrap().to_owned(), count)
+        };
+        instance["stages"].as_array().unwrap().iter().map(stage).collect()
+    };
+    let instances = nodes[1].get("/exo/v1/instances");
+    assert!(layers(&instances[0]).contains(&("two".to_owned(), 3)), "{instances}");
+    assert!(nodes[1].exo(&["place", "demo", "--pin", "two=3"]).status.success(), "the same again");
+    let other = refused(&["--pin", "two=4"]);
+    assert!(other.contains("pins: two/cpu=3; and not two/cpu=4"), "{other}");
+    // What is there is not unloaded for what cannot be.
+    assert!(refused(&["--pin", "two=9", "--replace"]).contains("9 of 8 layers"));
+    assert_eq!(nodes[0].get("/exo/v1/instances").as_array().unwrap().len(), 1);
+    let anew = nodes[0].exo(&["place", "demo", "--exclude", "two", "--replace"]);
+    assert!(anew.status.success(), "{}", stderr(&anew));
+    assert_eq!(layers(&nodes[0].get("/exo/v1/instances")[0]), [("one".to_owned(), 8)]);
+
+    let throughput = ["--objective", "throughput", "--streams", "4"];
+    let other = refused(&throughput);
+    assert!(other.contains("the objective latency and not the throughput of 4 streams"), "{other}");
+    let anew = nodes[0].exo(&[&["place", "demo", "--replace"], &throughput[..]].concat());
+    assert!(stdout(&anew).contains("placed for the throughput of 4 streams"), "{}", stderr(&anew));
+    // Other streams, and none named, are another objective as well: what is asked to be replaced is.
+    assert!(refused(&throughput[..2]).contains("and not the throughput of 1 streams"));
+    let one = nodes[0].exo(&[&["place", "demo", "--replace"], &throughput[..2]].concat());
+    assert!(stdout(&one).contains("placed for the throughput of 1 streams"), "{}", stderr(&one));
+}
+
+#[test]
+fn the_bandwidth_of_links_is_measured_once_nodes_have_met_and_plans_use_it() {
+    let nodes = support::cluster("measured", &["one", "two"]);
+    let links = support::wait_for("both directions", Duration::from_secs(30), || {
+        let links = nodes[0].get("/exo/v1/cluster")["links"].as_array().unwrap().clone();
+        let is_measured = |l: &Value| l["bytes_per_s"].is_number() && l["rtt_samples"].as_u64() > Some(1);
+        (links.len() == 2 && links.iter().all(is_measured)).then_some(links)
+    });
+    for link in &links {
+        let rate = link["bytes_per_s"].as_f64().unwrap();
+        // Loopback: from a slow machine to a fast one.
+        assert!((1e6..1e11).contains(&rate), "{link}");
+        assert_eq!(link["bandwidth_samples"], 1, "one burst: {link}");
+        assert!(link["bandwidth_age_s"].is_number() && link["jitter_ms"].is_number(), "{link}");
+    }
+    let shown = stdout(&nodes[1].exo(&["status", "--links"]));
+    assert!(shown.contains("bandwidth") && shown.contains("once") && !shown.contains("not yet"), "{shown}");
+    let json: Value = serde_json::from_str(&stdout(&nodes[1].exo(&["status", "--links", "--json"]))).unwrap();
+    assert_eq!(json.as_array().map(Vec::len), Some(2), "{json}");
+    let file = tempfile::tempdir().unwrap();
+    let file = file.path().join("here.toml");
+    assert!(nodes[0].exo(&["plan", "--save-cluster", file.to_str().unwrap()]).status.success());
+    let saved = std::fs::read_to_string(&file).unwrap();
+    assert!(saved.contains("mbit_s"), "{saved}");
 }

@@ -1,6 +1,6 @@
 //! Facts that last: what the log holds. Past tense, decided by the coordinator, never telemetry or tokens.
 
-use exo_types::{InstanceId, KvDType, ModelId, ModelShape, NodeId, Placement};
+use exo_types::{Exclusion, InstanceId, KvDType, ModelId, ModelShape, NodeId, Pin, Placement};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,11 @@ pub enum PlaceObjective {
     Spread {
         /// How many.
         stages_min: u32,
+    },
+    /// The most tokens per second over so many streams.
+    Throughput {
+        /// How many.
+        streams: u32,
     },
 }
 
@@ -38,8 +43,28 @@ pub struct InstanceRequest {
     pub kv: KvDType,
     /// What the planner should aim for.
     pub objective: PlaceObjective,
+    /// Devices that must take part, however often it is placed again.
+    pub pins: Vec<Pin>,
+    /// Devices that must not.
+    pub excluded: Vec<Exclusion>,
     /// Nodes known to hold the model's file when it was placed; weights are fetched from them.
     pub holders: Vec<NodeId>,
+}
+
+impl InstanceRequest {
+    /// Why an instance that was placed for `placed` is not what this asks for: it names devices or a throughput, and not these. A
+    /// request without a wish of its own takes any.
+    pub fn refuses(&self, placed: &Self) -> Option<String> {
+        let named = !self.pins.is_empty() || !self.excluded.is_empty();
+        let differs = named && (&self.pins, &self.excluded) != (&placed.pins, &placed.excluded);
+        let name = &self.model_name;
+        if differs {
+            return Some(format!("`{name}` is placed already, with other pins or exclusions"));
+        }
+        let is_throughput = matches!(self.objective, PlaceObjective::Throughput { .. });
+        let differs = is_throughput && self.objective != placed.objective;
+        differs.then(|| format!("`{name}` is placed already, with another objective"))
+    }
 }
 
 /// One lasting fact.
@@ -110,8 +135,8 @@ pub enum EventError {
 }
 
 /// Counts the encodings of events and snapshots, as the journal does: 5 has no members, who are in the log of trust; 6 has drained
-/// nodes.
-const FORMAT: u8 = 6;
+/// nodes, 7 pins and exclusions.
+const FORMAT: u8 = 7;
 /// In the first byte of what is written, beside the format.
 const HAS_FORMAT: u8 = 0x80;
 /// The last format without such a byte.

@@ -136,6 +136,8 @@ pub struct InstanceView {
     pub stages: Vec<StageView>,
     /// Where stages of it are to be elsewhere.
     pub moving: Option<Moving>,
+    /// A better plan that the planner found when members had changed. Nobody carries it out unasked.
+    pub advice: Option<String>,
 }
 
 /// Stages that serve are to be elsewhere.

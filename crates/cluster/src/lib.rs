@@ -37,6 +37,7 @@ mod worker;
 
 pub use coordinator::{
     AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo,
+    link_facts,
 };
 pub use driver::{DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart};
 pub use events::{Event, EventError, InstanceRequest, PlaceObjective};

@@ -47,6 +47,8 @@ pub(crate) fn request() -> InstanceRequest {
         cache_tokens: 256,
         kv: KvDType::default(),
         objective: PlaceObjective::Fit,
+        pins: Vec::new(),
+        excluded: Vec::new(),
         holders: vec![node(1)],
     }
 }

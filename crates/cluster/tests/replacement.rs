@@ -43,6 +43,8 @@ fn request(stages_min: u32) -> InstanceRequest {
         cache_tokens: 256,
         kv: KvDType::default(),
         objective: PlaceObjective::Spread { stages_min },
+        pins: Vec::new(),
+        excluded: Vec::new(),
         holders: vec![id(1)],
     }
 }

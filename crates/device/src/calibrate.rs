@@ -1,13 +1,15 @@
 //! How fast a device computes, measured through the contract: any backend, no special case.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use exo_backend::{
     AllocError, Alone, CancelToken, Device, Element, Op, Program, Recording, Rows, RunError, RunShape,
     Stream, WeightError,
 };
 use exo_types::{DType, TensorView};
+
+use crate::sustained::{WINDOW, seconds_per_pass};
 
 /// Inputs of the measured matrix.
 const COLS: usize = 2048;
@@ -17,8 +19,8 @@ const ROWS: usize = 32768;
 const TOKENS: usize = 64;
 /// Outputs of the matrix that measures arithmetic: small enough to run several times.
 const ROWS_SMALL: usize = 2048;
-/// For each of the two measurements, after one warm-up run.
-const TIME_MAX: Duration = Duration::from_millis(100);
+/// In front of each of the two measurements.
+const WARM_UP: Duration = Duration::from_millis(50);
 /// After which a device is taken to hang.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -47,7 +49,7 @@ pub enum CalibrationError {
 }
 
 /// Measures `device` with a Q8_0 matrix: one row against 68 MiB, then a chunk of rows against a smaller one. Takes about
-/// 300 ms on a device that is not much slower than a laptop, and never more than four runs past that.
+/// 800 ms on a device that is not much slower than a laptop, and never more than four runs past that.
 pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
     let decode = Bench::new(device, ROWS, 1)?;
     let seconds = decode.run(device)?;
@@ -88,24 +90,18 @@ impl Bench {
         Ok(Self { program: device.compile(Recording { ops })?, tokens, weight_bytes })
     }
 
-    /// Seconds of the fastest run.
+    /// Mean seconds of a run over a window.
     fn run(&self, device: &dyn Device) -> Result<f64, CalibrationError> {
         let mut stream = device.stream()?;
-        self.once(&mut *stream)?; // the first run meets cold pages and sleeping threads
-        let start = Instant::now();
-        let mut best = f64::INFINITY;
-        while best.is_infinite() || start.elapsed() < TIME_MAX {
-            best = best.min(self.once(&mut *stream)?);
-        }
-        Ok(best)
+        // The first runs meet cold pages, sleeping threads and low clocks.
+        seconds_per_pass(WARM_UP, || self.once(&mut *stream))?;
+        Ok(seconds_per_pass(WINDOW, || self.once(&mut *stream))?)
     }
 
-    fn once(&self, stream: &mut dyn Stream) -> Result<f64, RunError> {
-        let start = Instant::now();
+    fn once(&self, stream: &mut dyn Stream) -> Result<(), RunError> {
         let shape = RunShape { tokens: self.tokens, selected: 0 };
         stream.run(&*self.program, shape, &Alone, &CancelToken::default())?;
-        stream.synchronize(DEADLINE)?;
-        Ok(start.elapsed().as_secs_f64().max(1e-9))
+        stream.synchronize(DEADLINE)
     }
 }
 

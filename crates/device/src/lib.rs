@@ -20,6 +20,7 @@ mod power;
 mod processor;
 mod registry;
 mod sensors;
+mod sustained;
 mod verify;
 mod watch;
 

@@ -3,6 +3,7 @@
 
 use exo_cluster::bounds::{Bound, time};
 
+use crate::backups::{CLAIM_MAX, GIVEN_FOR, KEPT_FOR, LOST_WITHIN};
 use crate::coordination::{ASK_MAX, ELECTION_MAX};
 use crate::links::{OFFER_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
 use crate::replication::{CATCH_UP_ALL_MAX, CATCH_UP_MAX, DISTRUST_FOR, SECOND_HOLDER_MAX};
@@ -12,7 +13,7 @@ use crate::requests::WATCHED_EVERY;
 pub fn table() -> String {
     let mut text = "| what | bound | who watches it | then |\n|---|---|---|---|\n".to_owned();
     for Bound { what, bound, owner, then } in
-        [exo_cluster::bounds::bounds(), of_links(), of_members()].concat()
+        [exo_cluster::bounds::bounds(), of_links(), of_members(), of_copies()].concat()
     {
         text.push_str(&format!("| {what} | {bound} | {owner} | {then} |\n"));
     }
@@ -100,6 +101,35 @@ fn of_members() -> Vec<Bound> {
             time(WATCHED_EVERY),
             "machine",
             "the server hears that it is watched; without that for 150 s it ends the request itself",
+        ),
+    ]
+}
+
+fn of_copies() -> Vec<Bound> {
+    vec![
+        Bound::new(
+            "the copy of a request whose node is not heard",
+            time(KEPT_FOR),
+            "machine",
+            "it goes; the request cannot be gone on with any more",
+        ),
+        Bound::new(
+            "a claimed request whose node is not lost yet",
+            time(LOST_WITHIN),
+            "machine",
+            "the client hears that its node still answers it",
+        ),
+        Bound::new(
+            "a copy that was given to a node, until that one has a copy of its own elsewhere",
+            time(GIVEN_FOR),
+            "machine",
+            "it may be claimed again",
+        ),
+        Bound::new(
+            "the members' answers to a claim",
+            time(CLAIM_MAX),
+            "machine",
+            "the client hears that no member it reaches has the request",
         ),
     ]
 }

@@ -13,7 +13,9 @@ use exo_trust::Act;
 use exo_types::{Epoch, ModelId, NodeId, Time};
 
 use crate::joining::window_left_s;
+use crate::links::RoundTrips;
 use crate::persist::{Durable, OwnAppend, Replaced, Unwritten, Written};
+use crate::plausible;
 use crate::trust::ActAsker;
 use crate::{Answer, Effect, NodeMachine, Notice, PersistId, ReplyId, WriteFailure};
 
@@ -99,6 +101,7 @@ impl NodeMachine {
             ControlMessage::Request { request, ask } => self.asked(from, request, ask),
             ControlMessage::Reply { request, reply } => self.answered(from, request, Some(reply)),
             ControlMessage::Log(message) => self.log_message(from, message),
+            ControlMessage::Backup(message) => self.backup_message(from, message),
             ControlMessage::Refused(refusal) => tracing::info!(peer = %from, %refusal, "refused"),
         }
     }
@@ -303,7 +306,7 @@ impl NodeMachine {
 
     // ---- reports ----
 
-    fn report(&mut self, from: NodeId, report: NodeReport) {
+    fn report(&mut self, from: NodeId, mut report: NodeReport) {
         if report.facts.node != from {
             tracing::warn!(peer = %from, claimed = %report.facts.node, "a report in another node's name");
             return;
@@ -311,6 +314,13 @@ impl NodeMachine {
         self.view_changed();
         if from != self.me {
             self.links.learn_from(from, &report.reached);
+        }
+        if let Some(before) = self.reports.get(&from) {
+            if has_computed(before, &report) {
+                self.bandwidths.computed(self.now.time);
+            }
+            plausible::keep_links(&before.links, &mut report.links);
+            plausible::keep_rates(&before.facts.devices, &mut report.facts.devices);
         }
         let before = self.reports.insert(from, report.clone());
         self.log_reported(from, before.as_ref(), report.log);
@@ -332,6 +342,20 @@ impl NodeMachine {
         }
         if now.since(self.report_at) >= REPORT_EVERY {
             self.report_now();
+            self.measure_if_due();
+        }
+    }
+
+    /// Asks a member for a burst, if that is due and no stream runs.
+    fn measure_if_due(&mut self) {
+        let is_busy = !self.drivers.is_empty() || !self.fetches.is_empty();
+        if is_busy || self.members.is_empty() {
+            return;
+        }
+        let (now, me, open) = (self.now.time, self.me, self.links.open_data().clone());
+        if let Some(from) = self.bandwidths.due(now, me, &open) {
+            let addresses = self.links.addresses(from).to_vec();
+            self.out.push(Effect::Burst { from, addresses });
         }
     }
 
@@ -345,10 +369,18 @@ impl NodeMachine {
     }
 
     fn own_report(&self) -> NodeReport {
+        let now = self.now.time;
         let links = self.members.iter().filter_map(|node| {
-            let rtt = self.links.rtt(*node)?;
-            let rtt_us = u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX);
-            Some(LinkReport { peer: *node, rtt_us, bytes_per_s: None })
+            let RoundTrips { median, jitter, count, age } = self.links.round_trips(now, *node)?;
+            let us = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+            Some(LinkReport {
+                peer: *node,
+                rtt_us: us(median),
+                rtt_count: count,
+                rtt_age_ms: u32::try_from(age.as_millis()).unwrap_or(u32::MAX),
+                jitter_us: us(jitter),
+                inbound: self.bandwidths.of(now, *node),
+            })
         });
         NodeReport {
             facts: self.samples.facts.clone(),
@@ -551,6 +583,9 @@ impl NodeMachine {
                 CoordinatorInput::Remove { reply, instance, reason }
             }
             ControlAsk::Drain { node, drain } => CoordinatorInput::Drain { reply, node, drain },
+            ControlAsk::Replan { instance, carry_out } => {
+                CoordinatorInput::Replan { reply, instance, carry_out }
+            }
         });
     }
 
@@ -566,4 +601,12 @@ impl NodeMachine {
             self.writes.snapshot(self.now.time, head, state, &mut self.out);
         }
     }
+}
+
+/// Whether a shard of the member has computed since its last report.
+fn has_computed(before: &NodeReport, now: &NodeReport) -> bool {
+    now.stages.iter().any(|stage| {
+        let before = before.stages.iter().find(|s| s.engine == stage.engine);
+        stage.busy_us > before.map_or(0, |before| before.busy_us)
+    })
 }

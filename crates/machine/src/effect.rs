@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use exo_api::{AdminError, GenerateError};
-use exo_cluster::wire::{Busy, ControlMessage, ControlReply, DataMessage, EndReason, StageCommand};
+use exo_cluster::wire::{Backup, Busy, ControlMessage, ControlReply, DataMessage, EndReason, StageCommand};
 use exo_cluster::{DraftCounts, EngineId, InstanceView, PlanId, State};
 use exo_planner::PlanRequest;
 
@@ -43,6 +43,13 @@ pub enum Effect {
         /// Who listened there.
         peer: NodeId,
         /// Where, over TCP.
+        addresses: Vec<SocketAddr>,
+    },
+    /// Ask a member for a burst of 1 MiB at most and measure how fast it comes. Answer `Received`, with 0 bytes if it did not.
+    Burst {
+        /// Who sends it.
+        from: NodeId,
+        /// Where it may be, best first.
         addresses: Vec<SocketAddr>,
     },
     /// Queue a frame on a link, in order. A link that takes no more answers `LinkDown`.
@@ -279,6 +286,17 @@ pub enum JoinEffect {
     },
 }
 
+/// Why a request cannot be gone on with here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unclaimed {
+    /// No member that is reached has a copy, or the proof is wrong.
+    Unknown,
+    /// A node that lives answers it.
+    Running,
+    /// Too many clients claim at once.
+    Busy,
+}
+
 /// An answer to a [`crate::Question`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum Answer {
@@ -298,6 +316,8 @@ pub enum Answer {
     Models(Vec<ModelHolders>),
     /// To `Requests`, the oldest first.
     Requests(Vec<exo_api::RequestView>),
+    /// To `Claim`.
+    Claimed(Result<Backup, Unclaimed>),
     /// To `CheckWords`.
     CheckWords(Vec<(NodeId, String)>),
 }

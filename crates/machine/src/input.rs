@@ -16,6 +16,7 @@ use exo_trust::Act;
 
 use exo_types::{DeviceId, InstanceId, NodeFacts, NodeId, RequestId, SequenceId, ShardPosition, Term, Time};
 
+use crate::backups::BackupStart;
 use crate::joining::{JoinAnswer, JoinAsk, JoinByCode};
 
 /// Time as an input. The machine never asks for it.
@@ -132,6 +133,13 @@ pub enum Input {
         link: LinkId,
         /// If it was a pong.
         rtt: Option<Duration>,
+    },
+    /// Bytes came from a member: a burst, or the weights of a fetch.
+    Received {
+        /// From whom.
+        from: NodeId,
+        /// How many, and how fast.
+        received: crate::Received,
     },
     /// A message on a control link, decoded and within bounds.
     Control {
@@ -466,6 +474,8 @@ pub struct StartRequest {
     pub starts: Vec<DriverStart>,
     /// To place the model if it is not placed.
     pub place: InstanceRequest,
+    /// For the copy that another member keeps, unless there is to be none.
+    pub backup: Option<BackupStart>,
 }
 
 /// What the API asks.
@@ -495,6 +505,13 @@ pub enum Question {
     ModelsAfterScan,
     /// Requests of this node's clients.
     Requests,
+    /// Go on with a request of a node that is lost.
+    Claim {
+        /// The request.
+        request: RequestId,
+        /// Hash of its client's secret.
+        proof: [u8; 32],
+    },
     /// The check words shown when members were admitted.
     CheckWords,
 }

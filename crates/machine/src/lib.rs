@@ -31,6 +31,8 @@
 
 #![forbid(unsafe_code)]
 
+mod backups;
+mod bandwidth;
 pub mod bounds;
 mod coordination;
 mod effect;
@@ -45,6 +47,7 @@ mod persist;
 mod pipelines;
 #[cfg(feature = "planted")]
 pub mod planted;
+mod plausible;
 mod questions;
 mod replication;
 mod requests;
@@ -54,6 +57,8 @@ mod warnings;
 mod watched;
 mod worker;
 
+pub use backups::BackupStart;
+pub use bandwidth::Received;
 pub use effect::*;
 pub use input::*;
 pub use machine::{Boot, Counts, MachineConfig, NodeMachine};

@@ -14,6 +14,8 @@ use exo_membership::Membership;
 use exo_trust::TrustLog;
 use exo_types::{Epoch, InstanceId, LogHead, NodeId, SequenceId, ShardPosition, Time};
 
+use crate::backups::Backups;
+use crate::bandwidth::Bandwidths;
 use crate::coordination::{Asks, EarlyCommands};
 use crate::joining::{Context, JOIN_WINDOW_S, Joining, JoiningOutput, MoveIn, is_window_open};
 use crate::links::{Links, LinksOutput};
@@ -112,6 +114,12 @@ pub struct Counts {
     pub pending_writes: usize,
     /// Questions to the coordinator without an answer.
     pub asks: usize,
+    /// Own requests of which there is to be a copy elsewhere.
+    pub backups_own: usize,
+    /// Copies of others' requests.
+    pub backups_kept: usize,
+    /// Claims of requests without an answer.
+    pub claims: usize,
 }
 
 /// A message to this node itself.
@@ -131,6 +139,7 @@ pub struct NodeMachine {
     local: VecDeque<Local>,
 
     pub(crate) links: Links,
+    pub(crate) bandwidths: Bandwidths,
     pub(crate) joining: Joining,
     pub(crate) membership: Membership,
     pub(crate) membership_outputs: VecDeque<exo_membership::Output>,
@@ -143,6 +152,7 @@ pub struct NodeMachine {
     pub(crate) warnings: Warnings,
     pub(crate) trust: Trust,
     pub(crate) asks: Asks,
+    pub(crate) backups: Backups,
     pub(crate) early_commands: Option<EarlyCommands>,
 
     /// Who coordinates, in which epoch.
@@ -205,8 +215,7 @@ impl NodeMachine {
     /// A node that has just started, and what it does first.
     pub fn new(config: MachineConfig, boot: Boot, now: Now) -> (Self, Vec<Effect>) {
         let me = config.me;
-        let incarnation = config.incarnation;
-        let membership = exo_membership::Config { incarnation, ..Default::default() };
+        let membership = exo_membership::Config { incarnation: config.incarnation, ..Default::default() };
         let persisted = exo_membership::Persisted { epoch: boot.epoch };
         let memory = boot.samples.memory_bytes.iter().cloned().collect();
         let mut machine = Self {
@@ -215,6 +224,7 @@ impl NodeMachine {
             out: Vec::new(),
             local: VecDeque::new(),
             links: Links::new(me, config.seed, boot.addresses),
+            bandwidths: Bandwidths::default(),
             joining: Joining::new(&config.peers),
             membership: Membership::new(membership, me, persisted, now.time),
             membership_outputs: VecDeque::new(),
@@ -227,6 +237,7 @@ impl NodeMachine {
             warnings: Warnings::new(now.unix_s, boot.warnings),
             trust: Trust::new(boot.trust),
             asks: Asks::default(),
+            backups: Backups::default(),
             early_commands: None,
             leader: None,
             leads_soon: None,
@@ -334,6 +345,9 @@ impl NodeMachine {
             held_messages: self.links.waiting(),
             pending_writes: self.writes.len(),
             asks: self.asks.len(),
+            backups_own: self.backup_counts().0,
+            backups_kept: self.backup_counts().1,
+            claims: self.backup_counts().2,
         }
     }
 
@@ -364,6 +378,7 @@ impl NodeMachine {
             Input::LinkAccepted { link } => self.with_links(|l, now, out| l.accepted(now, link, out)),
             Input::LinkDown { link, reason } => self.with_links(|l, now, out| l.down(now, link, reason, out)),
             Input::Heard { link, rtt } => self.links.heard(time, link, rtt),
+            Input::Received { from, received } => self.bandwidths.received(time, from, received),
             Input::Control { link, message } => {
                 if let Some(from) = self.links.message(time, link) {
                     self.control(from, *message);
@@ -410,6 +425,7 @@ impl NodeMachine {
         self.feed_worker(WorkerInput::Tick);
         self.tick_pipelines();
         self.tick_requests();
+        self.tick_backups();
         self.report_if_due();
     }
 
@@ -566,6 +582,7 @@ impl NodeMachine {
             self.links_changed();
         } else {
             self.asks_lost(node);
+            self.backups_doubt(node);
         }
         self.feed_membership(exo_membership::Input::LinkReset(node));
         // A process that ended is told from a link that broke: its system refuses connections. Only where the link came from: other

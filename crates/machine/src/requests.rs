@@ -46,7 +46,10 @@ pub(crate) const WATCHED_EVERY: Duration = Duration::from_secs(20);
 
 impl NodeMachine {
     pub(crate) fn start_request(&mut self, stream: StreamId, request: StartRequest) {
-        let StartRequest { config, starts, place } = request;
+        let StartRequest { config, starts, place, backup } = request;
+        if let (Some(backup), Some(first)) = (backup, starts.first()) {
+            self.back_up(first.spec.sequence.request, backup);
+        }
         let (place, links, instances) =
             (Arc::new(place), self.links.open_data().clone(), self.instances.clone());
         for start in starts {
@@ -188,6 +191,7 @@ impl NodeMachine {
             DriverOutput::Send { to, message } => return self.send_data(to, message),
             DriverOutput::Token { token, .. } => {
                 self.tell_phase(id);
+                self.back_up_token(id, &token);
                 if let Some(entry) = self.drivers.get_mut(&id) {
                     entry.tokens_since += 1;
                 }
@@ -200,6 +204,7 @@ impl NodeMachine {
                 SequenceEvent::Ended { index, reason, cached_tokens, drafts }
             }
             DriverOutput::Failed { kind, message } => {
+                self.backup_failed(id.request);
                 let busy = self.drivers.get(&id).and_then(|entry| entry.driver.busy());
                 SequenceEvent::Failed { kind, message, busy }
             }
@@ -328,6 +333,9 @@ impl NodeMachine {
         let ids: Vec<_> = self.drivers.keys().copied().filter(is_meant).collect();
         for id in ids {
             self.feed_driver(id, DriverInput::Cancel);
+        }
+        if index.is_none() {
+            self.backup_over(request);
         }
     }
 

@@ -6,10 +6,15 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use exo_api as api;
-use exo_cluster::wire::{NodeReport, StageReport};
-use exo_cluster::{InstanceState, InstanceView, Moving, SchedulerStats, StageStatus, State};
+use exo_api::plan::PlanObjective;
+use exo_cluster::wire::{Bandwidth, NodeReport, StageReport};
+use exo_cluster::{
+    InstanceRequest, InstanceState, InstanceView, Moving, PlaceObjective, SchedulerStats, StageStatus, State,
+};
 use exo_trust::{Role, TrustLog};
-use exo_types::{DeviceFacts, Epoch, LogHead, NodeId, PlacedShard, PlacementId, ShardPosition};
+use exo_types::{
+    DeviceFacts, Epoch, Exclusion, LogHead, NodeId, Pin, PlacedShard, PlacementId, ShardPosition,
+};
 
 use crate::Via;
 use crate::joining::Request;
@@ -153,14 +158,25 @@ impl ViewInputs<'_> {
 
     fn link_views(&self) -> Vec<api::LinkView> {
         let mut links = Vec::new();
+        // Whoever receives says how fast.
+        let inbound = |(at, report): (&NodeId, &NodeReport)| -> Vec<((NodeId, NodeId), Bandwidth)> {
+            report.links.iter().filter_map(|link| Some(((link.peer, *at), link.inbound?))).collect()
+        };
+        let bandwidths: BTreeMap<_, _> = self.reports.iter().flat_map(inbound).collect();
         for (from, report) in self.reports {
             for link in &report.links {
+                let outbound = bandwidths.get(&(*from, link.peer));
                 let via = (*from == self.me).then(|| (self.data_via)(link.peer)).flatten();
                 links.push(api::LinkView {
                     from: from.to_full(),
                     to: link.peer.to_full(),
                     rtt_ms: Some(f64::from(link.rtt_us) / 1e3),
-                    bytes_per_s: link.bytes_per_s,
+                    rtt_samples: link.rtt_count,
+                    rtt_age_s: Some(f64::from(link.rtt_age_ms) / 1e3),
+                    jitter_ms: Some(f64::from(link.jitter_us) / 1e3),
+                    bytes_per_s: outbound.map(|b| b.bytes_per_s as f64),
+                    bandwidth_samples: outbound.map_or(0, |b| b.count),
+                    bandwidth_age_s: outbound.map(|b| f64::from(b.age_s)),
                     transport: via.map(|v| v.to_string()).unwrap_or_default(),
                 });
             }
@@ -187,6 +203,7 @@ impl ViewInputs<'_> {
         let total: u64 = reports.iter().map(busy_us).sum();
         let streams = stats.as_ref().map_or(1, |s| s.running as u32);
         let wanted = self.state.instances().get(&placement.instance).map(|i| &i.request);
+        let objective = wanted.map(|wanted| wanted.objective);
         let predicted = wanted.and_then(|wanted| prediction::of(placement, wanted, streams, self.reports));
         let stages = placement.shards().zip(&reports).map(|((_, shard), report)| {
             let share = (total > 0).then(|| busy_us(report) as f64 / total as f64);
@@ -198,12 +215,23 @@ impl ViewInputs<'_> {
             model: instance.model_name.clone(),
             state: state_view(instance),
             moving: instance.moving.as_ref().map(moving_view),
+            advice: instance.advice.clone(),
             state_since_unix_s: (self.states_since)(placement.instance),
             placement: placement.id.to_string(),
             context_tokens: placement.context_tokens,
             slots: placement.slots,
             cache_tokens: placement.cache_tokens,
             kv: placement.kv.into(),
+            objective: match objective {
+                Some(PlaceObjective::Throughput { .. }) => PlanObjective::Throughput,
+                Some(PlaceObjective::Fit | PlaceObjective::Spread { .. }) | None => PlanObjective::Latency,
+            },
+            streams: match objective {
+                Some(PlaceObjective::Throughput { streams }) => Some(streams),
+                Some(PlaceObjective::Fit | PlaceObjective::Spread { .. }) | None => None,
+            },
+            pins: wanted.map(|wanted| self.pin_texts(wanted)).unwrap_or_default(),
+            exclude: wanted.map(|wanted| self.exclusion_texts(wanted)).unwrap_or_default(),
             stages: stages.collect(),
             load: stats.as_ref().map(load_view),
             predicted_tokens_per_s: predicted.map(|p| p.tokens_per_s.expected),
@@ -211,6 +239,19 @@ impl ViewInputs<'_> {
             reasons: Vec::new(),
             measured_tokens_per_s: stats.as_ref().and_then(|s| s.decode_tokens_per_s),
         }
+    }
+
+    fn pin_texts(&self, wanted: &InstanceRequest) -> Vec<String> {
+        let text = |pin: &Pin| format!("{}/{}{}", self.name_of(pin.node), pin.device, pin.layers);
+        wanted.pins.iter().map(text).collect()
+    }
+
+    fn exclusion_texts(&self, wanted: &InstanceRequest) -> Vec<String> {
+        let text = |excluded: &Exclusion| match &excluded.device {
+            Some(device) => format!("{}/{device}", self.name_of(excluded.node)),
+            None => self.name_of(excluded.node),
+        };
+        wanted.excluded.iter().map(text).collect()
     }
 
     /// What a node last reported of a shard.

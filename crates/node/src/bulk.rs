@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exo_store::{ChunkRef, Manifest, PartialModel, Store};
 use exo_transport::{Channel, DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
@@ -31,8 +31,21 @@ const KIND_REFUSED: u8 = 3;
 #[derive(Serialize, Deserialize)]
 enum Ask {
     Manifest(ModelId),
-    Chunk { model: ModelId, chunk: ChunkRef },
+    Chunk {
+        model: ModelId,
+        chunk: ChunkRef,
+    },
+    /// Bytes that mean nothing, to measure the path.
+    Burst,
 }
+
+/// A burst: so many frames, the first of which only open the path.
+const BURST_FRAMES: usize = 16;
+const BURST_OPENING: usize = 4;
+/// Bytes of each.
+const BURST_FRAME_BYTES: usize = 64 << 10;
+/// A slow path is measured by what has come of a burst after this long.
+const BURST_MAX: Duration = Duration::from_secs(10);
 
 /// A transfer did not work with this holder; another may do.
 #[derive(Debug, thiserror::Error)]
@@ -84,9 +97,17 @@ pub struct Fetcher {
     holder: NodeId,
     writer: FrameWriter,
     reader: FrameReader,
+    /// Of chunks behind the first, and how long they took.
+    received_bytes: u64,
+    received_in: Duration,
 }
 
 impl Fetcher {
+    /// Bytes of chunks behind the first of a transfer, and how long they took, the disks at both ends included.
+    pub fn received(&self) -> (u64, Duration) {
+        (self.received_bytes, self.received_in)
+    }
+
     /// Dials the holder at the first address that answers: TCP first, it is the faster path for bulk.
     pub async fn dial(
         endpoint: &Endpoint,
@@ -99,7 +120,8 @@ impl Fetcher {
                 match endpoint.dial(holder, *address, via, PURPOSE_BULK, Duration::from_secs(5)).await {
                     Ok(channel) => {
                         let (writer, reader) = channel.split(LIMITS);
-                        return Ok(Self { holder, writer, reader });
+                        let (received_bytes, received_in) = (0, Duration::ZERO);
+                        return Ok(Self { holder, writer, reader, received_bytes, received_in });
                     }
                     Err(error) => last = error,
                 }
@@ -132,6 +154,8 @@ impl Fetcher {
         let model = partial.id();
         let mut asked = VecDeque::new();
         let mut next = chunks.iter();
+        // From the first chunk on: before it the holder may have looked for the file.
+        let mut first = None;
         loop {
             while asked.len() < IN_FLIGHT_MAX {
                 let Some(&chunk) = next.next() else { break };
@@ -141,9 +165,33 @@ impl Fetcher {
             let Some(chunk) = asked.pop_front() else { return Ok(()) };
             let bytes = self.answer().await?;
             let len = bytes.len() as u64;
+            match first {
+                None => first = Some(Instant::now()),
+                Some(first) => {
+                    self.received_bytes = self.received_bytes.saturating_add(len);
+                    self.received_in = first.elapsed();
+                }
+            }
             keep(self.holder, partial.clone(), chunk, bytes).await?;
             progress(len);
         }
+    }
+
+    /// Asks for a burst of 1 MiB, and measures all but its beginning: bytes, and how long they took.
+    pub async fn burst(&mut self) -> Result<(u64, Duration), FetchError> {
+        self.ask(&Ask::Burst).await?;
+        let until = Instant::now() + BURST_MAX;
+        for _ in 0..BURST_OPENING {
+            self.answer().await?;
+        }
+        let (begun, mut bytes, mut took) = (Instant::now(), 0u64, Duration::ZERO);
+        for _ in BURST_OPENING..BURST_FRAMES {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(frame) = tokio::time::timeout(left, self.answer()).await else { break };
+            bytes += frame?.len().min(BURST_FRAME_BYTES) as u64;
+            took = begun.elapsed();
+        }
+        Ok((bytes, took))
     }
 
     async fn ask(&mut self, ask: &Ask) -> Result<(), FetchError> {
@@ -193,6 +241,15 @@ pub async fn serve(channel: Channel, store: Arc<Store>) {
             tracing::warn!(%peer, "a question that is none; hanging up");
             return;
         };
+        if matches!(ask, Ask::Burst) {
+            let frame = vec![0; BURST_FRAME_BYTES];
+            for _ in 0..BURST_FRAMES {
+                if writer.send(KIND_BYTES, &[&frame]).await.is_err() {
+                    return;
+                }
+            }
+            continue;
+        }
         let store = store.clone();
         let answer = tokio::task::spawn_blocking(move || look_up(&store, &ask)).await;
         let sent = match answer {
@@ -212,6 +269,7 @@ fn look_up(store: &Store, ask: &Ask) -> Result<Vec<u8>, String> {
             Ok(manifest) => Ok(manifest.to_bytes()),
             Err(e) => Err(e.to_string()),
         },
+        Ask::Burst => Ok(Vec::new()),
         Ask::Chunk { model, chunk } => store.read_chunk(*model, *chunk).map_err(|e| e.to_string()),
     }
 }

@@ -37,7 +37,7 @@ impl Choice {
     pub fn new(index: u16, running: &Running) -> Self {
         let (request, tokenizer, plan) = (&running.request, &running.open.tokenizer, &running.prepared.plan);
         Self {
-            request: request.request,
+            request: running.name,
             index,
             decoder: match request.is_chat() {
                 true => tokenizer.stream(true),
@@ -184,7 +184,9 @@ impl Choice {
     fn send(&mut self, delta: Delta) -> Option<Delta> {
         // Tokens wait for text that is held back, so that a client sees both together.
         let tokens = if self.held.is_empty() { std::mem::take(&mut self.held_tokens) } else { Vec::new() };
-        let delta = Delta { tokens, ..delta };
+        // What comes at the end has no token of its own.
+        let position = self.tokens + u32::from(self.finished);
+        let delta = Delta { tokens, position, ..delta };
         (!delta.is_empty()).then_some(delta)
     }
 

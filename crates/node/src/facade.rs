@@ -7,18 +7,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_api::{
-    AdminError, BoxFuture, BoxStream, ClusterView, Drain, Facade, GenerateError, GenerateRequest,
-    GenerateStream, HealthStatus, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest,
-    JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, RequestPart,
-    RequestView, TokensAnswer, TokensQuestion, TokensRequest,
+    AdminError, BoxFuture, BoxStream, ClaimedRequest, ClusterView, Drain, Facade, GenerateError,
+    GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceView, InviteRequest, InviteView,
+    JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
+    ReplanRequest, ReplanView, RequestPart, RequestView, Resumable, TokensAnswer, TokensQuestion,
+    TokensRequest,
 };
-use exo_cluster::wire::{self, ControlAsk, ControlRefusal, ControlReply};
+use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
 use exo_hub::Origin;
 use exo_machine::joining::JoinByCode;
-use exo_machine::{Answer, Limits, ModelHolders, Question, Resolved, StartRequest};
+use exo_machine::{Answer, BackupStart, Limits, ModelHolders, Question, Resolved, StartRequest, Unclaimed};
 use exo_trust::Act;
-use exo_types::{InstanceId, KvDType, NodeId, SequenceId, SequenceSpec};
+use exo_types::{FailureKind, InstanceId, KvDType, ModelId, NodeId, RequestId, SequenceId, SequenceSpec};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::cache::{CacheError, CacheRequest};
@@ -99,13 +100,21 @@ impl NodeFacade {
         }
     }
 
-    async fn run(&self, request: GenerateRequest) -> Result<GenerateStream, GenerateError> {
+    async fn run(&self, mut request: GenerateRequest) -> Result<GenerateStream, GenerateError> {
         let arrived = Instant::now();
+        let name = request.request;
+        let answers = request.answers();
+        if let Some(resumed) = request.resumable.as_ref().and_then(|resumable| resumable.resumed.as_ref()) {
+            request.request = resumed.run;
+        }
         let (resolved, open) = self.open(&request.model).await?;
         self.check_draft(&resolved, &open)
             .map_err(|message| GenerateError::Invalid { part: RequestPart::Model, message })?;
         let (place, limits) = self.limits(&resolved, &open, request.context_tokens_min)?;
         let Limits { context_tokens, cache_tokens } = limits;
+        let model = resolved.id;
+        let backup = request.resumable.as_mut().map(|resumable| backup(name, model, answers, resumable));
+        check_resumed(&request, model, open.model.config.vocab)?;
         let (request, prepared) = self.prepare(request, open.clone()).await?;
         let longest = prepared.prompts.iter().map(|prompt| prompt.tokens.len()).max();
         let prompt_tokens = longest.unwrap_or(0) as u64;
@@ -118,10 +127,11 @@ impl NodeFacade {
             config: DriverConfig { queue_deadline: request.queue_wait_max, ..DriverConfig::default() },
             starts: starts(&request, &resolved, &open, &prepared, context_tokens),
             place,
+            backup,
         };
         self.node.post(Event::Started { request: Box::new(start), events: tx });
         let node = self.node.clone();
-        Ok(stream(Running { request, open, prepared, events, node, arrived }))
+        Ok(stream(Running { request, name, open, prepared, events, node, arrived }))
     }
 
     /// The model of a request.
@@ -270,8 +280,10 @@ impl NodeFacade {
         let cache = self.cache_of(request.context_tokens, request.slots, request.cache_tokens, request.kv);
         let param = cache_param(&request);
         let invalid = |e: CacheError| AdminError::Invalid { param: param.to_owned(), message: e.to_string() };
-        let wanted =
+        let mut wanted =
             instance_request(&resolved, &open, cache, request.nodes_min.unwrap_or(1)).map_err(invalid)?;
+        planning::constrain(&request, &self.view.borrow(), &mut wanted)
+            .map_err(|e| AdminError::Invalid { param: e.param().to_owned(), message: e.to_string() })?;
         self.replace_different(&resolved, &request, &wanted).await?;
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
         match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
@@ -286,7 +298,7 @@ impl NodeFacade {
                 Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail: message })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            ControlReply::Done { .. } => Err(AdminError::Failed {
+            ControlReply::Done { .. } | ControlReply::Replanned(_) => Err(AdminError::Failed {
                 message: "the coordinator gave an answer of another kind".to_owned(),
             }),
         }
@@ -328,7 +340,11 @@ impl NodeFacade {
     ) -> Result<(), AdminError> {
         let instances = self.instances().await;
         let Some(placed) = instances.iter().find(|i| i.model() == resolved.id) else { return Ok(()) };
-        let differences = planning::differences(&placed.placement, request, wanted);
+        let differences = {
+            let view = self.view.borrow();
+            let shown = view.instances.iter().find(|i| i.id == placed.instance().to_string());
+            planning::differences(&placed.placement, shown, request, wanted, &view)
+        };
         if differences.is_empty() {
             return Ok(());
         }
@@ -339,6 +355,12 @@ impl NodeFacade {
             );
             return Err(AdminError::Conflict { message });
         }
+        let without = planning::request_without(placed, wanted, &self.view.borrow());
+        // Seconds of search at worst.
+        let planned = tokio::task::spawn_blocking(move || exo_planner::plan(&without)).await;
+        let planned =
+            planned.map_err(|e| AdminError::Failed { message: format!("the planner broke off: {e}") })?;
+        planned.map_err(|error| AdminError::Conflict { message: error.to_string() })?;
         let instance = placed.instance();
         let remove = ControlAsk::RemoveInstance { instance };
         self.done(remove, "instance", instance.to_string()).await
@@ -354,7 +376,7 @@ impl NodeFacade {
         let wanted = instance_request(&resolved, &open, cache, query.nodes_min.unwrap_or(1));
         let wanted = wanted.map_err(|e| invalid("context_tokens", e.to_string()))?;
         let mut request = planning::request_of(&wanted, &self.view.borrow());
-        planning::apply(&query, &mut request).map_err(|e| invalid("pins", e.to_string()))?;
+        planning::apply(&query, &mut request).map_err(|e| invalid(e.param(), e.to_string()))?;
         let needed_bytes = wanted.shape.weight_bytes();
         let name = resolved.name.clone();
         let planned = tokio::task::spawn_blocking(move || (planning::answer(&name, &request), request));
@@ -373,13 +395,39 @@ impl NodeFacade {
         })
     }
 
-    /// The coordinator's news of the instance arrive beside its answer.
+    /// Whether an instance should be elsewhere, and the move there.
+    async fn replan_instance(
+        &self,
+        instance: InstanceId,
+        request: ReplanRequest,
+    ) -> Result<ReplanView, AdminError> {
+        let ask = ControlAsk::Replan { instance, carry_out: !request.dry_run };
+        match self.ask_coordinator(ask).await? {
+            ControlReply::Replanned(report) => {
+                let nodes = self.view.borrow().nodes.clone();
+                let name = |node: NodeId| {
+                    let id = node.to_full();
+                    nodes.iter().find(|n| n.id == id).map_or(id.clone(), |n| n.name.clone())
+                };
+                Ok(planning::replan_view(&report, name))
+            }
+            ControlReply::Refused { refusal: ControlRefusal::Unknown, .. } => {
+                Err(AdminError::NotFound { what: "instance", name: instance.to_string() })
+            }
+            ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
+            ControlReply::Done { .. } | ControlReply::Placed { .. } => Err(AdminError::Failed {
+                message: "the coordinator gave an answer of another kind".to_owned(),
+            }),
+        }
+    }
+
+    /// The coordinator's news of the instance arrive beside its answer, and what it was asked for with the log: before that no
+    /// weights are known.
     async fn wait_for_view(&self, instance: InstanceId) -> Result<InstanceView, AdminError> {
         let id = instance.to_string();
         let mut views = self.view.clone();
-        let seen =
-            tokio::time::timeout(ANSWER_MAX, views.wait_for(|v| v.instances.iter().any(|i| i.id == id)))
-                .await;
+        let is_it = |i: &InstanceView| i.id == id && i.stages.iter().any(|stage| stage.weight_bytes > 0);
+        let seen = tokio::time::timeout(ANSWER_MAX, views.wait_for(|v| v.instances.iter().any(is_it))).await;
         let found =
             seen.ok().and_then(Result::ok).and_then(|v| v.instances.iter().find(|i| i.id == id).cloned());
         found.ok_or_else(|| unavailable("the new instance is not known here yet"))
@@ -391,7 +439,7 @@ impl NodeFacade {
                 Err(AdminError::NotFound { what, name })
             }
             ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
-            ControlReply::Done { .. } | ControlReply::Placed { .. } => Ok(()),
+            ControlReply::Done { .. } | ControlReply::Placed { .. } | ControlReply::Replanned(_) => Ok(()),
         }
     }
 
@@ -617,12 +665,45 @@ impl Facade for NodeFacade {
         Box::pin(self.place_model(request))
     }
 
+    fn replan(
+        &self,
+        instance: InstanceId,
+        request: ReplanRequest,
+    ) -> BoxFuture<'_, Result<ReplanView, AdminError>> {
+        Box::pin(self.replan_instance(instance, request))
+    }
+
     fn plan(&self, query: PlanQuery) -> BoxFuture<'_, Result<PlanView, AdminError>> {
         Box::pin(self.plan_model(query))
     }
 
     fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(self.done(ControlAsk::RemoveInstance { instance }, "instance", instance.to_string()))
+    }
+
+    fn claim(
+        &self,
+        request: RequestId,
+        proof: [u8; 32],
+    ) -> BoxFuture<'_, Result<ClaimedRequest, AdminError>> {
+        Box::pin(async move {
+            match self.ask(Question::Claim { request, proof }, ANSWER_MAX).await {
+                Some(Answer::Claimed(Ok(Backup { model, record, choices }))) => {
+                    Ok(ClaimedRequest { model, record, choices })
+                }
+                Some(Answer::Claimed(Err(Unclaimed::Running))) => {
+                    let message = format!("a node that lives answers request {request}");
+                    Err(AdminError::Conflict { message })
+                }
+                Some(Answer::Claimed(Err(Unclaimed::Unknown))) => {
+                    Err(AdminError::NotFound { what: "request", name: request.to_string() })
+                }
+                Some(Answer::Claimed(Err(Unclaimed::Busy))) => {
+                    Err(unavailable("too many clients ask for the rest of their answers at once"))
+                }
+                _ => Err(unavailable("the node is shutting down")),
+            }
+        })
     }
 
     fn requests(&self) -> BoxFuture<'_, Result<Vec<RequestView>, AdminError>> {
@@ -829,6 +910,32 @@ fn prompt_bytes(request: &GenerateRequest) -> usize {
     text_bytes(request) + request.prompts.iter().map(beside_text).sum::<usize>()
 }
 
+/// Tokens that another member says were there already.
+fn check_resumed(request: &GenerateRequest, model: ModelId, vocab: u32) -> Result<(), GenerateError> {
+    let Some(resumed) = request.resumable.as_ref().and_then(|resumable| resumable.resumed.as_ref()) else {
+        return Ok(());
+    };
+    let wrong = |message| Err(GenerateError::Failed { kind: FailureKind::Protocol, message });
+    if resumed.model != model {
+        let (name, theirs) = (&request.model, resumed.model);
+        return wrong(format!("`{name}` is model {model} here, and {theirs} where the answer began"));
+    }
+    match resumed.choices.iter().flatten().find(|token| token.token >= vocab) {
+        None => Ok(()),
+        Some(token) => {
+            wrong(format!("the copy of the answer has token {}, the vocabulary {vocab} tokens", token.token))
+        }
+    }
+}
+
+/// What the machine needs for the copy of a request. The tokens that there are stay with the request as well: they are said again.
+fn backup(request: RequestId, model: ModelId, choices: u16, resumable: &mut Resumable) -> BackupStart {
+    let mut tokens = resumable.resumed.as_ref().map(|resumed| resumed.choices.clone()).unwrap_or_default();
+    tokens.resize(usize::from(choices), Vec::new());
+    let record = std::mem::take(&mut resumable.record);
+    BackupStart { request, proof: resumable.proof, backup: Backup { model, record, choices: tokens } }
+}
+
 fn starts(
     request: &GenerateRequest,
     resolved: &Resolved,
@@ -836,12 +943,15 @@ fn starts(
     prepared: &Prepared,
     context: u32,
 ) -> Vec<DriverStart> {
+    let resumed = request.resumable.as_ref().and_then(|resumable| resumable.resumed.as_ref());
     let start = |prompt: usize, choice: u16| {
         let tokens = &prepared.prompts[prompt].tokens;
         let prompt_tokens = tokens.len() as u32;
         let room = context.saturating_sub(prompt_tokens);
         // There are no more answers than fit.
         let index = prompt as u16 * request.choices + choice;
+        let there = resumed.and_then(|resumed| resumed.choices.get(usize::from(index)));
+        let there = there.into_iter().flatten().map(|token| token.token);
         let mut sampling = request.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(choice.into());
         sampling.constraint = prepared.constraint.clone();
@@ -852,7 +962,7 @@ fn starts(
                 principal: request.principal,
                 driver: resolved.me,
                 sampling,
-                history: tokens.clone(),
+                history: tokens.iter().copied().chain(there).collect(),
                 prompt_tokens,
             },
             max_tokens: request.max_tokens.unwrap_or(room).min(room),
@@ -891,6 +1001,8 @@ fn instance_request(
         cache_tokens,
         kv: cache.kv,
         objective,
+        pins: Vec::new(),
+        excluded: Vec::new(),
         holders,
     })
 }

@@ -12,7 +12,7 @@ use exo_cluster::DraftCounts;
 use exo_cluster::wire::{Busy, EndReason};
 use exo_machine::SequenceEvent;
 use exo_tokenizer::{ChatError, ChatTemplate, EncodeOptions, RenderOptions};
-use exo_types::{Constraint, FailureKind, RequestId};
+use exo_types::{Constraint, FailureKind, RequestId, SampledToken};
 use tokio::sync::mpsc;
 
 use crate::choice::Choice;
@@ -200,6 +200,8 @@ pub fn invalid(part: RequestPart, message: String) -> GenerateError {
 /// Everything the streaming half needs.
 pub struct Running {
     pub request: GenerateRequest,
+    /// The request as its client knows it.
+    pub name: RequestId,
     pub open: Arc<OpenModel>,
     pub prepared: Prepared,
     pub events: mpsc::UnboundedReceiver<SequenceEvent>,
@@ -246,15 +248,21 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
         }
     }
     let mut progress = Progress::new(running.arrived, prompt_tokens, running.request.choices);
+    let resumed = running.request.resumable.take().and_then(|resumable| resumable.resumed);
+    let given = resumed.map(|resumed| resumed.choices).unwrap_or_default();
+    let is_resumed = !given.is_empty();
+    let mut opening = Some(given);
     while let Some(event) = running.events.recv().await {
         match event {
             SequenceEvent::Queued(reason) => sink.send(GenerateEvent::Queued { reason })?,
             SequenceEvent::Watched => sink.send(GenerateEvent::Watched)?,
             SequenceEvent::Started { index, kernels, stages } => {
                 let tokens = choices.get(usize::from(index)).map_or(0, Choice::tokens);
-                if progress.start(index, tokens, kernels, stages) {
-                    sink.send(GenerateEvent::Started { prompt_tokens })?;
-                    echo(sink, &running, count)?;
+                progress.start(index, tokens, kernels, stages);
+                if let Some(given) = opening.take() {
+                    open_answer(sink, &running, count)?;
+                    progress.resume(&given);
+                    repeat(sink, &running, given, &mut choices, &mut checked).await?;
                 }
             }
             SequenceEvent::Token { index, token } => {
@@ -272,6 +280,12 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
             }
             SequenceEvent::Ended { index, reason, cached_tokens, drafts } => {
                 progress.ended(index, cached_tokens, drafts);
+                // What another node began may be whole: then nothing of it starts here.
+                if is_resumed && let Some(given) = opening.take() {
+                    open_answer(sink, &running, count)?;
+                    progress.resume(&given);
+                    repeat(sink, &running, given, &mut choices, &mut checked).await?;
+                }
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
                 finish(sink, choice, reason)?;
             }
@@ -292,7 +306,34 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
     Err(GenerateError::Unavailable { reason: "the node is shutting down".to_owned(), retry_after_s: 5 })
 }
 
-fn echo(sink: &Sink, running: &Running, count: u16) -> Result<(), GenerateError> {
+/// The tokens that another node had, as if they came now.
+async fn repeat(
+    sink: &Sink,
+    running: &Running,
+    given: Vec<Vec<SampledToken>>,
+    choices: &mut [Choice],
+    checked: &mut [Checked],
+) -> Result<(), GenerateError> {
+    for (index, (choice, tokens)) in choices.iter_mut().zip(given).enumerate() {
+        for token in tokens {
+            sink.room().await;
+            if let Some(checked) = checked.get_mut(index) {
+                checked.push(token.token)?;
+            }
+            if let Some(delta) = choice.push(&token) {
+                sink.send(GenerateEvent::Delta(delta))?;
+            }
+        }
+        if choice.found_stop().is_some() {
+            running.node.cancel_request(running.request.request, Some(choice.index()));
+        }
+    }
+    Ok(())
+}
+
+/// What stands in front of the first token.
+fn open_answer(sink: &Sink, running: &Running, count: u16) -> Result<(), GenerateError> {
+    sink.send(GenerateEvent::Started { prompt_tokens: running.prepared.prompt_tokens() })?;
     if !running.request.echo {
         return Ok(());
     }
@@ -382,8 +423,8 @@ impl Progress {
         self.started.is_some()
     }
 
-    /// A choice starts, or goes on behind so many tokens. Whether it is the first to start.
-    fn start(&mut self, index: u16, after_tokens: u32, kernels: Vec<String>, stages: u32) -> bool {
+    /// A choice starts, or goes on behind so many tokens.
+    fn start(&mut self, index: u16, after_tokens: u32, kernels: Vec<String>, stages: u32) {
         if !self.begun.insert(index) {
             let new = kernels.iter().filter(|kernel| !self.kernels.contains(kernel));
             let new: Vec<String> = new.cloned().collect();
@@ -393,13 +434,17 @@ impl Progress {
             if self.resumed.len() < RESUMED_MAX {
                 self.resumed.push(Resumed { index, after_tokens, kernels });
             }
-            return false;
+        } else if self.started.is_none() {
+            (self.started, self.kernels, self.stages) = (Some(Instant::now()), kernels, stages);
         }
-        if self.started.is_some() {
-            return false;
+    }
+
+    /// The answer goes on behind what another node had of each choice.
+    fn resume(&mut self, given: &[Vec<SampledToken>]) {
+        for (index, tokens) in (0u16..).zip(given).take(RESUMED_MAX) {
+            let (after_tokens, kernels) = (tokens.len() as u32, self.kernels.clone());
+            self.resumed.push(Resumed { index, after_tokens, kernels });
         }
-        (self.started, self.kernels, self.stages) = (Some(Instant::now()), kernels, stages);
-        true
     }
 
     fn token(&mut self) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use exo_constraint::Compiler;
 use exo_formats::Model;
@@ -10,7 +11,7 @@ use exo_store::{ChunkRef, PartialModel, Store};
 use exo_tokenizer::calls::{CallFormat, ThoughtFormat};
 use exo_tokenizer::{ChatTemplate, Tokenizer};
 use exo_transport::Endpoint;
-use exo_types::{ModelId, Shard};
+use exo_types::{ModelId, NodeId, Shard};
 
 use crate::bulk::{FetchError, Fetcher};
 use crate::details::Details;
@@ -141,7 +142,7 @@ impl Library {
             Local::Absent => self.fetch_manifest(id, holders).await?,
         };
         let missing = partial.missing_head();
-        self.fetch(&partial, &missing, holders, &mut |_| {}).await
+        self.fetch(&partial, &missing, holders, &mut |_| {}, &|_, _| {}).await
     }
 
     /// Has the tensors of a shard on disk, fetching exactly what is missing. `progress` gets (done, total) bytes.
@@ -151,6 +152,7 @@ impl Library {
         shard: &Shard,
         holders: &[Holder],
         progress: &mut (dyn FnMut(u64, u64) + Send),
+        received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
     ) -> Result<(), String> {
         let Local::Partial(partial) = self.local(id).await? else { return Ok(()) };
         let opened = partial.clone();
@@ -160,11 +162,11 @@ impl Library {
         let missing = partial.missing(&ranges);
         let total = missing.len() as u64 * u64::from(partial.manifest().chunk_bytes);
         let mut done = 0;
-        self.fetch(&partial, &missing, holders, &mut |bytes| {
+        let mut progress = |bytes| {
             done += bytes;
             progress(done.min(total), total);
-        })
-        .await?;
+        };
+        self.fetch(&partial, &missing, holders, &mut progress, received).await?;
         let flushed =
             tokio::task::spawn_blocking(move || partial.flush()).await.map_err(|e| e.to_string())?;
         flushed.map_err(|e| chain(&e))
@@ -209,6 +211,7 @@ impl Library {
         chunks: &[ChunkRef],
         holders: &[Holder],
         progress: &mut (dyn FnMut(u64) + Send),
+        received: &(dyn Fn(NodeId, (u64, Duration)) + Send + Sync),
     ) -> Result<(), String> {
         if chunks.is_empty() {
             return Ok(());
@@ -218,7 +221,9 @@ impl Library {
             let fetched = async {
                 let missing: Vec<_> = chunks.iter().copied().filter(|c| !partial.has_chunk(*c)).collect();
                 let mut fetcher = Fetcher::dial(&self.endpoint, holder.node, &holder.addresses).await?;
-                fetcher.chunks(partial, &missing, progress).await
+                let fetched = fetcher.chunks(partial, &missing, progress).await;
+                received(holder.node, fetcher.received());
+                fetched
             };
             match fetched.await {
                 Ok(()) => return Ok(()),

@@ -7,9 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use exo_api::{GenerateError, GenerateEvent};
 use tokio::sync::mpsc;
+use tokio::time::{Duration, Instant};
 
 /// Events that may wait: an answer of the usual length in whole, and less than a megabyte.
 const UNREAD_MAX: usize = 4096;
+
+/// For a client to take half of them.
+const ROOM_MAX: Duration = Duration::from_secs(30);
 
 type Item = Result<GenerateEvent, GenerateError>;
 
@@ -43,6 +47,15 @@ impl Sink {
         self.unread.fetch_add(1, Ordering::Relaxed);
         let _ = self.items.send(Ok(event));
         Ok(())
+    }
+
+    /// Waits, for many events at once, until the client has taken most of what waits. One that does not is too slow for the next event.
+    pub async fn room(&self) {
+        let until = Instant::now() + ROOM_MAX;
+        let is_full = || self.unread.load(Ordering::Relaxed) > UNREAD_MAX / 2 && !self.items.is_closed();
+        while is_full() && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// The last word; there is always room for it.

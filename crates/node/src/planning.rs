@@ -3,20 +3,26 @@
 //! `exo plan` uses it for clusters that a file describes, the facade for the one that runs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use exo_api::plan::{
     AloneView, PlanDeviceView, PlanObjective, PlanQuery, PlanStageView, PlanView, ScoresView,
 };
-use exo_api::{ClusterView, NodeStatus, PlaceRequest};
-use exo_cluster::InstanceRequest;
+use exo_api::{
+    ClusterView, InstanceView, LinkView, NodeStatus, PlaceRequest, ReplanDecision, ReplanStageView,
+    ReplanView,
+};
+use exo_cluster::wire::ReplanReport;
+use exo_cluster::{InstanceRequest, PlaceObjective};
 use exo_formats::{LayerTensor, Model, TensorName};
 use exo_machine::prediction_view;
 use exo_planner::{
     Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError, PlanRequest, WeightTypes,
+    Workload,
 };
 use exo_types::{
-    DType, DeviceFacts, DeviceId, DeviceState, LayerRange, ModelShape, NodeId, Placement, Shard, Stage,
-    SupportClass,
+    DType, DeviceFacts, DeviceId, DeviceState, Exclusion, LayerRange, ModelShape, NodeId, Placement, Shard,
+    Stage, SupportClass,
 };
 
 /// Why a query cannot be put to the planner.
@@ -45,12 +51,33 @@ pub enum QueryError {
         /// As it was given.
         text: String,
     },
+    /// Two wishes that no plan is good at together.
+    #[error("a throughput and at least {stages_min} stages are two objectives: leave one out")]
+    TwoObjectives {
+        /// As many as were asked for.
+        stages_min: u32,
+    },
+    /// Streams that nothing is computed for.
+    #[error("streams are what the objective `throughput` is computed for: name it, or leave them out")]
+    Streams,
     /// A number that must not be 0 is.
     #[error("{what} must not be 0")]
     Zero {
         /// Which.
         what: &'static str,
     },
+}
+
+impl QueryError {
+    /// Which field of a request to place or plan it is about.
+    pub(crate) fn param(&self) -> &'static str {
+        match self {
+            Self::NoDevice { .. } | Self::Ambiguous { .. } | Self::Layers { .. } => "pins",
+            Self::TwoObjectives { .. } => "objective",
+            Self::Streams => "streams",
+            Self::Zero { what } => what,
+        }
+    }
 }
 
 /// Writes what the query says of objective, load and devices into `request`.
@@ -70,12 +97,15 @@ pub fn apply(query: &PlanQuery, request: &mut PlanRequest) -> Result<(), QueryEr
     request.objective = match (query.objective, query.nodes_min) {
         (PlanObjective::Latency, Some(stages_min)) if stages_min > 1 => Objective::Spread { stages_min },
         (PlanObjective::Latency, _) => Objective::Latency,
+        (PlanObjective::Throughput, Some(stages_min)) if stages_min > 1 => {
+            return Err(QueryError::TwoObjectives { stages_min });
+        }
         (PlanObjective::Throughput, _) => Objective::Throughput,
     };
     for name in &query.exclude {
         let excluded = named(request, name)?;
         for index in excluded {
-            request.devices[index].excluded = Some("excluded as asked".to_owned());
+            request.devices[index].excluded = Some("as asked".to_owned());
         }
     }
     for text in &query.pins {
@@ -83,6 +113,54 @@ pub fn apply(query: &PlanQuery, request: &mut PlanRequest) -> Result<(), QueryEr
         request.pins.push(pin);
     }
     Ok(())
+}
+
+/// Writes what whoever places a model says of objective and devices into what the log keeps.
+pub(crate) fn constrain(
+    place: &PlaceRequest,
+    view: &ClusterView,
+    wanted: &mut InstanceRequest,
+) -> Result<(), QueryError> {
+    let stages_min = place.nodes_min.unwrap_or(1);
+    wanted.objective = match (place.objective.unwrap_or_default(), place.streams) {
+        (PlanObjective::Throughput, _) if stages_min > 1 => {
+            return Err(QueryError::TwoObjectives { stages_min });
+        }
+        (PlanObjective::Throughput, Some(0)) => return Err(QueryError::Zero { what: "streams" }),
+        (PlanObjective::Throughput, streams) => PlaceObjective::Throughput { streams: streams.unwrap_or(1) },
+        (PlanObjective::Latency, Some(_)) => return Err(QueryError::Streams),
+        (PlanObjective::Latency, None) if stages_min > 1 => PlaceObjective::Spread { stages_min },
+        (PlanObjective::Latency, None) => PlaceObjective::Fit,
+    };
+    let request = request_of(wanted, view);
+    wanted.pins = place.pins.iter().map(|text| pin(&request, text)).collect::<Result<_, _>>()?;
+    for name in &place.exclude {
+        let found = named(&request, name)?;
+        let PlanDevice { node, node_name, device, .. } = &request.devices[found[0]];
+        let is_node = *node_name == *name || node.to_full() == *name;
+        let device = (!is_node).then(|| device.id.clone());
+        wanted.excluded.push(Exclusion { node: *node, device });
+    }
+    Ok(())
+}
+
+/// The planner's question once `placed` is gone: what is unloaded for a plan that then fits nowhere would be lost.
+pub(crate) fn request_without(
+    placed: &exo_cluster::InstanceView,
+    wanted: &InstanceRequest,
+    view: &ClusterView,
+) -> PlanRequest {
+    let mut request = request_of(wanted, view);
+    let shards = placed.placement.stages.iter().zip(&placed.stages);
+    for (stage, shown) in shards {
+        let shard = stage.leader();
+        let is_this = |d: &&mut PlanDevice| d.node == shard.node && d.device.id == shard.device;
+        if let Some(device) = request.devices.iter_mut().find(is_this) {
+            let free = device.device.memory_free_bytes.saturating_add(shown.memory_bytes);
+            device.device.memory_free_bytes = free.min(device.device.memory_total_bytes);
+        }
+    }
+    PlanRequest { explain: false, ..request }
 }
 
 fn pin(request: &PlanRequest, text: &str) -> Result<Pin, QueryError> {
@@ -146,6 +224,7 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
             };
             let excluded = match (node.status, device.state, device.support) {
                 (NodeStatus::Lost | NodeStatus::Suspended, ..) => Some("its node is not there".to_owned()),
+                _ if node.is_drained => Some("its node is drained".to_owned()),
                 (_, DeviceState::Lost | DeviceState::Quarantined, _) => Some(device.state_reason.clone()),
                 (.., SupportClass::Unsupported) => Some(device.support_reason.clone()),
                 _ => None,
@@ -153,21 +232,49 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
             devices.push(PlanDevice::reported(id, node.name.clone(), facts, excluded));
         }
     }
-    let link = |l: &exo_api::LinkView| {
+    (devices, link_facts(&view.links))
+}
+
+/// The coordinator counts links the same way (`exo_cluster::link_facts`).
+fn link_facts(links: &[LinkView]) -> Vec<LinkFacts> {
+    let by_ends: BTreeMap<(&str, &str), &LinkView> =
+        links.iter().map(|link| ((&*link.from, &*link.to), link)).collect();
+    let age = |seconds: Option<f64>| {
+        seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or(Duration::ZERO)
+    };
+    let rate =
+        |l: &LinkView| Some(Figure::measured_at(l.bytes_per_s?, age(l.bandwidth_age_s), l.bandwidth_samples));
+    let round_trip =
+        |l: &LinkView| Some(Figure::measured_at(l.rtt_ms? / 1e3, age(l.rtt_age_s), l.rtt_samples));
+    let facts = |link: &LinkView| {
+        let back = by_ends.get(&(&*link.to, &*link.from));
+        let round_trips = [round_trip(link), back.and_then(|back| round_trip(back))].into_iter().flatten();
         Some(LinkFacts {
-            from: l.from.parse().ok()?,
-            to: l.to.parse().ok()?,
-            rtt_s: l.rtt_ms.map(|ms| Figure::measured(ms / 1e3)),
-            bytes_per_s: l.bytes_per_s.map(Figure::measured),
+            from: link.from.parse().ok()?,
+            to: link.to.parse().ok()?,
+            rtt_s: round_trips.max_by(|a, b| a.value.total_cmp(&b.value)),
+            bytes_per_s: rate(link).or_else(|| rate(back?)),
         })
     };
-    (devices, view.links.iter().filter_map(link).collect())
+    links.iter().filter_map(facts).collect()
 }
 
 /// The planner's question for an instance on a cluster as this node sees it.
 pub(crate) fn request_of(wanted: &InstanceRequest, view: &ClusterView) -> PlanRequest {
-    let (devices, links) = devices_of(view);
+    let (mut devices, links) = devices_of(view);
+    for exclusion in &wanted.excluded {
+        let meant = devices.iter_mut().filter(|d| exclusion.holds(d.node, &d.device.id));
+        meant.for_each(|device| device.excluded = Some("as asked".to_owned()));
+    }
+    let (objective, streams) = match wanted.objective {
+        PlaceObjective::Fit => (Objective::Latency, 1),
+        PlaceObjective::Spread { stages_min } => (Objective::Spread { stages_min }, 1),
+        PlaceObjective::Throughput { streams } => (Objective::Throughput, streams),
+    };
     PlanRequest {
+        objective,
+        workload: Workload { streams, ..Workload::default() },
+        pins: wanted.pins.clone(),
         model: wanted.model,
         slots: wanted.slots,
         cache_tokens: wanted.cache_tokens,
@@ -180,8 +287,10 @@ pub(crate) fn request_of(wanted: &InstanceRequest, view: &ClusterView) -> PlanRe
 /// In what a placed instance is not what a caller has named.
 pub(crate) fn differences(
     placed: &Placement,
+    shown: Option<&InstanceView>,
     request: &PlaceRequest,
     wanted: &InstanceRequest,
+    view: &ClusterView,
 ) -> Vec<String> {
     let mut differences = Vec::new();
     let numbers = [
@@ -203,6 +312,49 @@ pub(crate) fn differences(
     let stages_min = request.nodes_min.unwrap_or(1);
     if (placed.stages.len() as u32) < stages_min {
         differences.push(format!("{} stages and not at least {stages_min}", placed.stages.len()));
+    }
+    differences.extend(shown.into_iter().flat_map(|shown| other_wishes(shown, request, wanted, view)));
+    differences
+}
+
+/// The same of devices and objective. Whoever names devices means all of them, as the coordinator takes it.
+fn other_wishes(
+    shown: &InstanceView,
+    request: &PlaceRequest,
+    wanted: &InstanceRequest,
+    view: &ClusterView,
+) -> Vec<String> {
+    let name = |id: NodeId| {
+        let node = view.nodes.iter().find(|node| node.id == id.to_full());
+        node.map_or_else(|| id.to_string(), |node| node.name.clone())
+    };
+    let pin = |pin: &Pin| format!("{}/{}{}", name(pin.node), pin.device, pin.layers);
+    let exclusion = |excluded: &Exclusion| match &excluded.device {
+        Some(device) => format!("{}/{device}", name(excluded.node)),
+        None => name(excluded.node),
+    };
+    let pins: Vec<String> = wanted.pins.iter().map(pin).collect();
+    let excluded: Vec<String> = wanted.excluded.iter().map(exclusion).collect();
+    let listed = |texts: &[String]| if texts.is_empty() { "none".to_owned() } else { texts.join(", ") };
+    let mut differences = Vec::new();
+    for (what, asked, is) in [("pins", &pins, &shown.pins), ("exclusions", &excluded, &shown.exclude)] {
+        if !(pins.is_empty() && excluded.is_empty()) && asked != is {
+            differences.push(format!("these {what}: {}; and not {}", listed(is), listed(asked)));
+        }
+    }
+    let asked = match wanted.objective {
+        PlaceObjective::Throughput { streams } => (PlanObjective::Throughput, Some(streams)),
+        PlaceObjective::Fit | PlaceObjective::Spread { .. } => (PlanObjective::Latency, None),
+    };
+    if request.objective.is_some() && asked != (shown.objective, shown.streams) {
+        let text = |(objective, streams): (PlanObjective, Option<u32>)| match (objective, streams) {
+            (PlanObjective::Throughput, streams) => {
+                format!("the throughput of {} streams", streams.unwrap_or(1))
+            }
+            (PlanObjective::Latency, _) => "latency".to_owned(),
+        };
+        let is = text((shown.objective, shown.streams));
+        differences.push(format!("the objective {is} and not {}", text(asked)));
     }
     differences
 }
@@ -240,6 +392,30 @@ pub fn answer(model: &str, request: &PlanRequest) -> Result<PlanView, PlanError>
         devices: devices(request, &plan),
         alone: alone(request),
     })
+}
+
+/// What the coordinator said of an instance that serves, in words of the API.
+pub(crate) fn replan_view(report: &ReplanReport, name: impl Fn(NodeId) -> String) -> ReplanView {
+    let stage = |stage: &Stage| {
+        let shard = stage.shards.first()?;
+        let (node_name, device) = (name(shard.node), shard.device.to_string());
+        Some(ReplanStageView { node_name, device, layers: stage.layers.into() })
+    };
+    ReplanView {
+        instance: report.instance.to_string(),
+        decision: match (report.is_better, report.is_moved) {
+            (false, _) => ReplanDecision::Keep,
+            (true, false) => ReplanDecision::WouldMove,
+            (true, true) => ReplanDecision::Move,
+        },
+        reason: report.reason.clone(),
+        now_ms: ms(report.now_ns),
+        then_ms: ms(report.then_ns),
+        load_bytes: report.load_bytes,
+        fetch_bytes: report.fetch_bytes,
+        fetch_ms: ms(report.fetch_ns),
+        stages: report.stages.iter().filter_map(stage).collect(),
+    }
 }
 
 fn ms(ns: u64) -> f64 {

@@ -78,6 +78,11 @@ impl Figure {
         Self { value, source: Source::Measured { age: Duration::ZERO, samples: 2 } }
     }
 
+    /// Measured so many times, and so long ago for the last time.
+    pub fn measured_at(value: f64, age: Duration, samples: u32) -> Self {
+        Self { value, source: Source::Measured { age, samples } }
+    }
+
     /// Said by a file or a specification.
     pub fn stated(value: f64) -> Self {
         Self { value, source: Source::Stated }

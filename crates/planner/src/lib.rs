@@ -38,11 +38,12 @@ mod validate;
 use exo_types::{LayerRange, Shard, Stage};
 
 pub use errors::{DeviceMemory, InvalidPlan, PlanError, Remedy};
+pub use exo_types::{Pin, PinLayers};
 pub use inputs::{CompleteRates, DeviceRates, Figure, Source};
 pub use memory::workspace_bytes;
 pub use request::{
-    DeviceReason, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanRequest, Prediction, Proof,
-    Range, ShardMemory, WORK_MAX, WeightTypes, Workload, rate, rtt,
+    DeviceReason, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Prediction, Proof, Range, ShardMemory,
+    WORK_MAX, WeightTypes, Workload, rate, rtt,
 };
 pub use score::DeviceScore;
 pub use validate::validate;
@@ -147,7 +148,8 @@ fn no_plan(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> PlanEr
     if let Some(pin) = request.pins.first()
         && with(Objective::Latency, Vec::new()).is_some()
     {
-        let why = "the model fits without the pins, and not with them".to_owned();
+        let why = "the model fits without the pins and not with them; leave one out, or ask for other layers"
+            .to_owned();
         return PlanError::Pin { device: pins::name(request, pin), why };
     }
     explain::does_not_fit(request, sizes, usable)

@@ -14,13 +14,16 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
         let refused = |why: String| PlanError::Pin { device: name(request, pin), why };
         let is_this = |d: &&crate::PlanDevice| d.node == pin.node && d.device.id == pin.device;
         let Some(device) = request.devices.iter().find(is_this) else {
-            return Err(refused("there is no such device".to_owned()));
+            return Err(refused(
+                "there is no such device now: start its node, or place the model anew without the pin"
+                    .to_owned(),
+            ));
         };
         if let Some(why) = explain::unusable(device) {
             return Err(refused(why));
         }
         if request.pins[..at].iter().any(|p| p.node == pin.node && p.device == pin.device) {
-            return Err(refused("it is pinned twice".to_owned()));
+            return Err(refused("it is pinned twice: name it once".to_owned()));
         }
         let held = Held::by(device.device.kind);
         let (count, needed_bytes) = match pin.layers {
@@ -44,14 +47,28 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
         };
         let free_bytes = device.device.memory_free_bytes;
         if needed_bytes > free_bytes {
-            return Err(refused(format!("it needs {needed_bytes} bytes and has {free_bytes} free")));
+            let most = most_layers(sizes, held, free_bytes);
+            return Err(refused(format!(
+                "it needs {needed_bytes} bytes and has {free_bytes} free, room for {most} layers at most: pin fewer, free memory \
+                 there, or ask for less context or fewer slots"
+            )));
         }
         counted = counted.saturating_add(count);
         if counted > layers {
-            return Err(refused(format!("the pins ask for {counted} layers, the model has {layers}")));
+            return Err(refused(format!(
+                "the pins ask for {counted} layers, the model has {layers}: pin fewer"
+            )));
         }
     }
     Ok(())
+}
+
+/// The longest run of layers for which a device has room.
+fn most_layers(sizes: &Sizes<'_>, held: Held, free_bytes: u64) -> u32 {
+    let layers = sizes.layer_count();
+    let fits =
+        |count: &u32| (0..=layers - count).any(|start| sizes.bytes(held, start, start + count) <= free_bytes);
+    (1..=layers).rev().find(fits).unwrap_or(0)
 }
 
 fn overlap(layers: PinLayers, range: LayerRange) -> bool {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exo_types::{DType, DeviceFacts, DeviceId, LayerRange, ModelId, ModelShape, NodeId, Stage};
+use exo_types::{DType, DeviceFacts, DeviceId, ModelId, ModelShape, NodeId, Pin, Stage};
 
 use crate::inputs::{DeviceRates, Figure};
 use crate::score::DeviceScore;
@@ -117,28 +117,6 @@ impl PlanDevice {
     }
 }
 
-/// A device that must take part.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pin {
-    /// The node.
-    pub node: NodeId,
-    /// Its device.
-    pub device: DeviceId,
-    /// Which layers it must hold.
-    pub layers: PinLayers,
-}
-
-/// Which layers a pinned device must hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PinLayers {
-    /// At least one.
-    Any,
-    /// So many.
-    Count(u32),
-    /// These.
-    Range(LayerRange),
-}
-
 /// A measured path from one node to another.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LinkFacts {
@@ -204,6 +182,18 @@ impl Proof {
     pub fn gap_per_mille(&self) -> u64 {
         let gap = u128::from(self.objective_ns.saturating_sub(self.lower_bound_ns)) * 1000;
         gap.div_ceil(u128::from(self.objective_ns.max(1))) as u64
+    }
+}
+
+impl std::fmt::Display for Proof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.gap_per_mille() {
+            0 => write!(f, "no plan is faster, by these numbers"),
+            gap => {
+                let (percent, tenths) = (gap / 10, gap % 10);
+                write!(f, "a plan may be faster by {percent}.{tenths} % at most, by these numbers")
+            }
+        }
     }
 }
 

@@ -185,12 +185,12 @@ fn pins_are_kept() {
     b        layers 0..1
     a        layers 1..32
     ");
-    insta::assert_snapshot!(check("a=40@50 b=4@10 ^b:5", 32), @r"the pin of b cpu cannot be met: it needs 5437652992 bytes and has 4366012384 free");
+    insta::assert_snapshot!(check("a=40@50 b=4@10 ^b:5", 32), @r"the pin of b cpu cannot be met: it needs 5437652992 bytes and has 4366012384 free, room for 4 layers at most: pin fewer, free memory there, or ask for less context or fewer slots");
     insta::assert_snapshot!(check("a=40@50 b=40@10 ^b:0..4 ^a:3..32", 32), @r"the pin of a cpu cannot be met: b cpu has some of layers 3..32");
     insta::assert_snapshot!(check("a=40@50 b=40@10! ^b", 32), @r"the pin of b cpu cannot be met: excluded: leaving");
-    insta::assert_snapshot!(check("a=40@50 b=40@10 ^c", 32), @r"the pin of mmaaaaaa cpu cannot be met: there is no such device");
-    insta::assert_snapshot!(check("a=40@50 b=40@10 ^b:20 ^a:20", 32), @r"the pin of a cpu cannot be met: the pins ask for 40 layers, the model has 32");
-    insta::assert_snapshot!(check("a=30@50 b=40@10 ^a:32", 32), @r"the pin of a cpu cannot be met: it needs 34429734880 bytes and has 32283299808 free");
+    insta::assert_snapshot!(check("a=40@50 b=40@10 ^c", 32), @r"the pin of mmaaaaaa cpu cannot be met: there is no such device now: start its node, or place the model anew without the pin");
+    insta::assert_snapshot!(check("a=40@50 b=40@10 ^b:20 ^a:20", 32), @r"the pin of a cpu cannot be met: the pins ask for 40 layers, the model has 32: pin fewer");
+    insta::assert_snapshot!(check("a=30@50 b=40@10 ^a:32", 32), @r"the pin of a cpu cannot be met: it needs 34429734880 bytes and has 32283299808 free, room for 30 layers at most: pin fewer, free memory there, or ask for less context or fewer slots");
 }
 
 #[test]

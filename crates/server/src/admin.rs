@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use exo_api::{
     AddModelRequest, AdminError, AdmitRequest, DrainRequest, InviteRequest, JoinRequest, PlaceRequest,
-    PlanQuery, RoleRequest,
+    PlanQuery, ReplanRequest, RoleRequest,
 };
 use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
@@ -71,6 +71,13 @@ pub async fn plan(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let query: PlanQuery = read_typed(&parts.headers, body, &app).await?;
     Ok(json(&app.admin(app.facade.plan(query)).await?))
+}
+
+/// `POST /exo/v1/instances/{instance}/replan`
+pub async fn replan(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let replan: ReplanRequest = read_typed(&parts.headers, body, &app).await?;
+    Ok(json(&app.admin(app.facade.replan(parse("instance", &id)?, replan)).await?))
 }
 
 /// `DELETE /exo/v1/instances/{instance}`

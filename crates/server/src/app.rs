@@ -24,7 +24,7 @@ use crate::guard::{Guard, Peer};
 use crate::kept::KeptResponses;
 use crate::options::ServerOptions;
 use crate::seats::Seat;
-use crate::{admin, messages, models, ollama, openai, responses, tokens};
+use crate::{admin, messages, models, ollama, openai, responses, resume, tokens};
 
 /// What handlers share.
 pub struct App {
@@ -81,6 +81,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*model}", get(models::model))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/{response}", get(responses::get).delete(responses::delete))
+        .route("/v1/requests/{request}", get(resume::resume))
         .route("/v1/messages", post(messages::messages))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/chat/completions", post(openai::chat))
@@ -107,6 +108,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/exo/v1/cluster", get(admin::cluster))
         .route("/exo/v1/events", get(admin::events))
         .route("/exo/v1/instances", get(admin::instances).post(admin::place))
+        .route("/exo/v1/instances/{instance}/replan", post(admin::replan))
         .route("/exo/v1/instances/{instance}", get(admin::instance).delete(admin::unload))
         .route("/exo/v1/plan", post(admin::plan))
         .route("/exo/v1/requests", get(admin::requests))

@@ -93,9 +93,10 @@ pub fn push_done(out: &mut String) {
     out.push_str("data: [DONE]\n\n");
 }
 
-/// Appends a comment, which clients skip. Line breaks would end it and start something else.
+/// Appends a comment, which clients skip. Line breaks would end it and start something else. No empty line stands behind it: there,
+/// some clients see an event without data once one had an id.
 pub fn push_comment(out: &mut String, text: &str) {
     out.push_str(": ");
     out.extend(text.chars().map(|c| if c.is_control() { ' ' } else { c }));
-    out.push_str("\n\n");
+    out.push('\n');
 }

@@ -12,20 +12,20 @@ use crate::body::json;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Head, Whole};
 use crate::errors::ApiError;
+use crate::resume::Ticket;
 use crate::source::{Heard, Source};
 use crate::sse;
 
 /// What the server adds to a request.
-pub fn context(app: &App, request: RequestId, principal: Principal) -> Result<RequestContext, ApiError> {
-    let seed = getrandom::u64().map_err(|e| ApiError::internal(format!("no randomness for a seed: {e}")))?;
-    Ok(RequestContext { request, principal, seed, queue_wait_max: app.options.queue_wait_max })
+pub fn context(app: &App, request: RequestId, principal: Principal, seed: u64) -> RequestContext {
+    RequestContext { request, principal, seed, queue_wait_max: app.options.queue_wait_max }
 }
 
 /// What stands at the top of its answers.
-pub fn head(request: &GenerateRequest) -> Head {
+pub fn head(request: &GenerateRequest, created: u64) -> Head {
     Head {
         request: request.request.to_string(),
-        created: unix_s(),
+        created,
         model: request.model.clone(),
         choices: request.answers(),
     }
@@ -40,12 +40,14 @@ pub fn unix_s() -> u64 {
 pub async fn stream(
     app: &App,
     dialect: Dialect,
-    request: GenerateRequest,
+    mut request: GenerateRequest,
     chunks: impl Chunks,
+    mut ticket: Ticket,
 ) -> Result<Response, ApiError> {
+    request.resumable = ticket.resumable.take();
     let mut source = Source::new(app.facade.clone(), dialect, request, app.options.silence_max);
     let first = sse::open(&mut source, app.options.stream_headers_after).await?;
-    Ok(sse::respond(app, source, first, chunks))
+    Ok(sse::respond(app, source, first, chunks, ticket))
 }
 
 /// The answer, when it is complete.

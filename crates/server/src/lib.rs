@@ -30,6 +30,7 @@ mod ollama;
 mod openai;
 mod options;
 mod responses;
+mod resume;
 mod scan;
 mod seats;
 mod source;

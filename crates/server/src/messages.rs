@@ -15,6 +15,7 @@ use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_comment, push_event};
 use crate::errors::ApiError;
 use crate::generate::{context, stream, whole};
+use crate::resume::{Origin, Resumed, recorded};
 
 /// `POST /v1/messages`
 pub async fn messages(
@@ -24,16 +25,18 @@ pub async fn messages(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let context = context(&app, id, principal)?;
+    let origin = Origin::of(&parts)?;
+    let context = context(&app, id, principal, origin.seed);
     // Until the prompt is one of tokens: whole answers, and streams until their headers.
-    let (messages, _lease) =
-        read_json(&parts.headers, body, &app, |body| Ok(MessagesRequest::parse(body)?)).await?;
+    let take = |body| Ok((recorded(&body), MessagesRequest::parse(body)?));
+    let ((body, messages), _lease) = read_json(&parts.headers, body, &app, take).await?;
     let fold = MessageStream::new(id.to_string(), messages.model.clone(), messages.thoughts);
     let streams = messages.streams;
     let request = messages.into_generate(context)?;
     if streams {
         let request_id = id.to_string();
-        stream(&app, Dialect::Messages, request, MessageChunks { fold, request_id }).await
+        let ticket = origin.ticket(&app, Resumed::Messages, &request, body)?;
+        stream(&app, Dialect::Messages, request, MessageChunks { fold, request_id }, ticket).await
     } else {
         whole(&app, Dialect::Messages, request, MessageWhole(fold)).await
     }

@@ -11,7 +11,9 @@ use exo_api::ollama::{
     NamedModel, OllamaAnswer, OllamaError, OllamaModels, OllamaPull, OllamaRequest, OllamaShow, OllamaStream,
     OllamaVersion, OllamaWhole, models::created_at,
 };
-use exo_api::{GenerateError, GenerateEvent, ModelView, Summary, TokensQuestion, TokensRequest};
+use exo_api::{
+    GenerateError, GenerateEvent, ModelView, RequestContext, Summary, TokensQuestion, TokensRequest,
+};
 use exo_types::{Principal, RequestId};
 use serde::Serialize;
 
@@ -21,6 +23,7 @@ use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole};
 use crate::errors::ApiError;
 use crate::generate::{context, stream, unix_s, whole};
+use crate::resume::{Origin, Ticket};
 
 /// Lines of JSON.
 const LINES: &str = "application/x-ndjson";
@@ -35,7 +38,7 @@ pub async fn chat(
     let (parts, body) = request.into_parts();
     let (asked, _lease) =
         read_json(&parts.headers, body, &app, |body| Ok(OllamaRequest::parse_chat(body)?)).await?;
-    answer(&app, id, principal, asked).await
+    answer(&app, context(&app, id, principal, Origin::of(&parts)?.seed), asked).await
 }
 
 /// `POST /api/generate`
@@ -48,21 +51,15 @@ pub async fn generate(
     let (parts, body) = request.into_parts();
     let (asked, _lease) =
         read_json(&parts.headers, body, &app, |body| Ok(OllamaRequest::parse_generate(body)?)).await?;
-    answer(&app, id, principal, asked).await
+    answer(&app, context(&app, id, principal, Origin::of(&parts)?.seed), asked).await
 }
 
-async fn answer(
-    app: &App,
-    id: RequestId,
-    principal: Principal,
-    asked: OllamaRequest,
-) -> Result<Response, ApiError> {
-    let context = context(app, id, principal)?;
-    let fold = OllamaStream::new(id.to_string(), created_at(unix_s()), &asked);
+async fn answer(app: &App, context: RequestContext, asked: OllamaRequest) -> Result<Response, ApiError> {
+    let fold = OllamaStream::new(context.request.to_string(), created_at(unix_s()), &asked);
     let (streams, dialect) = (asked.streams, Dialect::Ollama { is_chat: asked.is_chat });
     let request = asked.into_generate(context)?;
     match streams {
-        true => stream(app, dialect, request, OllamaChunks(fold)).await,
+        true => stream(app, dialect, request, OllamaChunks(fold), Ticket::none()).await,
         false => whole(app, dialect, request, WholeAnswer(OllamaWhole::new(fold))).await,
     }
 }

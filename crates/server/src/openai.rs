@@ -16,6 +16,7 @@ use crate::completion::{CompletionChunks, CompletionWhole};
 use crate::dialect::Dialect;
 use crate::errors::ApiError;
 use crate::generate::{context, head, stream, whole};
+use crate::resume::{Origin, Resumed, recorded};
 
 /// `POST /v1/chat/completions`
 pub async fn chat(
@@ -25,14 +26,17 @@ pub async fn chat(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let context = context(&app, id, principal)?;
+    let origin = Origin::of(&parts)?;
+    let context = context(&app, id, principal, origin.seed);
     // Until the prompt is one of tokens: whole answers, and streams until their headers.
-    let (chat, _lease) = read_json(&parts.headers, body, &app, |body| Ok(ChatRequest::parse(body)?)).await?;
+    let take = |body| Ok((recorded(&body), ChatRequest::parse(body)?));
+    let ((body, chat), _lease) = read_json(&parts.headers, body, &app, take).await?;
     let (streams, include_usage) = (chat.common.streams(), chat.common.includes_usage());
     let request = chat.into_generate(context)?;
-    let (head, logprobs) = (head(&request), request.sampling.logprobs.is_some());
+    let (head, logprobs) = (head(&request, origin.created), request.sampling.logprobs.is_some());
     if streams {
-        stream(&app, Dialect::Chat, request, ChatChunks::new(head, logprobs, include_usage)).await
+        let ticket = origin.ticket(&app, Resumed::Chat, &request, body)?;
+        stream(&app, Dialect::Chat, request, ChatChunks::new(head, logprobs, include_usage), ticket).await
     } else {
         whole(&app, Dialect::Chat, request, ChatWhole::new(head, logprobs)).await
     }
@@ -46,14 +50,17 @@ pub async fn completion(
     request: Request,
 ) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
-    let context = context(&app, id, principal)?;
-    let (completion, _lease) =
-        read_json(&parts.headers, body, &app, |body| Ok(CompletionRequest::parse(body)?)).await?;
+    let origin = Origin::of(&parts)?;
+    let context = context(&app, id, principal, origin.seed);
+    let take = |body| Ok((recorded(&body), CompletionRequest::parse(body)?));
+    let ((body, completion), _lease) = read_json(&parts.headers, body, &app, take).await?;
     let (streams, include_usage) = (completion.common.streams(), completion.common.includes_usage());
     let request = completion.into_generate(context)?;
-    let (head, logprobs) = (head(&request), request.sampling.logprobs.is_some());
+    let (head, logprobs) = (head(&request, origin.created), request.sampling.logprobs.is_some());
     if streams {
-        stream(&app, Dialect::Completion, request, CompletionChunks::new(head, logprobs, include_usage)).await
+        let ticket = origin.ticket(&app, Resumed::Completion, &request, body)?;
+        let chunks = CompletionChunks::new(head, logprobs, include_usage);
+        stream(&app, Dialect::Completion, request, chunks, ticket).await
     } else {
         whole(&app, Dialect::Completion, request, CompletionWhole::new(head, logprobs)).await
     }

@@ -37,6 +37,8 @@ pub struct ServerOptions {
     pub local_connections_max: usize,
     /// How long a request may wait for placing, loading and a slot.
     pub queue_wait_max: Duration,
+    /// Whether streamed answers can go on at another node: another member's memory then has a copy of each.
+    pub resume: bool,
     /// Longest silence of the node within a request, which says every 20 s that it watches the request's deadlines. The last
     /// resort of "no request hangs": the deadlines themselves are the node's (`docs/failure-model.md`).
     pub silence_max: Duration,
@@ -70,6 +72,7 @@ impl ServerOptions {
             connections_max: 2048,
             local_connections_max: 64,
             queue_wait_max: Duration::from_secs(120),
+            resume: true,
             silence_max: Duration::from_secs(150),
             stream_headers_after: Duration::from_secs(2),
             keep_alive_every: Duration::from_secs(5),

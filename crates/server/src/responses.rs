@@ -19,6 +19,7 @@ use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event};
 use crate::errors::ApiError;
 use crate::generate::{context, stream, unix_s, whole};
+use crate::resume::{Origin, Ticket};
 
 /// `POST /v1/responses`
 pub async fn create(
@@ -28,7 +29,7 @@ pub async fn create(
     request: Request,
 ) -> Result<HttpResponse, ApiError> {
     let (parts, body) = request.into_parts();
-    let context = context(&app, id, principal)?;
+    let context = context(&app, id, principal, Origin::of(&parts)?.seed);
     let (mut asked, mut lease) =
         read_json(&parts.headers, body, &app, |body| Ok(ResponsesRequest::parse(body)?)).await?;
     let previous = previous(&app, principal, &asked, &mut lease)?;
@@ -39,7 +40,7 @@ pub async fn create(
     let request = asked.into_generate(conversation, context)?;
     let answer = Answering { fold, keep, app: app.clone(), _lease: lease };
     match streams {
-        true => stream(&app, Dialect::Responses, request, answer).await,
+        true => stream(&app, Dialect::Responses, request, answer, Ticket::none()).await,
         false => whole(&app, Dialect::Responses, request, answer).await,
     }
 }

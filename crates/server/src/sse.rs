@@ -22,6 +22,7 @@ use crate::app::App;
 use crate::backlog::Backlog;
 use crate::encode::{Chunks, EVENT_STREAM};
 use crate::errors::ApiError;
+use crate::resume::{Positions, Ticket, mark};
 use crate::source::{Heard, Source};
 
 /// How often the writer looks whether the client has read.
@@ -42,12 +43,29 @@ pub async fn open(source: &mut Source, headers_after: Duration) -> Result<Option
 }
 
 /// The answer that streams `first` and then the rest of `source`.
-pub fn respond(app: &App, source: Source, first: Option<GenerateEvent>, chunks: impl Chunks) -> Response {
+pub fn respond(
+    app: &App,
+    source: Source,
+    first: Option<GenerateEvent>,
+    chunks: impl Chunks,
+    ticket: Ticket,
+) -> Response {
     let (unread, mut texts) = mpsc::unbounded_channel();
     let (keep_alive_every, write_timeout) = (app.options.keep_alive_every, app.options.write_timeout);
     let (backlog, state, content_type) = (app.backlog(), State::Running, chunks.content_type());
-    let mut writer =
-        Writer { source, chunks, keep_alive_every, write_timeout, state, backlog, unread: unread.clone() };
+    let Ticket { header, positions, after, .. } = ticket;
+    let unread_too = unread.clone();
+    let mut writer = Writer {
+        source,
+        chunks,
+        keep_alive_every,
+        write_timeout,
+        state,
+        backlog,
+        positions,
+        after,
+        unread: unread_too,
+    };
     app.streams.spawn(async move {
         tokio::select! {
             // The client left. Dropping the source cancels the request.
@@ -55,7 +73,11 @@ pub fn respond(app: &App, source: Source, first: Option<GenerateEvent>, chunks: 
             () = writer.run(first) => {}
         }
     });
-    streamed(content_type, stream::poll_fn(move |cx| texts.poll_recv(cx)))
+    let mut response = streamed(content_type, stream::poll_fn(move |cx| texts.poll_recv(cx)));
+    if let Some(header) = header {
+        response.headers_mut().insert("exo-resume", header);
+    }
+    response
 }
 
 /// An answer made of server-sent events.
@@ -88,6 +110,10 @@ struct Writer<C> {
     write_timeout: Duration,
     state: State,
     backlog: Backlog,
+    /// How far the answer is, where it can go on elsewhere.
+    positions: Option<Positions>,
+    /// What the client had before it came here.
+    after: Positions,
     unread: mpsc::UnboundedSender<Bytes>,
 }
 
@@ -157,7 +183,15 @@ impl<C: Chunks> Writer<C> {
         }
         let mut out = String::new();
         let done = matches!(event, GenerateEvent::Done(_));
+        let is_had = self.after.covers(&event);
+        let is_mark = self.positions.as_mut().is_some_and(|positions| positions.advance(&event));
         self.chunks.push(event, &mut out);
+        if is_had {
+            out.clear();
+        }
+        if let Some(positions) = self.positions.as_ref().filter(|_| is_mark) {
+            mark(&mut out, positions);
+        }
         if done {
             self.state = State::Ended;
         }

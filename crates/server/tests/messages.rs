@@ -67,7 +67,7 @@ async fn whoever_waits_gets_pings_and_then_the_answer() {
     let server = start().await;
     let answer = server.messages("loading", STREAM).await;
     let (waiting, rest) = answer.body.split_once("event: message_start").unwrap();
-    assert!(waiting.contains(": loading 37 %\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\n"), "{waiting}");
+    assert!(waiting.contains(": loading 37 %\nevent: ping\ndata: {\"type\":\"ping\"}\n\n"), "{waiting}");
     assert!(rest.ends_with("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"), "{rest}");
 }
 

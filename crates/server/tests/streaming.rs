@@ -77,8 +77,8 @@ async fn whoever_waits_sees_why_and_then_gets_the_answer() {
     let answer = server.chat("loading", STREAM).await;
     assert_eq!(answer.status, 200);
     let (waiting, rest) = answer.body.split_once("data: ").unwrap();
-    assert!(waiting.starts_with(": loading 37 %\n\n"), "{waiting}");
-    assert!(waiting.contains(": loading 74 %\n\n"), "{waiting}");
+    assert!(waiting.starts_with(": loading 37 %\n"), "{waiting}");
+    assert!(waiting.contains(": loading 74 %\n"), "{waiting}");
     assert!(rest.ends_with("data: [DONE]\n\n"));
     assert_eq!(server.chat("loading", "").await.status, 200, "without a stream it waits too");
 }

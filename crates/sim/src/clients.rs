@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exo_cluster::wire::Drain;
+use exo_cluster::wire::{Backup, Drain};
 use exo_cluster::{DriverConfig, DriverStart};
-use exo_machine::{SequenceEvent, StartRequest, StreamId};
-use exo_types::{NodeId, Principal, RequestId, SequenceId, SequenceSpec, Time};
+use exo_machine::{BackupStart, SequenceEvent, StartRequest, StreamId};
+use exo_types::{NodeId, Principal, RequestId, SampledToken, SequenceId, SequenceSpec, Time};
 
 use crate::draw::{Draw, Of, hash, mix};
 use crate::model::{STOP_TOKEN, VOCAB, sampling};
@@ -16,6 +16,8 @@ use crate::shape::{MODEL, instance_request};
 const COMMON_TOKENS: u32 = 32;
 /// Clients of the end of a run have numbers from here on.
 const PROBES_FROM: usize = 1 << 20;
+/// Clients that go on elsewhere have the number that they had, and so much more.
+const RESUMED_FROM: usize = 1 << 21;
 
 /// A client's request.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +45,8 @@ pub struct Choice {
     pub seed: u64,
     /// Tokens at most.
     pub max_tokens: u32,
+    /// Tokens that another node had made.
+    pub given: Vec<u32>,
 }
 
 /// Something a person asks.
@@ -98,7 +102,7 @@ pub fn probe(seed: u64, number: usize, at: Time) -> Client {
 
 /// Whether this client was sent to see whether anybody answers.
 pub fn is_probe(client: &Client) -> bool {
-    client.index >= PROBES_FROM
+    (PROBES_FROM..RESUMED_FROM).contains(&client.index)
 }
 
 fn client(seed: u64, index: usize, from_ms: u64, until_ms: u64) -> Client {
@@ -115,6 +119,7 @@ fn client(seed: u64, index: usize, from_ms: u64, until_ms: u64) -> Client {
             prompt: prompt.clone(),
             seed: draw(5).0.wrapping_add(choice),
             max_tokens: draw(6).between(1, 60) as u32,
+            given: Vec::new(),
         })
         .collect();
     Client {
@@ -141,6 +146,35 @@ impl Client {
         RequestId((u128::from(hash(self.index as u64)) << 64) | (self.index as u128 + 1))
     }
 
+    /// The request's id as it was when it was begun.
+    pub fn name(&self) -> RequestId {
+        Self { index: self.index % RESUMED_FROM, ..self.clone() }.request()
+    }
+
+    /// The hash of its client's secret.
+    pub fn proof(&self) -> [u8; 32] {
+        [(self.index % RESUMED_FROM) as u8; 32]
+    }
+
+    /// Whether it can go on elsewhere: once.
+    pub fn may_resume(&self) -> bool {
+        self.index < PROBES_FROM
+    }
+
+    /// Whether its answer began at another node.
+    pub fn is_resumed(&self) -> bool {
+        self.index >= RESUMED_FROM
+    }
+
+    /// The same client behind what is left of its answer.
+    pub fn resumed(&self, left: &Backup) -> Self {
+        let mut client = Self { index: self.index + RESUMED_FROM, cancel: None, ..self.clone() };
+        for (choice, tokens) in client.choices.iter_mut().zip(&left.choices) {
+            choice.given = tokens.iter().map(|token| token.token).collect();
+        }
+        client
+    }
+
     /// Where its answers go.
     pub fn stream(&self) -> StreamId {
         StreamId(self.index as u64)
@@ -156,7 +190,7 @@ impl Client {
                 driver,
                 sampling: sampling(choice.seed),
                 prompt_tokens: choice.prompt.len() as u32,
-                history: choice.prompt.clone(),
+                history: [&choice.prompt[..], &choice.given].concat(),
             },
             max_tokens: choice.max_tokens,
             stop_tokens: vec![STOP_TOKEN],
@@ -164,7 +198,12 @@ impl Client {
             speculate: true,
         };
         let starts = self.choices.iter().enumerate().map(start).collect();
-        StartRequest { config: DriverConfig::default(), starts, place: instance_request(stages_min, holders) }
+        let sampled = |token: &u32| SampledToken { token: *token, logprob: None, top: Vec::new() };
+        let choices = self.choices.iter().map(|choice| choice.given.iter().map(sampled).collect());
+        let backup = Backup { model: MODEL, record: vec![self.index as u8; 64], choices: choices.collect() };
+        let backup = BackupStart { request: self.name(), proof: self.proof(), backup };
+        let place = instance_request(stages_min, holders);
+        StartRequest { config: DriverConfig::default(), starts, place, backup: Some(backup) }
     }
 }
 
@@ -225,7 +264,7 @@ impl Clients {
         self.all().filter(|(_, run)| run.ended.is_none())
     }
 
-    /// The node told the client something. Gives the request if the client leaves because of it while choices are open.
+    /// The node told the client something. Gives the request if the client is through with it, and lets go of its stream.
     pub fn told(&mut self, stream: StreamId, event: &SequenceEvent, now: Time) -> Option<RequestId> {
         let (client, run) = self.runs.get_mut(&(stream.0 as usize))?;
         if run.ended.is_some() {
@@ -236,6 +275,7 @@ impl Clients {
                 run.open = run.open.saturating_sub(1);
                 if run.open == 0 {
                     run.ended = Some((now, Ended::Answered));
+                    return Some(client.request());
                 }
                 return None;
             }
@@ -244,7 +284,7 @@ impl Clients {
             _ => return None,
         };
         run.ended = Some((now, Ended::Failed(failure)));
-        (run.open > 1).then(|| client.request())
+        Some(client.request())
     }
 
     /// The client leaves. Its request, if it was open.
@@ -257,13 +297,16 @@ impl Clients {
         Some(client.request())
     }
 
-    /// A node's process ended, and with it the requests there.
-    pub fn node_died(&mut self, node: usize, now: Time) {
-        for (_, run) in self.runs.values_mut() {
+    /// A node's process ended, and with it the requests there. Those whose clients may go on elsewhere.
+    pub fn node_died(&mut self, node: usize, now: Time) -> Vec<usize> {
+        let mut left = Vec::new();
+        for (client, run) in self.runs.values_mut() {
             if run.node == node && run.ended.is_none() {
                 run.ended = Some((now, Ended::NodeDied));
+                left.extend(Some(client.index).filter(|_| client.may_resume()));
             }
         }
+        left
     }
 }
 

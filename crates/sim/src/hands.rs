@@ -1,10 +1,11 @@
 //! Carries out what machines want: each effect becomes events, most of them answers.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ed25519_dalek::Signer;
-use exo_machine::{Effect, FetchEvent, FetchId, FetchWhat, Holder, Input, PersistId, Write};
+use exo_machine::{Effect, FetchEvent, FetchId, FetchWhat, Holder, Input, PersistId, Received, Write};
 use exo_types::NodeId;
 
 use crate::net::EndState;
@@ -23,6 +24,7 @@ impl World {
                 self.dial(node, dial, (peer, purpose), addresses, within);
             }
             Effect::Probe { peer, addresses } => self.probe_ports(node, peer, &addresses),
+            Effect::Burst { from, addresses } => self.burst(node, from, &addresses),
             Effect::Send { link, message } => self.send(node, link, message),
             Effect::CloseLink { link, reason } => self.close(node, link, reason),
             Effect::Persist { id, write } => self.persist(node, id, write),
@@ -131,6 +133,13 @@ impl World {
             self.nodes[node].fetched.push(shard);
         }
         self.input_at(self.now + took, node, Input::Fetched { fetch, event: FetchEvent::Done });
+    }
+
+    fn burst(&mut self, node: usize, from: NodeId, addresses: &[SocketAddr]) {
+        let is_reached = addresses.iter().any(|address| self.reachable(node, *address).is_some());
+        let (bytes, took) = (if is_reached { 1 << 20 } else { 0 }, Duration::from_millis(10));
+        let received = Received { bytes, took, is_burst: true };
+        self.input_at(self.now + took, node, Input::Received { from, received });
     }
 
     /// Whether a holder is reached and has the model.

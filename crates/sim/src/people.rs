@@ -92,6 +92,30 @@ impl World {
         self.at(self.now + PROBE_EVERY, WorldEvent::Probe(number + 1));
     }
 
+    /// A client whose node died asks another one for the rest of its answer.
+    pub(crate) fn claim(&mut self, index: usize) {
+        let Some((client, run)) = self.clients.by_stream(StreamId(index as u64)) else { return };
+        let (request, proof, before) = (client.name(), client.proof(), run.node);
+        let Some(node) = self.running_from(before + 1) else { return };
+        self.attempts += 1;
+        let reply = ReplyId(self.attempts);
+        self.claims.insert((node, reply), index);
+        self.input_at(self.now, node, Input::Ask { reply, question: Question::Claim { request, proof } });
+    }
+
+    /// What is left of a client's answer.
+    fn claimed(&mut self, node: usize, index: usize, answer: Answer) {
+        let Answer::Claimed(Ok(left)) = answer else {
+            return self.tell(|| format!("client {index} does not go on at n{node}: {answer:?}"));
+        };
+        let Some((client, _)) = self.clients.by_stream(StreamId(index as u64)) else { return };
+        let (client, life) = (client.resumed(&left), self.nodes[node].life);
+        let index = client.index;
+        self.tell(|| format!("client {index} goes on at n{node}"));
+        self.clients.started(client, node, life, self.now);
+        self.hand_to(node, Event::Client(index));
+    }
+
     // ---- questions of people ----
 
     /// A person looks for a node.
@@ -152,6 +176,9 @@ impl World {
 
     /// A node answers a person.
     pub(crate) fn replied(&mut self, node: usize, reply: ReplyId, answer: Answer) {
+        if let Some(index) = self.claims.remove(&(node, reply)) {
+            return self.claimed(node, index, answer);
+        }
         let Some((index, times)) = self.asks.remove(&(node, reply)) else {
             return self.fail(
                 "effects_make_sense",

@@ -88,6 +88,8 @@ pub fn instance_request(stages_min: u32, holders: Vec<NodeId>) -> InstanceReques
         cache_tokens: CACHE_TOKENS,
         kv: KvDType::default(),
         objective,
+        pins: Vec::new(),
+        excluded: Vec::new(),
         holders,
     }
 }

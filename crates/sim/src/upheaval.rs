@@ -11,7 +11,7 @@ use crate::faults::{End, FaultKind, Whose};
 use crate::net::{EndState, Parcel};
 use crate::node::Node;
 use crate::scenario::Scenario;
-use crate::world::{Event, SAMPLE_EVERY, World};
+use crate::world::{Event, SAMPLE_EVERY, World, WorldEvent};
 
 /// How a process ended, in more words than a fault has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,7 +105,11 @@ impl World {
         gone.disk.crash(kept);
         gone.process = None;
         gone.has_power = ending != Ending::PowerLost;
-        self.clients.node_died(node, self.now);
+        for client in self.clients.node_died(node, self.now) {
+            // Some take their time, and a few turn to the node that was restarted.
+            let after = self.draws.draw().millis(20, 4000);
+            self.at(self.now + after, WorldEvent::Claim(client));
+        }
         self.see(&crate::invariants::Seen::Ended { node });
     }
 

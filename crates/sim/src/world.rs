@@ -105,6 +105,8 @@ pub(crate) enum WorldEvent {
     Client(usize),
     /// A person looks for a node.
     Ask(usize, u32),
+    /// A client whose node died turns to another one.
+    Claim(usize),
     /// Somebody asks to see whether anybody answers.
     Probe(usize),
 }
@@ -144,6 +146,8 @@ pub struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) net: Net,
     pub(crate) clients: Clients,
+    /// Clients that wait for what is left of their answer.
+    pub(crate) claims: BTreeMap<(usize, ReplyId), usize>,
     pub(crate) names: Names,
     pub(crate) model: Box<dyn Model>,
     pub(crate) draws: Draws,
@@ -177,6 +181,8 @@ pub struct Report {
     pub until: Time,
     /// Requests that were answered, and that were not.
     pub answered: usize,
+    /// Clients that went on at another node when theirs had died.
+    pub resumed: usize,
     /// The longest that an answered one took.
     pub slowest: Duration,
     /// See `answered`; with why.
@@ -200,6 +206,7 @@ impl World {
             now: Time::ZERO,
             nodes,
             clients: Clients::default(),
+            claims: BTreeMap::new(),
             names,
             model: Box::new(HashModel),
             draws: Draws::new(seed, Of::Process, 1 << 20),
@@ -293,6 +300,7 @@ impl World {
             handles: self.handles,
             until: self.now,
             answered: ends().filter(|(_, (_, ended))| *ended == Ended::Answered).count(),
+            resumed: self.clients.all().filter(|(client, _)| client.is_resumed()).count(),
             slowest: answered.max().unwrap_or_default(),
             failed: failed.collect(),
             hash: self.hasher.as_ref().map(blake3::Hasher::finalize),
@@ -343,6 +351,7 @@ impl World {
             }
             WorldEvent::Client(index) => self.client(index),
             WorldEvent::Ask(index, times) => self.person(index, times),
+            WorldEvent::Claim(index) => self.claim(index),
             WorldEvent::Probe(number) => self.probe(number),
         }
     }

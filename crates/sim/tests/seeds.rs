@@ -21,17 +21,18 @@ fn must_hold(choice: Choice) -> Report {
 fn whatever_goes_wrong_the_invariants_hold() {
     let part = |first: u64| {
         let seeds = (first..SEEDS).step_by(THREADS as usize);
-        let (mut broken, mut answered, mut failed) = (Vec::new(), 0, 0);
+        let (mut broken, mut answered, mut failed, mut resumed) = (Vec::new(), 0, 0, 0);
         for seed in seeds {
             let choice = Choice::all(seed, Kind::Faults);
             let report = run(&choice);
             answered += report.answered;
             failed += report.failed.len();
+            resumed += report.resumed;
             broken.extend(report.failure.map(|failure| Broken { choice, failure }.describe()));
         }
-        (broken, answered, failed)
+        (broken, answered, failed, resumed)
     };
-    let (mut broken, mut answered, mut failed) = (Vec::new(), 0, 0);
+    let (mut broken, mut answered, mut failed, mut resumed) = (Vec::new(), 0, 0, 0);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|first| scope.spawn(move || part(first))).collect();
         for thread in threads {
@@ -39,6 +40,7 @@ fn whatever_goes_wrong_the_invariants_hold() {
             broken.extend(part.0);
             answered += part.1;
             failed += part.2;
+            resumed += part.3;
         }
     });
     assert!(broken.is_empty(), "{} of {SEEDS} seeds are broken:\n{}", broken.len(), broken.join("\n"));
@@ -46,6 +48,7 @@ fn whatever_goes_wrong_the_invariants_hold() {
         answered > 4 * failed && failed > 100,
         "too kind or too cruel: {answered} answered, {failed} failed"
     );
+    assert!(resumed > 5, "{resumed} clients went on at another node when theirs had died");
 }
 
 #[test]

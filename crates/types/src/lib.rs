@@ -13,6 +13,7 @@ mod dtype;
 mod ids;
 mod kv;
 mod log;
+mod pin;
 mod sampling;
 mod shape;
 mod shard;
@@ -29,6 +30,7 @@ pub use ids::{
 };
 pub use kv::{KvDType, ParseKvDTypeError};
 pub use log::LogHead;
+pub use pin::{Exclusion, Pin, PinLayers};
 pub use sampling::{Constraint, GRAMMAR_BYTES_MAX, SampledToken, SamplingParams, SamplingParamsError};
 pub use shape::{LayerShape, ModelShape};
 pub use shard::{CacheShape, LayerRange, PlacedShard, Placement, Shard, ShardPosition, ShardSpec, Stage};

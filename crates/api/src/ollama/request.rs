@@ -137,6 +137,7 @@ impl OllamaRequest {
             principal: context.principal,
             queue_wait_max: context.queue_wait_max,
             model: self.model,
+            resumable: None,
             prompts: vec![self.prompt],
         })
     }

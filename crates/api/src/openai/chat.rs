@@ -144,6 +144,7 @@ impl ChatRequest {
             ignore_eos: self.common.ignore_eos == Some(true),
             echo: false,
             principal: context.principal,
+            resumable: None,
             queue_wait_max: context.queue_wait_max,
             model: self.model,
             prompts: vec![Prompt::Chat { messages: self.messages }],

@@ -92,6 +92,7 @@ impl CompletionRequest {
             ignore_eos: self.common.ignore_eos == Some(true),
             echo: self.echo == Some(true),
             principal: context.principal,
+            resumable: None,
             queue_wait_max: context.queue_wait_max,
             model: self.model,
             prompts,

@@ -150,6 +150,7 @@ impl ResponsesRequest {
             ignore_eos: false,
             echo: false,
             principal: context.principal,
+            resumable: None,
             queue_wait_max: context.queue_wait_max,
             model: self.model,
             prompts: vec![Prompt::Chat { messages }],

@@ -7,7 +7,7 @@ use exo_node::NodeConfig;
 /// In the registry.
 const BACKEND: &str = "cpu";
 
-/// From the registry, else measured now, about 300 ms, and kept. `None` if it cannot be measured: then any graphics processor
+/// From the registry, else measured now, about 800 ms, and kept. `None` if it cannot be measured: then any graphics processor
 /// counts as faster.
 pub fn rates(settings: &NodeConfig) -> Option<Calibration> {
     known(settings).or_else(|| measure(settings))

@@ -23,13 +23,25 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
     let kv = config.flag::<KvType>("kv")?;
     let cache_tokens = config.flag::<u32>("cache_tokens")?;
     let (context_tokens, slots, nodes_min) = (args.context, args.slots, args.nodes);
-    let request =
-        PlaceRequest { model, context_tokens, slots, cache_tokens, kv, nodes_min, replace: args.replace };
+    let request = PlaceRequest {
+        model,
+        context_tokens,
+        slots,
+        cache_tokens,
+        kv,
+        nodes_min,
+        objective: args.objective.as_deref().map(super::plan::objective),
+        streams: args.streams,
+        pins: args.pin,
+        exclude: args.exclude,
+        replace: args.replace,
+    };
     let mut instance: InstanceView = client.post("/exo/v1/instances", &request).await?;
     if !args.json.json {
-        instance.reasons.iter().for_each(ui::line);
-        super::status::speed_text(&instance).iter().for_each(ui::line);
+        super::status::numbers_lines(&instance).iter().for_each(ui::line);
         ui::table(&STAGE_HEADER, stage_rows(&instance));
+        super::status::speed_text(&instance).iter().for_each(ui::line);
+        instance.reasons.iter().for_each(ui::line);
     }
     if !args.no_wait {
         instance = wait_ready(&client, &instance.id).await?;

@@ -49,17 +49,13 @@ pub async fn run(config: &Config, args: Plan) -> anyhow::Result<()> {
 }
 
 fn query(config: &Config, args: &Plan, model: String) -> anyhow::Result<PlanQuery> {
-    let objective = match args.objective.as_str() {
-        "throughput" => PlanObjective::Throughput,
-        _ => PlanObjective::Latency,
-    };
     Ok(PlanQuery {
         model,
         context_tokens: args.context,
         slots: args.slots,
         cache_tokens: config.flag::<u32>("cache_tokens")?,
         kv: config.flag::<KvType>("kv")?,
-        objective,
+        objective: objective(&args.objective),
         nodes_min: args.nodes,
         streams: args.streams,
         prompt_tokens: args.prompt,
@@ -67,6 +63,11 @@ fn query(config: &Config, args: &Plan, model: String) -> anyhow::Result<PlanQuer
         pins: args.pin.clone(),
         exclude: args.exclude.clone(),
     })
+}
+
+/// An objective by the name that the flag has for it.
+pub fn objective(name: &str) -> PlanObjective {
+    if name == "throughput" { PlanObjective::Throughput } else { PlanObjective::Latency }
 }
 
 /// A plan on a cluster that only a file knows. No node is asked.

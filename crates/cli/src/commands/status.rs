@@ -1,8 +1,8 @@
 //! `exo status`: nodes, devices, instances and links of the cluster.
 
 use exo_api::{
-    ClusterView, DeviceView, InstanceState, InstanceView, LoadView, MemberRole, MovingView, NodeStatus,
-    RequestPhase, RequestView, SensorsView, StageView,
+    ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, MemberRole, MovingView,
+    NodeStatus, RequestPhase, RequestView, SensorsView, StageView,
 };
 use exo_types::{DeviceState, Monitor};
 
@@ -25,6 +25,13 @@ pub async fn run(config: &Config, args: &Status) -> anyhow::Result<()> {
         return Ok(());
     }
     let view: ClusterView = client.get("/exo/v1/cluster").await?;
+    if args.links {
+        if json.json {
+            return ui::json(&view.links);
+        }
+        links(&view, true);
+        return Ok(());
+    }
     if json.json {
         return ui::json(&view);
     }
@@ -32,7 +39,7 @@ pub async fn run(config: &Config, args: &Status) -> anyhow::Result<()> {
     only_admin(&view).iter().for_each(ui::line);
     log_lines(&view).iter().for_each(ui::line);
     instances(&view);
-    links(&view);
+    links(&view, false);
     requests(&view);
     Ok(())
 }
@@ -146,6 +153,10 @@ fn instances(view: &ClusterView) {
         ui::line(format!(
             "{id} {model} · {state} · context {context} · {slots} slots · cache of {cache} tokens{load}"
         ));
+        if let Some(advice) = &instance.advice {
+            ui::line(format!("a better plan is there: {advice}; `exo replan {model}` moves it"));
+        }
+        wishes_text(instance).iter().for_each(ui::line);
         if let Some(text) = instance.moving.as_ref().map(moving_text) {
             ui::line(text);
         }
@@ -154,6 +165,24 @@ fn instances(view: &ClusterView) {
         }
         ui::table(&STAGE_HEADER, stage_rows(instance));
     }
+}
+
+/// What an instance was placed with.
+pub fn numbers_lines(instance: &InstanceView) -> Vec<String> {
+    let InstanceView { model, context_tokens, slots, cache_tokens, .. } = instance;
+    let numbers =
+        format!("{model} · context {context_tokens} · {slots} slots · cache of {cache_tokens} tokens");
+    std::iter::once(numbers).chain(wishes_text(instance)).collect()
+}
+
+/// What whoever placed it said of devices and objective.
+fn wishes_text(instance: &InstanceView) -> Option<String> {
+    let InstanceView { pins, exclude, .. } = instance;
+    let pins = (!pins.is_empty()).then(|| format!("pinned {}", pins.join(", ")));
+    let excluded = (!exclude.is_empty()).then(|| format!("without {}", exclude.join(", ")));
+    let streams = instance.streams.map(|n| format!("for the throughput of {n} streams"));
+    let texts: Vec<String> = pins.into_iter().chain(excluded).chain(streams).collect();
+    (!texts.is_empty()).then(|| format!("placed {}", texts.join(" · ")))
 }
 
 fn moving_text(moving: &MovingView) -> String {
@@ -296,17 +325,42 @@ pub fn state_text(state: &InstanceState) -> String {
     }
 }
 
-fn links(view: &ClusterView) {
+fn links(view: &ClusterView, all: bool) {
     if view.links.is_empty() {
+        if all {
+            ui::line("this node has no link to another");
+        }
         return;
     }
     let name =
         |id: &str| view.nodes.iter().find(|n| n.id == id).map_or_else(|| id.to_owned(), |n| n.name.clone());
     let rows = view.links.iter().map(|link| {
         let rtt = link.rtt_ms.map_or("not measured".to_owned(), |ms| format!("{ms:.2} ms"));
-        vec![name(&link.from), name(&link.to), or_dash(&link.transport), rtt]
+        let short = vec![name(&link.from), name(&link.to), or_dash(&link.transport), rtt];
+        if all { short.into_iter().chain(link_numbers(link)).collect() } else { short }
     });
-    ui::table(&["from", "to", "by", "round trip"], rows.collect());
+    let header = ["from", "to", "by", "round trip", "of", "age", "jitter", "bandwidth", "measured", "age"];
+    ui::table(if all { &header } else { &header[..4] }, rows.collect());
+}
+
+/// What stands behind the round trip in the long table.
+fn link_numbers(link: &LinkView) -> [String; 6] {
+    let age = |seconds: Option<f64>| seconds.map_or("-".to_owned(), |s| format!("{s:.0} s"));
+    let jitter = link.jitter_ms.map_or("-".to_owned(), |ms| format!("{ms:.2} ms"));
+    let bandwidth =
+        link.bytes_per_s.map_or("not yet".to_owned(), |rate| format!("{}/s", ui::bytes(rate as u64)));
+    let times = link.bandwidth_samples;
+    [
+        link.rtt_samples.to_string(),
+        age(link.rtt_age_s),
+        jitter,
+        bandwidth,
+        match times {
+            1 => "once".to_owned(),
+            times => format!("{times} times"),
+        },
+        age(link.bandwidth_age_s),
+    ]
 }
 
 /// Only the node that measured knows how its link travels.

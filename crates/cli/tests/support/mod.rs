@@ -110,7 +110,7 @@ impl Drop for Killed {
 pub struct Node {
     pub data_dir: PathBuf,
     pub address: String,
-    secret: String,
+    pub secret: String,
     process: Killed,
     lines: Arc<Mutex<Vec<String>>>,
     _folder: Option<tempfile::TempDir>,

@@ -30,8 +30,13 @@ impl Coordinator {
             return;
         }
         let Some(leading) = &mut self.leading else { return };
-        if leading.plans.join(request.model, reply) {
-            return;
+        match leading.plans.join(&request, reply) {
+            Some(Ok(())) => return,
+            Some(Err(why)) => {
+                let message = format!("{why}, and its plan is being made; ask again when it is placed");
+                return out.push(refused(reply, ControlRefusal::Invalid, &message));
+            }
+            None => {}
         }
         if let Err(queued) = leading.plans.push(PlanAsk::placement(now, request, reply)) {
             let message = format!("{queued} plans are waiting for another; ask again later");
@@ -48,7 +53,14 @@ impl Coordinator {
     ) -> bool {
         let Some(leading) = &mut self.leading else { return false };
         let mut all = leading.planned.instances().iter();
-        let Some((&instance, _)) = all.find(|(_, i)| i.request.model == request.model) else { return false };
+        let Some((&instance, entry)) = all.find(|(_, i)| i.request.model == request.model) else {
+            return false;
+        };
+        if let Some(why) = request.refuses(&entry.request) {
+            let message = format!("{why}; ask for it to be replaced, or unload it");
+            out.push(refused(reply, ControlRefusal::Invalid, &message));
+            return true;
+        }
         let placing = leading.appends.values_mut().find(|pending| {
             let places = |e: &Event| matches!(e, Event::InstancePlaced { placement, .. } if placement.instance == instance);
             pending.events.iter().any(places)

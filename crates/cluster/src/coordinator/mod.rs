@@ -16,6 +16,7 @@ mod place;
 mod planning;
 mod reach;
 mod repair;
+mod replan;
 pub(crate) mod survey;
 mod tell;
 #[cfg(test)]
@@ -27,7 +28,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_types::{DeviceId, Epoch, InstanceId, NodeId, Time};
 
 use self::log::Pending;
+pub use self::place::link_facts;
 use self::planning::PlanQueue;
+use self::replan::Usable;
 use self::survey::{Avoided, Watch};
 use self::tell::{Published, Told};
 pub use self::words::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo};
@@ -66,6 +69,8 @@ struct Leading {
     avoided: BTreeMap<(NodeId, DeviceId), Avoided>,
     /// Nodes that are about to end, and when they said so last.
     leaving: BTreeMap<NodeId, Time>,
+    /// The devices that stages may be on, and since when they are those; nothing before the first look.
+    usable: Option<Usable>,
     /// What each worker was told.
     told: BTreeMap<NodeId, Told>,
     revision: u64,
@@ -97,6 +102,9 @@ impl Coordinator {
                 self.remove(reply, instance, reason, &mut out);
             }
             CoordinatorInput::Drain { reply, node, drain } => self.drain(now, reply, node, drain, &mut out),
+            CoordinatorInput::Replan { reply, instance, carry_out } => {
+                self.replan(now, reply, instance, carry_out, &mut out);
+            }
             // The survey moves the stages of those who left: a stage on no member is gone.
             CoordinatorInput::Members(members) => self.members = members,
             CoordinatorInput::Appended(append) => self.appended(now, append, &mut out),
@@ -110,6 +118,7 @@ impl Coordinator {
         if self.leading.is_some() {
             self.forget_drained(now, &mut out);
             self.survey(now, &mut out);
+            self.review(now);
             self.ask_planner(now, &mut out);
             self.tell_workers(now, &mut out);
             self.publish(now, &mut out);
@@ -145,6 +154,7 @@ impl Coordinator {
             watches,
             avoided: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            usable: None,
             told: BTreeMap::new(),
             revision: 0,
             placement_last: 0,

@@ -28,9 +28,25 @@ pub(super) struct Move {
     placement: Placement,
     memory_bytes: Vec<u64>,
     reason: String,
+    /// It is not for a drained node but for a better plan.
+    is_better: bool,
     /// The furthest that what is loaded ahead has come, and when.
     best: Vec<(u8, u64)>,
     moved_at: Time,
+}
+
+impl Move {
+    /// To where a plan would have the stages that stand as `from`.
+    pub(super) fn to_better(
+        now: Time,
+        from: PlacementId,
+        placement: Placement,
+        memory_bytes: Vec<u64>,
+        reason: String,
+    ) -> Self {
+        let best = vec![(0, 0); placement.shards().count()];
+        Self { from, placement, memory_bytes, reason, is_better: true, best, moved_at: now }
+    }
 }
 
 /// A move that is not possible now.
@@ -80,10 +96,15 @@ impl Coordinator {
         if !is_durable || now < watch.decide_at {
             return;
         }
-        let Some(node) = drained else {
-            (watch.moving, watch.stuck) = (None, None);
+        let is_better = |moving: &Move| moving.is_better && moving.from == from && is_possible;
+        let is_worth_it = watch.moving.as_ref().is_some_and(is_better);
+        if drained.is_none() && !is_worth_it {
+            if watch.moving.take().is_some_and(|moving| moving.is_better) {
+                tracing::info!(target: "events::move", %instance, "to a better plan is not possible any more");
+            }
+            watch.stuck = None;
             return;
-        };
+        }
         // Between two terms what is loaded ahead goes on, and nothing is decided.
         if watch.state != InstanceState::Ready {
             return;
@@ -91,7 +112,11 @@ impl Coordinator {
         match &watch.moving {
             Some(moving) if moving.from == from && is_possible => self.carry_on(now, instance, out),
             _ if watch.stuck.as_ref().is_some_and(|stuck| now < stuck.again_at) => {}
-            _ => self.begin_move(now, instance, node),
+            _ => {
+                if let Some(node) = drained {
+                    self.begin_move(now, instance, node);
+                }
+            }
         }
     }
 
@@ -110,7 +135,8 @@ impl Coordinator {
                 let placement = replaced(&entry, id, stages);
                 tracing::info!(target: "events::move", %instance, reason, "begins");
                 let best = vec![(0, 0); placement.shards().count()];
-                let moving = Move { from, placement, memory_bytes, reason, best, moved_at: now };
+                let is_better = false;
+                let moving = Move { from, placement, memory_bytes, reason, is_better, best, moved_at: now };
                 (watch.moving, watch.stuck) = (Some(moving), None);
             }
             None => {

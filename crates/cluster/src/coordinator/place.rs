@@ -1,15 +1,16 @@
 //! What the planner is asked: which devices there are, and what of their memory is free for this instance.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, rtt};
+use exo_planner::{Figure, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Workload};
 use exo_types::{
     DeviceFacts, DeviceId, Epoch, InstanceId, NodeId, Placement, PlacementId, ShardPosition, ShardSpec,
     SupportClass, Time,
 };
 
 use super::{Coordinator, Leading};
-use crate::wire::{NodeReport, StageReport};
+use crate::wire::{Bandwidth, LinkReport, NodeReport, StageReport};
 use crate::{InstanceRequest, PlaceObjective, StateInstance};
 
 impl Coordinator {
@@ -21,13 +22,23 @@ impl Coordinator {
         replaced: Option<InstanceId>,
         objective: Objective,
     ) -> PlanRequest {
-        let devices = self.devices(now, replaced);
+        let mut devices = self.devices(now, replaced);
+        for exclusion in &wanted.excluded {
+            let meant = devices.iter_mut().filter(|d| exclusion.holds(d.node, &d.device.id));
+            meant.for_each(|device| device.excluded = Some("as asked".to_owned()));
+        }
+        let workload = match wanted.objective {
+            PlaceObjective::Throughput { streams } => Workload { streams, ..Workload::default() },
+            PlaceObjective::Fit | PlaceObjective::Spread { .. } => Workload::default(),
+        };
         PlanRequest {
             model: wanted.model,
             slots: wanted.slots,
             cache_tokens: wanted.cache_tokens,
             links: self.links(),
             objective,
+            workload,
+            pins: wanted.pins.clone(),
             holders: wanted.holders.clone(),
             // Nobody reads the reasons of a replacement, and somebody waits for it.
             explain: replaced.is_none(),
@@ -91,16 +102,15 @@ impl Coordinator {
         free_bytes.saturating_sub(promised)
     }
 
+    /// Bytes that are free on a device beside all that is placed there.
+    pub(super) fn free_beside(&self, node: NodeId, device: &DeviceId) -> u64 {
+        let report = self.reports.get(&node);
+        let facts = report.and_then(|r| r.facts.devices.iter().find(|facts| facts.id == *device));
+        let Some(((report, facts), leading)) = report.zip(facts).zip(self.leading.as_ref()) else { return 0 };
+        self.free_for(leading, node, report, facts, None)
+    }
+
     fn links(&self) -> Vec<LinkFacts> {
-        let of_node = |(&from, report): (&NodeId, &NodeReport)| -> Vec<LinkFacts> {
-            let link = |l: &crate::wire::LinkReport| LinkFacts {
-                from,
-                to: l.peer,
-                rtt_s: Some(rtt(Duration::from_micros(l.rtt_us.into()))),
-                bytes_per_s: l.bytes_per_s.map(Figure::measured),
-            };
-            report.links.iter().map(link).collect()
-        };
         // No bound of the planner's: a plan over such a pair is refused when it comes.
         let apart = |(from, to)| LinkFacts {
             from,
@@ -112,9 +122,40 @@ impl Coordinator {
         let is_apart = |link: &LinkFacts| {
             apart.iter().any(|a| (a.from, a.to) == (link.from.min(link.to), link.from.max(link.to)))
         };
-        let measured = self.reports.iter().flat_map(of_node).filter(|link| !is_apart(link));
-        measured.chain(apart.iter().copied()).collect()
+        let measured = link_facts(&self.reports, |_| true);
+        measured.into_iter().filter(|link| !is_apart(link)).chain(apart.iter().copied()).collect()
     }
+}
+
+/// Every path that some member has measured, in its direction. Whoever receives has measured the rate; where that is missing, the
+/// rate of the other direction stands in for it. Both ends measure the round trip, and the longer one counts: a member that lies
+/// makes none of its links shorter than the other end has found them.
+pub fn link_facts(reports: &BTreeMap<NodeId, NodeReport>, among: impl Fn(NodeId) -> bool) -> Vec<LinkFacts> {
+    let mut links: BTreeMap<(NodeId, NodeId), &LinkReport> = BTreeMap::new();
+    for (&at, report) in reports.iter().filter(|(node, _)| among(**node)) {
+        let known = report.links.iter().filter(|link| among(link.peer));
+        links.extend(known.map(|link| ((at, link.peer), link)));
+    }
+    let round_trip = |at: NodeId, other: NodeId| {
+        let link = links.get(&(at, other))?;
+        let age = Duration::from_millis(link.rtt_age_ms.into());
+        let seconds = Duration::from_micros(link.rtt_us.into()).as_secs_f64();
+        Some((link.rtt_us, Figure::measured_at(seconds, age, link.rtt_count)))
+    };
+    let inbound = |at: NodeId, from: NodeId| {
+        let Bandwidth { bytes_per_s, count, age_s } = links.get(&(at, from))?.inbound?;
+        Some(Figure::measured_at(bytes_per_s as f64, Duration::from_secs(age_s.into()), count))
+    };
+    let link = |&(from, to): &(NodeId, NodeId)| {
+        let round_trips = [round_trip(from, to), round_trip(to, from)].into_iter().flatten();
+        LinkFacts {
+            from,
+            to,
+            rtt_s: round_trips.max_by_key(|(rtt_us, _)| *rtt_us).map(|(_, figure)| figure),
+            bytes_per_s: inbound(to, from).or_else(|| inbound(from, to)),
+        }
+    };
+    links.keys().map(link).collect()
 }
 
 /// The round trip between members that do not talk: worse than every other way.
@@ -136,6 +177,7 @@ pub(super) fn objective_of(wanted: &InstanceRequest) -> Objective {
     match wanted.objective {
         PlaceObjective::Fit => Objective::Latency,
         PlaceObjective::Spread { stages_min } => Objective::Spread { stages_min },
+        PlaceObjective::Throughput { .. } => Objective::Throughput,
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_planner::{Objective, Plan, PlanError, PlanRequest, validate};
-use exo_types::{InstanceId, ModelId, NodeId, PlacementId, Time};
+use exo_types::{InstanceId, NodeId, PlacementId, Time};
 
 use super::asks::refused;
 use super::log::Answer;
@@ -64,6 +64,8 @@ enum Purpose {
     Placement { request: Box<InstanceRequest>, replies: Vec<ReplyTo> },
     /// An instance lost a stage.
     Replacement { instance: InstanceId, reason: String },
+    /// Somebody asks whether an instance that serves should be elsewhere, or members have changed.
+    Review { instance: InstanceId, reply: Option<ReplyTo>, carry_out: bool },
 }
 
 impl PlanAsk {
@@ -75,6 +77,10 @@ impl PlanAsk {
         Self::new(now, Purpose::Replacement { instance, reason })
     }
 
+    pub(super) fn review(now: Time, instance: InstanceId, reply: Option<ReplyTo>, carry_out: bool) -> Self {
+        Self::new(now, Purpose::Review { instance, reply, carry_out })
+    }
+
     fn new(asked_at: Time, purpose: Purpose) -> Self {
         Self { purpose, asked_at, outdated: 0, stages_possible: None }
     }
@@ -82,6 +88,14 @@ impl PlanAsk {
     fn replaced(&self) -> Option<InstanceId> {
         match &self.purpose {
             Purpose::Replacement { instance, .. } => Some(*instance),
+            Purpose::Placement { .. } | Purpose::Review { .. } => None,
+        }
+    }
+
+    /// The instance whose memory the plan may fill.
+    fn instance(&self) -> Option<InstanceId> {
+        match &self.purpose {
+            Purpose::Replacement { instance, .. } | Purpose::Review { instance, .. } => Some(*instance),
             Purpose::Placement { .. } => None,
         }
     }
@@ -89,6 +103,7 @@ impl PlanAsk {
     fn into_replies(self) -> Vec<ReplyTo> {
         match self.purpose {
             Purpose::Placement { replies, .. } => replies,
+            Purpose::Review { reply, .. } => Vec::from_iter(reply),
             Purpose::Replacement { .. } => Vec::new(),
         }
     }
@@ -111,20 +126,50 @@ impl PlanQueue {
         Ok(())
     }
 
-    /// Lets `reply` wait with those who asked for the same model. `false` if none did.
-    pub(super) fn join(&mut self, model: ModelId, reply: ReplyTo) -> bool {
+    /// Lets `reply` wait with those who asked for the same model, or says in what they asked for another placement. `None` if
+    /// nobody has asked.
+    pub(super) fn join(&mut self, wanted: &InstanceRequest, reply: ReplyTo) -> Option<Result<(), String>> {
         let mut asks = self.in_flight.iter_mut().map(|f| &mut f.ask).chain(&mut self.queued);
-        let waiting = asks.find_map(|ask| match &mut ask.purpose {
-            Purpose::Placement { request, replies } if request.model == model => Some(replies),
+        asks.find_map(|ask| match &mut ask.purpose {
+            Purpose::Placement { request, replies } if request.model == wanted.model => {
+                Some(wanted.refuses(request).map_or_else(
+                    || {
+                        replies.push(reply);
+                        Ok(())
+                    },
+                    Err,
+                ))
+            }
             _ => None,
-        });
-        waiting.map(|replies| replies.push(reply)).is_some()
+        })
     }
 
     /// Whether a plan for a replacement of the instance is on its way.
     pub(super) fn replaces(&self, instance: InstanceId) -> bool {
         let mut asks = self.in_flight.iter().map(|f| &f.ask).chain(&self.queued);
         asks.any(|ask| ask.replaced() == Some(instance))
+    }
+
+    /// Whether no plan is being made or waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.in_flight.is_none() && self.queued.is_empty()
+    }
+
+    /// Takes the review in flight where something waits that must not wait for it: a lost stage for any, and every other plan for one
+    /// that nobody asked for.
+    fn preempted(&mut self) -> Option<PlanAsk> {
+        let is_in_the_way = |asked: bool| {
+            self.queued.iter().any(|ask| match &ask.purpose {
+                Purpose::Replacement { .. } => true,
+                Purpose::Placement { .. } => !asked,
+                Purpose::Review { reply, .. } => !asked && reply.is_some(),
+            })
+        };
+        let gives_way = match &self.in_flight.as_ref()?.ask.purpose {
+            Purpose::Review { reply, .. } => is_in_the_way(reply.is_some()),
+            Purpose::Placement { .. } | Purpose::Replacement { .. } => false,
+        };
+        gives_way.then(|| self.in_flight.take()).flatten().map(|in_flight| in_flight.ask)
     }
 
     /// Everyone who waits for a plan.
@@ -149,11 +194,19 @@ impl Coordinator {
         let planned = &leading.planned;
         let is_gone = |instance| !planned.instances().contains_key(&instance);
         drop(leading.plans.take(|ask| ask.replaced().is_some_and(is_gone)));
+        if let Some(ask) = leading.plans.preempted() {
+            match &ask.purpose {
+                Purpose::Review { instance, reply: None, .. } => {
+                    leading.watches.get_mut(instance).into_iter().for_each(|watch| watch.review.set_due());
+                }
+                _ => leading.plans.queued.push_back(ask),
+            }
+        }
         if leading.plans.in_flight.is_some() {
             return;
         }
         let Some(ask) = leading.plans.queued.pop_front() else { return };
-        let Some(request) = self.plan_request(now, &ask) else { return };
+        let Some(request) = self.plan_request(now, &ask) else { return self.is_unloaded(ask, out) };
         let (request, placed) = (Arc::new(request), self.placed());
         let Some(leading) = &mut self.leading else { return };
         leading.plans.last += 1;
@@ -174,7 +227,7 @@ impl Coordinator {
         let Some(InFlight { mut ask, request, placed, .. }) = in_flight else {
             return self.trace_unwanted(plan);
         };
-        let Some(current) = self.plan_request(now, &ask) else { return };
+        let Some(current) = self.plan_request(now, &ask) else { return self.is_unloaded(ask, out) };
         let fits = result.as_ref().map_or(Ok(()), |plan| validate(&current, plan));
         if !same_devices(&request, &current) || placed != self.placed() || fits.is_err() {
             ask.outdated += 1;
@@ -193,7 +246,7 @@ impl Coordinator {
             }
         }
         match (result, fits) {
-            (Ok(plan), Ok(())) => self.plan_made(now, ask, plan, out),
+            (Ok(plan), Ok(())) => self.plan_made(now, ask, &current, plan, out),
             (Ok(_), Err(invalid)) => {
                 let why = format!(
                     "the cluster changed {ANSWERS_MAX} times while it was planned; at last {invalid}"
@@ -222,17 +275,35 @@ impl Coordinator {
         }
     }
 
-    fn plan_made(&mut self, now: Time, ask: PlanAsk, plan: Plan, out: &mut Vec<CoordinatorOutput>) {
+    /// There is nothing left to plan for: whoever asked is told.
+    fn is_unloaded(&self, ask: PlanAsk, out: &mut Vec<CoordinatorOutput>) {
+        let message = "it was unloaded meanwhile";
+        out.extend(ask.into_replies().into_iter().map(|to| refused(to, ControlRefusal::Unknown, message)));
+    }
+
+    fn plan_made(
+        &mut self,
+        now: Time,
+        ask: PlanAsk,
+        request: &PlanRequest,
+        plan: Plan,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
         if let Some(apart) = self.reach().torn(&plan.stages) {
             return self.plan_is_torn(now, ask, plan.stages.len(), apart, out);
+        }
+        if let Purpose::Review { instance, reply, carry_out } = ask.purpose {
+            return self.reviewed(now, (instance, reply, carry_out), request, plan, out);
         }
         let Some(leading) = &mut self.leading else { return };
         let id = leading.next_placement();
         match ask.purpose {
+            Purpose::Review { .. } => {}
             Purpose::Placement { request, replies } => {
                 let instance = instance_after(leading.epoch, leading.planned.instance_last());
                 let reason = |r: &exo_planner::DeviceReason| format!("{}: {}", self.name_of(r.node), r.text);
-                let reasons: Vec<String> = plan.reasons.iter().map(reason).collect();
+                let reasons = plan.reasons.iter().map(reason);
+                let reasons: Vec<String> = std::iter::once(plan.proof.to_string()).chain(reasons).collect();
                 let (placement, memory_bytes) = placement(plan, &request, instance, id);
                 let event = Event::InstancePlaced { request: *request, placement, memory_bytes };
                 let answer = |to| (to, Answer::Placed { instance, reasons: reasons.clone() });
@@ -263,7 +334,7 @@ impl Coordinator {
         let (a, b) = (self.name_of(a), self.name_of(b));
         let why = format!("it fits only over {a} and {b}, and between these no data link is open");
         match ask.purpose {
-            Purpose::Placement { .. } => self.no_plan(now, ask, &why, out),
+            Purpose::Placement { .. } | Purpose::Review { .. } => self.no_plan(now, ask, &why, out),
             // Fewer stages than were wanted, once for each number.
             Purpose::Replacement { .. }
                 if stages > 1 && ask.stages_possible.is_none_or(|before| (stages as u32) < before + 1) =>
@@ -297,7 +368,15 @@ impl Coordinator {
         match ask.purpose {
             Purpose::Placement { replies, .. } => {
                 let message = error.to_string();
-                out.extend(replies.into_iter().map(|to| refused(to, ControlRefusal::DoesNotFit, &message)));
+                let refusal = match error {
+                    PlanError::Pin { .. } | PlanError::NoDevices { .. } => ControlRefusal::Invalid,
+                    _ => ControlRefusal::DoesNotFit,
+                };
+                out.extend(replies.into_iter().map(|to| refused(to, refusal, &message)));
+            }
+            Purpose::Review { reply, .. } => {
+                let refusal = |to| refused(to, ControlRefusal::DoesNotFit, &error.to_string());
+                out.extend(reply.map(refusal));
             }
             Purpose::Replacement { instance, reason } => {
                 self.wait(now, instance, format!("{reason}; {error}"), LOOK_EVERY, out);
@@ -312,6 +391,9 @@ impl Coordinator {
                 let message = format!("{} is not placed: {why}", clip(&request.model_name));
                 out.extend(replies.into_iter().map(|to| refused(to, ControlRefusal::NoPlan, &message)));
             }
+            Purpose::Review { reply, .. } => {
+                out.extend(reply.map(|to| refused(to, ControlRefusal::NoPlan, why)));
+            }
             Purpose::Replacement { instance, .. } => {
                 tracing::debug!(%instance, why, "an instance is not placed again yet");
                 if let Some(watch) = self.leading.as_mut().and_then(|r| r.watches.get_mut(&instance)) {
@@ -325,7 +407,7 @@ impl Coordinator {
     fn plan_request(&self, now: Time, ask: &PlanAsk) -> Option<PlanRequest> {
         let wanted = match &ask.purpose {
             Purpose::Placement { request, .. } => &**request,
-            Purpose::Replacement { instance, .. } => {
+            Purpose::Replacement { instance, .. } | Purpose::Review { instance, .. } => {
                 &self.leading.as_ref()?.planned.instances().get(instance)?.request
             }
         };
@@ -333,7 +415,7 @@ impl Coordinator {
             Some(stages_min) => Objective::Spread { stages_min },
             None => objective_of(wanted),
         };
-        Some(self.request_for(now, wanted, ask.replaced(), objective))
+        Some(self.request_for(now, wanted, ask.instance(), objective))
     }
 
     /// What is placed, with what is on its way to the log.

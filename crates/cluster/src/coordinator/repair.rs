@@ -8,9 +8,12 @@
 use std::collections::BTreeMap;
 
 use exo_planner::{Objective, PlanDevice, PlanRequest, predict, shard_memory};
-use exo_types::{DeviceId, InstanceId, LayerRange, NodeId, Placement, Shard, Stage, SupportClass, Time};
+use exo_types::{
+    DeviceId, InstanceId, LayerRange, NodeId, Pin, PinLayers, Placement, Shard, Stage, SupportClass, Time,
+};
 
 use super::Coordinator;
+use super::place::objective_of;
 use super::reach::Reach;
 use crate::wire::limits::STAGES_MAX;
 use crate::{PlaceObjective, StateInstance};
@@ -43,7 +46,11 @@ impl Coordinator {
     /// back as it is.
     pub(super) fn repaired(&self, now: Time, instance: InstanceId, of: Of) -> Option<(Vec<Stage>, Vec<u64>)> {
         let entry = self.state.instances().get(&instance)?;
-        let request = self.request_for(now, &entry.request, Some(instance), Objective::Latency);
+        let objective = match objective_of(&entry.request) {
+            Objective::Spread { .. } => Objective::Latency,
+            other => other,
+        };
+        let request = self.request_for(now, &entry.request, Some(instance), objective);
         let reach = self.reach();
         let is_well = |d: &PlanDevice| {
             let avoided = self.avoided(now, instance, d.node, &d.device.id);
@@ -55,8 +62,10 @@ impl Coordinator {
         while let Some(gap) = repair.gap() {
             repair.fill(gap)?;
         }
+        let pins = entry.request.pins.iter();
+        let are_met = pins.clone().all(|pin| pin.layers.are_met(&repair.held(pin)));
         let (stages, memory_bytes): (Vec<Stage>, Vec<u64>) = repair.layout.into_iter().unzip();
-        (reach.joins(&stages) && stages.len() <= STAGES_MAX).then_some((stages, memory_bytes))
+        (are_met && reach.joins(&stages) && stages.len() <= STAGES_MAX).then_some((stages, memory_bytes))
     }
 }
 
@@ -102,7 +111,8 @@ impl<'a> Repair<'a> {
         let fits = |device: usize, range| self.bytes(device, range) <= self.free(device);
         let longest = |device: usize| {
             let ranges = (gap.start + 1..=gap.end).rev().map(|end| LayerRange { start: gap.start, end });
-            let mut ranges = ranges.filter(|range| self.talks(device, *range, gap));
+            let mut ranges =
+                ranges.filter(|range| self.may_hold(device, *range) && self.talks(device, *range, gap));
             ranges.find(|range| fits(device, *range)).map(|range| (device, range))
         };
         let parts: Vec<(usize, LayerRange)> = (0..self.request.devices.len()).filter_map(longest).collect();
@@ -118,6 +128,27 @@ impl<'a> Repair<'a> {
         let at = self.layout.partition_point(|(before, _)| before.layers.start < range.start);
         self.layout.insert(at, (stage, bytes));
         Some(())
+    }
+
+    /// What a pinned device holds.
+    fn held(&self, pin: &Pin) -> Vec<LayerRange> {
+        let shards = self.layout.iter().map(|(stage, _)| (stage.leader(), stage.layers));
+        let here = shards.filter(|(shard, _)| shard.node == pin.node && shard.device == pin.device);
+        here.map(|(_, layers)| layers).collect()
+    }
+
+    /// Whether the pins leave these layers to the device.
+    fn may_hold(&self, device: usize, range: LayerRange) -> bool {
+        let PlanDevice { node, device, .. } = &self.request.devices[device];
+        self.request.pins.iter().all(|pin| match pin.layers {
+            layers if pin.node == *node && pin.device == device.id => {
+                let held = self.held(pin).iter().map(|range| range.len()).sum::<u32>();
+                layers.allows(range)
+                    && !matches!(layers, PinLayers::Count(wanted) if held + range.len() > wanted)
+            }
+            PinLayers::Range(other) => range.end <= other.start || other.end <= range.start,
+            PinLayers::Any | PinLayers::Count(_) => true,
+        })
     }
 
     /// Whether the device's node talks with those that have the layers beside the range, the last layers being beside the first.

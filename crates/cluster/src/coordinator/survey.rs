@@ -7,6 +7,7 @@ use exo_types::{DeviceId, InstanceId, NodeId, PlacedShard, ShardPosition, Suppor
 use super::moving::{Move, Stuck};
 use super::planning::PlanAsk;
 use super::repair::{Of, replaced};
+use super::replan::Review;
 use super::{Coordinator, CoordinatorOutput, Leading, clip};
 use crate::wire::Trouble;
 use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateInstance};
@@ -29,6 +30,8 @@ pub(super) struct Watch {
     pub(super) moving: Option<Move>,
     /// They should be elsewhere, and cannot.
     pub(super) stuck: Option<Stuck>,
+    /// Whether the planner knows something better.
+    pub(super) review: Review,
     /// The furthest each shard has come.
     best: Vec<(u8, u64)>,
     moved_at: Time,
@@ -67,7 +70,7 @@ impl Watch {
         let best = vec![(0, 0); entry.placement.shards().count()];
         let state = InstanceState::Placing;
         let looks = 0;
-        let (lost, moving, stuck) = (None, None, None);
+        let (lost, moving, stuck, review) = (None, None, None, Review::default());
         Self {
             state,
             has_served,
@@ -77,6 +80,7 @@ impl Watch {
             lost,
             moving,
             stuck,
+            review,
             best,
             moved_at: now,
         }
@@ -425,6 +429,7 @@ impl Coordinator {
             state: watch.map_or(InstanceState::Placing, |w| w.state.clone()),
             stages,
             moving: self.moving_view(instance),
+            advice: watch.and_then(|w| w.review.advice.clone()),
         })
     }
 }

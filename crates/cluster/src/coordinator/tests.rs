@@ -1,6 +1,9 @@
+mod links;
 mod moving;
+mod pins;
 mod planning;
 mod repair;
+mod replan;
 
 use std::sync::Arc;
 
@@ -211,7 +214,7 @@ fn a_placed_model_is_loaded_by_its_workers_and_becomes_ready() {
         panic!("{:?}", bench.replies)
     };
     assert_eq!((view.placement.stages.len(), view.placement.id), (3, placed(1)));
-    assert_eq!(reasons.len(), 3, "one reason per device: {reasons:?}");
+    assert_eq!(reasons.len(), 4, "how good it is, and one reason per device: {reasons:?}");
     assert_eq!(bench.state(), Some(InstanceState::Placing));
     assert!(bench.desired.values().all(|d| d.shards.len() == 1), "{:?}", bench.desired);
     bench.all_report(&StageStatus::Loading { done_bytes: 1, total_bytes: 2 });

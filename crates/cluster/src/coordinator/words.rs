@@ -121,6 +121,15 @@ pub enum CoordinatorInput {
         /// For how long.
         drain: Drain,
     },
+    /// Ask the planner again where an instance should be.
+    Replan {
+        /// Who asks.
+        reply: ReplyTo,
+        /// Which.
+        instance: InstanceId,
+        /// Whether it is to be moved there if that is worth it.
+        carry_out: bool,
+    },
     /// Who belongs to the cluster from now on, and what they are called.
     Members(BTreeMap<NodeId, String>),
     /// The events are durable.

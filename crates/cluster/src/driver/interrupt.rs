@@ -91,7 +91,7 @@ impl Driver {
     }
 
     /// The answer may be whole although its scheduler did not live to say so.
-    fn end_reached(&self, placement: &Placement) -> Option<EndReason> {
+    pub(super) fn end_reached(&self, placement: &Placement) -> Option<EndReason> {
         let start = &self.start;
         let last = start.spec.history.last().filter(|_| self.generated() > 0)?;
         if !start.ignore_eos && start.stop_tokens.contains(last) {

@@ -296,6 +296,10 @@ impl Driver {
         let chosen = replica.map(|index| ready[index as usize].placement.clone());
         let is_new = self.seat.is_none();
         let Some(placement) = self.seat.take().map(|seat| seat.placement).or(chosen) else { return };
+        // It may have begun elsewhere, and be whole.
+        if let Some(reason) = self.end_reached(&placement) {
+            return self.end(reason, out);
+        }
         let next = self.attempt.map_or(Some(Attempt::FIRST), Attempt::next);
         let attempt = if is_new { next } else { self.attempt };
         let Some(attempt) = attempt else {

@@ -21,7 +21,7 @@ fn linked(to: &[u8]) -> DriverInput {
 fn view(number: u32, state: InstanceState) -> InstanceView {
     let stage = StageView { status: StageStatus::Unknown, memory_bytes: 0 };
     let (placement, stages) = (placement(1, number, &[1, 2]), vec![stage; 2]);
-    InstanceView { model_name: "m".into(), placement, state, stages, moving: None }
+    InstanceView { model_name: "m".into(), placement, state, stages, moving: None, advice: None }
 }
 
 fn feed(d: &mut Driver, ms: u64, input: DriverInput) -> Vec<String> {

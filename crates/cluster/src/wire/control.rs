@@ -2,10 +2,11 @@
 
 use exo_types::{
     DeviceId, DeviceState, Epoch, InstanceId, LogHead, ModelId, Monitor, NodeFacts, NodeId, Placement,
-    PlacementId, ShardPosition, ShardSpec,
+    PlacementId, ShardPosition, ShardSpec, Stage,
 };
 use serde::{Deserialize, Serialize};
 
+use super::BackupMessage;
 use crate::{EngineId, InstanceRequest, InstanceView, StageStatus};
 
 /// A message on the control channel. The sender is whoever the transport authenticated.
@@ -44,6 +45,8 @@ pub enum ControlMessage {
     Log(LogMessage),
     /// To the sender of a command of an older leading.
     Refused(Refusal),
+    /// Between any two members: copies of requests.
+    Backup(BackupMessage),
 }
 
 /// What a member says of itself.
@@ -131,15 +134,32 @@ pub struct StageReport {
     pub busy_us: u64,
 }
 
-/// A measured path from the reporting node.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+/// A path between the reporting node and another, as the reporting node has measured it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LinkReport {
     /// The other end.
     pub peer: NodeId,
     /// Median round trip in microseconds.
     pub rtt_us: u32,
-    /// Measured bandwidth, if measured.
-    pub bytes_per_s: Option<f64>,
+    /// Of so many.
+    pub rtt_count: u32,
+    /// How old the last of them is, in milliseconds.
+    pub rtt_age_ms: u32,
+    /// Mean difference between one and the next, in microseconds.
+    pub jitter_us: u32,
+    /// How fast bytes come from the other end, if that was measured.
+    pub inbound: Option<Bandwidth>,
+}
+
+/// How fast bytes come over a path, in one direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Bandwidth {
+    /// The last good number.
+    pub bytes_per_s: u64,
+    /// Measurements so far.
+    pub count: u32,
+    /// How old the last one is, in seconds.
+    pub age_s: u32,
 }
 
 /// An instance that failed while running.
@@ -205,6 +225,13 @@ pub enum ControlAsk {
         /// The instance.
         instance: InstanceId,
     },
+    /// Say whether an instance that serves should be elsewhere, and move it there if that is worth it.
+    Replan {
+        /// The instance.
+        instance: InstanceId,
+        /// Whether to move it.
+        carry_out: bool,
+    },
     /// Move the stages of a node elsewhere, and place none there; or allow it again.
     Drain {
         /// The node.
@@ -244,6 +271,8 @@ pub enum ControlReply {
         /// Members that have it on their disks.
         holders: u32,
     },
+    /// What the planner said of an instance that serves.
+    Replanned(ReplanReport),
     /// Not done.
     Refused {
         /// Which class of reason.
@@ -251,6 +280,31 @@ pub enum ControlReply {
         /// With numbers, for people.
         message: String,
     },
+}
+
+/// Whether an instance should be elsewhere: what that gains, and what it costs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ReplanReport {
+    /// The instance.
+    pub instance: InstanceId,
+    /// Whether a move is worth it.
+    pub is_better: bool,
+    /// Whether it has begun.
+    pub is_moved: bool,
+    /// Why, to be displayed.
+    pub reason: String,
+    /// Nanoseconds that its objective counts where it is.
+    pub now_ns: u64,
+    /// The same where it would be.
+    pub then_ns: u64,
+    /// Bytes of weights that would be loaded.
+    pub load_bytes: u64,
+    /// Of these, bytes that would be fetched from another node.
+    pub fetch_bytes: u64,
+    /// How long that takes at least, in nanoseconds.
+    pub fetch_ns: u64,
+    /// Where its stages would be.
+    pub stages: Vec<Stage>,
 }
 
 /// Why the coordinator did not do what was asked.

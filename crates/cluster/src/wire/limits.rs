@@ -12,6 +12,10 @@ pub const EVENT_BYTES_MAX: usize = 256 << 10;
 pub const TEXT_BYTES_MAX: usize = 4096;
 /// Members of a cluster.
 pub const MEMBERS_MAX: usize = 256;
+/// Bytes of a request that another member keeps a copy of; one with a longer prompt ends with its node.
+pub const RECORD_BYTES_MAX: usize = 1 << 20;
+/// About what a copy of a request takes in memory, with its tokens: it goes in one message.
+pub const BACKUP_BYTES_MAX: usize = 4 << 20;
 /// Devices of one node.
 pub const DEVICES_MAX: usize = 64;
 /// Instances of a cluster.
@@ -20,6 +24,10 @@ pub const INSTANCES_MAX: usize = 256;
 pub const STAGES_MAX: usize = 256;
 /// Shards of one instance, over all its stages.
 pub const SHARDS_MAX: usize = 256;
+/// Devices that one placement pins, and exclusions of one.
+pub const PINS_MAX: usize = 64;
+/// Bytes per second of one link: 800 Gbit/s.
+pub const BANDWIDTH_MAX: u64 = 100_000_000_000;
 /// Models one node may name.
 pub const MODELS_MAX: usize = 4096;
 /// Layers of a model.

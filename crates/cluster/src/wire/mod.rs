@@ -4,6 +4,7 @@
 //! postcard behind a version byte; decoding bounds every count and every text before anything is believed, so
 //! that a hostile peer costs at most the bytes it sent. Hidden rows follow a step as a raw tail.
 
+mod backup;
 mod check;
 mod codec;
 mod control;
@@ -12,14 +13,17 @@ pub mod limits;
 #[cfg(test)]
 mod tests;
 
+pub use backup::{Backup, BackupMessage, Claimed};
 pub(crate) use check::Check;
-pub use check::CheckError;
+pub use check::{CheckError, token_bytes};
 pub use codec::{WIRE_VERSION, WireError};
 pub use control::{
-    CardEvent, ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredShard, DesiredState,
-    DeviceReport, Drain, HeldModel, LinkReport, LogMessage, NodeReport, Refusal, StageReport, Trouble,
+    Bandwidth, CardEvent, ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredShard,
+    DesiredState, DeviceReport, Drain, HeldModel, LinkReport, LogMessage, NodeReport, Refusal, ReplanReport,
+    StageReport, Trouble,
 };
 pub use data::{
     Busy, DataMessage, EndReason, StageCommand, StagePages, StepFailure, StepMessage, Submission,
     TokenResult, TokensMessage,
 };
+pub use limits::BACKUP_BYTES_MAX;

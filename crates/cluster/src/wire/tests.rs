@@ -1,9 +1,12 @@
-use exo_types::{Attempt, FailureKind, PageKey, Principal, StepFrame, StepSequence, Term, WireDType};
+use exo_types::{
+    Attempt, DeviceId, Exclusion, FailureKind, LayerRange, PageKey, Pin, PinLayers, Principal, StepFrame,
+    StepSequence, Term, WireDType,
+};
 use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{node, placement, placement_id, request, result, seq, spec, submission};
-use crate::{InstanceState, InstanceView, StageStatus, StageView};
+use crate::{InstanceRequest, InstanceState, InstanceView, PlaceObjective, StageStatus, StageView};
 
 fn step(tokens: usize) -> StepMessage {
     let (sequence, principal) = (seq(1), Principal::LOCAL);
@@ -40,7 +43,14 @@ fn step(tokens: usize) -> StepMessage {
 fn view() -> InstanceView {
     let stage = StageView { status: StageStatus::Serving, memory_bytes: 5 };
     let (placement, stages) = (placement(1, 1, &[1, 2]), vec![stage; 2]);
-    InstanceView { model_name: "m".into(), placement, state: InstanceState::Ready, stages, moving: None }
+    InstanceView {
+        model_name: "m".into(),
+        placement,
+        state: InstanceState::Ready,
+        stages,
+        moving: None,
+        advice: None,
+    }
 }
 
 fn desired() -> DesiredState {
@@ -137,7 +147,7 @@ fn refusal(bytes: &[u8]) -> String {
 fn malformed_bytes_are_refused_with_numbers() {
     let good = DataMessage::Submit(submission(1, 4, 9)).encode();
     assert_eq!(refusal(&[]), "the message is empty");
-    assert_eq!(refusal(&[7, 0, 0]), "the message has version 7, this node speaks 10");
+    assert_eq!(refusal(&[7, 0, 0]), "the message has version 7, this node speaks 12");
     assert_eq!(refusal(&[WIRE_VERSION, 0, 0]), "the header is announced with 4 bytes, 2 follow");
     assert_eq!(refusal(&[WIRE_VERSION, 9, 0, 0, 0, 7]), "the header is announced with 9 bytes, 1 follow");
     assert!(refusal(&[WIRE_VERSION, 255, 255, 255, 255]).contains("4294967295 bytes, at most"));
@@ -229,6 +239,30 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     narrow.cache_tokens = narrow.context_tokens - 1;
     let ask = ControlAsk::Place(narrow);
     assert!(refused(ControlMessage::Request { request: 1, ask }).contains("does not hold one sequence"));
+}
+
+#[test]
+fn wishes_that_no_placement_can_have_are_refused_before_anybody_plans_with_them() {
+    let refused = |change: &dyn Fn(&mut InstanceRequest)| {
+        let mut request = request();
+        change(&mut request);
+        let message = ControlMessage::Request { request: 1, ask: ControlAsk::Place(request) };
+        ControlMessage::decode(&message.encode()).unwrap_err().to_string()
+    };
+    let pin = |layers| Pin { node: node(1), device: DeviceId::cpu(), layers };
+    let (backwards, far) = (LayerRange { start: 3, end: 2 }, LayerRange { start: 0, end: u32::MAX });
+    for layers in
+        [PinLayers::Count(0), PinLayers::Count(u32::MAX), PinLayers::Range(backwards), PinLayers::Range(far)]
+    {
+        assert!(refused(&|r| r.pins = vec![pin(layers)]).contains("names no layers"), "{layers:?}");
+    }
+    assert!(refused(&|r| r.pins = vec![pin(PinLayers::Any); 65]).contains("pins: 65 given, at most 64"));
+    let excluded = Exclusion { node: node(1), device: Some(DeviceId("x".repeat(300))) };
+    assert!(refused(&|r| r.excluded = vec![excluded.clone()]).contains("bytes of a device's name"));
+    assert!(refused(&|r| r.excluded = vec![excluded.clone(); 65]).contains("exclusions: 65 given"));
+    let throughput = |streams| PlaceObjective::Throughput { streams };
+    assert!(refused(&|r| r.objective = throughput(0)).contains("0 streams"));
+    assert!(refused(&|r| r.objective = throughput(u32::MAX)).contains("streams asked for"));
 }
 
 proptest! {

@@ -121,6 +121,21 @@ struct Peer {
     data: Slot,
     /// Of the data link, the newest last.
     rtts: VecDeque<Duration>,
+    /// When the last one came.
+    rtt_at: Time,
+}
+
+/// The last round trips over a data link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RoundTrips {
+    /// Their median.
+    pub median: Duration,
+    /// Mean difference between one and the next.
+    pub jitter: Duration,
+    /// How many these are.
+    pub count: u32,
+    /// Since the last one.
+    pub age: Duration,
 }
 
 /// The links to one peer for one purpose.
@@ -174,7 +189,7 @@ impl Peer {
     fn new(now: Time) -> Self {
         let slot =
             Slot { open: None, offers: vec![], dial: None, failures: 0, dial_next: Time::ZERO, since: now };
-        Self { control: slot.clone(), data: slot, rtts: VecDeque::new() }
+        Self { control: slot.clone(), data: slot, rtts: VecDeque::new(), rtt_at: now }
     }
 
     fn slot(&self, purpose: Purpose) -> &Slot {
@@ -260,6 +275,7 @@ impl Links {
                 peer.rtts.pop_front();
             }
             peer.rtts.push_back(rtt);
+            peer.rtt_at = now;
         }
     }
 
@@ -357,12 +373,16 @@ impl Links {
         self.peers.iter().filter(|(_, peer)| is_missing(&peer.data)).map(|(node, _)| *node).collect()
     }
 
-    /// Median of the last round trips over the data link, while it is open.
-    pub fn rtt(&self, node: NodeId) -> Option<Duration> {
+    /// The last round trips over the data link, while it is open.
+    pub fn round_trips(&self, now: Time, node: NodeId) -> Option<RoundTrips> {
         self.open_link(node, Purpose::Data)?;
-        let mut sorted: Vec<_> = self.peers.get(&node)?.rtts.iter().copied().collect();
+        let peer = self.peers.get(&node)?;
+        let mut sorted: Vec<_> = peer.rtts.iter().copied().collect();
         sorted.sort_unstable();
-        sorted.get(sorted.len() / 2).copied()
+        let median = *sorted.get(sorted.len() / 2)?;
+        let steps = peer.rtts.iter().zip(peer.rtts.iter().skip(1)).map(|(a, b)| a.abs_diff(*b));
+        let jitter = steps.sum::<Duration>() / (peer.rtts.len().saturating_sub(1).max(1) as u32);
+        Some(RoundTrips { median, jitter, count: peer.rtts.len() as u32, age: now.since(peer.rtt_at) })
     }
 
     /// What carries the tokens.

@@ -1,12 +1,11 @@
 //! What the model of cost expects of a placement that stands, with devices and links as they are reported now.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use exo_api::plan::{PredictionView, RangeView};
-use exo_cluster::InstanceRequest;
 use exo_cluster::wire::NodeReport;
-use exo_planner::{Figure, LinkFacts, PlanDevice, PlanRequest, Prediction, Range, Workload, rate, rtt};
+use exo_cluster::{InstanceRequest, link_facts};
+use exo_planner::{PlanDevice, PlanRequest, Prediction, Range, Workload, rate};
 use exo_types::{NodeId, Placement};
 
 /// For so many streams. `None` while a device of the placement is not reported.
@@ -18,23 +17,16 @@ pub(super) fn of(
 ) -> Option<PredictionView> {
     let nodes: Vec<NodeId> = placement.shards().map(|(_, shard)| shard.node).collect();
     let mut devices = Vec::new();
-    let mut links = Vec::new();
     for (&node, report) in reports.iter().filter(|(node, _)| nodes.contains(node)) {
         for facts in &report.facts.devices {
             devices.push(PlanDevice::reported(node, String::new(), facts.clone(), None));
         }
-        links.extend(report.links.iter().filter(|l| nodes.contains(&l.peer)).map(|l| LinkFacts {
-            from: node,
-            to: l.peer,
-            rtt_s: Some(rtt(Duration::from_micros(l.rtt_us.into()))),
-            bytes_per_s: l.bytes_per_s.map(Figure::measured),
-        }));
     }
     let request = PlanRequest {
         workload: Workload { streams: streams.max(1), ..Workload::default() },
         slots: placement.slots,
         cache_tokens: placement.cache_tokens,
-        links,
+        links: link_facts(reports, |node| nodes.contains(&node)),
         ..PlanRequest::new(wanted.shape.clone(), placement.context_tokens, devices)
     };
     let (predicted, _) = exo_planner::predict(&request, &placement.stages)?;

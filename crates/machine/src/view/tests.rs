@@ -119,6 +119,8 @@ fn request() -> InstanceRequest {
         cache_tokens: 256,
         kv: KvDType::default(),
         objective: PlaceObjective::Fit,
+        pins: Vec::new(),
+        excluded: Vec::new(),
         holders: vec![node(1)],
     }
 }
@@ -149,7 +151,14 @@ fn instance(state: InstanceState, statuses: [StageStatus; 2]) -> InstanceView {
         StageView { status: first, memory_bytes: 3000 },
         StageView { status: second, memory_bytes: 1000 },
     ];
-    InstanceView { model_name: "m".to_owned(), placement: placement(), state, stages, moving: None }
+    InstanceView {
+        model_name: "m".to_owned(),
+        placement: placement(),
+        state,
+        stages,
+        moving: None,
+        advice: None,
+    }
 }
 
 fn device(id: DeviceId) -> DeviceFacts {
@@ -193,7 +202,14 @@ fn report(n: u8) -> NodeReport {
         facts,
         models: Vec::new(),
         stages: vec![serves],
-        links: vec![LinkReport { peer: node(3 - n), rtt_us: 250, bytes_per_s: None }],
+        links: vec![LinkReport {
+            peer: node(3 - n),
+            rtt_us: 250,
+            rtt_count: 9,
+            rtt_age_ms: 400,
+            jitter_us: 20,
+            inbound: None,
+        }],
         desired: None,
         unreached: Vec::new(),
         troubles: Vec::new(),

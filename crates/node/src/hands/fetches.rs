@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use exo_cluster::wire::{HeldModel, limits};
-use exo_machine::{FetchEvent, FetchId, FetchWhat, Holder, Input};
+use exo_machine::{FetchEvent, FetchId, FetchWhat, Holder, Input, Received};
 use exo_types::ModelId;
 use tokio_util::sync::CancellationToken;
 
@@ -35,10 +35,14 @@ impl Fetches {
                     let event = FetchEvent::Progress { done_bytes, total_bytes };
                     events.post(Input::Fetched { fetch, event });
                 };
+                let received = |from, (bytes, took)| {
+                    let received = Received { bytes, took, is_burst: false };
+                    events.post(Input::Received { from, received });
+                };
                 match what {
                     FetchWhat::Manifest => library.ensure_manifest(model, &holders).await,
                     FetchWhat::Shard(shard) => {
-                        library.ensure_shard(model, &shard, &holders, &mut progress).await
+                        library.ensure_shard(model, &shard, &holders, &mut progress, &received).await
                     }
                 }
             };

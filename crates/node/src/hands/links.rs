@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_cluster::wire::limits;
-use exo_machine::{DialId, Input, LinkEnd, LinkId, Outgoing, Purpose, Via};
+use exo_machine::{DialId, Input, LinkEnd, LinkId, Outgoing, Purpose, Received, Via};
 use exo_transport::{Channel, Endpoint, FrameLimits};
 use exo_types::NodeId;
 use tokio::net::TcpStream;
@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::bulk::PURPOSE_BULK;
+use crate::bulk::{Fetcher, PURPOSE_BULK};
 use crate::engine_host::chain;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
@@ -30,6 +30,8 @@ use tasks::{FINISH_MAX, Frame};
 
 /// For an address to refuse a connection.
 const PROBE_MAX: Duration = Duration::from_millis(500);
+/// For a burst, its connection included.
+const BURST_MAX: Duration = Duration::from_secs(25);
 /// The pauses before each attempt to find no port. Behind them membership's own bound is near.
 const PROBES: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(20), Duration::from_millis(80), Duration::from_millis(300)];
@@ -91,6 +93,23 @@ impl LinkHands {
                     events.post(Input::Refused { peer });
                 }
             }
+        });
+    }
+
+    /// Asks a member for a burst, and tells how fast it came.
+    pub fn burst(&self, from: NodeId, addresses: Vec<SocketAddr>) {
+        let (endpoint, events) = (self.endpoint.clone(), self.events.clone());
+        tokio::spawn(async move {
+            let measured = async { Fetcher::dial(&endpoint, from, &addresses).await?.burst().await };
+            let (bytes, took) = match tokio::time::timeout(BURST_MAX, measured).await {
+                Ok(Ok(measured)) => measured,
+                Ok(Err(error)) => {
+                    tracing::debug!(peer = %from, error = chain(&error), "the bandwidth was not measured");
+                    (0, Duration::ZERO)
+                }
+                Err(_) => (0, Duration::ZERO),
+            };
+            events.post(Input::Received { from, received: Received { bytes, took, is_burst: true } });
         });
     }
 

@@ -54,6 +54,7 @@ impl Hands {
                 self.links.dial(dial, peer, purpose, addresses, within);
             }
             Effect::Probe { peer, addresses } => self.links.probe(peer, addresses),
+            Effect::Burst { from, addresses } => self.links.burst(from, addresses),
             Effect::Send { link, message } => self.links.send(link, message),
             Effect::CloseLink { link, reason } => self.links.close(link, &reason),
             Effect::Persist { id, write } => {

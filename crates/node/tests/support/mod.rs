@@ -143,6 +143,7 @@ pub fn request(prompt: &str) -> GenerateRequest {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     GenerateRequest {
+        resumable: None,
         request: RequestId(u128::from(std::process::id()) << 64 | u128::from(n)),
         model: "demo".to_owned(),
         prompts: vec![Prompt::Chat {

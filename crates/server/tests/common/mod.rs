@@ -13,7 +13,8 @@ use exo_api::{
     FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView,
     InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView,
     JournalView, LoadView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
-    Summary, Timings, TokenPiece, TokensAnswer, TokensRequest, TopToken, Usage,
+    ReplanDecision, ReplanRequest, ReplanView, Summary, Timings, TokenPiece, TokensAnswer, TokensRequest,
+    TopToken, Usage,
 };
 use exo_server::{LocalListener, ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
@@ -226,8 +227,14 @@ impl Facade for Fake {
             self.live.fetch_add(1, Ordering::SeqCst);
             let alive = Alive(self.live.clone());
             let events = script(&request)?;
-            let counted = events.map(move |item| {
+            let mut tokens = std::collections::BTreeMap::new();
+            let counted = events.map(move |mut item| {
                 let _ = &alive;
+                if let Ok(GenerateEvent::Delta(delta)) = &mut item {
+                    let own = tokens.entry(delta.index).or_insert(0);
+                    *own += 1;
+                    delta.position = *own;
+                }
                 item
             });
             Ok(Box::pin(counted) as GenerateStream)
@@ -292,6 +299,27 @@ impl Facade for Fake {
         })
     }
 
+    fn replan(
+        &self,
+        id: InstanceId,
+        request: ReplanRequest,
+    ) -> BoxFuture<'_, Result<ReplanView, AdminError>> {
+        Box::pin(async move {
+            self.note(format!("replan {id} {request:?}"));
+            Ok(ReplanView {
+                instance: id.to_string(),
+                decision: ReplanDecision::Keep,
+                reason: "it is well placed".to_owned(),
+                now_ms: 1.0,
+                then_ms: 1.0,
+                load_bytes: 0,
+                fetch_bytes: 0,
+                fetch_ms: 0.0,
+                stages: Vec::new(),
+            })
+        })
+    }
+
     fn unload(&self, id: InstanceId) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
             self.note(format!("unload {id}"));
@@ -300,6 +328,24 @@ impl Facade for Fake {
                 _ => Err(AdminError::NotFound { what: "instance", name: id.to_string() }),
             }
         })
+    }
+
+    /// The last request, as if its node were lost. Its first proof was right.
+    fn claim(
+        &self,
+        request: exo_types::RequestId,
+        proof: [u8; 32],
+    ) -> BoxFuture<'_, Result<exo_api::ClaimedRequest, AdminError>> {
+        let last = self.last.lock().unwrap().clone();
+        let is_meant = |last: &GenerateRequest| last.request == request;
+        let resumable = last.filter(is_meant).and_then(|last| last.resumable).filter(|r| r.proof == proof);
+        let missing = AdminError::NotFound { what: "request", name: request.to_string() };
+        let claimed = resumable.map(|r| exo_api::ClaimedRequest {
+            model: exo_types::ModelId([7; 32]),
+            record: r.record,
+            choices: vec![Vec::new()],
+        });
+        Box::pin(async move { claimed.ok_or(missing) })
     }
 
     fn requests(&self) -> BoxFuture<'_, Result<Vec<exo_api::RequestView>, AdminError>> {
@@ -403,11 +449,16 @@ fn instance() -> InstanceView {
         state_since_unix_s: 0,
         state: InstanceState::Loading { progress: 0.5 },
         moving: None,
+        advice: None,
         placement: "p1/1@aeaqcaib".into(),
         context_tokens: 4096,
         slots: 4,
         cache_tokens: 16384,
         kv: Default::default(),
+        objective: Default::default(),
+        streams: None,
+        pins: vec![],
+        exclude: vec![],
         stages: vec![],
         load: Some(LoadView::default()),
         predicted_tokens_per_s: None,

@@ -121,13 +121,14 @@ fn run_one(args: &Args) -> bool {
 fn run_seeds(args: &Args, from: u64, to: u64) -> bool {
     let began = Instant::now();
     let (mut failures, mut handles, mut virtual_s) = (0, 0, 0.0);
-    let (mut answered, mut unanswered) = (0, 0);
+    let (mut answered, mut unanswered, mut resumed) = (0, 0, 0);
     for seed in from..to {
         let choice = Choice { seed, ..args.choice.clone() };
         let report = run_with(&choice, Options::default());
         handles += report.handles;
         virtual_s += seconds(report.until);
         answered += report.answered;
+        resumed += report.resumed;
         unanswered += report.failed.len();
         if let Some(failure) = report.failure {
             failures += 1;
@@ -137,7 +138,7 @@ fn run_seeds(args: &Args, from: u64, to: u64) -> bool {
     let elapsed = began.elapsed().as_secs_f64();
     say!(
         "{} seeds, {failures} broken: {virtual_s:.0} s with {handles} inputs in {elapsed:.1} s, {:.0} inputs a second; \
-         {answered} requests answered, {unanswered} not",
+         {answered} requests answered, {unanswered} not; {resumed} went on at another node",
         to.saturating_sub(from),
         handles as f64 / elapsed
     );

@@ -41,7 +41,15 @@ pub(super) fn text_in_order(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_
     match *seen {
         Seen::Input { input: Input::Start { stream, request }, .. } => {
             for start in &request.starts {
-                requests.texts.insert((*stream, start.spec.sequence.index), text(facts, start));
+                let text = text(facts, start);
+                let given = &start.spec.history[start.spec.prompt_tokens as usize..];
+                if !text.expected.starts_with(given) {
+                    return Err(format!(
+                        "client {}: the copy of its answer has other tokens: {given:?}",
+                        stream.0
+                    ));
+                }
+                requests.texts.insert((*stream, start.spec.sequence.index), text);
             }
             Ok(())
         }
@@ -60,7 +68,7 @@ pub(super) fn text_in_order(watch: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_
 
 fn text(facts: &Facts<'_>, start: &DriverStart) -> Text {
     let question = Question {
-        prompt: &start.spec.history,
+        prompt: &start.spec.history[..start.spec.prompt_tokens as usize],
         sampling: &start.spec.sampling,
         max_tokens: start.max_tokens,
         context_tokens: CONTEXT_TOKENS,
@@ -69,7 +77,7 @@ fn text(facts: &Facts<'_>, start: &DriverStart) -> Text {
         request: start.spec.sequence.request,
         expected: solo(facts.model, LAYERS, &question),
         max_tokens: start.max_tokens,
-        told: 0,
+        told: start.spec.history.len() - start.spec.prompt_tokens as usize,
         is_over: false,
     }
 }
@@ -158,7 +166,7 @@ pub(super) fn nothing_left_over(_: &mut Watch, facts: &Facts<'_>, seen: &Seen<'_
         let Some(process) = &node.process else { continue };
         let counts = process.machine.counts();
         let sequences = counts.sequences_queued + counts.sequences_running + counts.sequences_open;
-        if counts.drivers + sequences + counts.held_messages > 0
+        if counts.drivers + counts.backups_own + counts.claims + sequences + counts.held_messages > 0
             || counts.pending_writes != node.disk.unanswered()
         {
             return Err(format!("n{} still has {counts:?}, its disk {}", node.index, node.disk.unanswered()));

@@ -79,7 +79,7 @@ fn who_asks_for_a_model_that_is_being_planned_waits_for_the_same_plan() {
     bench.answer();
     assert_eq!((&bench.answered[..], bench.log.len()), (&[1, 1, 1, 2, 2][..], 2));
     let instances = bench.replies.iter().map(|reply| match reply {
-        ControlReply::Placed { view, reasons, .. } if reasons.len() == 2 => view.placement.instance,
+        ControlReply::Placed { view, reasons, .. } if reasons.len() == 3 => view.placement.instance,
         other => panic!("{other:?}"),
     });
     let instances: Vec<_> = instances.collect();

@@ -3,8 +3,8 @@
 use exo_types::{DeviceFacts, Monitor, NodeFacts};
 
 use super::super::limits::{
-    CONTROL_BYTES_MAX, DEVICES_MAX, EVENT_BYTES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX,
-    SHARDS_MAX,
+    BANDWIDTH_MAX, CONTROL_BYTES_MAX, DEVICES_MAX, EVENT_BYTES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX,
+    MEMBERS_MAX, MODELS_MAX, SHARDS_MAX, STAGES_MAX,
 };
 use super::super::{
     ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceReport, HeldModel,
@@ -24,6 +24,8 @@ const REASONS_MAX: usize = MEMBERS_MAX * DEVICES_MAX;
 const CARD_EVENTS_MAX: usize = 64;
 /// No memory is larger; sums over a cluster stay below 2^63.
 const MEMORY_BYTES_MAX: u64 = 1 << 48;
+/// No device reads or computes faster.
+const RATE_MAX: f64 = 1e18;
 
 impl Check for ControlMessage {
     fn check(&self) -> Result<(), CheckError> {
@@ -40,6 +42,7 @@ impl Check for ControlMessage {
             Self::Reply { reply, .. } => reply.check(),
             Self::Log(log) => log.check(),
             Self::Refused(_) => Ok(()),
+            Self::Backup(message) => message.check(),
         }
     }
 }
@@ -100,7 +103,8 @@ impl Check for DeviceFacts {
 
 /// Rates feed the planner's divisions: positive and finite, or not there.
 fn rate(per_s: Option<f64>) -> Result<(), CheckError> {
-    ensure(per_s.is_none_or(|r| r.is_finite() && r > 0.0), "a rate is not a positive number")
+    let is_plausible = |r: f64| r.is_finite() && r > 0.0 && r <= RATE_MAX;
+    ensure(per_s.is_none_or(is_plausible), "a rate is not a positive number up to 10^18")
 }
 
 impl Check for HeldModel {
@@ -128,7 +132,11 @@ impl Check for StageStatus {
 
 impl Check for LinkReport {
     fn check(&self) -> Result<(), CheckError> {
-        rate(self.bytes_per_s)
+        let plausible = 1..=BANDWIDTH_MAX;
+        ensure(
+            self.inbound.is_none_or(|inbound| plausible.contains(&inbound.bytes_per_s)),
+            "a bandwidth is zero, or above 10^11 bytes per second",
+        )
     }
 }
 
@@ -161,6 +169,7 @@ impl Check for InstanceView {
         self.placement.check()?;
         let same = self.stages.len() == self.placement.stages.len();
         ensure(same, "a view has another number of stages than its placement")?;
+        self.advice.as_ref().map_or(Ok(()), |advice| text("bytes of a reason", advice))?;
         if let Some(Moving::Loading { reason, .. } | Moving::Stays { reason }) = &self.moving {
             text("bytes of a reason", reason)?;
         }
@@ -172,7 +181,7 @@ impl Check for ControlAsk {
     fn check(&self) -> Result<(), CheckError> {
         match self {
             Self::Place(request) => request.check(),
-            Self::RemoveInstance { .. } | Self::Drain { .. } => Ok(()),
+            Self::RemoveInstance { .. } | Self::Drain { .. } | Self::Replan { .. } => Ok(()),
         }
     }
 }
@@ -184,6 +193,14 @@ impl Check for ControlReply {
                 at_most("reasons", reasons.len(), REASONS_MAX)?;
                 reasons.iter().try_for_each(|r| text("bytes of a reason", r))?;
                 view.check()
+            }
+            Self::Replanned(report) => {
+                text("bytes of a reason", &report.reason)?;
+                at_most("stages of a placement", report.stages.len(), STAGES_MAX)?;
+                let shards = report.stages.iter().map(|stage| stage.shards.len()).sum();
+                at_most("shards of a placement", shards, SHARDS_MAX)?;
+                let mut shards = report.stages.iter().flat_map(|stage| &stage.shards);
+                shards.try_for_each(|shard| device_id(&shard.device))
             }
             Self::Refused { message, .. } => at_most("bytes of a message", message.len(), 1 << 20),
             Self::Done { .. } => Ok(()),

@@ -1,8 +1,11 @@
 //! Bounds of decoded messages: every count and length a peer chose is checked here before anything is believed.
 
+mod backup;
 mod control;
 mod data;
 mod placement;
+
+pub use backup::token_bytes;
 
 use super::limits::TEXT_BYTES_MAX;
 

@@ -1,9 +1,10 @@
 //! Bounds of models and placements, wherever they come from: a peer, the log, a snapshot.
 
-use exo_types::{DeviceId, LayerShape, ModelShape, Placement};
+use exo_types::{DeviceId, LayerRange, LayerShape, ModelShape, Pin, PinLayers, Placement};
 
 use super::super::limits::{
-    CACHE_TOKENS_MAX, CONTEXT_TOKENS_MAX, LAYERS_MAX, MEMBERS_MAX, SEQUENCES_MAX, SHARDS_MAX, STAGES_MAX,
+    CACHE_TOKENS_MAX, CONTEXT_TOKENS_MAX, LAYERS_MAX, MEMBERS_MAX, PINS_MAX, SEQUENCES_MAX, SHARDS_MAX,
+    STAGES_MAX,
 };
 use super::{Check, CheckError, at_most, ensure, text};
 use crate::{InstanceRequest, PlaceObjective};
@@ -20,10 +21,33 @@ impl Check for InstanceRequest {
         name(&self.model_name)?;
         at_most("holders of a model", self.holders.len(), MEMBERS_MAX)?;
         cache(self.context_tokens, self.slots, self.cache_tokens)?;
-        if let PlaceObjective::Spread { stages_min } = self.objective {
-            at_most("stages asked for", stages_min as usize, STAGES_MAX)?;
+        match self.objective {
+            PlaceObjective::Fit => {}
+            PlaceObjective::Spread { stages_min } => {
+                at_most("stages asked for", stages_min as usize, STAGES_MAX)?;
+            }
+            PlaceObjective::Throughput { streams } => {
+                ensure(streams > 0, "throughput is asked for over 0 streams")?;
+                at_most("streams asked for", streams as usize, SEQUENCES_MAX)?;
+            }
         }
+        at_most("pins", self.pins.len(), PINS_MAX)?;
+        at_most("exclusions", self.excluded.len(), PINS_MAX)?;
+        self.pins.iter().try_for_each(Check::check)?;
+        self.excluded.iter().filter_map(|e| e.device.as_ref()).try_for_each(device_id)?;
         self.shape.check()
+    }
+}
+
+impl Check for Pin {
+    fn check(&self) -> Result<(), CheckError> {
+        device_id(&self.device)?;
+        let is_some = match self.layers {
+            PinLayers::Any => true,
+            PinLayers::Count(count) => (1..=LAYERS_MAX).contains(&(count as usize)),
+            PinLayers::Range(LayerRange { start, end }) => start < end && end as usize <= LAYERS_MAX,
+        };
+        ensure(is_some, "a pin names no layers, or more than a model has")
     }
 }
 

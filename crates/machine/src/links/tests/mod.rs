@@ -457,10 +457,17 @@ fn the_round_trip_is_the_median_of_the_last_nine_over_the_data_link() {
         one.links.heard(ms(1), LinkId(7), Some(Duration::from_millis(rtt)));
         one.links.heard(ms(1), LinkId(8), Some(Duration::from_millis(77)));
     }
-    assert_eq!(one.links.rtt(LOWER), Some(Duration::from_millis(5)));
+    // Steps of 2, 1, 3, 1, 4, 3, 1 and 1 ms.
+    let trips = RoundTrips {
+        median: Duration::from_millis(5),
+        jitter: Duration::from_millis(2),
+        count: 9,
+        age: Duration::from_secs(3),
+    };
+    assert_eq!(one.links.round_trips(ms(3001), LOWER), Some(trips));
     one.links.down(ms(1), LinkId(7), LinkEnd::Silent, &mut one.out);
     assert_eq!(
-        (one.links.rtt(LOWER), one.links.unreached(ms(2000))),
+        (one.links.round_trips(ms(1), LOWER), one.links.unreached(ms(2000))),
         (None, vec![]),
         "it may be back at once"
     );

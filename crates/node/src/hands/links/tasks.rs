@@ -3,12 +3,13 @@
 //! | kind | frame | payload |
 //! |---|---|---|
 //! | 1 | message | a [`ControlMessage`] or a [`DataMessage`], as the link's purpose says |
-//! | 2 | ping | 8 bytes, the sender's |
-//! | 3 | pong | the same 8 bytes |
+//! | 2 | ping | 16 bytes, the sender's ([`Stamps`]) |
+//! | 3 | pong | the same 16 bytes |
 //! | 4 | Accept | [`WIRE_VERSION`]; once, in front of all messages |
 //!
 //! The reader alone tells how the link ended, behind all that came over it. Silence is judged by the machine.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,10 +37,13 @@ const KIND_PING: u8 = 2;
 const KIND_PONG: u8 = 3;
 const KIND_ACCEPT: u8 = 4;
 
+/// A time and what only this link could say of it.
+const STAMP_BYTES: usize = 16;
+
 /// What waits to be written.
 pub(super) enum Frame {
     Outgoing(Outgoing),
-    Pong([u8; 8]),
+    Pong([u8; STAMP_BYTES]),
 }
 
 /// Which link the tasks are behind, and how they reach the loop.
@@ -60,11 +64,11 @@ pub(super) fn tasks(
     outgoing: mpsc::Receiver<Frame>,
     queue: mpsc::WeakSender<Frame>,
 ) -> (impl Future<Output = ()> + Send + use<>, impl Future<Output = ()> + Send + use<>) {
-    let clock = Instant::now();
+    let stamps = Stamps::new();
     let (failed, failure) = oneshot::channel();
-    let write = write(writer, outgoing, clock, ends.closed.clone(), failed);
+    let write = write(writer, outgoing, stamps.clone(), ends.closed.clone(), failed);
     let unread = Arc::new(Semaphore::new(UNREAD_BYTES_MAX as usize));
-    let link = Reading { ends, queue, clock, unread, is_accepted: false, received_bytes: 0 };
+    let link = Reading { ends, queue, stamps, unread, is_accepted: false, received_bytes: 0 };
     (write, read(link, reader, failure))
 }
 
@@ -72,11 +76,11 @@ pub(super) fn tasks(
 async fn write(
     mut writer: FrameWriter,
     mut outgoing: mpsc::Receiver<Frame>,
-    clock: Instant,
+    stamps: Stamps,
     closed: CancellationToken,
     failed: oneshot::Sender<SendError>,
 ) {
-    let all = write_all(&mut writer, &mut outgoing, clock);
+    let all = write_all(&mut writer, &mut outgoing, &stamps);
     tokio::pin!(all);
     let outcome = tokio::select! {
         outcome = &mut all => outcome,
@@ -90,14 +94,12 @@ async fn write(
 async fn write_all(
     writer: &mut FrameWriter,
     outgoing: &mut mpsc::Receiver<Frame>,
-    clock: Instant,
+    stamps: &Stamps,
 ) -> Result<(), SendError> {
     while let Some(frame) = outgoing.recv().await {
         match frame {
             Frame::Outgoing(Outgoing::Accept) => writer.send(KIND_ACCEPT, &[&[WIRE_VERSION]]).await?,
-            Frame::Outgoing(Outgoing::Ping) => {
-                writer.send(KIND_PING, &[&elapsed_us(clock).to_le_bytes()]).await?;
-            }
+            Frame::Outgoing(Outgoing::Ping) => writer.send(KIND_PING, &[&stamps.stamp()]).await?,
             Frame::Pong(stamp) => writer.send(KIND_PONG, &[&stamp]).await?,
             Frame::Outgoing(Outgoing::Control(message)) => {
                 writer.send(KIND_MESSAGE, &[&message.encode()]).await?;
@@ -111,9 +113,41 @@ async fn write_all(
     writer.finish().await
 }
 
-/// Microseconds of a link's own clock. A ping carries them out and back, so no two clocks are compared.
-fn elapsed_us(clock: Instant) -> u64 {
-    u64::try_from(clock.elapsed().as_micros()).unwrap_or(u64::MAX)
+/// What a link's pings carry out and its pongs carry back: microseconds of the link's own clock, so that no two clocks are compared,
+/// and a keyed hash of them, so that no peer answers a ping that it has not seen. A peer may seem further away than it is, and no nearer.
+#[derive(Clone)]
+pub(super) struct Stamps {
+    clock: Instant,
+    /// Random, and another for each link.
+    key: RandomState,
+}
+
+impl Stamps {
+    pub(super) fn new() -> Self {
+        Self { clock: Instant::now(), key: RandomState::new() }
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn signed(&self, sent_us: u64) -> [u8; STAMP_BYTES] {
+        let mut stamp = [0; STAMP_BYTES];
+        stamp[..8].copy_from_slice(&sent_us.to_le_bytes());
+        stamp[8..].copy_from_slice(&self.key.hash_one(sent_us).to_le_bytes());
+        stamp
+    }
+
+    fn stamp(&self) -> [u8; STAMP_BYTES] {
+        self.signed(self.now_us())
+    }
+
+    /// Since the stamp was made; nothing if this link has not made it.
+    fn elapsed(&self, stamp: &[u8]) -> Option<Duration> {
+        let sent_us = u64::from_le_bytes(*stamp.first_chunk()?);
+        let is_own = self.signed(sent_us) == *stamp;
+        is_own.then(|| self.now_us().checked_sub(sent_us)).flatten().map(Duration::from_micros)
+    }
 }
 
 /// Reads until the link ends, then tells how it ended; a link that is closed from here just ends.
@@ -143,7 +177,7 @@ async fn read(mut link: Reading, mut reader: FrameReader, failure: oneshot::Rece
 struct Reading {
     ends: Ends,
     queue: mpsc::WeakSender<Frame>,
-    clock: Instant,
+    stamps: Stamps,
     /// Bytes that may still wait for the loop.
     unread: Arc<Semaphore>,
     /// Whether the peer has said Accept.
@@ -176,7 +210,7 @@ impl Reading {
             KIND_ACCEPT => self.accept(&payload).await,
             KIND_PING => self.pong(&payload),
             KIND_PONG => {
-                let rtt = self.round_trip(&payload);
+                let rtt = self.stamps.elapsed(&payload);
                 let rtt = rtt.ok_or_else(|| LinkEnd::Protocol("a pong that answers no ping".to_owned()))?;
                 self.tell(self.heard(Some(rtt))).await
             }
@@ -227,11 +261,6 @@ impl Reading {
         Ok(())
     }
 
-    fn round_trip(&self, payload: &[u8]) -> Option<Duration> {
-        let sent = u64::from_le_bytes(payload.try_into().ok()?);
-        elapsed_us(self.clock).checked_sub(sent).map(Duration::from_micros)
-    }
-
     fn heard(&self, rtt: Option<Duration>) -> Event {
         Input::Heard { link: self.ends.link, rtt }.into()
     }
@@ -252,6 +281,20 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn nobody_answers_a_ping_before_it_has_come() {
+        let (own, other) = (Stamps::new(), Stamps::new());
+        let stamp = own.stamp();
+        assert!(own.elapsed(&stamp).is_some_and(|elapsed| elapsed < Duration::from_secs(5)));
+        assert_eq!(other.elapsed(&stamp), None, "another link's");
+        // Later by a microsecond, so that the way seems shorter by one.
+        let mut later = stamp;
+        later[0] = later[0].wrapping_add(1);
+        assert_eq!(own.elapsed(&later), None);
+        assert_eq!(own.elapsed(&own.signed(u64::MAX)), None, "not yet");
+        assert_eq!(own.elapsed(&stamp[..15]), None);
+    }
+
     #[tokio::test]
     async fn a_part_of_a_long_frame_is_a_sign_of_life_and_silence_is_none() {
         let (mut wire, end) = tokio::io::duplex(1 << 10);
@@ -262,8 +305,8 @@ mod tests {
         let ends = Ends { link, peer, purpose, events, closed };
         let (_queue, unread) = (mpsc::channel(1), Arc::new(Semaphore::new(9)));
         let queue = _queue.0.downgrade();
-        let clock = Instant::now();
-        let reading = Reading { ends, queue, clock, unread, is_accepted: true, received_bytes: 0 };
+        let stamps = Stamps::new();
+        let reading = Reading { ends, queue, stamps, unread, is_accepted: true, received_bytes: 0 };
         let (_failed, failure) = oneshot::channel();
         tokio::spawn(read(reading, reader, failure));
         let started = Instant::now();

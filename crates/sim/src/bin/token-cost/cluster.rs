@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exo_cluster::wire::{DeviceReport, HeldModel, TokenResult};
+use exo_cluster::wire::{Backup, DeviceReport, HeldModel, TokenResult};
 use exo_cluster::{
     ComputeResult, DriverConfig, DriverStart, EngineId, Event, InstanceRequest, Speculation, StageGeometry,
     State,
 };
 use exo_machine::{
-    Boot, Effect, EngineEvent, FetchEvent, Input, Job, LinkEnd, LinkId, LoadedFacts, MachineConfig,
-    NodeMachine, Now, Outgoing, Samples, SequenceEvent, StartRequest, StreamId,
+    BackupStart, Boot, Effect, EngineEvent, FetchEvent, Input, Job, LinkEnd, LinkId, LoadedFacts,
+    MachineConfig, NodeMachine, Now, Outgoing, Samples, SequenceEvent, StartRequest, StreamId,
 };
 use exo_sim::clock::EPOCH_UNIX_S;
 use exo_sim::draw::hash;
@@ -134,7 +134,7 @@ impl Cluster {
 
     fn start(&mut self, prompt_tokens: u32, max_tokens: u32) {
         self.requests += 1;
-        let request = RequestId(u128::from(self.requests) << 64 | 7);
+        let request = request(self.requests);
         let token = |position| hash(self.requests << 32 | u64::from(position)) as u32 % VOCAB;
         let start = DriverStart {
             model: shape::MODEL,
@@ -159,7 +159,10 @@ impl Cluster {
             cache_tokens: CACHE_TOKENS,
             ..shape::instance_request(self.members.len() as u32, holders)
         };
-        let request = StartRequest { config: DriverConfig::default(), starts: vec![start], place };
+        let backup = Backup { model: shape::MODEL, record: vec![0; 256], choices: vec![Vec::new()] };
+        let backup = BackupStart { request: start.spec.sequence.request, proof: [0; 32], backup };
+        let config = DriverConfig::default();
+        let request = StartRequest { config, starts: vec![start], place, backup: Some(backup) };
         let input = Input::Start { stream: StreamId(self.requests), request: Box::new(request) };
         self.open += 1;
         self.queue.push_back((0, input));
@@ -254,7 +257,7 @@ impl Cluster {
             }
             Effect::Unload(engine) => self.engine_says(node, engine, EngineEvent::Unloaded),
             Effect::ScanModels => self.queue.push_back((node, Input::Models(models()))),
-            Effect::Emit { event, .. } => self.told(event),
+            Effect::Emit { stream, event } => self.told(stream, event),
             _ => {}
         }
     }
@@ -280,10 +283,15 @@ impl Cluster {
         self.queue.push_back((other, input));
     }
 
-    fn told(&mut self, event: SequenceEvent) {
+    fn told(&mut self, stream: StreamId, event: SequenceEvent) {
         match event {
             SequenceEvent::Token { .. } => self.tokens += u64::from(self.meter.is_on),
-            SequenceEvent::Ended { .. } => self.open -= 1,
+            SequenceEvent::Ended { .. } => {
+                self.open -= 1;
+                // Its client has it all.
+                let cancel = Input::Cancel { request: request(stream.0), index: None };
+                self.queue.push_back((0, cancel));
+            }
             SequenceEvent::Refused(error) => self.failure = Some(error.to_string()),
             SequenceEvent::Failed { message, .. } => self.failure = Some(message),
             SequenceEvent::Queued(_) | SequenceEvent::Watched | SequenceEvent::Started { .. } => {}
@@ -371,4 +379,8 @@ fn sample(part: &StepSequence) -> TokenResult {
             return TokenResult { sequence, attempt: Attempt::FIRST, position, tokens, drafts };
         }
     }
+}
+
+fn request(number: u64) -> RequestId {
+    RequestId(u128::from(number) << 64 | 7)
 }

@@ -1,0 +1,125 @@
+//! The node that answers a client dies: the client gets the rest of its answer from another one.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use support::{Answer, Node, cluster, long_answer, resumed_of, stream_until, text_of, wait_for};
+
+/// Of an answer: the demo model takes a second for them.
+const TOKENS: u32 = 1800;
+/// From asking another node to the end of the answer: noticing the loss, placing its stage again, and the rest of the tokens.
+const GOES_ON_MAX: Duration = Duration::from_secs(10);
+
+/// What is left of a stream whose node was killed, with whole events only.
+fn left((mut stream, mut text): (TcpStream, String)) -> String {
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest);
+    text.push_str(&String::from_utf8_lossy(&rest));
+    text
+}
+
+/// The value of the head's `exo-resume`.
+fn ticket(text: &str) -> String {
+    text.lines().find_map(|line| line.strip_prefix("exo-resume: ")).unwrap().trim().to_owned()
+}
+
+/// Of whole events: the last id, and all up to its event's end.
+fn seen(text: &str) -> (String, &str) {
+    let at = text.rfind("\nid: ").unwrap();
+    let id = text[at + 5..].lines().next().unwrap().to_owned();
+    let end = text[at..].find("\n\n");
+    match end {
+        Some(end) => (id, &text[..at + end + 2]),
+        // The event broke off.
+        None => seen(&text[..at]),
+    }
+}
+
+fn resume(node: &Node, ticket: &str, last: Option<&str>) -> Answer {
+    let mut stream = TcpStream::connect(&node.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let id = ticket.split('.').next().unwrap();
+    let last = last.map(|last| format!("Last-Event-ID: {last}\r\n")).unwrap_or_default();
+    let request = format!(
+        "GET /v1/requests/{id} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nConnection: close\r\nexo-resume: {ticket}\r\n{last}\r\n",
+        node.address, node.secret
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    Answer::parse(&bytes)
+}
+
+#[test]
+fn an_answer_goes_on_at_another_node_when_its_own_is_killed() {
+    let mut nodes = cluster("moved", &["one", "two", "three"]);
+    nodes[0].place("demo", 3);
+    let expected = long_answer(&nodes[1], TOKENS);
+    for driver in [2, 1] {
+        let stream = stream_until(&nodes[driver], TOKENS, 100);
+        nodes[driver].kill();
+        let text = left(stream);
+        let (ticket, (last, had)) = (ticket(&text), seen(&text));
+        let asked = Instant::now();
+        let rest = resume(&nodes[0], &ticket, Some(&last));
+        let took = asked.elapsed();
+        assert_eq!(rest.status, 200, "{}\n{}", rest.body, nodes[0].log());
+        assert_eq!(text_of(had) + &text_of(&rest.body), expected, "not a token more, less or other");
+        assert!(rest.body.contains("[DONE]") && !resumed_of(&rest.body).is_empty(), "{}", rest.body);
+        assert!(took < GOES_ON_MAX, "{took:?}");
+        assert!(rest.head.contains("exo-resume: "), "{}", rest.head);
+        wait_for("the copies to go", Duration::from_secs(5), || {
+            let over = resume(&nodes[0], &ticket, None);
+            (over.status == 404).then(|| assert_eq!(over.code(), "request_not_found"))
+        });
+    }
+}
+
+#[test]
+fn an_answer_that_goes_on_has_the_same_ids_and_choices() {
+    let mut nodes = cluster("choices", &["one", "two", "three"]);
+    nodes[0].place("demo", 2);
+    let body = json!({
+        "model": "demo", "n": 2, "max_tokens": 900, "ignore_eos": true, "temperature": 1.0, "stream": true,
+        "messages": [{"role": "user", "content": "Tell me a story."}],
+    });
+    let mut stream = nodes[2].send("POST", "/v1/chat/completions", Some(body.to_string()));
+    let mut text = String::new();
+    while text.matches("data:").count() < 100 {
+        let mut bytes = [0; 512];
+        let n = stream.read(&mut bytes).unwrap();
+        assert!(n > 0, "{text}");
+        text.push_str(&String::from_utf8_lossy(&bytes[..n]));
+    }
+    nodes[2].kill();
+    let text = left((stream, text));
+    let (ticket, (_, had)) = (ticket(&text), seen(&text));
+    let id = ticket.split('.').next().unwrap();
+    let refused = resume(&nodes[1], &format!("{id}.{:032}", 0), None);
+    assert_eq!((refused.status, refused.code().as_str()), (404, "request_not_found"));
+    let whole = resume(&nodes[1], &ticket, None);
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    // The seed was drawn by the node that died.
+    let chunks = |text: &str| -> Vec<serde_json::Value> {
+        let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+        data.filter(|data| data.starts_with('{')).map(|data| serde_json::from_str(data).unwrap()).collect()
+    };
+    let of_choice = |chunks: &[serde_json::Value], index: u64| -> String {
+        let choices = chunks.iter().filter_map(|chunk| chunk["choices"].get(0));
+        let own = choices.filter(|choice| choice["index"] == index);
+        own.map(|choice| choice["delta"]["content"].as_str().unwrap_or_default()).collect()
+    };
+    let (had, whole) = (chunks(had), chunks(&whole.body));
+    for index in [0, 1] {
+        let (first, all) = (of_choice(&had, index), of_choice(&whole, index));
+        assert!(!first.is_empty() && first.len() < all.len() && all.starts_with(&first), "{first}\n{all}");
+    }
+    let head = |chunk: &serde_json::Value| (chunk["id"].clone(), chunk["created"].clone());
+    assert!(had.iter().chain(&whole).all(|chunk| head(chunk) == head(&had[0])), "one answer, one id");
+}

@@ -1,0 +1,272 @@
+//! Whether an instance is worth moving: the planner is asked again, and what a better plan gains stands beside what it costs.
+//!
+//! The better plan is loaded ahead while the stages that stand serve on, so it needs room beside them. What cannot be loaded so, or
+//! gains too little for the ranges of the predictions, is kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use exo_planner::{Objective, Plan, PlanRequest, predict};
+use exo_types::{DeviceId, InstanceId, NodeId, Placement, SupportClass, Time};
+
+use super::asks::refused;
+use super::moving::Move;
+use super::place::placement;
+use super::planning::PlanAsk;
+use super::survey::Watch;
+use super::{Coordinator, CoordinatorOutput, ReplyTo, clip, not_coordinator};
+use crate::wire::{ControlRefusal, ControlReply, ReplanReport};
+use crate::{InstanceState, StateInstance};
+
+/// A plan that gains less is not worth a move: predictions from fresh measurements are good to a tenth.
+const GAIN_MIN_PERCENT: u64 = 10;
+
+/// Devices are the same for this long before anybody plans with them.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
+/// Between two reviews of an instance that nobody asked for.
+const REVIEW_EVERY: Duration = Duration::from_secs(60);
+
+/// What the planner says of an instance that serves when members have changed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Review {
+    /// The devices have changed since the last one.
+    is_due: bool,
+    /// When the last one was asked for.
+    asked_at: Option<Time>,
+    /// A better plan.
+    pub(super) advice: Option<String>,
+}
+
+impl Review {
+    /// The planner is to look at the instance when it has nothing else to do.
+    pub(super) fn set_due(&mut self) {
+        self.is_due = true;
+    }
+}
+
+/// The devices that stages may be on.
+#[derive(Clone, Debug)]
+pub(super) struct Usable {
+    devices: BTreeSet<(NodeId, DeviceId)>,
+    /// When they became these, until that has been looked at.
+    changed_at: Option<Time>,
+}
+
+/// What a better plan needs beside what serves.
+struct Cost {
+    load_bytes: u64,
+    fetch_bytes: u64,
+    fetch_ns: u64,
+    /// Where there is no room for it, and what is missing.
+    no_room: Option<String>,
+}
+
+impl Coordinator {
+    /// Has the planner look at what serves when devices have come, gone, or may be used no more. What it finds is told, and
+    /// carried out when somebody asks for it.
+    pub(super) fn review(&mut self, now: Time) {
+        let devices = self.usable(now);
+        let Some(leading) = &mut self.leading else { return };
+        match &mut leading.usable {
+            Some(usable) if usable.devices == devices => {
+                if usable.changed_at.take_if(|at| now.since(*at) >= SETTLED_AFTER).is_some() {
+                    leading.watches.values_mut().for_each(|watch| watch.review.set_due());
+                }
+            }
+            usable => {
+                let changed_at = usable.is_some().then_some(now);
+                *usable = Some(Usable { devices, changed_at });
+                leading.watches.values_mut().for_each(|watch| watch.review.advice = None);
+            }
+        }
+        if !leading.plans.is_empty() {
+            return;
+        }
+        let is_due = |watch: &Watch| {
+            let is_rested = watch.review.asked_at.is_none_or(|at| now.since(at) >= REVIEW_EVERY);
+            watch.review.is_due && is_rested && watch.state == InstanceState::Ready && watch.moving.is_none()
+        };
+        if let Some((&instance, watch)) = leading.watches.iter_mut().find(|(_, watch)| is_due(watch)) {
+            let advice = watch.review.advice.take();
+            watch.review = Review { is_due: false, asked_at: Some(now), advice };
+            // The queue is empty.
+            let _ = leading.plans.push(PlanAsk::review(now, instance, None, false));
+        }
+    }
+
+    /// The devices of members that are there, supported and not drained.
+    fn usable(&self, now: Time) -> BTreeSet<(NodeId, DeviceId)> {
+        let Some(leading) = &self.leading else { return BTreeSet::new() };
+        let is_there = |node: NodeId| !self.is_gone(leading, now, node) && !self.is_drained(node);
+        let there = self.reports.iter().filter(|(node, _)| is_there(**node));
+        let devices = there.flat_map(|(&node, report)| report.facts.devices.iter().map(move |d| (node, d)));
+        let supported = devices.filter(|(_, device)| device.support != SupportClass::Unsupported);
+        supported.map(|(node, device)| (node, device.id.clone())).collect()
+    }
+
+    /// Somebody asks whether an instance should be elsewhere, and wants it moved there if `carry_out`.
+    pub(super) fn replan(
+        &mut self,
+        now: Time,
+        reply: ReplyTo,
+        instance: InstanceId,
+        carry_out: bool,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        let state = self.leading.as_ref().and_then(|l| l.watches.get(&instance)).map(|w| w.state.clone());
+        let Some(leading) = &mut self.leading else { return out.push(not_coordinator(reply)) };
+        match state {
+            Some(InstanceState::Ready) => {}
+            Some(_) => {
+                let message = format!("{instance} does not serve now; ask again when it does");
+                return out.push(refused(reply, ControlRefusal::Invalid, &message));
+            }
+            None => {
+                let message = format!("there is no instance {instance}");
+                return out.push(refused(reply, ControlRefusal::Unknown, &message));
+            }
+        }
+        if let Err(queued) = leading.plans.push(PlanAsk::review(now, instance, Some(reply), carry_out)) {
+            let message = format!("{queued} plans are waiting for another; ask again later");
+            out.push(refused(reply, ControlRefusal::Busy, &message));
+        }
+    }
+
+    /// The plan for an instance that serves is there.
+    pub(super) fn reviewed(
+        &mut self,
+        now: Time,
+        (instance, reply, carry_out): (InstanceId, Option<ReplyTo>, bool),
+        request: &PlanRequest,
+        plan: Plan,
+        out: &mut Vec<CoordinatorOutput>,
+    ) {
+        let refuse = |message: &str| reply.map(|to| refused(to, ControlRefusal::NoPlan, message));
+        let Some(entry) = self.state.instances().get(&instance).cloned() else {
+            return out.extend(refuse("it was unloaded meanwhile"));
+        };
+        let Some((_, now_ns)) = predict(request, &entry.placement.stages) else {
+            return out.extend(refuse("what stands cannot be predicted: a device of it is not reported now"));
+        };
+        let then_ns = plan.proof.objective_ns;
+        let (next, memory_bytes) = placement(plan, &entry.request, instance, entry.placement.id);
+        let cost = self.cost_of_move(&entry, &next, &memory_bytes, request);
+        let gain_percent = now_ns.saturating_sub(then_ns).saturating_mul(100) / now_ns.max(1);
+        let keep = self.keep_reason(instance, &entry, &next, gain_percent, &cost);
+        let reason = keep.clone().unwrap_or_else(|| {
+            let what = match request.objective {
+                Objective::Throughput => "a token for every stream",
+                Objective::Latency | Objective::Spread { .. } => "a request",
+            };
+            format!("{what} takes {gain_percent} % less time")
+        });
+        let is_moved = keep.is_none() && carry_out;
+        tracing::info!(
+            target: "events::replan", %instance, now_ns, then_ns, load_bytes = cost.load_bytes,
+            fetch_bytes = cost.fetch_bytes, is_better = keep.is_none(), is_moved, reason
+        );
+        let report = ReplanReport {
+            instance,
+            is_better: keep.is_none(),
+            is_moved,
+            reason: clip(&reason),
+            now_ns,
+            then_ns,
+            load_bytes: cost.load_bytes,
+            fetch_bytes: cost.fetch_bytes,
+            fetch_ns: cost.fetch_ns,
+            stages: next.stages.clone(),
+        };
+        if let Some(watch) = self.leading.as_mut().and_then(|l| l.watches.get_mut(&instance)) {
+            watch.review.advice = (report.is_better && !is_moved).then(|| report.reason.clone());
+        }
+        if is_moved && let Some(leading) = &mut self.leading {
+            let id = leading.next_placement();
+            let next = Placement { id, ..next };
+            if let Some(watch) = leading.watches.get_mut(&instance) {
+                let moving = Move::to_better(now, entry.placement.id, next, memory_bytes, reason);
+                (watch.moving, watch.stuck) = (Some(moving), None);
+            }
+        }
+        let answer = |to| CoordinatorOutput::Reply { to, reply: ControlReply::Replanned(report) };
+        out.extend(reply.map(answer));
+    }
+
+    /// Why what stands is kept, if it is.
+    fn keep_reason(
+        &self,
+        instance: InstanceId,
+        entry: &StateInstance,
+        next: &Placement,
+        gain_percent: u64,
+        cost: &Cost,
+    ) -> Option<String> {
+        let leading = self.leading.as_ref();
+        let watch = leading.and_then(|leading| leading.watches.get(&instance));
+        let planned = leading.and_then(|leading| leading.planned.instances().get(&instance));
+        let Some((watch, planned)) = watch.zip(planned) else {
+            return Some("it is being unloaded".to_owned());
+        };
+        let is_same = planned.placement == entry.placement;
+        if next.stages == entry.placement.stages {
+            return Some("the planner would place it as it is placed".to_owned());
+        }
+        if watch.state != InstanceState::Ready || watch.moving.is_some() || !is_same {
+            return Some("it is being moved, or placed anew, already".to_owned());
+        }
+        if gain_percent < GAIN_MIN_PERCENT {
+            return Some(format!(
+                "the best plan gains {gain_percent} %, and less than {GAIN_MIN_PERCENT} % is not worth a move"
+            ));
+        }
+        let no_room = cost.no_room.as_ref()?;
+        Some(format!(
+            "a plan that gains {gain_percent} % cannot be loaded beside what serves: {no_room}; `exo unload` and `exo place` move it \
+             with a pause"
+        ))
+    }
+
+    /// What has to be loaded for the next placement, and whether there is room for it beside what serves.
+    fn cost_of_move(
+        &self,
+        entry: &StateInstance,
+        next: &Placement,
+        memory_bytes: &[u64],
+        request: &PlanRequest,
+    ) -> Cost {
+        let mut cost = Cost { load_bytes: 0, fetch_bytes: 0, fetch_ns: 0, no_room: None };
+        let stands = |node: NodeId, spec: &exo_types::ShardSpec| {
+            let mut all = entry.placement.shards();
+            all.any(|(at, shard)| shard.node == node && entry.placement.spec(at.stage, at.rank) == *spec)
+        };
+        let mut needed: BTreeMap<(NodeId, DeviceId), u64> = BTreeMap::new();
+        // Nodes with nothing to load fetch nothing.
+        let mut holders: Vec<NodeId> = next.shards().map(|(_, shard)| shard.node).collect();
+        for ((at, shard), bytes) in next.shards().zip(memory_bytes) {
+            if stands(shard.node, &next.spec(at.stage, at.rank)) {
+                continue;
+            }
+            let weights = entry.request.shape.shard_weight_bytes(&shard.shard);
+            cost.load_bytes = cost.load_bytes.saturating_add(weights);
+            if !request.holders.contains(&shard.node) {
+                cost.fetch_bytes = cost.fetch_bytes.saturating_add(weights);
+                holders.retain(|node| *node != shard.node);
+            }
+            let here = needed.entry((shard.node, shard.device.clone())).or_default();
+            *here = here.saturating_add(*bytes);
+        }
+        holders.retain(|node| !request.holders.contains(node));
+        let has_rest = PlanRequest { holders: [&request.holders[..], &holders].concat(), ..request.clone() };
+        cost.fetch_ns = predict(&has_rest, &next.stages).map_or(0, |(predicted, _)| predicted.fetch_ns);
+        cost.no_room = needed.into_iter().find_map(|((node, device), needed_bytes)| {
+            let free_bytes = self.free_beside(node, &device);
+            (needed_bytes > free_bytes).then(|| {
+                format!(
+                    "{} {device} needs {needed_bytes} bytes and has {free_bytes} free",
+                    self.name_of(node)
+                )
+            })
+        });
+        cost
+    }
+}

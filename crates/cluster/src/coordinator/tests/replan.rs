@@ -1,0 +1,190 @@
+//! Whether an instance should be elsewhere, and the move there.
+
+use exo_types::ModelId;
+
+use super::*;
+use crate::Moving;
+use crate::wire::ReplanReport;
+
+/// A request whose layers take their time.
+fn large() -> InstanceRequest {
+    let mut request = request();
+    for layer in &mut request.shape.layers {
+        (layer.weight_bytes, layer.packed_bytes, layer.flops_per_token) = (100 << 20, 100 << 20, 200 << 20);
+    }
+    request
+}
+
+/// Two nodes of which one serves, and a third that is so many times as fast.
+fn joined(faster: f64) -> Bench {
+    let mut bench = Bench::new(2);
+    bench.feed(CoordinatorInput::Place { reply: ReplyTo { node: node(1), request: 1 }, request: large() });
+    bench.all_report(&StageStatus::Serving);
+    assert_eq!(bench.state(), Some(InstanceState::Ready), "{:?}", bench.replies);
+    bench.feed(members(3));
+    bench.feed(CoordinatorInput::NodeUp(node(3)));
+    bench.report(3, fast(faster));
+    bench
+}
+
+fn fast(times: f64) -> NodeReport {
+    let mut report = report(3, PLENTY);
+    let device = &mut report.facts.devices[0];
+    (device.read_bytes_per_s, device.flops_per_s) = (Some(1e10 * times), Some(1e11 * times));
+    report
+}
+
+fn replan(bench: &mut Bench, carry_out: bool) -> ReplanReport {
+    let instance = bench.placement().instance;
+    let reply = ReplyTo { node: node(2), request: 7 };
+    bench.feed(CoordinatorInput::Replan { reply, instance, carry_out });
+    match bench.replies.pop() {
+        Some(ControlReply::Replanned(report)) => report,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_node_that_is_much_faster_is_worth_a_move_and_the_old_one_serves_meanwhile() {
+    let mut bench = joined(4.0);
+    let before = bench.placement().clone();
+    let said = replan(&mut bench, false);
+    assert!(said.is_better && !said.is_moved && said.then_ns * 2 < said.now_ns, "{said:?}");
+    assert_eq!((said.load_bytes, said.fetch_bytes), (4 * (100 << 20) + 1000, 4 * (100 << 20) + 1000));
+    assert!(said.fetch_ns > 0 && bench.desired.get(&node(3)).is_none_or(|d| d.shards.is_empty()));
+
+    let said = replan(&mut bench, true);
+    assert!(said.is_moved && said.reason.contains("% less time"), "{said:?}");
+    assert_eq!((bench.placement(), bench.state()), (&before, Some(InstanceState::Ready)));
+    let ahead = &bench.desired[&node(3)].shards;
+    assert!(ahead.len() == 1 && ahead[0].is_ahead, "{ahead:?}");
+    let view = bench.coordinator.instances().remove(0);
+    assert!(matches!(view.moving, Some(Moving::Loading { .. })), "{:?}", view.moving);
+    let again = replan(&mut bench, true);
+    assert!(!again.is_moved && again.reason.contains("being moved"), "{again:?}");
+
+    let mut loaded = fast(4.0);
+    let desired = bench.desired[&node(3)].clone();
+    loaded.desired = Some((desired.epoch, desired.revision));
+    loaded.stages = desired.shards.iter().map(|s| stage_report(s, &StageStatus::Loaded)).collect();
+    bench.report(3, loaded);
+    assert_eq!(bench.placement().stages[0].leader().node, node(3));
+}
+
+#[test]
+fn a_small_gain_is_not_worth_a_move() {
+    let mut bench = joined(1.05);
+    let said = replan(&mut bench, true);
+    assert!(!said.is_better && !said.is_moved && said.then_ns < said.now_ns, "{said:?}");
+    assert!(said.reason.contains("less than 10 % is not worth a move"), "{said:?}");
+    let mut alone = Bench::new(1);
+    alone.feed(CoordinatorInput::Place { reply: ReplyTo { node: node(1), request: 1 }, request: large() });
+    alone.all_report(&StageStatus::Serving);
+    assert_eq!(replan(&mut alone, true).reason, "the planner would place it as it is placed");
+}
+
+#[test]
+fn what_has_no_room_beside_what_serves_is_kept_with_the_bytes() {
+    // The second node is fast and small: it takes three layers, beside which the first must load its one anew.
+    let mut bench = joined(4.0);
+    let need = 100 << 20;
+    let mut small = fast(4.0);
+    small.facts.devices[0].memory_free_bytes = 3 * need + (80 << 20);
+    bench.report(3, small);
+    let serves = bench.placement().stages[0].leader().node;
+    let mut full = report(serves.0[0], 10 << 20);
+    let desired = bench.desired[&serves].clone();
+    full.desired = Some((desired.epoch, desired.revision));
+    full.stages = desired.shards.iter().map(|s| stage_report(s, &StageStatus::Serving)).collect();
+    bench.report(serves.0[0], full);
+    let other = if serves == node(1) { 2 } else { 1 };
+    bench.report(other, report(other, 0));
+    let said = replan(&mut bench, true);
+    assert!(!said.is_better && said.reason.contains("cannot be loaded beside what serves"), "{said:?}");
+}
+
+#[test]
+fn a_move_ends_with_the_node_that_it_was_for() {
+    let mut bench = joined(4.0);
+    assert!(replan(&mut bench, true).is_moved);
+    bench.feed(CoordinatorInput::NodeLost(node(3)));
+    assert_eq!(
+        (bench.coordinator.instances().remove(0).moving, bench.state()),
+        (None, Some(InstanceState::Ready))
+    );
+    let gone = CoordinatorInput::Replan {
+        reply: ReplyTo { node: node(1), request: 8 },
+        instance: exo_types::InstanceId(77),
+        carry_out: true,
+    };
+    bench.feed(gone);
+    assert!(matches!(bench.replies.last(), Some(ControlReply::Refused { .. })));
+}
+
+#[test]
+fn when_devices_change_a_better_plan_is_told_and_left_to_people() {
+    let mut bench = joined(4.0);
+    let advice = |bench: &Bench| bench.coordinator.instances().remove(0).advice;
+    assert_eq!(advice(&bench), None, "not before it has settled");
+    bench.advance(5);
+    let told = advice(&bench);
+    assert!(told.as_ref().is_some_and(|text| text.contains("% less time")), "{told:?}");
+    assert!(bench.desired.get(&node(3)).is_none_or(|d| d.shards.is_empty()), "nothing moves");
+    // It comes and goes: one look in a minute, and nothing old is told.
+    bench.feed(CoordinatorInput::NodeLost(node(3)));
+    assert_eq!(advice(&bench), None);
+    bench.advance(6);
+    bench.plans_wait = true;
+    bench.advance(30);
+    assert!(bench.plans.is_empty(), "{:?}", bench.plans);
+    bench.advance(30);
+    assert_eq!(bench.plans.len(), 1);
+    bench.answer();
+    assert_eq!(advice(&bench), None, "nothing better is there");
+}
+
+/// An instance that serves, and a look of the planner's that nobody asked for in flight.
+fn reviewing() -> Bench {
+    let mut bench = joined(4.0);
+    bench.plans_wait = true;
+    bench.advance(5);
+    assert_eq!(bench.plans.len(), 1);
+    bench
+}
+
+#[test]
+fn a_look_that_nobody_asked_for_holds_up_no_plan_and_is_made_later() {
+    let mut bench = reviewing();
+    let (review, request) = bench.plans.remove(0);
+    let other = InstanceRequest { model: ModelId([8; 32]), model_name: "other".into(), ..super::request() };
+    bench.feed(CoordinatorInput::Place { reply: ReplyTo { node: node(2), request: 9 }, request: other });
+    assert_eq!(bench.plans.len(), 1, "at once: {:?}", bench.replies);
+    bench.answer();
+    assert!(matches!(bench.replies.last(), Some(ControlReply::Placed { .. })), "{:?}", bench.replies);
+    // The answer that was not waited for says nothing any more.
+    bench.feed(planned(review, &request));
+    assert_eq!(bench.coordinator.instances().remove(0).advice, None);
+    bench.advance(60);
+    assert_eq!(bench.plans.len(), 1, "it is asked for again");
+}
+
+#[test]
+fn who_asks_for_a_look_waits_behind_a_lost_stage_and_is_answered() {
+    let mut bench = Bench::ready_and_tight(3, 3);
+    bench.plans_wait = true;
+    let instance = bench.placement().instance;
+    let reply = ReplyTo { node: node(2), request: 7 };
+    bench.feed(CoordinatorInput::Replan { reply, instance, carry_out: false });
+    let (review, request) = bench.plans.remove(0);
+    bench.feed(CoordinatorInput::NodeLost(node(3)));
+    assert_eq!(bench.plans.len(), 1, "the stage's plan is being made");
+    bench.feed(planned(review, &request));
+    assert!(!bench.answered.contains(&7), "{:?}", bench.replies);
+    let lost = bench.placement().id;
+    while bench.placement().id == lost {
+        assert!(!bench.answered.contains(&7), "{:?}", bench.replies);
+        bench.answer();
+    }
+    bench.answer();
+    assert!(bench.answered.contains(&7), "{:?}", bench.replies);
+}

@@ -1,0 +1,96 @@
+//! Numbers of a report that are out of all proportion to the last ones of the same member.
+//!
+//! What is absurd in itself ends the link that it came over (`wire/check`). Here a glitch of an honest member is kept from the planner. A
+//! member that lies within the bounds is believed: whoever may compute for others can be slow, or wrong, in easier ways.
+
+use exo_cluster::wire::LinkReport;
+use exo_types::DeviceFacts;
+
+use crate::bandwidth::{REFUSED_MAX, is_leap};
+
+/// A bandwidth that leaps keeps its last value until it has been measured so often since that the last one was the wrong one.
+pub(crate) fn keep_links(before: &[LinkReport], now: &mut [LinkReport]) {
+    for link in now {
+        let Some(last) = before.iter().find(|last| last.peer == link.peer) else { continue };
+        let Some((old, new)) = last.inbound.zip(link.inbound) else { continue };
+        if is_leap(old.bytes_per_s, new.bytes_per_s) && new.count.saturating_sub(old.count) <= REFUSED_MAX {
+            link.inbound = Some(old);
+        }
+    }
+}
+
+/// A device's rate that leaps keeps its last value until its node is lost or starts again.
+pub(crate) fn keep_rates(before: &[DeviceFacts], now: &mut [DeviceFacts]) {
+    let keep = |old: Option<f64>, new: &mut Option<f64>| {
+        if let Some((old, rate)) = old.zip(*new)
+            && is_leap(old as u64, rate as u64)
+        {
+            tracing::debug!(old, rate, "a device's rate out of all proportion is not believed");
+            *new = Some(old);
+        }
+    };
+    for device in now {
+        let Some(last) = before.iter().find(|last| last.id == device.id) else { continue };
+        keep(last.read_bytes_per_s, &mut device.read_bytes_per_s);
+        keep(last.flops_per_s, &mut device.flops_per_s);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_cluster::wire::Bandwidth;
+    use exo_types::{DeviceId, DeviceKind, NodeId, SupportClass};
+
+    use super::*;
+
+    fn link(bytes_per_s: u64, count: u32) -> [LinkReport; 1] {
+        let inbound = Some(Bandwidth { bytes_per_s, count, age_s: 1 });
+        [LinkReport { peer: NodeId([2; 32]), rtt_us: 9, rtt_count: 9, rtt_age_ms: 9, jitter_us: 9, inbound }]
+    }
+
+    fn device(rate: Option<f64>) -> [DeviceFacts; 1] {
+        [DeviceFacts {
+            id: DeviceId::cpu(),
+            kind: DeviceKind::Cpu,
+            name: String::new(),
+            backend: String::new(),
+            memory_total_bytes: 1,
+            memory_free_bytes: 1,
+            compute_units: 1,
+            read_bytes_per_s: rate,
+            flops_per_s: rate,
+            support: SupportClass::Full,
+            support_reason: String::new(),
+        }]
+    }
+
+    #[test]
+    fn a_bandwidth_that_leaps_is_believed_when_it_has_come_three_times() {
+        let told = |before: u64, after: u64, measured: u32| {
+            let (before, mut now) = (link(before, 4), link(after, 4 + measured));
+            keep_links(&before, &mut now);
+            now[0].inbound.map(|inbound| inbound.bytes_per_s)
+        };
+        assert_eq!(told(1000, 99_000, 1), Some(99_000), "no leap");
+        assert_eq!((told(1000, 101_000, 2), told(101_000, 1000, 2)), (Some(1000), Some(101_000)));
+        assert_eq!((told(1000, 101_000, 3), told(101_000, 1000, 3)), (Some(101_000), Some(1000)));
+    }
+
+    #[test]
+    fn a_rate_that_leaps_is_not_believed_and_a_first_one_is() {
+        let told = |before: Option<f64>, after: Option<f64>| {
+            let (before, mut now) = (device(before), device(after));
+            keep_rates(&before, &mut now);
+            (now[0].read_bytes_per_s, now[0].flops_per_s)
+        };
+        for (before, after, expected) in [
+            (Some(1e9), Some(5e9), Some(5e9)),
+            (Some(1e9), Some(1e12), Some(1e9)),
+            (Some(1e12), Some(1e9), Some(1e12)),
+            (None, Some(1e12), Some(1e12)),
+            (Some(1e9), None, None),
+        ] {
+            assert_eq!(told(before, after), (expected, expected), "{before:?} {after:?}");
+        }
+    }
+}
