@@ -15,6 +15,7 @@ const END: &str = "<!-- graph: end -->";
 pub const ORDER: &[&str] = &[
     "exo-types",
     "exo-stdx",
+    "exo-local-channel",
     "exo-formats",
     "exo-tokenizer",
     "exo-sampler",

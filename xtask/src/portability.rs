@@ -23,7 +23,8 @@ const STD: &str = "lib/rustlib/src/rust/library";
 /// The last of what is checked for every system.
 const ENGINE: &str = "exo-engine";
 /// What stands before it in the list of rooms and has to do with networks and files of others.
-const NOT_BELOW: [&str; 5] = ["exo-api", "exo-transport", "exo-discovery", "exo-store", "exo-journal"];
+const NOT_BELOW: [&str; 6] =
+    ["exo-api", "exo-local-channel", "exo-transport", "exo-discovery", "exo-store", "exo-journal"];
 
 /// `engine` and what is below.
 fn engine_and_below() -> impl Iterator<Item = &'static str> {

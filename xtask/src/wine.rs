@@ -1,4 +1,4 @@
-//! `cargo xtask wine`: the tests of `exo-device` for Windows, run under Wine.
+//! `cargo xtask wine`: the tests of the list of cards and of the local channel for Windows, run under Wine.
 //!
 //! Wine is not Windows: that something runs here shows that the calls are put together rightly, not what Windows answers. No part
 //! of `cargo xtask test`.
@@ -14,6 +14,11 @@ use crate::{run, setup};
 const TARGET: &str = "x86_64-pc-windows-gnu";
 const GCC: &str = "x86_64-w64-mingw32-gcc";
 const SOURCES: &str = "xtask/src/wine";
+/// What runs. Of the other tests of `exo-device` some take a system whose files are Linux's.
+const TESTS: [&[&str]; 2] = [
+    &["--package", "exo-local-channel", "--lib", "--test", "channel"],
+    &["--package", "exo-device", "--test", "windows"],
+];
 
 /// Builds the tests and what they need, and runs them.
 pub fn run() -> anyhow::Result<()> {
@@ -25,25 +30,29 @@ pub fn run() -> anyhow::Result<()> {
     compile(&aids, "random.c", &["-shared", "-o", "bcryptprimitives.dll"], "-ladvapi32")?;
     compile(&aids, "cards.c", &["-municode", "-o", "cards.exe"], "-lsetupapi")?;
     start_objects(&compiler, &aids)?;
+    TESTS.iter().try_for_each(|tests| test(&compiler, tests, &target, &aids))
+}
+
+fn test(compiler: &Compiler, tests: &[&str], target: &Path, aids: &Path) -> anyhow::Result<()> {
     let flags = format!("-Lnative={}", aids.display());
     let status = compiler
         .cargo()
-        .args(["test", "-Zbuild-std", "--target", TARGET, "--package", "exo-device"])
-        // Of the others some take a system whose files are Linux's.
-        .args(["--test", "windows", "--", "--nocapture"])
+        .args(["test", "-Zbuild-std", "--target", TARGET])
+        .args(tests)
+        .args(["--", "--nocapture"])
         .env("CARGO_TARGET_DIR", target.join("portability"))
         .env("CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER", setup::WINE)
         .env("CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUSTFLAGS", flags)
         .env("EXO_PLAY_CARDS", aids.join("cards.exe"))
         // A Windows of its own, where our library is found and nobody's cards are.
         .env("WINEPREFIX", aids.join("prefix"))
-        .env("WINEPATH", &aids)
+        .env("WINEPATH", aids)
         .env("WINEDEBUG", "-all")
         .env_remove("DISPLAY")
         .stdin(Stdio::null())
         .status()
         .context("cannot start cargo")?;
-    if status.success() { Ok(()) } else { bail!("the tests failed under Wine: {status}") }
+    if status.success() { Ok(()) } else { bail!("the tests of {} failed under Wine: {status}", tests[1]) }
 }
 
 /// Makes what `output` ends with, in the folder of aids.

@@ -16,9 +16,6 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
-
-use crate::local_channel;
 
 /// For connecting and for an answer that needs no model.
 const ANSWER_MAX: Duration = Duration::from_secs(35);
@@ -109,44 +106,24 @@ impl Client {
     async fn send(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Response<Incoming>> {
         let connect = tokio::time::timeout(Duration::from_secs(5), self.connect());
         let late = || format!("no connection to the node at {} within 5 s", self.address());
-        let mut connection = connect.await.with_context(late)??;
+        let mut sender = connect.await.with_context(late)??;
         let host = format!("localhost:{}", self.address().port());
         let mut request = Request::builder().method(&method).uri(path).header("host", host);
-        if connection.needs_secret {
-            request = request.header("authorization", format!("Bearer {}", self.0.secret));
-        }
         if method != Method::GET {
             request = request.header("content-type", "application/json");
         }
-        let response = connection.sender.send_request(request.body(Full::new(body))?);
+        let response = sender.send_request(request.body(Full::new(body))?);
         response.await.with_context(|| format!("the node at {} closed the connection", self.address()))
     }
 
-    /// Over the local channel where there is one: whoever holds the node's TCP port after a crash never sees the secret.
-    async fn connect(&self) -> anyhow::Result<Connection> {
-        if let Some(path) = &self.0.socket {
-            return Connection::over(local_channel::connect(path).await?, false).await;
-        }
-        let socket = tokio::net::TcpStream::connect(self.address());
-        let socket =
-            socket.await.with_context(|| format!("cannot connect to the node at {}", self.address()))?;
-        Connection::over(socket, true).await
-    }
-}
-
-struct Connection {
-    sender: SendRequest<Full<Bytes>>,
-    needs_secret: bool,
-}
-
-impl Connection {
-    async fn over(
-        socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        needs_secret: bool,
-    ) -> anyhow::Result<Self> {
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
+    /// Over the local channel: whoever holds the node's TCP port after a crash is told nothing.
+    async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+        let path = &self.0.socket;
+        let channel = exo_local_channel::connect(path).await;
+        let channel = channel.with_context(|| format!("cannot connect to the node at {}", path.display()))?;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(channel)).await?;
         tokio::spawn(connection);
-        Ok(Self { sender, needs_secret })
+        Ok(sender)
     }
 }
 

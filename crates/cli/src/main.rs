@@ -11,7 +11,6 @@ mod client;
 mod commands;
 mod config;
 mod hint;
-mod local_channel;
 mod run_node;
 mod system;
 mod ui;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use exo_backend_cpu::{Isa, Packing};
+use exo_local_channel::LocalListener;
 use exo_node::{DeviceChoice, Node, NodeConfig, Speculation, SystemHost};
 use exo_server::{ApiKey, ServerOptions};
 use tokio::net::TcpListener;
@@ -19,7 +20,7 @@ use crate::commands::devices::{Source, in_child};
 use crate::commands::start::StopSignal;
 use crate::commands::worker;
 use crate::config::{Config, Value};
-use crate::{auto, local_channel, system};
+use crate::{auto, system};
 
 /// How long a clean exit may take before what is left is dropped.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(8);
@@ -94,9 +95,11 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     }
     let (stop, stopped) = watch::channel(false);
     let facade = node.facade();
-    let (local, socket) = local_channel::open(&config.data_dir())?.unzip();
+    let (local, socket) = LocalListener::open(&config.data_dir()).with_context(|| {
+        format!("cannot open the channel for commands of {}", config.data_dir().display())
+    })?;
     let serving =
-        async move { exo_server::serve(listener, second, local, facade, options, wait(stopped)).await };
+        async move { exo_server::serve(listener, second, Some(local), facade, options, wait(stopped)).await };
     let server = tokio::spawn(serving);
     node.publish_api(reachable(address), socket)?;
     let client = Client::of(&config.data_dir()).context("the API's address cannot be read back")?;

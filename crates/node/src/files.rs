@@ -88,9 +88,8 @@ pub struct DataDir {
 #[derive(Serialize, Deserialize)]
 struct ApiFile {
     address: SocketAddr,
-    /// The local channel, where there is one.
-    #[serde(default)]
-    socket: Option<PathBuf>,
+    /// The local channel.
+    socket: PathBuf,
     pid: u32,
 }
 
@@ -145,7 +144,7 @@ impl DataDir {
     }
 
     /// Says where the API is, for commands on this machine. For whoever holds the folder through a node.
-    pub fn publish_api(path: &Path, address: SocketAddr, socket: Option<PathBuf>) -> Result<(), FilesError> {
+    pub fn publish_api(path: &Path, address: SocketAddr, socket: PathBuf) -> Result<(), FilesError> {
         let file = ApiFile { address, socket, pid: std::process::id() };
         let bytes = serde_json::to_vec_pretty(&file).unwrap_or_default();
         write(path, "api.json", &bytes)
@@ -153,8 +152,8 @@ impl DataDir {
 
     /// Takes the address back at the end.
     pub fn retract_api(path: &Path) {
-        if let Some(socket) = running_api(path).and_then(|api| api.socket) {
-            let _ = std::fs::remove_file(socket);
+        if let Some(api) = running_api(path) {
+            let _ = std::fs::remove_file(api.socket);
         }
         let _ = std::fs::remove_file(path.join("api.json"));
     }
@@ -340,18 +339,15 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), FilesError> {
 pub struct RunningApi {
     /// The API, over TCP.
     pub address: SocketAddr,
-    /// The local channel; none on systems that have none.
-    pub socket: Option<PathBuf>,
-    /// What opens the administrative routes over TCP.
-    pub secret: String,
+    /// The local channel: a Unix socket, or the name of a pipe on Windows.
+    pub socket: PathBuf,
 }
 
 /// How to reach the node on this data folder; `None` if none was published. Whether it still runs, only a request shows.
 pub fn running_api(data_dir: &Path) -> Option<RunningApi> {
     let bytes = std::fs::read(data_dir.join("api.json")).ok()?;
     let ApiFile { address, socket, .. } = serde_json::from_slice(&bytes).ok()?;
-    let secret = std::fs::read_to_string(data_dir.join("api-secret")).ok()?;
-    Some(RunningApi { address, socket, secret: secret.trim().to_owned() })
+    Some(RunningApi { address, socket })
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ impl Node {
     }
 
     /// Tells commands on this machine where the API is.
-    pub fn publish_api(&self, address: SocketAddr, socket: Option<PathBuf>) -> Result<(), FilesError> {
+    pub fn publish_api(&self, address: SocketAddr, socket: PathBuf) -> Result<(), FilesError> {
         DataDir::publish_api(&self.data_dir, address, socket)
     }
 

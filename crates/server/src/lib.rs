@@ -23,7 +23,6 @@ mod generate;
 mod guard;
 mod kept;
 mod listen;
-mod local;
 mod messages;
 mod models;
 mod ollama;
@@ -42,10 +41,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use exo_api::Facade;
+use exo_local_channel::LocalListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use local::LocalListener;
 pub use options::{ApiKey, ServerOptions};
 
 /// The listener could not be served.
@@ -72,8 +71,8 @@ pub enum ServeError {
     Address(#[source] std::io::Error),
 }
 
-/// Serves HTTP on `listener`, on `second`, which is on loopback, and on `local` for the user whose node this is, until `shutdown` is ready; then lets running requests
-/// end for [`ServerOptions::shutdown_grace`]. A listener that is not on loopback needs an API key in `options`.
+/// Serves HTTP on `listener`, on `second`, which is on loopback, and on `local` for the user whose node this is, until `shutdown`
+/// is ready; then lets running requests end for [`ServerOptions::shutdown_grace`]. A listener that is not on loopback needs an API key in `options`.
 pub async fn serve(
     listener: tokio::net::TcpListener,
     second: Option<tokio::net::TcpListener>,

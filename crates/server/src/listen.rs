@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use exo_local_channel::{LocalListener, LocalStream};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -54,6 +55,19 @@ impl Listen for TcpListener {
             tracing::debug!(%peer, %error, "no TCP_NODELAY");
         }
         Ok((stream, Peer::At(peer)))
+    }
+}
+
+/// Where the user whose node this is connects, and nobody else but root.
+impl Listen for LocalListener {
+    type Stream = LocalStream;
+
+    fn seats(options: &ServerOptions) -> Arc<Seats> {
+        Seats::new(options.local_connections_max, 0)
+    }
+
+    async fn accept(&self) -> io::Result<(LocalStream, Peer)> {
+        Ok((Self::accept(self).await?, Peer::Owner))
     }
 }
 

@@ -483,12 +483,10 @@ async fn a_wrong_key_keeps_no_seat() {
     assert_eq!(ask(&mut holder, "/v1/models", KEY).await, "HTTP/1.1 200 OK");
 }
 
-#[cfg(unix)]
 #[tokio::test]
 async fn the_owners_channel_has_connections_of_its_own() {
-    let path = std::env::temp_dir().join(format!("exo-server-{}.sock", std::process::id()));
-    let _ = std::fs::remove_file(&path);
-    let local = exo_server::LocalListener(tokio::net::UnixListener::bind(&path).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let (local, path) = exo_local_channel::LocalListener::open(folder.path()).unwrap();
     let options = ServerOptions { connections_max: 1, local_connections_max: 3, ..quick() };
     let server = start_both("127.0.0.1:0", Some(local), options).await;
     let _held = TcpStream::connect(server.address).await.unwrap();
@@ -496,13 +494,12 @@ async fn the_owners_channel_has_connections_of_its_own() {
     assert_eq!(server.get("/health").await.error(), "503 too_many_connections");
     let mut commands = Vec::new();
     for _ in 0..3 {
-        let mut command = tokio::net::UnixStream::connect(&path).await.unwrap();
+        let mut command = exo_local_channel::connect(&path).await.unwrap();
         assert_eq!(ask(&mut command, "/exo/v1/cluster", "").await, "HTTP/1.1 200 OK");
         commands.push(command);
     }
-    let mut fourth = tokio::net::UnixStream::connect(&path).await.unwrap();
+    let mut fourth = exo_local_channel::connect(&path).await.unwrap();
     assert_eq!(ask(&mut fourth, "/exo/v1/cluster", "").await, "HTTP/1.1 503 Service Unavailable");
-    std::fs::remove_file(&path).unwrap();
 }
 
 #[tokio::test]

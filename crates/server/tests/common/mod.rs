@@ -16,7 +16,8 @@ use exo_api::{
     ReplanDecision, ReplanRequest, ReplanView, Summary, Timings, TokenPiece, TokensAnswer, TokensRequest,
     TopToken, Usage,
 };
-use exo_server::{LocalListener, ServerOptions, serve};
+use exo_local_channel::LocalListener;
+use exo_server::{ServerOptions, serve};
 use exo_types::{FailureKind, InstanceId, NodeId};
 use futures_util::{StreamExt, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
