@@ -218,8 +218,12 @@ fn the_bandwidth_of_links_is_measured_once_nodes_have_met_and_plans_use_it() {
         assert_eq!(link["bandwidth_samples"], 1, "one burst: {link}");
         assert!(link["bandwidth_age_s"].is_number() && link["jitter_ms"].is_number(), "{link}");
     }
-    let shown = stdout(&nodes[1].exo(&["status", "--links"]));
-    assert!(shown.contains("bandwidth") && shown.contains("once") && !shown.contains("not yet"), "{shown}");
+    // The other node has it from the reports of a second later.
+    let shown = support::wait_for("the same at the other node", support::SOON, || {
+        let shown = stdout(&nodes[1].exo(&["status", "--links"]));
+        (shown.contains("bandwidth") && !shown.contains("not yet")).then_some(shown)
+    });
+    assert!(shown.contains("once"), "{shown}");
     let json: Value = serde_json::from_str(&stdout(&nodes[1].exo(&["status", "--links", "--json"]))).unwrap();
     assert_eq!(json.as_array().map(Vec::len), Some(2), "{json}");
     let file = tempfile::tempdir().unwrap();

@@ -1,11 +1,12 @@
 //! What other nodes and models say, on its way to a terminal: a node that says the worst there is, and commands that ask it.
 
+#![cfg(unix)] // the hostile node listens where commands look for one: on a Unix socket
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -54,7 +55,7 @@ fn answer(path: &str, cluster: &Value, models: &Value) -> (u16, String) {
     }
 }
 
-fn serve(stream: TcpStream, cluster: &Value, models: &Value) -> std::io::Result<()> {
+fn serve(stream: UnixStream, cluster: &Value, models: &Value) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut length) = (String::new(), 0);
     reader.read_line(&mut first)?;
@@ -83,10 +84,10 @@ fn hostile_node(data_dir: &Path) {
         json!([{"node": ID, "name": "", "address": "192.0.2.1:1", "check_words": "a b c d"}]);
     infect(&mut cluster);
     infect(&mut models);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let api = json!({"address": listener.local_addr().unwrap(), "pid": 1});
+    let socket = data_dir.join("api.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let api = json!({"address": "127.0.0.1:1", "socket": socket, "pid": 1});
     std::fs::write(data_dir.join("api.json"), api.to_string()).unwrap();
-    std::fs::write(data_dir.join("api-secret"), "secret").unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let _ = serve(stream, &cluster, &models);
@@ -148,7 +149,6 @@ fn a_pipe_gets_a_models_words_as_they_are() {
 }
 
 /// What `exo` writes to a terminal as its standard output, recorded by `script`.
-#[cfg(target_os = "linux")]
 #[test]
 fn a_terminal_gets_no_escape_sequence_of_a_model_unless_it_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();
