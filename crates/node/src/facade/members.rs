@@ -1,0 +1,127 @@
+//! Who belongs to the cluster: codes that let nodes in, joining by one, and what an admin signs.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use exo_api::{AdminError, InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole, MemberView};
+use exo_machine::joining::JoinByCode;
+use exo_machine::{Answer, Question};
+use exo_trust::Act;
+use exo_types::NodeId;
+
+use super::{ANSWER_MAX, NodeFacade, unavailable};
+use crate::pairing;
+use crate::run_loop::unix_s;
+
+/// For a join by code: longer than the machine takes.
+const JOIN_MAX: Duration = Duration::from_secs(45);
+/// How long a token lasts if nobody says, and at most.
+const TOKEN_HOURS: u32 = 24;
+const TOKEN_HOURS_MAX: u32 = 24 * 30;
+/// Nodes that a token may let in: a cluster has no more.
+const TOKEN_USES_MAX: u32 = 64;
+
+impl NodeFacade {
+    /// Has this node sign a change of the members, if it is an admin.
+    pub(super) async fn act(&self, act: Act) -> Result<(), AdminError> {
+        match self.ask(Question::Act(act), ANSWER_MAX).await {
+            Some(Answer::Acted(Ok(()))) => Ok(()),
+            Some(Answer::Acted(Err(message))) => Err(AdminError::Conflict { message }),
+            _ => Err(unavailable("the node is shutting down")),
+        }
+    }
+
+    pub(super) fn give_code(&self, request: &InviteRequest) -> Result<InviteView, AdminError> {
+        let view = self.view.borrow().clone();
+        let admins: Vec<_> = view.nodes.iter().filter(|node| node.role == MemberRole::Admin).collect();
+        if !admins.iter().any(|admin| admin.is_self) {
+            let names: Vec<_> = admins.iter().map(|admin| admin.name.as_str()).collect();
+            let message =
+                format!("this node is not an admin of its cluster; invite on {}", names.join(" or "));
+            return Err(AdminError::Conflict { message });
+        }
+        if self.config.is_private {
+            let message =
+                "this node runs for one command and has no port for others; start one with `exo`".to_owned();
+            return Err(AdminError::Conflict { message });
+        }
+        let failed = |message| AdminError::Conflict { message };
+        let (code, lasting, uses) = match request {
+            InviteRequest { uses: None, hours: None } => {
+                (self.invites.give_digits().map_err(failed)?, pairing::CODE_LASTS, 1)
+            }
+            InviteRequest { uses, hours } => {
+                let (uses, hours) = (uses.unwrap_or(1), hours.unwrap_or(TOKEN_HOURS));
+                in_range("uses", uses, TOKEN_USES_MAX)?;
+                in_range("hours", hours, TOKEN_HOURS_MAX)?;
+                let lasting = Duration::from_secs(3600) * hours;
+                (self.invites.give_token(uses, lasting).map_err(failed)?, lasting, uses)
+            }
+        };
+        let expires_at_unix_s = unix_s() + lasting.as_secs();
+        let node = view.self_node;
+        Ok(InviteView { code, uses, expires_at_unix_s, node, addresses: self.own_addresses() })
+    }
+
+    /// Where machines of the same networks reach this node.
+    fn own_addresses(&self) -> Vec<String> {
+        if !self.listen.ip().is_unspecified() {
+            return vec![self.listen.to_string()];
+        }
+        let interfaces = exo_discovery::local_interfaces().unwrap_or_default();
+        let usable = interfaces.iter().map(|interface| interface.ip).filter(|ip| {
+            let is_link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+            !ip.is_loopback() && !is_link_local
+        });
+        usable.map(|ip| SocketAddr::new(ip, self.listen.port()).to_string()).collect()
+    }
+
+    pub(super) async fn join_by_code(&self, request: JoinRequest) -> Result<JoinedView, AdminError> {
+        let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
+        let code = pairing::normal(&request.code).map_err(|message| invalid("code", message))?;
+        let with = request.node.map(|node| node.parse::<NodeId>()).transpose();
+        let with = with.map_err(|error| invalid("node", error.to_string()))?;
+        let mut addresses = Vec::new();
+        for text in &request.addresses {
+            let address = text.parse::<SocketAddr>();
+            addresses.push(address.map_err(|error| invalid("addresses", format!("`{text}`: {error}")))?);
+        }
+        if self.config.is_private {
+            let message = "this node runs for one command; start one that stays with `exo`".to_owned();
+            return Err(AdminError::Conflict { message });
+        }
+        match self.ask(Question::Join(JoinByCode { code, with, addresses }), JOIN_MAX).await {
+            Some(Answer::Joined(Ok(joined))) => {
+                Ok(JoinedView { name: joined.name, check_words: joined.words })
+            }
+            Some(Answer::Joined(Err(message))) => Err(AdminError::Conflict { message }),
+            _ => Err(unavailable("the node did not answer")),
+        }
+    }
+
+    pub(super) async fn list_members(&self) -> Result<Vec<MemberView>, AdminError> {
+        let words = match self.ask(Question::CheckWords, ANSWER_MAX).await {
+            Some(Answer::CheckWords(words)) => words,
+            _ => Vec::new(),
+        };
+        let words: BTreeMap<String, String> = words.into_iter().map(|(n, w)| (n.to_full(), w)).collect();
+        let view = self.view.borrow().clone();
+        let member = |n: exo_api::NodeView| MemberView {
+            check_words: words.get(&n.id).cloned(),
+            node: n.id,
+            name: n.name,
+            role: n.role,
+            is_self: n.is_self,
+        };
+        Ok(view.nodes.into_iter().map(member).collect())
+    }
+}
+
+fn in_range(param: &str, value: u32, max: u32) -> Result<(), AdminError> {
+    if (1..=max).contains(&value) {
+        return Ok(());
+    }
+    let message = format!("{param} is {value}, and a token takes 1 to {max}");
+    Err(AdminError::Invalid { param: param.to_owned(), message })
+}

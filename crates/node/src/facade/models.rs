@@ -1,0 +1,108 @@
+//! The models that are known: shown, added, removed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use exo_api::{AdminError, ModelView};
+use exo_hub::Origin;
+use exo_machine::{Answer, ModelHolders, Question};
+
+use super::{ANSWER_MAX, NodeFacade, unavailable};
+use crate::engine_host::chain;
+
+impl NodeFacade {
+    pub(super) async fn list_models(&self, question: Question) -> Result<Vec<ModelView>, AdminError> {
+        let Some(Answer::Models(held)) = self.ask(question, ANSWER_MAX).await else {
+            return Err(unavailable("the node is shutting down"));
+        };
+        let mut views = Vec::new();
+        for model in held {
+            views.push(self.model_view(model).await);
+        }
+        Ok(views)
+    }
+
+    /// A model that only others have is shown by what they report; its details come with its first use here.
+    async fn model_view(&self, held: ModelHolders) -> ModelView {
+        let local = self.library.store().record(held.id).ok();
+        let mut view = ModelView {
+            id: held.id.to_full(),
+            name: held.name,
+            architecture: String::new(),
+            format: String::new(),
+            dtypes: BTreeMap::new(),
+            weight_bytes: held.bytes,
+            layers: 0,
+            context_tokens_max: 0,
+            path: local.as_ref().map(|r| r.path.display().to_string()),
+            nodes: held.node_names,
+            chat: true,
+            instances: held.instances.iter().map(ToString::to_string).collect(),
+            added_unix_s: 0,
+            source: None,
+            licence: None,
+        };
+        if let Some(origin) = local.as_ref().and_then(|r| Origin::beside(&r.path)) {
+            (view.source, view.licence) = (Some(origin.label()), Some(origin.licence.label().to_owned()));
+        }
+        if local.is_some_and(|r| r.complete)
+            && let Ok(details) = self.library.details(held.id).await
+        {
+            view.architecture = details.architecture;
+            view.format = details.format.to_owned();
+            view.weight_bytes = details.weight_bytes;
+            view.layers = details.layers;
+            view.context_tokens_max = details.context_tokens_max;
+            view.chat = details.chat;
+            view.dtypes = details.dtypes;
+        }
+        view
+    }
+
+    pub(super) async fn add(&self, path: String, name: Option<String>) -> Result<ModelView, AdminError> {
+        let library = self.library.clone();
+        let added = tokio::task::spawn_blocking(move || {
+            let (store, path) = (library.store(), PathBuf::from(path));
+            let added = match &name {
+                Some(name) => store.add_path_as(&path, name, &mut |_, _| {}),
+                None => store.add_path(&path, &mut |_, _| {}),
+            };
+            added.map_err(|e| chain(&e))
+        });
+        let record = match added.await {
+            Ok(Ok(record)) => record,
+            Ok(Err(message)) => return Err(AdminError::Invalid { param: "path".to_owned(), message }),
+            Err(e) => return Err(AdminError::Failed { message: e.to_string() }),
+        };
+        // Opened now, so that a model we cannot run is refused here and not at its first request.
+        if let Err(message) = self.library.open(record.id, &[]).await {
+            let _ = self.library.store().forget(record.id);
+            return Err(AdminError::Invalid { param: "path".to_owned(), message });
+        }
+        // This node may never be asked for it: its vocabulary is read again when it is.
+        self.library.release(record.id);
+        let models = self.list_models(Question::ModelsAfterScan).await?;
+        let id = record.id.to_full();
+        let found = models.into_iter().find(|m| m.id == id);
+        found
+            .ok_or_else(|| AdminError::Failed { message: "the model was added but is not listed".to_owned() })
+    }
+
+    pub(super) async fn remove(&self, wanted: String) -> Result<(), AdminError> {
+        let resolved = self.resolve(&wanted).await.map_err(|m| m.for_admin(&wanted))?;
+        let instances = self.instances().await;
+        if let Some(instance) = instances.iter().find(|i| i.model() == resolved.id) {
+            let message = format!("`{wanted}` is placed as {}; unload it first", instance.instance());
+            return Err(AdminError::Conflict { message });
+        }
+        self.library.forget(resolved.id);
+        let library = self.library.clone();
+        let removed =
+            tokio::task::spawn_blocking(move || library.store().remove(resolved.id).map_err(|e| chain(&e)));
+        match removed.await {
+            Ok(Ok(_)) => self.list_models(Question::ModelsAfterScan).await.map(drop),
+            Ok(Err(message)) => Err(AdminError::Failed { message }),
+            Err(e) => Err(AdminError::Failed { message: e.to_string() }),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Placing models: what is asked for, what the coordinator answers, and plans that are only shown.
+
+use exo_api::{AdminError, InstanceView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView};
+use exo_cluster::InstanceRequest;
+use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply};
+use exo_machine::Resolved;
+use exo_types::{InstanceId, KvDType, NodeId};
+
+use super::{ANSWER_MAX, NodeFacade, unavailable};
+use crate::cache::{CacheError, CacheRequest};
+use crate::config::NodeConfig;
+use crate::library::OpenModel;
+use crate::planning;
+
+impl NodeFacade {
+    pub(super) fn usual_cache(&self) -> CacheRequest {
+        let NodeConfig { context_tokens, slots, cache_tokens, kv, .. } = self.config;
+        CacheRequest { context_tokens, context_named: false, slots, cache_tokens, kv }
+    }
+
+    pub(super) async fn place_model(&self, request: PlaceRequest) -> Result<InstanceView, AdminError> {
+        let resolved = self.resolve(&request.model).await.map_err(|m| m.for_admin(&request.model))?;
+        let open = self.library.open(resolved.id, &resolved.holders).await;
+        let open = open.map_err(|message| AdminError::Failed { message })?;
+        self.check_draft(&resolved, &open)
+            .map_err(|message| AdminError::Invalid { param: "model".to_owned(), message })?;
+        let cache = self.cache_of(request.context_tokens, request.slots, request.cache_tokens, request.kv);
+        let param = cache_param(&request);
+        let invalid = |e: CacheError| AdminError::Invalid { param: param.to_owned(), message: e.to_string() };
+        let mut wanted =
+            instance_request(&resolved, &open, cache, request.nodes_min.unwrap_or(1)).map_err(invalid)?;
+        planning::constrain(&request, &self.view.borrow(), &mut wanted)
+            .map_err(|e| AdminError::Invalid { param: e.param().to_owned(), message: e.to_string() })?;
+        self.replace_different(&resolved, &request, &wanted).await?;
+        let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
+        match self.ask_coordinator(ControlAsk::Place(wanted)).await? {
+            ControlReply::Placed { view, mut reasons, holders } => {
+                let instance = self.wait_for_view(view.instance()).await?;
+                reasons.extend(self.sole_holder(holders));
+                Ok(InstanceView { reasons, ..instance })
+            }
+            ControlReply::Refused { refusal: ControlRefusal::DoesNotFit, message } => {
+                let nodes = self.view.borrow().nodes.clone();
+                let free_bytes = nodes.iter().flat_map(|n| &n.devices).map(|d| d.memory_free_bytes).sum();
+                Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail: message })
+            }
+            ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
+            ControlReply::Done { .. } | ControlReply::Replanned(_) => Err(AdminError::Failed {
+                message: "the coordinator gave an answer of another kind".to_owned(),
+            }),
+        }
+    }
+
+    /// What whoever asked should know where no second member has a change on its disk.
+    fn sole_holder(&self, holders: u32) -> Option<String> {
+        let others = self.view.borrow().nodes.len().saturating_sub(1);
+        (holders < 2 && others > 0).then(|| {
+            "only the coordinator has this on its disk: no other member answered; if it is lost now, so is this placement".to_owned()
+        })
+    }
+
+    /// What a caller named of the cache, and this node's settings for the rest.
+    fn cache_of(
+        &self,
+        context_tokens: Option<u32>,
+        slots: Option<u32>,
+        cache_tokens: Option<u32>,
+        kv: Option<exo_api::KvType>,
+    ) -> CacheRequest {
+        let usual = self.usual_cache();
+        CacheRequest {
+            context_tokens: context_tokens.unwrap_or(usual.context_tokens),
+            context_named: context_tokens.is_some(),
+            slots: slots.unwrap_or(usual.slots),
+            cache_tokens: cache_tokens.or(usual.cache_tokens),
+            kv: kv.map_or(usual.kv, KvDType::from),
+        }
+    }
+
+    /// An instance of the model that differs in what the caller named is unloaded if that was asked for, and else an error:
+    /// the coordinator would answer with it as it is.
+    async fn replace_different(
+        &self,
+        resolved: &Resolved,
+        request: &PlaceRequest,
+        wanted: &InstanceRequest,
+    ) -> Result<(), AdminError> {
+        let instances = self.instances().await;
+        let Some(placed) = instances.iter().find(|i| i.model() == resolved.id) else { return Ok(()) };
+        let differences = {
+            let view = self.view.borrow();
+            let shown = view.instances.iter().find(|i| i.id == placed.instance().to_string());
+            planning::differences(&placed.placement, shown, request, wanted, &view)
+        };
+        if differences.is_empty() {
+            return Ok(());
+        }
+        if !request.replace {
+            let (name, id, what) = (&resolved.name, placed.instance(), differences.join(", "));
+            let message = format!(
+                "`{name}` is placed already as {id}, with {what}; ask for it to be replaced, or unload it"
+            );
+            return Err(AdminError::Conflict { message });
+        }
+        let without = planning::request_without(placed, wanted, &self.view.borrow());
+        // Seconds of search at worst.
+        let planned = tokio::task::spawn_blocking(move || exo_planner::plan(&without)).await;
+        let planned =
+            planned.map_err(|e| AdminError::Failed { message: format!("the planner broke off: {e}") })?;
+        planned.map_err(|error| AdminError::Conflict { message: error.to_string() })?;
+        let instance = placed.instance();
+        let remove = ControlAsk::RemoveInstance { instance };
+        self.done(remove, "instance", instance.to_string()).await
+    }
+
+    /// How the model would be placed now.
+    pub(super) async fn plan_model(&self, query: PlanQuery) -> Result<PlanView, AdminError> {
+        let resolved = self.resolve(&query.model).await.map_err(|m| m.for_admin(&query.model))?;
+        let open = self.library.open(resolved.id, &resolved.holders).await;
+        let open = open.map_err(|message| AdminError::Failed { message })?;
+        let cache = self.cache_of(query.context_tokens, query.slots, query.cache_tokens, query.kv);
+        let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
+        let wanted = instance_request(&resolved, &open, cache, query.nodes_min.unwrap_or(1));
+        let wanted = wanted.map_err(|e| invalid("context_tokens", e.to_string()))?;
+        let mut request = planning::request_of(&wanted, &self.view.borrow());
+        planning::apply(&query, &mut request).map_err(|e| invalid(e.param(), e.to_string()))?;
+        let needed_bytes = wanted.shape.weight_bytes();
+        let name = resolved.name.clone();
+        let planned = tokio::task::spawn_blocking(move || (planning::answer(&name, &request), request));
+        let (answer, request) = planned
+            .await
+            .map_err(|e| AdminError::Failed { message: format!("the planner broke off: {e}") })?;
+        let free_bytes = request.devices.iter().map(|d| d.device.memory_free_bytes).sum();
+        answer.map_err(|error| match error {
+            exo_planner::PlanError::DoesNotFit { .. } => AdminError::DoesNotFit {
+                model: resolved.name,
+                needed_bytes,
+                free_bytes,
+                detail: error.to_string(),
+            },
+            other => AdminError::Conflict { message: other.to_string() },
+        })
+    }
+
+    /// Whether an instance should be elsewhere, and the move there.
+    pub(super) async fn replan_instance(
+        &self,
+        instance: InstanceId,
+        request: ReplanRequest,
+    ) -> Result<ReplanView, AdminError> {
+        let ask = ControlAsk::Replan { instance, carry_out: !request.dry_run };
+        match self.ask_coordinator(ask).await? {
+            ControlReply::Replanned(report) => {
+                let nodes = self.view.borrow().nodes.clone();
+                let name = |node: NodeId| {
+                    let id = node.to_full();
+                    nodes.iter().find(|n| n.id == id).map_or(id.clone(), |n| n.name.clone())
+                };
+                Ok(planning::replan_view(&report, name))
+            }
+            ControlReply::Refused { refusal: ControlRefusal::Unknown, .. } => {
+                Err(AdminError::NotFound { what: "instance", name: instance.to_string() })
+            }
+            ControlReply::Refused { message, .. } => Err(AdminError::Conflict { message }),
+            ControlReply::Done { .. } | ControlReply::Placed { .. } => Err(AdminError::Failed {
+                message: "the coordinator gave an answer of another kind".to_owned(),
+            }),
+        }
+    }
+
+    /// The coordinator's news of the instance arrive beside its answer, and what it was asked for with the log: before that no
+    /// weights are known.
+    async fn wait_for_view(&self, instance: InstanceId) -> Result<InstanceView, AdminError> {
+        let id = instance.to_string();
+        let mut views = self.view.clone();
+        let is_it = |i: &InstanceView| i.id == id && i.stages.iter().any(|stage| stage.weight_bytes > 0);
+        let seen = tokio::time::timeout(ANSWER_MAX, views.wait_for(|v| v.instances.iter().any(is_it))).await;
+        let found =
+            seen.ok().and_then(Result::ok).and_then(|v| v.instances.iter().find(|i| i.id == id).cloned());
+        found.ok_or_else(|| unavailable("the new instance is not known here yet"))
+    }
+}
+
+/// Which parameter asks for a cache that cannot be: of what the node's settings decide nobody is told as if it were theirs.
+fn cache_param(request: &PlaceRequest) -> &'static str {
+    match request {
+        PlaceRequest { cache_tokens: Some(_), .. } => "cache_tokens",
+        PlaceRequest { context_tokens: Some(_), .. } => "context_tokens",
+        PlaceRequest { slots: Some(_), .. } => "slots",
+        _ => "model",
+    }
+}
+
+/// What a placement of a model asks for, with the node's defaults where the caller left something open.
+pub(super) fn instance_request(
+    resolved: &Resolved,
+    open: &OpenModel,
+    cache: CacheRequest,
+    nodes_min: u32,
+) -> Result<InstanceRequest, CacheError> {
+    let objective = if nodes_min > 1 {
+        exo_cluster::PlaceObjective::Spread { stages_min: nodes_min }
+    } else {
+        exo_cluster::PlaceObjective::Fit
+    };
+    let holders = resolved.holder_nodes.clone();
+    let (context_tokens, cache_tokens) = cache.shape(open.model.config.context_tokens_max)?;
+    Ok(InstanceRequest {
+        model: resolved.id,
+        model_name: resolved.name.clone(),
+        shape: open.model.shape_packed(cache.kv, &exo_backend_cpu::weight_bytes),
+        context_tokens,
+        slots: cache.slots,
+        cache_tokens,
+        kv: cache.kv,
+        objective,
+        pins: Vec::new(),
+        excluded: Vec::new(),
+        holders,
+    })
+}
