@@ -1,4 +1,4 @@
-//! The kernels that are part of the program, as PTX and as sources for AMD's compiler, and those that a card has loaded.
+//! The kernels that are part of the program, as compressed PTX and as sources for AMD's compiler, and those that a card has loaded.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,13 +20,13 @@ macro_rules! files {
         }
 
         impl File {
-            #[cfg(all(test, feature = "hip"))]
+            #[cfg(test)]
             const ALL: &'static [Self] = &[$(Self::$file),*];
 
-            /// PTX, with the zero behind it that the driver looks for.
-            fn ptx(self) -> &'static str {
+            /// PTX as `cargo xtask ptx` packs it: one stream of zlib.
+            fn packed_ptx(self) -> &'static [u8] {
                 match self {
-                    $(Self::$file => concat!(include_str!(concat!("../ptx/", $name, ".ptx")), "\0")),*
+                    $(Self::$file => include_bytes!(concat!("../ptx/", $name, ".ptx.z"))),*
                 }
             }
 
@@ -93,11 +93,23 @@ const fn const_name(name: &'static str) -> &'static std::ffi::CStr {
     }
 }
 
+/// More than twice the largest.
+const PTX_BYTES_MAX: usize = 2 << 20;
+
 impl File {
+    /// PTX, with the zero behind it that the driver looks for. It is unpacked once for each card, when its first kernel is asked for.
+    fn ptx(self) -> Vec<u8> {
+        let mut text =
+            miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(self.packed_ptx(), PTX_BYTES_MAX)
+                .expect("a test unpacks every file that is part of the program");
+        text.push(0);
+        text
+    }
+
     /// What a driver loads: for AMD's, compiled for the thread's current card.
     fn load(self, context: &Arc<Context>) -> Result<Arc<Module>, CallError> {
         match context.api() {
-            Api::Cuda => context.module(self.ptx().as_bytes()),
+            Api::Cuda => context.module(&self.ptx()),
             #[cfg(feature = "hip")]
             Api::Hip => {
                 context.enter()?;
@@ -130,11 +142,22 @@ impl Kernels {
     }
 }
 
-#[cfg(all(test, feature = "hip"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    #[test]
+    fn every_file_unpacks_to_ptx_that_ends_in_its_only_zero() {
+        for file in File::ALL {
+            let ptx = String::from_utf8(file.ptx()).unwrap();
+            assert!(ptx.contains(".version 8.0\n") && ptx.contains(".visible .entry "), "{file:?}");
+            assert_eq!(ptx.find('\0'), Some(ptx.len() - 1), "{file:?}");
+            assert!(ptx.len() < PTX_BYTES_MAX / 2, "{file:?}: {} bytes", ptx.len());
+        }
+    }
+
     /// AMD's own compiler needs no card. A machine without it says so in the report of `cargo xtask test`.
+    #[cfg(feature = "hip")]
     #[test]
     fn amds_compiler_takes_every_kernel() {
         if hip::look().is_err() {

@@ -1,7 +1,7 @@
 //! NVIDIA cards as devices, through the CUDA driver; with the feature `hip`, AMD's through theirs.
 //!
 //! Every op of the contract is one file of CUDA C in `kernels/`, each with its contract; `cargo xtask ptx` compiles them
-//! ahead of time to the PTX in `ptx/`, which is part of the program. The driver's library is opened at run time: building
+//! ahead of time to the PTX in `ptx/`, compressed, which is part of the program. The driver's library is opened at run time: building
 //! needs no CUDA, and a machine without it gets an error that says what to install.
 //!
 //! **Batch invariance** holds as the contract asks: all products of a type add slices or blocks of K in one order, attention works in

@@ -1,6 +1,8 @@
 //! The CUDA kernels: compiled ahead of time to the PTX that is committed, and checked without a card.
 //!
-//! NVIDIA's compiler comes from its packages on PyPI, pinned in `nvrtc.txt`, into a virtual environment under `target/`.
+//! What is committed is compressed ([`archive`]). NVIDIA's compiler comes from its packages on PyPI, pinned in `nvrtc.txt`, into a virtual environment under `target/`.
+
+mod archive;
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +12,6 @@ use crate::run;
 use crate::test::{self, Outcome};
 
 const KERNELS: &str = "crates/backend-cuda/kernels";
-const PTX: &str = "crates/backend-cuda/ptx";
 /// The compiler of kernels to PTX. Its CUDA version decides which drivers know the PTX.
 const NVRTC: &str = include_str!("nvrtc.txt");
 /// The assembler that a driver has built in, by itself: optional.
@@ -29,27 +30,28 @@ pub fn ptx(check: bool) -> anyhow::Result<()> {
     std::fs::create_dir_all(&made).with_context(|| format!("cannot create {}", made.display()))?;
     let out = made.to_string_lossy();
     run::command(&python.to_string_lossy(), &["-c", COMPILE, KERNELS, &out])?;
-    let mut different = Vec::new();
+    let mut texts = archive::Texts::new();
     for name in kernels()? {
-        let (new, old) =
-            (made.join(&name).with_extension("ptx"), Path::new(PTX).join(&name).with_extension("ptx"));
-        let text = std::fs::read(&new).with_context(|| format!("cannot read {}", new.display()))?;
-        if std::fs::read(&old).is_ok_and(|old| old == text) {
-            continue;
-        }
-        different.push(old.display().to_string());
-        if !check {
-            std::fs::write(&old, text).with_context(|| format!("cannot write {}", old.display()))?;
-        }
+        let path = made.join(&name).with_extension("ptx");
+        let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        texts.insert(path.file_name().unwrap_or_default().to_string_lossy().into_owned(), text);
     }
-    if check && !different.is_empty() {
+    if !check {
+        return archive::write(&texts);
+    }
+    let committed = archive::read()?;
+    let is_other = |name: &&String| committed.get(*name) != texts.get(*name);
+    let different: Vec<_> =
+        texts.keys().chain(committed.keys()).filter(is_other).map(String::as_str).collect();
+    if !different.is_empty() {
         bail!("not what their sources compile to: {}; run `cargo xtask ptx`", different.join(", "));
     }
     Ok(())
 }
 
-/// What `cargo xtask test` does: checks where PyPI can be reached, and says why not where it cannot.
+/// What `cargo xtask test` does: the hashes always; the sources where PyPI can be reached, and why not where it cannot.
 pub fn check_if_possible() -> anyhow::Result<Outcome> {
+    archive::read()?;
     if let Err(error) = tools("nvrtc", NVRTC) {
         return Ok(Outcome::Skipped(format!("NVIDIA's compiler cannot be had from PyPI: {error:#}")));
     }
@@ -61,11 +63,13 @@ pub fn check_if_possible() -> anyhow::Result<Outcome> {
 pub fn assemble() -> anyhow::Result<()> {
     tools("ptxas", PTXAS)?;
     let ptxas = find(&environment("ptxas")?, "ptxas").context("the package holds no `ptxas`")?;
+    let folder = run::target_dir()?.join("ptx");
+    archive::unpack_to(&folder)?;
     println!("| kernel | card | registers | spilled bytes | shared bytes |\n|---|---|---|---|---|");
     for name in kernels()? {
         let needs_tensor_cores = name.contains("mma");
         for card in SHOWN.into_iter().filter(|card| !needs_tensor_cores || *card != "sm_61") {
-            let file = Path::new(PTX).join(&name).with_extension("ptx");
+            let file = folder.join(&name).with_extension("ptx");
             let args = ["-v", "-arch", card, "-o", "/dev/null", &file.to_string_lossy()];
             let done = std::process::Command::new(&ptxas).args(args).output();
             let done = done.with_context(|| format!("cannot start {}", ptxas.display()))?;
