@@ -1,0 +1,1968 @@
+// Written by scripts/api-types.mjs from openapi.json. Change the API, then run `npm run types`.
+
+/** Makes a model on the node that answers known. */
+export type AddModelRequest = {
+  /** What to call it; left out, the file or the folder says. */
+  name?: string | null;
+  /** Absolute path of a GGUF file or of a folder with `config.json` and safetensors. */
+  path: string;
+};
+
+/** Lets a node in that asks to join. */
+export type AdmitRequest = {
+  /** Node id, from the join requests of the cluster view. */
+  node: string;
+};
+
+/** The whole model on one device. */
+export type AloneView = {
+  /** The device. */
+  device: string;
+  /** Its node. */
+  node_name: string;
+  /** How fast that is expected to be. */
+  predicted: PredictionView;
+};
+
+/** A call of a tool. */
+export type AnsweredCall = {
+  /** The tool. */
+  function: AnsweredFunction;
+  /** To be named by the result. */
+  id: string;
+  /** Always `function`. */
+  type: string;
+};
+
+/** A tool's name and arguments. */
+export type AnsweredFunction = {
+  /** A JSON object as text. */
+  arguments: string;
+  /** The tool. */
+  name: string;
+};
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type ApplyTemplateRequest = {
+  /** with `messages`: the answer's opening at the end; default true */
+  add_generation_prompt?: unknown;
+  /** as in `/v1/chat/completions` */
+  messages: unknown;
+  /** name or id of a model; left out, it is the one that is placed, if there is one */
+  model?: unknown;
+  /** the same; the prompt is the same for both */
+  parallel_tool_calls?: unknown;
+  /** the same */
+  reasoning_effort?: unknown;
+  /** the same; with `none` the template is told of no tools */
+  tool_choice?: unknown;
+  /** with `messages`, as in `/v1/chat/completions` */
+  tools?: unknown;
+};
+
+/** What the model says. */
+export type AssistantMessage = {
+  /** The text; `null` where the answer is calls alone. */
+  content?: string | null;
+  /** What the model thought before. An extension. */
+  reasoning_content?: string | null;
+  /** Always `null`. */
+  refusal?: string | null;
+  /** Always `assistant`. */
+  role: string;
+  /** What it calls. */
+  tool_calls?: Array<AnsweredCall>;
+};
+
+/** What is new of a block. */
+export type BlockDelta = {
+  /** The text. */
+  text: string;
+  type: "text_delta";
+} | {
+  /** The text. */
+  thinking: string;
+  type: "thinking_delta";
+} | {
+  /** It proves nothing here. */
+  signature: string;
+  type: "signature_delta";
+} | {
+  /** A piece of it. */
+  partial_json: string;
+  type: "input_json_delta";
+};
+
+/** A tool's name and arguments. */
+export type CalledFunction = {
+  /** An object, in the order in which it was written. */
+  arguments: Record<string, unknown>;
+  /** The tool. */
+  name: string;
+};
+
+/** A graphics card came, went or got another driver. */
+export type CardEventView = {
+  /** When, in seconds since 1970 by the node's clock. */
+  at_unix_s: number;
+  /** What, and what to do about it. */
+  text: string;
+};
+
+/** One answer. */
+export type ChatChoice = {
+  /** Why it ended. */
+  finish_reason: FinishReason;
+  /** From 0. */
+  index: number;
+  logprobs?: ChatLogprobs | null;
+  /** The message. */
+  message: AssistantMessage;
+};
+
+/** A piece of a streamed answer. */
+export type ChatChunk = {
+  /** One choice, or none in the usage chunk. */
+  choices: Array<ChatChunkChoice>;
+  /** Seconds since 1970, the same in all chunks. */
+  created: number;
+  exo?: ExoSummary | null;
+  /** The same in all chunks. */
+  id: string;
+  /** As requested. */
+  model: string;
+  /** Always `chat.completion.chunk`. */
+  object: string;
+  /** The kernel families, in the usage chunk. */
+  system_fingerprint?: string | null;
+  usage?: UsageBody | null;
+};
+
+/** What is new in one choice. */
+export type ChatChunkChoice = {
+  /** The new part. */
+  delta: ChatDelta;
+  finish_reason?: FinishReason | null;
+  /** From 0. */
+  index: number;
+  logprobs?: ChatLogprobs | null;
+};
+
+/** The whole answer. */
+export type ChatCompletion = {
+  /** The answers, by index. */
+  choices: Array<ChatChoice>;
+  /** Seconds since 1970. */
+  created: number;
+  /** How it was made. */
+  exo: ExoSummary;
+  /** `chatcmpl-` and the request's id. */
+  id: string;
+  /** As requested. */
+  model: string;
+  /** Always `chat.completion`. */
+  object: string;
+  /** The kernel families: equal fingerprints and seeds give equal text. */
+  system_fingerprint?: string | null;
+  /** Tokens taken. */
+  usage: UsageBody;
+};
+
+/** The new part of a message. */
+export type ChatDelta = {
+  /** Text to append. */
+  content?: string | null;
+  /** Text of the thought to append. An extension. */
+  reasoning_content?: string | null;
+  /** `assistant`, in the choice's first chunk. */
+  role?: string | null;
+  /** What is new of calls. */
+  tool_calls?: Array<StreamedCall>;
+};
+
+/** Probabilities of an answer's tokens. */
+export type ChatLogprobs = {
+  /** Token by token. */
+  content: Array<TokenLogprob>;
+  /** Always `null`. */
+  refusal?: string | null;
+};
+
+/** One message of a conversation. Roles are `system`, `user`, `assistant` and `tool`; `developer` arrives as `system`. Its JSON is what chat templates read. */
+export type ChatMessage = {
+  /** What is said: text parts are joined already. */
+  content: string;
+  /** The speaker's name, where given; of a tool's result, the tool's. */
+  name?: string | null;
+  /** What the assistant thought before. */
+  reasoning_content?: string | null;
+  /** Who speaks. */
+  role: string;
+  /** Of a tool's result: the call that it answers. */
+  tool_call_id?: string | null;
+  /** What the assistant called. */
+  tool_calls?: Array<ToolCall>;
+};
+
+/** Asks for the next message of a conversation. Parameters beside these are refused by name unless they ask for nothing. */
+export type ChatRequest = (CommonFields) & ({
+  /** Extension: `{"regex": …}` or `{"lark": …}`, which the answer is kept to. */
+  grammar?: Record<string, unknown> | null;
+  /** Report the probability of each token. Default false. */
+  logprobs?: boolean | null;
+  /** Upper bound of generated tokens per choice, at least 1. Default: what the context leaves. */
+  max_completion_tokens?: number | null;
+  /** The older name of `max_completion_tokens`. */
+  max_tokens?: number | null;
+  /** The conversation: `role` is system, developer, user or assistant; `content` a string or text parts. */
+  messages: Array<ChatMessage>;
+  /** Name or id of a model. */
+  model: string;
+  /** Whether an answer may have several calls. Default true. */
+  parallel_tool_calls?: boolean | null;
+  /** How much to think: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`. */
+  reasoning_effort?: string | null;
+  /** What the answer must be: `text`, `json_object`, or `json_schema` with a schema. It is kept to token by token. */
+  response_format?: Record<string, unknown> | null;
+  /** `none`, `auto`, `required`, a function or a list of allowed ones. Default `auto`. */
+  tool_choice?: Record<string, unknown> | null;
+  /** Functions that the model may call. */
+  tools?: Array<Record<string, unknown>> | null;
+  /** With `logprobs`: how many of the likeliest tokens to report, 0 to 20. Default 0. */
+  top_logprobs?: number | null;
+});
+
+/** The cluster as one node sees it. */
+export type ClusterView = {
+  /** The cluster's id, or `null` before one is founded or joined. */
+  cluster?: string | null;
+  epoch?: EpochView | null;
+  /** Placed models. */
+  instances: Array<InstanceView>;
+  /** Strangers that ask to join. */
+  join_requests: Array<JoinRequestView>;
+  /** Whether strangers may join by themselves. */
+  join_window: JoinWindowView;
+  /** The end of the event log. */
+  journal: JournalView;
+  /** Measured paths between nodes. */
+  links: Array<LinkView>;
+  /** Nodes, sorted by name. */
+  nodes: Array<NodeView>;
+  /** The node that answers. */
+  self_node: string;
+  /** What went wrong on the node that answers and should be known, the last few. */
+  warnings?: Array<WarningView>;
+};
+
+/** Parameters of both endpoints. What is left out has the default named here. */
+export type CommonFields = (SamplingFields) & ({
+  /** Extension, for benchmarks: go on past the end-of-text token. Default false. */
+  ignore_eos?: boolean | null;
+  /** How many answers, 1 to 16. Default 1. */
+  n?: number | null;
+  /** A string or up to 16 of them; the text ends before the first that appears. */
+  stop?: Record<string, unknown> | null;
+  /** Send the answer in pieces as server-sent events. Default false. */
+  stream?: boolean | null;
+  stream_options?: StreamOptions | null;
+});
+
+/** The whole answer, or a chunk of it. */
+export type Completion = {
+  /** The answers by index, or what is new in one of them. */
+  choices: Array<CompletionChoice>;
+  /** Seconds since 1970. */
+  created: number;
+  exo?: ExoSummary | null;
+  /** `cmpl-` and the request's id. */
+  id: string;
+  /** As requested. */
+  model: string;
+  /** Always `text_completion`. */
+  object: string;
+  /** The kernel families; in a stream only in the usage chunk. */
+  system_fingerprint?: string | null;
+  usage?: UsageBody | null;
+};
+
+/** One answer, or what is new in it. */
+export type CompletionChoice = {
+  finish_reason?: FinishReason | null;
+  /** From 0. */
+  index: number;
+  logprobs?: CompletionLogprobs | null;
+  /** The text, after the prompt's with `echo`. */
+  text: string;
+};
+
+/** Probabilities of an answer's tokens, as parallel lists. */
+export type CompletionLogprobs = {
+  /** Where each token begins, in characters of the answer. */
+  text_offset: Array<number>;
+  /** Natural logarithms. */
+  token_logprobs: Array<number>;
+  /** Texts; a token that is part of a character is written `bytes:\xe2\x82`. */
+  tokens: Array<string>;
+  /** The likeliest tokens at each place. */
+  top_logprobs: Array<Record<string, number>>;
+};
+
+/** Asks for text to be continued. Parameters beside these are refused by name unless they ask for nothing. */
+export type CompletionRequest = (CommonFields) & ({
+  /** Begin each answer with the prompt. Default false. */
+  echo?: boolean | null;
+  /** Report the probability of each token and of so many of the likeliest, 0 to 20. Not together with `echo`. */
+  logprobs?: number | null;
+  /** Upper bound of generated tokens per choice, at least 1. Default 16. */
+  max_tokens?: number | null;
+  /** Name or id of a model. */
+  model: string;
+  /** A string, an array of token ids, or an array of strings or of such arrays. */
+  prompt: Record<string, unknown>;
+  /** What stands behind the answer; for models with tokens for filling such holes. */
+  suffix?: string | null;
+});
+
+/** About the generated tokens: those that were guessed ahead (speculative decoding). */
+export type CompletionTokensDetails = {
+  /** Generated tokens that had been guessed ahead. */
+  accepted_prediction_tokens: number;
+  /** Of all guesses, the share that was right; absent where there were none. An extension. */
+  prediction_acceptance_rate?: number | null;
+  /** Generated tokens that belong to thoughts. */
+  reasoning_tokens?: number;
+  /** Guesses that were computed and were wrong. They are not among the `completion_tokens`. */
+  rejected_prediction_tokens: number;
+};
+
+/** A part of an answer. */
+export type ContentBlock = {
+  /** The text. */
+  text: string;
+  type: "text";
+} | {
+  /** It proves nothing here, and may come back or not. */
+  signature: string;
+  /** The thought; empty where it is not shown. */
+  thinking: string;
+  type: "thinking";
+} | {
+  /** To be named by the result. */
+  id: string;
+  /** Its arguments, spelt as the model spelt them. Empty where `max_tokens` cut them. */
+  input: Record<string, unknown>;
+  /** The tool. */
+  name: string;
+  type: "tool_use";
+};
+
+/** A part of an item. */
+export type ContentPart = OutputText | ReasoningText;
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type CountTokensRequest = {
+  /** what was read before is found by itself */
+  cache_control?: unknown;
+  context_management?: unknown;
+  /** at most 16,384; the last is not the assistant's */
+  messages: unknown;
+  /** name or id of a model */
+  model: unknown;
+  output_config?: unknown;
+  /** a string or text blocks */
+  system?: unknown;
+  /** left out: a model that thinks does, and `usage` counts it; the answer shows nothing of it */
+  thinking?: unknown;
+  tool_choice?: unknown;
+  /** at most 512; where the model's template has a form for calls that is recognised */
+  tools?: unknown;
+  user_profile_id?: unknown;
+  workspace_id?: unknown;
+};
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type DetokenizeRequest = {
+  /** name or id of a model; left out, it is the one that is placed, if there is one */
+  model?: unknown;
+  /** ids, at most 1,048,576; control tokens become their names */
+  tokens: unknown;
+};
+
+/** The answer of `/detokenize`: the text under both servers' names. */
+export type Detokenized = {
+  /** As llama.cpp has it. */
+  content: string;
+  /** As vLLM has it. */
+  prompt: string;
+};
+
+/** One device of a node; see [`DeviceFacts`]. */
+export type DeviceView = {
+  /** Backend and instruction set: `cpu/avx2`. */
+  backend: string;
+  /** Cores or compute units; `null` where nothing tells. */
+  compute_units?: number | null;
+  /** Measured arithmetic. */
+  flops_per_s?: number | null;
+  /** Its name within the node: `cpu`. */
+  id: string;
+  /** What kind it is. */
+  kind: string;
+  /** Of that, free. */
+  memory_free_bytes: number;
+  /** Memory it may hold models in. */
+  memory_total_bytes: number;
+  /** Marketing name. */
+  name: string;
+  /** Measured read bandwidth. */
+  read_bytes_per_s?: number | null;
+  /** Its sensors. */
+  sensors?: SensorsView;
+  /** Whether it takes work now: `usable`, `lost`, `verifying` or `quarantined`. */
+  state?: string;
+  /** Why it takes none; empty when it does. */
+  state_reason?: string;
+  /** How far it can be used. */
+  support: string;
+  /** Why not fully, or what would make it better; empty when there is nothing to say. */
+  support_reason: string;
+};
+
+/** How long a node is to have no stages. */
+export type Drain = "lasting" | "leaving" | "over";
+
+/** Whether a node is to have stages. */
+export type DrainRequest = {
+  /** For how long it is to have none. */
+  drain: Drain;
+};
+
+/** The reign of a coordinator. */
+export type EpochView = {
+  /** The coordinator's node id. */
+  coordinator: string;
+  /** Grows with each election. */
+  counter: number;
+};
+
+/** The body of every answer that is not a success, and of an `error` event within a stream. */
+export type ErrorBody = {
+  /** The error. */
+  error: ErrorDetail;
+};
+
+/** One error. */
+export type ErrorDetail = {
+  /** Stable, for programs. */
+  code: string;
+  /** For people: what was attempted, with which numbers. */
+  message: string;
+  /** The parameter to change, where it is one. */
+  param?: string | null;
+  /** The class: `invalid_request_error`, `authentication_error`, `permission_error`, `server_error`. */
+  type: string;
+};
+
+/** What happened. */
+export type EventBody = {
+  response: Response;
+  type: "response.created";
+} | {
+  response: Response;
+  type: "response.in_progress";
+} | {
+  response: Response;
+  type: "response.completed";
+} | {
+  response: Response;
+  type: "response.incomplete";
+} | {
+  response: Response;
+  type: "response.failed";
+} | {
+  item: OutputItem;
+  output_index: number;
+  type: "response.output_item.added";
+} | {
+  item: OutputItem;
+  output_index: number;
+  type: "response.output_item.done";
+} | {
+  content_index: number;
+  item_id: string;
+  output_index: number;
+  part: ContentPart;
+  type: "response.content_part.added";
+} | {
+  content_index: number;
+  item_id: string;
+  output_index: number;
+  part: ContentPart;
+  type: "response.content_part.done";
+} | {
+  content_index: number;
+  delta: string;
+  item_id: string;
+  logprobs: Array<TokenLogprob>;
+  output_index: number;
+  type: "response.output_text.delta";
+} | {
+  content_index: number;
+  item_id: string;
+  logprobs: Array<TokenLogprob>;
+  output_index: number;
+  text: string;
+  type: "response.output_text.done";
+} | {
+  content_index: number;
+  delta: string;
+  item_id: string;
+  output_index: number;
+  type: "response.reasoning_text.delta";
+} | {
+  content_index: number;
+  item_id: string;
+  output_index: number;
+  text: string;
+  type: "response.reasoning_text.done";
+} | {
+  delta: string;
+  item_id: string;
+  output_index: number;
+  type: "response.function_call_arguments.delta";
+} | {
+  arguments: string;
+  item_id: string;
+  name: string;
+  output_index: number;
+  type: "response.function_call_arguments.done";
+} | {
+  code: string;
+  message: string;
+  param?: string | null;
+  type: "error";
+};
+
+/** Extension `exo`: how the answer was made. Beside the usage, in the whole answer and at the end of a stream. */
+export type ExoSummary = {
+  /** Of the tokens guessed ahead, the share that was right; absent where none were. */
+  draft_acceptance_rate?: number | null;
+  /** Kernel families, first stage first. */
+  kernels: Array<string>;
+  /** The model's id. */
+  model_id: string;
+  /** The request's id, as in the logs. */
+  request: string;
+  /** Where the answer was interrupted and went on; absent where it was not. */
+  resumed?: Array<Resumed>;
+  /** Stages of the pipeline. */
+  stages: number;
+  /** Measured times. */
+  timings: Timings;
+  /** Places of the schemas of tools that are not `strict` which are not enforced, and why. */
+  unenforced?: Array<string>;
+};
+
+/** Why a choice ended. */
+export type FinishReason = "stop" | "length" | "tool_calls";
+
+/** How the node is. */
+export type HealthStatus = "ok" | "starting" | "stopping";
+
+/** Answer of `/health`. Open to anyone who reaches the port, so it names nothing private. */
+export type HealthView = {
+  /** How the node is. */
+  status: HealthStatus;
+  /** Seconds since the start. */
+  uptime_s: number;
+  /** Program version. */
+  version: string;
+};
+
+/** Why an answer is incomplete. */
+export type IncompleteDetails = {
+  /** `max_output_tokens`: that, or the context, was reached. */
+  reason: string;
+};
+
+/** How far an instance is. */
+export type InstanceState = {
+  kind: "placing";
+} | {
+  kind: "loading";
+  /** Of all bytes, those in place: 0 to 1. */
+  progress: number;
+} | {
+  kind: "ready";
+} | {
+  kind: "degraded";
+  /** What is wrong. */
+  reason: string;
+} | {
+  kind: "waiting";
+  /** What is missing. */
+  reason: string;
+} | {
+  kind: "failed";
+  /** What went wrong. */
+  reason: string;
+};
+
+/** A placed model. */
+export type InstanceView = {
+  /** What a better plan gains, found when machines had come or gone: `replan` carries it out. */
+  advice?: string | null;
+  /** Tokens whose keys and values it has room for, over all sequences. */
+  cache_tokens?: number;
+  /** Longest sequence, prompt and answer. */
+  context_tokens: number;
+  /** Nodes, or `NODE/DEVICE`, that must not. */
+  exclude?: Array<string>;
+  /** Instance id, like `i1a`. */
+  id: string;
+  /** How keys and values are stored. */
+  kv: KvType;
+  load?: LoadView | null;
+  /** What the last steps reached, over all streams. Known to the node of the first stage only. */
+  measured_tokens_per_s?: number | null;
+  /** The model's name. */
+  model: string;
+  /** The model's id. */
+  model_id: string;
+  moving?: MovingView | null;
+  /** What it was placed for. */
+  objective?: PlanObjective;
+  /** Devices that must take part, as `NODE/DEVICE`, and after `=` their layers. */
+  pins?: Array<string>;
+  /** Which placement of it this is: another each time it is placed anew. */
+  placement: string;
+  predicted?: PredictionView | null;
+  /** What the model of cost expects of one stream on these stages, as its devices and links are measured now. */
+  predicted_tokens_per_s?: number | null;
+  /** Why each device got its part, in the answer to the request that placed it; empty elsewhere. */
+  reasons?: Array<string>;
+  /** Sequences that may run at once. */
+  slots: number;
+  /** First stage first. */
+  stages: Array<StageView>;
+  /** How far it is. */
+  state: InstanceState;
+  /** Since when it is in that state, in seconds since 1970, as the node that answers has seen it. */
+  state_since_unix_s?: number;
+  /** Streams that `throughput` was computed for. */
+  streams?: number | null;
+};
+
+/** What code is given out. Without any field: nine digits for one node, for five minutes. */
+export type InviteRequest = {
+  /** A token for so long. */
+  hours?: number | null;
+  /** A token for so many nodes. */
+  uses?: number | null;
+};
+
+/** A code that lets a node in. */
+export type InviteView = {
+  /** Where that is reached from networks that it is on. */
+  addresses: Array<string>;
+  /** Nine digits or a token: whoever knows it gets in. */
+  code: string;
+  /** When it is void. */
+  expires_at_unix_s: number;
+  /** The node that gave it out. */
+  node: string;
+  /** Nodes it lets in. */
+  uses: number;
+};
+
+/** Joins where a code was given out. */
+export type JoinRequest = {
+  /** Where that is, `host:port` with an IP address; none to ask all nodes nearby. */
+  addresses?: Array<string>;
+  /** The code. */
+  code: string;
+  /** The node that gave it out, if it is known. */
+  node?: string | null;
+};
+
+/** A stranger that asks to join. */
+export type JoinRequestView = {
+  /** Where it comes from. */
+  address: string;
+  /** The four words that both sides show. */
+  check_words: string;
+  /** What it calls itself. Not to be trusted. */
+  name: string;
+  /** Node id. */
+  node: string;
+};
+
+/** Whether strangers may join by themselves. */
+export type JoinWindowView = {
+  /** Whether it is open. */
+  open: boolean;
+  /** Until when, seconds since 1970. */
+  open_until_unix_s?: number | null;
+};
+
+/** The cluster that this node is a member of now. */
+export type JoinedView = {
+  /** The words that both show. */
+  check_words: string;
+  /** What the node is called that let this one in. */
+  name: string;
+};
+
+/** The end of the event log. */
+export type JournalView = {
+  /** Number of entries. */
+  entries: number;
+  /** Hash of the last one, hexadecimal; empty for an empty log. */
+  head: string;
+  /** Members, the one that answers among them, that are known to have the same log on their disks. */
+  holders?: number;
+};
+
+/** How keys and values are stored: exact, in half the memory, or in a little over a quarter. */
+export type KvType = "f32" | "f16" | "q8";
+
+/** A half-open range of layers. */
+export type LayersView = {
+  /** First layer not held. */
+  end: number;
+  /** First layer held. */
+  start: number;
+};
+
+/** A measured path. */
+export type LinkView = {
+  /** How old the last one is, in seconds. */
+  bandwidth_age_s?: number | null;
+  /** Measurements so far. */
+  bandwidth_samples?: number;
+  /** How fast bytes go from `from` to `to`, as `to` has received them: the last good measurement. */
+  bytes_per_s?: number | null;
+  /** The node that measured. */
+  from: string;
+  /** Mean difference between one round trip and the next. */
+  jitter_ms?: number | null;
+  /** How old the last of them is, in seconds. */
+  rtt_age_s?: number | null;
+  /** Round trip, median of the last measurements. */
+  rtt_ms?: number | null;
+  /** Of so many. */
+  rtt_samples?: number;
+  /** The other end. */
+  to: string;
+  /** `tcp`, `quic`. */
+  transport: string;
+};
+
+/** Requests at an instance. A sequence is one choice of a request. */
+export type LoadView = {
+  /** Of those, tokens found in kept pages. */
+  cached_tokens: number;
+  /** Tokens guessed ahead and checked, of all sequences since it was loaded. */
+  drafts?: number;
+  /** Of those, tokens that were right. */
+  drafts_accepted?: number;
+  /** Pages of the key-value cache. */
+  pages: number;
+  /** Of those, pages kept for prompts to come; free when needed. */
+  pages_cached: number;
+  /** Of those, pages of running sequences. */
+  pages_used: number;
+  /** Prompt tokens of all sequences since it was loaded. */
+  prompt_tokens: number;
+  /** Prompt tokens read per second, as last measured. */
+  prompt_tokens_per_s?: number | null;
+  /** Running sequences. */
+  running: number;
+  /** Tokens generated per second over all sequences while no prompt is read, as last measured. */
+  tokens_per_s?: number | null;
+  /** Waiting sequences. */
+  waiting: number;
+  /** Sequences that may wait; one more is refused with 429. */
+  waiting_max: number;
+};
+
+/** What a member may do. */
+export type MemberRole = "admin" | "worker";
+
+/** A member, there or not. */
+export type MemberView = {
+  /** The four words shown when it joined, where known. */
+  check_words?: string | null;
+  /** Whether it is the node that answers. */
+  is_self: boolean;
+  /** Its name when it joined. */
+  name: string;
+  /** Node id. */
+  node: string;
+  /** What it may do. */
+  role: MemberRole;
+};
+
+/** What the model says. */
+export type Message = {
+  /** Thoughts, text and calls, in their order. */
+  content: Array<ContentBlock>;
+  exo?: ExoSummary | null;
+  /** `msg_` and the request's id. */
+  id: string;
+  /** As requested. */
+  model: string;
+  /** Always `assistant`. */
+  role: string;
+  stop_reason?: StopReason | null;
+  /** The stop sequence that ended it. */
+  stop_sequence?: string | null;
+  /** Always `message`. */
+  type: string;
+  /** Tokens taken. */
+  usage: MessageUsage;
+};
+
+/** Why an answer ended. */
+export type MessageEnd = {
+  stop_reason?: StopReason | null;
+  /** The stop sequence that ended it. */
+  stop_sequence?: string | null;
+};
+
+/** One event of a streamed answer. */
+export type MessageEvent = {
+  /** Its head. */
+  message: Message;
+  type: "message_start";
+} | {
+  /** Empty. */
+  content_block: ContentBlock;
+  /** Which, from 0. */
+  index: number;
+  type: "content_block_start";
+} | {
+  /** What is new. */
+  delta: BlockDelta;
+  /** Which. */
+  index: number;
+  type: "content_block_delta";
+} | {
+  /** Which. */
+  index: number;
+  type: "content_block_stop";
+} | {
+  /** Why. */
+  delta: MessageEnd;
+  /** Extension: how it was made. */
+  exo: ExoSummary;
+  type: "message_delta";
+  /** Tokens taken, in all. */
+  usage: MessageUsage;
+} | {
+  type: "message_stop";
+} | {
+  type: "ping";
+};
+
+/** Tokens a request took. */
+export type MessageUsage = {
+  /** Always 0: what is read is kept by itself. */
+  cache_creation_input_tokens: number;
+  /** Tokens of the prompt that were there already. */
+  cache_read_input_tokens: number;
+  /** Tokens of the prompt that were computed. */
+  input_tokens: number;
+  /** Tokens generated. */
+  output_tokens: number;
+  /** About the generated tokens. */
+  output_tokens_details: OutputTokensDetails;
+};
+
+/** The body of an answer that is not a success, and of an `error` event within a stream. */
+export type MessagesError = {
+  /** The error. */
+  error: MessagesErrorDetail;
+  /** As in the header `request-id` and in the logs. */
+  request_id: string;
+  /** Always `error`. */
+  type: string;
+};
+
+/** One error. */
+export type MessagesErrorDetail = {
+  /** Extension: stable, for programs, the same as in every dialect. */
+  code: string;
+  /** What was attempted, with which numbers. */
+  message: string;
+  /** The class: `invalid_request_error`, `not_found_error`, `overloaded_error`, … */
+  type: string;
+};
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type MessagesRequest = {
+  /** what was read before is found by itself */
+  cache_control?: unknown;
+  context_management?: unknown;
+  /** what was read before is counted in `usage` */
+  diagnostics?: unknown;
+  /** extension; -2 to 2 */
+  frequency_penalty?: unknown;
+  /** extension; token ids to -100 to 100, at most 1024 */
+  logit_bias?: unknown;
+  /** must be there, at least 1; the context bounds it anyway */
+  max_tokens: unknown;
+  /** at most 16,384; the last is not the assistant's */
+  messages: unknown;
+  metadata?: unknown;
+  /** extension; 0 to 1 */
+  min_p?: unknown;
+  /** name or id of a model */
+  model: unknown;
+  output_config?: unknown;
+  /** extension; -2 to 2 */
+  presence_penalty?: unknown;
+  /** extension; 0.01 to 10 */
+  repetition_penalty?: unknown;
+  /** extension; the same seed, prompt and parameters give the same text */
+  seed?: unknown;
+  /** up to 16 */
+  stop_sequences?: unknown;
+  stream?: unknown;
+  /** a string or text blocks */
+  system?: unknown;
+  /** 0 to 2, default 1; 0 is greedy */
+  temperature?: unknown;
+  /** left out: a model that thinks does, and `usage` counts it; the answer shows nothing of it */
+  thinking?: unknown;
+  tool_choice?: unknown;
+  /** at most 512; where the model's template has a form for calls that is recognised */
+  tools?: unknown;
+  /** 0 and -1 keep all */
+  top_k?: unknown;
+  /** 0 to 1 */
+  top_p?: unknown;
+  user_profile_id?: unknown;
+  workspace_id?: unknown;
+};
+
+/** One model. */
+export type ModelInfo = {
+  /** When it became known. */
+  created_at: string;
+  /** The same. */
+  display_name: string;
+  /** What to send as `model`. */
+  id: string;
+  /** Always `active`. */
+  lifecycle: string;
+  /** Longest context in tokens. */
+  max_input_tokens: number;
+  /** The same: prompt and answer share it. */
+  max_tokens: number;
+  /** Always `model`. */
+  type: string;
+};
+
+/** The models that can be asked for. */
+export type ModelList = {
+  /** The models, by name. */
+  data: Array<ModelObject>;
+  /** Always `list`. */
+  object: string;
+};
+
+/** One model. */
+export type ModelObject = {
+  /** Extension: longest context in tokens. */
+  context_length: number;
+  /** When it became known, seconds since 1970. */
+  created: number;
+  /** What to send as `model`. */
+  id: string;
+  /** Always `model`. */
+  object: string;
+  /** Always `exo`. */
+  owned_by: string;
+};
+
+/** A page of the models that can be asked for. */
+export type ModelPage = {
+  /** The models, by name. */
+  data: Array<ModelInfo>;
+  /** The first of the page. */
+  first_id?: string | null;
+  /** Whether there are more in the direction that was asked for. */
+  has_more: boolean;
+  /** The last of the page. */
+  last_id?: string | null;
+};
+
+/** A model that can be asked for. */
+export type ModelView = {
+  /** When it became known, seconds since 1970. */
+  added_unix_s?: number;
+  /** `llama`, `qwen3`. */
+  architecture: string;
+  /** Whether it has a chat template. */
+  chat: boolean;
+  /** Longest context it was made for. */
+  context_tokens_max: number;
+  /** Stored bytes by element type: `{"Q4_K": 1000, "F32": 10}`. */
+  dtypes?: Record<string, number>;
+  /** `gguf` or `safetensors`. */
+  format: string;
+  /** The root hash of its manifest. */
+  id: string;
+  /** The instances of it there are. */
+  instances?: Array<string>;
+  /** Transformer layers. */
+  layers: number;
+  /** The licence that its repository names. */
+  licence?: string | null;
+  /** What requests call it. */
+  name: string;
+  /** Names of the nodes that have it. */
+  nodes: Array<string>;
+  /** Where it lies on the node that answers; `null` when only others have it. */
+  path?: string | null;
+  /** Repository, quantisation and commit, if the node that answers fetched it from a hub. */
+  source?: string | null;
+  /** Stored bytes of all weights. */
+  weight_bytes: number;
+};
+
+/** Stages that serve are to be elsewhere. */
+export type MovingView = {
+  kind: "loading";
+  /** Of all bytes, those in place: 0 to 1. */
+  progress: number;
+  /** Why. */
+  reason: string;
+} | {
+  kind: "stays";
+  /** Why. */
+  reason: string;
+};
+
+/** Whether a node is there. */
+export type NodeStatus = "alive" | "suspected" | "suspended" | "lost";
+
+/** One node. */
+export type NodeView = {
+  /** Where it is reached, `ip:port`. */
+  addresses: Array<string>;
+  /** Graphics cards that came, went or got another driver since it was started, the last few, oldest first. */
+  card_events?: Array<CardEventView>;
+  /** Its devices. */
+  devices: Array<DeviceView>;
+  /** Node id. */
+  id: string;
+  /** It is to have no stages (`exo drain`). */
+  is_drained?: boolean;
+  /** Whether it is the node that answers. */
+  is_self: boolean;
+  /** Whether it runs on mains power. */
+  mains_power?: boolean | null;
+  /** For people. */
+  name: string;
+  /** Operating system and architecture; empty when not known yet. */
+  platform: string;
+  /** Resident memory of its process. */
+  process_bytes?: number | null;
+  /** What it may do. */
+  role: MemberRole;
+  /** Whether it is there. */
+  status: NodeStatus;
+  /** Program version; empty when not known yet. */
+  version: string;
+};
+
+/** The whole answer, or a line of it. */
+export type OllamaAnswer = {
+  /** When the request came, as RFC 3339. */
+  created_at: string;
+  /** Whether it is complete. */
+  done: boolean;
+  /** Why it ended: `stop`, `length`, or `load`. */
+  done_reason?: string | null;
+  /** Tokens generated. */
+  eval_count?: number | null;
+  /** Nanoseconds of generating those behind the first. */
+  eval_duration?: number | null;
+  exo?: ExoSummary | null;
+  /** Nanoseconds until the prompt was begun: of loading and waiting. */
+  load_duration?: number | null;
+  /** Probabilities, where asked for. */
+  logprobs?: Array<TokenLogprob> | null;
+  message?: OllamaMessage | null;
+  /** As requested. */
+  model: string;
+  /** Tokens of the prompt. */
+  prompt_eval_count?: number | null;
+  /** Nanoseconds of reading the prompt. */
+  prompt_eval_duration?: number | null;
+  /** What is said; of `/api/generate`. */
+  response?: string | null;
+  /** What was thought; of `/api/generate`. */
+  thinking?: string | null;
+  /** Nanoseconds in all. */
+  total_duration?: number | null;
+};
+
+/** A call of a tool. */
+export type OllamaCall = {
+  /** The tool. */
+  function: OllamaFunction;
+  /** The call's own name. */
+  id: string;
+};
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type OllamaChatRequest = {
+  /** `json` or a schema; kept to while the answer is made */
+  format?: unknown;
+  /** models stay placed; only 0 without a prompt, which asks to unload, is refused: `exo unload` */
+  keep_alive?: unknown;
+  logprobs?: unknown;
+  /** at most 16,384; without any the model is made ready, and nothing else */
+  messages: unknown;
+  /** name or id of a model */
+  model: unknown;
+  options?: unknown;
+  /** default true: a line of JSON for each piece */
+  stream?: unknown;
+  /** true, false, low, medium, high; left out, a model that thinks does, and the answer shows it */
+  think?: unknown;
+  /** at most 512; where the model's template has a form for calls that is recognised; not with `format` */
+  tools?: unknown;
+  /** 0 to 20 */
+  top_logprobs?: unknown;
+};
+
+/** More of a model. */
+export type OllamaDetails = {
+  /** The same. */
+  families: Array<string>;
+  /** The architecture. */
+  family: string;
+  /** `gguf` or `safetensors`. */
+  format: string;
+  /** Always empty: it is not counted. */
+  parameter_size: string;
+  /** Always empty. */
+  parent_model: string;
+  /** The type that most bytes have. */
+  quantization_level: string;
+};
+
+/** The body of an answer that is not a success, and the last line of a stream that failed. */
+export type OllamaError = {
+  /** Extension: stable, for programs, the same as in every dialect. */
+  code: string;
+  /** What was attempted, with which numbers. */
+  error: string;
+  /** Extension: the field to change. */
+  param?: string | null;
+};
+
+/** A tool's name and arguments. */
+export type OllamaFunction = {
+  /** An object, spelt as the model spelt it. Empty where the end of the answer cut it. */
+  arguments: Record<string, unknown>;
+  /** Which call, from 0. */
+  index: number;
+  /** The tool. */
+  name: string;
+};
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type OllamaGenerateRequest = {
+  /** `json` or a schema; kept to while the answer is made */
+  format?: unknown;
+  /** models stay placed; only 0 without a prompt, which asks to unload, is refused: `exo unload` */
+  keep_alive?: unknown;
+  logprobs?: unknown;
+  /** name or id of a model */
+  model: unknown;
+  options?: unknown;
+  /** without it the model is made ready, and nothing else */
+  prompt?: unknown;
+  /** true: the prompt as it is, through no template */
+  raw?: unknown;
+  /** default true: a line of JSON for each piece */
+  stream?: unknown;
+  /** where the model has fill-in-the-middle tokens */
+  suffix?: unknown;
+  /** not with `raw` or `suffix` */
+  system?: unknown;
+  /** true, false, low, medium, high; left out, a model that thinks does, and the answer shows it */
+  think?: unknown;
+  /** 0 to 20 */
+  top_logprobs?: unknown;
+};
+
+/** What the model says. */
+export type OllamaMessage = {
+  /** The text. */
+  content: string;
+  /** Always `assistant`. */
+  role: string;
+  /** What was thought before. */
+  thinking?: string | null;
+  /** What it calls. */
+  tool_calls?: Array<OllamaCall>;
+};
+
+/** One model. */
+export type OllamaModel = {
+  /** Tokens of the context that it is placed with; of `/api/ps`. */
+  context_length?: number | null;
+  /** More of it. */
+  details: OllamaDetails;
+  /** Its id. */
+  digest: string;
+  /** Far away: nothing is unloaded by itself; of `/api/ps`. */
+  expires_at?: string | null;
+  /** The same. */
+  model: string;
+  /** When it became known; of `/api/tags`. */
+  modified_at?: string | null;
+  /** What to send as `model`. */
+  name: string;
+  /** Bytes of its weights. */
+  size: number;
+};
+
+/** A list of models. */
+export type OllamaModels = {
+  /** They, by name. */
+  models: Array<OllamaModel>;
+};
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type OllamaNamedRequest = {
+  /** nothing is fetched: `exo pull` does that */
+  insecure?: unknown;
+  /** name or id of a model */
+  model: unknown;
+  /** the older name of `model` */
+  name?: unknown;
+  /** of `/api/pull`; its answer is one line in both */
+  stream?: unknown;
+};
+
+/** The answer of `/api/pull` for a model that is known. */
+export type OllamaPull = {
+  /** Always `success`. */
+  status: string;
+};
+
+/** The answer of `/api/show`. */
+export type OllamaShow = {
+  /** `completion`, and `tools`, `thinking`, `insert` where template and vocabulary have a form for them. */
+  capabilities: Array<string>;
+  /** More of it. */
+  details: OllamaDetails;
+  /** Its licence, where it is known. */
+  license?: string | null;
+  /** Numbers of the architecture, by the keys of GGUF files. */
+  model_info: Record<string, unknown>;
+  /** When it became known. */
+  modified_at: string;
+};
+
+/** The answer of `/api/version`. */
+export type OllamaVersion = {
+  /** The version of this program. */
+  version: string;
+};
+
+/** A part of an answer. */
+export type OutputItem = {
+  /** The thought. */
+  content: Array<ReasoningText>;
+  /** Its id. */
+  id: string;
+  /** How far it is. */
+  status: ResponseStatus;
+  /** Always empty: the whole thought is in `content`. */
+  summary: Array<unknown>;
+  type: "reasoning";
+} | {
+  /** The text. */
+  content: Array<OutputText>;
+  /** Its id. */
+  id: string;
+  /** Always `assistant`. */
+  role: string;
+  /** How far it is. */
+  status: ResponseStatus;
+  type: "message";
+} | {
+  /** A JSON object as text. */
+  arguments: string;
+  /** To be named by the result. */
+  call_id: string;
+  /** Its id. */
+  id: string;
+  /** The tool. */
+  name: string;
+  /** How far it is. */
+  status: ResponseStatus;
+  type: "function_call";
+};
+
+/** Text that is said. */
+export type OutputText = {
+  /** Always empty. */
+  annotations: Array<unknown>;
+  /** Probabilities, where asked for. */
+  logprobs: Array<TokenLogprob>;
+  /** The text. */
+  text: string;
+  /** Always `output_text`. */
+  type: string;
+};
+
+/** About the generated tokens. */
+export type OutputTokensDetails = {
+  /** Those that belong to thoughts. */
+  thinking_tokens: number;
+};
+
+/** Asks for a model to be placed. What is left out is chosen by the planner. */
+export type PlaceRequest = {
+  /** Tokens whose keys and values it may hold, over all sequences and what is kept of earlier ones, in whole pages. Left out, the node's setting; without one every slot has room for a full context. A context that is left out is no longer than this. */
+  cache_tokens?: number | null;
+  /** Longest sequence, prompt and answer. */
+  context_tokens?: number | null;
+  /** Nodes, or `NODE/DEVICE`, that must not. */
+  exclude?: Array<string>;
+  kv?: KvType | null;
+  /** Name or id. */
+  model: string;
+  /** Split over at least so many devices, of different nodes where they can hold it. */
+  nodes_min?: number | null;
+  objective?: PlanObjective | null;
+  /** Devices that must take part, now and whenever it is placed again: `NODE` or `NODE/DEVICE`, and after `=` how many layers, or which (`0..8`). */
+  pins?: Array<string>;
+  /** Unload an instance of the model that was placed with other numbers, instead of refusing. */
+  replace?: boolean;
+  /** Sequences that may run at once. */
+  slots?: number | null;
+  /** Sequences that run at once: what `throughput` is computed for, and nothing else. */
+  streams?: number | null;
+};
+
+/** One device of a plan's cluster. */
+export type PlanDeviceView = {
+  /** Its device. */
+  device: string;
+  /** Node id. */
+  node: string;
+  /** The node's name. */
+  node_name: string;
+  /** What the plan would cost with it if it is not used, or without it if it is; `null` where nobody looked or there is none. */
+  otherwise_ms?: number | null;
+  /** Why it got what it got. */
+  reason: string;
+  /** The five scores, 0 to 1. */
+  scores: ScoresView;
+};
+
+/** What a plan should be good at. */
+export type PlanObjective = "latency" | "throughput";
+
+/** Asks how a model would be placed, without loading anything. */
+export type PlanQuery = {
+  /** Tokens of an answer, 128 if left out. */
+  answer_tokens?: number | null;
+  /** Tokens whose keys and values it may hold. */
+  cache_tokens?: number | null;
+  /** Longest sequence, prompt and answer. */
+  context_tokens?: number | null;
+  /** Nodes, or `NODE/DEVICE`, that must not. */
+  exclude?: Array<string>;
+  kv?: KvType | null;
+  /** Name or id. */
+  model: string;
+  /** Split over at least so many devices. */
+  nodes_min?: number | null;
+  /** What the plan should be good at. */
+  objective?: PlanObjective;
+  /** Devices that must take part: `NODE` or `NODE/DEVICE`, and after `=` how many layers, or which (`0..8`). */
+  pins?: Array<string>;
+  /** Tokens of a prompt, 512 if left out. */
+  prompt_tokens?: number | null;
+  /** Sequences that may run at once. */
+  slots?: number | null;
+  /** Sequences that run at once: what `throughput` is computed for. */
+  streams?: number | null;
+};
+
+/** One stage of a plan. */
+export type PlanStageView = {
+  /** Its device. */
+  device: string;
+  /** Keys and values. */
+  kv_bytes: number;
+  /** Its layers. */
+  layers: LayersView;
+  /** Its node. */
+  node_name: string;
+  /** Weights, as the device holds them. */
+  weight_bytes: number;
+  /** Everything else. */
+  workspace_bytes: number;
+};
+
+/** A plan: what every device would get, and why. */
+export type PlanView = {
+  /** The whole model on one device, for each that can hold it: fastest first. */
+  alone: Array<AloneView>;
+  /** Tokens whose keys and values are held. */
+  cache_tokens: number;
+  /** Longest sequence. */
+  context_tokens: number;
+  /** Every device, with its reason. */
+  devices: Array<PlanDeviceView>;
+  /** How much better another plan may be at most, in per cent of this one. */
+  gap_percent: number;
+  /** No plan costs less. */
+  lower_bound_ms: number;
+  /** The model's name. */
+  model: string;
+  /** What the objective counts, in milliseconds: one request, or a token for every stream. */
+  objective_ms: number;
+  /** How fast it is expected to be. */
+  predicted: PredictionView;
+  /** Sequences that may run at once. */
+  slots: number;
+  /** First stage first. */
+  stages: Array<PlanStageView>;
+};
+
+/** How fast a placement is expected to be. */
+export type PredictionView = {
+  /** Bytes that nodes without the file fetch before the first answer. */
+  fetch_bytes: number;
+  /** How long that takes at least, in milliseconds. */
+  fetch_ms: number;
+  /** Of a token's time, milliseconds between stages. */
+  hop_ms: RangeView;
+  /** Streams of `total_tokens_per_s`. */
+  streams: number;
+  /** Tokens per second of one stream, in the middle of the answer. */
+  tokens_per_s: RangeView;
+  /** Tokens per second over all of them. */
+  total_tokens_per_s: RangeView;
+  /** Milliseconds to the first token of the prompt. */
+  ttft_ms: RangeView;
+};
+
+/** About the prompt's tokens. */
+export type PromptTokensDetails = {
+  /** Those that need not be computed again. */
+  cached_tokens: number;
+};
+
+/** A number with the range it is expected in. */
+export type RangeView = {
+  /** Expected. */
+  expected: number;
+  /** Most. */
+  high: number;
+  /** Least. */
+  low: number;
+};
+
+/** Text that is thought. */
+export type ReasoningText = {
+  /** The text. */
+  text: string;
+  /** Always `reasoning_text`. */
+  type: string;
+};
+
+/** The answer of `/apply-template`. */
+export type RenderedPrompt = {
+  /** What the template made. */
+  prompt: string;
+};
+
+/** What comes of asking again. */
+export type ReplanDecision = "keep" | "would_move" | "move";
+
+/** Asks whether an instance should be elsewhere. */
+export type ReplanRequest = {
+  /** Only say it: nothing is moved. */
+  dry_run?: boolean;
+};
+
+/** One stage of the best plan. */
+export type ReplanStageView = {
+  /** Its device. */
+  device: string;
+  /** Its layers. */
+  layers: LayersView;
+  /** Its node's name. */
+  node_name: string;
+};
+
+/** Whether an instance should be elsewhere: what that gains, and what it costs. */
+export type ReplanView = {
+  /** What comes of it. */
+  decision: ReplanDecision;
+  /** Of these, bytes that are fetched from another node. */
+  fetch_bytes: number;
+  /** How long that takes at least, in milliseconds. */
+  fetch_ms: number;
+  /** The instance. */
+  instance: string;
+  /** Bytes of weights that a move loads. */
+  load_bytes: number;
+  /** What its objective counts where it is, in milliseconds: one request, or a token for every stream. */
+  now_ms: number;
+  /** Why. */
+  reason: string;
+  /** Where the best plan has its stages, first stage first. */
+  stages: Array<ReplanStageView>;
+  /** The same by the best plan. */
+  then_ms: number;
+};
+
+/** What a request does. */
+export type RequestPhase = "queued" | "prefill" | "decode" | "interrupted";
+
+/** A request of a client of the node that answers, one for each choice. Never its text. */
+export type RequestView = {
+  /** Milliseconds since it came. */
+  age_ms: number;
+  /** The request's id, as in `x-request-id`. */
+  id: string;
+  /** Which of its choices. */
+  index: number;
+  /** Milliseconds that it has been interrupted, where it is. */
+  interrupted_ms?: number | null;
+  /** The model's name. */
+  model: string;
+  /** What it does. */
+  phase: RequestPhase;
+  /** Who asked: the user of this node, as a hash. */
+  principal: string;
+  /** Tokens of its prompt. */
+  prompt_tokens: number;
+  /** How often its answer went on after an interruption. */
+  resumed: number;
+  /** Tokens of its answer so far. */
+  tokens: number;
+  /** What it waits for, while it does; on one line. */
+  waits_for?: string | null;
+};
+
+/** An answer, whole or so far as it is made. It repeats what the request asked for. */
+export type Response = {
+  /** Always false. */
+  background: boolean;
+  /** Seconds since 1970. */
+  created_at: number;
+  error?: ResponseError | null;
+  exo?: ExoSummary | null;
+  /** `resp_` and the request's id. */
+  id: string;
+  incomplete_details?: IncompleteDetails | null;
+  /** As requested. */
+  instructions?: string | null;
+  /** As requested. */
+  max_output_tokens?: number | null;
+  /** As requested. */
+  metadata: Record<string, unknown>;
+  /** As requested. */
+  model: string;
+  /** Always `response`. */
+  object: string;
+  /** Thought, text and calls, in their order. */
+  output: Array<OutputItem>;
+  /** As requested. */
+  parallel_tool_calls: boolean;
+  /** As requested. */
+  previous_response_id?: string | null;
+  /** As requested. */
+  reasoning: Record<string, unknown>;
+  /** How far it is. */
+  status: ResponseStatus;
+  /** Whether it is kept. */
+  store: boolean;
+  /** As requested, or the default. */
+  temperature: number;
+  /** As requested. */
+  text: Record<string, unknown>;
+  /** As requested. */
+  tool_choice: Record<string, unknown>;
+  /** As requested. */
+  tools: Array<Record<string, unknown>>;
+  /** As requested. */
+  top_logprobs: number;
+  /** As requested, or the default. */
+  top_p: number;
+  /** Always `disabled`. */
+  truncation: string;
+  usage?: ResponseUsage | null;
+};
+
+/** An answer that is kept no longer. */
+export type ResponseDeleted = {
+  /** Always true. */
+  deleted: boolean;
+  /** Its id. */
+  id: string;
+  /** Always `response`. */
+  object: string;
+};
+
+/** Why an answer failed. */
+export type ResponseError = {
+  /** Stable, for programs. */
+  code: string;
+  /** What happened. */
+  message: string;
+};
+
+/** One event. */
+export type ResponseEvent = (EventBody) & ({
+  /** From 0, one more each time. */
+  sequence_number: number;
+});
+
+/** About the prompt's tokens. */
+export type ResponseInputTokensDetails = {
+  /** Always 0: what is read is kept by itself. */
+  cache_write_tokens: number;
+  /** Those that were there already. */
+  cached_tokens: number;
+};
+
+/** About the generated tokens. */
+export type ResponseOutputTokensDetails = {
+  /** Those that belong to thoughts. */
+  reasoning_tokens: number;
+};
+
+/** How far an answer, or an item of it, is. */
+export type ResponseStatus = "in_progress" | "completed" | "incomplete" | "failed";
+
+/** Tokens a request took. */
+export type ResponseUsage = {
+  /** Tokens of the prompt. */
+  input_tokens: number;
+  /** About them. */
+  input_tokens_details: ResponseInputTokensDetails;
+  /** Tokens generated. */
+  output_tokens: number;
+  /** About them. */
+  output_tokens_details: ResponseOutputTokensDetails;
+  /** Their sum. */
+  total_tokens: number;
+};
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type ResponsesRequest = {
+  client_metadata?: unknown;
+  /** extension; -2 to 2 */
+  frequency_penalty?: unknown;
+  /** `message.output_text.logprobs`; thoughts come in clear, and what is of tools that do not run here asks for nothing */
+  include?: unknown;
+  /** a string, or up to 16,384 items */
+  input: unknown;
+  /** not those of `previous_response_id` */
+  instructions?: unknown;
+  /** extension; token ids to -100 to 100, at most 1024 */
+  logit_bias?: unknown;
+  /** an upper bound; the context bounds it anyway */
+  max_output_tokens?: unknown;
+  /** it bounds calls of tools that run at their vendor; there are none */
+  max_tool_calls?: unknown;
+  /** at most 16 strings; the answer repeats it */
+  metadata?: unknown;
+  /** extension; 0 to 1 */
+  min_p?: unknown;
+  /** name or id of a model */
+  model: unknown;
+  /** default true; false: one call at most */
+  parallel_tool_calls?: unknown;
+  /** extension; -2 to 2 */
+  presence_penalty?: unknown;
+  /** of an answer that this node keeps; else a 404 */
+  previous_response_id?: unknown;
+  /** what was read before is found by itself */
+  prompt_cache_key?: unknown;
+  /** what was read before is found by itself */
+  prompt_cache_options?: unknown;
+  /** what was read before is found by itself */
+  prompt_cache_retention?: unknown;
+  reasoning?: unknown;
+  /** extension; 0.01 to 10 */
+  repetition_penalty?: unknown;
+  safety_identifier?: unknown;
+  /** extension; the same seed, prompt and parameters give the same text */
+  seed?: unknown;
+  /** default true: in the memory of the node that answers, for who asked, until others need the room */
+  store?: unknown;
+  stream?: unknown;
+  stream_options?: unknown;
+  /** 0 to 2, default 1; 0 is greedy */
+  temperature?: unknown;
+  text?: unknown;
+  /** none, auto, required, a function, allowed_tools */
+  tool_choice?: unknown;
+  /** at most 512; where the model's template has a form for calls that is recognised */
+  tools?: unknown;
+  /** extension; 0 and -1 keep all */
+  top_k?: unknown;
+  /** 0 to 20; of the raw logits */
+  top_logprobs?: unknown;
+  /** 0 to 1 */
+  top_p?: unknown;
+  user?: unknown;
+};
+
+/** Where an answer went on after what computed it was lost. Tokens that were sent before stay as they are: where other kernels go on, the text may be another than theirs alone. */
+export type Resumed = {
+  /** Tokens of it that were there already. */
+  after_tokens: number;
+  /** Which choice, from 0. */
+  index: number;
+  /** The kernel families that compute it from there on. */
+  kernels: Array<string>;
+};
+
+/** What a member is to be. */
+export type RoleRequest = {
+  /** What it may do from now on. */
+  role: MemberRole;
+};
+
+/** How tokens are chosen. What is left out has the default named here. */
+export type SamplingFields = {
+  /** Subtracted per occurrence from generated tokens, -2 to 2. Default 0. */
+  frequency_penalty?: number | null;
+  /** Token id to bias, -100 to 100. */
+  logit_bias?: Record<string, number> | null;
+  /** Extension: drop tokens less likely than this times the likeliest. Default 0. */
+  min_p?: number | null;
+  /** Subtracted once from generated tokens, -2 to 2. Default 0. */
+  presence_penalty?: number | null;
+  /** Extension: above 1 makes tokens already seen less likely. Default 1. */
+  repetition_penalty?: number | null;
+  /** The same seed, prompt and parameters give the same text. Default: drawn at random. */
+  seed?: number | null;
+  /** 0 is greedy, at most 2. Default 1. */
+  temperature?: number | null;
+  /** Extension: keep the k likeliest tokens. Default 0, all (-1 too). */
+  top_k?: number | null;
+  /** Nucleus: keep the likeliest tokens whose probabilities sum to this. Default 1. */
+  top_p?: number | null;
+};
+
+/** Scores of a device, 0 to 1. */
+export type ScoresView = {
+  /** Rates of its links: 5. */
+  bandwidth: number;
+  /** Speed, by the fastest of the cluster: 40 of 100. */
+  compute: number;
+  /** Part of the model that it holds: 30. */
+  memory: number;
+  /** Round trips to the others: 15. */
+  network: number;
+  /** What its temperature allows: 10. */
+  thermal: number;
+  /** All of them. */
+  total: number;
+};
+
+/** Sensor readings; `null` where nothing tells. */
+export type SensorsView = {
+  /** Of the compute units, in MHz. */
+  clock_mhz?: number | null;
+  /** Watts drawn. */
+  power_w?: number | null;
+  /** Degrees Celsius. */
+  temperature_c?: number | null;
+  /** Part of the time it was busy, 0 to 1. */
+  utilisation?: number | null;
+};
+
+/** One stage of an instance. */
+export type StageView = {
+  /** Which of its devices. */
+  device: string;
+  /** Whether it holds the embedding. */
+  embedding: boolean;
+  /** Where its tensors come from when they are not on its disk: the name of a member. */
+  fetched_from?: string | null;
+  /** Whether it holds the output head. */
+  head: boolean;
+  /** Bytes of its key-value cache. */
+  kv_bytes: number;
+  /** Layers held. */
+  layers: LayersView;
+  /** Node id. */
+  node: string;
+  /** The node's name. */
+  node_name: string;
+  /** Share of a token's time spent here, 0 to 1, measured. */
+  time_share?: number | null;
+  /** Bytes of tensors it is to hold. */
+  weight_bytes: number;
+  /** Of those, bytes in place. */
+  weight_bytes_held: number;
+  /** Of those, bytes that are read from the model's file for now: the stage answers, slower than it will when they are packed in memory. 0 once it has settled. */
+  weight_bytes_waiting?: number;
+};
+
+/** Why an answer ended. */
+export type StopReason = "end_turn" | "max_tokens" | "stop_sequence" | "tool_use";
+
+/** What else to stream. */
+export type StreamOptions = {
+  /** End with a chunk that has no choices but the usage. Default false. */
+  include_usage?: boolean;
+};
+
+/** What is new of a call. */
+export type StreamedCall = {
+  /** What is new. */
+  function: StreamedFunction;
+  /** In the call's first delta. */
+  id?: string | null;
+  /** Which call, from 0. */
+  index: number;
+  /** `function`, in the call's first delta. */
+  type?: string | null;
+};
+
+/** What is new of a call's name and arguments. */
+export type StreamedFunction = {
+  /** JSON to append. */
+  arguments: string;
+  /** The tool, in the call's first delta. */
+  name?: string | null;
+};
+
+/** Measured times of a request. */
+export type Timings = {
+  /** Tokens of the prompt read per second. */
+  prompt_tokens_per_s?: number | null;
+  /** From arrival to the first prompt token at work. */
+  queued_ms: number;
+  /** Tokens generated per second over all choices, after the first token; `None` for a single token. */
+  tokens_per_s?: number | null;
+  /** From arrival to the first generated token. */
+  ttft_ms: number;
+};
+
+/** How many tokens a prompt has. */
+export type TokenCount = {
+  /** All of them: of the system's prompt, the tools and the messages, as the model's template prints them. */
+  input_tokens: number;
+};
+
+/** The probability of one token. */
+export type TokenLogprob = {
+  /** Its bytes. */
+  bytes: Array<number>;
+  /** Natural logarithm; -9999 for nearly impossible. */
+  logprob: number;
+  /** Its text. */
+  token: string;
+  /** The likeliest tokens at its place. */
+  top_logprobs: Array<TopLogprob>;
+};
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type TokenizeRequest = {
+  /** with `messages`: the answer's opening at the end; default true */
+  add_generation_prompt?: unknown;
+  /** with `content`: the model's own start and end tokens; default false */
+  add_special?: unknown;
+  /** with `prompt`: default true; with `messages` only false, as the template writes them */
+  add_special_tokens?: unknown;
+  /** llama.cpp's: a string */
+  content?: unknown;
+  /** as in `/v1/chat/completions` */
+  messages?: unknown;
+  /** name or id of a model; left out, it is the one that is placed, if there is one */
+  model?: unknown;
+  /** the same; the prompt is the same for both */
+  parallel_tool_calls?: unknown;
+  /** with `content`: control tokens in the text are those tokens; default true */
+  parse_special?: unknown;
+  /** vLLM's: a string */
+  prompt?: unknown;
+  /** the same */
+  reasoning_effort?: unknown;
+  /** with `prompt` or `messages`: each token's text; of at most 65,536 tokens */
+  return_token_strs?: unknown;
+  /** the same; with `none` the template is told of no tools */
+  tool_choice?: unknown;
+  /** with `messages`, as in `/v1/chat/completions` */
+  tools?: unknown;
+  /** with `content`: each token's text; of at most 65,536 tokens */
+  with_pieces?: unknown;
+};
+
+/** The answer of `/tokenize`. */
+export type Tokenized = {
+  /** How many; to vLLM's body. */
+  count?: number | null;
+  /** Tokens of the model's context; to vLLM's body. */
+  max_model_len?: number | null;
+  /** The texts, with `return_token_strs`; bytes that are no text alone are U+FFFD. */
+  token_strs?: Array<string> | null;
+  /** The ids; with `with_pieces` objects of `id` and `piece`, which is text, or bytes where it is no text alone. */
+  tokens: Array<Record<string, unknown>>;
+};
+
+/** A call in a message that comes back. */
+export type ToolCall = {
+  /** What was called. */
+  function: CalledFunction;
+  /** As the answer named it. */
+  id: string;
+  /** Always `function`. */
+  type: string;
+};
+
+/** The probability of a token that could have been chosen. */
+export type TopLogprob = {
+  /** Its bytes. */
+  bytes: Array<number>;
+  /** Natural logarithm; -9999 for nearly impossible. */
+  logprob: number;
+  /** Its text. */
+  token: string;
+};
+
+/** Tokens a request took. */
+export type UsageBody = {
+  /** Tokens generated over all choices. */
+  completion_tokens: number;
+  /** About what was generated. */
+  completion_tokens_details: CompletionTokensDetails;
+  /** Tokens of the prompt. */
+  prompt_tokens: number;
+  /** About the prompt. */
+  prompt_tokens_details: PromptTokensDetails;
+  /** Their sum. */
+  total_tokens: number;
+};
+
+/** Something that went wrong. */
+export type WarningView = {
+  /** When, in seconds since 1970. */
+  at_unix_s: number;
+  /** What, on one line. */
+  text: string;
+};

@@ -1,0 +1,235 @@
+// One answer while it comes: text in blocks, its tokens, and where it can be picked up again.
+
+import { ApiError, ask, open } from "../api/client";
+import { BlockList } from "../markdown/blocks.svelte";
+import { readEvents, type ServerEvent } from "../lib/sse";
+import type { Message, MessageState, Ticket } from "../history/types";
+import { Fold } from "./fold";
+import type { ChatBody } from "./request";
+import { Sentences } from "./sentences";
+
+export type Phase = "waiting" | "coming" | "reattaching";
+
+/** Waits between attempts to pick an answer up again; about a minute and a half in all, then it is called interrupted. */
+const RETRY_MS = [300, 700, 1500, 3000, 3000, 5000, 5000, 8000, 8000, 10_000, 10_000, 15_000, 20_000];
+/** A node that has just come back may need a moment to find a copy. */
+const NOT_FOUND_RETRIES = 3;
+
+/** Lengths in characters: what is joined for saving keeps them. */
+type Checkpoint = { content: number; reasoning: number; chances: number; fold: Fold };
+
+export class Answer {
+  phase = $state<Phase>("waiting");
+  text = $state.raw(new BlockList());
+  thought = $state.raw(new BlockList());
+  hasThought = $state(false);
+  tokens = $state(0);
+  calls = $state.raw<Message["calls"]>([]);
+  /** When the last token came; 0 before the first. */
+  last_ms = $state(0);
+  readonly began_ms = Date.now();
+  /** What a screen reader hears. */
+  spoken = $state.raw<string[]>([]);
+
+  private fold = new Fold();
+  private pieces: string[] = [];
+  private thoughts: string[] = [];
+  private length = { content: 0, reasoning: 0 };
+  private pending = { content: "", reasoning: "" };
+  private frame = 0;
+  private ticket: Ticket | null;
+  private checkpoint: Checkpoint | null = null;
+  private readonly stopped = new AbortController();
+  private readonly sentences = new Sentences();
+  private ended: MessageState | null = null;
+  private error = "";
+
+  constructor(
+    readonly message: Message,
+    private readonly save: (message: Message) => void,
+  ) {
+    this.ticket = message.ticket && { ...message.ticket };
+    if (message.content) this.pieces = [message.content];
+    if (message.reasoning) this.thoughts = [message.reasoning];
+    this.rebuild();
+  }
+
+  /** The message as it is now. */
+  get now(): Message {
+    const { calls, stats, chances } = this.fold;
+    const content = this.joined("pieces");
+    return { ...this.message, content, reasoning: this.joined("thoughts"), calls, stats, chances, ticket: this.ticket, state: this.ended ?? "streaming", error: this.error };
+  }
+
+  private joined(which: "pieces" | "thoughts"): string {
+    if (this[which].length > 1) this[which] = [this[which].join("")];
+    return this[which][0] ?? "";
+  }
+
+  /** Asks for the answer and reads it to its end. */
+  async ask(body: ChatBody): Promise<Message> {
+    return this.run(() => open("/v1/chat/completions", { method: "POST", body, headers: { accept: "text/event-stream", "exo-keep": "true" }, signal: this.stopped.signal }));
+  }
+
+  /** Goes on behind the text that there is: the model's own template, then that text, as a plain completion. */
+  async goOn({ model, messages, stream_options, temperature, top_p, top_k, min_p, max_tokens, seed, stop }: ChatBody): Promise<Message> {
+    return this.run(async () => {
+      const { prompt } = await ask<{ prompt: string }>("/apply-template", { method: "POST", body: { model, messages } });
+      const body = { model, prompt: prompt + this.joined("pieces"), stream: true, stream_options, temperature, top_p, top_k, min_p, max_tokens, seed, stop };
+      return open("/v1/completions", { method: "POST", body, headers: { accept: "text/event-stream", "exo-keep": "true" }, signal: this.stopped.signal });
+    });
+  }
+
+  /** Goes on with an answer whose tab was closed. */
+  async resume(): Promise<Message> {
+    return this.run(null);
+  }
+
+  /** Stops the computing, not only the reading. */
+  stop(): void {
+    this.ended = "stopped";
+    this.stopped.abort();
+    const ticket = this.ticket;
+    if (ticket) void ask(`/v1/requests/${ticket.id}`, { method: "DELETE", headers: { "exo-resume": `${ticket.id}.${ticket.secret}` } }).catch(() => {});
+  }
+
+  private async run(first: (() => Promise<Response>) | null): Promise<Message> {
+    const saver = setInterval(() => this.save(this.now), 1500);
+    try {
+      await this.read(first);
+      this.ended ??= this.fold.finish === "length" ? "length" : "done";
+    } catch (error) {
+      if (this.ended === null) {
+        this.ended = isLost(error) ? "interrupted" : "failed";
+        this.error = error instanceof Error ? error.message : String(error);
+      }
+    } finally {
+      clearInterval(saver);
+      this.flush();
+    }
+    this.ticket = null;
+    this.text.close();
+    this.thought.close();
+    this.say(this.sentences.rest());
+    const whole = this.now;
+    this.save(whole);
+    return whole;
+  }
+
+  private async read(first: (() => Promise<Response>) | null): Promise<void> {
+    let missed = 0;
+    for (let attempt = 0; ; attempt++) {
+      const before = this.tokens;
+      try {
+        const response = first && attempt === 0 ? await first() : await this.reopen();
+        this.admit(response);
+        await readEvents(response.body!, (event) => this.take(event));
+        if (this.fold.done) return;
+        throw new ApiError(0, "cut", "The answer was cut off.");
+      } catch (error) {
+        if (this.tokens > before) attempt = missed = 0;
+        const notFound = error instanceof ApiError && error.status === 404 && (first === null || this.ticket !== null);
+        const again = this.ticket !== null && (isLost(error) || (notFound && missed++ < NOT_FOUND_RETRIES));
+        if (!again || this.stopped.signal.aborted || attempt >= RETRY_MS.length) throw notFound ? new ApiError(0, "gone", "The node no longer has the rest of it.") : error;
+        this.phase = "reattaching";
+        this.rollBack();
+        await pause(RETRY_MS[attempt]!, this.stopped.signal);
+      }
+    }
+  }
+
+  private reopen(): Promise<Response> {
+    const { id, secret, last } = this.ticket!;
+    const headers: Record<string, string> = { accept: "text/event-stream", "exo-resume": `${id}.${secret}` };
+    if (last) headers["last-event-id"] = last;
+    return open(`/v1/requests/${id}`, { headers, signal: this.stopped.signal });
+  }
+
+  private admit(response: Response): void {
+    const [id, secret] = (response.headers.get("exo-resume") ?? "").split(".");
+    if (id && secret) this.ticket = { id, secret, last: this.ticket?.last ?? null };
+    this.save(this.now);
+    if (this.phase === "reattaching") this.phase = this.tokens > 0 ? "coming" : "waiting";
+  }
+
+  private take(event: ServerEvent): void {
+    const { content, reasoning } = this.fold.take(event);
+    if (content || reasoning || this.fold.calls !== this.calls) {
+      this.pending.content += content;
+      this.pending.reasoning += reasoning;
+      this.tokens += content || reasoning ? 1 : 0;
+      this.last_ms = Date.now();
+      this.phase = "coming";
+      // A hidden tab draws no frames; what comes there is taken by time.
+      this.frame ||= document.hidden ? window.setTimeout(() => this.flush(), 250) : requestAnimationFrame(() => this.flush());
+    }
+    if (event.id !== null && this.ticket) {
+      this.ticket.last = event.id;
+      this.flushPieces();
+      this.checkpoint = { ...this.length, chances: this.fold.chances.length, fold: Object.assign(new Fold(), this.fold) };
+    }
+  }
+
+  private unshown = { content: "", reasoning: "" };
+
+  private flushPieces(): void {
+    const { content, reasoning } = this.pending;
+    this.pending = { content: "", reasoning: "" };
+    if (content) this.pieces.push(content);
+    if (reasoning) this.thoughts.push(reasoning);
+    this.length = { content: this.length.content + content.length, reasoning: this.length.reasoning + reasoning.length };
+    this.unshown.content += content;
+    this.unshown.reasoning += reasoning;
+  }
+
+  /** Shows what has come since the last frame. */
+  private flush(): void {
+    this.frame = 0;
+    this.flushPieces();
+    const { content, reasoning } = this.unshown;
+    this.unshown = { content: "", reasoning: "" };
+    if (reasoning) {
+      this.hasThought = true;
+      this.thought.append(reasoning);
+    }
+    if (content) {
+      this.text.append(content);
+      this.say(this.sentences.take(content));
+    }
+    this.calls = this.fold.calls;
+  }
+
+  /** What came behind the last id comes again. */
+  private rollBack(): void {
+    this.flush();
+    const at = this.checkpoint;
+    if (!at || (at.content === this.length.content && at.reasoning === this.length.reasoning)) return;
+    this.pieces = [this.joined("pieces").slice(0, at.content)];
+    this.thoughts = [this.joined("thoughts").slice(0, at.reasoning)];
+    this.fold = Object.assign(new Fold(), at.fold, { chances: at.fold.chances.slice(0, at.chances) });
+    this.rebuild();
+  }
+
+  private rebuild(): void {
+    this.text = new BlockList();
+    this.thought = new BlockList();
+    const [content, reasoning] = [this.joined("pieces"), this.joined("thoughts")];
+    this.text.append(content);
+    this.thought.append(reasoning);
+    this.length = { content: content.length, reasoning: reasoning.length };
+    this.hasThought = reasoning.length > 0;
+  }
+
+  private say(sentences: string[]): void {
+    if (sentences.length > 0) this.spoken = [...this.spoken, ...sentences].slice(-4);
+  }
+}
+
+const isLost = (error: unknown) => error instanceof TypeError || (error instanceof ApiError && error.status === 0);
+
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+  });
+}

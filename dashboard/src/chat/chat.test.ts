@@ -1,0 +1,108 @@
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { conversation, message } from "../history/types";
+import { Answer } from "./answer.svelte";
+import { body, fields } from "./request";
+import { Sentences } from "./sentences";
+
+const asked = () => message({ conversation: "c", parent: "q", role: "assistant", state: "streaming", model: "m" });
+const chunk = (content: string, id: string) => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content } }] })}\nid: ${id}\n\n`;
+const END = `data: ${JSON.stringify({ choices: [{ index: 0, delta: {}, finish_reason: "stop" }] })}\nid: 0:9\n\ndata: ${JSON.stringify({ choices: [], usage: { prompt_tokens: 4, completion_tokens: 2 }, exo: { request: "r", stages: 2, kernels: ["k"], timings: { queued_ms: 1, ttft_ms: 2 } } })}\n\ndata: [DONE]\n\n`;
+
+type Reply = { status?: number; text: string; cut?: boolean };
+let sent: { path: string; method: string; headers: Record<string, string> }[] = [];
+
+/** Answers requests one after the other; one that is cut ends as a lost connection does. */
+function answerWith(...replies: Reply[]) {
+  sent = [];
+  vi.stubGlobal("fetch", async (path: string, init: RequestInit) => {
+    sent.push({ path, method: init.method!, headers: init.headers as Record<string, string> });
+    if (init.method === "DELETE") return new Response(null, { status: 204 });
+    const reply = replies.shift();
+    if (!reply) throw new TypeError("refused");
+    const stream = new ReadableStream<Uint8Array>({
+      start(controller) {
+        controller.enqueue(new TextEncoder().encode(reply.text));
+        init.signal?.addEventListener("abort", () => controller.error(new DOMException("", "AbortError")));
+        if (reply.cut) setTimeout(() => controller.error(new TypeError("network error")), 20);
+        else if (reply.text.includes("[DONE]")) controller.close();
+      },
+    });
+    return new Response(reply.status && reply.status >= 400 ? reply.text : stream, { status: reply.status ?? 200, headers: { "exo-resume": "r1.s1" } });
+  });
+}
+
+beforeEach(() => vi.stubGlobal("requestAnimationFrame", (run: () => void) => setTimeout(run, 1)));
+afterEach(() => vi.unstubAllGlobals());
+
+test("an answer comes token by token, with its numbers", async () => {
+  answerWith({ text: chunk("He", "0:1") + chunk("llo.", "0:2") + END });
+  const whole = await new Answer(asked(), () => {}).ask(body(conversation({ model: "m" }), []));
+  expect([whole.content, whole.state, whole.ticket, whole.stats?.completion_tokens, whole.stats?.request]).toEqual(["Hello.", "done", null, 2, "r"]);
+  expect(sent[0]!.headers["exo-keep"]).toBe("true");
+});
+
+test("a lost connection is picked up behind the last id, and nothing comes twice", async () => {
+  const halfToken = `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: "l" } }] })}\n\n`;
+  answerWith({ text: chunk("He", "0:1") + halfToken, cut: true }, { text: chunk("llo", "0:2") + END });
+  const saved: string[] = [];
+  const whole = await new Answer(asked(), (now) => saved.push(JSON.stringify(now.ticket))).ask(body(conversation({ model: "m" }), []));
+  expect([whole.content, whole.state]).toEqual(["Hello", "done"]);
+  expect(sent[1]).toMatchObject({ path: "/v1/requests/r1", headers: { "exo-resume": "r1.s1", "last-event-id": "0:1" } });
+  expect(saved).toContain('{"id":"r1","secret":"s1","last":"0:1"}');
+});
+
+test("a tab that was closed goes on with what it had", async () => {
+  answerWith({ text: chunk(" world", "0:3") + END });
+  const before = { ...asked(), content: "Hello", ticket: { id: "r1", secret: "s1", last: "0:2" } };
+  const whole = await new Answer(before, () => {}).resume();
+  expect(whole.content).toBe("Hello world");
+  expect(before.ticket.last).toBe("0:2");
+});
+
+test("stop ends the computing too, and keeps what there is", async () => {
+  answerWith({ text: chunk("Hel", "0:1") });
+  const answer = new Answer(asked(), () => {});
+  const running = answer.ask(body(conversation({ model: "m" }), []));
+  await vi.waitFor(() => expect(answer.tokens).toBe(1));
+  answer.stop();
+  const whole = await running;
+  expect([whole.content, whole.state]).toEqual(["Hel", "stopped"]);
+  expect(sent.find((one) => one.method === "DELETE")).toMatchObject({ path: "/v1/requests/r1", headers: { "exo-resume": "r1.s1" } });
+});
+
+test("what the node says went wrong is said, and what came before is kept", async () => {
+  answerWith({ text: chunk("Hel", "0:1") + 'event: error\ndata: {"error":{"code":"stage_lost","message":"a stage is lost"}}\n\n' });
+  const whole = await new Answer(asked(), () => {}).ask(body(conversation({ model: "m" }), []));
+  expect([whole.content, whole.state, whole.error]).toEqual(["Hel", "failed", "a stage is lost"]);
+  answerWith({ status: 429, text: '{"error":{"code":"queue_full","message":"64 wait already"}}' });
+  expect((await new Answer(asked(), () => {}).ask(body(conversation({ model: "m" }), []))).error).toBe("64 wait already");
+});
+
+test("calls of tools are put together from their parts", async () => {
+  const call = (fields: object) => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { tool_calls: [{ index: 0, ...fields }] } }] })}\nid: 0:1\n\n`;
+  answerWith({ text: call({ id: "c1", function: { name: "look", arguments: '{"a"' } }) + call({ function: { arguments: ":1}" } }) + END });
+  const whole = await new Answer(asked(), () => {}).ask(body(conversation({ model: "m" }), []));
+  expect(whole.calls).toEqual([{ id: "c1", name: "look", arguments: '{"a":1}' }]);
+});
+
+test("a request says the branch, the system prompt and only what was filled in", () => {
+  const said = message({ conversation: "c", parent: "", role: "user", content: "Hi" });
+  const request = body(conversation({ model: "m", system: "Be short.", params: { temperature: "0,3", stop: "a\n\nb", response_format: "json", top_p: "" } }), [said]);
+  expect(request).toEqual({
+    model: "m",
+    messages: [{ role: "system", content: "Be short." }, { role: "user", content: "Hi" }],
+    stream: true,
+    stream_options: { include_usage: true },
+    temperature: 0.3,
+    stop: ["a", "b"],
+    response_format: { type: "json_object" },
+  });
+  expect(() => fields({ seed: "x" })).toThrow("Seed is not a number");
+  expect(() => fields({ tools: "[" })).toThrow("not JSON");
+});
+
+test("a screen reader hears sentences, and of code only that it is there", () => {
+  const sentences = new Sentences();
+  const heard = "# Head\n\nOne **two**. Three 3.14 is not an end! Then\n```py\nx = 1. y\n```\nLast".split("").flatMap((letter) => sentences.take(letter));
+  expect([...heard, ...sentences.rest()]).toEqual(["Head", "One two.", "Three 3.14 is not an end!", "Then", "Code.", "Last"]);
+});

@@ -1,0 +1,37 @@
+// The pages that there are: which file draws each, and who may see it. A page comes into the menu with its routes.
+
+import type { Component } from "svelte";
+import { session } from "../stores/session.svelte";
+import type { Page } from "../stores/route.svelte";
+
+type Entry = {
+  page: Page;
+  /** The second of two keys: `g`, then this. */
+  key: string;
+  load: () => Promise<{ default: Component }>;
+  allowed: () => boolean;
+  /** Not in the menu. */
+  hidden?: boolean;
+};
+
+const owner = () => session.isOwner;
+const viewer = () => session.seesCluster;
+const anybody = () => true;
+
+export const ENTRIES: Entry[] = [
+  { page: "cluster", key: "c", load: () => import("../views/cluster/Cluster.svelte"), allowed: viewer },
+  { page: "devices", key: "d", load: () => import("../views/devices/Devices.svelte"), allowed: viewer },
+  { page: "instances", key: "i", load: () => import("../views/instances/Instances.svelte"), allowed: viewer },
+  { page: "models", key: "m", load: () => import("../views/models/Models.svelte"), allowed: owner },
+  { page: "chat", key: "t", load: () => import("../views/chat/Chat.svelte"), allowed: anybody },
+  { page: "integrations", key: "o", load: () => import("../views/integrations/Integrations.svelte"), allowed: anybody },
+  { page: "licences", key: "l", load: () => import("../views/licences/Licences.svelte"), allowed: anybody, hidden: true },
+];
+
+export const allowed = () => ENTRIES.filter((entry) => entry.allowed());
+
+/** What is drawn for an address: the first page that is allowed if it is not one of those. */
+export function entryOf(page: Page): Entry {
+  const open = allowed();
+  return open.find((entry) => entry.page === page) ?? open[0]!;
+}

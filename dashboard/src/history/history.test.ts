@@ -1,0 +1,98 @@
+import { beforeEach, expect, test } from "vitest";
+import { openHistory } from "./db";
+import { fromJson, MESSAGES_MAX, toJson, toMarkdown } from "./transfer";
+import { ancestry, children, choose, path, titleOf } from "./tree";
+import { conversation, message, type Message } from "./types";
+
+/** A tree from `id<parent` words, oldest first. */
+function tree(words: string) {
+  const list = words.split(" ").map((word, at) => {
+    const [id, parent] = word.split("<");
+    return message({ conversation: "c", parent: parent ?? "", role: at % 2 ? "assistant" : "user", id: id!, content: id!, created_ms: at });
+  });
+  return new Map(list.map((one) => [one.id, one]));
+}
+const ids = (list: Message[]) => list.map((one) => one.id).join(" ");
+
+test("the newest version is shown until another one is chosen, and every version stays", () => {
+  const all = tree("q a<q q2 b<q2 a2<q");
+  let open = conversation({ id: "c" });
+  expect(ids(path(open, all))).toBe("q2 b");
+  open = choose(open, all.get("q")!);
+  expect(ids(path(open, all))).toBe("q a2");
+  open = choose(open, all.get("a")!);
+  expect(ids(path(open, all))).toBe("q a");
+  expect(ids(children(all, ""))).toBe("q q2");
+  expect(ids(ancestry(all, "a2"))).toBe("q a2");
+});
+
+test("a message that is its own ancestor ends the chain", () => {
+  expect(ids(ancestry(tree("a<b b<a"), "a"))).toBe("b a");
+});
+
+test("a title is the first line, not all of it", () => {
+  expect(titleOf("  Where?\nThere.")).toBe("Where?");
+  expect(titleOf("x".repeat(100))).toHaveLength(58);
+});
+
+test("what is exported comes back under new ids, with its branches", () => {
+  const all = tree("q a<q q2 b<q2 a2<q");
+  const open = choose(choose(conversation({ id: "c", title: "T", params: { temperature: "0.2" } }), all.get("q")!), all.get("a")!);
+  const text = toJson({ conversations: [open], messages: [...all.values()] });
+  const back = fromJson(text);
+  const [one] = back.conversations;
+  expect(one!.id).not.toBe("c");
+  expect(one!.params).toEqual({ temperature: "0.2" });
+  expect(path(one!, new Map(back.messages.map((m) => [m.id, m]))).map((m) => m.content)).toEqual(["q", "a"]);
+  expect(toMarkdown(open, all, { you: "You", thought: "Thought" })).toBe("# T\n\n## You\n\nq\n\n## assistant\n\na\n");
+});
+
+test("a file of a stranger is read field by field", () => {
+  const hostile = {
+    format: "exo-conversations",
+    conversations: [{ id: "c", title: ["<script>"], params: { temperature: 7, tools: "[]", evil: "x" }, chosen: { "": "m" }, __proto__: { polluted: 1 } }, null, 3],
+    messages: [{ id: "m", conversation: "c", role: "system", content: { a: 1 }, state: "streaming", ticket: { id: "x", secret: "y" }, calls: [{ name: 5 }, null] }, { id: "n", conversation: "other" }, { id: "loop", conversation: "c", parent: "loop" }, "x"],
+  };
+  const { conversations, messages } = fromJson(JSON.stringify(hostile));
+  expect(conversations).toHaveLength(1);
+  expect([conversations[0]!.title, conversations[0]!.params]).toEqual(["", { tools: "[]" }]);
+  expect(messages.map((one) => [one.role, one.content, one.state, one.ticket, one.parent])).toEqual([
+    ["user", "", "interrupted", null, ""],
+    ["user", "", "done", null, ""],
+  ]);
+  expect(messages[0]!.calls).toEqual([{ id: "", name: "", arguments: "" }]);
+});
+
+test("what is no export is refused by a sentence", () => {
+  expect(() => fromJson("{")).toThrow("not JSON");
+  expect(() => fromJson("[]")).toThrow("no conversations");
+  expect(() => fromJson(JSON.stringify({ format: "exo-conversations", messages: Array(MESSAGES_MAX + 1).fill(0) }))).toThrow("at most");
+});
+
+test("100,000 messages are read and kept", async () => {
+  const many = Array.from({ length: 100_000 }, (_, at) => message({ id: `m${at}`, conversation: "big", parent: at ? `m${at - 1}` : "", role: "user", content: "x" }));
+  const { conversations, messages } = fromJson(toJson({ conversations: [conversation({ id: "big" })], messages: many }));
+  expect([conversations.length, messages.length]).toEqual([1, 100_000]);
+  expect(path(conversations[0]!, new Map(messages.map((one) => [one.id, one])))).toHaveLength(100_000);
+}, 30_000);
+
+beforeEach(() => indexedDB.deleteDatabase("exo"));
+
+test("conversations are kept, searched and removed", async () => {
+  const history = await openHistory();
+  expect(history.isKept).toBe(true);
+  await history.put([conversation({ id: "c" }), conversation({ id: "d" })], [message({ conversation: "c", parent: "", role: "user", content: "Needle" }), message({ conversation: "d", parent: "", role: "user", content: "hay" })]);
+  expect(await history.search("needle", new AbortController().signal)).toEqual(new Set(["c"]));
+  await history.remove("c");
+  expect([(await history.conversations()).map((one) => one.id), await history.messages("c")]).toEqual([["d"], []]);
+});
+
+test("a browser that refuses to keep anything still has a conversation", async () => {
+  const real = globalThis.indexedDB;
+  Object.defineProperty(globalThis, "indexedDB", { configurable: true, get: () => { throw new Error("refused"); } });
+  const history = await openHistory();
+  Object.defineProperty(globalThis, "indexedDB", { configurable: true, value: real });
+  expect(history.isKept).toBe(false);
+  await history.put([conversation({ id: "c" })], [message({ conversation: "c", parent: "", role: "user", content: "x" })]);
+  expect(await history.messages("c")).toHaveLength(1);
+});

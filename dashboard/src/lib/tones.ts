@@ -1,0 +1,30 @@
+// Which tone a state has. A state that a newer node brings is shown by its own word, without a tone.
+
+import type { Tone } from "../parts/Badge.svelte";
+
+const TONES: Record<string, Tone> = {
+  alive: "good",
+  suspected: "warn",
+  suspended: "off",
+  lost: "bad",
+  ready: "good",
+  loading: "busy",
+  placing: "busy",
+  degraded: "warn",
+  waiting: "bad",
+  failed: "bad",
+  usable: "good",
+  verifying: "busy",
+  quarantined: "bad",
+  full: "good",
+  partial: "warn",
+  none: "off",
+  critical: "bad",
+  warning: "warn",
+  info: "busy",
+};
+
+export const tone = (state: string): Tone => TONES[state] ?? "off";
+
+/** Our word for a state, or the state's own. */
+export const word = (words: Record<string, string>, state: string): string => words[state] ?? state;

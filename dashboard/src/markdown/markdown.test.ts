@@ -1,0 +1,107 @@
+import { mount, unmount } from "svelte";
+import { expect, test } from "vitest";
+import { BlockList } from "./blocks.svelte";
+import Blocks from "./Blocks.svelte";
+import { address, parse } from "./parse";
+
+/** Markdown to the markup that is drawn, without comments and classes of our own. */
+function drawn(text: string): string {
+  const target = document.createElement("div");
+  const view = mount(Blocks, { target, props: { blocks: parse(text) } });
+  const html = target.innerHTML.replace(/<!--.*?-->/g, "").replace(/ class="[^"]*"/g, "");
+  void unmount(view);
+  return html;
+}
+
+test("what people write is drawn by our own elements", () => {
+  expect(drawn("a **b** `c` ~~d~~")).toBe("<p>a <strong>b</strong> <code>c</code> <del>d</del></p>");
+  expect(drawn("# T")).toBe("<h3>T</h3>");
+  expect(drawn("3. x\n4. y")).toContain('<ol start="3">');
+  expect(drawn("| a | b |\n|---|--:|\n| 1 | 2 |")).toContain("<td>2</td>");
+  expect(drawn("- [x] done")).toContain("☑");
+  expect(parse("costs $5 and $6")).toEqual([{ kind: "paragraph", inner: [{ kind: "text", text: "costs $5 and $6" }] }]);
+  expect(parse("$$x^2$$")).toEqual([{ kind: "math", text: "x^2" }]);
+});
+
+const HOSTILE = [
+  "<script>window.pwned=1</script>",
+  "<img src=x onerror=pwned()>",
+  "a <svg onload=pwned()><animate/></svg> b",
+  "[x](javascript:pwned())",
+  "[x](JaVaScRiPt:pwned())",
+  "[x](data:text/html,<script>pwned()</script>)",
+  "[x](&#106;avascript:pwned())",
+  "[x](vbscript:pwned())",
+  "<a href='javascript:pwned()'>x</a>",
+  "![x](https://example.org/track.png)",
+  "![x](data:image/svg+xml,<svg onload=pwned()>)",
+  "| <img src=x onerror=pwned()> |\n|---|\n| [x](javascript:pwned()) |",
+  "```html onload=pwned()\n<img src=x onerror=pwned()>\n```",
+  "[x]: javascript:pwned()\n\n[x]",
+  "<iframe srcdoc='<script>pwned()</script>'>",
+  "<style>*{background:url(https://example.org)}</style>",
+  "[x](//example.org/phish)",
+  "[x](/exo/v1/shutdown)",
+];
+
+test("hostile text is text: no element, no attribute and no address of its own comes out of it", () => {
+  for (const text of HOSTILE) {
+    const target = document.createElement("div");
+    const view = mount(Blocks, { target, props: { blocks: parse(text) } });
+    expect(target.querySelector("script, img, svg:not([aria-hidden]), iframe, style, object, embed, form"), text).toBeNull();
+    for (const element of target.querySelectorAll("*")) {
+      for (const name of element.getAttributeNames()) expect(name.startsWith("on"), `${text}: ${name}`).toBe(false);
+      const href = element.getAttribute("href");
+      if (href !== null) expect(href, text).toMatch(/^(https?|mailto):/);
+    }
+    void unmount(view);
+  }
+});
+
+test("only the web and mail are addresses", () => {
+  expect(["https://a.b/c", "mailto:a@b.c"].map(address)).toEqual(["https://a.b/c", "mailto:a@b.c"]);
+  expect(["javascript:1", " javascript:1", "data:,a", "file:///etc", "blob:x", "/x", "#x", "", 7, "https://" + "a".repeat(5000)].map(address)).toEqual(Array(10).fill(null));
+});
+
+test("deep nesting and long lines neither fail nor hang", () => {
+  const started = performance.now();
+  for (const text of [">".repeat(5000), "*".repeat(20_000), "[".repeat(5000), "- ".repeat(3000), "`".repeat(9999), "$".repeat(9999), "|".repeat(5000) + "\n" + "|-".repeat(5000)]) parse(text);
+  expect(performance.now() - started).toBeLessThan(8000);
+});
+
+const ANSWER = "# T\n\nSome *text* with `code`\nand more.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```py\nx = 1\n\n# no heading\n```\n\n1. one\n2. two\n\n   more of two\n\n> quote\n\n~~~\ntilde ``` inside\n~~~\nend\n\n$$\nx\n$$\n";
+
+test("a text that comes in pieces becomes the same blocks as the whole", () => {
+  const whole = BlockList.of(ANSWER).settled;
+  expect(whole).toEqual(parse(ANSWER));
+  for (let size = 1; size < 40; size++) {
+    const list = new BlockList();
+    for (let at = 0; at < ANSWER.length; at += size) list.append(ANSWER.slice(at, at + size));
+    list.close();
+    expect(list.settled, `pieces of ${size}`).toEqual(whole);
+  }
+});
+
+test("a token costs the same at the end of a long answer", () => {
+  const list = new BlockList();
+  const cost = (from: number) => {
+    const started = performance.now();
+    for (let at = 0; at < 300; at++) list.append(`Sentence ${from + at}. `.concat(at % 5 === 4 ? "\n\n" : ""));
+    return performance.now() - started;
+  };
+  cost(0);
+  const early = cost(300);
+  for (let at = 2; at < 60; at++) cost(at * 300);
+  expect(cost(18_000)).toBeLessThan(early * 6 + 20);
+});
+
+test("an open block of code shows what there is of it", () => {
+  const list = new BlockList();
+  list.append("```py\nx = ");
+  expect(list.open).toEqual([{ kind: "code", language: "py", text: "x = " }]);
+  list.append("1\n".repeat(5000));
+  expect(list.code.join("").length + (list.open[0] as { text: string }).text.length).toBe("x = ".length + 10_000);
+  list.append("```\ndone");
+  list.close();
+  expect(list.settled.map((block) => block.kind)).toEqual(["code", "paragraph"]);
+});

@@ -1,0 +1,38 @@
+// What a map of layers shows, from an instance's stages. Pure.
+
+import type { InstanceView, NodeView, StageView } from "../api/types";
+import { percent, printable } from "../lib/format";
+
+export type Part = {
+  key: string;
+  start: number;
+  end: number;
+  title: string;
+  note: string;
+  state: "held" | "loading" | "missing" | "late";
+  /** 0 to 1. */
+  held: number;
+  color: number;
+};
+
+export type StageState = Part["state"];
+
+/** How a stage is: what its node is decides before what it has loaded. */
+export function stageState(stage: StageView, node: NodeView | undefined): StageState {
+  const device = node?.devices.find((one) => one.id === stage.device);
+  if (!node || node.status === "lost" || device?.state === "lost" || device?.state === "quarantined") return "missing";
+  if (stage.weight_bytes_held < stage.weight_bytes) return "loading";
+  return node.status === "suspected" || node.status === "suspended" ? "late" : "held";
+}
+
+export function partsOf(instance: InstanceView, nodes: readonly NodeView[], words: { missing: string; late: string }): Part[] {
+  const colors = new Map<string, number>();
+  return instance.stages.map((stage, at) => {
+    const place = `${stage.node}/${stage.device}`;
+    if (!colors.has(place)) colors.set(place, colors.size);
+    const state = stageState(stage, nodes.find((node) => node.id === stage.node));
+    const held = stage.weight_bytes > 0 ? Math.min(1, stage.weight_bytes_held / stage.weight_bytes) : 1;
+    const note = { held: "", late: words.late, loading: percent(held), missing: words.missing }[state];
+    return { key: `${at} ${place}`, ...stage.layers, title: `${printable(stage.node_name, 40)}/${printable(stage.device, 20)}`, note, state, held, color: colors.get(place)! };
+  });
+}

@@ -1,0 +1,40 @@
+// What should be done about the cluster, as the node's rules say.
+
+export type Alert = {
+  id: string;
+  rule: string;
+  severity: string;
+  since_unix_s: number;
+  resolved_unix_s: number | null;
+  silenced_until_unix_s: number | null;
+  node: string | null;
+  device: string | null;
+  instance: string | null;
+  subject: string;
+  text: string;
+  what_to_do: string;
+  runbook: string;
+};
+
+const ORDER = ["critical", "warning", "info"];
+
+class AlertStore {
+  /** `null` while the node has not told any: an older one never does. */
+  list = $state.raw<Alert[] | null>(null);
+
+  /** What is not over and not silenced, the worst first. */
+  get active(): Alert[] {
+    const now_s = Date.now() / 1000;
+    const open = (this.list ?? []).filter((alert) => !alert.resolved_unix_s && !((alert.silenced_until_unix_s ?? 0) > now_s));
+    return open.sort((a, b) => rank(a) - rank(b));
+  }
+
+  take(list: unknown): void {
+    if (Array.isArray(list)) this.list = list as Alert[];
+  }
+}
+
+/** A severity of a newer node comes last. */
+const rank = (alert: Alert) => (ORDER.indexOf(alert.severity) + ORDER.length + 1) % (ORDER.length + 1);
+
+export const alerts = new AlertStore();

@@ -1,0 +1,169 @@
+// The cluster as the node tells it: a snapshot, then changes. Knows how old what it has is, and whether the node is there.
+
+import { applyAll, type Change } from "../api/deltas";
+import { ApiError, ask, open } from "../api/client";
+import { readEvents, type ServerEvent } from "../lib/sse";
+import type { ClusterView, InstanceView, NodeView } from "../api/types";
+import { alerts } from "./alerts.svelte";
+
+/** Without a byte for so long the node is asked whether it is there. With the tick and the probe's deadline: within 3 s. */
+const SILENCE_MS = 1200;
+const TICK_MS = 400;
+const PROBE_MS = 1000;
+/** The node says something at least every 5 s. */
+const DEAD_MS = 8000;
+const RETRY_MS = [250, 500, 1000, 2000];
+
+export type Connection = "connecting" | "live" | "gone";
+
+export class ClusterStore {
+  view = $state.raw<ClusterView | null>(null);
+  connection = $state<Connection>("connecting");
+  /** When the node last said anything: what is shown is from then. */
+  heard_ms = $state(0);
+  /** The node's clock beside this browser's, for times that the node tells. */
+  skew_ms = $state(0);
+  problem = $state("");
+
+  private last_id: string | null = null;
+  private heard = 0;
+  private stopped = new AbortController();
+
+  get nodes(): NodeView[] {
+    return this.view?.nodes ?? [];
+  }
+
+  get instances(): InstanceView[] {
+    return this.view?.instances ?? [];
+  }
+
+  get self(): NodeView | undefined {
+    return this.nodes.find((node) => node.is_self);
+  }
+
+  get isStale(): boolean {
+    return this.connection === "gone";
+  }
+
+  node(id: string): NodeView | undefined {
+    return this.nodes.find((node) => node.id === id);
+  }
+
+  nameOf(id: string): string {
+    return this.node(id)?.name ?? id.slice(0, 8);
+  }
+
+  /** Reads the stream until `stop`, again whenever it ends. */
+  async run(): Promise<void> {
+    this.stopped = new AbortController();
+    const { signal } = this.stopped;
+    for (let failures = 0; !signal.aborted; failures++) {
+      const began = Date.now();
+      await this.read(signal).catch((error: unknown) => this.failed(error));
+      if (signal.aborted) return;
+      if (this.heard > began) failures = 0;
+      await pause(RETRY_MS[Math.min(failures, RETRY_MS.length - 1)]!, signal);
+    }
+  }
+
+  stop(): void {
+    this.stopped.abort();
+    this.view = null;
+    this.last_id = null;
+    this.connection = "connecting";
+  }
+
+  private async read(stopped: AbortSignal): Promise<void> {
+    const cut = new AbortController();
+    const signal = AbortSignal.any([stopped, cut.signal]);
+    const headers: Record<string, string> = { accept: "text/event-stream" };
+    if (this.last_id) headers["last-event-id"] = this.last_id;
+    this.heard = Date.now();
+    const watch = setInterval(() => void this.probe(cut), TICK_MS);
+    try {
+      const response = await open("/exo/v1/events", { headers, signal });
+      this.hear();
+      await readEvents(response.body!, (event) => this.take(event), () => this.hear());
+      throw new ApiError(0, "ended", "The node ended the stream.");
+    } finally {
+      clearInterval(watch);
+      cut.abort();
+    }
+  }
+
+  private probing = false;
+  private probed = 0;
+
+  /** A node that is silent is asked; one that does not answer is gone until it does. */
+  private async probe(cut: AbortController): Promise<void> {
+    const now = Date.now();
+    if (now - this.heard > DEAD_MS) return cut.abort();
+    if (now - Math.max(this.heard, this.probed) < SILENCE_MS || this.probing || document.hidden) return;
+    this.probing = true;
+    try {
+      await ask("/health", { deadline_ms: PROBE_MS });
+      this.probed = Date.now();
+      this.heard_ms = this.probed;
+      if (this.view && this.connection === "gone") this.connection = "live";
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 0 && !cut.signal.aborted) this.lose(error.message);
+    } finally {
+      this.probing = false;
+    }
+  }
+
+  private hear(): void {
+    this.heard = Date.now();
+    this.heard_ms = this.heard;
+    if (this.view) this.connection = "live";
+  }
+
+  private failed(error: unknown): void {
+    if (error instanceof ApiError && error.status === 400) this.last_id = null;
+    this.lose(error instanceof Error ? error.message : "");
+  }
+
+  private lose(problem: string): void {
+    this.problem = problem;
+    this.connection = "gone";
+  }
+
+  /** One event of the stream. What cannot be read is an error: the next attempt begins with a snapshot. */
+  take(event: ServerEvent): void {
+    try {
+      const data = JSON.parse(event.data) as { at_unix_ms: number; cluster?: ClusterView; changes?: Change[] };
+      if (event.event === "snapshot" && data.cluster) this.replace(data.cluster);
+      else if (event.event === "delta" && this.view && data.changes) this.change(data.changes);
+      else return;
+      this.skew_ms = Math.round(data.at_unix_ms - Date.now()) || 0;
+      this.last_id = event.id;
+    } catch (error) {
+      this.last_id = null;
+      throw error;
+    }
+  }
+
+  private replace(view: ClusterView): void {
+    // An older node leaves out what it does not know.
+    const empty = { nodes: [], links: [], instances: [], join_requests: [], warnings: [] };
+    this.view = { ...empty, ...view };
+    alerts.take((view as { alerts?: unknown }).alerts);
+    this.connection = "live";
+  }
+
+  private change(changes: Change[]): void {
+    for (const change of changes as { kind: string; alerts?: unknown }[]) {
+      if (change.kind === "alerts") alerts.take(change.alerts);
+    }
+    this.view = applyAll(this.view!, changes);
+  }
+}
+
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+  });
+}
+
+export const cluster = new ClusterStore();

@@ -1,0 +1,226 @@
+// Conversations of this browser: the list, the one that is open, and its answers that are under way.
+
+import { SvelteMap } from "svelte/reactivity";
+import { Answer } from "../chat/answer.svelte";
+import { body } from "../chat/request";
+import { openHistory, type History } from "../history/db";
+import type { Bundle } from "../history/transfer";
+import { ancestry, choose, path, titleOf, type Tree } from "../history/tree";
+import { conversation, message, newId, type Conversation, type Message } from "../history/types";
+import { notices } from "./notices.svelte";
+import { t } from "../text";
+
+const EMPTY: Tree = new Map();
+
+class ConversationStore {
+  list = $state.raw<Conversation[]>([]);
+  current = $state.raw<Conversation | null>(null);
+  tree = $state.raw<Tree>(EMPTY);
+  isKept = $state(true);
+  running = new SvelteMap<string, Answer>();
+  branch = $derived(this.current ? path(this.current, this.tree) : []);
+
+  private history: History | null = null;
+  private opening: Promise<History> | null = null;
+  private readonly tabs = typeof BroadcastChannel === "undefined" ? null : new BroadcastChannel("exo-conversations");
+
+  constructor() {
+    if (this.tabs) this.tabs.onmessage = (event: MessageEvent<unknown>) => void this.changedElsewhere(String(event.data));
+  }
+
+  async start(): Promise<void> {
+    await this.store();
+    await this.reload();
+  }
+
+  private async store(): Promise<History> {
+    this.opening ??= openHistory();
+    this.history = await this.opening;
+    this.isKept = this.history.isKept;
+    return this.history;
+  }
+
+  private async reload(): Promise<void> {
+    const all = await (await this.store()).conversations().catch(() => []);
+    this.list = all.sort((a, b) => b.updated_ms - a.updated_ms);
+  }
+
+  /** Opens one, and picks up answers of it that nobody reads. */
+  async open(id: string): Promise<boolean> {
+    if (this.current?.id === id) return true;
+    const found = this.list.find((one) => one.id === id) ?? (await (await this.store()).conversations()).find((one) => one.id === id);
+    if (!found) return false;
+    const messages = await (await this.store()).messages(id);
+    this.current = found;
+    this.tree = new Map(messages.map((one) => [one.id, one]));
+    for (const one of messages) if (one.state === "streaming" && !this.running.has(one.id)) void this.pickUp(one);
+    return true;
+  }
+
+  /** An empty one; it is kept from its first message on. */
+  fresh(model: string): void {
+    const before = this.current ?? this.list[0];
+    this.current = conversation({ model: model || before?.model || "" });
+    this.tree = EMPTY;
+  }
+
+  async change(fields: Partial<Conversation>): Promise<void> {
+    if (!this.current) return;
+    this.current = { ...this.current, ...fields };
+    if (this.list.some((one) => one.id === this.current?.id)) await this.put([this.current], []);
+  }
+
+  async rename(id: string, title: string): Promise<void> {
+    const one = this.list.find((other) => other.id === id);
+    if (!one) return;
+    const renamed = { ...one, title };
+    if (this.current?.id === id) this.current = renamed;
+    await this.put([renamed], []);
+  }
+
+  async remove(id: string): Promise<void> {
+    for (const answer of this.running.values()) if (answer.message.conversation === id) answer.stop();
+    await (await this.store()).remove(id);
+    this.list = this.list.filter((one) => one.id !== id);
+    if (this.current?.id === id) this.current = null;
+    this.tabs?.postMessage(id);
+  }
+
+  async search(text: string, signal: AbortSignal): Promise<Set<string>> {
+    return (await this.store()).search(text, signal);
+  }
+
+  /** Everything there is, for export. */
+  async all(id?: string): Promise<Bundle> {
+    const history = await this.store();
+    const conversations = (await history.conversations()).filter((one) => !id || one.id === id);
+    const messages = await Promise.all(conversations.map((one) => history.messages(one.id)));
+    return { conversations, messages: messages.flat() };
+  }
+
+  async take({ conversations, messages }: Bundle): Promise<void> {
+    await (await this.store()).put(conversations, messages);
+    await this.reload();
+    this.tabs?.postMessage("");
+  }
+
+  /** Says something behind `parent` and asks for the answer. An edit has the parent of what it edits. */
+  async say(content: string, parent: string): Promise<void> {
+    const current = this.current!;
+    const said = message({ conversation: current.id, parent, role: "user", content });
+    await this.add([said], current.title ? {} : { title: titleOf(content) });
+    await this.answer(said.id);
+  }
+
+  /** Results of tools that an answer has called. */
+  async giveResults(parent: Message, results: string[]): Promise<void> {
+    let behind = parent.id;
+    for (const [at, content] of results.entries()) {
+      const said = message({ conversation: parent.conversation, parent: behind, role: "tool", content, call: parent.calls[at]!.id });
+      await this.add([said]);
+      behind = said.id;
+    }
+    await this.answer(behind);
+  }
+
+  /** Another answer to the message `parent`. */
+  async answer(parent: string): Promise<void> {
+    const current = this.current!;
+    const asked = message({ conversation: current.id, parent, role: "assistant", model: current.model, state: "streaming" });
+    let request;
+    try {
+      request = body(current, ancestry(this.tree, parent));
+    } catch (error) {
+      notices.say("bad", error instanceof Error ? error.message : String(error));
+      return;
+    }
+    await this.add([asked]);
+    await this.follow(asked, (answer) => answer.ask(request));
+  }
+
+  /** Goes on behind what there is of an answer: a sibling that begins with it. */
+  async goOn(one: Message): Promise<void> {
+    const current = this.current!;
+    const more = message({ ...one, id: newId(), created_ms: Date.now(), state: "streaming", error: "", ticket: null, stats: null, chances: [] });
+    await this.add([more]);
+    const branch = ancestry(this.tree, one.parent);
+    await this.follow(more, (answer) => answer.goOn(body(current, branch)));
+  }
+
+  choose(one: Message): void {
+    void this.change(choose(this.current!, one));
+  }
+
+  /** The answer of the open conversation that is under way, if there is one on the branch that is shown. */
+  get busy(): Answer | undefined {
+    return this.branch.map((one) => this.running.get(one.id)).find((answer) => answer);
+  }
+
+  /** Goes on with an answer of a tab that is gone. While another tab is at it, this one waits for its end. */
+  private async pickUp(one: Message): Promise<void> {
+    await this.follow(one, async (answer) => answer.resume(), async () => {
+      const kept = (await (await this.store()).messages(one.conversation)).find((other) => other.id === one.id);
+      if (!kept || kept.state !== "streaming") return null;
+      if (kept.ticket) return kept;
+      this.finish({ ...kept, state: "interrupted" });
+      return null;
+    });
+  }
+
+  /** Runs one answer in one tab at a time. */
+  private async follow(one: Message, run: (answer: Answer) => Promise<Message>, still: () => Promise<Message | null> = async () => one): Promise<void> {
+    await exclusively(`exo-answer-${one.id}`, async () => {
+      const now = await still();
+      if (!now) return;
+      const answer = new Answer(now, (saved) => void this.put([], [saved]));
+      this.running.set(one.id, answer);
+      const whole = await run(answer);
+      this.finish(whole);
+      this.running.delete(one.id);
+    });
+  }
+
+  private finish(whole: Message): void {
+    if (this.tree.has(whole.id)) this.tree = new Map(this.tree).set(whole.id, whole);
+    void this.put([], [whole]);
+  }
+
+  private async add(messages: Message[], fields: Partial<Conversation> = {}): Promise<void> {
+    const tree = new Map(this.tree);
+    for (const one of messages) tree.set(one.id, one);
+    this.tree = tree;
+    const current = messages.reduce(choose, { ...this.current!, ...fields, updated_ms: Date.now() });
+    this.current = current;
+    await this.put([current], messages);
+  }
+
+  private async put(conversations: Conversation[], messages: Message[]): Promise<void> {
+    const ids = new Set(conversations.map((one) => one.id));
+    if (ids.size > 0) this.list = [...conversations, ...this.list.filter((one) => !ids.has(one.id))].sort((a, b) => b.updated_ms - a.updated_ms);
+    try {
+      await (await this.store()).put(conversations, messages);
+      const changed = conversations[0]?.id ?? messages[0]?.conversation;
+      if (changed) this.tabs?.postMessage(changed);
+    } catch {
+      if (this.isKept) notices.say("bad", t.chat.storage_full);
+    }
+  }
+
+  private async changedElsewhere(id: string): Promise<void> {
+    await this.reload();
+    if (!this.current || this.current.id !== id) return;
+    const messages = await (await this.store()).messages(id);
+    const tree = new Map(messages.map((one) => [one.id, one]));
+    // What this tab is at is newer here than what the other one knows.
+    for (const [key, answer] of this.running) if (tree.has(key)) tree.set(key, answer.message);
+    this.tree = tree;
+    this.current = this.list.find((one) => one.id === id) ?? this.current;
+  }
+}
+
+async function exclusively(name: string, run: () => Promise<void>): Promise<void> {
+  if (!navigator.locks) return run();
+  await navigator.locks.request(name, run);
+}
+
+export const conversations = new ConversationStore();

@@ -1,0 +1,101 @@
+// Who uses the page. A code from `exo open` or a secret is exchanged for a token; the token is kept for this origin.
+
+import { ApiError, ask, isGone, messageOf, token, whenUnauthorised } from "../api/client";
+
+export type Access = "owner" | "viewer" | "chat";
+export type SessionView = { access: Access; node: string; name: string; version: string; plain_http?: boolean; token?: string };
+
+/** The code in an address that `exo open` made, taken out of the address bar before anything else happens. */
+export function takeCode(): string | null {
+  if (!location.hash.startsWith("#code=")) return null;
+  const code = location.hash.slice("#code=".length);
+  history.replaceState(null, "", "/");
+  return code;
+}
+
+class SessionStore {
+  /** `checking` ends by itself: every request has a deadline. */
+  state = $state<"checking" | "out" | "in" | "unreachable">("checking");
+  view = $state.raw<SessionView | null>(null);
+  /** Why nobody is in. */
+  problem = $state("");
+
+  get access(): Access {
+    return this.view?.access ?? "chat";
+  }
+
+  get isOwner(): boolean {
+    return this.state === "in" && this.access === "owner";
+  }
+
+  get seesCluster(): boolean {
+    return this.state === "in" && this.access !== "chat";
+  }
+
+  async start(code: string | null): Promise<void> {
+    whenUnauthorised(() => this.end("The session has ended."));
+    if (code) return this.exchange({ code });
+    if (!token.get()) return this.end("");
+    await this.check();
+  }
+
+  /** Asks whether the kept token is good. */
+  async check(): Promise<void> {
+    this.state = "checking";
+    try {
+      this.enter(await ask<SessionView>("/exo/v1/session", { deadline_ms: 5000 }));
+    } catch (error) {
+      if (error instanceof ApiError && [401, 403].includes(error.status)) this.end(messageOf(error));
+      else {
+        this.problem = messageOf(error);
+        this.state = "unreachable";
+      }
+    }
+  }
+
+  /** A pasted word: the node's secret, or else an API key. */
+  async paste(word: string): Promise<void> {
+    const trimmed = word.trim();
+    if (trimmed === "") return;
+    this.problem = "";
+    try {
+      return this.enter(await ask<SessionView>("/exo/v1/session", { method: "POST", body: { secret: trimmed } }));
+    } catch (error) {
+      if (isGone(error)) return this.end(messageOf(error), false);
+    }
+    try {
+      this.enter({ ...(await ask<SessionView>("/exo/v1/session", { bearer: trimmed })), token: trimmed });
+    } catch (error) {
+      this.end(messageOf(error), false);
+    }
+  }
+
+  async signOut(everywhere: boolean): Promise<void> {
+    await ask(everywhere ? "/exo/v1/sessions" : "/exo/v1/session", { method: "DELETE" }).catch(() => {});
+    this.end("");
+  }
+
+  private async exchange(body: { code: string }): Promise<void> {
+    try {
+      this.enter(await ask<SessionView>("/exo/v1/session", { method: "POST", body }));
+    } catch (error) {
+      this.end(messageOf(error), false);
+    }
+  }
+
+  private enter(view: SessionView): void {
+    if (view.token) token.set(view.token);
+    this.view = { ...view, token: undefined };
+    this.problem = "";
+    this.state = "in";
+  }
+
+  private end(problem: string, forget = true): void {
+    if (forget) token.forget();
+    this.view = null;
+    this.problem = problem;
+    this.state = "out";
+  }
+}
+
+export const session = new SessionStore();

@@ -1,0 +1,172 @@
+// A node that is not there, for work on the page: `npm run stub`, then `npm run dev`. Serves fixtures, changes them a little every second
+// and answers chats. `POST /stub {"scenario": "lost"}` shows another cluster; `{"frozen": true}` makes it swallow everything.
+
+import { createServer } from "node:http";
+import { readFile } from "node:fs/promises";
+import { extname, join, normalize } from "node:path";
+import { fileURLToPath } from "node:url";
+import * as fixtures from "./fixtures.mjs";
+import { cancel, chat, requests, resume } from "./chat.mjs";
+
+const DIST = fileURLToPath(new URL("../dist", import.meta.url));
+const CSP =
+  "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types svelte-trusted-html";
+const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".json": "application/json", ".woff2": "font/woff2" };
+const BODY_BYTES_MAX = 64 << 20;
+
+/** Starts a stub; port 0 finds a free one. */
+export function start(port = 5280, { scenario = "home", tokens_per_s = 40, access = "owner" } = {}) {
+  const state = { scenario, tokens_per_s, access, frozen: false, view: fixtures.fixtures[scenario](), readers: new Set(), code: "c".repeat(64), next: 1, calls: [] };
+  const server = createServer((request, response) => void serve(state, request, response).catch((error) => reply(response, 500, refusal("stub", String(error)))));
+  const timer = setInterval(() => tick(state), 1000);
+  server.on("close", () => clearInterval(timer));
+  server.listen(port, "127.0.0.1");
+  return { server, state, close: () => (server.closeAllConnections(), new Promise((done) => server.close(done))) };
+}
+
+async function serve(state, request, response) {
+  const { pathname } = new URL(request.url, "http://stub");
+  const body = await read(request);
+  if (pathname === "/stub") return control(state, body, response);
+  if (state.frozen) return;
+  if (!["GET"].includes(request.method)) state.calls.push({ method: request.method, path: pathname, body });
+  if (pathname === "/health") return reply(response, 200, { status: "ok", version: "0.3.0", uptime_s: 4 });
+  if (pathname === "/exo/v1/session" && request.method === "POST") return signIn(state, body, response);
+  if (pathname.startsWith("/exo/") || pathname.startsWith("/v1/")) {
+    const bearer = request.headers.authorization?.replace("Bearer ", "");
+    if (!["exs_stub", "key"].includes(bearer)) return reply(response, 401, refusal("session_ended", "The session has ended."));
+    return api(state, request, pathname, body, response);
+  }
+  return file(pathname, response);
+}
+
+function api(state, request, path, body, response) {
+  const { method, headers } = request;
+  const view = { access: state.access, node: state.view.self_node, name: "desk", version: "0.3.0", idle_max_s: 43200 };
+  if (path === "/exo/v1/session") return method === "DELETE" ? reply(response, 204) : reply(response, 200, view);
+  if (path === "/exo/v1/events") return events(state, response);
+  if (path === "/exo/v1/cluster") return reply(response, 200, state.view);
+  if (path === "/exo/v1/members") return members(state, method, body, response);
+  if (path === "/exo/v1/invites") return reply(response, 200, { code: "418 207 993", uses: 1, expires_at_unix_s: Math.floor(Date.now() / 1000) + 300, node: state.view.self_node, addresses: ["192.0.2.1:52416"] });
+  if (path === "/exo/v1/models") return reply(response, 200, fixtures.models());
+  if (path === "/exo/v1/plan") return body.context_tokens > 200000 ? reply(response, 409, refusal("no_plan", `${body.model} with 200,001 tokens of context needs 9.1 GiB more than is free; 65,536 would fit`)) : reply(response, 200, fixtures.plan(body));
+  if (path === "/exo/v1/instances" && method === "POST") return place(state, body, response);
+  if (path.startsWith("/exo/v1/instances/") && method === "DELETE") return unload(state, path, response);
+  if (path === "/exo/v1/requests") return reply(response, 200, requests());
+  if (path === "/exo/v1/requests/recent") return reply(response, 200, []);
+  if (path.startsWith("/exo/v1/requests/") && method === "DELETE") return reply(response, cancel(path.split("/").at(-1)) ? 204 : 404, refusal("not_found", "It does not run here."));
+  if (path === "/v1/models") return reply(response, 200, { object: "list", data: fixtures.models().map(({ name }) => ({ id: name, object: "model", created: 0, owned_by: "exo", context_length: 16384 })) });
+  if (path === "/v1/chat/completions") return chat(body, response, headers["exo-keep"] === "true", state.tokens_per_s);
+  if (path.startsWith("/v1/requests/")) {
+    const id = path.split("/").at(-1);
+    if (method === "DELETE") return reply(response, cancel(id) ? 204 : 404, refusal("request_not_found", "There is no such request."));
+    const after = Number(headers["last-event-id"]?.split(":")[1] ?? 0);
+    return resume(id, headers["exo-resume"], after, response) || reply(response, 404, refusal("request_not_found", "There is no such request."));
+  }
+  if (method === "POST" || method === "DELETE") return reply(response, 204);
+  return reply(response, 404, refusal("not_found", `${path} is not in the stub.`));
+}
+
+function signIn(state, body, response) {
+  const good = body.code === state.code || body.secret === "stub";
+  if (!good) return reply(response, 401, refusal(body.code ? "code_used" : "invalid_local_secret", body.code ? "This code was used already." : "That is not this node's secret."));
+  return reply(response, 200, { token: "exs_stub", access: state.access, node: state.view.self_node, name: "desk", version: "0.3.0", idle_max_s: 43200 });
+}
+
+function events(state, response) {
+  response.writeHead(200, { "content-type": "text/event-stream" });
+  response.flushHeaders();
+  state.readers.add(response);
+  response.on("close", () => state.readers.delete(response));
+  send(state, response, "snapshot", { cluster: state.view });
+}
+
+function tick(state) {
+  if (state.frozen) return;
+  const wander = (value, by, low, high) => (value === null ? null : Math.min(high, Math.max(low, value + (Math.random() - 0.5) * by)));
+  const changes = state.view.nodes.slice(0, 8).map((node) => ({
+    kind: "gauges",
+    node: node.id,
+    process_bytes: node.process_bytes,
+    devices: node.devices.map((d) => ({ device: d.id, memory_free_bytes: d.memory_free_bytes, sensors: { ...d.sensors, temperature_c: wander(d.sensors.temperature_c, 2, 30, 99), utilisation: wander(d.sensors.utilisation, 0.1, 0, 1) } })),
+  }));
+  publish(state, changes);
+}
+
+function publish(state, changes) {
+  for (const reader of state.readers) send(state, reader, "delta", { changes });
+}
+
+function send(state, response, event, data) {
+  response.write(`id: stub-${state.next++}\nevent: ${event}\ndata: ${JSON.stringify({ at_unix_ms: Date.now(), ...data })}\n\n`);
+}
+
+function members(state, method, body, response) {
+  if (method === "POST") {
+    state.view.join_requests = state.view.join_requests.filter((r) => r.node !== body.node);
+    publish(state, [{ kind: "join_requests", join_requests: state.view.join_requests }]);
+    return reply(response, 200, { node: body.node, name: "pixel-8", role: "worker", is_self: false });
+  }
+  return reply(response, 200, state.view.nodes.map((n) => ({ node: n.id, name: n.name, role: n.role, is_self: n.is_self, check_words: n.is_self ? null : "copper lake seven fern" })));
+}
+
+function place(state, body, response) {
+  const planned = fixtures.plan(body);
+  const stages = planned.stages.map((s, n) => fixtures.stage(n + 1, s.node_name, s.device, s.layers.start, s.layers.end));
+  const placed = fixtures.instance(`i${state.next++}`, body.model, stages, { state: { kind: "loading", progress: 0.1 }, load: null, measured_tokens_per_s: null });
+  state.view.instances = [...state.view.instances, placed];
+  publish(state, [{ kind: "instance", instance: placed }]);
+  return reply(response, 200, placed);
+}
+
+function unload(state, path, response) {
+  const id = path.split("/").at(-1);
+  state.view.instances = state.view.instances.filter((i) => i.id !== id);
+  publish(state, [{ kind: "instance_gone", id }]);
+  return reply(response, 204);
+}
+
+function control(state, body, response) {
+  if (body.scenario) {
+    state.view = fixtures.fixtures[body.scenario]();
+    for (const reader of state.readers) send(state, reader, "snapshot", { cluster: state.view });
+  }
+  if (body.changes) publish(state, body.changes);
+  if (body.frozen !== undefined) state.frozen = body.frozen;
+  if (body.tokens_per_s) state.tokens_per_s = body.tokens_per_s;
+  if (body.access) state.access = body.access;
+  const calls = state.calls.splice(0);
+  return reply(response, 200, { calls });
+}
+
+async function file(pathname, response) {
+  const path = normalize(join(DIST, pathname === "/" ? "index.html" : pathname));
+  const bytes = path.startsWith(DIST) ? await readFile(path).catch(() => null) : null;
+  if (!bytes) return reply(response, 404, refusal("not_found", "There is no such file."));
+  response.writeHead(200, { "content-type": TYPES[extname(path)] ?? "application/octet-stream", "content-security-policy": CSP });
+  response.end(bytes);
+}
+
+async function read(request) {
+  const pieces = [];
+  let length = 0;
+  for await (const piece of request) {
+    length += piece.length;
+    if (length > BODY_BYTES_MAX) throw new Error("the body is too long");
+    pieces.push(piece);
+  }
+  const text = Buffer.concat(pieces).toString();
+  return text === "" ? {} : JSON.parse(text);
+}
+
+const refusal = (code, message) => ({ error: { code, message, type: "invalid_request_error" } });
+
+function reply(response, status, value) {
+  response.writeHead(status, { "content-type": "application/json" });
+  response.end(status === 204 || value === undefined ? "" : JSON.stringify(value));
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  start(Number(process.env.PORT ?? 5280), { scenario: process.env.SCENARIO ?? "home" });
+  console.log("stub: http://127.0.0.1:5280/#code=" + "c".repeat(64));
+}

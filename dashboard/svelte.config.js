@@ -1,0 +1,3 @@
+/** @type {import("svelte/compiler").CompileOptions} */
+export const compilerOptions = { runes: true };
+export default { compilerOptions };
