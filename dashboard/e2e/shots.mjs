@@ -19,7 +19,7 @@ await browse(async (browser) => {
     page.on("console", (message) => message.type() === "error" && console.log("console:", message.text()));
     page.on("pageerror", (error) => console.log("error:", error.message));
     await page.goto(url);
-    await page.waitForSelector("nav", { timeout: 20_000 });
+    await page.waitForSelector("nav", { timeout: 20_000 }).catch(async (error) => { console.log(await page.locator("body").innerText()); throw error; });
     for (const route of routes) {
       await page.evaluate((hash) => (location.hash = hash), `#/${route}`);
       await page.waitForTimeout(1200);

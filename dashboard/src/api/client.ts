@@ -26,7 +26,7 @@ export function whenUnauthorised(then: () => void): void {
   onUnauthorised = then;
 }
 
-// A token belongs to one origin, port included, as local storage does. See decision 0047.
+// A token belongs to one origin, port included, as local storage does. See decision 0046.
 export const token = {
   get: (): string | null => stored(() => localStorage.getItem(TOKEN)),
   set: (value: string) => stored(() => localStorage.setItem(TOKEN, value)) ?? (inMemory = value),

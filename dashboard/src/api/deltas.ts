@@ -2,7 +2,7 @@
 
 import type { ClusterView, DeviceView, InstanceView, JoinRequestView, LinkView, LoadView, NodeView, SensorsView, WarningView } from "./types";
 
-/** One change; see docs/events.md. A kind that is not known here is from a newer node and is passed over. */
+/** One change; see docs/dashboard.md. A kind that is not known here is from a newer node and is passed over. */
 export type Change =
   | ({ kind: "header" } & Partial<Pick<ClusterView, "cluster" | "self_node" | "epoch" | "join_window" | "journal">>)
   | { kind: "node"; node: NodeView }
