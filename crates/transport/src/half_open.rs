@@ -1,17 +1,48 @@
 //! Handshakes in progress: bounded in number and in time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
-/// At most so many handshakes at once. When full the oldest is dropped, not the newest refused: an honest
-/// handshake takes milliseconds, so whoever is oldest is most likely stalling.
+use crate::places::network_of;
+
+/// At most so many handshakes at once. When full, one of the host that has most of them is dropped, its oldest, and the newest is not
+/// refused: an honest handshake takes milliseconds, so whoever is oldest is most likely stalling, and a host that opens
+/// many crowds out its own.
 pub(crate) struct HalfOpen {
     max: usize,
     within: Duration,
-    running: Mutex<(u64, VecDeque<(u64, AbortHandle)>)>,
+    running: Mutex<Running>,
+}
+
+#[derive(Default)]
+struct Running {
+    last: u64,
+    /// The oldest first.
+    all: VecDeque<Handshake>,
+}
+
+struct Handshake {
+    id: u64,
+    /// Whose it is: an address, or a network of IPv6.
+    host: IpAddr,
+    task: AbortHandle,
+}
+
+impl Running {
+    /// The handshake that makes place for another.
+    fn take_one(&mut self) -> Option<Handshake> {
+        let mut of_hosts = BTreeMap::<IpAddr, usize>::new();
+        for handshake in &self.all {
+            *of_hosts.entry(handshake.host).or_default() += 1;
+        }
+        let most = of_hosts.values().copied().max()?;
+        let oldest = self.all.iter().position(|handshake| of_hosts[&handshake.host] == most)?;
+        self.all.remove(oldest)
+    }
 }
 
 impl HalfOpen {
@@ -20,38 +51,42 @@ impl HalfOpen {
     }
 
     /// Runs one handshake as a task of its own, until done, out of time, or crowded out.
-    pub(crate) fn run(self: &Arc<Self>, handshake: impl Future<Output = ()> + Send + 'static) {
-        let this = self.clone();
+    pub(crate) fn run(
+        self: &Arc<Self>,
+        remote: IpAddr,
+        handshake: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let (this, host) = (self.clone(), network_of(remote));
         let mut running = self.lock();
-        let id = running.0;
-        running.0 += 1;
-        while running.1.len() >= self.max
-            && let Some((_, oldest)) = running.1.pop_front()
+        running.last += 1;
+        let id = running.last;
+        while running.all.len() >= self.max
+            && let Some(dropped) = running.take_one()
         {
-            tracing::debug!(max = self.max, "too many handshakes at once: dropped the oldest");
-            oldest.abort();
+            tracing::debug!(max = self.max, host = %dropped.host, "too many handshakes at once: dropped one");
+            dropped.task.abort();
         }
         // The lock is held over the spawn, so that the task cannot take itself off the list before it is on it.
         let task = tokio::spawn(async move {
             let _ = tokio::time::timeout(this.within, handshake).await;
-            this.lock().1.retain(|(other, _)| *other != id);
+            this.lock().all.retain(|other| other.id != id);
         });
-        running.1.push_back((id, task.abort_handle()));
+        running.all.push_back(Handshake { id, host, task: task.abort_handle() });
     }
 
     /// Whether more than half the places are taken.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.lock().1.len() * 2 > self.max
+        self.lock().all.len() * 2 > self.max
     }
 
     /// Ends them all.
     pub(crate) fn abort_all(&self) {
-        for (_, task) in self.lock().1.drain(..) {
-            task.abort();
+        for handshake in self.lock().all.drain(..) {
+            handshake.task.abort();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, (u64, VecDeque<(u64, AbortHandle)>)> {
+    fn lock(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,19 +95,36 @@ impl HalfOpen {
 mod tests {
     use super::*;
 
+    fn host(n: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, n])
+    }
+
+    #[tokio::test]
+    async fn a_host_that_opens_many_crowds_out_its_own_handshakes() {
+        let half_open = HalfOpen::new(4, Duration::from_secs(60));
+        let (tx, rx) = tokio::sync::oneshot::channel::<()>();
+        half_open.run(host(1), async move { drop(rx.await) });
+        for _ in 0..50 {
+            half_open.run(host(2), std::future::pending());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!tx.is_closed(), "the first one still runs");
+        assert_eq!(half_open.lock().all.iter().filter(|one| one.host == host(2)).count(), 3);
+    }
+
     #[tokio::test]
     async fn the_newest_gets_in_and_the_oldest_stalling_ones_end() {
         let half_open = HalfOpen::new(2, Duration::from_secs(60));
         let running = Arc::new(());
         for _ in 0..10 {
             let one = running.clone();
-            half_open.run(async move {
+            half_open.run(host(1), async move {
                 let _one = one;
                 std::future::pending().await
             });
         }
         let (tx, rx) = tokio::sync::oneshot::channel();
-        half_open.run(async move {
+        half_open.run(host(2), async move {
             let _ = tx.send(());
         });
         rx.await.unwrap();
@@ -84,9 +136,9 @@ mod tests {
     #[tokio::test]
     async fn a_stalled_handshake_ends_by_its_deadline() {
         let half_open = HalfOpen::new(2, Duration::from_millis(20));
-        half_open.run(std::future::pending());
-        assert_eq!(half_open.lock().1.len(), 1);
+        half_open.run(host(1), std::future::pending());
+        assert_eq!(half_open.lock().all.len(), 1);
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!(half_open.lock().1.len(), 0);
+        assert_eq!(half_open.lock().all.len(), 0);
     }
 }

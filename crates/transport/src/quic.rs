@@ -87,7 +87,7 @@ pub(crate) async fn listen(endpoint: quinn::Endpoint, half_open: Arc<HalfOpen>, 
             continue;
         }
         let (shared, remote) = (shared.clone(), incoming.remote_address());
-        half_open.run(async move {
+        half_open.run(remote.ip(), async move {
             match incoming.await {
                 Ok(connection) => admit(connection, shared),
                 Err(error) => tracing::debug!(%remote, %error, "QUIC connection refused"),

@@ -45,7 +45,7 @@ pub(crate) async fn listen(
         match listener.accept().await {
             Ok((tcp, remote)) => {
                 let (configs, shared) = (configs.clone(), shared.clone());
-                half_open.run(async move {
+                half_open.run(remote.ip(), async move {
                     if let Err(error) = serve(tcp, remote, &configs, &shared).await {
                         tracing::debug!(%remote, %error, "TCP connection refused");
                     }
