@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use exo_types::NodeId;
-use mdns_sd::{IfKind, Receiver, ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent, ServiceInfo};
+use mdns_sd::{
+    IfKind, Receiver, RecvTimeoutError, ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent, ServiceInfo,
+};
 use tokio::sync::mpsc;
 
 use crate::announcement::{Announced, Announcement, Found, TXT_ID, judge, named_node};
@@ -23,6 +26,13 @@ const GOODBYE_MAX: Duration = Duration::from_millis(500);
 const SUSPECT_MAX: Duration = Duration::from_secs(2);
 /// Reports that wait to be taken.
 const QUEUE_MAX: usize = 64;
+/// Records that the library may hold. It keeps whatever anybody announces for as long as the announcement says; a network of
+/// 256 nodes has some 2,000.
+const CACHED_MAX: i64 = 16_384;
+/// How often they are counted: at full rate some 30,000 come meanwhile, a few megabytes.
+const COUNT_EVERY: Duration = Duration::from_secs(2);
+/// Between two lines that say that there were too many.
+const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// What to announce, and where.
 #[derive(Clone, Debug)]
@@ -67,9 +77,14 @@ pub struct UpdateError(String);
 
 /// A running announcement and search. Dropping it says goodbye without waiting for it to be sent.
 pub struct Discovery {
+    running: Arc<Mutex<Running>>,
+    reach: Vec<InterfaceReach>,
+}
+
+/// The library's daemon, and what it was started with.
+struct Running {
     daemon: ServiceDaemon,
     options: Options,
-    reach: Vec<InterfaceReach>,
     is_stopped: bool,
 }
 
@@ -86,32 +101,17 @@ impl Discovery {
             let tried = if tried.is_empty() { "any interface".to_owned() } else { tried.join(", ") };
             return Err(DiscoveryError::NoMulticast { tried });
         }
-        let info = service_info(&options).map_err(DiscoveryError::Announcement)?;
+        let (me, info) = (options.node, service_info(&options).map_err(DiscoveryError::Announcement)?);
         let daemon_error = |e: mdns_sd::Error| DiscoveryError::Daemon(e.to_string());
-        let daemon = ServiceDaemon::new().map_err(daemon_error)?;
-        let this = Self { daemon, options, reach, is_stopped: false };
-        this.select_interfaces().map_err(daemon_error)?;
-        let events = this.daemon.browse(SERVICE_TYPE).map_err(daemon_error)?;
-        this.daemon.register(info).map_err(daemon_error)?;
+        let (daemon, events) = start_daemon(&options, info).map_err(daemon_error)?;
+        let running = Arc::new(Mutex::new(Running { daemon, options, is_stopped: false }));
+        let this = Self { running: running.clone(), reach };
         let (reports, found) = mpsc::channel(QUEUE_MAX);
-        let me = this.options.node;
         std::thread::Builder::new()
             .name("exo-mdns-found".to_owned())
-            .spawn(move || report(me, &events, &reports))
+            .spawn(move || report(me, &running, events, &reports))
             .map_err(|e| DiscoveryError::Daemon(e.to_string()))?;
         Ok((this, found))
-    }
-
-    fn select_interfaces(&self) -> mdns_sd::Result<()> {
-        self.daemon.set_ip_check_interval(NETWORK_CHECK_S)?;
-        let Options { interfaces, loopback_only, .. } = &self.options;
-        if *loopback_only || !interfaces.is_empty() {
-            self.daemon.disable_interface(IfKind::All)?;
-            for name in interfaces.iter().filter(|_| !loopback_only) {
-                self.daemon.enable_interface(name.as_str())?;
-            }
-        }
-        self.daemon.enable_interface(IfKind::LoopbackV4)
     }
 
     /// The addresses of this machine that are used, and whether multicast works there.
@@ -121,26 +121,28 @@ impl Discovery {
 
     /// Changes what is said of this node, and announces it.
     pub fn update_txt(&mut self, txt: BTreeMap<String, String>) -> Result<(), UpdateError> {
-        let options = Options { txt, ..self.options.clone() };
+        let mut running = lock(&self.running);
+        let options = Options { txt, ..running.options.clone() };
         let info = service_info(&options).map_err(UpdateError)?;
-        self.daemon.register(info).map_err(|e| UpdateError(e.to_string()))?;
-        self.options = options;
-        Ok(())
+        // Also where the daemon does not take it: the next one starts with it.
+        running.options = options;
+        running.daemon.register(info).map_err(|e| UpdateError(e.to_string()))
     }
 
     /// Asks whether `node` is still there; if it does not answer within 2 s it is reported lost. Its announcement
     /// alone would last two minutes.
     pub fn suspect(&self, node: NodeId) {
-        let _ = self.daemon.verify(full_name(node), SUSPECT_MAX);
+        let _ = lock(&self.running).daemon.verify(full_name(node), SUSPECT_MAX);
     }
 
     /// Says goodbye and stops. Blocks for a second at most.
-    pub fn shutdown(mut self) {
-        self.is_stopped = true;
-        if let Ok(done) = self.daemon.unregister(&full_name(self.options.node)) {
+    pub fn shutdown(self) {
+        let mut running = lock(&self.running);
+        running.is_stopped = true;
+        if let Ok(done) = running.daemon.unregister(&full_name(running.options.node)) {
             let _ = done.recv_timeout(GOODBYE_MAX);
         }
-        if let Ok(done) = self.daemon.shutdown() {
+        if let Ok(done) = running.daemon.shutdown() {
             let _ = done.recv_timeout(GOODBYE_MAX);
         }
     }
@@ -148,11 +150,66 @@ impl Discovery {
 
 impl Drop for Discovery {
     fn drop(&mut self) {
-        if !self.is_stopped {
-            let _ = self.daemon.unregister(&full_name(self.options.node));
-            let _ = self.daemon.shutdown();
+        let mut running = lock(&self.running);
+        if !std::mem::replace(&mut running.is_stopped, true) {
+            let _ = running.daemon.unregister(&full_name(running.options.node));
+            let _ = running.daemon.shutdown();
         }
     }
+}
+
+fn lock(running: &Mutex<Running>) -> MutexGuard<'_, Running> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A daemon that announces this node and looks for others.
+fn start_daemon(
+    options: &Options,
+    info: ServiceInfo,
+) -> mdns_sd::Result<(ServiceDaemon, Receiver<ServiceEvent>)> {
+    let daemon = ServiceDaemon::new()?;
+    daemon.set_ip_check_interval(NETWORK_CHECK_S)?;
+    let Options { interfaces, loopback_only, .. } = options;
+    if *loopback_only || !interfaces.is_empty() {
+        daemon.disable_interface(IfKind::All)?;
+        for name in interfaces.iter().filter(|_| !loopback_only) {
+            daemon.enable_interface(name.as_str())?;
+        }
+    }
+    daemon.enable_interface(IfKind::LoopbackV4)?;
+    let events = daemon.browse(SERVICE_TYPE)?;
+    daemon.register(info)?;
+    Ok((daemon, events))
+}
+
+/// How many records a daemon holds. One that does not tell in time is as good as full.
+fn cached(daemon: &ServiceDaemon) -> i64 {
+    let metrics = daemon.get_metrics().ok().and_then(|metrics| metrics.recv_timeout(GOODBYE_MAX).ok());
+    metrics.map_or(i64::MAX, |metrics| {
+        let held = metrics.iter().filter(|(what, _)| what.starts_with("cached-") || *what == "timer");
+        held.map(|(_, count)| count).sum()
+    })
+}
+
+/// Puts another daemon, which holds nothing, in the place of this one. Nobody waits for it: the lock is held to swap them only.
+fn renew(running: &Mutex<Running>) -> Result<Receiver<ServiceEvent>, String> {
+    let (old, options) = {
+        let running = lock(running);
+        (running.daemon.clone(), running.options.clone())
+    };
+    // First its goodbye, then the new one's announcement: the other way round the goodbye would be believed.
+    if let Ok(done) = old.shutdown() {
+        let _ = done.recv_timeout(GOODBYE_MAX);
+    }
+    let (daemon, events) = start_daemon(&options, service_info(&options)?).map_err(|e| e.to_string())?;
+    let mut running = lock(running);
+    if running.is_stopped {
+        let _ = daemon.shutdown();
+    } else if running.options.txt != options.txt {
+        daemon.register(service_info(&running.options)?).map_err(|e| e.to_string())?;
+    }
+    running.daemon = daemon;
+    Ok(events)
 }
 
 fn full_name(node: NodeId) -> String {
@@ -189,20 +246,57 @@ fn service_info(options: &Options) -> Result<ServiceInfo, String> {
     Ok(info)
 }
 
-/// Runs until the daemon stops or nobody listens.
-fn report(me: NodeId, events: &Receiver<ServiceEvent>, reports: &mpsc::Sender<Found>) {
-    let mut known = Remembered::default();
-    while let Ok(event) = events.recv() {
+/// Runs until discovery is stopped or nobody listens.
+fn report(
+    me: NodeId,
+    running: &Mutex<Running>,
+    mut events: Receiver<ServiceEvent>,
+    reports: &mpsc::Sender<Found>,
+) {
+    let (mut known, mut told_at) = (Remembered::default(), None);
+    let mut count_at = Instant::now() + COUNT_EVERY;
+    loop {
+        let event = events.recv_timeout(count_at.saturating_duration_since(Instant::now()));
+        let is_over = matches!(event, Err(RecvTimeoutError::Disconnected));
         let found = match event {
-            ServiceEvent::ServiceResolved(service) => resolved(me, &service, &mut known),
-            ServiceEvent::ServiceRemoved(_, full_name) => known.lose(instance_of(&full_name)),
-            _ => None,
+            Ok(ServiceEvent::ServiceResolved(service)) => resolved(me, &service, &mut known),
+            Ok(ServiceEvent::ServiceRemoved(_, full_name)) => known.lose(instance_of(&full_name)),
+            Ok(_) | Err(_) => None,
         };
         if let Some(found) = found
             && reports.blocking_send(found).is_err()
         {
             return;
         }
+        if !is_over && Instant::now() < count_at {
+            continue;
+        }
+        let daemon = {
+            let running = lock(running);
+            if running.is_stopped {
+                return;
+            }
+            running.daemon.clone()
+        };
+        let cached = cached(&daemon);
+        if cached > CACHED_MAX {
+            if told_at.is_none_or(|at: Instant| at.elapsed() >= TELL_EVERY) {
+                tracing::warn!(
+                    cached,
+                    max = CACHED_MAX,
+                    "a flood of announcements: mDNS forgets all and begins anew"
+                );
+                told_at = Some(Instant::now());
+            }
+            match renew(running) {
+                Ok(new) => events = new,
+                Err(error) => tracing::warn!(error, "mDNS did not start again"),
+            }
+        }
+        if events.is_disconnected() {
+            std::thread::park_timeout(COUNT_EVERY); // it is tried again, and not in a loop
+        }
+        count_at = Instant::now() + COUNT_EVERY;
     }
 }
 
