@@ -318,6 +318,15 @@ mod tests {
     }
 
     #[test]
+    fn digits_count_for_five_minutes() {
+        let invites = Invites::default();
+        let given = Instant::now();
+        invites.give_digits().unwrap();
+        let after = |seconds| invites.open()[0].is_open(given + Duration::from_secs(seconds));
+        assert!(after(299) && !after(301));
+    }
+
+    #[test]
     fn tokens_are_bounded() {
         let invites = Invites::default();
         for _ in 0..TOKENS_MAX {

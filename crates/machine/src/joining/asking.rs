@@ -8,7 +8,8 @@ use exo_types::{NodeId, Time};
 
 use super::{
     Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, JoinedByCode, Joining, JoiningOutput, LOOK_AROUND, MoveIn,
-    PROOF_MAX, PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Wanted, Welcome, known_name, notice,
+    PROOF_MAX, PROOF_NAMED_MAX, REASON_CHARS_MAX, Stranger, Wanted, Welcome, known_name, names_of_host,
+    notice,
 };
 use crate::{Effect, JoinEffect, Notice, TrustMessage, TrustNews};
 
@@ -220,10 +221,21 @@ impl Joining {
         })
     }
 
+    /// When a candidate is asked at the earliest.
+    pub(super) fn may_ask_at(&self, candidate: &Candidate) -> Time {
+        match candidate.is_unnamed {
+            true => self.dials.ready_at(candidate.ready_at),
+            false => candidate.ready_at,
+        }
+    }
+
     /// Asks the best of the strangers to let this node in.
     pub(super) fn ask_best(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let now = ctx.now.time;
         let Some(best) = self.candidates(ctx).filter(|c| c.ready_at <= now).min() else { return };
+        if best.is_unnamed && !self.dials.take(now) {
+            return;
+        }
         let Some(stranger) = self.strangers.get_mut(&best.node) else { return };
         stranger.next = now + RETRY;
         let addresses = stranger.addresses.clone();
@@ -262,7 +274,7 @@ impl Joining {
         })
     }
 
-    /// Asks strangers who they are, several at once: first those never asked.
+    /// Asks strangers who they are, several at once: first those never asked, and of these those at addresses with few names.
     pub(super) fn probe_strangers(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let now = ctx.now.time;
         for stranger in self.strangers.values_mut() {
@@ -271,9 +283,14 @@ impl Joining {
             }
         }
         let ready = self.unproven(ctx).filter(|(_, s)| s.next <= now);
-        let mut ready: Vec<_> = ready.map(|(node, s)| (s.has_failed, s.next, node)).collect();
+        let of_hosts = self.names_of_hosts();
+        let rank = |s: &Stranger| (s.has_failed, names_of_host(&of_hosts, s), s.next);
+        let mut ready: Vec<_> = ready.map(|(node, s)| (rank(s), node)).collect();
         ready.sort();
-        for (_, _, with) in ready.into_iter().take(PROBES_MAX.saturating_sub(self.probes_open())) {
+        for (_, with) in ready.into_iter().take(PROBES_MAX.saturating_sub(self.probes_open())) {
+            if !self.dials.take(now) {
+                return;
+            }
             let Some(stranger) = self.strangers.get_mut(&with) else { continue };
             stranger.probe_until = Some(now + PROOF_MAX + ATTEMPT_SLACK);
             let (addresses, group) = (stranger.addresses.clone(), ctx.config.group.clone());
@@ -292,7 +309,7 @@ impl Joining {
     pub(super) fn probe_deadline(&self, ctx: &Context<'_>) -> Option<Time> {
         let ends = self.strangers.values().filter_map(|s| s.probe_until);
         let has_room = self.probes_open() < PROBES_MAX;
-        let begins = self.unproven(ctx).filter(|_| has_room).map(|(_, s)| s.next);
+        let begins = self.unproven(ctx).filter(|_| has_room).map(|(_, s)| self.dials.ready_at(s.next));
         ends.chain(begins).min()
     }
 

@@ -83,6 +83,8 @@ impl Joining {
             let Some(asked) = self.trust_from.get_mut(&node) else { continue };
             if addresses.is_empty() {
                 asked.at = now + AGAIN;
+            } else if is_stranger && has_room && !self.dials.take(now) {
+                asked.at = self.dials.ready_at(now);
             } else if has_room {
                 (asked.is_asked, asked.at) = (true, now + PROOF_MAX + EXCHANGE_MAX + ATTEMPT_SLACK);
                 out.push(ask(ctx, node, addresses, is_stranger));

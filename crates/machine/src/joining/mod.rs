@@ -18,6 +18,7 @@ mod admitting;
 mod asking;
 mod by_code;
 mod catching_up;
+mod dials;
 mod messages;
 mod requests;
 #[cfg(test)]
@@ -38,6 +39,7 @@ use admitting::Admission;
 use asking::{ATTEMPT_SLACK, Attempt, Grant};
 use by_code::ByCode;
 use catching_up::TrustFrom;
+use dials::Dials;
 pub use requests::Request;
 use requests::Requests;
 
@@ -187,6 +189,8 @@ pub struct Joining {
     attempt: Option<Attempt>,
     /// Attempts at strangers that no person named, and that brought no answer.
     attempts_failed: u32,
+    /// Dials of strangers that no person named.
+    dials: Dials,
     /// Addresses of which a key was proven and no answer came, until when that counts.
     stalled: BTreeMap<IpAddr, Time>,
     grant: Option<Grant>,
@@ -249,6 +253,7 @@ impl Joining {
             peers: peers.collect(),
             attempt: None,
             attempts_failed: 0,
+            dials: Dials::default(),
             stalled: BTreeMap::new(),
             grant: None,
             requests: Requests::default(),
@@ -364,9 +369,9 @@ impl Joining {
             (addresses, known_name(node, name), is_fresh);
     }
 
-    /// Makes room for one more stranger, if need be in the place of another. Names are free, so first go those that did
-    /// not answer, then those never asked, the oldest first: a name that is real is announced again. Keys that answered
-    /// come last, the one silent for longest first. Whom a person named and who is being asked stay.
+    /// Makes room for one more stranger, if need be in the place of another. Names are free, so first go those of the host that
+    /// has most of them; of these those that did not answer, then those never asked, the oldest first: a name that is real is
+    /// announced again. Keys that answered come last, the one silent for longest first. Whom a person named and who is being asked stay.
     fn make_room(&mut self) -> bool {
         if self.strangers.len() < STRANGERS_MAX {
             return true;
@@ -376,7 +381,11 @@ impl Joining {
             is_asked || self.peers.iter().any(|peer| peer.node == Some(*node))
         };
         let others = self.strangers.iter().filter(|(node, _)| !stays(node));
-        let worth = |s: &Stranger| (s.proven, !s.has_failed, s.first_seen);
+        let of_hosts = self.names_of_hosts();
+        let worth = |s: &Stranger| {
+            let names = std::cmp::Reverse(names_of_host(&of_hosts, s));
+            (s.proven.is_some(), names, s.proven, !s.has_failed, s.first_seen)
+        };
         let least = others.min_by_key(|(_, stranger)| worth(stranger)).map(|(node, _)| *node);
         least.is_some_and(|node| self.strangers.remove(&node).is_some())
     }
@@ -396,6 +405,16 @@ impl Joining {
         self.deadline = self.deadline_of(ctx);
     }
 
+    /// How many strangers that have proven no key say that they are at an address.
+    fn names_of_hosts(&self) -> BTreeMap<IpAddr, usize> {
+        let mut names = BTreeMap::new();
+        let unproven = self.strangers.values().filter(|stranger| stranger.proven.is_none());
+        for address in unproven.filter_map(|stranger| stranger.addresses.first()) {
+            *names.entry(address.ip()).or_default() += 1;
+        }
+        names
+    }
+
     /// Strangers that have become members, maybe by another's word: where they are is worth knowing still.
     fn forget_members(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let members = ctx.trust.view().members();
@@ -407,7 +426,7 @@ impl Joining {
     fn deadline_of(&self, ctx: &Context<'_>) -> Time {
         let admissions = self.admissions.values().map(Admission::deadline);
         let probes = self.peers.iter().filter(|p| p.is_sought(ctx)).map(|p| p.next);
-        let candidates = self.candidates(ctx).map(|c| c.ready_at);
+        let candidates = self.candidates(ctx).map(|c| self.may_ask_at(&c));
         let own = self.grant.iter().filter_map(Grant::deadline).chain(self.attempt.iter().map(|a| a.until));
         let strangers = self
             .probe_deadline(ctx)
@@ -477,6 +496,12 @@ pub fn is_window_open(view: &View, now: Now, ends: Time) -> bool {
 pub fn window_left_s(until_unix_s: u64, now_unix_s: u64) -> u64 {
     let left = until_unix_s.saturating_sub(now_unix_s);
     if left <= JOIN_WINDOW_S + CLOCK_SLACK_S { left.min(JOIN_WINDOW_S) } else { 0 }
+}
+
+/// How many names there are where this stranger says it is.
+fn names_of_host(of_hosts: &BTreeMap<IpAddr, usize>, stranger: &Stranger) -> usize {
+    let address = stranger.addresses.first();
+    address.and_then(|address| of_hosts.get(&address.ip())).copied().unwrap_or(0)
 }
 
 fn notice(out: &mut Vec<JoiningOutput>, notice: Notice) {

@@ -734,6 +734,43 @@ fn strangers_are_asked_who_they_are_a_few_at_once_and_only_after_silence() {
 }
 
 #[test]
+fn a_flood_of_names_makes_no_more_dials_than_four_a_second_and_pushes_off_no_other_host() {
+    let mut node = Node::fresh(key(1), &[]);
+    let honest = NodeId([200; 32]);
+    let (mut dials, mut number, mut asked_at) = (0, 0u32, None);
+    for tenth in 0..600 {
+        if tenth == 300 {
+            node.found(honest, false);
+        }
+        for _ in 0..20 {
+            number += 1;
+            let mut id = [0; 32];
+            id[..4].copy_from_slice(&number.to_be_bytes());
+            let found = Found {
+                node: NodeId(id),
+                addresses: vec![SocketAddr::from(([10, 9, 9, 9], 4000))],
+                name: None,
+                group: Some("home".to_owned()),
+                is_fresh: number % 2 == 0,
+                is_lost: false,
+            };
+            node.call(|joining, ctx, out| joining.found(ctx, found, out));
+        }
+        node.wait(Duration::from_millis(100));
+        let asks = node.asks();
+        dials += asks.len();
+        if asks.contains(&honest) && asked_at.is_none() {
+            asked_at = Some(tenth);
+        }
+        // Nothing listens there: each says so at once.
+        asks.into_iter().for_each(|fake| node.answered(fake, Err("connection refused".to_owned())));
+    }
+    assert!(dials <= 24 + 4 * 60, "{dials} dials in a minute");
+    assert!(asked_at.is_some_and(|tenth| tenth < 310), "its host has one name: {asked_at:?}");
+    assert!(node.joining.strangers.contains_key(&honest));
+}
+
+#[test]
 fn a_stranger_is_let_in_while_the_window_is_open() {
     let keys = keys(2);
     let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);

@@ -429,6 +429,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_address_that_is_not_near_is_not_dialled() {
+        let mut asker = node().await;
+        for only_near in [true, false] {
+            asker.hands.carry_out(JoinEffect::Ask {
+                with: NodeId([1; 32]),
+                addresses: vec![SocketAddr::from(([203, 0, 113, 9], 9))],
+                only_near,
+                proof_within: Duration::from_millis(300),
+                code: None,
+                ask: ask(false),
+            });
+            let answered = asker.inputs.recv().await;
+            let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = answered else { panic!() };
+            let is_left_out = answer.unwrap_err().contains("no address on a network that both are on");
+            assert_eq!(is_left_out, only_near);
+        }
+    }
+
+    #[tokio::test]
     async fn silent_addresses_of_a_node_do_not_delay_its_answer_and_it_is_asked_once() {
         let (mut asker, mut other) = (node().await, node().await);
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
