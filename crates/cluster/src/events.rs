@@ -49,6 +49,8 @@ pub struct InstanceRequest {
     pub excluded: Vec<Exclusion>,
     /// Nodes known to hold the model's file when it was placed; weights are fetched from them.
     pub holders: Vec<NodeId>,
+    /// A request loaded it, and no person asked for it: it makes room for what is placed next.
+    pub is_on_demand: bool,
 }
 
 impl InstanceRequest {
@@ -104,6 +106,11 @@ pub enum Event {
         /// Why, for people: asked for, or which bytes are missing.
         reason: String,
     },
+    /// A person asked for an instance that a request had loaded: it makes room for nothing any more.
+    InstanceKept {
+        /// The instance.
+        instance: InstanceId,
+    },
 }
 
 /// Bytes that are no event.
@@ -135,8 +142,8 @@ pub enum EventError {
 }
 
 /// Counts the encodings of events and snapshots, as the journal does: 5 has no members, who are in the log of trust; 6 has drained
-/// nodes, 7 pins and exclusions.
-const FORMAT: u8 = 7;
+/// nodes, 7 pins and exclusions, 8 what requests loaded.
+const FORMAT: u8 = 8;
 /// In the first byte of what is written, beside the format.
 const HAS_FORMAT: u8 = 0x80;
 /// The last format without such a byte.

@@ -50,6 +50,7 @@ pub(crate) fn request() -> InstanceRequest {
         pins: Vec::new(),
         excluded: Vec::new(),
         holders: vec![node(1)],
+        is_on_demand: false,
     }
 }
 

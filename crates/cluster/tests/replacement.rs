@@ -46,6 +46,7 @@ fn request(stages_min: u32) -> InstanceRequest {
         pins: Vec::new(),
         excluded: Vec::new(),
         holders: vec![id(1)],
+        is_on_demand: false,
     }
 }
 

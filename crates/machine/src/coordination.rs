@@ -57,6 +57,8 @@ pub(crate) struct Asks {
     open: BTreeMap<u64, OpenAsk>,
     /// For the coordinator that is being elected.
     early: Vec<EarlyAsk>,
+    /// Models whose room is in use, when they are asked for again, and what their requests are told meanwhile.
+    pub(crate) waits_for_room: BTreeMap<ModelId, (Time, String)>,
 }
 
 #[derive(Debug)]

@@ -43,6 +43,8 @@ pub(crate) struct DriverEntry {
 
 /// A request of which there is no news says this often that its deadlines are watched.
 pub(crate) const WATCHED_EVERY: Duration = Duration::from_secs(20);
+/// What waits for the room of a model that is in use is asked for again after this long.
+const ROOM_AGAIN: Duration = Duration::from_secs(1);
 
 impl NodeMachine {
     pub(crate) fn start_request(&mut self, stream: StreamId, request: StartRequest) {
@@ -83,14 +85,22 @@ impl NodeMachine {
         let model = request.model;
         let is_alive = |i: &&InstanceView| !matches!(i.state, InstanceState::Failed { .. });
         let is_there = self.instances.iter().filter(is_alive).any(|i| i.model() == model);
-        if !is_there && !self.asks.is_placing(model) {
+        let waits = self.asks.waits_for_room.get(&model).is_some_and(|(again, _)| *again > self.now.time);
+        if !is_there && !waits && !self.asks.is_placing(model) {
             self.ask(Asker::Placement(model), ControlAsk::Place(request.clone()));
         }
     }
 
     /// The coordinator's answer to a placement that a request caused.
     pub(crate) fn placed(&mut self, model: ModelId, reply: Option<ControlReply>) {
+        self.asks.waits_for_room.remove(&model);
         match reply {
+            Some(ControlReply::Refused { refusal: ControlRefusal::InUse, message }) => {
+                self.asks.waits_for_room.insert(model, (self.now.time + ROOM_AGAIN, message));
+                let waiting = self.drivers.iter().filter(|(_, entry)| entry.model == model);
+                let waiting: Vec<SequenceId> = waiting.map(|(id, _)| *id).collect();
+                waiting.into_iter().for_each(|id| self.tell_phase(id));
+            }
             Some(ControlReply::Refused { refusal: ControlRefusal::NotCoordinator, .. }) | None => {} // asked again
             Some(ControlReply::Refused { refusal, message }) => {
                 self.refuse_waiting(model, refusal == ControlRefusal::DoesNotFit, &message);
@@ -265,7 +275,7 @@ impl NodeMachine {
 
     fn waiting_for(&self, model: ModelId) -> String {
         let Some(instance) = self.instances.iter().find(|i| i.model() == model) else {
-            return "placing".to_owned();
+            return self.asks.waits_for_room.get(&model).map_or("placing", |(_, why)| why).to_owned();
         };
         match &instance.state {
             InstanceState::Loading => format!("loading {:.0} %", load_progress(instance) * 100.0),
@@ -394,6 +404,8 @@ impl NodeMachine {
         let waits =
             |phase| matches!(phase, DriverPhase::WaitingForInstance | DriverPhase::Interrupted { .. });
         let is_waiting = |d: &&DriverEntry| waits(d.driver.phase());
+        let drivers = &self.drivers;
+        self.asks.waits_for_room.retain(|model, _| drivers.values().any(|entry| entry.model == *model));
         let unplaced: Vec<_> = self.drivers.values().filter(is_waiting).map(|d| d.place.clone()).collect();
         for request in unplaced {
             self.place_if_missing(&request);

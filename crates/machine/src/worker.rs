@@ -306,6 +306,11 @@ impl NodeMachine {
                 report.busy_us = u64::try_from(entry.busy.as_micros()).unwrap_or(u64::MAX);
             }
             let serves = report.serves.is_some_and(|p| p.stage == 0 && p.rank == 0 && self.is_serving(p));
+            let scheduler = report.serves.filter(|_| serves).and_then(|p| self.schedulers.get(&p.placement));
+            report.sequences = scheduler.map_or(0, |entry| {
+                let stats = entry.scheduler.stats();
+                u32::try_from(stats.queued + stats.running).unwrap_or(u32::MAX)
+            });
             if serves && report.status == StageStatus::Loaded {
                 report.status = StageStatus::Serving;
             }

@@ -91,6 +91,7 @@ pub fn instance_request(stages_min: u32, holders: Vec<NodeId>) -> InstanceReques
         pins: Vec::new(),
         excluded: Vec::new(),
         holders,
+        is_on_demand: false,
     }
 }
 

@@ -61,6 +61,12 @@ impl Coordinator {
             out.push(refused(reply, ControlRefusal::Invalid, &message));
             return true;
         }
+        // What a person asks for stays until a person unloads it.
+        if entry.request.is_on_demand && !request.is_on_demand {
+            let answer = Answer::Placed { instance, reasons: Vec::new() };
+            self.ask(vec![(reply, answer)], vec![Event::InstanceKept { instance }], out);
+            return true;
+        }
         let placing = leading.appends.values_mut().find(|pending| {
             let places = |e: &Event| matches!(e, Event::InstancePlaced { placement, .. } if placement.instance == instance);
             pending.events.iter().any(places)
@@ -87,14 +93,14 @@ impl Coordinator {
             watch.state = InstanceState::Failed { reason: reason.clone() };
         }
         let event = Event::InstanceRemoved { instance, reason };
-        self.ask(vec![(reply, Answer::Done)], event, out);
+        self.ask(vec![(reply, Answer::Done)], vec![event], out);
     }
 
     /// Appends what was asked for, or says to everyone who waits for it why not.
     pub(super) fn ask(
         &mut self,
         replies: Vec<(ReplyTo, Answer)>,
-        event: Event,
+        events: Vec<Event>,
         out: &mut Vec<CoordinatorOutput>,
     ) {
         let waiting: Vec<ReplyTo> = replies.iter().map(|(to, _)| *to).collect();
@@ -108,10 +114,10 @@ impl Coordinator {
             let message = format!("{APPENDS_MAX} changes are waiting for the log");
             return refuse(ControlRefusal::LogFailed, &message);
         }
-        if let Err(error) = event.check() {
+        if let Err(error) = events.iter().try_for_each(Check::check) {
             return refuse(ControlRefusal::Invalid, &error.to_string());
         }
-        if let Err(error) = leading.append(event, replies, out) {
+        if let Err(error) = leading.append(events, replies, out) {
             let refusal = match error {
                 crate::ApplyError::UnknownInstance { .. } => ControlRefusal::Unknown,
                 _ => ControlRefusal::Invalid,

@@ -31,16 +31,18 @@ impl Leading {
         PlacementId { epoch: self.epoch, number: self.placement_last }
     }
 
-    /// Decides `event`: it is planned from now on, durable when the journal says so.
+    /// Decides `events`, all or none: they are planned from now on, durable when the journal says so.
     pub(super) fn append(
         &mut self,
-        event: Event,
+        events: Vec<Event>,
         replies: Vec<(ReplyTo, Answer)>,
         out: &mut Vec<CoordinatorOutput>,
     ) -> Result<(), ApplyError> {
-        self.planned.apply(&event)?;
+        let mut planned = self.planned.clone();
+        events.iter().try_for_each(|event| planned.apply(event))?;
+        self.planned = planned;
         self.append_last = AppendId(self.append_last.0 + 1);
-        let (append, events) = (self.append_last, vec![event]);
+        let append = self.append_last;
         out.push(CoordinatorOutput::Append { append, events: events.clone() });
         self.appends.insert(append, Pending { events, replies });
         Ok(())
@@ -116,7 +118,7 @@ impl Coordinator {
                     leading.watches.insert(placement.instance, watch);
                 }
                 Event::InstanceRemoved { instance, .. } => drop(leading.watches.remove(instance)),
-                Event::Opened | Event::NodeDrained { .. } => {}
+                Event::Opened | Event::NodeDrained { .. } | Event::InstanceKept { .. } => {}
             }
         }
     }

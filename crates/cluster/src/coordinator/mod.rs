@@ -17,6 +17,7 @@ mod planning;
 mod reach;
 mod repair;
 mod replan;
+mod room;
 pub(crate) mod survey;
 mod tell;
 #[cfg(test)]

@@ -327,7 +327,7 @@ impl Coordinator {
             return out
                 .push(CoordinatorOutput::Reply { to: reply, reply: ControlReply::Done { holders: 1 } });
         }
-        self.ask(vec![(reply, Answer::Done)], Event::NodeDrained { node, is_drained }, out);
+        self.ask(vec![(reply, Answer::Done)], vec![Event::NodeDrained { node, is_drained }], out);
     }
 
     /// Who said long ago that it leaves has changed its mind, and who was removed is drained no more: it may come again.
@@ -338,7 +338,7 @@ impl Coordinator {
         let gone = leading.planned.drained().iter().find(|node| !self.members.contains_key(node)).copied();
         if let Some(node) = gone.filter(|_| knows_members) {
             let event = Event::NodeDrained { node, is_drained: false };
-            if let Err(error) = leading.append(event, Vec::new(), out) {
+            if let Err(error) = leading.append(vec![event], Vec::new(), out) {
                 tracing::error!(%node, %error, "a removed node stays drained");
             }
         }

@@ -14,15 +14,15 @@ use crate::wire::{Bandwidth, LinkReport, NodeReport, StageReport};
 use crate::{InstanceRequest, PlaceObjective, StateInstance};
 
 impl Coordinator {
-    /// The request for a plan with this objective. What `replaced` holds counts as free.
+    /// The request for a plan with this objective. What `replaced` and those `unloaded` hold counts as free.
     pub(super) fn request_for(
         &self,
         now: Time,
         wanted: &InstanceRequest,
-        replaced: Option<InstanceId>,
+        (replaced, unloaded): (Option<InstanceId>, &[InstanceId]),
         objective: Objective,
     ) -> PlanRequest {
-        let mut devices = self.devices(now, replaced);
+        let mut devices = self.devices(now, replaced, unloaded);
         for exclusion in &wanted.excluded {
             let meant = devices.iter_mut().filter(|d| exclusion.holds(d.node, &d.device.id));
             meant.for_each(|device| device.excluded = Some("as asked".to_owned()));
@@ -47,13 +47,14 @@ impl Coordinator {
     }
 
     /// Every device of the members alive, with the memory that `replaced` may fill.
-    fn devices(&self, now: Time, replaced: Option<InstanceId>) -> Vec<PlanDevice> {
+    fn devices(&self, now: Time, replaced: Option<InstanceId>, unloaded: &[InstanceId]) -> Vec<PlanDevice> {
         let Some(leading) = &self.leading else { return Vec::new() };
+        let freed: Vec<InstanceId> = replaced.into_iter().chain(unloaded.iter().copied()).collect();
         let mut devices = Vec::new();
         for (&node, report) in self.reports.iter().filter(|(node, _)| !self.is_gone(leading, now, **node)) {
             for facts in &report.facts.devices {
                 let mut device = facts.clone();
-                device.memory_free_bytes = self.free_for(leading, node, report, facts, replaced);
+                device.memory_free_bytes = self.free_for(leading, node, report, facts, &freed);
                 let unsupported = facts.support == SupportClass::Unsupported;
                 let avoided = replaced.and_then(|instance| self.avoided(now, instance, node, &facts.id));
                 let drained = || self.is_drained(node).then(|| "its node is drained".to_owned());
@@ -73,11 +74,11 @@ impl Coordinator {
         node: NodeId,
         report: &NodeReport,
         facts: &DeviceFacts,
-        replaced: Option<InstanceId>,
+        freed: &[InstanceId],
     ) -> u64 {
         let mut held: Vec<&StageReport> =
             report.stages.iter().filter(|s| s.spec.device == facts.id).collect();
-        let others = leading.planned.instances().iter().filter(|(id, _)| Some(**id) != replaced);
+        let others = leading.planned.instances().iter().filter(|(id, _)| !freed.contains(id));
         // What is on its way to the log is counted there.
         let is_durable = |id: &InstanceId, planned: &StateInstance| {
             self.state.instances().get(id).is_some_and(|i| i.placement.id == planned.placement.id)
@@ -107,7 +108,7 @@ impl Coordinator {
         let report = self.reports.get(&node);
         let facts = report.and_then(|r| r.facts.devices.iter().find(|facts| facts.id == *device));
         let Some(((report, facts), leading)) = report.zip(facts).zip(self.leading.as_ref()) else { return 0 };
-        self.free_for(leading, node, report, facts, None)
+        self.free_for(leading, node, report, facts, &[])
     }
 
     fn links(&self) -> Vec<LinkFacts> {

@@ -55,6 +55,8 @@ pub(super) struct PlanAsk {
     outdated: u32,
     /// Stages that a replacement is planned with, where as many as were asked for are impossible.
     stages_possible: Option<u32>,
+    /// What is unloaded for it, as it does not fit otherwise.
+    unloaded: Vec<InstanceId>,
 }
 
 /// What a plan is for.
@@ -82,7 +84,7 @@ impl PlanAsk {
     }
 
     fn new(asked_at: Time, purpose: Purpose) -> Self {
-        Self { purpose, asked_at, outdated: 0, stages_possible: None }
+        Self { purpose, asked_at, outdated: 0, stages_possible: None, unloaded: Vec::new() }
     }
 
     fn replaced(&self) -> Option<InstanceId> {
@@ -134,6 +136,7 @@ impl PlanQueue {
             Purpose::Placement { request, replies } if request.model == wanted.model => {
                 Some(wanted.refuses(request).map_or_else(
                     || {
+                        request.is_on_demand &= wanted.is_on_demand;
                         replies.push(reply);
                         Ok(())
                     },
@@ -242,6 +245,7 @@ impl Coordinator {
             );
             if ask.outdated < ANSWERS_MAX {
                 ask.stages_possible = None;
+                ask.unloaded.clear();
                 return self.ask_again(ask);
             }
         }
@@ -304,10 +308,19 @@ impl Coordinator {
                 let reason = |r: &exo_planner::DeviceReason| format!("{}: {}", self.name_of(r.node), r.text);
                 let reasons = plan.reasons.iter().map(reason);
                 let reasons: Vec<String> = std::iter::once(plan.proof.to_string()).chain(reasons).collect();
+                let (mut events, unloads) =
+                    match self.make_room(now, &ask.unloaded, &plan, &request.model_name) {
+                        Ok(room) => room,
+                        Err(why) => {
+                            let refused = |to| refused(to, ControlRefusal::InUse, &why);
+                            return out.extend(replies.into_iter().map(refused));
+                        }
+                    };
+                let reasons: Vec<String> = reasons.into_iter().chain(unloads).collect();
                 let (placement, memory_bytes) = placement(plan, &request, instance, id);
-                let event = Event::InstancePlaced { request: *request, placement, memory_bytes };
+                events.push(Event::InstancePlaced { request: *request, placement, memory_bytes });
                 let answer = |to| (to, Answer::Placed { instance, reasons: reasons.clone() });
-                self.ask(replies.into_iter().map(answer).collect(), event, out);
+                self.ask(replies.into_iter().map(answer).collect(), events, out);
             }
             Purpose::Replacement { instance, reason } => {
                 let Some(entry) = leading.planned.instances().get(&instance) else { return };
@@ -365,6 +378,17 @@ impl Coordinator {
             ask.stages_possible = Some(possible);
             return self.ask_again(ask);
         }
+        let is_full = matches!(
+            error,
+            PlanError::DoesNotFit { .. } | PlanError::TooFewStages { .. } | PlanError::Pin { .. }
+        );
+        if matches!(ask.purpose, Purpose::Placement { .. })
+            && is_full
+            && let Some(next) = self.next_to_unload(now, &ask.unloaded)
+        {
+            ask.unloaded.push(next);
+            return self.ask_again(ask);
+        }
         match ask.purpose {
             Purpose::Placement { replies, .. } => {
                 let message = error.to_string();
@@ -415,7 +439,7 @@ impl Coordinator {
             Some(stages_min) => Objective::Spread { stages_min },
             None => objective_of(wanted),
         };
-        Some(self.request_for(now, wanted, ask.instance(), objective))
+        Some(self.request_for(now, wanted, (ask.instance(), &ask.unloaded), objective))
     }
 
     /// What is placed, with what is on its way to the log.

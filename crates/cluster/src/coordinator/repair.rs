@@ -50,7 +50,7 @@ impl Coordinator {
             Objective::Spread { .. } => Objective::Latency,
             other => other,
         };
-        let request = self.request_for(now, &entry.request, Some(instance), objective);
+        let request = self.request_for(now, &entry.request, (Some(instance), &[]), objective);
         let reach = self.reach();
         let is_well = |d: &PlanDevice| {
             let avoided = self.avoided(now, instance, d.node, &d.device.id);

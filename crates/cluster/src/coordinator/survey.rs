@@ -16,7 +16,7 @@ use crate::{Event, InstanceState, InstanceView, StageStatus, StageView, StateIns
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
     pub(super) state: InstanceState,
-    /// It was ready once, or may have been: then it is kept until somebody unloads it.
+    /// It was ready once, or may have been: then no loss removes it.
     pub(super) has_served: bool,
     /// Replacements since it was last ready.
     pub(super) replacements: u32,
@@ -35,6 +35,8 @@ pub(super) struct Watch {
     /// The furthest each shard has come.
     best: Vec<(u8, u64)>,
     moved_at: Time,
+    /// When it last had requests, or was coming.
+    pub(super) used_at: Time,
 }
 
 /// A device that failed a stage, and until when no lost stage goes there.
@@ -83,6 +85,7 @@ impl Watch {
             review,
             best,
             moved_at: now,
+            used_at: now,
         }
     }
 }
@@ -101,6 +104,7 @@ impl Coordinator {
     pub(super) fn survey(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
         let instances: Vec<InstanceId> = self.state.instances().keys().copied().collect();
         for instance in instances {
+            self.note_use(now, instance);
             let verdict = self.verdict(now, instance);
             match verdict {
                 Some(Verdict::Replace(reason)) => self.replace(now, instance, reason, out),
@@ -407,7 +411,7 @@ impl Coordinator {
         out: &mut Vec<CoordinatorOutput>,
     ) {
         let Some(leading) = &mut self.leading else { return };
-        if let Err(error) = leading.append(event, Vec::new(), out) {
+        if let Err(error) = leading.append(vec![event], Vec::new(), out) {
             tracing::error!(%instance, %error, "a decision does not apply");
             if let Some(watch) = leading.watches.get_mut(&instance) {
                 watch.decide_at = now + Duration::from_secs(1);

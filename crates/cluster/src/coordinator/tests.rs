@@ -4,6 +4,7 @@ mod pins;
 mod planning;
 mod repair;
 mod replan;
+mod room;
 
 use std::sync::Arc;
 
@@ -203,6 +204,7 @@ fn stage_report(shard: &crate::wire::DesiredShard, status: &StageStatus) -> Stag
         weight_bytes: 0,
         waiting_bytes: 0,
         busy_us: 0,
+        sequences: 0,
     }
 }
 

@@ -34,6 +34,11 @@ impl State {
                 let known = self.instances.remove(instance);
                 known.ok_or(ApplyError::UnknownInstance { instance: *instance })?;
             }
+            Event::InstanceKept { instance } => {
+                let known = self.instances.get_mut(instance);
+                let known = known.ok_or(ApplyError::UnknownInstance { instance: *instance })?;
+                known.request.is_on_demand = false;
+            }
         }
         Ok(())
     }

@@ -132,6 +132,8 @@ pub struct StageReport {
     pub waiting_bytes: u64,
     /// Microseconds it has computed so far. To show; 0 until `node` fills it in.
     pub busy_us: u64,
+    /// Requests that run or wait there; only of a first stage, whose node has the scheduler. 0 until `node` fills it in.
+    pub sequences: u32,
 }
 
 /// A path between the reporting node and another, as the reporting node has measured it.
@@ -325,6 +327,8 @@ pub enum ControlRefusal {
     Busy,
     /// There was no plan in time, or none that lasted: whether the model fits is not known.
     NoPlan,
+    /// What requests loaded would make room for it, and is in use: ask again.
+    InUse,
 }
 
 /// Replication of the log. Entries are events in their encoding, chained by the journal's hash.

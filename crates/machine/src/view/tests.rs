@@ -122,6 +122,7 @@ fn request() -> InstanceRequest {
         pins: Vec::new(),
         excluded: Vec::new(),
         holders: vec![node(1)],
+        is_on_demand: false,
     }
 }
 
@@ -189,6 +190,7 @@ fn report(n: u8) -> NodeReport {
         weight_bytes: 900,
         waiting_bytes: 70,
         busy_us: if n == 1 { 300 } else { 100 },
+        sequences: 0,
     };
     let facts = NodeFacts {
         node: node(n),

@@ -217,5 +217,6 @@ pub(super) fn instance_request(
         pins: Vec::new(),
         excluded: Vec::new(),
         holders,
+        is_on_demand: false,
     })
 }

@@ -76,6 +76,7 @@ impl NodeFacade {
         let refused = |part, message| GenerateError::Invalid { part, message };
         // The budget was checked at the start; slots times context hangs on the model.
         let place = instance_request(resolved, open, cache, 1).map_err(|e| refused(part, e.to_string()))?;
+        let place = InstanceRequest { is_on_demand: true, ..place };
         let would_be = Limits { context_tokens: place.context_tokens, cache_tokens: place.cache_tokens };
         let limits = resolved.limits.unwrap_or(would_be);
         let made_for = open.model.config.context_tokens_max;

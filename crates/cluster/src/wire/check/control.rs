@@ -224,7 +224,7 @@ impl Check for LogMessage {
 impl Check for Event {
     fn check(&self) -> Result<(), CheckError> {
         match self {
-            Self::Opened | Self::NodeDrained { .. } => Ok(()),
+            Self::Opened | Self::NodeDrained { .. } | Self::InstanceKept { .. } => Ok(()),
             Self::InstanceRemoved { reason, .. } => {
                 at_most("bytes of a reason", reason.len(), EVENT_BYTES_MAX)
             }

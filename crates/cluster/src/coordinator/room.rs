@@ -1,0 +1,84 @@
+//! Room for what is placed next: models that requests loaded are unloaded again, those first that were not used for longest.
+//!
+//! A model that a person placed stays until a person unloads it, and one with requests is left alone. What is unloaded and what is
+//! placed instead are one write to the log.
+
+use std::time::Duration;
+
+use exo_planner::Plan;
+use exo_types::{DeviceId, InstanceId, NodeId, Time};
+
+use super::{Coordinator, clip};
+use crate::{Event, InstanceState};
+
+/// An instance that had no request for so long makes room. Its scheduler's node reports each second.
+pub(crate) const IDLE_AFTER: Duration = Duration::from_secs(3);
+
+impl Coordinator {
+    /// Notes whether an instance has requests, or is about to have those that it is loaded for.
+    pub(super) fn note_use(&mut self, now: Time, instance: InstanceId) {
+        let Some(entry) = self.state.instances().get(&instance) else { return };
+        let has_requests = entry.placement.shards().any(|(position, shard)| {
+            let stages = self.reports.get(&shard.node).map_or(&[][..], |report| &report.stages);
+            stages.iter().any(|stage| stage.serves == Some(position) && stage.sequences > 0)
+        });
+        let Some(watch) = self.leading.as_mut().and_then(|l| l.watches.get_mut(&instance)) else { return };
+        let is_coming =
+            matches!(watch.state, InstanceState::Placing | InstanceState::Loading | InstanceState::Wiring);
+        if is_coming || has_requests {
+            watch.used_at = now;
+        }
+    }
+
+    /// What a plan that does not fit may count as free next: first what makes room now, then what will when it is idle, so that who
+    /// asked learns whether waiting would help.
+    pub(super) fn next_to_unload(&self, now: Time, unloaded: &[InstanceId]) -> Option<InstanceId> {
+        let leading = self.leading.as_ref()?;
+        let loaded = leading.planned.instances().iter();
+        let others = loaded.filter(|(id, entry)| entry.request.is_on_demand && !unloaded.contains(id));
+        let used_at = |id: InstanceId| leading.watches.get(&id).map(|watch| watch.used_at);
+        others.map(|(id, _)| *id).min_by_key(|id| (!self.is_idle(now, *id), used_at(*id), *id))
+    }
+
+    fn is_idle(&self, now: Time, instance: InstanceId) -> bool {
+        let watch = self.leading.as_ref().and_then(|leading| leading.watches.get(&instance));
+        watch.is_some_and(|watch| watch.moving.is_none() && now.since(watch.used_at) >= IDLE_AFTER)
+    }
+
+    /// Unloads those of the instances that hold memory where the plan needs it: the events, and what to say of them. An error says
+    /// which of them are in use.
+    pub(super) fn make_room(
+        &mut self,
+        now: Time,
+        unloaded: &[InstanceId],
+        plan: &Plan,
+        model_name: &str,
+    ) -> Result<(Vec<Event>, Vec<String>), String> {
+        let shards = || plan.stages.iter().flat_map(|stage| &stage.shards);
+        let is_needed =
+            |node: NodeId, device: &DeviceId| shards().any(|s| s.node == node && s.device == *device);
+        let planned = self.leading.iter().flat_map(|leading| leading.planned.instances());
+        let in_the_way = planned.filter(|(id, entry)| {
+            unloaded.contains(id) && entry.placement.shards().any(|(_, s)| is_needed(s.node, &s.device))
+        });
+        let may_go = |id| self.is_idle(now, id);
+        let (idle, in_use): (Vec<_>, Vec<_>) =
+            in_the_way.partition(|(id, entry)| entry.request.is_on_demand && may_go(**id));
+        let in_use: Vec<&str> = in_use.iter().map(|(_, entry)| entry.request.model_name.as_str()).collect();
+        if !in_use.is_empty() {
+            return Err(clip(&format!("waiting for room: {} is in use", in_use.join(", "))));
+        }
+        let idle: Vec<_> = idle.iter().map(|(id, entry)| (**id, entry.request.model_name.clone())).collect();
+        let reason = clip(&format!("unloaded to make room for {model_name}"));
+        let mut said = Vec::new();
+        for (id, name) in &idle {
+            let Some(watch) = self.leading.as_mut().and_then(|l| l.watches.get_mut(id)) else { continue };
+            let idle_s = now.since(watch.used_at).as_secs();
+            watch.state = InstanceState::Failed { reason: reason.clone() };
+            said.push(format!("{name} is unloaded to make room: a request loaded it, unused for {idle_s} s"));
+        }
+        let remove =
+            |(instance, _): (InstanceId, String)| Event::InstanceRemoved { instance, reason: reason.clone() };
+        Ok((idle.into_iter().map(remove).collect(), said))
+    }
+}

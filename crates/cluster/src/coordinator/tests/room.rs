@@ -1,0 +1,121 @@
+//! What requests loaded makes room for what is placed next.
+
+use exo_types::ModelId;
+
+use super::*;
+
+const MODEL_BYTES: u64 = 400 << 20;
+
+/// Model `n`, of which a node that has `free_bytes` holds one.
+fn model(n: u8, is_on_demand: bool) -> InstanceRequest {
+    let mut request = request();
+    for layer in &mut request.shape.layers {
+        (layer.weight_bytes, layer.packed_bytes) = (MODEL_BYTES / 4, MODEL_BYTES / 4);
+    }
+    InstanceRequest { model: ModelId([n; 32]), model_name: format!("m{n}"), is_on_demand, ..request }
+}
+
+fn place(bench: &mut Bench, n: u8, is_on_demand: bool) {
+    let reply = ReplyTo { node: node(1), request: n.into() };
+    bench.feed(CoordinatorInput::Place { reply, request: model(n, is_on_demand) });
+}
+
+/// One node reports what it was told to load, with so many requests on each model; `room` is for this many models in all.
+fn load(bench: &mut Bench, room: u64, sequences: u32) {
+    let desired = bench.desired.get(&node(1)).cloned();
+    let shards = desired.iter().flat_map(|d| &d.shards);
+    let mut stages: Vec<_> = shards.map(|shard| stage_report(shard, &StageStatus::Serving)).collect();
+    stages.iter_mut().for_each(|stage| stage.sequences = sequences);
+    let held: u64 = stages.iter().map(|stage| stage.held_bytes).sum();
+    let all = room * (MODEL_BYTES + (MODEL_BYTES / 2));
+    let mut report = report(1, all.saturating_sub(held));
+    report.facts.devices[0].memory_total_bytes = all;
+    report.desired = desired.map(|d| (d.epoch, d.revision));
+    report.stages = stages;
+    bench.report(1, report);
+}
+
+/// A node with room for so many models, on which these were placed, on demand, one after the other.
+fn loaded(room: u64, models: &[u8]) -> Bench {
+    let mut bench = Bench::new(1);
+    load(&mut bench, room, 0);
+    for &n in models {
+        place(&mut bench, n, true);
+        load(&mut bench, room, 0);
+        bench.advance(1);
+    }
+    bench
+}
+
+fn names(bench: &Bench) -> Vec<&str> {
+    bench.coordinator.state().instances().values().map(|i| i.request.model_name.as_str()).collect()
+}
+
+fn refusal(bench: &Bench) -> (ControlRefusal, &str) {
+    match bench.replies.last() {
+        Some(ControlReply::Refused { refusal, message }) => (*refusal, message),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_request_loaded_makes_room_for_the_next_model_in_one_write() {
+    let mut bench = loaded(1, &[1]);
+    bench.advance(10);
+    place(&mut bench, 2, true);
+    assert_eq!(names(&bench), ["m2"]);
+    let [.., Event::InstanceRemoved { reason, .. }, Event::InstancePlaced { .. }] = &bench.log[..] else {
+        panic!("{:?}", bench.log)
+    };
+    assert_eq!(reason, "unloaded to make room for m2");
+    let Some(ControlReply::Placed { reasons, .. }) = bench.replies.last() else { panic!() };
+    assert!(reasons.iter().any(|r| r.contains("m1 is unloaded to make room")), "{reasons:?}");
+    load(&mut bench, 1, 0);
+    bench.advance(10);
+    place(&mut bench, 3, false);
+    assert_eq!(names(&bench), ["m3"], "for what a person places, too");
+}
+
+#[test]
+fn what_was_used_last_and_what_is_not_in_the_way_stay() {
+    let mut bench = loaded(2, &[1, 2]);
+    assert_eq!(names(&bench), ["m1", "m2"]);
+    bench.advance(10);
+    place(&mut bench, 3, true);
+    assert_eq!(names(&bench), ["m2", "m3"], "the first was used before the second");
+}
+
+#[test]
+fn a_model_in_use_makes_no_room_and_who_asks_is_to_ask_again() {
+    let mut bench = loaded(1, &[1]);
+    bench.advance(10);
+    load(&mut bench, 1, 1);
+    place(&mut bench, 2, true);
+    assert_eq!(refusal(&bench), (ControlRefusal::InUse, "waiting for room: m1 is in use"));
+    load(&mut bench, 1, 0);
+    bench.advance(2);
+    place(&mut bench, 2, true);
+    assert_eq!(refusal(&bench).0, ControlRefusal::InUse, "its request has only just ended");
+    bench.advance(2);
+    place(&mut bench, 2, true);
+    assert_eq!(names(&bench), ["m2"]);
+}
+
+#[test]
+fn what_a_person_asked_for_stays_and_so_does_all_where_no_room_would_do() {
+    let mut bench = loaded(1, &[1]);
+    place(&mut bench, 1, false);
+    assert!(matches!(bench.log.last(), Some(Event::InstanceKept { .. })), "{:?}", bench.log);
+    bench.advance(10);
+    place(&mut bench, 2, true);
+    let (refusal_of_two, message) = refusal(&bench);
+    assert!(refusal_of_two == ControlRefusal::DoesNotFit && names(&bench) == ["m1"], "{message}");
+
+    let mut bench = loaded(1, &[1]);
+    bench.advance(10);
+    let mut large = model(2, true);
+    large.shape.layers.iter_mut().for_each(|layer| layer.packed_bytes = 4 * MODEL_BYTES);
+    large.shape.layers.iter_mut().for_each(|layer| layer.weight_bytes = 4 * MODEL_BYTES);
+    bench.feed(CoordinatorInput::Place { reply: ReplyTo { node: node(1), request: 7 }, request: large });
+    assert_eq!((refusal(&bench).0, names(&bench)), (ControlRefusal::DoesNotFit, vec!["m1"]));
+}
