@@ -30,9 +30,10 @@ pub enum Peer {
     Owner,
 }
 
-/// Headers by which a proxy says that it forwards.
-const FORWARDING: [&str; 6] =
-    ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
+/// Headers by which a proxy says that it forwards, besides all that begin with [`FORWARDING_PREFIX`].
+const FORWARDING: [&str; 7] =
+    ["forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-original-host"];
+const FORWARDING_PREFIX: &str = "x-forwarded-";
 
 /// The rules of one listener.
 pub struct Guard {
@@ -125,7 +126,8 @@ impl Guard {
         let Peer::At(address) = peer else { return Ok(()) };
         // The secret would cross the network in clear.
         let is_far = !address.ip().to_canonical().is_loopback();
-        if is_far || FORWARDING.iter().any(|name| headers.contains_key(*name)) {
+        let forwards = |name: &str| FORWARDING.contains(&name) || name.starts_with(FORWARDING_PREFIX);
+        if is_far || headers.keys().any(|name| forwards(name.as_str())) {
             let message = "administrative routes answer on this machine only, and through no proxy";
             return Err(ApiError::forbidden("local_only", message));
         }
