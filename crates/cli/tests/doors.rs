@@ -99,7 +99,16 @@ fn a_key_counts_on_loopback_as_well_and_commands_need_neither_key_nor_port() {
     assert_eq!(get("/v1/models", &[("authorization", &bearer("sesame"))]), 200);
     let administer = ("authorization", bearer(&secret));
     assert_eq!(get("/exo/v1/cluster", &[(administer.0, &administer.1)]), 200);
-    for header in ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP", "X-Forwarded-Proto"] {
+    let forwarding = [
+        "X-Forwarded-For",
+        "X-Forwarded-Port",
+        "Forwarded",
+        "Via",
+        "X-Real-IP",
+        "True-Client-IP",
+        "CF-Connecting-IP",
+    ];
+    for header in forwarding {
         let proxied = [(administer.0, &*administer.1), (header, "1.1 proxy")];
         assert_eq!(get("/exo/v1/cluster", &proxied), 403, "{header}");
     }
@@ -308,4 +317,68 @@ fn a_token_lets_in_as_many_nodes_as_it_says_without_a_terminal() {
     let third = start("three");
     wait_for("its refusal", SOON, || third.log().contains("no invitation open").then_some(()));
     assert_eq!(third.sees(), ["three"]);
+}
+
+/// Files below a folder in which one of the texts is.
+fn files_with(folder: &Path, texts: &[&str]) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        if kind.is_dir() {
+            found.extend(files_with(&path, texts));
+        } else if kind.is_file() {
+            let bytes = std::fs::read(&path).unwrap();
+            let has = |text: &&str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+            if texts.iter().any(|text| has(&text)) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn prompts_and_answers_are_on_no_disk_and_in_no_log() {
+    const MARK: &str = "quincunx-marmalade";
+    let folder = tempfile::tempdir().unwrap();
+    let temporary = folder.path().join("tmp");
+    std::fs::create_dir(&temporary).unwrap();
+    let start = |name| {
+        let env = vec![("TMPDIR", temporary.clone().into())];
+        Node::start_in(&folder.path().join(name), Start { name, group: "disk", env, ..Start::default() })
+    };
+    let nodes = [start("one"), start("two")];
+    for node in &nodes {
+        wait_for("one cluster", SOON, || (node.sees().len() == 2).then_some(()));
+    }
+    nodes[0].place("demo", 2);
+    let prompt = format!("Tell me a story about {MARK}.");
+    let said = nodes[0].ask("demo", &prompt).text();
+    assert!(said.len() > 40, "{said}");
+    // Streamed, so that the other node keeps a copy; kept for a next turn; and by a command.
+    let body = serde_json::json!({"model": "demo", "stream": true, "max_tokens": 200, "ignore_eos": true,
+        "messages": [{"role": "user", "content": prompt}]});
+    let mut streamed = String::new();
+    nodes[1]
+        .send("POST", "/v1/chat/completions", Some(body.to_string()))
+        .read_to_string(&mut streamed)
+        .unwrap();
+    assert!(streamed.contains("[DONE]"), "{streamed}");
+    let kept = nodes[0].post("/v1/responses", &serde_json::json!({"model": "demo", "input": prompt}));
+    assert_eq!(kept.status, 200, "{}", kept.body);
+    let run = finish(
+        exo(&["run", "demo", &prompt]).arg("--data-dir").arg(&nodes[1].data_dir).env("TMPDIR", &temporary),
+        SOON,
+    );
+    assert!(run.status.success(), "{}", stderr(&run));
+
+    let logs: String = nodes.iter().map(Node::log).collect();
+    let mut nodes = nodes;
+    for node in &mut nodes {
+        assert!(node.signal("-INT").success(), "{}", node.log());
+    }
+    // A part of the answer that no file of the model has.
+    let answer = &said[said.len() / 2..];
+    assert_eq!(files_with(folder.path(), &[MARK, answer]), [""; 0].map(std::path::PathBuf::from));
+    assert!(!logs.contains(MARK) && !logs.contains(answer), "{logs}");
 }

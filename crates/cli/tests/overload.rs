@@ -1,16 +1,18 @@
 //! More than a node can do: who is answered, who is told to come back, and that nothing stays behind.
 
 #![cfg(unix)]
-#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // helpers of tests fail by panicking
+#![allow(clippy::disallowed_methods, reason = "a pause in which a load builds up")]
 
 mod support;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Answer, Node, known, wait_for};
+use support::{Answer, Node, Start, known, wait_for};
 
 /// Memory that may stay behind a flood: caches of the allocator, grown maps.
 const LEFT_BYTES_MAX: u64 = 24 << 20;
@@ -118,4 +120,114 @@ fn a_client_that_does_not_read_holds_nobody_up() {
     let answer = read(&node, slow);
     let end = &answer.body[answer.body.len().saturating_sub(300)..];
     assert!(end.contains("slow_reader"), "it is told why its answer ends: {end}");
+}
+
+/// A completion of so many tokens for who has this key.
+fn complete(node: &Node, key: &str, tokens: u32) -> Answer {
+    let body =
+        json!({"model": "demo", "prompt": "Once", "max_tokens": tokens, "ignore_eos": true}).to_string();
+    let mut stream = TcpStream::connect(&node.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(100))).unwrap();
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        node.address,
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    read(node, stream)
+}
+
+/// How long the holder of one key waits for each of its answers, the shortest first, while another keeps so many connections busy;
+/// and how often the other was refused.
+fn waits_beside(node: &Node, connections: usize) -> (Vec<Duration>, usize) {
+    const TOKENS: u32 = 100;
+    let (is_over, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let mut waits = Vec::new();
+    std::thread::scope(|threads| {
+        for _ in 0..connections {
+            threads.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let answer = complete(node, "key of a", TOKENS);
+                    refused.fetch_add(usize::from(answer.status == 429), Ordering::Relaxed);
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        for _ in 0..20 {
+            let began = Instant::now();
+            let answer = complete(node, "key of b", TOKENS);
+            assert_eq!(answer.status, 200, "beside {connections}: {}", answer.body);
+            waits.push(began.elapsed());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    waits.sort_unstable();
+    (waits, refused.into_inner())
+}
+
+/// The bound is twice as long; other tests that run beside this one count for the rest.
+#[test]
+fn a_key_beside_a_hundred_connections_of_another_is_never_refused_and_waits_little_longer() {
+    let env = vec![("EXO_API_KEYS", "key of a,key of b".into())];
+    let flags = vec!["--no-discovery".to_owned()];
+    let node = Node::start(Start { name: "keys", group: "keys", flags, env, ..Start::default() });
+    node.place("demo", 1);
+    let (few, _) = waits_beside(&node, 1);
+    let (many, refused) = waits_beside(&node, 100);
+    let median = |waits: &[Duration]| waits[waits.len() / 2];
+    println!(
+        "median {:?} beside one connection, {:?} beside a hundred (slowest {:?} and {:?}); the other key was refused {refused} times",
+        median(&few),
+        median(&many),
+        few[few.len() - 1],
+        many[many.len() - 1]
+    );
+    assert!(refused > 0, "the other key has more connections than its share of the queue");
+    assert!(
+        median(&many) < median(&few) * 3 + Duration::from_millis(100),
+        "{:?}, {:?}",
+        median(&few),
+        median(&many)
+    );
+}
+
+#[test]
+fn the_next_model_that_is_asked_for_takes_the_room_of_one_that_a_request_loaded() {
+    let plan = Node::alone().post("/exo/v1/plan", &json!({"model": "demo"})).json();
+    let bytes: u64 = ["weight_bytes", "kv_bytes", "workspace_bytes"]
+        .map(|what| plan["stages"][0][what].as_u64().unwrap())
+        .iter()
+        .sum();
+    // Room for one and a half.
+    let memory = ((bytes * 3 / 2) >> 20).to_string();
+    let flags = ["--no-discovery", "--memory-mib", &memory].map(str::to_owned).to_vec();
+    let node = Node::start(Start { name: "small", group: "room", flags, ..Start::default() });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.gguf");
+    support::another_model(&path);
+    let added = node.exo(&["models", "add", &path.display().to_string()]);
+    assert!(added.status.success(), "{}", support::stderr(&added));
+    let placed = || {
+        let view = node.get("/exo/v1/cluster");
+        let names =
+            view["instances"].as_array().unwrap().iter().map(|i| i["model"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+
+    let (prompt, answer) = &known()[0];
+    assert_eq!(&node.ask("demo", prompt).text(), answer);
+    assert_eq!(placed(), ["demo"]);
+    // It waits until the first model has had no request for three seconds.
+    let began = Instant::now();
+    assert_eq!(&node.ask("mine", prompt).text(), answer, "the same weights");
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert_eq!(placed(), ["mine"]);
+
+    // What a person places stays.
+    node.place("mine", 1);
+    std::thread::sleep(Duration::from_secs(4));
+    let refused = node.ask("demo", prompt);
+    assert_eq!(refused.code(), "insufficient_memory", "{}", refused.body);
+    assert_eq!(placed(), ["mine"]);
 }

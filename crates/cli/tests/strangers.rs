@@ -21,26 +21,56 @@ fn hostile() -> String {
     HOSTILE.repeat(200)
 }
 
-/// Adds to every text that is another's to choose.
-fn infect(value: &mut Value) {
-    const THEIRS: [&str; 8] =
-        ["name", "node_name", "model", "reason", "support_reason", "backend", "architecture", "text"];
+/// Adds to every text that is another's to choose, alone or in a list.
+fn infect(key: &str, value: &mut Value) {
+    const THEIRS: [&str; 24] = [
+        "name",
+        "node_name",
+        "model",
+        "reason",
+        "reasons",
+        "support_reason",
+        "state_reason",
+        "backend",
+        "architecture",
+        "text",
+        "version",
+        "platform",
+        "waits_for",
+        "advice",
+        "source",
+        "licence",
+        "fetched_from",
+        "transport",
+        "path",
+        "device",
+        "format",
+        "addresses",
+        "pins",
+        "exclude",
+    ];
     match value {
-        Value::Array(items) => items.iter_mut().for_each(infect),
-        Value::Object(map) => map.iter_mut().for_each(|(key, value)| match value {
-            Value::String(text) if THEIRS.contains(&key.as_str()) => text.push_str(&hostile()),
-            value => infect(value),
-        }),
+        Value::Array(items) => items.iter_mut().for_each(|item| infect(key, item)),
+        Value::Object(map) => map.iter_mut().for_each(|(key, value)| infect(key, value)),
+        Value::String(text) if THEIRS.contains(&key) => text.push_str(&hostile()),
         _ => {}
     }
 }
 
+/// What a hostile node answers, made of what an honest one did.
+struct Answers {
+    cluster: Value,
+    models: Value,
+    plan: Value,
+}
+
 /// What a hostile node answers to a path.
-fn answer(path: &str, cluster: &Value, models: &Value) -> (u16, String) {
+fn answer(path: &str, Answers { cluster, models, plan }: &Answers) -> (u16, String) {
     match path {
         "/health" => (200, "{}".to_owned()),
         "/exo/v1/cluster" => (200, cluster.to_string()),
         "/exo/v1/models" => (200, models.to_string()),
+        "/exo/v1/plan" => (200, plan.to_string()),
         "/exo/v1/members" => {
             (200, json!([{"node": ID, "name": hostile(), "role": "worker", "is_self": false}]).to_string())
         }
@@ -55,7 +85,7 @@ fn answer(path: &str, cluster: &Value, models: &Value) -> (u16, String) {
     }
 }
 
-fn serve(stream: UnixStream, cluster: &Value, models: &Value) -> std::io::Result<()> {
+fn serve(stream: UnixStream, answers: &Answers) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let (mut first, mut length) = (String::new(), 0);
     reader.read_line(&mut first)?;
@@ -70,7 +100,7 @@ fn serve(stream: UnixStream, cluster: &Value, models: &Value) -> std::io::Result
         }
     }
     reader.read_exact(&mut vec![0; length])?;
-    let (status, body) = answer(first.split(' ').nth(1).unwrap_or_default(), cluster, models);
+    let (status, body) = answer(first.split(' ').nth(1).unwrap_or_default(), answers);
     let head = format!("HTTP/1.1 {status} x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
     reader.get_mut().write_all([head.as_bytes(), body.as_bytes()].concat().as_slice())
 }
@@ -80,17 +110,23 @@ fn hostile_node(data_dir: &Path) {
     let honest = Node::alone();
     honest.place("demo", 1);
     let (mut cluster, mut models) = (honest.get("/exo/v1/cluster"), honest.get("/exo/v1/models"));
+    let plan = honest.post("/exo/v1/plan", &json!({"model": "demo"}));
+    assert_eq!(plan.status, 200, "{}", plan.body);
+    let mut plan = plan.json();
     cluster["join_requests"] =
         json!([{"node": ID, "name": "", "address": "192.0.2.1:1", "check_words": "a b c d"}]);
-    infect(&mut cluster);
-    infect(&mut models);
+    cluster["links"] = json!([{"from": ID, "to": cluster["self_node"], "transport": "tcp", "rtt_ms": 1.0}]);
+    for value in [&mut cluster, &mut models, &mut plan] {
+        infect("", value);
+    }
+    let answers = Answers { cluster, models, plan };
     let socket = data_dir.join("api.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     let api = json!({"address": "127.0.0.1:1", "socket": socket, "pid": 1});
     std::fs::write(data_dir.join("api.json"), api.to_string()).unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let _ = serve(stream, &cluster, &models);
+            let _ = serve(stream, &answers);
         }
     });
 }
@@ -109,9 +145,11 @@ fn assert_harmless(what: &str, text: &str) {
 fn no_command_shows_a_terminal_what_strangers_call_themselves() {
     let folder = tempfile::tempdir().unwrap();
     hostile_node(folder.path());
-    let commands: [&[&str]; 12] = [
+    let commands: [&[&str]; 25] = [
         &["status"],
         &["status", "--json"],
+        &["status", "--links"],
+        &["status", "--requests"],
         &["models"],
         &["models", "--json"],
         &["models", "remove", "x"],
@@ -122,6 +160,17 @@ fn no_command_shows_a_terminal_what_strangers_call_themselves() {
         &["admit", "nobody"],
         &["remove", "nobody"],
         &["remove", ID],
+        &["plan", "demo"],
+        &["plan", "demo", "--json"],
+        &["replan", "demo"],
+        &["replan", "demo", "--dry-run"],
+        &["drain", ID],
+        &["drain", ID, "--undo"],
+        &["invite"],
+        &["join", "123-456-789"],
+        &["admin", "add", ID],
+        &["admin", "remove", ID],
+        &["place", "demo", "--replace"],
     ];
     for args in commands {
         let output = finish(support::exo(args).arg("--data-dir").arg(folder.path()), SOON);

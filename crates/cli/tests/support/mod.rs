@@ -4,6 +4,9 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::print_stdout)]
 #![allow(clippy::disallowed_methods, reason = "waits between two looks at another process")]
 
+#[cfg(target_os = "linux")]
+pub mod lan;
+
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
