@@ -26,6 +26,7 @@ pub const ORDER: &[&str] = &[
     "exo-membership",
     "exo-cluster",
     "exo-api",
+    "exo-telemetry",
     "exo-machine",
     "exo-backend",
     "exo-device",

@@ -31,6 +31,8 @@ pub enum Access {
     Api,
     /// Who has the local secret.
     Admin,
+    /// Who has an API key or the local secret; anyone who reaches the port where the setting `metrics_open` says so.
+    Metrics,
 }
 
 /// What a success carries. Names are those of schemas.
@@ -50,6 +52,8 @@ pub enum Answer {
     Nothing,
     /// Free-form JSON.
     Json,
+    /// Metrics as Prometheus reads them: its text format, or OpenMetrics.
+    Exposition,
 }
 
 /// One endpoint.
@@ -67,6 +71,8 @@ pub struct Endpoint {
     pub access: Access,
     /// Schema of the body.
     pub request: Option<&'static str>,
+    /// Parameters behind the question mark; none must be given.
+    pub query: &'static [&'static str],
     /// What comes back.
     pub answer: Answer,
 }
@@ -78,7 +84,7 @@ const fn get(
     answer: Answer,
     summary: &'static str,
 ) -> Endpoint {
-    Endpoint { method: Method::Get, path, operation, summary, access, request: None, answer }
+    Endpoint { method: Method::Get, path, operation, summary, access, request: None, query: &[], answer }
 }
 
 const fn post(
@@ -89,16 +95,27 @@ const fn post(
     answer: Answer,
     summary: &'static str,
 ) -> Endpoint {
-    Endpoint { method: Method::Post, path, operation, summary, access, request, answer }
+    Endpoint { method: Method::Post, path, operation, summary, access, request, query: &[], answer }
+}
+
+const fn query(
+    path: &'static str,
+    operation: &'static str,
+    access: Access,
+    query: &'static [&'static str],
+    answer: Answer,
+    summary: &'static str,
+) -> Endpoint {
+    Endpoint { method: Method::Get, path, operation, summary, access, request: None, query, answer }
 }
 
 const fn delete(path: &'static str, operation: &'static str, summary: &'static str) -> Endpoint {
     let (access, answer) = (Access::Admin, Answer::Nothing);
-    Endpoint { method: Method::Delete, path, operation, summary, access, request: None, answer }
+    Endpoint { method: Method::Delete, path, operation, summary, access, request: None, query: &[], answer }
 }
 
-use Access::{Admin, Api, Open};
-use Answer::{Json, Many, Nothing, One, OneOrLines, OneOrStream, Stream};
+use Access::{Admin, Api, Metrics, Open};
+use Answer::{Exposition, Json, Many, Nothing, One, OneOrLines, OneOrStream, Stream};
 
 /// All endpoints but the landing page.
 pub const ENDPOINTS: &[Endpoint] = &[
@@ -110,6 +127,21 @@ pub const ENDPOINTS: &[Endpoint] = &[
         "Whether the node takes requests: 200, or 503 while it does not",
     ),
     get("/openapi.json", "openapi", Open, Json, "This description"),
+    query(
+        "/metrics",
+        "metrics",
+        Metrics,
+        &["scope", "node"],
+        Exposition,
+        "Metrics of this node, or with `scope=cluster` of all of them, for Prometheus",
+    ),
+    get(
+        "/metrics/targets",
+        "metrics_targets",
+        Metrics,
+        Many("ScrapeTargets"),
+        "Where nodes are scraped, in the format of Prometheus' HTTP service discovery",
+    ),
     get("/v1/models", "list_models", Api, One("ModelList"), "Models that can be asked for"),
     get("/v1/models/{model}", "get_model", Api, One("ModelObject"), "One model"),
     get(
@@ -157,6 +189,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
         summary: "Keeps a response no longer",
         access: Api,
         request: None,
+        query: &[],
         answer: One("ResponseDeleted"),
     },
     post(
@@ -268,6 +301,52 @@ pub const ENDPOINTS: &[Endpoint] = &[
         Admin,
         Many("RequestView"),
         "Requests of this node's clients that run or wait, without their text",
+    ),
+    get(
+        "/exo/v1/telemetry",
+        "telemetry",
+        Admin,
+        One("TelemetryView"),
+        "Measurements of every node: devices, links, stages, instances and counts of requests",
+    ),
+    query(
+        "/exo/v1/series",
+        "series",
+        Admin,
+        &["device", "instance", "node"],
+        One("SeriesView"),
+        "Measurements of one device (`NODE/DEVICE`), instance or node over the last hour",
+    ),
+    get(
+        "/exo/v1/alerts",
+        "list_alerts",
+        Admin,
+        Many("AlertView"),
+        "What is wrong in the cluster, and what was within the last day, the newest first",
+    ),
+    post(
+        "/exo/v1/alerts/silence",
+        "silence_alert",
+        Admin,
+        Some("SilenceRequest"),
+        Nothing,
+        "Silences an alert, or all of a rule, for a while at this node",
+    ),
+    query(
+        "/exo/v1/logs",
+        "logs",
+        Admin,
+        &["node", "level", "target", "request", "after", "limit"],
+        One("LogsView"),
+        "The last log lines of all nodes that are reached, or of one",
+    ),
+    post(
+        "/exo/v1/logs/level",
+        "raise_log_level",
+        Admin,
+        Some("LogLevelRequest"),
+        Nothing,
+        "Has more of one target kept in this node's log for ten minutes",
     ),
     get("/exo/v1/members", "list_members", Admin, Many("MemberView"), "Members of the cluster"),
     post(

@@ -6,9 +6,10 @@ use exo_types::{InstanceId, ModelId, NodeId, RequestId, SampledToken};
 use futures_util::Stream;
 
 use crate::{
-    ClusterView, Drain, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView,
-    InviteRequest, InviteView, JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest,
-    PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView, TokensAnswer, TokensRequest,
+    AlertView, ClusterView, Drain, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView,
+    InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView, MemberRole,
+    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView,
+    SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
 };
 
 /// A future that may cross threads.
@@ -91,6 +92,24 @@ pub trait Facade: Send + Sync + 'static {
 
     /// Forgets a model by name or id. Files the user added stay on disk.
     fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Measurements of all members.
+    fn telemetry(&self) -> BoxFuture<'_, Result<TelemetryView, AdminError>>;
+
+    /// Measurements of one device, instance or node over the last hour.
+    fn series(&self, query: SeriesQuery) -> BoxFuture<'_, Result<SeriesView, AdminError>>;
+
+    /// What is wrong in the cluster, and what was within the last day, the newest first.
+    fn alerts(&self) -> BoxFuture<'_, Result<Vec<AlertView>, AdminError>>;
+
+    /// Silences an alert for a while, at this node.
+    fn silence(&self, request: SilenceRequest) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// The last log lines of this node and of others.
+    fn logs(&self, query: LogQuery) -> BoxFuture<'_, Result<LogsView, AdminError>>;
+
+    /// Has more of one target kept in this node's log for ten minutes.
+    fn raise_log_level(&self, request: LogLevelRequest) -> BoxFuture<'_, Result<(), AdminError>>;
 
     /// Whether the node works. Must not wait for anything.
     fn health(&self) -> HealthView;

@@ -7,6 +7,8 @@ use exo_types::{FailureKind, ModelId, Principal, RequestId, SampledToken, Sampli
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::telemetry::Endpoint;
+
 /// What to continue.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Prompt {
@@ -153,6 +155,8 @@ pub struct Resumption {
 pub struct GenerateRequest {
     /// Drawn by the server; names the request in logs and spans.
     pub request: RequestId,
+    /// Which way it came, to be counted.
+    pub endpoint: Endpoint,
     /// The model's name, or the hexadecimal form of its id.
     pub model: String,
     /// What to continue: one conversation, or one or more of the others.

@@ -12,11 +12,13 @@
 
 #![forbid(unsafe_code)]
 
+pub mod alerts;
 pub mod anthropic;
 pub mod endpoints;
 pub mod facade;
 pub mod fields;
 pub mod generate;
+pub mod logs;
 pub mod ollama;
 pub mod openai;
 pub mod openapi;
@@ -25,10 +27,12 @@ pub mod request;
 pub mod responses;
 pub mod summary;
 pub mod table;
+pub mod telemetry;
 pub mod tokens;
 pub mod tools;
 pub mod view;
 
+pub use alerts::{AlertView, SILENCE_S_MAX, Severity, SilenceRequest};
 pub use facade::{AdminError, BoxFuture, BoxStream, ClaimedRequest, Facade, GenerateStream};
 pub use fields::{BadParam, BadParamKind};
 pub use generate::{
@@ -36,9 +40,18 @@ pub use generate::{
     GenerateRequest, Prompt, Reasoning, RequestPart, Resumable, Resumed, Resumption, Summary, Timings,
     TokenPiece, ToolCall, ToolDefinition, Tools, TopToken, Usage,
 };
+pub use logs::{
+    LOG_LINES_MAX, LOG_RAISED_S, LogLevel, LogLevelRequest, LogLineView, LogQuery, LogsView, SilentNodeView,
+};
 pub use plan::{PlanQuery, PlanView, ReplanDecision, ReplanRequest, ReplanStageView, ReplanView};
 pub use request::RequestContext;
 pub use summary::ExoSummary;
+pub use telemetry::{
+    DURATION_BOUNDS_S, DeviceTelemetryView, EndedView, Endpoint, FIRST_TOKEN_BOUNDS_S, HistogramView,
+    InstanceTelemetryView, LinkTelemetryView, MemoryView, MissingView, ModelRequestsView, NodeTelemetryView,
+    RequestEnd, ScrapeTargets, SeriesPoints, SeriesQuery, SeriesView, StageTelemetryView, TOKEN_BOUNDS_S,
+    TelemetryView,
+};
 pub use tokens::{Capabilities, ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};
 pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,

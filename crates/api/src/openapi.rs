@@ -12,7 +12,7 @@ use utoipa::openapi::{
 
 use crate::endpoints::{Access, Answer, ENDPOINTS, Endpoint, Method};
 use crate::table::{self, Table, Treatment};
-use crate::{anthropic, ollama, openai, plan, responses, view};
+use crate::{alerts, anthropic, logs, ollama, openai, plan, responses, telemetry, view};
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(
@@ -62,6 +62,13 @@ use crate::{anthropic, ollama, openai, plan, responses, view};
     view::JoinedView,
     view::ModelView,
     view::AddModelRequest,
+    telemetry::TelemetryView,
+    telemetry::SeriesView,
+    telemetry::ScrapeTargets,
+    alerts::AlertView,
+    alerts::SilenceRequest,
+    logs::LogsView,
+    logs::LogLevelRequest,
 )))]
 struct Schemas;
 
@@ -137,6 +144,9 @@ fn operation(endpoint: &Endpoint) -> OperationBuilder {
     if let Some(parameter) = parameter(endpoint.path) {
         op = op.parameter(parameter);
     }
+    for name in endpoint.query {
+        op = op.parameter(text_parameter(name, ParameterIn::Query, Required::False));
+    }
     if let Some(schema) = endpoint.request {
         let content = ContentBuilder::new().schema(Some(reference(schema))).build();
         let body = RequestBodyBuilder::new().required(Some(Required::True)).content(JSON, content);
@@ -149,6 +159,9 @@ fn operation(endpoint: &Endpoint) -> OperationBuilder {
             .security(SecurityRequirement::default())
             .security(SecurityRequirement::new(API_KEY, Vec::<String>::new())),
         Access::Admin => op.security(SecurityRequirement::new(LOCAL_SECRET, Vec::<String>::new())),
+        Access::Metrics => op
+            .security(SecurityRequirement::new(API_KEY, Vec::<String>::new()))
+            .security(SecurityRequirement::new(LOCAL_SECRET, Vec::<String>::new())),
     };
     let status = if endpoint.answer == Answer::Nothing { "204" } else { "200" };
     op.response(status, success(endpoint.answer)).response("default", failure())
@@ -173,6 +186,8 @@ fn tag(path: &str) -> &'static str {
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 const LINES: &str = "application/x-ndjson";
+const EXPOSITION: &str = "text/plain; version=0.0.4";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0";
 
 fn reference(schema: &str) -> RefOr<Schema> {
     RefOr::Ref(Ref::from_schema_name(schema))
@@ -195,6 +210,11 @@ fn success(answer: Answer) -> Response {
         }
         Answer::Stream(event) => builder.content(EVENTS, content(reference(event))),
         Answer::Nothing => builder,
+        Answer::Exposition => {
+            let text =
+                || content(RefOr::T(Schema::Object(ObjectBuilder::new().schema_type(Type::String).build())));
+            builder.content(EXPOSITION, text()).content(OPEN_METRICS, text())
+        }
         Answer::Json => {
             let object = ObjectBuilder::new().schema_type(Type::Object).build();
             builder.content(JSON, content(RefOr::T(Schema::Object(object))))
@@ -210,9 +230,13 @@ fn failure() -> Response {
 
 fn parameter(path: &str) -> Option<Parameter> {
     let name = path.split_once('{')?.1.split_once('}')?.0;
+    Some(text_parameter(name, ParameterIn::Path, Required::True))
+}
+
+fn text_parameter(name: &str, place: ParameterIn, required: Required) -> Parameter {
     let text = ObjectBuilder::new().schema_type(Type::String).build();
-    let builder = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True);
-    Some(builder.schema(Some(RefOr::T(Schema::Object(text)))).build())
+    let builder = ParameterBuilder::new().name(name).parameter_in(place).required(required);
+    builder.schema(Some(RefOr::T(Schema::Object(text)))).build()
 }
 
 #[cfg(test)]

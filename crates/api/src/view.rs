@@ -9,6 +9,7 @@ use exo_types::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::alerts::AlertView;
 use crate::plan::PlanObjective;
 
 /// The cluster as one node sees it.
@@ -35,6 +36,9 @@ pub struct ClusterView {
     /// What went wrong on the node that answers and should be known, the last few.
     #[serde(default)]
     pub warnings: Vec<WarningView>,
+    /// What is wrong in the cluster, and what was within the last day.
+    #[serde(default)]
+    pub alerts: Vec<AlertView>,
 }
 
 /// A request of a client of the node that answers, one for each choice. Never its text.
@@ -363,7 +367,7 @@ pub struct InstanceView {
     pub exclude: Vec<String>,
     /// First stage first.
     pub stages: Vec<StageView>,
-    /// Requests at it, and how it keeps up with them. Known to the node of the first stage only: `null` elsewhere.
+    /// Requests at it, and how it keeps up with them, as the node of its first stage last said; `null` before that.
     #[serde(default)]
     pub load: Option<LoadView>,
     /// What the model of cost expects of one stream on these stages, as its devices and links are measured now.
@@ -375,7 +379,7 @@ pub struct InstanceView {
     /// Why each device got its part, in the answer to the request that placed it; empty elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
-    /// What the last steps reached, over all streams. Known to the node of the first stage only.
+    /// What the last steps reached, over all streams.
     #[serde(default)]
     pub measured_tokens_per_s: Option<f64>,
 }

@@ -161,6 +161,20 @@ pub enum Command {
         after_help = "Examples:\n  exo status --json | jq .instances\n  exo status --requests   what runs and waits here, without its text"
     )]
     Status(Status),
+    /// Show what is wrong in the cluster and what to do about it, or silence it for a while
+    #[command(
+        after_help = "Examples:\n  exo alerts\n  exo alerts --all                                 also what is over, of the last day\n  \
+                            exo alerts silence battery_low --time 2h         all alerts of that rule, at this node\n  \
+                            exo alerts silence node_lost:aeaqcaibaeaq --time 0   no longer\n\n\
+                            What each rule means is in docs/runbook.md. Every node judges by itself from what all report."
+    )]
+    Alerts(Alerts),
+    /// Show the last log lines of all nodes, or of one
+    #[command(after_help = "Examples:\n  exo logs --follow\n  exo logs --node attic --level warn\n  \
+                            exo logs --request 0f3c…      what every node says of one request (its x-request-id)\n  \
+                            exo logs --target exo_cluster --raise trace --follow    more of one part, for ten minutes\n\n\
+                            Each node keeps the last 10 MB in memory. Prompts and answers are in no line.")]
+    Logs(Logs),
     /// Bring a model from a hub to this machine; goes on where an earlier attempt ended
     #[command(
         after_help = "Examples:\n  exo pull hf.co/ORG/REPO             the largest quantisation that fits this machine\n  \
@@ -358,6 +372,56 @@ pub struct Status {
     /// Show the links between nodes instead: round trip, jitter and bandwidth, each with how often and how long ago it was measured
     #[arg(long, conflicts_with = "requests")]
     pub links: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args)]
+pub struct Alerts {
+    #[command(subcommand)]
+    pub action: Option<AlertsAction>,
+    /// Show what is over, too, of the last day
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Subcommand)]
+pub enum AlertsAction {
+    /// Silence an alert, or all of a rule, for a while at this node
+    Silence {
+        /// Id of an alert, or of a rule
+        alert: String,
+        /// How long: 90s, 30m, 2h, 1d; 0 ends a silence
+        #[arg(long, value_name = "TIME", default_value = "1h")]
+        time: String,
+    },
+}
+
+#[derive(Args)]
+pub struct Logs {
+    /// Of this node only: its name or id
+    #[arg(long)]
+    pub node: Option<String>,
+    /// Of this level and above: trace, debug, info, warn, error
+    #[arg(long)]
+    pub level: Option<String>,
+    /// Of parts of the program that begin so: exo_server
+    #[arg(long)]
+    pub target: Option<String>,
+    /// Of the request with this id
+    #[arg(long, value_name = "ID")]
+    pub request: Option<String>,
+    /// So many lines, the last ones
+    #[arg(long, short = 'n', default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=2000))]
+    pub lines: u32,
+    /// Go on with what comes
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Have this node keep more of `--target` for ten minutes: trace, debug, info, warn, error
+    #[arg(long, value_name = "LEVEL", requires = "target")]
+    pub raise: Option<String>,
     #[command(flatten)]
     pub json: Json,
 }

@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod alerts;
 pub mod bench;
 pub mod compute;
 pub mod demo;
@@ -8,6 +9,7 @@ pub mod doctor;
 pub mod drain;
 pub mod found;
 mod interrupt;
+pub mod logs;
 pub mod members;
 pub mod models;
 pub mod pairing;

@@ -11,6 +11,7 @@ use std::str::FromStr;
 use anyhow::{Context, bail};
 use etcetera::BaseStrategy;
 use exo_device::CoreList;
+use exo_node::LogCapture;
 
 /// One setting: its name in the file (the flag is the same with dashes, the variable `EXO_` and capitals).
 pub struct Key {
@@ -124,6 +125,11 @@ pub const KEYS: &[Key] = &[
         default: "",
         help: "keys for /v1 when api_listen is not loopback, comma between",
     },
+    Key {
+        name: "metrics_open",
+        default: "false",
+        help: "whether /metrics is readable without an API key or the local secret",
+    },
     Key { name: "log", default: "warn", help: "what is logged, as in RUST_LOG" },
 ];
 
@@ -157,6 +163,8 @@ pub struct Value {
 /// All settings, resolved.
 pub struct Config {
     values: BTreeMap<&'static str, Value>,
+    /// Where the log lines of this process are kept, for a node in it.
+    pub log: LogCapture,
 }
 
 impl Config {
@@ -186,7 +194,7 @@ impl Config {
             };
             values.insert(key.name, value);
         }
-        Ok(Self { values })
+        Ok(Self { values, log: LogCapture::default() })
     }
 
     /// Every key with its value, in the order of [`KEYS`].

@@ -19,9 +19,13 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::Parser;
+use exo_node::LogCapture;
 use tracing::field::Field;
+use tracing_subscriber::Layer;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use args::{Cli, Command};
 use config::Config;
@@ -41,12 +45,12 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Some(Command::Worker) = cli.command {
         // Its settings come from the node; no file of the user's is its business.
-        start_logging(cli.settings.log().unwrap_or("warn"))?;
+        start_logging(cli.settings.log().unwrap_or("warn"), None)?;
         return commands::worker::run().map(|()| ExitCode::SUCCESS);
     }
     let environment = |name: &str| std::env::var(name).ok();
     let config = Config::resolve(&cli.settings.flags(), &environment, cli.settings.config.as_deref())?;
-    start_logging(config.text("log"))?;
+    start_logging(config.text("log"), Some(&config.log))?;
     let command = cli.command.unwrap_or(Command::Start);
     if command.computes() {
         // Before there is another thread: threads and processes inherit it.
@@ -68,6 +72,8 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Status(args) => commands::status::run(config, &args).await.map(done),
         Command::Pull(args) => commands::pull::run(config, args).await,
         Command::Show(args) => commands::pull::show(args).await.map(done),
+        Command::Alerts(args) => commands::alerts::run(config, &args).await.map(done),
+        Command::Logs(args) => commands::logs::run(config, &args).await.map(done),
         Command::Search(args) => commands::pull::search(args).await.map(done),
         Command::Prune => commands::pull::prune(config).await.map(done),
         Command::Models { found: true, json, .. } => commands::found::run(json).await.map(done),
@@ -96,15 +102,16 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
     }
 }
 
-fn start_logging(filter: &str) -> anyhow::Result<()> {
+/// The log on standard error, and what a node keeps of it in memory.
+fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|e| anyhow::anyhow!("setting `log` is `{filter}`: {e}"))?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let shown = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(ui::colours(&std::io::stderr()))
         .fmt_fields(debug_fn(log_field).delimited(" "))
-        .init();
+        .with_filter(filter);
+    tracing_subscriber::registry().with(shown).with(capture.map(LogCapture::layer)).init();
     Ok(())
 }
 

@@ -88,6 +88,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     options.allowed_hosts = config.list("allowed_hosts");
     options.api_keys = api_keys;
     options.resume = config.parse("resume")?;
+    options.metrics_open = config.parse("metrics_open")?;
     options.give_freed_memory_back = exo_backend_cpu::give_freed_memory_back;
     if let Some(memory) = exo_device::memory(Path::new("/")) {
         let share = usize::try_from(memory.total_bytes / 16).unwrap_or(usize::MAX);
@@ -179,6 +180,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         kv: config.parse("kv")?,
         speculation: speculation(config)?,
         draft: Some(config.text("draft").trim().to_owned()).filter(|d| !d.is_empty()),
+        log: config.log.clone(),
     })
 }
 

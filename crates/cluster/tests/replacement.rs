@@ -156,6 +156,7 @@ impl Cluster {
                 process_bytes: None,
                 devices: vec![],
                 card_events: vec![],
+                measured: exo_cluster::wire::Measured::default(),
                 log: exo_types::LogHead::EMPTY,
                 reached: vec![],
             });

@@ -38,13 +38,13 @@ pub use graphics::{
     memory_free_bytes, name_cards, registered_address,
 };
 pub use memory::{Memory, memory};
-pub use power::mains_power;
+pub use power::{battery_percent, mains_power};
 pub use processor::{cores, platform, processor_name};
 pub use registry::{
     Identity, Kept, Known, QUARANTINE_S, Quarantine, Registry, RegistryError, Released, Trial, Turn,
     calibrated, unix_s,
 };
-pub use sensors::{CardSensors, processor_sensors, sensors};
+pub use sensors::{CardSensors, ProcessorMeter, processor_sensors, sensors};
 pub use verify::{VerifyError, verify};
 pub use watch::{CardChange, CardWatch};
 

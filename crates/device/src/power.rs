@@ -35,12 +35,30 @@ pub fn mains_power(root: &Path) -> Option<bool> {
     mains.or(battery)
 }
 
+/// The charge of the machine's battery in percent, from `sys/class/power_supply` below `root`; the lowest of several, `None` where
+/// there is none.
+pub fn battery_percent(root: &Path) -> Option<u8> {
+    let charge = |entry: fs::DirEntry| {
+        let read = |file: &str| fs::read_to_string(entry.path().join(file)).ok();
+        let is = |file: &str, word: &str| read(file).is_some_and(|text| text.trim() == word);
+        if !is("type", "Battery") || is("scope", "Device") {
+            return None;
+        }
+        read("capacity")?.trim().parse().ok().filter(|percent| *percent <= 100)
+    };
+    fs::read_dir(root.join("sys/class/power_supply")).ok()?.flatten().filter_map(charge).min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// Each supply is `name file=value …`.
     fn check(supplies: &[&str]) -> Option<bool> {
+        mains_power(with(supplies).path())
+    }
+
+    fn with(supplies: &[&str]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let class = root.path().join("sys/class/power_supply");
         fs::create_dir_all(&class).unwrap();
@@ -52,7 +70,19 @@ mod tests {
                 fs::write(folder.join(file), format!("{value}\n")).unwrap();
             }
         }
-        mains_power(root.path())
+        root
+    }
+
+    #[test]
+    fn the_lowest_battery_of_the_machine_counts_and_a_headsets_does_not() {
+        let percent = |supplies: &[&str]| battery_percent(with(supplies).path());
+        let headset = "mouse;type=Battery;scope=Device;capacity=3";
+        assert_eq!(
+            percent(&["BAT0;type=Battery;capacity=80", "BAT1;type=Battery;capacity=41", headset]),
+            Some(41)
+        );
+        assert_eq!(percent(&["BAT0;type=Battery;capacity=130", "AC;type=Mains;online=1"]), None);
+        assert_eq!(percent(&[headset]), None);
     }
 
     #[test]

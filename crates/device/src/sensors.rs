@@ -4,6 +4,7 @@
 mod no_nvml;
 #[cfg(any(target_os = "linux", windows))]
 mod nvml;
+mod processor_meter;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ use crate::graphics::system_sensors;
 use no_nvml::Nvml;
 #[cfg(any(target_os = "linux", windows))]
 use nvml::Nvml;
+
+pub use processor_meter::ProcessorMeter;
 
 use crate::{GraphicsCard, find_card, graphics_cards, memory_free_bytes};
 

@@ -314,6 +314,7 @@ impl NodeMachine {
             return;
         }
         self.view_changed();
+        self.note_reported(from, &report);
         if from != self.me {
             self.links.learn_from(from, &report.reached);
         }
@@ -382,6 +383,7 @@ impl NodeMachine {
                 rtt_age_ms: u32::try_from(age.as_millis()).unwrap_or(u32::MAX),
                 jitter_us: us(jitter),
                 inbound: self.bandwidths.of(now, *node),
+                traffic: self.samples.measured.traffic.get(node).copied(),
             })
         });
         NodeReport {
@@ -396,6 +398,7 @@ impl NodeMachine {
             troubles: self.troubles.clone(),
             devices: self.samples.devices.clone(),
             card_events: self.samples.card_events.clone(),
+            measured: self.measured(),
             log: self.log.durable(),
         }
     }

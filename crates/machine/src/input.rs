@@ -5,10 +5,14 @@
 //!
 //! [`Effect`]: crate::Effect
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use exo_cluster::wire::{CardEvent, ControlAsk, ControlMessage, DataMessage, DeviceReport, HeldModel};
+use exo_cluster::wire::{
+    CardEvent, ControlAsk, ControlMessage, DataMessage, DeviceReport, HeldModel, ModelTotals, NodeVitals,
+    Traffic,
+};
 use exo_cluster::{ComputeResult, DriverConfig, DriverStart, InstanceRequest, StageGeometry};
 use exo_cluster::{EngineId, PlanId};
 use exo_planner::{Plan, PlanError};
@@ -404,6 +408,19 @@ pub struct Samples {
     pub card_events: Vec<CardEvent>,
     /// Resident memory of the process.
     pub process_bytes: Option<u64>,
+    /// What is only shown.
+    pub measured: SampledMeasures,
+}
+
+/// What a node's process measures beside its devices, and only shows.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct SampledMeasures {
+    /// Of the machine and the process.
+    pub vitals: NodeVitals,
+    /// Requests of its clients, by model.
+    pub requests: Vec<ModelTotals>,
+    /// Bytes to and from members.
+    pub traffic: BTreeMap<NodeId, Traffic>,
 }
 
 /// A node that discovery saw, or sees no more.

@@ -51,6 +51,7 @@ mod plausible;
 mod questions;
 mod replication;
 mod requests;
+mod telemetry;
 mod trust;
 mod view;
 mod warnings;

@@ -24,6 +24,7 @@ use crate::persist::Writes;
 use crate::pipelines::{Schedulers, Stage};
 use crate::replication::Replication;
 use crate::requests::DriverEntry;
+use crate::telemetry::{Reported, load_report};
 use crate::trust::{ActAsker, Trust};
 use crate::view::ViewInputs;
 use crate::warnings::Warnings;
@@ -175,6 +176,8 @@ pub struct NodeMachine {
 
     pub(crate) samples: Samples,
     pub(crate) reports: BTreeMap<NodeId, NodeReport>,
+    /// When the last of each came; of lost members, too.
+    pub(crate) reported: BTreeMap<NodeId, Reported>,
     pub(crate) report_at: Time,
     pub(crate) models: Vec<HeldModel>,
     /// Whether one came since this run began.
@@ -217,7 +220,6 @@ impl NodeMachine {
         let me = config.me;
         let membership = exo_membership::Config { incarnation: config.incarnation, ..Default::default() };
         let persisted = exo_membership::Persisted { epoch: boot.epoch };
-        let memory = boot.samples.memory_bytes.iter().cloned().collect();
         let mut machine = Self {
             me,
             now,
@@ -230,7 +232,7 @@ impl NodeMachine {
             membership_outputs: VecDeque::new(),
             membership_busy: false,
             coordinator: Coordinator::new(me, CoordinatorConfig::default(), boot.state),
-            worker: Worker::new(WorkerConfig::default(), memory),
+            worker: Worker::new(WorkerConfig::default(), boot.samples.memory_bytes.iter().cloned().collect()),
             writes: Writes::default(),
             log: Log::new(boot.base, boot.entries),
             replication: Replication::default(),
@@ -250,6 +252,7 @@ impl NodeMachine {
             pull_at: None,
             samples: boot.samples,
             reports: BTreeMap::new(),
+            reported: BTreeMap::new(),
             report_at: now.time,
             models: boot.models,
             has_new_model: false,
@@ -307,7 +310,8 @@ impl NodeMachine {
 
     /// The cluster as this node sees it.
     pub fn view(&self) -> exo_api::ClusterView {
-        let scheduler_stats = |placement| self.schedulers.get(&placement).map(|s| s.scheduler.stats());
+        let own_load =
+            |placement| Some(load_report(placement, &self.schedulers.get(&placement)?.scheduler.stats()));
         let addresses = |node| self.links.addresses(node).to_vec();
         let data_via = |node| self.links.via(node);
         crate::view::view(&ViewInputs {
@@ -321,7 +325,7 @@ impl NodeMachine {
             statuses: &self.statuses,
             reports: &self.reports,
             instances: &self.instances,
-            scheduler_stats: &scheduler_stats,
+            own_load: &own_load,
             addresses: &addresses,
             data_via: &data_via,
             requests: self.joining.requests(),

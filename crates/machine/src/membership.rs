@@ -164,6 +164,7 @@ impl NodeMachine {
         let connected = self.to_connect();
         self.statuses.retain(|node, _| members.contains(node));
         self.reports.retain(|node, _| members.contains(node));
+        self.reported.retain(|node, _| members.contains(node));
         if connected != self.members {
             self.members.clone_from(&connected);
             self.out.push(Effect::SetMembers(connected.clone()));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use exo_cluster::wire::{DataMessage, StepMessage, Submission, TokensMessage, Trouble};
+use exo_cluster::wire::{DataMessage, StageCommand, StepMessage, Submission, TokensMessage, Trouble};
 use exo_cluster::{
     DriverInput, EngineId, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, Speculation,
     StageInput, StageMachine, StageOutput, Undeliverable,
@@ -63,6 +63,13 @@ impl NodeMachine {
         let (placement, stage) = (message.frame.placement, message.stage);
         let position = ShardPosition { placement, stage, rank: 0 };
         if self.stages.contains_key(&position) {
+            // So that a request is found in the log of every node that works on it.
+            for command in &message.commands {
+                if let StageCommand::Open { spec, cached, .. } = command {
+                    let (request, cached_pages) = (spec.sequence.request, cached.len());
+                    tracing::debug!(%request, stage, cached_pages, "a stage begins with a sequence");
+                }
+            }
             return self.feed_stage(position, StageInput::Step { from, message });
         }
         let missing = self.missing_stage(position);
@@ -319,6 +326,8 @@ impl NodeMachine {
 
     fn submitted(&mut self, from: NodeId, submission: Submission) {
         let Submission { placement, attempt, .. } = submission;
+        let (request, prompt_tokens) = (submission.spec.sequence.request, submission.spec.prompt_tokens);
+        tracing::debug!(%request, %attempt, %from, prompt_tokens, "a sequence for the scheduler");
         if self.schedulers.contains_key(&placement) {
             return self.feed_scheduler(placement, SchedulerInput::Submit { from, submission });
         }

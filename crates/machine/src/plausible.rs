@@ -45,7 +45,15 @@ mod tests {
 
     fn link(bytes_per_s: u64, count: u32) -> [LinkReport; 1] {
         let inbound = Some(Bandwidth { bytes_per_s, count, age_s: 1 });
-        [LinkReport { peer: NodeId([2; 32]), rtt_us: 9, rtt_count: 9, rtt_age_ms: 9, jitter_us: 9, inbound }]
+        [LinkReport {
+            peer: NodeId([2; 32]),
+            rtt_us: 9,
+            rtt_count: 9,
+            rtt_age_ms: 9,
+            jitter_us: 9,
+            inbound,
+            traffic: None,
+        }]
     }
 
     fn device(rate: Option<f64>) -> [DeviceFacts; 1] {

@@ -7,10 +7,8 @@ use std::net::SocketAddr;
 
 use exo_api as api;
 use exo_api::plan::PlanObjective;
-use exo_cluster::wire::{Bandwidth, NodeReport, StageReport};
-use exo_cluster::{
-    InstanceRequest, InstanceState, InstanceView, Moving, PlaceObjective, SchedulerStats, StageStatus, State,
-};
+use exo_cluster::wire::{Bandwidth, LoadReport, NodeReport, StageReport};
+use exo_cluster::{InstanceRequest, InstanceState, InstanceView, Moving, PlaceObjective, StageStatus, State};
 use exo_trust::{Role, TrustLog};
 use exo_types::{
     DeviceFacts, Epoch, Exclusion, LogHead, NodeId, Pin, PlacedShard, PlacementId, ShardPosition,
@@ -18,6 +16,7 @@ use exo_types::{
 
 use crate::Via;
 use crate::joining::Request;
+use crate::telemetry::load_view;
 
 pub use self::prediction::view as prediction_view;
 
@@ -42,8 +41,8 @@ pub(crate) struct ViewInputs<'a> {
     pub(crate) reports: &'a BTreeMap<NodeId, NodeReport>,
     /// The instances, as the coordinator last described them.
     pub(crate) instances: &'a [InstanceView],
-    /// Of the scheduler of an instance, if it runs here.
-    pub(crate) scheduler_stats: &'a dyn Fn(PlacementId) -> Option<SchedulerStats>,
+    /// What the scheduler of an instance counts now, if it runs here.
+    pub(crate) own_load: &'a dyn Fn(PlacementId) -> Option<LoadReport>,
     /// Where a member may be reached, best first.
     pub(crate) addresses: &'a dyn Fn(NodeId) -> Vec<SocketAddr>,
     /// What carries the tokens to a member.
@@ -80,6 +79,7 @@ pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
         join_requests: inputs.join_request_views(),
         journal: api::JournalView { entries: head.index, head: hex(&head.hash), holders: inputs.log_holders },
         warnings: inputs.warnings.clone(),
+        alerts: Vec::new(),
     }
 }
 
@@ -96,6 +96,7 @@ pub fn empty_view(me: NodeId) -> api::ClusterView {
         join_requests: Vec::new(),
         journal: api::JournalView::default(),
         warnings: Vec::new(),
+        alerts: Vec::new(),
     }
 }
 
@@ -196,12 +197,12 @@ impl ViewInputs<'_> {
 
     fn instance_view(&self, instance: &InstanceView) -> api::InstanceView {
         let placement = &instance.placement;
-        let stats = (self.scheduler_stats)(placement.id);
+        let load = self.load(&instance.placement);
         let reports = placement.shards().map(|(at, shard)| self.stage_report(at, shard.node));
         let reports: Vec<Option<&StageReport>> = reports.collect();
         let busy_us = |report: &Option<&StageReport>| report.map_or(0, |r| r.busy_us);
         let total: u64 = reports.iter().map(busy_us).sum();
-        let streams = stats.as_ref().map_or(1, |s| s.running as u32);
+        let streams = load.as_ref().map_or(1, |load| load.running);
         let wanted = self.state.instances().get(&placement.instance).map(|i| &i.request);
         let objective = wanted.map(|wanted| wanted.objective);
         let predicted = wanted.and_then(|wanted| prediction::of(placement, wanted, streams, self.reports));
@@ -233,11 +234,11 @@ impl ViewInputs<'_> {
             pins: wanted.map(|wanted| self.pin_texts(wanted)).unwrap_or_default(),
             exclude: wanted.map(|wanted| self.exclusion_texts(wanted)).unwrap_or_default(),
             stages: stages.collect(),
-            load: stats.as_ref().map(load_view),
+            load: load.as_ref().map(load_view),
             predicted_tokens_per_s: predicted.map(|p| p.tokens_per_s.expected),
             predicted,
             reasons: Vec::new(),
-            measured_tokens_per_s: stats.as_ref().and_then(|s| s.decode_tokens_per_s),
+            measured_tokens_per_s: load.as_ref().and_then(|load| load.tokens_per_s),
         }
     }
 
@@ -252,6 +253,15 @@ impl ViewInputs<'_> {
             None => self.name_of(excluded.node),
         };
         wanted.excluded.iter().map(text).collect()
+    }
+
+    /// What the scheduler of a placement counts: it runs on the node of the first stage.
+    fn load(&self, placement: &exo_types::Placement) -> Option<LoadReport> {
+        (self.own_load)(placement.id).or_else(|| {
+            let first = placement.stages.first()?.shards.first()?.node;
+            let loads = &self.reports.get(&first)?.measured.loads;
+            loads.iter().find(|load| load.placement == placement.id).cloned()
+        })
     }
 
     /// What a node last reported of a shard.
@@ -307,23 +317,6 @@ fn card_event_views(report: &NodeReport) -> Vec<api::CardEventView> {
         text: event.text.clone(),
     };
     report.card_events.iter().map(view).collect()
-}
-
-fn load_view(stats: &SchedulerStats) -> api::LoadView {
-    api::LoadView {
-        running: stats.running as u32,
-        waiting: stats.queued as u32,
-        waiting_max: stats.queue_len_max as u32,
-        pages: stats.pages,
-        pages_used: stats.pages_used,
-        pages_cached: stats.pages_cached,
-        prompt_tokens: stats.prompt_tokens,
-        cached_tokens: stats.cached_tokens,
-        drafts: stats.drafts,
-        drafts_accepted: stats.drafts_accepted,
-        prompt_tokens_per_s: stats.prompt_tokens_per_s,
-        tokens_per_s: stats.decode_tokens_per_s,
-    }
 }
 
 fn state_view(instance: &InstanceView) -> api::InstanceState {

@@ -1,4 +1,4 @@
-//! Model files between members: asking for a manifest or a chunk, and answering from the store.
+//! Model files and log lines between members: asking for a manifest, a chunk or lines, and answering from the store and the log.
 //!
 //! One channel, one asker; answers come in the order of the questions, so a few questions may be on the way.
 
@@ -11,6 +11,8 @@ use exo_store::{ChunkRef, Manifest, PartialModel, Store};
 use exo_transport::{Channel, DialError, Endpoint, FrameLimits, FrameReader, FrameWriter, Via};
 use exo_types::{ModelId, NodeId};
 use serde::{Deserialize, Serialize};
+
+use crate::log_capture::{LogAsk, LogCapture};
 
 /// Questions on the way at once: hides the round trip without holding much.
 const IN_FLIGHT_MAX: usize = 8;
@@ -37,6 +39,8 @@ enum Ask {
     },
     /// Bytes that mean nothing, to measure the path.
     Burst,
+    /// Its last log lines.
+    Logs(LogAsk),
 }
 
 /// A burst: so many frames, the first of which only open the path.
@@ -194,6 +198,12 @@ impl Fetcher {
         Ok((bytes, took))
     }
 
+    /// The member's last log lines, encoded.
+    pub async fn logs(&mut self, ask: LogAsk) -> Result<bytes::Bytes, FetchError> {
+        self.ask(&Ask::Logs(ask)).await?;
+        self.answer().await
+    }
+
     async fn ask(&mut self, ask: &Ask) -> Result<(), FetchError> {
         let bytes = postcard::to_allocvec(ask).unwrap_or_default();
         let sent = self.writer.send(KIND_ASK, &[&bytes]).await;
@@ -233,7 +243,7 @@ async fn keep(
 }
 
 /// Answers one member's questions until it hangs up.
-pub async fn serve(channel: Channel, store: Arc<Store>) {
+pub async fn serve(channel: Channel, store: Arc<Store>, log: LogCapture) {
     let peer = channel.peer;
     let (mut writer, mut reader) = channel.split(LIMITS);
     while let Ok(frame) = reader.next(Some(IDLE_MAX)).await {
@@ -250,8 +260,8 @@ pub async fn serve(channel: Channel, store: Arc<Store>) {
             }
             continue;
         }
-        let store = store.clone();
-        let answer = tokio::task::spawn_blocking(move || look_up(&store, &ask)).await;
+        let (store, log) = (store.clone(), log.clone());
+        let answer = tokio::task::spawn_blocking(move || look_up(&store, &log, &ask)).await;
         let sent = match answer {
             Ok(Ok(bytes)) => writer.send(KIND_BYTES, &[&bytes]).await,
             Ok(Err(reason)) => writer.send(KIND_REFUSED, &[reason.as_bytes()]).await,
@@ -263,13 +273,14 @@ pub async fn serve(channel: Channel, store: Arc<Store>) {
     }
 }
 
-fn look_up(store: &Store, ask: &Ask) -> Result<Vec<u8>, String> {
+fn look_up(store: &Store, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, String> {
     match ask {
         Ask::Manifest(model) => match store.manifest(*model) {
             Ok(manifest) => Ok(manifest.to_bytes()),
             Err(e) => Err(e.to_string()),
         },
         Ask::Burst => Ok(Vec::new()),
+        Ask::Logs(ask) => postcard::to_allocvec(&log.answer(ask)).map_err(|e| e.to_string()),
         Ask::Chunk { model, chunk } => store.read_chunk(*model, *chunk).map_err(|e| e.to_string()),
     }
 }

@@ -1,9 +1,10 @@
-//! Looks now and then whether graphics cards appeared or vanished, and at the sensors that the system shows.
+//! Looks now and then whether graphics cards appeared or vanished, and at what else the system shows: sensors, memory, disk, battery.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use exo_device::{CardChange, CardWatch, GraphicsCard};
+use exo_device::{CardChange, CardWatch, GraphicsCard, ProcessorMeter};
+use exo_types::Monitor;
 use tokio::sync::watch;
 
 use crate::compute::Sensed;
@@ -15,9 +16,21 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// Tells the loop of every change below `root`, and of the sensors of the processor and of the cards at the addresses, until
 /// the node has ended.
-pub fn watch(root: PathBuf, cards: Vec<String>, events: EventSender, ended: watch::Receiver<bool>) {
+pub fn watch(
+    root: PathBuf,
+    data_dir: PathBuf,
+    cards: Vec<String>,
+    events: EventSender,
+    ended: watch::Receiver<bool>,
+) {
     tokio::spawn(async move {
-        let looking = move || Looker { watch: CardWatch::new(&root), root, cards };
+        let looking = move || Looker {
+            watch: CardWatch::new(&root),
+            root,
+            data_dir,
+            cards,
+            meter: ProcessorMeter::default(),
+        };
         let Ok(looker) = tokio::task::spawn_blocking(looking).await else { return };
         let tell = move |event| events.post(Event::Device(event));
         watch_every(LOOK_EVERY, looker, tell, ended).await;
@@ -26,15 +39,23 @@ pub fn watch(root: PathBuf, cards: Vec<String>, events: EventSender, ended: watc
 
 struct Looker {
     root: PathBuf,
+    data_dir: PathBuf,
     cards: Vec<String>,
     watch: CardWatch,
+    meter: ProcessorMeter,
 }
 
 impl Looker {
     fn look(&mut self) -> Vec<DeviceEvent> {
         let sense = |address: &String| (address.clone(), exo_device::sensors(&self.root, address));
+        let (utilisation, processor_throttled) = self.meter.read(&self.root);
+        let processor = exo_device::processor_sensors(Path::new(&self.root));
         let sensed = Sensed {
-            processor: exo_device::processor_sensors(Path::new(&self.root)),
+            processor: Monitor { utilisation, ..processor },
+            processor_throttled,
+            memory: exo_device::memory(&self.root),
+            disk_free_bytes: exo_stdx::free_bytes(&self.data_dir),
+            battery_percent: exo_device::battery_percent(&self.root),
             cards: self.cards.iter().map(sense).collect(),
         };
         let changes = self.watch.look().into_iter().map(DeviceEvent::Changed);
@@ -102,6 +123,8 @@ mod tests {
         let (end, ended) = watch::channel(false);
         let looker = Looker {
             root: root.path().to_owned(),
+            data_dir: root.path().to_owned(),
+            meter: ProcessorMeter::default(),
             cards: vec!["0000:05:00.0".to_owned()],
             watch: CardWatch::new(root.path()),
         };

@@ -7,7 +7,7 @@ use exo_backend_cpu::Packing;
 use exo_device::CoreList;
 use exo_types::KvDType;
 
-use crate::{DeviceChoice, Speculation, WorkerProgram};
+use crate::{DeviceChoice, LogCapture, Speculation, WorkerProgram};
 
 /// Settings of one node.
 #[derive(Clone, Debug)]
@@ -61,4 +61,6 @@ pub struct NodeConfig {
     /// The small model that guesses where `speculation` is by a model: a name, an id, a file or a folder. It gets the
     /// context and the slots above.
     pub draft: Option<String>,
+    /// Where the last log lines are kept. Whoever starts the node adds its layer to the subscriber.
+    pub log: LogCapture,
 }

@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_api::{
-    AdminError, BoxFuture, BoxStream, ClaimedRequest, ClusterView, Drain, Facade, GenerateError,
+    AdminError, AlertView, BoxFuture, BoxStream, ClaimedRequest, ClusterView, Drain, Facade, GenerateError,
     GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceView, InviteRequest, InviteView,
-    JoinRequest, JoinedView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView,
-    ReplanRequest, ReplanView, RequestView, TokensAnswer, TokensRequest,
+    JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView,
+    PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView,
+    SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
 };
 use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
 use exo_machine::{Answer, Question, Resolved, Unclaimed};
+use exo_transport::Endpoint;
 use exo_trust::Act;
 use exo_types::{InstanceId, NodeId, RequestId};
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -27,7 +29,10 @@ use crate::config::NodeConfig;
 use crate::draft::Draft;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
+use crate::log_capture;
+use crate::meters::Meters;
 use crate::pairing::Invites;
+use crate::telemetry::Telemetry;
 
 /// For an answer of the machine, which never waits itself.
 const ANSWER_MAX: Duration = Duration::from_secs(12);
@@ -48,6 +53,12 @@ pub struct NodeFacade {
     pub listen: SocketAddr,
     /// Codes that were given out.
     pub invites: Arc<Invites>,
+    /// What is counted as the node works.
+    pub meters: Arc<Meters>,
+    /// What was measured, and the alerts that follow.
+    pub telemetry: Arc<Telemetry>,
+    /// How other nodes are asked for their log lines.
+    pub endpoint: Endpoint,
     /// Turns of those that render and tokenise.
     pub preparing: Arc<Semaphore>,
     /// The one turn of those whose prompts are long.
@@ -106,7 +117,7 @@ impl NodeFacade {
 
 impl Facade for NodeFacade {
     fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<GenerateStream, GenerateError>> {
-        Box::pin(self.run(request))
+        Box::pin(self.counted(request))
     }
 
     fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>> {
@@ -130,6 +141,33 @@ impl Facade for NodeFacade {
             let now = view.borrow_and_update().clone();
             Some((now, view))
         }))
+    }
+
+    fn telemetry(&self) -> BoxFuture<'_, Result<TelemetryView, AdminError>> {
+        Box::pin(async { Ok(self.telemetry.told()) })
+    }
+
+    fn series(&self, query: SeriesQuery) -> BoxFuture<'_, Result<SeriesView, AdminError>> {
+        Box::pin(async move { self.telemetry.series(query) })
+    }
+
+    fn alerts(&self) -> BoxFuture<'_, Result<Vec<AlertView>, AdminError>> {
+        Box::pin(async { Ok(self.telemetry.alerts()) })
+    }
+
+    fn silence(&self, request: SilenceRequest) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(async move { self.telemetry.silence(&request) })
+    }
+
+    fn logs(&self, query: LogQuery) -> BoxFuture<'_, Result<LogsView, AdminError>> {
+        Box::pin(async move {
+            let view = self.view.borrow().clone();
+            log_capture::lines_of_all(&self.config.log, &self.endpoint, &view, query).await
+        })
+    }
+
+    fn raise_log_level(&self, request: LogLevelRequest) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(async move { self.config.log.raise(&request.target, request.level) })
     }
 
     fn place(&self, request: PlaceRequest) -> BoxFuture<'_, Result<InstanceView, AdminError>> {

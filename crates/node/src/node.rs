@@ -17,8 +17,10 @@ use crate::events::{EventSender, Inbox};
 use crate::facade::{NodeFacade, PREPARING_MAX, prompt_bytes_max};
 use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Hands};
+use crate::meters::Meters;
 use crate::pairing::Invites;
 use crate::run_loop::{Clock, RunLoop};
+use crate::telemetry::Telemetry;
 
 /// A running node. Dropping it stops it without goodbyes; [`Node::shutdown`] is the polite way.
 pub struct Node {
@@ -53,6 +55,8 @@ pub(crate) struct Parts {
     pub cards: Vec<String>,
     /// Codes that were given out.
     pub invites: Arc<Invites>,
+    /// What is counted as the node works.
+    pub meters: Arc<Meters>,
 }
 
 impl Node {
@@ -71,7 +75,9 @@ impl Node {
             notices,
             cards,
             invites,
+            meters,
         } = parts;
+        let telemetry = Arc::new(Telemetry::default());
         let (name, data_dir) = (config.name.clone(), config.data_dir.clone());
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
@@ -88,16 +94,19 @@ impl Node {
             started: Instant::now(),
             listen,
             invites,
+            meters,
+            telemetry: telemetry.clone(),
+            endpoint: hands.endpoint.clone(),
             preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
             preparing_long: Arc::new(Semaphore::new(1)),
             prompt_bytes_max: prompt_bytes_max(exo_device::memory(Path::new("/"))),
         };
-        let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx);
+        let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx, telemetry);
         let run_loop = tokio::spawn(async move {
             run_loop.run(first, inbox, stopped).await;
             let _ = end.send(true);
         });
-        crate::cards::watch(PathBuf::from("/"), cards, events.clone(), ended.clone());
+        crate::cards::watch(PathBuf::from("/"), data_dir.clone(), cards, events.clone(), ended.clone());
         Devices::keep_sampling(events, ended.clone());
         let (facade, draft) = (Arc::new(facade), facts);
         Self { id, name, listen, data_dir, secret, draft, facade, notices, stop, ended, run_loop }

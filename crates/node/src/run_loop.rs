@@ -4,6 +4,7 @@
 //! their own, and comes back as events.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use exo_machine::{Answer, Effect, Input, NodeMachine, Notice, Now, ReplyId, SequenceEvent, StreamId};
@@ -12,6 +13,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::events::{Event, Inbox};
 use crate::hands::Hands;
+use crate::telemetry::Telemetry;
 
 /// From a change to its showing, at most: who places a model may ask about it at once.
 const SHOW_WITHIN: Duration = Duration::from_millis(10);
@@ -29,6 +31,7 @@ pub struct RunLoop {
     stream_last: u64,
     notices: broadcast::Sender<Notice>,
     view: watch::Sender<exo_api::ClusterView>,
+    telemetry: Arc<Telemetry>,
     is_view_stale: bool,
     is_stopped: bool,
 }
@@ -66,6 +69,12 @@ pub fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
+/// The same in milliseconds.
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}
+
 impl RunLoop {
     /// A loop around a machine that has just started, with the effects of that.
     pub fn new(
@@ -74,6 +83,7 @@ impl RunLoop {
         clock: Clock,
         notices: broadcast::Sender<Notice>,
         view: watch::Sender<exo_api::ClusterView>,
+        telemetry: Arc<Telemetry>,
     ) -> Self {
         Self {
             machine,
@@ -86,6 +96,7 @@ impl RunLoop {
             stream_last: 0,
             notices,
             view,
+            telemetry,
             is_view_stale: true,
             is_stopped: false,
         }
@@ -111,7 +122,7 @@ impl RunLoop {
                     self.feed(Input::Timer);
                     if std::mem::take(&mut self.is_view_stale) {
                         shown = tokio::time::Instant::now();
-                        self.view.send_replace(self.machine.view());
+                        self.show();
                     }
                 }
                 Some(event) = inbox.next() => self.event(event),
@@ -144,6 +155,13 @@ impl RunLoop {
                 }
             }
         }
+    }
+
+    /// Shows the machine's view, with the alerts that follow from it and from what was measured.
+    fn show(&mut self) {
+        let mut view = self.machine.view();
+        view.alerts = self.telemetry.observe(self.clock.now(), &view, || self.machine.telemetry());
+        self.view.send_replace(view);
     }
 
     fn feed(&mut self, input: Input) {

@@ -101,6 +101,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
     let (cards, invites) = (compute.pci_addresses(), Arc::new(Invites::default()));
     let mut devices =
         Devices::new(compute, config.clone(), host, facts, clock, events.clone(), notices.clone());
+    let meters = devices.meters();
     let engines = Engines::new(library.clone(), draft.clone(), events.clone());
     let boot = Boot {
         epoch: data.epoch()?,
@@ -116,10 +117,10 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
     };
     let (machine, first) = NodeMachine::new(machine_config(&config, me, listen)?, boot, clock.now());
     let hands = Hands {
-        links: LinkHands::new(endpoint.clone(), events.clone()),
+        links: LinkHands::new(endpoint.clone(), events.clone(), meters.clone(), config.log.clone()),
         joining: join_hands(&config, endpoint.clone(), (key, invites.clone()), discovery, &events),
         journal: journal_writer(logs.journal, data, &events)?,
-        fetches: Fetches::new(library.clone(), events.clone()),
+        fetches: Fetches::new(library.clone(), events.clone(), meters.clone()),
         engines,
         devices,
         draft,
@@ -142,6 +143,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
         notices,
         cards,
         invites,
+        meters,
     }))
 }
 

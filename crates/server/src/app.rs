@@ -24,7 +24,7 @@ use crate::guard::{Guard, Peer};
 use crate::kept::KeptResponses;
 use crate::options::ServerOptions;
 use crate::seats::Seat;
-use crate::{admin, messages, models, ollama, openai, responses, resume, tokens};
+use crate::{admin, messages, metrics, models, ollama, openai, responses, resume, telemetry, tokens};
 
 /// What handlers share.
 pub struct App {
@@ -104,7 +104,23 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))
         .route_layer(from_fn_with_state(app.clone(), need_principal));
-    let exo = Router::new()
+    let scraped = Router::new()
+        .route("/metrics", get(metrics::metrics))
+        .route("/metrics/targets", get(metrics::targets))
+        .route_layer(from_fn_with_state(app.clone(), need_metrics_key));
+    open.merge(v1)
+        .merge(scraped)
+        .merge(administration(&app))
+        .fallback(openai::not_found)
+        .method_not_allowed_fallback(openai::method_not_allowed)
+        .layer(from_fn_with_state(app.clone(), guarded))
+        .layer(from_fn_with_state(app.clone(), outermost))
+        .with_state(app)
+}
+
+/// What the owner sees and changes.
+fn administration(app: &Arc<App>) -> Router<Arc<App>> {
+    Router::new()
         .route("/exo/v1/cluster", get(admin::cluster))
         .route("/exo/v1/events", get(admin::events))
         .route("/exo/v1/instances", get(admin::instances).post(admin::place))
@@ -112,6 +128,12 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/exo/v1/instances/{instance}", get(admin::instance).delete(admin::unload))
         .route("/exo/v1/plan", post(admin::plan))
         .route("/exo/v1/requests", get(admin::requests))
+        .route("/exo/v1/telemetry", get(telemetry::telemetry))
+        .route("/exo/v1/series", get(telemetry::series))
+        .route("/exo/v1/alerts", get(telemetry::alerts))
+        .route("/exo/v1/alerts/silence", post(telemetry::silence))
+        .route("/exo/v1/logs", get(telemetry::logs))
+        .route("/exo/v1/logs/level", post(telemetry::raise_log_level))
         .route("/exo/v1/members", get(admin::members).post(admin::admit))
         .route("/exo/v1/members/{node}", delete(admin::remove_member))
         .route("/exo/v1/members/{node}/role", post(admin::set_role))
@@ -121,14 +143,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/exo/v1/models", get(admin::models).post(admin::add_model))
         .route("/exo/v1/models/{*model}", delete(admin::remove_model))
         .route("/exo/v1/shutdown", post(admin::shutdown))
-        .route_layer(from_fn_with_state(app.clone(), need_secret));
-    open.merge(v1)
-        .merge(exo)
-        .fallback(openai::not_found)
-        .method_not_allowed_fallback(openai::method_not_allowed)
-        .layer(from_fn_with_state(app.clone(), guarded))
-        .layer(from_fn_with_state(app.clone(), outermost))
-        .with_state(app)
+        .route_layer(from_fn_with_state(app.clone(), need_secret))
 }
 
 /// Names the request, catches panics, counts the answer until it is read and sets the headers every answer has.
@@ -204,6 +219,20 @@ async fn need_secret(
 ) -> Result<Response, ApiError> {
     app.guard.check_admin(request.headers(), peer)?;
     seat.keep();
+    Ok(next.run(request).await)
+}
+
+async fn need_metrics_key(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    Extension(seat): Extension<Arc<Seat>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    if !app.options.metrics_open {
+        app.guard.check_metrics(request.headers(), peer)?;
+        seat.keep();
+    }
     Ok(next.run(request).await)
 }
 

@@ -7,6 +7,7 @@
 //!   passes as well, where no header tells of a browser: Ollama's documented lines name no type.
 //! - `/exo/*` needs the local secret and a connection of this machine that no proxy stands in; `/v1/*` an API key as soon as there
 //!   are any, on every listener: a proxy in front of loopback must not open it.
+//! - `/metrics` needs an API key or the local secret on every listener, unless the setting `metrics_open` says otherwise.
 //! - On the local channel the system says who connects: the owner of the node, who may do everything.
 
 use std::net::{IpAddr, SocketAddr};
@@ -118,6 +119,28 @@ impl Guard {
             (false, Some(_)) => {
                 Err(ApiError::unauthorized("invalid_api_key", "the API key is not known here"))
             }
+        }
+    }
+
+    /// Whether a request may read `/metrics`: with an API key or the local secret, on every listener.
+    pub fn check_metrics(&self, headers: &HeaderMap, peer: Peer) -> Result<(), ApiError> {
+        if peer == Peer::Owner {
+            return Ok(());
+        }
+        let given = [bearer(headers), api_key(headers)].map(|key| key.map(ApiKey::from_key));
+        // No early exit: how long it takes must not tell which key it is.
+        let known = std::iter::once(&self.secret).chain(&self.keys);
+        let is_known = known
+            .fold(false, |any, key| given.iter().flatten().fold(any, |any, given| any | given.matches(key)));
+        if is_known {
+            return Ok(());
+        }
+        match given.iter().flatten().next() {
+            None => Err(ApiError::unauthorized(
+                "missing_api_key",
+                "metrics need an API key or the local secret: send `Authorization: Bearer KEY`; see the setting `metrics_open`",
+            )),
+            Some(_) => Err(ApiError::unauthorized("invalid_api_key", "the API key is not known here")),
         }
     }
 

@@ -24,6 +24,7 @@ mod guard;
 mod kept;
 mod listen;
 mod messages;
+mod metrics;
 mod models;
 mod ollama;
 mod openai;
@@ -34,6 +35,7 @@ mod scan;
 mod seats;
 mod source;
 mod sse;
+mod telemetry;
 mod timed_io;
 mod tokens;
 

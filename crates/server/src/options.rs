@@ -14,6 +14,8 @@ pub struct ServerOptions {
     pub allowed_hosts: Vec<String>,
     /// Keys that open `/v1/*`. As soon as there is one, it is needed on loopback as well.
     pub api_keys: Vec<ApiKey>,
+    /// Whether `/metrics` is readable without any key.
+    pub metrics_open: bool,
     /// Largest request body. A prompt of a million tokens has about four megabytes.
     pub body_bytes_max: usize,
     /// For bodies, the documents they become, and, up to half of it, answers that wait for their readers, of all clients
@@ -62,6 +64,7 @@ impl ServerOptions {
             local_secret: local_secret.into(),
             allowed_hosts: Vec::new(),
             api_keys: Vec::new(),
+            metrics_open: false,
             body_bytes_max: 8 << 20,
             bodies_bytes_max: 512 << 20,
             unread_bytes_max: 4 << 20,

@@ -12,6 +12,7 @@ fn path(template: &str) -> String {
     template
         .replace("{model}", "org/good")
         .replace("{instance}", "i1a")
+        .replace("/exo/v1/series", "/exo/v1/series?instance=i1a")
         .replace("{node}", &NodeId([1; 32]).to_full())
 }
 
@@ -40,6 +41,8 @@ fn body(request: Option<&str>) -> String {
         Some("RoleRequest") => r#"{"role":"admin"}"#.to_owned(),
         Some("DrainRequest") => r#"{"drain":"lasting"}"#.to_owned(),
         Some("AdmitRequest") => format!(r#"{{"node":"{}"}}"#, NodeId([1; 32]).to_full()),
+        Some("SilenceRequest") => r#"{"alert":"node_lost","for_s":60}"#.to_owned(),
+        Some("LogLevelRequest") => r#"{"target":"exo_server","level":"trace"}"#.to_owned(),
         Some("AddModelRequest") => r#"{"path":"/models/good.gguf"}"#.to_owned(),
         Some(other) => panic!("no example of {other}"),
         None => String::new(),
@@ -49,6 +52,7 @@ fn body(request: Option<&str>) -> String {
 #[tokio::test]
 async fn every_described_endpoint_is_served_with_the_access_it_describes() {
     let server = start().await;
+    *server.fake.telemetry.lock().unwrap() = common::telemetry();
     let kept = server.post("/v1/responses", &body(Some("ResponsesRequest"))).await.json();
     let kept = kept["id"].as_str().unwrap();
     let schemas: Value = serde_json::from_str(&exo_api::openapi::to_json()).unwrap();
@@ -68,7 +72,7 @@ async fn every_described_endpoint_is_served_with_the_access_it_describes() {
                 (answer.json(), schema)
             }
             Answer::Many(schema) => (answer.json()[0].clone(), schema),
-            Answer::Stream(_) | Answer::Nothing | Answer::Json => continue,
+            Answer::Stream(_) | Answer::Nothing | Answer::Json | Answer::Exposition => continue,
         };
         // Field by field as described: generated clients rely on it.
         let properties = &schemas["components"]["schemas"][schema]["properties"];

@@ -8,7 +8,7 @@ use ed25519_dalek::SigningKey;
 use exo_cluster::EngineId;
 use exo_cluster::Speculation;
 use exo_cluster::wire::{DeviceReport, HeldModel};
-use exo_machine::{Boot, ExchangeId, FetchId, LinkId, MachineConfig, NodeMachine, Samples};
+use exo_machine::{Boot, ExchangeId, FetchId, LinkId, MachineConfig, NodeMachine, SampledMeasures, Samples};
 use exo_trust::TrustLog;
 use exo_types::{DeviceState, LogHead, Monitor, NodeFacts, NodeId, Shard, Time};
 
@@ -232,9 +232,11 @@ impl Node {
                 state: DeviceState::Usable,
                 reason: String::new(),
                 monitor: Monitor::default(),
+                throttled: None,
             }],
             card_events: Vec::new(),
             process_bytes: Some(1 << 26),
+            measured: SampledMeasures::default(),
         }
     }
 

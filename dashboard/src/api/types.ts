@@ -14,6 +14,36 @@ export type AdmitRequest = {
   node: string;
 };
 
+/** One alert. */
+export type AlertView = {
+  /** The device of that node that is affected. */
+  device?: string | null;
+  /** Names it while it lasts: the rule, and what is affected. */
+  id: string;
+  /** The instance that is affected. */
+  instance?: string | null;
+  /** The node that is affected. */
+  node?: string | null;
+  /** When it was over; `null` while it lasts. Kept for a day. */
+  resolved_unix_s?: number | null;
+  /** The rule's stable id: `node_lost`. */
+  rule: string;
+  /** Section of the runbook. */
+  runbook: string;
+  /** How much it matters. */
+  severity: Severity;
+  /** Until when it is silenced. */
+  silenced_until_unix_s?: number | null;
+  /** Since when, in seconds since 1970 by the node that answers. */
+  since_unix_s: number;
+  /** What is affected, for people. */
+  subject: string;
+  /** What is wrong, with the numbers. */
+  text: string;
+  /** What to do. */
+  what_to_do: string;
+};
+
 /** The whole model on one device. */
 export type AloneView = {
   /** The device. */
@@ -234,6 +264,8 @@ export type ChatRequest = (CommonFields) & ({
 
 /** The cluster as one node sees it. */
 export type ClusterView = {
+  /** What is wrong in the cluster, and what was within the last day. */
+  alerts?: Array<AlertView>;
   /** The cluster's id, or `null` before one is founded or joined. */
   cluster?: string | null;
   epoch?: EpochView | null;
@@ -397,6 +429,20 @@ export type Detokenized = {
   prompt: string;
 };
 
+/** Measurements of one device. */
+export type DeviceTelemetryView = {
+  /** Its name within the node. */
+  device: string;
+  /** What its memory holds. */
+  memory: MemoryView;
+  /** What it does not tell. */
+  missing: Array<MissingView>;
+  /** Its sensors. */
+  sensors: SensorsView;
+  /** Whether it is slowed down for heat or power. */
+  throttled?: boolean | null;
+};
+
 /** One device of a node; see [`DeviceFacts`]. */
 export type DeviceView = {
   /** Backend and instruction set: `cpu/avx2`. */
@@ -436,6 +482,16 @@ export type Drain = "lasting" | "leaving" | "over";
 export type DrainRequest = {
   /** For how long it is to have none. */
   drain: Drain;
+};
+
+/** A number of requests that ended alike. */
+export type EndedView = {
+  /** How many. */
+  count: number;
+  /** `chat`, `messages`. */
+  endpoint: string;
+  /** `stop`, `cancelled`, `queue_full`. */
+  reason: string;
 };
 
 /** The reign of a coordinator. */
@@ -580,6 +636,14 @@ export type HealthView = {
   version: string;
 };
 
+/** Counts by size. `counts` has one number for each bound and one for what is above the last; it is empty where nothing was counted. */
+export type HistogramView = {
+  /** How many fell between one bound and the next. */
+  counts: Array<number>;
+  /** Sum of all, in seconds. */
+  sum_s: number;
+};
+
 /** Why an answer is incomplete. */
 export type IncompleteDetails = {
   /** `max_output_tokens`: that, or the context, was reached. */
@@ -609,6 +673,18 @@ export type InstanceState = {
   reason: string;
 };
 
+/** Measurements of one instance, by the node of its first stage. */
+export type InstanceTelemetryView = {
+  /** The instance. */
+  instance: string;
+  /** Requests at it, and how it keeps up with them. */
+  load: LoadView;
+  /** The model's name. */
+  model: string;
+  /** Steps of its pipeline since it was placed. */
+  steps: number;
+};
+
 /** A placed model. */
 export type InstanceView = {
   /** What a better plan gains, found when machines had come or gone: `replan` carries it out. */
@@ -624,7 +700,7 @@ export type InstanceView = {
   /** How keys and values are stored. */
   kv: KvType;
   load?: LoadView | null;
-  /** What the last steps reached, over all streams. Known to the node of the first stage only. */
+  /** What the last steps reached, over all streams. */
   measured_tokens_per_s?: number | null;
   /** The model's name. */
   model: string;
@@ -735,6 +811,26 @@ export type LayersView = {
   start: number;
 };
 
+/** Measurements of one link, by the node at its end. */
+export type LinkTelemetryView = {
+  /** Mean difference between one round trip and the next. */
+  jitter_ms: number;
+  /** Packets sent and lost on the way; `null` for a link over TCP, whose system repairs losses unseen. */
+  lost_packets?: number | null;
+  /** The other end. */
+  peer: string;
+  /** The other end's name. */
+  peer_name: string;
+  /** The same of frames received. */
+  received_bytes?: number | null;
+  /** How fast bytes come from the other end, as last measured. */
+  received_bytes_per_s?: number | null;
+  /** Round trip, median of the last measurements. */
+  rtt_ms: number;
+  /** Bytes of frames sent to it since the process began; `null` where that is not counted. */
+  sent_bytes?: number | null;
+};
+
 /** A measured path. */
 export type LinkView = {
   /** How old the last one is, in seconds. */
@@ -787,6 +883,47 @@ export type LoadView = {
   waiting_max: number;
 };
 
+/** How much a line matters. */
+export type LogLevel = "trace" | "debug" | "info" | "warn" | "error";
+
+/** Has more of one target kept for ten minutes. */
+export type LogLevelRequest = {
+  /** What is kept of it from then on. */
+  level: LogLevel;
+  /** The target, or the beginning of several: `exo_cluster::scheduler`. */
+  target: string;
+};
+
+/** A line of a node's log. Never a prompt or an answer. */
+export type LogLineView = {
+  /** When, in milliseconds since 1970 by the node's clock. */
+  at_unix_ms: number;
+  /** How much it matters. */
+  level: LogLevel;
+  /** The node's name. */
+  name: string;
+  /** Node id. */
+  node: string;
+  /** Its number on that node, growing. */
+  number: number;
+  /** The request that it is about, where it names one. */
+  request?: string | null;
+  /** Which part of the program says it. */
+  target: string;
+  /** What it says, on one line. */
+  text: string;
+};
+
+/** Log lines of one or more nodes. */
+export type LogsView = {
+  /** In the order of their times, by each node's own clock. */
+  lines: Array<LogLineView>;
+  /** To ask for what follows. */
+  next: string;
+  /** Nodes that did not answer. */
+  silent: Array<SilentNodeView>;
+};
+
 /** What a member may do. */
 export type MemberRole = "admin" | "worker";
 
@@ -802,6 +939,22 @@ export type MemberView = {
   node: string;
   /** What it may do. */
   role: MemberRole;
+};
+
+/** What a device's memory holds. */
+export type MemoryView = {
+  /** Of that, free. */
+  free_bytes: number;
+  /** Keys and values. */
+  kv_bytes: number;
+  /** The rest: other programs, the system. */
+  others_bytes: number;
+  /** What models may take in all. */
+  total_bytes: number;
+  /** Weights of shards. */
+  weights_bytes: number;
+  /** What else shards hold: rows, buffers. */
+  workspace_bytes: number;
 };
 
 /** What the model says. */
@@ -947,6 +1100,14 @@ export type MessagesRequest = {
   workspace_id?: unknown;
 };
 
+/** A source that tells nothing. */
+export type MissingView = {
+  /** Why. */
+  reason: string;
+  /** What is missing: `temperature_c`. */
+  what: string;
+};
+
 /** One model. */
 export type ModelInfo = {
   /** When it became known. */
@@ -999,6 +1160,30 @@ export type ModelPage = {
   last_id?: string | null;
 };
 
+/** Requests for one model at one node. */
+export type ModelRequestsView = {
+  /** Of those, tokens whose keys and values were kept. */
+  cached_tokens: number;
+  /** Tokens of answers. */
+  completion_tokens: number;
+  /** From arrival to the end. */
+  duration: HistogramView;
+  /** How many ended, by endpoint and reason. */
+  ended: Array<EndedView>;
+  /** From arrival to the first token. */
+  first_token: HistogramView;
+  /** The model's name; empty where the request named none that is known. */
+  model: string;
+  /** From the first prompt token at work to the first token of the answer. */
+  prefill: HistogramView;
+  /** Tokens of prompts. */
+  prompt_tokens: number;
+  /** From arrival to the first prompt token at work. */
+  queue: HistogramView;
+  /** Time per token behind the first. */
+  token: HistogramView;
+};
+
 /** A model that can be asked for. */
 export type ModelView = {
   /** When it became known, seconds since 1970. */
@@ -1048,6 +1233,54 @@ export type MovingView = {
 
 /** Whether a node is there. */
 export type NodeStatus = "alive" | "suspected" | "suspended" | "lost";
+
+/** Measurements of one node. */
+export type NodeTelemetryView = {
+  /** How old its data is, in seconds; `null` if none has come. */
+  age_s?: number | null;
+  /** Charge of its battery, 0 to 1. */
+  battery?: number | null;
+  /** By how many seconds its clock is ahead of that of the node that answers. */
+  clock_ahead_s?: number | null;
+  /** Its devices. */
+  devices: Array<DeviceTelemetryView>;
+  /** Free on the disk of its data folder. */
+  disk_free_bytes?: number | null;
+  /** Instances whose first stage it holds. */
+  instances: Array<InstanceTelemetryView>;
+  /** Its links. */
+  links: Array<LinkTelemetryView>;
+  /** Whether it runs on mains power. */
+  mains_power?: boolean | null;
+  /** Of that, free or freeable. */
+  memory_available_bytes?: number | null;
+  /** Memory of the machine, as far as the process may use it. */
+  memory_total_bytes?: number | null;
+  /** Its name. */
+  name: string;
+  /** Node id. */
+  node: string;
+  /** Operating system and architecture; empty when not known. */
+  platform: string;
+  /** Resident memory of its process. */
+  process_bytes?: number | null;
+  /** Requests of its clients since its process began, by model. */
+  requests: Array<ModelRequestsView>;
+  /** Shards that it holds. */
+  stages: Array<StageTelemetryView>;
+  /** Whether it is there. */
+  status: NodeStatus;
+  /** Bytes of model files fetched since its process began. */
+  transferred_bytes: number;
+  /** Fetches of model files that run. */
+  transfers: number;
+  /** Members to which it has no link for data, and has had none for a moment. */
+  unreached: Array<string>;
+  /** Seconds since its process began. */
+  uptime_s?: number | null;
+  /** Program version; empty when not known. */
+  version: string;
+};
 
 /** One node. */
 export type NodeView = {
@@ -1782,6 +2015,14 @@ export type ScoresView = {
   total: number;
 };
 
+/** One entry of Prometheus' HTTP service discovery. */
+export type ScrapeTargets = {
+  /** What Prometheus is told of it. */
+  labels: Record<string, string>;
+  /** `host:port`. */
+  targets: Array<string>;
+};
+
 /** Sensor readings; `null` where nothing tells. */
 export type SensorsView = {
   /** Of the compute units, in MHz. */
@@ -1792,6 +2033,65 @@ export type SensorsView = {
   temperature_c?: number | null;
   /** Part of the time it was busy, 0 to 1. */
   utilisation?: number | null;
+};
+
+/** One series. */
+export type SeriesPoints = {
+  /** What was measured, with its unit: `temperature_c`. */
+  name: string;
+  /** `null` where nothing was told. */
+  points: Array<number | null>;
+};
+
+/** Measurements of one thing over the last hour. */
+export type SeriesView = {
+  /** When the last point was measured, in seconds since 1970. */
+  end_unix_s: number;
+  /** Each series, oldest point first, all of the same length. */
+  series: Array<SeriesPoints>;
+  /** Seconds between one point and the next. */
+  step_s: number;
+  /** What they are of: `NODE/DEVICE`, an instance, a node. */
+  subject: string;
+};
+
+/** How much an alert matters. */
+export type Severity = "info" | "warning" | "critical";
+
+/** Silences an alert for a while. */
+export type SilenceRequest = {
+  /** Id of an alert, or of a rule for all of its alerts. */
+  alert: string;
+  /** For how many seconds, a week at most; 0 ends a silence. */
+  for_s: number;
+};
+
+/** A node whose lines are missing. */
+export type SilentNodeView = {
+  /** Its name. */
+  name: string;
+  /** Node id. */
+  node: string;
+  /** Why. */
+  reason: string;
+};
+
+/** Measurements of one shard. */
+export type StageTelemetryView = {
+  /** Seconds that it has computed since it was loaded. */
+  busy_s: number;
+  /** The device that holds it. */
+  device: string;
+  /** The instance. */
+  instance: string;
+  /** Layers held. */
+  layers: LayersView;
+  /** The model's name. */
+  model: string;
+  /** Which stage, from 0. */
+  stage: number;
+  /** Bytes of weights in place. */
+  weight_bytes: number;
 };
 
 /** One stage of an instance. */
@@ -1849,6 +2149,14 @@ export type StreamedFunction = {
   arguments: string;
   /** The tool, in the call's first delta. */
   name?: string | null;
+};
+
+/** Measurements of all members, as the node that answers knows them. */
+export type TelemetryView = {
+  /** Members, sorted by name. */
+  nodes: Array<NodeTelemetryView>;
+  /** The node that answers. */
+  self_node: string;
 };
 
 /** Measured times of a request. */

@@ -8,6 +8,7 @@ use crate::fields::{BadParam, Fields, short};
 use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, Tools};
 use crate::request::{RequestContext, json_schema};
 use crate::table::{OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_NAMED, Table};
+use crate::telemetry::Endpoint;
 use crate::tools::ToolChoice;
 
 /// A request for text, checked.
@@ -124,6 +125,7 @@ impl OllamaRequest {
         let is_asked = !self.only_loads;
         Ok(GenerateRequest {
             request: context.request,
+            endpoint: if self.is_chat { Endpoint::OllamaChat } else { Endpoint::OllamaGenerate },
             choices: 1,
             sampling,
             format: if is_asked { self.format } else { AnswerFormat::Text },

@@ -13,7 +13,7 @@ use exo_types::{DeviceFacts, DeviceId, DeviceKind, NodeFacts, PlacementId, Suppo
 
 use super::*;
 use crate::testing::{node, request};
-use crate::wire::{ControlRefusal, DesiredState, HeldModel, StageReport, Trouble};
+use crate::wire::{ControlRefusal, DesiredState, HeldModel, Measured, StageReport, Trouble};
 use crate::{Event, InstanceState, PlaceObjective, StageStatus};
 
 /// Per device: enough for the whole test model with workspace, several times.
@@ -63,6 +63,7 @@ fn report(n: u8, free: u64) -> NodeReport {
         process_bytes: None,
         devices: vec![],
         card_events: vec![],
+        measured: Measured::default(),
         log: exo_types::LogHead::EMPTY,
         reached: Vec::new(),
     }

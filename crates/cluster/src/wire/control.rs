@@ -6,7 +6,7 @@ use exo_types::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::BackupMessage;
+use super::{BackupMessage, Measured};
 use crate::{EngineId, InstanceRequest, InstanceView, StageStatus};
 
 /// A message on the control channel. The sender is whoever the transport authenticated.
@@ -74,6 +74,8 @@ pub struct NodeReport {
     pub devices: Vec<DeviceReport>,
     /// Graphics cards that came and went since it was started, the last few. To show.
     pub card_events: Vec<CardEvent>,
+    /// What it measures beside that. To show.
+    pub measured: Measured,
     /// The end of the log on its disk.
     pub log: LogHead,
 }
@@ -89,6 +91,8 @@ pub struct DeviceReport {
     pub reason: String,
     /// Its sensors.
     pub monitor: Monitor,
+    /// Whether it is slowed down for heat or power, where that is told.
+    pub throttled: Option<bool>,
 }
 
 /// A graphics card appeared, vanished or has another driver.
@@ -151,6 +155,19 @@ pub struct LinkReport {
     pub jitter_us: u32,
     /// How fast bytes come from the other end, if that was measured.
     pub inbound: Option<Bandwidth>,
+    /// Bytes of frames sent to the other end and received from it since the process began, where they are counted.
+    pub traffic: Option<Traffic>,
+}
+
+/// Bytes of frames of all links to one member since the process began.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Sent.
+    pub sent_bytes: u64,
+    /// Received.
+    pub received_bytes: u64,
+    /// Packets lost on the way there, where the transport counts them.
+    pub lost_packets: Option<u64>,
 }
 
 /// How fast bytes come over a path, in one direction.

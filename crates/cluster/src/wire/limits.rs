@@ -28,6 +28,12 @@ pub const SHARDS_MAX: usize = 256;
 pub const PINS_MAX: usize = 64;
 /// Bytes per second of one link: 800 Gbit/s.
 pub const BANDWIDTH_MAX: u64 = 100_000_000_000;
+/// Models whose requests one node counts apart.
+pub const COUNTED_MODELS_MAX: usize = 32;
+/// Endpoints times reasons that requests for one model ended at and for.
+pub const COUNTED_ENDS_MAX: usize = 256;
+/// Counts of one histogram.
+pub const BUCKETS_MAX: usize = 32;
 /// Models one node may name.
 pub const MODELS_MAX: usize = 4096;
 /// Layers of a model.

@@ -10,6 +10,7 @@ mod codec;
 mod control;
 mod data;
 pub mod limits;
+mod measured;
 #[cfg(test)]
 mod tests;
 
@@ -20,10 +21,11 @@ pub use codec::{WIRE_VERSION, WireError};
 pub use control::{
     Bandwidth, CardEvent, ControlAsk, ControlMessage, ControlRefusal, ControlReply, DesiredShard,
     DesiredState, DeviceReport, Drain, HeldModel, LinkReport, LogMessage, NodeReport, Refusal, ReplanReport,
-    StageReport, Trouble,
+    StageReport, Traffic, Trouble,
 };
 pub use data::{
     Busy, DataMessage, EndReason, StageCommand, StagePages, StepFailure, StepMessage, Submission,
     TokenResult, TokensMessage,
 };
 pub use limits::BACKUP_BYTES_MAX;
+pub use measured::{Histogram, LoadReport, Measured, ModelTotals, NodeVitals};

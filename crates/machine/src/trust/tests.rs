@@ -6,7 +6,7 @@ use exo_types::{LogHead, NodeFacts};
 
 use super::*;
 use crate::joining::MoveIn;
-use crate::{Boot, Input, MachineConfig, Now, PersistId, Samples, Write};
+use crate::{Boot, Input, MachineConfig, Now, PersistId, SampledMeasures, Samples, Write};
 
 const REPLY: ReplyId = ReplyId(7);
 
@@ -57,6 +57,7 @@ impl Lone {
             devices: Vec::new(),
             card_events: Vec::new(),
             process_bytes: None,
+            measured: SampledMeasures::default(),
         };
         let boot = Boot {
             epoch: None,

@@ -1,5 +1,5 @@
 use ed25519_dalek::{Signer, SigningKey};
-use exo_cluster::wire::{CardEvent, DeviceReport, LinkReport};
+use exo_cluster::wire::{CardEvent, DeviceReport, LinkReport, LoadReport, Measured};
 use exo_cluster::{EngineId, Event, InstanceRequest, PlaceObjective, StageView};
 use exo_trust::{Act, Statement};
 use exo_types::{
@@ -84,7 +84,7 @@ impl Cluster {
             statuses: &self.statuses,
             reports: &self.reports,
             instances: &self.instances,
-            scheduler_stats: &|_| None,
+            own_load: &|_| None,
             addresses: &|_| vec![listen(2), listen(3)],
             data_via: &|_| Some(Via::Tcp),
             requests: &self.requests,
@@ -211,6 +211,7 @@ fn report(n: u8) -> NodeReport {
             rtt_age_ms: 400,
             jitter_us: 20,
             inbound: None,
+            traffic: None,
         }],
         desired: None,
         unreached: Vec::new(),
@@ -218,6 +219,7 @@ fn report(n: u8) -> NodeReport {
         process_bytes: Some(77),
         reached: Vec::new(),
         devices: Vec::new(),
+        measured: Measured::default(),
         card_events: vec![CardEvent { at_unix_s: 5, text: "came".to_owned() }],
         log: LogHead::EMPTY,
     }
@@ -305,7 +307,7 @@ fn each_end_measures_a_link_and_only_this_node_knows_what_carries_it() {
 fn stages_show_bytes_time_and_where_the_file_comes_from() {
     let instance = &cluster().view().instances[0];
     assert_eq!(instance.state, api::InstanceState::Ready);
-    assert_eq!(instance.load, None, "the scheduler runs elsewhere");
+    assert_eq!(instance.load, None, "nobody has told of it");
     let [first, second] = &instance.stages[..] else { panic!("{:?}", instance.stages) };
     assert_eq!((first.time_share, second.time_share), (Some(0.75), Some(0.25)));
     assert_eq!((first.weight_bytes, second.weight_bytes), (3500, 1300), "with embedding and head");
@@ -353,7 +355,8 @@ fn devices_show_state_and_sensors_of_the_same_report() {
     let mut cluster = cluster();
     let monitor = Monitor { temperature_c: Some(60.0), ..Monitor::default() };
     let reason = "it hangs".to_owned();
-    let lost = DeviceReport { device: DeviceId::cpu(), state: DeviceState::Lost, reason, monitor };
+    let lost =
+        DeviceReport { device: DeviceId::cpu(), state: DeviceState::Lost, reason, monitor, throttled: None };
     cluster.reports.get_mut(&node(1)).unwrap().devices = vec![lost];
     let view = cluster.view();
     let [attic, desk] = [0, 1].map(|i| &view.nodes[i].devices[0]);
@@ -367,4 +370,33 @@ fn a_node_that_has_not_begun_shows_itself_only() {
     let view = empty_view(node(1));
     assert_eq!(view.self_node, node(1).to_full());
     assert!(view.cluster.is_none() && view.nodes.is_empty() && !view.join_window.open);
+}
+
+#[test]
+fn the_load_of_an_instance_is_known_where_its_scheduler_is_not() {
+    let mut cluster = cluster();
+    let load = |placement| LoadReport {
+        placement,
+        running: 3,
+        waiting: 2,
+        waiting_max: 64,
+        pages: 16,
+        pages_used: 5,
+        pages_cached: 1,
+        prompt_tokens: 90,
+        cached_tokens: 30,
+        drafts: 8,
+        drafts_accepted: 4,
+        steps: 7,
+        prompt_tokens_per_s: Some(50.0),
+        tokens_per_s: Some(12.5),
+    };
+    // Only the node of the first stage is asked.
+    cluster.reports.get_mut(&node(2)).unwrap().measured.loads = vec![load(placement_id(1))];
+    assert_eq!(cluster.view().instances[0].load, None);
+    cluster.reports.get_mut(&node(1)).unwrap().measured.loads =
+        vec![load(placement_id(9)), load(placement_id(1))];
+    let instance = &cluster.view().instances[0];
+    assert_eq!(instance.load.map(|load| (load.running, load.waiting, load.pages_used)), Some((3, 2, 5)));
+    assert_eq!(instance.measured_tokens_per_s, Some(12.5));
 }

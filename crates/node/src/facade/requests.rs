@@ -16,9 +16,26 @@ use super::prompts::{check_prompt_text, prompt_bytes, text_bytes};
 use crate::events::Event;
 use crate::generate::{Prepared, Running, prepare, stream};
 use crate::library::OpenModel;
+use crate::meters::RequestWatch;
 
 impl NodeFacade {
-    pub(super) async fn run(&self, mut request: GenerateRequest) -> Result<GenerateStream, GenerateError> {
+    /// Runs a request, and counts how it ends.
+    pub(super) async fn counted(&self, request: GenerateRequest) -> Result<GenerateStream, GenerateError> {
+        let mut watch = self.meters.request(request.endpoint, request.answers());
+        match self.run(request, &mut watch).await {
+            Ok(stream) => Ok(watch.over(stream)),
+            Err(error) => {
+                watch.failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    async fn run(
+        &self,
+        mut request: GenerateRequest,
+        watch: &mut RequestWatch,
+    ) -> Result<GenerateStream, GenerateError> {
         let arrived = Instant::now();
         let name = request.request;
         let answers = request.answers();
@@ -26,6 +43,7 @@ impl NodeFacade {
             request.request = resumed.run;
         }
         let (resolved, open) = self.open(&request.model).await?;
+        resolved.name.clone_into(&mut watch.model);
         self.check_draft(&resolved, &open)
             .map_err(|message| GenerateError::Invalid { part: RequestPart::Model, message })?;
         let (place, limits) = self.limits(&resolved, &open, request.context_tokens_min)?;

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use exo_cluster::wire::{CardEvent, DeviceReport};
+use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals};
 use exo_device::{CardChange, Quarantine};
-use exo_machine::{Input, Notice, Samples};
-use exo_types::{DeviceId, DeviceState, NodeFacts};
+use exo_machine::{Input, Notice, SampledMeasures, Samples};
+use exo_types::{DeviceId, DeviceState, NodeFacts, Time};
 use tokio::sync::{broadcast, watch};
 
 use super::Engines;
@@ -18,7 +18,8 @@ use crate::device::Opened;
 use crate::engine_host::chain;
 use crate::events::{Event, EventSender};
 use crate::host::Host;
-use crate::run_loop::{Clock, unix_s};
+use crate::meters::Meters;
+use crate::run_loop::{Clock, unix_ms, unix_s};
 use crate::worker::CardWords;
 
 /// Between two samples.
@@ -61,6 +62,7 @@ pub struct Devices {
     clock: Clock,
     events: EventSender,
     notices: broadcast::Sender<Notice>,
+    meters: Arc<Meters>,
 }
 
 impl Devices {
@@ -84,7 +86,13 @@ impl Devices {
             clock,
             events,
             notices,
+            meters: Arc::default(),
         }
+    }
+
+    /// What is counted as the node works, which is sampled with the devices.
+    pub fn meters(&self) -> Arc<Meters> {
+        self.meters.clone()
     }
 
     /// Posts an event each second until the loop has ended.
@@ -145,7 +153,8 @@ impl Devices {
             let (state, reason) = self.compute.state(device);
             let workers = engines.hosts_on(device).find_map(|host| host.worker()?.monitor());
             let monitor = self.compute.monitor(device, workers);
-            DeviceReport { device: device.clone(), state, reason, monitor }
+            let throttled = self.compute.throttled(device);
+            DeviceReport { device: device.clone(), state, reason, monitor, throttled }
         };
         let reports = devices.iter().map(|device| report(&device.id)).collect();
         let memory_bytes = self.compute.memory(&self.config, self.host.as_ref());
@@ -155,7 +164,25 @@ impl Devices {
             devices: reports,
             card_events: self.card_events.iter().cloned().collect(),
             process_bytes: self.host.process_bytes(),
+            measured: self.measured(),
         }
+    }
+
+    /// What is only shown.
+    fn measured(&self) -> SampledMeasures {
+        let sensed = self.compute.last_sensed();
+        let (transfers, transferred_bytes) = self.meters.transfers.now();
+        let vitals = NodeVitals {
+            at_unix_ms: unix_ms(),
+            uptime_s: u32::try_from(self.clock.now().time.since(Time(0)).as_secs()).unwrap_or(u32::MAX),
+            memory_total_bytes: sensed.memory.map(|memory| memory.total_bytes),
+            memory_available_bytes: sensed.memory.map(|memory| memory.available_bytes),
+            disk_free_bytes: sensed.disk_free_bytes,
+            battery_percent: sensed.battery_percent,
+            transfers,
+            transferred_bytes,
+        };
+        SampledMeasures { vitals, requests: self.meters.requests(), traffic: self.meters.traffic() }
     }
 
     /// Until it is verified nothing is loaded on it; shards lost at the same time are one loss.

@@ -10,28 +10,35 @@ use tokio_util::sync::CancellationToken;
 
 use crate::events::EventSender;
 use crate::library::Library;
+use crate::meters::{Meters, TransferMeter};
 
 /// The fetches under way.
 pub struct Fetches {
     library: Arc<Library>,
     events: EventSender,
     running: BTreeMap<FetchId, CancellationToken>,
+    meters: Arc<Meters>,
 }
 
 impl Fetches {
     /// None yet.
-    pub fn new(library: Arc<Library>, events: EventSender) -> Self {
-        Self { library, events, running: BTreeMap::new() }
+    pub fn new(library: Arc<Library>, events: EventSender, meters: Arc<Meters>) -> Self {
+        Self { library, events, running: BTreeMap::new(), meters }
     }
 
     pub fn start(&mut self, fetch: FetchId, model: ModelId, what: FetchWhat, holders: Vec<Holder>) {
         self.running.retain(|_, token| !token.is_cancelled());
         let token = CancellationToken::new();
         self.running.insert(fetch, token.clone());
-        let (library, events) = (self.library.clone(), self.events.clone());
+        let (library, events, meters) = (self.library.clone(), self.events.clone(), self.meters.clone());
         tokio::spawn(async move {
+            let _running = TransferMeter::begin(&meters);
             let work = async {
-                let mut progress = |done_bytes, total_bytes| {
+                let mut before = 0;
+                let mut progress = |done_bytes: u64, total_bytes| {
+                    meters
+                        .transfers
+                        .received(done_bytes.saturating_sub(std::mem::replace(&mut before, done_bytes)));
                     let event = FetchEvent::Progress { done_bytes, total_bytes };
                     events.post(Input::Fetched { fetch, event });
                 };

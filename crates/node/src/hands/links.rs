@@ -26,6 +26,8 @@ use crate::bulk::{Fetcher, PURPOSE_BULK};
 use crate::engine_host::chain;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
+use crate::log_capture::LogCapture;
+use crate::meters::Meters;
 use tasks::{FINISH_MAX, Frame};
 
 /// For an address to refuse a connection.
@@ -42,6 +44,8 @@ const QUEUE_LEN_MAX: usize = 1024;
 pub struct LinkHands {
     endpoint: Endpoint,
     events: EventSender,
+    meters: Arc<Meters>,
+    log: LogCapture,
     last: LinkId,
     links: BTreeMap<LinkId, Link>,
     /// They end some time after their links: what was queued goes out first.
@@ -56,8 +60,16 @@ struct Link {
 
 impl LinkHands {
     /// None yet.
-    pub fn new(endpoint: Endpoint, events: EventSender) -> Self {
-        Self { endpoint, events, last: LinkId(0), links: BTreeMap::new(), writers: JoinSet::new() }
+    pub fn new(endpoint: Endpoint, events: EventSender, meters: Arc<Meters>, log: LogCapture) -> Self {
+        Self {
+            endpoint,
+            events,
+            meters,
+            log,
+            last: LinkId(0),
+            links: BTreeMap::new(),
+            writers: JoinSet::new(),
+        }
     }
 
     /// Tries the addresses in order, and tells how that ended.
@@ -116,7 +128,7 @@ impl LinkHands {
     /// A member opened a channel: a link, or questions about its model files, which are answered here.
     pub fn incoming(&mut self, channel: Channel, library: &Arc<Library>) -> Option<Input> {
         if channel.purpose == PURPOSE_BULK {
-            tokio::spawn(crate::bulk::serve(channel, library.store().clone()));
+            tokio::spawn(crate::bulk::serve(channel, library.store().clone(), self.log.clone()));
             return None;
         }
         self.opened(channel, None)
@@ -134,7 +146,9 @@ impl LinkHands {
         let (queue, outgoing) = mpsc::channel(QUEUE_LEN_MAX);
         let closed = CancellationToken::new();
         let (writer, reader) = channel.split(limits_of(purpose));
-        let ends = tasks::Ends { link, peer, purpose, events: self.events.clone(), closed: closed.clone() };
+        let meter = self.meters.link(peer);
+        let ends =
+            tasks::Ends { link, peer, purpose, events: self.events.clone(), closed: closed.clone(), meter };
         // The reader holds the queue weakly: only the table keeps a link open.
         let (write, read) = tasks::tasks(ends, writer, reader, outgoing, queue.downgrade());
         self.writers.spawn(write);

@@ -47,6 +47,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         kv: Default::default(),
         speculation: exo_node::Speculation::Lookup,
         draft: None,
+        log: Default::default(),
     }
 }
 
@@ -143,6 +144,7 @@ pub fn request(prompt: &str) -> GenerateRequest {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     GenerateRequest {
+        endpoint: exo_api::Endpoint::Chat,
         resumable: None,
         request: RequestId(u128::from(std::process::id()) << 64 | u128::from(n)),
         model: "demo".to_owned(),

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exo_api::{
-    AdminError, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, Drain, Facade,
+    AdminError, AlertView, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, Drain, Facade,
     FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView,
     InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView,
-    JournalView, LoadView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
-    ReplanDecision, ReplanRequest, ReplanView, Summary, Timings, TokenPiece, TokensAnswer, TokensRequest,
-    TopToken, Usage,
+    JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView,
+    PlaceRequest, PlanQuery, PlanView, Prompt, ReplanDecision, ReplanRequest, ReplanView, SeriesQuery,
+    SeriesView, Severity, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece, TokensAnswer,
+    TokensRequest, TopToken, Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -30,6 +31,7 @@ pub const SECRET: &str = "s3cret-of-this-node";
 pub struct Fake {
     pub last: Mutex<Option<GenerateRequest>>,
     pub calls: Mutex<Vec<String>>,
+    pub telemetry: Mutex<TelemetryView>,
     live: Arc<AtomicUsize>,
 }
 
@@ -240,6 +242,38 @@ impl Facade for Fake {
             });
             Ok(Box::pin(counted) as GenerateStream)
         })
+    }
+
+    fn telemetry(&self) -> BoxFuture<'_, Result<TelemetryView, AdminError>> {
+        let view = self.telemetry.lock().unwrap().clone();
+        Box::pin(async move { Ok(view) })
+    }
+
+    fn series(&self, query: SeriesQuery) -> BoxFuture<'_, Result<SeriesView, AdminError>> {
+        let subject = query.device.or(query.instance).or(query.node);
+        Box::pin(async move {
+            let subject = subject.ok_or(AdminError::NotFound { what: "node", name: String::new() })?;
+            Ok(SeriesView { subject, step_s: 5, end_unix_s: 9, series: Vec::new() })
+        })
+    }
+
+    fn alerts(&self) -> BoxFuture<'_, Result<Vec<AlertView>, AdminError>> {
+        Box::pin(async { Ok(vec![alert()]) })
+    }
+
+    fn silence(&self, request: SilenceRequest) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note(format!("silence {} for {}", request.alert, request.for_s));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn logs(&self, query: LogQuery) -> BoxFuture<'_, Result<LogsView, AdminError>> {
+        self.note(format!("logs {query:?}"));
+        Box::pin(async { Ok(LogsView::default()) })
+    }
+
+    fn raise_log_level(&self, request: LogLevelRequest) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note(format!("raise {} to {}", request.target, request.level.as_str()));
+        Box::pin(async { Ok(()) })
     }
 
     fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>> {
@@ -485,6 +519,36 @@ fn plan_view() -> PlanView {
     }
 }
 
+pub fn alert() -> AlertView {
+    AlertView {
+        id: "node_lost:a".into(),
+        rule: "node_lost".into(),
+        severity: Severity::Critical,
+        since_unix_s: 1,
+        resolved_unix_s: None,
+        silenced_until_unix_s: None,
+        node: Some(NodeId([1; 32]).to_full()),
+        device: None,
+        instance: None,
+        subject: "a".into(),
+        text: "a is not there".into(),
+        what_to_do: "start it".into(),
+        runbook: "docs/runbook.md#node_lost".into(),
+    }
+}
+
+/// One node of which nothing is told but its name.
+pub fn telemetry() -> TelemetryView {
+    let id = NodeId([1; 32]).to_full();
+    let node = serde_json::json!({
+        "node": id, "name": "a", "status": "alive", "age_s": 0.5, "version": "1", "platform": "test", "uptime_s": null,
+        "clock_ahead_s": null, "process_bytes": null, "memory_total_bytes": null, "memory_available_bytes": null,
+        "disk_free_bytes": null, "battery": null, "mains_power": null, "transfers": 0, "transferred_bytes": 7,
+        "unreached": [], "devices": [], "links": [], "stages": [], "instances": [], "requests": [],
+    });
+    TelemetryView { self_node: id, nodes: vec![serde_json::from_value(node).unwrap()] }
+}
+
 fn member() -> MemberView {
     let node = NodeId([1; 32]).to_full();
     MemberView { node, name: "a".into(), role: MemberRole::Admin, is_self: true, check_words: None }
@@ -502,6 +566,7 @@ fn cluster() -> ClusterView {
         join_requests: vec![],
         journal: JournalView::default(),
         warnings: Vec::new(),
+        alerts: Vec::new(),
     }
 }
 

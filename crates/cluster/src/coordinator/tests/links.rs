@@ -8,7 +8,15 @@ use crate::wire::{Bandwidth, LinkReport};
 /// What `at` says of its link with `peer`.
 fn says(at: u8, peer: u8, rtt_us: u32, inbound: Option<u64>) -> (NodeId, NodeReport) {
     let inbound = inbound.map(|bytes_per_s| Bandwidth { bytes_per_s, count: 1, age_s: 0 });
-    let link = LinkReport { peer: node(peer), rtt_us, rtt_count: 9, rtt_age_ms: 0, jitter_us: 0, inbound };
+    let link = LinkReport {
+        peer: node(peer),
+        rtt_us,
+        rtt_count: 9,
+        rtt_age_ms: 0,
+        jitter_us: 0,
+        inbound,
+        traffic: None,
+    };
     (node(at), NodeReport { links: vec![link], ..report(at, PLENTY) })
 }
 

@@ -3,12 +3,12 @@
 use exo_types::{DeviceFacts, Monitor, NodeFacts};
 
 use super::super::limits::{
-    BANDWIDTH_MAX, CONTROL_BYTES_MAX, DEVICES_MAX, EVENT_BYTES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX,
-    MEMBERS_MAX, MODELS_MAX, SHARDS_MAX, STAGES_MAX,
+    BANDWIDTH_MAX, BUCKETS_MAX, CONTROL_BYTES_MAX, COUNTED_ENDS_MAX, COUNTED_MODELS_MAX, DEVICES_MAX,
+    EVENT_BYTES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX, SHARDS_MAX, STAGES_MAX,
 };
 use super::super::{
     ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceReport, HeldModel,
-    LinkReport, LogMessage, NodeReport, StageReport, Trouble,
+    LinkReport, LoadReport, LogMessage, Measured, ModelTotals, NodeReport, NodeVitals, StageReport, Trouble,
 };
 use super::placement::{device_id, name};
 use super::{Check, CheckError, at_most, ensure, text};
@@ -63,7 +63,43 @@ impl Check for NodeReport {
         at_most("devices", self.devices.len(), DEVICES_MAX)?;
         at_most("events of cards", self.card_events.len(), CARD_EVENTS_MAX)?;
         self.devices.check()?;
-        self.card_events.iter().try_for_each(|event| text("bytes of an event", &event.text))
+        self.card_events.iter().try_for_each(|event| text("bytes of an event", &event.text))?;
+        self.measured.check()
+    }
+}
+
+impl Check for Measured {
+    fn check(&self) -> Result<(), CheckError> {
+        self.vitals.check()?;
+        at_most("loads", self.loads.len(), INSTANCES_MAX)?;
+        self.loads.check()?;
+        at_most("counted models", self.requests.len(), COUNTED_MODELS_MAX)?;
+        self.requests.check()
+    }
+}
+
+impl Check for NodeVitals {
+    fn check(&self) -> Result<(), CheckError> {
+        ensure(self.battery_percent.is_none_or(|percent| percent <= 100), "a battery is charged above 100 %")
+    }
+}
+
+impl Check for LoadReport {
+    fn check(&self) -> Result<(), CheckError> {
+        let rates = [self.prompt_tokens_per_s, self.tokens_per_s];
+        let are_numbers = rates.into_iter().flatten().all(|rate| rate.is_finite() && rate >= 0.0);
+        ensure(are_numbers, "a rate of tokens is not a number")
+    }
+}
+
+impl Check for ModelTotals {
+    fn check(&self) -> Result<(), CheckError> {
+        text("bytes of a model's name", &self.model)?;
+        at_most("ends of requests", self.ended.len(), COUNTED_ENDS_MAX)?;
+        let histograms = [&self.first_token, &self.token, &self.duration, &self.queue, &self.prefill];
+        histograms
+            .into_iter()
+            .try_for_each(|one| at_most("counts of a histogram", one.counts.len(), BUCKETS_MAX))
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::{Event, EventSender};
+use crate::meters::LinkMeter;
 
 /// For the frames that are queued in a link when it is closed.
 pub(super) const FINISH_MAX: Duration = Duration::from_secs(1);
@@ -54,6 +55,8 @@ pub(super) struct Ends {
     pub(super) events: EventSender,
     /// Closed from here, or ended.
     pub(super) closed: CancellationToken,
+    /// Counts its bytes.
+    pub(super) meter: Arc<LinkMeter>,
 }
 
 /// Both tasks, the writer's first.
@@ -66,7 +69,7 @@ pub(super) fn tasks(
 ) -> (impl Future<Output = ()> + Send + use<>, impl Future<Output = ()> + Send + use<>) {
     let stamps = Stamps::new();
     let (failed, failure) = oneshot::channel();
-    let write = write(writer, outgoing, stamps.clone(), ends.closed.clone(), failed);
+    let write = write(writer, outgoing, stamps.clone(), ends.closed.clone(), failed, ends.meter.clone());
     let unread = Arc::new(Semaphore::new(UNREAD_BYTES_MAX as usize));
     let link = Reading { ends, queue, stamps, unread, is_accepted: false, received_bytes: 0 };
     (write, read(link, reader, failure))
@@ -79,8 +82,9 @@ async fn write(
     stamps: Stamps,
     closed: CancellationToken,
     failed: oneshot::Sender<SendError>,
+    meter: Arc<LinkMeter>,
 ) {
-    let all = write_all(&mut writer, &mut outgoing, &stamps);
+    let all = write_all(&mut writer, &mut outgoing, &stamps, &meter);
     tokio::pin!(all);
     let outcome = tokio::select! {
         outcome = &mut all => outcome,
@@ -95,6 +99,7 @@ async fn write_all(
     writer: &mut FrameWriter,
     outgoing: &mut mpsc::Receiver<Frame>,
     stamps: &Stamps,
+    meter: &LinkMeter,
 ) -> Result<(), SendError> {
     while let Some(frame) = outgoing.recv().await {
         match frame {
@@ -102,11 +107,14 @@ async fn write_all(
             Frame::Outgoing(Outgoing::Ping) => writer.send(KIND_PING, &[&stamps.stamp()]).await?,
             Frame::Pong(stamp) => writer.send(KIND_PONG, &[&stamp]).await?,
             Frame::Outgoing(Outgoing::Control(message)) => {
-                writer.send(KIND_MESSAGE, &[&message.encode()]).await?;
+                let bytes = message.encode();
+                writer.send(KIND_MESSAGE, &[&bytes]).await?;
+                meter.sent(bytes.len());
             }
             Frame::Outgoing(Outgoing::Data(message)) => {
                 let (header, rows) = message.encode_parts();
                 writer.send(KIND_MESSAGE, &[&header, &rows]).await?;
+                meter.sent(header.len() + rows.len());
             }
         }
     }
@@ -191,6 +199,7 @@ impl Reading {
         loop {
             let next = reader.next(Some(PART_EVERY)).await;
             let before = std::mem::replace(&mut self.received_bytes, reader.received_bytes());
+            self.ends.meter.received(self.received_bytes.saturating_sub(before));
             let outcome = match next {
                 Ok(frame) => self.frame(frame.kind, frame.payload).await,
                 Err(FrameError::Timeout { .. }) if self.received_bytes == before => Ok(()),
@@ -302,7 +311,7 @@ mod tests {
         let (events, mut inbox) = crate::events::channel();
         let (link, peer, purpose, closed) =
             (LinkId(4), NodeId([1; 32]), Purpose::Data, CancellationToken::new());
-        let ends = Ends { link, peer, purpose, events, closed };
+        let ends = Ends { link, peer, purpose, events, closed, meter: Arc::default() };
         let (_queue, unread) = (mpsc::channel(1), Arc::new(Semaphore::new(9)));
         let queue = _queue.0.downgrade();
         let stamps = Stamps::new();

@@ -11,7 +11,8 @@ use exo_cluster::{
 };
 use exo_machine::{
     BackupStart, Boot, Effect, EngineEvent, FetchEvent, Input, Job, LinkEnd, LinkId, LoadedFacts,
-    MachineConfig, NodeMachine, Now, Outgoing, Samples, SequenceEvent, StartRequest, StreamId,
+    MachineConfig, NodeMachine, Now, Outgoing, SampledMeasures, Samples, SequenceEvent, StartRequest,
+    StreamId,
 };
 use exo_sim::clock::EPOCH_UNIX_S;
 use exo_sim::draw::hash;
@@ -337,9 +338,10 @@ fn samples(node: usize) -> Samples {
             mains_power: None,
         },
         memory_bytes: vec![(id.clone(), total)],
-        devices: vec![DeviceReport { device: id, state, reason, monitor }],
+        devices: vec![DeviceReport { device: id, state, reason, monitor, throttled: None }],
         card_events: Vec::new(),
         process_bytes: None,
+        measured: SampledMeasures::default(),
     }
 }
 

@@ -1,0 +1,71 @@
+//! What `/exo/v1/alerts` shows: what is wrong in the cluster, what is affected, and what to do.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The longest silence, in seconds: a week.
+pub const SILENCE_S_MAX: u64 = 7 * 24 * 3600;
+
+/// How much an alert matters.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Somebody may want to act.
+    Info,
+    /// Something is worse than it could be.
+    Warning,
+    /// Something does not work, or will soon not.
+    Critical,
+}
+
+impl Severity {
+    /// As metrics and people write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        }
+    }
+}
+
+/// One alert.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AlertView {
+    /// Names it while it lasts: the rule, and what is affected.
+    pub id: String,
+    /// The rule's stable id: `node_lost`.
+    pub rule: String,
+    /// How much it matters.
+    pub severity: Severity,
+    /// Since when, in seconds since 1970 by the node that answers.
+    pub since_unix_s: u64,
+    /// When it was over; `null` while it lasts. Kept for a day.
+    pub resolved_unix_s: Option<u64>,
+    /// Until when it is silenced.
+    pub silenced_until_unix_s: Option<u64>,
+    /// The node that is affected.
+    pub node: Option<String>,
+    /// The device of that node that is affected.
+    pub device: Option<String>,
+    /// The instance that is affected.
+    pub instance: Option<String>,
+    /// What is affected, for people.
+    pub subject: String,
+    /// What is wrong, with the numbers.
+    pub text: String,
+    /// What to do.
+    pub what_to_do: String,
+    /// Section of the runbook.
+    pub runbook: String,
+}
+
+/// Silences an alert for a while.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SilenceRequest {
+    /// Id of an alert, or of a rule for all of its alerts.
+    pub alert: String,
+    /// For how many seconds, a week at most; 0 ends a silence.
+    pub for_s: u64,
+}

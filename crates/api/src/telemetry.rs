@@ -1,0 +1,411 @@
+//! What `/exo/v1/telemetry` and `/exo/v1/series` show, and what `/metrics` is made of: measurements of every node of the cluster.
+//!
+//! A source that is missing is `null`, never zero; [`MissingView`] says why.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::GenerateError;
+use crate::generate::FinishReason;
+use crate::view::{LayersView, LoadView, NodeStatus, SensorsView};
+
+/// Upper bounds of the histograms of whole requests and of waits, in seconds: those of OpenTelemetry's GenAI conventions, extended
+/// upwards for machines on which an answer takes half an hour.
+pub const DURATION_BOUNDS_S: [f64; 18] = [
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68,
+    655.36, 1310.72,
+];
+/// The same of the time to the first token.
+pub const FIRST_TOKEN_BOUNDS_S: [f64; 21] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
+    80.0, 160.0, 320.0,
+];
+/// The same of the time per output token.
+pub const TOKEN_BOUNDS_S: [f64; 17] =
+    [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+/// Measurements of all members, as the node that answers knows them.
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct TelemetryView {
+    /// The node that answers.
+    pub self_node: String,
+    /// Members, sorted by name.
+    pub nodes: Vec<NodeTelemetryView>,
+}
+
+/// Measurements of one node.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct NodeTelemetryView {
+    /// Node id.
+    pub node: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it is there.
+    pub status: NodeStatus,
+    /// How old its data is, in seconds; `null` if none has come.
+    pub age_s: Option<f64>,
+    /// Program version; empty when not known.
+    pub version: String,
+    /// Operating system and architecture; empty when not known.
+    pub platform: String,
+    /// Seconds since its process began.
+    pub uptime_s: Option<u64>,
+    /// By how many seconds its clock is ahead of that of the node that answers.
+    pub clock_ahead_s: Option<i64>,
+    /// Resident memory of its process.
+    pub process_bytes: Option<u64>,
+    /// Memory of the machine, as far as the process may use it.
+    pub memory_total_bytes: Option<u64>,
+    /// Of that, free or freeable.
+    pub memory_available_bytes: Option<u64>,
+    /// Free on the disk of its data folder.
+    pub disk_free_bytes: Option<u64>,
+    /// Charge of its battery, 0 to 1.
+    pub battery: Option<f64>,
+    /// Whether it runs on mains power.
+    pub mains_power: Option<bool>,
+    /// Fetches of model files that run.
+    pub transfers: u32,
+    /// Bytes of model files fetched since its process began.
+    pub transferred_bytes: u64,
+    /// Members to which it has no link for data, and has had none for a moment.
+    pub unreached: Vec<String>,
+    /// Its devices.
+    pub devices: Vec<DeviceTelemetryView>,
+    /// Its links.
+    pub links: Vec<LinkTelemetryView>,
+    /// Shards that it holds.
+    pub stages: Vec<StageTelemetryView>,
+    /// Instances whose first stage it holds.
+    pub instances: Vec<InstanceTelemetryView>,
+    /// Requests of its clients since its process began, by model.
+    pub requests: Vec<ModelRequestsView>,
+}
+
+/// Measurements of one device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct DeviceTelemetryView {
+    /// Its name within the node.
+    pub device: String,
+    /// Its sensors.
+    pub sensors: SensorsView,
+    /// Whether it is slowed down for heat or power.
+    pub throttled: Option<bool>,
+    /// What its memory holds.
+    pub memory: MemoryView,
+    /// What it does not tell.
+    pub missing: Vec<MissingView>,
+}
+
+/// A source that tells nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MissingView {
+    /// What is missing: `temperature_c`.
+    pub what: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// What a device's memory holds.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MemoryView {
+    /// What models may take in all.
+    pub total_bytes: u64,
+    /// Of that, free.
+    pub free_bytes: u64,
+    /// Weights of shards.
+    pub weights_bytes: u64,
+    /// Keys and values.
+    pub kv_bytes: u64,
+    /// What else shards hold: rows, buffers.
+    pub workspace_bytes: u64,
+    /// The rest: other programs, the system.
+    pub others_bytes: u64,
+}
+
+/// Measurements of one link, by the node at its end.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LinkTelemetryView {
+    /// The other end.
+    pub peer: String,
+    /// The other end's name.
+    pub peer_name: String,
+    /// Round trip, median of the last measurements.
+    pub rtt_ms: f64,
+    /// Mean difference between one round trip and the next.
+    pub jitter_ms: f64,
+    /// How fast bytes come from the other end, as last measured.
+    pub received_bytes_per_s: Option<f64>,
+    /// Bytes of frames sent to it since the process began; `null` where that is not counted.
+    pub sent_bytes: Option<u64>,
+    /// The same of frames received.
+    pub received_bytes: Option<u64>,
+    /// Packets sent and lost on the way; `null` for a link over TCP, whose system repairs losses unseen.
+    pub lost_packets: Option<u64>,
+}
+
+/// Measurements of one shard.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct StageTelemetryView {
+    /// The instance.
+    pub instance: String,
+    /// The model's name.
+    pub model: String,
+    /// Which stage, from 0.
+    pub stage: u32,
+    /// The device that holds it.
+    pub device: String,
+    /// Layers held.
+    pub layers: LayersView,
+    /// Seconds that it has computed since it was loaded.
+    pub busy_s: f64,
+    /// Bytes of weights in place.
+    pub weight_bytes: u64,
+}
+
+/// Measurements of one instance, by the node of its first stage.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct InstanceTelemetryView {
+    /// The instance.
+    pub instance: String,
+    /// The model's name.
+    pub model: String,
+    /// Requests at it, and how it keeps up with them.
+    pub load: LoadView,
+    /// Steps of its pipeline since it was placed.
+    pub steps: u64,
+}
+
+/// Requests for one model at one node.
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ModelRequestsView {
+    /// The model's name; empty where the request named none that is known.
+    pub model: String,
+    /// How many ended, by endpoint and reason.
+    pub ended: Vec<EndedView>,
+    /// Tokens of prompts.
+    pub prompt_tokens: u64,
+    /// Of those, tokens whose keys and values were kept.
+    pub cached_tokens: u64,
+    /// Tokens of answers.
+    pub completion_tokens: u64,
+    /// From arrival to the first token.
+    pub first_token: HistogramView,
+    /// Time per token behind the first.
+    pub token: HistogramView,
+    /// From arrival to the end.
+    pub duration: HistogramView,
+    /// From arrival to the first prompt token at work.
+    pub queue: HistogramView,
+    /// From the first prompt token at work to the first token of the answer.
+    pub prefill: HistogramView,
+}
+
+/// A number of requests that ended alike.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EndedView {
+    /// `chat`, `messages`.
+    pub endpoint: String,
+    /// `stop`, `cancelled`, `queue_full`.
+    pub reason: String,
+    /// How many.
+    pub count: u64,
+}
+
+/// Counts by size. `counts` has one number for each bound and one for what is above the last; it is empty where nothing was counted.
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
+pub struct HistogramView {
+    /// How many fell between one bound and the next.
+    pub counts: Vec<u64>,
+    /// Sum of all, in seconds.
+    pub sum_s: f64,
+}
+
+impl HistogramView {
+    /// How many were counted.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+}
+
+/// One entry of Prometheus' HTTP service discovery.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ScrapeTargets {
+    /// `host:port`.
+    pub targets: Vec<String>,
+    /// What Prometheus is told of it.
+    pub labels: std::collections::BTreeMap<String, String>,
+}
+
+/// Measurements of one thing over the last hour.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SeriesView {
+    /// What they are of: `NODE/DEVICE`, an instance, a node.
+    pub subject: String,
+    /// Seconds between one point and the next.
+    pub step_s: u32,
+    /// When the last point was measured, in seconds since 1970.
+    pub end_unix_s: u64,
+    /// Each series, oldest point first, all of the same length.
+    pub series: Vec<SeriesPoints>,
+}
+
+/// One series.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SeriesPoints {
+    /// What was measured, with its unit: `temperature_c`.
+    pub name: String,
+    /// `null` where nothing was told.
+    pub points: Vec<Option<f32>>,
+}
+
+/// Whose series are asked for. Exactly one is given.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SeriesQuery {
+    /// `NODE/DEVICE`, the node by its id in full.
+    pub device: Option<String>,
+    /// An instance.
+    pub instance: Option<String>,
+    /// A node, by its id in full.
+    pub node: Option<String>,
+}
+
+macro_rules! labels {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum $name {
+            $($(#[$variant_doc])* $variant,)*
+        }
+
+        impl $name {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// As metrics and the API write it.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $text,)*
+                }
+            }
+
+            /// Its number between nodes.
+            pub fn number(self) -> u8 {
+                self as u8
+            }
+
+            /// The one of that number, if this build knows it.
+            pub fn from_number(number: u8) -> Option<Self> {
+                Self::ALL.get(usize::from(number)).copied()
+            }
+        }
+    };
+}
+
+labels! {
+    /// Which way a request for text came. New ones at the end: their numbers travel between nodes.
+    Endpoint {
+        /// OpenAI's chat completions.
+        Chat = "chat",
+        /// OpenAI's completions.
+        Completions = "completions",
+        /// OpenAI's responses.
+        Responses = "responses",
+        /// Anthropic's messages.
+        Messages = "messages",
+        /// Ollama's chat.
+        OllamaChat = "ollama_chat",
+        /// Ollama's generate.
+        OllamaGenerate = "ollama_generate",
+    }
+}
+
+labels! {
+    /// How a request for text ended. New ones at the end: their numbers travel between nodes.
+    RequestEnd {
+        /// The model ended the answer, or a stop string appeared.
+        Stop = "stop",
+        /// `max_tokens` or the context was reached.
+        Length = "length",
+        /// The answer calls tools.
+        ToolCalls = "tool_calls",
+        /// Its client left.
+        Cancelled = "cancelled",
+        /// No model of that name.
+        ModelUnknown = "model_unknown",
+        /// The cluster's memory is too small.
+        DoesNotFit = "does_not_fit",
+        /// The model's files cannot be used.
+        LoadFailed = "load_failed",
+        /// No room for the prompt.
+        PromptTooLong = "prompt_too_long",
+        /// A part of it does not go with the model.
+        Invalid = "invalid",
+        /// Too many waited.
+        QueueFull = "queue_full",
+        /// Not at that time.
+        Unavailable = "unavailable",
+        /// Its client read too slowly.
+        SlowReader = "slow_reader",
+        /// Nothing came in time.
+        Deadline = "deadline",
+        /// It ran and broke.
+        Failed = "failed",
+        /// A bug.
+        Internal = "internal",
+    }
+}
+
+impl From<FinishReason> for RequestEnd {
+    fn from(reason: FinishReason) -> Self {
+        match reason {
+            FinishReason::Stop => Self::Stop,
+            FinishReason::Length => Self::Length,
+            FinishReason::ToolCalls => Self::ToolCalls,
+        }
+    }
+}
+
+impl From<&GenerateError> for RequestEnd {
+    fn from(error: &GenerateError) -> Self {
+        use GenerateError as E;
+        match error {
+            E::ModelUnknown { .. } => Self::ModelUnknown,
+            E::DoesNotFit { .. } => Self::DoesNotFit,
+            E::LoadFailed { .. } => Self::LoadFailed,
+            E::PromptTooLong { .. } => Self::PromptTooLong,
+            E::TemplateFailed { .. } | E::Invalid { .. } => Self::Invalid,
+            E::QueueFull { .. } => Self::QueueFull,
+            E::Unavailable { .. } => Self::Unavailable,
+            E::SlowReader { .. } => Self::SlowReader,
+            E::Failed { .. } => Self::Failed,
+            E::Deadline { .. } => Self::Deadline,
+            E::Internal { .. } => Self::Internal,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_between_nodes_lead_back_and_texts_differ() {
+        for end in RequestEnd::ALL {
+            assert_eq!(RequestEnd::from_number(end.number()), Some(*end));
+            assert_eq!(RequestEnd::ALL.iter().filter(|other| other.as_str() == end.as_str()).count(), 1);
+        }
+        for endpoint in Endpoint::ALL {
+            assert_eq!(Endpoint::from_number(endpoint.number()), Some(*endpoint));
+        }
+        assert_eq!((Endpoint::from_number(200), RequestEnd::from_number(200)), (None, None));
+    }
+
+    #[test]
+    fn bounds_grow() {
+        for bounds in [&DURATION_BOUNDS_S[..], &FIRST_TOKEN_BOUNDS_S, &TOKEN_BOUNDS_S] {
+            assert!(bounds.is_sorted_by(|a, b| a < b), "{bounds:?}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `exo alerts`: what is wrong in the cluster, and what to do about it.
+
+use anyhow::{Context, bail};
+use exo_api::{AlertView, SilenceRequest};
+use serde_json::Value;
+
+use super::running;
+use crate::args::{Alerts, AlertsAction};
+use crate::config::Config;
+use crate::ui;
+
+/// Lists alerts, or silences one.
+pub async fn run(config: &Config, args: &Alerts) -> anyhow::Result<()> {
+    let client = running(config).await?;
+    if let Some(AlertsAction::Silence { alert, time }) = &args.action {
+        let for_s = seconds(time)?;
+        let silence = SilenceRequest { alert: alert.clone(), for_s };
+        client.post::<Value>("/exo/v1/alerts/silence", &silence).await?;
+        ui::line(match for_s {
+            0 => format!("{alert} is silenced no longer"),
+            _ => format!("{alert} is silenced for {time} at this node"),
+        });
+        return Ok(());
+    }
+    let mut alerts: Vec<AlertView> = client.get("/exo/v1/alerts").await?;
+    if !args.all {
+        alerts.retain(|alert| alert.resolved_unix_s.is_none());
+    }
+    if args.json.json {
+        return ui::json(&alerts);
+    }
+    if alerts.is_empty() {
+        let over =
+            if args.all { " and was not within the last day" } else { "; `exo alerts --all` shows what was" };
+        ui::line(format!("nothing is wrong{over}"));
+    }
+    let now = exo_device::unix_s();
+    alerts.iter().flat_map(|alert| lines(alert, now)).for_each(ui::line);
+    Ok(())
+}
+
+fn lines(alert: &AlertView, now_unix_s: u64) -> Vec<String> {
+    let since = ago(alert.since_unix_s, now_unix_s);
+    let mut state = match alert.resolved_unix_s {
+        Some(at) => format!("over since {}", ago(at, now_unix_s)),
+        None => format!("since {since}"),
+    };
+    if alert.silenced_until_unix_s.is_some() {
+        state.push_str(", silenced");
+    }
+    let mut lines = vec![format!("{:8} {} ({state})", alert.severity.as_str(), alert.text)];
+    if alert.resolved_unix_s.is_none() {
+        lines.push(format!("         {}", alert.what_to_do));
+        lines.push(format!("         {} · {}", alert.id, alert.runbook));
+    }
+    lines
+}
+
+fn ago(at_unix_s: u64, now_unix_s: u64) -> String {
+    match now_unix_s.saturating_sub(at_unix_s) {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
+}
+
+/// `90s`, `30m`, `2h`, `1d`, or `0`.
+fn seconds(text: &str) -> anyhow::Result<u64> {
+    if text == "0" {
+        return Ok(0);
+    }
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let each = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        _ => bail!("`{text}` is no time: write 90s, 30m, 2h or 1d, or 0 to end a silence"),
+    };
+    let number: u64 = number.parse().with_context(|| format!("`{text}` does not begin with a number"))?;
+    number.checked_mul(each).with_context(|| format!("`{text}` is too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_api::Severity;
+
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit_and_nought_has_none() {
+        for (text, expected) in
+            [("90s", Some(90)), ("30m", Some(1800)), ("2h", Some(7200)), ("1d", Some(86_400)), ("0", Some(0))]
+        {
+            assert_eq!(seconds(text).ok(), expected);
+        }
+        for wrong in ["", "2", "h", "-1h", "1w", "99999999999999999999d", "9999999999999999999h"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_alert_says_what_is_wrong_since_when_and_what_to_do() {
+        let alert = AlertView {
+            id: "node_lost:ab".to_owned(),
+            rule: "node_lost".to_owned(),
+            severity: Severity::Critical,
+            since_unix_s: 1000,
+            resolved_unix_s: None,
+            silenced_until_unix_s: Some(5000),
+            node: Some("ab".to_owned()),
+            device: None,
+            instance: None,
+            subject: "attic".to_owned(),
+            text: "attic is not there".to_owned(),
+            what_to_do: "start it".to_owned(),
+            runbook: "docs/runbook.md#node_lost".to_owned(),
+        };
+        let shown = lines(&alert, 1130).join("\n");
+        assert_eq!(
+            shown,
+            "critical attic is not there (since 2 min, silenced)\n         start it\n         node_lost:ab · docs/runbook.md#node_lost"
+        );
+        let over = lines(&AlertView { resolved_unix_s: Some(1100), ..alert }, 1130);
+        assert_eq!(over, ["critical attic is not there (over since 30 s, silenced)"]);
+    }
+}

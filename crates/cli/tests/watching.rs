@@ -1,0 +1,159 @@
+//! A cluster is watched from any of its nodes: measurements, metrics, alerts and log lines, through the binary and its API.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Node, SOON, cluster, stdout, wait_for};
+
+/// From a cause to its alert.
+const ALERT_MAX: Duration = Duration::from_secs(10);
+
+fn metrics(node: &Node, query: &str) -> String {
+    let answer = node.call("GET", &format!("/metrics{query}"), None);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body
+}
+
+/// The value of the first sample that begins so.
+fn sample(text: &str, begin: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.starts_with(begin))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+#[test]
+fn what_any_node_measures_is_known_on_every_node() {
+    let nodes = cluster("watch", &["left", "right"]);
+    let instance = nodes[0].place("demo", 2);
+    let id = instance["id"].as_str().unwrap();
+    let answer = nodes[1].ask("demo", "What is 17 + 25?");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let tokens = answer.json()["usage"]["completion_tokens"].as_f64().unwrap();
+    let pair: Vec<(&Node, &str)> = vec![(&nodes[0], "left"), (&nodes[1], "right")];
+    for (node, name) in &pair {
+        let load = wait_for("the load of the instance", SOON, || {
+            let load = node.instance(id)?["load"].clone();
+            (load["prompt_tokens"].as_u64()? > 0).then_some(load)
+        });
+        assert_eq!((&load["running"], &load["waiting"]), (&json!(0), &json!(0)), "{name}: {load}");
+        // Requests are counted where the client asked, and shown everywhere.
+        let counted = "exo_requests_total{node=\"right\",model=\"demo\",endpoint=\"chat\",reason=\"stop\"}";
+        let text = wait_for("the request to be counted", SOON, || {
+            let text = metrics(node, "?scope=cluster");
+            let is_busy = |name: &str| {
+                sample(&text, &format!("exo_stage_busy_seconds_total{{node=\"{name}\""))
+                    .is_some_and(|s| s > 0.0)
+            };
+            (sample(&text, counted).is_some() && is_busy("left") && is_busy("right")).then_some(text)
+        });
+        assert_eq!(sample(&text, counted), Some(1.0), "{name}");
+        let generated = sample(&text, "exo_generated_tokens_total{node=\"right\",model=\"demo\"}");
+        assert_eq!(generated, Some(tokens), "as its client counted them");
+        assert_eq!(sample(&text, "exo_time_to_first_token_seconds_count{node=\"right\""), Some(1.0));
+        for other in ["left", "right"] {
+            assert_eq!(sample(&text, &format!("exo_node_up{{node=\"{other}\"}}")), Some(1.0));
+            assert!(sample(&text, &format!("exo_link_sent_bytes_total{{node=\"{other}\"")).unwrap() > 0.0);
+            let age = sample(&text, &format!("exo_node_data_age_seconds{{node=\"{other}\"}}")).unwrap();
+            assert!((0.0..10.0).contains(&age), "{age}");
+        }
+        // This node alone, without a label for it; and the device's memory as the system knows it.
+        let own = metrics(node, "");
+        assert!(!own.contains("node=\"") && sample(&own, "exo_node_up ") == Some(1.0), "{name}");
+        let told = node.get("/exo/v1/telemetry");
+        assert_eq!(told["nodes"].as_array().unwrap().len(), 2);
+        let device = &told["nodes"][0]["devices"][0];
+        assert!(device["memory"]["weights_bytes"].as_u64().unwrap() > 0, "{device}");
+        assert!(device["missing"].as_array().unwrap().iter().all(|m| m["reason"] != ""), "{device}");
+        let key = told["nodes"][0]["node"].as_str().unwrap();
+        let series = node.get(&format!("/exo/v1/series?device={key}/cpu"));
+        let free =
+            series["series"].as_array().unwrap().iter().find(|s| s["name"] == "memory_free_bytes").unwrap();
+        assert!(free["points"].as_array().unwrap().last().unwrap().as_f64().unwrap() > 0.0, "{series}");
+    }
+    let missing = nodes[0].call("GET", "/exo/v1/series?instance=i99", None);
+    assert_eq!((missing.status, missing.code().as_str()), (404, "not_found"));
+}
+
+#[test]
+fn a_node_that_is_killed_is_an_alert_within_seconds_that_can_be_silenced() {
+    let mut nodes = cluster("alert", &["one", "two", "three"]);
+    let quiet = nodes[0].exo(&["alerts"]);
+    // This machine may have troubles of its own.
+    assert!(quiet.status.success() && !stdout(&quiet).contains("is not there"), "{}", stdout(&quiet));
+    nodes[2].kill();
+    for node in &nodes[..2] {
+        let alert = wait_for("the alert", ALERT_MAX, || {
+            let alerts = node.get("/exo/v1/alerts");
+            alerts.as_array()?.iter().find(|alert| alert["rule"] == "node_lost").cloned()
+        });
+        assert_eq!(
+            (alert["subject"].as_str(), alert["severity"].as_str()),
+            (Some("three"), Some("critical"))
+        );
+        let view = node.get("/exo/v1/cluster");
+        assert!(view["alerts"].as_array().unwrap().iter().any(|a| a["id"] == alert["id"]), "{view:#}");
+    }
+    let shown = stdout(&nodes[0].exo(&["alerts"]));
+    assert!(shown.contains("critical three is not there (since") && shown.contains("exo remove"), "{shown}");
+    let active = "exo_alert_active{rule=\"node_lost\",severity=\"critical\",silenced=\"false\"}";
+    wait_for("the metric", SOON, || (sample(&metrics(&nodes[0], ""), active) == Some(1.0)).then_some(()));
+    let silenced = nodes[0].exo(&["alerts", "silence", "node_lost", "--time", "10m"]);
+    assert!(silenced.status.success(), "{}", support::stderr(&silenced));
+    let listed: Value = serde_json::from_str(&stdout(&nodes[0].exo(&["alerts", "--json"]))).unwrap();
+    let lost = listed.as_array().unwrap().iter().find(|alert| alert["rule"] == "node_lost").unwrap();
+    assert!(lost["silenced_until_unix_s"].as_u64().is_some(), "{listed}");
+    let text = metrics(&nodes[0], "?scope=cluster");
+    assert_eq!(sample(&text, active), None);
+    assert_eq!(sample(&text, "exo_node_up{node=\"three\"}"), Some(0.0));
+    let unknown = nodes[0].exo(&["alerts", "silence", "no_such_rule"]);
+    assert!(!unknown.status.success() && support::stderr(&unknown).contains("no alert"), "{unknown:?}");
+}
+
+/// The lines of `exo logs` as they were told.
+fn lines(node: &Node, args: &[&str]) -> Vec<Value> {
+    let args = [&["logs", "--json", "-n", "2000"], args].concat();
+    let output = node.exo(&args);
+    assert!(output.status.success(), "{}", support::stderr(&output));
+    stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn what_is_logged_holds_no_prompt_and_no_answer() {
+    let nodes = cluster("logs", &["here", "there"]);
+    nodes[0].place("demo", 2);
+    for node in &nodes {
+        let raised = node.post("/exo/v1/logs/level", &json!({"target": "exo", "level": "trace"}));
+        assert_eq!(raised.status, 204, "{}", raised.body);
+    }
+    let marker = "zyxwv marker 8675309";
+    let messages = json!([{"role": "user", "content": format!("Put 9, 3, 7 in order. {marker}")}]);
+    let asked = json!({"model": "demo", "messages": messages, "temperature": 0, "logprobs": true});
+    let answer = nodes[0].post("/v1/chat/completions", &asked);
+    let (text, request) = (answer.text(), answer.head.clone());
+    let request =
+        request.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap().trim().to_owned();
+    // Both nodes know the request by its id, and say so to whoever asks either.
+    for node in &nodes {
+        let about = wait_for("lines of both nodes", SOON, || {
+            let about = lines(node, &["--request", &request]);
+            let of = |name: &str| about.iter().any(|line| line["name"] == name);
+            (of("here") && of("there")).then_some(about)
+        });
+        let is_about = |line: &Value| request.starts_with(line["request"].as_str().unwrap());
+        assert!(about.iter().all(is_about), "{about:?}");
+    }
+    let all = lines(&nodes[0], &[]);
+    assert!(all.iter().any(|line| line["level"] == "trace"), "the level is raised");
+    for line in &all {
+        let said = line["text"].as_str().unwrap();
+        assert!(!said.contains("zyxwv") && !said.contains("8675309"), "{line}");
+        assert!(text.trim().len() < 4 || !said.contains(text.trim()), "{line}");
+    }
+    let warned = lines(&nodes[0], &["--level", "warn", "--node", "there"]);
+    assert!(warned.iter().all(|line| line["name"] == "there" && line["level"] != "trace"), "{warned:?}");
+    let nobody = nodes[0].exo(&["logs", "--node", "nobody"]);
+    assert!(support::stderr(&nobody).contains("no node `nobody`"), "{}", support::stderr(&nobody));
+}

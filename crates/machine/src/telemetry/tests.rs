@@ -1,0 +1,33 @@
+use exo_types::Monitor;
+
+use super::*;
+
+#[test]
+fn what_a_device_does_not_tell_is_named_with_its_reason() {
+    let sensors: api::SensorsView = Monitor { temperature_c: Some(50.0), ..Monitor::default() }.into();
+    let names = |kind| {
+        let missing = missing(kind, &sensors, Some(false));
+        missing.into_iter().map(|m| (m.what, m.reason)).collect::<Vec<_>>()
+    };
+    let of_card = names(DeviceKind::DiscreteGpu);
+    assert_eq!(of_card.len(), 3, "{of_card:?}");
+    assert!(of_card.iter().all(|(what, reason)| what != "temperature_c" && reason.ends_with("driver")));
+    assert!(names(DeviceKind::Cpu).iter().all(|(_, reason)| reason == "not reported by this system"));
+}
+
+#[test]
+fn requests_of_unknown_kinds_are_counted_together_and_other_bounds_are_not_believed() {
+    let totals = ModelTotals {
+        model: "m".to_owned(),
+        ended: vec![(0, 0, 2), (200, 0, 3), (201, 0, 4), (0, 1, 5)],
+        token: Histogram { counts: vec![1; 3], sum_us: 9 },
+        duration: Histogram { counts: vec![1; api::DURATION_BOUNDS_S.len() + 1], sum_us: 2_500_000 },
+        ..ModelTotals::default()
+    };
+    let view = requests_view(&totals);
+    let ended: Vec<_> =
+        view.ended.iter().map(|e| (e.endpoint.as_str(), e.reason.as_str(), e.count)).collect();
+    assert_eq!(ended, [("chat", "length", 5), ("chat", "stop", 2), ("other", "stop", 7)]);
+    assert_eq!(view.token, api::HistogramView::default());
+    assert_eq!((view.duration.count(), view.duration.sum_s), (19, 2.5));
+}

@@ -1,0 +1,476 @@
+//! The last log lines of this process, kept in memory for `exo logs` and for other members that ask.
+//!
+//! Kept is what says what the node does: of exo's own parts everything from *debug* on, of libraries warnings. Prompts and answers are
+//! in no line of any level. A layer of the process's subscriber writes here ([`LogCapture::layer`]); who starts a node installs it.
+
+use std::fmt;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use exo_api::{
+    AdminError, ClusterView, LOG_LINES_MAX, LOG_RAISED_S, LogLevel, LogLineView, LogQuery, LogsView,
+    NodeStatus, SilentNodeView,
+};
+use exo_telemetry::{LogFilter, LogLine, LogRing};
+use exo_transport::Endpoint;
+use exo_types::{NodeId, clean_name, printable};
+use futures_util::StreamExt;
+use serde::{Deserialize, Serialize};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, Filter};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::bulk::Fetcher;
+use crate::engine_host::chain;
+use crate::run_loop::unix_ms;
+
+/// Bytes of lines that are kept.
+const RING_BYTES_MAX: usize = 10 << 20;
+/// Targets whose level is raised at once.
+const RAISED_MAX: usize = 8;
+/// Longest name of a target that may be raised, and of text in a question.
+const NAME_BYTES_MAX: usize = 200;
+/// Hexadecimal digits of a request's id, and of its beginning, by which sequences are named.
+const REQUEST_DIGITS: [usize; 2] = [32, 8];
+/// Of all lines of an answer to another node.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// For one member to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Members that are asked at once.
+const ASKED_AT_ONCE: usize = 16;
+/// Lines of an answer unless more are asked for.
+const LIMIT: u32 = 200;
+
+/// Where the lines are. A value like others: clones are the same.
+#[derive(Clone, Debug)]
+pub struct LogCapture(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    ring: Mutex<LogRing>,
+    raised: Mutex<Vec<Raised>>,
+}
+
+/// More is kept of these targets for a while.
+#[derive(Clone, Debug)]
+struct Raised {
+    target: String,
+    level: LevelFilter,
+    until: Instant,
+}
+
+impl Default for LogCapture {
+    fn default() -> Self {
+        let ring = Mutex::new(LogRing::new(RING_BYTES_MAX));
+        Self(Arc::new(Shared { ring, raised: Mutex::default() }))
+    }
+}
+
+/// What one node asks another, in the encoding of the bulk channel.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LogAsk {
+    level: Option<u8>,
+    target: Option<String>,
+    request: Option<String>,
+    after: u64,
+    limit: u32,
+}
+
+/// One line of the answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct ToldLine {
+    number: u64,
+    at_unix_ms: u64,
+    level: u8,
+    target: String,
+    request: Option<String>,
+    text: String,
+}
+
+/// The answer: the number of the last line there is, and lines.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ToldLines {
+    last: u64,
+    lines: Vec<ToldLine>,
+}
+
+impl LogCapture {
+    /// What writes here.
+    pub fn layer<S>(&self) -> impl Layer<S> + Send + Sync + use<S>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+    {
+        Writer(self.clone()).with_filter(KeptLines(self.clone()))
+    }
+
+    /// Keeps more of a target for ten minutes.
+    pub fn raise(&self, target: &str, level: LogLevel) -> Result<(), AdminError> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '.' | '-');
+        if target.is_empty() || target.len() > NAME_BYTES_MAX || !target.chars().all(is_name) {
+            let message = "a target is a name like `exo_cluster::scheduler`".to_owned();
+            return Err(AdminError::Invalid { param: "target".to_owned(), message });
+        }
+        let until = Instant::now() + Duration::from_secs(LOG_RAISED_S);
+        {
+            let mut raised = self.raised();
+            raised.retain(|other| other.target != target && other.until > Instant::now());
+            if raised.len() >= RAISED_MAX {
+                let message = format!("the levels of {RAISED_MAX} targets are raised already");
+                return Err(AdminError::Conflict { message });
+            }
+            raised.push(Raised { target: target.to_owned(), level: filter_of(level), until });
+        }
+        tracing::callsite::rebuild_interest_cache();
+        let capture = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(LOG_RAISED_S)).await;
+            capture.raised().retain(|raised| raised.until > Instant::now());
+            tracing::callsite::rebuild_interest_cache();
+        });
+        Ok(())
+    }
+
+    /// The answer to another node.
+    pub fn answer(&self, ask: &LogAsk) -> ToldLines {
+        let filter = LogFilter {
+            level: ask.level.and_then(level_of_number),
+            target: ask.target.clone(),
+            request: ask.request.clone(),
+            after: ask.after,
+            limit: ask.limit.min(LOG_LINES_MAX) as usize,
+        };
+        let (lines, last) = {
+            let ring = self.ring();
+            (ring.lines(&filter), ring.last())
+        };
+        // The last ones count, as with every limit.
+        let mut bytes = 0;
+        let fits = |line: &LogLine| {
+            bytes += line.text.len() + line.target.len() + 64;
+            bytes <= ANSWER_BYTES_MAX
+        };
+        let mut lines: Vec<ToldLine> = lines.into_iter().rev().take_while(fits).map(told).collect();
+        lines.reverse();
+        ToldLines { last, lines }
+    }
+
+    fn ring(&self) -> MutexGuard<'_, LogRing> {
+        self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn raised(&self) -> MutexGuard<'_, Vec<Raised>> {
+        self.0.raised.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keeps(&self, about: &Metadata<'_>) -> bool {
+        let target = about.target();
+        let is_own = target.starts_with("exo") || target.starts_with("events::");
+        let usual = if is_own { LevelFilter::DEBUG } else { LevelFilter::WARN };
+        let raised = self.raised();
+        let of_target = raised.iter().filter(|raised| target.starts_with(raised.target.as_str()));
+        *about.level() <= of_target.map(|raised| raised.level).fold(usual, LevelFilter::max)
+    }
+}
+
+fn told(line: LogLine) -> ToldLine {
+    ToldLine {
+        number: line.number,
+        at_unix_ms: line.at_unix_ms,
+        level: line.level as u8,
+        target: line.target.to_owned(),
+        request: line.request,
+        text: line.text,
+    }
+}
+
+fn level_of_number(number: u8) -> Option<LogLevel> {
+    use LogLevel::{Debug, Error, Info, Trace, Warn};
+    [Trace, Debug, Info, Warn, Error].into_iter().find(|level| *level as u8 == number)
+}
+
+fn filter_of(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Trace => LevelFilter::TRACE,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Error => LevelFilter::ERROR,
+    }
+}
+
+fn level_of(level: Level) -> LogLevel {
+    match level {
+        Level::TRACE => LogLevel::Trace,
+        Level::DEBUG => LogLevel::Debug,
+        Level::INFO => LogLevel::Info,
+        Level::WARN => LogLevel::Warn,
+        Level::ERROR => LogLevel::Error,
+    }
+}
+
+/// Which lines are kept. What is not is decided once for each place in the program, so that it costs nothing there.
+struct KeptLines(LogCapture);
+
+impl<S> Filter<S> for KeptLines {
+    fn enabled(&self, about: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        self.0.keeps(about)
+    }
+
+    fn callsite_enabled(&self, about: &'static Metadata<'static>) -> Interest {
+        if self.0.keeps(about) { Interest::always() } else { Interest::never() }
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        let raised = self.0.raised();
+        Some(raised.iter().map(|raised| raised.level).fold(LevelFilter::DEBUG, LevelFilter::max))
+    }
+}
+
+struct Writer(LogCapture);
+
+impl<S: Subscriber> Layer<S> for Writer {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let about = event.metadata();
+        let mut line = Line::default();
+        event.record(&mut line);
+        let Line { mut text, fields, request } = line;
+        text.push_str(&fields);
+        self.0.ring().push(unix_ms(), level_of(*about.level()), about.target(), request, &text);
+    }
+}
+
+/// The message, and behind it the fields.
+#[derive(Default)]
+struct Line {
+    text: String,
+    fields: String,
+    request: Option<String>,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.text, "{value:?}");
+            return;
+        }
+        let from = self.fields.len();
+        let _ = write!(self.fields, " {}={value:?}", field.name());
+        if matches!(field.name(), "request" | "id" | "sequence") && self.request.is_none() {
+            let value = self.fields[from..].split_once('=').map_or("", |(_, value)| value);
+            self.request = request_of(value);
+        }
+    }
+}
+
+/// The request that a field names: a sequence begins with its request.
+fn request_of(value: &str) -> Option<String> {
+    let digits: String = value.chars().take_while(char::is_ascii_hexdigit).collect();
+    REQUEST_DIGITS.contains(&digits.len()).then_some(digits)
+}
+
+/// The lines of this node and of those that are reached.
+pub async fn lines_of_all(
+    own: &LogCapture,
+    endpoint: &Endpoint,
+    view: &ClusterView,
+    query: LogQuery,
+) -> Result<LogsView, AdminError> {
+    let limit = query.limit.unwrap_or(LIMIT);
+    if limit == 0 || limit > LOG_LINES_MAX {
+        let message = format!("`limit` is {limit}, and an answer has 1 to {LOG_LINES_MAX} lines");
+        return Err(AdminError::Invalid { param: "limit".to_owned(), message });
+    }
+    let cursor = Cursor::parse(query.after.as_deref().unwrap_or_default());
+    let nodes = match &query.node {
+        None => view.nodes.iter().collect::<Vec<_>>(),
+        Some(wanted) => view.nodes.iter().filter(|node| node.id == *wanted || node.name == *wanted).collect(),
+    };
+    if let (Some(wanted), true) = (query.node, nodes.is_empty()) {
+        return Err(AdminError::NotFound { what: "node", name: wanted });
+    }
+    let text = |text: Option<String>| text.map(|text| text.chars().take(NAME_BYTES_MAX).collect());
+    let (target, request): (Option<String>, Option<String>) = (text(query.target), text(query.request));
+    let mut asks = Vec::new();
+    for node in nodes {
+        let ask = LogAsk {
+            level: query.level.map(|level| level as u8),
+            target: target.clone(),
+            request: request.clone(),
+            after: cursor.of(&node.id),
+            limit,
+        };
+        asks.push(async move {
+            let told = if node.is_self { Ok(own.answer(&ask)) } else { asked(endpoint, node, ask).await };
+            (node, told)
+        });
+    }
+    // Each in a bounded time, a few at once.
+    let answers: Vec<_> = futures_util::stream::iter(asks).buffered(ASKED_AT_ONCE).collect().await;
+    Ok(gather(answers, limit, cursor))
+}
+
+fn gather(
+    answers: Vec<(&exo_api::NodeView, Result<ToldLines, String>)>,
+    limit: u32,
+    mut cursor: Cursor,
+) -> LogsView {
+    let mut out = LogsView::default();
+    for (node, told) in answers {
+        let (id, name) = (node.id.clone(), node.name.clone());
+        match told {
+            Ok(told) => {
+                // One that was started again counts from 1 again.
+                cursor.set(&id, told.last);
+                out.lines.extend(told.lines.into_iter().map(|line| LogLineView {
+                    node: id.clone(),
+                    name: name.clone(),
+                    number: line.number,
+                    at_unix_ms: line.at_unix_ms,
+                    level: level_of_number(line.level).unwrap_or(LogLevel::Info),
+                    target: clean_name(&line.target, NAME_BYTES_MAX),
+                    request: line.request.as_deref().and_then(request_of),
+                    text: printable(&line.text, 2000),
+                }));
+            }
+            Err(reason) => {
+                let reason = printable(&reason, 300);
+                out.silent.push(SilentNodeView { node: id, name, reason });
+            }
+        }
+    }
+    out.lines.sort_by_key(|line| line.at_unix_ms);
+    let too_many = out.lines.len().saturating_sub(limit as usize);
+    out.lines.drain(..too_many);
+    out.next = cursor.to_string();
+    out
+}
+
+async fn asked(endpoint: &Endpoint, node: &exo_api::NodeView, ask: LogAsk) -> Result<ToldLines, String> {
+    if matches!(node.status, NodeStatus::Lost) {
+        return Err("it is lost".to_owned());
+    }
+    let id: NodeId = node.id.parse().map_err(|_| "its id is none".to_owned())?;
+    let addresses: Vec<_> = node.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+    let answer = async {
+        let mut fetcher = Fetcher::dial(endpoint, id, &addresses).await.map_err(|e| chain(&e))?;
+        let bytes = fetcher.logs(ask).await.map_err(|e| chain(&e))?;
+        let told: ToldLines = postcard::from_bytes(&bytes).map_err(|e| format!("its answer is none: {e}"))?;
+        match told.lines.len() <= LOG_LINES_MAX as usize {
+            true => Ok(told),
+            false => Err(format!("it sent {} lines", told.lines.len())),
+        }
+    };
+    let late = |_| format!("it did not answer within {} s", ANSWER_MAX.as_secs());
+    tokio::time::timeout(ANSWER_MAX, answer).await.map_err(late)?
+}
+
+/// How far each node's lines were read: `ID:NUMBER`, comma between.
+#[derive(Debug, Default)]
+struct Cursor(std::collections::BTreeMap<String, u64>);
+
+impl Cursor {
+    fn parse(text: &str) -> Self {
+        let part = |part: &str| {
+            let (id, number) = part.split_once(':')?;
+            Some((id.to_owned(), number.parse().ok()?))
+        };
+        Self(text.split(',').filter_map(part).take(exo_cluster::wire::limits::MEMBERS_MAX).collect())
+    }
+
+    fn of(&self, id: &str) -> u64 {
+        self.0.get(id).copied().unwrap_or(0)
+    }
+
+    fn set(&mut self, id: &str, number: u64) {
+        self.0.insert(id.to_owned(), number);
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (id, number)) in self.0.iter().enumerate() {
+            write!(f, "{}{id}:{number}", if at == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    const ALL: LogAsk = LogAsk { level: None, target: None, request: None, after: 0, limit: 100 };
+
+    fn texts(capture: &LogCapture) -> Vec<String> {
+        capture.answer(&ALL).lines.into_iter().map(|line| line.text).collect()
+    }
+
+    #[tokio::test]
+    async fn debug_lines_of_exo_are_kept_warnings_of_others_and_more_of_what_is_raised() {
+        let capture = LogCapture::default();
+        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(capture.layer()));
+        let say = || {
+            tracing::debug!(target: "exo_server::app", id = "ab".repeat(16), "a request");
+            tracing::trace!(target: "exo_cluster::stage", step = 3, "a step");
+            tracing::info!(target: "quinn", "a packet");
+            tracing::warn!(target: "quinn", "a lost packet");
+        };
+        say();
+        assert_eq!(texts(&capture).len(), 2, "{:?}", texts(&capture));
+        capture.raise("exo_cluster", LogLevel::Trace).unwrap();
+        say();
+        let texts = texts(&capture);
+        assert!(texts.contains(&"a step step=3".to_owned()), "{texts:?}");
+        let request = capture.answer(&LogAsk { request: Some("ab".repeat(16)), ..ALL });
+        assert_eq!((request.lines.len(), request.last), (2, 5));
+        for wrong in ["", "a b", &"x".repeat(300)] {
+            assert!(
+                matches!(capture.raise(wrong, LogLevel::Trace), Err(AdminError::Invalid { .. })),
+                "{wrong}"
+            );
+        }
+        for number in 0..RAISED_MAX {
+            let raised = capture.raise(&format!("t{number}"), LogLevel::Trace);
+            assert_eq!(raised.is_ok(), number < RAISED_MAX - 1, "{number}");
+        }
+    }
+
+    #[test]
+    fn lines_of_many_nodes_come_in_order_and_a_cursor_leads_on() {
+        let node = |name: &str| -> exo_api::NodeView {
+            let id = name.repeat(8);
+            serde_json::from_value(serde_json::json!({
+                "id": id, "name": name, "is_self": false, "role": "worker", "status": "alive", "version": "",
+                "platform": "", "devices": [], "addresses": [], "mains_power": null,
+            }))
+            .unwrap()
+        };
+        let line = |number: u64, at_unix_ms: u64| ToldLine {
+            number,
+            at_unix_ms,
+            level: LogLevel::Info as u8,
+            target: "t\x1b".to_owned(),
+            request: Some("not hex".to_owned()),
+            text: format!("line {number}\nforged"),
+        };
+        let (a, b, c) = (node("a"), node("b"), node("c"));
+        let answers = vec![
+            (&a, Ok(ToldLines { last: 9, lines: vec![line(8, 10), line(9, 30)] })),
+            (&b, Ok(ToldLines { last: 4, lines: vec![line(4, 20)] })),
+            (&c, Err("it is lost".to_owned())),
+        ];
+        let view = gather(answers, 2, Cursor::parse("cccccccc:7,nonsense,x:y"));
+        let shown: Vec<_> = view.lines.iter().map(|line| (line.name.as_str(), line.number)).collect();
+        assert_eq!(shown, [("b", 4), ("a", 9)], "the last two, by time");
+        assert!(view.lines.iter().all(|l| !l.text.contains('\n') && l.request.is_none() && l.target == "t"));
+        assert_eq!(view.next, "aaaaaaaa:9,bbbbbbbb:4,cccccccc:7");
+        assert_eq!(view.silent[0].reason, "it is lost");
+    }
+}

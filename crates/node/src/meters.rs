@@ -1,0 +1,278 @@
+//! What this process counts as it works: requests of its clients, bytes to and from members, bytes of fetches. The loop reads it
+//! once a second; whoever counts waits for nobody.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use exo_api::{
+    DURATION_BOUNDS_S, Endpoint, FIRST_TOKEN_BOUNDS_S, GenerateError, GenerateEvent, GenerateStream,
+    RequestEnd, Summary, TOKEN_BOUNDS_S,
+};
+use exo_cluster::wire::limits::{COUNTED_ENDS_MAX, COUNTED_MODELS_MAX};
+use exo_cluster::wire::{ModelTotals, Traffic};
+use exo_types::NodeId;
+use futures_util::StreamExt;
+
+/// Members whose bytes are counted; above that those without a link are forgotten.
+const MEMBERS_MAX: usize = 512;
+/// The name under which models are counted together that are too many to be counted apart.
+const OTHER_MODELS: &str = "other";
+
+/// All of it.
+#[derive(Debug, Default)]
+pub struct Meters {
+    requests: Mutex<BTreeMap<String, ModelTotals>>,
+    links: Mutex<BTreeMap<NodeId, Arc<LinkMeter>>>,
+    /// Fetches of model files.
+    pub transfers: TransferMeter,
+}
+
+/// Bytes of frames to and from one member.
+#[derive(Debug, Default)]
+pub struct LinkMeter {
+    sent: AtomicU64,
+    received: AtomicU64,
+}
+
+impl LinkMeter {
+    pub fn sent(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub fn received(&self, bytes: u64) {
+        self.received.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Fetches that run, and what all of them brought.
+#[derive(Debug, Default)]
+pub struct TransferMeter {
+    running: AtomicU32,
+    bytes: AtomicU64,
+}
+
+impl TransferMeter {
+    /// A fetch runs until the guard is dropped.
+    pub fn begin(meters: &Arc<Meters>) -> RunningTransfer {
+        meters.transfers.running.fetch_add(1, Ordering::Relaxed);
+        RunningTransfer(meters.clone())
+    }
+
+    pub fn received(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// How many run, and how many bytes have come.
+    pub fn now(&self) -> (u32, u64) {
+        (self.running.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+}
+
+/// A fetch that runs.
+pub struct RunningTransfer(Arc<Meters>);
+
+impl Drop for RunningTransfer {
+    fn drop(&mut self) {
+        self.0.transfers.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Meters {
+    /// Where bytes to and from a member are counted.
+    pub fn link(&self, node: NodeId) -> Arc<LinkMeter> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if links.len() >= MEMBERS_MAX {
+            links.retain(|_, meter| Arc::strong_count(meter) > 1);
+        }
+        links.entry(node).or_default().clone()
+    }
+
+    /// Bytes to and from every member.
+    pub fn traffic(&self) -> BTreeMap<NodeId, Traffic> {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let traffic = |meter: &LinkMeter| Traffic {
+            sent_bytes: meter.sent.load(Ordering::Relaxed),
+            received_bytes: meter.received.load(Ordering::Relaxed),
+            lost_packets: None,
+        };
+        links.iter().map(|(node, meter)| (*node, traffic(meter))).collect()
+    }
+
+    /// Requests by model.
+    pub fn requests(&self) -> Vec<ModelTotals> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// A request has come.
+    pub fn request(self: &Arc<Self>, endpoint: Endpoint, choices: u16) -> RequestWatch {
+        RequestWatch {
+            meters: self.clone(),
+            endpoint,
+            choices,
+            model: String::new(),
+            arrived: Instant::now(),
+            finished: None,
+            is_counted: false,
+        }
+    }
+
+    fn count(&self, model: &str, endpoint: Endpoint, end: RequestEnd, change: impl FnOnce(&mut ModelTotals)) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        // One place is kept for all that are too many.
+        let is_room = requests.len() + 1 < COUNTED_MODELS_MAX || requests.contains_key(model);
+        let name = if is_room { model } else { OTHER_MODELS };
+        let totals = requests.entry(name.to_owned()).or_default();
+        name.clone_into(&mut totals.model);
+        let (endpoint, end) = (endpoint.number(), end.number());
+        match totals.ended.iter().position(|(e, r, _)| (*e, *r) == (endpoint, end)) {
+            Some(at) => totals.ended[at].2 += 1,
+            None if totals.ended.len() < COUNTED_ENDS_MAX => totals.ended.push((endpoint, end, 1)),
+            None => {}
+        }
+        change(totals);
+    }
+}
+
+/// Follows one request to its end, which is counted once. Dropped before that, its client has left.
+pub struct RequestWatch {
+    meters: Arc<Meters>,
+    endpoint: Endpoint,
+    choices: u16,
+    /// Set once it is known: a name that a client made up is none to count by.
+    pub model: String,
+    arrived: Instant,
+    /// Why the last of its choices ended.
+    finished: Option<RequestEnd>,
+    is_counted: bool,
+}
+
+impl RequestWatch {
+    /// The same stream, watched.
+    pub fn over(mut self, stream: GenerateStream) -> GenerateStream {
+        Box::pin(stream.map(move |item| {
+            match &item {
+                Ok(GenerateEvent::Finished { reason, .. }) => self.finished = Some((*reason).into()),
+                Ok(GenerateEvent::Done(summary)) => self.done(summary),
+                Ok(_) => {}
+                Err(error) => self.failed(error),
+            }
+            item
+        }))
+    }
+
+    /// It failed.
+    pub fn failed(&mut self, error: &GenerateError) {
+        self.end(error.into(), |_| {});
+    }
+
+    fn done(&mut self, summary: &Summary) {
+        let seconds = self.arrived.elapsed().as_secs_f64();
+        let (usage, timings) = (summary.usage, summary.timings);
+        let end = self.finished.unwrap_or(RequestEnd::Stop);
+        let choices = f64::from(self.choices.max(1));
+        self.end(end, |totals| {
+            totals.prompt_tokens += u64::from(usage.prompt_tokens);
+            totals.cached_tokens += u64::from(usage.cached_tokens);
+            totals.completion_tokens += u64::from(usage.completion_tokens);
+            totals.duration.observe(&DURATION_BOUNDS_S, seconds);
+            totals.queue.observe(&DURATION_BOUNDS_S, timings.queued_ms / 1e3);
+            totals.first_token.observe(&FIRST_TOKEN_BOUNDS_S, timings.ttft_ms / 1e3);
+            totals.prefill.observe(&DURATION_BOUNDS_S, (timings.ttft_ms - timings.queued_ms) / 1e3);
+            // The rate is that of all choices together.
+            if let Some(rate) = timings.tokens_per_s.filter(|rate| *rate > 0.0) {
+                totals.token.observe(&TOKEN_BOUNDS_S, choices / rate);
+            }
+        });
+    }
+
+    fn end(&mut self, end: RequestEnd, change: impl FnOnce(&mut ModelTotals)) {
+        if !std::mem::replace(&mut self.is_counted, true) {
+            self.meters.count(&self.model, self.endpoint, end, change);
+        }
+    }
+}
+
+impl Drop for RequestWatch {
+    fn drop(&mut self) {
+        self.end(RequestEnd::Cancelled, |_| {});
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_api::{FinishReason, Timings, Usage};
+
+    use super::*;
+
+    fn summary() -> Summary {
+        Summary {
+            usage: Usage { prompt_tokens: 10, completion_tokens: 5, cached_tokens: 4, ..Usage::default() },
+            timings: Timings {
+                queued_ms: 100.0,
+                ttft_ms: 400.0,
+                prompt_tokens_per_s: None,
+                tokens_per_s: Some(20.0),
+            },
+            model_id: String::new(),
+            kernels: Vec::new(),
+            stages: 1,
+            unenforced: Vec::new(),
+            resumed: Vec::new(),
+        }
+    }
+
+    fn watch(meters: &Arc<Meters>, model: &str) -> RequestWatch {
+        let mut watch = meters.request(Endpoint::Chat, 1);
+        model.clone_into(&mut watch.model);
+        watch
+    }
+
+    async fn run(watch: RequestWatch, events: Vec<Result<GenerateEvent, GenerateError>>) {
+        let mut stream = watch.over(Box::pin(futures_util::stream::iter(events)));
+        while stream.next().await.is_some() {}
+    }
+
+    #[tokio::test]
+    async fn each_request_is_counted_once_by_how_it_ended() {
+        let meters = Arc::new(Meters::default());
+        let finished = GenerateEvent::Finished {
+            index: 0,
+            reason: FinishReason::Length,
+            stop: None,
+            completion_tokens: 5,
+        };
+        run(watch(&meters, "m"), vec![Ok(finished), Ok(GenerateEvent::Done(summary()))]).await;
+        let deadline = GenerateError::Deadline { waited_ms: 1, reason: String::new() };
+        run(watch(&meters, "m"), vec![Err(deadline)]).await;
+        // Its client left.
+        drop(watch(&meters, "m").over(Box::pin(futures_util::stream::pending())));
+        let [totals] = &meters.requests()[..] else { panic!("{:?}", meters.requests()) };
+        let count = |end: RequestEnd| {
+            let found = totals.ended.iter().find(|(_, reason, _)| *reason == end.number());
+            found.map_or(0, |(_, _, count)| *count)
+        };
+        let ends = [RequestEnd::Length, RequestEnd::Deadline, RequestEnd::Cancelled, RequestEnd::Stop];
+        assert_eq!(ends.map(count), [1, 1, 1, 0]);
+        assert_eq!((totals.prompt_tokens, totals.completion_tokens, totals.cached_tokens), (10, 5, 4));
+        assert_eq!(
+            (totals.token.sum_us, totals.queue.sum_us, totals.prefill.sum_us),
+            (50_000, 100_000, 300_000)
+        );
+    }
+
+    #[test]
+    fn models_are_bounded_and_those_that_are_too_many_are_counted_together() {
+        let meters = Arc::new(Meters::default());
+        for number in 0..100 {
+            drop(watch(&meters, &format!("m{number}")));
+        }
+        let requests = meters.requests();
+        assert_eq!(requests.len(), COUNTED_MODELS_MAX);
+        let ended = |totals: &ModelTotals| totals.ended.iter().map(|(_, _, count)| count).sum::<u64>();
+        assert_eq!(requests.iter().map(ended).sum::<u64>(), 100);
+        let other = requests.iter().find(|totals| totals.model == OTHER_MODELS).unwrap();
+        assert_eq!(ended(other), 100 - COUNTED_MODELS_MAX as u64 + 1);
+    }
+}

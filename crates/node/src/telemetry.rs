@@ -1,0 +1,132 @@
+//! What was measured and what follows from it, between the loop, which takes it in once a second, and those who ask.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use exo_api::{AdminError, AlertView, ClusterView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView};
+use exo_machine::Now;
+use exo_telemetry::{Alerts, Seen, Series, SilenceError, Subject};
+use exo_types::Time;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Telemetry(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// The second in which it was last taken in.
+    taken_s: Option<u64>,
+    told: TelemetryView,
+    series: Series,
+    alerts: Alerts,
+    /// As they were then.
+    views: Vec<AlertView>,
+}
+
+impl Telemetry {
+    /// Takes in a view, and what was measured with it if a second has passed, and answers with the alerts.
+    pub fn observe(
+        &self,
+        now: Now,
+        view: &ClusterView,
+        told: impl FnOnce() -> TelemetryView,
+    ) -> Vec<AlertView> {
+        let time_s = now.time.since(Time(0)).as_secs();
+        let mut inner = self.inner();
+        if inner.taken_s.is_none_or(|taken| time_s > taken) {
+            inner.taken_s = Some(time_s);
+            let told = told();
+            inner.series.observe(time_s, now.unix_s, &told);
+            inner.alerts.observe(Seen { time_s, unix_s: now.unix_s, view, told: &told });
+            inner.told = told;
+            inner.views = inner.alerts.views();
+        }
+        inner.views.clone()
+    }
+
+    /// What was last measured.
+    pub fn told(&self) -> TelemetryView {
+        self.inner().told.clone()
+    }
+
+    /// The alerts now.
+    pub fn alerts(&self) -> Vec<AlertView> {
+        self.inner().alerts.views()
+    }
+
+    /// The last hour of what is asked for.
+    pub fn series(&self, query: SeriesQuery) -> Result<SeriesView, AdminError> {
+        let subject = subject(query)?;
+        let view = self.inner().series.of(&subject);
+        let (what, name) = match subject {
+            Subject::Node(name) => ("node", name),
+            Subject::Device(node, device) => ("device", format!("{node}/{device}")),
+            Subject::Instance(name) => ("instance", name),
+        };
+        view.ok_or(AdminError::NotFound { what, name })
+    }
+
+    /// Silences an alert for a while.
+    pub fn silence(&self, request: &SilenceRequest) -> Result<(), AdminError> {
+        let mut inner = self.inner();
+        let silenced = inner.alerts.silence(&request.alert, request.for_s);
+        inner.views = inner.alerts.views();
+        silenced.map_err(|error| match error {
+            SilenceError::Unknown => AdminError::NotFound { what: "alert", name: request.alert.clone() },
+            SilenceError::TooMuch(message) => AdminError::Invalid { param: "for_s".to_owned(), message },
+        })
+    }
+
+    /// A panic of one who held it leaves whole values behind.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn subject(query: SeriesQuery) -> Result<Subject, AdminError> {
+    let invalid = |param: &str, message: &str| AdminError::Invalid {
+        param: param.to_owned(),
+        message: message.to_owned(),
+    };
+    match (query.device, query.instance, query.node) {
+        (Some(device), None, None) => match device.split_once('/') {
+            Some((node, device)) => Ok(Subject::Device(node.to_owned(), device.to_owned())),
+            None => Err(invalid("device", "`device` must be NODE/DEVICE, the node by its id in full")),
+        },
+        (None, Some(instance), None) => Ok(Subject::Instance(instance)),
+        (None, None, Some(node)) => Ok(Subject::Node(node)),
+        _ => Err(invalid("device", "give one of `device`, `instance` and `node`")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thing_is_asked_for_and_a_device_by_its_node() {
+        let query = |device: Option<&str>, node: Option<&str>| {
+            let (device, node) = (device.map(str::to_owned), node.map(str::to_owned));
+            subject(SeriesQuery { device, node, instance: None })
+        };
+        assert_eq!(query(Some("ab/cuda:0"), None), Ok(Subject::Device("ab".to_owned(), "cuda:0".to_owned())));
+        assert_eq!(query(None, Some("ab")), Ok(Subject::Node("ab".to_owned())));
+        for wrong in [query(None, None), query(Some("ab/c"), Some("ab")), query(Some("ab"), None)] {
+            assert!(matches!(wrong, Err(AdminError::Invalid { .. })), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn measurements_are_taken_in_once_a_second_however_often_the_view_changes() {
+        let telemetry = Telemetry::default();
+        let view = exo_machine::empty_view(exo_types::NodeId([1; 32]));
+        let mut taken = 0;
+        for ms in (0..5000).step_by(10) {
+            let now = Now { time: Time::from_millis(ms), unix_s: 9 };
+            telemetry.observe(now, &view, || {
+                taken += 1;
+                TelemetryView::default()
+            });
+        }
+        assert_eq!(taken, 5);
+    }
+}

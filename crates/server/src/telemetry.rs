@@ -1,0 +1,61 @@
+//! What is measured, what is wrong, and what was logged: the administrative routes that show it.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use exo_api::{LogLevelRequest, LogQuery, SeriesQuery, SilenceRequest};
+
+use crate::app::App;
+use crate::body::{json, read_typed};
+use crate::errors::ApiError;
+
+type Answer = Result<Response, ApiError>;
+
+/// `GET /exo/v1/telemetry`
+pub async fn telemetry(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&app.admin(app.facade.telemetry()).await?))
+}
+
+/// `GET /exo/v1/series`
+pub async fn series(
+    State(app): State<Arc<App>>,
+    query: Result<Query<SeriesQuery>, QueryRejection>,
+) -> Answer {
+    Ok(json(&app.admin(app.facade.series(taken(query)?)).await?))
+}
+
+/// `GET /exo/v1/alerts`
+pub async fn alerts(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&app.admin(app.facade.alerts()).await?))
+}
+
+/// `POST /exo/v1/alerts/silence`
+pub async fn silence(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let silence: SilenceRequest = read_typed(&parts.headers, body, &app).await?;
+    app.admin(app.facade.silence(silence)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `GET /exo/v1/logs`
+pub async fn logs(State(app): State<Arc<App>>, query: Result<Query<LogQuery>, QueryRejection>) -> Answer {
+    Ok(json(&app.admin(app.facade.logs(taken(query)?)).await?))
+}
+
+/// `POST /exo/v1/logs/level`
+pub async fn raise_log_level(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let wanted: LogLevelRequest = read_typed(&parts.headers, body, &app).await?;
+    app.admin(app.facade.raise_log_level(wanted)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// What stood behind the question mark, or why it cannot be taken.
+pub fn taken<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
+    let invalid =
+        |bad: QueryRejection| ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", bad.body_text());
+    query.map(|Query(asked)| asked).map_err(invalid)
+}

@@ -1,0 +1,345 @@
+//! What each rule finds in one look at everything.
+
+use std::collections::BTreeSet;
+
+use exo_api::{
+    AlertView, DeviceTelemetryView, DeviceView, InstanceState, InstanceView, LoadView, NodeStatus,
+    NodeTelemetryView, NodeView,
+};
+use exo_types::{DeviceKind, DeviceState, SupportClass, clean_name};
+
+use super::memory::{CHANGES_S, Memory};
+use super::{Rule, Seen};
+
+/// Longest name of others in an alert, in characters.
+const NAME_CHARS_MAX: usize = 64;
+/// Longest text of others in an alert, in characters.
+const REASON_CHARS_MAX: usize = 300;
+/// Characters of an id in the id of an alert.
+const SHORT: usize = 12;
+
+const MIB: u64 = 1 << 20;
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// How a thing is that something was found of. What is good is not found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Level {
+    /// On the bad side of the limit.
+    Bad,
+    /// Neither so bad that an alert begins, nor so good that one ends.
+    Between,
+}
+
+/// What is affected.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+struct Affected {
+    node: Option<String>,
+    device: Option<String>,
+    instance: Option<String>,
+    /// The other end of a link, a version, a stranger: what else tells two alerts of a rule apart.
+    other: Option<String>,
+}
+
+/// One thing that a rule found.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Finding {
+    pub(super) rule: &'static Rule,
+    pub(super) level: Level,
+    affected: Affected,
+    pub(super) subject: String,
+    pub(super) text: String,
+}
+
+impl Finding {
+    /// Tells it from all others, and stays the same while it lasts.
+    pub(super) fn id(&self) -> String {
+        let Affected { node, device, instance, other } = &self.affected;
+        let short = |id: &String| id.chars().take(SHORT).collect::<String>();
+        let parts = [node.as_ref().map(short), device.clone(), instance.clone(), other.as_ref().map(short)];
+        let parts = parts.into_iter().flatten().map(|part| clean_name(&part, NAME_CHARS_MAX));
+        std::iter::once(self.rule.id.to_owned()).chain(parts).collect::<Vec<_>>().join(":")
+    }
+
+    pub(super) fn view(self, id: String, since_unix_s: u64) -> AlertView {
+        AlertView {
+            id,
+            rule: self.rule.id.to_owned(),
+            severity: self.rule.severity,
+            since_unix_s,
+            resolved_unix_s: None,
+            silenced_until_unix_s: None,
+            node: self.affected.node,
+            device: self.affected.device,
+            instance: self.affected.instance,
+            subject: self.subject,
+            text: self.text,
+            what_to_do: self.rule.what_to_do.to_owned(),
+            runbook: self.rule.runbook(),
+        }
+    }
+}
+
+/// Everything that any rule finds.
+pub(super) fn findings(seen: &Seen<'_>, memory: &Memory) -> Vec<Finding> {
+    let mut out = Findings { out: Vec::new(), seen: *seen, memory };
+    for node in &seen.view.nodes {
+        out.node(node);
+    }
+    for told in &seen.told.nodes {
+        out.measured(told);
+    }
+    for instance in &seen.view.instances {
+        out.instance(instance);
+    }
+    out.cluster();
+    out.out
+}
+
+struct Findings<'a> {
+    out: Vec<Finding>,
+    seen: Seen<'a>,
+    memory: &'a Memory,
+}
+
+impl Findings<'_> {
+    fn add(
+        &mut self,
+        rule: &'static str,
+        level: Option<Level>,
+        affected: Affected,
+        subject: String,
+        text: String,
+    ) {
+        let Some((rule, level)) = Rule::of(rule).zip(level) else { return };
+        self.out.push(Finding { rule, level, affected, subject, text });
+    }
+
+    fn node(&mut self, node: &NodeView) {
+        let name = clean_name(&node.name, NAME_CHARS_MAX);
+        let affected = || Affected { node: Some(node.id.clone()), ..Affected::default() };
+        let is_lost = node.status == NodeStatus::Lost && !node.is_self;
+        let text = format!("{name} is not there");
+        self.add("node_lost", bad(is_lost), affected(), name.clone(), text);
+        let losses = self.memory.losses(&node.id);
+        let text = format!("{name} was lost {losses} times within {} minutes", CHANGES_S / 60);
+        self.add("node_flapping", above(losses as f64, 3.0, 1.0), affected(), name.clone(), text);
+        for device in &node.devices {
+            self.device(node, &name, device);
+        }
+    }
+
+    fn device(&mut self, node: &NodeView, name: &str, device: &DeviceView) {
+        let id = clean_name(&device.id, NAME_CHARS_MAX);
+        let subject = format!("{name}/{id}");
+        let affected = || Affected {
+            node: Some(node.id.clone()),
+            device: Some(device.id.clone()),
+            ..Affected::default()
+        };
+        let reason = clean_name(&device.state_reason, REASON_CHARS_MAX);
+        let is_lost = matches!(device.state, DeviceState::Lost | DeviceState::Verifying);
+        let text = format!("{subject} takes no work and is being looked at: {reason}");
+        self.add("device_lost", bad(is_lost), affected(), subject.clone(), text);
+        let is_quarantined = device.state == DeviceState::Quarantined;
+        let support = clean_name(&device.support_reason, REASON_CHARS_MAX);
+        let text =
+            format!("{subject} is in quarantine: {}", if reason.is_empty() { &support } else { &reason });
+        self.add("device_quarantined", bad(is_quarantined), affected(), subject.clone(), text);
+        let is_unsupported = device.support == SupportClass::Unsupported && device.kind != DeviceKind::Cpu;
+        let text = format!("{subject} cannot be used: {support}");
+        self.add("driver_problem", bad(is_unsupported && !is_quarantined), affected(), subject, text);
+    }
+
+    /// What a node measures.
+    fn measured(&mut self, told: &NodeTelemetryView) {
+        let name = clean_name(&told.name, NAME_CHARS_MAX);
+        let affected = || Affected { node: Some(told.node.clone()), ..Affected::default() };
+        if let Some((available, total)) = told.memory_available_bytes.zip(told.memory_total_bytes) {
+            let share = available as f64 / total.max(1) as f64;
+            let text = format!("{name} has {} of memory free, {:.0} %", gib(available), share * 100.0);
+            self.add("memory_pressure", below(share, 0.05, 0.08), affected(), name.clone(), text);
+        }
+        if let Some(free) = told.disk_free_bytes {
+            let text = format!("the disk of {name}'s data folder has {} free", gib(free));
+            let level = below(free as f64, (2048 * MIB) as f64, (3072 * MIB) as f64);
+            self.add("disk_low", level, affected(), name.clone(), text);
+        }
+        if let Some(battery) = told.battery.filter(|_| told.mains_power != Some(true)) {
+            let text = format!("the battery of {name} is at {:.0} %, without mains power", battery * 100.0);
+            self.add("battery_low", below(battery, 0.2, 0.25), affected(), name.clone(), text);
+        }
+        if let Some(ahead) = told.clock_ahead_s {
+            let off = ahead.unsigned_abs();
+            let side = if ahead < 0 { "behind" } else { "ahead of" };
+            let text = format!("the clock of {name} is {off} s {side} this node's");
+            self.add("clock_skew", above(off as f64, 60.0, 30.0), affected(), name.clone(), text);
+        }
+        for device in &told.devices {
+            self.sensors(told, &name, device);
+        }
+        self.links(told, &name);
+    }
+
+    fn sensors(&mut self, told: &NodeTelemetryView, name: &str, device: &DeviceTelemetryView) {
+        let subject = format!("{name}/{}", clean_name(&device.device, NAME_CHARS_MAX));
+        let affected = || Affected {
+            node: Some(told.node.clone()),
+            device: Some(device.device.clone()),
+            ..Affected::default()
+        };
+        if let Some(celsius) = device.sensors.temperature_c {
+            let text = format!("{subject} is at {celsius:.0} °C");
+            let level = above(f64::from(celsius), 90.0, 85.0);
+            self.add("device_hot", level, affected(), subject.clone(), text);
+        }
+        // A phone or a laptop is slowed down on its battery, too.
+        let power = if told.mains_power == Some(false) { ", on its battery" } else { "" };
+        let text = format!("{subject} is slowed down for heat or power{power}");
+        self.add("device_throttled", bad(device.throttled == Some(true)), affected(), subject, text);
+    }
+
+    fn links(&mut self, told: &NodeTelemetryView, name: &str) {
+        let is_alive = |id: &String| {
+            self.seen.view.nodes.iter().any(|node| node.id == *id && node.status == NodeStatus::Alive)
+        };
+        let unreached: Vec<_> = match told.status {
+            NodeStatus::Alive => told.unreached.iter().filter(|id| is_alive(id)).cloned().collect(),
+            _ => Vec::new(),
+        };
+        for peer in unreached {
+            let other = self.name_of(&peer);
+            let affected =
+                Affected { node: Some(told.node.clone()), other: Some(peer), ..Affected::default() };
+            let text = format!("{name} does not reach {other}, though both are there");
+            self.add("peer_unreachable", Some(Level::Bad), affected, format!("{name} to {other}"), text);
+        }
+        for link in &told.links {
+            let Some(usual) = self.memory.baseline_ms(&told.node, &link.peer) else { continue };
+            let other = clean_name(&link.peer_name, NAME_CHARS_MAX);
+            let affected = Affected {
+                node: Some(told.node.clone()),
+                other: Some(link.peer.clone()),
+                ..Affected::default()
+            };
+            let level = above(link.rtt_ms, (4.0 * usual).max(10.0), (2.0 * usual).max(5.0));
+            let text = format!(
+                "a round trip from {name} to {other} takes {:.1} ms, usually {usual:.1} ms",
+                link.rtt_ms
+            );
+            self.add("link_degraded", level, affected, format!("{name} to {other}"), text);
+        }
+    }
+
+    fn instance(&mut self, instance: &InstanceView) {
+        let model = clean_name(&instance.model, NAME_CHARS_MAX);
+        let subject = format!("{model} ({})", instance.id);
+        let affected = || Affected { instance: Some(instance.id.clone()), ..Affected::default() };
+        let down = match &instance.state {
+            InstanceState::Degraded { reason }
+            | InstanceState::Waiting { reason }
+            | InstanceState::Failed { reason } => Some(clean_name(reason, REASON_CHARS_MAX)),
+            InstanceState::Placing | InstanceState::Loading { .. } | InstanceState::Ready => None,
+        };
+        let text = format!("{subject} does not answer: {}", down.as_deref().unwrap_or_default());
+        self.add("instance_down", bad(down.is_some()), affected(), subject.clone(), text);
+        let stalled_s = self.memory.stalled_s(&instance.id, self.seen.time_s);
+        let text = format!("{subject} has not loaded anything for {stalled_s} s");
+        self.add("transfer_stalled", bad(stalled_s >= 60), affected(), subject.clone(), text);
+        if let Some(load) = &instance.load {
+            self.load(instance, &subject, load);
+        }
+        if let Some(longest) = self.memory.longest_stage(&instance.id) {
+            let (of, share) = (longest.stages, longest.share * 100.0);
+            let place =
+                format!("{}/{}", self.name_of(&longest.node), clean_name(&longest.device, NAME_CHARS_MAX));
+            let text = format!(
+                "stage {} of {subject} on {place} takes {share:.0} % of the time of {of}",
+                longest.stage
+            );
+            let level = above(longest.share * of as f64, 1.5, 1.35);
+            self.add("stage_slow", level, affected(), subject, text);
+        }
+    }
+
+    fn load(&mut self, instance: &InstanceView, subject: &str, load: &LoadView) {
+        let affected = || Affected { instance: Some(instance.id.clone()), ..Affected::default() };
+        let used = f64::from(load.pages_used) / f64::from(load.pages.max(1));
+        let level =
+            above(used, 0.95, 0.85).map(|level| if load.waiting > 0 { level } else { Level::Between });
+        let text = format!(
+            "keys and values of {subject} fill {} of {} pages, and {} answers wait",
+            load.pages_used, load.pages, load.waiting
+        );
+        self.add("kv_full", level, affected(), subject.to_owned(), text);
+        let waiting = f64::from(load.waiting) / f64::from(load.waiting_max.max(1));
+        let text =
+            format!("{} answers wait for {subject}, whose queue takes {}", load.waiting, load.waiting_max);
+        self.add("queue_full", above(waiting, 0.9, 0.7), affected(), subject.to_owned(), text);
+        let predicted = instance.predicted.as_ref().map(|predicted| predicted.total_tokens_per_s.expected);
+        if let Some((measured, predicted)) = load.tokens_per_s.zip(predicted.filter(|rate| *rate > 0.0)) {
+            let share = measured / predicted;
+            // While nothing runs the number is that of the last answer.
+            let level =
+                below(share, 0.75, 0.85).map(|level| if load.running > 0 { level } else { Level::Between });
+            let text = format!("{subject} makes {measured:.1} tokens/s where {predicted:.1} were expected");
+            self.add("slower_than_predicted", level, affected(), subject.to_owned(), text);
+        }
+    }
+
+    /// What concerns no single one of them.
+    fn cluster(&mut self) {
+        let view = self.seen.view;
+        let changes = self.memory.coordinator_changes();
+        let text = format!("who coordinates changed {changes} times within {} minutes", CHANGES_S / 60);
+        let level = above(changes as f64, 4.0, 2.0);
+        self.add("coordinator_unstable", level, Affected::default(), "the cluster".to_owned(), text);
+        let versions: BTreeSet<&str> = view
+            .nodes
+            .iter()
+            .filter(|node| node.status == NodeStatus::Alive && !node.version.is_empty())
+            .map(|node| node.version.as_str())
+            .collect();
+        let listed: Vec<_> =
+            versions.iter().take(4).map(|version| clean_name(version, NAME_CHARS_MAX)).collect();
+        let text = format!("nodes run different versions of exo: {}", listed.join(", "));
+        self.add(
+            "version_skew",
+            bad(versions.len() > 1),
+            Affected::default(),
+            "the cluster".to_owned(),
+            text,
+        );
+        for request in &view.join_requests {
+            let name = clean_name(&request.name, NAME_CHARS_MAX);
+            let text = format!(
+                "{name} asks to join; its check words: {}",
+                clean_name(&request.check_words, REASON_CHARS_MAX)
+            );
+            let affected = Affected { other: Some(request.node.clone()), ..Affected::default() };
+            self.add("join_waiting", Some(Level::Bad), affected, name, text);
+        }
+    }
+
+    fn name_of(&self, id: &str) -> String {
+        let node = self.seen.view.nodes.iter().find(|node| node.id == id);
+        node.map_or_else(|| id.chars().take(SHORT).collect(), |node| clean_name(&node.name, NAME_CHARS_MAX))
+    }
+}
+
+fn bad(is_bad: bool) -> Option<Level> {
+    is_bad.then_some(Level::Bad)
+}
+
+/// Bad from `bad` on, good below `good`. What is no number is neither.
+fn above(value: f64, bad: f64, good: f64) -> Option<Level> {
+    if value >= bad { Some(Level::Bad) } else { (value >= good).then_some(Level::Between) }
+}
+
+/// Bad below `bad`, good from `good` on.
+fn below(value: f64, bad: f64, good: f64) -> Option<Level> {
+    if value < bad { Some(Level::Bad) } else { (value < good).then_some(Level::Between) }
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / GIB)
+}

@@ -1,0 +1,203 @@
+//! What rules have to remember from one look to the next.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use exo_api::{InstanceState, NodeStatus};
+
+use super::Seen;
+
+/// Changes are counted over so long, in seconds.
+pub(super) const CHANGES_S: u64 = 600;
+/// Changes that are remembered of one thing.
+const CHANGES_MAX: usize = 32;
+/// Shares of stages are measured over so long, in seconds.
+const SHARES_S: u64 = 30;
+/// Of these, seconds of computing below which a share says nothing.
+const BUSY_MIN_S: f64 = 5.0;
+/// By so much the usual round trip of a link grows in a second when it is longer: it doubles in an hour.
+const BASELINE_GROWTH: f64 = 1.0002;
+/// No round trip is shorter, in milliseconds: that is the clock's.
+const RTT_MIN_MS: f64 = 0.01;
+
+/// Times at which something changed.
+#[derive(Debug, Default)]
+struct Changes(VecDeque<u64>);
+
+impl Changes {
+    fn push(&mut self, at_s: u64) {
+        self.0.push_back(at_s);
+        if self.0.len() > CHANGES_MAX {
+            self.0.pop_front();
+        }
+    }
+
+    fn forget(&mut self, now_s: u64) {
+        while self.0.front().is_some_and(|at| now_s.saturating_sub(*at) > CHANGES_S) {
+            self.0.pop_front();
+        }
+    }
+}
+
+/// A stage's share of its instance's computing.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Share {
+    pub(super) stage: u32,
+    pub(super) node: String,
+    pub(super) device: String,
+    pub(super) share: f64,
+    pub(super) stages: usize,
+}
+
+/// Seconds that each stage of an instance had computed, with its node and device.
+type Busy = BTreeMap<u32, (f64, String, String)>;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    statuses: BTreeMap<String, NodeStatus>,
+    losses: BTreeMap<String, Changes>,
+    coordinator: Option<String>,
+    coordinators: Changes,
+    /// By instance: how far it was loaded, and since when.
+    progress: BTreeMap<String, (f64, u64)>,
+    /// By the ends of a link: its usual round trip in milliseconds.
+    baselines: BTreeMap<(String, String), f64>,
+    busy: BTreeMap<String, (u64, Busy)>,
+    shares: BTreeMap<String, Share>,
+    looked_s: Option<u64>,
+}
+
+impl Memory {
+    pub(super) fn observe(&mut self, seen: &Seen<'_>) {
+        self.see_losses(seen);
+        self.see_coordinator(seen);
+        self.see_progress(seen);
+        self.see_links(seen);
+        self.see_stages(seen);
+        self.looked_s = Some(seen.time_s);
+    }
+
+    /// How often a node was lost of late.
+    pub(super) fn losses(&self, node: &str) -> usize {
+        self.losses.get(node).map_or(0, |changes| changes.0.len())
+    }
+
+    /// How often who coordinates changed of late.
+    pub(super) fn coordinator_changes(&self) -> usize {
+        self.coordinators.0.len()
+    }
+
+    /// How long the loading of an instance has stood still, in seconds.
+    pub(super) fn stalled_s(&self, instance: &str, now_s: u64) -> u64 {
+        self.progress.get(instance).map_or(0, |(_, since_s)| now_s.saturating_sub(*since_s))
+    }
+
+    /// The usual round trip of a link, in milliseconds.
+    pub(super) fn baseline_ms(&self, from: &str, to: &str) -> Option<f64> {
+        self.baselines.get(&(from.to_owned(), to.to_owned())).copied()
+    }
+
+    /// The stage of an instance that computed longest of late, if it computed at all and there are others.
+    pub(super) fn longest_stage(&self, instance: &str) -> Option<&Share> {
+        self.shares.get(instance)
+    }
+
+    fn see_losses(&mut self, seen: &Seen<'_>) {
+        for node in &seen.view.nodes {
+            let before = self.statuses.insert(node.id.clone(), node.status);
+            if node.status == NodeStatus::Lost && before.is_some_and(|before| before != NodeStatus::Lost) {
+                self.losses.entry(node.id.clone()).or_default().push(seen.time_s);
+            }
+        }
+        let is_member = |id: &String| seen.view.nodes.iter().any(|node| node.id == *id);
+        self.statuses.retain(|id, _| is_member(id));
+        self.losses.retain(|id, changes| {
+            changes.forget(seen.time_s);
+            is_member(id) && !changes.0.is_empty()
+        });
+    }
+
+    fn see_coordinator(&mut self, seen: &Seen<'_>) {
+        if let Some(epoch) = &seen.view.epoch {
+            let before = self.coordinator.replace(epoch.coordinator.clone());
+            if before.is_some_and(|before| before != epoch.coordinator) {
+                self.coordinators.push(seen.time_s);
+            }
+        }
+        self.coordinators.forget(seen.time_s);
+    }
+
+    fn see_progress(&mut self, seen: &Seen<'_>) {
+        let loading = |instance: &exo_api::InstanceView| match instance.state {
+            InstanceState::Loading { progress } if progress < 1.0 => Some((instance.id.clone(), progress)),
+            _ => None,
+        };
+        let now: BTreeMap<String, f64> = seen.view.instances.iter().filter_map(loading).collect();
+        self.progress.retain(|id, _| now.contains_key(id));
+        for (id, progress) in now {
+            let known = self.progress.entry(id).or_insert((progress, seen.time_s));
+            if known.0 != progress {
+                *known = (progress, seen.time_s);
+            }
+        }
+    }
+
+    fn see_links(&mut self, seen: &Seen<'_>) {
+        let passed_s = self.looked_s.map_or(0, |looked| seen.time_s.saturating_sub(looked)).min(CHANGES_S);
+        let growth = BASELINE_GROWTH.powi(passed_s as i32); // at most CHANGES_S
+        let mut links = std::mem::take(&mut self.baselines);
+        for node in &seen.told.nodes {
+            for link in node.links.iter().filter(|link| link.rtt_ms.is_finite() && link.rtt_ms > 0.0) {
+                let ends = (node.node.clone(), link.peer.clone());
+                let usual = links.remove(&ends).unwrap_or(link.rtt_ms);
+                self.baselines.insert(ends, (usual * growth).min(link.rtt_ms).max(RTT_MIN_MS));
+            }
+        }
+        // Links that are down come back as they were.
+        let is_member = |id: &String| seen.view.nodes.iter().any(|node| node.id == *id);
+        self.baselines.extend(links.into_iter().filter(|((from, to), _)| is_member(from) && is_member(to)));
+    }
+
+    fn see_stages(&mut self, seen: &Seen<'_>) {
+        let mut now: BTreeMap<String, Busy> = BTreeMap::new();
+        for node in &seen.told.nodes {
+            for stage in &node.stages {
+                let busy = now.entry(stage.instance.clone()).or_default();
+                busy.insert(stage.stage, (stage.busy_s, node.node.clone(), stage.device.clone()));
+            }
+        }
+        self.busy.retain(|instance, _| now.contains_key(instance));
+        self.shares.retain(|instance, _| now.contains_key(instance));
+        for (instance, busy) in now {
+            let Some((since_s, before)) = self.busy.get(&instance) else {
+                self.busy.insert(instance, (seen.time_s, busy));
+                continue;
+            };
+            if seen.time_s.saturating_sub(*since_s) < SHARES_S {
+                continue;
+            }
+            match longest(before, &busy) {
+                Some(share) => self.shares.insert(instance.clone(), share),
+                None => self.shares.remove(&instance),
+            };
+            self.busy.insert(instance, (seen.time_s, busy));
+        }
+    }
+}
+
+/// The stage that computed longest between the two, if all did.
+fn longest(before: &Busy, now: &Busy) -> Option<Share> {
+    let computed = |stage: &u32| Some(now.get(stage)?.0 - before.get(stage)?.0).filter(|s| *s >= 0.0);
+    let spent: Option<Vec<(u32, f64)>> = now.keys().map(|stage| Some((*stage, computed(stage)?))).collect();
+    let spent = spent.filter(|spent| spent.len() > 1)?;
+    let total: f64 = spent.iter().map(|(_, seconds)| seconds).sum();
+    let (stage, most) = spent.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let (_, node, device) = now.get(&stage)?;
+    (total >= BUSY_MIN_S).then(|| Share {
+        stage,
+        node: node.clone(),
+        device: device.clone(),
+        share: most / total,
+        stages: spent.len(),
+    })
+}

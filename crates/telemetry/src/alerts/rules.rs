@@ -1,0 +1,147 @@
+//! Every rule once: its stable id, how much it matters, how long it waits, and what to do. `docs/runbook.md` has a section for each.
+
+use exo_api::Severity;
+
+/// One rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// Stable.
+    pub id: &'static str,
+    /// How much it matters.
+    pub severity: Severity,
+    /// So long a thing must be bad, in seconds.
+    pub raise_after_s: u64,
+    /// So long it must be good, in seconds.
+    pub clear_after_s: u64,
+    /// What to do, in a sentence.
+    pub what_to_do: &'static str,
+}
+
+impl Rule {
+    /// The rule of that id.
+    pub fn of(id: &str) -> Option<&'static Self> {
+        RULES.iter().find(|rule| rule.id == id)
+    }
+
+    /// Where the runbook has more.
+    pub fn runbook(&self) -> String {
+        format!("docs/runbook.md#{}", self.id)
+    }
+}
+
+const fn rule(
+    id: &'static str,
+    severity: Severity,
+    (raise_after_s, clear_after_s): (u64, u64),
+    what_to_do: &'static str,
+) -> Rule {
+    Rule { id, severity, raise_after_s, clear_after_s, what_to_do }
+}
+
+use Severity::{Critical, Info, Warning};
+
+/// All of them. A cause is an alert within ten seconds, except where a minute of it is the cause.
+pub const RULES: &[Rule] = &[
+    rule(
+        "node_lost",
+        Critical,
+        (0, 5),
+        "start exo there again, or remove the node for good with `exo remove`",
+    ),
+    rule("node_flapping", Warning, (0, 60), "look at the machine's network and power: it comes and goes"),
+    rule(
+        "device_lost",
+        Critical,
+        (0, 5),
+        "wait for its check; if it does not come back, look at the card's power and at the driver's messages",
+    ),
+    rule(
+        "device_quarantined",
+        Warning,
+        (0, 5),
+        "update the driver, then `exo devices --retry` on that node gives it another chance",
+    ),
+    rule(
+        "driver_problem",
+        Warning,
+        (0, 5),
+        "install or update the driver as `exo devices` says on that node",
+    ),
+    rule("device_hot", Warning, (5, 60), "give it air, or place less on it: `exo drain` moves its work away"),
+    rule(
+        "device_throttled",
+        Warning,
+        (5, 60),
+        "cool it or give it mains power; until then plans count it slower than it is",
+    ),
+    rule(
+        "memory_pressure",
+        Critical,
+        (5, 30),
+        "end other programs there, unload a model, or bound the node with the setting `memory_mib`",
+    ),
+    rule(
+        "disk_low",
+        Warning,
+        (0, 30),
+        "make room: `exo prune` deletes what is partial, `exo models rm` a model",
+    ),
+    rule(
+        "kv_full",
+        Warning,
+        (5, 30),
+        "place the model with more `cache_tokens`, or with `--kv q8`, or send fewer long prompts at once",
+    ),
+    rule("queue_full", Warning, (5, 30), "place the model with more slots, or on more devices, or send less"),
+    rule(
+        "stage_slow",
+        Warning,
+        (0, 60),
+        "`exo replan` says whether another split is faster; move other programs off that device",
+    ),
+    rule(
+        "slower_than_predicted",
+        Warning,
+        (60, 60),
+        "look for what else runs on its devices and links; `exo replan` measures against a new plan",
+    ),
+    rule(
+        "link_degraded",
+        Warning,
+        (20, 60),
+        "look at the network between the two; if one of them is on Wi-Fi, use a cable",
+    ),
+    rule("version_skew", Warning, (5, 30), "install the same version of exo on all nodes"),
+    rule(
+        "coordinator_unstable",
+        Warning,
+        (0, 60),
+        "look at the network between the nodes: who coordinates changes when they lose sight of each other",
+    ),
+    rule("clock_skew", Warning, (5, 30), "let the system set that machine's clock (NTP)"),
+    rule(
+        "join_waiting",
+        Info,
+        (0, 5),
+        "compare the check words on both machines, then `exo admit` lets it in",
+    ),
+    rule(
+        "peer_unreachable",
+        Warning,
+        (5, 20),
+        "open exo's port (52416, UDP and TCP) in the firewalls of both, and look whether they are on one network",
+    ),
+    rule(
+        "transfer_stalled",
+        Warning,
+        (0, 5),
+        "look at the network and the disk of the node that loads; it goes on by itself when they do",
+    ),
+    rule(
+        "instance_down",
+        Critical,
+        (3, 5),
+        "bring back the device that is missing, or make room elsewhere; it goes on by itself then",
+    ),
+    rule("battery_low", Warning, (5, 30), "plug it in, or `exo drain` the node before it ends"),
+];

@@ -1,0 +1,262 @@
+use std::collections::BTreeSet;
+
+use exo_api::plan::{PredictionView, RangeView};
+use exo_api::{
+    ClusterView, EpochView, InstanceState, JoinRequestView, LayersView, NodeStatus, StageTelemetryView,
+    TelemetryView,
+};
+use exo_types::{DeviceState, SupportClass};
+
+use super::testing::cluster;
+use super::*;
+
+type World = (ClusterView, TelemetryView);
+
+/// Alerts over a cluster whose seconds pass one by one.
+struct Bench {
+    alerts: Alerts,
+    world: World,
+    second: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self { alerts: Alerts::default(), world: cluster(), second: 0 }
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            let (view, told) = &self.world;
+            self.alerts.observe(Seen { time_s: self.second, unix_s: 1000 + self.second, view, told });
+            self.second += 1;
+        }
+    }
+
+    fn active(&self) -> Vec<String> {
+        let views = self.alerts.views().into_iter();
+        views.filter(|alert| alert.resolved_unix_s.is_none()).map(|alert| alert.rule).collect()
+    }
+}
+
+/// A rule, for how many seconds its cause has to last, and what that is, second by second.
+type Cause = (&'static str, u64, fn(&mut World, u64));
+
+/// What makes each rule's alert.
+fn causes() -> Vec<Cause> {
+    vec![
+        ("node_lost", 9, |w, _| w.0.nodes[1].status = NodeStatus::Lost),
+        ("node_flapping", 9, |w, second| {
+            w.0.nodes[1].status = if second.is_multiple_of(2) { NodeStatus::Alive } else { NodeStatus::Lost };
+        }),
+        ("device_lost", 9, |w, _| w.0.nodes[1].devices[0].state = DeviceState::Lost),
+        ("device_quarantined", 9, |w, _| w.0.nodes[1].devices[0].state = DeviceState::Quarantined),
+        ("driver_problem", 9, |w, _| w.0.nodes[1].devices[0].support = SupportClass::Unsupported),
+        ("device_hot", 9, |w, _| w.1.nodes[1].devices[0].sensors.temperature_c = Some(95.0)),
+        ("device_throttled", 9, |w, _| w.1.nodes[1].devices[0].throttled = Some(true)),
+        ("memory_pressure", 9, |w, _| w.1.nodes[1].memory_available_bytes = Some(100 << 20)),
+        ("disk_low", 9, |w, _| w.1.nodes[1].disk_free_bytes = Some(10 << 20)),
+        ("kv_full", 9, |w, _| {
+            let load = w.0.instances[0].load.as_mut().unwrap();
+            (load.pages_used, load.waiting) = (99, 1);
+        }),
+        ("queue_full", 9, |w, _| w.0.instances[0].load.as_mut().unwrap().waiting = 10),
+        ("stage_slow", 40, |w, second| {
+            let stage = |stage: u32, busy_s: f64| StageTelemetryView {
+                instance: "i1".to_owned(),
+                model: "m".to_owned(),
+                stage,
+                device: "cuda:0".to_owned(),
+                layers: LayersView { start: 0, end: 1 },
+                busy_s,
+                weight_bytes: 1,
+            };
+            w.1.nodes[0].stages = vec![stage(0, second as f64 * 0.1)];
+            w.1.nodes[1].stages = vec![stage(1, second as f64 * 0.9)];
+        }),
+        ("slower_than_predicted", 62, |w, _| {
+            let range = |expected| RangeView { low: expected, expected, high: expected };
+            let instance = &mut w.0.instances[0];
+            instance.load.as_mut().unwrap().tokens_per_s = Some(70.0);
+            instance.predicted = Some(PredictionView {
+                ttft_ms: range(1.0),
+                tokens_per_s: range(100.0),
+                hop_ms: range(0.0),
+                streams: 1,
+                total_tokens_per_s: range(100.0),
+                fetch_bytes: 0,
+                fetch_ms: 0.0,
+            });
+        }),
+        ("link_degraded", 22, |w, _| w.1.nodes[0].links[0].rtt_ms = 40.0),
+        ("version_skew", 9, |w, _| w.0.nodes[1].version = "2".to_owned()),
+        ("coordinator_unstable", 9, |w, second| {
+            let coordinator = ["a", "b"][second as usize % 2].to_owned();
+            w.0.epoch = Some(EpochView { counter: second, coordinator });
+        }),
+        ("clock_skew", 9, |w, _| w.1.nodes[1].clock_ahead_s = Some(-3600)),
+        ("join_waiting", 9, |w, _| {
+            let (node, name, address) = ("s".to_owned(), "stranger\x1b[2J".to_owned(), String::new());
+            w.0.join_requests =
+                vec![JoinRequestView { node, name, address, check_words: "one two".to_owned() }];
+        }),
+        ("peer_unreachable", 9, |w, _| w.1.nodes[0].unreached = vec!["b".to_owned()]),
+        ("transfer_stalled", 62, |w, _| w.0.instances[0].state = InstanceState::Loading { progress: 0.4 }),
+        ("instance_down", 9, |w, _| {
+            w.0.instances[0].state = InstanceState::Waiting { reason: "no room".to_owned() };
+        }),
+        ("battery_low", 9, |w, _| w.1.nodes[1].battery = Some(0.1)),
+    ]
+}
+
+#[test]
+fn every_rule_has_a_cause_that_makes_its_alert_in_time_and_no_other_and_ends_with_it() {
+    let tested: BTreeSet<&str> = causes().iter().map(|cause| cause.0).collect();
+    assert_eq!(tested, RULES.iter().map(|rule| rule.id).collect(), "each rule has its cause");
+    for (rule, seconds, cause) in causes() {
+        let mut bench = Bench::new();
+        bench.pass(10);
+        assert_eq!(bench.active(), [""; 0], "{rule}: all is well at first");
+        for second in 0..seconds {
+            cause(&mut bench.world, second);
+            bench.pass(1);
+        }
+        let active = bench.active();
+        assert!(active.contains(&rule.to_owned()), "{rule} in {active:?}");
+        // Who comes and goes is lost in between.
+        let others: Vec<_> = active.iter().filter(|r| *r != rule && *r != "node_lost").collect();
+        assert!(others.is_empty(), "{rule}: {others:?}");
+        let alert = bench.alerts.views().into_iter().find(|alert| alert.rule == rule).unwrap();
+        assert!(!alert.text.is_empty() && !alert.what_to_do.is_empty() && !alert.subject.is_empty());
+        assert!(!alert.text.contains('\x1b') && !alert.id.contains('\x1b'), "{alert:?}");
+        bench.world = cluster();
+        bench.pass(CHANGES_AND_CLEAR_S);
+        assert_eq!(bench.active(), [""; 0], "{rule} is over");
+        let resolved = bench.alerts.views().into_iter().find(|alert| alert.rule == rule).unwrap();
+        assert!(resolved.resolved_unix_s.is_some(), "{resolved:?}");
+    }
+}
+
+/// For what is counted over ten minutes, and the longest wait behind it.
+const CHANGES_AND_CLEAR_S: u64 = 700;
+
+#[test]
+fn an_alert_that_is_over_is_shown_for_a_day() {
+    let mut bench = Bench::new();
+    bench.world.0.nodes[1].status = NodeStatus::Lost;
+    bench.pass(3);
+    bench.world = cluster();
+    bench.pass(6);
+    let day = 24 * 3600;
+    bench.pass(day - 10);
+    assert_eq!(bench.alerts.views().len(), 1);
+    bench.pass(20);
+    assert!(bench.alerts.views().is_empty());
+}
+
+/// A number between 0 and 1 of a fixed row.
+fn draw(state: &mut u64) -> f64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[test]
+fn values_that_wander_about_a_limit_for_a_day_make_one_alert_and_no_more() {
+    // Each: where the limit is, how far from it the value wanders, and how it is set.
+    type Case = (&'static str, f64, f64, fn(&mut World, f64));
+    let cases: [Case; 8] = [
+        ("device_hot", 90.0, 4.5, |w, v| w.1.nodes[1].devices[0].sensors.temperature_c = Some(v as f32)),
+        ("memory_pressure", 0.05, 0.029, |w, v| {
+            w.1.nodes[1].memory_available_bytes = Some((v * (16u64 << 30) as f64) as u64);
+        }),
+        ("disk_low", 2048.0, 1000.0, |w, v| w.1.nodes[1].disk_free_bytes = Some((v * 1048576.0) as u64)),
+        ("battery_low", 0.2, 0.049, |w, v| w.1.nodes[1].battery = Some(v)),
+        ("clock_skew", 60.0, 29.0, |w, v| w.1.nodes[1].clock_ahead_s = Some(v as i64)),
+        ("queue_full", 0.9, 0.19, |w, v| {
+            let load = w.0.instances[0].load.as_mut().unwrap();
+            (load.waiting, load.waiting_max) = ((v * 1000.0) as u32, 1000);
+        }),
+        ("kv_full", 0.95, 0.09, |w, v| {
+            let load = w.0.instances[0].load.as_mut().unwrap();
+            (load.pages_used, load.pages, load.waiting) = ((v * 1000.0) as u32, 1000, 1);
+        }),
+        // Throttled one second in three: bad never lasts five.
+        ("device_throttled", 0.0, 1.0, |w, v| w.1.nodes[1].devices[0].throttled = Some(v > 0.33)),
+    ];
+    for (rule, limit, reach, set) in cases {
+        let (mut bench, mut state, mut value) = (Bench::new(), 0x9E37_79B9_7F4A_7C15, limit);
+        let mut begun = 0;
+        let mut was_active = false;
+        for second in 0..24 * 3600u64 {
+            if rule == "device_throttled" {
+                value = [1.0, -1.0, -1.0][second as usize % 3];
+            } else {
+                value = (value + (draw(&mut state) - 0.5) * reach * 0.4).clamp(limit - reach, limit + reach);
+            }
+            set(&mut bench.world, value);
+            bench.pass(1);
+            let is_active = bench.active().iter().any(|active| active == rule);
+            begun += usize::from(is_active && !was_active);
+            was_active = is_active;
+        }
+        let expected = if rule == "device_throttled" { 0 } else { 1 };
+        assert_eq!(begun, expected, "{rule}");
+    }
+}
+
+#[test]
+fn a_silence_lasts_as_long_as_it_was_asked_for() {
+    let mut bench = Bench::new();
+    bench.world.0.nodes[1].status = NodeStatus::Lost;
+    bench.pass(1);
+    let id = bench.alerts.views()[0].id.clone();
+    assert_eq!(bench.alerts.silence("no such thing", 60), Err(SilenceError::Unknown));
+    assert!(matches!(bench.alerts.silence(&id, SILENCE_S_MAX + 1), Err(SilenceError::TooMuch(_))));
+    bench.alerts.silence(&id, 60).unwrap();
+    bench.pass(30);
+    let until = bench.alerts.views()[0].silenced_until_unix_s;
+    assert_eq!(until, Some(1060));
+    bench.pass(40);
+    assert_eq!(bench.alerts.views()[0].silenced_until_unix_s, None);
+    bench.alerts.silence("node_lost", 60).unwrap();
+    assert!(bench.alerts.views()[0].silenced_until_unix_s.is_some());
+    bench.alerts.silence("node_lost", 0).unwrap();
+    assert_eq!(bench.alerts.views()[0].silenced_until_unix_s, None);
+}
+
+#[test]
+fn what_is_no_number_is_no_alert_and_floods_are_bounded() {
+    let mut bench = Bench::new();
+    bench.world.1.nodes[1].devices[0].sensors.temperature_c = Some(f32::NAN);
+    bench.world.1.nodes[1].battery = Some(f64::NAN);
+    bench.world.1.nodes[0].links[0].rtt_ms = f64::NAN;
+    bench.pass(100);
+    assert_eq!(bench.active(), [""; 0]);
+    let request = |n: u32| JoinRequestView {
+        node: format!("{n:012}"),
+        name: "x".repeat(100_000),
+        address: String::new(),
+        check_words: String::new(),
+    };
+    bench.world.0.join_requests = (0..5000).map(request).collect();
+    bench.pass(2);
+    let views = bench.alerts.views();
+    assert_eq!(views.len(), TRACKED_MAX);
+    assert!(views.iter().all(|alert| alert.text.len() < 2000));
+}
+
+#[test]
+fn the_runbook_has_a_section_for_each_rule_and_no_other() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/runbook.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let sections: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let rules: BTreeSet<&str> = RULES.iter().map(|rule| rule.id).collect();
+    assert_eq!(sections, rules);
+    for rule in RULES {
+        let section = page.split(&format!("## {}\n", rule.id)).nth(1).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let severity = rule.severity.as_str();
+        assert!(section.contains(severity) && section.len() > 200, "{}: {section}", rule.id);
+    }
+}
