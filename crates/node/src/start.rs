@@ -18,6 +18,7 @@ use tokio::sync::{broadcast, mpsc};
 
 use crate::compute::Compute;
 use crate::config::NodeConfig;
+use crate::device::crowding;
 use crate::draft::Draft;
 use crate::events::{Event as NodeEvent, EventSender};
 use crate::files::{DataDir, FilesError};
@@ -93,16 +94,14 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
     let (notices, _) = broadcast::channel(256);
     let draft = start_draft(&config, &library, &compute, host.as_ref(), &events)?;
     warn_all(&notices, [logs.mended.clone(), store.1, passed_over].concat());
-    warn_all(&notices, crate::device::crowding(&config).into_iter().collect());
     let (is_window_open, window_ran) = window_of(&config, &logs.trust, &data)?;
-    warn_all(&notices, is_window_open.then(public).flatten().into_iter().collect());
+    warn_all(&notices, crowding(&config).into_iter().chain(is_window_open.then(public).flatten()).collect());
     let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
     accept(endpoint.clone(), events.clone());
     let (cards, invites) = (compute.pci_addresses(), Arc::new(Invites::default()));
     let mut devices =
         Devices::new(compute, config.clone(), host, facts, clock, events.clone(), notices.clone());
-    let meters = devices.meters();
-    let engines = Engines::new(library.clone(), draft.clone(), events.clone());
+    let (meters, engines) = (devices.meters(), Engines::new(library.clone(), draft.clone(), events.clone()));
     let boot = Boot {
         epoch: data.epoch()?,
         base: logs.base,
