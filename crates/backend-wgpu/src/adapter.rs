@@ -11,13 +11,11 @@ pub enum Api {
     Metal,
     /// Direct3D 12: Windows.
     Dx12,
-    /// OpenGL ES 3.1 and up: where nothing better is there.
-    Gl,
 }
 
 impl Api {
     /// Every interface, the preferred ones first.
-    pub const ALL: [Self; 4] = [Self::Vulkan, Self::Metal, Self::Dx12, Self::Gl];
+    pub const ALL: [Self; 3] = [Self::Vulkan, Self::Metal, Self::Dx12];
 
     /// Lower-case name, as in settings and in [`exo_types::DeviceFacts::backend`].
     pub const fn name(self) -> &'static str {
@@ -25,7 +23,6 @@ impl Api {
             Self::Vulkan => "vulkan",
             Self::Metal => "metal",
             Self::Dx12 => "dx12",
-            Self::Gl => "gl",
         }
     }
 
@@ -34,7 +31,6 @@ impl Api {
             Self::Vulkan => wgpu::Backends::VULKAN,
             Self::Metal => wgpu::Backends::METAL,
             Self::Dx12 => wgpu::Backends::DX12,
-            Self::Gl => wgpu::Backends::GL,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Graphics processors as devices, through `wgpu`: Vulkan, Metal, Direct3D 12 and OpenGL.
+//! Graphics processors as devices, through `wgpu`: Vulkan, Metal and Direct3D 12.
 //!
 //! Every op of the contract is one WGSL file in `shaders/`, each with its contract; a file of `weights/` reads the blocks
 //! of a stored type, in the layout that `layout.rs` makes at load. A program is a list of dispatches, fewer than ops where

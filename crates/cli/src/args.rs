@@ -55,7 +55,7 @@ pub struct Settings {
     #[arg(long, global = true, value_name = "auto|closed")]
     trust: Option<String>,
     /// What computes: all that is fast and gives the right answers (auto), the processor, or a card through an interface
-    #[arg(long, global = true, value_name = "auto|cpu|cuda|vulkan|metal|dx12|gl")]
+    #[arg(long, global = true, value_name = "auto|cpu|cuda|vulkan|metal|dx12")]
     backend: Option<String>,
     /// Which graphics processor: a part of its name; with --backend its number, or several (0,1); with auto a place (cuda:0)
     #[arg(long, global = true, value_name = "NAME|NUMBER|PLACE")]

@@ -208,11 +208,11 @@ mod tests {
         let told = warnings(&[
             outcome((Silent::Broken, "vulkan crashed")),
             outcome((Silent::Hung, "cuda hung")),
-            outcome((Silent::Broken, "gl crashed")),
+            outcome((Silent::Broken, "metal crashed")),
             outcome((kept_off, "hip is in quarantine")),
         ]);
         assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].starts_with("vulkan crashed; gl crashed: install"), "{told:?}");
+        assert!(told[0].starts_with("vulkan crashed; metal crashed: install"), "{told:?}");
         assert!(told[1].starts_with("cuda hung: install") && told[1].contains("for 6 hours"), "{told:?}");
     }
 }

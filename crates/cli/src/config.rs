@@ -56,7 +56,7 @@ pub const KEYS: &[Key] = &[
         name: "backend",
         default: "auto",
         help: "what computes: auto (cards that give the right answers, else the processor), cpu, an NVIDIA card by cuda, or a graphics \
-               processor by vulkan, metal, dx12 or gl (see `exo devices`)",
+               processor by vulkan, metal or dx12 (see `exo devices`)",
     },
     Key {
         name: "device",

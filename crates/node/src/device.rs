@@ -48,7 +48,7 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// From the settings `backend` (`cpu`, `cuda`, `hip`, `vulkan`, `metal`, `dx12`, `gl`) and `device`.
+    /// From the settings `backend` (`cpu`, `cuda`, `hip`, `vulkan`, `metal`, `dx12`) and `device`.
     pub fn parse(backend: &str, which: &str) -> Result<Self, UnknownBackend> {
         match backend {
             "cpu" => Ok(Self::Processor),
@@ -89,12 +89,12 @@ fn each(which: &str) -> Vec<String> {
 
 /// A setting names no backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no backend{}: it must be auto, cpu, cuda, vulkan, metal, {}", left_out(.name), OTHERS)]
+#[error("`{name}` is no backend{}: it must be auto, cpu, cuda, vulkan, {}", left_out(.name), OTHERS)]
 pub struct UnknownBackend {
     name: String,
 }
 
-const OTHERS: &str = if cfg!(feature = "hip") { "dx12, gl or hip" } else { "dx12 or gl" };
+const OTHERS: &str = if cfg!(feature = "hip") { "metal, dx12 or hip" } else { "metal or dx12" };
 
 /// AMD's driver is used by programs that were built for it.
 fn left_out(backend: &str) -> &'static str {

@@ -9,7 +9,7 @@ use exo_backend_wgpu::{Adapter, Api, list};
 pub fn adapters(test: &str) -> Vec<Adapter> {
     let found: Vec<Adapter> = Api::ALL.into_iter().flat_map(|api| list(api).unwrap()).collect();
     if found.is_empty() {
-        skip(&format!("{test}: no Vulkan, Metal, Direct3D or OpenGL adapter on this machine"));
+        skip(&format!("{test}: no Vulkan, Metal or Direct3D adapter on this machine"));
     }
     found
 }

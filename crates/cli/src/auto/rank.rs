@@ -81,10 +81,10 @@ impl System {
     /// Backends in the order in which they are preferred where none is clearly faster; the processor comes after them.
     const fn order(self) -> &'static [&'static str] {
         match self {
-            Self::Linux => &["cuda", "hip", "vulkan", "gl"],
-            Self::Windows => &["dx12", "cuda", "vulkan", "gl"],
+            Self::Linux => &["cuda", "hip", "vulkan"],
+            Self::Windows => &["dx12", "cuda", "vulkan"],
             Self::Apple => &["metal"],
-            Self::Android => &["vulkan", "gl"],
+            Self::Android => &["vulkan"],
         }
     }
 

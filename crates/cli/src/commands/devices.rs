@@ -277,9 +277,7 @@ fn told(released: &Released) -> String {
     }
 }
 
-/// The preferred sources first, all at once: a card that two of them show is one row. OpenGL last, and only where nothing
-/// better shows a graphics processor: none at all, or only programs that play one while there is a card on the bus; and where it
-/// is meant. No driver at all where that is the processor.
+/// The preferred sources first, all at once: a card that two of them show is one row. No driver at all where the processor is meant.
 pub async fn ask_all(ask: Ask<'_>) -> Vec<Outcome> {
     ask_all_but(ask, Vec::new()).await
 }
@@ -291,11 +289,9 @@ async fn ask_all_but(ask: Ask<'_>, mut known: Vec<Outcome>) -> Vec<Outcome> {
     }
     let makers = exo_backend_cuda::Api::ALL.iter().map(|api| Source::Maker(*api));
     let sources = makers.chain(Api::ALL.map(Source::Graphics));
-    let (last, first): (Vec<_>, Vec<_>) = sources
-        .filter(|source| System::own().has(source.name()))
-        .partition(|source| *source == Source::Graphics(Api::Gl));
+    let sources = sources.filter(|source| System::own().has(source.name()));
     let registry = ask.registry.map(Registry::look).unwrap_or_default();
-    let mut ask_one = |source| {
+    let asked = sources.map(|source| {
         let outcome =
             known.iter().position(|outcome| outcome.source == source).map(|at| known.swap_remove(at));
         let registry = &registry;
@@ -305,17 +301,8 @@ async fn ask_all_but(ask: Ask<'_>, mut known: Vec<Outcome>) -> Vec<Outcome> {
                 None => ask_unless_kept_off(registry, source, ask).await,
             }
         }
-    };
-    let asked = first.into_iter().map(&mut ask_one);
-    let mut outcomes = futures_util::future::join_all(asked).await;
-    let has_cards = !exo_device::graphics_cards(Path::new("/")).is_empty();
-    for source in last {
-        let is_bare = if has_cards { Outcome::shows_no_card } else { Outcome::is_empty };
-        if outcomes.iter().all(is_bare) || ask.backend == Some(source.name()) {
-            outcomes.push(ask_one(source).await);
-        }
-    }
-    outcomes
+    });
+    futures_util::future::join_all(asked).await
 }
 
 async fn ask_unless_kept_off(registry: &Registry, source: Source, ask: Ask<'_>) -> Outcome {

@@ -1,4 +1,4 @@
-//! Vulkan and EGL find drivers through descriptions, small files of JSON in known folders; the makers' own are found by the
+//! Vulkan finds drivers through descriptions, small files of JSON in known folders; the makers' own are found by the
 //! names of their libraries.
 
 use std::ffi::{OsStr, OsString};
@@ -33,21 +33,12 @@ const VULKAN: Loader = Loader {
     others: &["VK_INSTANCE_LAYERS", "VK_LOADER_DRIVERS_SELECT", "VK_LOADER_DRIVERS_DISABLE"],
 };
 
-const EGL: Loader = Loader {
-    library: "libEGL.so.1",
-    instead: &["__EGL_VENDOR_LIBRARY_FILENAMES", "__EGL_VENDOR_LIBRARY_DIRS"],
-    beside: "",
-    folders: &["glvnd/egl_vendor.d"],
-    others: &["LIBGL_DRIVERS_PATH", "LIBGL_ALWAYS_SOFTWARE", "MESA_LOADER_DRIVER_OVERRIDE"],
-};
-
 const SEARCH: &str = "LD_LIBRARY_PATH";
 
 pub fn parts(root: &Path, source: &str, setting: Setting<'_>) -> Parts {
     let find = Finder { root, setting };
     let mut parts = match source {
         "vulkan" => find.described(&VULKAN),
-        "gl" => find.described(&EGL),
         "cuda" => find.named(&["libcuda.so.1"], "CUDA_VISIBLE_DEVICES"),
         "hip" => {
             let names = ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"];
@@ -63,7 +54,6 @@ pub fn troubles(root: &Path, source: &str, setting: Setting<'_>) -> Vec<String> 
     let find = Finder { root, setting };
     match source {
         "vulkan" => find.troubles(&VULKAN),
-        "gl" => find.troubles(&EGL),
         _ => Vec::new(),
     }
 }
@@ -260,7 +250,7 @@ mod tests {
         ];
         assert_eq!(system.names("vulkan"), all);
         assert_eq!(system.names("cuda"), ["/usr/lib/libcuda.so.1"]);
-        assert!(system.files("gl").is_empty() && system.files("metal").is_empty());
+        assert!(system.files("metal").is_empty());
         // One that is named stands for all of the folders.
         system.settings.insert("VK_DRIVER_FILES", "/etc/vulkan/icd.d/b.json".into());
         let named =
@@ -292,7 +282,7 @@ mod tests {
              /etc/vulkan/icd.d/d.json describes no driver; \
              /usr/share/vulkan/icd.d/b.json names the library ./b.so, which is no library"
         );
-        assert_eq!(troubles(&system, "gl") + &troubles(&system, "cuda"), "");
+        assert_eq!(troubles(&system, "cuda"), "");
         system.settings.insert("VK_ICD_FILENAMES", "/none.json".into());
         assert_eq!(troubles(&system, "vulkan"), "VK_ICD_FILENAMES names /none.json, which is not there");
     }

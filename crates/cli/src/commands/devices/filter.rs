@@ -107,7 +107,7 @@ mod tests {
             row("EPYC", &["cpu"]),
             row("RTX 4090", &["cuda:0", "vulkan:1"]),
             row("Arc", &["vulkan:0"]),
-            row("(driver of gl)", &["gl"]),
+            row("(driver of dx12)", &["dx12"]),
         ];
         let filter = Filter::new(Some(backend.to_owned()), Some(device.to_owned()));
         let kept = filter.keep(rows, &[]).map_err(|error| error.to_string())?;
@@ -117,8 +117,8 @@ mod tests {
     #[test]
     fn the_flags_show_what_they_would_make_a_node_take() {
         let names = |backend, device| kept(backend, device).unwrap().join(", ");
-        assert_eq!(names("auto", ""), "EPYC, RTX 4090, Arc, (driver of gl)");
-        assert_eq!((names("cpu", ""), names("gl", "")), ("EPYC".to_owned(), "(driver of gl)".to_owned()));
+        assert_eq!(names("auto", ""), "EPYC, RTX 4090, Arc, (driver of dx12)");
+        assert_eq!((names("cpu", ""), names("dx12", "")), ("EPYC".to_owned(), "(driver of dx12)".to_owned()));
         assert_eq!(
             (names("vulkan", "1"), names("cuda", "0")),
             ("RTX 4090".to_owned(), "RTX 4090".to_owned())

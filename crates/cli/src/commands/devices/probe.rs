@@ -265,11 +265,6 @@ impl Outcome {
         self.found.as_ref().map_or(true, |found| found.iter().all(|found| found.is_software))
     }
 
-    /// Whether it showed no graphics processor.
-    pub fn is_empty(&self) -> bool {
-        self.found.as_ref().map_or(true, Vec::is_empty)
-    }
-
     /// Whether its driver did not even list its devices within the bound.
     pub fn has_hung(&self) -> bool {
         self.found.as_ref().is_err_and(|silence| silence.kind == Silent::Hung)
