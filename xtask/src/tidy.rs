@@ -2,14 +2,15 @@
 //!
 //! Long functions: the count per file in `xtask/long-functions.txt` may only fall. Dead files: a `.rs` file that
 //! no module tree names. Links: a relative link in a Markdown page must lead somewhere. Decisions: each page has a number of its
-//! own. Platform code: see [`platform`]. Crates that touch nothing: see [`pure`]. The lockfile of the fuzz targets: see [`lockfile`]. Claims of the threat model:
+//! own. How many lines there are: see [`count`]. Platform code: see [`platform`]. Crates that touch nothing: see [`pure`]. The lockfile of the fuzz targets: see [`lockfile`]. Claims of the threat model:
 //! see [`threats`].
 
+mod count;
 mod lockfile;
 mod platform;
 mod pure;
 mod threats;
-mod tokens;
+pub mod tokens;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ pub fn run(bless: bool) -> anyhow::Result<()> {
     complaints.extend(shared_numbers(&files));
     complaints.extend(lockfile::disagreements()?);
     complaints.extend(threats::unproven(&files)?);
+    eprintln!("tidy: {} lines of Rust outside tests and sim", count::lines(&files)?);
     if complaints.is_empty() {
         return Ok(());
     }
