@@ -58,6 +58,16 @@ pub enum Packing {
     },
 }
 
+impl OpenError {
+    /// Stable, for whoever chooses by it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::MissingIsa { .. } => "cpu_isa_missing",
+            _ => "processor_not_opened",
+        }
+    }
+}
+
 impl Packing {
     /// Behind, as fast as may be.
     pub const BEHIND: Self = Self::Behind { rest: Duration::ZERO };

@@ -56,8 +56,6 @@ pub struct Adapter {
     pub device: u32,
     /// `0000:01:00.0`, or what the system has instead; `None` where the interface does not tell, or tells the same of several.
     pub pci_address: Option<String>,
-    /// How many adapters of the same name and numbers, of which the interface tells no address either, stand before it.
-    pub twin: usize,
     /// A program that plays a graphics card, such as lavapipe.
     pub is_software: bool,
     /// Shares the machine's memory.
@@ -95,43 +93,23 @@ pub fn list(api: Api) -> Result<Vec<Adapter>, ListError> {
         .map_err(|_| ListError { api, reason: "its driver answered with nonsense".to_owned() })?;
     let mut adapters: Vec<_> =
         adapters.into_iter().enumerate().map(|(index, adapter)| describe(api, index, adapter)).collect();
-    let told: Vec<_> = adapters.iter().map(Told::of).collect();
-    for (adapter, (pci_address, twin)) in adapters.iter_mut().zip(tell_apart(api, &told)) {
-        (adapter.pci_address, adapter.twin) = (pci_address, twin);
-    }
+    forget_shared_addresses(api, &mut adapters, |adapter| &mut adapter.pci_address);
     Ok(adapters)
 }
 
-/// What an interface tells of an adapter that may be like another.
-struct Told {
-    name: String,
-    numbers: (u32, u32),
-    pci_address: Option<String>,
-}
-
-impl Told {
-    fn of(adapter: &Adapter) -> Self {
-        let numbers = (adapter.vendor, adapter.device);
-        Self { name: adapter.name.clone(), numbers, pci_address: adapter.pci_address.clone() }
+/// Direct3D's address is that of the first card with the same numbers: of several equal cards it says which none of them is. Under
+/// Vulkan a shared one is that of a card with two drivers.
+fn forget_shared_addresses<T>(api: Api, all: &mut [T], address: impl Fn(&mut T) -> &mut Option<String>) {
+    if api != Api::Dx12 {
+        return;
     }
-}
-
-/// The address of each, and its number among those that only their order tells apart. Direct3D's address is that of the first card
-/// with the same numbers: of several equal cards it says which none of them is. Under Vulkan a shared one is that of a
-/// card with two drivers.
-fn tell_apart(api: Api, told: &[Told]) -> Vec<(Option<String>, usize)> {
-    let mut apart: Vec<(Option<String>, usize)> = Vec::with_capacity(told.len());
-    for own in told {
-        let of_address = told.iter().filter(|other| other.pci_address == own.pci_address).count();
-        let address = own.pci_address.clone().filter(|_| api != Api::Dx12 || of_address == 1);
-        let is_twin = |(other, (its, _)): &(&Told, &(Option<String>, usize))| {
-            its.is_none() && (&other.name, other.numbers) == (&own.name, own.numbers)
-        };
-        let before = told.iter().zip(&apart).filter(is_twin).count();
-        let twin = if address.is_none() { before } else { 0 };
-        apart.push((address, twin));
+    let told: Vec<_> = all.iter_mut().map(|one| address(one).clone()).collect();
+    for one in all {
+        let own = address(one);
+        if told.iter().filter(|other| *other == own).count() > 1 {
+            *own = None;
+        }
     }
-    apart
 }
 
 impl Adapter {
@@ -163,7 +141,6 @@ fn describe(api: Api, index: usize, inner: wgpu::Adapter) -> Adapter {
         pci_address: Some(info.device_pci_bus_id)
             .filter(|address| !address.is_empty())
             .or_else(|| crate::place::address(&inner)),
-        twin: 0,
         is_software: info.device_type == wgpu::DeviceType::Cpu,
         is_integrated: info.device_type == wgpu::DeviceType::IntegratedGpu,
         driver,
@@ -177,30 +154,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_cards_with_one_address_are_told_apart_by_their_order() {
-        let told = |line: &str| {
-            let (name, address) = line.split_once('@').unwrap();
-            let pci_address = (!address.is_empty()).then(|| format!("0000:{address}:00.0"));
-            Told { name: name.to_owned(), numbers: (0x10de, 0x2684), pci_address }
+    fn an_address_that_equal_cards_share_is_none_of_theirs_but_one_card_may_have_two_drivers() {
+        let told = |api: Api, addresses: &[&str]| {
+            let mut all: Vec<_> = addresses.iter().map(|address| Some((*address).to_owned())).collect();
+            forget_shared_addresses(api, &mut all, |address| address);
+            all.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>().join(" ")
         };
-        let apart = |api: Api, lines: &[&str]| {
-            let told: Vec<Told> = lines.iter().map(|line| told(line)).collect();
-            let text =
-                |(address, twin): (Option<String>, usize)| format!("{}/{twin}", address.unwrap_or_default());
-            tell_apart(api, &told).into_iter().map(text).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(apart(Api::Dx12, &["RTX@01", "RTX@02"]), "0000:01:00.0/0 0000:02:00.0/0");
-        assert_eq!(apart(Api::Dx12, &["RTX@01", "RTX@01", "Arc@03"]), "/0 /1 0000:03:00.0/0");
-        assert_eq!(
-            apart(Api::Vulkan, &["RADV@01", "AMD@01"]),
-            "0000:01:00.0/0 0000:01:00.0/0",
-            "two drivers of one card"
-        );
-        assert_eq!(
-            apart(Api::Metal, &["RTX@", "Arc@", "RTX@", "RTX@"]),
-            "/0 /0 /1 /2",
-            "an interface that tells none"
-        );
+        assert_eq!(told(Api::Dx12, &["01", "02"]), "01 02");
+        assert_eq!(told(Api::Dx12, &["01", "01", "03"]), "  03");
+        assert_eq!(told(Api::Vulkan, &["01", "01"]), "01 01");
     }
 
     #[test]

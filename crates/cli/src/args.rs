@@ -495,31 +495,6 @@ pub struct Devices {
     /// End the quarantine of devices that were lost too often, forget what they answered wrongly, and ask them again
     #[arg(long)]
     pub retry: bool,
-    /// Ask one graphics interface in this very process; what `exo devices` runs as a child
-    #[arg(long, hide = true, value_name = "INTERFACE")]
-    pub probe: Option<String>,
-    #[command(flatten)]
-    pub probing: Probing,
-}
-
-/// With `--probe`: what the child does.
-#[derive(Args)]
-pub struct Probing {
-    /// With --probe: look into the registry of the data folder
-    #[arg(long, hide = true, requires = "probe")]
-    pub look: bool,
-    /// With --probe: open no device
-    #[arg(long, hide = true, requires = "probe")]
-    pub list: bool,
-    /// With --probe: the device with this number only
-    #[arg(long, hide = true, requires = "probe", value_name = "N")]
-    pub only: Option<usize>,
-    /// With --probe: measure what the registry does not know
-    #[arg(long, hide = true, requires = "probe")]
-    pub measure: bool,
-    /// With --probe: ask for a known answer
-    #[arg(long, hide = true, requires = "probe")]
-    pub trial: bool,
 }
 
 #[derive(Args)]

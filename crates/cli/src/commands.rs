@@ -28,13 +28,13 @@ pub mod worker;
 
 use crate::client::Client;
 use crate::config::Config;
-use crate::hint::NoNode;
+use crate::errors::CommandError;
 
 /// The running node, or the error that says how to get one.
 pub async fn running(config: &Config) -> anyhow::Result<Client> {
     let data_dir = config.data_dir();
     match Client::running(&data_dir).await {
         Some(client) => Ok(client),
-        None => Err(NoNode { data_dir: data_dir.display().to_string() }.into()),
+        None => Err(CommandError::NoNode { data_dir: data_dir.display().to_string() }.into()),
     }
 }

@@ -13,6 +13,8 @@ use etcetera::BaseStrategy;
 use exo_device::CoreList;
 use exo_node::LogCapture;
 
+use crate::errors::CommandError;
+
 /// One setting: its name in the file (the flag is the same with dashes, the variable `EXO_` and capitals).
 pub struct Key {
     pub name: &'static str,
@@ -212,18 +214,31 @@ impl Config {
     where
         T::Err: fmt::Display,
     {
-        self.text(name).trim().parse().map_err(|e| self.refused(name, e))
+        self.text(name).trim().parse().map_err(|error| self.refused(name, error).into())
     }
 
     /// What is wrong with a setting, with its value and where that came from.
-    fn refused(&self, name: &str, error: impl fmt::Display) -> anyhow::Error {
-        let value = self.value(name);
-        anyhow::anyhow!("setting `{name}` is `{}` (from {}): {error}", value.text, value.source)
+    fn refused(&self, name: &str, error: impl fmt::Display) -> CommandError {
+        let Value { text, source } = self.value(name);
+        CommandError::BadSetting {
+            name: name.to_owned(),
+            value: text.clone(),
+            from: source.to_string(),
+            reason: error.to_string(),
+            code: None,
+        }
     }
 
     /// Keeps this thread, and all that it starts, to the cores that are set.
     pub fn confine(&self) -> anyhow::Result<()> {
-        self.cores()?.map_or(Ok(()), |cores| cores.confine()).map_err(|e| self.refused("cores", e))
+        let Some(cores) = self.cores()? else { return Ok(()) };
+        cores.confine().map_err(|error| {
+            let mut refused = self.refused("cores", &error);
+            if let CommandError::BadSetting { code, .. } = &mut refused {
+                *code = Some(error.code());
+            }
+            refused.into()
+        })
     }
 
     /// A setting that was given on the command line.
@@ -282,7 +297,7 @@ impl Config {
         }
         match self.parse("memory_mib")? {
             mib @ 1..=MIB_MAX => Ok(Some(mib << 20)),
-            _ => Err(self.refused("memory_mib", format!("it must be from 1 to {MIB_MAX}"))),
+            _ => Err(self.refused("memory_mib", format!("it must be from 1 to {MIB_MAX}")).into()),
         }
     }
 
@@ -308,9 +323,9 @@ impl Config {
         }
         let address: SocketAddr = self.parse("ollama_listen")?;
         if !address.ip().to_canonical().is_loopback() {
-            return Err(
-                self.refused("ollama_listen", "it must be on loopback, as 127.0.0.1:11434 is".to_owned())
-            );
+            return Err(self
+                .refused("ollama_listen", "it must be on loopback, as 127.0.0.1:11434 is")
+                .into());
         }
         Ok(Some(address))
     }
@@ -350,7 +365,8 @@ fn read_file(path: &Path, must_exist: bool) -> anyhow::Result<BTreeMap<String, S
     for (name, value) in table {
         if !KEYS.iter().any(|k| k.name == name) {
             let known: Vec<_> = KEYS.iter().map(|k| k.name).collect();
-            bail!("{}: `{name}` is not a setting; there are: {}", path.display(), known.join(", "));
+            let (file, known) = (path.display().to_string(), known.join(", "));
+            return Err(CommandError::UnknownSetting { file, name, known }.into());
         }
         let text = as_text(&value)
             .with_context(|| format!("{}: `{name}` must be a text, number, flag or list", path.display()))?;

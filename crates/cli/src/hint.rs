@@ -1,83 +1,92 @@
-//! One hint per kind of failure: the next thing to do.
+//! One hint per kind of failure: the next thing to do. Kinds are the stable codes of errors, never words in a message.
 
+use std::error::Error;
 use std::io::ErrorKind;
 
-use crate::client::Refused;
+use exo_accelerators::{BackendError, ChooseError, DeviceError, Silence};
+use exo_backend::AllocError;
+use exo_device::ConfineError;
+use exo_node::{AskError, FilesError, StartError};
+use exo_quant::QuantError;
 
-const CHOOSES: &str =
-    "leave --backend out and exo chooses; `exo devices` shows what there is on this machine";
-const SHOWS: &str = "`exo devices` shows the cards of this machine and what each lacks; without --backend exo chooses among them";
+use crate::client::Refused;
+use crate::errors::CommandError;
 
 /// The hint for an error, if we know one.
-pub fn of(error: &anyhow::Error) -> Option<String> {
-    if error.is::<NoNode>() {
-        return Some("start one with `exo`, or name its data folder with --data-dir".to_owned());
-    }
-    if let Some(refused) = error.downcast_ref::<Refused>() {
-        return refused_hint(refused);
-    }
-    let text = format!("{error:#}");
-    let table: &[(&str, &str)] = &[
-        (
-            "Address already in use",
-            "another program, or another exo, has this port; give --api-listen or --listen another one",
-        ),
-        (
-            "has journal format",
-            "another version of exo wrote it: use that one, or type `exo leave`; the node then founds a new cluster, and models on \
-             disk stay",
-        ),
-        ("already in use by", "end the other exo first, or give this one its own --data-dir"),
-        ("is not a setting", "`exo config` lists the settings and where their values come from"),
-        (
-            "ended the process that computed on it",
-            "install its driver again or another version of it; --backend cpu computes without it, and `exo devices` shows what \
-             else there is",
-        ),
-        (
-            "which its driver refused, though",
-            "end other programs that use the device, let exo take less with --memory-mib, or choose a smaller type of the model",
-        ),
-        ("is no backend", CHOOSES),
-        ("is a backend of", CHOOSES),
-        (
-            "driver library (",
-            "install it, or leave --backend out: exo then chooses among what this machine has, which `exo devices` shows",
-        ),
-        ("shows no graphics processor", SHOWS),
-        ("'s driver shows no card", SHOWS),
-        ("driver sees no card", SHOWS),
-        (
-            "no device that is shown is called",
-            "leave --device out, or --backend too: `exo devices` then shows all there is",
-        ),
-        (
-            "but the backend is cpu",
-            "leave --device out, or name the backend whose device it is, as in --backend vulkan --device 0; `exo devices` shows \
-             them",
-        ),
-        ("setting `memory_mib` is", "leave --memory-mib out to take what is free less a reserve"),
-        ("this processor does not have", "set `cpu_isa` to auto, or to one that it has"),
-        (
-            "is not among those that this process may use",
-            "name some of those, or leave `cores` out to use all",
-        ),
-        ("exo cannot choose its cores", "leave the setting `cores` out"),
-        ("loses twice", "take the F16 or BF16 file of the model, or add --requantize"),
-        ("is already there", "add --force to replace it, or name another file with -o"),
-        ("is the source itself", "name another file with -o"),
-        ("Permission denied", "check who owns the file or folder, or give --data-dir a folder of your own"),
-        ("No space left", "free some disk space, or give --data-dir a folder on another disk"),
-    ];
-    if let Some((_, hint)) = table.iter().find(|(part, _)| text.contains(part)) {
-        return Some((*hint).to_owned());
-    }
-    let io = error.chain().find_map(|e| e.downcast_ref::<std::io::Error>())?;
-    (io.kind() == ErrorKind::NotFound).then(|| "check the path".to_owned())
+pub fn of(error: &anyhow::Error) -> Option<&'static str> {
+    error.chain().find_map(|cause| hint(code(cause)?))
 }
 
-fn refused_hint(refused: &Refused) -> Option<String> {
-    let hint = match refused.code.as_deref()? {
+/// The stable code of an error, if it has one.
+fn code<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a str> {
+    macro_rules! code_of {
+        ($($error:ty),*) => {
+            $(if let Some(error) = cause.downcast_ref::<$error>() {
+                return Some(error.code());
+            })*
+        };
+    }
+    code_of!(CommandError, StartError, FilesError, AskError, Silence, DeviceError, ChooseError, BackendError);
+    code_of!(exo_backend_cpu::OpenError, ConfineError, QuantError);
+    if let Some(refused) = cause.downcast_ref::<Refused>() {
+        return refused.code.as_deref();
+    }
+    if let Some(AllocError::OutOfMemory { needed_bytes, free_bytes, .. }) = cause.downcast_ref() {
+        return (free_bytes >= needed_bytes).then_some("device_memory_refused");
+    }
+    match cause.downcast_ref::<std::io::Error>()?.kind() {
+        ErrorKind::AddrInUse => Some("port_in_use"),
+        ErrorKind::PermissionDenied => Some("permission_denied"),
+        ErrorKind::StorageFull => Some("disk_full"),
+        ErrorKind::NotFound => Some("path_not_found"),
+        _ => None,
+    }
+}
+
+/// By code.
+fn hint(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "no_node" => "start one with `exo`, or name its data folder with --data-dir",
+        "port_in_use" => {
+            "another program, or another exo, has this port; give --api-listen or --listen another one"
+        }
+        "journal_format" => {
+            "another version of exo wrote it: use that one, or type `exo leave`; the node then founds a new cluster, and models on \
+             disk stay"
+        }
+        "data_folder_in_use" => "end the other exo first, or give this one its own --data-dir",
+        "setting_unknown" => "`exo config` lists the settings and where their values come from",
+        "setting_memory_mib" => "leave --memory-mib out to take what is free less a reserve",
+        "driver_ended_process" => {
+            "install its driver again or another version of it; --backend cpu computes without it, and `exo devices` shows what \
+             else there is"
+        }
+        "device_memory_refused" | "model_load_failed" => {
+            "end other programs that use the device, let exo take less with --memory-mib, or choose a smaller type of the model"
+        }
+        "backend_unknown" | "backend_of_other_system" => {
+            "leave --backend out and exo chooses; `exo devices` shows what there is on this machine"
+        }
+        "driver_missing" => {
+            "install it, or leave --backend out: exo then chooses among what this machine has, which `exo devices` shows"
+        }
+        "accelerator_not_there" => {
+            "`exo devices` shows the cards of this machine and what each lacks; without --backend exo chooses among them"
+        }
+        "device_not_shown" => "leave --device out, or --backend too: `exo devices` then shows all there is",
+        "device_of_processor" => {
+            "leave --device out, or name the backend whose device it is, as in --backend vulkan --device 0; `exo devices` shows \
+             them"
+        }
+        "cpu_isa_missing" => "set `cpu_isa` to auto, or to one that it has",
+        "cores_not_allowed" => "name some of those, or leave `cores` out to use all",
+        "cores_not_supported" => "leave the setting `cores` out",
+        "already_quantised" => "take the F16 or BF16 file of the model, or add --requantize",
+        "file_exists" => "add --force to replace it, or name another file with -o",
+        "file_is_source" => "name another file with -o",
+        "permission_denied" => "check who owns the file or folder, or give --data-dir a folder of your own",
+        "disk_full" => "free some disk space, or give --data-dir a folder on another disk",
+        "path_not_found" => "check the path",
         "model_not_found" => "`exo models` lists the models; `exo models add PATH` makes one known",
         "insufficient_memory" => {
             "start exo on more machines, or ask for less with --context, --slots or --cache-tokens; where a node computes on \
@@ -87,14 +96,26 @@ fn refused_hint(refused: &Refused) -> Option<String> {
             "shorten the prompt, or place the model with a larger --context and --cache-tokens"
         }
         _ => return None,
-    };
-    Some(hint.to_owned())
+    })
 }
 
-/// A command needs a running node and there is none.
-#[derive(Debug, thiserror::Error)]
-#[error("no exo node is running on the data folder {data_dir}")]
-pub struct NoNode {
-    /// Where we looked.
-    pub data_dir: String,
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_hint_goes_by_code_however_deep_the_error_lies_and_whatever_it_says() {
+        let refused = BackendError::Unknown { name: "opencl".to_owned() };
+        let error = anyhow::Error::from(refused).context("cannot start");
+        assert!(of(&error).is_some_and(|hint| hint.starts_with("leave --backend out")));
+        let words = anyhow::anyhow!("`opencl` is no backend, and Address already in use");
+        assert_eq!(of(&words), None);
+        let taken = std::io::Error::from(ErrorKind::AddrInUse);
+        let error = Err::<(), _>(taken).context("cannot open the API").unwrap_err();
+        assert!(of(&error).is_some_and(|hint| hint.contains("--api-listen")));
+        let lost = AllocError::OutOfMemory { what: "w".to_owned(), needed_bytes: 8, free_bytes: 7 };
+        assert_eq!(of(&lost.into()), None, "what does not fit is no fault of other programs");
+    }
 }

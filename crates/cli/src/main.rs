@@ -6,10 +6,10 @@
 
 mod answer;
 mod args;
-mod auto;
 mod client;
 mod commands;
 mod config;
+mod errors;
 mod hint;
 mod run_node;
 mod system;

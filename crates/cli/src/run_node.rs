@@ -6,21 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use exo_accelerators::{SurveyAsk, Surveyor, System};
 use exo_backend_cpu::{Isa, Packing};
 use exo_local_channel::LocalListener;
-use exo_node::{DeviceChoice, Node, NodeConfig, Speculation, SystemHost};
+use exo_node::{DeviceChoice, Node, NodeConfig, Speculation, SystemHost, asking_drivers, choose_devices};
 use exo_server::{ApiKey, ServerOptions};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::auto::rank::System;
 use crate::client::Client;
-use crate::commands::devices::{Source, in_child};
+use crate::commands::devices::say;
 use crate::commands::start::StopSignal;
 use crate::commands::worker;
 use crate::config::{Config, Value};
-use crate::{auto, system};
+use crate::errors::CommandError;
+use crate::system;
 
 /// How long a clean exit may take before what is left is dropped.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(8);
@@ -78,7 +79,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     let api_keys = api_keys(config, address)?;
     let mut node_config = node_config(config)?;
     node_config.is_private = stay == Stay::ForTheWhile && node_config.peers.is_empty();
-    auto::resolve(config, &mut node_config, true).await?;
+    choose_devices(&mut node_config, say).await?;
     // It waits for devices to be opened, and is not to keep us from being stopped meanwhile.
     let mut starting = JoinSet::new();
     starting.spawn(exo_node::start(node_config, Arc::new(SystemHost)));
@@ -107,16 +108,11 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     Ok(Running { node, client, stop, server })
 }
 
-/// Asks the driver of a graphics processor in a child first: one that crashes should do so there.
-pub async fn probe_driver(choice: &DeviceChoice) -> anyhow::Result<()> {
-    let source = match choice {
-        DeviceChoice::Processor | DeviceChoice::Best(_) => return Ok(()),
-        DeviceChoice::Cuda { .. } => Source::Maker(exo_backend_cuda::Api::Cuda),
-        #[cfg(feature = "hip")]
-        DeviceChoice::Hip { .. } => Source::Maker(exo_backend_cuda::Api::Hip),
-        DeviceChoice::Graphics { api, .. } => Source::Graphics(*api),
-    };
-    in_child(source).await.found.map_err(|silence| anyhow::Error::msg(silence.reason))?;
+/// Asks the driver of what is named in a child first: one that crashes should do so there.
+pub async fn probe_driver(settings: &NodeConfig) -> anyhow::Result<()> {
+    let DeviceChoice::Named { backend, .. } = settings.device else { return Ok(()) };
+    let survey = move |surveyor: &dyn Surveyor| surveyor.survey(&SurveyAsk::of(backend));
+    asking_drivers(settings.worker.clone(), survey).await?;
     Ok(())
 }
 
@@ -149,7 +145,7 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// The settings of a node. Where nobody says what computes it is the processor, until [`auto::resolve`] has looked.
+/// The settings of a node.
 pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
     let trust_closed = match config.text("trust") {
         "auto" => false,
@@ -184,14 +180,14 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
     })
 }
 
-/// What computes, by the settings; the processor where that is left open.
+/// What computes, by the settings.
 fn device(config: &Config) -> anyhow::Result<DeviceChoice> {
     let backend = config.text("backend");
     System::own().check(backend)?;
     match (backend, config.device_beside_backend()) {
-        (auto::NAME, _) => Ok(DeviceChoice::Processor),
         ("cpu", Some(Value { text, source })) => {
-            bail!("setting `device` is `{text}` (from {source}), but the backend is cpu, which is one device")
+            let (value, from) = (text.clone(), source.to_string());
+            Err(CommandError::DeviceOfProcessor { value, from }.into())
         }
         _ => Ok(DeviceChoice::parse(backend, config.text("device"))?),
     }

@@ -14,12 +14,6 @@ pub use linux::end_with_parent;
 #[cfg(not(target_os = "linux"))]
 pub use plain::end_with_parent;
 #[cfg(unix)]
-pub use unix::{
-    CAN_WATCH_STDIN, StopSignals, allow_many_files, die, lead_group, own_output, parent_id, pass_stop,
-    was_interrupted, was_told_to_stop,
-};
+pub use unix::{StopSignals, allow_many_files, die, own_output, parent_id, pass_stop, was_interrupted};
 #[cfg(windows)]
-pub use windows::{
-    CAN_WATCH_STDIN, StopSignals, allow_many_files, die, lead_group, own_output, parent_id, pass_stop,
-    was_interrupted, was_told_to_stop,
-};
+pub use windows::{StopSignals, allow_many_files, die, own_output, parent_id, pass_stop, was_interrupted};

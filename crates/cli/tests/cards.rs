@@ -297,7 +297,9 @@ fn a_node_computes_on_all_the_cards_it_is_given_and_goes_on_without_one_of_them(
 
 #[test]
 fn cards_that_are_named_twice_or_are_not_there_are_refused() {
-    for (places, what) in [("0,0", "is named twice by the setting `device`"), ("0,7", "shows no card `7`")] {
+    for (places, what) in
+        [("0,0", "is named twice by the setting `device`"), ("0,7", "shows no graphics processor `7`")]
+    {
         let folder = tempfile::tempdir().unwrap();
         let mut command = exo(&["start", "--no-discovery", "--backend", "cuda", "--device", places]);
         command.args(["--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--data-dir"]);

@@ -41,7 +41,10 @@ fn a_card_that_is_not_there_is_refused_by_name() {
     let mut command = exo(&["start", "--backend", "hip", "--device", "Voodoo", "--no-discovery"]);
     command.args(["--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path());
     let refused = stderr(&finish(with_a_card(&mut command), SOON));
-    assert!(refused.contains("AMD's driver shows no card `Voodoo`, only: Emulated HIP card"), "{refused}");
+    assert!(
+        refused.contains("hip shows no graphics processor `Voodoo`, only: Emulated HIP card"),
+        "{refused}"
+    );
 }
 
 #[test]

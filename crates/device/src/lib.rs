@@ -32,7 +32,7 @@ pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use architecture::{amd_architecture, nvidia_architecture};
 pub use bandwidth::read_bandwidth;
 pub use calibrate::{Calibration, CalibrationError, calibrate};
-pub use drivers::{Setting, driver_files, driver_troubles};
+pub use drivers::{Setting, driver_troubles};
 pub use graphics::{
     GraphicsCard, advice, driver_text, find_card, graphics_cards, graphics_support, identity, maker,
     memory_free_bytes, name_cards, registered_address,

@@ -57,15 +57,6 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// One of several equal cards of which nothing is told but their order: `twin` others stand before it.
-    #[must_use]
-    pub fn among_twins(mut self, twin: usize) -> Self {
-        if twin > 0 && self.uuid.is_none() {
-            self.uuid = Some(format!("number {}", twin + 1));
-        }
-        self
-    }
-
     /// What it is kept under. A card in another slot, or another card in the slot, is another.
     fn key(&self) -> String {
         let numbers = format!("{:04x}:{:04x}", self.vendor, self.device);
@@ -128,8 +119,7 @@ impl Quarantine {
         let minutes = self.until_unix_s.saturating_sub(now_unix_s).div_ceil(60);
         let (hours, minutes, reason) = (minutes / 60, minutes % 60, &self.reason);
         format!(
-            "in quarantine for another {hours} h {minutes} min: {reason}; `exo devices --retry` ends that, and so does \
-             another version of its driver"
+            "in quarantine for another {hours} h {minutes} min: {reason}; `exo devices --retry` ends that"
         )
     }
 

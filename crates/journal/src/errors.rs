@@ -27,6 +27,17 @@ pub enum StorageFailure {
     Io(io::Error),
 }
 
+impl JournalError {
+    /// Stable, for whoever chooses by it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::InUse { .. } => "data_folder_in_use",
+            Self::Format { .. } => "journal_format",
+            _ => "journal_unusable",
+        }
+    }
+}
+
 /// A journal could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

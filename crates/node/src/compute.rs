@@ -5,16 +5,15 @@ mod card;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use exo_accelerators::{Candidate, DeviceAsk, DeviceInfo, Ranking, Wanted, chain, open_all};
 use exo_backend::Device;
 use exo_device::Quarantine;
 use exo_types::{DeviceFacts, DeviceId, DeviceKind, DeviceState, Monitor, SupportClass, Time};
 use tokio::sync::watch;
 
-use crate::device::{Failure, Opened, both};
-use crate::engine_host::chain;
+use crate::device::{Failure, Opened, ask_for, both};
 use crate::host::Host;
-use crate::ranking::{Candidate, Ranking, Wanted, open_all};
-use crate::worker::{CardWords, DeviceAsk, MemoryWords, WorkerProgram};
+use crate::worker::{MemoryWords, WorkerProgram};
 use crate::{DeviceChoice, NodeConfig};
 
 use card::{Card, KeptOff};
@@ -64,16 +63,16 @@ impl Compute {
     /// What `config` asks for: the processor open, graphics processors asked what they are, all at once. Blocks for about a
     /// second. The warnings are about what was to be tried first and cannot be used.
     pub fn open(config: &NodeConfig, host: &dyn Host) -> Result<(Self, Vec<String>), Failure> {
-        let DeviceChoice::Best(ranking) = &config.device else {
+        let DeviceChoice::Ranked(ranking) = &config.device else {
             return Ok((Self::open_asked(config.device.asks(config), config, host)?, Vec::new()));
         };
         // Without a process for each this one opens the device that is used.
         let wanted = if config.worker.is_some() { Wanted::EachCard } else { Wanted::Best };
-        let (kept_off, ranking) = Self::kept_off(ranking, config);
+        let (quarantined, ranking) = Self::quarantined(ranking, config);
         let tried = ranking.try_each(wanted, |candidate| Self::open_candidate(candidate, config, host))?;
         let mut opened = tried.opened.into_iter();
         let mut compute = opened.next().map_or_else(|| Self::open_asked(Vec::new(), config, host), Ok)?;
-        compute.cards.extend(opened.flat_map(|other| other.cards).chain(kept_off));
+        compute.cards.extend(opened.flat_map(|other| other.cards).chain(quarantined));
         compute.is_chosen = !ranking.is_named;
         if compute.has_both() && !compute.cards.is_empty() {
             compute.processor(config, host)?;
@@ -85,16 +84,16 @@ impl Compute {
 
     /// Cards in quarantine that would be used but for that: listed, and offered once it is over. One that cannot even be listed
     /// stays among those that are left out.
-    fn kept_off(ranking: &Ranking, config: &NodeConfig) -> (Vec<Card>, Ranking) {
+    fn quarantined(ranking: &Ranking, config: &NodeConfig) -> (Vec<Card>, Ranking) {
         let mut rest = ranking.clone();
         let Some(program) = &config.worker else { return (Vec::new(), rest) };
         let list = |candidate: &Candidate| {
-            let cards = Card::find_all(candidate.choice.asks(config), program)?;
+            let cards = Card::find_all(vec![ask_for(candidate, config)], program)?;
             cards.iter().try_for_each(|card| candidate.check_identity(&card.identity))?;
             Ok(cards)
         };
         let mut cards = Vec::new();
-        for (candidate, listed) in open_all(&ranking.kept_off.iter().collect::<Vec<_>>(), &list) {
+        for (candidate, listed) in open_all(&ranking.quarantined.iter().collect::<Vec<_>>(), &list) {
             match listed {
                 Ok(listed) => {
                     rest.left_out.retain(|out| out.label != candidate.label);
@@ -117,7 +116,7 @@ impl Compute {
 
     /// As an explicit wish, but a card in quarantine is passed over, and so is another in the place of the one that was meant.
     fn open_candidate(candidate: &Candidate, config: &NodeConfig, host: &dyn Host) -> Result<Self, Failure> {
-        let compute = Self::open_asked(candidate.choice.asks(config), config, host)?;
+        let compute = Self::open_asked(vec![ask_for(candidate, config)], config, host)?;
         for card in &compute.cards {
             candidate.check_identity(&card.identity)?;
             if let Some(kept) = &card.quarantine {
@@ -288,12 +287,12 @@ impl Compute {
         &mut self,
         device: &DeviceId,
         now: Time,
-        found: Result<Box<CardWords>, String>,
+        found: Result<Box<DeviceInfo>, String>,
     ) -> Option<Loss> {
         let card = self.card_mut(device)?;
         match found {
             Ok(words) => {
-                let CardWords { facts, identity, driver, .. } = *words;
+                let DeviceInfo { facts, identity, driver, .. } = *words;
                 (card.identity, card.driver) = (identity, driver);
                 if card.quarantine.take().is_some() {
                     // Nothing of ours is on it: what it has free now, it has for us.

@@ -13,6 +13,8 @@ use exo_engine::{Ahead, Engine, EngineOptions, StepError, StepInput, StepOutput}
 use exo_formats::Model;
 use exo_types::{Attempt, FailureKind, SampledToken, SequenceId, Shard, StepFrame, StepSequence};
 
+pub use exo_accelerators::chain;
+
 use crate::worker::WorkerHost;
 
 /// Longest time one step may take on a device in this process: a chunk of prompt on a slow processor takes seconds.
@@ -458,21 +460,6 @@ fn kind_of(error: &StepError) -> FailureKind {
         StepError::Run(_) => FailureKind::Device,
         _ => FailureKind::Protocol,
     }
-}
-
-/// An error with its causes in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let more = cause.to_string();
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// Little-endian f32 rows as numbers; a tail of less than four bytes is dropped, the stage machine refused it.

@@ -11,6 +11,17 @@ use std::path::{Path, PathBuf};
 use exo_types::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
+impl FilesError {
+    /// Stable, for whoever chooses by it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::InUse { .. } => "data_folder_in_use",
+            Self::Damaged { .. } => "data_folder_damaged",
+            _ => "data_folder_unusable",
+        }
+    }
+}
+
 /// A file of the data folder could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -37,6 +37,19 @@ pub(crate) struct Founding<'a> {
     pub(crate) trust_closed: bool,
 }
 
+impl LogsError {
+    /// Stable, for whoever chooses by it.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Files(error) => error.code(),
+            Self::Journal { source, .. } => {
+                source.downcast_ref::<JournalError>().map_or("history_unusable", JournalError::code)
+            }
+            _ => "history_unusable",
+        }
+    }
+}
+
 /// The logs cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

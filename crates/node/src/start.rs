@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use exo_accelerators::{DEMO_MODEL, Message};
 use exo_cluster::Speculation;
 use exo_discovery::{Discovery, Found};
 use exo_journal::Journal;
@@ -30,9 +31,8 @@ use crate::node::{Node, Parts};
 use crate::pairing::Invites;
 use crate::run_loop::{Clock, unix_s};
 use crate::window;
+use crate::worker::AskError;
 
-/// The model that the binary carries, a GGUF file, so that there is something to run before any download.
-pub const DEMO_MODEL: &[u8] = include_bytes!("../../../demo-model/exo-demo-Q8_0.gguf");
 /// What the built-in model is called.
 pub const DEMO_MODEL_FILE: &str = "demo.gguf";
 
@@ -58,6 +58,9 @@ pub enum StartError {
     /// The configured device.
     #[error("cannot use the device that computes")]
     Device(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Nothing that may be chosen has the name that was wanted.
+    #[error("cannot choose the devices that compute")]
+    Choose(#[from] exo_accelerators::ChooseError),
     /// The model that is to guess tokens ahead.
     #[error("cannot guess tokens ahead with the draft model{}: {reason}", named(.draft.as_deref()))]
     Draft {
@@ -74,8 +77,28 @@ pub enum StartError {
     Random(String),
 }
 
+impl StartError {
+    /// Stable, for whoever chooses by it; of what led to it where that says more.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Files(error) => error.code(),
+            Self::Logs(error) => error.code(),
+            Self::Choose(error) => error.code(),
+            Self::Device(error) => error.downcast_ref::<AskError>().map_or("device_unusable", AskError::code),
+            Self::Bind(BindError::InUse { .. }) => "port_in_use",
+            _ => "node_not_started",
+        }
+    }
+}
+
 /// Starts a node. Needs a multi-threaded tokio runtime; touches no global, installs no signal handler.
 pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
+    crate::choose_devices(&mut config, log).await?;
+    start_chosen(config, host).await
+}
+
+/// With devices that are chosen.
+async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
     let clock = Clock::start();
     let data = Arc::new(DataDir::open(&config.data_dir)?);
     let secret = data.local_secret()?;
@@ -144,6 +167,14 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
         invites,
         meters,
     }))
+}
+
+/// Whoever wants to hear what goes on chooses before.
+fn log(message: Message) {
+    match message {
+        Message::Note(text) => tracing::info!("{text}"),
+        Message::Warning(text) => tracing::warn!("{text}"),
+    }
 }
 
 /// A private node looks for nobody. A member is one wherever it is started: without its cluster it could place nothing.

@@ -9,6 +9,19 @@ use exo_types::{DType, SourceLost};
 
 use crate::Target;
 
+impl QuantError {
+    /// Stable, for whoever chooses by it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::AlreadyQuantised { .. } => "already_quantised",
+            Self::Exists { .. } => "file_exists",
+            Self::IsSource { .. } => "file_is_source",
+            Self::DiskFull { .. } => "disk_full",
+            _ => "model_not_converted",
+        }
+    }
+}
+
 /// Why there is no new file. Whatever happened, nothing is left behind and an older file is as it was.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -10,14 +10,16 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use exo_backend::Device;
-use exo_node::{DeviceChoice, SystemHost};
+use exo_node::{DeviceChoice, DeviceMessage, SystemHost, choose_devices};
 use exo_types::DeviceKind;
 
+use super::devices::say;
 use super::interrupt::INTERRUPTED;
 use super::start::StopSignal;
 use crate::config::Config;
+use crate::errors::CommandError;
 use crate::run_node::{node_config, probe_driver};
-use crate::{auto, system, ui};
+use crate::{system, ui};
 
 /// Tells a child that it is one, and whose.
 const IN_CHILD: &str = "EXO_COMPUTES_IN_CHILD";
@@ -47,18 +49,25 @@ impl Compute {
     pub async fn open(config: &Config) -> anyhow::Result<Runs> {
         let is_child = is_child()?;
         let mut settings = node_config(config)?;
-        auto::resolve(config, &mut settings, !is_child).await?;
+        // What is wrong the parent has said.
+        let is_said = move |message: &DeviceMessage| is_child && matches!(message, DeviceMessage::Warning(_));
+        choose_devices(&mut settings, move |message| {
+            if !is_said(&message) {
+                say(message)
+            }
+        })
+        .await?;
         let (card, is_chosen) = match &settings.device {
             DeviceChoice::Processor => return Ok(Runs::Here(Self::Processor)),
-            DeviceChoice::Best(ranking) => match ranking.candidates.first() {
+            DeviceChoice::Ranked(ranking) => match ranking.candidates.first() {
                 Some(best) => (best.label.clone(), true),
                 None => {
                     note("the processor", &ranking.told(&[], &[]));
                     return Ok(Runs::Here(Self::Processor));
                 }
             },
-            named => {
-                probe_driver(named).await?;
+            _ => {
+                probe_driver(&settings).await?;
                 (format!("a {} device", config.text("backend")), false)
             }
         };
@@ -110,9 +119,10 @@ async fn in_child(card: &str) -> anyhow::Result<ExitCode> {
         Some(code) => Ok(ExitCode::from(code)),
         // Before it listens for the signal: while a driver is opened.
         None if is_stopped || system::was_interrupted(status) => Ok(ExitCode::from(INTERRUPTED)),
-        None => bail!(
-            "{card}: something, most likely its driver, ended the process that computed on it ({status})"
-        ),
+        None => {
+            let (device, how) = (card.to_owned(), status.to_string());
+            Err(CommandError::DriverEnded { device, how }.into())
+        }
     }
 }
 

@@ -62,20 +62,6 @@ pub fn was_interrupted(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::INT.as_raw())
 }
 
-/// Whether somebody ended a process, and nothing that went wrong in it.
-pub fn was_told_to_stop(status: ExitStatus) -> bool {
-    let polite = [Signal::INT, Signal::TERM, Signal::HUP].map(Signal::as_raw);
-    status.signal().is_some_and(|signal| polite.contains(&signal))
-}
-
-/// A thread may wait for the end of standard input while others do anything.
-pub const CAN_WATCH_STDIN: bool = true;
-
-/// What the terminal sends its foreground group, Ctrl-C, does not reach this child.
-pub fn lead_group(command: &mut tokio::process::Command) {
-    command.process_group(0);
-}
-
 /// Ctrl-C at a terminal reaches the child as well; a signal to this process alone does not.
 pub fn pass_stop(child: &tokio::process::Child) {
     let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);

@@ -42,20 +42,5 @@ pub fn was_interrupted(status: ExitStatus) -> bool {
     status.code().is_some_and(|code| code.cast_unsigned() == CONTROL_C_EXIT)
 }
 
-/// Whether somebody ended a process, and nothing that went wrong in it.
-pub fn was_told_to_stop(status: ExitStatus) -> bool {
-    was_interrupted(status)
-}
-
-/// Whoever asks for the kind of a handle waits for the read of it that is under way, and libraries of drivers ask that of standard
-/// input when they are loaded.
-pub const CAN_WATCH_STDIN: bool = false;
-
-/// Ctrl-C in the console does not reach this child.
-pub fn lead_group(command: &mut tokio::process::Command) {
-    const CREATE_NEW_PROCESS_GROUP: u32 = 0x200;
-    command.creation_flags(CREATE_NEW_PROCESS_GROUP);
-}
-
 /// Ctrl-C reaches every process of the console.
 pub fn pass_stop(_child: &tokio::process::Child) {}

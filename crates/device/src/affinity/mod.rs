@@ -53,6 +53,17 @@ pub enum ConfineError {
     },
 }
 
+impl ConfineError {
+    /// Stable, for whoever chooses by it.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::NotAllowed { .. } => "cores_not_allowed",
+            Self::Unsupported => "cores_not_supported",
+            Self::Unknown(_) | Self::System { .. } => "cores_refused",
+        }
+    }
+}
+
 impl CoreList {
     /// The numbers, ascending; never empty.
     pub fn numbers(&self) -> &[usize] {

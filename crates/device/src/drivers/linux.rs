@@ -1,61 +1,24 @@
-//! Vulkan finds drivers through descriptions, small files of JSON in known folders; the makers' own are found by the
-//! names of their libraries.
+//! Vulkan finds drivers through descriptions, small files of JSON in known folders.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::{Parts, Setting};
+use super::Setting;
 
 /// Of a description.
 const JSON_BYTES_MAX: u64 = 64 << 10;
 
-/// How the loader of an interface finds descriptions.
-struct Loader {
-    /// Its own library.
-    library: &'static str,
-    /// Variables with paths of descriptions, the first that is set instead of all folders.
-    instead: &'static [&'static str],
-    /// One with paths beside the folders.
-    beside: &'static str,
-    /// Folders of descriptions below each folder of settings and data: drivers first, then what comes between.
-    folders: &'static [&'static str],
-    /// Other variables that choose.
-    others: &'static [&'static str],
-}
+/// Variables with paths of descriptions, the first that is set instead of all folders.
+const INSTEAD: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
+/// One with paths beside the folders.
+const BESIDE: &str = "VK_ADD_DRIVER_FILES";
+/// Below each folder of settings and data.
+const FOLDER: &str = "vulkan/icd.d";
 
-const VULKAN: Loader = Loader {
-    library: "libvulkan.so.1",
-    instead: &["VK_DRIVER_FILES", "VK_ICD_FILENAMES"],
-    beside: "VK_ADD_DRIVER_FILES",
-    folders: &["vulkan/icd.d", "vulkan/implicit_layer.d"],
-    others: &["VK_INSTANCE_LAYERS", "VK_LOADER_DRIVERS_SELECT", "VK_LOADER_DRIVERS_DISABLE"],
-};
-
-const SEARCH: &str = "LD_LIBRARY_PATH";
-
-pub fn parts(root: &Path, source: &str, setting: Setting<'_>) -> Parts {
-    let find = Finder { root, setting };
-    let mut parts = match source {
-        "vulkan" => find.described(&VULKAN),
-        "cuda" => find.named(&["libcuda.so.1"], "CUDA_VISIBLE_DEVICES"),
-        "hip" => {
-            let names = ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"];
-            find.named(&names, "HIP_VISIBLE_DEVICES")
-        }
-        _ => Parts::default(),
-    };
-    parts.settings.push(SEARCH);
-    parts
-}
-
-pub fn troubles(root: &Path, source: &str, setting: Setting<'_>) -> Vec<String> {
-    let find = Finder { root, setting };
-    match source {
-        "vulkan" => find.troubles(&VULKAN),
-        _ => Vec::new(),
-    }
+pub fn troubles(root: &Path, backend: &str, setting: Setting<'_>) -> Vec<String> {
+    if backend == "vulkan" { Finder { root, setting }.troubles() } else { Vec::new() }
 }
 
 struct Finder<'a> {
@@ -64,29 +27,13 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    fn named(&self, libraries: &[&str], hides: &'static str) -> Parts {
-        let files = libraries.iter().flat_map(|name| self.library(name.as_ref())).collect();
-        Parts { settings: vec![hides], files }
-    }
-
-    fn described(&self, loader: &Loader) -> Parts {
-        let named = self.named_by_settings(loader).into_iter().map(|(_, place)| place);
-        let places = named.chain(self.searched(loader, loader.folders));
-        let descriptions: Vec<PathBuf> = places.flat_map(|place| descriptions(&place)).collect();
-        let mut files = self.library(loader.library.as_ref());
-        files.extend(descriptions.iter().flat_map(|path| self.described_library(path)));
-        files.extend(descriptions);
-        let all = [loader.instead, &[loader.beside], loader.others].concat();
-        Parts { settings: all.into_iter().filter(|name| !name.is_empty()).collect(), files }
-    }
-
-    fn troubles(&self, loader: &Loader) -> Vec<String> {
-        let named = self.named_by_settings(loader);
+    fn troubles(&self) -> Vec<String> {
+        let named = self.named_by_settings();
         let missing = named.iter().filter(|(_, place)| !place.exists());
         let mut troubles: Vec<String> = missing
             .map(|(setting, place)| format!("{setting} names {}, which is not there", place.display()))
             .collect();
-        let searched = self.searched(loader, &loader.folders[..1]);
+        let searched = self.searched();
         let places = named.into_iter().map(|(_, place)| place).chain(searched);
         let there = places.filter(|place| place.exists());
         for description in there.flat_map(|place| descriptions(&place)) {
@@ -95,8 +42,7 @@ impl Finder<'_> {
                 troubles.push(format!("{name} describes no driver"));
                 continue;
             };
-            // A name without a path is for the system's linker to find.
-            let path = self.described_library(&description).into_iter().find(|_| library.contains('/'));
+            let path = self.described_path(&description, &library);
             let what = path.filter(|path| !is_library(path)).map(|path| match path.exists() {
                 true => "which is no library",
                 false => "which is not there",
@@ -107,21 +53,21 @@ impl Finder<'_> {
     }
 
     /// Places that environment variables name, with the variable.
-    fn named_by_settings(&self, loader: &Loader) -> Vec<(&'static str, PathBuf)> {
+    fn named_by_settings(&self) -> Vec<(&'static str, PathBuf)> {
         let given =
             |name: &'static str| Some((name, (self.setting)(name).filter(|paths| !paths.is_empty())?));
-        let instead = loader.instead.iter().find_map(|&name| given(name));
-        let all = instead.into_iter().chain(given(loader.beside));
+        let instead = INSTEAD.into_iter().find_map(given);
+        let all = instead.into_iter().chain(given(BESIDE));
         all.flat_map(|(name, paths)| self.split(&paths).into_iter().map(move |path| (name, path))).collect()
     }
 
-    /// Folders in which a loader looks by itself.
-    fn searched(&self, loader: &Loader, below: &[&str]) -> Vec<PathBuf> {
+    /// Folders in which the loader looks by itself.
+    fn searched(&self) -> Vec<PathBuf> {
         let is_set = |name: &&str| (self.setting)(name).is_some_and(|paths| !paths.is_empty());
-        if loader.instead.iter().any(is_set) {
+        if INSTEAD.iter().any(is_set) {
             return Vec::new();
         }
-        self.folders().iter().flat_map(|folder| below.iter().map(|end| folder.join(end))).collect()
+        self.folders().iter().map(|folder| folder.join(FOLDER)).collect()
     }
 
     /// Of settings and data, the user's and the system's.
@@ -137,35 +83,21 @@ impl Finder<'_> {
         users.iter().chain(&shared).chain([&always]).flat_map(|paths| self.split(paths)).collect()
     }
 
+    /// Where a description says its library is: from the description on, or from the root. A name without a path is for the system's
+    /// linker to find.
+    fn described_path(&self, description: &Path, library: &str) -> Option<PathBuf> {
+        match library.starts_with('/') {
+            true => self.split(library.as_ref()).pop(),
+            false => {
+                description.parent().filter(|_| library.contains('/')).map(|folder| folder.join(library))
+            }
+        }
+    }
+
     /// Paths with colons between them. Those from the root of the system are below ours.
     fn split(&self, paths: &OsStr) -> Vec<PathBuf> {
         let paths = std::env::split_paths(paths).filter(|path| !path.as_os_str().is_empty());
         paths.map(|path| path.strip_prefix("/").map(|rest| self.root.join(rest)).unwrap_or(path)).collect()
-    }
-
-    /// The library that a description names: a path, from the description on, or a name to search.
-    fn described_library(&self, description: &Path) -> Vec<PathBuf> {
-        let named = library_path(description);
-        match named {
-            Some(name) if name.starts_with('/') => self.split(name.as_ref()),
-            Some(name) if name.contains('/') => {
-                description.parent().map(|folder| folder.join(name)).into_iter().collect()
-            }
-            Some(name) => self.library(name.as_ref()),
-            None => Vec::new(),
-        }
-    }
-
-    /// Where the system's linker would look: all there are, for which of them it takes is its business.
-    fn library(&self, name: &OsStr) -> Vec<PathBuf> {
-        let own = (self.setting)(SEARCH).unwrap_or_default();
-        let arch = std::env::consts::ARCH;
-        let system = format!(
-            "/usr/lib/{arch}-linux-gnu:/usr/lib64:/usr/lib:/usr/local/lib:/lib/{arch}-linux-gnu:/lib64:/lib:\
-             /run/opengl-driver/lib:/usr/lib/wsl/lib:/opt/rocm/lib"
-        );
-        let folders = [own, system.into()];
-        folders.iter().flat_map(|paths| self.split(paths)).map(|folder| folder.join(name)).collect()
     }
 }
 
@@ -194,9 +126,8 @@ fn library_path(description: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::{Duration, SystemTime};
 
-    use super::super::{driver_files, driver_troubles};
+    use super::super::driver_troubles;
     use super::*;
 
     /// A system in a folder.
@@ -215,48 +146,9 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-
-        fn files(&self, source: &str) -> Vec<String> {
-            driver_files(self.root.path(), source, &|name| self.settings.get(name).cloned())
-        }
-
-        /// Names of the files and of settings.
-        fn names(&self, source: &str) -> Vec<String> {
-            let root = fs::canonicalize(self.root.path()).unwrap();
-            let name = |line: String| line.split(' ').next().unwrap().replace(root.to_str().unwrap(), "");
-            self.files(source).into_iter().map(name).collect()
-        }
     }
 
     const ICD: &str = r#"{"ICD": {"library_path": "libvulkan_a.so"}}"#;
-
-    #[test]
-    fn a_driver_is_its_descriptions_and_the_libraries_that_they_name() {
-        let mut system = System::new();
-        assert!(system.files("vulkan").is_empty() && system.files("cuda").is_empty());
-        system.write("usr/share/vulkan/icd.d/a.json", ICD);
-        system.write("usr/share/vulkan/icd.d/notes.txt", "no description");
-        system.write("etc/vulkan/icd.d/b.json", r#"{"ICD": {"library_path": "../b.so"}}"#);
-        system.write("etc/vulkan/icd.d/broken.json", "{");
-        system.write("usr/lib/libvulkan_a.so", "a");
-        system.write("etc/vulkan/b.so", "b");
-        system.write("usr/lib/libcuda.so.1", "c");
-        let all = [
-            "/etc/vulkan/b.so",
-            "/etc/vulkan/icd.d/b.json",
-            "/etc/vulkan/icd.d/broken.json",
-            "/usr/lib/libvulkan_a.so",
-            "/usr/share/vulkan/icd.d/a.json",
-        ];
-        assert_eq!(system.names("vulkan"), all);
-        assert_eq!(system.names("cuda"), ["/usr/lib/libcuda.so.1"]);
-        assert!(system.files("metal").is_empty());
-        // One that is named stands for all of the folders.
-        system.settings.insert("VK_DRIVER_FILES", "/etc/vulkan/icd.d/b.json".into());
-        let named =
-            ["/etc/vulkan/b.so", "/etc/vulkan/icd.d/b.json", "VK_DRIVER_FILES=/etc/vulkan/icd.d/b.json"];
-        assert_eq!(system.names("vulkan"), named);
-    }
 
     #[test]
     fn descriptions_that_lead_nowhere_are_told() {
@@ -285,32 +177,5 @@ mod tests {
         assert_eq!(troubles(&system, "cuda"), "");
         system.settings.insert("VK_ICD_FILENAMES", "/none.json".into());
         assert_eq!(troubles(&system, "vulkan"), "VK_ICD_FILENAMES names /none.json, which is not there");
-    }
-
-    #[test]
-    fn another_version_another_setting_and_another_kernel_module_are_another_driver() {
-        let mut system = System::new();
-        system.write("usr/share/vulkan/icd.d/a.json", ICD);
-        system.write("usr/lib/libvulkan_a.so", "1");
-        let mut before = system.files("vulkan");
-        assert_eq!(before, system.files("vulkan"));
-        let mut is_another = |system: &System, what: &str| {
-            let now = system.files("vulkan");
-            assert_ne!(now, before, "{what}");
-            before = now;
-        };
-        system.write("usr/lib/libvulkan_a.so", "1.1");
-        is_another(&system, "a library of another size");
-        let library = File::options().write(true).open(system.root.path().join("usr/lib/libvulkan_a.so"));
-        library.unwrap().set_modified(SystemTime::now() - Duration::from_secs(86_400)).unwrap();
-        is_another(&system, "a library of another time");
-        system.write("usr/share/vulkan/icd.d/b.json", "{}");
-        is_another(&system, "one more description");
-        system.settings.insert("LD_LIBRARY_PATH", "/opt/lib".into());
-        is_another(&system, "another place for libraries");
-        for (file, text) in [("class", "0x030000"), ("vendor", "0x1002"), ("device", "0x744c")] {
-            system.write(&format!("sys/bus/pci/devices/0000:01:00.0/{file}"), text);
-        }
-        is_another(&system, "one more card");
     }
 }

@@ -51,7 +51,26 @@ pub(super) enum ReadError {
     /// The system did not let us (no file handles left, no right to). What it holds may be good.
     Unread(io::Error),
     /// What it holds is not what we write.
-    Damaged(String),
+    Damaged(Damage),
+}
+
+/// Why the file is not one that we have written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Damage {
+    #[error("it has more than {BYTES_MAX} bytes")]
+    Long,
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("it is of version {version}, this exo writes version {VERSION}")]
+    OtherVersion { version: u32 },
+    #[error("it lists {devices} devices, at most {DEVICES_MAX} are kept")]
+    ManyDevices { devices: usize },
+    #[error("the device under `{key}` is `{is}`")]
+    OtherKey { key: String, is: String },
+    #[error("`{key}` has a rate of {rate} per second")]
+    Rate { key: String, rate: f64 },
+    #[error("{what} of `{of}` has more letters than are kept")]
+    LongText { what: &'static str, of: String },
 }
 
 /// Nobody else changes the registry of a folder, or tries what is new for it, until this is dropped.
@@ -102,55 +121,48 @@ pub(super) fn read(folder: &Path) -> Result<Registry, ReadError> {
     parse(&bytes).map_err(ReadError::Damaged)
 }
 
-fn parse(bytes: &[u8]) -> Result<Registry, String> {
+fn parse(bytes: &[u8]) -> Result<Registry, Damage> {
     #[derive(Deserialize)]
     struct Version {
         version: u32,
     }
     if bytes.len() as u64 > BYTES_MAX {
-        return Err(format!("it has more than {BYTES_MAX} bytes"));
+        return Err(Damage::Long);
     }
-    let Version { version } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let Version { version } = serde_json::from_slice(bytes)?;
     if version != VERSION {
-        return Err(format!("it is of version {version}, this exo writes version {VERSION}"));
+        return Err(Damage::OtherVersion { version });
     }
-    let Contents { devices, drivers, .. } =
-        serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let Contents { devices, drivers, .. } = serde_json::from_slice(bytes)?;
     check(&devices)?;
     drivers.iter().try_for_each(|(source, driver)| driver.check(source))?;
     Ok(Registry { devices, drivers })
 }
 
 /// Refuses what we would not have written.
-fn check(devices: &BTreeMap<String, Device>) -> Result<(), String> {
+fn check(devices: &BTreeMap<String, Device>) -> Result<(), Damage> {
     if devices.len() > DEVICES_MAX {
-        return Err(format!("it lists {} devices, at most {DEVICES_MAX} are kept", devices.len()));
+        return Err(Damage::ManyDevices { devices: devices.len() });
     }
     for (key, device) in devices {
         if *key != device.identity.key() {
-            return Err(format!("the device under `{key}` is `{}`", device.identity.key()));
+            return Err(Damage::OtherKey { key: key.clone(), is: device.identity.key() });
         }
         for known in device.backends.values() {
             let rates = [known.read_bytes_per_s, known.flops_per_s];
             if let Some(rate) = rates.into_iter().flatten().find(|rate| !is_rate(*rate)) {
-                return Err(format!("`{key}` has a rate of {rate} per second"));
+                return Err(Damage::Rate { key: key.clone(), rate });
             }
             let reason = known.quarantine.as_ref().map_or("", |quarantine| &quarantine.reason);
-            if reason.chars().count() > REASON_CHARS_MAX {
-                return Err(format!(
-                    "the quarantine of `{key}` has a reason of more than {REASON_CHARS_MAX} letters"
-                ));
-            }
             let failed = known.trial.as_ref().and_then(|trial| trial.failed.as_deref()).unwrap_or_default();
-            if failed.chars().count() > REASON_CHARS_MAX {
-                return Err(format!(
-                    "the trial of `{key}` failed for a reason of more than {REASON_CHARS_MAX} letters"
-                ));
-            }
-            if known.driver.chars().count() > TEXT_CHARS_MAX {
-                return Err(format!(
-                    "the driver of `{key}` has a name of more than {TEXT_CHARS_MAX} letters"
-                ));
+            for (text, what, chars_max) in [
+                (reason, "the reason for the quarantine", REASON_CHARS_MAX),
+                (failed, "the reason for the failed trial", REASON_CHARS_MAX),
+                (&known.driver, "the driver", TEXT_CHARS_MAX),
+            ] {
+                if text.chars().count() > chars_max {
+                    return Err(Damage::LongText { what, of: key.clone() });
+                }
             }
         }
     }
@@ -158,7 +170,7 @@ fn check(devices: &BTreeMap<String, Device>) -> Result<(), String> {
 }
 
 /// Gives a damaged file another name, the last such one if all are taken, and says what was done.
-pub(super) fn move_aside(folder: &Path, damage: &str) -> String {
+pub(super) fn move_aside(folder: &Path, damage: &Damage) -> String {
     let path = folder.join(NAME);
     let aside = |n: u32| folder.join(format!("{NAME}.bad-{n}"));
     let free = (1..ASIDE_MAX).map(aside).find(|path| !path.exists()).unwrap_or_else(|| aside(ASIDE_MAX));

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use exo_accelerators::{DeviceAsk, DeviceInfo, chain};
 use exo_device::{Identity, Quarantine, Registry};
 use exo_types::{DeviceFacts, DeviceState, SupportClass, Time};
 use tokio::sync::watch;
 
 use crate::device::Failure;
-use crate::engine_host::chain;
-use crate::worker::{CardWords, DeviceAsk, Guard, Verdict, WINDOW, WorkerProgram};
+use crate::worker::{Guard, Verdict, WINDOW, WorkerProgram};
 
 /// Of the reason why a device is not used: it travels with every report.
 const REASON_CHARS_MAX: usize = 500;
@@ -36,7 +36,7 @@ pub(super) struct KeptOff {
 }
 
 /// Makes a device compute and compare in a child. Blocks.
-pub type Check = Box<dyn FnOnce() -> Result<Box<CardWords>, String> + Send>;
+pub type Check = Box<dyn FnOnce() -> Result<Box<DeviceInfo>, String> + Send>;
 
 /// What is to be done about a lost device.
 pub enum Loss {
@@ -72,8 +72,8 @@ impl Card {
         Ok(cards)
     }
 
-    fn found(words: CardWords, ask: DeviceAsk, program: WorkerProgram) -> Self {
-        let CardWords { facts, identity, driver, quarantine } = words;
+    fn found(words: DeviceInfo, ask: DeviceAsk, program: WorkerProgram) -> Self {
+        let DeviceInfo { facts, identity, driver, quarantine } = words;
         let state = if quarantine.is_some() { DeviceState::Quarantined } else { DeviceState::Usable };
         let quarantine = quarantine.map(|quarantine| KeptOff { quarantine, is_kept: true });
         let (guard, (state, _), reason) = (Guard::default(), watch::channel(state), String::new());
@@ -113,7 +113,7 @@ impl Card {
         let KeptOff { quarantine, is_kept } = self.quarantine.as_ref()?;
         let (is_kept, until) = (*is_kept, quarantine.until_unix_s);
         let (folder, identity) = (PathBuf::from(&self.ask.data_dir), self.identity.clone());
-        let (backend, driver) = (self.ask.backend.clone(), self.driver.clone());
+        let (backend, driver) = (self.ask.backend.name(), self.driver.clone());
         Some(move || {
             let now = exo_device::unix_s();
             // What could not be written there ends by the clock.
@@ -121,7 +121,7 @@ impl Card {
                 return now >= until;
             }
             let registry = Registry::try_look(&folder);
-            registry.is_some_and(|known| known.quarantine(&identity, &backend, &driver, now).is_none())
+            registry.is_some_and(|known| known.quarantine(&identity, backend, &driver, now).is_none())
         })
     }
 
@@ -143,10 +143,10 @@ impl Card {
 
     fn keep_off(&self, quarantine: Quarantine) -> Loss {
         let (folder, identity) = (PathBuf::from(&self.ask.data_dir), self.identity.clone());
-        let (backend, driver) = (self.ask.backend.clone(), self.driver.clone());
+        let (backend, driver) = (self.ask.backend.name(), self.driver.clone());
         let keep = move |quarantine: &Quarantine| {
             let kept = Registry::change(&folder, |registry| {
-                registry.keep_off(&identity, &backend, &driver, quarantine.clone());
+                registry.keep_off(&identity, backend, &driver, quarantine.clone());
             });
             if let Err(error) = &kept {
                 let error = chain(error);
@@ -169,7 +169,7 @@ impl Card {
                 return Err(format!("{} answers in its place", words.facts.name));
             }
             let released = Registry::change(Path::new(&ask.data_dir), |registry| {
-                registry.release(&words.identity, &ask.backend)
+                registry.release(&words.identity, ask.backend.name())
             });
             if let Err(error) = released {
                 let error = chain(&error);

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use exo_accelerators::{DeviceInfo, chain};
 use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals};
 use exo_device::{CardChange, Quarantine};
 use exo_machine::{Input, Notice, SampledMeasures, Samples};
@@ -15,12 +16,10 @@ use super::Engines;
 use crate::NodeConfig;
 use crate::compute::{Check, Compute, Loss, Seat, Sensed};
 use crate::device::Opened;
-use crate::engine_host::chain;
 use crate::events::{Event, EventSender};
 use crate::host::Host;
 use crate::meters::Meters;
 use crate::run_loop::{Clock, unix_ms, unix_s};
-use crate::worker::CardWords;
 
 /// Between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
@@ -38,7 +37,7 @@ pub enum DeviceEvent {
     /// A child begins to open it and make it compute.
     Verifying(DeviceId),
     /// It did, or could not.
-    Verified(DeviceId, Result<Box<CardWords>, String>),
+    Verified(DeviceId, Result<Box<DeviceInfo>, String>),
     /// The processor is open in its place, or cannot be.
     Replaced { device: DeviceId, quarantine: Quarantine, is_kept: bool, processor: Result<Opened, String> },
     /// Nothing stands against it in the registry any more.
@@ -197,7 +196,7 @@ impl Devices {
         let _ = self.notices.send(notice);
     }
 
-    fn verified(&mut self, device: &DeviceId, found: Result<Box<CardWords>, String>) {
+    fn verified(&mut self, device: &DeviceId, found: Result<Box<DeviceInfo>, String>) {
         if let Err(reason) = &found {
             self.notice(Notice::Warning(format!("the device {device} does not come back: {reason}")));
         }

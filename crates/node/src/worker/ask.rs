@@ -1,71 +1,235 @@
-//! Asking a child what a device is: opened, verified, measured. The node itself opens no driver.
+//! Asking a child what a device is, or what a backend shows. The node itself opens no driver.
 
-use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use exo_accelerators::{Backend, DeviceAsk, DeviceInfo, Silence, SilenceKind, Survey, SurveyAsk, Surveyor};
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
-use super::process::{Process, WorkerProgram};
-use super::words::{CardWords, DeviceAsk, FromWorker, ToWorker};
+use super::process::{Process, WorkerProgram, was_told_to_stop};
+use super::words::{FromWorker, ToWorker};
 
 /// For loading a driver, opening a device, checking and measuring it.
 const ASK_MAX: Duration = Duration::from_secs(20);
+/// More, for the known answers of the built-in model.
+const TRIAL_MAX: Duration = Duration::from_secs(40);
+/// More, for decoding a little.
+const STEPS_MAX: Duration = Duration::from_secs(40);
 /// For its end, once it has answered.
 const END_MAX: Duration = Duration::from_secs(1);
+/// Between two looks whether anybody waits for the answer.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A device cannot be used.
+/// A child gave no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
     /// No child.
     #[error("{0}")]
     NotStarted(String),
-    /// No answer.
-    #[error("the {backend} driver did not answer within {} s and is not used", ASK_MAX.as_secs())]
+    /// No answer in time.
+    #[error("the {backend} driver did not answer within {} s and is not used", .bound.as_secs())]
     Late {
         /// Which.
-        backend: String,
+        backend: Backend,
+        /// What it was given.
+        bound: Duration,
+        /// It had listed its devices by then.
+        has_listed: bool,
     },
     /// The child is gone.
     #[error("the {backend} driver ended the process that asked it ({how}) and is not used")]
     Ended {
         /// Which.
-        backend: String,
+        backend: Backend,
         /// Its exit, and what it wrote last.
         how: String,
     },
+    /// The child was ended from outside.
+    #[error(
+        "the process that asked the {backend} driver was told to stop ({status}); nothing is known of it"
+    )]
+    Stopped {
+        /// Which.
+        backend: Backend,
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// Nobody waits for it any more.
+    #[error("the {backend} driver is not asked any more")]
+    Cancelled {
+        /// Which.
+        backend: Backend,
+    },
+    /// It is no message that was asked for.
+    #[error("the process that asked the {backend} driver answered something else than was asked")]
+    Nonsense {
+        /// Which.
+        backend: Backend,
+    },
     /// The driver, or the check, said no.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{reason}")]
+    Refused {
+        /// Stable: of `exo_accelerators::DeviceError`.
+        code: String,
+        /// In words.
+        reason: String,
+    },
+}
+
+impl AskError {
+    /// Stable, for whoever chooses by it.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::NotStarted(_) | Self::Cancelled { .. } | Self::Stopped { .. } => "worker_not_started",
+            Self::Late { .. } => "driver_hangs",
+            Self::Ended { .. } | Self::Nonsense { .. } => "driver_broken",
+            Self::Refused { code, .. } => code,
+        }
+    }
 }
 
 /// Opens, verifies and measures a device in a child.
-pub fn ask(how: &WorkerProgram, device: &DeviceAsk) -> Result<CardWords, AskError> {
-    let (mut process, stdin, stdout) = Process::spawn(how).map_err(AskError::NotStarted)?;
-    let (tell, answer) = channel();
-    let reading = std::thread::Builder::new().name("worker's answer".to_owned());
-    let read = move || tell.send(FrameReader::new(stdout).read::<FromWorker>());
-    reading.spawn(read).map_err(|e| AskError::NotStarted(format!("no thread for a worker's answer: {e}")))?;
-    let mut to = FrameWriter::new(stdin);
-    // A child that has ended already shows in its answer.
-    let _ = to.write(&ToWorker::Open(device.clone()), &[]);
-    let answer = answer.recv_timeout(ASK_MAX);
-    drop(to);
-    let backend = device.backend.clone();
-    match answer {
-        Err(_) => Err(AskError::Late { backend }),
-        Ok(Ok((FromWorker::Opened(card), _))) => {
-            process.end(END_MAX);
-            Ok(*card)
+pub fn ask(how: &WorkerProgram, device: &DeviceAsk) -> Result<DeviceInfo, AskError> {
+    let backend = device.backend;
+    let conversation = Conversation { how, backend, bound: ASK_MAX, cancelled: &AtomicBool::new(false) };
+    match conversation.hold(&ToWorker::Open(device.clone()))? {
+        (FromWorker::Opened(info), _) => Ok(*info),
+        _ => Err(AskError::Nonsense { backend }),
+    }
+}
+
+/// Asks backends in children, a new one each time.
+pub struct Children {
+    program: WorkerProgram,
+    cancelled: Arc<AtomicBool>,
+}
+
+/// Ends the children when it is dropped.
+pub struct EndOnDrop(Arc<AtomicBool>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Children {
+    /// Of this program.
+    pub fn new(program: WorkerProgram) -> Self {
+        Self { program, cancelled: Arc::default() }
+    }
+
+    /// Whoever drops this waits for no answer any more.
+    pub fn end_with(&self) -> EndOnDrop {
+        EndOnDrop(self.cancelled.clone())
+    }
+}
+
+impl Surveyor for Children {
+    fn survey(&self, ask: &SurveyAsk) -> Result<Survey, Silence> {
+        let more = [(ask.trial, TRIAL_MAX), (ask.steps, STEPS_MAX)];
+        let more: Duration = more.iter().filter(|(is_asked, _)| *is_asked).map(|(_, max)| *max).sum();
+        let (backend, bound) = (ask.backend, ASK_MAX + more);
+        let conversation = Conversation { how: &self.program, backend, bound, cancelled: &self.cancelled };
+        let answer = conversation.hold(&ToWorker::Survey(ask.clone()));
+        let survey = answer.and_then(|(message, tail)| match message {
+            FromWorker::Surveyed => serde_json::from_slice(&tail).map_err(|_| AskError::Nonsense { backend }),
+            _ => Err(AskError::Nonsense { backend }),
+        });
+        survey.map_err(|error| silence(&error))
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+fn silence(error: &AskError) -> Silence {
+    let kind = match error {
+        AskError::Refused { code, .. } if code == "driver_missing" || code == "accelerator_not_there" => {
+            SilenceKind::Absent
         }
-        Ok(Ok((FromWorker::Refused { reason }, _))) => Err(AskError::Refused(reason)),
-        Ok(Ok(_)) => Err(AskError::Refused("its process answered something else than was asked".to_owned())),
-        Ok(Err(error)) => {
-            let status = process.end(END_MAX).map_or("it hangs".to_owned(), |status| status.to_string());
-            let nonsense = match error {
-                FrameError::Ended | FrameError::Truncated => String::new(),
-                other => format!(", after it had answered with nonsense: {other}"),
-            };
-            Err(AskError::Ended { backend, how: format!("{status}{nonsense}{}", process.last_words()) })
+        AskError::Late { has_listed: false, .. } => SilenceKind::Hung,
+        AskError::Stopped { .. } | AskError::Cancelled { .. } => SilenceKind::Stopped,
+        _ => SilenceKind::Broken,
+    };
+    let mut silence = Silence::new(kind, error.to_string());
+    if let AskError::Late { bound, .. } = error {
+        silence.cause = Some(format!("it did not answer within {} s", bound.as_secs()));
+    }
+    silence
+}
+
+/// One question to a child of its own.
+struct Conversation<'a> {
+    how: &'a WorkerProgram,
+    backend: Backend,
+    bound: Duration,
+    cancelled: &'a AtomicBool,
+}
+
+impl Conversation<'_> {
+    fn hold(&self, question: &ToWorker) -> Result<(FromWorker, Bytes), AskError> {
+        let backend = self.backend;
+        let (mut process, stdin, stdout) = Process::spawn(self.how).map_err(AskError::NotStarted)?;
+        let (tell, told) = channel();
+        let reading = std::thread::Builder::new().name("worker's answer".to_owned());
+        let read = move || {
+            let mut from = FrameReader::new(stdout);
+            loop {
+                let message = from.read::<FromWorker>();
+                let is_listed = matches!(message, Ok((FromWorker::Listed, _)));
+                if tell.send(message).is_err() || !is_listed {
+                    return;
+                }
+            }
+        };
+        let started = reading.spawn(read);
+        started.map_err(|e| AskError::NotStarted(format!("no thread for a worker's answer: {e}")))?;
+        let mut to = FrameWriter::new(stdin);
+        // A child that has ended already shows in its answer.
+        let _ = to.write(question, &[]);
+        let (began, mut has_listed) = (Instant::now(), false);
+        let answer = loop {
+            match told.recv_timeout(LOOK_EVERY) {
+                Ok(Ok((FromWorker::Listed, _))) => has_listed = true,
+                Ok(answer) => break answer,
+                // Dropping the process ends it.
+                Err(_) if self.cancelled.load(Ordering::Relaxed) => {
+                    return Err(AskError::Cancelled { backend });
+                }
+                Err(RecvTimeoutError::Timeout) if began.elapsed() < self.bound => {}
+                Err(_) => return Err(AskError::Late { backend, bound: self.bound, has_listed }),
+            }
+        };
+        drop(to);
+        match answer {
+            Ok((FromWorker::Refused { code, reason }, _)) => Err(AskError::Refused { code, reason }),
+            Ok(answer) => {
+                process.end(END_MAX);
+                Ok(answer)
+            }
+            Err(error) => Err(self.ended(&mut process, &error)),
         }
+    }
+
+    /// It ended, or what it said is no frame.
+    fn ended(&self, process: &mut Process, error: &FrameError) -> AskError {
+        let backend = self.backend;
+        let status = process.end(END_MAX);
+        if let Some(status) = status.filter(|status| was_told_to_stop(*status)) {
+            return AskError::Stopped { backend, status };
+        }
+        let status = status.map_or("it hangs".to_owned(), |status| status.to_string());
+        let nonsense = match error {
+            FrameError::Ended | FrameError::Truncated => String::new(),
+            other => format!(", after it had answered with nonsense: {other}"),
+        };
+        AskError::Ended { backend, how: format!("{status}{nonsense}{}", process.last_words()) }
     }
 }

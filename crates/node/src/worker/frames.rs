@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// First byte of every frame: a worker of another version of the program is refused.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const PREFIX_BYTES: usize = 9;
 /// Of the message of a frame: a step may open several long sequences at once, each with all of its tokens.
 const HEADER_BYTES_MAX: usize = 64 << 20;

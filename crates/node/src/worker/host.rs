@@ -312,7 +312,10 @@ impl Line {
                 let mut state = self.state();
                 (state.memory, state.monitor) = (Some(memory), Some(monitor));
             }
-            FromWorker::Opened(_) | FromWorker::Refused { .. } => {
+            FromWorker::Opened(_)
+            | FromWorker::Listed
+            | FromWorker::Surveyed
+            | FromWorker::Refused { .. } => {
                 self.kill("it answered what it was not asked".to_owned());
             }
         }
@@ -431,12 +434,12 @@ impl State {
 #[cfg(test)]
 #[cfg(unix)]
 mod tests {
+    use exo_accelerators::DeviceAsk;
     use exo_engine::EngineOptions;
     use exo_types::{Shard, StepFrame};
 
     use super::super::words::Outcome;
     use super::*;
-    use crate::worker::DeviceAsk;
 
     const LONG: Duration = Duration::from_secs(20);
     const ENGINE: EngineId = EngineId(1);
@@ -450,7 +453,7 @@ mod tests {
     fn told_of(program: &str, argument: &str, act: impl FnOnce(&mut WorkerHost)) -> Vec<String> {
         let how = WorkerProgram { program: program.into(), args: vec![argument.into()], step_max: LONG };
         let device = DeviceAsk {
-            backend: "vulkan".to_owned(),
+            backend: exo_accelerators::Backend::Vulkan,
             which: String::new(),
             memory_max_bytes: None,
             data_dir: "/nonexistent".into(),

@@ -6,6 +6,7 @@
 //! | node to worker | worker to node |
 //! |---|---|
 //! | `Open` a device, verify and measure it | `Opened`, or `Refused` |
+//! | `Survey` all that a backend shows | `Listed`, then `Surveyed`, or `Refused` |
 //! | `Load` a shard | `Progress`, then `Ready` or `LoadFailed` |
 //! | `Step`, one at a time | `Computed` |
 //! | `Rewire`: forget sequences and kept pages | `Rewired` |
@@ -24,9 +25,9 @@ mod process;
 mod serve;
 mod words;
 
-pub use ask::ask;
+pub use ask::{AskError, Children, ask};
 pub use guard::{Guard, Verdict, WINDOW};
 pub use host::WorkerHost;
 pub use process::WorkerProgram;
 pub use serve::serve;
-pub use words::{CardWords, DeviceAsk, LoadWords, MemoryWords};
+pub use words::{LoadWords, MemoryWords};

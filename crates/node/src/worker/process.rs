@@ -19,6 +19,8 @@ use plain as system;
 #[cfg(unix)]
 use unix as system;
 
+pub use system::was_told_to_stop;
+
 /// Of one line that a driver writes.
 const LINE_BYTES_MAX: u64 = 1000;
 /// Lines of one worker that reach the log.

@@ -6,12 +6,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use exo_accelerators::{DeviceAsk, Survey, SurveyAsk, chain};
 use exo_backend::{CancelToken, Device};
 use exo_types::FailureKind;
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
-use super::words::{DeviceAsk, FromWorker, LoadWords, MemoryWords, Outcome, ToWorker};
-use crate::engine_host::{self, EngineEvent, Events, Job, LoadRequest, Order as EngineOrder, chain};
+use super::words::{FromWorker, LoadWords, MemoryWords, Outcome, ToWorker};
+use crate::device::shared_free_bytes;
+use crate::engine_host::{self, EngineEvent, Events, Job, LoadRequest, Order as EngineOrder};
 use crate::host::Host;
 
 /// From the end of our input to our own: a driver may be inside something that does not return.
@@ -37,17 +39,19 @@ where
     let reader = Reader { orders, steps, cancel: cancel.clone(), is_served };
     let reading = std::thread::Builder::new().name("node".to_owned());
     if let Err(error) = reading.spawn(move || reader.run(input, die)) {
-        tell(&output, FromWorker::Refused { reason: format!("no thread for its orders: {error}") }, &[]);
+        let reason = format!("no thread for its orders: {error}");
+        tell(&output, FromWorker::Refused { code: "worker_not_started".to_owned(), reason }, &[]);
         return;
     }
     match inbox.recv() {
         Ok(Order::Open(ask)) => {
-            let answer = match crate::device::examine(&ask, host) {
-                Ok(card) => FromWorker::Opened(Box::new(card)),
-                Err(error) => FromWorker::Refused { reason: chain(&*error) },
+            let answer = match exo_accelerators::examine(&ask, || shared_free_bytes(host)) {
+                Ok(info) => FromWorker::Opened(Box::new(info)),
+                Err(error) => FromWorker::Refused { code: error.code().to_owned(), reason: chain(&error) },
             };
             tell(&output, answer, &[]);
         }
+        Ok(Order::Survey(ask)) => survey(&ask, &output),
         Ok(Order::Load(words)) => load(&words, host, &jobs, &cancel, &output),
         Err(_) => {}
     }
@@ -55,8 +59,25 @@ where
     std::mem::forget::<Sender<()>>(served);
 }
 
+/// Tells what a backend shows, and before that, that its driver has listed it.
+fn survey<W: Write>(ask: &SurveyAsk, output: &Output<W>) {
+    let surveyed = exo_accelerators::survey(ask, || tell(output, FromWorker::Listed, &[]));
+    let json = |survey: Survey| serde_json::to_vec(&survey).map_err(|error| error.to_string());
+    match surveyed.map(json) {
+        Ok(Ok(json)) => tell(output, FromWorker::Surveyed, &json),
+        Ok(Err(reason)) => {
+            tell(output, FromWorker::Refused { code: "driver_broken".to_owned(), reason }, &[]);
+        }
+        Err(error) => {
+            let (code, reason) = (error.code().to_owned(), chain(&error));
+            tell(output, FromWorker::Refused { code, reason }, &[]);
+        }
+    }
+}
+
 enum Order {
     Open(DeviceAsk),
+    Survey(SurveyAsk),
     Load(Box<LoadWords>),
 }
 
@@ -85,6 +106,7 @@ impl Reader {
             // Nobody takes them any more once serving has ended.
             match message {
                 ToWorker::Open(ask) => drop(self.orders.send(Order::Open(ask))),
+                ToWorker::Survey(ask) => drop(self.orders.send(Order::Survey(ask))),
                 ToWorker::Load(words) => drop(self.orders.send(Order::Load(words))),
                 ToWorker::Step { commands, frame } => {
                     drop(self.steps.send(EngineOrder::Compute(Job { commands, frame, rows })));

@@ -4,46 +4,21 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use bytes::Bytes;
+use exo_accelerators::{DeviceAsk, DeviceInfo, SurveyAsk};
 use exo_backend::MemoryReport;
 use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_cluster::{ComputeResult, EngineId, StageGeometry};
-use exo_device::{Identity, Quarantine};
 use exo_engine::EngineOptions;
-use exo_types::{DeviceFacts, FailureKind, KvDType, Monitor, Shard, StepFrame};
+use exo_types::{FailureKind, KvDType, Monitor, Shard, StepFrame};
 use serde::{Deserialize, Serialize};
 
 use crate::engine_host::Loaded;
-
-/// Which device, and how much of it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct DeviceAsk {
-    /// As in the setting `backend`.
-    pub backend: String,
-    /// As in the setting `device`.
-    pub which: String,
-    /// Memory that may be taken; `None` for all of it.
-    pub memory_max_bytes: Option<u64>,
-    /// Where compiled kernels are kept, and what was learnt of it. A path, which need not be text.
-    pub data_dir: OsString,
-    /// Whether a quarantine in the registry binds: then the device is not opened.
-    pub heeds_quarantine: bool,
-}
-
-/// What a child found out about a device.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct CardWords {
-    pub facts: DeviceFacts,
-    pub identity: Identity,
-    /// With its version.
-    pub driver: String,
-    /// Why it was not opened.
-    pub quarantine: Option<Quarantine>,
-}
 
 /// To the worker. Hidden rows of a step are the frame's tail.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToWorker {
     Open(DeviceAsk),
+    Survey(SurveyAsk),
     Load(Box<LoadWords>),
     Step { commands: Vec<StageCommand>, frame: StepFrame },
     Rewire,
@@ -107,8 +82,14 @@ impl LoadWords {
 /// To the node. Hidden rows of a computed step are the frame's tail.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromWorker {
-    Opened(Box<CardWords>),
+    Opened(Box<DeviceInfo>),
+    /// The driver has listed its devices.
+    Listed,
+    /// A `Survey` as JSON, which `exo devices` shows as it is: the frame's tail.
+    Surveyed,
+    /// `code` is that of an error of `exo_accelerators`.
     Refused {
+        code: String,
         reason: String,
     },
     Progress {

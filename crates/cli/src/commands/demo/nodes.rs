@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use exo_accelerators::{AUTO, System};
 use exo_api::{ClusterView, NodeStatus};
 use exo_node::DeviceChoice;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 
-use crate::auto::{self, rank::System};
 use crate::client::Client;
 use crate::commands::start::STOP_WITH_STDIN;
 use crate::config::{Config, Source};
@@ -59,7 +59,7 @@ pub struct Node {
 impl Nodes {
     /// A temporary folder and a group that nobody else is in; no process yet.
     pub fn new(config: &Config, mixed: Option<String>) -> anyhow::Result<Self> {
-        if let Some(backend) = mixed.as_deref().filter(|backend| *backend != auto::NAME) {
+        if let Some(backend) = mixed.as_deref().filter(|backend| *backend != AUTO) {
             System::own().check(backend)?;
             DeviceChoice::parse(backend, "")?;
         }

@@ -1,10 +1,10 @@
 //! Which devices `exo devices` shows where `--backend` and `--device` are given: those that they would make a node take.
 
-use anyhow::bail;
+use exo_accelerators::report::Row;
+use exo_accelerators::{AUTO, Outcome, is_place};
 
-use super::{Outcome, Row};
-use crate::auto;
 use crate::config::Config;
+use crate::errors::CommandError;
 
 /// What the two settings name.
 #[derive(Clone, Default, Debug)]
@@ -30,7 +30,7 @@ impl Filter {
 
     fn new(backend: Option<String>, device: Option<String>) -> Self {
         Self {
-            backend: backend.filter(|name| name != auto::NAME),
+            backend: backend.filter(|name| name != AUTO),
             device: device.filter(|which| !which.is_empty()),
         }
     }
@@ -38,6 +38,11 @@ impl Filter {
     /// The one backend that counts, if it is one.
     pub fn backend(&self) -> Option<&str> {
         self.backend.as_deref()
+    }
+
+    /// Whether that is the processor: then no driver is asked.
+    pub fn is_processor(&self) -> bool {
+        self.backend.as_deref() == Some("cpu")
     }
 
     /// What of it is named, a part of a name or a place.
@@ -55,10 +60,8 @@ impl Filter {
         let (named, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| self.names(row, which));
         if named.is_empty() {
             let there: Vec<String> = others.iter().map(Row::label).collect();
-            bail!(
-                "no device that is shown is called `{which}` or stands there; there is: {}",
-                there.join("; ")
-            );
+            let (which, there) = (which.clone(), there.join("; "));
+            return Err(CommandError::NoSuchDevice { which, there }.into());
         }
         Ok(named)
     }
@@ -66,11 +69,11 @@ impl Filter {
     fn of_backend(&self, backend: &str, rows: Vec<Row>, outcomes: &[Outcome]) -> anyhow::Result<Vec<Row>> {
         let rows: Vec<Row> = rows.into_iter().filter(|row| row.is_shown_by(backend)).collect();
         if rows.is_empty() {
-            let asked = outcomes.iter().find(|outcome| outcome.source.name() == backend);
+            let asked = outcomes.iter().find(|outcome| outcome.backend.name() == backend);
             let why = asked.and_then(|outcome| outcome.found.as_ref().err());
             let why =
                 why.map_or_else(|| "its drivers list none".to_owned(), |silence| silence.reason.clone());
-            bail!("{backend} shows no graphics processor: {why}");
+            return Err(CommandError::NothingShown { backend: backend.to_owned(), why }.into());
         }
         Ok(rows)
     }
@@ -80,7 +83,7 @@ impl Filter {
     fn names(&self, row: &Row, which: &str) -> bool {
         let is_number = |text: &str| match &self.backend {
             Some(_) => !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()),
-            None => auto::rank::is_place(text),
+            None => is_place(text),
         };
         if !which.split(',').map(str::trim).all(is_number) {
             let is_in_name = row.name.to_lowercase().contains(&which.to_lowercase());

@@ -1,9 +1,10 @@
 //! Graphics processors, as `exo devices` finds them: each driver asked in a child, within a bound.
 
+use exo_accelerators::report::Row;
 use exo_types::SupportClass;
 
 use super::Check;
-use crate::commands::devices::{Filter, Row, rows_unmeasured};
+use crate::commands::devices::{Filter, rows_unmeasured};
 use crate::config::Config;
 
 const NAME: &str = "graphics";

@@ -7,16 +7,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
 use exo_backend::{CancelToken, Device};
-use exo_engine::{Engine, EngineOptions, StepInput, StepOutput};
+use exo_engine::{Engine, EngineOptions, LoadError, SequenceError, StepError, StepInput, StepOutput};
+use exo_formats::Model;
 use exo_tokenizer::Tokenizer;
 use exo_types::{
     NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame, StepSequence,
 };
 use serde::Deserialize;
 
-const EXPECTED: &str = include_str!("../../../../demo-model/expected.json");
+use crate::DEMO_MODEL;
+
+const EXPECTED: &str = include_str!("../../../demo-model/expected.json");
 /// Between the logit of each word of an answer and the next best: no sum in another order makes up for that.
 const GAP_MIN: f64 = 5.0;
 /// Answers that are asked for: with these two a step has from 1 to 77 rows, and a sequence more than a page.
@@ -38,21 +40,56 @@ struct Known {
     logit_gap_min: f64,
 }
 
-/// Asks `device`. `Some` is what it did instead of answering rightly; the error is why it could not be asked, which says
-/// nothing of its answers.
-pub fn run(device: Arc<dyn Device>) -> anyhow::Result<Option<String>> {
-    let expected: Expected =
-        serde_json::from_str(EXPECTED).context("demo-model/expected.json is not what the trial reads")?;
+/// A device could not be asked, which says nothing of its answers.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TrialError {
+    /// They are part of the program.
+    #[error("demo-model/expected.json is not what the trial reads")]
+    Known(#[source] serde_json::Error),
+    /// The same.
+    #[error("the known answers of the built-in model are empty, or none is certain enough")]
+    NoneCertain,
+    /// It is part of the program.
+    #[error("the built-in model cannot be read")]
+    Model(#[source] exo_formats::OpenError),
+    /// It is part of the program.
+    #[error("the tokenizer of the built-in model cannot be read")]
+    Tokenizer(#[source] exo_tokenizer::TokenizerError),
+    /// Somebody has filled its memory, say.
+    #[error("it could not load the built-in model")]
+    Load(#[source] LoadError),
+}
+
+/// What went wrong while it answered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AnswerError {
+    #[error("it could not take a sequence of the built-in model")]
+    Sequence(#[from] SequenceError),
+    #[error("it could not compute a step of the built-in model")]
+    Step(#[from] StepError),
+    #[error("a whole model gave hidden rows")]
+    Hidden,
+}
+
+/// The built-in model.
+pub(crate) fn demo_model() -> Result<Model, TrialError> {
+    exo_formats::open_gguf_bytes("demo", DEMO_MODEL.to_vec()).map_err(TrialError::Model)
+}
+
+/// Asks `device`. `Some` is what it did instead of answering rightly.
+pub fn run(device: Arc<dyn Device>) -> Result<Option<String>, TrialError> {
+    let expected: Expected = serde_json::from_str(EXPECTED).map_err(TrialError::Known)?;
     let certain = expected.greedy.into_iter().filter(|known| known.logit_gap_min >= GAP_MIN);
     let known: Vec<Known> = certain.take(ANSWERS).collect();
-    let mut model = exo_formats::open_gguf_bytes("demo", exo_node::DEMO_MODEL.to_vec())?;
-    let tokenizer = Tokenizer::from_source(&model.take_tokenizer())?;
+    let mut model = demo_model()?;
+    let tokenizer = Tokenizer::from_source(&model.take_tokenizer()).map_err(TrialError::Tokenizer)?;
     let longest = known.iter().map(|k| k.prompt_ids.len() + k.answer_ids.len()).max();
-    let longest = longest.context("no known answer is certain enough")?;
+    let longest = longest.filter(|_| known.iter().all(|known| !known.answer_ids.is_empty()));
+    let longest = longest.ok_or(TrialError::NoneCertain)?;
     let options = EngineOptions::new(longest as u32, known.len() as u32);
     let shard = Shard::whole(model.config.layers);
-    let engine = Engine::load(device, &model, shard, options, &mut |_| {})
-        .context("it could not load the built-in model")?;
+    let engine = Engine::load(device, &model, shard, options, &mut |_| {}).map_err(TrialError::Load)?;
     let mut asker = Asker { engine, step: 0 };
     let wrong = asker.answer(&known).and_then(|wrong| match wrong {
         None => asker.read_back(&known),
@@ -66,21 +103,22 @@ pub fn run(device: Arc<dyn Device>) -> anyhow::Result<Option<String>> {
             text(&given),
             text(&expected)
         )),
-        Err(error) => Some(format!("{error:#}")),
+        Err(error) => Some(crate::chain(&error)),
     })
 }
 
 /// What was given, and what should have been.
 type Wrong = Option<(Vec<u32>, Vec<u32>)>;
 
-struct Asker {
-    engine: Engine,
-    step: u64,
+/// Drives an engine without a scheduler.
+pub(crate) struct Asker {
+    pub(crate) engine: Engine,
+    pub(crate) step: u64,
 }
 
 impl Asker {
     /// Answers all prompts at once.
-    fn answer(&mut self, known: &[Known]) -> anyhow::Result<Wrong> {
+    fn answer(&mut self, known: &[Known]) -> Result<Wrong, AnswerError> {
         let prompts: Vec<Vec<u32>> = known.iter().map(|k| k.prompt_ids.clone()).collect();
         self.open(&prompts)?;
         let mut parts: Vec<StepSequence> =
@@ -103,13 +141,12 @@ impl Asker {
     }
 
     /// Reads each prompt with its answer but for the last word, all in one step, and gives that word.
-    fn read_back(&mut self, known: &[Known]) -> anyhow::Result<Wrong> {
+    fn read_back(&mut self, known: &[Known]) -> Result<Wrong, AnswerError> {
         let but_last = |known: &Known| {
-            let (_, answer) = known.answer_ids.split_last()?;
-            Some([&known.prompt_ids, answer].concat())
+            let answer = known.answer_ids.split_last().map_or(&[][..], |(_, answer)| answer);
+            [&known.prompt_ids, answer].concat()
         };
-        let texts: Vec<Vec<u32>> = known.iter().filter_map(but_last).collect();
-        ensure!(texts.len() == known.len(), "a known answer is empty");
+        let texts: Vec<Vec<u32>> = known.iter().map(but_last).collect();
         self.open(&texts)?;
         let parts = texts.into_iter().enumerate().map(|(index, text)| part(index, 0, text)).collect();
         let last = self.step(parts)?;
@@ -121,7 +158,7 @@ impl Asker {
     }
 
     /// Closes what is open and opens a sequence for each text.
-    fn open(&mut self, texts: &[Vec<u32>]) -> anyhow::Result<()> {
+    pub(crate) fn open(&mut self, texts: &[Vec<u32>]) -> Result<(), AnswerError> {
         for (index, text) in texts.iter().enumerate() {
             if self.engine.positions(sequence(index)).is_some() {
                 self.engine.close(sequence(index))?;
@@ -139,15 +176,12 @@ impl Asker {
     }
 
     /// Runs one step and gives the token drawn for each part.
-    fn step(&mut self, sequences: Vec<StepSequence>) -> anyhow::Result<Vec<(usize, u32)>> {
+    pub(crate) fn step(&mut self, sequences: Vec<StepSequence>) -> Result<Vec<(usize, u32)>, AnswerError> {
         self.step += 1;
         let indices: Vec<usize> = sequences.iter().map(|part| part.sequence.request.0 as usize).collect();
         let frame = StepFrame::unplaced(self.step, sequences);
         let output = self.engine.step(&frame, StepInput::Tokens, &CancelToken::default(), STEP_MAX);
-        let drawn = match output.context("it could not compute a step of the built-in model")? {
-            StepOutput::Sampled(drawn) => drawn,
-            StepOutput::Hidden(_) => bail!("a whole model gave hidden rows"),
-        };
+        let StepOutput::Sampled(drawn) = output? else { return Err(AnswerError::Hidden) };
         let tokens = drawn.into_iter().filter_map(|(_, tokens)| Some(tokens.first()?.token));
         Ok(indices.into_iter().zip(tokens).collect())
     }
@@ -157,7 +191,7 @@ fn sequence(index: usize) -> SequenceId {
     SequenceId { request: RequestId(index as u128), index: 0 }
 }
 
-fn part(index: usize, start: u32, tokens: Vec<u32>) -> StepSequence {
+pub(crate) fn part(index: usize, start: u32, tokens: Vec<u32>) -> StepSequence {
     let (sequence, drafts) = (sequence(index), 0);
     StepSequence { sequence, principal: PRINCIPAL, start, tokens, sample: true, drafts, truncate_to: None }
 }

@@ -1,11 +1,8 @@
-//! The devices that a node may compute on, in the order in which they are tried, and why each other one is not used. Whoever
-//! starts the node has found it out: asking drivers means starting children, which is not a library's business.
+//! The accelerators that a node may compute on, in the order in which they are tried, and why each other one is not used.
 
 use exo_device::Identity;
 
-use crate::DeviceChoice;
-use crate::device::Failure;
-use crate::engine_host::chain;
+use crate::Backend;
 
 /// Cards that are tried before the processor is taken, and ways to each of them: each may take its bound to say no.
 const CARDS_TRIED_MAX: usize = 3;
@@ -24,7 +21,7 @@ pub struct Ranking {
     /// What is not tried.
     pub left_out: Vec<LeftOut>,
     /// Of those the ways to cards that would be candidates but for a quarantine, one for each card.
-    pub kept_off: Vec<Candidate>,
+    pub quarantined: Vec<Candidate>,
     /// Estimate for the processor, in seconds; `None` where there was nothing to compare with.
     pub processor_s: Option<f64>,
     /// The candidates were named by the user: the processor does not stand in for them.
@@ -34,10 +31,12 @@ pub struct Ranking {
 /// A graphics processor through one backend.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Candidate {
-    /// Name and backend, for people.
+    /// Name and place.
     pub label: String,
-    /// How to open it. Never [`DeviceChoice::Best`].
-    pub choice: DeviceChoice,
+    /// What shows it.
+    pub backend: Backend,
+    /// Its number there.
+    pub index: usize,
     /// Which card must answer there.
     pub identity: Identity,
     /// The same for all backends that show one card.
@@ -53,19 +52,40 @@ impl Candidate {
     }
 
     /// Refuses another card than the one that was looked at: what is known counts for that one.
-    pub(crate) fn check_identity(&self, found: &Identity) -> Result<(), Failure> {
+    pub fn check_identity(&self, found: &Identity) -> Result<(), OtherCard> {
         let place = |identity: &Identity| (identity.name.clone(), identity.pci_address.clone());
         match place(&self.identity) == place(found) {
             true => Ok(()),
-            false => Err(format!("{} answers in its place", found.name).into()),
+            false => Err(OtherCard { name: found.name.clone() }),
         }
     }
+}
+
+/// Another card is where one was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name} answers in its place")]
+pub struct OtherCard {
+    /// What it is called.
+    pub name: String,
+}
+
+/// Why a candidate cannot be opened.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The one that the user named cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{label} cannot be used")]
+pub struct NamedFailed {
+    /// Name and place.
+    pub label: String,
+    /// Why.
+    pub source: Failure,
 }
 
 /// A device that is not used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeftOut {
-    /// Name and backend, for people.
+    /// Name and place.
     pub label: String,
     /// Why.
     pub reason: String,
@@ -97,7 +117,7 @@ impl Ranking {
         &self,
         wanted: Wanted,
         open: impl Fn(&Candidate) -> Result<T, Failure> + Sync,
-    ) -> Result<Tried<T>, Failure> {
+    ) -> Result<Tried<T>, NamedFailed> {
         let mut failed: Vec<LeftOut> = Vec::new();
         let mut used: Vec<&Candidate> = Vec::new();
         let mut opened = Vec::new();
@@ -107,8 +127,8 @@ impl Ranking {
                     (used, opened) = (vec![candidate], vec![device]);
                     break;
                 }
-                Err(error) if self.is_named => {
-                    return Err(format!("{} cannot be used: {}", candidate.label, chain(&*error)).into());
+                Err(source) if self.is_named => {
+                    return Err(NamedFailed { label: candidate.label.clone(), source });
                 }
                 Err(error) => failed.push(candidate.failed(&error)),
             }
@@ -208,7 +228,7 @@ impl Ranking {
 }
 
 /// Opens devices at once, and gives them in their order.
-pub(crate) fn open_all<'a, T: Send>(
+pub fn open_all<'a, T: Send>(
     candidates: &[&'a Candidate],
     open: &(impl Fn(&Candidate) -> Result<T, Failure> + Sync),
 ) -> Vec<(&'a Candidate, Result<T, Failure>)> {
@@ -229,6 +249,21 @@ const WORK: &str = "a prompt of 512 and an answer of 128 tokens with a billion w
 /// Seconds in words, with as many digits as they are worth.
 pub fn seconds(seconds: f64) -> String {
     if seconds < 1.0 { format!("{:.0} ms", seconds * 1e3) } else { format!("{seconds:.1} s") }
+}
+
+/// An error with what led to it.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let more = cause.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        source = cause.source();
+    }
+    text
 }
 
 fn warnings(failed: &[LeftOut], instead: &str) -> Vec<String> {
@@ -254,15 +289,14 @@ mod tests {
     fn candidate(label: &str, card: usize, seconds: f64) -> Candidate {
         let identity =
             Identity { name: label.to_owned(), vendor: 1, device: 1, pci_address: None, uuid: None };
-        let choice = DeviceChoice::Cuda { which: card.to_string() };
-        Candidate { label: label.to_owned(), choice, identity, card, seconds }
+        Candidate { label: label.to_owned(), backend: Backend::Cuda, index: card, identity, card, seconds }
     }
 
     fn ranking() -> Ranking {
         Ranking {
             candidates: vec![candidate("A", 0, 0.05), candidate("A again", 0, 0.09), candidate("B", 1, 0.3)],
             left_out: vec![LeftOut { label: "C".to_owned(), reason: "plays a card".to_owned() }],
-            kept_off: Vec::new(),
+            quarantined: Vec::new(),
             processor_s: Some(11.9),
             is_named: false,
         }
@@ -308,7 +342,7 @@ mod tests {
         let named = Ranking { is_named: true, ..ranking() };
         let error =
             named.try_each(Wanted::EachCard, |_| Err::<(), _>("the driver is gone".into())).err().unwrap();
-        assert_eq!(error.to_string(), "A cannot be used: the driver is gone");
+        assert_eq!(chain(&error), "A cannot be used: the driver is gone");
     }
 
     #[test]

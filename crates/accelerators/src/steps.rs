@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use exo_backend::CancelToken;
 use exo_backend_wgpu::WgpuDevice;
 use exo_engine::{Engine, EngineOptions};
 use exo_types::Shard;
 use serde::{Deserialize, Serialize};
 
-use crate::commands::bench::lane::Lane;
+use crate::trial::{AnswerError, Asker, TrialError, demo_model, part};
 
 const PROMPT_TOKENS: u32 = 4;
 /// Steps before the clock starts: drivers prepare things at first use.
@@ -30,19 +29,35 @@ pub struct StepCost {
     pub read_bytes: f64,
 }
 
+/// Steps could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StepsError {
+    #[error(transparent)]
+    Model(#[from] TrialError),
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
+}
+
 /// Decodes with the built-in model and asks what that cost.
-pub fn measure(device: &Arc<WgpuDevice>) -> anyhow::Result<StepCost> {
-    let model = exo_formats::open_gguf_bytes("demo", exo_node::DEMO_MODEL.to_vec())?;
+pub(crate) fn measure(device: &Arc<WgpuDevice>) -> Result<StepCost, StepsError> {
+    let model = demo_model()?;
     let layers = model.config.layers;
     let options = EngineOptions::new(PROMPT_TOKENS + WARM_STEPS + STEPS + 1, 1);
-    let engine = Engine::load(device.clone(), &model, Shard::whole(layers), options, &mut |_| {})?;
-    let cancel = CancelToken::default();
-    let mut lane = Lane::new(engine, &cancel);
-    lane.open(1, PROMPT_TOKENS + WARM_STEPS + STEPS)?;
-    lane.prefill(0, PROMPT_TOKENS, false)?;
-    lane.decode(WARM_STEPS)?;
+    let engine = Engine::load(device.clone(), &model, Shard::whole(layers), options, &mut |_| {});
+    let mut asker = Asker { engine: engine.map_err(TrialError::Load)?, step: 0 };
+    let prompt: Vec<u32> = (1..=PROMPT_TOKENS).collect();
+    asker.open(std::slice::from_ref(&prompt))?;
+    let mut next = asker.step(vec![part(0, 0, prompt)])?;
+    let mut decode = |from: u32, steps: u32| {
+        for position in from..from + steps {
+            let token = next.first().map_or(0, |(_, token)| *token);
+            next = asker.step(vec![part(0, position, vec![token])])?;
+        }
+        Ok::<(), AnswerError>(())
+    };
+    decode(PROMPT_TOKENS, WARM_STEPS)?;
     let before = device.work();
-    lane.decode(STEPS)?;
+    decode(PROMPT_TOKENS + WARM_STEPS, STEPS)?;
     let after = device.work();
     let each = |total: u64| total as f64 / f64::from(STEPS);
     Ok(StepCost {

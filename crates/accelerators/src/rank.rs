@@ -2,9 +2,9 @@
 //!
 //! Decision 0023 has the reasons and the numbers.
 
-use anyhow::bail;
 use exo_device::{Calibration, Identity};
-use exo_node::{Candidate, DeviceChoice, LeftOut, Ranking, seconds};
+
+use crate::{Backend, Candidate, LeftOut, Ranking, System, seconds};
 
 /// The work that devices are compared by: reading a prompt and giving an answer with a model of a billion weights in Q8_0.
 const WEIGHTS: f64 = 1e9;
@@ -27,88 +27,45 @@ pub fn estimate_s(rates: Calibration) -> f64 {
     answer + prompt
 }
 
-/// A system, as far as the order of backends depends on it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum System {
-    Linux,
-    Windows,
-    Apple,
-    Android,
+/// Nothing that may be chosen has the name that was wanted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no graphics processor to choose is called `{wanted}` or stands there ({there}); with --backend auto, --device takes a \
+     part of a name, or a place such as cuda:0 as `exo devices` shows it; several cards are named with their backend, as in --backend cuda \
+     --device 0,1"
+)]
+pub struct ChooseError {
+    /// The name, or the place.
+    pub wanted: String,
+    /// What there is, and what is wrong with the rest.
+    pub there: String,
 }
 
-impl System {
-    /// The one that this program was built for.
-    pub fn own() -> Self {
-        match std::env::consts::OS {
-            "windows" => Self::Windows,
-            "macos" | "ios" => Self::Apple,
-            "android" => Self::Android,
-            _ => Self::Linux,
-        }
-    }
-
-    /// Whether a backend is one of this system's.
-    pub fn has(self, backend: &str) -> bool {
-        self.order().contains(&backend)
-    }
-
-    /// Refuses a backend that only other systems have.
-    pub fn check(self, backend: &str) -> anyhow::Result<()> {
-        let all = [Self::Linux, Self::Windows, Self::Apple, Self::Android];
-        let having: Vec<_> = all.into_iter().filter(|system| system.has(backend)).map(Self::name).collect();
-        if self.has(backend) || having.is_empty() {
-            return Ok(());
-        }
-        let is_built = |backend: &&str| *backend != "hip" || cfg!(feature = "hip");
-        let own: Vec<_> = self.order().iter().copied().filter(is_built).collect();
-        bail!(
-            "`{backend}` is a backend of {}; this is {}, which has cpu, {}",
-            having.join(", "),
-            self.name(),
-            own.join(", ")
-        )
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Linux => "Linux",
-            Self::Windows => "Windows",
-            Self::Apple => "macOS and iOS",
-            Self::Android => "Android",
-        }
-    }
-
-    /// Backends in the order in which they are preferred where none is clearly faster; the processor comes after them.
-    const fn order(self) -> &'static [&'static str] {
-        match self {
-            Self::Linux => &["cuda", "hip", "vulkan"],
-            Self::Windows => &["dx12", "cuda", "vulkan"],
-            Self::Apple => &["metal"],
-            Self::Android => &["vulkan"],
-        }
-    }
-
-    fn place(self, backend: &str) -> usize {
-        self.order().iter().position(|known| *known == backend).unwrap_or(usize::MAX)
+impl ChooseError {
+    /// Stable, for whoever chooses by it.
+    pub const fn code(&self) -> &'static str {
+        "accelerator_not_named"
     }
 }
 
 /// A device as one backend shows it.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// As in the setting `backend`.
-    pub backend: String,
-    /// Its place in that backend's list.
+    /// What shows it.
+    pub backend: Backend,
+    /// Its number there.
     pub index: usize,
+    /// Who it is.
     pub identity: Identity,
+    /// What it can do, if that is known.
     pub rates: Option<Calibration>,
     /// Why it must not be chosen, if it must not.
     pub obstacle: Option<String>,
     /// That is a quarantine and nothing else.
-    pub is_kept_off: bool,
+    pub is_quarantined: bool,
 }
 
-/// Whether a word is a place without its backend: a short number. Names have longer numbers in them.
+/// Whether a word is a number in the list of a backend that is not named: a short one. Names have longer numbers in them.
 pub fn is_place(word: &str) -> bool {
     word.len() < 3 && word.bytes().all(|b| b.is_ascii_digit())
 }
@@ -119,7 +76,7 @@ impl Seen {
         format!("{}:{}", self.backend, self.index)
     }
 
-    /// For people.
+    /// Name and place.
     pub fn label(&self) -> String {
         format!("{} ({})", self.identity.name, self.place())
     }
@@ -129,30 +86,37 @@ impl Seen {
         self.place() == wanted || (!is_place(wanted) && is_in_name())
     }
 
-    /// Whether both are the same card, shown by two backends: by PCI address, else by name.
-    fn is_in_slot_of(&self, other: &Self) -> bool {
-        self.identity.pci_address.is_some() && self.identity.pci_address == other.identity.pci_address
-    }
-
+    /// Whether both are the same card. Where one tells no slot, the name decides: two backends then show one card, and never two.
     fn is_same_card(&self, other: &Self) -> bool {
         match (&self.identity.pci_address, &other.identity.pci_address) {
             (Some(a), Some(b)) => a == b,
             _ => self.backend != other.backend && self.identity.name == other.identity.name,
         }
     }
+
+    /// Whether it tells no slot, and something of its name does: it may be any of those.
+    fn is_vague_beside(&self, all: &[Self]) -> bool {
+        let is_clearer = |other: &Self| other.identity.pci_address.is_some() && self.is_same_card(other);
+        self.identity.pci_address.is_none() && all.iter().any(is_clearer)
+    }
 }
 
 /// Puts what was `seen` in order. With `wanted`, only what has that name or place counts, and the processor does not.
 pub fn rank(
     system: System,
-    seen: &[Seen],
+    all: &[Seen],
     processor: Option<Calibration>,
     wanted: &str,
-) -> anyhow::Result<Ranking> {
+) -> Result<Ranking, ChooseError> {
     let mut ranking = Ranking { processor_s: processor.map(estimate_s), ..Ranking::default() };
     let mut usable = Vec::new();
-    for seen in seen {
+    for seen in all {
         match (&seen.obstacle, seen.rates) {
+            (None, _) if seen.is_vague_beside(all) => {
+                let reason =
+                    "another backend shows a card of that name, and tells which one it is".to_owned();
+                ranking.left_out.push(LeftOut { label: seen.label(), reason });
+            }
             (Some(reason), _) => {
                 ranking.left_out.push(LeftOut { label: seen.label(), reason: reason.clone() });
             }
@@ -176,29 +140,29 @@ pub fn rank(
                     let reason = format!("slower than the processor: {own} for what takes that {other}");
                     ranking.left_out.push(LeftOut { label, reason });
                 }
-                None => ranking.candidates.push(candidate(seen, label, number, own_s)?),
+                None => ranking.candidates.push(candidate(seen, label, number, own_s)),
             }
         }
     }
     if !ranking.is_named {
-        ranking.kept_off = kept_off(system, seen, &usable, ranking.processor_s)?;
+        ranking.quarantined = quarantined(system, all, &usable, ranking.processor_s);
     }
     Ok(ranking)
 }
 
 /// The best way to each card that would be used but for a quarantine, and is used through no other backend.
-fn kept_off(
+fn quarantined(
     system: System,
     seen: &[Seen],
     usable: &[(&Seen, f64)],
     processor_s: Option<f64>,
-) -> anyhow::Result<Vec<Candidate>> {
+) -> Vec<Candidate> {
     let is_faster = |own_s: f64| processor_s.is_none_or(|processor_s| own_s < processor_s);
     let is_used =
         |seen: &Seen| usable.iter().any(|(other, own_s)| is_faster(*own_s) && other.is_same_card(seen));
-    let kept_off = seen.iter().filter(|seen| seen.is_kept_off && !is_used(seen));
-    let kept_off = kept_off.filter_map(|seen| Some((seen, estimate_s(seen.rates?))));
-    let faster: Vec<(&Seen, f64)> = kept_off.filter(|(_, own_s)| is_faster(*own_s)).collect();
+    let quarantined = seen.iter().filter(|seen| seen.is_quarantined && !is_used(seen));
+    let quarantined = quarantined.filter_map(|seen| Some((seen, estimate_s(seen.rates?))));
+    let faster: Vec<(&Seen, f64)> = quarantined.filter(|(_, own_s)| is_faster(*own_s)).collect();
     let ways = cards(system, &faster).into_iter().filter_map(|card| card.first().copied()).enumerate();
     ways.map(|(number, (seen, own_s))| candidate(seen, seen.label(), number, own_s)).collect()
 }
@@ -208,7 +172,7 @@ fn named<'a>(
     usable: Vec<(&'a Seen, f64)>,
     wanted: &str,
     left_out: &[LeftOut],
-) -> anyhow::Result<Vec<(&'a Seen, f64)>> {
+) -> Result<Vec<(&'a Seen, f64)>, ChooseError> {
     let (named, others): (Vec<_>, Vec<_>) = usable.into_iter().partition(|(seen, _)| seen.is_named(wanted));
     if !named.is_empty() {
         return Ok(named);
@@ -217,30 +181,21 @@ fn named<'a>(
     there.extend(left_out.iter().map(|LeftOut { label, reason }| format!("{label}, left out: {reason}")));
     let there =
         if there.is_empty() { "there is none".to_owned() } else { format!("there is: {}", there.join("; ")) };
-    bail!(
-        "no graphics processor to choose is called `{wanted}` or stands there ({there}); with --backend auto, --device takes a \
-         part of a name, or a place such as cuda:0 as `exo devices` shows it; several cards are named with their backend, as in --backend cuda \
-         --device 0,1"
-    )
+    Err(ChooseError { wanted: wanted.to_owned(), there })
 }
 
 /// Cards, the fastest first; of each the ways to it, the preferred one first.
 fn cards<'a>(system: System, usable: &[(&'a Seen, f64)]) -> Vec<Vec<(&'a Seen, f64)>> {
     let mut cards: Vec<Vec<(&Seen, f64)>> = Vec::new();
     for &(seen, seconds) in usable {
-        // Where no slot is told a backend shows a card once: of equal ones the first joins the first.
-        let is_it = |card: &&mut Vec<(&Seen, f64)>| {
-            let mut same = card.iter().filter(|(other, _)| other.is_same_card(seen));
-            let is_shown = card.iter().any(|(other, _)| other.backend == seen.backend);
-            same.any(|(other, _)| !is_shown || other.is_in_slot_of(seen))
-        };
+        let is_it = |card: &&mut Vec<(&Seen, f64)>| card.iter().any(|(other, _)| other.is_same_card(seen));
         match cards.iter_mut().find(is_it) {
             Some(card) => card.push((seen, seconds)),
             None => cards.push(vec![(seen, seconds)]),
         }
     }
     for card in &mut cards {
-        card.sort_by_key(|(seen, _)| system.place(&seen.backend));
+        card.sort_by_key(|(seen, _)| system.preference(seen.backend));
         let mut best = 0;
         for (at, (_, seconds)) in card.iter().enumerate() {
             if seconds * CLEARLY < card[best].1 {
@@ -254,9 +209,9 @@ fn cards<'a>(system: System, usable: &[(&'a Seen, f64)]) -> Vec<Vec<(&'a Seen, f
     cards
 }
 
-fn candidate(seen: &Seen, label: String, card: usize, seconds: f64) -> anyhow::Result<Candidate> {
-    let choice = DeviceChoice::parse(&seen.backend, &seen.index.to_string())?;
-    Ok(Candidate { label, choice, identity: seen.identity.clone(), card, seconds })
+fn candidate(seen: &Seen, label: String, card: usize, seconds: f64) -> Candidate {
+    let identity = seen.identity.clone();
+    Candidate { label, backend: seen.backend, index: seen.index, identity, card, seconds }
 }
 
 #[cfg(test)]
@@ -278,7 +233,7 @@ mod tests {
             words[1].split_once('@').map_or((words[1], None), |(name, slot)| (name, Some(slot)));
         let number = |at: usize| words.get(at).and_then(|word| word.parse::<f64>().ok());
         Seen {
-            backend: backend.to_owned(),
+            backend: Backend::parse(backend).unwrap(),
             index: index.parse().unwrap(),
             identity: Identity {
                 name: name.to_owned(),
@@ -288,7 +243,7 @@ mod tests {
                 uuid: None,
             },
             rates: number(2).and_then(|read| rates(read, number(3)?)),
-            is_kept_off: obstacle.as_deref() == Some("in quarantine"),
+            is_quarantined: obstacle.as_deref() == Some("in quarantine"),
             obstacle,
         }
     }
@@ -311,19 +266,6 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_of_other_systems_is_refused_with_theirs_and_ours() {
-        let why = |backend| System::Linux.check(backend).map_err(|error| error.to_string());
-        let metal = why("metal").unwrap_err();
-        assert!(
-            metal.starts_with("`metal` is a backend of macOS and iOS; this is Linux, which has cpu, cuda"),
-            "{metal}"
-        );
-        assert!(why("dx12").unwrap_err().contains("a backend of Windows;"));
-        // Those that nobody has are refused in other words.
-        assert!(["vulkan", "cuda", "cpu", "auto", "opencl"].into_iter().all(|backend| why(backend).is_ok()));
-    }
-
-    #[test]
     fn each_system_has_its_order_and_measurements_overrule_it() {
         let cases: &[(System, &[&str], &str)] = &[
             // Alike: the system's order decides.
@@ -331,11 +273,11 @@ mod tests {
             (System::Windows, &["cuda:0 RTX@01 900 40000", "dx12:0 RTX@01 890 39000"], "dx12:0 cuda:0 | "),
             #[cfg(feature = "hip")]
             (System::Linux, &["vulkan:0 RX@01 900 40000", "hip:0 RX@01 880 40000"], "hip:0 vulkan:0 | "),
-            // Measured: an NVIDIA card on Windows ends up with CUDA, also where Direct3D tells no slot.
+            // Measured: an NVIDIA card on Windows ends up with CUDA. Direct3D, which tells no slot, may show any card of that name.
             (
                 System::Windows,
                 &["dx12:0 RTX 700 9000", "vulkan:0 RTX@01 750 12000", "cuda:0 RTX@01 900 80000"],
-                "cuda:0 dx12:0 vulkan:0 | ",
+                "cuda:0 vulkan:0 | dx12:0",
             ),
             (System::Windows, &["dx12:0 Arc@03 400 9000", "vulkan:0 Arc@03 300 9000"], "dx12:0 vulkan:0 | "),
             (System::Linux, &["cuda:0 RTX@01 500 9000", "vulkan:0 RTX@01 900 40000"], "vulkan:0 cuda:0 | "),
@@ -347,7 +289,7 @@ mod tests {
                 &["cuda:0 GTX@01 200 4000", "vulkan:0 GTX@01 190 3000", "vulkan:1 RX@02 800 30000"],
                 "vulkan:1 cuda:0 vulkan:0 | ",
             ),
-            // Equal cards, of which Direct3D tells no slots: one joins one.
+            // Equal cards, of which Direct3D tells no slots: it shows no others.
             (
                 System::Windows,
                 &[
@@ -356,7 +298,7 @@ mod tests {
                     "dx12:0 RTX 890 39000",
                     "dx12:1 RTX 870 39000",
                 ],
-                "dx12:0 cuda:0 dx12:1 cuda:1 | ",
+                "cuda:0 cuda:1 | dx12:0 dx12:1",
             ),
             // A card with two drivers of one interface is one card.
             (
@@ -402,30 +344,30 @@ mod tests {
 
     #[test]
     fn a_card_in_quarantine_waits_for_its_end_where_no_other_way_leads_to_it_and_it_is_worth_it() {
-        let kept_off = |lines: &[&str], wanted: &str| {
+        let quarantined = |lines: &[&str], wanted: &str| {
             let all: Vec<Seen> = lines.iter().map(|line| seen(line)).collect();
             let ranking = rank(System::Linux, &all, rates(20.0, 200.0), wanted).unwrap();
-            ranking.kept_off.into_iter().map(|candidate| candidate.label).collect::<Vec<_>>()
+            ranking.quarantined.into_iter().map(|candidate| candidate.label).collect::<Vec<_>>()
         };
         let rtx = "cuda:0 RTX@01 900 40000 !in quarantine";
-        assert_eq!(kept_off(&[rtx], ""), ["RTX (cuda:0)"]);
-        assert_eq!(kept_off(&[rtx, "cuda:1 RTX@02 900 40000"], ""), ["RTX (cuda:0)"], "another card");
-        assert!(kept_off(&[rtx, "vulkan:0 RTX@01 800 30000"], "").is_empty(), "it is used as it is");
+        assert_eq!(quarantined(&[rtx], ""), ["RTX (cuda:0)"]);
+        assert_eq!(quarantined(&[rtx, "cuda:1 RTX@02 900 40000"], ""), ["RTX (cuda:0)"], "another card");
+        assert!(quarantined(&[rtx, "vulkan:0 RTX@01 800 30000"], "").is_empty(), "it is used as it is");
         let slow = "vulkan:0 RTX@01 15 150";
         assert_eq!(
-            kept_off(&[rtx, slow], ""),
+            quarantined(&[rtx, slow], ""),
             ["RTX (cuda:0)"],
             "the other way is slower than the processor"
         );
         let both = [rtx, "vulkan:0 RTX@01 800 30000 !in quarantine"];
-        assert_eq!(kept_off(&both, ""), ["RTX (cuda:0)"], "the best way");
+        assert_eq!(quarantined(&both, ""), ["RTX (cuda:0)"], "the best way");
         assert!(
-            kept_off(&["vulkan:0 UHD@02 15 150 !in quarantine"], "").is_empty(),
+            quarantined(&["vulkan:0 UHD@02 15 150 !in quarantine"], "").is_empty(),
             "slower than the processor"
         );
-        assert!(kept_off(&["cuda:0 RTX@01 !in quarantine"], "").is_empty(), "nobody has measured it");
-        assert!(kept_off(&["cuda:0 RTX@01 900 40000 !it crashed"], "").is_empty());
-        assert!(kept_off(&[rtx, "vulkan:0 UHD@02 15 150"], "UHD").is_empty(), "another one was named");
+        assert!(quarantined(&["cuda:0 RTX@01 !in quarantine"], "").is_empty(), "nobody has measured it");
+        assert!(quarantined(&["cuda:0 RTX@01 900 40000 !it crashed"], "").is_empty());
+        assert!(quarantined(&[rtx, "vulkan:0 UHD@02 15 150"], "UHD").is_empty(), "another one was named");
     }
 
     #[test]

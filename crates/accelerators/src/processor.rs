@@ -1,0 +1,91 @@
+//! What the processor can do, measured as accelerators are, so that both compare.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use exo_backend::Device;
+use exo_backend_cpu::{CpuDevice, CpuOptions, Isa, OpenError};
+use exo_device::{Calibration, CalibrationError, CoreList, Identity, Known, Registry};
+
+use crate::VERSION;
+
+/// In the registry.
+const BACKEND: &str = "cpu";
+
+/// How models would use the processor: what its rates depend on.
+#[derive(Clone, Default, Debug)]
+pub struct ProcessorOptions {
+    /// Worker threads; `None` for all it grants.
+    pub threads: Option<usize>,
+    /// Cores that they are kept to.
+    pub cores: Option<CoreList>,
+    /// Instruction set; `None` for the widest.
+    pub isa: Option<Isa>,
+}
+
+/// From the registry of a data folder, else measured now, about 800 ms, and kept. `None` if it cannot be measured: then any
+/// accelerator counts as faster.
+pub fn rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
+    known_rates(data_dir, options).or_else(|| {
+        let measured = measure(options);
+        let measured = measured.inspect_err(|error| {
+            tracing::warn!(error = crate::chain(error), "the processor could not be measured");
+        });
+        let rates = measured.ok()?;
+        keep(data_dir, options, rates);
+        Some(rates)
+    })
+}
+
+/// From the registry of a data folder.
+pub fn known_rates(data_dir: &Path, options: &ProcessorOptions) -> Option<Calibration> {
+    Registry::look(data_dir).calibration(&identity(), BACKEND, &driver(options))
+}
+
+fn identity() -> Identity {
+    Identity {
+        name: exo_device::processor_name("/".as_ref()).unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        vendor: 0,
+        device: 0,
+        pci_address: None,
+        uuid: None,
+    }
+}
+
+/// What stands in the place of a driver.
+fn driver(options: &ProcessorOptions) -> String {
+    let isa = options.isa.unwrap_or_else(Isa::best);
+    let threads = options.threads.unwrap_or_else(exo_device::cores);
+    let cores = options.cores.as_ref().map_or_else(String::new, |cores| format!(" on {cores}"));
+    format!("exo {VERSION}, {}, {threads} threads{cores}", isa.name())
+}
+
+#[derive(Debug, thiserror::Error)]
+enum MeasureError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Calibrate(#[from] CalibrationError),
+}
+
+fn measure(options: &ProcessorOptions) -> Result<Calibration, MeasureError> {
+    let ProcessorOptions { threads, cores, isa } = options.clone();
+    let device: Arc<dyn Device> =
+        CpuDevice::open(CpuOptions { threads, cores, isa, ..CpuOptions::default() })?;
+    Ok(exo_device::calibrate(&*device)?)
+}
+
+fn keep(data_dir: &Path, options: &ProcessorOptions, rates: Calibration) {
+    let now = exo_device::unix_s();
+    let known = Known {
+        driver: driver(options),
+        read_bytes_per_s: Some(rates.read_bytes_per_s),
+        flops_per_s: Some(rates.flops_per_s),
+        verified_unix_s: Some(now),
+        ..Known::default()
+    };
+    let note = |registry: &mut Registry| registry.note(&identity(), BACKEND, known, now);
+    if let Err(error) = Registry::change(data_dir, note) {
+        tracing::debug!(%error, "what the processor can do is not kept");
+    }
+}

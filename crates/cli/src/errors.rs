@@ -1,0 +1,85 @@
+//! What commands refuse themselves, typed where a hint goes with it.
+
+/// A command cannot do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// A command needs a running node and there is none.
+    #[error("no exo node is running on the data folder {data_dir}")]
+    NoNode {
+        /// Where we looked.
+        data_dir: String,
+    },
+    /// A file of settings has a name that is none.
+    #[error("{file}: `{name}` is not a setting; there are: {known}")]
+    UnknownSetting {
+        /// Which file.
+        file: String,
+        /// Which name.
+        name: String,
+        /// Those that are.
+        known: String,
+    },
+    /// A setting has a value that it cannot have.
+    #[error("setting `{name}` is `{value}` (from {from}): {reason}")]
+    BadSetting {
+        /// Which.
+        name: String,
+        /// What it is.
+        value: String,
+        /// Flag, variable or file.
+        from: String,
+        /// Why it cannot be.
+        reason: String,
+        /// Of the error that refused it, if that has one.
+        code: Option<&'static str>,
+    },
+    /// A device beside the backend that is one.
+    #[error("setting `device` is `{value}` (from {from}), but the backend is cpu, which is one device")]
+    DeviceOfProcessor {
+        /// What it is.
+        value: String,
+        /// Flag, variable or file.
+        from: String,
+    },
+    /// `--backend` names one that shows nothing.
+    #[error("{backend} shows no graphics processor: {why}")]
+    NothingShown {
+        /// Which.
+        backend: String,
+        /// Why.
+        why: String,
+    },
+    /// `--device` names none that is there.
+    #[error("no device that is shown is called `{which}` or stands there; there is: {there}")]
+    NoSuchDevice {
+        /// Which.
+        which: String,
+        /// What there is.
+        there: String,
+    },
+    /// A driver took a child along.
+    #[error("{device}: something, most likely its driver, ended the process that computed on it ({how})")]
+    DriverEnded {
+        /// What it computed on.
+        device: String,
+        /// How the process ended.
+        how: String,
+    },
+}
+
+impl CommandError {
+    /// Stable, for whoever chooses by it.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::NoNode { .. } => "no_node",
+            Self::UnknownSetting { .. } => "setting_unknown",
+            Self::BadSetting { code: Some(code), .. } => code,
+            Self::BadSetting { name, .. } if name == "memory_mib" => "setting_memory_mib",
+            Self::BadSetting { .. } => "setting_bad",
+            Self::DeviceOfProcessor { .. } => "device_of_processor",
+            Self::NothingShown { .. } => "accelerator_not_there",
+            Self::NoSuchDevice { .. } => "device_not_shown",
+            Self::DriverEnded { .. } => "driver_ended_process",
+        }
+    }
+}
