@@ -1,7 +1,7 @@
 //! The accelerators of this machine: graphics processors and cards, each as one backend shows it.
 //!
-//! One room for what is done with them: [`list`] and open ([`Accelerator`]), check and measure ([`survey`]), ask something whose
-//! answer is known ([`trial`]), remember (in `exo_device::Registry`), put in order ([`rank`]), choose ([`choose`]) and report
+//! One room for what is done with them: [`list`] and open ([`Accelerator`]), check and measure ([`survey()`]), ask something whose
+//! answer is known ([`trial`]), remember (in `exo_device::Registry`), put in order ([`rank()`]), choose ([`choose()`]) and report
 //! ([`report`]). A node that chooses by itself, the worker that computes, `exo devices` and an app that embeds a node all go
 //! through here, so they say the same of a device.
 //!
@@ -9,7 +9,7 @@
 //!
 //! **Architecture invariant:** starts no process, prints nothing, and knows no cluster. What a user should hear goes to [`Tell`].
 //!
-//! Start reading at [`Accelerator`], then [`choose`].
+//! Start reading at [`Accelerator`], then [`choose()`].
 
 #![forbid(unsafe_code)]
 
