@@ -12,7 +12,7 @@ use support::{Node, SOON, Start, exo, finish, is_alive, known, run, skip, stderr
 fn every_command_has_help_with_an_example() {
     let commands = [
         "start", "run", "demo", "status", "models", "place", "unload", "remove", "admit", "leave", "doctor",
-        "config", "bench", "devices", "pull", "show", "search", "prune",
+        "config", "bench", "devices", "pull", "show", "search", "prune", "alerts", "logs",
     ];
     for command in commands {
         let output = run(&[command, "--help"]);

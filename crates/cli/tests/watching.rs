@@ -36,9 +36,10 @@ fn what_any_node_measures_is_known_on_every_node() {
     for (node, name) in &pair {
         let load = wait_for("the load of the instance", SOON, || {
             let load = node.instance(id)?["load"].clone();
-            (load["prompt_tokens"].as_u64()? > 0).then_some(load)
+            // A report may be from the middle of the answer.
+            (load["prompt_tokens"].as_u64()? > 0 && load["running"] == 0).then_some(load)
         });
-        assert_eq!((&load["running"], &load["waiting"]), (&json!(0), &json!(0)), "{name}: {load}");
+        assert!(load["waiting"] == 0 && load["pages"].as_u64().unwrap() > 0, "{name}: {load}");
         // Requests are counted where the client asked, and shown everywhere.
         let counted = "exo_requests_total{node=\"right\",model=\"demo\",endpoint=\"chat\",reason=\"stop\"}";
         let text = wait_for("the request to be counted", SOON, || {
@@ -146,7 +147,7 @@ fn what_is_logged_holds_no_prompt_and_no_answer() {
         assert!(about.iter().all(is_about), "{about:?}");
     }
     let all = lines(&nodes[0], &[]);
-    assert!(all.iter().any(|line| line["level"] == "trace"), "the level is raised");
+    assert!(all.iter().any(|line| line["level"] == "debug"), "{all:?}");
     for line in &all {
         let said = line["text"].as_str().unwrap();
         assert!(!said.contains("zyxwv") && !said.contains("8675309"), "{line}");
