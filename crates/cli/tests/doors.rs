@@ -329,7 +329,7 @@ fn files_with(folder: &Path, texts: &[&str]) -> Vec<std::path::PathBuf> {
         } else if kind.is_file() {
             let bytes = std::fs::read(&path).unwrap();
             let has = |text: &&str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
-            if texts.iter().any(|text| has(text)) {
+            if texts.iter().any(has) {
                 found.push(path);
             }
         }
