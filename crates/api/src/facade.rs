@@ -6,10 +6,7 @@ use exo_types::{InstanceId, ModelId, NodeId, RequestId, SampledToken};
 use futures_util::Stream;
 
 use crate::{
-    AlertView, ClusterView, Drain, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView,
-    InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView, MemberRole,
-    MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView,
-    SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
+    AlertView, ClusterView, Downloads, Drain, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
 };
 
 /// A future that may cross threads.
@@ -110,6 +107,9 @@ pub trait Facade: Send + Sync + 'static {
 
     /// Has more of one target kept in this node's log for ten minutes.
     fn raise_log_level(&self, request: LogLevelRequest) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Models of a hub, and their way to this node's disk.
+    fn downloads(&self) -> &dyn Downloads;
 
     /// Whether the node works. Must not wait for anything.
     fn health(&self) -> HealthView;

@@ -14,6 +14,7 @@
 
 pub mod alerts;
 pub mod anthropic;
+pub mod downloads;
 pub mod endpoints;
 pub mod facade;
 pub mod fields;
@@ -33,6 +34,10 @@ pub mod tools;
 pub mod view;
 
 pub use alerts::{AlertView, SILENCE_S_MAX, Severity, SilenceRequest};
+pub use downloads::{
+    Downloads, FoundModelView, FoundRepoView, HubSearchRequest, HubShowRequest, HubToken, PrunedView,
+    PullRequest, PullState, PullView, RepoFileView, RepoView, VariantView,
+};
 pub use facade::{AdminError, BoxFuture, BoxStream, ClaimedRequest, Facade, GenerateStream};
 pub use fields::{BadParam, BadParamKind};
 pub use generate::{

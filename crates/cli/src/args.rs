@@ -185,6 +185,16 @@ pub enum Command {
                             fetches nothing."
     )]
     Pull(Pull),
+    /// List what the node fetches and how far it is; pause, resume or end a download
+    #[command(
+        after_help = "Examples:\n  exo pulls\n  exo pulls pause 3\n  exo pulls resume 3\n  exo pulls cancel 3"
+    )]
+    Pulls {
+        #[command(subcommand)]
+        action: Option<PullsAction>,
+        #[command(flatten)]
+        json: Json,
+    },
     /// Show what a repository of a hub has: quantisations, sizes, licence; fetches no weights
     #[command(after_help = "Example: exo show hf.co/ORG/REPO")]
     Show(Show),
@@ -463,8 +473,30 @@ pub struct Pull {
     /// Ranges of a file at once; as many as help, up to this
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub ranges: u8,
+    /// Leave the download to the running node and return; `exo pulls` shows how far it is
+    #[arg(long, short)]
+    pub detach: bool,
     #[command(flatten)]
     pub json: Json,
+}
+
+#[derive(Subcommand)]
+pub enum PullsAction {
+    /// Stop fetching; what came stays
+    Pause {
+        /// Its id in `exo pulls`
+        id: String,
+    },
+    /// Go on from what came, also after an error
+    Resume {
+        /// Its id in `exo pulls`
+        id: String,
+    },
+    /// End it and take it from the list; what came stays until `exo prune`
+    Cancel {
+        /// Its id in `exo pulls`
+        id: String,
+    },
 }
 
 #[derive(Args)]

@@ -17,6 +17,7 @@ pub mod perplexity;
 pub mod place;
 pub mod plan;
 pub mod pull;
+pub mod pulls;
 pub mod quantize;
 pub mod replan;
 pub mod run;

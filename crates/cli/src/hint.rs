@@ -10,11 +10,22 @@ use exo_node::{AskError, FilesError, StartError};
 use exo_quant::QuantError;
 
 use crate::client::Refused;
+use crate::commands::pulls::PullFailed;
 use crate::errors::CommandError;
 
 /// The hint for an error, if we know one.
-pub fn of(error: &anyhow::Error) -> Option<&'static str> {
-    error.chain().find_map(|cause| hint(code(cause)?))
+pub fn of(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(hint_of)
+}
+
+fn hint_of(cause: &(dyn Error + 'static)) -> Option<String> {
+    if let Some(failed) = cause.downcast_ref::<PullFailed>() {
+        return failed.hint.clone();
+    }
+    if let Some(error) = cause.downcast_ref::<exo_hub::HubError>() {
+        return error.hint().map(str::to_owned);
+    }
+    hint(code(cause)?).map(str::to_owned)
 }
 
 /// The stable code of an error, if it has one.

@@ -71,6 +71,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Demo(args) => commands::demo::run(config, args).await,
         Command::Status(args) => commands::status::run(config, &args).await.map(done),
         Command::Pull(args) => commands::pull::run(config, args).await,
+        Command::Pulls { action, json } => commands::pulls::run(config, action, json).await.map(done),
         Command::Show(args) => commands::pull::show(args).await.map(done),
         Command::Alerts(args) => commands::alerts::run(config, &args).await.map(done),
         Command::Logs(args) => commands::logs::run(config, &args).await.map(done),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use exo_mock_hub::{Faults, Host, MockHub, Repository, sha256};
 use serde_json::Value;
-use support::{Killed, Node, SOON, exo, finish, stderr, stdout, wait_for};
+use support::{Killed, Node, SOON, Start, exo, finish, stderr, stdout, wait_for};
 
 const CHUNK: u64 = 4 << 20;
 /// A pull and a run of the demo model, on a busy machine.
@@ -254,4 +254,157 @@ fn partial_downloads_are_pruned() {
     drop(child);
     assert!(world.run(&["prune"]).contains("deleted 1 partial downloads"));
     assert_eq!(promised(&world.data_dir()), 0);
+}
+
+/// A node on the world's data folder, whose own environment names the mock hub.
+fn node_of(world: &World) -> Node {
+    let env = vec![
+        ("HF_ENDPOINT", world.hub.endpoint().into()),
+        ("HOME", world.folder.path().join("home").into_os_string()),
+    ];
+    let flags = vec!["--no-discovery".to_owned()];
+    Node::start_in(&world.data_dir(), Start { name: "solo", group: "pulls", flags, env, ..Start::default() })
+}
+
+fn pull_of(node: &Node, id: &str) -> Option<Value> {
+    node.get("/exo/v1/pulls").as_array().unwrap().iter().find(|p| p["id"] == id).cloned()
+}
+
+fn wait_for_state(node: &Node, id: &str, state: &str) -> Value {
+    wait_for(&format!("download {id} {state}"), LONG, || {
+        let pull = pull_of(node, id)?;
+        assert!(state == "failed" || pull["state"] != "failed", "{pull}");
+        (pull["state"] == state).then_some(pull)
+    })
+}
+
+fn large_and_slow(world: &World, chunks: usize) {
+    let large = (0..chunks * CHUNK as usize).map(|i| (i / 7) as u8).collect();
+    world.hub.put("org/large", Repository::new(&[("large-Q8_0.gguf", large)]));
+    world.hub.set_faults(Faults { bytes_per_s: Some(4 << 20), ..Faults::default() });
+}
+
+#[test]
+fn a_node_fetches_and_shows_how_far_it_is_pauses_goes_on_and_ends_without_losing_anything() {
+    let world = World::new();
+    large_and_slow(&world, 24);
+    let node = node_of(&world);
+    let request = serde_json::json!({"reference": "hf.co/org/large", "ranges_max": 4});
+    let id = node.post("/exo/v1/pulls", &request).json()["id"].as_str().unwrap().to_owned();
+    let (mut seen, mut rates) = (0, 0);
+    wait_for("progress", LONG, || {
+        let pull = pull_of(&node, &id).unwrap();
+        let verified = pull["verified_bytes"].as_u64().unwrap();
+        assert!(verified >= seen, "progress ran backwards from {seen}: {pull}");
+        rates += u64::from(pull["bytes_per_s"].is_f64() && pull["seconds_left"].is_u64());
+        seen = verified;
+        (seen >= 4 * CHUNK && rates > 2).then_some(())
+    });
+    let again = node.post("/exo/v1/pulls", &request).json();
+    assert_eq!(again["id"], id.as_str(), "the same reference is one download");
+    node.post(&format!("/exo/v1/pulls/{id}/pause"), &serde_json::json!({}));
+    let paused = wait_for_state(&node, &id, "paused");
+    assert!(
+        paused["verified_bytes"].as_u64().unwrap() >= seen && paused["bytes_per_s"].is_null(),
+        "{paused}"
+    );
+    assert_eq!((&paused["source"], &paused["label"]), (&world.hub.endpoint()[7..].into(), &"Q8_0".into()));
+    let sent = world.hub.sent_bytes();
+    assert!(world.run(&["prune"]).contains("deleted 0 partial downloads"), "one that waits is kept");
+    let listed = world.run(&["pulls"]);
+    assert!(listed.contains("paused") && listed.contains("hf.co/org/large"), "{listed}");
+    assert!(world.hub.sent_bytes() - sent <= 4 * (CHUNK + (6 << 20)), "nothing comes while it is paused");
+    world.run(&["pulls", "resume", &id]);
+    wait_for("more of it", LONG, || {
+        (pull_of(&node, &id)?["verified_bytes"].as_u64()? > seen + 4 * CHUNK).then_some(())
+    });
+    world.run(&["pulls", "cancel", &id]);
+    assert_eq!(pull_of(&node, &id), None);
+    let kept = promised(&world.data_dir());
+    assert!(kept >= seen + 4 * CHUNK, "{kept} of {seen} stayed");
+    world.hub.set_faults(Faults::default());
+    let sent = world.hub.sent_bytes();
+    // The file is no model: its last step says so, when the bytes have been verified.
+    let text = world.refused(&["pull", "hf.co/org/large"]);
+    assert!(text.contains("GGUF") || text.contains("not a usable model"), "{text}");
+    assert!(world.hub.sent_bytes() - sent <= 24 * CHUNK - kept + CHUNK, "what was there did not come again");
+    let failed = node.get("/exo/v1/pulls")[0].clone();
+    assert_eq!((&failed["state"], failed["error"].is_string()), (&"failed".into(), true));
+    assert_eq!(node.post("/exo/v1/pulls/99/pause", &serde_json::json!({})).code(), "not_found");
+}
+
+#[test]
+fn a_download_outlives_its_node_and_is_of_the_commit_that_it_began_with() {
+    let world = World::new();
+    large_and_slow(&world, 16);
+    let mut node = node_of(&world);
+    let id = world.run(&["pull", "org/large", "--detach", "--json"]);
+    let id: Value = serde_json::from_str(&id).unwrap();
+    assert_eq!(id["reference"], "hf.co/org/large");
+    wait_for("chunks on disk", LONG, || (promised(&world.data_dir()) >= 3 * CHUNK).then_some(()));
+    node.kill();
+    let before = promised(&world.data_dir());
+    let node = node_of(&world);
+    let pull = wait_for("the download", SOON, || node.get("/exo/v1/pulls")[0].as_object().cloned());
+    assert_eq!(pull["reference"], "hf.co/org/large");
+    let id = pull["id"].as_str().unwrap();
+    let on = wait_for("more of it", LONG, || {
+        pull_of(&node, id).filter(|p| p["verified_bytes"].as_u64().unwrap() > before + CHUNK)
+    });
+    assert_eq!(on["commit"], "0123456789abcdef0123456789abcdef01234567");
+    let saved = std::fs::read_to_string(world.data_dir().join("hub/pulls.json")).unwrap();
+    assert!(saved.contains("org/large") && !saved.contains("token"), "{saved}");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_a_download_that_the_command_began_and_leaves_one_that_another_began() {
+    let world = World::new();
+    large_and_slow(&world, 40);
+    let node = node_of(&world);
+    let said = world.folder.path().join("said");
+    // Once the command has said what it fetches it is waiting for Ctrl-C.
+    let interrupted = |args: &[&str]| {
+        let out = std::fs::File::create(&said).unwrap();
+        let mut child = Killed(world.exo(args).stdout(Stdio::null()).stderr(out).spawn().unwrap());
+        wait_for("the command to follow", LONG, || {
+            std::fs::read_to_string(&said).unwrap().contains("note: licence").then_some(())
+        });
+        support::send("-INT", child.0.id());
+        let status = wait_for("its end", LONG, || child.0.try_wait().unwrap());
+        assert_eq!(status.code(), Some(130));
+        std::fs::read_to_string(&said).unwrap()
+    };
+    let text = interrupted(&["pull", "hf.co/org/large"]);
+    assert!(text.contains("what came stays"), "{text}");
+    assert_eq!(node.get("/exo/v1/pulls"), serde_json::json!([]), "it was its own");
+    world.run(&["pull", "hf.co/org/large", "--detach"]);
+    let text = interrupted(&["pull", "hf.co/org/large"]);
+    assert!(text.contains("the download goes on"), "{text}");
+    assert_eq!(node.get("/exo/v1/pulls")[0]["state"], "fetching", "it goes on");
+}
+
+#[test]
+fn a_token_in_a_request_reaches_the_hub_and_nothing_else() {
+    let world = World::new();
+    let mut gated = Repository::new(&[("tiny-Q8_0.gguf", demo_model())]);
+    gated.is_gated = true;
+    world.hub.put("org/gated", gated);
+    let node = Node::start_in(
+        &world.data_dir(),
+        Start {
+            name: "solo",
+            group: "tokens",
+            flags: vec!["--no-discovery".to_owned(), "--log".to_owned(), "trace".to_owned()],
+            ..Start::default()
+        },
+    );
+    let pulled = finish(world.exo(&["pull", "hf.co/org/gated"]).env("HF_TOKEN", world.hub.token()), LONG);
+    assert!(pulled.status.success(), "{}", stderr(&pulled));
+    let shown = node.get("/exo/v1/pulls").to_string() + &node.log();
+    assert!(!shown.contains(world.hub.token()), "the token is shown");
+    let bad = serde_json::json!({"reference": "hf.co/org/gated", "endpoint": "ftp://x"});
+    assert_eq!(node.post("/exo/v1/pulls", &bad).code(), "invalid_value");
+    let repo = serde_json::json!({"reference": "./a.gguf"});
+    assert_eq!(node.post("/exo/v1/pulls", &repo).code(), "invalid_value");
 }

@@ -183,6 +183,31 @@ pub enum HubError {
 }
 
 impl HubError {
+    /// The next thing to do, where the message does not say it.
+    pub fn hint(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Offline { .. } => {
+                "leave offline mode, or copy the model to this disk; `exo models --found` lists what is here"
+            }
+            Self::Unreachable { .. } => {
+                "check the line and the proxy; what came stays, and the next attempt goes on from there"
+            }
+            Self::Status { status: 500.., .. } => {
+                "the hub has a fault of its own: try again later, or name a mirror in HF_ENDPOINT"
+            }
+            Self::NotFound { .. } => "`exo search` finds repositories, `exo show` lists what one has",
+            Self::NoModel { .. } => "`exo show` lists what the repository has",
+            Self::NoRoom { .. } => {
+                "free some disk space: `exo prune` deletes downloads that were never finished, `exo models remove` a model"
+            }
+            Self::Digest { .. } => "try again; if it happens again, the hub or a mirror has a damaged file",
+            Self::Answer { .. } | Self::Redirect { .. } => {
+                "something between this machine and the hub may have answered in its place: a proxy, or a page that asks to sign in"
+            }
+            _ => return None,
+        })
+    }
+
     pub(crate) fn disk(attempt: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Disk { attempt, path, source }

@@ -46,7 +46,7 @@ pub use plan::{Plan, PlannedFile};
 pub use pull::{Fetched, Progress, PullOptions, fetch, forget_partial, resolve};
 pub use reference::{HubReference, Reference};
 pub use repository::{Found, RepoFile, Snapshot};
-pub use select::{Choice, Variant, variants};
+pub use select::{Choice, Memory, Variant, variants};
 pub use settings::{Settings, Token};
 
 /// For fuzz targets: the parsers of what strangers send.

@@ -40,6 +40,13 @@ pub struct Plan {
     pub(crate) folder: PathBuf,
 }
 
+impl PlannedFile {
+    /// Its path below the model's folder.
+    pub fn below(&self) -> &Path {
+        &self.below
+    }
+}
+
 impl Plan {
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
@@ -47,12 +54,17 @@ impl Plan {
     }
 
     /// The folder of the model's files below `root`.
-    pub(crate) fn folder(&self, root: &Path) -> PathBuf {
+    pub fn folder(&self, root: &Path) -> PathBuf {
         root.join(&self.folder)
     }
 
+    /// The same below the folder of all fetched models.
+    pub fn relative_folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The file or folder to open once all is here.
-    pub(crate) fn path(&self, root: &Path) -> PathBuf {
+    pub fn path(&self, root: &Path) -> PathBuf {
         let folder = self.folder(root);
         match self.files.first() {
             Some(first) if first.name.ends_with(".gguf") => folder.join(&first.below),

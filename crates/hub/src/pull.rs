@@ -10,8 +10,8 @@ use crate::download::{self, Job};
 use crate::plan::PlannedFile;
 use crate::ranges::Limit;
 use crate::{
-    Cancel, Choice, Client, HubError, HubReference, Licence, Origin, Plan, Reference, RepoFile, Snapshot,
-    Variant, address, answers, disk, names, select,
+    Cancel, Choice, Client, HubError, HubReference, Licence, Memory, Origin, Plan, Reference, RepoFile,
+    Snapshot, Variant, address, answers, disk, names, select,
 };
 
 /// Texts of licences are kept with a model, up to this size each.
@@ -60,11 +60,11 @@ pub struct Fetched {
 pub fn resolve(
     client: &Client,
     reference: &Reference,
-    memory_bytes: Option<u64>,
+    memory: Option<&Memory>,
     cancel: &Cancel,
 ) -> Result<Plan, HubError> {
     match reference {
-        Reference::Hub(hub) => resolve_hub(client, hub, memory_bytes, cancel),
+        Reference::Hub(hub) => resolve_hub(client, hub, memory, cancel),
         Reference::Url(url) => resolve_url(client, url),
         Reference::Path(path) => {
             let text = crate::errors::quoted(&path.display().to_string());
@@ -94,7 +94,16 @@ pub(crate) fn on_disk(root: &Path, hub: &HubReference) -> Option<Fetched> {
     found.pop().map(|(origin, path)| Fetched { path, origin, was_here: true })
 }
 
+/// Free disk that a download leaves: systems that have none misbehave.
+const RESERVE_BYTES: u64 = 1 << 30;
+const RANGES_MAX: usize = 8;
+
 impl PullOptions {
+    /// To this folder: as many ranges as help, as fast as they come, and a reserve of disk.
+    pub fn new(root: PathBuf) -> Self {
+        Self { root, ranges_max: RANGES_MAX, rate_max: None, reserve_bytes: RESERVE_BYTES }
+    }
+
     /// What is whole on this disk of a reference; how an offline machine is served.
     pub fn on_disk(&self, reference: &Reference) -> Option<Fetched> {
         match reference {
@@ -107,12 +116,11 @@ impl PullOptions {
 fn resolve_hub(
     client: &Client,
     hub: &HubReference,
-    memory_bytes: Option<u64>,
+    memory: Option<&Memory>,
     cancel: &Cancel,
 ) -> Result<Plan, HubError> {
     let snapshot = client.snapshot(hub, cancel)?;
-    let mut choice =
-        select::choose(&snapshot, hub.quantisation.as_deref(), hub.file.as_deref(), memory_bytes)?;
+    let mut choice = select::choose(&snapshot, hub.quantisation.as_deref(), hub.file.as_deref(), memory)?;
     if let Some(index) = select::index_of(&choice.variant) {
         let attempt = format!("read the index of {}", hub.repo);
         let uri = file_uri(client, &snapshot, &index.path)?;
@@ -298,10 +306,11 @@ fn lock(folder: &Path) -> Result<File, HubError> {
     }
 }
 
-/// Deletes downloads that were never finished, those under way excepted. Returns how many files and bytes on disk that were.
-pub fn forget_partial(root: &Path) -> Result<(usize, u64), HubError> {
+/// Deletes downloads that were never finished, those under way and those to the folders `kept` excepted. Returns how many files and
+/// bytes on disk that were.
+pub fn forget_partial(root: &Path, kept: &[PathBuf]) -> Result<(usize, u64), HubError> {
     let (mut files, mut bytes) = (0, 0);
-    for folder in partial_folders(root) {
+    for folder in partial_folders(root).into_iter().filter(|folder| !kept.contains(folder)) {
         let Ok(_lock) = lock(&folder) else { continue };
         let below = files_below(&folder, 4);
         let ending = |path: &Path, ending: &str| {

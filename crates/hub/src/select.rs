@@ -86,6 +86,15 @@ pub struct Choice {
     pub reason: String,
 }
 
+/// What a model should fit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Memory {
+    /// Bytes that models may have.
+    pub bytes: u64,
+    /// Whose: "this machine", "the 3 machines of the cluster".
+    pub of: String,
+}
+
 /// The models of a repository, largest first. Projectors, importance matrices and adapters are no models.
 pub fn variants(snapshot: &Snapshot) -> Vec<Variant> {
     let mut groups: BTreeMap<(String, String), Vec<&RepoFile>> = BTreeMap::new();
@@ -100,12 +109,12 @@ pub fn variants(snapshot: &Snapshot) -> Vec<Variant> {
     variants
 }
 
-/// The model that is meant: by its quantisation or file, or without either the largest that fits `memory_bytes`.
+/// The model that is meant: by its quantisation or file, or without either the largest that fits `memory`.
 pub(crate) fn choose(
     snapshot: &Snapshot,
     quantisation: Option<&str>,
     file: Option<&str>,
-    memory_bytes: Option<u64>,
+    memory: Option<&Memory>,
 ) -> Result<Choice, HubError> {
     let all = variants(snapshot);
     let none = |reason: String| HubError::NoModel { repo: snapshot.repo.clone(), reason };
@@ -122,7 +131,7 @@ pub(crate) fn choose(
         (Some(file), _) => by_file(&all, file)
             .ok_or_else(|| none(format!("no model in it has the file `{}`", quoted(file))))?,
         (None, Some(wanted)) => by_label(&all, wanted).map_err(none)?,
-        (None, None) => by_memory(&all, memory_bytes).map_err(none)?,
+        (None, None) => by_memory(&all, memory).map_err(none)?,
     };
     match &choice.variant.problem {
         Some(problem) => Err(none(problem.clone())),
@@ -156,8 +165,8 @@ fn by_label(all: &[Variant], wanted: &str) -> Result<Choice, String> {
     }
 }
 
-/// The largest that fits this machine; the smallest if none does. What the whole cluster could hold is not asked here.
-fn by_memory(all: &[Variant], memory_bytes: Option<u64>) -> Result<Choice, String> {
+/// The largest that fits; the smallest if none does.
+fn by_memory(all: &[Variant], memory: Option<&Memory>) -> Result<Choice, String> {
     let usable: Vec<&Variant> = all.iter().filter(|v| v.is_supported && v.problem.is_none()).collect();
     let Some(smallest) = usable.last() else {
         let problem = all.iter().find_map(|v| v.problem.clone());
@@ -172,7 +181,7 @@ fn by_memory(all: &[Variant], memory_bytes: Option<u64>) -> Result<Choice, Strin
     if let [only] = usable.as_slice() {
         return Ok(Choice { variant: (*only).clone(), reason: "the only one there is".to_owned() });
     }
-    let Some(memory) = memory_bytes else {
+    let Some(Memory { bytes, of }) = memory else {
         let variant = candidates.last().map_or(*smallest, |v| **v);
         return Ok(Choice {
             variant: variant.clone(),
@@ -180,20 +189,20 @@ fn by_memory(all: &[Variant], memory_bytes: Option<u64>) -> Result<Choice, Strin
         });
     };
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
-    match candidates.iter().find(|v| v.memory_bytes() <= memory) {
+    match candidates.iter().find(|v| v.memory_bytes() <= *bytes) {
         Some(v) => {
             let reason = format!(
-                "the largest quantisation that fits this machine's memory: about {} of {}",
+                "the largest quantisation that fits the memory of {of}: about {} of {}",
                 gib(v.memory_bytes()),
-                gib(memory)
+                gib(*bytes)
             );
             Ok(Choice { variant: (**v).clone(), reason })
         }
         None => {
             let reason = format!(
-                "the smallest there is: it takes about {}, this machine has {}, so it needs more machines",
+                "the smallest there is: it takes about {}, {of} has {}, so it needs more machines",
                 gib(smallest.memory_bytes()),
-                gib(memory)
+                gib(*bytes)
             );
             Ok(Choice { variant: (*smallest).clone(), reason })
         }
@@ -353,7 +362,8 @@ mod tests {
     const G: u64 = 1 << 30;
 
     fn check(files: &[(&str, u64)], wanted: Option<&str>, memory: Option<u64>) -> String {
-        match choose(&snapshot(files), wanted, None, memory) {
+        let memory = memory.map(|bytes| Memory { bytes, of: "this machine".to_owned() });
+        match choose(&snapshot(files), wanted, None, memory.as_ref()) {
             Ok(c) => format!("{} x{}: {}", c.variant.label, c.variant.files.len(), c.reason),
             Err(error) => error.to_string(),
         }
@@ -372,7 +382,7 @@ mod tests {
     fn the_largest_quantisation_that_fits_is_taken_and_said() {
         assert_eq!(
             check(QUANTS, None, Some(64 * G)),
-            "Q8_0 x1: the largest quantisation that fits this machine's memory: about 8.8 GiB of 64.0 GiB"
+            "Q8_0 x1: the largest quantisation that fits the memory of this machine: about 8.8 GiB of 64.0 GiB"
         );
         assert!(check(QUANTS, None, Some(8 * G)).starts_with("Q4_K_M x1: the largest"));
         assert!(

@@ -26,6 +26,11 @@ impl Token {
         fits.then(|| Self(text.to_owned()))
     }
 
+    /// The token itself: for this user's own node, over its local channel, and for nothing else.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
     /// The header that carries it. Only [`crate::Client`] asks, and only for the hub it is for.
     pub(crate) fn bearer(&self) -> String {
         format!("Bearer {}", self.0)
@@ -78,6 +83,23 @@ impl Settings {
             .find_map(|(name, why)| set(name).filter(|v| is_true(v)).map(|_| why));
         let token = read_token(home, &set)?;
         Ok(Self { endpoint, token, offline, proxy: ureq::Proxy::try_from_env(), stall: STALL })
+    }
+
+    /// The same for another hub, or with another token. What the environment has goes to no hub but the one that it is for.
+    pub fn aimed(mut self, endpoint: Option<&str>, token: Option<&str>) -> Result<Self, HubError> {
+        if let Some(text) = endpoint {
+            let endpoint = parse_endpoint("the hub's address", text)?;
+            if address::origin(&endpoint) != address::origin(&self.endpoint) {
+                self.token = None;
+            }
+            self.endpoint = endpoint;
+        }
+        if let Some(text) = token {
+            let reason = "it is no token: one line of at most 512 visible letters".to_owned();
+            let refused = HubError::Setting { name: "the token".to_owned(), reason };
+            self.token = Some(Token::new(text).ok_or(refused)?);
+        }
+        Ok(self)
     }
 
     /// Whether a request to this address carries the token: to the hub alone, and readable on the way by no one.
@@ -171,6 +193,17 @@ mod tests {
         let local =
             settings(&[("HF_TOKEN", "hf_secret"), ("HF_ENDPOINT", "http://127.0.0.1:8080/")]).unwrap();
         assert!(local.token_for(&local.endpoint).is_some());
+    }
+
+    #[test]
+    fn the_token_of_the_environment_goes_to_no_hub_that_a_request_names() {
+        let own = settings(&[("HF_TOKEN", "hf_secret")]).unwrap();
+        let aimed = |endpoint, token| own.clone().aimed(endpoint, token).unwrap().token;
+        assert_eq!(aimed(Some("https://mirror.org"), None), None);
+        assert_eq!(aimed(Some("https://huggingface.co/"), None), Token::new("hf_secret"));
+        assert_eq!(aimed(Some("https://mirror.org"), Some("other")), Token::new("other"));
+        assert!(own.clone().aimed(None, Some("two\nlines")).is_err());
+        assert!(own.aimed(Some("ftp://x"), None).is_err());
     }
 
     #[test]

@@ -26,6 +26,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 pub use self::prompts::{PREPARING_MAX, prompt_bytes_max};
 use crate::config::NodeConfig;
+use crate::downloads::NodeDownloads;
 use crate::draft::Draft;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
@@ -65,6 +66,8 @@ pub struct NodeFacade {
     pub preparing_long: Arc<Semaphore>,
     /// Text of the largest prompt.
     pub prompt_bytes_max: usize,
+    /// Models on their way here.
+    pub downloads: NodeDownloads,
 }
 
 impl NodeFacade {
@@ -297,6 +300,10 @@ impl Facade for NodeFacade {
 
     fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(self.remove(model))
+    }
+
+    fn downloads(&self) -> &dyn exo_api::Downloads {
+        &self.downloads
     }
 
     fn health(&self) -> HealthView {

@@ -1,6 +1,6 @@
 //! What a node asks of the system around it, so that an app can answer differently from a server.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use exo_types::DeviceFacts;
 
@@ -17,6 +17,16 @@ pub trait Host: Send + Sync + 'static {
 
     /// Resident memory of this process, if the system says.
     fn process_bytes(&self) -> Option<u64>;
+
+    /// The home folder of who runs this: where tokens and other programs' models are.
+    fn home(&self) -> Option<PathBuf> {
+        None
+    }
+
+    /// A variable of the environment: what the hub's own tools and other programs are set by.
+    fn variable(&self, _name: &str) -> Option<String> {
+        None
+    }
 }
 
 /// An ordinary machine: Linux, Windows or macOS outside a sandbox.
@@ -44,5 +54,12 @@ impl Host for SystemHost {
         let memory = sysinfo::ProcessRefreshKind::nothing().with_memory().without_tasks();
         system.refresh_processes_specifics(sysinfo::ProcessesToUpdate::Some(&[pid]), true, memory);
         system.process(pid).map(sysinfo::Process::memory)
+    }
+    fn home(&self) -> Option<PathBuf> {
+        std::env::home_dir()
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        std::env::var(name).ok()
     }
 }

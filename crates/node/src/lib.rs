@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adding;
 mod background;
 mod bulk;
 mod cache;
@@ -25,6 +26,7 @@ mod config;
 mod constrain;
 mod details;
 mod device;
+mod downloads;
 mod draft;
 mod engine_host;
 mod events;
@@ -53,6 +55,7 @@ mod worker;
 pub use cache::{CacheError, cache_pages};
 pub use config::NodeConfig;
 pub use device::{DeviceChoice, asking_drivers, choose_devices, open as open_device, processor_options};
+pub use downloads::{found_model_view, found_repo_view, repo_view};
 pub use draft::DraftFacts;
 pub use exo_accelerators::{DEMO_MODEL, Message as DeviceMessage};
 pub use exo_cluster::{Speculation, UnknownSpeculation};

@@ -12,12 +12,14 @@ use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinHandle;
 
 use crate::NodeConfig;
+use crate::downloads::{self, NodeDownloads};
 use crate::draft::DraftFacts;
 use crate::events::{EventSender, Inbox};
 use crate::facade::{NodeFacade, PREPARING_MAX, prompt_bytes_max};
 use crate::files::{DataDir, FilesError};
 use crate::hands::{Devices, Hands};
 use crate::meters::Meters;
+use crate::host::Host;
 use crate::pairing::Invites;
 use crate::run_loop::{Clock, RunLoop};
 use crate::telemetry::Telemetry;
@@ -57,6 +59,8 @@ pub(crate) struct Parts {
     pub invites: Arc<Invites>,
     /// What is counted as the node works.
     pub meters: Arc<Meters>,
+    /// The system around the node.
+    pub host: Arc<dyn Host>,
 }
 
 impl Node {
@@ -76,6 +80,7 @@ impl Node {
             cards,
             invites,
             meters,
+            host,
         } = parts;
         let telemetry = Arc::new(Telemetry::default());
         let (name, data_dir) = (config.name.clone(), config.data_dir.clone());
@@ -84,6 +89,17 @@ impl Node {
         let (view_tx, view) = watch::channel(exo_machine::empty_view(id));
         let draft = hands.draft.clone();
         let facts = draft.as_ref().map(|draft| draft.facts().clone());
+        let downloads = NodeDownloads::new(downloads::Parts {
+            library: hands.library.clone(),
+            node: events.clone(),
+            host,
+            view: view.clone(),
+            data_dir: data_dir.clone(),
+            node_id: id.to_full(),
+            node_name: name.clone(),
+            is_private: config.is_private,
+            stop: stopped.clone(),
+        });
         let facade = NodeFacade {
             node: events.clone(),
             draft,
@@ -100,6 +116,7 @@ impl Node {
             preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
             preparing_long: Arc::new(Semaphore::new(1)),
             prompt_bytes_max: prompt_bytes_max(exo_device::memory(Path::new("/"))),
+            downloads,
         };
         let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx, telemetry);
         let run_loop = tokio::spawn(async move {

@@ -123,7 +123,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     accept(endpoint.clone(), events.clone());
     let (cards, invites) = (compute.pci_addresses(), Arc::new(Invites::default()));
     let mut devices =
-        Devices::new(compute, config.clone(), host, facts, clock, events.clone(), notices.clone());
+        Devices::new(compute, config.clone(), host.clone(), facts, clock, events.clone(), notices.clone());
     let (meters, engines) = (devices.meters(), Engines::new(library.clone(), draft.clone(), events.clone()));
     let boot = Boot {
         epoch: data.epoch()?,
@@ -166,6 +166,7 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
         cards,
         invites,
         meters,
+        host,
     }))
 }
 

@@ -1,5 +1,6 @@
 //! `/exo/v1/*`: the cluster, shown and changed. Every route here is behind the local secret.
 
+use std::future::ready;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -12,10 +13,11 @@ use exo_api::{
 };
 use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
+use serde::Serialize;
 
 use crate::app::App;
 use crate::body::{json, read_json, read_typed};
-use crate::encode::{push_comment, push_data};
+use crate::encode::{push_comment, push_event};
 use crate::errors::ApiError;
 use crate::sse::event_stream;
 
@@ -29,21 +31,31 @@ pub async fn cluster(State(app): State<Arc<App>>) -> Answer {
 /// `GET /exo/v1/events`: ends with the server.
 pub async fn events(State(app): State<Arc<App>>) -> Answer {
     let every = app.options.keep_alive_every;
-    let views = app.facade.watch();
-    let texts = stream::unfold(views, move |mut views| async move {
-        let mut out = String::new();
-        match tokio::time::timeout(every, views.next()).await {
+    let views = app.facade.watch().map(|view| Some(event("cluster", &view)));
+    let pulls = app.facade.downloads().watch().map(|pulls| Some(event("pulls", &pulls)));
+    // It ends with the views, which end with the node.
+    let both = stream::select(views.chain(stream::once(ready(None))), pulls);
+    let both = both.take_while(|event| ready(event.is_some())).filter_map(ready);
+    let texts = stream::unfold(both, move |mut events| async move {
+        let text = match tokio::time::timeout(every, events.next()).await {
             Ok(None) => return None,
-            Ok(Some(view)) => {
-                out.push_str("event: cluster\n");
-                push_data(&mut out, &view);
+            Ok(Some(text)) => text,
+            Err(_) => {
+                let mut text = String::new();
+                push_comment(&mut text, "keep-alive");
+                text
             }
-            Err(_) => push_comment(&mut out, "keep-alive"),
-        }
+        };
         // A view is made only while little waits to be written, and only for whoever has the secret: no room is taken.
-        Some((out.into(), views))
+        Some((text.into(), events))
     });
     Ok(event_stream(texts.take_until(app.stopping.clone().cancelled_owned())))
+}
+
+fn event<T: Serialize>(name: &str, data: &T) -> String {
+    let mut text = String::new();
+    push_event(&mut text, name, data);
+    text
 }
 
 /// `GET /exo/v1/instances`
@@ -159,13 +171,19 @@ pub async fn remove_model(State(app): State<Arc<App>>, Path(model): Path<String>
 
 /// `POST /exo/v1/shutdown`
 pub async fn shutdown(State(app): State<Arc<App>>, request: Request) -> Answer {
+    read_empty(&app, request).await?;
+    app.facade.shutdown();
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// The body of a request that needs none: nothing, or a JSON document.
+pub async fn read_empty(app: &Arc<App>, request: Request) -> Result<(), ApiError> {
     let (parts, body) = request.into_parts();
     let empty = axum::http::header::CONTENT_LENGTH;
     if parts.headers.get(empty).is_some_and(|n| n != "0") {
-        read_json(&parts.headers, body, &app, |_| Ok(())).await?;
+        read_json(&parts.headers, body, app, |_| Ok(())).await?;
     }
-    app.facade.shutdown();
-    Ok(StatusCode::NO_CONTENT.into_response())
+    Ok(())
 }
 
 fn parse<T: FromStr<Err = ParseIdError>>(param: &str, text: &str) -> Result<T, ApiError> {

@@ -24,7 +24,9 @@ use crate::guard::{Guard, Peer};
 use crate::kept::KeptResponses;
 use crate::options::ServerOptions;
 use crate::seats::Seat;
-use crate::{admin, messages, metrics, models, ollama, openai, responses, resume, telemetry, tokens};
+use crate::{
+    admin, downloads, messages, metrics, models, ollama, openai, responses, resume, telemetry, tokens,
+};
 
 /// What handlers share.
 pub struct App {
@@ -142,6 +144,14 @@ fn administration(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/exo/v1/join", post(admin::join))
         .route("/exo/v1/models", get(admin::models).post(admin::add_model))
         .route("/exo/v1/models/{*model}", delete(admin::remove_model))
+        .route("/exo/v1/pulls", get(downloads::list).post(downloads::start))
+        .route("/exo/v1/pulls/{pull}", delete(downloads::cancel))
+        .route("/exo/v1/pulls/{pull}/pause", post(downloads::pause))
+        .route("/exo/v1/pulls/{pull}/resume", post(downloads::resume))
+        .route("/exo/v1/hub/search", post(downloads::search))
+        .route("/exo/v1/hub/show", post(downloads::show))
+        .route("/exo/v1/hub/prune", post(downloads::prune))
+        .route("/exo/v1/found", get(downloads::found))
         .route("/exo/v1/shutdown", post(admin::shutdown))
         .route_layer(from_fn_with_state(app.clone(), need_secret))
 }

@@ -17,6 +17,7 @@ mod body;
 mod chat;
 mod completion;
 mod dialect;
+mod downloads;
 mod encode;
 mod errors;
 mod generate;

@@ -13,6 +13,7 @@ fn path(template: &str) -> String {
         .replace("{model}", "org/good")
         .replace("{instance}", "i1a")
         .replace("/exo/v1/series", "/exo/v1/series?instance=i1a")
+        .replace("{pull}", "7")
         .replace("{node}", &NodeId([1; 32]).to_full())
 }
 
@@ -43,6 +44,9 @@ fn body(request: Option<&str>) -> String {
         Some("AdmitRequest") => format!(r#"{{"node":"{}"}}"#, NodeId([1; 32]).to_full()),
         Some("SilenceRequest") => r#"{"alert":"node_lost","for_s":60}"#.to_owned(),
         Some("LogLevelRequest") => r#"{"target":"exo_server","level":"trace"}"#.to_owned(),
+        Some("PullRequest") => r#"{"reference":"hf.co/org/good","ranges_max":4}"#.to_owned(),
+        Some("HubSearchRequest") => r#"{"text":"good"}"#.to_owned(),
+        Some("HubShowRequest") => r#"{"reference":"hf.co/org/good"}"#.to_owned(),
         Some("AddModelRequest") => r#"{"path":"/models/good.gguf"}"#.to_owned(),
         Some(other) => panic!("no example of {other}"),
         None => String::new(),
@@ -110,6 +114,12 @@ async fn administration_reaches_the_node() {
     server.admin(&format!("DELETE /exo/v1/members/{node}"), "").await;
     server.admin("POST /exo/v1/models", r#"{"path":"/m.gguf"}"#).await;
     server.admin("DELETE /exo/v1/models/org/good", "").await;
+    let pull = r#"{"reference":"hf.co/org/good","token":"hf_secret"}"#;
+    assert_eq!(server.admin("POST /exo/v1/pulls", pull).await.json()["state"], "fetching");
+    server.admin("POST /exo/v1/pulls/7/pause", "").await;
+    server.admin("POST /exo/v1/pulls/7/resume", "{}").await;
+    assert_eq!(server.admin("POST /exo/v1/pulls/8/pause", "").await.error(), "404 not_found download");
+    server.admin("DELETE /exo/v1/pulls/7", "").await;
     server.admin("POST /exo/v1/shutdown", "{}").await;
     insta::assert_snapshot!(server.fake.calls.lock().unwrap().join("\n"), @r#"
     place PlaceRequest { model: "good", context_tokens: Some(512), slots: None, cache_tokens: None, kv: None, nodes_min: Some(2), objective: None, streams: None, pins: [], exclude: [], replace: false }
@@ -119,6 +129,11 @@ async fn administration_reaches_the_node() {
     remove aeaqcaib
     add /m.gguf
     forget org/good
+    pull PullRequest { reference: "hf.co/org/good", ranges_max: None, rate_max_bytes_per_s: None, endpoint: None, token: Some(HubToken(***)) }
+    pause 7
+    resume 7
+    pause 8
+    cancel 7
     shutdown
     "#);
 }
@@ -170,7 +185,7 @@ async fn several_prompts_are_answered_in_their_order() {
 }
 
 #[tokio::test]
-async fn events_tell_the_cluster_at_once_and_end_with_the_server() {
+async fn events_tell_the_cluster_and_the_downloads_at_once_and_end_with_the_server() {
     let server = start().await;
     let secret = format!("authorization: Bearer {SECRET}");
     let headers = [secret.as_str()];
@@ -182,6 +197,9 @@ async fn events_tell_the_cluster_at_once_and_end_with_the_server() {
     let (first, rest) = answer.body.split_once("\n\n").unwrap();
     let view: Value = serde_json::from_str(first.strip_prefix("event: cluster\ndata: ").unwrap()).unwrap();
     assert_eq!(view["instances"][0]["state"]["progress"], 0.5);
+    let (pulls, rest) = rest.split_once("\n\n").unwrap();
+    let pulls: Value = serde_json::from_str(pulls.strip_prefix("event: pulls\ndata: ").unwrap()).unwrap();
+    assert_eq!(pulls[0]["verified_bytes"], 5);
     assert!(rest.starts_with(": keep-alive\n"), "{rest}");
 }
 

@@ -2,7 +2,6 @@
 
 use anyhow::{Context, bail};
 use exo_store::{CachedModel, local_caches};
-use serde_json::json;
 
 use crate::args::Json;
 use crate::ui;
@@ -11,10 +10,7 @@ use crate::ui;
 pub async fn run(json: Json) -> anyhow::Result<()> {
     let found = all().await?;
     if json.json {
-        let all: Vec<_> = found
-            .iter()
-            .map(|m| json!({"name": m.name, "program": m.cache, "path": m.path, "bytes": m.bytes, "sha256": m.sha256, "problem": m.problem}))
-            .collect();
+        let all: Vec<_> = found.iter().map(exo_node::found_model_view).collect();
         return ui::json(&all);
     }
     if found.is_empty() {

@@ -60,10 +60,7 @@ pub async fn resolve(config: &Config, client: &Client, model: &str) -> anyhow::R
         return Ok(name);
     }
     match model.parse::<Reference>() {
-        Ok(reference) => {
-            let path = super::pull::bring(config, &reference).await?;
-            Ok(add(client, &path).await?.name)
-        }
+        Ok(reference) => super::pull::bring(config, client, &reference).await,
         // A text that could be a reference says what is wrong with it; a plain name is the node's to judge.
         Err(error) if model.contains([':', '/']) => Err(error.into()),
         Err(_) => Ok(model.to_owned()),

@@ -1,6 +1,6 @@
 //! `exo pull`, `exo show`, `exo search` and `exo prune`: models of a hub.
 //!
-//! The command fetches by itself, so it needs no node; a node that runs is told of the model when it is whole. What is fetched lies in
+//! A node that runs fetches, and goes on if the command is killed; without one the command fetches by itself. What is fetched lies in
 //! the data folder, below `hub`.
 
 use std::path::{Path, PathBuf};
@@ -8,34 +8,41 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use exo_hub::{Cancel, Fetched, Plan, Progress, PullOptions, Reference, Settings, Variant};
+use exo_api::{HubToken, PrunedView, PullRequest, VariantView};
+use exo_hub::{Cancel, Fetched, Memory, Origin, Plan, Progress, PullOptions, Reference, Settings};
+use exo_node::{found_repo_view, repo_view};
 use exo_store::Store;
 use serde_json::json;
 
 use super::interrupt::{INTERRUPTED, or_interrupt};
-use super::models;
+use super::pulls::{self, Followed};
 use crate::args::{Pull, Search, Show};
 use crate::client::Client;
 use crate::config::Config;
 use crate::ui;
 
-/// Free disk that a download leaves: systems that have none misbehave.
-const RESERVE_BYTES: u64 = 1 << 30;
-const RANGES_MAX: usize = 8;
 const MIB: f64 = 1_048_576.0;
+const ENDED: &str = "ended; what came stays, and the same command goes on from there";
 
 /// Fetches a model and makes it known.
 pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
     let reference: Reference = args.reference.parse()?;
-    let mut options = options(config);
-    options.ranges_max = args.ranges.into();
-    options.rate_max = match args.limit_rate {
+    let rate_max = match args.limit_rate {
         Some(mib) if mib.is_finite() && mib > 0.0 => Some((mib * MIB).ceil() as u64),
         Some(mib) => bail!("--limit-rate is {mib}: give the MiB a second, more than 0"),
         None => None,
     };
-    let Some(fetched) = fetch(reference, options).await? else {
-        ui::note("ended; what came stays, and the same command goes on from there");
+    let settings = settings()?;
+    // Offline nothing is fetched: what is on the disk needs no node.
+    if let Some(client) = Client::running(&config.data_dir()).await.filter(|_| settings.offline.is_none()) {
+        return with_node(&client, &args, request(&reference, &settings, args.ranges, rate_max)).await;
+    }
+    if args.detach {
+        bail!("--detach leaves the download to a node, and none is running: start one with `exo`");
+    }
+    let options = PullOptions { ranges_max: args.ranges.into(), rate_max, ..options(config) };
+    let Some(fetched) = fetch(reference, settings, options).await? else {
+        ui::note(ENDED);
         return Ok(ExitCode::from(INTERRUPTED));
     };
     let name = make_known(config, &fetched.path).await?;
@@ -45,24 +52,87 @@ pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
         )?;
         return Ok(ExitCode::SUCCESS);
     }
-    let verified =
-        if fetched.origin.is_verified() { "verified" } else { "not verified: the address gives no digest" };
-    let how = if fetched.was_here { "was here already" } else { verified };
-    ui::line(format!("{name} is ready, {how}; `exo run {}` runs it", exo_types::shell_word(&name)));
+    ready(&name, fetched.was_here, fetched.origin.is_verified());
     Ok(ExitCode::SUCCESS)
 }
 
-/// The model on this disk, fetched if it is not there: what `exo run` and `exo place` do with a reference.
-pub async fn bring(config: &Config, reference: &Reference) -> anyhow::Result<PathBuf> {
-    let fetched = fetch(reference.clone(), options(config)).await?;
-    fetched.map(|f| f.path).context("ended; what came stays, and the same command goes on from there")
+fn ready(name: &str, was_here: bool, is_verified: bool) {
+    let verified = if is_verified { "verified" } else { "not verified: the address gives no digest" };
+    let how = if was_here { "was here already" } else { verified };
+    ui::line(format!("{name} is ready, {how}; `exo run {}` runs it", exo_types::shell_word(name)));
 }
 
-/// The running node is told; without one the list of the data folder is written.
-async fn make_known(config: &Config, path: &Path) -> anyhow::Result<String> {
-    if let Some(client) = Client::running(&config.data_dir()).await {
-        return Ok(models::add(&client, path).await?.name);
+/// The environment of this command counts, not that of the node.
+fn request(reference: &Reference, settings: &Settings, ranges: u8, rate_max: Option<u64>) -> PullRequest {
+    PullRequest {
+        reference: text_of(reference),
+        ranges_max: Some(ranges),
+        rate_max_bytes_per_s: rate_max,
+        endpoint: Some(settings.endpoint.to_string()),
+        token: settings.token.as_ref().map(|token| HubToken(token.reveal().to_owned())),
     }
+}
+
+/// The whole address, which is shown without its query elsewhere.
+fn text_of(reference: &Reference) -> String {
+    match reference {
+        Reference::Url(url) => url.clone(),
+        other => other.to_string(),
+    }
+}
+
+async fn with_node(client: &Client, args: &Pull, request: PullRequest) -> anyhow::Result<ExitCode> {
+    let began = pulls::begin(client, &request).await?;
+    if args.detach {
+        if args.json.json {
+            return ui::json(&began.pull).map(|()| ExitCode::SUCCESS);
+        }
+        ui::line(format!("{} is being fetched; `exo pulls` shows how far it is", began.pull.reference));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let pull = match pulls::follow(client, &began).await? {
+        Followed::Done(pull) => *pull,
+        Followed::Ended => {
+            ui::note(ENDED);
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        Followed::Left => {
+            ui::note(
+                "the download goes on: it was begun by another command; `exo pulls` shows how far it is",
+            );
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+    };
+    let (name, path) = (pull.model.unwrap_or_default(), pull.path.unwrap_or_default());
+    if args.json.json {
+        let origin = Origin::beside(Path::new(&path));
+        ui::json(&json!({"name": name, "path": path, "was_here": pull.was_here, "origin": origin}))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    ready(&name, pull.was_here, pull.is_verified == Some(true));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The name of the model once it is here, fetched by the node if it is not there: what `exo run` and `exo place` do with a reference.
+pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> anyhow::Result<String> {
+    let settings = settings()?;
+    if settings.offline.is_some() {
+        let fetched = fetch(reference.clone(), settings, options(config)).await?.context(ENDED)?;
+        return Ok(super::models::add(client, &fetched.path).await?.name);
+    }
+    let ranges = u8::try_from(options(config).ranges_max).unwrap_or(1);
+    let began = pulls::begin(client, &request(reference, &settings, ranges, None)).await?;
+    match pulls::follow(client, &began).await? {
+        Followed::Done(pull) => {
+            pull.model.context("the node has fetched it and does not say what it is called")
+        }
+        Followed::Ended => bail!(ENDED),
+        Followed::Left => bail!("the download goes on in the node; `exo pulls` shows how far it is"),
+    }
+}
+
+/// The list of the data folder is written: no node runs.
+async fn make_known(config: &Config, path: &Path) -> anyhow::Result<String> {
     let (data_dir, path) = (config.data_dir(), path.to_owned());
     let added = tokio::task::spawn_blocking(move || -> anyhow::Result<String> {
         let (store, warnings) = Store::open(&data_dir).context("cannot open the list of models")?;
@@ -79,8 +149,7 @@ async fn make_known(config: &Config, path: &Path) -> anyhow::Result<String> {
 }
 
 fn options(config: &Config) -> PullOptions {
-    let root = config.data_dir().join("hub");
-    PullOptions { root, ranges_max: RANGES_MAX, rate_max: None, reserve_bytes: RESERVE_BYTES }
+    PullOptions::new(config.data_dir().join("hub"))
 }
 
 fn settings() -> anyhow::Result<Settings> {
@@ -89,13 +158,17 @@ fn settings() -> anyhow::Result<Settings> {
 }
 
 /// Memory that models may have here: what the machine has, less a tenth for all else.
-fn memory_bytes() -> Option<u64> {
-    exo_device::memory(Path::new("/")).map(|m| m.total_bytes - m.total_bytes / 10)
+fn memory() -> Option<Memory> {
+    let total = exo_device::memory(Path::new("/"))?.total_bytes;
+    Some(Memory { bytes: total - total / 10, of: "this machine".to_owned() })
 }
 
 /// Resolves and fetches, with a bar; `None` after Ctrl-C.
-async fn fetch(reference: Reference, options: PullOptions) -> anyhow::Result<Option<Fetched>> {
-    let settings = settings()?;
+async fn fetch(
+    reference: Reference,
+    settings: Settings,
+    options: PullOptions,
+) -> anyhow::Result<Option<Fetched>> {
     let cancel = Arc::new(Cancel::default());
     let wish = cancel.clone();
     let work = tokio::task::spawn_blocking(move || fetch_here(&reference, settings, &options, &cancel));
@@ -118,7 +191,7 @@ fn fetch_here(
     let client = exo_hub::Client::new(settings);
     let spinner = ui::spinner();
     spinner.set_message(format!("asking for {reference}"));
-    let plan = exo_hub::resolve(&client, reference, memory_bytes(), cancel);
+    let plan = exo_hub::resolve(&client, reference, memory().as_ref(), cancel);
     spinner.finish_and_clear();
     let plan = plan?;
     if !plan.is_here(&options.root) {
@@ -169,51 +242,35 @@ pub async fn show(args: Show) -> anyhow::Result<()> {
     let work = tokio::task::spawn_blocking(move || {
         Ok::<_, anyhow::Error>(exo_hub::Client::new(settings).snapshot(&hub, &Cancel::default())?)
     });
-    let snapshot = work.await.context("asking the hub broke off")??;
-    let variants = exo_hub::variants(&snapshot);
+    let repo = repo_view(&work.await.context("asking the hub broke off")??);
     if args.json.json {
-        let models: Vec<_> = variants.iter().map(variant_json).collect();
-        return ui::json(&json!({
-            "repo": snapshot.repo, "commit": snapshot.commit, "gated": snapshot.is_gated,
-            "licence": snapshot.licence, "models": models,
-        }));
+        return ui::json(&repo);
     }
-    let gated = if snapshot.is_gated { ", gated: its page asks for consent" } else { "" };
-    ui::line(format!(
-        "{} at {}, licence {}{gated}",
-        snapshot.repo,
-        snapshot.commit,
-        snapshot.licence.label()
-    ));
-    if let Some(terms) = snapshot.licence.notable_terms() {
+    let gated = if repo.gated { ", gated: its page asks for consent" } else { "" };
+    ui::line(format!("{} at {}, licence {}{gated}", repo.repo, repo.commit, repo.licence));
+    if let Some(terms) = &repo.terms {
         ui::paragraph(terms);
     }
-    let memory = memory_bytes();
-    let rows = variants.iter().map(|v| {
+    let memory = memory();
+    let rows = repo.models.iter().map(|v| {
         vec![
             v.label.clone(),
-            ui::bytes(v.bytes()),
+            ui::bytes(v.bytes),
             v.files.len().to_string(),
-            ui::bytes(v.memory_bytes()),
-            verdict(v, memory),
+            ui::bytes(v.memory_bytes),
+            verdict(v, memory.as_ref()),
         ]
     });
     ui::table(&["quantisation", "size", "files", "memory", "here"], rows.collect());
     Ok(())
 }
 
-fn variant_json(v: &Variant) -> serde_json::Value {
-    let files: Vec<_> =
-        v.files.iter().map(|f| json!({"path": f.path, "size": f.size, "sha256": f.sha256})).collect();
-    json!({"label": v.label, "bytes": v.bytes(), "memory_bytes": v.memory_bytes(), "supported": v.is_supported, "problem": v.problem, "files": files})
-}
-
 /// Whether a model runs on this machine, by its memory alone.
-fn verdict(variant: &Variant, memory_bytes: Option<u64>) -> String {
-    match (&variant.problem, variant.is_supported, memory_bytes) {
+fn verdict(variant: &VariantView, memory: Option<&Memory>) -> String {
+    match (&variant.problem, variant.supported, memory) {
         (Some(problem), ..) => problem.clone(),
         (None, false, _) => "exo does not compute with this type yet".to_owned(),
-        (None, true, Some(memory)) if variant.memory_bytes() > memory => "needs more machines".to_owned(),
+        (None, true, Some(memory)) if variant.memory_bytes > memory.bytes => "needs more machines".to_owned(),
         (None, true, Some(_)) => "fits this machine".to_owned(),
         (None, true, None) => "-".to_owned(),
     }
@@ -227,22 +284,20 @@ pub async fn search(args: Search) -> anyhow::Result<()> {
         Ok::<_, anyhow::Error>(exo_hub::Client::new(settings).search(&wanted, &Cancel::default())?)
     });
     let found = work.await.context("asking the hub broke off")??;
+    let found: Vec<_> = found.iter().map(found_repo_view).collect();
     if args.json.json {
-        let all: Vec<_> = found
-            .iter()
-            .map(|f| json!({"repo": f.repo, "downloads": f.downloads, "likes": f.likes, "gated": f.is_gated, "format": f.format}))
-            .collect();
-        return ui::json(&all);
+        return ui::json(&found);
     }
     if found.is_empty() {
         ui::line(format!("the hub has no model for `{text}`"));
         return Ok(());
     }
-    let rows = found.iter().map(|f| {
-        let gated = if f.is_gated { "gated" } else { "" };
+    let rows = found.into_iter().map(|f| {
+        let gated = if f.gated { "gated" } else { "" };
+        let format = f.format.unwrap_or_else(|| "-".to_owned());
         vec![
             format!("hf.co/{}", f.repo),
-            f.format.unwrap_or("-").to_owned(),
+            format,
             f.downloads.to_string(),
             f.likes.to_string(),
             gated.to_owned(),
@@ -252,11 +307,17 @@ pub async fn search(args: Search) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Deletes what was never finished.
+/// Deletes what was never finished. A node that runs knows which downloads wait.
 pub async fn prune(config: &Config) -> anyhow::Result<()> {
-    let root = options(config).root;
-    let work = tokio::task::spawn_blocking(move || exo_hub::forget_partial(&root));
-    let (files, bytes) = work.await.context("deleting broke off")??;
+    let PrunedView { files, bytes } = match Client::running(&config.data_dir()).await {
+        Some(client) => client.post("/exo/v1/hub/prune", &json!({})).await?,
+        None => {
+            let root: PathBuf = options(config).root;
+            let work = tokio::task::spawn_blocking(move || exo_hub::forget_partial(&root, &[]));
+            let (files, bytes) = work.await.context("deleting broke off")??;
+            PrunedView { files: files as u64, bytes }
+        }
+    };
     ui::line(format!("deleted {files} partial downloads, {}", ui::bytes(bytes)));
     Ok(())
 }

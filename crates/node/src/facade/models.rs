@@ -60,27 +60,8 @@ impl NodeFacade {
     }
 
     pub(super) async fn add(&self, path: String, name: Option<String>) -> Result<ModelView, AdminError> {
-        let library = self.library.clone();
-        let added = tokio::task::spawn_blocking(move || {
-            let (store, path) = (library.store(), PathBuf::from(path));
-            let added = match &name {
-                Some(name) => store.add_path_as(&path, name, &mut |_, _| {}),
-                None => store.add_path(&path, &mut |_, _| {}),
-            };
-            added.map_err(|e| chain(&e))
-        });
-        let record = match added.await {
-            Ok(Ok(record)) => record,
-            Ok(Err(message)) => return Err(AdminError::Invalid { param: "path".to_owned(), message }),
-            Err(e) => return Err(AdminError::Failed { message: e.to_string() }),
-        };
-        // Opened now, so that a model we cannot run is refused here and not at its first request.
-        if let Err(message) = self.library.open(record.id, &[]).await {
-            let _ = self.library.store().forget(record.id);
-            return Err(AdminError::Invalid { param: "path".to_owned(), message });
-        }
-        // This node may never be asked for it: its vocabulary is read again when it is.
-        self.library.release(record.id);
+        let added = crate::adding::add(&self.library, PathBuf::from(path), name).await;
+        let record = added.map_err(|message| AdminError::Invalid { param: "path".to_owned(), message })?;
         let models = self.list_models(Question::ModelsAfterScan).await?;
         let id = record.id.to_full();
         let found = models.into_iter().find(|m| m.id == id);

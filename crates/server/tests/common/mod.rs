@@ -9,13 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exo_api::{
-    AdminError, AlertView, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, Drain, Facade,
-    FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView,
-    InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView,
-    JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView,
-    PlaceRequest, PlanQuery, PlanView, Prompt, ReplanDecision, ReplanRequest, ReplanView, SeriesQuery,
-    SeriesView, Severity, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece, TokensAnswer,
-    TokensRequest, TopToken, Usage,
+    AdminError, AlertView, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, Downloads, Drain, Facade, FinishReason, FoundModelView, FoundRepoView, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, HubSearchRequest, HubShowRequest, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView, PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery, SeriesView, Severity, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece, TokensAnswer, TokensRequest, TopToken, Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -447,12 +441,113 @@ impl Facade for Fake {
         Box::pin(async { Ok(()) })
     }
 
+    fn downloads(&self) -> &dyn exo_api::Downloads {
+        self
+    }
+
     fn health(&self) -> HealthView {
         HealthView { status: HealthStatus::Ok, version: "0".into(), uptime_s: 1 }
     }
 
     fn shutdown(&self) {
         self.note("shutdown");
+    }
+}
+
+impl Fake {
+    fn known_pull(&self, call: &str, id: &str) -> Result<PullView, AdminError> {
+        self.note(format!("{call} {id}"));
+        match id {
+            "7" => Ok(pull_view()),
+            _ => Err(AdminError::NotFound { what: "download", name: id.to_owned() }),
+        }
+    }
+}
+
+impl Downloads for Fake {
+    fn start(&self, request: PullRequest) -> BoxFuture<'_, Result<PullView, AdminError>> {
+        self.note(format!("pull {request:?}"));
+        Box::pin(async { Ok(pull_view()) })
+    }
+
+    fn list(&self) -> Vec<PullView> {
+        vec![pull_view()]
+    }
+
+    fn watch(&self) -> BoxStream<Vec<PullView>> {
+        Box::pin(stream::iter([vec![pull_view()]]).chain(stream::pending()))
+    }
+
+    fn pause(&self, pull: &str) -> Result<PullView, AdminError> {
+        self.known_pull("pause", pull)
+    }
+
+    fn resume(&self, pull: &str) -> Result<PullView, AdminError> {
+        self.known_pull("resume", pull)
+    }
+
+    fn cancel(&self, pull: String) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(async move { self.known_pull("cancel", &pull).map(drop) })
+    }
+
+    fn search(&self, request: HubSearchRequest) -> BoxFuture<'_, Result<Vec<FoundRepoView>, AdminError>> {
+        self.note(format!("search {}", request.text));
+        let (repo, format) = ("org/good".to_owned(), Some("gguf".to_owned()));
+        Box::pin(async { Ok(vec![FoundRepoView { repo, downloads: 9, likes: 1, gated: false, format }]) })
+    }
+
+    fn show(&self, request: HubShowRequest) -> BoxFuture<'_, Result<RepoView, AdminError>> {
+        self.note(format!("show {}", request.reference));
+        let (repo, commit, licence) = ("org/good".to_owned(), "0".repeat(40), "mit".to_owned());
+        let view = RepoView { repo, commit, gated: false, licence, terms: None, models: vec![] };
+        Box::pin(async { Ok(view) })
+    }
+
+    fn prune(&self) -> BoxFuture<'_, Result<PrunedView, AdminError>> {
+        self.note("prune");
+        Box::pin(async { Ok(PrunedView { files: 1, bytes: 4096 }) })
+    }
+
+    fn found(&self) -> BoxFuture<'_, Result<Vec<FoundModelView>, AdminError>> {
+        let found = FoundModelView {
+            name: "qwen3:8b".to_owned(),
+            program: "Ollama".to_owned(),
+            path: "/blobs/sha256-0".to_owned(),
+            bytes: 5,
+            sha256: None,
+            problem: None,
+        };
+        Box::pin(async { Ok(vec![found]) })
+    }
+}
+
+fn pull_view() -> PullView {
+    PullView {
+        id: "7".to_owned(),
+        reference: "hf.co/org/good".to_owned(),
+        state: PullState::Fetching,
+        node: member().node,
+        node_name: "a".to_owned(),
+        source: "huggingface.co".to_owned(),
+        label: Some("Q8_0".to_owned()),
+        reason: None,
+        commit: None,
+        licence: Some("mit".to_owned()),
+        terms: None,
+        file: Some("good-Q8_0.gguf".to_owned()),
+        files: 1,
+        verified_bytes: 5,
+        total_bytes: Some(10),
+        ranges: 4,
+        bytes_per_s: Some(1.0),
+        seconds_left: Some(5),
+        model: None,
+        path: None,
+        was_here: false,
+        is_verified: None,
+        error: None,
+        hint: None,
+        started_unix_s: 1,
     }
 }
 

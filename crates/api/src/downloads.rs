@@ -1,0 +1,272 @@
+//! Models that come from a hub: what it has, and downloads with their progress.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{AdminError, BoxFuture, BoxStream};
+
+/// What a node offers of hubs and downloads. Object safe; every call returns in bounded time, however long a download takes.
+pub trait Downloads: Send + Sync {
+    /// Starts a download and returns. One of the same reference that is not over is answered as it is; if it is paused or has failed, it
+    /// goes on.
+    fn start(&self, request: PullRequest) -> BoxFuture<'_, Result<PullView, AdminError>>;
+
+    /// Downloads of this node, the oldest first: those that run or wait, and the last that are over.
+    fn list(&self) -> Vec<PullView>;
+
+    /// The list at once and again whenever something changed, at most five times a second.
+    fn watch(&self) -> BoxStream<Vec<PullView>>;
+
+    /// Stops fetching; what is verified stays.
+    fn pause(&self, pull: &str) -> Result<PullView, AdminError>;
+
+    /// Goes on from what is verified, also after an error.
+    fn resume(&self, pull: &str) -> Result<PullView, AdminError>;
+
+    /// Ends a download and takes it from the list. What is verified stays on the disk.
+    fn cancel(&self, pull: String) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Models that the hub finds for a text.
+    fn search(&self, request: HubSearchRequest) -> BoxFuture<'_, Result<Vec<FoundRepoView>, AdminError>>;
+
+    /// What a repository has. Fetches no weights.
+    fn show(&self, request: HubShowRequest) -> BoxFuture<'_, Result<RepoView, AdminError>>;
+
+    /// Deletes what was never finished, downloads in the list excepted.
+    fn prune(&self) -> BoxFuture<'_, Result<PrunedView, AdminError>>;
+
+    /// Models that other programs have on this node's disk.
+    fn found(&self) -> BoxFuture<'_, Result<Vec<FoundModelView>, AdminError>>;
+}
+
+/// Asks for a model of a hub.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PullRequest {
+    /// As in `exo pull`: `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`, or the address of a GGUF file.
+    pub reference: String,
+    /// Ranges of a file at once, 1 to 8; as many as help, up to this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranges_max: Option<u8>,
+    /// Most bytes a second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_max_bytes_per_s: Option<u64>,
+    /// Another hub than the node's: the address of a mirror.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// For gated and private repositories, if it is another than the node's. Kept in memory while the download is in the list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<HubToken>,
+}
+
+/// A token for a hub. It is never printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(transparent)]
+#[schema(value_type = String)]
+pub struct HubToken(pub String);
+
+impl fmt::Debug for HubToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HubToken(***)")
+    }
+}
+
+/// Where a download is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PullState {
+    /// Others go first.
+    Queued,
+    /// The hub is asked which files there are.
+    Resolving,
+    /// Bytes come.
+    Fetching,
+    /// All is there; its parts are hashed and it is opened.
+    Adding,
+    /// The model can be used.
+    Done,
+    /// Somebody wanted it to wait.
+    Paused,
+    /// See `error`; it can go on.
+    Failed,
+}
+
+/// One download.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PullView {
+    /// Its name in paths.
+    pub id: String,
+    /// What was asked for.
+    pub reference: String,
+    /// Where it is.
+    pub state: PullState,
+    /// The node that fetches.
+    pub node: String,
+    /// What that is called.
+    pub node_name: String,
+    /// The host that it comes from.
+    pub source: String,
+    /// What of the repository was chosen, for example `Q4_K_M`; `null` until that is known.
+    pub label: Option<String>,
+    /// Why.
+    pub reason: Option<String>,
+    /// The commit.
+    pub commit: Option<String>,
+    /// The licence.
+    pub licence: Option<String>,
+    /// Terms of the licence that are worth knowing before.
+    pub terms: Option<String>,
+    /// The file under way.
+    pub file: Option<String>,
+    /// Files in all.
+    pub files: u32,
+    /// Bytes that are on disk and verified. They never become fewer.
+    pub verified_bytes: u64,
+    /// Bytes in all; `null` until the hub has said.
+    pub total_bytes: Option<u64>,
+    /// Ranges under way.
+    pub ranges: u32,
+    /// Bytes a second over the last seconds; `null` while nothing comes.
+    pub bytes_per_s: Option<f64>,
+    /// Seconds left at that rate.
+    pub seconds_left: Option<u64>,
+    /// The model's name, once it can be used.
+    pub model: Option<String>,
+    /// Where it is on the node's disk, once it can be used.
+    pub path: Option<String>,
+    /// Whether nothing had to be fetched.
+    pub was_here: bool,
+    /// Whether every byte of the weights was compared with a digest of the hub, once that is known.
+    pub is_verified: Option<bool>,
+    /// What went wrong.
+    pub error: Option<String>,
+    /// What would help.
+    pub hint: Option<String>,
+    /// When it was asked for.
+    pub started_unix_s: u64,
+}
+
+impl PullState {
+    /// Whether it may still change by itself.
+    pub fn is_under_way(self) -> bool {
+        matches!(self, Self::Queued | Self::Resolving | Self::Fetching | Self::Adding)
+    }
+}
+
+/// Looks for models on the hub.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HubSearchRequest {
+    /// Words.
+    pub text: String,
+}
+
+/// A repository that a search found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FoundRepoView {
+    /// `ORG/REPO`.
+    pub repo: String,
+    /// Downloads in the last month.
+    pub downloads: u64,
+    /// Likes.
+    pub likes: u64,
+    /// Whether it asks for consent.
+    pub gated: bool,
+    /// `gguf` or `safetensors`, where its tags say so.
+    pub format: Option<String>,
+}
+
+/// Asks what a repository has.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HubShowRequest {
+    /// `hf.co/ORG/REPO[@REVISION]`.
+    pub reference: String,
+}
+
+/// A repository of a hub.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RepoView {
+    /// `ORG/REPO`.
+    pub repo: String,
+    /// The commit that was looked at.
+    pub commit: String,
+    /// Whether it asks for consent.
+    pub gated: bool,
+    /// The licence.
+    pub licence: String,
+    /// Its terms that are worth knowing before.
+    pub terms: Option<String>,
+    /// Its models, largest first.
+    pub models: Vec<VariantView>,
+}
+
+/// One model of a repository.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct VariantView {
+    /// The quantisation, or `safetensors`.
+    pub label: String,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Memory that it takes, about.
+    pub memory_bytes: u64,
+    /// Whether exo computes with this type.
+    pub supported: bool,
+    /// What is wrong with its files.
+    pub problem: Option<String>,
+    /// The files.
+    pub files: Vec<RepoFileView>,
+}
+
+/// One file of a repository.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RepoFileView {
+    /// Its path there.
+    pub path: String,
+    /// Its length.
+    pub size: u64,
+    /// Its SHA-256, where the hub has it.
+    pub sha256: Option<String>,
+}
+
+/// What was deleted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct PrunedView {
+    /// Partial files.
+    pub files: u64,
+    /// Their bytes on disk.
+    pub bytes: u64,
+}
+
+/// A model of another program on a node's disk.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FoundModelView {
+    /// Its name there.
+    pub name: String,
+    /// Whose it is.
+    pub program: String,
+    /// Where.
+    pub path: String,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Its SHA-256, where its program keeps it.
+    pub sha256: Option<String>,
+    /// Why it cannot be used.
+    pub problem: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_in_a_request_is_never_printed() {
+        let text = r#"{"reference":"hf.co/a/b","token":"hf_secret"}"#;
+        let request: PullRequest = serde_json::from_str(text).unwrap();
+        assert_eq!(request.token, Some(HubToken("hf_secret".to_owned())));
+        assert!(!format!("{request:?}").contains("secret"));
+        assert!(serde_json::from_str::<PullRequest>(r#"{"reference":"a","nothing":1}"#).is_err());
+    }
+}

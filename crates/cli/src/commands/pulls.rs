@@ -1,0 +1,186 @@
+//! `exo pulls`: downloads of the node; and following one with a bar.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use exo_api::{PullRequest, PullState, PullView};
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use super::running;
+use super::start::StopSignal;
+use crate::args::{Json, PullsAction};
+use crate::client::Client;
+use crate::config::Config;
+use crate::ui;
+
+const PATH: &str = "/exo/v1/pulls";
+const LOOK_EVERY: Duration = Duration::from_millis(150);
+
+/// Lists, pauses, resumes or ends.
+pub async fn run(config: &Config, action: Option<PullsAction>, json: Json) -> anyhow::Result<()> {
+    let client = running(config).await?;
+    match action {
+        None => list(&client, json).await,
+        Some(PullsAction::Pause { id }) => act(&client, &id, "pause").await,
+        Some(PullsAction::Resume { id }) => act(&client, &id, "resume").await,
+        Some(PullsAction::Cancel { id }) => {
+            client.delete(&path_of(&id)).await?;
+            ui::line(format!("download {id} is ended; what came stays until `exo prune`"));
+            Ok(())
+        }
+    }
+}
+
+fn path_of(id: &str) -> String {
+    format!("{PATH}/{}", super::models::segment(id))
+}
+
+async fn act(client: &Client, id: &str, what: &str) -> anyhow::Result<()> {
+    let pull: PullView = client.post(&format!("{}/{what}", path_of(id)), &json!({})).await?;
+    let how = if what == "pause" { "waits until `exo pulls resume`" } else { "goes on" };
+    ui::line(format!("{} {how}", pull.reference));
+    Ok(())
+}
+
+async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
+    let pulls: Vec<PullView> = client.get(PATH).await?;
+    if json.json {
+        return ui::json(&pulls);
+    }
+    if pulls.is_empty() {
+        ui::line("nothing is being fetched; `exo pull REFERENCE` begins a download");
+        return Ok(());
+    }
+    let rows = pulls.iter().map(|p| {
+        let total = p.total_bytes.map_or("?".to_owned(), ui::bytes);
+        vec![
+            p.id.clone(),
+            p.reference.clone(),
+            state_text(p),
+            format!("{} of {total}", ui::bytes(p.verified_bytes)),
+            p.bytes_per_s.map_or("-".to_owned(), |rate| format!("{}/s", ui::bytes(rate as u64))),
+            p.seconds_left.map_or("-".to_owned(), |s| ui::duration(Duration::from_secs(s))),
+            p.source.clone(),
+        ]
+    });
+    ui::table(&["id", "reference", "state", "verified", "rate", "left", "from"], rows.collect());
+    Ok(())
+}
+
+fn state_text(pull: &PullView) -> String {
+    let state = match pull.state {
+        PullState::Queued => "waits for others",
+        PullState::Resolving => "asks the hub",
+        PullState::Fetching => "fetches",
+        PullState::Adding => "is being read",
+        PullState::Done => "done",
+        PullState::Paused => "paused",
+        PullState::Failed => "failed",
+    };
+    match &pull.error {
+        Some(error) => format!("{state}: {error}"),
+        None => state.to_owned(),
+    }
+}
+
+/// A download failed at the node, in its words.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct PullFailed {
+    pub message: String,
+    pub hint: Option<String>,
+}
+
+/// A download that a command waits for.
+pub struct Began {
+    pub pull: PullView,
+    /// Whether this command began it: Ctrl-C then ends it.
+    is_ours: bool,
+}
+
+/// How waiting for a download ended.
+pub enum Followed {
+    /// The model is here.
+    Done(Box<PullView>),
+    /// Ctrl-C, and it was ours.
+    Ended,
+    /// Ctrl-C, and another command or a dashboard had begun it.
+    Left,
+}
+
+/// Has the node fetch, or finds that it does.
+pub async fn begin(client: &Client, request: &PullRequest) -> anyhow::Result<Began> {
+    let before: Vec<PullView> = client.get(PATH).await?;
+    let pull: PullView = client.post(PATH, request).await?;
+    let is_ours = !before.iter().any(|p| p.id == pull.id && p.state.is_under_way());
+    Ok(Began { pull, is_ours })
+}
+
+/// Shows how far it is until it is over, or Ctrl-C.
+pub async fn follow(client: &Client, began: &Began) -> anyhow::Result<Followed> {
+    let mut stop = StopSignal::new()?;
+    let bar = ui::bar(0, "{spinner} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left  {msg}");
+    let followed = tokio::select! {
+        followed = until_over(client, &began.pull.id, &bar) => followed,
+        () = stop.wait() => leave(client, began).await,
+    };
+    bar.finish_and_clear();
+    followed
+}
+
+async fn leave(client: &Client, began: &Began) -> anyhow::Result<Followed> {
+    if !began.is_ours {
+        return Ok(Followed::Left);
+    }
+    client.delete(&path_of(&began.pull.id)).await.context("the download could not be ended")?;
+    Ok(Followed::Ended)
+}
+
+async fn until_over(client: &Client, id: &str, bar: &ProgressBar) -> anyhow::Result<Followed> {
+    let mut is_announced = false;
+    loop {
+        let pulls: Vec<PullView> = client.get(PATH).await?;
+        let Some(pull) = pulls.into_iter().find(|p| p.id == id) else {
+            bail!("somebody ended the download; what came stays, and the same command goes on from there");
+        };
+        if let (false, Some(total)) = (is_announced || pull.was_here, pull.total_bytes) {
+            bar.suspend(|| announce(&pull, total));
+            is_announced = true;
+        }
+        bar.set_length(pull.total_bytes.unwrap_or(0));
+        bar.set_position(pull.verified_bytes);
+        bar.set_message(match (&pull.state, &pull.file) {
+            (PullState::Fetching, Some(file)) => {
+                format!("{} ({} ranges)", exo_types::printable(file, 60), pull.ranges)
+            }
+            _ => state_text(&pull),
+        });
+        match pull.state {
+            PullState::Done => return Ok(Followed::Done(Box::new(pull))),
+            PullState::Failed => {
+                let message = pull.error.unwrap_or_else(|| "the download failed".to_owned());
+                return Err(PullFailed { message, hint: pull.hint }.into());
+            }
+            _ => tokio::time::sleep(LOOK_EVERY).await,
+        }
+    }
+}
+
+/// What is being fetched, why, and what it may be used for.
+fn announce(pull: &PullView, total: u64) {
+    let commit =
+        pull.commit.as_deref().map(|c| format!(" at {}", c.get(..8).unwrap_or(c))).unwrap_or_default();
+    ui::note(&format!(
+        "fetching {} {}{commit}, {} in {} files: {}",
+        pull.reference,
+        pull.label.as_deref().unwrap_or_default(),
+        ui::bytes(total),
+        pull.files,
+        pull.reason.as_deref().unwrap_or_default()
+    ));
+    match &pull.terms {
+        Some(terms) => ui::warning(&format!("licence {terms}")),
+        None => ui::note(&format!("licence {}", pull.licence.as_deref().unwrap_or("none named"))),
+    }
+}

@@ -1,0 +1,44 @@
+//! Making a model on this disk known to the node.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_machine::Question;
+use exo_store::ModelRecord;
+use tokio::sync::oneshot;
+
+use crate::engine_host::chain;
+use crate::events::{Event, EventSender};
+use crate::library::Library;
+
+/// For the machine to look at the disk.
+const SCAN_MAX: Duration = Duration::from_secs(12);
+
+/// Hashes a file or folder, and opens it, so that a model that cannot run is refused here and not at its first request.
+pub async fn add(library: &Arc<Library>, path: PathBuf, name: Option<String>) -> Result<ModelRecord, String> {
+    let adding = library.clone();
+    let added = tokio::task::spawn_blocking(move || {
+        let added = match &name {
+            Some(name) => adding.store().add_path_as(&path, name, &mut |_, _| {}),
+            None => adding.store().add_path(&path, &mut |_, _| {}),
+        };
+        added.map_err(|e| chain(&e))
+    });
+    let record = added.await.map_err(|e| e.to_string())??;
+    if let Err(message) = library.open(record.id, &[]).await {
+        let _ = library.store().forget(record.id);
+        return Err(message);
+    }
+    // This node may never be asked for it: its vocabulary is read again when it is.
+    library.release(record.id);
+    Ok(record)
+}
+
+/// Has the machine look at the disk, and waits until it has.
+pub async fn list_again(node: &EventSender) {
+    let (answer, answered) = oneshot::channel();
+    node.post(Event::Asked { question: Question::ModelsAfterScan, answer });
+    // A node that ends looks at the disk when it starts.
+    let _ = tokio::time::timeout(SCAN_MAX, answered).await;
+}

@@ -1,0 +1,456 @@
+//! Models of a hub on their way to this node's disk: a list of downloads, each with a task of its own.
+//!
+//! At most two fetch at once: a second one helps where a hub is slower than the line, a third only where it is in the way. What a
+//! download is asked to do is a [`Wish`](pull::Wish); its task carries the last one out, so that two wishes in a row cannot meet half
+//! way. Downloads that are not over are kept in a file and go on when the node starts again, but for the node of a command's while.
+
+mod pull;
+mod rate;
+mod saved;
+mod views;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use exo_api::{
+    AdminError, BoxFuture, BoxStream, ClusterView, Downloads, FoundModelView, FoundRepoView,
+    HubSearchRequest, HubShowRequest, NodeStatus, PrunedView, PullRequest, PullState, PullView, RepoView,
+};
+use exo_hub::{Cancel, Client, HubError, Memory, Reference, Settings};
+use tokio::sync::{Semaphore, watch};
+
+pub use self::views::{found_model_view, found_repo_view, repo_view};
+use crate::engine_host::chain;
+use crate::events::EventSender;
+use crate::host::Host;
+use crate::library::Library;
+use crate::run_loop::unix_s;
+use pull::{Pull, Wish, drive};
+use saved::SavedPull;
+
+/// Downloads that fetch at once.
+const TURNS: usize = 2;
+/// Downloads that run or wait.
+const UNDER_WAY_MAX: usize = 64;
+/// Downloads that are over and still shown.
+const OVER_MAX: usize = 32;
+/// Between two lists of a stream.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
+/// For a thread to let go of its files: a stalled read takes five seconds.
+const END_MAX: Duration = Duration::from_secs(20);
+/// For an answer of the hub to a question of a client: shorter than what the server waits.
+const HUB_MAX: Duration = Duration::from_secs(25);
+
+/// The downloads of a node.
+pub struct NodeDownloads {
+    shared: Arc<Shared>,
+    stop: watch::Receiver<bool>,
+}
+
+/// What downloads share.
+pub struct Shared {
+    library: Arc<Library>,
+    node: EventSender,
+    host: Arc<dyn Host>,
+    view: watch::Receiver<ClusterView>,
+    /// The folder of fetched models.
+    root: PathBuf,
+    node_id: String,
+    node_name: String,
+    /// Whether the list is kept in a file.
+    is_kept: bool,
+    pulls: Mutex<Pulls>,
+    changes: watch::Sender<()>,
+    turns: Semaphore,
+}
+
+#[derive(Default)]
+struct Pulls {
+    last_id: u64,
+    by_id: BTreeMap<u64, Arc<Pull>>,
+}
+
+/// What a list of downloads is made with.
+pub struct Parts {
+    pub library: Arc<Library>,
+    pub node: EventSender,
+    pub host: Arc<dyn Host>,
+    pub view: watch::Receiver<ClusterView>,
+    pub data_dir: PathBuf,
+    pub node_id: String,
+    pub node_name: String,
+    pub is_private: bool,
+    pub stop: watch::Receiver<bool>,
+}
+
+impl NodeDownloads {
+    /// The list as an earlier run of the node left it; what was not paused goes on.
+    pub fn new(parts: Parts) -> Self {
+        let Parts { library, node, host, view, data_dir, node_id, node_name, is_private, stop } = parts;
+        let shared = Arc::new(Shared {
+            library,
+            node,
+            host,
+            view,
+            root: data_dir.join("hub"),
+            node_id,
+            node_name,
+            is_kept: !is_private,
+            pulls: Mutex::default(),
+            changes: watch::Sender::new(()),
+            turns: Semaphore::new(TURNS),
+        });
+        let downloads = Self { shared, stop };
+        if downloads.shared.is_kept {
+            for saved in saved::read(&downloads.shared.root).into_iter().take(UNDER_WAY_MAX) {
+                downloads.go_on(saved);
+            }
+        }
+        downloads
+    }
+
+    fn go_on(&self, saved: SavedPull) {
+        let Ok(reference) = saved.reference.parse::<Reference>() else {
+            tracing::warn!(reference = saved.reference, "a kept download names no model; it is left out");
+            return;
+        };
+        let request = PullRequest {
+            reference: saved.reference.clone(),
+            ranges_max: saved.ranges_max,
+            rate_max_bytes_per_s: saved.rate_max_bytes_per_s,
+            endpoint: saved.endpoint.clone(),
+            token: None,
+        };
+        let wish = if saved.is_paused { Wish::Pause } else { Wish::Run };
+        let mut pulls = self.shared.lock();
+        self.shared.begin(&mut pulls, reference, request, Some(saved), wish, self.stop.clone());
+    }
+
+    fn begin(&self, request: PullRequest) -> Result<PullView, AdminError> {
+        let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
+        if request.ranges_max.is_some_and(|ranges| !(1..=8).contains(&ranges)) {
+            return Err(invalid("ranges_max", "1 to 8 ranges are fetched at once".to_owned()));
+        }
+        if request.rate_max_bytes_per_s == Some(0) {
+            return Err(invalid("rate_max_bytes_per_s", "a rate must be more than 0".to_owned()));
+        }
+        let reference: Reference =
+            request.reference.parse().map_err(|e: HubError| invalid("reference", e.to_string()))?;
+        if let Reference::Path(path) = &reference {
+            let message = format!("{} is a path: there is nothing to fetch", path.display());
+            return Err(invalid("reference", message));
+        }
+        let param = if request.token.is_some() { "token" } else { "endpoint" };
+        let token = request.token.as_ref().map(|token| token.0.as_str());
+        let settings = self.shared.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;
+        settings.aimed(request.endpoint.as_deref(), token).map_err(|e| invalid(param, e.to_string()))?;
+        let view = self.begin_or_go_on(reference, request)?;
+        self.shared.save_soon();
+        Ok(view)
+    }
+
+    fn begin_or_go_on(&self, reference: Reference, request: PullRequest) -> Result<PullView, AdminError> {
+        let mut pulls = self.shared.lock();
+        let text = reference.to_string();
+        let same: Vec<(u64, Arc<Pull>)> = pulls
+            .by_id
+            .iter()
+            .filter(|(_, pull)| pull.reference.to_string() == text && *pull.wish.borrow() != Wish::End)
+            .map(|(id, pull)| (*id, pull.clone()))
+            .collect();
+        for (id, pull) in same {
+            match pull.view().state {
+                // What is there may be an older commit by now.
+                PullState::Done => pulls.take_out(id),
+                // Another token, or another rate, is for another attempt.
+                PullState::Failed if !pull.is_asked_by(&request) => pulls.take_out(id),
+                PullState::Failed | PullState::Paused => {
+                    pull.wish.send_replace(Wish::Run);
+                    return Ok(pull.view());
+                }
+                _ => return Ok(pull.view()),
+            }
+        }
+        let under_way = pulls.by_id.values().filter(|pull| pull.view().state != PullState::Done).count();
+        if under_way >= UNDER_WAY_MAX {
+            let message = format!("{under_way} downloads are in the list; wait for one, or take some out");
+            return Err(AdminError::Conflict { message });
+        }
+        let pull = self.shared.begin(&mut pulls, reference, request, None, Wish::Run, self.stop.clone());
+        Ok(pull.view())
+    }
+
+    fn find(&self, id: &str) -> Result<Arc<Pull>, AdminError> {
+        let missing = || AdminError::NotFound { what: "download", name: exo_types::printable(id, 40) };
+        let number: u64 = id.parse().map_err(|_| missing())?;
+        self.shared.lock().by_id.get(&number).cloned().ok_or_else(missing)
+    }
+
+    /// Wishes something of a download that is not done.
+    fn wish(&self, id: &str, wish: Wish, what: &str) -> Result<PullView, AdminError> {
+        let pull = self.find(id)?;
+        let view = pull.view();
+        if view.state == PullState::Done {
+            let message = format!("download {id} is done: there is nothing to {what}");
+            return Err(AdminError::Conflict { message });
+        }
+        let is_idle = view.state == PullState::Failed;
+        pull.wish.send_if_modified(|now| {
+            let is_new = *now != wish || is_idle;
+            *now = wish;
+            is_new
+        });
+        self.shared.save_soon();
+        Ok(pull.view())
+    }
+
+    /// Asks the hub for a client, bounded in time.
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Client, &Cancel) -> Result<T, HubError> + Send + 'static,
+    ) -> Result<T, AdminError> {
+        let settings = self.shared.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;
+        let cancel = Arc::new(Cancel::default());
+        let wish = cancel.clone();
+        let work = tokio::task::spawn_blocking(move || question(&Client::new(settings), &wish));
+        let answer = match tokio::time::timeout(HUB_MAX, work).await {
+            Ok(answer) => answer.map_err(|e| AdminError::Failed { message: e.to_string() })?,
+            Err(_) => {
+                cancel.cancel();
+                let reason = format!("the hub did not answer within {} s", HUB_MAX.as_secs());
+                return Err(AdminError::Unavailable { reason, retry_after_s: 30 });
+            }
+        };
+        answer.map_err(|error| {
+            let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();
+            AdminError::Conflict { message: format!("{}{hint}", chain(&error)) }
+        })
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Pulls> {
+        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells who watches.
+    fn changed(&self) {
+        self.changes.send_replace(());
+    }
+
+    /// Writes the list on a thread that may wait for the disk.
+    fn save_soon(self: &Arc<Self>) {
+        let shared = self.clone();
+        tokio::task::spawn_blocking(move || shared.save());
+    }
+
+    /// Writes the list of what is not over.
+    fn save(&self) {
+        if !self.is_kept {
+            return;
+        }
+        // Under the lock, or of two writers the one with the older list may be the last.
+        let pulls = self.lock();
+        let all = pulls.by_id.values().filter_map(|pull| pull.saved()).collect();
+        if let Err(error) = saved::write(&self.root, all) {
+            tracing::warn!(%error, "the list of downloads cannot be written; after a restart they have to be asked for again");
+        }
+    }
+
+    /// What the environment of the node says.
+    fn settings(&self) -> Result<Settings, HubError> {
+        let home = self.host.home().unwrap_or_default();
+        Settings::from_env(&home, &|name| self.host.variable(name))
+    }
+
+    /// What a model may take: of each node that is there its largest device, less a tenth.
+    fn memory(&self) -> Option<Memory> {
+        let view = self.view.borrow();
+        let there = view.nodes.iter().filter(|node| matches!(node.status, NodeStatus::Alive));
+        let largest = |node: &exo_api::NodeView| node.devices.iter().map(|d| d.memory_total_bytes).max();
+        let each: Vec<u64> = there.filter_map(largest).filter(|bytes| *bytes > 0).collect();
+        let bytes = match each.len() {
+            // Nobody has reported yet.
+            0 => exo_device::memory(Path::new("/"))?.total_bytes,
+            _ => each.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes)),
+        };
+        let of = match each.len() {
+            0 | 1 => "this machine".to_owned(),
+            n => format!("the {n} machines of the cluster"),
+        };
+        Some(Memory { bytes: bytes - bytes / 10, of })
+    }
+
+    /// Puts a download into the list and starts its task.
+    fn begin(
+        self: &Arc<Self>,
+        pulls: &mut Pulls,
+        reference: Reference,
+        request: PullRequest,
+        pinned: Option<SavedPull>,
+        wish: Wish,
+        stop: watch::Receiver<bool>,
+    ) -> Arc<Pull> {
+        pulls.last_id += 1;
+        let id = pulls.last_id;
+        let source = match &reference {
+            Reference::Url(url) => host_of(url),
+            _ => match request.endpoint.as_deref() {
+                Some(endpoint) => host_of(endpoint),
+                None => self.settings().map_or(String::new(), |s| host_of(&s.endpoint.to_string())),
+            },
+        };
+        let view = PullView {
+            id: id.to_string(),
+            reference: reference.to_string(),
+            state: if wish == Wish::Pause { PullState::Paused } else { PullState::Queued },
+            node: self.node_id.clone(),
+            node_name: self.node_name.clone(),
+            source,
+            label: pinned.as_ref().and_then(|p| p.label.clone()),
+            reason: None,
+            commit: pinned.as_ref().and_then(|p| p.commit.clone()),
+            licence: None,
+            terms: None,
+            file: None,
+            files: 0,
+            verified_bytes: 0,
+            total_bytes: None,
+            ranges: 0,
+            bytes_per_s: None,
+            seconds_left: None,
+            model: None,
+            path: None,
+            was_here: false,
+            is_verified: None,
+            error: None,
+            hint: None,
+            started_unix_s: pinned.as_ref().map_or_else(unix_s, |p| p.started_unix_s),
+        };
+        let pull = Arc::new(Pull::new(view, reference, request, pinned, wish));
+        pulls.by_id.insert(id, pull.clone());
+        pulls.drop_oldest_over();
+        tokio::spawn(drive(self.clone(), pull.clone(), stop));
+        self.changed();
+        pull
+    }
+}
+
+impl Pulls {
+    fn take_out(&mut self, id: u64) {
+        if let Some(pull) = self.by_id.remove(&id) {
+            pull.wish.send_replace(Wish::End);
+        }
+    }
+
+    fn drop_oldest_over(&mut self) {
+        let over = self.by_id.iter().filter(|(_, pull)| pull.view().state == PullState::Done);
+        let over: Vec<u64> = over.map(|(id, _)| *id).collect();
+        for id in over.iter().take(over.len().saturating_sub(OVER_MAX)) {
+            self.take_out(*id);
+        }
+    }
+}
+
+/// `https://HOST/…` to `HOST`.
+fn host_of(address: &str) -> String {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    exo_types::printable(rest.split(['/', '?', '#']).next().unwrap_or_default(), 100)
+}
+
+impl Downloads for NodeDownloads {
+    fn start(&self, request: PullRequest) -> BoxFuture<'_, Result<PullView, AdminError>> {
+        Box::pin(async move { self.begin(request) })
+    }
+
+    fn list(&self) -> Vec<PullView> {
+        self.shared.lock().by_id.values().map(|pull| pull.view()).collect()
+    }
+
+    fn watch(&self) -> BoxStream<Vec<PullView>> {
+        let (shared, mut changes) = (self.shared.clone(), self.shared.changes.subscribe());
+        changes.mark_changed();
+        Box::pin(futures_util::stream::unfold(
+            (shared, changes, true),
+            |(shared, mut changes, is_first)| async move {
+                if !is_first {
+                    tokio::time::sleep(WATCH_EVERY).await;
+                }
+                changes.changed().await.ok()?;
+                let list = shared.lock().by_id.values().map(|pull| pull.view()).collect();
+                Some((list, (shared, changes, false)))
+            },
+        ))
+    }
+
+    fn pause(&self, pull: &str) -> Result<PullView, AdminError> {
+        self.wish(pull, Wish::Pause, "pause")
+    }
+
+    fn resume(&self, pull: &str) -> Result<PullView, AdminError> {
+        self.wish(pull, Wish::Run, "go on with")
+    }
+
+    fn cancel(&self, id: String) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(async move {
+            let pull = self.find(&id)?;
+            let mut ended = pull.ended.subscribe();
+            pull.wish.send_replace(Wish::End);
+            // Until its thread has let go of the files, another download of the same would be refused.
+            let waited = tokio::time::timeout(END_MAX, ended.wait_for(|ended| *ended)).await;
+            if waited.is_err() {
+                tracing::warn!(id, seconds = END_MAX.as_secs(), "a download has not ended yet");
+            }
+            self.shared.lock().by_id.retain(|_, listed| !Arc::ptr_eq(listed, &pull));
+            self.shared.save_soon();
+            self.shared.changed();
+            Ok(())
+        })
+    }
+
+    fn search(&self, request: HubSearchRequest) -> BoxFuture<'_, Result<Vec<FoundRepoView>, AdminError>> {
+        Box::pin(async move {
+            let found = self.ask(move |client, cancel| client.search(&request.text, cancel)).await?;
+            Ok(found.iter().map(found_repo_view).collect())
+        })
+    }
+
+    fn show(&self, request: HubShowRequest) -> BoxFuture<'_, Result<RepoView, AdminError>> {
+        Box::pin(async move {
+            let invalid = |message| AdminError::Invalid { param: "reference".to_owned(), message };
+            let hub = match request.reference.parse() {
+                Ok(Reference::Hub(hub)) => hub,
+                Ok(_) => return Err(invalid("a repository is needed, as in hf.co/ORG/REPO".to_owned())),
+                Err(error) => return Err(invalid(error.to_string())),
+            };
+            let snapshot = self.ask(move |client, cancel| client.snapshot(&hub, cancel)).await?;
+            Ok(repo_view(&snapshot))
+        })
+    }
+
+    fn prune(&self) -> BoxFuture<'_, Result<PrunedView, AdminError>> {
+        Box::pin(async move {
+            let root = self.shared.root.clone();
+            let saved = self.shared.lock().by_id.values().filter_map(|pull| pull.saved()).collect::<Vec<_>>();
+            let kept: Vec<PathBuf> = saved.into_iter().filter_map(|s| Some(root.join(s.folder?))).collect();
+            let work = tokio::task::spawn_blocking(move || exo_hub::forget_partial(&root, &kept));
+            let pruned = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })?;
+            let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
+            Ok(PrunedView { files: files as u64, bytes })
+        })
+    }
+
+    fn found(&self) -> BoxFuture<'_, Result<Vec<FoundModelView>, AdminError>> {
+        Box::pin(async move {
+            let host = self.shared.host.clone();
+            let work = tokio::task::spawn_blocking(move || {
+                let home = host.home().unwrap_or_default();
+                exo_store::local_caches(&home, &|name| host.variable(name))
+            });
+            let found = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })?;
+            Ok(found.iter().map(found_model_view).collect())
+        })
+    }
+}

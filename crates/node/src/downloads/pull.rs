@@ -1,0 +1,270 @@
+//! One download: what it shows, what somebody wishes of it, and the task that carries both out.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use exo_api::{PullRequest, PullState, PullView};
+use exo_hub::{Cancel, Client, Fetched, HubError, Plan, Progress, PullOptions, Reference, Settings};
+use tokio::sync::watch;
+
+use super::Shared;
+use super::rate::Rate;
+use super::saved::SavedPull;
+use crate::engine_host::chain;
+
+/// What somebody wants a download to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    Run,
+    Pause,
+    /// To leave the list.
+    End,
+}
+
+/// A download in the list.
+pub struct Pull {
+    pub reference: Reference,
+    request: PullRequest,
+    /// What an earlier run of the node had chosen.
+    pinned: Option<SavedPull>,
+    state: Mutex<State>,
+    pub wish: watch::Sender<Wish>,
+    /// True when its task has ended and no thread fetches any more.
+    pub ended: watch::Sender<bool>,
+}
+
+struct State {
+    view: PullView,
+    rate: Rate,
+    plan: Option<Plan>,
+}
+
+impl Pull {
+    pub fn new(
+        view: PullView,
+        reference: Reference,
+        request: PullRequest,
+        pinned: Option<SavedPull>,
+        wish: Wish,
+    ) -> Self {
+        let state = Mutex::new(State { view, rate: Rate::default(), plan: None });
+        let (wish, ended) = (watch::Sender::new(wish), watch::Sender::new(false));
+        Self { reference, request, pinned, state, wish, ended }
+    }
+
+    /// Whether an attempt for this request would be the same again.
+    pub fn is_asked_by(&self, request: &PullRequest) -> bool {
+        self.request == *request
+    }
+
+    /// As it is now.
+    pub fn view(&self) -> PullView {
+        let State { view, rate, .. } = &*self.lock();
+        let bytes_per_s = rate.bytes_per_s(Instant::now()).filter(|_| view.state == PullState::Fetching);
+        let left = view.total_bytes.map(|total| total.saturating_sub(view.verified_bytes));
+        let seconds_left = left.zip(bytes_per_s).map(|(left, rate)| (left as f64 / rate).ceil() as u64);
+        PullView { bytes_per_s, seconds_left, ..view.clone() }
+    }
+
+    /// For the file of downloads that are not over.
+    pub fn saved(&self) -> Option<SavedPull> {
+        let State { view, plan, .. } = &*self.lock();
+        if view.state == PullState::Done || *self.wish.borrow() == Wish::End {
+            return None;
+        }
+        let pinned = self.pinned.as_ref();
+        let known =
+            plan.as_ref().map(|p| (p.commit.clone(), p.choice.variant.label.clone(), p.relative_folder()));
+        let (commit, label, folder) = match known {
+            Some((commit, label, folder)) => (commit, Some(label), Some(folder.to_owned())),
+            None => (
+                pinned.and_then(|p| p.commit.clone()),
+                pinned.and_then(|p| p.label.clone()),
+                pinned.and_then(|p| p.folder.clone()),
+            ),
+        };
+        Some(SavedPull {
+            reference: view.reference.clone(),
+            commit,
+            label,
+            folder,
+            endpoint: self.request.endpoint.clone(),
+            ranges_max: self.request.ranges_max,
+            rate_max_bytes_per_s: self.request.rate_max_bytes_per_s,
+            is_paused: *self.wish.borrow() == Wish::Pause,
+            started_unix_s: view.started_unix_s,
+        })
+    }
+
+    /// Changes what is shown.
+    fn show(&self, shared: &Shared, change: impl FnOnce(&mut PullView)) {
+        let mut state = self.lock();
+        change(&mut state.view);
+        if state.view.state != PullState::Fetching {
+            state.rate.clear();
+            state.view.ranges = 0;
+        }
+        drop(state);
+        shared.changed();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The reference as it was understood first: a branch that has moved since would begin another download.
+    fn pinned_reference(&self) -> Reference {
+        let Reference::Hub(hub) = &self.reference else { return self.reference.clone() };
+        let mut hub = hub.clone();
+        if let Some(SavedPull { commit: Some(commit), label, .. }) = &self.pinned {
+            hub.revision = Some(commit.clone());
+            if hub.file.is_none() && hub.quantisation.is_none() {
+                hub.quantisation.clone_from(label);
+            }
+        }
+        Reference::Hub(hub)
+    }
+
+    /// How the hub is asked for this one.
+    pub fn settings(&self, shared: &Shared) -> Result<Settings, HubError> {
+        let token = self.request.token.as_ref().map(|token| token.0.as_str());
+        shared.settings()?.aimed(self.request.endpoint.as_deref(), token)
+    }
+
+    /// Asks, fetches and verifies. Blocks.
+    fn fetch(&self, shared: &Shared, cancel: &Cancel) -> Result<Fetched, HubError> {
+        let settings = self.settings(shared)?;
+        let mut options = PullOptions::new(shared.root.clone());
+        options.rate_max = self.request.rate_max_bytes_per_s;
+        options.ranges_max = self.request.ranges_max.map_or(options.ranges_max, usize::from);
+        if let Some(here) = settings.offline.and_then(|_| options.on_disk(&self.reference)) {
+            return Ok(here);
+        }
+        let client = Client::new(settings);
+        let plan = self.plan(shared, &client, cancel)?;
+        let here = self.lock().view.verified_bytes;
+        self.show(shared, |view| view.state = PullState::Fetching);
+        exo_hub::fetch(&client, &plan, &options, cancel, &mut |progress: &Progress| {
+            let mut state = self.lock();
+            state.rate.note(Instant::now(), progress.done_bytes);
+            let view = &mut state.view;
+            view.verified_bytes = progress.done_bytes.max(here);
+            view.ranges = u32::try_from(progress.ranges).unwrap_or(u32::MAX);
+            view.file = Some(progress.file.clone());
+            drop(state);
+            shared.changed();
+        })
+    }
+
+    /// What was found out before, or what the hub says now.
+    fn plan(&self, shared: &Shared, client: &Client, cancel: &Cancel) -> Result<Plan, HubError> {
+        if let Some(plan) = self.lock().plan.clone() {
+            return Ok(plan);
+        }
+        self.show(shared, |view| view.state = PullState::Resolving);
+        let memory = shared.memory();
+        let mut plan = exo_hub::resolve(client, &self.pinned_reference(), memory.as_ref(), cancel)?;
+        plan.reference = self.reference.to_string();
+        self.lock().plan = Some(plan.clone());
+        self.show(shared, |view| {
+            view.label = Some(plan.choice.variant.label.clone());
+            view.reason = Some(plan.choice.reason.clone());
+            view.commit = plan.commit.clone();
+            view.licence = Some(plan.licence.label().to_owned());
+            view.terms = plan.licence.notable_terms();
+            view.files = u32::try_from(plan.files.len()).unwrap_or(u32::MAX);
+            view.total_bytes = Some(plan.bytes());
+        });
+        shared.save();
+        Ok(plan)
+    }
+}
+
+/// Runs a download until it is over and somebody has taken it from the list, or the node stops.
+pub async fn drive(shared: Arc<Shared>, pull: Arc<Pull>, mut stop: watch::Receiver<bool>) {
+    let mut wish = pull.wish.subscribe();
+    loop {
+        let (wanted, is_done) = (*wish.borrow_and_update(), pull.view().state == PullState::Done);
+        match wanted {
+            Wish::End => break,
+            Wish::Pause | Wish::Run if is_done => {}
+            Wish::Pause => pull.show(&shared, |view| view.state = PullState::Paused),
+            Wish::Run => {
+                if !run(&shared, &pull, &mut wish, &mut stop).await {
+                    continue;
+                }
+            }
+        }
+        // What is done or has failed waits for another wish, too.
+        tokio::select! {
+            changed = wish.changed() => if changed.is_err() { break },
+            _ = stop.wait_for(|stop| *stop) => break,
+        }
+    }
+    let _ = pull.ended.send(true);
+}
+
+/// One attempt, in its turn. False if the wish has changed meanwhile, which is then carried out.
+async fn run(
+    shared: &Arc<Shared>,
+    pull: &Arc<Pull>,
+    wish: &mut watch::Receiver<Wish>,
+    stop: &mut watch::Receiver<bool>,
+) -> bool {
+    pull.show(shared, |view| {
+        (view.state, view.error, view.hint) = (PullState::Queued, None, None);
+    });
+    let _turn = tokio::select! {
+        turn = shared.turns.acquire() => turn,
+        _ = wish.changed() => return false,
+        _ = stop.wait_for(|stop| *stop) => return true,
+    };
+    let cancel = Arc::new(Cancel::default());
+    let (to_fetch, wanted, its_shared) = (pull.clone(), cancel.clone(), shared.clone());
+    let mut work = tokio::task::spawn_blocking(move || to_fetch.fetch(&its_shared, &wanted));
+    let mut is_wish_new = false;
+    let fetched = loop {
+        tokio::select! {
+            fetched = &mut work => break fetched,
+            _ = wish.changed(), if !is_wish_new => { is_wish_new = true; cancel.cancel() }
+            _ = stop.wait_for(|stop| *stop), if !cancel.is_cancelled() => cancel.cancel(),
+        }
+    };
+    let failed = match fetched {
+        Ok(Ok(fetched)) => match shared.add(pull, fetched).await {
+            Ok(()) => return !is_wish_new,
+            Err(message) => (message, None),
+        },
+        Ok(Err(HubError::Cancelled)) => return !is_wish_new,
+        Ok(Err(error)) => (chain(&error), error.hint().map(str::to_owned)),
+        Err(error) => (format!("the download broke off: {error}"), None),
+    };
+    tracing::warn!(reference = %pull.reference, error = %failed.0, "a download failed");
+    pull.show(shared, |view| {
+        (view.state, view.error, view.hint) = (PullState::Failed, Some(failed.0), failed.1);
+    });
+    !is_wish_new
+}
+
+impl Shared {
+    /// Makes what came known to the node.
+    async fn add(self: &Arc<Self>, pull: &Pull, fetched: Fetched) -> Result<(), String> {
+        pull.show(self, |view| {
+            view.state = PullState::Adding;
+            view.verified_bytes = view.total_bytes.unwrap_or(view.verified_bytes);
+        });
+        let record = crate::adding::add(&self.library, fetched.path.clone(), None).await?;
+        crate::adding::list_again(&self.node).await;
+        pull.show(self, |view| {
+            view.state = PullState::Done;
+            view.model = Some(record.name);
+            view.path = Some(fetched.path.display().to_string());
+            view.was_here = fetched.was_here;
+            view.is_verified = Some(fetched.origin.is_verified());
+            view.licence = Some(fetched.origin.licence.label().to_owned());
+            view.label = Some(fetched.origin.label.clone());
+        });
+        self.save_soon();
+        Ok(())
+    }
+}

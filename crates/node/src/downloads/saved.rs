@@ -1,0 +1,111 @@
+//! Downloads that are not over, kept in a file, so that they go on when the node starts again. No token is in it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+const FILE: &str = "pulls.json";
+const VERSION: u32 = 1;
+/// Far above what the list holds.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// One download.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SavedPull {
+    /// What was asked for.
+    pub reference: String,
+    /// The commit it means, once that is known: the branch may move, and what is on the disk is of this one.
+    pub commit: Option<String>,
+    /// What of the repository was chosen.
+    pub label: Option<String>,
+    /// Where its files are.
+    pub folder: Option<PathBuf>,
+    /// Another hub than the node's.
+    pub endpoint: Option<String>,
+    /// Ranges at once.
+    pub ranges_max: Option<u8>,
+    /// Most bytes a second.
+    pub rate_max_bytes_per_s: Option<u64>,
+    /// Whether it waits for somebody.
+    pub is_paused: bool,
+    /// When it was asked for.
+    pub started_unix_s: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedPulls {
+    version: u32,
+    pulls: Vec<SavedPull>,
+}
+
+/// What the folder of fetched models says; a file that cannot be read costs the list and nothing else.
+pub fn read(root: &Path) -> Vec<SavedPull> {
+    let path = root.join(FILE);
+    match read_file(&path) {
+        Ok(pulls) => pulls,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "the list of downloads cannot be read; what came of them stays");
+            Vec::new()
+        }
+    }
+}
+
+fn read_file(path: &Path) -> io::Result<Vec<SavedPull>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
+    let saved: SavedPulls = serde_json::from_slice(&bytes)?;
+    match saved.version {
+        VERSION => Ok(saved.pulls),
+        other => Err(io::Error::other(format!("it has version {other}, this exo reads {VERSION}"))),
+    }
+}
+
+/// Writes the list whole.
+pub fn write(root: &Path, pulls: Vec<SavedPull>) -> io::Result<()> {
+    let path = root.join(FILE);
+    if pulls.is_empty() {
+        return match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        };
+    }
+    fs::create_dir_all(root)?;
+    let draft = root.join(format!("{FILE}.new"));
+    let mut options = OpenOptions::new();
+    let mut file = exo_stdx::for_owner_only(options.create(true).truncate(true).write(true)).open(&draft)?;
+    file.write_all(&serde_json::to_vec_pretty(&SavedPulls { version: VERSION, pulls })?)?;
+    file.sync_all()?;
+    fs::rename(&draft, &path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_comes_back_and_a_damaged_one_is_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("hub");
+        assert_eq!(read(&root), []);
+        let pull = SavedPull {
+            reference: "hf.co/a/b".to_owned(),
+            commit: Some("0".repeat(40)),
+            label: Some("Q8_0".to_owned()),
+            folder: None,
+            endpoint: None,
+            ranges_max: Some(4),
+            rate_max_bytes_per_s: None,
+            is_paused: true,
+            started_unix_s: 7,
+        };
+        write(&root, vec![pull.clone()]).unwrap();
+        assert_eq!(read(&root), [pull]);
+        fs::write(root.join(FILE), "{\"version\":9,\"pulls\":[]}").unwrap();
+        assert_eq!(read(&root), []);
+        write(&root, Vec::new()).unwrap();
+        assert!(!root.join(FILE).exists());
+    }
+}

@@ -1,0 +1,70 @@
+//! `/exo/v1/pulls`, `/exo/v1/hub/*` and `/exo/v1/found`: models of a hub, and downloads with their progress.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use exo_api::{HubSearchRequest, HubShowRequest, PullRequest};
+
+use crate::admin::read_empty;
+use crate::app::App;
+use crate::body::{json, read_typed};
+use crate::errors::ApiError;
+
+type Answer = Result<Response, ApiError>;
+
+/// `GET /exo/v1/pulls`
+pub async fn list(State(app): State<Arc<App>>) -> Response {
+    json(&app.facade.downloads().list())
+}
+
+/// `POST /exo/v1/pulls`
+pub async fn start(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let pull: PullRequest = read_typed(&parts.headers, body, &app).await?;
+    Ok(json(&app.admin(app.facade.downloads().start(pull)).await?))
+}
+
+/// `POST /exo/v1/pulls/{pull}/pause`
+pub async fn pause(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Answer {
+    read_empty(&app, request).await?;
+    Ok(json(&app.facade.downloads().pause(&id)?))
+}
+
+/// `POST /exo/v1/pulls/{pull}/resume`
+pub async fn resume(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Answer {
+    read_empty(&app, request).await?;
+    Ok(json(&app.facade.downloads().resume(&id)?))
+}
+
+/// `DELETE /exo/v1/pulls/{pull}`
+pub async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
+    app.admin(app.facade.downloads().cancel(id)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `POST /exo/v1/hub/search`
+pub async fn search(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let search: HubSearchRequest = read_typed(&parts.headers, body, &app).await?;
+    Ok(json(&app.admin(app.facade.downloads().search(search)).await?))
+}
+
+/// `POST /exo/v1/hub/show`
+pub async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let show: HubShowRequest = read_typed(&parts.headers, body, &app).await?;
+    Ok(json(&app.admin(app.facade.downloads().show(show)).await?))
+}
+
+/// `POST /exo/v1/hub/prune`
+pub async fn prune(State(app): State<Arc<App>>, request: Request) -> Answer {
+    read_empty(&app, request).await?;
+    Ok(json(&app.admin(app.facade.downloads().prune()).await?))
+}
+
+/// `GET /exo/v1/found`
+pub async fn found(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&app.admin(app.facade.downloads().found()).await?))
+}
