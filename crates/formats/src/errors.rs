@@ -73,6 +73,14 @@ pub enum OpenError {
         /// Which field.
         source: ConfigError,
     },
+    /// A model over several files, and one of them is not what it should be.
+    #[error("{} cannot be opened with the other files of its model: {reason}", path.display())]
+    Part {
+        /// The file.
+        path: PathBuf,
+        /// Which part, and what is wrong with it.
+        reason: String,
+    },
     /// The tensors do not fit the configuration.
     #[error("the tensors of {} do not fit its configuration", path.display())]
     Layout {

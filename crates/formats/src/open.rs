@@ -47,10 +47,14 @@ fn starts_with_magic(path: &Path) -> io::Result<bool> {
     Ok(start == gguf::MAGIC)
 }
 
-/// A file's name without `.gguf`.
+/// A file's name without `.gguf` and the number of a part.
 pub(crate) fn name_of_file(path: &Path) -> String {
     let name = path.file_name().map(|n| n.to_string_lossy()).unwrap_or_default();
-    clean(name.strip_suffix(".gguf").unwrap_or(&name))
+    let stem = match gguf::numbers_of(&name) {
+        Some((base, ..)) => base,
+        None => name.strip_suffix(".gguf").unwrap_or(&name),
+    };
+    clean(stem)
 }
 
 /// A folder's name; in Hugging Face's cache, the name of the repository.
@@ -79,6 +83,7 @@ mod tests {
     #[test]
     fn names_come_from_what_a_person_would_call_the_model() {
         assert_eq!(name_of_file(Path::new("/a/tiny-llama-Q8_0.gguf")), "tiny-llama-Q8_0");
+        assert_eq!(name_of_file(Path::new("/a/big-Q8_0-00001-of-00003.gguf")), "big-Q8_0");
         let folder = |p: &str| name_of_folder(Path::new(p));
         assert_eq!(folder("/nowhere/models--Qwen--Qwen3-0.6B/snapshots/0123abcd"), "Qwen3-0.6B");
         assert_eq!(folder("/nowhere/tiny-llama/hf"), "tiny-llama");

@@ -162,7 +162,7 @@ fn contradictions_are_named() {
     let cases: [(&Change, &str); 9] = [
         (&|w| _ = w.u32("llama.block_count", 3), "metadata `llama.block_count` at byte"),
         (&|w| _ = w.u32("llama.expert_count", 8), "mixtures of experts"),
-        (&|w| _ = w.u32("split.count", 2), "llama-gguf-split"),
+        (&|w| _ = w.u32("split.count", 2), "NAME-00001-of-00002.gguf"),
         (&|w| _ = w.u32("general.alignment", 24), "power of two"),
         (
             &|w| _ = w.u32("llama.attention.key_length", 32),

@@ -12,6 +12,8 @@ mod verify;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use exo_formats::gguf::numbers_of;
+
 pub use verify::CacheError;
 
 /// A cache larger than this is not ours to walk.
@@ -121,9 +123,23 @@ fn gguf(name: String, path: PathBuf, cache: &'static str, sha256: Option<String>
         }
         Err(e) => (0, Some(format!("it cannot be found: {e}"))),
         Ok(m) if !m.is_file() => (0, Some("it is not a file".to_owned())),
-        Ok(m) => (m.len(), unreadable(&path)),
+        Ok(m) => with_other_parts(&path, m.len()),
     };
     CachedModel { name, path, cache, bytes, sha256, problem }
+}
+
+/// Bytes of a file and of the other parts of its model, and what is wrong with one of them.
+fn with_other_parts(first: &Path, bytes: u64) -> (u64, Option<String>) {
+    let mut bytes = bytes;
+    let name = file_name(first);
+    let Some((base, _, count)) = numbers_of(&name) else { return (bytes, unreadable(first)) };
+    for part in 2..=count {
+        match fs::metadata(first.with_file_name(format!("{base}-{part:05}-of-{count:05}.gguf"))) {
+            Ok(m) if m.is_file() => bytes = bytes.saturating_add(m.len()),
+            _ => return (bytes, Some(format!("part {part} of {count} is not there"))),
+        }
+    }
+    (bytes, unreadable(first))
 }
 
 /// Why a file is not one that can be read as GGUF.
@@ -167,9 +183,7 @@ fn is_gguf(path: &Path) -> bool {
 
 /// Whether a name is that of a later part of a split file, which is no model by itself.
 fn is_later_part(name: &str) -> bool {
-    let stem = name.strip_suffix(".gguf").unwrap_or(name);
-    let part = stem.rsplit_once("-of-").and_then(|(rest, _)| rest.rsplit_once('-')).map(|(_, part)| part);
-    part.is_some_and(|p| p.len() == 5 && p.bytes().all(|b| b.is_ascii_digit()) && p != "00001")
+    numbers_of(name).is_some_and(|(_, part, _)| part != 1)
 }
 
 #[cfg(test)]

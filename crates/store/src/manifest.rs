@@ -109,7 +109,9 @@ impl Manifest {
         number(&mut hasher, self.chunk_bytes.into());
         number(&mut hasher, self.files.len() as u64);
         for file in &self.files {
-            let name = if self.kind == ModelKind::Gguf { "" } else { &file.name };
+            // Of several files the names say which part each is.
+            let is_nameless = self.kind == ModelKind::Gguf && self.files.len() == 1;
+            let name = if is_nameless { "" } else { &file.name };
             number(&mut hasher, name.len() as u64);
             hasher.update(name.as_bytes());
             number(&mut hasher, file.size);
@@ -187,12 +189,11 @@ impl Manifest {
         let is_chunk_size =
             self.chunk_bytes.is_power_of_two() && (4096..=CHUNK_BYTES_MAX).contains(&self.chunk_bytes);
         ensure(is_chunk_size, "chunk_bytes", self.chunk_bytes, "a power of two from 4096 to 16777216")?;
-        let files_max = if self.kind == ModelKind::Gguf { 1 } else { FILES_MAX };
         ensure(
-            (1..=files_max).contains(&self.files.len()),
+            (1..=FILES_MAX).contains(&self.files.len()),
             "number of files",
             self.files.len(),
-            "1, or up to 2100",
+            "1 to 2100",
         )?;
         let mut seen = BTreeSet::new();
         let mut total = 0u64;
@@ -301,14 +302,13 @@ mod tests {
     #[test]
     fn impossible_manifests_are_refused_by_field() {
         type Change = fn(&mut Manifest);
-        let cases: [(Change, &str); 13] = [
+        let cases: [(Change, &str); 12] = [
             (|m| m.name = "a\u{1b}[2J".to_owned(), "name is with control characters"),
             (|m| m.name = "a\u{202e}b".to_owned(), "name is with control characters"),
             (|m| m.version = 9, "version 9"),
             (|m| m.chunk_bytes = 0, "chunk_bytes is 0"),
             (|m| m.chunk_bytes = 5000, "chunk_bytes is 5000"),
             (|m| m.files.clear(), "number of files is 0"),
-            (|m| m.kind = ModelKind::Gguf, "number of files is 2"),
             (|m| m.files[0].name = "../config.json".to_owned(), "name of file 0 is ../config.json"),
             (|m| m.files[1].name = "CONFIG.JSON".to_owned(), "used once"),
             (|m| m.files[1].size = u64::MAX, "size of file 1 is 18446744073709551615"),

@@ -55,7 +55,7 @@ impl PartialModel {
         }
         let held = held.unwrap_or_else(|| HeldMap::empty(&manifest));
         let path = match manifest.kind {
-            ModelKind::Gguf => files.join(&manifest.files[0].name), // a checked manifest has exactly one
+            ModelKind::Gguf => files.join(&manifest.files[0].name), // a checked manifest has at least one
             ModelKind::HuggingFace => files,
         };
         let state = Mutex::new(State { held, unsynced: Vec::new() });

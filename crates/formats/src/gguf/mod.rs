@@ -9,6 +9,7 @@ mod header;
 mod metadata;
 mod model;
 mod reader;
+mod split;
 mod tokenizer;
 mod value;
 
@@ -16,6 +17,7 @@ pub(crate) use header::number_of;
 pub use header::{Gguf, GgufTensor};
 pub use metadata::Metadata;
 pub(crate) use model::{open_bytes, open_file};
+pub use split::numbers_of;
 pub use value::{Array, Value, ValueKind};
 
 /// The first four bytes of every GGUF file.

@@ -3,50 +3,62 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use exo_types::{ByteSource, DType};
+use exo_types::DType;
 
+use super::split::{self, Part};
 use super::{Gguf, GgufError, tokenizer};
 use crate::layout::{self, Found};
 use crate::names::Dialect;
 use crate::rope::{self, FACTORS_TENSOR, Scaling};
 use crate::{
-    Architecture, ConfigError, GgufTokenizer, MappedFile, Model, ModelConfig, ModelFile, ModelKind,
-    OpenError, RopeConfig, RopeStyle, TokenizerSource,
+    Architecture, ConfigError, GgufTokenizer, Model, ModelConfig, ModelFile, ModelKind, OpenError,
+    RopeConfig, RopeStyle, TokenizerSource,
 };
 
-/// Opens the file at `path`, which is known to be a regular file.
+/// Opens the file at `path`, which is known to be a regular file; of a model over several files all of them, whichever is named.
 pub(crate) fn open_file(path: &Path) -> Result<Model, OpenError> {
-    let map_error = |source| OpenError::Io { attempt: "map", path: path.to_owned(), source };
-    let source: Arc<dyn ByteSource> = Arc::new(MappedFile::open(path).map_err(map_error)?);
-    open_source(path, source)
+    let parts = split::all_parts(Part::open(path)?)?;
+    describe(&parts)
 }
 
 /// Opens a file that is in memory.
 pub(crate) fn open_bytes(name: &str, bytes: Vec<u8>) -> Result<Model, OpenError> {
-    open_source(Path::new(name), Arc::new(bytes))
+    let parts = split::all_parts(Part::parse(Path::new(name), Arc::new(bytes))?)?;
+    describe(&parts)
 }
 
-fn open_source(path: &Path, source: Arc<dyn ByteSource>) -> Result<Model, OpenError> {
-    let opened = describe(path, &source);
-    // A file that shrank meanwhile explains whatever else went wrong.
-    source.check().map_err(|source| OpenError::Lost { path: path.to_owned(), source })?;
-    if let Ok(model) = &opened {
-        // Of a vocabulary it has megabytes, and all that matters was copied.
-        source.release(0..model.files[0].head_bytes as usize);
+fn describe(parts: &[Part]) -> Result<Model, OpenError> {
+    let described = describe_parts(parts);
+    for part in parts {
+        // A file that shrank meanwhile explains whatever else went wrong.
+        part.source.check().map_err(|source| OpenError::Lost { path: part.path.clone(), source })?;
     }
-    opened
+    let model = described?;
+    for (source, file) in model.sources.iter().flatten().zip(&model.files) {
+        // Of a vocabulary it has megabytes, and all that matters was copied.
+        source.release(0..file.head_bytes as usize);
+    }
+    Ok(model)
 }
 
-fn describe(path: &Path, source: &Arc<dyn ByteSource>) -> Result<Model, OpenError> {
-    let at = |source: GgufError| OpenError::Gguf { path: path.to_owned(), source };
+fn describe_parts(parts: &[Part]) -> Result<Model, OpenError> {
+    let Some(Part { path, source, gguf }) = parts.first() else {
+        let reason = "it has no file".to_owned();
+        return Err(OpenError::NotAModel { path: Path::new("").to_owned(), reason });
+    };
+    let at = |source: GgufError| OpenError::Gguf { path: path.clone(), source };
     let bytes = source.bytes();
-    let gguf = Gguf::parse(bytes).map_err(at)?;
     let mut tokenizer = tokenizer::read(&gguf.metadata, bytes).map_err(at)?;
-    let mut config = read_config(&gguf, bytes, &tokenizer).map_err(|e| e.at(path))?;
+    let mut config = read_config(parts, gguf, bytes, &tokenizer).map_err(|e| e.at(path))?;
     drop_absent_ids(&mut tokenizer);
-    let found = gguf.tensors.iter().map(found_of).collect();
-    let tensors = layout::arrange(&mut config, Dialect::Gguf, found, &[])
-        .map_err(|source| OpenError::Layout { path: path.to_owned(), source })?;
+    let found = parts
+        .iter()
+        .enumerate()
+        .flat_map(|(file, part)| part.gguf.tensors.iter().map(move |tensor| found_of(file, tensor)));
+    let files: Vec<ModelFile> = parts.iter().map(file_of).collect();
+    let names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
+    let tensors = layout::arrange(&mut config, Dialect::Gguf, found.collect(), &names)
+        .map_err(|source| OpenError::Layout { path: path.clone(), source })?;
     let chat_template = gguf.metadata.text("tokenizer.chat_template").map_err(at)?.map(str::to_owned);
     Ok(Model {
         name: crate::open::name_of_file(path),
@@ -54,24 +66,26 @@ fn describe(path: &Path, source: &Arc<dyn ByteSource>) -> Result<Model, OpenErro
         config,
         tokenizer: TokenizerSource::Gguf(tokenizer),
         chat_template,
-        files: vec![file_of(path, &gguf, bytes.len() as u64)],
-        sources: vec![Some(source.clone())],
+        files,
+        sources: parts.iter().map(|part| Some(part.source.clone())).collect(),
         tensors,
     })
 }
 
-fn file_of(path: &Path, gguf: &Gguf, len: u64) -> ModelFile {
+fn file_of(part: &Part) -> ModelFile {
+    let Part { path, source, gguf } = part;
+    let len = source.bytes().len() as u64;
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     let shared = gguf.tensor(FACTORS_TENSOR).map(|t| t.range.clone()).into_iter().collect();
-    ModelFile { path: path.to_owned(), name, len, head_bytes: gguf.data_start.min(len), shared }
+    ModelFile { path: path.clone(), name, len, head_bytes: gguf.data_start.min(len), shared }
 }
 
-fn found_of(t: &super::GgufTensor) -> Found {
+fn found_of(file: usize, t: &super::GgufTensor) -> Found {
     // Outputs first, as everyone but ggml says it, and without the ones ggml pads with.
     let mut shape: Vec<u64> = t.dims.iter().rev().copied().collect();
     let ones = shape.iter().take(shape.len() - 1).take_while(|d| **d == 1).count();
     shape.drain(..ones);
-    Found { checkpoint_name: t.name.clone(), file: 0, dtype: t.dtype, shape, range: t.range.clone() }
+    Found { checkpoint_name: t.name.clone(), file, dtype: t.dtype, shape, range: t.range.clone() }
 }
 
 /// Ids beyond the vocabulary name no token; some converters write them.
@@ -114,7 +128,12 @@ fn unsupported(field: String, found: impl ToString, reason: &str) -> Problem {
     Problem::Config(ConfigError::Unsupported { field, found: found.to_string(), reason: reason.to_owned() })
 }
 
-fn read_config(gguf: &Gguf, bytes: &[u8], tokenizer: &GgufTokenizer) -> Result<ModelConfig, Problem> {
+fn read_config(
+    parts: &[Part],
+    gguf: &Gguf,
+    bytes: &[u8],
+    tokenizer: &GgufTokenizer,
+) -> Result<ModelConfig, Problem> {
     let m = &gguf.metadata;
     let architecture = read_architecture(gguf)?;
     let key = |name: &str| format!("{architecture}.{name}");
@@ -144,7 +163,7 @@ fn read_config(gguf: &Gguf, bytes: &[u8], tokenizer: &GgufTokenizer) -> Result<M
         heads,
         kv_heads: m.uniform_u32(bytes, &key("attention.head_count_kv"))?.unwrap_or(heads),
         head_dim,
-        vocab: read_vocab(gguf, architecture, tokenizer)?,
+        vocab: read_vocab(parts, architecture, tokenizer)?,
         context_tokens_max: need("context_length")?,
         rms_eps: eps as f32,
         rope: RopeConfig { style, frequencies: Vec::new(), theta },
@@ -158,7 +177,7 @@ fn read_config(gguf: &Gguf, bytes: &[u8], tokenizer: &GgufTokenizer) -> Result<M
     layout::check_numbers(&config)?;
     check_same(gguf, &key("attention.value_length"), head_dim)?;
     check_same(gguf, &key("rope.dimension_count"), head_dim)?;
-    let factors = read_factors(gguf, bytes, head_dim)?;
+    let factors = read_factors(parts, head_dim)?;
     let scaling = read_scaling(gguf, architecture)?;
     config.rope.frequencies = rope::frequencies(head_dim, theta, &scaling, factors.as_deref())?;
     Ok(config)
@@ -178,16 +197,13 @@ fn refuse_what_we_cannot(gguf: &Gguf, architecture: Architecture) -> Result<(), 
     if let Some(count) = m.u32(&experts)?.filter(|n| *n > 0) {
         return Err(unsupported(experts, count, "mixtures of experts are not supported yet"));
     }
-    if let Some(count) = m.u32("split.count")?.filter(|n| *n > 1) {
-        let reason = "the model is split over several files; join them with llama-gguf-split --merge";
-        return Err(unsupported("split.count".to_owned(), count, reason));
-    }
     Ok(())
 }
 
 /// Rows of the embedding table. The tokenizer may have fewer tokens (padding), never more.
-fn read_vocab(gguf: &Gguf, architecture: Architecture, tokenizer: &GgufTokenizer) -> Result<u32, Problem> {
-    let table = gguf.tensor("token_embd.weight").and_then(|t| t.dims.get(1).copied());
+fn read_vocab(parts: &[Part], architecture: Architecture, tokenizer: &GgufTokenizer) -> Result<u32, Problem> {
+    let table = parts.iter().find_map(|part| part.gguf.tensor("token_embd.weight"));
+    let table = table.and_then(|t| t.dims.get(1).copied());
     let tokens = tokenizer.tokens.len() as u64;
     let rows = table.unwrap_or(tokens);
     let value = |field: String, found: u64, expected: String| {
@@ -198,7 +214,8 @@ fn read_vocab(gguf: &Gguf, architecture: Architecture, tokenizer: &GgufTokenizer
         return Err(value("number of tokenizer.ggml.tokens".to_owned(), tokens, expected));
     }
     let key = format!("{architecture}.vocab_size");
-    if let Some(stated) = gguf.metadata.u32(&key)?.filter(|n| u64::from(*n) != rows) {
+    let stated = parts.first().map(|part| part.gguf.metadata.u32(&key)).transpose()?.flatten();
+    if let Some(stated) = stated.filter(|n| u64::from(*n) != rows) {
         return Err(value(key, stated.into(), format!("the {rows} rows of token_embd.weight")));
     }
     u32::try_from(rows)
@@ -215,8 +232,9 @@ fn check_same(gguf: &Gguf, key: &str, head_dim: u32) -> Result<(), Problem> {
 }
 
 /// The divisors of `rope_freqs.weight`: how GGUF files carry Llama 3's scaling.
-fn read_factors(gguf: &Gguf, bytes: &[u8], head_dim: u32) -> Result<Option<Vec<f32>>, Problem> {
-    let Some(t) = gguf.tensor(FACTORS_TENSOR) else { return Ok(None) };
+fn read_factors(parts: &[Part], head_dim: u32) -> Result<Option<Vec<f32>>, Problem> {
+    let found = parts.iter().find_map(|part| Some((part.source.bytes(), part.gguf.tensor(FACTORS_TENSOR)?)));
+    let Some((bytes, t)) = found else { return Ok(None) };
     let error =
         |problem| GgufError { field: format!("tensor `{FACTORS_TENSOR}`"), offset: t.range.start, problem };
     if t.dtype != DType::F32 || t.dims != [u64::from(head_dim / 2)] {
