@@ -35,6 +35,8 @@ pub struct Client {
     /// For where a public host redirected to: reaches no private address, whatever its name resolves to.
     guarded: Agent,
     seen: Arc<SeenHosts>,
+    /// By scheme, host and port.
+    registry_tokens: Mutex<BTreeMap<(String, String, u16), String>>,
 }
 
 impl fmt::Debug for Client {
@@ -70,7 +72,7 @@ impl Client {
         };
         let (direct, open) = (agent(None, false), agent(settings.proxy.clone(), false));
         let guarded = agent(settings.proxy.clone(), true);
-        Self { settings, direct, open, guarded, seen }
+        Self { settings, direct, open, guarded, seen, registry_tokens: Mutex::default() }
     }
 
     /// The settings it was made with.
@@ -88,6 +90,16 @@ impl Client {
 
     /// One GET, redirects followed by our rules. `range` is start and end (exclusive) of the bytes wanted.
     pub(crate) fn get(&self, uri: &Uri, range: Option<(u64, u64)>) -> Result<Answer, Failure> {
+        self.get_accepting(uri, range, None)
+    }
+
+    /// The same for a document of certain types.
+    pub(crate) fn get_accepting(
+        &self,
+        uri: &Uri,
+        range: Option<(u64, u64)>,
+        accept: Option<&str>,
+    ) -> Result<Answer, Failure> {
         if let Some(why) = self.settings.offline {
             return Err(Failure::Final(HubError::Offline {
                 what: crate::address::without_query(&uri.to_string()),
@@ -97,7 +109,7 @@ impl Client {
         let first = uri.clone();
         let (mut at, mut hub_headers) = (uri.clone(), HeaderMap::new());
         for hop in 0..=redirect::HOPS_MAX {
-            let response = self.request(&at, &first, hop, range).map_err(Failure::Connection)?;
+            let response = self.request(&at, &first, hop, range, accept).map_err(Failure::Connection)?;
             let location = answers::header(response.headers(), "location").map(str::to_owned);
             let Some(location) = location.filter(|_| response.status().is_redirection()) else {
                 let status = response.status().as_u16();
@@ -121,6 +133,7 @@ impl Client {
         first: &Uri,
         hop: usize,
         range: Option<(u64, u64)>,
+        accept: Option<&str>,
     ) -> Result<Response<Body>, ureq::Error> {
         let agent = match address::is_loopback(at) {
             true => &self.direct,
@@ -134,6 +147,11 @@ impl Client {
         }
         if let Some(token) = self.settings.token_for(at) {
             request = request.header(header::AUTHORIZATION, token.bearer());
+        } else if let Some(token) = self.registry_token(at) {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if let Some(accept) = accept {
+            request = request.header(header::ACCEPT, accept);
         }
         if let Some((start, end)) = range {
             request = request.header(header::RANGE, format!("bytes={start}-{}", end.saturating_sub(1)));
@@ -141,8 +159,20 @@ impl Client {
         request.call()
     }
 
+    /// What a registry gave out for reading, which goes to no other host.
+    fn registry_token(&self, at: &Uri) -> Option<String> {
+        let tokens = self.registry_tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.get(&address::origin(at)?).cloned()
+    }
+
+    pub(crate) fn keep_registry_token(&self, of: &Uri, token: String) {
+        if let Some(origin) = address::origin(of) {
+            self.registry_tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(origin, token);
+        }
+    }
+
     /// Whether a host is one of the internet. One that was never resolved here, because a proxy did, counts as such.
-    fn is_public(&self, uri: &Uri) -> bool {
+    pub(crate) fn is_public(&self, uri: &Uri) -> bool {
         if address::is_loopback(uri) {
             return false;
         }
@@ -259,7 +289,7 @@ impl Document {
     }
 }
 
-fn read_document(mut answer: Answer, attempt: &str) -> Result<Document, HubError> {
+pub(crate) fn read_document(mut answer: Answer, attempt: &str) -> Result<Document, HubError> {
     let wrong = |uri: &Uri, problem: String| HubError::Answer {
         host: address::host(uri),
         attempt: attempt.to_owned(),
@@ -288,7 +318,7 @@ pub(crate) fn check_wait(uri: &Uri, in_all: Duration) -> Result<(), HubError> {
     Err(HubError::Limited { host: address::host(uri), asked_s, max_s })
 }
 
-fn pause(cancel: &Cancel, time: Duration) -> Result<(), HubError> {
+pub(crate) fn pause(cancel: &Cancel, time: Duration) -> Result<(), HubError> {
     if cancel.wait(time) { Err(HubError::Cancelled) } else { Ok(()) }
 }
 

@@ -44,6 +44,22 @@ const PLAIN: [&str; 12] = [
     "0bsd",
 ];
 
+/// How texts of licences begin, in small letters.
+const TEXTS: &[(&str, &str)] = &[
+    ("apache license", "apache-2.0"),
+    ("mit license", "mit"),
+    ("llama 3.3 community", "llama3.3"),
+    ("llama 3.2 community", "llama3.2"),
+    ("llama 3.1 community", "llama3.1"),
+    ("llama 3 community", "llama3"),
+    ("gemma terms of use", "gemma"),
+    ("deepseek license", "deepseek"),
+    ("mistral ai non-production", "mnpl"),
+    ("mistral ai research", "mrl"),
+    ("qwen research license", "qwen-research"),
+    ("tongyi qianwen", "tongyi-qianwen"),
+];
+
 /// A licence by the hub's name for it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Licence {
@@ -54,6 +70,15 @@ pub struct Licence {
 }
 
 impl Licence {
+    /// By the text itself, where nobody gives it a name: those that models come with, else its first line.
+    pub(crate) fn of_text(text: &str) -> Self {
+        let start: String = text.chars().take(2000).collect::<String>().to_lowercase();
+        let known = TEXTS.iter().find(|(part, _)| start.contains(part)).map(|(_, name)| (*name).to_owned());
+        let first = || text.lines().map(str::trim).find(|line| !line.is_empty());
+        let name = known.or_else(|| first().map(|line| exo_types::printable(line, NAME_CHARS_MAX)));
+        Self { name, link: None }
+    }
+
     /// From a repository's description: its card, else its tags.
     pub(crate) fn of(info: &Value) -> Self {
         let card = info.get("cardData");

@@ -65,6 +65,7 @@ pub fn resolve(
 ) -> Result<Plan, HubError> {
     match reference {
         Reference::Hub(hub) => resolve_hub(client, hub, memory, cancel),
+        Reference::Registry(registry) => crate::registry::resolve(client, registry, cancel),
         Reference::Url(url) => resolve_url(client, url),
         Reference::Path(path) => {
             let text = crate::errors::quoted(&path.display().to_string());

@@ -209,6 +209,9 @@ impl Fetch<'_> {
         match answer.status {
             206 | 200 => {}
             429 => return Err(Trouble::Limited(Box::new(answer))),
+            401 if !is_elsewhere && self.client.answer_challenge(&answer, self.cancel)? => {
+                return Err(Trouble::Expired(Box::new(answer)));
+            }
             400 | 401 | 403 | 404 | 410 if is_elsewhere => return Err(Trouble::Expired(Box::new(answer))),
             408 | 500..600 => return Err(Trouble::Passing(ureq::Error::StatusCode(answer.status))),
             _ => return Err(Trouble::Final(self.client.refusal(answer, &self.attempt()))),

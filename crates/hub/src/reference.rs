@@ -11,6 +11,11 @@ use crate::names;
 const TEXT_BYTES_MAX: usize = 2000;
 const REVISION_BYTES_MAX: usize = 128;
 const QUANTISATION_BYTES_MAX: usize = 64;
+const HOST_BYTES_MAX: usize = 255;
+/// Where Ollama keeps models without a namespace.
+const LIBRARY: &str = "library/";
+const DIGEST: &str = "sha256:";
+const DOCKER_HOST: &str = "registry-1.docker.io";
 /// Hosts that all mean the hub itself.
 const HUB_HOSTS: [&str; 4] = ["hf.co", "huggingface.co", "www.huggingface.co", "hub"];
 
@@ -19,6 +24,8 @@ const HUB_HOSTS: [&str; 4] = ["hf.co", "huggingface.co", "www.huggingface.co", "
 pub enum Reference {
     /// A repository of the hub.
     Hub(HubReference),
+    /// A model of Ollama's registry or of another one.
+    Registry(RegistryReference),
     /// One file at an address.
     Url(String),
     /// A path on this machine.
@@ -38,6 +45,44 @@ pub struct HubReference {
     pub file: Option<String>,
     /// Whether the text says by itself that it means the hub, as `hf.co/…` does and `org/repo` does not.
     pub is_explicit: bool,
+}
+
+/// A model of a registry that speaks OCI's protocol.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegistryReference {
+    /// The registry; `None` is Ollama's.
+    pub host: Option<String>,
+    /// For example `library/qwen3`.
+    pub name: String,
+    /// A tag, or a digest of a manifest.
+    pub tag: String,
+}
+
+impl RegistryReference {
+    /// What a file of it is called: `qwen3-8b`.
+    pub(crate) fn file_stem(&self) -> String {
+        let base = self.name.rsplit('/').next().unwrap_or(&self.name);
+        match self.tag.as_str() {
+            "latest" => base.to_owned(),
+            tag => format!("{base}-{}", tag.replace(':', "-")),
+        }
+    }
+
+    /// One name for a folder of all that comes from it.
+    pub(crate) fn folder_name(&self, host: &str) -> String {
+        format!("{host}/{}", self.name).replace(['/', ':'], "_")
+    }
+}
+
+impl fmt::Display for RegistryReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if self.tag.starts_with(DIGEST) { '@' } else { ':' };
+        match (&self.host, self.name.strip_prefix(LIBRARY)) {
+            (Some(host), _) => write!(f, "oci://{host}/{}{separator}{}", self.name, self.tag),
+            (None, Some(name)) if separator == ':' => write!(f, "{name}:{}", self.tag),
+            (None, _) => write!(f, "ollama://{}{separator}{}", self.name, self.tag),
+        }
+    }
 }
 
 impl HubReference {
@@ -64,6 +109,7 @@ impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hub(hub) => hub.fmt(f),
+            Self::Registry(registry) => registry.fmt(f),
             Self::Url(url) => f.write_str(&crate::address::without_query(url)),
             Self::Path(path) => path.display().fmt(f),
         }
@@ -85,14 +131,14 @@ fn parse(text: &str) -> Result<Reference, String> {
     if let Some(rest) = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")) {
         return parse_url(text, rest);
     }
-    for (prefix, what) in
-        [("oci://", "OCI registries"), ("ollama://", "Ollama's registry"), ("docker://", "OCI registries")]
-    {
-        if text.starts_with(prefix) {
-            return Err(format!(
-                "{what} are not supported yet; `exo models --found` lists what other programs have put on this disk"
-            ));
+    for (prefix, host) in [("ollama://", None), ("docker://", Some(DOCKER_HOST))] {
+        if let Some(rest) = text.strip_prefix(prefix) {
+            return parse_registry(host, rest).map(Reference::Registry);
         }
+    }
+    if let Some(rest) = text.strip_prefix("oci://") {
+        let (host, name) = rest.split_once('/').ok_or("a registry's model is oci://HOST/NAME:TAG")?;
+        return parse_registry(Some(host), name).map(Reference::Registry);
     }
     let host = text.split('/').next().unwrap_or_default();
     if HUB_HOSTS.contains(&host) {
@@ -104,16 +150,10 @@ fn parse(text: &str) -> Result<Reference, String> {
     if text.matches('/').count() == 1 {
         return parse_repo(text, false).map(Reference::Hub);
     }
-    if let Some((name, tag)) = text.split_once(':') {
-        let reason = format!(
-            "it looks like a name of Ollama's registry, which is not supported yet. If Ollama has `{}:{}` on this disk, `exo models \
-             --found` lists it; else take a GGUF repository, as in hf.co/ORG/REPO:Q4_K_M",
-            crate::errors::quoted(name),
-            crate::errors::quoted(tag)
-        );
-        return Err(reason);
+    if text.contains(':') {
+        return parse_registry(None, text).map(Reference::Registry);
     }
-    Err("expected hf.co/ORG/REPO, hf.co/ORG/REPO:QUANTISATION, hf.co/ORG/REPO@REVISION, https://… or a path"
+    Err("expected hf.co/ORG/REPO, hf.co/ORG/REPO:QUANTISATION, hf.co/ORG/REPO@REVISION, NAME:TAG of Ollama's registry, oci://HOST/NAME:TAG, https://… or a path"
         .to_owned())
 }
 
@@ -184,6 +224,55 @@ fn parse_repo(text: &str, is_explicit: bool) -> Result<HubReference, String> {
     Ok(HubReference { repo: name.to_owned(), quantisation, revision, file: None, is_explicit })
 }
 
+/// `NAME`, `NAME:TAG` or `NAME@sha256:…`, for Ollama without a namespace too.
+fn parse_registry(host: Option<&str>, text: &str) -> Result<RegistryReference, String> {
+    if let Some(host) = host {
+        let is_name = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:".contains(&b));
+        let is_host = host.contains(['.', ':']) || host == "localhost";
+        if !is_name || !is_host || host.len() > HOST_BYTES_MAX || host.starts_with(['.', ':']) {
+            return Err(format!("`{}` cannot be the host of a registry", crate::errors::quoted(host)));
+        }
+    }
+    let (name, tag) = match (text.split_once('@'), text.rsplit_once(':')) {
+        (Some((name, digest)), _) => (name, checked_digest(digest)?),
+        (None, Some((name, tag))) => (name, checked_tag(tag)?),
+        (None, None) => (text, "latest".to_owned()),
+    };
+    let is_part = |part: &str| {
+        let begins = part.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+        begins && part.len() <= 96 && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    };
+    if name.len() > REVISION_BYTES_MAX || !name.split('/').all(is_part) || name.contains("..") {
+        return Err(format!(
+            "`{}` cannot be a name of a registry's model, as qwen3:8b is one",
+            crate::errors::quoted(name)
+        ));
+    }
+    let name = match (host, name.contains('/')) {
+        (None, false) => format!("{LIBRARY}{name}"),
+        _ => name.to_owned(),
+    };
+    Ok(RegistryReference { host: host.map(str::to_ascii_lowercase), name, tag })
+}
+
+fn checked_tag(tag: &str) -> Result<String, String> {
+    let begins = tag.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let allowed = tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    match begins && allowed && tag.len() <= REVISION_BYTES_MAX && !tag.contains("..") && !tag.ends_with('.') {
+        true => Ok(tag.to_owned()),
+        false => Err(format!("`{}` cannot be a tag", crate::errors::quoted(tag))),
+    }
+}
+
+fn checked_digest(digest: &str) -> Result<String, String> {
+    let hex =
+        digest.strip_prefix(DIGEST).filter(|h| h.len() == 64 && h.bytes().all(|b| b.is_ascii_hexdigit()));
+    match hex {
+        Some(_) => Ok(digest.to_owned()),
+        None => Err(format!("`{}` cannot be a digest, sha256: and 64 digits", crate::errors::quoted(digest))),
+    }
+}
+
 /// Branches may have slashes in their names; nothing in one may lead elsewhere in an address.
 fn checked_revision(text: &str) -> Result<String, String> {
     let allowed = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b));
@@ -217,6 +306,7 @@ mod tests {
     fn check(text: &str) -> String {
         match text.parse::<Reference>() {
             Ok(Reference::Hub(h)) => format!("hub {h} file={:?} explicit={}", h.file, h.is_explicit),
+            Ok(Reference::Registry(r)) => format!("registry {r} name={}", r.name),
             Ok(Reference::Url(u)) => format!("url {u}"),
             Ok(Reference::Path(p)) => format!("path {}", p.display()),
             Err(error) => format!("error {error}"),
@@ -238,6 +328,14 @@ mod tests {
                 "hub hf.co/a/b@main file=Some(\"x/c.gguf\") explicit=true",
             ),
             ("https://example.org/x/m.gguf?sig=1", "url https://example.org/x/m.gguf?sig=1"),
+            ("qwen3:8b", "registry qwen3:8b name=library/qwen3"),
+            ("ollama://me/x", "registry ollama://me/x:latest name=me/x"),
+            ("oci://ghcr.io/a/b/c:v1", "registry oci://ghcr.io/a/b/c:v1 name=a/b/c"),
+            ("oci://127.0.0.1:5000/x:y", "registry oci://127.0.0.1:5000/x:y name=x"),
+            (
+                "docker://ai/smollm2:360M-Q4_K_M",
+                "registry oci://registry-1.docker.io/ai/smollm2:360M-Q4_K_M name=ai/smollm2",
+            ),
             ("./a/b", "path ./a/b"),
             ("models/m.gguf", "path models/m.gguf"),
             ("/a", "path /a"),
@@ -251,9 +349,11 @@ mod tests {
     #[test]
     fn what_is_no_reference_says_what_would_be_one() {
         for (text, part) in [
-            ("qwen3:8b", "Ollama's registry, which is not supported yet"),
-            ("oci://registry/x", "OCI registries are not supported yet"),
-            ("ollama://x", "Ollama's registry are not supported yet"),
+            ("qwen3:../8b", "cannot be a tag"),
+            ("oci://registry/x", "cannot be the host of a registry"),
+            ("oci://ghcr.io", "oci://HOST/NAME:TAG"),
+            ("ollama://a/../b", "cannot be a name of a registry's model"),
+            ("oci://ghcr.io/a@sha256:1", "cannot be a digest"),
             ("hf.co/a", "two names; this has 1"),
             ("hf.co/a/b/c", "two names; this has 3"),
             ("hf.co/../b", "not a reference"),

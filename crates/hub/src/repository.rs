@@ -150,7 +150,7 @@ impl Client {
 }
 
 /// A text as part of a query.
-fn encoded(text: &str) -> String {
+pub(crate) fn encoded(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes().take(TEXT_CHARS_MAX) {
         match byte {

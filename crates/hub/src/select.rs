@@ -251,15 +251,7 @@ fn label_of(stem: &str) -> String {
 
 fn gguf_variant(label: String, stem: &str, files: Vec<&RepoFile>) -> Variant {
     let is_supported = !OTHER_LABELS.contains(&label.as_str());
-    let parts = files.len();
-    // Two gigabytes are quickly fetched, and in vain: what would not open is refused before.
-    let unopened = || {
-        format!(
-            "`{}` is split over {parts} files, which exo does not open yet; take another quantisation, or join them with llama-gguf-split --merge",
-            quoted(stem)
-        )
-    };
-    let problem = parts_problem(stem, &files).or_else(|| (parts > 1).then(unopened));
+    let problem = parts_problem(stem, &files);
     Variant { label, files: files.into_iter().cloned().collect(), is_supported, problem }
 }
 
@@ -275,6 +267,9 @@ fn parts_problem(stem: &str, files: &[&RepoFile]) -> Option<String> {
             let count = all.first().map_or(0, |(_, count)| *count);
             if all.iter().any(|(_, c)| *c != count) {
                 return Some(format!("the parts of `{name}` do not agree how many there are"));
+            }
+            if let Some((part, _)) = all.iter().find(|(part, _)| !(1..=count).contains(part)) {
+                return Some(format!("part {part} of `{name}` is there, and it has {count} parts"));
             }
             let missing = (1..=count).find(|n| !all.iter().any(|(part, _)| part == n));
             missing.map(|n| format!("part {n} of {count} of `{name}` is not there"))
@@ -399,12 +394,15 @@ mod tests {
     #[test]
     fn a_split_file_is_one_model_and_a_missing_part_is_named() {
         let split = [("Q8_0/m-Q8_0-00001-of-00002.gguf", G), ("Q8_0/m-Q8_0-00002-of-00002.gguf", G)];
-        assert!(
-            check(&split, Some("Q8_0"), None).contains("is split over 2 files, which exo does not open yet")
-        );
+        assert_eq!(check(&split, Some("Q8_0"), None), "Q8_0 x2: as asked for");
         assert_eq!(variants(&snapshot(&split)).len(), 1);
         assert!(
             check(&split[1..], Some("Q8_0"), None).ends_with("part 1 of 2 of `Q8_0/m-Q8_0` is not there")
+        );
+        let more = [split[0], split[1], ("Q8_0/m-Q8_0-00003-of-00002.gguf", G)];
+        assert!(
+            check(&more, Some("Q8_0"), None)
+                .ends_with("part 3 of `Q8_0/m-Q8_0` is there, and it has 2 parts")
         );
         let doubled = [("m-Q8_0-00001-of-00001.gguf", G), ("m-Q8_0.gguf", G)];
         assert!(check(&doubled, Some("Q8_0"), None).contains("both whole and in parts"));

@@ -9,6 +9,7 @@ use ureq::http::Uri;
 use crate::{HubError, address};
 
 const ENDPOINT: &str = "https://huggingface.co";
+const OLLAMA_REGISTRY: &str = "https://registry.ollama.ai";
 const TOKEN_BYTES_MAX: usize = 512;
 /// A range that gives no byte for so long is asked for again.
 const STALL: Duration = Duration::from_secs(5);
@@ -48,6 +49,8 @@ impl fmt::Debug for Token {
 pub struct Settings {
     /// The hub, or a mirror of it.
     pub endpoint: Uri,
+    /// Ollama's registry, or a mirror of it.
+    pub ollama_registry: Uri,
     /// For gated and private repositories.
     pub token: Option<Token>,
     /// Why nothing is fetched, if nothing is.
@@ -63,6 +66,7 @@ impl Settings {
     pub fn of(endpoint: &str) -> Result<Self, HubError> {
         Ok(Self {
             endpoint: parse_endpoint("the hub's address", endpoint)?,
+            ollama_registry: parse_endpoint("the address of Ollama's registry", OLLAMA_REGISTRY)?,
             token: None,
             offline: None,
             proxy: None,
@@ -82,7 +86,18 @@ impl Settings {
             .into_iter()
             .find_map(|(name, why)| set(name).filter(|v| is_true(v)).map(|_| why));
         let token = read_token(home, &set)?;
-        Ok(Self { endpoint, token, offline, proxy: ureq::Proxy::try_from_env(), stall: STALL })
+        let ollama_registry = match set("EXO_OLLAMA_REGISTRY") {
+            Some(text) => parse_endpoint("EXO_OLLAMA_REGISTRY", &text)?,
+            None => parse_endpoint("the address of Ollama's registry", OLLAMA_REGISTRY)?,
+        };
+        Ok(Self {
+            endpoint,
+            ollama_registry,
+            token,
+            offline,
+            proxy: ureq::Proxy::try_from_env(),
+            stall: STALL,
+        })
     }
 
     /// The same for another hub, or with another token. What the environment has goes to no hub but the one that it is for.
@@ -99,6 +114,12 @@ impl Settings {
             let refused = HubError::Setting { name: "the token".to_owned(), reason };
             self.token = Some(Token::new(text).ok_or(refused)?);
         }
+        Ok(self)
+    }
+
+    /// The same with another registry in Ollama's place.
+    pub fn with_ollama_registry(mut self, address: &str) -> Result<Self, HubError> {
+        self.ollama_registry = parse_endpoint("the address of Ollama's registry", address)?;
         Ok(self)
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::answer::{self, Headers};
 use crate::request::Request;
-use crate::{File, Repository, State, content, lock};
+use crate::{File, Repository, State, content, lock, registry};
 
 /// Entries of a page of the list of files.
 const PAGE: usize = 50;
@@ -20,6 +20,12 @@ pub(crate) fn answer(request: &Request, state: &State, out: &mut impl Write) -> 
         return refuse(out, "401 Unauthorized", "", "Invalid credentials in Authorization header");
     }
     let path = request.path().to_owned();
+    if path == "/token" {
+        return registry::give_token(request, state, out);
+    }
+    if let Some(rest) = path.strip_prefix("/v2/") {
+        return registry::answer(request, rest, state, out);
+    }
     if let Some(rest) = path.strip_prefix("/api/models/") {
         return describe(request, rest, state, out);
     }

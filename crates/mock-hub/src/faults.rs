@@ -39,6 +39,10 @@ pub struct Faults {
     pub unavailable: u64,
     /// A signed address is good for so many requests.
     pub signature_uses: Option<u64>,
+    /// The registry wants a token, which is good for so many requests.
+    pub registry_token_uses: Option<u64>,
+    /// Where the registry says that tokens are given out, instead of at itself.
+    pub registry_realm: Option<String>,
     /// So many bytes a second on each connection.
     pub bytes_per_s: Option<u64>,
 }

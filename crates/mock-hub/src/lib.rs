@@ -13,9 +13,11 @@ mod answer;
 mod api;
 mod content;
 mod faults;
+mod registry;
 mod request;
 
 pub use faults::Faults;
+pub use registry::Layer;
 pub use request::{Host, Seen};
 
 use std::collections::BTreeMap;
@@ -75,6 +77,10 @@ impl Repository {
 
 pub(crate) struct State {
     pub(crate) repositories: Mutex<BTreeMap<String, Repository>>,
+    /// Manifests of the registry, by `NAME:TAG`.
+    pub(crate) manifests: Mutex<BTreeMap<String, Vec<u8>>>,
+    /// Tokens that the registry has given out, and requests that each is good for.
+    pub(crate) registry_tokens: Mutex<Vec<u64>>,
     pub(crate) faults: Mutex<Faults>,
     pub(crate) seen: Mutex<Vec<Seen>>,
     /// The token that opens gated repositories.
@@ -106,6 +112,8 @@ impl MockHub {
         let (hub, cdn) = (TcpListener::bind(("127.0.0.1", port))?, TcpListener::bind("127.0.0.1:0")?);
         let state = Arc::new(State {
             repositories: Mutex::default(),
+            manifests: Mutex::default(),
+            registry_tokens: Mutex::default(),
             faults: Mutex::default(),
             seen: Mutex::default(),
             token: "hf_mock_token".to_owned(),
@@ -137,6 +145,16 @@ impl MockHub {
     /// Has this repository from now on.
     pub fn put(&self, name: &str, repository: Repository) {
         lock(&self.state.repositories).insert(name.to_owned(), repository);
+    }
+
+    /// Has this model in its registry from now on: `NAME` and tag, and layers.
+    pub fn put_layers(&self, name: &str, tag: &str, layers: &[Layer]) {
+        registry::put(&self.state, name, tag, layers);
+    }
+
+    /// Answers with this manifest from now on, whatever it is.
+    pub fn put_manifest(&self, name: &str, tag: &str, manifest: &[u8]) {
+        lock(&self.state.manifests).insert(format!("{name}:{tag}"), manifest.to_vec());
     }
 
     /// Has these faults from now on.

@@ -64,12 +64,16 @@ fn ready(name: &str, was_here: bool, is_verified: bool) {
 
 /// The environment of this command counts, not that of the node.
 fn request(reference: &Reference, settings: &Settings, ranges: u8, rate_max: Option<u64>) -> PullRequest {
+    let is_registry = matches!(reference, Reference::Registry(_));
+    let endpoint = if is_registry { &settings.ollama_registry } else { &settings.endpoint };
+    // A registry gives out its own tokens.
+    let token = settings.token.as_ref().filter(|_| !is_registry);
     PullRequest {
         reference: text_of(reference),
         ranges_max: Some(ranges),
         rate_max_bytes_per_s: rate_max,
-        endpoint: Some(settings.endpoint.to_string()),
-        token: settings.token.as_ref().map(|token| HubToken(token.reveal().to_owned())),
+        endpoint: Some(endpoint.to_string()),
+        token: token.map(|token| HubToken(token.reveal().to_owned())),
     }
 }
 
@@ -152,7 +156,7 @@ fn options(config: &Config) -> PullOptions {
     PullOptions::new(config.data_dir().join("hub"))
 }
 
-fn settings() -> anyhow::Result<Settings> {
+pub fn settings() -> anyhow::Result<Settings> {
     let home = etcetera::home_dir().context("this user has no home folder")?;
     Ok(Settings::from_env(&home, &|name| std::env::var(name).ok())?)
 }

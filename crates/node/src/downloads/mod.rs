@@ -18,7 +18,7 @@ use exo_api::{
     AdminError, BoxFuture, BoxStream, ClusterView, Downloads, FoundModelView, FoundRepoView,
     HubSearchRequest, HubShowRequest, NodeStatus, PrunedView, PullRequest, PullState, PullView, RepoView,
 };
-use exo_hub::{Cancel, Client, HubError, Memory, Reference, Settings};
+use exo_hub::{Cancel, Client, HubError, Memory, Reference, RegistryReference, Settings};
 use tokio::sync::{Semaphore, watch};
 
 pub use self::views::{found_model_view, found_repo_view, repo_view};
@@ -27,7 +27,7 @@ use crate::events::EventSender;
 use crate::host::Host;
 use crate::library::Library;
 use crate::run_loop::unix_s;
-use pull::{Pull, Wish, drive};
+use pull::{Pull, Wish, drive, settings_for};
 use saved::SavedPull;
 
 /// Downloads that fetch at once.
@@ -111,6 +111,11 @@ impl NodeDownloads {
         downloads
     }
 
+    /// How the node's hub is asked.
+    pub fn settings(&self) -> Result<Settings, HubError> {
+        self.shared.settings()
+    }
+
     fn go_on(&self, saved: SavedPull) {
         let Ok(reference) = saved.reference.parse::<Reference>() else {
             tracing::warn!(reference = saved.reference, "a kept download names no model; it is left out");
@@ -143,9 +148,8 @@ impl NodeDownloads {
             return Err(invalid("reference", message));
         }
         let param = if request.token.is_some() { "token" } else { "endpoint" };
-        let token = request.token.as_ref().map(|token| token.0.as_str());
         let settings = self.shared.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;
-        settings.aimed(request.endpoint.as_deref(), token).map_err(|e| invalid(param, e.to_string()))?;
+        settings_for(settings, &reference, &request).map_err(|e| invalid(param, e.to_string()))?;
         let view = self.begin_or_go_on(reference, request)?;
         self.shared.save_soon();
         Ok(view)
@@ -295,11 +299,16 @@ impl Shared {
     ) -> Arc<Pull> {
         pulls.last_id += 1;
         let id = pulls.last_id;
-        let source = match &reference {
-            Reference::Url(url) => host_of(url),
-            _ => match request.endpoint.as_deref() {
-                Some(endpoint) => host_of(endpoint),
-                None => self.settings().map_or(String::new(), |s| host_of(&s.endpoint.to_string())),
+        let source = match (&reference, self.settings()) {
+            (Reference::Url(url), _) => host_of(url),
+            (Reference::Registry(RegistryReference { host: Some(host), .. }), _) => host_of(host),
+            (_, Err(_)) => String::new(),
+            (_, Ok(settings)) => match settings_for(settings, &reference, &request) {
+                Ok(settings) if matches!(reference, Reference::Registry(_)) => {
+                    host_of(&settings.ollama_registry.to_string())
+                }
+                Ok(settings) => host_of(&settings.endpoint.to_string()),
+                Err(_) => String::new(),
             },
         };
         let view = PullView {

@@ -126,9 +126,8 @@ impl Pull {
     }
 
     /// How the hub is asked for this one.
-    pub fn settings(&self, shared: &Shared) -> Result<Settings, HubError> {
-        let token = self.request.token.as_ref().map(|token| token.0.as_str());
-        shared.settings()?.aimed(self.request.endpoint.as_deref(), token)
+    fn settings(&self, shared: &Shared) -> Result<Settings, HubError> {
+        settings_for(shared.settings()?, &self.reference, &self.request)
     }
 
     /// Asks, fetches and verifies. Blocks.
@@ -177,6 +176,19 @@ impl Pull {
         });
         shared.save();
         Ok(plan)
+    }
+}
+
+/// What the request names in place of the node's own: a hub and a token for it, or a registry.
+pub fn settings_for(
+    settings: Settings,
+    reference: &Reference,
+    request: &PullRequest,
+) -> Result<Settings, HubError> {
+    match (reference, request.endpoint.as_deref()) {
+        (Reference::Registry(_), Some(registry)) => settings.with_ollama_registry(registry),
+        (Reference::Registry(_), None) => Ok(settings),
+        (_, endpoint) => settings.aimed(endpoint, request.token.as_ref().map(|token| token.0.as_str())),
     }
 }
 
