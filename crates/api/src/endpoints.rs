@@ -407,6 +407,21 @@ pub const ENDPOINTS: &[Endpoint] = &[
     ),
     delete("/exo/v1/models/{model}", "remove_model", "Forgets a model; files the user added stay"),
     get(
+        "/exo/v1/fits",
+        "fits",
+        Admin,
+        One("FitsView"),
+        "Which well-known models fit the cluster as it is, how fast each would be, and what would make the others fit",
+    ),
+    post(
+        "/exo/v1/fits",
+        "fits_one",
+        Admin,
+        Some("FitsQuery"),
+        One("FitsView"),
+        "The same for another context, or of one model: of the catalogue, or of a hub by the head of its files",
+    ),
+    get(
         "/exo/v1/pulls",
         "list_pulls",
         Admin,

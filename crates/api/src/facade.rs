@@ -5,8 +5,12 @@ use std::pin::Pin;
 use exo_types::{InstanceId, ModelId, NodeId, RequestId, SampledToken};
 use futures_util::Stream;
 
+use crate::fits::{FitsQuery, FitsView};
 use crate::{
-    AlertView, ClusterView, Downloads, Drain, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
+    AlertView, ClusterView, Downloads, Drain, GenerateError, GenerateEvent, GenerateRequest, HealthView,
+    InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView,
+    MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView,
+    RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
 };
 
 /// A future that may cross threads.
@@ -107,6 +111,9 @@ pub trait Facade: Send + Sync + 'static {
 
     /// Has more of one target kept in this node's log for ten minutes.
     fn raise_log_level(&self, request: LogLevelRequest) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Which models fit the cluster as it is: of the catalogue, or the one that is asked for.
+    fn fits(&self, query: FitsQuery) -> BoxFuture<'_, Result<FitsView, AdminError>>;
 
     /// Models of a hub, and their way to this node's disk.
     fn downloads(&self) -> &dyn Downloads;

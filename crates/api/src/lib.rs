@@ -18,6 +18,7 @@ pub mod downloads;
 pub mod endpoints;
 pub mod facade;
 pub mod fields;
+pub mod fits;
 pub mod generate;
 pub mod logs;
 pub mod ollama;

@@ -12,7 +12,7 @@ use utoipa::openapi::{
 
 use crate::endpoints::{Access, Answer, ENDPOINTS, Endpoint, Method};
 use crate::table::{self, Table, Treatment};
-use crate::{alerts, anthropic, downloads, logs, ollama, openai, plan, responses, telemetry, view};
+use crate::{alerts, anthropic, downloads, fits, logs, ollama, openai, plan, responses, telemetry, view};
 
 #[derive(OpenApi)]
 #[openapi(components(schemas(
@@ -69,6 +69,8 @@ use crate::{alerts, anthropic, downloads, logs, ollama, openai, plan, responses,
     alerts::SilenceRequest,
     logs::LogsView,
     logs::LogLevelRequest,
+    fits::FitsQuery,
+    fits::FitsView,
     downloads::PullRequest,
     downloads::PullView,
     downloads::HubSearchRequest,

@@ -221,6 +221,11 @@ pub enum Command {
     /// List processors and graphics cards of this machine, what each can do, and why one is not used
     #[command(after_help = "Examples:\n  exo devices\n  exo devices --json | jq '.[] | .name, .reason'")]
     Devices(Devices),
+    /// List which models fit these machines together, how fast they would answer, and what would make the others fit
+    #[command(
+        after_help = "Examples:\n  exo fits\n  exo fits qwen3-8b\n  exo fits hf.co/ORG/REPO\n  exo fits --context 32768    for long texts\n  exo fits --cluster home.toml"
+    )]
+    Fits(Fits),
     /// Place a model on the cluster and load it
     #[command(after_help = "Example: exo place demo --nodes 2 --context 2048 --kv q8")]
     Place(Place),
@@ -512,6 +517,20 @@ pub struct Search {
     /// Words
     #[arg(required = true)]
     pub text: Vec<String>,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args)]
+pub struct Fits {
+    /// One model: a name of the list, or `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`
+    pub reference: Option<String>,
+    /// On the cluster that this file describes, as `exo plan --save-cluster` writes it; no node is asked
+    #[arg(long, value_name = "FILE")]
+    pub cluster: Option<PathBuf>,
+    /// Longest text at once, prompt and answer, in tokens
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub context: Option<u32>,
     #[command(flatten)]
     pub json: Json,
 }

@@ -7,6 +7,7 @@ pub mod demo;
 pub mod devices;
 pub mod doctor;
 pub mod drain;
+pub mod fits;
 pub mod found;
 mod interrupt;
 pub mod logs;

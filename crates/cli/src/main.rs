@@ -79,6 +79,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Prune => commands::pull::prune(config).await.map(done),
         Command::Models { found: true, json, .. } => commands::found::run(json).await.map(done),
         Command::Models { action, json, .. } => commands::models::run(config, action, json).await.map(done),
+        Command::Fits(args) => commands::fits::run(config, args).await,
         Command::Place(args) => commands::place::place(config, args).await.map(done),
         Command::Replan(args) => commands::replan::run(config, args).await.map(done),
         Command::Plan(args) => commands::plan::run(config, args).await.map(done),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use exo_mock_hub::{Faults, Host, MockHub, Repository, sha256};
+use exo_mock_hub::{Faults, Host, Layer, MockHub, Repository, sha256};
 use serde_json::Value;
 use support::{Killed, Node, SOON, Start, exo, finish, stderr, stdout, wait_for};
 
@@ -59,6 +59,7 @@ impl World {
             command.env_remove(name);
         }
         command.env("HOME", self.folder.path().join("home")).env("HF_ENDPOINT", self.hub.endpoint());
+        command.env("EXO_OLLAMA_REGISTRY", self.hub.endpoint());
         command
     }
 
@@ -139,6 +140,18 @@ fn a_model_is_pulled_listed_with_its_source_and_run_and_the_hub_is_asked_once() 
     let text = world.run(&["run", "tiny-Q8_0", "What is 17 + 25?", "--temperature", "0"]);
     assert!(text.contains("42"), "{text}");
     assert_eq!(world.hub.sent_bytes(), sent);
+}
+
+#[test]
+fn a_name_of_ollamas_registry_runs_on_a_machine_that_has_nothing() {
+    let world = World::new();
+    let licence = Layer::new("application/vnd.ollama.image.license", b"MIT License");
+    let layers = [Layer::new("application/vnd.ollama.image.model", &demo_model()), licence];
+    world.hub.put_layers("library/tiny", "1b", &layers);
+    world.hub.set_faults(Faults { registry_token_uses: Some(2), ..Faults::default() });
+    let text = world.run(&["run", "tiny:1b", "What is 17 + 25?", "--temperature", "0"]);
+    assert!(text.contains("42") && text.contains("licence mit"), "{text}");
+    assert!(world.run(&["pull", "tiny:1b"]).contains("tiny-1b is ready, was here already"));
 }
 
 #[test]
@@ -238,7 +251,7 @@ fn what_another_program_has_is_run_in_place_and_offline_says_what_is_missing() {
     assert!(stderr(&output).contains("exo is offline (EXO_OFFLINE is set)"), "{}", stderr(&output));
     assert!(world.hub.seen().is_empty(), "nothing was asked");
     let text = world.refused(&["run", "qwen3:8b", "x"]);
-    assert!(text.contains("Ollama's registry, which is not supported yet"), "{text}");
+    assert!(text.contains("has no qwen3:8b"), "{text}");
 }
 
 #[test]
@@ -407,4 +420,82 @@ fn a_token_in_a_request_reaches_the_hub_and_nothing_else() {
     assert_eq!(node.post("/exo/v1/pulls", &bad).code(), "invalid_value");
     let repo = serde_json::json!({"reference": "./a.gguf"});
     assert_eq!(node.post("/exo/v1/pulls", &repo).code(), "invalid_value");
+}
+
+#[test]
+fn fits_says_in_words_what_these_machines_can_run_and_reads_a_repository_by_its_head() {
+    let world = World::new();
+    let cluster = world.folder.path().join("cluster.toml");
+    let device = |name: &str, gib: u32| {
+        format!("[[device]]\nnode = \"{name}\"\nmemory_gib = {gib}\nread_gb_s = 60\ntflops = 1\n")
+    };
+    let link = "[[link]]\nfrom = \"desktop\"\nto = \"laptop\"\nrtt_ms = 1\nmbit_s = 1000\n";
+    std::fs::write(&cluster, device("desktop", 32) + &device("laptop", 8) + link).unwrap();
+    let on = ["--cluster", cluster.to_str().unwrap()];
+    let text = world.run(&[&["fits"][..], &on].concat());
+    assert!(text.contains("2 machines") && text.contains("at least as fast as people read"), "{text}");
+    assert!(
+        text.contains("qwen3-4b") && text.contains("words a second") && text.contains("one more machine"),
+        "{text}"
+    );
+    let text = world.run(&[&["fits", "llama-3.3-70b"][..], &on].concat());
+    assert!(text.contains("too large") && text.contains("it would fit with"), "{text}");
+    let known: Value =
+        serde_json::from_str(&world.run(&[&["fits", "qwen3-8b", "--json"][..], &on].concat())).unwrap();
+    let stages = known["models"][0]["best"]["stages"].as_array().unwrap();
+    assert!(stages.iter().all(|stage| stage["weight_bytes"].as_u64() > Some(0)), "{known}");
+    assert!(world.hub.seen().is_empty(), "the catalogue asks nobody");
+    let text = world.run(&[&["fits", "hf.co/org/demo-GGUF"][..], &on].concat());
+    assert!(text.contains("best as Q8_0") && text.contains("licence apache-2.0"), "{text}");
+    assert!(world.hub.sent_bytes() <= 20 << 20);
+    assert!(!world.data_dir().join("hub").exists(), "nothing was fetched");
+    let node = node_of(&world);
+    let all = node.get("/exo/v1/fits");
+    assert!(all["models"].as_array().unwrap().len() >= 40);
+    let one = node.post("/exo/v1/fits", &serde_json::json!({"reference": "hf.co/org/demo-GGUF"})).json();
+    assert_eq!(one["models"][0]["verdict"], "comfortable", "{one}");
+    let bad = node.post("/exo/v1/fits", &serde_json::json!({"reference": "./x.gguf"}));
+    assert_eq!(bad.code(), "invalid_value");
+    assert!(
+        std::fs::read_dir(world.data_dir().join("outlines")).unwrap().next().is_none(),
+        "outlines are thrown away"
+    );
+}
+
+#[test]
+fn a_model_over_several_files_is_pulled_whole_and_runs() {
+    let world = World::new();
+    let parts = split_demo_model();
+    let files: Vec<(&str, Vec<u8>)> =
+        parts.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
+    world.hub.put("org/split", Repository::new(&files));
+    let text = world.run(&["run", "hf.co/org/split", "What is 17 + 25?", "--temperature", "0"]);
+    assert!(text.contains("42") && text.contains("in 2 files"), "{text}");
+    world.hub.put("org/half", Repository::new(&files[..1]));
+    let text = world.refused(&["pull", "hf.co/org/half"]);
+    assert!(text.contains("part 2 of 2") && text.contains("is not there"), "{text}");
+}
+
+/// The demo model as `llama-gguf-split` would cut it.
+fn split_demo_model() -> Vec<(String, Vec<u8>)> {
+    let bytes = exo_node::DEMO_MODEL;
+    let gguf = exo_formats::gguf::Gguf::parse(bytes).unwrap();
+    let half = gguf.tensors.len() / 2;
+    let part = |index: usize| {
+        let mut w = exo_formats::write::GgufWriter::new();
+        if index == 0 {
+            for (key, value) in gguf.metadata.iter() {
+                w.value(key, value, bytes);
+            }
+        }
+        let total = gguf.tensors.len() as u32;
+        w.u32("split.no", index as u32).u32("split.count", 2).u32("split.tensors.count", total);
+        let tensors = if index == 0 { &gguf.tensors[..half] } else { &gguf.tensors[half..] };
+        for t in tensors {
+            let stored = bytes[t.range.start as usize..t.range.end as usize].to_vec();
+            w.tensor(&t.name, t.dtype, &t.dims, stored);
+        }
+        (format!("split-Q8_0-{:05}-of-00002.gguf", index + 1), w.to_bytes())
+    };
+    vec![part(0), part(1)]
 }

@@ -1,5 +1,6 @@
 //! The node as its HTTP server sees it: the bridge from [`exo_api::Facade`] to the node's machine.
 
+mod fitting;
 mod members;
 mod models;
 mod placing;
@@ -10,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use exo_api::fits::{FitsQuery, FitsView};
 use exo_api::{
     AdminError, AlertView, BoxFuture, BoxStream, ClaimedRequest, ClusterView, Drain, Facade, GenerateError,
     GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceView, InviteRequest, InviteView,
@@ -300,6 +302,10 @@ impl Facade for NodeFacade {
 
     fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(self.remove(model))
+    }
+
+    fn fits(&self, query: FitsQuery) -> BoxFuture<'_, Result<FitsView, AdminError>> {
+        Box::pin(self.which_fit(query))
     }
 
     fn downloads(&self) -> &dyn exo_api::Downloads {

@@ -422,7 +422,7 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-fn stages(request: &PlanRequest, plan: &Plan) -> Vec<PlanStageView> {
+pub(crate) fn stages(request: &PlanRequest, plan: &Plan) -> Vec<PlanStageView> {
     let stage = |(stage, memory): (&Stage, &exo_planner::ShardMemory)| {
         let shard = stage.leader();
         let is_this = |d: &&PlanDevice| d.node == shard.node && d.device.id == shard.device;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use exo_api::fits::FitsQuery;
 use exo_api::{
     AddModelRequest, AdminError, AdmitRequest, DrainRequest, InviteRequest, JoinRequest, PlaceRequest,
     PlanQuery, ReplanRequest, RoleRequest,
@@ -83,6 +84,18 @@ pub async fn plan(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let query: PlanQuery = read_typed(&parts.headers, body, &app).await?;
     Ok(json(&app.admin(app.facade.plan(query)).await?))
+}
+
+/// `GET /exo/v1/fits`
+pub async fn fits(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&app.admin(app.facade.fits(FitsQuery::default())).await?))
+}
+
+/// `POST /exo/v1/fits`
+pub async fn fits_one(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let query: FitsQuery = read_typed(&parts.headers, body, &app).await?;
+    Ok(json(&app.admin(app.facade.fits(query)).await?))
 }
 
 /// `POST /exo/v1/instances/{instance}/replan`

@@ -44,6 +44,7 @@ fn body(request: Option<&str>) -> String {
         Some("AdmitRequest") => format!(r#"{{"node":"{}"}}"#, NodeId([1; 32]).to_full()),
         Some("SilenceRequest") => r#"{"alert":"node_lost","for_s":60}"#.to_owned(),
         Some("LogLevelRequest") => r#"{"target":"exo_server","level":"trace"}"#.to_owned(),
+        Some("FitsQuery") => r#"{"reference":"qwen3-8b"}"#.to_owned(),
         Some("PullRequest") => r#"{"reference":"hf.co/org/good","ranges_max":4}"#.to_owned(),
         Some("HubSearchRequest") => r#"{"text":"good"}"#.to_owned(),
         Some("HubShowRequest") => r#"{"reference":"hf.co/org/good"}"#.to_owned(),

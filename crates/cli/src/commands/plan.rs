@@ -1,6 +1,6 @@
 //! `exo plan`: how a model would be placed, how fast it would be, and why, without loading anything.
 
-mod cluster_file;
+pub mod cluster_file;
 
 use std::path::Path;
 

@@ -9,7 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exo_api::{
-    AdminError, AlertView, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, Downloads, Drain, Facade, FinishReason, FoundModelView, FoundRepoView, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, HubSearchRequest, HubShowRequest, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView, PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery, SeriesView, Severity, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece, TokensAnswer, TokensRequest, TopToken, Usage,
+    AdminError, AlertView, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, Downloads,
+    Drain, Facade, FinishReason, FoundModelView, FoundRepoView, GenerateError, GenerateEvent,
+    GenerateRequest, GenerateStream, HealthStatus, HealthView, HubSearchRequest, HubShowRequest,
+    InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView,
+    JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView,
+    PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView, PullRequest, PullState, PullView, ReplanDecision,
+    ReplanRequest, ReplanView, RepoView, SeriesQuery, SeriesView, Severity, SilenceRequest, Summary,
+    TelemetryView, Timings, TokenPiece, TokensAnswer, TokensRequest, TopToken, Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -439,6 +446,17 @@ impl Facade for Fake {
     fn remove_model(&self, name: String) -> BoxFuture<'_, Result<(), AdminError>> {
         self.note(format!("forget {name}"));
         Box::pin(async { Ok(()) })
+    }
+
+    fn fits(
+        &self,
+        query: exo_api::fits::FitsQuery,
+    ) -> BoxFuture<'_, Result<exo_api::fits::FitsView, AdminError>> {
+        self.note(format!("fits {query:?}"));
+        let (context_tokens, machines, memory_free_bytes) = (4096, 1, 9);
+        Box::pin(async move {
+            Ok(exo_api::fits::FitsView { context_tokens, machines, memory_free_bytes, models: vec![] })
+        })
     }
 
     fn downloads(&self) -> &dyn exo_api::Downloads {

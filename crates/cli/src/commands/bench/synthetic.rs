@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use exo_backend::CancelToken;
-use exo_formats::{LayerTensor, Model, ModelConfig, TensorName};
+use exo_formats::{Model, ModelConfig, TensorName};
+use exo_node::described::{self, DescribedTensor};
 use exo_planner::WeightTypes;
 use exo_quant::Target;
-use exo_types::{DType, KvDType, LayerShape, ModelShape, TensorView};
+use exo_types::{DType, KvDType, ModelShape, TensorView};
 
 use super::shapes::Shape;
 use crate::ui;
@@ -29,49 +30,19 @@ pub struct Synthetic {
     name: String,
     seed: u64,
     config: ModelConfig,
-    tensors: Vec<Tensor>,
-}
-
-#[derive(Clone, Copy)]
-struct Tensor {
-    name: TensorName,
-    dtype: DType,
-    rows: u64,
-    cols: u64,
-}
-
-impl Tensor {
-    fn bytes(&self) -> u64 {
-        self.rows * self.dtype.bytes_of(self.cols).expect("the mix chose a type that fits the rows")
-    }
+    tensors: Vec<DescribedTensor>,
 }
 
 impl Synthetic {
     pub fn new(shape: &Shape, stored: Target, seed: u64) -> Self {
         let config = shape.config();
-        let mut names = vec![TensorName::Embedding, TensorName::OutputNorm];
-        names.extend((!config.tied).then_some(TensorName::Head));
-        for layer in 0..config.layers {
-            let has = |tensor: &LayerTensor| match tensor {
-                LayerTensor::QBias | LayerTensor::KBias | LayerTensor::VBias => config.qkv_bias,
-                LayerTensor::QNorm | LayerTensor::KNorm => config.qk_norm,
-                _ => true,
-            };
-            names.extend(LayerTensor::ALL.into_iter().filter(has).map(|t| TensorName::Layer(layer, t)));
-        }
-        let tensor = |name| {
-            let (rows, cols) = exo_engine::tensor_shape(&config, name);
-            let is_matrix = rows > 1;
-            let matrix = || exo_quant::matrix_type(stored, &config, name, cols);
-            Tensor { name, rows, cols, dtype: if is_matrix { matrix() } else { DType::F32 } }
-        };
-        let tensors = names.into_iter().map(tensor).collect();
+        let tensors = described::tensors(&config, stored);
         Self { name: format!("{} (random)", shape.name), seed, config, tensors }
     }
 
     /// Bytes of all weights, as a file would store them.
     pub fn weight_bytes(&self) -> u64 {
-        self.tensors.iter().map(Tensor::bytes).sum()
+        self.tensors.iter().map(DescribedTensor::bytes).sum()
     }
 
     /// Bytes of all weights in a processor's memory.
@@ -98,38 +69,7 @@ impl Synthetic {
 
     /// The model in numbers, and its bytes by type, without making it.
     pub fn described(&self, kv: KvDType) -> (ModelShape, WeightTypes) {
-        let c = &self.config;
-        let of = |wanted: &dyn Fn(TensorName) -> bool| {
-            self.tensors.iter().filter(|t| wanted(t.name)).collect::<Vec<_>>()
-        };
-        let stored = |tensors: &[&Tensor]| tensors.iter().map(|t| t.bytes()).sum::<u64>();
-        let packed = |tensors: &[&Tensor]| {
-            tensors.iter().map(|t| exo_backend_cpu::weight_bytes(t.dtype, t.rows, t.cols)).sum::<u64>()
-        };
-        let types = |tensors: &[&Tensor]| tensors.iter().map(|t| (t.dtype, t.bytes())).collect::<Vec<_>>();
-        let head_name = if c.tied { TensorName::Embedding } else { TensorName::Head };
-        let embedding = of(&|name| name == TensorName::Embedding);
-        let head = of(&|name| name == TensorName::OutputNorm || name == head_name);
-        let layers: Vec<Vec<&Tensor>> =
-            (0..c.layers).map(|i| of(&|name| matches!(name, TensorName::Layer(at, _) if at == i))).collect();
-        let layer = |tensors: &Vec<&Tensor>| LayerShape {
-            weight_bytes: stored(tensors),
-            packed_bytes: packed(tensors),
-            flops_per_token: tensors.iter().filter(|t| t.rows > 1).map(|t| 2 * t.rows * t.cols).sum(),
-            kv_bytes_per_token: 2 * u64::from(c.kv_heads) * kv.row_bytes(c.head_dim as usize) as u64,
-        };
-        let shape = ModelShape {
-            layers: layers.iter().map(layer).collect(),
-            embedding_bytes: stored(&embedding),
-            head_bytes: stored(&head),
-            embedding_packed_bytes: packed(&embedding),
-            head_packed_bytes: packed(&head),
-            tied: c.tied,
-            hidden: c.hidden,
-            vocab: c.vocab,
-            context_tokens_max: c.context_tokens_max,
-        };
-        (shape, WeightTypes { layers: layers.iter().map(|l| types(l)).collect(), head: types(&head) })
+        described::shape(&self.config, &self.tensors, kv)
     }
 
     pub fn context_tokens_max(&self) -> u32 {
@@ -216,7 +156,7 @@ struct PoolKey {
 }
 
 impl PoolKey {
-    fn of(tensor: &Tensor) -> Self {
+    fn of(tensor: &DescribedTensor) -> Self {
         Self { dtype: tensor.dtype, is_vector: tensor.rows == 1 }
     }
 }
@@ -264,6 +204,8 @@ fn mixed(state: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use exo_formats::LayerTensor;
+
     use super::*;
 
     #[test]

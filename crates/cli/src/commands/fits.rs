@@ -1,0 +1,166 @@
+//! `exo fits`: which models fit these machines together, and how fast they would answer.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use exo_api::fits::{FitPlanView, FitVerdict, FitView, FitsQuery, FitsView};
+use exo_hub::Cancel;
+use exo_node::fits::{self, FitsCluster};
+use exo_types::KvDType;
+
+use super::interrupt::INTERRUPTED;
+use super::plan::cluster_file;
+use super::start::StopSignal;
+use crate::args::Fits;
+use crate::client::Client;
+use crate::config::Config;
+use crate::run_node::{self, Stay};
+use crate::ui;
+
+/// The catalogue, or one model, on the running cluster, on a described one, or on this machine.
+pub async fn run(config: &Config, args: Fits) -> anyhow::Result<ExitCode> {
+    if let Some(path) = &args.cluster {
+        described(config, &args, path).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(client) = Client::running(&config.data_dir()).await {
+        asked(&client, &args).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut stop = StopSignal::new()?;
+    let started = run_node::start(config, Stay::ForTheWhile, ([127, 0, 0, 1], 0).into(), &mut stop).await?;
+    let Some(running) = started else { return Ok(ExitCode::from(INTERRUPTED)) };
+    let result = tokio::select! {
+        result = asked(&running.client, &args) => result.map(|()| ExitCode::SUCCESS),
+        () = stop.wait() => Ok(ExitCode::from(INTERRUPTED)),
+    };
+    running.stop().await;
+    result
+}
+
+async fn asked(client: &Client, args: &Fits) -> anyhow::Result<()> {
+    let spinner = ui::spinner();
+    spinner.set_message("planning");
+    let all = match (&args.reference, args.context) {
+        (None, None) => client.get("/exo/v1/fits").await,
+        (reference, context_tokens) => {
+            let query = FitsQuery { reference: reference.clone(), context_tokens };
+            client.post("/exo/v1/fits", &query).await
+        }
+    };
+    spinner.finish_and_clear();
+    show(&all?, args)
+}
+
+/// On a cluster that only a file knows. No node is asked.
+async fn described(config: &Config, args: &Fits, path: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (devices, links) =
+        cluster_file::read(&text).with_context(|| format!("{} describes no cluster", path.display()))?;
+    let kv: KvDType = config.parse("kv")?;
+    let context_tokens = args.context.unwrap_or(config.parse("context_tokens")?);
+    let cluster = FitsCluster { devices, links, context_tokens, kv };
+    let Some(reference) = args.reference.clone() else { return show(&fits::fit_catalogue(&cluster), args) };
+    let (settings, data_dir) = (super::pull::settings()?, config.data_dir());
+    let work = tokio::task::spawn_blocking(move || {
+        fits::fit_one(&cluster, &reference, Ok(settings), &data_dir, &Cancel::default())
+    });
+    show(&work.await.context("asking the hub broke off")??, args)
+}
+
+fn show(all: &FitsView, args: &Fits) -> anyhow::Result<()> {
+    if args.json.json {
+        return ui::json(all);
+    }
+    match (&args.reference, all.models.as_slice()) {
+        (Some(_), [model]) => show_one(model),
+        _ => show_all(all),
+    }
+    Ok(())
+}
+
+fn show_all(all: &FitsView) {
+    let machines =
+        if all.machines == 1 { "1 machine".to_owned() } else { format!("{} machines", all.machines) };
+    ui::line(format!(
+        "{machines} with {} free for models; texts of up to {} pages at once",
+        ui::bytes(all.memory_free_bytes),
+        fits::pages(all.context_tokens)
+    ));
+    for (verdict, title) in [
+        (FitVerdict::Comfortable, "These answer at least as fast as people read:"),
+        (FitVerdict::Slow, "These run, slower than people read:"),
+    ] {
+        let rows: Vec<_> = all.models.iter().filter(|m| m.verdict == verdict).filter_map(row).collect();
+        if !rows.is_empty() {
+            ui::line(format!("\n{title}"));
+            ui::table(&["name", "good for", "an answer", "download", "longest text"], rows);
+        }
+    }
+    let too_large: Vec<_> = all.models.iter().filter(|m| m.verdict == FitVerdict::TooLarge).collect();
+    if !too_large.is_empty() {
+        ui::line("\nThese are too large:");
+        let row = |m: &&FitView| {
+            let change = m.changes.first().map_or_else(|| m.summary.clone(), Clone::clone);
+            vec![m.name.clone(), m.good_for.clone(), change]
+        };
+        ui::table(&["name", "good for", "would fit with"], too_large.iter().map(row).collect());
+    }
+    let others: Vec<_> = all.models.iter().filter(|m| m.verdict == FitVerdict::NotSupported).collect();
+    if !others.is_empty() {
+        let names: Vec<_> = others.iter().map(|m| m.name.as_str()).collect();
+        ui::paragraph(format!("\nexo does not run these kinds of models yet: {}", names.join(", ")));
+    }
+    ui::line("\n`exo fits NAME` says more of one, and takes any repository as in hf.co/ORG/REPO");
+}
+
+fn row(model: &FitView) -> Option<Vec<String>> {
+    let best = model.best.as_ref()?;
+    let pages = fits::pages(best.context_tokens_max);
+    Some(vec![
+        model.name.clone(),
+        model.good_for.clone(),
+        fits::answer_text(best),
+        ui::bytes(best.download_bytes),
+        format!("{pages} pages"),
+    ])
+}
+
+fn show_one(model: &FitView) {
+    ui::paragraph(format!("{}: {}", model.title, model.summary));
+    if !model.good_for.is_empty() {
+        ui::paragraph(format!("good for {}", model.good_for));
+    }
+    match &model.terms {
+        Some(terms) => ui::paragraph(format!("licence {}: {terms}", model.licence)),
+        None => ui::line(format!("licence {}", model.licence)),
+    }
+    if let Some(best) = &model.best {
+        show_best(model, best);
+    }
+    let size = |s: &exo_api::fits::FitSizeView| {
+        let speed =
+            s.tokens_per_s.map_or("does not fit".to_owned(), |t| format!("{} tokens/s", ui::figure(t)));
+        vec![s.quantisation.clone(), ui::bytes(s.bytes), speed]
+    };
+    if !model.sizes.is_empty() {
+        ui::table(&["type", "size", "speed"], model.sizes.iter().map(size).collect());
+    }
+    for change in &model.changes {
+        ui::line(format!("it would fit with {change}"));
+    }
+}
+
+fn show_best(model: &FitView, best: &FitPlanView) {
+    let (tokens, pages) = (best.context_tokens_max, fits::pages(best.context_tokens_max));
+    ui::line(format!("best as {}: {} to fetch", best.quantisation, ui::bytes(best.download_bytes)));
+    ui::line(format!("texts of up to {pages} pages ({tokens} tokens) fit at once"));
+    let rows = best.stages.iter().map(|stage| {
+        let bytes = stage.weight_bytes + stage.kv_bytes + stage.workspace_bytes;
+        let layers = format!("{}..{}", stage.layers.start, stage.layers.end);
+        vec![stage.node_name.clone(), stage.device.clone(), layers, ui::bytes(bytes)]
+    });
+    ui::table(&["machine", "device", "layers", "memory"], rows.collect());
+    ui::line(format!("`exo run {}:{}` fetches and runs it", model.reference, best.quantisation));
+}

@@ -1,0 +1,45 @@
+//! Which models fit the cluster as it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use exo_api::AdminError;
+use exo_api::fits::{FitsQuery, FitsView};
+use exo_hub::Cancel;
+
+use super::{NodeFacade, unavailable};
+use crate::engine_host::chain;
+use crate::fits::{self, FitsCluster, ReferenceError};
+use crate::planning;
+
+/// For the heads of a hub's files, and for planning: shorter than what the server waits.
+const FITS_MAX: Duration = Duration::from_secs(28);
+
+impl NodeFacade {
+    /// Of the catalogue, or the one that is asked for.
+    pub(super) async fn which_fit(&self, query: FitsQuery) -> Result<FitsView, AdminError> {
+        let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
+        let context_tokens = query.context_tokens.unwrap_or(self.config.context_tokens);
+        if context_tokens == 0 {
+            return Err(invalid("context_tokens", "a context has at least one token".to_owned()));
+        }
+        let (devices, links) = planning::devices_of(&self.view.borrow());
+        let cluster = FitsCluster { devices, links, context_tokens, kv: self.config.kv };
+        let (data_dir, cancel) = (self.config.data_dir.clone(), Arc::new(Cancel::default()));
+        let settings = self.downloads.settings();
+        let (reference, wish) = (query.reference, cancel.clone());
+        let work = tokio::task::spawn_blocking(move || match reference {
+            None => Ok(fits::fit_catalogue(&cluster)),
+            Some(text) => fits::fit_one(&cluster, &text, settings, &data_dir, &wish),
+        });
+        let Ok(found) = tokio::time::timeout(FITS_MAX, work).await else {
+            cancel.cancel();
+            return Err(unavailable("the hub has not answered in time"));
+        };
+        let found = found.map_err(|e| AdminError::Failed { message: format!("planning broke off: {e}") })?;
+        found.map_err(|error| match error {
+            ReferenceError::Disk { .. } => AdminError::Failed { message: chain(&error) },
+            error => invalid("reference", chain(&error)),
+        })
+    }
+}

@@ -1,0 +1,258 @@
+//! Which models fit a cluster: every one of the catalogue planned on the devices as they are, in words that need no knowledge of models.
+//!
+//! The best of a model is its largest type of weights that still answers as fast as people read; where none does, the fastest. A search is
+//! cut short after some milliseconds each, so that the whole catalogue takes seconds: a plan may be a little slower than the one that
+//! `exo plan` finds, and never faster.
+
+mod catalogue;
+mod model_shape;
+mod reference;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::path::Path;
+
+use exo_api::fits::{FitPlanView, FitSizeView, FitVerdict, FitView, FitsView};
+use exo_hub::{Cancel, Client, HubError, Licence, Reference, Settings};
+use exo_machine::prediction_view;
+use exo_planner::{LinkFacts, Plan, PlanDevice, PlanError, PlanRequest, Remedy, WeightTypes};
+use exo_quant::Target;
+use exo_types::{KvDType, ModelShape, NodeId};
+
+use catalogue::{CATALOGUE, CatalogueModel};
+pub use reference::ReferenceError;
+use reference::{OutlineFolder, fit_reference};
+pub use words::{answer as answer_text, pages};
+
+use crate::{described, planning};
+
+/// Types that hub repositories have of most models, the largest first.
+const TYPES: [Target; 4] = [Target::Q8_0, Target::Q6_K, Target::Q5_K_M, Target::Q4_K_M];
+/// Of one search: some ten milliseconds.
+const WORK_MAX: u64 = 2_000_000;
+/// Tokens per second that people read: 250 words a minute, and three words in four tokens.
+const READING_TOKENS_PER_S: f64 = 5.5;
+/// Memory of a machine that could be added, in GiB.
+const MACHINES_GIB: [u64; 9] = [4, 8, 16, 24, 32, 64, 128, 256, 512];
+/// Contexts that are tried, in tokens.
+const CONTEXTS: [u32; 9] = [2048, 4096, 8192, 16_384, 32_768, 40_960, 65_536, 98_304, 131_072];
+
+/// Where models should fit.
+#[derive(Clone, Debug)]
+pub struct FitsCluster {
+    /// The devices.
+    pub devices: Vec<PlanDevice>,
+    /// The paths between them.
+    pub links: Vec<LinkFacts>,
+    /// Context to plan for; never more than a model's own.
+    pub context_tokens: u32,
+    /// How keys and values are stored.
+    pub kv: KvDType,
+}
+
+/// One type of weights of a model.
+pub(crate) struct SizedModel {
+    pub quantisation: String,
+    pub download_bytes: u64,
+    pub shape: ModelShape,
+    pub weight_types: Option<WeightTypes>,
+}
+
+impl FitsCluster {
+    fn request(&self, model: &SizedModel, context_tokens: u32) -> PlanRequest {
+        let devices = self.devices.clone();
+        let context_tokens = context_tokens.min(model.shape.context_tokens_max.max(1));
+        PlanRequest {
+            links: self.links.clone(),
+            weight_types: model.weight_types.clone(),
+            work_max: WORK_MAX,
+            explain: false,
+            ..PlanRequest::new(model.shape.clone(), context_tokens, devices)
+        }
+    }
+
+    fn machines(&self) -> u32 {
+        let mut nodes: Vec<NodeId> =
+            self.devices.iter().filter(|d| d.excluded.is_none()).map(|d| d.node).collect();
+        nodes.sort();
+        nodes.dedup();
+        nodes.len() as u32
+    }
+
+    fn memory_free_bytes(&self) -> u64 {
+        let usable = self.devices.iter().filter(|d| d.excluded.is_none());
+        usable.fold(0, |sum, d| sum.saturating_add(d.device.memory_free_bytes))
+    }
+}
+
+/// Every model of the catalogue on these devices, the most capable that is comfortable first.
+pub fn fit_catalogue(cluster: &FitsCluster) -> FitsView {
+    let mut models: Vec<FitView> = CATALOGUE.iter().map(|model| fit_known(cluster, model)).collect();
+    models.sort_by(|a, b| {
+        a.verdict.cmp(&b.verdict).then_with(|| match a.verdict {
+            FitVerdict::TooLarge | FitVerdict::NotSupported => a.parameters.cmp(&b.parameters),
+            FitVerdict::Comfortable | FitVerdict::Slow => b.parameters.cmp(&a.parameters),
+        })
+    });
+    view(cluster, models)
+}
+
+/// One model: of the catalogue by its name, else of a hub. Blocks.
+pub fn fit_one(
+    cluster: &FitsCluster,
+    text: &str,
+    settings: Result<Settings, HubError>,
+    data_dir: &Path,
+    cancel: &Cancel,
+) -> Result<FitsView, ReferenceError> {
+    let model = match find_known(text) {
+        Some(known) => fit_known(cluster, known),
+        None => {
+            let Reference::Hub(hub) = text.parse()? else {
+                return Err(ReferenceError::Unknown(text.to_owned()));
+            };
+            let outline = OutlineFolder::new(data_dir)?;
+            fit_reference(cluster, &Client::new(settings?), &hub, outline.path(), cancel)?
+        }
+    };
+    Ok(view(cluster, vec![model]))
+}
+
+fn view(cluster: &FitsCluster, models: Vec<FitView>) -> FitsView {
+    FitsView {
+        context_tokens: cluster.context_tokens,
+        machines: cluster.machines(),
+        memory_free_bytes: cluster.memory_free_bytes(),
+        models,
+    }
+}
+
+/// The model of this name in the catalogue.
+fn find_known(name: &str) -> Option<&'static CatalogueModel> {
+    CATALOGUE.iter().find(|model| model.name.eq_ignore_ascii_case(name))
+}
+
+/// One model of the catalogue on these devices.
+fn fit_known(cluster: &FitsCluster, model: &CatalogueModel) -> FitView {
+    let licence = Licence { name: Some(model.licence.to_owned()), link: None };
+    let view = FitView {
+        name: model.name.to_owned(),
+        title: model.title.to_owned(),
+        reference: format!("hf.co/{}", model.repo),
+        good_for: model.good_for.to_owned(),
+        licence: model.licence.to_owned(),
+        terms: licence.notable_terms(),
+        parameters: model.numbers.parameters(),
+        context_tokens_max: model.numbers.context_tokens_max,
+        verdict: FitVerdict::NotSupported,
+        summary: String::new(),
+        best: None,
+        sizes: Vec::new(),
+        changes: Vec::new(),
+    };
+    if let Some(not_yet) = model.not_yet {
+        let size = |stored: &Target| FitSizeView {
+            quantisation: stored.to_string(),
+            bytes: model.numbers.file_bytes(*stored),
+            tokens_per_s: None,
+        };
+        return FitView { summary: not_yet.to_owned(), sizes: TYPES.iter().map(size).collect(), ..view };
+    }
+    let config = model.numbers.config();
+    let sized = |stored: &Target| {
+        let tensors = described::tensors(&config, *stored);
+        let (shape, types) = described::shape(&config, &tensors, cluster.kv);
+        let download_bytes = tensors.iter().map(described::DescribedTensor::bytes).sum();
+        SizedModel { quantisation: stored.to_string(), download_bytes, shape, weight_types: Some(types) }
+    };
+    judge(cluster, view, &TYPES.iter().map(sized).collect::<Vec<_>>())
+}
+
+/// Fills in what follows from planning each type, the largest first.
+pub(crate) fn judge(cluster: &FitsCluster, view: FitView, models: &[SizedModel]) -> FitView {
+    let context_tokens = cluster.context_tokens;
+    let planned: Vec<Result<Plan, PlanError>> =
+        models.iter().map(|model| exo_planner::plan(&cluster.request(model, context_tokens))).collect();
+    let speed = |plan: &Result<Plan, PlanError>| plan.as_ref().ok().map(|p| p.predicted.tokens_per_s());
+    let sizes = models.iter().zip(&planned).map(|(model, plan)| FitSizeView {
+        quantisation: model.quantisation.clone(),
+        bytes: model.download_bytes,
+        tokens_per_s: speed(plan),
+    });
+    let view = FitView { sizes: sizes.collect(), ..view };
+    let is_comfortable =
+        |plan: &Result<Plan, PlanError>| speed(plan).is_some_and(|s| s >= READING_TOKENS_PER_S);
+    let comfortable = planned.iter().position(is_comfortable);
+    let fastest = || {
+        let fitting = planned.iter().enumerate().filter_map(|(i, plan)| Some((i, speed(plan)?)));
+        fitting.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i)
+    };
+    let chosen = comfortable.or_else(fastest);
+    let best = chosen.and_then(|i| Some((models.get(i)?, planned.get(i)?.as_ref().ok()?)));
+    let Some((model, plan)) = best else {
+        return match (models.last(), planned.last()) {
+            (Some(model), Some(Err(error))) => too_large(cluster, view, model, error),
+            _ => FitView { summary: "it has no type of weights that exo computes with".to_owned(), ..view },
+        };
+    };
+    let request = cluster.request(model, context_tokens);
+    let best = FitPlanView {
+        quantisation: model.quantisation.clone(),
+        download_bytes: model.download_bytes,
+        predicted: prediction_view(&plan.predicted),
+        context_tokens_max: longest_context(cluster, model, request.context_tokens),
+        stages: planning::stages(&request, plan),
+    };
+    let verdict = if comfortable.is_some() { FitVerdict::Comfortable } else { FitVerdict::Slow };
+    FitView { verdict, summary: words::runs(&best), best: Some(best), ..view }
+}
+
+/// The longest of the tried contexts that fits, or `fits` which does; by halves, as less context always fits where more does.
+fn longest_context(cluster: &FitsCluster, model: &SizedModel, fits: u32) -> u32 {
+    let made_for = model.shape.context_tokens_max;
+    let mut longer: Vec<u32> = CONTEXTS.into_iter().filter(|c| *c > fits && *c < made_for).collect();
+    longer.extend((made_for > fits).then_some(made_for));
+    let count =
+        longer.partition_point(|context| exo_planner::plan(&cluster.request(model, *context)).is_ok());
+    count.checked_sub(1).and_then(|last| longer.get(last)).copied().unwrap_or(fits)
+}
+
+/// What would make it fit.
+fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error: &PlanError) -> FitView {
+    let PlanError::DoesNotFit { missing_bytes, remedies, .. } = error else {
+        return FitView { verdict: FitVerdict::TooLarge, summary: error.to_string(), ..view };
+    };
+    let mut changes = Vec::new();
+    for remedy in remedies {
+        if let Remedy::Context { context_tokens, .. } = remedy {
+            changes.push(words::shorter(*context_tokens, cluster.context_tokens));
+        }
+    }
+    for remedy in remedies {
+        if let Remedy::Memory { device, bytes } = remedy {
+            changes.push(format!("{} more memory that is free on {device}", words::gib(*bytes)));
+        }
+    }
+    if let Some(gib) = MACHINES_GIB.into_iter().find(|gib| fits_with_machine(cluster, smallest, gib << 30)) {
+        changes.push(format!("one more machine with {gib} GiB free for models"));
+    }
+    let (quantisation, bytes) = (&smallest.quantisation, words::gib(smallest.download_bytes));
+    let missing = words::gib(*missing_bytes);
+    let summary =
+        format!("too large: even as {quantisation} it has {bytes}, and {missing} of memory are missing");
+    FitView { verdict: FitVerdict::TooLarge, summary, changes, ..view }
+}
+
+/// Whether another machine like the largest one, with so much memory, would do.
+fn fits_with_machine(cluster: &FitsCluster, model: &SizedModel, bytes: u64) -> bool {
+    let usable = cluster.devices.iter().filter(|d| d.excluded.is_none());
+    let Some(like) = usable.max_by_key(|d| d.device.memory_free_bytes) else { return false };
+    let mut another = like.clone();
+    another.node = NodeId([0xff; 32]);
+    another.device.memory_total_bytes = bytes;
+    another.device.memory_free_bytes = bytes;
+    let mut larger = cluster.clone();
+    larger.devices.push(another);
+    exo_planner::plan(&larger.request(model, cluster.context_tokens)).is_ok()
+}
