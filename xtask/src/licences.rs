@@ -45,7 +45,7 @@ pub fn run() -> anyhow::Result<()> {
 }
 
 /// Whether an SPDX expression can be met with allowed licences: `OR` needs one side, `AND` both.
-fn allowed(expression: &str) -> bool {
+pub fn allowed(expression: &str) -> bool {
     let text = expression.trim().replace('/', " OR ");
     let text = text.trim();
     if let Some((left, right)) = split(text, " AND ") {

@@ -19,6 +19,7 @@ mod soundness;
 mod system;
 mod test;
 mod tidy;
+mod web;
 mod wine;
 
 use clap::{Parser, Subcommand};
@@ -108,6 +109,15 @@ enum Command {
         /// Only these systems
         systems: Vec<String>,
     },
+    /// Check, test and build the page that the program shows in browsers; needs Node 20 and npm
+    #[command(
+        after_help = "Examples:\n  cargo xtask web\n  cargo xtask web --quick    only build it, with the packages that are there"
+    )]
+    Web {
+        /// Only build it: no set-up, no checks, no tests
+        #[arg(long)]
+        quick: bool,
+    },
     /// Run the tests of `exo-device` that are for Windows under Wine, with graphics cards that are played; takes minutes
     Wine,
 }
@@ -139,12 +149,14 @@ fn dispatch() -> anyhow::Result<()> {
         Command::Emulate { machine } => emulate::run(machine),
         Command::Soundness { only } => soundness::run(only),
         Command::Portability { systems } => portability::run(&systems),
+        Command::Web { quick } => web::run(quick),
         Command::Wine => wine::run(),
     }
 }
 
 fn demo(args: &[String]) -> anyhow::Result<()> {
     setup::for_build()?;
+    web::run(false)?;
     run::cargo(&["build", "--release", "--package", "exo"])?;
     let mut demo = std::process::Command::new(run::release_binary()?);
     demo.arg("demo").args(args);

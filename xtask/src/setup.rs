@@ -20,6 +20,30 @@ pub fn for_build() -> anyhow::Result<()> {
     ensure(&[Package { program: "cc", package: "gcc", why: "compiles the assembly of the TLS crate" }])
 }
 
+/// What builds the page.
+pub fn for_web() -> anyhow::Result<()> {
+    ensure(&[
+        Package { program: "node", package: "nodejs", why: "builds the page; version 20 or later" },
+        Package { program: "npm", package: "npm", why: "fetches what the page is built with" },
+    ])?;
+    check_node(&run::output("node", &["--version"])?)
+}
+
+/// Debian 12 has Node 18, with which Vite does not run.
+fn check_node(version: &str) -> anyhow::Result<()> {
+    let major =
+        version.trim().trim_start_matches('v').split('.').next().and_then(|major| major.parse::<u32>().ok());
+    if major.is_none_or(|major| major < NODE_MAJOR_MIN) {
+        bail!(
+            "Node is {}, and the page needs {NODE_MAJOR_MIN} or later: install it from its makers or a newer system",
+            version.trim()
+        );
+    }
+    Ok(())
+}
+
+const NODE_MAJOR_MIN: u32 = 20;
+
 /// The exo binary to run: the given one, or else this tree's, built.
 pub fn exo_binary(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(exo) = given {
@@ -52,7 +76,16 @@ pub fn for_tests() -> anyhow::Result<()> {
             why: "plays a graphics card where there is none",
         },
     ])?;
+    browser()?;
     python_packages()
+}
+
+/// Opens the page in tests as a person would. Where it cannot be installed, those tests say so and are skipped.
+fn browser() -> anyhow::Result<()> {
+    if run::has("chromium") || !system::can_apt() {
+        return Ok(());
+    }
+    apt_install(&["chromium"])
 }
 
 /// What a machine in Bochs is put together from. Bochs itself is built by hand: Debian's has the debugger in.
@@ -146,4 +179,16 @@ fn python_packages() -> anyhow::Result<()> {
     let requirements = wanted.to_string_lossy();
     run::command(".venv/bin/python", &["-m", "pip", "install", "--quiet", "-r", &requirements])?;
     std::fs::write(mark, text).with_context(|| format!("cannot write {}", mark.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_node_is_named() {
+        assert!(check_node("v20.20.2\n").is_ok() && check_node("v22.1.0").is_ok());
+        assert!(check_node("v18.19.0\n").unwrap_err().to_string().starts_with("Node is v18.19.0,"));
+        assert!(check_node("").is_err());
+    }
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::{cuda, graph, licences, run, setup, tidy};
+use crate::{cuda, graph, licences, run, setup, tidy, web};
 
 /// Names the file in which tests say what they could not check.
 pub const SKIPS: &str = "EXO_TEST_SKIPS";
@@ -25,6 +25,8 @@ pub fn run(filter: Option<&str>, tests_only: bool) -> anyhow::Result<()> {
     setup::for_tests()?;
     let skips = run::target_dir()?.join("skipped-tests.txt");
     let _ = std::fs::remove_file(&skips);
+    // Tests look at the page, so it comes first.
+    step("page", || web::run(false))?;
     if !tests_only {
         checks(&skips)?;
     }

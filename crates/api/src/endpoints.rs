@@ -29,10 +29,18 @@ pub enum Access {
     Open,
     /// Anyone on loopback; elsewhere with an API key.
     Api,
-    /// Who has the local secret.
+    /// Who has the local secret, or a session.
     Admin,
     /// Who has an API key or the local secret; anyone who reaches the port where the setting `metrics_open` says so.
     Metrics,
+    /// The same, and with the setting `keys_see_cluster` who has an API key.
+    Viewer,
+    /// The user whose node it is, over the local channel.
+    Owner,
+    /// Who has a code or the local secret, on this machine.
+    Code,
+    /// Who has any of secret, session and API key.
+    Known,
 }
 
 /// What a success carries. Names are those of schemas.
@@ -114,7 +122,7 @@ const fn delete(path: &'static str, operation: &'static str, summary: &'static s
     Endpoint { method: Method::Delete, path, operation, summary, access, request: None, query: &[], answer }
 }
 
-use Access::{Admin, Api, Metrics, Open};
+use Access::{Admin, Api, Code, Known, Metrics, Open, Owner, Viewer};
 use Answer::{Exposition, Json, Many, Nothing, One, OneOrLines, OneOrStream, Stream};
 
 /// All endpoints but the landing page.
@@ -149,8 +157,19 @@ pub const ENDPOINTS: &[Endpoint] = &[
         "resume_request",
         Api,
         Stream("ChatChunk"),
-        "The rest of a streamed answer whose node is lost, in its own dialect; takes `exo-resume` and `Last-Event-ID`",
+        "The rest of a streamed answer that was asked for with `exo-keep: true`, or whose node is lost, in its own dialect; takes \
+         `exo-resume` and `Last-Event-ID`",
     ),
+    Endpoint {
+        method: Method::Delete,
+        path: "/v1/requests/{request}",
+        operation: "stop_request",
+        summary: "Ends an answer that was asked for with `exo-keep: true`; takes `exo-resume`",
+        access: Api,
+        request: None,
+        query: &[],
+        answer: Nothing,
+    },
     post(
         "/v1/chat/completions",
         "create_chat_completion",
@@ -260,15 +279,34 @@ pub const ENDPOINTS: &[Endpoint] = &[
         One("RenderedPrompt"),
         "The prompt that the model's template makes of a conversation",
     ),
-    get("/exo/v1/cluster", "cluster", Admin, One("ClusterView"), "The cluster as this node sees it"),
+    post(
+        "/exo/v1/codes",
+        "give_code",
+        Owner,
+        None,
+        One("CodeView"),
+        "Gives out a code that becomes a session, once and within a minute: what `exo open` asks for",
+    ),
+    post(
+        "/exo/v1/session",
+        "begin_session",
+        Code,
+        Some("SessionRequest"),
+        One("SessionView"),
+        "Begins a session, for a code or the local secret",
+    ),
+    get("/exo/v1/session", "session", Known, One("SessionView"), "What the sender's token or key opens"),
+    delete("/exo/v1/session", "end_session", "Ends the session of the sender"),
+    delete("/exo/v1/sessions", "end_all_sessions", "Ends all sessions, and makes codes void"),
+    get("/exo/v1/cluster", "cluster", Viewer, One("ClusterView"), "The cluster as this node sees it"),
     get(
         "/exo/v1/events",
         "events",
-        Admin,
-        Stream("ClusterView"),
-        "The cluster now and whenever it changes (`event: cluster`), and likewise a list of PullView (`event: pulls`)",
+        Viewer,
+        Stream("LiveEvent"),
+        "The cluster: a snapshot, then what changes; goes on behind `Last-Event-ID` where that is remembered; owners have lists of PullView between (`event: pulls`)",
     ),
-    get("/exo/v1/instances", "list_instances", Admin, Many("InstanceView"), "Placed models"),
+    get("/exo/v1/instances", "list_instances", Viewer, Many("InstanceView"), "Placed models"),
     post(
         "/exo/v1/instances",
         "place",
@@ -285,7 +323,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
         One("PlanView"),
         "How a model would be placed and how fast it would be; loads nothing",
     ),
-    get("/exo/v1/instances/{instance}", "get_instance", Admin, One("InstanceView"), "One placed model"),
+    get("/exo/v1/instances/{instance}", "get_instance", Viewer, One("InstanceView"), "One placed model"),
     delete("/exo/v1/instances/{instance}", "unload", "Unloads a placed model"),
     post(
         "/exo/v1/instances/{instance}/replan",
@@ -301,6 +339,18 @@ pub const ENDPOINTS: &[Endpoint] = &[
         Admin,
         Many("RequestView"),
         "Requests of this node's clients that run or wait, without their text",
+    ),
+    get(
+        "/exo/v1/requests/recent",
+        "list_recent_requests",
+        Admin,
+        Many("RecentRequestView"),
+        "Requests of this node's clients that have ended, the last first, without their text",
+    ),
+    delete(
+        "/exo/v1/requests/{request}",
+        "cancel_request",
+        "Ends a request of a client of this node: its answer ends with the error `cancelled`",
     ),
     get(
         "/exo/v1/telemetry",

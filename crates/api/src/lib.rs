@@ -20,6 +20,7 @@ pub mod facade;
 pub mod fields;
 pub mod fits;
 pub mod generate;
+pub mod live;
 pub mod logs;
 pub mod ollama;
 pub mod openai;
@@ -27,6 +28,7 @@ pub mod openapi;
 pub mod plan;
 pub mod request;
 pub mod responses;
+pub mod session;
 pub mod summary;
 pub mod table;
 pub mod telemetry;
@@ -46,11 +48,13 @@ pub use generate::{
     GenerateRequest, Prompt, Reasoning, RequestPart, Resumable, Resumed, Resumption, Summary, Timings,
     TokenPiece, ToolCall, ToolDefinition, Tools, TopToken, Usage,
 };
+pub use live::{Change, DeltaEvent, EndEvent, EndReason, LiveEvent, SnapshotEvent};
 pub use logs::{
     LOG_LINES_MAX, LOG_RAISED_S, LogLevel, LogLevelRequest, LogLineView, LogQuery, LogsView, SilentNodeView,
 };
 pub use plan::{PlanQuery, PlanView, ReplanDecision, ReplanRequest, ReplanStageView, ReplanView};
 pub use request::RequestContext;
+pub use session::{CodeView, SessionAccess, SessionRequest, SessionView};
 pub use summary::ExoSummary;
 pub use telemetry::{
     DURATION_BOUNDS_S, DeviceTelemetryView, EndedView, Endpoint, FIRST_TOKEN_BOUNDS_S, HistogramView,
@@ -63,6 +67,6 @@ pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,
     HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,
     JoinRequestView, JoinWindowView, JoinedView, JournalView, KvType, LayersView, LinkView, LoadView,
-    MemberRole, MemberView, ModelView, MovingView, NodeStatus, NodeView, PlaceRequest, RequestPhase,
-    RequestView, RoleRequest, SensorsView, StageView, WarningView,
+    MemberRole, MemberView, ModelView, MovingView, NodeStatus, NodeView, PlaceRequest, RecentRequestView,
+    RequestPhase, RequestView, RoleRequest, SensorsView, StageView, WarningView,
 };

@@ -82,6 +82,37 @@ pub enum RequestPhase {
     Interrupted,
 }
 
+/// A request of a client of the node that answers that has ended. Never its text.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct RecentRequestView {
+    /// The request's id, as in `x-request-id`.
+    pub id: String,
+    /// The model's name, as it was asked for.
+    pub model: String,
+    /// Who asked: the user of this node, as a hash.
+    pub principal: String,
+    /// When it came, in milliseconds since 1970.
+    pub started_unix_ms: u64,
+    /// How long it took.
+    pub total_ms: u64,
+    /// How it ended: `stop`, `length`, `tool_calls`, `cancelled`, `client_left`, or the code of its error.
+    pub end: String,
+    /// Tokens of its prompt; 0 where it ended before it was read.
+    pub prompt_tokens: u64,
+    /// Of those, tokens that were kept from earlier ones.
+    pub cached_tokens: u64,
+    /// Tokens of its answer, over all choices.
+    pub tokens: u64,
+    /// How long it waited before its prompt was read.
+    pub queue_ms: Option<u64>,
+    /// How long its first token took.
+    pub ttft_ms: Option<u64>,
+    /// Tokens per second after the first.
+    pub tokens_per_s: Option<f64>,
+    /// Stages that its answer went through.
+    pub stages: u32,
+}
+
 /// Something that went wrong.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct WarningView {

@@ -156,9 +156,16 @@ pub enum Command {
         after_help = "Examples:\n  exo demo\n  exo demo --mixed    one node computes through Vulkan\n  exo demo --mixed cuda   one node computes on an NVIDIA card\n  exo demo --keep     leave the cluster and its API up"
     )]
     Demo(Demo),
+    /// Open the page of the running node in the browser, signed in by a link that is good once and for a minute
+    #[command(
+        after_help = "Examples:\n  exo open\n  exo open --print       the link alone, for another browser\n  \
+                            exo open --sign-out    ends all sessions of browsers\n\n\
+                            Where no browser opens, it shows the ssh command that brings the page to a machine that has one."
+    )]
+    Open(Open),
     /// Show nodes, devices, instances and links of the cluster
     #[command(
-        after_help = "Examples:\n  exo status --json | jq .instances\n  exo status --requests   what runs and waits here, without its text"
+        after_help = "Examples:\n  exo status --json | jq .instances\n  exo status --watch      again whenever something changes\n  exo status --requests   what runs and waits here, without its text"
     )]
     Status(Status),
     /// Show what is wrong in the cluster and what to do about it, or silence it for a while
@@ -387,6 +394,9 @@ pub struct Status {
     /// Show the links between nodes instead: round trip, jitter and bandwidth, each with how often and how long ago it was measured
     #[arg(long, conflicts_with = "requests")]
     pub links: bool,
+    /// Show it again whenever something changes, until Ctrl-C; with --json, each event on a line
+    #[arg(long, conflicts_with_all = ["requests", "links"])]
+    pub watch: bool,
     #[command(flatten)]
     pub json: Json,
 }
@@ -439,6 +449,16 @@ pub struct Logs {
     pub raise: Option<String>,
     #[command(flatten)]
     pub json: Json,
+}
+
+#[derive(Args)]
+pub struct Open {
+    /// Print the link and open nothing
+    #[arg(long)]
+    pub print: bool,
+    /// End all sessions of browsers instead
+    #[arg(long, conflicts_with = "print")]
+    pub sign_out: bool,
 }
 
 #[derive(Args)]

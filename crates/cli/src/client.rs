@@ -22,6 +22,11 @@ const ANSWER_MAX: Duration = Duration::from_secs(35);
 /// The node promises a sign of life every few seconds of a stream; more silence than this is a fault.
 const SILENCE_MAX: Duration = Duration::from_secs(180);
 
+/// The same for events of the cluster, where a sign of life comes every five seconds.
+const EVENTS_SILENCE_MAX: Duration = Duration::from_secs(20);
+/// A snapshot of a thousand nodes is smaller.
+const EVENT_BYTES_MAX: usize = 64 << 20;
+
 /// Longest text of an answer that is shown. The node's own messages have some hundred characters.
 const TEXT_CHARS_MAX: usize = 2000;
 
@@ -78,7 +83,18 @@ impl Client {
     /// Starts a streamed answer.
     pub async fn stream(&self, path: &str, body: &impl Serialize) -> anyhow::Result<Events> {
         let body = serde_json::to_vec(body)?.into();
-        let sent = self.send(Method::POST, path, body);
+        self.begin(self.send(Method::POST, path, body, None)).await
+    }
+
+    /// Starts a stream of named events, behind the one with this id if that is known.
+    pub async fn events(&self, path: &str, last_id: Option<&str>) -> anyhow::Result<Events> {
+        self.begin(self.send(Method::GET, path, Bytes::new(), last_id)).await
+    }
+
+    async fn begin(
+        &self,
+        sent: impl Future<Output = anyhow::Result<Response<Incoming>>>,
+    ) -> anyhow::Result<Events> {
         let response = tokio::time::timeout(SILENCE_MAX, sent).await.context("the node did not answer")??;
         if !response.status().is_success() {
             return Err(refusal(response).await);
@@ -88,7 +104,7 @@ impl Client {
 
     async fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<T> {
         let answer = async {
-            let response = self.send(method, path, body).await?;
+            let response = self.send(method, path, body, None).await?;
             if !response.status().is_success() {
                 return Err(refusal(response).await);
             }
@@ -103,7 +119,13 @@ impl Client {
             .with_context(|| format!("no answer from {} within {} s", self.address(), ANSWER_MAX.as_secs()))?
     }
 
-    async fn send(&self, method: Method, path: &str, body: Bytes) -> anyhow::Result<Response<Incoming>> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        last_id: Option<&str>,
+    ) -> anyhow::Result<Response<Incoming>> {
         let connect = tokio::time::timeout(Duration::from_secs(5), self.connect());
         let late = || format!("no connection to the node at {} within 5 s", self.address());
         let mut sender = connect.await.with_context(late)??;
@@ -111,6 +133,9 @@ impl Client {
         let mut request = Request::builder().method(&method).uri(path).header("host", host);
         if method != Method::GET {
             request = request.header("content-type", "application/json");
+        }
+        if let Some(last_id) = last_id {
+            request = request.header("last-event-id", last_id);
         }
         let response = sender.send_request(request.body(Full::new(body))?);
         response.await.with_context(|| format!("the node at {} closed the connection", self.address()))
@@ -197,6 +222,50 @@ impl Events {
     }
 }
 
+/// A server-sent event with its name.
+pub struct Named {
+    pub name: String,
+    pub id: Option<String>,
+    pub data: Value,
+}
+
+impl Events {
+    /// The next event that has a name; `None` after the last one.
+    pub async fn next_named(&mut self) -> anyhow::Result<Option<Named>> {
+        loop {
+            if let Some(event) = next_named_event(&mut self.buffer)? {
+                return Ok(Some(event));
+            }
+            if self.buffer.len() > EVENT_BYTES_MAX {
+                bail!("the node sent an event of more than {EVENT_BYTES_MAX} bytes");
+            }
+            let frame = tokio::time::timeout(EVENTS_SILENCE_MAX, self.body.frame())
+                .await
+                .with_context(|| format!("the node fell silent for {} s", EVENTS_SILENCE_MAX.as_secs()))?;
+            let Some(frame) = frame else { return Ok(None) };
+            if let Ok(data) = frame.context("the node broke off the stream")?.into_data() {
+                self.buffer.extend_from_slice(&data);
+            }
+        }
+    }
+}
+
+/// Takes the first complete event with a name off the buffer.
+fn next_named_event(buffer: &mut Vec<u8>) -> anyhow::Result<Option<Named>> {
+    while let Some(end) = buffer.windows(2).position(|two| two == b"\n\n") {
+        let block: Vec<u8> = buffer.drain(..end + 2).collect();
+        let text = String::from_utf8_lossy(&block);
+        let field = |name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        };
+        let (Some(name), Some(data)) = (field("event"), field("data")) else { continue };
+        let data: Value = serde_json::from_str(data).context("the node sent a broken event")?;
+        let id = field("id").map(|id| printable(id, TEXT_CHARS_MAX));
+        return Ok(Some(Named { name: printable(name, TEXT_CHARS_MAX), id, data: all_printable(data) }));
+    }
+    Ok(None)
+}
+
 /// Takes the first complete line off the buffer. `Some(None)` is the end mark.
 fn next_line_event(buffer: &mut Vec<u8>) -> anyhow::Result<Option<Option<Event>>> {
     while let Some(end) = buffer.iter().position(|b| *b == b'\n') {
@@ -234,6 +303,20 @@ mod tests {
         assert_eq!(next(), None);
         buffer.extend_from_slice(b"ta: [DONE]\n");
         assert_eq!(next_line_event(&mut buffer).unwrap(), Some(None));
+    }
+
+    #[test]
+    fn named_events_come_whole_with_their_ids() {
+        let mut buffer =
+            b": keep-alive\nid: 9f-1\nevent: delta\ndata: {\"a\":\"\\u001b[2J\"}\n\nid: 9f-2\nevent: de"
+                .to_vec();
+        let event = next_named_event(&mut buffer).unwrap().unwrap();
+        assert_eq!((event.name.as_str(), event.id.as_deref()), ("delta", Some("9f-1")));
+        assert_eq!(event.data, serde_json::json!({"a": "\u{FFFD}[2J"}));
+        assert!(next_named_event(&mut buffer).unwrap().is_none());
+        buffer.extend_from_slice(b"lta\ndata: {}\n\n");
+        assert_eq!(next_named_event(&mut buffer).unwrap().unwrap().id.as_deref(), Some("9f-2"));
+        assert!(next_named_event(&mut b"event: x\ndata: {\n\n".to_vec()).is_err());
     }
 
     #[test]

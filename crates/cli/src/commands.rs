@@ -13,6 +13,7 @@ mod interrupt;
 pub mod logs;
 pub mod members;
 pub mod models;
+pub mod open;
 pub mod pairing;
 pub mod perplexity;
 pub mod place;
@@ -26,6 +27,7 @@ pub mod settings;
 pub mod start;
 pub mod status;
 pub mod subject;
+mod watch;
 pub mod worker;
 
 use crate::client::Client;

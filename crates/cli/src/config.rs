@@ -132,6 +132,11 @@ pub const KEYS: &[Key] = &[
         default: "false",
         help: "whether /metrics is readable without an API key or the local secret",
     },
+    Key {
+        name: "keys_see_cluster",
+        default: "false",
+        help: "whether an API key also shows the state of the cluster, to look at, from other machines too",
+    },
     Key { name: "log", default: "warn", help: "what is logged, as in RUST_LOG" },
 ];
 

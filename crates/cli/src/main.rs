@@ -69,6 +69,7 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
         Command::Start => commands::start::run(config).await,
         Command::Run(args) => commands::run::run(config, args).await,
         Command::Demo(args) => commands::demo::run(config, args).await,
+        Command::Open(args) => commands::open::run(config, &args).await.map(done),
         Command::Status(args) => commands::status::run(config, &args).await.map(done),
         Command::Pull(args) => commands::pull::run(config, args).await,
         Command::Pulls { action, json } => commands::pulls::run(config, action, json).await.map(done),

@@ -115,6 +115,12 @@ pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prints a document for scripts on one line.
+pub fn json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    line(escaped(&serde_json::to_string(value)?));
+    Ok(())
+}
+
 /// The same JSON, with what a terminal obeys written as `\uXXXX`. Outside of strings JSON has only ends of lines of it.
 fn escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());

@@ -1,11 +1,12 @@
-//! `/exo/v1/*`: the cluster, shown and changed. Every route here is behind the local secret.
+//! `/exo/v1/*`: the cluster, shown and changed. Every route here is behind the local secret or a session.
 
 use std::future::ready;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Path, Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use exo_api::fits::FitsQuery;
 use exo_api::{
@@ -14,49 +15,56 @@ use exo_api::{
 };
 use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
-use serde::Serialize;
 
 use crate::app::App;
 use crate::body::{json, read_json, read_typed};
-use crate::encode::{push_comment, push_event};
+use crate::clock::unix_s;
+use crate::encode::push_event;
 use crate::errors::ApiError;
+use crate::guard::Caller;
+use crate::live::{Scope, for_viewers};
+use crate::resume;
 use crate::sse::event_stream;
 
 type Answer = Result<Response, ApiError>;
 
 /// `GET /exo/v1/cluster`
-pub async fn cluster(State(app): State<Arc<App>>) -> Answer {
-    Ok(json(&app.admin(app.facade.cluster()).await?))
+pub async fn cluster(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Answer {
+    let cluster = app.admin(app.facade.cluster()).await?;
+    Ok(json(&if caller == Caller::Key { for_viewers(cluster) } else { cluster }))
 }
 
-/// `GET /exo/v1/events`: ends with the server.
-pub async fn events(State(app): State<Arc<App>>) -> Answer {
-    let every = app.options.keep_alive_every;
-    let views = app.facade.watch().map(|view| Some(event("cluster", &view)));
-    let pulls = app.facade.downloads().watch().map(|pulls| Some(event("pulls", &pulls)));
-    // It ends with the views, which end with the node.
-    let both = stream::select(views.chain(stream::once(ready(None))), pulls);
-    let both = both.take_while(|event| ready(event.is_some())).filter_map(ready);
-    let texts = stream::unfold(both, move |mut events| async move {
-        let text = match tokio::time::timeout(every, events.next()).await {
-            Ok(None) => return None,
-            Ok(Some(text)) => text,
-            Err(_) => {
-                let mut text = String::new();
-                push_comment(&mut text, "keep-alive");
-                text
+/// `GET /exo/v1/events`: the cluster, and between its changes the downloads of the node for who owns it. It ends with the server, and
+/// with the session that it was asked for with.
+pub async fn events(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Answer {
+    let scope = if caller == Caller::Key { Scope::Viewer } else { Scope::Owner };
+    let after = headers.get("last-event-id").and_then(|value| value.to_str().ok());
+    let owner = app.clone();
+    let is_over = move || match caller {
+        Caller::Session { id, .. } => match owner.sessions.touch(id, unix_s()) {
+            Some(save) => {
+                owner.note_use(&Caller::Session { id, save });
+                false
             }
-        };
-        // A view is made only while little waits to be written, and only for whoever has the secret: no room is taken.
-        Some((text.into(), events))
+            None => true,
+        },
+        Caller::Owner | Caller::Key | Caller::Open => false,
+    };
+    let live = app.live.stream(&app.facade, scope, after, app.sessions.ended(), Box::new(is_over));
+    if matches!(scope, Scope::Viewer) {
+        return Ok(event_stream(live));
+    }
+    let pulls = app.facade.downloads().watch().map(|pulls| {
+        let mut text = String::new();
+        push_event(&mut text, "pulls", &pulls);
+        Some(text.into())
     });
-    Ok(event_stream(texts.take_until(app.stopping.clone().cancelled_owned())))
-}
-
-fn event<T: Serialize>(name: &str, data: &T) -> String {
-    let mut text = String::new();
-    push_event(&mut text, name, data);
-    text
+    let both = stream::select(live.map(Some).chain(stream::once(ready(None))), pulls);
+    Ok(event_stream(both.take_while(|event| ready(event.is_some())).filter_map(ready)))
 }
 
 /// `GET /exo/v1/instances`
@@ -114,6 +122,20 @@ pub async fn unload(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answ
 /// `GET /exo/v1/requests`
 pub async fn requests(State(app): State<Arc<App>>) -> Answer {
     Ok(json(&app.admin(app.facade.requests()).await?))
+}
+
+/// `GET /exo/v1/requests/recent`
+pub async fn recent_requests(State(app): State<Arc<App>>) -> Answer {
+    Ok(json(&app.requests.recent()))
+}
+
+/// `DELETE /exo/v1/requests/{request}`
+pub async fn cancel_request(State(app): State<Arc<App>>, Path(request): Path<String>) -> Answer {
+    let id = resume::request_id(&request)?;
+    if !app.requests.cancel(id) {
+        return Err(AdminError::NotFound { what: "request", name: id.to_string() }.into());
+    }
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// `GET /exo/v1/members`

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -20,12 +20,16 @@ use crate::backlog::{Backlog, hold_whole};
 use crate::body::{Room, json};
 use crate::dialect::{self, Dialect};
 use crate::errors::ApiError;
-use crate::guard::{Guard, Peer};
+use crate::guard::{Caller, Guard, Peer};
 use crate::kept::KeptResponses;
+use crate::live::Live;
 use crate::options::ServerOptions;
+use crate::outlive::Outliving;
+use crate::requests::Requests;
 use crate::seats::Seat;
+use crate::sessions::Sessions;
 use crate::{
-    admin, downloads, messages, metrics, models, ollama, openai, responses, resume, telemetry, tokens,
+    admin, dashboard, downloads, entry, messages, metrics, models, ollama, openai, responses, resume, telemetry, tokens,
 };
 
 /// What handlers share.
@@ -40,6 +44,14 @@ pub struct App {
     pub room: Room,
     /// Responses that others may go on from.
     pub kept: KeptResponses,
+    /// Of browsers.
+    pub sessions: Arc<Sessions>,
+    /// For readers of the cluster's events.
+    pub live: Live,
+    /// Answers that outlive their readers.
+    pub outliving: Outliving,
+    /// Requests that run and have run.
+    pub requests: Arc<Requests>,
     /// Cancelled when the server stops: endless answers end.
     pub stopping: CancellationToken,
     /// What takes the node's events for answers that are streamed.
@@ -61,6 +73,19 @@ impl App {
         answered.map_err(late)?.map_err(|error| ApiError::of(dialect, error))
     }
 
+    /// Notes on the disk, once in a while, that a session is in use.
+    pub fn note_use(&self, caller: &Caller) {
+        if let Caller::Session { save: true, .. } = caller {
+            let sessions = self.sessions.clone();
+            // Nobody waits for it: what is lost with a power cut is a minute.
+            tokio::task::spawn_blocking(move || {
+                if let Err(error) = sessions.save() {
+                    tracing::warn!(%error, "the sessions of browsers cannot be written");
+                }
+            });
+        }
+    }
+
     /// Runs an administrative call, bounded in time.
     pub async fn admin<T>(&self, call: impl Future<Output = Result<T, AdminError>>) -> Result<T, ApiError> {
         let limit = self.options.admin_timeout;
@@ -74,7 +99,8 @@ impl App {
 /// All routes. A test compares them with [`exo_api::endpoints::ENDPOINTS`].
 pub fn router(app: Arc<App>) -> Router {
     let open = Router::new()
-        .route("/", get(landing))
+        .route("/", get(dashboard::page))
+        .route("/landing.css", get(dashboard::landing_style))
         .route("/health", get(health))
         .route("/openapi.json", get(description));
     // Model names may hold slashes, as on the hub.
@@ -83,7 +109,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*model}", get(models::model))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/{response}", get(responses::get).delete(responses::delete))
-        .route("/v1/requests/{request}", get(resume::resume))
+        .route("/v1/requests/{request}", get(resume::resume).delete(resume::stop))
         .route("/v1/messages", post(messages::messages))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/chat/completions", post(openai::chat))
@@ -113,21 +139,21 @@ pub fn router(app: Arc<App>) -> Router {
     open.merge(v1)
         .merge(scraped)
         .merge(administration(&app))
-        .fallback(openai::not_found)
+        .fallback(dashboard::fallback)
         .method_not_allowed_fallback(openai::method_not_allowed)
         .layer(from_fn_with_state(app.clone(), guarded))
         .layer(from_fn_with_state(app.clone(), outermost))
         .with_state(app)
 }
 
-/// What the owner sees and changes.
+/// What the owner sees and changes, and how one becomes known as the owner.
 fn administration(app: &Arc<App>) -> Router<Arc<App>> {
-    Router::new()
-        .route("/exo/v1/cluster", get(admin::cluster))
-        .route("/exo/v1/events", get(admin::events))
-        .route("/exo/v1/instances", get(admin::instances).post(admin::place))
+    let owned = Router::new()
+        .route("/exo/v1/session", delete(entry::end_session))
+        .route("/exo/v1/sessions", delete(entry::end_all_sessions))
+        .route("/exo/v1/instances", post(admin::place))
         .route("/exo/v1/instances/{instance}/replan", post(admin::replan))
-        .route("/exo/v1/instances/{instance}", get(admin::instance).delete(admin::unload))
+        .route("/exo/v1/instances/{instance}", delete(admin::unload))
         .route("/exo/v1/plan", post(admin::plan))
         .route("/exo/v1/requests", get(admin::requests))
         .route("/exo/v1/telemetry", get(telemetry::telemetry))
@@ -136,6 +162,8 @@ fn administration(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/exo/v1/alerts/silence", post(telemetry::silence))
         .route("/exo/v1/logs", get(telemetry::logs))
         .route("/exo/v1/logs/level", post(telemetry::raise_log_level))
+        .route("/exo/v1/requests/recent", get(admin::recent_requests))
+        .route("/exo/v1/requests/{request}", delete(admin::cancel_request))
         .route("/exo/v1/members", get(admin::members).post(admin::admit))
         .route("/exo/v1/members/{node}", delete(admin::remove_member))
         .route("/exo/v1/members/{node}/role", post(admin::set_role))
@@ -154,7 +182,18 @@ fn administration(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/exo/v1/hub/prune", post(downloads::prune))
         .route("/exo/v1/found", get(downloads::found))
         .route("/exo/v1/shutdown", post(admin::shutdown))
-        .route_layer(from_fn_with_state(app.clone(), need_secret))
+        .route_layer(from_fn_with_state(app.clone(), need_secret));
+    let shown = Router::new()
+        .route("/exo/v1/cluster", get(admin::cluster))
+        .route("/exo/v1/events", get(admin::events))
+        .route("/exo/v1/instances", get(admin::instances))
+        .route("/exo/v1/instances/{instance}", get(admin::instance))
+        .route_layer(from_fn_with_state(app.clone(), need_view));
+    // Each of these looks for itself who asks.
+    let entry = Router::new()
+        .route("/exo/v1/codes", post(entry::give_code))
+        .route("/exo/v1/session", get(entry::session).post(entry::begin_session));
+    owned.merge(shown).merge(entry)
 }
 
 /// Names the request, catches panics, counts the answer until it is read and sets the headers every answer has.
@@ -193,7 +232,7 @@ async fn outermost(State(app): State<Arc<App>>, mut request: Request, next: Next
     }
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+    dashboard::set_defaults(headers);
     tracing::debug!(%id, status = response.status().as_u16(), "answered");
     response
 }
@@ -215,10 +254,9 @@ async fn need_principal(
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let principal = app.guard.principal(request.headers(), peer)?;
-    seat.keep();
+    let (principal, caller) = app.guard.principal(request.headers(), peer)?;
     request.extensions_mut().insert(principal);
-    Ok(next.run(request).await)
+    Ok(let_in(&app, &seat, caller, request, next).await)
 }
 
 async fn need_secret(
@@ -228,9 +266,19 @@ async fn need_secret(
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    app.guard.check_admin(request.headers(), peer)?;
-    seat.keep();
-    Ok(next.run(request).await)
+    let caller = app.guard.check_admin(request.headers(), peer)?;
+    Ok(let_in(&app, &seat, caller, request, next).await)
+}
+
+async fn need_view(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    Extension(seat): Extension<Arc<Seat>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let caller = app.guard.check_viewer(request.headers(), peer)?;
+    Ok(let_in(&app, &seat, caller, request, next).await)
 }
 
 async fn need_metrics_key(
@@ -240,20 +288,19 @@ async fn need_metrics_key(
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    if !app.options.metrics_open {
-        app.guard.check_metrics(request.headers(), peer)?;
-        seat.keep();
+    if app.options.metrics_open {
+        return Ok(next.run(request).await);
     }
-    Ok(next.run(request).await)
+    let caller = app.guard.check_metrics(request.headers(), peer)?;
+    Ok(let_in(&app, &seat, caller, request, next).await)
 }
 
-async fn landing() -> Response {
-    let mut response = include_str!("landing.html").into_response();
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-    let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'";
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
-    response
+/// Goes on with a request that may be made. Its connection keeps its seat.
+async fn let_in(app: &Arc<App>, seat: &Seat, caller: Caller, mut request: Request, next: Next) -> Response {
+    seat.keep();
+    app.note_use(&caller);
+    request.extensions_mut().insert(caller);
+    next.run(request).await
 }
 
 async fn health(State(app): State<Arc<App>>) -> Response {

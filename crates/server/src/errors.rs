@@ -70,6 +70,12 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "internal_error", message)
     }
 
+    /// Somebody ended the request. No client takes this status for one to try again.
+    pub fn cancelled() -> Self {
+        let status = StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST);
+        Self::invalid(status, "cancelled", "the request was cancelled by the owner of this node")
+    }
+
     /// Nothing came in time.
     pub fn deadline(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, SERVER, "deadline_exceeded", message)

@@ -1,6 +1,6 @@
 //! A checked request to the node, and its answer back: what every dialect's handler ends in.
 
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
 
 use axum::response::Response;
 use exo_api::{GenerateEvent, GenerateRequest, RequestContext};
@@ -31,21 +31,16 @@ pub fn head(request: &GenerateRequest, created: u64) -> Head {
     }
 }
 
-/// Seconds since 1970.
-pub fn unix_s() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
-}
-
 /// The answer, as it is made.
 pub async fn stream(
-    app: &App,
+    app: &Arc<App>,
     dialect: Dialect,
     mut request: GenerateRequest,
     chunks: impl Chunks,
     mut ticket: Ticket,
 ) -> Result<Response, ApiError> {
     request.resumable = ticket.resumable.take();
-    let mut source = Source::new(app.facade.clone(), dialect, request, app.options.silence_max);
+    let mut source = Source::new(app, dialect, request);
     let first = sse::open(&mut source, app.options.stream_headers_after).await?;
     Ok(sse::respond(app, source, first, chunks, ticket))
 }
@@ -57,7 +52,7 @@ pub async fn whole(
     request: GenerateRequest,
     mut whole: impl Whole,
 ) -> Result<Response, ApiError> {
-    let mut source = Source::new(app.facade.clone(), dialect, request, app.options.silence_max);
+    let mut source = Source::new(app, dialect, request);
     loop {
         match source.next(Instant::now() + app.options.silence_max).await {
             Heard::Event(GenerateEvent::Done(summary)) => {

@@ -5,12 +5,14 @@
 //! - `Origin`, where sent, must be our own; no CORS header is ever answered. `Sec-Fetch-Site` likewise.
 //! - `POST` must be `application/json`: a form or a "simple" cross-site request cannot be. On `/api/*` what curl sends by itself
 //!   passes as well, where no header tells of a browser: Ollama's documented lines name no type.
-//! - `/exo/*` needs the local secret and a connection of this machine that no proxy stands in; `/v1/*` an API key as soon as there
-//!   are any, on every listener: a proxy in front of loopback must not open it.
+//! - `/exo/*` needs the local secret or a session and a connection of this machine that no proxy stands in; `/v1/*` an API key as
+//!   soon as there are any, on every listener: a proxy in front of loopback must not open it. A session opens it as the secret does.
 //! - `/metrics` needs an API key or the local secret on every listener, unless the setting `metrics_open` says otherwise.
+//! - No cookie is ever set or read: all ports of a host share them (decision 0046).
 //! - On the local channel the system says who connects: the owner of the node, who may do everything.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, ORIGIN, REFERER};
 use axum::http::request::Parts;
@@ -18,9 +20,11 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, StatusCode};
 use exo_types::Principal;
 
+use crate::clock::unix_s;
 use crate::dialect::is_ollama;
 use crate::errors::ApiError;
 use crate::options::{ApiKey, ServerOptions};
+use crate::sessions::{SessionId, Sessions, TOKEN_PREFIX};
 
 /// Who is at the client's end of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +33,19 @@ pub enum Peer {
     At(SocketAddr),
     /// The user whose node this is, over the local channel.
     Owner,
+}
+
+/// By what a request was let in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Caller {
+    /// The local channel, or the local secret.
+    Owner,
+    /// A browser's session; `save` when the file of sessions should hear that it is in use.
+    Session { id: SessionId, save: bool },
+    /// An API key.
+    Key,
+    /// Nothing, where nothing is needed.
+    Open,
 }
 
 /// Headers by which a proxy says that it forwards, besides all that begin with [`FORWARDING_PREFIX`].
@@ -43,11 +60,13 @@ pub struct Guard {
     hosts: Vec<String>,
     secret: ApiKey,
     keys: Vec<ApiKey>,
+    keys_see_cluster: bool,
+    sessions: Arc<Sessions>,
 }
 
 impl Guard {
     /// The rules for a listener at `address`.
-    pub fn new(address: SocketAddr, options: &ServerOptions) -> Self {
+    pub fn new(address: SocketAddr, options: &ServerOptions, sessions: Arc<Sessions>) -> Self {
         let own = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned);
         let more = options.allowed_hosts.iter().map(|h| h.to_ascii_lowercase());
         Self {
@@ -55,6 +74,8 @@ impl Guard {
             hosts: own.into_iter().chain(more).collect(),
             secret: ApiKey::from_key(&options.local_secret),
             keys: options.api_keys.clone(),
+            keys_see_cluster: options.keys_see_cluster,
+            sessions,
         }
     }
 
@@ -96,46 +117,49 @@ impl Guard {
     }
 
     /// On whose behalf a request to `/v1/*` runs.
-    pub fn principal(&self, headers: &HeaderMap, peer: Peer) -> Result<Principal, ApiError> {
+    pub fn principal(&self, headers: &HeaderMap, peer: Peer) -> Result<(Principal, Caller), ApiError> {
         if peer == Peer::Owner {
-            return Ok(Principal::LOCAL);
+            return Ok((Principal::LOCAL, Caller::Owner));
         }
-        let given = [bearer(headers), api_key(headers)].map(|key| key.map(ApiKey::from_key));
-        let matches =
-            |key: &ApiKey| given.iter().flatten().fold(false, |any, given| any | given.matches(key));
-        // No early exit: how long it takes must not tell which key it is.
-        let known = self.keys.iter().fold(None, |known, key| if matches(key) { Some(key) } else { known });
-        if let Some(key) = known {
-            return Ok(key.principal());
+        let given = [bearer(headers), api_key(headers)];
+        if let Some(key) = self.key(&given) {
+            return Ok((key.principal(), Caller::Key));
         }
-        let is_open = self.loopback && self.keys.is_empty();
-        let local = is_open || matches(&self.secret);
-        match (local, given.iter().flatten().next()) {
-            (true, _) => Ok(Principal::LOCAL),
-            (false, None) => {
+        if self.is_secret(&given) {
+            return Ok((Principal::LOCAL, Caller::Owner));
+        }
+        if let Some(session) = self.near_session(headers, peer) {
+            return Ok((Principal::LOCAL, session));
+        }
+        if self.loopback && self.keys.is_empty() {
+            return Ok((Principal::LOCAL, Caller::Open));
+        }
+        match given.into_iter().flatten().next() {
+            None => {
                 let message = "an API key is needed: send `Authorization: Bearer KEY` or `x-api-key: KEY`";
                 Err(ApiError::unauthorized("missing_api_key", message))
             }
-            (false, Some(_)) => {
-                Err(ApiError::unauthorized("invalid_api_key", "the API key is not known here"))
-            }
+            Some(token) if token.starts_with(TOKEN_PREFIX) => Err(session_ended()),
+            Some(_) => Err(ApiError::unauthorized("invalid_api_key", "the API key is not known here")),
         }
     }
 
-    /// Whether a request may read `/metrics`: with an API key or the local secret, on every listener.
-    pub fn check_metrics(&self, headers: &HeaderMap, peer: Peer) -> Result<(), ApiError> {
+    /// Whether a request may read `/metrics`: with an API key, the local secret or a session, on every listener.
+    pub fn check_metrics(&self, headers: &HeaderMap, peer: Peer) -> Result<Caller, ApiError> {
         if peer == Peer::Owner {
-            return Ok(());
+            return Ok(Caller::Owner);
         }
-        let given = [bearer(headers), api_key(headers)].map(|key| key.map(ApiKey::from_key));
-        // No early exit: how long it takes must not tell which key it is.
-        let known = std::iter::once(&self.secret).chain(&self.keys);
-        let is_known = known
-            .fold(false, |any, key| given.iter().flatten().fold(any, |any, given| any | given.matches(key)));
-        if is_known {
-            return Ok(());
+        let given = [bearer(headers), api_key(headers)];
+        if self.key(&given).is_some() {
+            return Ok(Caller::Key);
         }
-        match given.iter().flatten().next() {
+        if self.is_secret(&given) {
+            return Ok(Caller::Owner);
+        }
+        if let Some(session) = self.near_session(headers, peer) {
+            return Ok(session);
+        }
+        match given.into_iter().flatten().next() {
             None => Err(ApiError::unauthorized(
                 "missing_api_key",
                 "metrics need an API key or the local secret: send `Authorization: Bearer KEY`; see the setting `metrics_open`",
@@ -144,26 +168,92 @@ impl Guard {
         }
     }
 
-    /// Whether a request may use `/exo/v1/*`.
-    pub fn check_admin(&self, headers: &HeaderMap, peer: Peer) -> Result<(), ApiError> {
-        let Peer::At(address) = peer else { return Ok(()) };
-        // The secret would cross the network in clear.
-        let is_far = !address.ip().to_canonical().is_loopback();
-        let forwards = |name: &str| FORWARDING.contains(&name) || name.starts_with(FORWARDING_PREFIX);
-        if is_far || headers.keys().any(|name| forwards(name.as_str())) {
-            let message = "administrative routes answer on this machine only, and through no proxy";
-            return Err(ApiError::forbidden("local_only", message));
+    /// The API key that a request has shown.
+    fn key(&self, given: &[Option<&str>]) -> Option<&ApiKey> {
+        let given: Vec<_> = given.iter().flatten().map(|key| ApiKey::from_key(key)).collect();
+        let matches = |key: &ApiKey| given.iter().fold(false, |any, given| any | given.matches(key));
+        // No early exit: how long it takes must not tell which key it is.
+        self.keys.iter().fold(None, |known, key| if matches(key) { Some(key) } else { known })
+    }
+
+    fn is_secret(&self, given: &[Option<&str>]) -> bool {
+        given.iter().flatten().fold(false, |any, key| any | ApiKey::from_key(key).matches(&self.secret))
+    }
+
+    fn session(&self, headers: &HeaderMap) -> Option<Caller> {
+        let (id, save) = self.sessions.find(bearer(headers)?, unix_s())?;
+        Some(Caller::Session { id, save })
+    }
+
+    /// The session of a request that comes from this machine.
+    fn near_session(&self, headers: &HeaderMap, peer: Peer) -> Option<Caller> {
+        self.session(headers).filter(|_| is_near(headers, peer))
+    }
+
+    /// Whether this is the local secret.
+    pub fn knows_secret(&self, secret: &str) -> bool {
+        self.is_secret(&[Some(secret)])
+    }
+
+    /// Refuses what comes from another machine or through a proxy: what it brings would cross the network in clear.
+    pub fn check_near(&self, headers: &HeaderMap, peer: Peer) -> Result<(), ApiError> {
+        if is_near(headers, peer) {
+            return Ok(());
         }
-        match bearer(headers).map(ApiKey::from_key) {
+        let message = "administrative routes answer on this machine only, and through no proxy";
+        Err(ApiError::forbidden("local_only", message))
+    }
+
+    /// Whether a request may use `/exo/v1/*`.
+    pub fn check_admin(&self, headers: &HeaderMap, peer: Peer) -> Result<Caller, ApiError> {
+        if peer == Peer::Owner {
+            return Ok(Caller::Owner);
+        }
+        self.check_near(headers, peer)?;
+        match bearer(headers) {
             None => {
-                let message = "the local secret is needed: send `Authorization: Bearer SECRET`";
+                let message = "the local secret or a session is needed: send `Authorization: Bearer SECRET`, or run `exo open`";
                 Err(ApiError::unauthorized("missing_local_secret", message))
             }
-            Some(given) if given.matches(&self.secret) => Ok(()),
-            Some(_) => Err(ApiError::unauthorized(
-                "invalid_local_secret",
-                "that is not the local secret of this node",
-            )),
+            Some(given) if self.knows_secret(given) => Ok(Caller::Owner),
+            Some(given) => self.session(headers).ok_or_else(|| {
+                if given.starts_with(TOKEN_PREFIX) {
+                    return session_ended();
+                }
+                ApiError::unauthorized("invalid_local_secret", "that is not the local secret of this node")
+            }),
+        }
+    }
+
+    /// Whether a request may see the cluster.
+    pub fn check_viewer(&self, headers: &HeaderMap, peer: Peer) -> Result<Caller, ApiError> {
+        let is_key = self.key(&[bearer(headers), api_key(headers)]).is_some();
+        if is_key && self.keys_see_cluster {
+            return Ok(Caller::Key);
+        }
+        self.check_admin(headers, peer)
+    }
+
+    /// Who sends a request, if that is anybody known.
+    pub fn check_known(&self, headers: &HeaderMap, peer: Peer) -> Result<Caller, ApiError> {
+        if self.key(&[bearer(headers), api_key(headers)]).is_some() {
+            return Ok(Caller::Key);
+        }
+        self.check_admin(headers, peer)
+    }
+}
+
+fn session_ended() -> ApiError {
+    ApiError::unauthorized("session_ended", "this session has ended: run `exo open` for another one")
+}
+
+/// Whether the client is on this machine, with no proxy in between that says so.
+pub fn is_near(headers: &HeaderMap, peer: Peer) -> bool {
+    match peer {
+        Peer::Owner => true,
+        Peer::At(address) => {
+            let forwards = |name: &str| FORWARDING.contains(&name) || name.starts_with(FORWARDING_PREFIX);
+            address.ip().to_canonical().is_loopback() && !headers.keys().any(|name| forwards(name.as_str()))
         }
     }
 }

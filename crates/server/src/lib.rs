@@ -14,26 +14,34 @@ mod admin;
 mod app;
 mod backlog;
 mod body;
+mod bundle;
 mod chat;
+mod clock;
 mod completion;
+mod dashboard;
 mod dialect;
 mod downloads;
 mod encode;
+mod entry;
 mod errors;
 mod generate;
 mod guard;
 mod kept;
 mod listen;
+mod live;
 mod messages;
 mod metrics;
 mod models;
 mod ollama;
 mod openai;
 mod options;
+mod outlive;
+mod requests;
 mod responses;
 mod resume;
 mod scan;
 mod seats;
+mod sessions;
 mod source;
 mod sse;
 mod telemetry;
@@ -48,6 +56,7 @@ use exo_local_channel::LocalListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use bundle::Dashboard;
 pub use options::{ApiKey, ServerOptions};
 
 /// The listener could not be served.
@@ -88,19 +97,9 @@ pub async fn serve(
     let stopping = CancellationToken::new();
     // Also when this future is dropped: answers without an end must not keep their connections.
     let stop_when_dropped = stopping.clone().drop_guard();
-    let guard = guard::Guard::new(address, &options);
-    let (room, stopping_all) = (body::Room::new(options.bodies_bytes_max), stopping.clone());
+    let (room, streams) = (body::Room::new(options.bodies_bytes_max), TaskTracker::new());
     let giving_back = body::give_back(room.clone(), options.give_freed_memory_back);
-    let streams = TaskTracker::new();
-    let app = app::App {
-        facade,
-        options: options.clone(),
-        guard,
-        room,
-        kept: kept::KeptResponses::new(options.responses_bytes_max),
-        stopping: stopping_all,
-        streams: streams.clone(),
-    };
+    let app = app(facade, options.clone(), address, room, streams.clone(), stopping.clone());
     let stop = async {
         shutdown.await;
         stopping.cancel();
@@ -136,6 +135,33 @@ pub async fn serve(
         tracing::warn!("a streamed answer outlives its connection");
     }
     Ok(())
+}
+
+/// What handlers share, for a listener at `address`.
+fn app(
+    facade: Arc<dyn Facade>,
+    options: ServerOptions,
+    address: SocketAddr,
+    room: body::Room,
+    streams: TaskTracker,
+    stopping: CancellationToken,
+) -> app::App {
+    let sessions = sessions::Sessions::open(options.sessions_path.clone(), options.session_idle_max);
+    let sessions = Arc::new(sessions);
+    let (events_bytes_max, keep_alive_every) = (options.events_bytes_max, options.keep_alive_every);
+    app::App {
+        facade,
+        guard: guard::Guard::new(address, &options, sessions.clone()),
+        room,
+        kept: kept::KeptResponses::new(options.responses_bytes_max),
+        sessions,
+        live: live::Live::new(streams.clone(), stopping.clone(), events_bytes_max, keep_alive_every),
+        outliving: outlive::Outliving::default(),
+        requests: Arc::default(),
+        stopping,
+        streams,
+        options,
+    }
 }
 
 /// The address of `listener`, if the listeners may be served with these options.

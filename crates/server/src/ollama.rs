@@ -19,10 +19,11 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::body::{json, read_json};
+use crate::clock::unix_s;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole};
 use crate::errors::ApiError;
-use crate::generate::{context, stream, unix_s, whole};
+use crate::generate::{context, stream, whole};
 use crate::resume::{Origin, Ticket};
 
 /// Lines of JSON.
@@ -54,7 +55,7 @@ pub async fn generate(
     answer(&app, context(&app, id, principal, Origin::of(&parts)?.seed), asked).await
 }
 
-async fn answer(app: &App, context: RequestContext, asked: OllamaRequest) -> Result<Response, ApiError> {
+async fn answer(app: &Arc<App>, context: RequestContext, asked: OllamaRequest) -> Result<Response, ApiError> {
     let fold = OllamaStream::new(context.request.to_string(), created_at(unix_s()), &asked);
     let (streams, dialect) = (asked.streams, Dialect::Ollama { is_chat: asked.is_chat });
     let request = asked.into_generate(context)?;

@@ -67,7 +67,7 @@ pub async fn completion(
 }
 
 /// What has no route.
-pub async fn not_found(request: Request) -> ApiError {
+pub fn not_found(request: &Request) -> ApiError {
     let what = format!("there is no {} {:.200}", request.method(), request.uri().path());
     ApiError::invalid(StatusCode::NOT_FOUND, "no_such_route", what)
 }

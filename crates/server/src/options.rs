@@ -1,8 +1,11 @@
 //! What a listener is started with.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use exo_types::Principal;
+
+use crate::bundle::{self, Dashboard};
 
 /// Settings of one listener. [`ServerOptions::new`] has the defaults; each bound says why it is what it is.
 #[derive(Clone)]
@@ -16,6 +19,16 @@ pub struct ServerOptions {
     pub api_keys: Vec<ApiKey>,
     /// Whether `/metrics` is readable without any key.
     pub metrics_open: bool,
+    /// Whether an API key also shows the state of the cluster, from other machines too. It never changes anything.
+    pub keys_see_cluster: bool,
+    /// Where hashes of sessions are kept over restarts; `None` to end them all with the server.
+    pub sessions_path: Option<PathBuf>,
+    /// A session ends when nothing was asked in it for so long.
+    pub session_idle_max: Duration,
+    /// The files of the page.
+    pub dashboard: Dashboard,
+    /// For events of the cluster that a reader may ask for again, of all readers together.
+    pub events_bytes_max: usize,
     /// Largest request body. A prompt of a million tokens has about four megabytes.
     pub body_bytes_max: usize,
     /// For bodies, the documents they become, and, up to half of it, answers that wait for their readers, of all clients
@@ -65,6 +78,11 @@ impl ServerOptions {
             allowed_hosts: Vec::new(),
             api_keys: Vec::new(),
             metrics_open: false,
+            keys_see_cluster: false,
+            sessions_path: None,
+            session_idle_max: Duration::from_secs(12 * 3600),
+            dashboard: bundle::bundled,
+            events_bytes_max: 1 << 20,
             body_bytes_max: 8 << 20,
             bodies_bytes_max: 512 << 20,
             unread_bytes_max: 4 << 20,

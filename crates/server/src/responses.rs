@@ -15,10 +15,11 @@ use exo_types::{Principal, RequestId};
 
 use crate::app::App;
 use crate::body::{Lease, json, read_json};
+use crate::clock::unix_s;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event};
 use crate::errors::ApiError;
-use crate::generate::{context, stream, unix_s, whole};
+use crate::generate::{context, stream, whole};
 use crate::resume::{Origin, Ticket};
 
 /// `POST /v1/responses`

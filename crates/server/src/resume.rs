@@ -10,7 +10,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use exo_api::{ClaimedRequest, GenerateEvent, GenerateRequest, Resumable, Resumption};
 use exo_types::{ModelId, Principal, RequestId, SampledToken};
 use serde::{Deserialize, Serialize};
@@ -18,10 +18,13 @@ use serde_json::Value;
 
 use crate::app::App;
 use crate::errors::ApiError;
-use crate::{messages, openai};
+use crate::outlive::Answer;
+use crate::{messages, openai, sse};
 
 /// The header with id and secret.
 const RESUME: &str = "exo-resume";
+/// Asks for an answer that outlives its reader.
+const KEEP: &str = "exo-keep";
 /// How far the client's answer was, as browsers send it.
 const LAST_EVENT_ID: &str = "last-event-id";
 /// A longer request has no copy.
@@ -52,6 +55,8 @@ pub struct Origin {
     /// When it was made, in seconds since 1970.
     pub created: u64,
     secret: String,
+    /// Whether the answer is to outlive its reader.
+    keep: bool,
     resuming: Option<Resuming>,
 }
 
@@ -73,6 +78,8 @@ pub struct Ticket {
     pub(crate) positions: Option<Positions>,
     /// What the client has already.
     pub(crate) after: Positions,
+    /// Where the answer goes that is to outlive its reader.
+    pub(crate) outliving: Option<Arc<Answer>>,
 }
 
 impl Origin {
@@ -80,14 +87,15 @@ impl Origin {
     pub fn of(parts: &axum::http::request::Parts) -> Result<Self, ApiError> {
         if let Some(resuming) = parts.extensions.get::<Resuming>().cloned() {
             let Resuming { seed, created, ref secret, .. } = resuming;
-            return Ok(Self { seed, created, secret: secret.clone(), resuming: Some(resuming) });
+            return Ok(Self { seed, created, secret: secret.clone(), keep: false, resuming: Some(resuming) });
         }
         let draw =
             |e| ApiError::internal(format!("no randomness for a seed and the secret of a request: {e}"));
         let seed = getrandom::u64().map_err(draw)?;
         let secret =
             format!("{:016x}{:016x}", getrandom::u64().map_err(draw)?, getrandom::u64().map_err(draw)?);
-        Ok(Self { seed, created: crate::generate::unix_s(), secret, resuming: None })
+        let keep = parts.headers.get(KEEP).is_some_and(|value| value == "true");
+        Ok(Self { seed, created: crate::clock::unix_s(), secret, keep, resuming: None })
     }
 
     /// For the stream of a request that came with that body.
@@ -99,7 +107,8 @@ impl Origin {
         body: Option<Vec<u8>>,
     ) -> Result<Ticket, ApiError> {
         // An echo has no position.
-        let wanted = app.options.resume || self.resuming.is_some();
+        let keep = self.keep && endpoint == Resumed::Chat;
+        let wanted = app.options.resume || self.resuming.is_some() || keep;
         let Some(body) = body.filter(|_| wanted && !request.echo) else { return Ok(Ticket::none()) };
         let (id, choices) = (request.request, request.answers());
         let head = RecordHead { endpoint, seed: self.seed, created: self.created };
@@ -123,14 +132,17 @@ impl Origin {
             None => (None, Positions::default()),
         };
         let positions = Some(Positions(vec![0; usize::from(choices)]));
-        Ok(Ticket { header, resumable: Some(Resumable { proof, record, resumed }), positions, after })
+        let outliving = if keep { app.outliving.keep(id, proof) } else { None };
+        let has_copy = app.options.resume || resumed.is_some();
+        let resumable = has_copy.then_some(Resumable { proof, record, resumed });
+        Ok(Ticket { header, resumable, positions, after, outliving })
     }
 }
 
 impl Ticket {
     /// Of a stream that ends with its node.
     pub fn none() -> Self {
-        Self { header: None, resumable: None, positions: None, after: Positions::default() }
+        Self { header: None, resumable: None, positions: None, after: Positions::default(), outliving: None }
     }
 }
 
@@ -187,7 +199,13 @@ impl Positions {
         self.0.get(usize::from(index)).is_some_and(|own| *own >= position && *own > 0)
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    /// Whether a client that was sent these has all that was there at others.
+    pub fn reach(&self, others: &Self) -> bool {
+        self.0.len() == others.0.len() && self.0.iter().zip(&others.0).all(|(own, other)| own >= other)
+    }
+
+    /// As [`std::fmt::Display`] writes them.
+    pub fn parse(text: &str) -> Option<Self> {
         let mut positions = Vec::new();
         for (number, part) in text.split(',').enumerate() {
             let (index, position) = part.trim().split_once(':')?;
@@ -217,24 +235,40 @@ pub fn mark(out: &mut String, positions: &Positions) {
     }
 }
 
-/// `GET /v1/requests/{request}`: the rest of an answer whose node is lost.
+/// `DELETE /v1/requests/{request}`: ends an answer that outlives its reader.
+pub async fn stop(
+    State(app): State<Arc<App>>,
+    Path(request): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let id = request_id(&request)?;
+    if app.outliving.find(id, &proof(&secret_of(&headers)?)).is_none() {
+        return Err(not_found(id));
+    }
+    // One that has ended already is what was asked for.
+    app.requests.cancel(id);
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+fn secret_of(headers: &HeaderMap) -> Result<String, ApiError> {
+    let given = headers.get(RESUME).and_then(|value| value.to_str().ok());
+    let secret = given.map(|value| value.rsplit('.').next().unwrap_or(value).to_owned());
+    secret.ok_or_else(|| {
+        let what = format!("`{RESUME}: ID.SECRET` is missing: the head of the streamed answer had it");
+        ApiError::invalid(StatusCode::UNAUTHORIZED, "missing_secret", what)
+    })
+}
+
+/// `GET /v1/requests/{request}`: the rest of an answer that outlives its reader, or whose node is lost.
 pub async fn resume(
     State(app): State<Arc<App>>,
     Path(request): Path<String>,
     Extension(principal): Extension<Principal>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let id = request.rsplit(['-', '_']).next().and_then(|id| u128::from_str_radix(id, 16).ok());
-    let id = id.map(RequestId).ok_or_else(|| {
-        let what = format!("`{request:.80}` is no id of a request: it is in front of the dot in `{RESUME}`");
-        ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_request_id", what)
-    })?;
+    let id = request_id(&request)?;
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let secret = text(RESUME).map(|value| value.rsplit('.').next().unwrap_or(value).to_owned());
-    let secret = secret.ok_or_else(|| {
-        let what = format!("`{RESUME}: ID.SECRET` is missing: the head of the streamed answer had it");
-        ApiError::invalid(StatusCode::UNAUTHORIZED, "missing_secret", what)
-    })?;
+    let secret = secret_of(&headers)?;
     let after = match text(LAST_EVENT_ID) {
         None => Positions::default(),
         Some(last) => Positions::parse(last).ok_or_else(|| {
@@ -243,6 +277,9 @@ pub async fn resume(
             ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_last_event_id", what)
         })?,
     };
+    if let Some(answer) = app.outliving.find(id, &proof(&secret)) {
+        return sse::read(&app, &answer, &after);
+    }
     let claimed =
         app.admin(app.facade.claim(id, proof(&secret))).await.map_err(|error| match error.code {
             "not_found" => not_found(id),
@@ -262,6 +299,17 @@ pub async fn resume(
         Resumed::Completion => openai::completion(state, id, principal, again).await,
         Resumed::Messages => messages::messages(state, id, principal, again).await,
     }
+}
+
+/// The id in the name of a request or of its answer, as in `chatcmpl-ID`.
+pub fn request_id(name: &str) -> Result<RequestId, ApiError> {
+    let id = name.rsplit(['-', '_']).next().and_then(|id| u128::from_str_radix(id, 16).ok());
+    id.map(RequestId).ok_or_else(|| {
+        let what = format!(
+            "`{name:.80}` is no id of a request: it is in `x-request-id`, and in front of the dot in `{RESUME}`"
+        );
+        ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_request_id", what)
+    })
 }
 
 fn not_found(id: RequestId) -> ApiError {

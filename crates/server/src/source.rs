@@ -2,19 +2,21 @@
 //! panics. Dropping it drops the node's stream and so cancels the request.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
 use std::time::Duration;
 
-use exo_api::{Facade, GenerateError, GenerateEvent, GenerateRequest, GenerateStream};
+use exo_api::{GenerateError, GenerateEvent, GenerateRequest, GenerateStream};
 use futures_util::{FutureExt, StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
 
+use crate::app::App;
 use crate::dialect::Dialect;
 use crate::errors::ApiError;
+use crate::requests::Tracked;
 
 /// The events of one request.
 pub struct Source {
     stream: GenerateStream,
+    tracked: Tracked,
     dialect: Dialect,
     silence_max: Duration,
     /// The last sign of life: the start of the request, and every event but `Queued`.
@@ -36,19 +38,16 @@ pub enum Heard {
 
 impl Source {
     /// Starts `request` on the first look.
-    pub fn new(
-        facade: Arc<dyn Facade>,
-        dialect: Dialect,
-        request: GenerateRequest,
-        silence_max: Duration,
-    ) -> Self {
+    pub fn new(app: &App, dialect: Dialect, request: GenerateRequest) -> Self {
+        let (facade, tracked) = (app.facade.clone(), app.requests.track(&request));
         // Starting is part of the stream, so that a node that ponders before it accepts is bounded like one that
         // ponders afterwards, and a client that leaves meanwhile cancels it.
         let start = async move { facade.generate(request).await };
         Self {
             stream: Box::pin(stream::once(start).try_flatten()),
+            tracked,
             dialect,
-            silence_max,
+            silence_max: app.options.silence_max,
             heard: Instant::now(),
             waiting_for: None,
             ended: false,
@@ -62,7 +61,12 @@ impl Source {
         }
         let silent = self.heard + self.silence_max;
         let look = AssertUnwindSafe(self.stream.next()).catch_unwind();
-        let failure = match tokio::time::timeout_at(until.min(silent), look).await {
+        let looked = tokio::select! {
+            biased;
+            () = self.tracked.cancelled.cancelled() => return self.fail(ApiError::cancelled()),
+            looked = tokio::time::timeout_at(until.min(silent), look) => looked,
+        };
+        let failure = match looked {
             Err(_) if Instant::now() < silent => return Heard::Quiet,
             Err(_) => {
                 let waited_ms = u64::try_from(self.silence_max.as_millis()).unwrap_or(u64::MAX);
@@ -80,6 +84,7 @@ impl Source {
     }
 
     fn take(&mut self, event: GenerateEvent) -> Heard {
+        self.tracked.take(&event);
         match &event {
             // Why one waits may be told by whoever wants; only the node's own watch over the request puts the bound off.
             GenerateEvent::Queued { reason } => self.waiting_for = Some(reason.clone()),
@@ -94,9 +99,14 @@ impl Source {
     }
 
     fn end(&mut self, failure: GenerateError) -> Heard {
+        self.fail(ApiError::of(self.dialect, failure))
+    }
+
+    fn fail(&mut self, error: ApiError) -> Heard {
         self.ended = true;
+        self.tracked.failed(&error);
         // The slot is freed now, not when the client has read the error.
         self.stream = Box::pin(stream::empty());
-        Heard::Failed(ApiError::of(self.dialect, failure))
+        Heard::Failed(error)
     }
 }

@@ -1,17 +1,19 @@
 //! A streamed answer: server-sent events, each written as soon as it is there.
 //!
 //! A task takes the node's events as they come, whether or not the client reads, so that everything that waits for a
-//! client is in this crate's hands and counted. A client that falls too far behind loses its request.
+//! client is in this crate's hands and counted. A client that falls too far behind loses its request; one that leaves ends it, unless it
+//! has asked that its answer outlives it (`outlive`).
 //!
 //! While the request waits the client sees why, as comment lines (`: loading 37 %`). A failure after the headers
 //! is an event of the dialect that says what the body would have said; then the stream ends.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::HeaderValue;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use exo_api::GenerateEvent;
 use futures_util::{Stream, stream};
@@ -22,6 +24,7 @@ use crate::app::App;
 use crate::backlog::Backlog;
 use crate::encode::{Chunks, EVENT_STREAM};
 use crate::errors::ApiError;
+use crate::outlive::Answer;
 use crate::resume::{Positions, Ticket, mark};
 use crate::source::{Heard, Source};
 
@@ -44,40 +47,82 @@ pub async fn open(source: &mut Source, headers_after: Duration) -> Result<Option
 
 /// The answer that streams `first` and then the rest of `source`.
 pub fn respond(
-    app: &App,
+    app: &Arc<App>,
     source: Source,
     first: Option<GenerateEvent>,
     chunks: impl Chunks,
     ticket: Ticket,
 ) -> Response {
-    let (unread, mut texts) = mpsc::unbounded_channel();
     let (keep_alive_every, write_timeout) = (app.options.keep_alive_every, app.options.write_timeout);
-    let (backlog, state, content_type) = (app.backlog(), State::Running, chunks.content_type());
-    let Ticket { header, positions, after, .. } = ticket;
-    let unread_too = unread.clone();
-    let mut writer = Writer {
+    let (state, content_type) = (State::Running, chunks.content_type());
+    let Ticket { header, positions, after, outliving, .. } = ticket;
+    let is_marked = false;
+    let writer = |sink| Writer {
         source,
         chunks,
         keep_alive_every,
         write_timeout,
         state,
-        backlog,
+        sink,
         positions,
+        is_marked,
         after,
-        unread: unread_too,
     };
-    app.streams.spawn(async move {
-        tokio::select! {
-            // The client left. Dropping the source cancels the request.
-            () = unread.closed() => {}
-            () = writer.run(first) => {}
+    let mut response = match outliving {
+        Some(answer) => {
+            let events = read(app, &answer, &Positions::default());
+            outlive(app, writer(Sink::Kept(answer.clone())), first, answer);
+            events.unwrap_or_else(IntoResponse::into_response)
         }
-    });
-    let mut response = streamed(content_type, stream::poll_fn(move |cx| texts.poll_recv(cx)));
+        None => {
+            let (unread, mut texts) = mpsc::unbounded_channel();
+            let mut writer = writer(Sink::Reader { unread: unread.clone(), backlog: app.backlog() });
+            app.streams.spawn(async move {
+                tokio::select! {
+                    // The client left. Dropping the source cancels the request.
+                    () = unread.closed() => {}
+                    () = writer.run(first) => {}
+                }
+            });
+            streamed(content_type, stream::poll_fn(move |cx| texts.poll_recv(cx)))
+        }
+    };
     if let Some(header) = header {
         response.headers_mut().insert("exo-resume", header);
     }
     response
+}
+
+/// The events of an answer that outlives its readers, behind those that this one has had.
+pub fn read(app: &App, answer: &Arc<Answer>, after: &Positions) -> Result<Response, ApiError> {
+    Ok(event_stream(answer.read(after, app.options.keep_alive_every)?))
+}
+
+/// Makes an answer whoever reads it, and forgets it after a while.
+fn outlive<C: Chunks>(
+    app: &Arc<App>,
+    mut writer: Writer<C>,
+    first: Option<GenerateEvent>,
+    answer: Arc<Answer>,
+) {
+    let owner = app.clone();
+    app.streams.spawn(async move {
+        let stopped = async {
+            owner.stopping.cancelled().await;
+            tokio::time::sleep(owner.options.shutdown_grace).await;
+        };
+        tokio::select! {
+            () = stopped => {}
+            () = writer.run(first) => {}
+        }
+        // The slot is free before the answer is.
+        drop(writer);
+        answer.end();
+        tokio::select! {
+            () = owner.stopping.cancelled() => {}
+            () = owner.outliving.forget_later(&answer) => {}
+        }
+    });
 }
 
 /// An answer made of server-sent events.
@@ -109,12 +154,30 @@ struct Writer<C> {
     keep_alive_every: Duration,
     write_timeout: Duration,
     state: State,
-    backlog: Backlog,
+    sink: Sink,
     /// How far the answer is, where it can go on elsewhere.
     positions: Option<Positions>,
+    /// Whether the last event says so.
+    is_marked: bool,
     /// What the client had before it came here.
     after: Positions,
-    unread: mpsc::UnboundedSender<Bytes>,
+}
+
+/// Where events go.
+enum Sink {
+    /// To one connection, counted until it has taken them.
+    Reader { unread: mpsc::UnboundedSender<Bytes>, backlog: Backlog },
+    /// To whoever reads.
+    Kept(Arc<Answer>),
+}
+
+impl Sink {
+    fn unread_bytes(&self) -> usize {
+        match self {
+            Self::Reader { backlog, .. } => backlog.unread_bytes(),
+            Self::Kept(_) => 0,
+        }
+    }
 }
 
 impl<C: Chunks> Writer<C> {
@@ -128,7 +191,7 @@ impl<C: Chunks> Writer<C> {
         while self.state == State::Running {
             let text = match self.source.next(Instant::now() + self.keep_alive_every).await {
                 // What waits to be read keeps the connection alive.
-                Heard::Quiet if self.backlog.unread_bytes() > 0 => continue,
+                Heard::Quiet if self.sink.unread_bytes() > 0 => continue,
                 Heard::Quiet => self.comment(),
                 Heard::Event(event) => {
                     let is_end = matches!(event, GenerateEvent::Finished { .. } | GenerateEvent::Done(_));
@@ -144,7 +207,7 @@ impl<C: Chunks> Writer<C> {
                 }
             };
             self.send(text);
-            if self.backlog.is_behind() {
+            if matches!(&self.sink, Sink::Reader { backlog, .. } if backlog.is_behind()) {
                 // A node that is always ahead must not keep the connection from writing.
                 tokio::task::yield_now().await;
             }
@@ -154,8 +217,9 @@ impl<C: Chunks> Writer<C> {
     /// The end of an answer may say again all that was said: no sign that its client reads too slowly. It gets as long as one write
     /// may take.
     async fn wait_for_reader(&mut self, bytes: usize) {
+        let Sink::Reader { backlog, .. } = &self.sink else { return };
         let until = Instant::now() + self.write_timeout;
-        while !self.backlog.takes(bytes) && Instant::now() < until {
+        while !backlog.takes(bytes) && Instant::now() < until {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
@@ -164,14 +228,25 @@ impl<C: Chunks> Writer<C> {
         if text.is_empty() {
             return;
         }
-        match self.backlog.hold(text.into()) {
-            // A client that left ends this task.
-            Ok(text) => drop(self.unread.send(text)),
-            Err(refusal) => self.fail(refusal),
+        match &self.sink {
+            Sink::Reader { unread, backlog } => match backlog.hold(text.into()) {
+                // A client that left ends this task.
+                Ok(text) => drop(unread.send(text)),
+                Err(refusal) => self.fail(refusal),
+            },
+            Sink::Kept(answer) => {
+                let positions = self.positions.clone().filter(|_| self.is_marked);
+                answer.push(text, positions);
+            }
         }
     }
 
+    /// A sign of life with the reason why nothing comes. Of an answer that is kept, its readers make their own.
     fn comment(&self) -> String {
+        if let Sink::Kept(answer) = &self.sink {
+            answer.waits_for(self.source.waiting_for.as_deref());
+            return String::new();
+        }
         let mut out = String::new();
         self.chunks.keep_alive(self.source.waiting_for.as_deref(), &mut out);
         out
@@ -182,6 +257,7 @@ impl<C: Chunks> Writer<C> {
             return self.comment();
         }
         let mut out = String::new();
+        self.is_marked = false;
         let done = matches!(event, GenerateEvent::Done(_));
         let is_had = self.after.covers(&event);
         let is_mark = self.positions.as_mut().is_some_and(|positions| positions.advance(&event));
@@ -191,6 +267,7 @@ impl<C: Chunks> Writer<C> {
         }
         if let Some(positions) = self.positions.as_ref().filter(|_| is_mark) {
             mark(&mut out, positions);
+            self.is_marked = true;
         }
         if done {
             self.state = State::Ended;
@@ -202,6 +279,9 @@ impl<C: Chunks> Writer<C> {
         self.state = State::Ended;
         let mut out = String::new();
         self.chunks.fail(&error, &mut out);
-        let _ = self.unread.send(self.backlog.hold_last(out.into()));
+        match &self.sink {
+            Sink::Reader { unread, backlog } => drop(unread.send(backlog.hold_last(out.into()))),
+            Sink::Kept(answer) => answer.push(out, None),
+        }
     }
 }

@@ -66,6 +66,7 @@ fn greet(running: &run_node::Running, view: &ClusterView) {
     let node = &running.node;
     ui::line(format!("exo {} · node {} ({})", env!("CARGO_PKG_VERSION"), node.name(), node.id()));
     ui::line(format!("  API        http://{}/v1", running.client.address()));
+    ui::line(format!("  page       http://{} · `exo open` signs in", running.client.address()));
     ui::line(format!("  cluster    {} (UDP and TCP)", node.listen_addr()));
     for device in view.nodes.iter().filter(|n| n.is_self).flat_map(|n| &n.devices) {
         let free = ui::bytes(device.memory_free_bytes);

@@ -24,6 +24,9 @@ pub async fn run(config: &Config, args: &Status) -> anyhow::Result<()> {
         requests_table(&requests);
         return Ok(());
     }
+    if args.watch {
+        return super::watch::run(&client, json.json).await;
+    }
     let view: ClusterView = client.get("/exo/v1/cluster").await?;
     if args.links {
         if json.json {
@@ -35,13 +38,18 @@ pub async fn run(config: &Config, args: &Status) -> anyhow::Result<()> {
     if json.json {
         return ui::json(&view);
     }
-    nodes(&view);
-    only_admin(&view).iter().for_each(ui::line);
-    log_lines(&view).iter().for_each(ui::line);
-    instances(&view);
-    links(&view, false);
-    requests(&view);
+    whole(&view);
     Ok(())
+}
+
+/// All there is to see of a cluster.
+pub fn whole(view: &ClusterView) {
+    nodes(view);
+    only_admin(view).iter().for_each(ui::line);
+    log_lines(view).iter().for_each(ui::line);
+    instances(view);
+    links(view, false);
+    requests(view);
 }
 
 fn nodes(view: &ClusterView) {

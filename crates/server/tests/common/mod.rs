@@ -24,16 +24,30 @@ use exo_types::{FailureKind, InstanceId, NodeId};
 use futures_util::{StreamExt, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 pub const SECRET: &str = "s3cret-of-this-node";
 
 /// Behaves as the name of the model says; see `generate`.
-#[derive(Default)]
 pub struct Fake {
     pub last: Mutex<Option<GenerateRequest>>,
     pub calls: Mutex<Vec<String>>,
     pub telemetry: Mutex<TelemetryView>,
+    /// What it shows of its cluster.
+    pub view: watch::Sender<ClusterView>,
     live: Arc<AtomicUsize>,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self {
+            last: Mutex::default(),
+            calls: Mutex::default(),
+            telemetry: Mutex::default(),
+            view: watch::Sender::new(cluster()),
+            live: Arc::default(),
+        }
+    }
 }
 
 impl Fake {
@@ -302,11 +316,18 @@ impl Facade for Fake {
     }
 
     fn cluster(&self) -> BoxFuture<'_, Result<ClusterView, AdminError>> {
-        Box::pin(async { Ok(cluster()) })
+        let view = self.view.borrow().clone();
+        Box::pin(async { Ok(view) })
     }
 
     fn watch(&self) -> BoxStream<ClusterView> {
-        Box::pin(stream::iter([cluster()]).chain(stream::pending()))
+        let mut view = self.view.subscribe();
+        view.mark_changed();
+        Box::pin(stream::unfold(view, |mut view| async move {
+            view.changed().await.ok()?;
+            let now = view.borrow_and_update().clone();
+            Some((now, view))
+        }))
     }
 
     fn place(&self, request: PlaceRequest) -> BoxFuture<'_, Result<InstanceView, AdminError>> {
@@ -667,7 +688,7 @@ fn member() -> MemberView {
     MemberView { node, name: "a".into(), role: MemberRole::Admin, is_self: true, check_words: None }
 }
 
-fn cluster() -> ClusterView {
+pub fn cluster() -> ClusterView {
     ClusterView {
         cluster: None,
         self_node: NodeId([1; 32]).to_full(),

@@ -1,0 +1,538 @@
+//! The event stream: one task looks at the node for all readers, and each reader takes what it has not had.
+//!
+//! Nothing is kept for a reader but how far it is. Events are kept once, in a bounded buffer; who falls out of it is told and cut off,
+//! and comes again to a new snapshot. Without readers nothing runs.
+//!
+//! Start reading at [`Live::stream`].
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use exo_api::live::{Wanted, changes};
+use exo_api::{Change, ClusterView, DeltaEvent, EndEvent, EndReason, Facade, SnapshotEvent};
+use futures_util::{Stream, StreamExt, stream};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::unix_ms;
+use crate::encode::{push_comment, push_data};
+
+/// Between two events: a person sees no difference, and what changes often is told once.
+const PAUSE: Duration = Duration::from_millis(200);
+/// What all events together may take of a reader's line. After a large one the next waits accordingly.
+const BYTES_PER_S: f64 = 40e3;
+/// Between two events with what only wavers.
+const GAUGES_EVERY: Duration = Duration::from_secs(2);
+/// Between two looks at links that were only measured again.
+const REFRESH_EVERY: Duration = Duration::from_secs(30);
+/// For how long events are made when nobody reads them: as long as a reader takes to come again.
+const STAY: Duration = Duration::from_secs(30);
+/// Events that are handed to a connection at once.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// The events of one server.
+pub struct Live {
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+    keep_alive_every: Duration,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// The number of the last event.
+    last: watch::Sender<u64>,
+    bytes_max: usize,
+}
+
+#[derive(Default)]
+struct State {
+    /// In the ids of all events since the task was started; others are of no use. `None` while there is no task.
+    run: Option<u64>,
+    readers: usize,
+    /// What a reader has who has applied everything.
+    shown: Option<Arc<ClusterView>>,
+    events: VecDeque<Kept>,
+    bytes: usize,
+    /// The number of the last event; that of a snapshot is the one of the last event in it.
+    last: u64,
+}
+
+/// One event, as it is sent.
+struct Kept {
+    number: u64,
+    whole: Bytes,
+    for_viewers: Bytes,
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        self.whole.len() + self.for_viewers.len()
+    }
+}
+
+/// What a reader may see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// All.
+    Owner,
+    /// The state of the cluster.
+    Viewer,
+}
+
+impl Live {
+    /// No reader yet.
+    pub fn new(
+        tasks: TaskTracker,
+        stopping: CancellationToken,
+        bytes_max: usize,
+        keep_alive_every: Duration,
+    ) -> Self {
+        let shared = Shared { state: Mutex::default(), last: watch::Sender::new(0), bytes_max };
+        Self { shared: Arc::new(shared), tasks, stopping, keep_alive_every }
+    }
+
+    /// The events from `after` on, the id of an event that the reader has, if that is remembered; else from a snapshot on. Ends when
+    /// `is_over` says why, which is asked at least with every sign of life and whenever `ended` changes.
+    pub fn stream(
+        &self,
+        facade: &Arc<dyn Facade>,
+        scope: Scope,
+        after: Option<&str>,
+        ended: watch::Receiver<u64>,
+        is_over: Box<dyn FnMut() -> bool + Send>,
+    ) -> impl Stream<Item = Bytes> + Send + 'static + use<> {
+        let run = self.start(facade);
+        let reader = Reader {
+            news: self.shared.last.subscribe(),
+            position: after
+                .and_then(|id| position(id, run))
+                .filter(|had| self.shared.state().remembers(*had)),
+            run,
+            scope,
+            ended,
+            is_over,
+            stopping: self.stopping.clone(),
+            keep_alive_every: self.keep_alive_every,
+            is_done: false,
+            seat: Seat(self.shared.clone()),
+        };
+        stream::unfold(reader, |mut reader| async move {
+            let bytes = reader.next().await?;
+            Some((bytes, reader))
+        })
+    }
+
+    /// Counts a reader, and starts the task if there is none. The number of its run.
+    fn start(&self, facade: &Arc<dyn Facade>) -> u64 {
+        let mut state = self.shared.state();
+        state.readers += 1;
+        if let Some(run) = state.run {
+            return run;
+        }
+        // Only told apart from those before: a clock is random enough.
+        let run = unix_ms();
+        state.run = Some(run);
+        drop(state);
+        let (shared, facade, stopping) = (self.shared.clone(), facade.clone(), self.stopping.clone());
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = shared.watch(facade) => {}
+                () = stopping.cancelled() => {}
+            }
+            shared.state().forget(run);
+            shared.last.send_modify(|_| {});
+        });
+        run
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes events of what the node shows, until nobody has read for a while or the node ends.
+    async fn watch(&self, facade: Arc<dyn Facade>) {
+        let mut views = facade.watch();
+        let mut pace = Pace::new(Instant::now());
+        let mut latest: Option<ClusterView> = None;
+        let mut read_last = Instant::now();
+        loop {
+            let look = tokio::time::sleep_until(pace.next_look(Instant::now()));
+            tokio::select! {
+                view = views.next() => match view {
+                    Some(view) => {
+                        latest = Some(view);
+                        pace.is_new = true;
+                    }
+                    None => return,
+                },
+                () = look => {}
+            }
+            let at = Instant::now();
+            if !self.is_wanted(at, &mut read_last) {
+                return;
+            }
+            if let (Some(wanted), Some(view)) = (pace.due(at), &latest) {
+                let bytes = self.publish(view, wanted);
+                pace.published(at, wanted, bytes);
+            }
+        }
+    }
+
+    /// Whether somebody reads or has read lately. If not, all is forgotten.
+    fn is_wanted(&self, at: Instant, read_last: &mut Instant) -> bool {
+        let mut state = self.state();
+        if state.readers > 0 {
+            *read_last = at;
+        }
+        let is_wanted = at < *read_last + STAY;
+        if !is_wanted {
+            // Under the same lock: who comes after it starts another task.
+            if let Some(run) = state.run {
+                state.forget(run);
+            }
+        }
+        is_wanted
+    }
+
+    /// Makes an event of what changed. Its bytes; 0 if nothing did.
+    fn publish(&self, now: &ClusterView, wanted: Wanted) -> usize {
+        let (mut event, run, number) = {
+            let mut state = self.state();
+            let Some(shown) = &state.shown else {
+                state.shown = Some(Arc::new(now.clone()));
+                drop(state);
+                self.last.send_modify(|_| {});
+                return 0;
+            };
+            let changes = changes(shown, now, wanted);
+            (DeltaEvent { at_unix_ms: unix_ms(), changes }, state.run.unwrap_or(0), state.last + 1)
+        };
+        if event.changes.is_empty() {
+            return 0;
+        }
+        let changes = event.changes.clone();
+        let whole = encode("delta", run, number, &event);
+        event.changes.retain(Change::is_for_viewers);
+        let for_viewers = if event.changes.len() == changes.len() {
+            whole.clone()
+        } else {
+            encode("delta", run, number, &event)
+        };
+        let bytes = whole.len();
+        self.state().push(Kept { number, whole, for_viewers }, changes, self.bytes_max);
+        self.last.send_replace(number);
+        bytes
+    }
+}
+
+impl State {
+    /// Ends a run, unless another one has begun.
+    fn forget(&mut self, run: u64) {
+        if self.run == Some(run) {
+            *self = Self { readers: self.readers, last: self.last, ..Self::default() };
+        }
+    }
+
+    /// Whether a reader that has the event of this number can be told what came after it.
+    fn remembers(&self, number: u64) -> bool {
+        let oldest = self.events.front().map_or(self.last + 1, |event| event.number);
+        (oldest..=self.last + 1).contains(&(number + 1))
+    }
+
+    /// Keeps an event, and forgets old ones.
+    fn push(&mut self, event: Kept, changes: Vec<Change>, bytes_max: usize) {
+        if let Some(shown) = &mut self.shown {
+            // It is copied only if somebody is being told a snapshot right now.
+            let shown = Arc::make_mut(shown);
+            changes.into_iter().for_each(|change| change.apply(shown));
+        }
+        self.last = event.number;
+        self.bytes += event.bytes();
+        self.events.push_back(event);
+        while self.bytes > bytes_max && self.events.len() > 1 {
+            if let Some(oldest) = self.events.pop_front() {
+                self.bytes -= oldest.bytes();
+            }
+        }
+    }
+}
+
+/// When the next event may be made.
+struct Pace {
+    /// Not before.
+    due: Instant,
+    gauges_due: Instant,
+    refresh_due: Instant,
+    /// The node has shown something since the last event.
+    is_new: bool,
+    /// What wavers was left out of the last one.
+    owes_gauges: bool,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Self {
+        Self {
+            due: now,
+            gauges_due: now,
+            refresh_due: now + REFRESH_EVERY,
+            is_new: false,
+            owes_gauges: false,
+        }
+    }
+
+    fn next_look(&self, now: Instant) -> Instant {
+        match (self.is_new, self.owes_gauges) {
+            (true, _) => self.due,
+            (false, true) => self.due.max(self.gauges_due),
+            (false, false) => now + STAY,
+        }
+    }
+
+    /// What an event may have in it that is made now, if one may be made.
+    fn due(&self, at: Instant) -> Option<Wanted> {
+        let gauges = at >= self.gauges_due;
+        let is_due = at >= self.due && (self.is_new || (self.owes_gauges && gauges));
+        is_due.then_some(Wanted { gauges, refresh: at >= self.refresh_due })
+    }
+
+    fn published(&mut self, at: Instant, wanted: Wanted, bytes: usize) {
+        self.due = at + PAUSE.max(Duration::from_secs_f64(bytes as f64 / BYTES_PER_S));
+        (self.is_new, self.owes_gauges) = (false, !wanted.gauges);
+        if wanted.gauges {
+            self.gauges_due = at + GAUGES_EVERY;
+        }
+        if wanted.refresh {
+            self.refresh_due = at + REFRESH_EVERY;
+        }
+    }
+}
+
+/// One reader of all.
+struct Reader {
+    news: watch::Receiver<u64>,
+    /// The last event that it has, once it has any.
+    position: Option<u64>,
+    run: u64,
+    scope: Scope,
+    ended: watch::Receiver<u64>,
+    is_over: Box<dyn FnMut() -> bool + Send>,
+    stopping: CancellationToken,
+    keep_alive_every: Duration,
+    is_done: bool,
+    seat: Seat,
+}
+
+/// Counts a reader as long as it lives.
+struct Seat(Arc<Shared>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.readers = state.readers.saturating_sub(1);
+    }
+}
+
+enum Next {
+    Bytes(Bytes),
+    End(EndReason),
+    Nothing,
+}
+
+impl Reader {
+    /// What comes next; `None` behind the end.
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.is_done {
+            return None;
+        }
+        let silent = Instant::now() + self.keep_alive_every;
+        loop {
+            // Both before the look, so that nothing that comes after it is missed.
+            self.news.mark_unchanged();
+            self.ended.mark_unchanged();
+            if (self.is_over)() {
+                return Some(self.end(EndReason::SignedOut));
+            }
+            match self.look() {
+                Next::Bytes(bytes) => return Some(bytes),
+                Next::End(reason) => return Some(self.end(reason)),
+                Next::Nothing => {}
+            }
+            tokio::select! {
+                _ = self.news.changed() => {}
+                Ok(()) = self.ended.changed() => {}
+                () = self.stopping.cancelled() => return Some(self.end(EndReason::Stopping)),
+                () = tokio::time::sleep_until(silent) => {
+                    if (self.is_over)() {
+                        return Some(self.end(EndReason::SignedOut));
+                    }
+                    let mut comment = String::new();
+                    push_comment(&mut comment, "keep-alive");
+                    return Some(comment.into());
+                }
+            }
+        }
+    }
+
+    /// What is there that this reader has not had.
+    fn look(&mut self) -> Next {
+        let shared = self.seat.0.clone();
+        let state = shared.state();
+        if state.run != Some(self.run) {
+            return Next::End(EndReason::Stopping);
+        }
+        let Some(position) = self.position else {
+            return self.snapshot(state.shown.clone(), state.last);
+        };
+        if !state.remembers(position) {
+            return Next::End(EndReason::Slow);
+        }
+        let mut batch = BytesMut::new();
+        let mut had = position;
+        for event in state.events.iter().skip_while(|event| event.number <= position) {
+            let bytes = if self.scope == Scope::Owner { &event.whole } else { &event.for_viewers };
+            if !batch.is_empty() && batch.len() + bytes.len() > BATCH_BYTES {
+                break;
+            }
+            batch.extend_from_slice(bytes);
+            had = event.number;
+        }
+        drop(state);
+        self.position = Some(had);
+        if batch.is_empty() { Next::Nothing } else { Next::Bytes(batch.freeze()) }
+    }
+
+    fn snapshot(&mut self, shown: Option<Arc<ClusterView>>, last: u64) -> Next {
+        let Some(shown) = shown else { return Next::Nothing };
+        self.position = Some(last);
+        let mut cluster = ClusterView::clone(&shown);
+        if self.scope == Scope::Viewer {
+            cluster = for_viewers(cluster);
+        }
+        let event = SnapshotEvent { at_unix_ms: unix_ms(), cluster };
+        Next::Bytes(encode("snapshot", self.run, last, &event))
+    }
+
+    fn end(&mut self, reason: EndReason) -> Bytes {
+        self.is_done = true;
+        let mut out = String::from("event: end\n");
+        push_data(&mut out, &EndEvent { reason });
+        out.into()
+    }
+}
+
+/// What is shown to somebody who may only look at the cluster.
+pub fn for_viewers(cluster: ClusterView) -> ClusterView {
+    ClusterView { join_requests: Vec::new(), warnings: Vec::new(), ..cluster }
+}
+
+/// One event with its id.
+fn encode(name: &str, run: u64, number: u64, event: &impl serde::Serialize) -> Bytes {
+    let mut out = format!("id: {run:x}-{number}\nevent: {name}\n");
+    push_data(&mut out, event);
+    out.into()
+}
+
+/// The number in an id of this run.
+fn position(id: &str, run: u64) -> Option<u64> {
+    let (of, number) = id.trim().split_once('-')?;
+    (u64::from_str_radix(of, 16) == Ok(run)).then(|| number.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUN: u64 = 7;
+
+    fn shared(bytes_max: usize) -> Arc<Shared> {
+        let state = State { run: Some(RUN), readers: 1, ..State::default() };
+        Arc::new(Shared { state: Mutex::new(state), last: watch::Sender::new(0), bytes_max })
+    }
+
+    fn view(warning: &str) -> ClusterView {
+        serde_json::from_value(serde_json::json!({
+            "cluster": null, "self_node": "x", "epoch": null, "nodes": [], "links": [], "instances": [],
+            "join_window": {"open": false, "open_until_unix_s": null}, "join_requests": [],
+            "journal": {"entries": 1, "head": ""}, "warnings": [{"at_unix_s": 1, "text": warning}]
+        }))
+        .expect("a view")
+    }
+
+    fn reader(shared: &Arc<Shared>) -> Reader {
+        Reader {
+            news: shared.last.subscribe(),
+            position: None,
+            run: RUN,
+            scope: Scope::Owner,
+            ended: watch::Sender::new(0).subscribe(),
+            is_over: Box::new(|| false),
+            stopping: CancellationToken::new(),
+            keep_alive_every: Duration::from_millis(10),
+            is_done: false,
+            seat: Seat(shared.clone()),
+        }
+    }
+
+    fn text(bytes: Option<Bytes>) -> String {
+        String::from_utf8(bytes.expect("something").to_vec()).expect("text")
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_is_cut_off_and_costs_nothing_until_then() {
+        let shared = shared(1000);
+        shared.publish(&view("0"), Wanted::default());
+        let mut slow = reader(&shared);
+        assert!(text(slow.next().await).contains("event: snapshot"));
+        for number in 1..50 {
+            shared.publish(&view(&number.to_string()), Wanted::default());
+            assert!(shared.state().bytes <= 1000);
+        }
+        assert_eq!(text(slow.next().await), "event: end\ndata: {\"reason\":\"slow\"}\n\n");
+        assert!(slow.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_reader_in_time_gets_each_event_once_and_then_signs_of_life() {
+        let shared = shared(1 << 20);
+        shared.publish(&view("0"), Wanted::default());
+        let mut reader = reader(&shared);
+        text(reader.next().await);
+        shared.publish(&view("1"), Wanted::default());
+        shared.publish(&view("1"), Wanted::default());
+        shared.publish(&view("2"), Wanted::default());
+        let both = text(reader.next().await);
+        assert_eq!(both.matches("event: delta").count(), 2, "{both}");
+        assert!(both.starts_with("id: 7-1\n") && both.contains("id: 7-2\n"), "{both}");
+        assert_eq!(text(reader.next().await), ": keep-alive\n");
+    }
+
+    #[test]
+    fn what_wavers_waits_for_its_time_and_a_large_event_for_the_line() {
+        let began = Instant::now();
+        let mut pace = Pace::new(began);
+        assert_eq!(pace.due(began), None, "nothing was shown yet");
+        pace.is_new = true;
+        let wanted = pace.due(began).expect("due");
+        assert!(wanted.gauges && !wanted.refresh);
+        pace.published(began, wanted, 100_000);
+        pace.is_new = true;
+        assert_eq!(pace.due(began + Duration::from_secs(2)), None, "40 kB/s");
+        let later = began + Duration::from_millis(2600);
+        assert!(pace.due(later).is_some_and(|wanted| wanted.gauges));
+        pace.published(later, Wanted { gauges: true, refresh: false }, 10);
+        pace.is_new = true;
+        let soon = pace.due(later + PAUSE).expect("due");
+        assert!(!soon.gauges);
+        pace.published(later + PAUSE, soon, 10);
+        assert_eq!(pace.next_look(later + PAUSE), later + GAUGES_EVERY);
+        assert!(pace.due(later + GAUGES_EVERY).is_some_and(|wanted| wanted.gauges));
+    }
+}

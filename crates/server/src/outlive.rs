@@ -1,0 +1,316 @@
+//! Answers that outlive their readers: a page is closed or reloaded, and finds its answer again.
+//!
+//! A client asks for it with `exo-keep: true`. Then the events of the answer go into a bounded buffer of this node instead of to a
+//! connection, and whoever shows the secret from the head of the answer reads them, from the start or behind the last that it has had.
+//! They are gone ten minutes after the end.
+//!
+//! Start reading at [`Outliving::keep`].
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use bytes::{Bytes, BytesMut};
+use exo_types::RequestId;
+use futures_util::{Stream, stream};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::encode::{push_comment, push_event};
+use crate::errors::ApiError;
+use crate::resume::Positions;
+
+/// Answers at once. Beyond them those that ended longest ago go, and where all still run, one more ends with its reader as usual.
+const ANSWERS_MAX: usize = 16;
+/// Of one answer: some 15,000 tokens. Of a longer one its end is kept.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// What an event takes beside its text.
+const EVENT_BYTES: usize = 96;
+/// After the end.
+const KEPT_FOR: Duration = Duration::from_secs(600);
+/// Events that are handed to a connection at once.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// The answers of one server that outlive their readers.
+#[derive(Default)]
+pub struct Outliving(Mutex<Vec<Arc<Answer>>>);
+
+/// One of them.
+pub struct Answer {
+    request: RequestId,
+    proof: [u8; 32],
+    state: Mutex<State>,
+    /// The number of events so far.
+    news: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    events: VecDeque<Event>,
+    bytes: usize,
+    /// The number of the next event.
+    next: u64,
+    /// Why there is nothing yet.
+    waits_for: String,
+    ended: Option<Instant>,
+}
+
+struct Event {
+    number: u64,
+    text: Bytes,
+    /// How far the answer is behind it, where its text says so.
+    positions: Option<Positions>,
+}
+
+impl Outliving {
+    /// Keeps the events of an answer; `None` if there are too many that still run.
+    pub fn keep(&self, request: RequestId, proof: [u8; 32]) -> Option<Arc<Answer>> {
+        let mut all = self.all();
+        if all.len() >= ANSWERS_MAX {
+            let ended = |answer: &Arc<Answer>| answer.state().ended;
+            let oldest =
+                (0..all.len()).filter(|i| ended(&all[*i]).is_some()).min_by_key(|i| ended(&all[*i]))?;
+            all.remove(oldest);
+        }
+        let answer = Answer { request, proof, state: Mutex::default(), news: watch::Sender::new(0) };
+        let answer = Arc::new(answer);
+        all.push(answer.clone());
+        Some(answer)
+    }
+
+    /// The answer to a request, for who has the secret of this hash.
+    pub fn find(&self, request: RequestId, proof: &[u8; 32]) -> Option<Arc<Answer>> {
+        let is_meant = |answer: &&Arc<Answer>| {
+            // blake3's own comparison takes the same time wherever they differ.
+            answer.request == request && blake3::Hash::from(answer.proof) == blake3::Hash::from(*proof)
+        };
+        self.all().iter().find(is_meant).cloned()
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<Answer>>> {
+        // Nothing panics between two changes that belong together.
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|answer| answer.state().ended.is_none_or(|ended| ended.elapsed() < KEPT_FOR));
+        all
+    }
+
+    /// Forgets an answer when its time is over.
+    pub async fn forget_later(&self, answer: &Arc<Answer>) {
+        tokio::time::sleep(KEPT_FOR).await;
+        self.all().retain(|other| !Arc::ptr_eq(other, answer));
+    }
+}
+
+impl Answer {
+    /// Keeps an event, and forgets the first ones of a long answer.
+    pub fn push(&self, text: String, positions: Option<Positions>) {
+        let mut state = self.state();
+        let number = state.next;
+        state.next += 1;
+        state.bytes += text.len() + EVENT_BYTES;
+        state.events.push_back(Event { number, text: text.into(), positions });
+        while state.bytes > ANSWER_BYTES_MAX && state.events.len() > 1 {
+            if let Some(first) = state.events.pop_front() {
+                state.bytes -= first.text.len() + EVENT_BYTES;
+            }
+        }
+        drop(state);
+        self.news.send_modify(|events| *events += 1);
+    }
+
+    /// Says why nothing comes.
+    pub fn waits_for(&self, reason: Option<&str>) {
+        reason.unwrap_or("keep-alive").clone_into(&mut self.state().waits_for);
+    }
+
+    /// Nothing comes any more.
+    pub fn end(&self) {
+        self.state().ended = Some(Instant::now());
+        self.news.send_modify(|events| *events += 1);
+    }
+
+    /// The events behind these positions, and a sign of life while there are none.
+    pub fn read(
+        self: &Arc<Self>,
+        after: &Positions,
+        keep_alive_every: Duration,
+    ) -> Result<impl Stream<Item = Bytes> + Send + 'static + use<>, ApiError> {
+        let state = self.state();
+        let first = state.events.front().map_or(state.next, |event| event.number);
+        let is_had = |event: &&Event| event.positions.as_ref().is_some_and(|at| after.reach(at));
+        let had = state.events.iter().rev().find(is_had);
+        let next = match had {
+            Some(event) => event.number + 1,
+            None if first == 0 => 0,
+            None => {
+                let message = "the answer is so long that what you ask for is not kept any more";
+                return Err(ApiError::invalid(StatusCode::GONE, "too_far_behind", message));
+            }
+        };
+        drop(state);
+        let reader = Reader {
+            answer: self.clone(),
+            news: self.news.subscribe(),
+            next,
+            keep_alive_every,
+            is_cut_off: false,
+        };
+        Ok(stream::unfold(reader, |mut reader| async move {
+            let bytes = reader.next().await?;
+            Some((bytes, reader))
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One connection that reads an answer.
+struct Reader {
+    answer: Arc<Answer>,
+    news: watch::Receiver<u64>,
+    next: u64,
+    keep_alive_every: Duration,
+    is_cut_off: bool,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Bytes> {
+        let silent = Instant::now() + self.keep_alive_every;
+        while !self.is_cut_off {
+            // Before the look, so that nothing that comes after it is missed.
+            self.news.mark_unchanged();
+            let (bytes, has_ended) = self.look();
+            if !bytes.is_empty() {
+                return Some(bytes);
+            }
+            if has_ended {
+                return None;
+            }
+            tokio::select! {
+                _ = self.news.changed() => {}
+                () = tokio::time::sleep_until(silent) => {
+                    let mut out = String::new();
+                    push_comment(&mut out, &self.answer.state().waits_for);
+                    return Some(out.into());
+                }
+            }
+        }
+        None
+    }
+
+    /// What this reader has not had, and whether nothing follows.
+    fn look(&mut self) -> (Bytes, bool) {
+        let answer = self.answer.clone();
+        let state = answer.state();
+        if state.events.front().is_some_and(|first| first.number > self.next) {
+            self.is_cut_off = true;
+            let message = "the client did not take its answer; read it again from the last event that came";
+            let error = ApiError::invalid(StatusCode::REQUEST_TIMEOUT, "slow_reader", message);
+            let mut out = String::new();
+            push_event(&mut out, "error", &error.body());
+            return (out.into(), true);
+        }
+        let (mut batch, next) = (BytesMut::new(), self.next);
+        for event in state.events.iter().skip_while(|event| event.number < next) {
+            if !batch.is_empty() && batch.len() + event.text.len() > BATCH_BYTES {
+                break;
+            }
+            batch.extend_from_slice(&event.text);
+            self.next = event.number + 1;
+        }
+        (batch.freeze(), state.ended.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+
+    use super::*;
+
+    const ID: RequestId = RequestId(7);
+    const PROOF: [u8; 32] = [1; 32];
+
+    fn at(text: &str) -> Positions {
+        Positions::parse(text).expect("positions")
+    }
+
+    fn answer(events: u32) -> (Outliving, Arc<Answer>) {
+        let all = Outliving::default();
+        let answer = all.keep(ID, PROOF).expect("room");
+        answer.push("start;".to_owned(), None);
+        for n in 1..=events {
+            answer.push(format!("{n};"), Some(at(&format!("0:{n}"))));
+        }
+        (all, answer)
+    }
+
+    async fn rest(answer: &Arc<Answer>, after: &str) -> String {
+        let after = if after.is_empty() { Positions::default() } else { at(after) };
+        let parts: Vec<Bytes> =
+            answer.read(&after, Duration::from_secs(9)).expect("a stream").collect().await;
+        String::from_utf8(parts.concat()).expect("text")
+    }
+
+    #[tokio::test]
+    async fn a_reader_begins_at_the_start_or_behind_what_it_has_had() {
+        let (all, answer) = answer(3);
+        answer.push("usage;".to_owned(), None);
+        answer.end();
+        assert_eq!(rest(&answer, "").await, "start;1;2;3;usage;");
+        assert_eq!(rest(&answer, "0:2").await, "3;usage;");
+        assert_eq!(rest(&answer, "0:3").await, "usage;");
+        assert_eq!(rest(&answer, "0:0").await, "start;1;2;3;usage;");
+        assert!(all.find(ID, &PROOF).is_some() && all.find(ID, &[2; 32]).is_none());
+        assert!(all.find(RequestId(8), &PROOF).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_reader_hears_why_nothing_comes_and_then_what_comes() {
+        let (_all, answer) = answer(0);
+        let mut stream =
+            Box::pin(answer.read(&Positions::default(), Duration::from_millis(5)).expect("a stream"));
+        assert_eq!(stream.next().await.expect("events"), "start;");
+        answer.waits_for(Some("loading 3 %"));
+        assert_eq!(stream.next().await.expect("a sign of life"), ": loading 3 %\n");
+        answer.push("1;".to_owned(), Some(at("0:1")));
+        assert_eq!(stream.next().await.expect("an event"), "1;");
+        answer.end();
+        assert!(stream.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn of_a_long_answer_the_end_is_kept_and_who_is_too_far_behind_hears_it() {
+        let (_all, answer) = answer(1);
+        let mut slow =
+            Box::pin(answer.read(&Positions::default(), Duration::from_secs(9)).expect("a stream"));
+        for n in 2..=100 {
+            answer.push("x".repeat(64 << 10), Some(at(&format!("0:{n}"))));
+        }
+        assert!(answer.state().bytes <= ANSWER_BYTES_MAX);
+        let told = slow.next().await.expect("an error");
+        assert!(String::from_utf8_lossy(&told).contains("slow_reader"));
+        assert!(slow.next().await.is_none());
+        let error = answer.read(&at("0:5"), Duration::from_secs(9)).err().expect("too far behind");
+        assert_eq!((error.status, error.code), (StatusCode::GONE, "too_far_behind"));
+        answer.end();
+        assert_eq!(rest(&answer, "0:99").await.len(), 64 << 10);
+    }
+
+    #[test]
+    fn ended_answers_make_place_and_go_after_ten_minutes() {
+        let all = Outliving::default();
+        let kept: Vec<_> =
+            (0..ANSWERS_MAX as u128).map(|n| all.keep(RequestId(n), PROOF).expect("room")).collect();
+        assert!(all.keep(RequestId(99), PROOF).is_none(), "all still run");
+        kept[3].end();
+        assert!(all.keep(RequestId(99), PROOF).is_some());
+        assert!(all.find(RequestId(3), &PROOF).is_none());
+        kept[4].state().ended = Instant::now().checked_sub(KEPT_FOR);
+        assert!(all.find(RequestId(4), &PROOF).is_none() && all.find(RequestId(5), &PROOF).is_some());
+    }
+}

@@ -1,0 +1,104 @@
+//! An answer whose reader leaves and comes back.
+
+#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Server, chat_body, quick, start, start_with};
+use exo_server::ServerOptions;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Asks for a streamed answer that is kept, or is not, and reads until `count` events have come. What came, and `exo-resume`.
+async fn begin(server: &Server, model: &str, keep: &str, count: usize) -> (String, Option<String>) {
+    let body = chat_body(model, r#","stream":true"#);
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         {keep}content-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all((head + &body).as_bytes()).await.unwrap();
+    let mut text = String::new();
+    while text.matches("data: ").count() < count {
+        let mut bytes = vec![0; 4096];
+        let read = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut bytes)).await;
+        let read = read.expect("an event within 5 s").unwrap();
+        assert!(read > 0, "{text}");
+        text.push_str(&String::from_utf8_lossy(&bytes[..read]));
+    }
+    let ticket = text.lines().find_map(|line| line.strip_prefix("exo-resume: ")).map(str::to_owned);
+    (text, ticket)
+}
+
+/// The request's id in front of the secret, and the header with both.
+fn parts(ticket: &str) -> (String, String) {
+    (ticket.split_once('.').unwrap().0.to_owned(), format!("exo-resume: {ticket}"))
+}
+
+const KEEP: &str = "exo-keep: true\r\n";
+
+#[tokio::test]
+async fn an_answer_goes_on_without_its_reader_and_is_read_on_from_the_last_event() {
+    let server = start().await;
+    let (text, ticket) = begin(&server, "endless", KEEP, 4).await;
+    let (id, ticket) = parts(&ticket.unwrap());
+    let last = text.lines().filter_map(|line| line.strip_prefix("id: ")).next_back().unwrap().to_owned();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(server.fake.live(), 1, "it goes on");
+    let last_header = format!("last-event-id: {last}");
+    let again = async {
+        let path = format!("GET /v1/requests/{id}");
+        server.send(&path, &[&ticket, &last_header], "").await
+    };
+    let stop = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(
+            server.send(&format!("DELETE /v1/requests/{id}"), &["exo-resume: x.0"], "").await.status,
+            404
+        );
+        server.send(&format!("DELETE /v1/requests/{id}"), &[&ticket], "").await
+    };
+    let (rest, stopped) = tokio::join!(again, stop);
+    assert_eq!(stopped.status, 204);
+    let ids: Vec<u32> =
+        rest.body.lines().filter_map(|line| line.strip_prefix("id: 0:")?.parse().ok()).collect();
+    let had: u32 = last.strip_prefix("0:").unwrap().parse().unwrap();
+    assert!(ids.len() > 10 && ids[0] == had + 1, "{had}, then {ids:?}");
+    assert!(ids.windows(2).all(|two| two[1] == two[0] + 1), "each once: {ids:?}");
+    assert!(rest.body.contains(r#""code":"cancelled""#), "{}", rest.body);
+    server.until_live(0).await;
+    // What has ended is still there to be read, from the start too.
+    let whole = server.send(&format!("GET /v1/requests/{id}"), &[&ticket], "").await;
+    assert!(whole.body.contains("id: 0:1\n") && whole.body.contains("cancelled"));
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_asked_to_keep_ends_with_its_reader() {
+    let server = start().await;
+    for keep in ["", "exo-keep: false\r\n"] {
+        let (_, ticket) = begin(&server, "endless", keep, 2).await;
+        server.until_live(0).await;
+        let (id, ticket) = parts(&ticket.unwrap());
+        let stop = server.send(&format!("DELETE /v1/requests/{id}"), &[&ticket], "").await;
+        assert_eq!(stop.error(), "404 request_not_found");
+    }
+}
+
+#[tokio::test]
+async fn a_kept_answer_needs_its_secret_and_leaves_no_copy_where_none_is_wanted() {
+    let server = start_with("127.0.0.1:0", ServerOptions { resume: false, ..quick() }).await;
+    let (_, ticket) = begin(&server, "good", KEEP, 4).await;
+    let (id, ticket) = parts(&ticket.unwrap());
+    assert!(server.fake.last.lock().unwrap().as_ref().unwrap().resumable.is_none());
+    let path = format!("GET /v1/requests/{id}");
+    assert_eq!(server.get(&format!("/v1/requests/{id}")).await.error(), "401 missing_secret");
+    assert_eq!(
+        server.send(&path, &[&format!("exo-resume: {id}.guess")], "").await.error(),
+        "404 request_not_found"
+    );
+    let whole = server.send(&path, &[&ticket], "").await;
+    assert!(whole.body.contains("answer.") && whole.body.ends_with("data: [DONE]\n\n"), "{}", whole.body);
+}
