@@ -116,9 +116,8 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     let (events, inbox) = crate::events::channel();
     let (notices, _) = broadcast::channel(256);
     let draft = start_draft(&config, &library, &compute, host.as_ref(), &events)?;
-    warn_all(&notices, [logs.mended.clone(), store.1, passed_over].concat());
     let (is_window_open, window_ran) = window_of(&config, &logs.trust, &data)?;
-    warn_all(&notices, crowding(&config).into_iter().chain(is_window_open.then(public).flatten()).collect());
+    warn_all(&notices, [logs.mended.clone(), store.1, passed_over, doubts(&config, is_window_open)].concat());
     let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
     accept(endpoint.clone(), events.clone());
     let (cards, invites) = (compute.pci_addresses(), Arc::new(Invites::default()));
@@ -389,6 +388,11 @@ fn accept(endpoint: Endpoint, events: EventSender) {
             }
         }
     });
+}
+
+/// What of the configuration may not be meant so.
+fn doubts(config: &NodeConfig, is_window_open: bool) -> Vec<String> {
+    crowding(config).into_iter().chain(is_window_open.then(public).flatten()).collect()
 }
 
 fn warn_all(notices: &broadcast::Sender<Notice>, warnings: Vec<String>) {

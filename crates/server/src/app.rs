@@ -29,7 +29,8 @@ use crate::requests::Requests;
 use crate::seats::Seat;
 use crate::sessions::Sessions;
 use crate::{
-    admin, dashboard, downloads, entry, messages, metrics, models, ollama, openai, responses, resume, telemetry, tokens,
+    admin, dashboard, downloads, entry, messages, metrics, models, ollama, openai, responses, resume,
+    telemetry, tokens,
 };
 
 /// What handlers share.
