@@ -6,6 +6,7 @@ import { readFile } from "node:fs/promises";
 import { extname, join, normalize } from "node:path";
 import { fileURLToPath } from "node:url";
 import * as fixtures from "./fixtures.mjs";
+import * as telemetry from "./telemetry.mjs";
 import { cancel, chat, requests, resume } from "./chat.mjs";
 
 const DIST = fileURLToPath(new URL("../dist", import.meta.url));
@@ -53,7 +54,14 @@ function api(state, request, path, body, response) {
   if (path === "/exo/v1/instances" && method === "POST") return place(state, body, response);
   if (path.startsWith("/exo/v1/instances/") && method === "DELETE") return unload(state, path, response);
   if (path === "/exo/v1/requests") return reply(response, 200, requests());
-  if (path === "/exo/v1/requests/recent") return reply(response, 200, []);
+  if (path === "/exo/v1/requests/recent") return reply(response, 200, telemetry.recent());
+  const { searchParams } = new URL(request.url, "http://stub");
+  if (path === "/exo/v1/logs") return reply(response, 200, telemetry.logs(searchParams, state.view.nodes));
+  if (path === "/exo/v1/pulls" && method === "GET") return reply(response, 200, telemetry.pulls());
+  if (path === "/exo/v1/series") {
+    const [kind, subject] = [...searchParams][0];
+    return reply(response, 200, telemetry.series(subject, kind));
+  }
   if (path.startsWith("/exo/v1/requests/") && method === "DELETE") return reply(response, cancel(path.split("/").at(-1)) ? 204 : 404, refusal("not_found", "It does not run here."));
   if (path === "/v1/models") return reply(response, 200, { object: "list", data: fixtures.models().map(({ name }) => ({ id: name, object: "model", created: 0, owned_by: "exo", context_length: 16384 })) });
   if (path === "/v1/chat/completions") return chat(body, response, headers["exo-keep"] === "true", state.tokens_per_s);

@@ -24,8 +24,11 @@ export const ENTRIES: Entry[] = [
   { page: "instances", key: "i", load: () => import("../views/instances/Instances.svelte"), allowed: viewer },
   { page: "models", key: "m", load: () => import("../views/models/Models.svelte"), allowed: owner },
   { page: "chat", key: "t", load: () => import("../views/chat/Chat.svelte"), allowed: anybody },
+  { page: "alerts", key: "a", load: () => import("../views/alerts/Alerts.svelte"), allowed: viewer },
+  { page: "logs", key: "l", load: () => import("../views/logs/Logs.svelte"), allowed: owner },
+  { page: "metrics", key: "x", load: () => import("../views/metrics/Metrics.svelte"), allowed: owner },
   { page: "integrations", key: "o", load: () => import("../views/integrations/Integrations.svelte"), allowed: anybody },
-  { page: "licences", key: "l", load: () => import("../views/licences/Licences.svelte"), allowed: anybody, hidden: true },
+  { page: "licences", key: "v", load: () => import("../views/licences/Licences.svelte"), allowed: anybody, hidden: true },
 ];
 
 export const allowed = () => ENTRIES.filter((entry) => entry.allowed());

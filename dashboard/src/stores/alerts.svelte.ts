@@ -1,20 +1,8 @@
 // What should be done about the cluster, as the node's rules say.
 
-export type Alert = {
-  id: string;
-  rule: string;
-  severity: string;
-  since_unix_s: number;
-  resolved_unix_s: number | null;
-  silenced_until_unix_s: number | null;
-  node: string | null;
-  device: string | null;
-  instance: string | null;
-  subject: string;
-  text: string;
-  what_to_do: string;
-  runbook: string;
-};
+import type { AlertView } from "../api/types";
+
+export type Alert = AlertView;
 
 const ORDER = ["critical", "warning", "info"];
 

@@ -2,16 +2,29 @@
 
 import { flushSync, mount, unmount, type Component } from "svelte";
 import { afterEach, expect, test, vi } from "vitest";
-import { fixtures } from "../../stub/fixtures.mjs";
+import { alert, fixtures } from "../../stub/fixtures.mjs";
+import { alerts } from "../stores/alerts.svelte";
 import { ClusterStore, cluster } from "../stores/cluster.svelte";
 import { session } from "../stores/session.svelte";
+import * as telemetry from "../../stub/telemetry.mjs";
+import Alerts from "../views/alerts/Alerts.svelte";
 import Cluster from "../views/cluster/Cluster.svelte";
 import Devices from "../views/devices/Devices.svelte";
 import Instances from "../views/instances/Instances.svelte";
+import Logs from "../views/logs/Logs.svelte";
+import Metrics from "../views/metrics/Metrics.svelte";
 
 const VIEWS: Record<string, Component> = { Cluster, Devices, Instances };
 
-vi.stubGlobal("fetch", async () => new Response("[]"));
+/** What the node answers, by path; everything else is an empty list. */
+const ANSWERS: Record<string, (query: URLSearchParams) => unknown> = {
+  "/exo/v1/logs": (query) => telemetry.logs(query, fixtures.home().nodes),
+  "/exo/v1/series": (query) => telemetry.series([...query.values()][0]!, [...query.keys()][0]!),
+};
+vi.stubGlobal("fetch", async (path: string) => {
+  const url = new URL(path, "http://stub");
+  return new Response(JSON.stringify(ANSWERS[url.pathname]?.(url.searchParams) ?? []));
+});
 HTMLDialogElement.prototype.showModal ??= () => {};
 
 function draw(view: Component, scenario: keyof typeof fixtures | null): HTMLElement {
@@ -68,6 +81,25 @@ test("a sensor that answers no number is not reported, never zero", () => {
 test("who asks to join is shown with its words and its own name", () => {
   const text = draw(Cluster, "home").textContent!;
   for (const word of ["pixel-8", "amber", "river", "violin", "seven", "4:1"]) expect(text).toContain(word);
+});
+
+test("alerts say what to do, the worst first; what is silenced or over is not counted", () => {
+  const shown = draw(Alerts, "lost");
+  expect(shown.textContent).toContain("Start exo on tower");
+  alerts.take([alert("a", "info", "x", "", ""), alert("b", "critical", "y", "", ""), alert("c", "warning", "z", "", "", { silenced_until_unix_s: 9e9 }), alert("d", "critical", "w", "", "", { resolved_unix_s: 1 }), alert("e", "weather", "v", "", "")]);
+  expect(alerts.active.map((one) => one.rule)).toEqual(["b", "a", "e"]);
+});
+
+test("log lines of all nodes are shown as text, with who did not answer", async () => {
+  const shown = draw(Logs, "home");
+  await vi.waitFor(() => expect(shown.textContent).toContain("attic did not answer"));
+  expect(shown.textContent).toContain("<script>window.__pwned=1</script> �");
+  expect(shown.querySelector("script")).toBeNull();
+});
+
+test("the last hour is told in words beside its pictures", async () => {
+  const shown = draw(Metrics, "home");
+  await vi.waitFor(() => expect(shown.textContent).toMatch(/Tokens per second now [\d.]+, between [\d.]+ and [\d.]+/));
 });
 
 test("an event that cannot be read asks for a new snapshot; a delta before one changes nothing", () => {

@@ -1,0 +1,47 @@
+// Log lines of all nodes. Asked for while their page is open; what follows comes behind the last answer's cursor.
+
+import { ask } from "../api/client";
+import type { LogLineView, LogsView } from "../api/types";
+
+export type LogFilter = { node: string; level: string; target: string; request: string };
+
+const EVERY_MS = 1500;
+/** Lines that are kept here; the nodes have more. */
+const LINES_MAX = 2000;
+
+class LogStore {
+  lines = $state.raw<LogLineView[] | null>(null);
+  silent = $state.raw<LogsView["silent"]>([]);
+  problem = $state("");
+  private next = "";
+  private round = 0;
+
+  /** Shows lines that match, and what follows while `follow` says so, until the answer is called. */
+  watch(filter: LogFilter, follow: () => boolean): () => void {
+    const round = ++this.round;
+    this.lines = null;
+    this.next = "";
+    void this.more(filter, round);
+    const timer = setInterval(() => follow() && !document.hidden && void this.more(filter, round), EVERY_MS);
+    return () => {
+      clearInterval(timer);
+      if (this.round === round) this.round += 1;
+    };
+  }
+
+  private async more(filter: LogFilter, round: number): Promise<void> {
+    const query = new URLSearchParams(Object.entries({ ...filter, after: this.next, limit: "500" }).filter(([, value]) => value !== ""));
+    try {
+      const answer = await ask<LogsView>(`/exo/v1/logs?${query}`, { deadline_ms: 10_000 });
+      if (round !== this.round) return;
+      this.lines = [...(this.lines ?? []), ...answer.lines].slice(-LINES_MAX);
+      this.silent = answer.silent;
+      this.next = answer.next;
+      this.problem = "";
+    } catch (error) {
+      if (round === this.round) this.problem = error instanceof Error ? error.message : String(error);
+    }
+  }
+}
+
+export const logs = new LogStore();

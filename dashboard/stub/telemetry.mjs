@@ -1,0 +1,28 @@
+// Measurements, log lines, downloads and requests of a node that is not there.
+
+const now_s = () => Math.floor(Date.now() / 1000);
+
+/** An hour of one subject: values that wander, with a gap. */
+export function series(subject, kind) {
+  const names = { device: ["temperature_c", "power_w", "utilisation", "memory_free_bytes"], instance: ["running", "waiting", "tokens_per_s", "pages_used"], node: ["process_bytes", "memory_available_bytes", "battery"] }[kind];
+  const scale = { temperature_c: 60, power_w: 120, utilisation: 0.6, memory_free_bytes: 8e9, running: 3, waiting: 2, tokens_per_s: 30, pages_used: 300, process_bytes: 1.4e9, memory_available_bytes: 20e9, battery: 0.7 };
+  const points = (name) => Array.from({ length: 720 }, (_, at) => (at > 300 && at < 330 ? null : scale[name] * (1 + 0.2 * Math.sin(at / 40) + 0.05 * Math.sin(at / 3))));
+  return { subject, step_s: 5, end_unix_s: now_s(), series: names.map((name) => ({ name, points: points(name) })) };
+}
+
+export function logs(query, nodes) {
+  if (query.get("after")) return { lines: [], next: query.get("after"), silent: [] };
+  const texts = ["placed qwen3-32b-q4 over 3 devices", "request 41aa: 41 prompt tokens, 199 tokens in 6.4 s", "laptop: jitter 2.1 ms on Wi-Fi", "<script>window.__pwned=1</script> \u202e is a name"];
+  const lines = nodes.flatMap((node, n) => texts.map((text, at) => ({ node: node.id, name: node.name, number: at, at_unix_ms: Date.now() - 60_000 + at * 900 + n, level: ["info", "info", "warn", "error"][at], target: "exo_cluster::scheduler", request: null, text })));
+  const wanted = lines.filter((line) => !query.get("node") || line.node === query.get("node"));
+  return { lines: wanted.sort((a, b) => a.at_unix_ms - b.at_unix_ms), next: "1", silent: [{ node: "x", name: "attic", reason: "it did not answer within 2 s" }] };
+}
+
+export const pulls = () => [pull("p1", "fetching", {}), pull("p2", "failed", { error: "the hub answered 429", hint: "it goes on by itself in 40 s" })];
+
+function pull(id, state, fields) {
+  return { id, reference: "hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M", state, node: "n", node_name: "desk", source: "huggingface.co", label: "Q4_K_M", reason: null, commit: "9f", licence: "apache-2.0", terms: null, file: "a.gguf", files: 1, verified_bytes: 2.1e9, total_bytes: 5e9, ranges: 4, bytes_per_s: 31e6, seconds_left: 94, model: null, path: null, was_here: false, is_verified: null, error: null, hint: null, started_unix_s: now_s() - 70, ...fields };
+}
+
+export const recent = () =>
+  ["stop", "length", "cancelled", "client_left", "queue_full"].map((end, at) => ({ id: `41aa${at}`.padEnd(32, "0"), model: "qwen3-32b-q4", principal: "u1f0", started_unix_ms: Date.now() - at * 9000, total_ms: 6400 - at * 900, end, prompt_tokens: 41, cached_tokens: 16, tokens: 199, queue_ms: 300 * at, ttft_ms: 420 + 300 * at, tokens_per_s: 31, stages: 3 }));
