@@ -24,6 +24,7 @@ export const ENTRIES: Entry[] = [
   { page: "instances", key: "i", load: () => import("../views/instances/Instances.svelte"), allowed: viewer },
   { page: "models", key: "m", load: () => import("../views/models/Models.svelte"), allowed: owner },
   { page: "chat", key: "t", load: () => import("../views/chat/Chat.svelte"), allowed: anybody },
+  { page: "requests", key: "r", load: () => import("../views/requests/Requests.svelte"), allowed: owner },
   { page: "alerts", key: "a", load: () => import("../views/alerts/Alerts.svelte"), allowed: viewer },
   { page: "logs", key: "l", load: () => import("../views/logs/Logs.svelte"), allowed: owner },
   { page: "metrics", key: "x", load: () => import("../views/metrics/Metrics.svelte"), allowed: owner },

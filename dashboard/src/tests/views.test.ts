@@ -13,12 +13,14 @@ import Devices from "../views/devices/Devices.svelte";
 import Instances from "../views/instances/Instances.svelte";
 import Logs from "../views/logs/Logs.svelte";
 import Metrics from "../views/metrics/Metrics.svelte";
+import Requests from "../views/requests/Requests.svelte";
 
 const VIEWS: Record<string, Component> = { Cluster, Devices, Instances };
 
 /** What the node answers, by path; everything else is an empty list. */
 const ANSWERS: Record<string, (query: URLSearchParams) => unknown> = {
   "/exo/v1/logs": (query) => telemetry.logs(query, fixtures.home().nodes),
+  "/exo/v1/requests/recent": () => telemetry.recent(),
   "/exo/v1/series": (query) => telemetry.series([...query.values()][0]!, [...query.keys()][0]!),
 };
 vi.stubGlobal("fetch", async (path: string) => {
@@ -95,6 +97,13 @@ test("log lines of all nodes are shown as text, with who did not answer", async 
   await vi.waitFor(() => expect(shown.textContent).toContain("attic did not answer"));
   expect(shown.textContent).toContain("<script>window.__pwned=1</script> �");
   expect(shown.querySelector("script")).toBeNull();
+});
+
+test("ended requests show where their time went, and lead to their log lines", async () => {
+  const shown = draw(Requests, "home");
+  await vi.waitFor(() => expect(shown.textContent).toContain("length limit"));
+  expect(shown.querySelector("[role=img]")?.getAttribute("aria-label")).toBe("waits 0 ms, reads the prompt 420 ms, answers 5.98 s");
+  expect(shown.querySelector("a[href^='#/logs/41aa']")).not.toBeNull();
 });
 
 test("the last hour is told in words beside its pictures", async () => {
