@@ -28,6 +28,8 @@ export class Answer {
   /** When the last token came; 0 before the first. */
   last_ms = $state(0);
   readonly began_ms = Date.now();
+  /** Why nothing comes, in the node's words. */
+  waits_for = $state("");
   /** What a screen reader hears. */
   spoken = $state.raw<string[]>([]);
 
@@ -123,7 +125,7 @@ export class Answer {
       try {
         const response = first && attempt === 0 ? await first() : await this.reopen();
         this.admit(response);
-        await readEvents(response.body!, (event) => this.take(event));
+        await readEvents(response.body!, (event) => this.take(event), (comment) => this.hear(comment));
         if (this.fold.done) return;
         throw new ApiError(0, "cut", "The answer was cut off.");
       } catch (error) {
@@ -152,6 +154,10 @@ export class Answer {
     if (this.phase === "reattaching") this.phase = this.tokens > 0 ? "coming" : "waiting";
   }
 
+  private hear(comment: string | null): void {
+    if (comment !== null) this.waits_for = comment === "keep-alive" ? "" : comment;
+  }
+
   private take(event: ServerEvent): void {
     const { content, reasoning } = this.fold.take(event);
     if (content || reasoning || this.fold.calls !== this.calls) {
@@ -160,6 +166,7 @@ export class Answer {
       this.tokens += content || reasoning ? 1 : 0;
       this.last_ms = Date.now();
       this.phase = "coming";
+      this.waits_for = "";
       // A hidden tab draws no frames; what comes there is taken by time.
       this.frame ||= document.hidden ? window.setTimeout(() => this.flush(), 250) : requestAnimationFrame(() => this.flush());
     }

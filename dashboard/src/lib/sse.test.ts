@@ -15,6 +15,11 @@ test("events come out whole wherever the stream is cut", () => {
   }
 });
 
+test("a comment is heard, and is no event", () => {
+  const parser = new EventParser();
+  expect([parser.push(": loading 37 %\n"), parser.comment]).toEqual([[], "loading 37 %"]);
+});
+
 test("an event without its end does not come out", () => {
   expect(new EventParser().push("data: half\n")).toEqual([]);
 });

@@ -7,6 +7,8 @@ const LINE_CHARS_MAX = 64 << 20;
 
 /** Splits text that comes in pieces into events. */
 export class EventParser {
+  /** The last comment that came: a sign of life, or why an answer waits. */
+  comment: string | null = null;
   private rest = "";
   private event = "message";
   private data: string[] = [];
@@ -31,7 +33,10 @@ export class EventParser {
   private line(line: string): ServerEvent | null {
     if (line === "") return this.finish();
     const colon = line.indexOf(":");
-    if (colon === 0) return null;
+    if (colon === 0) {
+      this.comment = line.slice(1).trim();
+      return null;
+    }
     const name = colon < 0 ? line : line.slice(0, colon);
     const value = colon < 0 ? "" : line.slice(colon + (line[colon + 1] === " " ? 2 : 1));
     if (name === "event") this.event = value;
@@ -49,11 +54,11 @@ export class EventParser {
   }
 }
 
-/** Reads a body to its end. `onBytes` hears of every piece, comments too. */
+/** Reads a body to its end. `onBytes` hears of every piece before its events, with the comment in it if there is one. */
 export async function readEvents(
   body: ReadableStream<Uint8Array>,
   onEvent: (event: ServerEvent) => void,
-  onBytes: () => void = () => {},
+  onBytes: (comment: string | null) => void = () => {},
 ): Promise<void> {
   const parser = new EventParser();
   const decoder = new TextDecoder();
@@ -62,8 +67,10 @@ export async function readEvents(
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
-      onBytes();
-      for (const event of parser.push(decoder.decode(value, { stream: true }))) onEvent(event);
+      const events = parser.push(decoder.decode(value, { stream: true }));
+      onBytes(parser.comment);
+      parser.comment = null;
+      for (const event of events) onEvent(event);
     }
   } finally {
     await reader.cancel().catch(() => {});
