@@ -59,7 +59,7 @@ mod tests {
             BURST as usize + 39,
             "one less than four a second: the first is given back after 250 ms"
         );
-        let now = Time::from_millis(11_000);
+        let now = Time::from_millis(10_900); // the last one was given back at 10,750
         let at = dials.ready_at(now);
         assert!(at > now && at <= now + ONE_IN && dials.take(at) && !dials.take(at));
         assert_eq!(dials.ready_at(Time::from_millis(90_000)), Time::from_millis(90_000));
