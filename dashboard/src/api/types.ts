@@ -139,6 +139,68 @@ export type CardEventView = {
   text: string;
 };
 
+/** One change. A reader passes over kinds that it does not know. */
+export type Change = {
+  /** The cluster's id. */
+  cluster?: string | null;
+  epoch?: EpochView | null;
+  /** Whether strangers may join by themselves. */
+  join_window: JoinWindowView;
+  /** The end of the event log. */
+  journal: JournalView;
+  kind: "header";
+  /** The node that answers. */
+  self_node: string;
+} | {
+  kind: "node";
+  /** All of it. */
+  node: NodeView;
+} | {
+  /** Its id. */
+  id: string;
+  kind: "node_gone";
+} | {
+  /** Of each device. */
+  devices: Array<DeviceGauges>;
+  kind: "gauges";
+  /** The node's id. */
+  node: string;
+  /** Resident memory of its process. */
+  process_bytes?: number | null;
+} | {
+  kind: "link";
+  /** All of it. */
+  link: LinkView;
+} | {
+  /** The node that measured. */
+  from: string;
+  kind: "link_gone";
+  /** The other end. */
+  to: string;
+} | {
+  /** All of it. */
+  instance: InstanceView;
+  kind: "instance";
+} | {
+  /** Its id. */
+  id: string;
+  kind: "instance_gone";
+} | (InstanceLoad) & ({
+  kind: "load";
+}) | {
+  /** All of them. */
+  join_requests: Array<JoinRequestView>;
+  kind: "join_requests";
+} | {
+  /** All of them. */
+  alerts: Array<AlertView>;
+  kind: "alerts";
+} | {
+  kind: "warnings";
+  /** The last few. */
+  warnings: Array<WarningView>;
+};
+
 /** One answer. */
 export type ChatChoice = {
   /** Why it ended. */
@@ -287,6 +349,14 @@ export type ClusterView = {
   warnings?: Array<WarningView>;
 };
 
+/** A code that becomes a session, once. It belongs behind `#code=` in the address of the page, where no server and no log sees it. */
+export type CodeView = {
+  /** Whoever has it gets in. */
+  code: string;
+  /** For so long, and once. */
+  expires_in_s: number;
+};
+
 /** Parameters of both endpoints. What is left out has the default named here. */
 export type CommonFields = (SamplingFields) & ({
   /** Extension, for benchmarks: go on past the end-of-text token. Default false. */
@@ -413,6 +483,14 @@ export type CountTokensRequest = {
   workspace_id?: unknown;
 };
 
+/** What changed since the event before. */
+export type DeltaEvent = {
+  /** When, in milliseconds since 1970 by the clock of the node that answers. */
+  at_unix_ms: number;
+  /** To be applied in their order. */
+  changes: Array<Change>;
+};
+
 /** Every field, and what stands in it, is in `docs/api.md`. */
 export type DetokenizeRequest = {
   /** name or id of a model; left out, it is the one that is placed, if there is one */
@@ -427,6 +505,16 @@ export type Detokenized = {
   content: string;
   /** As vLLM has it. */
   prompt: string;
+};
+
+/** What wavers at one device. */
+export type DeviceGauges = {
+  /** Its name within the node. */
+  device: string;
+  /** Memory that is free for models. */
+  memory_free_bytes: number;
+  /** Its sensors. */
+  sensors: SensorsView;
 };
 
 /** Measurements of one device. */
@@ -483,6 +571,15 @@ export type DrainRequest = {
   /** For how long it is to have none. */
   drain: Drain;
 };
+
+/** The last event of a stream. */
+export type EndEvent = {
+  /** Why it ends. */
+  reason: EndReason;
+};
+
+/** Why a stream of events ends. */
+export type EndReason = "signed_out" | "stopping" | "slow";
 
 /** A number of requests that ended alike. */
 export type EndedView = {
@@ -623,6 +720,112 @@ export type ExoSummary = {
 /** Why a choice ended. */
 export type FinishReason = "stop" | "length" | "tool_calls";
 
+/** The best of a model that fits. */
+export type FitPlanView = {
+  /** Longest context that fits, in tokens, up to what the model was made for. */
+  context_tokens_max: number;
+  /** Bytes to fetch. */
+  download_bytes: number;
+  /** How fast it is expected to be. */
+  predicted: PredictionView;
+  /** Its type of weights. */
+  quantisation: string;
+  /** What each device would hold, first stage first. */
+  stages: Array<PlanStageView>;
+};
+
+/** A type of weights. */
+export type FitSizeView = {
+  /** Bytes of the weights. */
+  bytes: number;
+  /** Its name. */
+  quantisation: string;
+  /** Tokens per second of one answer, if it fits. */
+  tokens_per_s?: number | null;
+};
+
+/** Whether a model fits. */
+export type FitVerdict = "comfortable" | "slow" | "too_large" | "not_supported";
+
+/** One model. */
+export type FitView = {
+  best?: FitPlanView | null;
+  /** Changes each of which alone would make the smallest type fit, the smallest change first. */
+  changes: Array<string>;
+  /** Longest context that it was made for, in tokens. */
+  context_tokens_max: number;
+  /** What it is good for. */
+  good_for: string;
+  /** The licence. */
+  licence: string;
+  /** In the catalogue, or the reference. */
+  name: string;
+  /** Numbers that it has learnt. */
+  parameters: number;
+  /** What `exo pull` and `exo run` take. */
+  reference: string;
+  /** Every type that was looked at, largest first. */
+  sizes: Array<FitSizeView>;
+  /** The same in a sentence. */
+  summary: string;
+  /** Terms of the licence that are worth knowing before. */
+  terms?: string | null;
+  /** For people. */
+  title: string;
+  /** Whether it fits. */
+  verdict: FitVerdict;
+};
+
+/** Asks which models fit. */
+export type FitsQuery = {
+  /** Context to plan for, in tokens; the node's usual one if left out. */
+  context_tokens?: number | null;
+  /** Only this one: a name of the catalogue, or `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`. */
+  reference?: string | null;
+};
+
+/** Models and whether they fit, best first. */
+export type FitsView = {
+  /** Context that was planned for, in tokens. */
+  context_tokens: number;
+  /** Machines that were planned on. */
+  machines: number;
+  /** Memory that they have free for models. */
+  memory_free_bytes: number;
+  /** The models. */
+  models: Array<FitView>;
+};
+
+/** A model of another program on a node's disk. */
+export type FoundModelView = {
+  /** Bytes of its files. */
+  bytes: number;
+  /** Its name there. */
+  name: string;
+  /** Where. */
+  path: string;
+  /** Why it cannot be used. */
+  problem?: string | null;
+  /** Whose it is. */
+  program: string;
+  /** Its SHA-256, where its program keeps it. */
+  sha256?: string | null;
+};
+
+/** A repository that a search found. */
+export type FoundRepoView = {
+  /** Downloads in the last month. */
+  downloads: number;
+  /** `gguf` or `safetensors`, where its tags say so. */
+  format?: string | null;
+  /** Whether it asks for consent. */
+  gated: boolean;
+  /** Likes. */
+  likes: number;
+  /** `ORG/REPO`. */
+  repo: string;
+};
+
 /** How the node is. */
 export type HealthStatus = "ok" | "starting" | "stopping";
 
@@ -644,10 +847,39 @@ export type HistogramView = {
   sum_s: number;
 };
 
+/** Looks for models on the hub. */
+export type HubSearchRequest = {
+  /** Words. */
+  text: string;
+};
+
+/** Asks what a repository has. */
+export type HubShowRequest = {
+  /** `hf.co/ORG/REPO[@REVISION]`. */
+  reference: string;
+};
+
+/** A token for a hub. It is never printed. */
+export type HubToken = string;
+
 /** Why an answer is incomplete. */
 export type IncompleteDetails = {
   /** `max_output_tokens`: that, or the context, was reached. */
   reason: string;
+};
+
+/** What wavers at one instance. */
+export type InstanceLoad = {
+  /** The instance's id. */
+  id: string;
+  load?: LoadView | null;
+  /** What the last steps reached. */
+  measured_tokens_per_s?: number | null;
+  predicted?: PredictionView | null;
+  /** What the model of cost expects of one stream. */
+  predicted_tokens_per_s?: number | null;
+  /** Share of a token's time at each stage. */
+  time_shares: Array<number | null>;
 };
 
 /** How far an instance is. */
@@ -854,6 +1086,9 @@ export type LinkView = {
   /** `tcp`, `quic`. */
   transport: string;
 };
+
+/** The data of an event, told apart by the name of the event (`snapshot`, `delta`, `end`). */
+export type LiveEvent = SnapshotEvent | DeltaEvent | EndEvent;
 
 /** Requests at an instance. A sequence is one choice of a request. */
 export type LoadView = {
@@ -1701,6 +1936,84 @@ export type PromptTokensDetails = {
   cached_tokens: number;
 };
 
+/** What was deleted. */
+export type PrunedView = {
+  /** Their bytes on disk. */
+  bytes: number;
+  /** Partial files. */
+  files: number;
+};
+
+/** Asks for a model of a hub. */
+export type PullRequest = {
+  /** Another hub than the node's: the address of a mirror. */
+  endpoint?: string | null;
+  /** Ranges of a file at once, 1 to 8; as many as help, up to this. */
+  ranges_max?: number | null;
+  /** Most bytes a second. */
+  rate_max_bytes_per_s?: number | null;
+  /** As in `exo pull`: `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`, or the address of a GGUF file. */
+  reference: string;
+  token?: HubToken | null;
+};
+
+/** Where a download is. */
+export type PullState = "queued" | "resolving" | "fetching" | "adding" | "done" | "paused" | "failed";
+
+/** One download. */
+export type PullView = {
+  /** Bytes a second over the last seconds; `null` while nothing comes. */
+  bytes_per_s?: number | null;
+  /** The commit. */
+  commit?: string | null;
+  /** What went wrong. */
+  error?: string | null;
+  /** The file under way. */
+  file?: string | null;
+  /** Files in all. */
+  files: number;
+  /** What would help. */
+  hint?: string | null;
+  /** Its name in paths. */
+  id: string;
+  /** Whether every byte of the weights was compared with a digest of the hub, once that is known. */
+  is_verified?: boolean | null;
+  /** What of the repository was chosen, for example `Q4_K_M`; `null` until that is known. */
+  label?: string | null;
+  /** The licence. */
+  licence?: string | null;
+  /** The model's name, once it can be used. */
+  model?: string | null;
+  /** The node that fetches. */
+  node: string;
+  /** What that is called. */
+  node_name: string;
+  /** Where it is on the node's disk, once it can be used. */
+  path?: string | null;
+  /** Ranges under way. */
+  ranges: number;
+  /** Why. */
+  reason?: string | null;
+  /** What was asked for. */
+  reference: string;
+  /** Seconds left at that rate. */
+  seconds_left?: number | null;
+  /** The host that it comes from. */
+  source: string;
+  /** When it was asked for. */
+  started_unix_s: number;
+  /** Where it is. */
+  state: PullState;
+  /** Terms of the licence that are worth knowing before. */
+  terms?: string | null;
+  /** Bytes in all; `null` until the hub has said. */
+  total_bytes?: number | null;
+  /** Bytes that are on disk and verified. They never become fewer. */
+  verified_bytes: number;
+  /** Whether nothing had to be fetched. */
+  was_here: boolean;
+};
+
 /** A number with the range it is expected in. */
 export type RangeView = {
   /** Expected. */
@@ -1717,6 +2030,36 @@ export type ReasoningText = {
   text: string;
   /** Always `reasoning_text`. */
   type: string;
+};
+
+/** A request of a client of the node that answers that has ended. Never its text. */
+export type RecentRequestView = {
+  /** Of those, tokens that were kept from earlier ones. */
+  cached_tokens: number;
+  /** How it ended: `stop`, `length`, `tool_calls`, `cancelled`, `client_left`, or the code of its error. */
+  end: string;
+  /** The request's id, as in `x-request-id`. */
+  id: string;
+  /** The model's name, as it was asked for. */
+  model: string;
+  /** Who asked: the user of this node, as a hash. */
+  principal: string;
+  /** Tokens of its prompt; 0 where it ended before it was read. */
+  prompt_tokens: number;
+  /** How long it waited before its prompt was read. */
+  queue_ms?: number | null;
+  /** Stages that its answer went through. */
+  stages: number;
+  /** When it came, in milliseconds since 1970. */
+  started_unix_ms: number;
+  /** Tokens of its answer, over all choices. */
+  tokens: number;
+  /** Tokens per second after the first. */
+  tokens_per_s?: number | null;
+  /** How long it took. */
+  total_ms: number;
+  /** How long its first token took. */
+  ttft_ms?: number | null;
 };
 
 /** The answer of `/apply-template`. */
@@ -1764,6 +2107,32 @@ export type ReplanView = {
   stages: Array<ReplanStageView>;
   /** The same by the best plan. */
   then_ms: number;
+};
+
+/** One file of a repository. */
+export type RepoFileView = {
+  /** Its path there. */
+  path: string;
+  /** Its SHA-256, where the hub has it. */
+  sha256?: string | null;
+  /** Its length. */
+  size: number;
+};
+
+/** A repository of a hub. */
+export type RepoView = {
+  /** The commit that was looked at. */
+  commit: string;
+  /** Whether it asks for consent. */
+  gated: boolean;
+  /** The licence. */
+  licence: string;
+  /** Its models, largest first. */
+  models: Array<VariantView>;
+  /** `ORG/REPO`. */
+  repo: string;
+  /** Its terms that are worth knowing before. */
+  terms?: string | null;
 };
 
 /** What a request does. */
@@ -2055,6 +2424,35 @@ export type SeriesView = {
   subject: string;
 };
 
+/** What a token or key opens. */
+export type SessionAccess = "owner" | "viewer" | "chat";
+
+/** Asks for a session: with a code, or with the local secret. */
+export type SessionRequest = {
+  /** What `exo open` gave out. */
+  code?: string | null;
+  /** What the file `api-secret` of the data folder holds. */
+  secret?: string | null;
+};
+
+/** What the sender of a request may do here. */
+export type SessionView = {
+  /** What its token or key opens. */
+  access: SessionAccess;
+  /** A session ends when nothing was asked in it for so long; `null` for keys, which do not end. */
+  idle_max_s?: number | null;
+  /** What it is called. */
+  name: string;
+  /** The node that answers. */
+  node: string;
+  /** The request came from another machine over plain HTTP: whoever is on the way reads it. */
+  plain_http: boolean;
+  /** What every request of the page sends as its bearer token, in the answer that begins the session and in no other. */
+  token?: string | null;
+  /** Its version. */
+  version: string;
+};
+
 /** How much an alert matters. */
 export type Severity = "info" | "warning" | "critical";
 
@@ -2074,6 +2472,14 @@ export type SilentNodeView = {
   node: string;
   /** Why. */
   reason: string;
+};
+
+/** The first event of a stream, and again where the reader's last one is not known any more: all there is. */
+export type SnapshotEvent = {
+  /** When, in milliseconds since 1970 by the clock of the node that answers. */
+  at_unix_ms: number;
+  /** The cluster. */
+  cluster: ClusterView;
 };
 
 /** Measurements of one shard. */
@@ -2265,6 +2671,22 @@ export type UsageBody = {
   prompt_tokens_details: PromptTokensDetails;
   /** Their sum. */
   total_tokens: number;
+};
+
+/** One model of a repository. */
+export type VariantView = {
+  /** Bytes of its files. */
+  bytes: number;
+  /** The files. */
+  files: Array<RepoFileView>;
+  /** The quantisation, or `safetensors`. */
+  label: string;
+  /** Memory that it takes, about. */
+  memory_bytes: number;
+  /** What is wrong with its files. */
+  problem?: string | null;
+  /** Whether exo computes with this type. */
+  supported: boolean;
 };
 
 /** Something that went wrong. */
