@@ -291,16 +291,16 @@ fn wait_for_state(node: &Node, id: &str, state: &str) -> Value {
     })
 }
 
-fn large_and_slow(world: &World, chunks: usize) {
+fn large_and_slow(world: &World, chunks: usize, bytes_per_s: u64) {
     let large = (0..chunks * CHUNK as usize).map(|i| (i / 7) as u8).collect();
     world.hub.put("org/large", Repository::new(&[("large-Q8_0.gguf", large)]));
-    world.hub.set_faults(Faults { bytes_per_s: Some(4 << 20), ..Faults::default() });
+    world.hub.set_faults(Faults { bytes_per_s: Some(bytes_per_s), ..Faults::default() });
 }
 
 #[test]
 fn a_node_fetches_and_shows_how_far_it_is_pauses_goes_on_and_ends_without_losing_anything() {
     let world = World::new();
-    large_and_slow(&world, 24);
+    large_and_slow(&world, 24, 2 << 20);
     let node = node_of(&world);
     let request = serde_json::json!({"reference": "hf.co/org/large", "ranges_max": 4});
     let id = node.post("/exo/v1/pulls", &request).json()["id"].as_str().unwrap().to_owned();
@@ -349,7 +349,7 @@ fn a_node_fetches_and_shows_how_far_it_is_pauses_goes_on_and_ends_without_losing
 #[test]
 fn a_download_outlives_its_node_and_is_of_the_commit_that_it_began_with() {
     let world = World::new();
-    large_and_slow(&world, 16);
+    large_and_slow(&world, 32, 1 << 20);
     let mut node = node_of(&world);
     let id = world.run(&["pull", "org/large", "--detach", "--json"]);
     let id: Value = serde_json::from_str(&id).unwrap();
@@ -373,7 +373,7 @@ fn a_download_outlives_its_node_and_is_of_the_commit_that_it_began_with() {
 #[test]
 fn ctrl_c_ends_a_download_that_the_command_began_and_leaves_one_that_another_began() {
     let world = World::new();
-    large_and_slow(&world, 40);
+    large_and_slow(&world, 40, 512 << 10);
     let node = node_of(&world);
     let said = world.folder.path().join("said");
     // Once the command has said what it fetches it is waiting for Ctrl-C.

@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn what_is_no_reference_says_what_would_be_one() {
         for (text, part) in [
-            ("qwen3:../8b", "cannot be a tag"),
+            ("qwen3:.8b", "cannot be a tag"),
             ("oci://registry/x", "cannot be the host of a registry"),
             ("oci://ghcr.io", "oci://HOST/NAME:TAG"),
             ("ollama://a/../b", "cannot be a name of a registry's model"),

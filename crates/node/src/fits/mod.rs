@@ -35,6 +35,8 @@ const WORK_MAX: u64 = 2_000_000;
 const READING_TOKENS_PER_S: f64 = 5.5;
 /// Memory of a machine that could be added, in GiB.
 const MACHINES_GIB: [u64; 9] = [4, 8, 16, 24, 32, 64, 128, 256, 512];
+/// Memory that a machine may get free by ending other programs.
+const CLOSED_BYTES: u64 = 4 << 30;
 /// Contexts that are tried, in tokens.
 const CONTEXTS: [u32; 9] = [2048, 4096, 8192, 16_384, 32_768, 40_960, 65_536, 98_304, 131_072];
 
@@ -229,14 +231,20 @@ fn too_large(cluster: &FitsCluster, view: FitView, smallest: &SizedModel, error:
             changes.push(words::shorter(*context_tokens, cluster.context_tokens));
         }
     }
-    for remedy in remedies {
-        if let Remedy::Memory { device, bytes } = remedy {
-            changes.push(format!("{} more memory that is free on {device}", words::gib(*bytes)));
+    let machine = MACHINES_GIB.into_iter().find(|gib| fits_with_machine(cluster, smallest, gib << 30));
+    let machine = machine.map(|gib| (gib << 30, format!("one more machine with {gib} GiB free for models")));
+    let memory = remedies.iter().filter_map(|remedy| match remedy {
+        Remedy::Memory { device, bytes } => {
+            Some((*bytes, format!("{} more memory that is free on {device}", words::gib(*bytes))))
         }
-    }
-    if let Some(gib) = MACHINES_GIB.into_iter().find(|gib| fits_with_machine(cluster, smallest, gib << 30)) {
-        changes.push(format!("one more machine with {gib} GiB free for models"));
-    }
+        Remedy::Context { .. } => None,
+    });
+    // Some programs can be closed; beyond that another machine is the smaller change.
+    let cost = |bytes: u64| if bytes < CLOSED_BYTES { bytes } else { bytes.saturating_mul(2) };
+    let mut more: Vec<(u64, String)> =
+        memory.map(|(bytes, text)| (cost(bytes), text)).chain(machine).collect();
+    more.sort();
+    changes.extend(more.into_iter().map(|(_, text)| text));
     let (quantisation, bytes) = (&smallest.quantisation, words::gib(smallest.download_bytes));
     let missing = words::gib(*missing_bytes);
     let summary =

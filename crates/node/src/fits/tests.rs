@@ -65,7 +65,8 @@ fn the_best_type_is_the_largest_that_is_fast_enough_and_else_the_fastest() {
     assert_eq!(best("fast=64@800"), (FitVerdict::Comfortable, "Q8_0".to_owned()));
     assert_eq!(best("slow=64@10"), (FitVerdict::Slow, "Q4_K_M".to_owned()));
     // Too little memory for the larger types, though they would be fast enough.
-    assert_eq!(best("small=7@800").1, "Q4_K_M");
+    let (verdict, small) = best("small=7@800");
+    assert!(verdict == FitVerdict::Comfortable && small != "Q8_0", "{small}");
     assert_eq!(best("tiny=3@800").0, FitVerdict::TooLarge);
     let two = fit_known(&cluster("a=4@200 b=4@200", 4096), find_known("qwen3-8b").unwrap());
     assert_eq!(two.best.unwrap().stages.len(), 2, "together they hold what neither does alone");
