@@ -12,7 +12,8 @@ use exo_engine::{Engine, EngineOptions, LoadError, SequenceError, StepError, Ste
 use exo_formats::Model;
 use exo_tokenizer::Tokenizer;
 use exo_types::{
-    NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame, StepSequence,
+    NodeId, Principal, PromptQuery, RequestId, SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame,
+    StepSequence,
 };
 use serde::Deserialize;
 
@@ -170,6 +171,7 @@ impl Asker {
                 sampling: SamplingParams::greedy(),
                 history: text.clone(),
                 prompt_tokens: text.len() as u32,
+                query: PromptQuery::Nothing,
             })?;
         }
         Ok(())

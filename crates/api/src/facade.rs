@@ -7,10 +7,11 @@ use futures_util::Stream;
 
 use crate::fits::{FitsQuery, FitsView};
 use crate::{
-    AlertView, ClusterView, Downloads, Drain, GenerateError, GenerateEvent, GenerateRequest, HealthView,
-    InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView,
-    MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView,
-    RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
+    AlertView, ClusterView, Downloads, Drain, EmbedRequest, Embeddings, GenerateError, GenerateEvent,
+    GenerateRequest, HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView,
+    LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery,
+    PlanView, ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView,
+    TokensAnswer, TokensRequest,
 };
 
 /// A future that may cross threads.
@@ -30,6 +31,9 @@ pub trait Facade: Send + Sync + 'static {
     /// Starts a request. What can be refused at once (unknown model, prompt too long, bad template) is refused
     /// here; everything later arrives in the stream. A known model that is not placed is placed.
     fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<GenerateStream, GenerateError>>;
+
+    /// The vectors of texts. Dropping the future cancels it. A known model that is not placed is placed.
+    fn embed(&self, request: EmbedRequest) -> BoxFuture<'_, Result<Embeddings, GenerateError>>;
 
     /// What a model's tokenizer and template make of something. Nothing is generated, and nothing placed.
     fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>>;

@@ -170,9 +170,11 @@ pub struct GenerateRequest {
     pub format: AnswerFormat,
     /// What each answer may call.
     pub tools: Option<Tools>,
+    /// Tools that were asked for and left out, as a setting has it.
+    pub left_out_tools: Vec<String>,
     /// What was asked for of the model's thinking.
     pub reasoning: Reasoning,
-    /// Upper bound of tokens per choice, at least 1. The node lowers it to what the context leaves free.
+    /// Upper bound of tokens per choice; 0 where only the prompt is asked for. The node lowers it to what the context leaves free.
     pub max_tokens: Option<u32>,
     /// The context that the model must have. Where it is not placed it is placed with as much.
     pub context_tokens_min: Option<u32>,
@@ -181,8 +183,11 @@ pub struct GenerateRequest {
     pub stop: Vec<String>,
     /// Go on past the end-of-text token (for benchmarks).
     pub ignore_eos: bool,
-    /// Send the prompt's text as the first delta of each choice (completions only).
+    /// Send the prompt's text as the first delta of each choice, with its tokens' probabilities where those are asked for
+    /// (completions only).
     pub echo: bool,
+    /// Whether whole turns of a conversation that is too long may go, the oldest first.
+    pub truncates: bool,
     /// For a copy of it on another node.
     pub resumable: Option<Resumable>,
     /// On whose behalf.
@@ -282,8 +287,8 @@ pub struct TokenPiece {
     pub text: String,
     /// Its bytes, exact.
     pub bytes: Vec<u8>,
-    /// Natural logarithm of its probability.
-    pub logprob: f32,
+    /// Natural logarithm of its probability; `None` of a prompt's first token, in front of which nothing stands.
+    pub logprob: Option<f32>,
     /// The likeliest tokens at its place, best first.
     pub top: Vec<TopToken>,
 }
@@ -371,6 +376,10 @@ pub struct Summary {
     pub unenforced: Vec<String>,
     /// Where the answer was interrupted and went on.
     pub resumed: Vec<Resumed>,
+    /// Messages that were left out because the conversation was too long.
+    pub left_out_messages: u32,
+    /// Tools that were left out, as a setting has it.
+    pub left_out_tools: Vec<String>,
 }
 
 /// Where an answer went on after what computed it was lost. Tokens that were sent before stay as they are: where other kernels go
@@ -414,6 +423,10 @@ pub enum RequestPart {
     Effort,
     /// Log-probabilities.
     Logprobs,
+    /// How rows become one vector.
+    Pooling,
+    /// How long vectors are.
+    Dimensions,
 }
 
 /// Why there is no answer, or why it stopped short.

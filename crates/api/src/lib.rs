@@ -15,6 +15,7 @@
 pub mod alerts;
 pub mod anthropic;
 pub mod downloads;
+pub mod embed;
 pub mod endpoints;
 pub mod facade;
 pub mod fields;
@@ -41,6 +42,7 @@ pub use downloads::{
     Downloads, FoundModelView, FoundRepoView, HubSearchRequest, HubShowRequest, HubToken, PrunedView,
     PullRequest, PullState, PullView, RepoFileView, RepoView, VariantView,
 };
+pub use embed::{EmbedRequest, Embeddings};
 pub use facade::{AdminError, BoxFuture, BoxStream, ClaimedRequest, Facade, GenerateStream};
 pub use fields::{BadParam, BadParamKind};
 pub use generate::{

@@ -33,6 +33,8 @@ pub struct RequestContext {
     pub seed: u64,
     /// How long it may wait.
     pub queue_wait_max: Duration,
+    /// Whether tools that run at their vendor are left out. They are refused otherwise.
+    pub leaves_out_hosted_tools: bool,
 }
 
 /// How tokens are chosen. What is left out has the default named here.
@@ -51,9 +53,15 @@ pub struct SamplingFields {
     /// Extension: drop tokens less likely than this times the likeliest. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f32>,
+    /// Extension: keep the most typical tokens whose probabilities sum to this. Default 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub typical_p: Option<f32>,
     /// Extension: above 1 makes tokens already seen less likely. Default 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f32>,
+    /// Extension: the penalties count so many tokens before the next, prompt included. Default 0, all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty_window: Option<u32>,
     /// Subtracted once from generated tokens, -2 to 2. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub presence_penalty: Option<f32>,
@@ -76,6 +84,8 @@ impl SamplingFields {
             top_p: fields.take("top_p", "a number")?,
             top_k: fields.take("top_k", "a whole number")?,
             min_p: fields.take("min_p", "a number")?,
+            typical_p: fields.take("typical_p", "a number")?,
+            repetition_penalty_window: take_window(fields)?,
             repetition_penalty: fields.take("repetition_penalty", "a number")?,
             presence_penalty: fields.take("presence_penalty", "a number")?,
             frequency_penalty: fields.take("frequency_penalty", "a number")?,
@@ -98,6 +108,8 @@ impl SamplingFields {
             top_k: top_k(self.top_k)?,
             top_p: self.top_p.unwrap_or(off.top_p),
             min_p: self.min_p.unwrap_or(off.min_p),
+            typical_p: self.typical_p.unwrap_or(off.typical_p),
+            penalty_window: self.repetition_penalty_window.unwrap_or(off.penalty_window),
             repetition_penalty: self.repetition_penalty.unwrap_or(off.repetition_penalty),
             presence_penalty: self.presence_penalty.unwrap_or(off.presence_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(off.frequency_penalty),
@@ -128,6 +140,17 @@ impl SamplingFields {
             .collect::<Option<_>>()
             .ok_or_else(|| BadParam::invalid("logit_bias", "the keys of `logit_bias` must be token ids"))
     }
+}
+
+fn take_window(fields: &mut Fields) -> Result<Option<u32>, BadParam> {
+    let name = "repetition_penalty_window";
+    fields.take(name, "a whole number").and_then(|n| n.map(|n| window(name, n)).transpose())
+}
+
+/// How many tokens penalties count, which stands at `name`.
+pub fn window(name: &str, tokens: i64) -> Result<u32, BadParam> {
+    u32::try_from(tokens)
+        .map_err(|_| BadParam::invalid(name, format!("`{name}` is {tokens}, it must be a number of tokens")))
 }
 
 fn top_k(value: Option<i64>) -> Result<u32, BadParam> {

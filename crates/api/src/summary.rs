@@ -27,6 +27,12 @@ pub struct ExoSummary {
     /// Places of the schemas of tools that are not `strict` which are not enforced, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unenforced: Vec<String>,
+    /// Messages of the oldest turns that were left out, where that was asked for and the conversation was too long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out_messages: Option<u32>,
+    /// Kinds of tools that run at their vendor and were left out, as this node's settings have it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out_tools: Vec<String>,
 }
 
 impl ExoSummary {
@@ -41,6 +47,8 @@ impl ExoSummary {
             resumed: summary.resumed.clone(),
             draft_acceptance_rate: summary.usage.acceptance_rate(),
             unenforced: summary.unenforced.clone(),
+            left_out_messages: Some(summary.left_out_messages).filter(|count| *count > 0),
+            left_out_tools: summary.left_out_tools.clone(),
         }
     }
 }
@@ -73,7 +81,7 @@ impl From<TokenPiece> for TokenLogprob {
     fn from(piece: TokenPiece) -> Self {
         Self {
             token: piece.text,
-            logprob: finite_logprob(piece.logprob),
+            logprob: finite_logprob(piece.logprob.unwrap_or(f32::NEG_INFINITY)),
             bytes: piece.bytes,
             top_logprobs: piece.top.into_iter().map(TopLogprob::from).collect(),
         }

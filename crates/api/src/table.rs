@@ -7,13 +7,15 @@ use serde_json::Value;
 
 use crate::fields::{BadParam, Fields};
 
+mod embeddings;
 mod messages;
 mod ollama;
 mod responses;
 mod tokens;
 
+pub use embeddings::EMBEDDINGS;
 pub use messages::{MESSAGES, MESSAGES_COUNT};
-pub use ollama::{OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_NAMED};
+pub use ollama::{OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE, OLLAMA_NAMED};
 pub use responses::RESPONSES;
 pub use tokens::{APPLY_TEMPLATE, DETOKENIZE, TOKENIZE};
 
@@ -62,14 +64,17 @@ impl Table {
 }
 
 /// All of them.
-pub const TABLES: [Table; 11] = [
+pub const TABLES: [Table; 14] = [
     CHAT,
     COMPLETION,
+    EMBEDDINGS,
     RESPONSES,
     MESSAGES,
     MESSAGES_COUNT,
     OLLAMA_CHAT,
     OLLAMA_GENERATE,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
     OLLAMA_NAMED,
     TOKENIZE,
     DETOKENIZE,
@@ -82,14 +87,24 @@ pub const CHAT: Table = Table { endpoint: "POST /v1/chat/completions", fields: [
 pub const COMPLETION: Table =
     Table { endpoint: "POST /v1/completions", fields: [COMPLETION_FIELDS, COMMON_FIELDS] };
 
+/// What bounds penalties.
+const WINDOW: &str =
+    "extension: the penalties count so many tokens before the next, prompt included; 0, the default, is all";
+
 const COMMON_FIELDS: &[Field] = &[
     field("model", Honoured, "name or id of a model"),
-    field("max_tokens", Honoured, "an upper bound; the context bounds it anyway"),
+    field(
+        "max_tokens",
+        Honoured,
+        "an upper bound; the context bounds it anyway; 0 only in completions with `echo`",
+    ),
     field("temperature", Honoured, "0 to 2, default 1; 0 is greedy"),
     field("top_p", Honoured, "0 to 1"),
     field("top_k", Honoured, "extension; 0 and -1 keep all"),
     field("min_p", Honoured, "extension; 0 to 1"),
+    field("typical_p", Honoured, "extension; 0 to 1"),
     field("repetition_penalty", Honoured, "extension; 0.01 to 10"),
+    field("repetition_penalty_window", Honoured, WINDOW),
     field("presence_penalty", Honoured, "-2 to 2"),
     field("frequency_penalty", Honoured, "-2 to 2"),
     field("logit_bias", Honoured, "token ids to -100 to 100, at most 1024"),
@@ -211,8 +226,8 @@ const CHAT_FIELDS: &[Field] = &[
 
 const COMPLETION_FIELDS: &[Field] = &[
     field("prompt", Honoured, "a string, token ids, or an array of these; times `n` at most 128 answers"),
-    field("logprobs", Honoured, "0 to 20; not together with `echo`"),
-    field("echo", Honoured, "begin with the prompt"),
+    field("logprobs", Honoured, "0 to 20; of the raw logits, with `echo` of the prompt's tokens too"),
+    field("echo", Honoured, "begin with the prompt; with `logprobs` nothing of it is taken from kept pages"),
     field(
         "suffix",
         Honoured,

@@ -131,3 +131,25 @@ pub fn definition(
 pub fn tool_call(id: String, name: String, arguments: Value) -> ToolCall {
     ToolCall { id, kind: "function".to_owned(), function: CalledFunction { name, arguments } }
 }
+
+/// Tools of a request that run at their vendor: the kind of each, and what to say where they are refused.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct HostedTools(Vec<(String, BadParam)>);
+
+impl HostedTools {
+    pub(crate) fn add(&mut self, kind: String, refusal: BadParam) {
+        self.0.push((kind, refusal));
+    }
+
+    /// The kinds, where they are left out; else the refusal of the first.
+    pub(crate) fn left_out(self, is_allowed: bool) -> Result<Vec<String>, BadParam> {
+        let mut kinds = Vec::new();
+        for (kind, refusal) in self.0 {
+            if !is_allowed {
+                return Err(refusal);
+            }
+            kinds.push(kind);
+        }
+        Ok(kinds)
+    }
+}

@@ -621,9 +621,12 @@ pub struct ModelView {
     /// The instances of it there are.
     #[serde(default)]
     pub instances: Vec<String>,
-    /// When it became known, seconds since 1970.
+    /// When its file was last changed on the node that answers, in seconds since 1970; 0 where that is not known.
     #[serde(default)]
     pub added_unix_s: u64,
+    /// Elements of all its tensors; 0 where they are not known.
+    #[serde(default)]
+    pub parameters: u64,
     /// Repository, quantisation and commit, if the node that answers fetched it from a hub.
     #[serde(default)]
     pub source: Option<String>,

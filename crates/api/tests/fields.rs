@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use exo_api::anthropic::MessagesRequest;
-use exo_api::ollama::{NamedModel, OllamaRequest};
-use exo_api::openai::{ChatRequest, CompletionRequest, TokensBody};
+use exo_api::ollama::{NamedModel, OllamaEmbed, OllamaRequest};
+use exo_api::openai::{ChatRequest, CompletionRequest, EmbeddingsRequest, TokensBody};
 use exo_api::responses::ResponsesRequest;
 use exo_api::table::{
-    self, APPLY_TEMPLATE, CHAT, COMPLETION, DETOKENIZE, Field, MESSAGES, MESSAGES_COUNT, OLLAMA_CHAT,
-    OLLAMA_GENERATE, OLLAMA_NAMED, RESPONSES, TABLES, TOKENIZE, Table, Treatment,
+    self, APPLY_TEMPLATE, CHAT, COMPLETION, DETOKENIZE, EMBEDDINGS, Field, MESSAGES, MESSAGES_COUNT,
+    OLLAMA_CHAT, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, OLLAMA_GENERATE, OLLAMA_NAMED, RESPONSES, TABLES, TOKENIZE,
+    Table, Treatment,
 };
 use exo_api::{BadParam, BadParamKind, RequestContext};
 use exo_types::{Principal, RequestId};
@@ -32,6 +33,9 @@ fn lines() -> impl Iterator<Item = (Table, &'static str)> {
             "responses" => RESPONSES,
             "messages" => MESSAGES,
             "count_tokens" => MESSAGES_COUNT,
+            "embeddings" => EMBEDDINGS,
+            "ollama_embed" => OLLAMA_EMBED,
+            "ollama_embeddings" => OLLAMA_EMBEDDINGS,
             "ollama_chat" => OLLAMA_CHAT,
             "ollama_generate" => OLLAMA_GENERATE,
             "ollama_named" => OLLAMA_NAMED,
@@ -84,6 +88,7 @@ fn parse(table: Table, body: Value) -> Result<(), BadParam> {
         principal: Principal::LOCAL,
         seed: 1,
         queue_wait_max: Duration::from_secs(1),
+        leaves_out_hosted_tools: false,
     };
     match table.endpoint {
         e if e == CHAT.endpoint => ChatRequest::parse(body)?.into_generate(context).map(drop),
@@ -98,6 +103,9 @@ fn parse(table: Table, body: Value) -> Result<(), BadParam> {
         e if e == OLLAMA_GENERATE.endpoint => {
             OllamaRequest::parse_generate(body)?.into_generate(context).map(drop)
         }
+        e if e == EMBEDDINGS.endpoint => EmbeddingsRequest::parse(body).map(drop),
+        e if e == OLLAMA_EMBED.endpoint => OllamaEmbed::parse_embed(body).map(drop),
+        e if e == OLLAMA_EMBEDDINGS.endpoint => OllamaEmbed::parse_embeddings(body).map(drop),
         e if e == OLLAMA_NAMED.endpoint => NamedModel::parse(body).map(drop),
         e if e == TOKENIZE.endpoint => TokensBody::parse_tokenize(body).map(drop),
         e if e == DETOKENIZE.endpoint => TokensBody::parse_detokenize(body).map(drop),
@@ -118,6 +126,8 @@ fn base(table: Table) -> Value {
             json!({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
         }
         e if e == OLLAMA_GENERATE.endpoint => json!({"model": "m", "prompt": "hi"}),
+        e if e == EMBEDDINGS.endpoint || e == OLLAMA_EMBED.endpoint => json!({"model": "m", "input": "hi"}),
+        e if e == OLLAMA_EMBEDDINGS.endpoint => json!({"model": "m", "prompt": "hi"}),
         e if e == OLLAMA_NAMED.endpoint => json!({"model": "m"}),
         e if e == DETOKENIZE.endpoint => json!({"tokens": [1]}),
         e if e == MESSAGES.endpoint => json!({"model": "m", "max_tokens": 9, "messages": text}),

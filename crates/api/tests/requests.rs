@@ -13,6 +13,7 @@ fn context() -> RequestContext {
         principal: Principal::LOCAL,
         seed: 99,
         queue_wait_max: Duration::from_secs(120),
+        leaves_out_hosted_tools: false,
     }
 }
 

@@ -17,6 +17,7 @@ fn ask(extra: Value) -> Result<GenerateRequest, BadParam> {
         principal: Principal::LOCAL,
         seed: 99,
         queue_wait_max: Duration::from_secs(120),
+        leaves_out_hosted_tools: false,
     };
     let mut asked = ResponsesRequest::parse(body)?;
     let conversation = asked.conversation(Vec::new())?;

@@ -47,6 +47,11 @@ pub const KEYS: &[Key] = &[
         default: "true",
         help: "answers go on elsewhere when this node is lost: another one has a copy of each in memory",
     },
+    Key {
+        name: "leave_out_hosted_tools",
+        default: "false",
+        help: "tools of a request that run at their vendor (web search, …) are left out and named in the answer, not refused",
+    },
     Key { name: "discovery", default: "true", help: "find nodes by mDNS" },
     Key { name: "group", default: "", help: "only nodes of the same group find each other" },
     Key {

@@ -92,6 +92,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     options.metrics_open = config.parse("metrics_open")?;
     options.keys_see_cluster = config.parse("keys_see_cluster")?;
     options.sessions_path = (stay == Stay::Long).then(|| config.data_dir().join("sessions.json"));
+    options.leave_out_hosted_tools = config.parse("leave_out_hosted_tools")?;
     options.give_freed_memory_back = exo_backend_cpu::give_freed_memory_back;
     if let Some(memory) = exo_device::memory(Path::new("/")) {
         let share = usize::try_from(memory.total_bytes / 16).unwrap_or(usize::MAX);

@@ -347,6 +347,15 @@ fn curl_lines_work_as_they_are_printed() {
     let url = |path: &str| format!("http://{}{path}", node.address);
     let streamed = curl(&[&url("/api/generate"), "-d", r#"{"model": "demo", "prompt": "Hello!"}"#]);
     assert!(streamed.trim_end().lines().last().unwrap().contains(r#""done":true"#), "{streamed}");
+    let every_option = r#"{"model": "demo:latest", "prompt": "Why is the sky blue?", "stream": false, "options": {
+        "num_keep": 5, "seed": 42, "num_predict": 100, "top_k": 20, "top_p": 0.9, "min_p": 0.0, "typical_p": 0.7,
+        "repeat_last_n": 33, "temperature": 0.8, "repeat_penalty": 1.2, "presence_penalty": 1.5,
+        "frequency_penalty": 1.0, "penalize_newline": true, "stop": ["\n", "user:"], "numa": false, "num_ctx": 256,
+        "num_batch": 2, "num_gpu": 1, "main_gpu": 0, "use_mmap": true, "num_thread": 8}}"#;
+    let answered = curl(&[&url("/api/generate"), "-d", every_option]);
+    assert!(answered.contains(r#""done":true"#), "{answered}");
+    let embed = r#"{"model": "demo", "input": ["Why is the sky blue?", "Why is the grass green?"], "pooling": "mean"}"#;
+    assert!(curl(&[&url("/api/embed"), "-d", embed]).contains(r#""embeddings":[["#));
     let chat = r#"{"model": "demo", "messages": [{"role": "user", "content": "Hello!"}], "stream": false}"#;
     assert!(curl(&[&url("/api/chat"), "-d", chat]).contains(r#""role":"assistant""#));
     assert!(curl(&[&url("/api/show"), "-d", r#"{"model": "demo"}"#]).contains("model_info"));

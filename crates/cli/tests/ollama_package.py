@@ -61,10 +61,46 @@ def tools(client):
     check("and results", client.chat(model="tools", messages=turns, tools=[get_weather], options=SHORT).done)
 
 
+# As the documentation prints it, but for what is placed here.
+EVERY_OPTION = {
+    "num_keep": 5,
+    "seed": 42,
+    "num_predict": 20,
+    "top_k": 20,
+    "top_p": 0.9,
+    "min_p": 0.0,
+    "typical_p": 0.7,
+    "repeat_last_n": 33,
+    "temperature": 0.8,
+    "repeat_penalty": 1.2,
+    "presence_penalty": 1.5,
+    "frequency_penalty": 1.0,
+    "penalize_newline": True,
+    "stop": ["\n", "user:"],
+    "numa": False,
+    "num_ctx": 128,
+    "num_batch": 2,
+    "num_gpu": 1,
+    "main_gpu": 0,
+    "use_mmap": True,
+    "num_thread": 8,
+}
+
+
+def options(client):
+    asked = {"model": "tools:latest", "prompt": "Why is the sky blue?", "options": EVERY_OPTION}
+    first, second = client.generate(**asked), client.generate(**asked)
+    check("every option", first.done and first.response == second.response, first, second)
+    check("the model as it was asked for", first.model == "tools:latest", first)
+
+
 def models(client):
     check("a list", "tools" in [m.model for m in client.list().models], client.list())
     check("what is placed", "tools" in [m.model for m in client.ps().models], client.ps())
     check("a model", "tools" in client.show("tools").capabilities, client.show("tools"))
+    listed = next(m for m in client.list().models if m.model == "tools")
+    check("its parameters", listed.details.parameter_size[-1] in "KMB", listed)
+    check("its date", listed.modified_at.year > 2000, listed)
     check("pull", client.pull("tools").status == "success")
     check("pull in lines", [p.status for p in client.pull("tools", stream=True)] == ["success"])
 
@@ -85,11 +121,12 @@ def errors(client):
     check("names the command", "exo pull" in said, said)
     refused(client, "delete", 403, lambda: client.delete("tools"))
     refused(client, "copy", 403, lambda: client.copy("tools", "other"))
-    refused(client, "typical_p", 400, lambda: client.chat(model="tools", messages=ASKED, options={"typical_p": 0.5}))
-    refused(client, "embed", 403, lambda: client.embed(model="tools", input="x"))
+    refused(client, "mirostat", 400, lambda: client.chat(model="tools", messages=ASKED, options={"mirostat": 1}))
+    said = refused(client, "no pooling", 400, lambda: client.embed(model="tools", input="x"))
+    check("says what to name", "pooling" in said, said)
 
 
 client = ollama.Client(host=sys.argv[1], timeout=60)
-for part in (texts, tools, models, errors):
+for part in (texts, tools, options, models, errors):
     part(client)
 print("ok")

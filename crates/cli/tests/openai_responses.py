@@ -95,6 +95,18 @@ def refusals(client, asked):
         check("it is refused", False, more)
 
 
+def vectors(client):
+    asked = {"model": "tools", "extra_body": {"pooling": "mean"}}
+    # The package asks for base64 unless it is told otherwise.
+    both = client.embeddings.create(input=["The fox", "A bird"], **asked).data
+    check("one for each", [one.index for one in both] == [0, 1], both)
+    check("of length 1", abs(sum(x * x for x in both[0].embedding) - 1) < 1e-5)
+    numbers = client.embeddings.create(input="The fox", encoding_format="float", **asked).data[0]
+    check("the same in both encodings", list(numbers.embedding) == list(both[0].embedding))
+    scored = client.completions.create(model="tools", prompt="The fox", echo=True, logprobs=1, max_tokens=0)
+    check("a scored prompt", scored.choices[0].logprobs.token_logprobs[0] is None, scored)
+
+
 def main():
     client = openai.OpenAI(base_url=sys.argv[1], api_key="local", max_retries=0, timeout=60)
     asked = {"model": "tools", "input": "What is the weather in Rome?", "max_output_tokens": 24}
@@ -104,6 +116,7 @@ def main():
     typed(client, asked)
     kept(client, answer)
     refusals(client, asked)
+    vectors(client)
     print("ok")
 
 

@@ -2,8 +2,8 @@
 
 use exo_types::{
     Attempt, DeviceId, Epoch, InstanceId, KvDType, LayerRange, LayerShape, ModelId, ModelShape, NodeId,
-    Placement, PlacementId, Principal, RequestId, SampledToken, SamplingParams, SequenceId, SequenceSpec,
-    Shard, Stage, Term,
+    Placement, PlacementId, Principal, PromptQuery, RequestId, SampledToken, SamplingParams, SequenceId,
+    SequenceSpec, Shard, Stage, Term,
 };
 
 use crate::wire::{StagePages, Submission, TokenResult, TokensMessage};
@@ -85,6 +85,7 @@ pub(crate) fn spec(n: u128, driver: NodeId, prompt: u32) -> SequenceSpec {
         sampling: SamplingParams::greedy(),
         history: (0..prompt).map(|t| (t + 7 * n as u32) % 50).collect(),
         prompt_tokens: prompt,
+        query: PromptQuery::Nothing,
     }
 }
 
@@ -102,7 +103,7 @@ pub(crate) fn submission(n: u128, prompt: u32, max_tokens: u32) -> Submission {
 }
 
 pub(crate) fn token(id: u32) -> SampledToken {
-    SampledToken { token: id, logprob: None, top: Vec::new() }
+    SampledToken::bare(id)
 }
 
 pub(crate) fn result(n: u128, position: u32, id: u32) -> TokenResult {

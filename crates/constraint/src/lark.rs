@@ -15,6 +15,10 @@ pub fn check_lark(lark: &str) -> Result<(), CompileError> {
             "`%json` is not taken inside a grammar; send the schema as `response_format`, or write its rules";
         return refused(reason.to_owned());
     }
+    if lark.contains("%llguidance") {
+        let reason = "`%llguidance` is not taken inside a grammar: it changes the engine's own settings";
+        return refused(reason.to_owned());
+    }
     let (definitions, brackets, is_twice_not) = count(lark.as_bytes());
     if is_twice_not {
         return refused("`~~` in a grammar stands for nothing; leave it out".to_owned());
@@ -93,6 +97,19 @@ fn special(text: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_changes_the_engine_is_refused_by_name() {
+        for (lark, named) in [
+            ("%llguidance {\"no_forcing\": true}\nstart: \"a\"", "%llguidance"),
+            ("start: %json {\"type\": \"object\"}", "%json"),
+            ("start: \"a\" ~ ~ \"b\"", "~~"),
+        ] {
+            let refused = check_lark(lark).expect_err(lark).to_string();
+            assert!(refused.contains(named), "{refused}");
+        }
+        assert!(check_lark("start: \"a\" | \"b\"").is_ok());
+    }
 
     #[test]
     fn definitions_and_brackets_are_counted_outside_of_literals() {

@@ -38,7 +38,8 @@ impl Ahead {
 impl Engine {
     /// Whether nothing comes back of the step, on an engine that holds the whole model.
     pub fn may_go_ahead(&self, frame: &StepFrame) -> bool {
-        self.shard.embedding && self.shard.head && frame.sequences.iter().all(|part| !part.sample)
+        let samples = frame.sequences.iter().any(|part| part.sample);
+        self.shard.embedding && self.shard.head && !samples && !self.asks_prompts(frame)
     }
 
     /// Hands a step over, and does not wait for it. Its sequences have advanced; they may go on, or be closed, before it is
@@ -89,7 +90,9 @@ impl Engine {
 mod tests {
     use exo_backend_cpu::{CpuDevice, CpuOptions};
     use exo_golden::Fixture;
-    use exo_types::{NodeId, Principal, RequestId, SamplingParams, SequenceSpec, Shard, StepSequence};
+    use exo_types::{
+        NodeId, Principal, PromptQuery, RequestId, SamplingParams, SequenceSpec, Shard, StepSequence,
+    };
 
     use super::*;
     use crate::EngineOptions;
@@ -129,6 +132,7 @@ mod tests {
                 sampling,
                 history: Vec::new(),
                 prompt_tokens: 0,
+                query: PromptQuery::Nothing,
             };
             engine.open(spec).unwrap();
         }

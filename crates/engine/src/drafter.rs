@@ -153,7 +153,13 @@ impl Drafter {
         }
         // The engine's own sampler is not used: it draws from what it has drawn.
         let (sampling, history) = (SamplingParams::greedy(), Vec::new());
-        let opened = self.engine.open(SequenceSpec { sampling, history, prompt_tokens: 0, ..spec.clone() });
+        let opened = self.engine.open(SequenceSpec {
+            sampling,
+            history,
+            prompt_tokens: 0,
+            query: exo_types::PromptQuery::Nothing,
+            ..spec.clone()
+        });
         if opened.is_err() {
             return Room::Full;
         }
@@ -234,7 +240,8 @@ fn wanted_of(runs: &[&mut Run], news: &[Vec<u32>]) -> Wanted {
         *end += news.len() as u32;
         Some(*end - 1)
     });
-    Wanted { rows: ends.collect(), logit_rows: runs.partition_point(|run| !run.sampler.is_plain_greedy()) }
+    let logit_rows = runs.partition_point(|run| !run.sampler.is_plain_greedy());
+    Wanted { rows: ends.collect(), logit_rows, is_uploaded: true }
 }
 
 /// A part that is read and not sampled after; positions from `start` on are forgotten first.

@@ -11,6 +11,7 @@ use exo_types::{PageKey, SequenceId, SequenceSpec, Shard};
 use crate::load::ShardWeights;
 use crate::pages::{PagePool, Refused};
 use crate::plan::HostBatch;
+use crate::prompt::PromptFold;
 use crate::sequence::{Chooser, Sequence, StartConstraint};
 use crate::{EngineOptions, EngineReport, SequenceError};
 
@@ -25,6 +26,8 @@ pub struct Engine {
     pub(crate) layers: Box<dyn Program>,
     /// Only where the shard has the head.
     pub(crate) head: Option<Box<dyn Program>>,
+    /// The head's norm alone; the same.
+    pub(crate) norm: Option<Box<dyn Program>>,
     pub(crate) stream: Box<dyn Stream>,
     pub(crate) pages: PagePool,
     pub(crate) sequences: BTreeMap<SequenceId, Sequence>,
@@ -90,6 +93,10 @@ impl Engine {
         if cached_tokens > tokens {
             return Err(SequenceError::CachedBeyondHistory { cached_tokens, tokens });
         }
+        let prompt = PromptFold::new(&spec, cached_tokens as u32).filter(|_| self.shard.head);
+        if prompt.is_some() && cached_tokens > 0 && spec.open_query().needs_all_rows() {
+            return Err(SequenceError::CachedQuery { sequence, cached_tokens });
+        }
         let start = self.start_constraint.clone();
         let chooser = self.shard.head.then(|| Chooser::new(spec, start)).transpose();
         let chooser = chooser.map_err(|reason| SequenceError::Constraint { reason })?;
@@ -97,7 +104,8 @@ impl Engine {
             Refused::Unknown => SequenceError::PageUnknown { key },
             Refused::Foreign => SequenceError::PageForeign { key },
         })?;
-        self.sequences.insert(sequence, Sequence { principal, len: cached_tokens as u32, pages, chooser });
+        self.sequences
+            .insert(sequence, Sequence { principal, len: cached_tokens as u32, pages, chooser, prompt });
         Ok(())
     }
 

@@ -174,6 +174,16 @@ pub enum SequenceError {
         /// Tokens given.
         tokens: usize,
     },
+    /// What is asked of the prompt needs all of its rows, and cached pages leave some out.
+    #[error(
+        "sequence {sequence} asks for all rows of its prompt and begins with {cached_tokens} cached positions"
+    )]
+    CachedQuery {
+        /// The sequence.
+        sequence: SequenceId,
+        /// Positions.
+        cached_tokens: usize,
+    },
     /// The sampling parameters are out of range.
     #[error(transparent)]
     Sampling(#[from] exo_types::SamplingParamsError),

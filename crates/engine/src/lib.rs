@@ -25,6 +25,8 @@ mod load;
 mod options;
 mod pages;
 mod plan;
+mod prompt;
+mod report;
 mod score;
 mod sequence;
 mod step;

@@ -8,7 +8,7 @@ use exo_backend::{Alone, Device, KvShape, Residence, Support, Weight};
 use exo_formats::{Model, ModelConfig, TensorName};
 use exo_models::{
     Block, HeadWeights, LayerWeights, StepBuffers, StepLimits, WeightSource, block, op_on, record_head,
-    record_layers, rope_frequencies, tensor_shape,
+    record_layers, record_norm, rope_frequencies, tensor_shape,
 };
 use exo_types::{DRAFTS_MAX, Shard, TensorView};
 
@@ -51,6 +51,8 @@ impl Engine {
         let layers = device.compile(layers)?;
         let head = || device.compile(record_head(&config, &weights, &buffers));
         let head = shard.head.then(head).transpose()?;
+        let norm = || device.compile(record_norm(&config, &weights, &buffers));
+        let norm = shard.head.then(norm).transpose()?;
         let stream = device.stream()?;
         report_loaded(device.as_ref(), &shard, weights.bytes);
         let (pages, host) = (PagePool::new(kv.shape.pages as u32), HostBatch::default());
@@ -64,6 +66,7 @@ impl Engine {
             kv,
             layers,
             head,
+            norm,
             stream,
             pages,
             sequences,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exo_backend::CancelToken;
-use exo_types::{SampledToken, SequenceId, StepFrame, StepSequence};
+use exo_types::{SequenceId, StepFrame, StepSequence, TokenScore};
 
 use crate::{Engine, StepError, StepInput};
 
@@ -45,7 +45,7 @@ impl Engine {
     }
 
     /// For each of `tokens` but the first: its log-probability after those before it, with the `top` most likely
-    /// instead. What a completion with `echo` and `logprobs` reports of its prompt.
+    /// instead.
     pub fn score(
         &mut self,
         sequence: SequenceId,
@@ -53,12 +53,20 @@ impl Engine {
         top: usize,
         cancel: &CancelToken,
         deadline: Duration,
-    ) -> Result<Vec<SampledToken>, StepError> {
+    ) -> Result<Vec<TokenScore>, StepError> {
         let mut scores = Vec::with_capacity(tokens.len().saturating_sub(1));
+        let mut failed = None;
         self.for_each_logits(sequence, tokens, cancel, deadline, |i, row| {
-            scores.extend(tokens.get(i + 1).map(|&next| score_of(row, next, top)));
+            match tokens.get(i + 1).map(|&next| exo_sampler::score(row, next, top)) {
+                Some(Ok(score)) => scores.push(score),
+                Some(Err(source)) => failed = failed.take().or(Some(source)),
+                None => {}
+            }
         })?;
-        Ok(scores)
+        match failed {
+            Some(source) => Err(StepError::Sample { sequence, source }),
+            None => Ok(scores),
+        }
     }
 
     /// How surprised the model is by `tokens`, as a geometric mean: 1 is certainty, V is a blind guess. Needs an open
@@ -68,25 +76,7 @@ impl Engine {
         if scores.is_empty() {
             return Err(StepError::Empty { sequence: Some(sequence) });
         }
-        let sum: f64 = scores.iter().filter_map(|s| s.logprob).map(f64::from).sum();
+        let sum: f64 = scores.iter().map(|s| f64::from(s.logprob)).sum();
         Ok((-sum / scores.len() as f64).exp())
     }
-}
-
-fn score_of(logits: &[f32], token: u32, top: usize) -> SampledToken {
-    let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    let log_sum = max + logits.iter().map(|l| (f64::from(*l) - max).exp()).sum::<f64>().ln();
-    let logprob = |token: u32| (f64::from(logits[token as usize]) - log_sum) as f32;
-    let mut ids: Vec<u32> = Vec::new();
-    if top > 0 {
-        ids.extend(0..logits.len() as u32);
-        let better_first =
-            |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
-        let top = top.min(ids.len());
-        ids.select_nth_unstable_by(top - 1, better_first);
-        ids.truncate(top);
-        ids.sort_unstable_by(better_first);
-    }
-    let top = ids.into_iter().map(|id| (id, logprob(id))).collect();
-    SampledToken { token, logprob: Some(logprob(token)), top }
 }

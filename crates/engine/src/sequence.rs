@@ -5,6 +5,8 @@ use std::sync::Arc;
 use exo_sampler::{SampleError, Sampler, TokenConstraint};
 use exo_types::{Constraint, Principal, SampledToken, SamplingParams, SequenceSpec};
 
+use crate::prompt::PromptFold;
+
 /// Starts what holds an answer to a grammar; a grammar that cannot be followed here ends the answer at once. `Err` says why
 /// none can be followed.
 pub type StartConstraint = dyn Fn(&Constraint) -> Result<Box<dyn TokenConstraint>, String> + Send + Sync;
@@ -39,6 +41,8 @@ pub(crate) struct Sequence {
     pub pages: Vec<u32>,
     /// Only on the last stage.
     pub chooser: Option<Chooser>,
+    /// Only on the last stage, where something is asked of the prompt, until it is through.
+    pub prompt: Option<PromptFold>,
 }
 
 /// Draws tokens: the sampler with the tokens it has folded over, so that it can be set back.
@@ -64,6 +68,11 @@ impl Chooser {
     /// Tokens known.
     pub fn known(&self) -> usize {
         self.history.len()
+    }
+
+    /// The token at a position, if it is known.
+    pub fn token(&self, position: u32) -> Option<u32> {
+        self.history.get(position as usize).copied()
     }
 
     /// Whether it must be shown a row's logits: the best token alone will not do.

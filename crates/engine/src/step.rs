@@ -19,7 +19,7 @@ pub(crate) struct Leave<'a> {
 
 impl Leave<'_> {
     /// Time that is left, or the error that none is.
-    fn left(&self) -> Result<Duration, RunError> {
+    pub fn left(&self) -> Result<Duration, RunError> {
         let left = self.deadline.checked_sub(self.started.elapsed()).filter(|d| !d.is_zero());
         left.ok_or(RunError::Deadline { waited_ms: self.deadline.as_millis() as u64 })
     }
@@ -31,6 +31,8 @@ pub(crate) struct Wanted {
     /// So many, the first, give their logits; the others the place of the greatest, and their logits only where these are not
     /// all finite.
     pub logit_rows: usize,
+    /// Whether the first that fit were uploaded with the step's inputs.
+    pub is_uploaded: bool,
 }
 
 impl Engine {
@@ -53,11 +55,14 @@ impl Engine {
                 let wanted = Wanted {
                     rows: std::mem::take(&mut engine.host.rows),
                     logit_rows: engine.host.logit_rows,
+                    is_uploaded: true,
                 };
                 engine.run_layers(frame, input, &wanted.rows, leave)?;
                 let sampled = engine.sample_rows(frame, &wanted, leave);
                 engine.host.rows = wanted.rows;
-                sampled.map(StepOutput::Sampled)
+                let mut sampled = sampled?;
+                engine.read_prompts(frame, &mut sampled, leave)?;
+                Ok(StepOutput::Sampled(sampled))
             } else {
                 engine.run_layers(frame, input, &[], leave)?;
                 engine.hidden_rows(frame, leave).map(StepOutput::Hidden)
@@ -74,7 +79,8 @@ impl Engine {
         cancel: &CancelToken,
         deadline: Duration,
     ) -> Result<Vec<f32>, StepError> {
-        let all = Wanted { rows: (0..frame.token_count() as u32).collect(), logit_rows: usize::MAX };
+        let rows = (0..frame.token_count() as u32).collect();
+        let all = Wanted { rows, logit_rows: usize::MAX, is_uploaded: true };
         let mut logits = Vec::with_capacity(all.rows.len() * self.config.vocab as usize);
         self.step_rows(frame, input, &all, (cancel, deadline), |_, row| {
             if let Row::Logits(row) = row {
@@ -210,9 +216,9 @@ impl Engine {
         runs.into_iter().map(Run::finish).collect()
     }
 
-    /// Runs the head over the wanted rows of the step's `tokens`, as many at a time as fit, and shows each. The first that fit
-    /// were uploaded with the step's inputs. A row whose best token is refused is shown again, with its logits.
-    fn for_rows(
+    /// Runs the head over the wanted rows of the step's `tokens`, as many at a time as fit, and shows each. A row whose best token is
+    /// refused is shown again, with its logits.
+    pub(crate) fn for_rows(
         &mut self,
         wanted: &Wanted,
         tokens: usize,
@@ -226,7 +232,7 @@ impl Engine {
         let mut first = 0;
         for group in wanted.rows.chunks(buffers.rows.len) {
             leave.left()?;
-            if first > 0 {
+            if first > 0 || !wanted.is_uploaded {
                 self.stream.upload_u32(&buffers.rows, 0, group)?;
             }
             let shape = RunShape { tokens, selected: group.len() };
@@ -267,7 +273,9 @@ impl Engine {
 mod tests {
     use exo_backend_cpu::{CpuDevice, CpuOptions};
     use exo_golden::Fixture;
-    use exo_types::{NodeId, Principal, RequestId, SamplingParams, SequenceSpec, Shard, StepSequence};
+    use exo_types::{
+        NodeId, Principal, PromptQuery, RequestId, SamplingParams, SequenceSpec, Shard, StepSequence,
+    };
 
     use super::*;
     use crate::EngineOptions;
@@ -288,7 +296,15 @@ mod tests {
         let (driver, sampling) = (NodeId([0; 32]), SamplingParams::greedy());
         let history = Vec::new();
         engine
-            .open(SequenceSpec { sequence, principal, driver, sampling, history, prompt_tokens: 0 })
+            .open(SequenceSpec {
+                sequence,
+                principal,
+                driver,
+                sampling,
+                history,
+                prompt_tokens: 0,
+                query: PromptQuery::Nothing,
+            })
             .unwrap();
         let tokens = tokens.to_vec();
         let (start, sample, drafts, truncate_to) = (0, false, 0, None);

@@ -16,6 +16,7 @@
 #![deny(unsafe_code)] // only `mapped` may, and says why
 
 mod config;
+mod embedding;
 mod errors;
 pub mod gguf;
 mod hf;
@@ -30,6 +31,7 @@ mod tokenizer;
 pub mod write;
 
 pub use config::{Architecture, ModelConfig, RopeConfig, RopeStyle};
+pub use embedding::{EmbeddingInfo, EmbeddingLengths};
 pub use errors::{ConfigError, JsonError, LayoutError, OpenError, SafetensorsError, TensorError};
 pub use mapped::MappedFile;
 pub use model::{FileRange, Model, ModelFile, ModelKind, Packed};

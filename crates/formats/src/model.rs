@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use exo_types::{ByteSource, DType, KvDType, LayerShape, ModelShape, Shard, SourceLost, TensorView};
 
-use crate::{GgufTokenizer, LayerTensor, ModelConfig, TensorError, TensorName, TokenizerSource};
+use crate::{
+    EmbeddingInfo, GgufTokenizer, LayerTensor, ModelConfig, TensorError, TensorName, TokenizerSource,
+};
 
 /// How a model is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -90,6 +92,8 @@ pub struct Model {
     pub tokenizer: TokenizerSource,
     /// The Jinja template that turns messages into a prompt.
     pub chat_template: Option<String>,
+    /// What is said of vectors of texts.
+    pub embedding: EmbeddingInfo,
     /// Its files, in the order every copy lists them.
     pub files: Vec<ModelFile>,
     /// One per file; `None` for files without tensors.
@@ -118,6 +122,7 @@ impl Model {
             config,
             tokenizer: TokenizerSource::Gguf(GgufTokenizer::default()),
             chat_template: None,
+            embedding: EmbeddingInfo::default(),
             files: Vec::new(),
             sources,
             tensors: table,

@@ -90,8 +90,8 @@ impl NodeMachine {
     /// The model of that name or id. The error names what there is.
     fn resolve(&self, wanted: &str) -> Result<Resolved, Vec<String>> {
         let all = self.models_held();
-        let is_meant = |m: &&ModelHolders| m.name == wanted || m.id.to_full() == wanted;
-        let Some(found) = all.iter().find(is_meant) else {
+        let named = |name: &str| all.iter().find(|m| m.name == name || m.id.to_full() == name);
+        let Some(found) = named(wanted).or_else(|| named(exo_api::ollama::untagged(wanted)?)) else {
             return Err(all.into_iter().map(|m| m.name).take(NAMED_MAX).collect());
         };
         let instance = self.instances.iter().find(|i| i.model() == found.id);

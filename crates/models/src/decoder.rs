@@ -37,11 +37,11 @@ pub fn record_layers(
     recorder.out
 }
 
-/// Writes the output head: the rows named in the head's buffers, normalised, to logits and the place of the greatest. Runs after the layers, as
-/// often as there are rows to be had.
+/// Writes the norm behind the layers, of the rows named in the head's buffers, to `selected` there. Runs after the layers, as often as
+/// there are rows to be had.
 ///
 /// Panics if `weights` or `buffers` have no head.
-pub fn record_head(config: &ModelConfig, weights: &dyn WeightSource, buffers: &StepBuffers) -> Recording {
+pub fn record_norm(config: &ModelConfig, weights: &dyn WeightSource, buffers: &StepBuffers) -> Recording {
     let head = weights.head().expect("the shard has a head, so its weights were loaded");
     let buffers_of_head = buffers.head.as_ref().expect("the shard has a head, so it has buffers for it");
     let selected = &buffers_of_head.selected;
@@ -60,10 +60,18 @@ pub fn record_head(config: &ModelConfig, weights: &dyn WeightSource, buffers: &S
         groups: 1,
         rows: Rows::Selected,
     });
+    out
+}
+
+/// Writes the output head: the rows that [`record_norm`] normalises, to logits and the place of the greatest.
+pub fn record_head(config: &ModelConfig, weights: &dyn WeightSource, buffers: &StepBuffers) -> Recording {
+    let head = weights.head().expect("the shard has a head, so its weights were loaded");
+    let buffers_of_head = buffers.head.as_ref().expect("the shard has a head, so it has buffers for it");
+    let mut out = record_norm(config, weights, buffers);
     out.push(Op::MatMul {
         weight: head.output.clone(),
         bias: None,
-        x: selected.clone(),
+        x: buffers_of_head.selected.clone(),
         out: buffers_of_head.logits.clone(),
         rows: Rows::Selected,
     });

@@ -23,7 +23,7 @@ mod weights;
 
 pub use block::{Block, ModelError, block};
 pub use buffers::{HeadBuffers, StepBuffers, StepLimits};
-pub use decoder::{record_head, record_layers};
+pub use decoder::{record_head, record_layers, record_norm};
 pub use weights::{
     HeadWeights, LayerWeights, QkNorm, QkvBias, WeightSource, op_on, rope_frequencies, tensor_shape,
 };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use exo_api::{CallDelta, Delta, TokenPiece, TopToken};
 use exo_tokenizer::calls::{AnswerParser, AnswerPart, CallFormat};
 use exo_tokenizer::{StreamDecoder, TextPart, Tokenizer};
-use exo_types::{RequestId, SampledToken};
+use exo_types::{RequestId, SampledToken, TokenScore};
 
 use crate::generate::Running;
 
@@ -101,7 +101,7 @@ impl Choice {
             None => self.decoder.push(token.token),
         };
         if let Some(logprob) = token.logprob {
-            let piece = self.piece(token, logprob);
+            let piece = self.piece(token.token, Some(logprob), &token.top);
             self.held_tokens.push(piece);
         }
         let parts = self.parser.push(&text);
@@ -112,6 +112,17 @@ impl Choice {
             delta.text.push_str(&sent);
         }
         self.send(delta)
+    }
+
+    /// What stands in front of the answer: the prompt, each token but its first with its score.
+    pub fn echo(&self, text: &str, tokens: &[u32], scores: &[TokenScore]) -> Delta {
+        let scores = std::iter::once(None).chain(scores.iter().map(Some));
+        let piece = |(&token, score): (&u32, Option<&TokenScore>)| {
+            let top = score.map(|score| score.top.as_slice()).unwrap_or_default();
+            self.piece(token, score.map(|score| score.logprob), top)
+        };
+        let tokens = tokens.iter().zip(scores).map(piece).collect();
+        Delta { index: self.index, text: text.to_owned(), tokens, ..Delta::default() }
     }
 
     /// The rest, when no more tokens come.
@@ -190,13 +201,13 @@ impl Choice {
         (!delta.is_empty()).then_some(delta)
     }
 
-    fn piece(&self, token: &SampledToken, logprob: f32) -> TokenPiece {
-        let top = |&(id, logprob): &(u32, f32)| {
+    fn piece(&self, id: u32, logprob: Option<f32>, top: &[(u32, f32)]) -> TokenPiece {
+        let likely = |&(id, logprob): &(u32, f32)| {
             let (text, bytes) = self.text_and_bytes(id);
             TopToken { id, text, bytes, logprob }
         };
-        let (text, bytes) = self.text_and_bytes(token.token);
-        TokenPiece { id: token.token, text, bytes, logprob, top: token.top.iter().map(top).collect() }
+        let (text, bytes) = self.text_and_bytes(id);
+        TokenPiece { id, text, bytes, logprob, top: top.iter().map(likely).collect() }
     }
 
     fn text_and_bytes(&self, id: u32) -> (String, Vec<u8>) {

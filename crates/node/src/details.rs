@@ -14,6 +14,8 @@ pub struct Details {
     /// Stored bytes by element type.
     pub dtypes: BTreeMap<String, u64>,
     pub weight_bytes: u64,
+    /// Elements of all its tensors.
+    pub parameters: u64,
     pub layers: u32,
     pub context_tokens_max: u32,
     /// Whether it brings a chat template.
@@ -31,11 +33,19 @@ impl Details {
             },
             dtypes: dtypes(model),
             weight_bytes: model.shape().weight_bytes(),
+            parameters: parameters(model),
             layers: model.config.layers,
             context_tokens_max: model.config.context_tokens_max,
             chat: model.chat_template.is_some(),
         }
     }
+}
+
+fn parameters(model: &Model) -> u64 {
+    let tensors = model.tensors_of(&Shard::whole(model.config.layers)).into_iter();
+    let elements =
+        tensors.filter_map(|name| model.tensor(name).ok()).map(|view| view.rows.saturating_mul(view.cols));
+    elements.fold(0, u64::saturating_add)
 }
 
 fn dtypes(model: &Model) -> BTreeMap<String, u64> {

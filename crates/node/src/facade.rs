@@ -1,5 +1,6 @@
 //! The node as its HTTP server sees it: the bridge from [`exo_api::Facade`] to the node's machine.
 
+mod embeddings;
 mod fitting;
 mod members;
 mod models;
@@ -13,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use exo_api::fits::{FitsQuery, FitsView};
 use exo_api::{
-    AdminError, AlertView, BoxFuture, BoxStream, ClaimedRequest, ClusterView, Drain, Facade, GenerateError,
-    GenerateRequest, GenerateStream, HealthStatus, HealthView, InstanceView, InviteRequest, InviteView,
-    JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView,
-    PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView,
-    SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
+    AdminError, AlertView, BoxFuture, BoxStream, ClaimedRequest, ClusterView, Drain, EmbedRequest,
+    Embeddings, Facade, GenerateError, GenerateRequest, GenerateStream, HealthStatus, HealthView,
+    InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView,
+    MemberRole, MemberView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView,
+    RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
 };
 use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
 use exo_machine::{Answer, Question, Resolved, Unclaimed};
@@ -123,6 +124,10 @@ impl NodeFacade {
 impl Facade for NodeFacade {
     fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<GenerateStream, GenerateError>> {
         Box::pin(self.counted(request))
+    }
+
+    fn embed(&self, request: EmbedRequest) -> BoxFuture<'_, Result<Embeddings, GenerateError>> {
+        Box::pin(self.embed_texts(request))
     }
 
     fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>> {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use exo_api::{
-    ChatMessage, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt,
+    ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt,
     Reasoning, RequestPart, Resumed, Summary, Timings, Tools, Usage,
 };
 use exo_cluster::DraftCounts;
-use exo_cluster::wire::{Busy, EndReason};
+use exo_cluster::wire::{Busy, EndReason, limits};
 use exo_machine::SequenceEvent;
 use exo_tokenizer::{ChatError, ChatTemplate, EncodeOptions, RenderOptions};
-use exo_types::{Constraint, FailureKind, RequestId, SampledToken};
+use exo_types::{Constraint, FailureKind, PromptReport, RequestId, SampledToken};
 use tokio::sync::mpsc;
 
 use crate::choice::Choice;
@@ -20,6 +20,7 @@ use crate::constrain::{self, Checked, Plan};
 use crate::events::EventSender;
 use crate::library::OpenModel;
 use crate::outlet::{Sink, sink};
+use crate::turns::leave_out;
 
 /// The request as tokens.
 pub struct Prepared {
@@ -29,6 +30,8 @@ pub struct Prepared {
     pub constraint: Option<Arc<Constraint>>,
     /// How they are read.
     pub plan: Plan,
+    /// Messages that were left out of the conversation.
+    pub left_out_messages: u32,
 }
 
 /// A prompt as tokens.
@@ -82,7 +85,13 @@ pub fn check_tokens(open: &OpenModel, tokens: &[u32]) -> Result<(), GenerateErro
 }
 
 /// The prompt's tokens, and the grammar of the answers. Blocks for as long as a long prompt takes: call it where that is allowed.
-pub fn prepare(open: &OpenModel, request: &GenerateRequest) -> Result<Prepared, GenerateError> {
+pub fn prepare(
+    open: &OpenModel,
+    request: &mut GenerateRequest,
+    context_tokens: u32,
+) -> Result<Prepared, GenerateError> {
+    let left_out_messages = shorten(open, request, context_tokens)?;
+    let request = &*request;
     let prepare = |prompt| {
         let tokens = prompt_tokens(open, request, prompt)?;
         let undecodable = |e: exo_tokenizer::DecodeError| invalid(RequestPart::Prompt, e.to_string());
@@ -94,14 +103,48 @@ pub fn prepare(open: &OpenModel, request: &GenerateRequest) -> Result<Prepared, 
         Ok(PreparedPrompt { tokens, echo })
     };
     let prompts = request.prompts.iter().map(prepare).collect::<Result<Vec<_>, _>>()?;
-    if request.echo && request.sampling.logprobs.is_some() {
-        let message =
-            "`echo` together with `logprobs` is not supported: the prompt's probabilities are not computed";
-        return Err(invalid(RequestPart::Logprobs, message.to_owned()));
+    if scores_prompt(request) {
+        prompts.iter().try_for_each(|prompt| check_scores(request, prompt.tokens.len()))?;
     }
     let mut plan = constrain::plan(open, request)?;
     let constraint = plan.constraint.take().map(Arc::new);
-    Ok(Prepared { prompts, constraint, plan })
+    Ok(Prepared { prompts, constraint, plan, left_out_messages })
+}
+
+/// Leaves out turns of a conversation that is too long, where that is asked for. A quarter of the context is left for the answer, or
+/// what it may have at most.
+fn shorten(
+    open: &OpenModel,
+    request: &mut GenerateRequest,
+    context_tokens: u32,
+) -> Result<u32, GenerateError> {
+    let GenerateRequest { truncates: true, prompts, tools, reasoning, max_tokens, .. } = request else {
+        return Ok(0);
+    };
+    let [Prompt::Chat { messages }] = prompts.as_mut_slice() else { return Ok(0) };
+    let answer = (context_tokens / 4).min(max_tokens.unwrap_or(u32::MAX)).max(1);
+    let room = context_tokens.saturating_sub(answer) as usize;
+    leave_out(messages, room, |messages| {
+        chat_tokens(open, messages, tools.as_ref(), reasoning, true).map(|tokens| tokens.len())
+    })
+}
+
+/// Whether the probabilities of the prompt's tokens are asked for.
+pub fn scores_prompt(request: &GenerateRequest) -> bool {
+    request.echo && request.sampling.logprobs.is_some()
+}
+
+/// Refuses a prompt whose scores no message would hold.
+fn check_scores(request: &GenerateRequest, tokens: usize) -> Result<(), GenerateError> {
+    let top = request.sampling.logprobs.map_or(0, usize::from);
+    if limits::scores_bytes(tokens, top) <= limits::SCORES_BYTES_MAX {
+        return Ok(());
+    }
+    let most = limits::SCORES_BYTES_MAX / limits::scores_bytes(1, top);
+    let message = format!(
+        "the prompt has {tokens} tokens, and with {top} likeliest ones for each the probabilities of at most {most} are reported"
+    );
+    Err(invalid(RequestPart::Logprobs, message))
 }
 
 /// The tokens of a conversation.
@@ -226,9 +269,10 @@ pub fn stream(running: Running) -> GenerateStream {
     }))
 }
 
-struct CancelOnDrop {
-    request: RequestId,
-    node: EventSender,
+/// Cancels a request when nobody waits for it any more. One that is over does not mind.
+pub struct CancelOnDrop {
+    pub request: RequestId,
+    pub node: EventSender,
 }
 
 impl Drop for CancelOnDrop {
@@ -268,15 +312,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
             SequenceEvent::Token { index, token } => {
                 progress.token();
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
-                if let Some(checked) = checked.get_mut(usize::from(index)) {
-                    checked.push(token.token)?;
-                }
-                if let Some(delta) = choice.push(&token) {
-                    sink.send(GenerateEvent::Delta(delta))?;
-                }
-                if choice.found_stop().is_some() {
-                    running.node.cancel_request(running.request.request, Some(index));
-                }
+                take_token(sink, &running, choice, checked.get_mut(usize::from(index)), &token)?;
             }
             SequenceEvent::Ended { index, reason, cached_tokens, drafts } => {
                 progress.ended(index, cached_tokens, drafts);
@@ -287,7 +323,9 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                     repeat(sink, &running, given, &mut choices, &mut checked).await?;
                 }
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
-                finish(sink, choice, reason)?;
+                // The token that a prompt's scores came with says nothing of an answer that was not asked for.
+                let is_empty = running.request.max_tokens == Some(0);
+                finish(sink, choice, if is_empty { EndReason::MaxTokens } else { reason })?;
             }
             SequenceEvent::Refused(error) => return Err(error),
             SequenceEvent::Failed { kind: FailureKind::QueueFull, busy: Some(busy), .. } => {
@@ -304,6 +342,32 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
         }
     }
     Err(GenerateError::Unavailable { reason: "the node is shutting down".to_owned(), retry_after_s: 5 })
+}
+
+/// One more token of a choice.
+fn take_token(
+    sink: &Sink,
+    running: &Running,
+    choice: &mut Choice,
+    checked: Option<&mut Checked>,
+    token: &SampledToken,
+) -> Result<(), GenerateError> {
+    if scores_prompt(&running.request) && choice.tokens() == 0 {
+        sink.send(GenerateEvent::Delta(scored_echo(running, choice, token)?))?;
+    }
+    if running.request.max_tokens == Some(0) {
+        return Ok(()); // only the prompt was asked for, and this came with it
+    }
+    if let Some(checked) = checked {
+        checked.push(token.token)?;
+    }
+    if let Some(delta) = choice.push(token) {
+        sink.send(GenerateEvent::Delta(delta))?;
+    }
+    if choice.found_stop().is_some() {
+        running.node.cancel_request(running.request.request, Some(choice.index()));
+    }
+    Ok(())
 }
 
 /// The tokens that another node had, as if they came now.
@@ -334,15 +398,28 @@ async fn repeat(
 /// What stands in front of the first token.
 fn open_answer(sink: &Sink, running: &Running, count: u16) -> Result<(), GenerateError> {
     sink.send(GenerateEvent::Started { prompt_tokens: running.prepared.prompt_tokens() })?;
-    if !running.request.echo {
+    // With its probabilities it comes when they do: with the first token.
+    if !running.request.echo || scores_prompt(&running.request) {
         return Ok(());
     }
     for index in 0..count {
-        let prompt = running.prepared.prompts.get(usize::from(index / running.request.choices.max(1)));
-        let text = prompt.map(|prompt| prompt.echo.clone()).unwrap_or_default();
-        sink.send(GenerateEvent::Delta(exo_api::Delta { index, text, ..Default::default() }))?;
+        let text = running.prompt_of(index).map(|prompt| prompt.echo.clone()).unwrap_or_default();
+        sink.send(GenerateEvent::Delta(Delta { index, text, ..Default::default() }))?;
     }
     Ok(())
+}
+
+/// The prompt with the probabilities that came with the first token behind it.
+fn scored_echo(running: &Running, choice: &Choice, first: &SampledToken) -> Result<Delta, GenerateError> {
+    let failed =
+        |message: &str| GenerateError::Failed { kind: FailureKind::Protocol, message: message.to_owned() };
+    let prompt = running.prompt_of(choice.index()).ok_or_else(|| failed("a choice of no prompt"))?;
+    match first.prompt.as_deref() {
+        Some(PromptReport::Scores(scores)) if scores.len() + 1 == prompt.tokens.len() => {
+            Ok(choice.echo(&prompt.echo, &prompt.tokens, scores))
+        }
+        _ => Err(failed("the last stage did not report the probabilities of the prompt's tokens")),
+    }
 }
 
 fn finish(sink: &Sink, choice: &mut Choice, end: EndReason) -> Result<(), GenerateError> {
@@ -493,11 +570,18 @@ impl Progress {
             stages: self.stages,
             resumed: self.resumed.clone(),
             unenforced: running.prepared.plan.unenforced.clone(),
+            left_out_messages: running.prepared.left_out_messages,
+            left_out_tools: running.request.left_out_tools.clone(),
         }
     }
 }
 
 impl Running {
+    /// What a choice goes on from.
+    fn prompt_of(&self, index: u16) -> Option<&PreparedPrompt> {
+        self.prepared.prompts.get(usize::from(index / self.request.choices.max(1)))
+    }
+
     fn open_id(&self) -> String {
         self.open.id.to_full()
     }

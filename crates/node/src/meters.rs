@@ -220,6 +220,8 @@ mod tests {
             stages: 1,
             unenforced: Vec::new(),
             resumed: Vec::new(),
+            left_out_messages: 0,
+            left_out_tools: Vec::new(),
         }
     }
 

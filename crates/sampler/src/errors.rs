@@ -15,6 +15,14 @@ pub enum SampleError {
         /// NaN or an infinity.
         value: f32,
     },
+    /// A token that is to be scored is none of the model's.
+    #[error("token {token} is not below the vocabulary's {vocab}")]
+    BeyondVocabulary {
+        /// The id.
+        token: u32,
+        /// Tokens of the vocabulary.
+        vocab: usize,
+    },
     /// The constraint could not be set back to an earlier token.
     #[error("the answer's grammar cannot be followed: {reason}")]
     Constraint {

@@ -1,4 +1,4 @@
-//! Top-k, top-p and min-p, without sorting a whole vocabulary.
+//! Top-k, typical-p, top-p and min-p, without sorting a whole vocabulary.
 
 use std::cmp::Ordering;
 
@@ -51,6 +51,33 @@ impl Candidates {
         self.ids.select_nth_unstable_by(k - 1, |a, b| likelier_first(logits, *a, *b));
         self.ids.truncate(k);
         self.ids.sort_unstable_by(|a, b| likelier_first(logits, *a, *b));
+    }
+
+    /// Keeps the smallest set of the most typical tokens whose probabilities, among those kept so far, sum to at least `p`; never
+    /// fewer than one. How typical a token is says `|−ln p(token) − H|`, H being the entropy: the less, the more. 1 or more keeps
+    /// all. Source: Meister et al. 2022, arXiv:2202.00666.
+    pub(crate) fn typical_p(&mut self, logits: &[f32], p: f64) {
+        if p.is_nan() || p >= 1.0 || self.ids.len() < 2 {
+            return;
+        }
+        let max = self.max_logit(logits);
+        let shifted = |id: u32| f64::from(logits[id as usize]) - max;
+        let sum: f64 = self.ids.iter().map(|&id| shifted(id).exp()).sum();
+        let log_probability = |id: u32| shifted(id) - sum.ln();
+        let surprise = |id: u32| {
+            let log = log_probability(id);
+            // What underflows is never chosen, and adds nothing.
+            if log.exp() > 0.0 { -log * log.exp() } else { 0.0 }
+        };
+        let entropy: f64 = self.ids.iter().map(|&id| surprise(id)).sum();
+        let distance = |id: u32| (-log_probability(id) - entropy).abs();
+        self.ids.sort_unstable_by(|&a, &b| distance(a).total_cmp(&distance(b)).then(a.cmp(&b)));
+        let mut kept_sum = 0.0;
+        let crossed = self.ids.iter().position(|&id| {
+            kept_sum += log_probability(id).exp();
+            kept_sum >= p
+        });
+        self.ids.truncate(crossed.map_or(self.ids.len(), |index| index + 1));
     }
 
     /// Keeps the smallest set of most likely tokens whose probabilities, among those kept so far, sum to at
@@ -144,6 +171,24 @@ mod tests {
             c.top_p(&logits, p);
             assert_eq!(c.ids.len(), kept, "p = {p}");
         }
+    }
+
+    #[test]
+    fn typical_p_keeps_what_is_about_as_surprising_as_the_mean() {
+        // The entropy is 1.03; the surprises are 0.69, 1.20 and 1.61: the second is nearest, then the first.
+        let logits = [0.5f32.ln(), 0.3f32.ln(), 0.2f32.ln()];
+        for (p, kept) in [(0.0, &[1][..]), (0.29, &[1]), (0.31, &[1, 0]), (0.79, &[1, 0]), (0.81, &[1, 0, 2])]
+        {
+            let mut c = all(&logits);
+            c.typical_p(&logits, p);
+            assert_eq!(c.ids, kept, "p = {p}");
+        }
+        let mut c = all(&logits);
+        c.typical_p(&logits, 1.0);
+        assert_eq!(c.ids, [0, 1, 2], "1 keeps all as they are");
+        let mut c = all(&[3e38, -3e38]);
+        c.typical_p(&[3e38, -3e38], 0.5);
+        assert_eq!(c.ids, [0], "what cannot come does not count");
     }
 
     #[test]

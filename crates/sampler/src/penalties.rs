@@ -1,6 +1,6 @@
 //! Logit bias and the three penalties: the only part of sampling that remembers tokens.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 
 use exo_types::SamplingParams;
 
@@ -11,10 +11,14 @@ pub(crate) struct Penalties {
     repetition: f32,
     presence: f32,
     frequency: f32,
-    /// Tokens of the prompt and the answer, once each; only for the repetition penalty.
-    seen: BTreeSet<u32>,
+    /// Tokens of the prompt and the answer with their counts; only for the repetition penalty.
+    seen: BTreeMap<u32, u32>,
     /// Generated tokens with their counts; only for presence and frequency.
     generated: BTreeMap<u32, u32>,
+    /// The last tokens and whether each was generated; only where the penalties look at no more than these.
+    window: VecDeque<(u32, bool)>,
+    /// 0 is no bound.
+    window_len_max: usize,
 }
 
 impl Penalties {
@@ -24,24 +28,46 @@ impl Penalties {
             repetition: params.repetition_penalty,
             presence: params.presence_penalty,
             frequency: params.frequency_penalty,
-            seen: BTreeSet::new(),
+            seen: BTreeMap::new(),
             generated: BTreeMap::new(),
+            window: VecDeque::new(),
+            window_len_max: params.penalty_window as usize,
         };
         let (prompt, generated) = history.split_at(prompt_tokens.min(history.len()));
-        if fold.repeats() {
-            fold.seen.extend(prompt);
-        }
-        generated.iter().for_each(|&token| fold.accept(token));
+        prompt.iter().for_each(|&token| fold.take_in(token, false));
+        generated.iter().for_each(|&token| fold.take_in(token, true));
         fold
     }
 
     pub(crate) fn accept(&mut self, token: u32) {
-        if self.repeats() {
-            self.seen.insert(token);
+        self.take_in(token, true);
+    }
+
+    fn take_in(&mut self, token: u32, is_generated: bool) {
+        self.count(token, is_generated, |count| count.saturating_add(1));
+        if self.window_len_max == 0 || !(self.repeats() || self.counts()) {
+            return;
         }
-        if self.counts() {
-            let count = self.generated.entry(token).or_insert(0);
-            *count = count.saturating_add(1);
+        self.window.push_back((token, is_generated));
+        if self.window.len() > self.window_len_max
+            && let Some((token, is_generated)) = self.window.pop_front()
+        {
+            self.count(token, is_generated, |count| count.saturating_sub(1));
+        }
+    }
+
+    /// Changes the counts of a token; one that is counted no more is forgotten.
+    fn count(&mut self, token: u32, is_generated: bool, change: impl Fn(u32) -> u32) {
+        let (repeats, counts) = (self.repeats(), self.counts() && is_generated);
+        for (counts, is_used) in [(&mut self.seen, repeats), (&mut self.generated, counts)] {
+            if !is_used {
+                continue;
+            }
+            let count = counts.entry(token).or_insert(0);
+            *count = change(*count);
+            if *count == 0 {
+                counts.remove(&token);
+            }
         }
     }
 
@@ -55,7 +81,7 @@ impl Penalties {
         for &(token, bias) in &self.bias {
             adjust(logits, token, |l| l + bias);
         }
-        for &token in &self.seen {
+        for &token in self.seen.keys() {
             let by = self.repetition;
             adjust(logits, token, |l| if l > 0.0 { l / by } else { l * by });
         }
@@ -103,6 +129,21 @@ mod tests {
         let params =
             SamplingParams { presence_penalty: 1.0, frequency_penalty: 0.25, ..SamplingParams::greedy() };
         assert_eq!(apply(params, &[0, 0, 1, 2, 2], 2, &[8.0, 8.0, 8.0]), [8.0, 6.75, 6.5]);
+    }
+
+    #[test]
+    fn a_window_lets_go_of_what_is_behind_it() {
+        let params =
+            SamplingParams { repetition_penalty: 2.0, penalty_window: 2, ..SamplingParams::greedy() };
+        assert_eq!(apply(params.clone(), &[0, 1, 2], 1, &[4.0; 4]), [4.0, 2.0, 2.0, 4.0]);
+        // One that stands in it twice is still there when the first goes.
+        assert_eq!(apply(params, &[0, 1, 1, 1], 1, &[4.0; 4]), [4.0, 2.0, 4.0, 4.0]);
+        let params = SamplingParams { frequency_penalty: 1.0, penalty_window: 3, ..SamplingParams::greedy() };
+        assert_eq!(apply(params.clone(), &[0, 0, 0, 1, 1], 2, &[8.0; 2]), [7.0, 6.0]);
+        // What was said one token after the other is what a replay folds at once.
+        let mut fold = Penalties::new(&params, &[0, 0], 2);
+        [0, 1, 1, 0].into_iter().for_each(|token| fold.accept(token));
+        assert_eq!(fold, Penalties::new(&params, &[0, 0, 0, 1, 1, 0], 2));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The sampler of one sequence.
 
-use exo_types::{SampledToken, SamplingParams};
+use exo_types::{SampledToken, SamplingParams, TokenScore};
 
 use crate::SampleError;
 use crate::constraint::{ConstraintError, TokenConstraint};
@@ -50,13 +50,14 @@ impl Sampler {
         check_finite(logits)?;
         let token = self.choose(logits, position).unwrap_or_else(|_| self.end_token());
         let Some(top_count) = self.params.logprobs else {
-            return Ok(SampledToken { token, logprob: None, top: Vec::new() });
+            return Ok(SampledToken::bare(token));
         };
         let probabilities = LogProbs::of(logits);
         Ok(SampledToken {
             token,
             logprob: Some(probabilities.at(token)),
             top: probabilities.top(usize::from(top_count)),
+            prompt: None,
         })
     }
 
@@ -77,7 +78,7 @@ impl Sampler {
             Some(Ok(false)) => return None,
             Some(Err(_)) => self.end_token(),
         };
-        Some(SampledToken { token, logprob: None, top: Vec::new() })
+        Some(SampledToken::bare(token))
     }
 
     /// Whether it takes the greatest logit as it is and is asked for nothing else: whoever knows which that is, and that all are
@@ -130,11 +131,22 @@ impl Sampler {
             return Ok(self.candidates.best(logits));
         }
         self.candidates.top_k(logits, self.params.top_k as usize);
+        self.candidates.typical_p(logits, f64::from(self.params.typical_p));
         self.candidates.top_p(logits, f64::from(self.params.top_p));
         self.candidates.min_p(logits, self.params.min_p);
         let u = uniform(self.params.seed, position);
         Ok(draw(&mut self.candidates, logits, self.params.temperature, u))
     }
+}
+
+/// How likely `token`, which stood there already, was by `logits`, with the `top` likeliest in its place.
+pub fn score(logits: &[f32], token: u32, top: usize) -> Result<TokenScore, SampleError> {
+    check_finite(logits)?;
+    if token as usize >= logits.len() {
+        return Err(SampleError::BeyondVocabulary { token, vocab: logits.len() });
+    }
+    let probabilities = LogProbs::of(logits);
+    Ok(TokenScore { logprob: probabilities.at(token), top: probabilities.top(top) })
 }
 
 /// The greatest logit; the lowest id among equals.

@@ -23,17 +23,19 @@ fn generate(sampler: &mut Sampler, tokens: &mut Vec<u32>, count: usize, vocab: u
 }
 
 fn params() -> impl Strategy<Value = SamplingParams> {
-    let numbers = (0f32..2.0, 0u32..20, 0.05f32..=1.0, 0f32..0.5);
-    let penalties = (0.5f32..2.0, -2f32..2.0, -2f32..2.0, any::<u64>());
+    let numbers = (0f32..2.0, 0u32..20, 0.05f32..=1.0, 0f32..0.5, 0.05f32..=1.0);
+    let penalties = (0.5f32..2.0, -2f32..2.0, -2f32..2.0, any::<u64>(), 0u32..9);
     let bias = prop::collection::btree_map(0u32..40, -5f32..5.0, 0..4);
     (numbers, penalties, bias).prop_map(|(n, p, logit_bias)| SamplingParams {
         temperature: n.0,
         top_k: n.1,
         top_p: n.2,
         min_p: n.3,
+        typical_p: n.4,
         repetition_penalty: p.0,
         presence_penalty: p.1,
         frequency_penalty: p.2,
+        penalty_window: p.4,
         logit_bias,
         seed: p.3,
         logprobs: Some(3),

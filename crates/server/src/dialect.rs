@@ -1,7 +1,7 @@
 //! The dialects that requests for text come in.
 
 use axum::http::HeaderMap;
-use exo_api::openai::{chat, completion};
+use exo_api::openai::{chat, completion, embeddings};
 use exo_api::{RequestPart, anthropic, ollama, responses};
 
 /// The header by which Anthropic's clients name the version of the API that they speak.
@@ -23,6 +23,13 @@ pub enum Dialect {
         /// Whether it is `/api/chat`.
         is_chat: bool,
     },
+    /// OpenAI's embeddings.
+    Embeddings,
+    /// Ollama's embeddings.
+    OllamaEmbed {
+        /// The field that holds the texts.
+        asked_in: &'static str,
+    },
     /// Questions to a tokenizer.
     Tokens {
         /// The field that holds what the question is about.
@@ -39,6 +46,8 @@ impl Dialect {
             Self::Responses => responses::part_name(part),
             Self::Messages => anthropic::part_name(part),
             Self::Ollama { is_chat } => ollama::part_name(part, is_chat),
+            Self::Embeddings => embeddings::part_name(part),
+            Self::OllamaEmbed { asked_in } => ollama::embed_part_name(part, asked_in),
             Self::Tokens { asked_in } if part == RequestPart::Prompt => asked_in.to_owned(),
             Self::Tokens { .. } => chat::part_name(part),
         }

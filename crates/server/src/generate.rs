@@ -2,23 +2,50 @@
 
 use std::sync::Arc;
 
+use axum::extract::Request;
 use axum::response::Response;
 use exo_api::{GenerateEvent, GenerateRequest, RequestContext};
 use exo_types::{Principal, RequestId};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::app::App;
-use crate::body::json;
+use crate::body::{Lease, json, read_json};
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Head, Whole};
 use crate::errors::ApiError;
-use crate::resume::Ticket;
+use crate::resume::{Origin, Ticket};
 use crate::source::{Heard, Source};
 use crate::sse;
 
-/// What the server adds to a request.
-pub fn context(app: &App, request: RequestId, principal: Principal, seed: u64) -> RequestContext {
-    RequestContext { request, principal, seed, queue_wait_max: app.options.queue_wait_max }
+/// A request as its handler begins with it.
+pub struct Asked<T> {
+    /// The body, parsed.
+    pub body: T,
+    /// What the server adds to it.
+    pub context: RequestContext,
+    /// Where an answer that another node began comes from.
+    pub origin: Origin,
+    /// For the room that the body takes: whole answers hold it, and streams until their headers, when the prompt is one of tokens.
+    pub lease: Lease,
+}
+
+/// Reads a request.
+pub async fn read<T: Send + 'static>(
+    app: &App,
+    id: RequestId,
+    principal: Principal,
+    request: Request,
+    parse: fn(Value) -> Result<T, ApiError>,
+) -> Result<Asked<T>, ApiError> {
+    let (parts, body) = request.into_parts();
+    let origin = Origin::of(&parts)?;
+    let queue_wait_max = app.options.queue_wait_max;
+    let leaves_out_hosted_tools = app.options.leave_out_hosted_tools;
+    let context =
+        RequestContext { request: id, principal, seed: origin.seed, queue_wait_max, leaves_out_hosted_tools };
+    let (body, lease) = read_json(&parts.headers, body, app, parse).await?;
+    Ok(Asked { body, context, origin, lease })
 }
 
 /// What stands at the top of its answers.

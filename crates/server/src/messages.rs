@@ -14,8 +14,8 @@ use crate::body::{json, read_json};
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_comment, push_event};
 use crate::errors::ApiError;
-use crate::generate::{context, stream, whole};
-use crate::resume::{Origin, Resumed, recorded};
+use crate::generate::{Asked, read, stream, whole};
+use crate::resume::{Resumed, recorded};
 
 /// `POST /v1/messages`
 pub async fn messages(
@@ -24,12 +24,9 @@ pub async fn messages(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (parts, body) = request.into_parts();
-    let origin = Origin::of(&parts)?;
-    let context = context(&app, id, principal, origin.seed);
-    // Until the prompt is one of tokens: whole answers, and streams until their headers.
     let take = |body| Ok((recorded(&body), MessagesRequest::parse(body)?));
-    let ((body, messages), _lease) = read_json(&parts.headers, body, &app, take).await?;
+    let Asked { body: (body, messages), context, origin, lease: _lease } =
+        read(&app, id, principal, request, take).await?;
     let fold = MessageStream::new(id.to_string(), messages.model.clone(), messages.thoughts);
     let streams = messages.streams;
     let request = messages.into_generate(context)?;
@@ -47,7 +44,8 @@ pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Resu
     let (parts, body) = request.into_parts();
     let (messages, _lease) =
         read_json(&parts.headers, body, &app, |body| Ok(MessagesRequest::parse_count(body)?)).await?;
-    let answer = app.tokens(Dialect::Messages, messages.into_count()).await?;
+    let answer =
+        app.tokens(Dialect::Messages, messages.into_count(app.options.leave_out_hosted_tools)?).await?;
     Ok(json(&TokenCount { input_tokens: answer.tokens.len() as u32 }))
 }
 

@@ -11,9 +11,7 @@ use exo_api::ollama::{
     NamedModel, OllamaAnswer, OllamaError, OllamaModels, OllamaPull, OllamaRequest, OllamaShow, OllamaStream,
     OllamaVersion, OllamaWhole, models::created_at,
 };
-use exo_api::{
-    GenerateError, GenerateEvent, ModelView, RequestContext, Summary, TokensQuestion, TokensRequest,
-};
+use exo_api::{GenerateError, GenerateEvent, ModelView, Summary, TokensQuestion, TokensRequest};
 use exo_types::{Principal, RequestId};
 use serde::Serialize;
 
@@ -23,8 +21,8 @@ use crate::clock::unix_s;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole};
 use crate::errors::ApiError;
-use crate::generate::{context, stream, whole};
-use crate::resume::{Origin, Ticket};
+use crate::generate::{Asked, read, stream, whole};
+use crate::resume::Ticket;
 
 /// Lines of JSON.
 const LINES: &str = "application/x-ndjson";
@@ -36,10 +34,7 @@ pub async fn chat(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (parts, body) = request.into_parts();
-    let (asked, _lease) =
-        read_json(&parts.headers, body, &app, |body| Ok(OllamaRequest::parse_chat(body)?)).await?;
-    answer(&app, context(&app, id, principal, Origin::of(&parts)?.seed), asked).await
+    answer(&app, read(&app, id, principal, request, |body| Ok(OllamaRequest::parse_chat(body)?)).await?).await
 }
 
 /// `POST /api/generate`
@@ -49,16 +44,15 @@ pub async fn generate(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (parts, body) = request.into_parts();
-    let (asked, _lease) =
-        read_json(&parts.headers, body, &app, |body| Ok(OllamaRequest::parse_generate(body)?)).await?;
-    answer(&app, context(&app, id, principal, Origin::of(&parts)?.seed), asked).await
+    answer(&app, read(&app, id, principal, request, |body| Ok(OllamaRequest::parse_generate(body)?)).await?)
+        .await
 }
 
-async fn answer(app: &Arc<App>, context: RequestContext, asked: OllamaRequest) -> Result<Response, ApiError> {
-    let fold = OllamaStream::new(context.request.to_string(), created_at(unix_s()), &asked);
-    let (streams, dialect) = (asked.streams, Dialect::Ollama { is_chat: asked.is_chat });
-    let request = asked.into_generate(context)?;
+async fn answer(app: &Arc<App>, asked: Asked<OllamaRequest>) -> Result<Response, ApiError> {
+    let Asked { body, context, lease: _lease, .. } = asked;
+    let fold = OllamaStream::new(context.request.to_string(), created_at(unix_s()), &body);
+    let (streams, dialect) = (body.streams, Dialect::Ollama { is_chat: body.is_chat });
+    let request = body.into_generate(context)?;
     match streams {
         true => stream(app, dialect, request, OllamaChunks(fold), Ticket::none()).await,
         false => whole(app, dialect, request, WholeAnswer(OllamaWhole::new(fold))).await,
@@ -110,11 +104,10 @@ pub async fn pull(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     }
 }
 
-/// What would change models, and what is not there yet.
+/// What would change models.
 pub async fn refused(request: Request) -> ApiError {
     let path = request.uri().path();
     let why = match path.trim_start_matches("/api/").split('/').next() {
-        Some("embed" | "embeddings") => "embeddings are not there yet",
         Some("create" | "copy" | "blobs") => {
             "clients do not change models, `exo models add` makes a file known"
         }
@@ -129,7 +122,8 @@ const DIALECT: Dialect = Dialect::Ollama { is_chat: false };
 
 async fn find(app: &App, name: &str) -> Result<Result<ModelView, GenerateError>, ApiError> {
     let models = app.admin(app.facade.models()).await?;
-    let found = models.iter().find(|model| model.name == name || model.id == name).cloned();
+    let named = |name: &str| models.iter().find(|model| model.name == name || model.id == name).cloned();
+    let found = named(name).or_else(|| named(exo_api::ollama::untagged(name)?));
     Ok(found.ok_or_else(|| {
         let known = models.into_iter().map(|model| model.name).collect();
         GenerateError::ModelUnknown { model: name.to_owned(), known }

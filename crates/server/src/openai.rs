@@ -1,5 +1,7 @@
 //! `/v1/*` as OpenAI has it: chat completions and completions.
 
+pub mod embeddings;
+
 use std::sync::Arc;
 
 use axum::Extension;
@@ -10,13 +12,12 @@ use exo_api::openai::{ChatRequest, CompletionRequest};
 use exo_types::{Principal, RequestId};
 
 use crate::app::App;
-use crate::body::read_json;
 use crate::chat::{ChatChunks, ChatWhole};
 use crate::completion::{CompletionChunks, CompletionWhole};
 use crate::dialect::Dialect;
 use crate::errors::ApiError;
-use crate::generate::{context, head, stream, whole};
-use crate::resume::{Origin, Resumed, recorded};
+use crate::generate::{Asked, head, read, stream, whole};
+use crate::resume::{Resumed, recorded};
 
 /// `POST /v1/chat/completions`
 pub async fn chat(
@@ -25,12 +26,9 @@ pub async fn chat(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (parts, body) = request.into_parts();
-    let origin = Origin::of(&parts)?;
-    let context = context(&app, id, principal, origin.seed);
-    // Until the prompt is one of tokens: whole answers, and streams until their headers.
     let take = |body| Ok((recorded(&body), ChatRequest::parse(body)?));
-    let ((body, chat), _lease) = read_json(&parts.headers, body, &app, take).await?;
+    let Asked { body: (body, chat), context, origin, lease: _lease } =
+        read(&app, id, principal, request, take).await?;
     let (streams, include_usage) = (chat.common.streams(), chat.common.includes_usage());
     let request = chat.into_generate(context)?;
     let (head, logprobs) = (head(&request, origin.created), request.sampling.logprobs.is_some());
@@ -49,11 +47,9 @@ pub async fn completion(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (parts, body) = request.into_parts();
-    let origin = Origin::of(&parts)?;
-    let context = context(&app, id, principal, origin.seed);
     let take = |body| Ok((recorded(&body), CompletionRequest::parse(body)?));
-    let ((body, completion), _lease) = read_json(&parts.headers, body, &app, take).await?;
+    let Asked { body: (body, completion), context, origin, lease: _lease } =
+        read(&app, id, principal, request, take).await?;
     let (streams, include_usage) = (completion.common.streams(), completion.common.includes_usage());
     let request = completion.into_generate(context)?;
     let (head, logprobs) = (head(&request, origin.created), request.sampling.logprobs.is_some());

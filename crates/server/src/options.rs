@@ -52,6 +52,8 @@ pub struct ServerOptions {
     pub local_connections_max: usize,
     /// How long a request may wait for placing, loading and a slot.
     pub queue_wait_max: Duration,
+    /// Whether tools of a request that run at their vendor are left out, and named in the answer. They are refused otherwise.
+    pub leave_out_hosted_tools: bool,
     /// Whether streamed answers can go on at another node: another member's memory then has a copy of each.
     pub resume: bool,
     /// Longest silence of the node within a request, which says every 20 s that it watches the request's deadlines. The last
@@ -93,6 +95,7 @@ impl ServerOptions {
             connections_max: 2048,
             local_connections_max: 64,
             queue_wait_max: Duration::from_secs(120),
+            leave_out_hosted_tools: false,
             resume: true,
             silence_max: Duration::from_secs(150),
             stream_headers_after: Duration::from_secs(2),

@@ -14,13 +14,13 @@ use exo_api::{BadParam, ChatMessage, GenerateEvent, Summary};
 use exo_types::{Principal, RequestId};
 
 use crate::app::App;
-use crate::body::{Lease, json, read_json};
+use crate::body::{Lease, json};
 use crate::clock::unix_s;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event};
 use crate::errors::ApiError;
-use crate::generate::{context, stream, whole};
-use crate::resume::{Origin, Ticket};
+use crate::generate::{Asked, read, stream, whole};
+use crate::resume::Ticket;
 
 /// `POST /v1/responses`
 pub async fn create(
@@ -29,10 +29,8 @@ pub async fn create(
     Extension(principal): Extension<Principal>,
     request: Request,
 ) -> Result<HttpResponse, ApiError> {
-    let (parts, body) = request.into_parts();
-    let context = context(&app, id, principal, Origin::of(&parts)?.seed);
-    let (mut asked, mut lease) =
-        read_json(&parts.headers, body, &app, |body| Ok(ResponsesRequest::parse(body)?)).await?;
+    let Asked { body: mut asked, context, mut lease, .. } =
+        read(&app, id, principal, request, |body| Ok(ResponsesRequest::parse(body)?)).await?;
     let previous = previous(&app, principal, &asked, &mut lease)?;
     let conversation = asked.conversation(previous)?;
     let keep = asked.store.then(|| Keep { principal, conversation: conversation.clone() });

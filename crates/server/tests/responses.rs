@@ -105,7 +105,6 @@ async fn errors_say_what_this_dialect_calls_things() {
     let refused = [
         (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
         (json!({"background": true}), "background"),
-        (json!({"truncation": "auto"}), "truncation"),
         (json!({"conversation": "c"}), "conversation"),
         (json!({"include": ["everything"]}), "include"),
         (json!({"input": [{"type": "item_reference", "id": "x"}]}), "input[0].type"),
@@ -117,6 +116,8 @@ async fn errors_say_what_this_dialect_calls_things() {
     for (more, param) in refused {
         assert_eq!(ask(&server, "good", more).await.error(), format!("400 unsupported_parameter {param}"));
     }
+    let odd = ask(&server, "good", json!({"truncation": "some"})).await;
+    assert_eq!(odd.error(), "400 invalid_value truncation");
     let broken = events(&ask(&server, "breaks", json!({"stream": true})).await);
     let last = broken.last().unwrap();
     assert_eq!(
@@ -130,5 +131,32 @@ async fn errors_say_what_this_dialect_calls_things() {
     assert_eq!(
         server.get(&format!("/v1/responses/{}", last["response"]["id"].as_str().unwrap())).await.status,
         404
+    );
+}
+
+#[tokio::test]
+async fn tools_that_run_at_their_vendor_are_refused_or_left_out_and_named() {
+    let function = r#"{"type":"function","name":"f","parameters":{"type":"object"}}"#;
+    let tools = format!(r#""tools":[{{"type":"web_search"}},{function}]"#);
+    let responses = format!(r#"{{"model":"good","input":"Hi",{tools}}}"#);
+    let server = start().await;
+    let refused = server.post("/v1/responses", &responses).await;
+    assert_eq!(refused.error(), "400 unsupported_parameter tools[0].type");
+    assert!(refused.body.contains("leave_out_hosted_tools"), "{}", refused.body);
+
+    let server = start_with("127.0.0.1:0", ServerOptions { leave_out_hosted_tools: true, ..quick() }).await;
+    assert_eq!(server.post("/v1/responses", &responses).await.status, 200);
+    let asked = server.fake.last.lock().unwrap().clone().unwrap();
+    assert_eq!(
+        (asked.left_out_tools, asked.tools.unwrap().definitions.len()),
+        (vec!["web_search".to_owned()], 1)
+    );
+    let messages = r#"{"model":"good","max_tokens":9,"messages":[{"role":"user","content":"Hi"}],
+        "tools":[{"type":"web_search_20250305","name":"web_search"}]}"#;
+    assert_eq!(server.post("/v1/messages", messages).await.status, 200);
+    let asked = server.fake.last.lock().unwrap().clone().unwrap();
+    assert_eq!(
+        (asked.left_out_tools.as_slice(), asked.tools),
+        (&["web_search_20250305".to_owned()][..], None)
     );
 }

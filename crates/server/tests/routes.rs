@@ -30,6 +30,8 @@ fn body(request: Option<&str>) -> String {
         }
         Some("OllamaGenerateRequest") => r#"{"model":"good","stream":false,"prompt":"Hi"}"#.to_owned(),
         Some("OllamaNamedRequest") => r#"{"model":"good","stream":false}"#.to_owned(),
+        Some("EmbeddingsRequest" | "OllamaEmbedRequest") => r#"{"model":"good","input":"x"}"#.to_owned(),
+        Some("OllamaEmbeddingsRequest") => r#"{"model":"good","prompt":"x"}"#.to_owned(),
         Some("TokenizeRequest") => r#"{"content":"Hi"}"#.to_owned(),
         Some("DetokenizeRequest") => r#"{"tokens":[1,2]}"#.to_owned(),
         Some("ApplyTemplateRequest") => r#"{"messages":[{"role":"user","content":"Hi"}]}"#.to_owned(),
@@ -102,7 +104,7 @@ async fn other_methods_are_refused_by_name() {
         assert_eq!((answer.status, code.as_str()), (405, Some("method_not_allowed")), "{}", endpoint.path);
     }
     assert_eq!(server.get("/v1/chat/completions").await.error(), "405 method_not_allowed");
-    assert_eq!(server.get("/v1/embeddings").await.error(), "404 no_such_route");
+    assert_eq!(server.get("/v1/embeddings").await.error(), "405 method_not_allowed");
     assert_eq!(server.post("/v1/nothing", "{}").await.error(), "404 no_such_route");
 }
 

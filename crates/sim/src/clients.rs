@@ -6,7 +6,7 @@ use std::time::Duration;
 use exo_cluster::wire::{Backup, Drain};
 use exo_cluster::{DriverConfig, DriverStart};
 use exo_machine::{BackupStart, SequenceEvent, StartRequest, StreamId};
-use exo_types::{NodeId, Principal, RequestId, SampledToken, SequenceId, SequenceSpec, Time};
+use exo_types::{NodeId, Principal, PromptQuery, RequestId, SampledToken, SequenceId, SequenceSpec, Time};
 
 use crate::draw::{Draw, Of, hash, mix};
 use crate::model::{STOP_TOKEN, VOCAB, sampling};
@@ -191,6 +191,7 @@ impl Client {
                 sampling: sampling(choice.seed),
                 prompt_tokens: choice.prompt.len() as u32,
                 history: [&choice.prompt[..], &choice.given].concat(),
+                query: PromptQuery::Nothing,
             },
             max_tokens: choice.max_tokens,
             stop_tokens: vec![STOP_TOKEN],
@@ -198,7 +199,7 @@ impl Client {
             speculate: true,
         };
         let starts = self.choices.iter().enumerate().map(start).collect();
-        let sampled = |token: &u32| SampledToken { token: *token, logprob: None, top: Vec::new() };
+        let sampled = |token: &u32| SampledToken::bare(*token);
         let choices = self.choices.iter().map(|choice| choice.given.iter().map(sampled).collect());
         let backup = Backup { model: MODEL, record: vec![self.index as u8; 64], choices: choices.collect() };
         let backup = BackupStart { request: self.name(), proof: self.proof(), backup };

@@ -99,7 +99,7 @@ pub fn solo(model: &dyn Model, layers: u32, question: &Question<'_>) -> Vec<u32>
 
 /// A token as engines give it.
 pub fn sampled(token: u32) -> SampledToken {
-    SampledToken { token, logprob: None, top: Vec::new() }
+    SampledToken::bare(token)
 }
 
 /// Sampling whose draws are fixed by `seed`.

@@ -14,6 +14,7 @@ mod ids;
 mod kv;
 mod log;
 mod pin;
+mod prompt;
 mod sampling;
 mod shape;
 mod shard;
@@ -31,6 +32,7 @@ pub use ids::{
 pub use kv::{KvDType, ParseKvDTypeError};
 pub use log::LogHead;
 pub use pin::{Exclusion, Pin, PinLayers};
+pub use prompt::{Pooling, PromptQuery, PromptReport, SharedReport, TokenScore};
 pub use sampling::{Constraint, GRAMMAR_BYTES_MAX, SampledToken, SamplingParams, SamplingParamsError};
 pub use shape::{LayerShape, ModelShape};
 pub use shard::{CacheShape, LayerRange, PlacedShard, Placement, Shard, ShardPosition, ShardSpec, Stage};

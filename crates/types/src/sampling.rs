@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::SharedReport;
+
 /// Parameters of one sequence's sampler. [`SamplingParams::greedy`] is the neutral start.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SamplingParams {
@@ -16,12 +18,17 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Drop tokens less likely than this times the most likely one; 0 keeps all.
     pub min_p: f32,
+    /// Keep the smallest set of the most typical tokens whose probabilities sum to at least this: those whose surprise is nearest
+    /// to the mean surprise; 1 keeps all.
+    pub typical_p: f32,
     /// Divide (positive) or multiply (negative) the logits of seen tokens by this; 1 is off.
     pub repetition_penalty: f32,
     /// Subtracted once from the logits of generated tokens; 0 is off.
     pub presence_penalty: f32,
     /// Subtracted per occurrence from the logits of generated tokens; 0 is off.
     pub frequency_penalty: f32,
+    /// The three penalties look at so many tokens before the next, prompt included; 0 is all.
+    pub penalty_window: u32,
     /// Added to the logit of each named token.
     pub logit_bias: BTreeMap<u32, f32>,
     /// With the position it fixes every draw.
@@ -55,9 +62,11 @@ impl SamplingParams {
             top_k: 0,
             top_p: 1.0,
             min_p: 0.0,
+            typical_p: 1.0,
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            penalty_window: 0,
             logit_bias: BTreeMap::new(),
             seed: 0,
             logprobs: None,
@@ -67,10 +76,11 @@ impl SamplingParams {
 
     /// Whether every number is finite and in its range; peers and clients both pass through here.
     pub fn check(&self) -> Result<(), SamplingParamsError> {
-        let ranges: [(&'static str, f32, f32, f32); 6] = [
+        let ranges: [(&'static str, f32, f32, f32); 7] = [
             ("temperature", self.temperature, 0.0, 2.0),
             ("top_p", self.top_p, 0.0, 1.0),
             ("min_p", self.min_p, 0.0, 1.0),
+            ("typical_p", self.typical_p, 0.0, 1.0),
             ("repetition_penalty", self.repetition_penalty, 0.01, 10.0),
             ("presence_penalty", self.presence_penalty, -2.0, 2.0),
             ("frequency_penalty", self.frequency_penalty, -2.0, 2.0),
@@ -119,6 +129,15 @@ pub struct SampledToken {
     pub logprob: Option<f32>,
     /// The most likely tokens with their log-probabilities, best first; empty unless asked for.
     pub top: Vec<(u32, f32)>,
+    /// What was asked of the prompt, with the first token behind it.
+    pub prompt: Option<SharedReport>,
+}
+
+impl SampledToken {
+    /// A token of which nothing more is known.
+    pub fn bare(token: u32) -> Self {
+        Self { token, logprob: None, top: Vec::new(), prompt: None }
+    }
 }
 
 #[cfg(test)]

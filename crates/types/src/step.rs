@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Epoch, NodeId, PlacementId, Principal, SamplingParams, SequenceId, Term};
+use crate::{Epoch, NodeId, PlacementId, Principal, PromptQuery, SamplingParams, SequenceId, Term};
 
 /// Guessed tokens one part of a step may carry: far more than pays on any device we know, few enough that a step's
 /// logits stay small.
@@ -26,6 +26,18 @@ pub struct SequenceSpec {
     pub history: Vec<u32>,
     /// How many of `history` are prompt (penalties on generated tokens start after them).
     pub prompt_tokens: u32,
+    /// What is asked of the prompt beside a continuation.
+    pub query: PromptQuery,
+}
+
+impl SequenceSpec {
+    /// What is still asked of the prompt: nothing where something was generated, since the report came with the first token.
+    pub fn open_query(&self) -> PromptQuery {
+        match self.history.len() == self.prompt_tokens as usize {
+            true => self.query,
+            false => PromptQuery::Nothing,
+        }
+    }
 }
 
 /// Names a full page of keys and values that may be read by sequences to come. The scheduler draws it, each stage

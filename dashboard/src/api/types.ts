@@ -402,21 +402,21 @@ export type CompletionChoice = {
 export type CompletionLogprobs = {
   /** Where each token begins, in characters of the answer. */
   text_offset: Array<number>;
-  /** Natural logarithms. */
-  token_logprobs: Array<number>;
+  /** Natural logarithms; null for a prompt's first token. */
+  token_logprobs: Array<number | null>;
   /** Texts; a token that is part of a character is written `bytes:\xe2\x82`. */
   tokens: Array<string>;
-  /** The likeliest tokens at each place. */
-  top_logprobs: Array<Record<string, number>>;
+  /** The likeliest tokens at each place; null in front of a prompt's first token. */
+  top_logprobs: Array<Record<string, number> | null>;
 };
 
 /** Asks for text to be continued. Parameters beside these are refused by name unless they ask for nothing. */
 export type CompletionRequest = (CommonFields) & ({
   /** Begin each answer with the prompt. Default false. */
   echo?: boolean | null;
-  /** Report the probability of each token and of so many of the likeliest, 0 to 20. Not together with `echo`. */
+  /** Report the probability of each token and of so many of the likeliest, 0 to 20; with `echo` of the prompt's too. */
   logprobs?: number | null;
-  /** Upper bound of generated tokens per choice, at least 1. Default 16. */
+  /** Upper bound of generated tokens per choice; 0 only with `echo`. Default 16. */
   max_tokens?: number | null;
   /** Name or id of a model. */
   model: string;
@@ -572,6 +572,46 @@ export type DrainRequest = {
   drain: Drain;
 };
 
+/** The vectors. */
+export type EmbeddingList = {
+  /** One for each input, in order. */
+  data: Array<EmbeddingObject>;
+  /** As requested. */
+  model: string;
+  /** Always `list`. */
+  object: string;
+  /** Tokens taken. */
+  usage: UsageBody;
+};
+
+/** One vector. */
+export type EmbeddingObject = {
+  /** It, of length 1. */
+  embedding: EmbeddingVector;
+  /** Of which input, from 0. */
+  index: number;
+  /** Always `embedding`. */
+  object: string;
+};
+
+/** The elements of a vector. */
+export type EmbeddingVector = Array<number> | string;
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type EmbeddingsRequest = {
+  /** the first so many elements, scaled to length 1: where the model's files say that it was trained for that, or all of them */
+  dimensions?: unknown;
+  /** `float` or `base64` */
+  encoding_format?: unknown;
+  /** a string, token ids, or an array of at most 2048 of these; one that is too long is an error with both numbers */
+  input: unknown;
+  /** name or id of a model */
+  model: unknown;
+  /** extension: `first`, `mean` or `last`; left out, as the model's files say, and needed where they do not */
+  pooling?: unknown;
+  user?: unknown;
+};
+
 /** The last event of a stream. */
 export type EndEvent = {
   /** Why it ends. */
@@ -703,6 +743,10 @@ export type ExoSummary = {
   draft_acceptance_rate?: number | null;
   /** Kernel families, first stage first. */
   kernels: Array<string>;
+  /** Messages of the oldest turns that were left out, where that was asked for and the conversation was too long. */
+  left_out_messages?: number | null;
+  /** Kinds of tools that run at their vendor and were left out, as this node's settings have it. */
+  left_out_tools?: Array<string>;
   /** The model's id. */
   model_id: string;
   /** The request's id, as in the logs. */
@@ -1313,6 +1357,8 @@ export type MessagesRequest = {
   presence_penalty?: unknown;
   /** extension; 0.01 to 10 */
   repetition_penalty?: unknown;
+  /** extension: the penalties count so many tokens before the next, prompt included; 0, the default, is all */
+  repetition_penalty_window?: unknown;
   /** extension; the same seed, prompt and parameters give the same text */
   seed?: unknown;
   /** up to 16 */
@@ -1331,6 +1377,8 @@ export type MessagesRequest = {
   top_k?: unknown;
   /** 0 to 1 */
   top_p?: unknown;
+  /** extension; 0 to 1 */
+  typical_p?: unknown;
   user_profile_id?: unknown;
   workspace_id?: unknown;
 };
@@ -1421,7 +1469,7 @@ export type ModelRequestsView = {
 
 /** A model that can be asked for. */
 export type ModelView = {
-  /** When it became known, seconds since 1970. */
+  /** When its file was last changed on the node that answers, in seconds since 1970; 0 where that is not known. */
   added_unix_s?: number;
   /** `llama`, `qwen3`. */
   architecture: string;
@@ -1445,6 +1493,8 @@ export type ModelView = {
   name: string;
   /** Names of the nodes that have it. */
   nodes: Array<string>;
+  /** Elements of all its tensors; 0 where they are not known. */
+  parameters?: number;
   /** Where it lies on the node that answers; `null` when only others have it. */
   path?: string | null;
   /** Repository, quantisation and commit, if the node that answers fetched it from a hub. */
@@ -1607,6 +1657,8 @@ export type OllamaChatRequest = {
   tools?: unknown;
   /** 0 to 20 */
   top_logprobs?: unknown;
+  /** default false: a prompt that is too long is an error; true: whole turns of a conversation go, the oldest first, and `exo.left_out_messages` says how many messages */
+  truncate?: unknown;
 };
 
 /** More of a model. */
@@ -1617,12 +1669,68 @@ export type OllamaDetails = {
   family: string;
   /** `gguf` or `safetensors`. */
   format: string;
-  /** Always empty: it is not counted. */
+  /** How many parameters it has: `8.0B`, `596.0M`; empty where that is not known. */
   parameter_size: string;
   /** Always empty. */
   parent_model: string;
   /** The type that most bytes have. */
   quantization_level: string;
+};
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type OllamaEmbedRequest = {
+  /** the first so many elements, scaled to length 1: where the model's files say that it was trained for that, or all of them */
+  dimensions?: unknown;
+  /** a string, token ids, or an array of at most 2048 of these */
+  input: unknown;
+  /** models stay placed */
+  keep_alive?: unknown;
+  /** name or id of a model */
+  model: unknown;
+  /** those of `/api/generate`: all but `num_ctx` are about generated tokens and ask for nothing */
+  options?: unknown;
+  /** extension: `first`, `mean` or `last`; left out, as the model's files say, and needed where they do not */
+  pooling?: unknown;
+  /** default true: what is too long loses its end, and the answer says how many tokens; false: an error */
+  truncate?: unknown;
+};
+
+/** The answer of `/api/embeddings`. */
+export type OllamaEmbedding = {
+  /** The vector, of length 1. */
+  embedding: Array<number>;
+  /** Extension: tokens at the end of the text that were left out, where there are any. */
+  truncated_tokens?: number | null;
+};
+
+/** The answer of `/api/embed`. */
+export type OllamaEmbeddings = {
+  /** One for each input, each of length 1. */
+  embeddings: Array<Array<number>>;
+  /** Nanoseconds until the first input was begun: of loading and waiting. */
+  load_duration: number;
+  /** As requested. */
+  model: string;
+  /** Tokens of all inputs that were read. */
+  prompt_eval_count: number;
+  /** Nanoseconds in all. */
+  total_duration: number;
+  /** Extension: tokens at the ends of inputs that were left out, where there are any. */
+  truncated_tokens?: number | null;
+};
+
+/** Every field, and what stands in it, is in `docs/api.md`. */
+export type OllamaEmbeddingsRequest = {
+  /** models stay placed */
+  keep_alive?: unknown;
+  /** name or id of a model */
+  model: unknown;
+  /** those of `/api/generate`: all but `num_ctx` are about generated tokens and ask for nothing */
+  options?: unknown;
+  /** extension: `first`, `mean` or `last`; left out, as the model's files say, and needed where they do not */
+  pooling?: unknown;
+  /** a string; what is too long loses its end, and the answer says how many tokens */
+  prompt: unknown;
 };
 
 /** The body of an answer that is not a success, and the last line of a stream that failed. */
@@ -1669,6 +1777,8 @@ export type OllamaGenerateRequest = {
   think?: unknown;
   /** 0 to 20 */
   top_logprobs?: unknown;
+  /** default false: a prompt that is too long is an error; true: whole turns of a conversation go, the oldest first, and `exo.left_out_messages` says how many messages */
+  truncate?: unknown;
 };
 
 /** What the model says. */
@@ -1695,7 +1805,7 @@ export type OllamaModel = {
   expires_at?: string | null;
   /** The same. */
   model: string;
-  /** When it became known; of `/api/tags`. */
+  /** When its file was last changed, where that is known; of `/api/tags`. */
   modified_at?: string | null;
   /** What to send as `model`. */
   name: string;
@@ -1737,8 +1847,8 @@ export type OllamaShow = {
   license?: string | null;
   /** Numbers of the architecture, by the keys of GGUF files. */
   model_info: Record<string, unknown>;
-  /** When it became known. */
-  modified_at: string;
+  /** When its file was last changed, where that is known. */
+  modified_at?: string | null;
 };
 
 /** The answer of `/api/version`. */
@@ -2307,6 +2417,8 @@ export type ResponsesRequest = {
   reasoning?: unknown;
   /** extension; 0.01 to 10 */
   repetition_penalty?: unknown;
+  /** extension: the penalties count so many tokens before the next, prompt included; 0, the default, is all */
+  repetition_penalty_window?: unknown;
   safety_identifier?: unknown;
   /** extension; the same seed, prompt and parameters give the same text */
   seed?: unknown;
@@ -2327,6 +2439,10 @@ export type ResponsesRequest = {
   top_logprobs?: unknown;
   /** 0 to 1 */
   top_p?: unknown;
+  /** `disabled`, the default: what is too long is refused with both numbers; `auto`: whole turns go, the oldest first, and `exo.left_out_messages` says how many messages */
+  truncation?: unknown;
+  /** extension; 0 to 1 */
+  typical_p?: unknown;
   user?: unknown;
 };
 
@@ -2358,6 +2474,8 @@ export type SamplingFields = {
   presence_penalty?: number | null;
   /** Extension: above 1 makes tokens already seen less likely. Default 1. */
   repetition_penalty?: number | null;
+  /** Extension: the penalties count so many tokens before the next, prompt included. Default 0, all. */
+  repetition_penalty_window?: number | null;
   /** The same seed, prompt and parameters give the same text. Default: drawn at random. */
   seed?: number | null;
   /** 0 is greedy, at most 2. Default 1. */
@@ -2366,6 +2484,8 @@ export type SamplingFields = {
   top_k?: number | null;
   /** Nucleus: keep the likeliest tokens whose probabilities sum to this. Default 1. */
   top_p?: number | null;
+  /** Extension: keep the most typical tokens whose probabilities sum to this. Default 1. */
+  typical_p?: number | null;
 };
 
 /** Scores of a device, 0 to 1. */

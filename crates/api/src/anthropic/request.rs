@@ -13,8 +13,8 @@ use crate::request::{
 use crate::table::{MESSAGES, MESSAGES_COUNT, Table};
 use crate::tokens::{ChatPrompt, TokensQuestion, TokensRequest};
 use crate::tools::{
-    LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name, check_parameters,
-    definition,
+    HostedTools, LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name,
+    check_parameters, definition,
 };
 
 /// What an answer shows of thoughts.
@@ -43,6 +43,7 @@ pub struct MessagesRequest {
     sampling: SamplingFields,
     format: AnswerFormat,
     tools: Option<Tools>,
+    hosted: HostedTools,
     reasoning: Reasoning,
 }
 
@@ -76,7 +77,7 @@ impl MessagesRequest {
             keep_thoughts(&mut messages, turns);
         }
         messages.splice(0..0, system);
-        let tools = take_tools(&mut fields)?;
+        let (tools, hosted) = take_tools(&mut fields)?;
         let (mut reasoning, thoughts) = take_thinking(fields.take_value("thinking"))?;
         let (format, effort) = take_output_config(fields.take_value("output_config"))?;
         // Whoever wants no thoughts wants no effort in them.
@@ -92,18 +93,35 @@ impl MessagesRequest {
         }
         let (max_tokens, stop, sampling) = (None, Vec::new(), SamplingFields::default());
         let streams = false;
-        Ok(Self { model, streams, thoughts, messages, max_tokens, stop, sampling, format, tools, reasoning })
+        Ok(Self {
+            model,
+            streams,
+            thoughts,
+            messages,
+            max_tokens,
+            stop,
+            sampling,
+            format,
+            tools,
+            hosted,
+            reasoning,
+        })
     }
 
-    /// What is asked of the tokenizer to count the prompt.
-    pub fn into_count(self) -> TokensRequest {
+    /// What is asked of the tokenizer to count the prompt. `leaves_out_hosted_tools` is as in [`RequestContext`].
+    pub fn into_count(self, leaves_out_hosted_tools: bool) -> Result<TokensRequest, BadParam> {
+        self.hosted.left_out(leaves_out_hosted_tools)?;
         let chat = ChatPrompt {
             messages: self.messages,
             tools: self.tools,
             reasoning: self.reasoning,
             opens_answer: true,
         };
-        TokensRequest { model: self.model, question: TokensQuestion::EncodeChat(chat), with_pieces: false }
+        Ok(TokensRequest {
+            model: self.model,
+            question: TokensQuestion::EncodeChat(chat),
+            with_pieces: false,
+        })
     }
 
     /// The request as the node understands it.
@@ -121,6 +139,8 @@ impl MessagesRequest {
             stop: self.stop,
             ignore_eos: false,
             echo: false,
+            left_out_tools: self.hosted.left_out(context.leaves_out_hosted_tools)?,
+            truncates: false,
             principal: context.principal,
             resumable: None,
             queue_wait_max: context.queue_wait_max,
@@ -134,7 +154,11 @@ impl MessagesRequest {
 pub fn part_name(part: RequestPart) -> String {
     match part {
         RequestPart::Model | RequestPart::Context => "model".to_owned(),
-        RequestPart::Prompt | RequestPart::Suffix | RequestPart::Logprobs => "messages".to_owned(),
+        RequestPart::Prompt
+        | RequestPart::Suffix
+        | RequestPart::Logprobs
+        | RequestPart::Pooling
+        | RequestPart::Dimensions => "messages".to_owned(),
         RequestPart::Format | RequestPart::Regex | RequestPart::Lark => "output_config.format".to_owned(),
         RequestPart::Schema => "output_config.format.schema".to_owned(),
         RequestPart::Tools => "tools".to_owned(),
@@ -144,28 +168,35 @@ pub fn part_name(part: RequestPart) -> String {
     }
 }
 
-fn take_tools(fields: &mut Fields) -> Result<Option<Tools>, BadParam> {
+fn take_tools(fields: &mut Fields) -> Result<(Option<Tools>, HostedTools), BadParam> {
     let listed: Vec<Value> = fields.take("tools", "an array of tools")?.unwrap_or_default();
     check_count("tools", "tools", listed.len(), TOOLS_MAX)?;
-    let tool = |(i, tool)| tool_of(tool, &format!("tools[{i}]"));
-    let tools = listed.into_iter().enumerate().map(tool).collect::<Result<Vec<_>, _>>()?;
-    check_distinct(&tools, |i| format!("tools[{i}].name"))?;
+    let (mut tools, mut places, mut hosted) = (Vec::new(), Vec::new(), HostedTools::default());
+    for (i, tool) in listed.into_iter().enumerate() {
+        let path = format!("tools[{i}]");
+        let mut fields = Fields::new(tool, &path)?;
+        let kind: Option<String> = fields.take("type", "a string")?;
+        let Some(kind) = kind.filter(|kind| kind != "custom") else {
+            tools.push(tool_of(fields)?);
+            places.push(path);
+            continue;
+        };
+        let message = format!(
+            "tools of type `{kind:.40}` run at their vendor and are not supported: send tools with an `input_schema`; the \
+             setting `leave_out_hosted_tools` leaves them out"
+        );
+        let kind = kind.chars().take(40).collect();
+        hosted.add(kind, BadParam::unsupported(fields.name("type"), message));
+    }
+    check_distinct(&tools, |i| format!("{}.name", places[i]))?;
     let (choice, is_parallel) = match fields.take_value("tool_choice") {
         Some(choice) => choice_of(choice, &tools)?,
         None => (ToolChoice::Auto, true),
     };
-    choice.of(tools, is_parallel, "tool_choice")
+    Ok((choice.of(tools, is_parallel, "tool_choice")?, hosted))
 }
 
-fn tool_of(tool: Value, path: &str) -> Result<ToolDefinition, BadParam> {
-    let mut fields = Fields::new(tool, path)?;
-    let kind: Option<String> = fields.take("type", "a string")?;
-    if let Some(kind) = kind.filter(|kind| kind != "custom") {
-        let message = format!(
-            "tools of type `{kind:.40}` run at their vendor and are not supported: send tools with an `input_schema`"
-        );
-        return Err(BadParam::unsupported(fields.name("type"), message));
-    }
+fn tool_of(mut fields: Fields) -> Result<ToolDefinition, BadParam> {
     let (name_field, schema_field) = (fields.name("name"), fields.name("input_schema"));
     let name: String = fields.take_required("name", "a string")?;
     check_name(&name_field, &name, LONG_NAME_LEN_MAX)?;

@@ -25,7 +25,7 @@ pub struct OllamaModel {
     pub name: String,
     /// The same.
     pub model: String,
-    /// When it became known; of `/api/tags`.
+    /// When its file was last changed, where that is known; of `/api/tags`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modified_at: Option<String>,
     /// Bytes of its weights.
@@ -53,7 +53,7 @@ pub struct OllamaDetails {
     pub family: String,
     /// The same.
     pub families: Vec<String>,
-    /// Always empty: it is not counted.
+    /// How many parameters it has: `8.0B`, `596.0M`; empty where that is not known.
     pub parameter_size: String,
     /// The type that most bytes have.
     pub quantization_level: String,
@@ -67,10 +67,24 @@ impl From<&ModelView> for OllamaDetails {
             format: view.format.clone(),
             family: view.architecture.clone(),
             families: vec![view.architecture.clone()],
-            parameter_size: String::new(),
+            parameter_size: parameter_size(view.parameters),
             quantization_level: most.map(|(name, _)| name.clone()).unwrap_or_default(),
         }
     }
+}
+
+fn parameter_size(parameters: u64) -> String {
+    let units = [(1_000_000_000, "B"), (1_000_000, "M"), (1_000, "K")];
+    match units.into_iter().find(|(unit, _)| parameters >= *unit) {
+        Some((unit, name)) => format!("{:.1}{name}", parameters as f64 / unit as f64),
+        None if parameters == 0 => String::new(),
+        None => parameters.to_string(),
+    }
+}
+
+/// The date of a model, where it is known.
+fn modified_at(view: &ModelView) -> Option<String> {
+    (view.added_unix_s > 0).then(|| date(view.added_unix_s))
 }
 
 fn date(unix_s: u64) -> String {
@@ -96,10 +110,8 @@ impl OllamaModel {
 impl OllamaModels {
     /// All that can be asked for.
     pub fn known(models: &[ModelView]) -> Self {
-        let model = |view: &ModelView| OllamaModel {
-            modified_at: Some(date(view.added_unix_s)),
-            ..OllamaModel::new(view)
-        };
+        let model =
+            |view: &ModelView| OllamaModel { modified_at: modified_at(view), ..OllamaModel::new(view) };
         Self { models: models.iter().map(model).collect() }
     }
 
@@ -129,8 +141,9 @@ pub struct OllamaShow {
     /// Its licence, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub license: Option<String>,
-    /// When it became known.
-    pub modified_at: String,
+    /// When its file was last changed, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modified_at: Option<String>,
 }
 
 impl OllamaShow {
@@ -141,6 +154,7 @@ impl OllamaShow {
             ("general.architecture".to_owned(), Value::from(family.clone())),
             (format!("{family}.context_length"), view.context_tokens_max.into()),
             (format!("{family}.block_count"), view.layers.into()),
+            ("general.parameter_count".to_owned(), view.parameters.into()),
         ];
         let capabilities =
             [(true, "completion"), (can.tools, "tools"), (can.thinking, "thinking"), (can.infill, "insert")];
@@ -153,7 +167,7 @@ impl OllamaShow {
                 .map(|(_, it)| (*it).to_owned())
                 .collect(),
             license: view.licence.clone(),
-            modified_at: date(view.added_unix_s),
+            modified_at: modified_at(view),
         }
     }
 }
@@ -175,4 +189,15 @@ pub struct OllamaVersion {
 /// The time so many seconds after 1970, as this dialect writes it.
 pub fn created_at(unix_s: u64) -> String {
     date(unix_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parameter_size;
+
+    #[test]
+    fn parameters_are_counted_as_people_say_them() {
+        let shown = [0, 999, 24_320, 596_049_920, 8_030_261_248].map(parameter_size);
+        assert_eq!(shown, ["", "999", "24.3K", "596.0M", "8.0B"]);
+    }
 }

@@ -3,13 +3,14 @@
 use serde_json::Value;
 
 use crate::fields::{BadParam, Fields};
-use crate::request::{SamplingFields, check_stops, token_bound};
-use crate::table::Table;
+use crate::request::{SamplingFields, check_stops, token_bound, window};
+use crate::table::{OLLAMA_GENERATE, Table};
 
 /// What stands in for what is left out, as in this dialect; penalties are off.
 const TEMPERATURE: f32 = 0.8;
 const TOP_K: i64 = 40;
 const TOP_P: f32 = 0.9;
+const REPEAT_LAST_N: u32 = 64;
 
 /// What they come to.
 #[derive(Clone, PartialEq, Debug)]
@@ -29,19 +30,20 @@ pub fn take_options(body: &mut Fields, table: Table) -> Result<Options, BadParam
     let presence_penalty: Option<f32> = fields.take("presence_penalty", "a number")?;
     let frequency_penalty: Option<f32> = fields.take("frequency_penalty", "a number")?;
     let last_n: Option<i64> = fields.take("repeat_last_n", "a whole number")?;
-    let is_penalised = repetition_penalty.is_some_and(|penalty| penalty != 1.0)
-        || [presence_penalty, frequency_penalty].into_iter().flatten().any(|penalty| penalty != 0.0);
     // 0 turns penalties off, and -1 is the whole text.
-    if is_penalised && !matches!(last_n, None | Some(-1 | 0)) {
-        let message = "`options.repeat_last_n` is not supported: penalties count the whole text, leave it out or send -1";
-        return Err(BadParam::unsupported("options.repeat_last_n", message));
-    }
-    let is_on = last_n != Some(0);
+    let (is_on, penalty_window) = match last_n {
+        None => (true, REPEAT_LAST_N),
+        Some(-1) => (true, 0),
+        Some(0) => (false, 0),
+        Some(n) => (true, window("options.repeat_last_n", n)?),
+    };
     let sampling = SamplingFields {
         temperature: Some(fields.take("temperature", "a number")?.unwrap_or(TEMPERATURE)),
         top_k: Some(fields.take("top_k", "a whole number")?.unwrap_or(TOP_K)),
         top_p: Some(fields.take("top_p", "a number")?.unwrap_or(TOP_P)),
         min_p: fields.take("min_p", "a number")?,
+        typical_p: fields.take("typical_p", "a number")?,
+        repetition_penalty_window: Some(penalty_window),
         repetition_penalty: repetition_penalty.filter(|_| is_on),
         presence_penalty: presence_penalty.filter(|_| is_on),
         frequency_penalty: frequency_penalty.filter(|_| is_on),
@@ -65,6 +67,19 @@ pub fn take_options(body: &mut Fields, table: Table) -> Result<Options, BadParam
     table.check(&mut fields, "options.")?;
     fields.finish()?;
     Ok(Options { sampling, stop, max_tokens, context_tokens })
+}
+
+/// Of the options of a request that only reads, the context that is asked for: all others are about generated tokens.
+pub fn take_context(body: &mut Fields, table: Table) -> Result<Option<u32>, BadParam> {
+    let Some(options) = body.take_value("options") else { return Ok(None) };
+    let mut fields = Fields::new(options, "options")?;
+    let context_tokens = token_bound("options.num_ctx", fields.take_value("num_ctx"))?;
+    table.check(&mut fields, "options.")?;
+    for option in OLLAMA_GENERATE.all().filter_map(|field| field.path.strip_prefix("options.")) {
+        fields.take_value(option);
+    }
+    fields.finish()?;
+    Ok(context_tokens)
 }
 
 /// A complaint about a parameter of the sampler, by the name that it has here.

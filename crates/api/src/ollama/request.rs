@@ -29,6 +29,7 @@ pub struct OllamaRequest {
     format: AnswerFormat,
     reasoning: Reasoning,
     logprobs: Option<u8>,
+    truncates: bool,
     options: Options,
 }
 
@@ -98,6 +99,7 @@ impl OllamaRequest {
                 "nothing is unloaded for a request, as others may use the model: `exo unload` does that";
             return Err(BadParam::unsupported("keep_alive", message));
         }
+        let truncates = fields.take("truncate", "true or false")?.unwrap_or(false);
         let options = take_options(&mut fields, table)?;
         table.check(&mut fields, "")?;
         fields.finish()?;
@@ -114,6 +116,7 @@ impl OllamaRequest {
             format,
             reasoning,
             logprobs: logprobs.then(|| top.unwrap_or(0)),
+            truncates,
             options,
         })
     }
@@ -136,6 +139,8 @@ impl OllamaRequest {
             stop,
             ignore_eos: false,
             echo: false,
+            left_out_tools: Vec::new(),
+            truncates: self.truncates,
             principal: context.principal,
             queue_wait_max: context.queue_wait_max,
             model: self.model,
@@ -160,6 +165,8 @@ pub fn part_name(part: RequestPart, is_chat: bool) -> String {
         RequestPart::ToolSchema(i) => format!("tools[{i}].function.parameters"),
         RequestPart::Thinking | RequestPart::Effort => "think".to_owned(),
         RequestPart::Logprobs => "logprobs".to_owned(),
+        RequestPart::Pooling => "pooling".to_owned(),
+        RequestPart::Dimensions => "dimensions".to_owned(),
     }
 }
 

@@ -144,6 +144,8 @@ impl ChatRequest {
             stop: self.common.stops()?,
             ignore_eos: self.common.ignore_eos == Some(true),
             echo: false,
+            left_out_tools: Vec::new(),
+            truncates: false,
             principal: context.principal,
             resumable: None,
             queue_wait_max: context.queue_wait_max,
@@ -166,6 +168,7 @@ pub fn part_name(part: RequestPart) -> String {
         RequestPart::ToolSchema(i) => format!("tools[{i}].function.parameters"),
         RequestPart::Thinking | RequestPart::Effort => "reasoning_effort".to_owned(),
         RequestPart::Logprobs => "logprobs".to_owned(),
+        RequestPart::Pooling | RequestPart::Dimensions => "messages".to_owned(),
     }
 }
 

@@ -7,7 +7,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::common::CommonFields;
-use crate::fields::{BadParam, Fields, short};
+use crate::embed::take_prompts;
+use crate::fields::{BadParam, Fields};
 use crate::generate::{AnswerFormat, GenerateRequest, Prompt, Reasoning, RequestPart};
 use crate::request::{RequestContext, token_bound};
 use crate::table;
@@ -23,10 +24,10 @@ pub struct CompletionRequest {
     /// A string, an array of token ids, or an array of strings or of such arrays.
     #[schema(value_type = Object)]
     pub prompt: Value,
-    /// Upper bound of generated tokens per choice, at least 1. Default 16.
+    /// Upper bound of generated tokens per choice; 0 only with `echo`. Default 16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// Report the probability of each token and of so many of the likeliest, 0 to 20. Not together with `echo`.
+    /// Report the probability of each token and of so many of the likeliest, 0 to 20; with `echo` of the prompt's too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u8>,
     /// Begin each answer with the prompt. Default false.
@@ -47,7 +48,7 @@ impl CompletionRequest {
         let request = Self {
             model: fields.take_required("model", "a string")?,
             prompt: fields.take_value("prompt").ok_or_else(|| BadParam::missing("prompt"))?,
-            max_tokens: token_bound("max_tokens", fields.take_value("max_tokens"))?,
+            max_tokens: take_max_tokens(&mut fields)?,
             logprobs: fields.take("logprobs", "a whole number between 0 and 20")?,
             echo: fields.take("echo", "true or false")?,
             suffix: fields.take("suffix", "a string")?,
@@ -55,16 +56,16 @@ impl CompletionRequest {
         };
         table::COMPLETION.check(&mut fields, "")?;
         fields.finish()?;
-        if request.echo == Some(true) && request.logprobs.is_some() {
-            let message = "`logprobs` together with `echo` is not supported: the prompt is not scored";
-            return Err(BadParam::unsupported("logprobs", message));
+        if request.max_tokens == Some(0) && request.echo != Some(true) {
+            let message = "`max_tokens` is 0, and only with `echo` there is something to answer then";
+            return Err(BadParam::invalid("max_tokens", message));
         }
         Ok(request)
     }
 
     /// The request as the node understands it.
     pub fn into_generate(self, context: RequestContext) -> Result<GenerateRequest, BadParam> {
-        let prompts = parse_prompts(self.prompt)?;
+        let prompts = take_prompts("prompt", self.prompt)?;
         let (choices, answers) =
             (self.common.choices()?, prompts.len() * usize::from(self.common.choices()?));
         if answers > ANSWERS_MAX {
@@ -92,12 +93,22 @@ impl CompletionRequest {
             stop: self.common.stops()?,
             ignore_eos: self.common.ignore_eos == Some(true),
             echo: self.echo == Some(true),
+            left_out_tools: Vec::new(),
+            truncates: false,
             principal: context.principal,
             resumable: None,
             queue_wait_max: context.queue_wait_max,
             model: self.model,
             prompts,
         })
+    }
+}
+
+/// An upper bound that may be 0.
+fn take_max_tokens(fields: &mut Fields) -> Result<Option<u32>, BadParam> {
+    match fields.take_value("max_tokens") {
+        Some(zero) if zero.as_f64() == Some(0.0) => Ok(Some(0)),
+        value => token_bound("max_tokens", value),
     }
 }
 
@@ -112,51 +123,6 @@ pub fn part_name(part: RequestPart) -> String {
         RequestPart::Suffix => "suffix".to_owned(),
         _ => "prompt".to_owned(),
     }
-}
-
-fn parse_prompts(prompt: Value) -> Result<Vec<Prompt>, BadParam> {
-    match prompt {
-        Value::String(text) => Ok(vec![Prompt::Text(text)]),
-        Value::Array(items) if items.is_empty() => Err(BadParam::invalid("prompt", "`prompt` is empty")),
-        Value::Array(items) if items.iter().all(Value::is_number) => {
-            Ok(vec![parse_tokens(&items, "prompt")?])
-        }
-        Value::Array(items) if items.iter().all(|i| i.is_string() || i.is_array()) => {
-            items.into_iter().enumerate().map(|(i, item)| parse_one(item, &format!("prompt[{i}]"))).collect()
-        }
-        other => {
-            let message = format!(
-                "`prompt` must be a string, an array of token ids, or an array of these, not {}",
-                short(&other)
-            );
-            Err(BadParam::invalid("prompt", message))
-        }
-    }
-}
-
-/// One of several prompts: no further level.
-fn parse_one(item: Value, path: &str) -> Result<Prompt, BadParam> {
-    match item {
-        Value::Array(ids) if ids.is_empty() => Err(BadParam::invalid("prompt", format!("`{path}` is empty"))),
-        Value::Array(ids) => parse_tokens(&ids, path),
-        Value::String(text) => Ok(Prompt::Text(text)),
-        other => {
-            let message =
-                format!("`{path}` must be a string or an array of token ids, not {}", short(&other));
-            Err(BadParam::invalid("prompt", message))
-        }
-    }
-}
-
-fn parse_tokens(items: &[Value], path: &str) -> Result<Prompt, BadParam> {
-    let id = |v: &Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
-    let Some(bad) = items.iter().position(|v| id(v).is_none()) else {
-        return Ok(Prompt::Tokens(items.iter().filter_map(id).collect()));
-    };
-    Err(BadParam::invalid(
-        "prompt",
-        format!("`{path}[{bad}]` must be a token id, not {}", short(&items[bad])),
-    ))
 }
 
 fn with_suffix(prompts: Vec<Prompt>, suffix: &Arc<str>) -> Result<Vec<Prompt>, BadParam> {

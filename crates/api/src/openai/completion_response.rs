@@ -49,10 +49,10 @@ pub struct CompletionChoice {
 pub struct CompletionLogprobs {
     /// Texts; a token that is part of a character is written `bytes:\xe2\x82`.
     pub tokens: Vec<String>,
-    /// Natural logarithms.
-    pub token_logprobs: Vec<f32>,
-    /// The likeliest tokens at each place.
-    pub top_logprobs: Vec<BTreeMap<String, f32>>,
+    /// Natural logarithms; null for a prompt's first token.
+    pub token_logprobs: Vec<Option<f32>>,
+    /// The likeliest tokens at each place; null in front of a prompt's first token.
+    pub top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
     /// Where each token begins, in characters of the answer.
     pub text_offset: Vec<u64>,
 }
@@ -62,9 +62,9 @@ impl CompletionLogprobs {
     pub fn push(&mut self, piece: TokenPiece, offset: u64) -> u64 {
         let chars = piece.text.chars().count() as u64;
         self.tokens.push(shown(&piece.text, &piece.bytes));
-        self.token_logprobs.push(finite_logprob(piece.logprob));
+        self.token_logprobs.push(piece.logprob.map(finite_logprob));
         let top = piece.top.iter().map(|t| (shown(&t.text, &t.bytes), finite_logprob(t.logprob)));
-        self.top_logprobs.push(top.collect());
+        self.top_logprobs.push(piece.logprob.map(|_| top.collect()));
         self.text_offset.push(offset);
         offset + chars
     }
@@ -100,11 +100,11 @@ mod tests {
             id: 1,
             text: "né".into(),
             bytes: "né".into(),
-            logprob: -0.5,
+            logprob: Some(-0.5),
             top: vec![half(0xe2, -1.0), half(0xc3, f32::NEG_INFINITY)],
         };
         assert_eq!(logprobs.push(piece, 3), 5);
-        let keys: Vec<_> = logprobs.top_logprobs[0].iter().collect();
+        let keys: Vec<_> = logprobs.top_logprobs[0].iter().flatten().collect();
         assert_eq!(keys, [(&"bytes:\\xc3".to_owned(), &-9999.0), (&"bytes:\\xe2".to_owned(), &-1.0)]);
     }
 }

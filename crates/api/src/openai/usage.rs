@@ -42,6 +42,14 @@ pub struct CompletionTokensDetails {
     pub prediction_acceptance_rate: Option<f64>,
 }
 
+impl UsageBody {
+    /// Of a request that only reads.
+    pub fn of_prompt(tokens: u64) -> Self {
+        let prompt_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        Self::from(Usage { prompt_tokens, ..Usage::default() })
+    }
+}
+
 impl From<Usage> for UsageBody {
     fn from(usage: Usage) -> Self {
         Self {

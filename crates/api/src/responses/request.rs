@@ -13,8 +13,8 @@ use crate::request::{
 };
 use crate::table::RESPONSES;
 use crate::tools::{
-    LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name, check_parameters,
-    definition,
+    HostedTools, LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name,
+    check_parameters, definition,
 };
 
 /// A request for the next response, checked.
@@ -28,6 +28,8 @@ pub struct ResponsesRequest {
     pub store: bool,
     /// The answer that this one goes on from.
     pub previous: Option<String>,
+    /// Whether the oldest turns may go where the conversation is too long.
+    truncates: bool,
     /// Whether probabilities were asked for.
     pub logprobs: Option<u8>,
     /// What the answer repeats of the request.
@@ -37,6 +39,7 @@ pub struct ResponsesRequest {
     sampling: SamplingFields,
     format: AnswerFormat,
     tools: Option<Tools>,
+    hosted: HostedTools,
     reasoning: Reasoning,
 }
 
@@ -76,10 +79,19 @@ impl ResponsesRequest {
         let previous = fields.take("previous_response_id", "a string")?;
         let streams = fields.take("stream", "true or false")?.unwrap_or(false);
         check_stream_options(&mut fields)?;
+        let truncation: Option<String> = fields.take("truncation", "auto or disabled")?;
+        let truncates = match truncation.as_deref() {
+            None | Some("disabled") => false,
+            Some("auto") => true,
+            Some(other) => {
+                let message = format!("`truncation` must be auto or disabled, not {other:.40}");
+                return Err(BadParam::invalid("truncation", message));
+            }
+        };
         let sampling = SamplingFields::take(&mut fields)?;
         RESPONSES.check(&mut fields, "")?;
         fields.finish()?;
-        let tools = tools_of(&listed, tool_choice.clone(), parallel_tool_calls)?;
+        let (tools, hosted) = tools_of(&listed, tool_choice.clone(), parallel_tool_calls)?;
         let format = format_of(text.clone())?;
         if tools.is_some() && format != AnswerFormat::Text {
             let message = "`text.format` together with `tools` is not supported: send one of them, or `tool_choice`: \
@@ -91,12 +103,14 @@ impl ResponsesRequest {
             streams,
             store,
             previous,
+            truncates,
             logprobs: (includes_logprobs || top_logprobs > Some(0)).then(|| top_logprobs.unwrap_or(0)),
             input,
             places,
             sampling,
             format,
             tools,
+            hosted,
             reasoning: reasoning_of(reasoning.clone())?,
             repeated: Repeated {
                 instructions,
@@ -150,6 +164,8 @@ impl ResponsesRequest {
             stop: Vec::new(),
             ignore_eos: false,
             echo: false,
+            truncates: self.truncates,
+            left_out_tools: self.hosted.left_out(context.leaves_out_hosted_tools)?,
             principal: context.principal,
             resumable: None,
             queue_wait_max: context.queue_wait_max,
@@ -183,7 +199,7 @@ impl ResponsesRequest {
             tools: repeated.tools,
             top_logprobs: repeated.top_logprobs.unwrap_or(0),
             top_p: self.sampling.top_p.unwrap_or(1.0),
-            truncation: "disabled".to_owned(),
+            truncation: if self.truncates { "auto" } else { "disabled" }.to_owned(),
             background: false,
             usage: None,
             exo: None,
@@ -202,6 +218,7 @@ pub fn part_name(part: RequestPart) -> String {
         RequestPart::ToolSchema(i) => format!("tools[{i}].parameters"),
         RequestPart::Thinking | RequestPart::Effort => "reasoning.effort".to_owned(),
         RequestPart::Logprobs => "include".to_owned(),
+        RequestPart::Pooling | RequestPart::Dimensions => "input".to_owned(),
     }
 }
 
@@ -247,21 +264,34 @@ fn check_stream_options(fields: &mut Fields) -> Result<(), BadParam> {
     fields.finish()
 }
 
-fn tools_of(listed: &[Value], choice: Value, is_parallel: bool) -> Result<Option<Tools>, BadParam> {
+fn tools_of(
+    listed: &[Value],
+    choice: Value,
+    is_parallel: bool,
+) -> Result<(Option<Tools>, HostedTools), BadParam> {
     check_count("tools", "tools", listed.len(), TOOLS_MAX)?;
-    let tool = |(i, tool): (usize, &Value)| tool_of(tool.clone(), &format!("tools[{i}]"));
-    let tools = listed.iter().enumerate().map(tool).collect::<Result<Vec<_>, _>>()?;
-    check_distinct(&tools, |i| format!("tools[{i}].name"))?;
-    choice_of(choice, &tools)?.of(tools, is_parallel, "tool_choice")
+    let (mut tools, mut places, mut hosted) = (Vec::new(), Vec::new(), HostedTools::default());
+    for (i, tool) in listed.iter().enumerate() {
+        let path = format!("tools[{i}]");
+        let mut fields = Fields::new(tool.clone(), &path)?;
+        let kind: String = fields.take_required("type", "a string")?;
+        if kind == "function" {
+            tools.push(tool_of(fields)?);
+            places.push(path);
+            continue;
+        }
+        let message = format!(
+            "tools of type `{kind:.40}` are not supported, only `function` is; the setting `leave_out_hosted_tools` leaves \
+             them out"
+        );
+        let kind = kind.chars().take(40).collect();
+        hosted.add(kind, BadParam::unsupported(fields.name("type"), message));
+    }
+    check_distinct(&tools, |i| format!("{}.name", places[i]))?;
+    Ok((choice_of(choice, &tools)?.of(tools, is_parallel, "tool_choice")?, hosted))
 }
 
-fn tool_of(tool: Value, path: &str) -> Result<ToolDefinition, BadParam> {
-    let mut fields = Fields::new(tool, path)?;
-    let kind: String = fields.take_required("type", "a string")?;
-    if kind != "function" {
-        let message = format!("tools of type `{kind:.40}` are not supported, only `function` is");
-        return Err(BadParam::unsupported(fields.name("type"), message));
-    }
+fn tool_of(mut fields: Fields) -> Result<ToolDefinition, BadParam> {
     let (name_field, schema_field) = (fields.name("name"), fields.name("parameters"));
     let name: String = fields.take_required("name", "a string")?;
     check_name(&name_field, &name, LONG_NAME_LEN_MAX)?;

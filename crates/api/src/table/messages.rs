@@ -19,6 +19,8 @@ const MESSAGES_FIELDS: &[Field] = &[
     field("top_p", Honoured, "0 to 1"),
     field("top_k", Honoured, "0 and -1 keep all"),
     field("min_p", Honoured, "extension; 0 to 1"),
+    field("typical_p", Honoured, "extension; 0 to 1"),
+    field("repetition_penalty_window", Honoured, super::WINDOW),
     field("repetition_penalty", Honoured, "extension; 0.01 to 10"),
     field("presence_penalty", Honoured, "extension; -2 to 2"),
     field("frequency_penalty", Honoured, "extension; -2 to 2"),
@@ -74,7 +76,11 @@ const PROMPT_FIELDS: &[Field] = &[
         Honoured,
         "at most 512; where the model's template has a form for calls that is recognised",
     ),
-    field("tools[].type", Honoured, "`custom`; tools that run at their vendor are refused"),
+    field(
+        "tools[].type",
+        Honoured,
+        "`custom`; tools that run at their vendor are refused, or left out and named with the setting `leave_out_hosted_tools`",
+    ),
     field("tools[].name", Honoured, "1 to 128 letters, digits and `_-.`"),
     field("tools[].description", Honoured, "for the model"),
     field(

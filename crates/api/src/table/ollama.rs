@@ -1,6 +1,7 @@
 //! Fields of `/api/*`.
 
 use super::Treatment::{Hint, Honoured, Refused};
+use super::embeddings::{DIMENSIONS, POOLING};
 use super::{Field, Table, field};
 
 /// `POST /api/chat`
@@ -8,6 +9,12 @@ pub const OLLAMA_CHAT: Table = Table { endpoint: "POST /api/chat", fields: [CHAT
 /// `POST /api/generate`
 pub const OLLAMA_GENERATE: Table =
     Table { endpoint: "POST /api/generate", fields: [GENERATE_FIELDS, COMMON_FIELDS] };
+/// `POST /api/embed`
+pub const OLLAMA_EMBED: Table =
+    Table { endpoint: "POST /api/embed", fields: [EMBED_FIELDS, EMBED_COMMON_FIELDS] };
+/// `POST /api/embeddings`
+pub const OLLAMA_EMBEDDINGS: Table =
+    Table { endpoint: "POST /api/embeddings", fields: [EMBEDDINGS_FIELDS, EMBED_COMMON_FIELDS] };
 /// `POST /api/show` and `POST /api/pull`
 pub const OLLAMA_NAMED: Table =
     Table { endpoint: "POST /api/show` and `POST /api/pull", fields: [NAMED_FIELDS, &[]] };
@@ -71,7 +78,12 @@ const COMMON_FIELDS: &[Field] = &[
         Hint,
         "models stay placed; only 0 without a prompt, which asks to unload, is refused: `exo unload`",
     ),
-    field("truncate", Refused(&["false"]), "no message is left out: a prompt that is too long is an error"),
+    field(
+        "truncate",
+        Honoured,
+        "default false: a prompt that is too long is an error; true: whole turns of a conversation go, the oldest first, and \
+         `exo.left_out_messages` says how many messages",
+    ),
     field("shift", Refused(&["false"]), "an answer ends where the context does"),
     field("options", Honoured, ""),
     field("options.temperature", Honoured, "0 to 2, default 0.8; 0 is greedy"),
@@ -89,7 +101,7 @@ const COMMON_FIELDS: &[Field] = &[
     field(
         "options.repeat_last_n",
         Honoured,
-        "penalties count the whole text: -1, or 0 for none of them; others are refused beside a penalty",
+        "the penalties count so many tokens before the next, prompt included: default 64; -1: all; 0: no penalties",
     ),
     field("options.num_predict", Honoured, "an upper bound; -1 and -2: what the context leaves"),
     field("options.stop", Honoured, "a string or up to 16"),
@@ -100,8 +112,8 @@ const COMMON_FIELDS: &[Field] = &[
     ),
     field("options.num_keep", Hint, "nothing of a prompt is left out"),
     field("options.penalize_newline", Refused(&["true"]), "penalties are the same for all tokens"),
-    field("options.typical_p", Refused(&["1", "1.0"]), "`min_p` and `top_p` do something similar"),
-    field("options.tfs_z", Refused(&["1", "1.0"]), "the same"),
+    field("options.typical_p", Honoured, "0 to 1, default 1"),
+    field("options.tfs_z", Refused(&["1", "1.0"]), "`typical_p`, `min_p` and `top_p` do something similar"),
     field("options.mirostat", Refused(&["0"]), "the same"),
     field("options.mirostat_tau", Hint, "of `mirostat`"),
     field("options.mirostat_eta", Hint, "of `mirostat`"),
@@ -117,6 +129,34 @@ const COMMON_FIELDS: &[Field] = &[
     field("options.logits_all", Hint, "`logprobs` asks for probabilities"),
     field("options.vocab_only", Refused(&["false"]), "models are loaded whole"),
     field("options.embedding_only", Refused(&["false"]), "not yet"),
+];
+
+const EMBED_FIELDS: &[Field] = &[
+    field("input", Honoured, "a string, token ids, or an array of at most 2048 of these"),
+    field("dimensions", Honoured, DIMENSIONS),
+    field(
+        "truncate",
+        Honoured,
+        "default true: what is too long loses its end, and the answer says how many tokens; false: an error",
+    ),
+];
+
+const EMBEDDINGS_FIELDS: &[Field] = &[field(
+    "prompt",
+    Honoured,
+    "a string; what is too long loses its end, and the answer says how many tokens",
+)];
+
+const EMBED_COMMON_FIELDS: &[Field] = &[
+    field("model", Honoured, "name or id of a model"),
+    field("pooling", Honoured, POOLING),
+    field("keep_alive", Hint, "models stay placed"),
+    field(
+        "options",
+        Honoured,
+        "those of `/api/generate`: all but `num_ctx` are about generated tokens and ask for nothing",
+    ),
+    field("options.num_ctx", Honoured, "as in `/api/generate`"),
 ];
 
 const NAMED_FIELDS: &[Field] = &[

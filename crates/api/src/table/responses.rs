@@ -42,7 +42,11 @@ const RESPONSES_FIELDS: &[Field] = &[
         Honoured,
         "at most 512; where the model's template has a form for calls that is recognised",
     ),
-    field("tools[].type", Honoured, "only `function`"),
+    field(
+        "tools[].type",
+        Honoured,
+        "`function`; others are refused, or left out and named in `exo.left_out_tools` with the setting `leave_out_hosted_tools`",
+    ),
     field("tools[].name", Honoured, "1 to 128 letters, digits and `_-.`"),
     field("tools[].description", Honoured, "for the model"),
     field(
@@ -88,6 +92,8 @@ const RESPONSES_FIELDS: &[Field] = &[
     field("top_p", Honoured, "0 to 1"),
     field("top_k", Honoured, "extension; 0 and -1 keep all"),
     field("min_p", Honoured, "extension; 0 to 1"),
+    field("typical_p", Honoured, "extension; 0 to 1"),
+    field("repetition_penalty_window", Honoured, super::WINDOW),
     field("repetition_penalty", Honoured, "extension; 0.01 to 10"),
     field("presence_penalty", Honoured, "extension; -2 to 2"),
     field("frequency_penalty", Honoured, "extension; -2 to 2"),
@@ -109,7 +115,12 @@ const RESPONSES_FIELDS: &[Field] = &[
     ),
     field("previous_response_id", Honoured, "of an answer that this node keeps; else a 404"),
     field("metadata", Honoured, "at most 16 strings; the answer repeats it"),
-    field("truncation", Refused(&[r#""disabled""#]), "what is too long is refused with both numbers"),
+    field(
+        "truncation",
+        Honoured,
+        "`disabled`, the default: what is too long is refused with both numbers; `auto`: whole turns go, the oldest first, and \
+         `exo.left_out_messages` says how many messages",
+    ),
     field("background", Refused(&["false"]), "stream it"),
     field("background_options", Refused(&["{}"]), "stream it"),
     field("conversation", Refused(&[]), "send `previous_response_id` or the whole conversation"),

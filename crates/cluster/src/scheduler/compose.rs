@@ -9,7 +9,7 @@ use super::drafting::Drafting;
 use super::lookup::Lookup;
 use super::pages::Pages;
 use super::queue::Waiting;
-use super::sequence::{Guesser, Running};
+use super::sequence::{Guesser, REPORT_BUDGET, Running};
 use super::{Flight, Scheduler, SchedulerOutput, Speculation, StepSize};
 use crate::wire::{StageCommand, StepMessage, Submission, limits};
 
@@ -175,12 +175,16 @@ impl Scheduler {
     ) -> Vec<StepSequence> {
         let (mut sequences, mut opens, term) = (Vec::new(), Opens::default(), self.term());
         let decodes = order.iter().filter_map(|id| self.running.get(id)).filter(|r| r.is_decoding()).count();
-        let mut drafts = self.row_cost.budget(decodes);
+        let (mut drafts, mut reports_left) = (self.row_cost.budget(decodes), REPORT_BUDGET);
         for &id in order {
             let Some(running) = self.running.get_mut(&id) else { continue };
             let is_prompt = !running.is_decoding();
             if is_prompt && chunk_left == 0 {
                 break;
+            }
+            let report_cost = running.report_cost();
+            if report_cost > reports_left {
+                continue;
             }
             if !running.is_open() {
                 if !opens.open(term, id, running, &mut self.pages, out) {
@@ -190,6 +194,7 @@ impl Scheduler {
                 self.cached_tokens += u64::from(running.claim.cached_tokens());
             }
             let Some(part) = running.take(id, chunk_left, &mut drafts) else { continue };
+            reports_left -= if part.sample { report_cost } else { 0 };
             chunk_left -= if is_prompt { part.tokens.len() } else { part.drafts as usize };
             self.pages.reach(&mut running.claim, part.end());
             sequences.push(part);

@@ -55,6 +55,13 @@ pub(super) struct Claim {
     announced: usize,
 }
 
+impl Need {
+    /// The same of a sequence whose every position is to be computed.
+    pub(super) fn without_kept(self) -> Self {
+        Self { reusable: 0, ..self }
+    }
+}
+
 impl Claim {
     /// Names of the pages it begins with.
     pub(super) fn cached(&self) -> &[PageKey] {

@@ -1,7 +1,8 @@
 //! A running sequence: how much of it was sent through the pipeline, and what comes next.
 
 use exo_types::{
-    Attempt, DRAFTS_MAX, NodeId, PageKey, Principal, SequenceId, SequenceSpec, StepSequence, Time,
+    Attempt, DRAFTS_MAX, NodeId, PageKey, Principal, PromptQuery, SequenceId, SequenceSpec, StepSequence,
+    Time,
 };
 
 use super::drafting::{Drafting, Terms};
@@ -9,6 +10,10 @@ use super::lookup::Lookup;
 use super::pages::{Claim, Pages};
 use super::row_cost::DraftBudget;
 use crate::wire::{EndReason, StageCommand, Submission, TokenResult};
+
+/// Reports on prompts that one step may bring back, in the size of one vector: with `limits::EMBEDDING_MAX` and
+/// `limits::SCORES_BYTES_MAX` it keeps the tokens of a step well within their message.
+pub(super) const REPORT_BUDGET: usize = 64;
 
 /// A sequence that holds pages.
 #[derive(Clone, Debug)]
@@ -21,6 +26,8 @@ pub(super) struct Running {
     pub(super) generated: u32,
     /// Until the stages open it: what they are told.
     unopened: Option<SequenceSpec>,
+    /// What is reported with its first token.
+    query: PromptQuery,
     principal: Principal,
     /// Prompt and answer so far.
     tokens: Vec<u32>,
@@ -71,6 +78,7 @@ impl Running {
             generated: 0,
             principal: spec.principal,
             tokens: spec.history.clone(),
+            query: spec.open_query(),
             unopened: Some(spec),
             tokens_max,
             max_tokens,
@@ -108,6 +116,15 @@ impl Running {
         !matches!(self.next, Next::Prefill { .. })
     }
 
+    /// What a report on its prompt takes of [`REPORT_BUDGET`]; 0 where there is none to come.
+    pub(super) fn report_cost(&self) -> usize {
+        match (&self.next, self.query) {
+            (Next::Decode { .. } | Next::Awaited, _) | (_, PromptQuery::Nothing) => 0,
+            (Next::Prefill { .. }, PromptQuery::Embedding(_)) => 1,
+            (Next::Prefill { .. }, PromptQuery::Scores) => REPORT_BUDGET / 4,
+        }
+    }
+
     /// What to ask a small model about it now. A prompt is only read; guesses follow a token that is known.
     pub(super) fn ask_draft(
         &mut self,
@@ -125,7 +142,8 @@ impl Running {
         let count = drafting.ask(self.tokens.len(), Terms { now, count_max, budget, cost })?;
         let (sampling, prompt_tokens) = drafting.sampling();
         let (principal, driver, history) = (self.principal, self.driver, self.tokens.clone());
-        Some((SequenceSpec { sequence, principal, driver, sampling, history, prompt_tokens }, count))
+        let query = PromptQuery::Nothing;
+        Some((SequenceSpec { sequence, principal, driver, sampling, history, prompt_tokens, query }, count))
     }
 
     /// A small model has read the first `len` tokens and guesses what follows.

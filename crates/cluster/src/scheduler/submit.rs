@@ -162,7 +162,8 @@ impl Scheduler {
 
     fn need(&self, submission: &Submission) -> Need {
         let (spec, tokens_max) = (&submission.spec, self.tokens_max(submission));
-        self.pages.need(&self.placement, spec.principal, &spec.history, tokens_max)
+        let need = self.pages.need(&self.placement, spec.principal, &spec.history, tokens_max);
+        if spec.open_query().needs_all_rows() { need.without_kept() } else { need }
     }
 
     /// The longest the sequence can become.

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use exo_types::{Attempt, FailureKind, Principal, Time};
+use exo_types::{Attempt, FailureKind, Pooling, Principal, PromptQuery, Time};
 
 use super::*;
 use crate::testing::{node, placement, placement_id, result, seq, serving, submission};
@@ -540,6 +540,53 @@ fn the_last_token_is_computed_even_if_its_page_is_kept() {
     let mut s = after_one(16);
     let out = submit_text(&mut s, 2, &[&TEXT[..], &[7]].concat(), 4, WE);
     assert_eq!(out[1..], ["started 2 behind 8", "step 5: open 2 behind 2 | 2@8+4*"]);
+}
+
+/// Submits a sequence that asks something of its prompt.
+fn submit_query(s: &mut Scheduler, n: u128, text: &[u32], query: PromptQuery) -> Vec<String> {
+    let mut submission = submission(n, text.len() as u32, 1);
+    (submission.spec.history, submission.spec.query) = (text.to_vec(), query);
+    show(&s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission }))
+}
+
+#[test]
+fn what_is_asked_of_all_rows_is_computed_from_the_first_and_waits_for_nobody() {
+    let mut s = after_one(16);
+    let out = submit_query(&mut s, 2, &TEXT, PromptQuery::Scores);
+    assert_eq!(out[1..], ["started 2", "step 5: open 2 | 2@0+8", "step 6:  | 2@8+3*"]);
+    // The last row is the same behind kept pages.
+    let mut s = after_one(16);
+    let out = submit_query(&mut s, 2, &TEXT, PromptQuery::Embedding(Pooling::Last));
+    assert_eq!(out[1..], ["started 2 behind 8", "step 5: open 2 behind 2 | 2@8+3*"]);
+    // Once something was generated the report is there, and a replay is like any other.
+    let mut s = after_one(16);
+    let mut submission = submission(2, 10, 1);
+    (submission.spec.history, submission.spec.query) = (TEXT.to_vec(), PromptQuery::Scores);
+    let out = show(&s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission }));
+    assert_eq!(out[1..], ["started 2 behind 8", "step 5: open 2 behind 2 | 2@8+3*"]);
+}
+
+#[test]
+fn one_step_brings_back_no_more_reports_than_its_message_holds() {
+    let config = SchedulerConfig { queue_len_max: 80, ..SchedulerConfig::default() };
+    let placement = Placement { slots: 80, ..placement(1, 1, &[1]) };
+    let count = |query: PromptQuery, of: u128| {
+        let mut s = serving(config, placement.clone(), 400, 4);
+        let mut parts = Vec::new();
+        for n in 1..=of {
+            let out = submit_query(&mut s, n, &[n as u32 % 50], query);
+            parts.extend(
+                out.iter().filter(|line| line.starts_with("step")).map(|line| line.matches('@').count()),
+            );
+        }
+        // The first took a step of its own; when it is back all others are there.
+        let out = show(&tokens(&mut s, 1, vec![result(1, 1, 99)]));
+        parts
+            .extend(out.iter().filter(|line| line.starts_with("step")).map(|line| line.matches('@').count()));
+        parts[..2].to_vec()
+    };
+    assert_eq!(count(PromptQuery::Scores, 10), [1, 4]);
+    assert_eq!(count(PromptQuery::Embedding(Pooling::Mean), 10), [1, 9]);
 }
 
 #[test]

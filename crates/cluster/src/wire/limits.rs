@@ -56,6 +56,16 @@ pub const STOP_TOKENS_MAX: usize = 64;
 pub const LOGIT_BIAS_MAX: usize = 4096;
 /// Candidates reported per sampled token.
 pub const TOP_MAX: usize = 20;
+/// Elements of a prompt's vector: the width of hidden rows.
+pub const EMBEDDING_MAX: usize = 16_384;
+/// Bytes of the scores of one prompt, as [`scores_bytes`] counts them.
+pub const SCORES_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes that the scores of so many tokens take at most, each with so many candidates.
+pub fn scores_bytes(tokens: usize, top: usize) -> usize {
+    // A probability and a count; an id below 2^32 and a probability.
+    tokens.saturating_mul(5 + 9 * top)
+}
 /// Log entries in one message.
 pub const LOG_ENTRIES_MAX: usize = 1024;
 /// Seconds after which one who was refused is asked to come back.

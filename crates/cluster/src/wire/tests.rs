@@ -1,11 +1,11 @@
 use exo_types::{
-    Attempt, DeviceId, Exclusion, FailureKind, LayerRange, PageKey, Pin, PinLayers, Principal, StepFrame,
-    StepSequence, Term, WireDType,
+    Attempt, DeviceId, Exclusion, FailureKind, LayerRange, PageKey, Pin, PinLayers, Principal, PromptReport,
+    SampledToken, StepFrame, StepSequence, Term, TokenScore, WireDType,
 };
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{node, placement, placement_id, request, result, seq, spec, submission};
+use crate::testing::{node, placement, placement_id, request, result, seq, spec, submission, token};
 use crate::{InstanceRequest, InstanceState, InstanceView, PlaceObjective, StageStatus, StageView};
 
 fn step(tokens: usize) -> StepMessage {
@@ -147,7 +147,8 @@ fn refusal(bytes: &[u8]) -> String {
 fn malformed_bytes_are_refused_with_numbers() {
     let good = DataMessage::Submit(submission(1, 4, 9)).encode();
     assert_eq!(refusal(&[]), "the message is empty");
-    assert_eq!(refusal(&[7, 0, 0]), "the message has version 7, this node speaks 13");
+    let other = format!("the message has version 7, this node speaks {WIRE_VERSION}");
+    assert_eq!(refusal(&[7, 0, 0]), other);
     assert_eq!(refusal(&[WIRE_VERSION, 0, 0]), "the header is announced with 4 bytes, 2 follow");
     assert_eq!(refusal(&[WIRE_VERSION, 9, 0, 0, 0, 7]), "the header is announced with 9 bytes, 1 follow");
     assert!(refusal(&[WIRE_VERSION, 255, 255, 255, 255]).contains("4294967295 bytes, at most"));
@@ -205,6 +206,37 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
     let mut none = submission(1, 4, 9);
     none.max_tokens = 0;
     assert!(bound(DataMessage::Submit(none)).contains("no token"));
+}
+
+#[test]
+fn reports_on_prompts_have_a_bound_and_come_with_the_first_token() {
+    let with = |report: PromptReport| SampledToken { prompt: Some(report.into()), ..token(7) };
+    let message = |tokens: Vec<SampledToken>| {
+        let drafts = tokens.len() as u32 - 1;
+        DataMessage::Tokens(TokensMessage {
+            placement: placement_id(1, 1),
+            term: Term(2),
+            step: 1,
+            results: vec![TokenResult { tokens, drafts, ..result(1, 4, 7) }],
+            failures: vec![],
+            pages: vec![],
+        })
+    };
+    let largest = message(vec![with(PromptReport::Embedding(vec![0.5; limits::EMBEDDING_MAX]))]);
+    assert_eq!(DataMessage::decode(&largest.encode()).unwrap(), largest);
+    let behind = message(vec![token(7), with(PromptReport::Embedding(vec![0.5]))]);
+    assert!(bound(behind).contains("a report on a prompt comes behind the first token"));
+    let long = message(vec![with(PromptReport::Embedding(vec![0.5; limits::EMBEDDING_MAX + 1]))]);
+    assert!(bound(long).contains("elements of a vector"));
+    let score = |top: usize| TokenScore { logprob: -1.0, top: vec![(1, -1.0); top] };
+    let most = limits::SCORES_BYTES_MAX / limits::scores_bytes(1, 20);
+    let scores =
+        |count: usize, top: usize| message(vec![with(PromptReport::Scores(vec![score(top); count]))]);
+    let full = scores(most, 20);
+    assert!(full.encode().len() <= limits::SCORES_BYTES_MAX + 1000, "they are counted as what they take");
+    assert_eq!(DataMessage::decode(&full.encode()).unwrap(), full);
+    assert!(bound(scores(most + 1, 20)).contains("bytes of scores"));
+    assert!(bound(scores(1, 21)).contains("candidates of a score"));
 }
 
 #[test]

@@ -13,8 +13,8 @@ use exo_backend_wgpu::{Api, WgpuDevice, WgpuOptions, list};
 use exo_engine::{Engine, EngineOptions, StepError, StepInput, StepOutput};
 use exo_golden::Fixture;
 use exo_types::{
-    DeviceId, LayerRange, NodeId, Principal, RequestId, SampledToken, SamplingParams, SequenceId,
-    SequenceSpec, Shard, StepFrame, StepSequence,
+    DeviceId, LayerRange, NodeId, Principal, PromptQuery, RequestId, SampledToken, SamplingParams,
+    SequenceId, SequenceSpec, Shard, StepFrame, StepSequence,
 };
 
 /// Long enough for a debug build on a busy machine; a test that needs it has failed.
@@ -180,6 +180,7 @@ pub fn spec(n: u16, history: &[u32], sampling: SamplingParams) -> SequenceSpec {
         sampling,
         history: history.to_vec(),
         prompt_tokens: history.len() as u32,
+        query: PromptQuery::Nothing,
     }
 }
 

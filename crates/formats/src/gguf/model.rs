@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use exo_types::DType;
+use exo_types::{DType, Pooling};
 
 use super::split::{self, Part};
 use super::{Gguf, GgufError, tokenizer};
@@ -11,8 +11,8 @@ use crate::layout::{self, Found};
 use crate::names::Dialect;
 use crate::rope::{self, FACTORS_TENSOR, Scaling};
 use crate::{
-    Architecture, ConfigError, GgufTokenizer, Model, ModelConfig, ModelFile, ModelKind, OpenError,
-    RopeConfig, RopeStyle, TokenizerSource,
+    Architecture, ConfigError, EmbeddingInfo, GgufTokenizer, Model, ModelConfig, ModelFile, ModelKind,
+    OpenError, RopeConfig, RopeStyle, TokenizerSource,
 };
 
 /// Opens the file at `path`, which is known to be a regular file; of a model over several files all of them, whichever is named.
@@ -59,6 +59,7 @@ fn describe_parts(parts: &[Part]) -> Result<Model, OpenError> {
     let names: Vec<String> = files.iter().map(|file| file.name.clone()).collect();
     let tensors = layout::arrange(&mut config, Dialect::Gguf, found.collect(), &names)
         .map_err(|source| OpenError::Layout { path: path.clone(), source })?;
+    let embedding = read_embedding(gguf, config.architecture).map_err(at)?;
     let chat_template = gguf.metadata.text("tokenizer.chat_template").map_err(at)?.map(str::to_owned);
     Ok(Model {
         name: crate::open::name_of_file(path),
@@ -66,10 +67,23 @@ fn describe_parts(parts: &[Part]) -> Result<Model, OpenError> {
         config,
         tokenizer: TokenizerSource::Gguf(tokenizer),
         chat_template,
+        embedding,
         files,
         sources: parts.iter().map(|part| Some(part.source.clone())).collect(),
         tensors,
     })
+}
+
+/// What is said of vectors. The numbers are llama.cpp's; there is no key for the lengths that a vector may be cut to.
+fn read_embedding(gguf: &Gguf, architecture: Architecture) -> Result<EmbeddingInfo, GgufError> {
+    let pooling = match gguf.metadata.u32(&format!("{architecture}.pooling_type"))? {
+        Some(1) => Some(Pooling::Mean),
+        Some(2) => Some(Pooling::First),
+        Some(3) => Some(Pooling::Last),
+        // None, a reranker's, or one that is not known here.
+        Some(_) | None => None,
+    };
+    Ok(EmbeddingInfo { pooling, ..EmbeddingInfo::default() })
 }
 
 fn file_of(part: &Part) -> ModelFile {

@@ -6,7 +6,10 @@ use serde_json::Value;
 
 use super::json::{self, get, short};
 use crate::rope::{self, Scaling};
-use crate::{Architecture, ConfigError, JsonError, ModelConfig, RopeConfig, RopeStyle, layout};
+use crate::{
+    Architecture, ConfigError, EmbeddingInfo, EmbeddingLengths, JsonError, ModelConfig, RopeConfig,
+    RopeStyle, layout,
+};
 
 /// Either half of what can be wrong with a configuration.
 pub(super) enum Problem {
@@ -24,6 +27,20 @@ impl From<ConfigError> for Problem {
     fn from(error: ConfigError) -> Self {
         Self::Config(error)
     }
+}
+
+/// Most lengths of vectors that a file may name.
+const EMBEDDING_LENGTHS_MAX: usize = 64;
+
+/// What `config.json` says of vectors: nothing of pooling, and of some models how far a vector may be cut.
+pub(super) fn read_embedding(config: &Value) -> EmbeddingInfo {
+    let named = config.get("matryoshka_dimensions").and_then(Value::as_array).map(|list| {
+        let lengths = list.iter().filter_map(Value::as_u64).filter_map(|n| u32::try_from(n).ok());
+        EmbeddingLengths::Some(lengths.take(EMBEDDING_LENGTHS_MAX).collect())
+    });
+    let any = config.get("is_matryoshka").and_then(Value::as_bool).unwrap_or(false);
+    let lengths = named.or(any.then_some(EmbeddingLengths::Any)).unwrap_or_default();
+    EmbeddingInfo { pooling: None, lengths }
 }
 
 /// Reads the configuration; `generation` is `generation_config.json`, whose list of end tokens joins that of

@@ -61,6 +61,7 @@ pub(crate) fn open_folder(folder: &Path) -> Result<Model, OpenError> {
         config,
         tokenizer: TokenizerSource::Json { tokenizer_json, tokenizer_config },
         chat_template,
+        embedding: config::read_embedding(&config_json),
         files,
         sources,
         tensors,

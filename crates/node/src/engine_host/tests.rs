@@ -5,8 +5,8 @@ mod faulty;
 use exo_cluster::wire::{DataMessage, StepMessage};
 use exo_cluster::{StageInput, StageMachine, StageOutput};
 use exo_types::{
-    Attempt, DeviceId, InstanceId, KvDType, ModelId, NodeId, Placement, Principal, RequestId, SamplingParams,
-    SequenceSpec, Stage, Term, Time, WireDType,
+    Attempt, DeviceId, InstanceId, KvDType, ModelId, NodeId, Placement, Principal, PromptQuery, RequestId,
+    SamplingParams, SequenceSpec, Stage, Term, Time, WireDType,
 };
 
 use self::faulty::Faulty;
@@ -84,6 +84,7 @@ fn open(n: u128) -> StageCommand {
         sampling: SamplingParams::greedy(),
         history: (0..30).collect(),
         prompt_tokens: 30,
+        query: PromptQuery::Nothing,
     };
     StageCommand::Open { spec, attempt: Attempt::FIRST, cached: Vec::new() }
 }

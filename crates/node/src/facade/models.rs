@@ -1,7 +1,8 @@
 //! The models that are known: shown, added, removed.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use exo_api::{AdminError, ModelView};
 use exo_hub::Origin;
@@ -38,7 +39,8 @@ impl NodeFacade {
             nodes: held.node_names,
             chat: true,
             instances: held.instances.iter().map(ToString::to_string).collect(),
-            added_unix_s: 0,
+            added_unix_s: local.as_ref().map_or(0, |r| modified_unix_s(&r.path)),
+            parameters: 0,
             source: None,
             licence: None,
         };
@@ -51,6 +53,7 @@ impl NodeFacade {
             view.architecture = details.architecture;
             view.format = details.format.to_owned();
             view.weight_bytes = details.weight_bytes;
+            view.parameters = details.parameters;
             view.layers = details.layers;
             view.context_tokens_max = details.context_tokens_max;
             view.chat = details.chat;
@@ -86,4 +89,10 @@ impl NodeFacade {
             Err(e) => Err(AdminError::Failed { message: e.to_string() }),
         }
     }
+}
+
+/// When a file or folder was last changed, in seconds since 1970; 0 where that is not known.
+fn modified_unix_s(path: &Path) -> u64 {
+    let modified = std::fs::metadata(path).and_then(|metadata| metadata.modified());
+    modified.ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map_or(0, |since| since.as_secs())
 }

@@ -7,14 +7,14 @@ use exo_api::{GenerateError, GenerateRequest, GenerateStream, Prompt, RequestPar
 use exo_cluster::wire::Backup;
 use exo_cluster::{DriverConfig, DriverStart, InstanceRequest};
 use exo_machine::{BackupStart, Limits, Resolved, StartRequest};
-use exo_types::{FailureKind, ModelId, RequestId, SequenceId, SequenceSpec};
+use exo_types::{FailureKind, ModelId, PromptQuery, RequestId, SequenceId, SequenceSpec};
 use tokio::sync::mpsc;
 
 use super::NodeFacade;
 use super::placing::instance_request;
 use super::prompts::{check_prompt_text, prompt_bytes, text_bytes};
 use crate::events::Event;
-use crate::generate::{Prepared, Running, prepare, stream};
+use crate::generate::{Prepared, Running, prepare, scores_prompt, stream};
 use crate::library::OpenModel;
 use crate::meters::RequestWatch;
 
@@ -51,7 +51,7 @@ impl NodeFacade {
         let model = resolved.id;
         let backup = request.resumable.as_mut().map(|resumable| backup(name, model, answers, resumable));
         check_resumed(&request, model, open.model.config.vocab)?;
-        let (request, prepared) = self.prepare(request, open.clone()).await?;
+        let (request, prepared) = self.prepare(request, open.clone(), context_tokens).await?;
         let longest = prepared.prompts.iter().map(|prompt| prompt.tokens.len()).max();
         let prompt_tokens = longest.unwrap_or(0) as u64;
         if prompt_tokens >= u64::from(context_tokens) {
@@ -120,11 +120,12 @@ impl NodeFacade {
         &self,
         mut request: GenerateRequest,
         open: Arc<OpenModel>,
+        context_tokens: u32,
     ) -> Result<(GenerateRequest, Prepared), GenerateError> {
         check_prompt_text(text_bytes(&request), self.prompt_bytes_max)?;
         let bytes = prompt_bytes(&request);
         let prepare = move || {
-            let prepared = prepare(&open, &request)?;
+            let prepared = prepare(&open, &mut request, context_tokens)?;
             for prompt in &mut request.prompts {
                 *prompt = match prompt {
                     Prompt::Chat { .. } => Prompt::Chat { messages: Vec::new() },
@@ -199,8 +200,13 @@ fn starts(
                 sampling,
                 history: tokens.iter().copied().chain(there).collect(),
                 prompt_tokens,
+                query: match scores_prompt(request) {
+                    true => PromptQuery::Scores,
+                    false => PromptQuery::Nothing,
+                },
             },
-            max_tokens: request.max_tokens.unwrap_or(room).min(room),
+            // What is reported of a prompt comes with a token, wanted or not.
+            max_tokens: request.max_tokens.unwrap_or(room).min(room).max(1),
             stop_tokens: open.end_ids.clone(),
             ignore_eos: request.ignore_eos,
             speculate: true,

@@ -165,6 +165,8 @@ pub fn request(prompt: &str) -> GenerateRequest {
         stop: Vec::new(),
         ignore_eos: false,
         echo: false,
+        truncates: false,
+        left_out_tools: Vec::new(),
         principal: Principal::LOCAL,
         queue_wait_max: Duration::from_secs(60),
     }

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use exo_api::{
     AdminError, AlertView, BoxFuture, BoxStream, CallDelta, Capabilities, ClusterView, Delta, Downloads,
-    Drain, Facade, FinishReason, FoundModelView, FoundRepoView, GenerateError, GenerateEvent,
-    GenerateRequest, GenerateStream, HealthStatus, HealthView, HubSearchRequest, HubShowRequest,
-    InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView, JoinedView,
-    JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView, ModelView,
-    PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView, PullRequest, PullState, PullView, ReplanDecision,
-    ReplanRequest, ReplanView, RepoView, SeriesQuery, SeriesView, Severity, SilenceRequest, Summary,
-    TelemetryView, Timings, TokenPiece, TokensAnswer, TokensRequest, TopToken, Usage,
+    Drain, EmbedRequest, Embeddings, Facade, FinishReason, FoundModelView, FoundRepoView, GenerateError,
+    GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView, HubSearchRequest,
+    HubShowRequest, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest, JoinWindowView,
+    JoinedView, JournalView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole, MemberView,
+    ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView, PullRequest, PullState, PullView,
+    ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery, SeriesView, Severity, SilenceRequest,
+    Summary, TelemetryView, Timings, TokenPiece, TokensAnswer, TokensRequest, TopToken, Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -78,7 +78,7 @@ fn delta(index: u16, text: &str, probabilities: bool) -> Item {
         id: 7,
         text: text.into(),
         bytes: text.into(),
-        logprob: -0.25,
+        logprob: Some(-0.25),
         top: vec![top(text, -0.25), top("?", -2.0)],
     };
     let tokens = if probabilities { vec![piece] } else { Vec::new() };
@@ -114,6 +114,8 @@ fn done(completion_tokens: u32) -> Item {
         unenforced: Vec::new(),
         stages: 3,
         resumed: Vec::new(),
+        left_out_messages: 0,
+        left_out_tools: Vec::new(),
     }))
 }
 
@@ -289,6 +291,30 @@ impl Facade for Fake {
     fn raise_log_level(&self, request: LogLevelRequest) -> BoxFuture<'_, Result<(), AdminError>> {
         self.note(format!("raise {} to {}", request.target, request.level.as_str()));
         Box::pin(async { Ok(()) })
+    }
+
+    fn embed(&self, request: EmbedRequest) -> BoxFuture<'_, Result<Embeddings, GenerateError>> {
+        self.note(format!(
+            "vectors of {} inputs: {:?} {:?}",
+            request.inputs.len(),
+            request.pooling,
+            request.dimensions
+        ));
+        Box::pin(async move {
+            self.live.fetch_add(1, Ordering::SeqCst);
+            let _alive = Alive(self.live.clone());
+            match request.model.as_str() {
+                "good" => {}
+                "hang" => std::future::pending().await,
+                other => {
+                    let known = vec!["good".to_owned()];
+                    return Err(GenerateError::ModelUnknown { model: other.into(), known });
+                }
+            }
+            let vectors = request.inputs.iter().map(|_| vec![0.6, -0.8]).collect();
+            let truncated_tokens = if request.truncates { 3 } else { 0 };
+            Ok(Embeddings { vectors, prompt_tokens: 7, truncated_tokens, ..Embeddings::default() })
+        })
     }
 
     fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>> {
@@ -605,6 +631,7 @@ fn model(name: &str) -> ModelView {
         chat: true,
         instances: vec![],
         added_unix_s: 5,
+        parameters: 3_000_000,
         source: None,
         licence: None,
     }

@@ -21,6 +21,7 @@ fn spec(history: Vec<u32>, seed: u64) -> SequenceSpec {
         sampling: crate::model::sampling(seed),
         prompt_tokens: history.len() as u32,
         history,
+        query: exo_types::PromptQuery::Nothing,
     }
 }
 

@@ -21,6 +21,8 @@ fn summary() -> Summary {
         stages: 1,
         unenforced: Vec::new(),
         resumed: Vec::new(),
+        left_out_messages: 0,
+        left_out_tools: Vec::new(),
     }
 }
 

@@ -24,6 +24,8 @@ fn summary() -> Summary {
         stages: 1,
         unenforced: Vec::new(),
         resumed: Vec::new(),
+        left_out_messages: 0,
+        left_out_tools: Vec::new(),
     }
 }
 
@@ -144,7 +146,7 @@ fn probabilities_come_with_text_and_not_with_every_end() {
         id: 0,
         text: text.to_owned(),
         bytes: text.as_bytes().to_vec(),
-        logprob: -1.0,
+        logprob: Some(-1.0),
         top: Vec::new(),
     };
     let say = |text: &str, tokens: &[&str]| {

@@ -6,7 +6,8 @@ use anyhow::{Context, ensure};
 use exo_backend::{CancelToken, RunError};
 use exo_engine::{Engine, StepError, StepInput, StepOutput};
 use exo_types::{
-    NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, StepFrame, StepSequence,
+    NodeId, Principal, PromptQuery, RequestId, SamplingParams, SequenceId, SequenceSpec, StepFrame,
+    StepSequence,
 };
 
 use crate::ui;
@@ -67,6 +68,7 @@ impl<'a> Lane<'a> {
                 sampling: SamplingParams::greedy(),
                 history,
                 prompt_tokens: tokens,
+                query: PromptQuery::Nothing,
             })?;
         }
         Ok(())

@@ -8,8 +8,8 @@ use exo_backend::{CancelToken, Device};
 use exo_engine::{Engine, EngineOptions, StepInput};
 use exo_tokenizer::Tokenizer;
 use exo_types::{
-    KvDType, NodeId, Principal, RequestId, SamplingParams, SequenceId, SequenceSpec, Shard, StepFrame,
-    StepSequence,
+    KvDType, NodeId, Principal, PromptQuery, RequestId, SamplingParams, SequenceId, SequenceSpec, Shard,
+    StepFrame, StepSequence,
 };
 use serde_json::{Value, json};
 
@@ -156,6 +156,7 @@ fn score_chunk(
         sampling: SamplingParams::greedy(),
         history: chunk.to_vec(),
         prompt_tokens: chunk.len() as u32,
+        query: PromptQuery::Nothing,
     })?;
     let (seen, scored) = chunk.split_at(chunk.len() / 2);
     let step_max = engine.options().chunk_tokens_max as usize;
@@ -173,7 +174,7 @@ fn score_chunk(
         engine.step(&frame, StepInput::Tokens, cancel, STEP_MAX).context("a step failed")?;
     }
     let scores = engine.score(SEQUENCE, scored, 0, cancel, STEP_MAX).context("a step failed")?;
-    scores.iter().filter_map(|s| s.logprob).for_each(|logprob| score.add(logprob.into()));
+    scores.iter().for_each(|token| score.add(token.logprob.into()));
     engine.close(SEQUENCE)?;
     Ok(())
 }

@@ -4,7 +4,7 @@ use exo_types::SampledToken;
 
 use super::super::limits::{BACKUP_BYTES_MAX, CONTEXT_TOKENS_MAX, RECORD_BYTES_MAX, SEQUENCES_MAX, TOP_MAX};
 use super::super::{Backup, BackupMessage, Claimed};
-use super::{Check, CheckError, at_most};
+use super::{Check, CheckError, at_most, ensure};
 
 /// What the bookkeeping of a copy takes in memory.
 const COPY_BYTES: usize = 512;
@@ -30,6 +30,7 @@ impl Check for BackupMessage {
 
 fn check(tokens: &[SampledToken]) -> Result<(), CheckError> {
     at_most("tokens of an answer", tokens.len(), CONTEXT_TOKENS_MAX as usize)?;
+    ensure(tokens.iter().all(|token| token.prompt.is_none()), "a copy of an answer reports on its prompt")?;
     tokens.iter().try_for_each(|token| at_most("candidates of a token", token.top.len(), TOP_MAX))
 }
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use exo_types::{DRAFTS_MAX, SequenceSpec, StepFrame, StepSequence};
+use exo_types::{DRAFTS_MAX, PromptReport, SequenceSpec, StepFrame, StepSequence};
 
 use super::super::limits::{
-    COMMANDS_MAX, CONTEXT_TOKENS_MAX, LOGIT_BIAS_MAX, PAGES_MAX, RETRY_S_MAX, SEQUENCES_MAX, STAGES_MAX,
-    STEP_TOKENS_MAX, STOP_TOKENS_MAX, TOP_MAX,
+    COMMANDS_MAX, CONTEXT_TOKENS_MAX, EMBEDDING_MAX, LOGIT_BIAS_MAX, PAGES_MAX, RETRY_S_MAX,
+    SCORES_BYTES_MAX, SEQUENCES_MAX, STAGES_MAX, STEP_TOKENS_MAX, STOP_TOKENS_MAX, TOP_MAX, scores_bytes,
 };
 use super::super::{
     DataMessage, StageCommand, StagePages, StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
@@ -143,7 +143,26 @@ impl Check for TokenResult {
         at_most("tokens of a sampled sequence", self.tokens.len(), self.drafts as usize + 1)?;
         let end = self.position as usize + self.tokens.len() - 1;
         at_most("position of a token", end, CONTEXT_TOKENS_MAX as usize)?;
-        self.tokens.iter().try_for_each(|t| at_most("candidates of a token", t.top.len(), TOP_MAX))
+        let mut behind_first = self.tokens.iter().skip(1);
+        ensure(
+            behind_first.all(|t| t.prompt.is_none()),
+            "a report on a prompt comes behind the first token",
+        )?;
+        self.tokens.iter().try_for_each(|t| at_most("candidates of a token", t.top.len(), TOP_MAX))?;
+        self.tokens.first().and_then(|first| first.prompt.as_deref()).map_or(Ok(()), PromptReport::check)
+    }
+}
+
+impl Check for PromptReport {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Embedding(vector) => at_most("elements of a vector", vector.len(), EMBEDDING_MAX),
+            Self::Scores(scores) => {
+                let top = scores.iter().map(|score| score.top.len()).max().unwrap_or(0);
+                at_most("candidates of a score", top, TOP_MAX)?;
+                at_most("bytes of scores", scores_bytes(scores.len(), top), SCORES_BYTES_MAX)
+            }
+        }
     }
 }
 

@@ -116,3 +116,13 @@ fn what_we_would_silently_leave_out_is_refused() {
     let listed = ConfigError::UnknownArchitecture { field: "model_type", found: "gpt_neox".to_owned() };
     assert_eq!(unknown, listed.to_string());
 }
+
+#[test]
+fn vectors_may_be_cut_where_the_configuration_says_so() {
+    let lengths = |config: Value| read_embedding(&config).lengths;
+    assert_eq!(lengths(json!({})), EmbeddingLengths::Whole);
+    assert_eq!(lengths(json!({"is_matryoshka": true})), EmbeddingLengths::Any);
+    assert_eq!(lengths(json!({"matryoshka_dimensions": [2, 4]})), EmbeddingLengths::Some(vec![2, 4]));
+    let odd = json!({"is_matryoshka": "yes", "matryoshka_dimensions": 4});
+    assert_eq!(lengths(odd), EmbeddingLengths::Whole, "nothing is guessed");
+}

@@ -19,7 +19,7 @@ use exo_sim::draw::hash;
 use exo_sim::model::sampling;
 use exo_sim::{founding, shape};
 use exo_types::{
-    Attempt, DeviceState, LogHead, ModelShape, Monitor, NodeFacts, NodeId, Principal, RequestId,
+    Attempt, DeviceState, LogHead, ModelShape, Monitor, NodeFacts, NodeId, Principal, PromptQuery, RequestId,
     SampledToken, SequenceId, SequenceSpec, ShardSpec, StepSequence, Time,
 };
 
@@ -146,6 +146,7 @@ impl Cluster {
                 sampling: sampling(self.requests),
                 prompt_tokens,
                 history: (0..prompt_tokens).map(token).collect(),
+                query: PromptQuery::Nothing,
             },
             max_tokens,
             stop_tokens: vec![2],
@@ -376,7 +377,7 @@ fn sample(part: &StepSequence) -> TokenResult {
     loop {
         let place = (sequence.request.0 >> 64) as u64 ^ (u64::from(position) + tokens.len() as u64) << 20;
         let token = hash(place) as u32 % VOCAB;
-        tokens.push(SampledToken { token, logprob: None, top: Vec::new() });
+        tokens.push(SampledToken::bare(token));
         if guesses.get(tokens.len() - 1) != Some(&token) {
             return TokenResult { sequence, attempt: Attempt::FIRST, position, tokens, drafts };
         }

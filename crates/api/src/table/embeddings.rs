@@ -1,0 +1,27 @@
+//! Fields of `/v1/embeddings`.
+
+use super::Treatment::{Hint, Honoured};
+use super::{Field, Table, field};
+
+/// `POST /v1/embeddings`
+pub const EMBEDDINGS: Table = Table { endpoint: "POST /v1/embeddings", fields: [EMBEDDINGS_FIELDS, &[]] };
+
+/// What `dimensions` does.
+pub const DIMENSIONS: &str = "the first so many elements, scaled to length 1: where the model's files say that it was trained \
+                              for that, or all of them";
+/// What `pooling` does.
+pub const POOLING: &str =
+    "extension: `first`, `mean` or `last`; left out, as the model's files say, and needed where they do not";
+
+const EMBEDDINGS_FIELDS: &[Field] = &[
+    field("model", Honoured, "name or id of a model"),
+    field(
+        "input",
+        Honoured,
+        "a string, token ids, or an array of at most 2048 of these; one that is too long is an error with both numbers",
+    ),
+    field("encoding_format", Honoured, "`float` or `base64`"),
+    field("dimensions", Honoured, DIMENSIONS),
+    field("pooling", Honoured, POOLING),
+    field("user", Hint, ""),
+];
