@@ -97,6 +97,7 @@ async fn open(config: &Config, stay: Stay, api_listen: SocketAddr) -> anyhow::Re
     if let Some(memory) = exo_device::memory(Path::new("/")) {
         let share = usize::try_from(memory.total_bytes / 16).unwrap_or(usize::MAX);
         options.bodies_bytes_max = share.clamp(BODIES_BYTES_MIN, options.bodies_bytes_max);
+        options.responses_bytes_max = options.responses_bytes_max.min(options.bodies_bytes_max);
     }
     let (stop, stopped) = watch::channel(false);
     let facade = node.facade();
