@@ -146,7 +146,9 @@ impl LogCapture {
         };
         let (lines, last) = {
             let ring = self.ring();
-            (ring.lines(&filter), ring.last())
+            // Who has read further than there is has read an earlier run of this node.
+            let after = if filter.after > ring.last() { 0 } else { filter.after };
+            (ring.lines(&LogFilter { after, ..filter }), ring.last())
         };
         // The last ones count, as with every limit.
         let mut bytes = 0;
@@ -324,7 +326,6 @@ fn gather(
         let (id, name) = (node.id.clone(), node.name.clone());
         match told {
             Ok(told) => {
-                // One that was started again counts from 1 again.
                 cursor.set(&id, told.last);
                 out.lines.extend(told.lines.into_iter().map(|line| LogLineView {
                     node: id.clone(),
@@ -430,6 +431,11 @@ mod tests {
         assert!(texts.contains(&"a step step=3".to_owned()), "{texts:?}");
         let request = capture.answer(&LogAsk { request: Some("ab".repeat(16)), ..ALL });
         assert_eq!((request.lines.len(), request.last), (2, 5));
+        let numbers = |after| -> Vec<u64> {
+            capture.answer(&LogAsk { after, ..ALL }).lines.iter().map(|line| line.number).collect()
+        };
+        // Behind the last line there is nothing, and behind a later one another run's.
+        assert_eq!((numbers(3), numbers(5), numbers(6).len()), (vec![4, 5], vec![], 5));
         for wrong in ["", "a b", &"x".repeat(300)] {
             assert!(
                 matches!(capture.raise(wrong, LogLevel::Trace), Err(AdminError::Invalid { .. })),
