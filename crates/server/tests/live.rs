@@ -63,10 +63,15 @@ impl Reader {
         }
     }
 
+    /// The next event of the cluster, which must have this name. Downloads are told between them.
     async fn named(&mut self, name: &str) -> Event {
-        let event = self.next().await.expect("an event");
-        assert_eq!(event.name, name, "{event:?}");
-        event
+        loop {
+            let event = self.next().await.expect("an event");
+            if event.name != "pulls" {
+                assert_eq!(event.name, name, "{event:?}");
+                return event;
+            }
+        }
     }
 }
 
@@ -174,6 +179,8 @@ async fn whoever_may_only_look_hears_nothing_of_who_asks_to_join() {
     });
     let second = reader.named("delta").await;
     assert_eq!(second.data["changes"], serde_json::json!([{"kind": "instance_gone", "id": "i1a"}]));
+    // Nor of what this node downloads.
+    assert!(tokio::time::timeout(Duration::from_millis(300), reader.next()).await.is_err());
 }
 
 #[tokio::test]

@@ -59,7 +59,8 @@ async fn follow(
             }
             break;
         }
-        if json {
+        // The stream also tells of downloads, which are no part of the cluster.
+        if json && ["snapshot", "delta"].contains(&event.name.as_str()) {
             ui::json_line(&event.data)?;
         }
         if watched.take(event) && !json {
