@@ -156,7 +156,7 @@ fn app(
         kept: kept::KeptResponses::new(options.responses_bytes_max),
         sessions,
         live: live::Live::new(streams.clone(), stopping.clone(), events_bytes_max, keep_alive_every),
-        outliving: outlive::Outliving::default(),
+        outliving: outlive::Outliving::new(options.bodies_bytes_max),
         requests: Arc::default(),
         stopping,
         streams,

@@ -6,13 +6,14 @@
 //!
 //! Start reading at [`Outliving::keep`].
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use bytes::{Bytes, BytesMut};
-use exo_types::RequestId;
+use exo_types::{Principal, RequestId};
 use futures_util::{Stream, stream};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -23,8 +24,12 @@ use crate::resume::Positions;
 
 /// Answers at once. Beyond them those that ended longest ago go, and where all still run, one more ends with its reader as usual.
 const ANSWERS_MAX: usize = 16;
+/// Of one principal: there is always place for another one.
+const OF_ONE_MAX: usize = ANSWERS_MAX / 2;
 /// Of one answer: some 15,000 tokens. Of a longer one its end is kept.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// All of them together take a fourth of what bodies may, at most.
+const SHARE_OF_BODIES: usize = 4 * ANSWERS_MAX;
 /// What an event takes beside its text.
 const EVENT_BYTES: usize = 96;
 /// After the end.
@@ -33,13 +38,17 @@ const KEPT_FOR: Duration = Duration::from_secs(600);
 const BATCH_BYTES: usize = 64 << 10;
 
 /// The answers of one server that outlive their readers.
-#[derive(Default)]
-pub struct Outliving(Mutex<Vec<Arc<Answer>>>);
+pub struct Outliving {
+    answers: Mutex<Vec<Arc<Answer>>>,
+    answer_bytes_max: usize,
+}
 
 /// One of them.
 pub struct Answer {
     request: RequestId,
+    principal: Principal,
     proof: [u8; 32],
+    bytes_max: usize,
     state: Mutex<State>,
     /// The number of events so far.
     news: watch::Sender<u64>,
@@ -64,17 +73,34 @@ struct Event {
 }
 
 impl Outliving {
-    /// Keeps the events of an answer; `None` if there are too many that still run.
-    pub fn keep(&self, request: RequestId, proof: [u8; 32]) -> Option<Arc<Answer>> {
+    /// None yet, on a server whose clients' bodies may take so much.
+    pub fn new(bodies_bytes_max: usize) -> Self {
+        let answer_bytes_max = ANSWER_BYTES_MAX.min(bodies_bytes_max / SHARE_OF_BODIES);
+        Self { answers: Mutex::default(), answer_bytes_max }
+    }
+
+    /// Keeps the events of an answer; `None` if there are too many that still run, of this principal or of all.
+    pub fn keep(&self, request: RequestId, principal: Principal, proof: [u8; 32]) -> Option<Arc<Answer>> {
         let mut all = self.all();
-        if all.len() >= ANSWERS_MAX {
-            let ended = |answer: &Arc<Answer>| answer.state().ended;
-            let oldest =
-                (0..all.len()).filter(|i| ended(&all[*i]).is_some()).min_by_key(|i| ended(&all[*i]))?;
-            all.remove(oldest);
+        let of = |principal: Principal| all.iter().filter(|answer| answer.principal == principal).count();
+        let is_full = all.len() >= ANSWERS_MAX;
+        if of(principal) >= OF_ONE_MAX || is_full {
+            // Who has most of them gives place first: oneself, where one has one's share.
+            let has_share = of(principal) >= OF_ONE_MAX;
+            let may_go = |answer: &&Arc<Answer>| !has_share || answer.principal == principal;
+            let ended = all.iter().filter(may_go).filter_map(|answer| Some((answer, answer.state().ended?)));
+            let (oldest, _) = ended.min_by_key(|(answer, ended)| (Reverse(of(answer.principal)), *ended))?;
+            let oldest = oldest.clone();
+            all.retain(|answer| !Arc::ptr_eq(answer, &oldest));
         }
-        let answer = Answer { request, proof, state: Mutex::default(), news: watch::Sender::new(0) };
-        let answer = Arc::new(answer);
+        let answer = Arc::new(Answer {
+            request,
+            principal,
+            proof,
+            bytes_max: self.answer_bytes_max,
+            state: Mutex::default(),
+            news: watch::Sender::new(0),
+        });
         all.push(answer.clone());
         Some(answer)
     }
@@ -90,7 +116,7 @@ impl Outliving {
 
     fn all(&self) -> MutexGuard<'_, Vec<Arc<Answer>>> {
         // Nothing panics between two changes that belong together.
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|answer| answer.state().ended.is_none_or(|ended| ended.elapsed() < KEPT_FOR));
         all
     }
@@ -110,7 +136,7 @@ impl Answer {
         state.next += 1;
         state.bytes += text.len() + EVENT_BYTES;
         state.events.push_back(Event { number, text: text.into(), positions });
-        while state.bytes > ANSWER_BYTES_MAX && state.events.len() > 1 {
+        while state.bytes > self.bytes_max && state.events.len() > 1 {
             if let Some(first) = state.events.pop_front() {
                 state.bytes -= first.text.len() + EVENT_BYTES;
             }
@@ -240,8 +266,8 @@ mod tests {
     }
 
     fn answer(events: u32) -> (Outliving, Arc<Answer>) {
-        let all = Outliving::default();
-        let answer = all.keep(ID, PROOF).expect("room");
+        let all = Outliving::new(usize::MAX);
+        let answer = all.keep(ID, Principal::LOCAL, PROOF).expect("room");
         answer.push("start;".to_owned(), None);
         for n in 1..=events {
             answer.push(format!("{n};"), Some(at(&format!("0:{n}"))));
@@ -303,14 +329,28 @@ mod tests {
 
     #[test]
     fn ended_answers_make_place_and_go_after_ten_minutes() {
-        let all = Outliving::default();
-        let kept: Vec<_> =
-            (0..ANSWERS_MAX as u128).map(|n| all.keep(RequestId(n), PROOF).expect("room")).collect();
-        assert!(all.keep(RequestId(99), PROOF).is_none(), "all still run");
-        kept[3].end();
-        assert!(all.keep(RequestId(99), PROOF).is_some());
-        assert!(all.find(RequestId(3), &PROOF).is_none());
-        kept[4].state().ended = Instant::now().checked_sub(KEPT_FOR);
+        let all = Outliving::new(usize::MAX);
+        let (anna, ben) = (Principal([1; 16]), Principal([2; 16]));
+        let keep = |n: u128, principal| all.keep(RequestId(n), principal, PROOF);
+        let annas: Vec<_> = (0..8).map(|n| keep(n, anna).expect("room")).collect();
+        assert!(keep(8, anna).is_none(), "she has her share, and all of it runs");
+        let bens: Vec<_> = (10..18).map(|n| keep(n, ben).expect("room")).collect();
+        assert!(keep(20, Principal([3; 16])).is_none(), "all still run");
+        annas[3].end();
+        bens[2].end();
+        assert!(keep(8, anna).is_some(), "in the place of one of hers");
+        assert!(all.find(RequestId(3), &PROOF).is_none() && all.find(RequestId(12), &PROOF).is_some());
+        assert!(keep(20, Principal([3; 16])).is_some());
+        assert!(all.find(RequestId(12), &PROOF).is_none());
+        annas[4].state().ended = Instant::now().checked_sub(KEPT_FOR);
         assert!(all.find(RequestId(4), &PROOF).is_none() && all.find(RequestId(5), &PROOF).is_some());
+    }
+
+    #[test]
+    fn a_small_machine_keeps_less_of_each() {
+        let all = Outliving::new(32 << 20);
+        let answer = all.keep(ID, Principal::LOCAL, PROOF).expect("room");
+        (0..100).for_each(|_| answer.push("x".repeat(64 << 10), None));
+        assert!(answer.state().bytes <= 512 << 10);
     }
 }

@@ -132,7 +132,7 @@ impl Origin {
             None => (None, Positions::default()),
         };
         let positions = Some(Positions(vec![0; usize::from(choices)]));
-        let outliving = if keep { app.outliving.keep(id, proof) } else { None };
+        let outliving = if keep { app.outliving.keep(id, request.principal, proof) } else { None };
         let has_copy = app.options.resume || resumed.is_some();
         let resumable = has_copy.then_some(Resumable { proof, record, resumed });
         Ok(Ticket { header, resumable, positions, after, outliving })
