@@ -40,7 +40,8 @@ export class Answer {
   private pending = { content: "", reasoning: "" };
   private frame = 0;
   private ticket: Ticket | null;
-  private checkpoint: Checkpoint | null = null;
+  /** Where the node goes on if it is asked again: behind the last event with an id. */
+  private checkpoint: Checkpoint;
   private readonly stopped = new AbortController();
   private readonly sentences = new Sentences();
   private ended: MessageState | null = null;
@@ -53,14 +54,22 @@ export class Answer {
     this.ticket = message.ticket && { ...message.ticket };
     if (message.content) this.pieces = [message.content];
     if (message.reasoning) this.thoughts = [message.reasoning];
+    Object.assign(this.fold, { calls: message.calls, chances: [...message.chances] });
     this.rebuild();
+    this.checkpoint = this.position();
   }
 
-  /** The message as it is now. */
+  private position(): Checkpoint {
+    return { ...this.length, chances: this.fold.chances.length, fold: Object.assign(new Fold(), this.fold) };
+  }
+
+  /** The message as it is now. While it can be picked up again, only as far as the node will not say it again. */
   get now(): Message {
     const { calls, stats, chances } = this.fold;
-    const content = this.joined("pieces");
-    return { ...this.message, content, reasoning: this.joined("thoughts"), calls, stats, chances, ticket: this.ticket, state: this.ended ?? "streaming", error: this.error };
+    const whole = { ...this.message, content: this.joined("pieces"), reasoning: this.joined("thoughts"), calls, stats, chances, ticket: this.ticket, state: this.ended ?? "streaming", error: this.error };
+    if (this.ended !== null || this.ticket === null) return whole;
+    const at = this.checkpoint;
+    return { ...whole, content: whole.content.slice(0, at.content), reasoning: whole.reasoning.slice(0, at.reasoning), calls: at.fold.calls, chances: chances.slice(0, at.chances) };
   }
 
   private joined(which: "pieces" | "thoughts"): string {
@@ -173,7 +182,7 @@ export class Answer {
     if (event.id !== null && this.ticket) {
       this.ticket.last = event.id;
       this.flushPieces();
-      this.checkpoint = { ...this.length, chances: this.fold.chances.length, fold: Object.assign(new Fold(), this.fold) };
+      this.checkpoint = this.position();
     }
   }
 
@@ -210,7 +219,7 @@ export class Answer {
   private rollBack(): void {
     this.flush();
     const at = this.checkpoint;
-    if (!at || (at.content === this.length.content && at.reasoning === this.length.reasoning)) return;
+    if (at.content === this.length.content && at.reasoning === this.length.reasoning) return;
     this.pieces = [this.joined("pieces").slice(0, at.content)];
     this.thoughts = [this.joined("thoughts").slice(0, at.reasoning)];
     this.fold = Object.assign(new Fold(), at.fold, { chances: at.fold.chances.slice(0, at.chances) });

@@ -51,6 +51,13 @@ test("a lost connection is picked up behind the last id, and nothing comes twice
   expect(saved).toContain('{"id":"r1","secret":"s1","last":"0:1"}');
 });
 
+test("what came before the first id comes again from the start, once", async () => {
+  answerWith({ text: `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: "He" } }] })}\n\n`, cut: true }, { text: chunk("Hello", "0:2") + END });
+  const kept: string[] = [];
+  const whole = await new Answer(asked(), (now) => now.state === "streaming" && kept.push(now.content)).ask(body(conversation({ model: "m" }), []));
+  expect([whole.content, kept.every((text) => text === "" || text === "Hello")]).toEqual(["Hello", true]);
+});
+
 test("a tab that was closed goes on with what it had", async () => {
   answerWith({ text: chunk(" world", "0:3") + END });
   const before = { ...asked(), content: "Hello", ticket: { id: "r1", secret: "s1", last: "0:2" } };
