@@ -132,18 +132,18 @@ function cluster(nodes, links, instances, fields = {}) {
 
 const desk = () => node(1, "desk", [
   device("cpu", "cpu", "AMD Ryzen 9 7950X", 60, { sensors: { temperature_c: 61, power_w: 84, clock_mhz: 4900, utilisation: 0.22 } }),
-  device("gpu0", "discrete", "NVIDIA GeForce RTX 4090", 23, { backend: "cuda/sm_89", sensors: { temperature_c: 66, power_w: 312, clock_mhz: 2610, utilisation: 0.91 } }),
+  device("gpu0", "discrete_gpu", "NVIDIA GeForce RTX 4090", 23, { backend: "cuda/sm_89", sensors: { temperature_c: 66, power_w: 312, clock_mhz: 2610, utilisation: 0.91 } }),
 ]);
 const tower = (fields) => node(2, "tower", [
   device("cpu", "cpu", "Intel Core i7-12700", 28, { sensors: { temperature_c: 58, power_w: null, clock_mhz: 3900, utilisation: 0.31 } }),
-  device("gpu0", "discrete", "AMD Radeon RX 6800", 15, { support: "partial", support_reason: "ROCm is not installed: Vulkan is used; install it for about twice the speed" }),
+  device("gpu0", "discrete_gpu", "AMD Radeon RX 6800", 15, { support: "partial", support_reason: "ROCm is not installed: Vulkan is used; install it for about twice the speed" }),
 ], fields);
 const laptop = (fields) => node(3, "laptop", [
   device("cpu", "cpu", "Apple M3", 14, { backend: "cpu/neon", sensors: { temperature_c: 71, power_w: 18, clock_mhz: null, utilisation: 0.64 } }),
 ], { platform: "macos aarch64", mains_power: false, ...fields });
 const attic = () => node(4, "attic", [
   device("cpu", "cpu", "Intel N100", 7, { compute_units: 4, sensors: { temperature_c: 47, power_w: 9, clock_mhz: 3400, utilisation: 0.04 } }),
-  device("gpu0", "integrated", "Intel UHD", 3, { state: "quarantined", state_reason: "two wrong products in its self-test; the driver's version 23.1 is known for that", support: "none", support_reason: "fails its self-test" }),
+  device("gpu0", "integrated_gpu", "Intel UHD", 3, { state: "quarantined", state_reason: "two wrong products in its self-test; the driver's version 23.1 is known for that", support: "unsupported", support_reason: "fails its self-test" }),
 ]);
 const links = () => [...both(1, 2, 0.31, 118e6), ...both(1, 3, 3.8, 31e6), ...both(2, 3, 4.1, 29e6), ...both(1, 4, 0.42, 117e6), ...both(2, 4, 0.44, 116e6), ...both(3, 4, 4.4, 27e6)];
 
@@ -180,7 +180,7 @@ export const fixtures = {
 
   /** What a test of size is made with: 100 nodes, 400 devices, a model of 126 layers. */
   hundred: () => {
-    const nodes = Array.from({ length: 100 }, (_, n) => node(n + 1, `rack-${String(n + 1).padStart(3, "0")}`, ["cpu", "gpu0", "gpu1", "gpu2"].map((id) => device(id, id === "cpu" ? "cpu" : "discrete", "Device of a described cluster", 24))));
+    const nodes = Array.from({ length: 100 }, (_, n) => node(n + 1, `rack-${String(n + 1).padStart(3, "0")}`, ["cpu", "gpu0", "gpu1", "gpu2"].map((id) => device(id, id === "cpu" ? "cpu" : "discrete_gpu", "Device of a described cluster", 24))));
     const ring = Array.from({ length: 100 }, (_, n) => both(n + 1, ((n + 1) % 100) + 1, 0.2 + (n % 7) / 10, 1.1e9)).flat();
     const stages = Array.from({ length: 42 }, (_, n) => stage(n + 1, `rack-${String(n + 1).padStart(3, "0")}`, "gpu0", n * 3, n * 3 + 3, { time_share: 1 / 42, head: n === 41 }));
     return cluster(nodes, ring, [instance("i1", "llama-3.1-405b-q4", stages)]);

@@ -56,6 +56,7 @@ function api(state, request, path, body, response) {
   if (path === "/exo/v1/requests") return reply(response, 200, requests());
   if (path === "/exo/v1/requests/recent") return reply(response, 200, telemetry.recent());
   const { searchParams } = new URL(request.url, "http://stub");
+  if (path === "/exo/v1/telemetry") return reply(response, 200, telemetry.telemetry(state.view));
   if (path === "/exo/v1/logs") return reply(response, 200, telemetry.logs(searchParams, state.view.nodes));
   if (path === "/exo/v1/pulls" && method === "GET") return reply(response, 200, telemetry.pulls());
   if (path === "/exo/v1/series") {

@@ -4,3 +4,4 @@ export function series(subject: string, kind: string): Any;
 export function logs(query: URLSearchParams, nodes: Any[]): Any;
 export function pulls(): Any[];
 export function recent(): Any[];
+export function telemetry(view: Any): Any;

@@ -26,3 +26,17 @@ function pull(id, state, fields) {
 
 export const recent = () =>
   ["stop", "length", "cancelled", "client_left", "queue_full"].map((end, at) => ({ id: `41aa${at}`.padEnd(32, "0"), model: "qwen3-32b-q4", principal: "u1f0", started_unix_ms: Date.now() - at * 9000, total_ms: 6400 - at * 900, end, prompt_tokens: 41, cached_tokens: 16, tokens: 199, queue_ms: 300 * at, ttft_ms: 420 + 300 * at, tokens_per_s: 31, stages: 3 }));
+
+/** Memory by what it holds, one driver that tells little, one device that is slowed down. */
+export const telemetry = (view) => ({
+  self_node: view.self_node,
+  nodes: view.nodes.map((node) => ({
+    node: node.id,
+    name: node.name,
+    devices: node.devices.map((device, n) => {
+      const used = Math.max(0, device.memory_total_bytes - device.memory_free_bytes);
+      const memory = { total_bytes: device.memory_total_bytes, free_bytes: device.memory_free_bytes, weights_bytes: used * 0.7, kv_bytes: used * 0.15, workspace_bytes: used * 0.05, others_bytes: used * 0.1 };
+      return { device: device.id, sensors: device.sensors, throttled: n === 1, memory, missing: [{ what: "power_w", reason: "this driver does not tell it" }] };
+    }),
+  })),
+});

@@ -7,12 +7,14 @@ export type Alert = AlertView;
 const ORDER = ["critical", "warning", "info"];
 
 class AlertStore {
+  /** The node's clock beside this browser's: times of alerts are the node's. */
+  skew_ms = $state(0);
   /** `null` while the node has not told any: an older one never does. */
   list = $state.raw<Alert[] | null>(null);
 
   /** What is not over and not silenced, the worst first. */
   get active(): Alert[] {
-    const now_s = Date.now() / 1000;
+    const now_s = (Date.now() + this.skew_ms) / 1000;
     const open = (this.list ?? []).filter((alert) => !alert.resolved_unix_s && !((alert.silenced_until_unix_s ?? 0) > now_s));
     return open.sort((a, b) => rank(a) - rank(b));
   }

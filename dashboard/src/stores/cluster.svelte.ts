@@ -135,7 +135,7 @@ export class ClusterStore {
       if (event.event === "snapshot" && data.cluster) this.replace(data.cluster);
       else if (event.event === "delta" && this.view && data.changes) this.change(data.changes);
       else return;
-      this.skew_ms = Math.round(data.at_unix_ms - Date.now()) || 0;
+      this.skew_ms = alerts.skew_ms = Math.round(data.at_unix_ms - Date.now()) || 0;
       this.last_id = event.id;
     } catch (error) {
       this.last_id = null;

@@ -106,45 +106,45 @@ class ConversationStore {
 
   /** Says something behind `parent` and asks for the answer. An edit has the parent of what it edits. */
   async say(content: string, parent: string): Promise<void> {
-    const current = this.current!;
-    const said = message({ conversation: current.id, parent, role: "user", content });
-    await this.add([said], current.title ? {} : { title: titleOf(content) });
-    await this.answer(said.id);
+    const [to, branch] = [this.current!, ancestry(this.tree, parent)];
+    const said = message({ conversation: to.id, parent, role: "user", content });
+    await this.add(to, [said], to.title ? {} : { title: titleOf(content) });
+    await this.answer(said.id, to, [...branch, said]);
   }
 
   /** Results of tools that an answer has called. */
   async giveResults(parent: Message, results: string[]): Promise<void> {
+    const [to, branch] = [this.current!, ancestry(this.tree, parent.id)];
     let behind = parent.id;
-    for (const [at, content] of results.entries()) {
-      const said = message({ conversation: parent.conversation, parent: behind, role: "tool", content, call: parent.calls[at]!.id });
-      await this.add([said]);
-      behind = said.id;
-    }
-    await this.answer(behind);
+    const said = results.map((content, at) => {
+      const one = message({ conversation: to.id, parent: behind, role: "tool", content, call: parent.calls[at]!.id, created_ms: Date.now() + at });
+      behind = one.id;
+      return one;
+    });
+    await this.add(to, said);
+    await this.answer(behind, to, [...branch, ...said]);
   }
 
-  /** Another answer to the message `parent`. */
-  async answer(parent: string): Promise<void> {
-    const current = this.current!;
-    const asked = message({ conversation: current.id, parent, role: "assistant", model: current.model, state: "streaming" });
+  /** Another answer to the message `parent`, the last of `branch`. Another conversation may be opened while this one is written down. */
+  async answer(parent: string, to = this.current!, branch = ancestry(this.tree, parent)): Promise<void> {
+    const asked = message({ conversation: to.id, parent, role: "assistant", model: to.model, state: "streaming" });
     let request;
     try {
-      request = body(current, ancestry(this.tree, parent));
+      request = body(to, branch);
     } catch (error) {
       notices.say("bad", error instanceof Error ? error.message : String(error));
       return;
     }
-    await this.add([asked]);
+    await this.add(to, [asked]);
     await this.follow(asked, (answer) => answer.ask(request));
   }
 
   /** Goes on behind what there is of an answer: a sibling that begins with it. */
   async goOn(one: Message): Promise<void> {
-    const current = this.current!;
+    const [to, branch] = [this.current!, ancestry(this.tree, one.parent)];
     const more = message({ ...one, id: newId(), created_ms: Date.now(), state: "streaming", error: "", ticket: null, stats: null, chances: [] });
-    await this.add([more]);
-    const branch = ancestry(this.tree, one.parent);
-    await this.follow(more, (answer) => answer.goOn(body(current, branch)));
+    await this.add(to, [more]);
+    await this.follow(more, (answer) => answer.goOn(body(to, branch)));
   }
 
   choose(one: Message): void {
@@ -185,13 +185,16 @@ class ConversationStore {
     void this.put([], [whole]);
   }
 
-  private async add(messages: Message[], fields: Partial<Conversation> = {}): Promise<void> {
-    const tree = new Map(this.tree);
-    for (const one of messages) tree.set(one.id, one);
-    this.tree = tree;
-    const current = messages.reduce(choose, { ...this.current!, ...fields, updated_ms: Date.now() });
-    this.current = current;
-    await this.put([current], messages);
+  private async add(to: Conversation, messages: Message[], fields: Partial<Conversation> = {}): Promise<void> {
+    const isOpen = this.current?.id === to.id;
+    const before = (isOpen ? this.current : this.list.find((one) => one.id === to.id)) ?? to;
+    const changed = messages.reduce(choose, { ...before, ...fields, updated_ms: Date.now() });
+    if (isOpen) {
+      const tree = new Map(this.tree);
+      for (const one of messages) tree.set(one.id, one);
+      [this.tree, this.current] = [tree, changed];
+    }
+    await this.put([changed], messages);
   }
 
   private async put(conversations: Conversation[], messages: Message[]): Promise<void> {

@@ -5,6 +5,7 @@ import { afterEach, expect, test, vi } from "vitest";
 import { alert, fixtures } from "../../stub/fixtures.mjs";
 import { alerts } from "../stores/alerts.svelte";
 import { ClusterStore, cluster } from "../stores/cluster.svelte";
+import { merged } from "../stores/logs.svelte";
 import { session } from "../stores/session.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
 import Alerts from "../views/alerts/Alerts.svelte";
@@ -21,6 +22,7 @@ const VIEWS: Record<string, Component> = { Cluster, Devices, Instances };
 const ANSWERS: Record<string, (query: URLSearchParams) => unknown> = {
   "/exo/v1/logs": (query) => telemetry.logs(query, fixtures.home().nodes),
   "/exo/v1/requests/recent": () => telemetry.recent(),
+  "/exo/v1/telemetry": () => telemetry.telemetry(fixtures.home()),
   "/exo/v1/series": (query) => telemetry.series([...query.values()][0]!, [...query.keys()][0]!),
 };
 vi.stubGlobal("fetch", async (path: string) => {
@@ -97,6 +99,25 @@ test("log lines of all nodes are shown as text, with who did not answer", async 
   await vi.waitFor(() => expect(shown.textContent).toContain("attic did not answer"));
   expect(shown.textContent).toContain("<script>window.__pwned=1</script> �");
   expect(shown.querySelector("script")).toBeNull();
+});
+
+test("a log line that comes twice is shown once, and a node that is started again has new ones", () => {
+  const line = (number: number, at_unix_ms: number) => ({ node: "n", name: "n", number, at_unix_ms, level: "info" as const, target: "t", text: "x" });
+  expect(merged([line(1, 10), line(2, 20)], [line(2, 20), line(1, 30)]).map((one) => one.at_unix_ms)).toEqual([10, 20, 30]);
+});
+
+test("a device says what its memory holds, that it is slowed down, and why a sensor is silent", async () => {
+  const shown = draw(Devices, "home");
+  await vi.waitFor(() => expect(shown.textContent).toContain("slowed down for heat or power"));
+  for (const word of ["workspace", "this driver does not tell it", "not used", "built-in graphics", "Why it is not used:"]) expect(shown.textContent).toContain(word);
+});
+
+test("silences end by the node's clock", () => {
+  draw(Alerts, "home");
+  const hour_s = 3600;
+  alerts.skew_ms = hour_s * 1000;
+  alerts.take([alert("a", "warning", "x", "", "", { silenced_until_unix_s: Date.now() / 1000 + hour_s / 2 })]);
+  expect(alerts.active).toHaveLength(1);
 });
 
 test("ended requests show where their time went, and lead to their log lines", async () => {

@@ -86,7 +86,7 @@ export const en = {
     node: { alive: "alive", suspected: "late", suspended: "asleep", lost: "lost" } as Record<string, string>,
     instance: { placing: "being planned", loading: "loading", ready: "ready", degraded: "repairing", waiting: "waiting", failed: "failed" } as Record<string, string>,
     device: { usable: "usable", lost: "lost", verifying: "being checked", quarantined: "quarantined" } as Record<string, string>,
-    support: { full: "fully supported", partial: "partly supported", none: "not used" } as Record<string, string>,
+    support: { full: "fully supported", partial: "partly supported", experimental: "never tried on this hardware by us", unsupported: "not used" } as Record<string, string>,
     role: { admin: "admin", worker: "worker" } as Record<string, string>,
   },
 
@@ -185,9 +185,11 @@ export const en = {
     events: "Cards that came, went or changed",
     last_hour: "Last hour",
     chart: (what: string, name: string) => `${what} of ${name} over the last hour`,
+    workspace: "workspace",
+    throttled: "slowed down for heat or power",
     why_not: "Why it is not used",
     better: "What would make it better",
-    kinds: { cpu: "processor", discrete: "graphics card", integrated: "built-in graphics", npu: "neural processor" } as Record<string, string>,
+    kinds: { cpu: "processor", discrete_gpu: "graphics card", integrated_gpu: "built-in graphics" } as Record<string, string>,
   },
 
   instances: {
