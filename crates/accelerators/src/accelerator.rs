@@ -215,6 +215,11 @@ impl Accelerator {
         })
     }
 
+    /// Whether its driver says how much of its memory others have left: graphics drivers say only what there is.
+    pub(crate) const fn tells_free_memory(&self) -> bool {
+        matches!(self.handle, Handle::Card(_))
+    }
+
     /// What is known of it while it stays shut.
     pub(crate) fn facts_unopened(&self, limit: Option<u64>) -> DeviceFacts {
         DeviceFacts {

@@ -125,7 +125,9 @@ impl<'a> Asked<'a> {
         phases.end("drivers listed");
         let limit = match (ask.memory_max_bytes, accelerator.memory_bytes) {
             (Some(wanted), Some(all)) => Some(wanted.min(all)),
-            (wanted, all) => wanted.or(all),
+            // A maker's driver says what is free when the card is opened.
+            (None, all) => all.filter(|_| !accelerator.tells_free_memory()),
+            (wanted, None) => wanted,
         };
         let is_shared = accelerator.is_software || accelerator.is_integrated;
         let limit = match is_shared.then(shared_free_bytes) {
