@@ -107,6 +107,11 @@ const scenarios = {
     await page.waitForSelector("text=2 of 2");
     await page.getByRole("button", { name: "Previous version" }).click();
     await page.waitForSelector("text=1 of 2");
+    // A conversation that has begun keeps nobody on its page.
+    await page.getByRole("link", { name: "Instances", exact: true }).click();
+    await page.waitForSelector("h1:has-text('Instances')");
+    await page.goBack();
+    await page.waitForSelector("text=1 of 2");
     await field.fill("long 40");
     await page.keyboard.press("Enter");
     await page.waitForSelector("text=Where the time goes");

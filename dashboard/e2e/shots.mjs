@@ -13,18 +13,21 @@ const LOOKS = [
 ];
 
 await browse(async (browser) => {
+  // A code is good once: the other looks use the session of the first.
+  let [address, storageState] = [url, undefined];
   for (const [look, options] of LOOKS) {
-    const context = await browser.newContext({ ...options, reducedMotion: "reduce" });
+    const context = await browser.newContext({ ...options, storageState, reducedMotion: "reduce" });
     const page = await context.newPage();
     page.on("console", (message) => message.type() === "error" && console.log("console:", message.text()));
     page.on("pageerror", (error) => console.log("error:", error.message));
-    await page.goto(url);
-    await page.waitForSelector("nav", { timeout: 20_000 }).catch(async (error) => { console.log(await page.locator("body").innerText()); throw error; });
+    await page.goto(address);
+    await page.waitForSelector("nav", { timeout: 20_000 });
     for (const route of routes) {
       await page.evaluate((hash) => (location.hash = hash), `#/${route}`);
       await page.waitForTimeout(1200);
       await page.screenshot({ path: `${folder}/${route.replaceAll("/", "-")}-${look}.png`, fullPage: false });
     }
+    [address, storageState] = [new URL(url).origin, await context.storageState()];
     await context.close();
   }
 });
