@@ -187,6 +187,7 @@ export const en = {
     chart: (what: string, name: string) => `${what} of ${name} over the last hour`,
     workspace: "workspace",
     throttled: "slowed down for heat or power",
+    about: "Note",
     why_not: "Why it is not used",
     better: "What would make it better",
     kinds: { cpu: "processor", discrete_gpu: "graphics card", integrated_gpu: "built-in graphics" } as Record<string, string>,
