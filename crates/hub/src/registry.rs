@@ -3,6 +3,7 @@
 //!
 //! Source: OCI distribution specification 1.1; Docker's token authentication. Media types are those of Ollama and of Docker Model Runner.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -99,6 +100,11 @@ pub(crate) fn resolve(
             .collect::<Result<Vec<_>, _>>()?,
     };
     files.sort_by(|a, b| a.name.cmp(&b.name));
+    // Two names that differ in case are one file on many disks.
+    let mut seen = BTreeSet::new();
+    if !files.iter().all(|file| seen.insert(file.name.to_lowercase())) {
+        return Err(none("two of its layers have the same name"));
+    }
     let mut licence = Licence::default();
     let text = layers.iter().find(|l| LICENCE_TYPES.contains(&&*l.media_type) && l.size <= LICENCE_BYTES_MAX);
     if let Some(layer) = text {

@@ -121,6 +121,15 @@ fn what_a_registry_cannot_give_is_said_before_a_byte_is_fetched() {
     assert!(bench.refused("tensors:1b").contains("one layer for each tensor"));
     bench.hub.put_layers("library/text", "1b", &[Layer::new("text/plain", b"x")]);
     assert!(bench.refused("text:1b").contains("no layer of it is a GGUF file"));
+    let titled = |title: &str, digit: &str| {
+        let digest = digit.repeat(64);
+        format!(
+            r#"{{"mediaType":"{MODEL}","digest":"sha256:{digest}","size":4,"annotations":{{"org.opencontainers.image.title":"{title}"}}}}"#
+        )
+    };
+    let twice = format!(r#"{{"layers":[{},{}]}}"#, titled("a/x.gguf", "a"), titled("b/X.gguf", "b"));
+    bench.hub.put_manifest("library/twice", "1b", twice.as_bytes());
+    assert!(bench.refused("twice:1b").contains("two of its layers have the same name"));
     bench.hub.put_manifest("library/html", "1b", b"<html>");
     assert!(bench.refused("html:1b").contains("not JSON"));
     bench.hub.put_manifest(

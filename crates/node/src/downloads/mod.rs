@@ -177,7 +177,7 @@ impl NodeDownloads {
                 _ => return Ok(pull.view()),
             }
         }
-        let under_way = pulls.by_id.values().filter(|pull| pull.view().state != PullState::Done).count();
+        let under_way = pulls.by_id.values().filter(|pull| !pull.is_over()).count();
         if under_way >= UNDER_WAY_MAX {
             let message = format!("{under_way} downloads are in the list; wait for one, or take some out");
             return Err(AdminError::Conflict { message });
@@ -355,7 +355,7 @@ impl Pulls {
     }
 
     fn drop_oldest_over(&mut self) {
-        let over = self.by_id.iter().filter(|(_, pull)| pull.view().state == PullState::Done);
+        let over = self.by_id.iter().filter(|(_, pull)| pull.is_over());
         let over: Vec<u64> = over.map(|(id, _)| *id).collect();
         for id in over.iter().take(over.len().saturating_sub(OVER_MAX)) {
             self.take_out(*id);

@@ -66,6 +66,11 @@ impl Pull {
         PullView { bytes_per_s, seconds_left, ..view.clone() }
     }
 
+    /// Whether nothing comes of it by itself any more.
+    pub fn is_over(&self) -> bool {
+        matches!(self.lock().view.state, PullState::Done | PullState::Failed)
+    }
+
     /// For the file of downloads that are not over.
     pub fn saved(&self) -> Option<SavedPull> {
         let State { view, plan, .. } = &*self.lock();
