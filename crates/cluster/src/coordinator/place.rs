@@ -90,16 +90,19 @@ impl Coordinator {
         let wanted = others.flat_map(|(_, instance)| wanted_of(instance, node, &facts.id)).chain(ahead);
         let (served, new): (Vec<_>, Vec<_>) =
             wanted.partition(|(position, ..)| held.iter().any(|s| s.serves == Some(*position)));
-        let mut promised = 0u64;
+        let (mut promised, mut kept) = (0u64, 0u64);
         // First what is served already: of two shards with the same content each keeps its own.
         for (position, spec, memory_bytes) in served.into_iter().chain(new) {
             let same = held.iter().enumerate().filter(|(_, s)| s.spec == spec);
             let best = same.max_by_key(|(_, s)| (s.serves == Some(position), s.held_bytes));
             let taken = best.map(|(index, _)| index).map_or(0, |index| held.swap_remove(index).held_bytes);
             promised = promised.saturating_add(memory_bytes.saturating_sub(taken));
+            kept = kept.saturating_add(taken);
         }
         let leaving: u64 = held.iter().map(|s| s.held_bytes).sum();
-        let free_bytes = facts.memory_free_bytes.saturating_add(leaving).min(facts.memory_total_bytes);
+        // What a shard may yet take for its workspace is not free, though nothing holds it now.
+        let unkept_bytes = facts.memory_total_bytes.saturating_sub(kept);
+        let free_bytes = facts.memory_free_bytes.saturating_add(leaving).min(unkept_bytes);
         free_bytes.saturating_sub(promised)
     }
 
