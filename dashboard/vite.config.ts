@@ -21,5 +21,5 @@ export default defineConfig(({ mode }) => ({
   },
   // Components are mounted in unit tests: Svelte's browser build, not its server build.
   resolve: mode === "test" ? { conditions: ["browser"] } : {},
-  test: { environment: "jsdom", include: ["src/**/*.test.ts", "stub/**/*.test.ts"], setupFiles: ["src/test-setup.ts"] },
+  test: { environment: "jsdom", testTimeout: 30_000, include: ["src/**/*.test.ts", "stub/**/*.test.ts"], setupFiles: ["src/test-setup.ts"] },
 }));
