@@ -263,7 +263,7 @@ impl Visit for Line {
         let from = self.fields.len();
         let _ = write!(self.fields, " {}={value:?}", field.name());
         if matches!(field.name(), "request" | "id" | "sequence") && self.request.is_none() {
-            let value = self.fields[from..].split_once('=').map_or("", |(_, value)| value);
+            let value = self.fields[from..].split_once('=').map_or("", |(_, value)| value.trim_matches('"'));
             self.request = request_of(value);
         }
     }
