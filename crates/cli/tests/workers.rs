@@ -14,8 +14,11 @@ use support::{
     stdout, stream, text_of, wait_for, worker, workers_of,
 };
 
-/// From the loss of a worker to the end of an answer of 400 tokens: another one is started, and its driver compiles.
-const GOES_ON_MAX: Duration = Duration::from_secs(20);
+/// What the loss of a worker adds to an answer: another one is started, its driver compiles, and the history is read
+/// again. The answer itself takes as long as the machine takes for its tokens.
+const LOSS_MAX: Duration = Duration::from_secs(10);
+/// What a node is told to wait for a step of a worker that hangs.
+const STEP_MAX: Duration = Duration::from_secs(6);
 /// For a worker to end when its node has.
 const LEFT_MAX: Duration = Duration::from_secs(5);
 
@@ -37,12 +40,18 @@ fn an_answer_goes_on_when_its_worker_is_killed() {
     let Some(mut node) = vulkan("worker-killed", &[]) else { return };
     let instance = node.place("demo", 1);
     assert!(instance["stages"][0]["device"].as_str().unwrap().starts_with("vulkan-"), "{instance:#}");
+    let began = Instant::now();
     let expected = long_answer(&node, LONG);
+    let undisturbed = began.elapsed();
     let (first, stream) = (worker(&node), stream(&node));
     send("-KILL", first);
     let killed = Instant::now();
     let events = rest_of(stream);
-    assert!(killed.elapsed() < GOES_ON_MAX, "the answer ended after {:?}", killed.elapsed());
+    let took = killed.elapsed();
+    assert!(
+        took < undisturbed + LOSS_MAX,
+        "the answer ended after {took:?}, an undisturbed one after {undisturbed:?}"
+    );
     assert_eq!(text_of(&events), expected, "{}", node.log());
     let again = comes_back(&node, &instance["placement"]);
     assert!(again["stages"][0]["device"].as_str().unwrap().starts_with("vulkan-"), "{again:#}");
@@ -95,16 +104,22 @@ fn an_unloaded_model_leaves_no_worker() {
 
 #[test]
 fn a_worker_that_hangs_is_cut_off_within_the_deadline_of_a_step_and_its_answer_goes_on() {
-    let Some(mut node) = vulkan("worker-hangs", &["--step-max-s", "6"]) else { return };
+    let step_max = STEP_MAX.as_secs().to_string();
+    let Some(mut node) = vulkan("worker-hangs", &["--step-max-s", &step_max]) else { return };
     let instance = node.place("demo", 1);
+    let began = Instant::now();
     let expected = long_answer(&node, LONG); // the driver has compiled what a step needs
+    let undisturbed = began.elapsed();
     let (pid, stream) = (worker(&node), stream(&node));
     send("-STOP", pid);
     let stopped = Instant::now();
     let events = rest_of(stream);
     let took = stopped.elapsed();
     assert_eq!(text_of(&events), expected, "{}", node.log());
-    assert!(took > Duration::from_secs(2) && took < Duration::from_secs(6) + SOON, "after {took:?}");
+    assert!(
+        took > Duration::from_secs(2) && took < undisturbed + STEP_MAX + LOSS_MAX,
+        "the answer ended after {took:?}, an undisturbed one after {undisturbed:?}"
+    );
     // The same placement: nothing but a step was lost.
     let again = wait_for("the model ready again", SOON, || {
         let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
