@@ -182,13 +182,11 @@ fn start_daemon(
     Ok((daemon, events))
 }
 
-/// How many records a daemon holds. One that does not tell in time is as good as full.
-fn cached(daemon: &ServiceDaemon) -> i64 {
-    let metrics = daemon.get_metrics().ok().and_then(|metrics| metrics.recv_timeout(GOODBYE_MAX).ok());
-    metrics.map_or(i64::MAX, |metrics| {
-        let held = metrics.iter().filter(|(what, _)| what.starts_with("cached-") || *what == "timer");
-        held.map(|(_, count)| count).sum()
-    })
+/// How many records a daemon holds, if it tells in time.
+fn cached(daemon: &ServiceDaemon) -> Option<i64> {
+    let metrics = daemon.get_metrics().ok().and_then(|metrics| metrics.recv_timeout(GOODBYE_MAX).ok())?;
+    let held = metrics.iter().filter(|(what, _)| what.starts_with("cached-") || *what == "timer");
+    Some(held.map(|(_, count)| count).sum())
 }
 
 /// Puts another daemon, which holds nothing, in the place of this one. Nobody waits for it: the lock is held to swap them only.
@@ -253,7 +251,7 @@ fn report(
     mut events: Receiver<ServiceEvent>,
     reports: &mpsc::Sender<Found>,
 ) {
-    let (mut known, mut told_at) = (Remembered::default(), None);
+    let (mut known, mut told_at, mut silences) = (Remembered::default(), None, 0);
     let mut count_at = Instant::now() + COUNT_EVERY;
     loop {
         let event = events.recv_timeout(count_at.saturating_duration_since(Instant::now()));
@@ -279,7 +277,10 @@ fn report(
             running.daemon.clone()
         };
         let cached = cached(&daemon);
-        if cached > CACHED_MAX {
+        // One that is slow to answer has much to do; one that does not answer twice is as good as full.
+        silences = if cached.is_none() { silences + 1 } else { 0 };
+        if is_over || silences > 1 || cached.is_some_and(|cached| cached > CACHED_MAX) {
+            silences = 0;
             if told_at.is_none_or(|at: Instant| at.elapsed() >= TELL_EVERY) {
                 tracing::warn!(
                     cached,

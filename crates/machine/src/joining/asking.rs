@@ -223,17 +223,23 @@ impl Joining {
 
     /// When a candidate is asked at the earliest.
     pub(super) fn may_ask_at(&self, candidate: &Candidate) -> Time {
-        match candidate.is_unnamed {
+        match self.costs_a_dial(candidate) {
             true => self.dials.ready_at(candidate.ready_at),
             false => candidate.ready_at,
         }
+    }
+
+    /// Who has proven its key waits behind no name that has not: one at a time is asked, and it is known to be there.
+    fn costs_a_dial(&self, candidate: &Candidate) -> bool {
+        let stranger = self.strangers.get(&candidate.node);
+        candidate.is_unnamed && stranger.is_none_or(|stranger| stranger.proven.is_none())
     }
 
     /// Asks the best of the strangers to let this node in.
     pub(super) fn ask_best(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let now = ctx.now.time;
         let Some(best) = self.candidates(ctx).filter(|c| c.ready_at <= now).min() else { return };
-        if best.is_unnamed && !self.dials.take(now) {
+        if self.costs_a_dial(&best) && !self.dials.take(now) {
             return;
         }
         let Some(stranger) = self.strangers.get_mut(&best.node) else { return };

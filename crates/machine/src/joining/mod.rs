@@ -57,6 +57,8 @@ const EXCHANGE_MAX: Duration = Duration::from_secs(5);
 const PROOF_MAX: Duration = Duration::from_secs(2);
 /// One that a person named has longer: it may be far away.
 const PROOF_NAMED_MAX: Duration = Duration::from_secs(7);
+/// A goodbye in a stranger's name is not believed for so long after it has proven its key.
+const PROOF_LASTS: Duration = Duration::from_secs(10);
 /// Nodes remembered that are no members.
 const STRANGERS_MAX: usize = 64;
 /// Addresses remembered of each.
@@ -273,7 +275,11 @@ impl Joining {
         if node == ctx.me() || is_other_group {
             tracing::trace!(peer = %node, is_other_group, "discovery of this node itself or of another group");
         } else if is_lost {
-            self.strangers.remove(&node);
+            // Anybody can say goodbye in another's name. Who has just proven its key is gone when it does not answer.
+            let is_proven = |at: Time| ctx.now.time.since(at) < PROOF_LASTS;
+            if self.strangers.get(&node).is_some_and(|s| !s.proven.is_some_and(is_proven)) {
+                self.strangers.remove(&node);
+            }
         } else {
             let is_member = ctx.members.contains(&node);
             // Who let this node in is asked again if no log comes of it.
