@@ -22,13 +22,18 @@ fn place(bench: &mut Bench, n: u8, is_on_demand: bool) {
 
 /// One node reports what it was told to load, with so many requests on each model; `room` is for this many models in all.
 fn load(bench: &mut Bench, room: u64, sequences: u32) {
+    load_in_part(bench, room, sequences, 1);
+}
+
+/// The same, where only one part in so many of what is held is in memory yet.
+fn load_in_part(bench: &mut Bench, room: u64, sequences: u32, parts: u64) {
     let desired = bench.desired.get(&node(1)).cloned();
     let shards = desired.iter().flat_map(|d| &d.shards);
     let mut stages: Vec<_> = shards.map(|shard| stage_report(shard, &StageStatus::Serving)).collect();
     stages.iter_mut().for_each(|stage| stage.sequences = sequences);
     let held: u64 = stages.iter().map(|stage| stage.held_bytes).sum();
     let all = room * (MODEL_BYTES + (MODEL_BYTES / 2));
-    let mut report = report(1, all.saturating_sub(held));
+    let mut report = report(1, all.saturating_sub(held / parts));
     report.facts.devices[0].memory_total_bytes = all;
     report.desired = desired.map(|d| (d.epoch, d.revision));
     report.stages = stages;
@@ -74,6 +79,15 @@ fn what_a_request_loaded_makes_room_for_the_next_model_in_one_write() {
     bench.advance(10);
     place(&mut bench, 3, false);
     assert_eq!(names(&bench), ["m3"], "for what a person places, too");
+}
+
+#[test]
+fn what_a_model_may_take_is_not_free_because_it_has_not_touched_it_yet() {
+    let mut bench = loaded(1, &[1]);
+    bench.advance(10);
+    load_in_part(&mut bench, 1, 0, 8);
+    place(&mut bench, 2, true);
+    assert_eq!(names(&bench), ["m2"], "not both");
 }
 
 #[test]
