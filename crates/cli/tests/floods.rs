@@ -1,5 +1,5 @@
-//! One host of a network floods it: false names, connections that are held, questions at full rate. Logs stay short, and a code lets a
-//! machine in all the same. Network namespaces, so it needs root.
+//! One host of a network floods it: false names, connections that are held, questions at full rate. Machines that mean it find each
+//! other all the same, and logs stay short. Network namespaces, so it needs root.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // helpers of tests fail by panicking
@@ -20,22 +20,59 @@ use support::{Killed, SOON, skip, stderr, stdout, wait_for};
 
 /// What the process that floods is to do: its own address and those whom it bothers.
 const ROLE: &str = "EXO_TEST_FLOOD";
+/// Whether it asks to become a member.
+const WANTS_IN: &str = "EXO_TEST_FLOOD_WANTS_IN";
 const PORT: u16 = 52416;
 /// A machine that means it joins within this.
 const JOINS_WITHIN: Duration = Duration::from_secs(15);
 /// Of a node's log in a minute.
 const LOG_BYTES_A_MINUTE: usize = 10_000;
+/// A node may grow by this while names rain on it for a minute.
+const GROWTH_BYTES_MAX: u64 = 96 << 20;
 /// Clears a screen, in a name.
 const NAME: &str = "\x1b[2J\u{202E}evil";
 
-/// The third host floods the other two until it is dropped.
-fn flood(lan: &Lan) -> Killed {
+/// The third host floods the other two until it is dropped. Where the window is open it only asks who is there: whoever is near is
+/// let in on sight, and this host is.
+fn flood(lan: &Lan, wants_in: bool) -> Killed {
     let mut command = lan.command(2, std::env::current_exe().unwrap());
     command.args(["--exact", "one_host_floods", "--nocapture"]);
     let role = [lan.address(2), lan.address(0), lan.address(1)].join(" ");
     command.env(ROLE, role).env("EXO_TEST_GROUP", group());
+    if wants_in {
+        command.env(WANTS_IN, "1");
+    }
     command.stdout(std::process::Stdio::null());
     Killed(command.spawn().unwrap())
+}
+
+#[test]
+fn two_new_machines_find_each_other_while_a_third_floods_their_network() {
+    const TEST: &str = "two_new_machines_find_each_other_while_a_third_floods_their_network";
+    let lan = match Lan::new(3) {
+        Ok(lan) => lan,
+        Err(why) => return skip(TEST, &why),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let _flood = flood(&lan, false);
+    std::thread::sleep(Duration::from_secs(2));
+    let first = Host::start(&lan.namespaces[0], &folder.path().join("a"), "a");
+    wait_for("the first API", SOON, || first.data_dir.join("api.json").exists().then_some(()));
+    std::thread::sleep(Duration::from_secs(3));
+    let (began, before) = (Instant::now(), resident_bytes(&first));
+    let second = Host::start(&lan.namespaces[1], &folder.path().join("b"), "b");
+    wait_for("one cluster", 2 * JOINS_WITHIN, || (first.alive() == 2).then_some(()));
+    let joined = began.elapsed();
+    std::thread::sleep(Duration::from_secs(20));
+    let (grown, log) = (resident_bytes(&first).saturating_sub(before), first.log() + &second.log());
+    println!(
+        "joined after {joined:?}; the first node grew by {} MiB; logs of both: {} bytes",
+        grown >> 20,
+        log.len()
+    );
+    assert!(joined < JOINS_WITHIN, "{joined:?}\n{log}");
+    assert!(log.len() < LOG_BYTES_A_MINUTE, "{log}");
+    assert!(grown < GROWTH_BYTES_MAX, "{} MiB", grown >> 20);
 }
 
 #[test]
@@ -54,7 +91,7 @@ fn throw_away_keys_that_ask_at_full_rate_fill_no_log_and_keep_no_code_from_worki
         wait_for("the APIs", SOON, || (host.alive() == 1).then_some(()));
     }
     let before = first.log().len();
-    let _flood = flood(&lan);
+    let _flood = flood(&lan, true);
     std::thread::sleep(Duration::from_secs(30));
     let during = first.log()[before..].to_owned();
     let requests = first.view().unwrap()["join_requests"].as_array().unwrap().len();
@@ -74,6 +111,13 @@ fn throw_away_keys_that_ask_at_full_rate_fill_no_log_and_keep_no_code_from_worki
     wait_for("one cluster", JOINS_WITHIN, || (first.alive() == 2).then_some(()));
     println!("joined by code after {:?}", began.elapsed());
     assert!(began.elapsed() < JOINS_WITHIN, "{:?}", began.elapsed());
+}
+
+fn resident_bytes(host: &Host) -> u64 {
+    // `ip netns exec` has become the node.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", host.node.0.id())).unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
 /// The part of the host that floods; does nothing unless a test above started it.
@@ -193,6 +237,10 @@ async fn ask_once(other: SocketAddr) -> Option<()> {
     let group = std::env::var("EXO_TEST_GROUP").unwrap();
     let ask = |what| JoinAsk { name: NAME.to_owned(), group: group.clone(), port: 1, what };
     let mut channel = endpoint.dial_join(other, Duration::from_secs(1)).await.ok()?;
+    if std::env::var_os(WANTS_IN).is_none() {
+        channel.send(1, &postcard::to_allocvec(&ask(Wanted::Name)).unwrap()).await.ok()?;
+        return channel.recv().await.ok().map(drop);
+    }
     let (own, number) = (key.node_id(), next());
     let committed = [&number[..], &own.0, &channel.peer.0].concat();
     channel.send(5, &blake3::derive_key("exo check words v2 commitment", &committed)).await.ok()?;
