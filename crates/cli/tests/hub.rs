@@ -6,7 +6,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exo_mock_hub::{Faults, Host, Layer, MockHub, Repository, sha256};
 use serde_json::Value;
@@ -336,11 +336,11 @@ fn a_node_fetches_and_shows_how_far_it_is_pauses_goes_on_and_ends_without_losing
     let kept = promised(&world.data_dir());
     assert!(kept >= seen + 4 * CHUNK, "{kept} of {seen} stayed");
     // The hub writes into closed connections for a moment yet.
-    let mut sent = u64::MAX;
+    let (mut sent, mut since) = (world.hub.sent_bytes(), Instant::now());
     wait_for("the hub to stop sending", LONG, || {
         let before = std::mem::replace(&mut sent, world.hub.sent_bytes());
-        std::thread::sleep(Duration::from_millis(300));
-        (before == sent).then_some(())
+        since = if before == sent { since } else { Instant::now() };
+        (since.elapsed() > Duration::from_millis(500)).then_some(())
     });
     world.hub.set_faults(Faults::default());
     // The file is no model: its last step says so, when the bytes have been verified.
