@@ -26,11 +26,14 @@ const GOODBYE_MAX: Duration = Duration::from_millis(500);
 const SUSPECT_MAX: Duration = Duration::from_secs(2);
 /// Reports that wait to be taken.
 const QUEUE_MAX: usize = 64;
-/// Records that the library may hold. It keeps whatever anybody announces for as long as the announcement says; a network of
-/// 256 nodes has some 2,000.
-const CACHED_MAX: i64 = 16_384;
-/// How often they are counted: at full rate some 30,000 come meanwhile, a few megabytes.
+/// Records and timers that the library may hold. It keeps whatever anybody announces for as long as the announcement says, and
+/// looks at all of it for every packet: with some thousands of names it hears nobody any more. A network of 256 nodes has some
+/// 5,000.
+const CACHED_MAX: i64 = 8_192;
+/// How often they are counted, at least.
 const COUNT_EVERY: Duration = Duration::from_secs(2);
+/// They are counted after so many events, too: some two for each name.
+const COUNT_AFTER: u32 = 256;
 /// Between two lines that say that there were too many.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
@@ -252,10 +255,11 @@ fn report(
     reports: &mpsc::Sender<Found>,
 ) {
     let (mut known, mut told_at, mut silences) = (Remembered::default(), None, 0);
-    let mut count_at = Instant::now() + COUNT_EVERY;
+    let (mut count_at, mut uncounted) = (Instant::now() + COUNT_EVERY, 0);
     loop {
         let event = events.recv_timeout(count_at.saturating_duration_since(Instant::now()));
         let is_over = matches!(event, Err(RecvTimeoutError::Disconnected));
+        uncounted += u32::from(event.is_ok());
         let found = match event {
             Ok(ServiceEvent::ServiceResolved(service)) => resolved(me, &service, &mut known),
             Ok(ServiceEvent::ServiceRemoved(_, full_name)) => known.lose(instance_of(&full_name)),
@@ -266,7 +270,7 @@ fn report(
         {
             return;
         }
-        if !is_over && Instant::now() < count_at {
+        if !is_over && uncounted < COUNT_AFTER && Instant::now() < count_at {
             continue;
         }
         let daemon = {
@@ -297,7 +301,7 @@ fn report(
         if events.is_disconnected() {
             std::thread::park_timeout(COUNT_EVERY); // it is tried again, and not in a loop
         }
-        count_at = Instant::now() + COUNT_EVERY;
+        (count_at, uncounted) = (Instant::now() + COUNT_EVERY, 0);
     }
 }
 

@@ -8,7 +8,9 @@ use exo_types::{NodeId, Time};
 
 use super::catching_up::trust_for;
 use super::requests::Said;
-use super::{Context, JoinAnswer, JoinAsk, Joining, JoiningOutput, Wanted, Welcome, known_name, notice};
+use super::{
+    Context, JoinAnswer, JoinAsk, Joining, JoiningOutput, Stranger, Wanted, Welcome, known_name, notice,
+};
 use crate::{Effect, ExchangeId, JoinEffect, Notice};
 
 /// Exchanges that wait for a signature or the disk at once.
@@ -175,9 +177,11 @@ impl Joining {
     }
 
     /// Points `asker` to where this fresh node and it are both going: a cluster that has members, or else a fresh node lower
-    /// than this one. Letting it in here would make a second cluster, and clusters with members never join each other.
+    /// than this one. Letting it in here would make a second cluster, and clusters with members never join each other. Where
+    /// strangers must prove their keys it is pointed to none that has not: among false names there is always a lower one.
     fn elsewhere(&self, ctx: &Context<'_>, asker: NodeId) -> Option<JoinAnswer> {
-        let candidates = self.strangers.iter().filter(|(node, s)| **node != asker && !s.has_failed);
+        let may_be_there = |s: &Stranger| !s.has_failed && !self.must_prove(s);
+        let candidates = self.strangers.iter().filter(|(node, s)| **node != asker && may_be_there(s));
         let mut fresh = candidates.clone().filter(|(node, s)| s.is_fresh && **node < ctx.me());
         let mut with_members = candidates.filter(|(_, s)| !s.is_fresh && !s.addresses.is_empty());
         let home = with_members.next().or_else(|| fresh.next());

@@ -263,10 +263,11 @@ impl Joining {
     /// Whether this stranger has to say who it is before it is asked. Names cost nothing, and one attempt at a time is
     /// needed lest this node joins two clusters: so a network with many silent names would cost the time of each. But
     /// many may be asked at once who they are, since nothing follows from that. Where nobody plays tricks, the attempts
-    /// that fail are few and this costs no time.
-    fn must_prove(&self, stranger: &Stranger) -> bool {
+    /// that fail are few and this costs no time. More names than there is room for count as failed attempts: the one that is asked
+    /// first, the lowest, would be another before it is asked.
+    pub(super) fn must_prove(&self, stranger: &Stranger) -> bool {
         let has_proven = stranger.proven.is_some() && !stranger.has_failed;
-        self.attempts_failed >= ATTEMPTS_FAILED_MAX && !stranger.is_named && !has_proven
+        (self.attempts_failed >= ATTEMPTS_FAILED_MAX || self.is_crowded) && !stranger.is_named && !has_proven
     }
 
     /// Strangers that this node would join if they proved their keys.

@@ -191,6 +191,8 @@ pub struct Joining {
     attempt: Option<Attempt>,
     /// Attempts at strangers that no person named, and that brought no answer.
     attempts_failed: u32,
+    /// There were more strangers than there is room for.
+    is_crowded: bool,
     /// Dials of strangers that no person named.
     dials: Dials,
     /// Addresses of which a key was proven and no answer came, until when that counts.
@@ -255,6 +257,7 @@ impl Joining {
             peers: peers.collect(),
             attempt: None,
             attempts_failed: 0,
+            is_crowded: false,
             dials: Dials::default(),
             stalled: BTreeMap::new(),
             grant: None,
@@ -382,6 +385,7 @@ impl Joining {
         if self.strangers.len() < STRANGERS_MAX {
             return true;
         }
+        self.is_crowded = true;
         let stays = |node: &NodeId| {
             let is_asked = self.attempt.as_ref().is_some_and(|attempt| attempt.is_with(*node));
             is_asked || self.peers.iter().any(|peer| peer.node == Some(*node))

@@ -733,6 +733,48 @@ fn strangers_are_asked_who_they_are_a_few_at_once_and_only_after_silence() {
     assert_eq!(node.asks(), [fake(18), fake(17)], "another one may be probed, and this one asked");
 }
 
+/// Of each hundred milliseconds: ever other names below all keys of honest nodes.
+fn flood_of_lower_names(node: &mut Node, number: &mut u32) {
+    for _ in 0..50 {
+        *number += 1;
+        let mut id = [0; 32];
+        id[1..5].copy_from_slice(&(u32::MAX - *number).to_be_bytes());
+        let found = Found {
+            node: NodeId(id),
+            addresses: vec![SocketAddr::from(([10, 9, 9, 9], 4000))],
+            name: None,
+            group: Some("home".to_owned()),
+            is_fresh: true,
+            is_lost: false,
+        };
+        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+    }
+    node.wait(Duration::from_millis(100));
+}
+
+#[test]
+fn names_that_are_ever_lower_keep_nobody_from_asking_and_point_nobody_elsewhere() {
+    let keys = keys(2);
+    let (mut lower, mut higher) = (Node::fresh(keys[0].clone(), &[]), Node::fresh(keys[1].clone(), &[]));
+    let (mut number, mut asks) = (0, Vec::new());
+    higher.found(keys[0].1, true);
+    for _ in 0..20 {
+        flood_of_lower_names(&mut higher, &mut number);
+        let of_honest = higher.asks().into_iter().filter(|node| *node == keys[0].1).count();
+        if of_honest > 0 && asks.is_empty() {
+            let here = JoinAnswer::Here { name: "here".to_owned(), fresh: true };
+            higher.answered(keys[0].1, Ok(here));
+        }
+        asks.extend(std::iter::repeat_n((), of_honest));
+        flood_of_lower_names(&mut lower, &mut number);
+    }
+    assert!(asks.len() >= 2, "who it is, and to be let in");
+    lower.take();
+    lower.asked(keys[1].1);
+    let out = lower.take();
+    assert!(out.iter().any(|o| matches!(o, JoiningOutput::Act { act: Act::Admit { .. }, .. })), "{out:?}");
+}
+
 #[test]
 fn a_flood_of_names_makes_no_more_dials_than_four_a_second_and_pushes_off_no_other_host() {
     let mut node = Node::fresh(key(1), &[]);
