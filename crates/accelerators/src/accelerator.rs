@@ -50,24 +50,24 @@ pub enum ListError {
     /// A graphics interface.
     #[error(transparent)]
     Graphics(#[from] exo_backend_wgpu::ListError),
-    /// A maker's own driver.
+    /// A vendor's own driver.
     #[error(transparent)]
-    Maker(#[from] exo_backend_cuda::ListError),
+    Vendor(#[from] exo_backend_cuda::ListError),
 }
 
 impl ListError {
     /// There is no driver, or no card for it: nothing is broken.
     pub const fn is_absent(&self) -> bool {
         use exo_backend_cuda::ListError::{NoCard, NoDriver};
-        matches!(self, Self::Maker(NoDriver { .. } | NoCard { .. }))
+        matches!(self, Self::Vendor(NoDriver { .. } | NoCard { .. }))
     }
 
     /// Stable, for whoever chooses by it.
     pub const fn code(&self) -> &'static str {
         match self {
-            Self::Maker(exo_backend_cuda::ListError::NoDriver { .. }) => "driver_missing",
-            Self::Maker(exo_backend_cuda::ListError::NoCard { .. }) => "accelerator_not_there",
-            Self::Maker(_) | Self::Graphics(_) => "driver_broken",
+            Self::Vendor(exo_backend_cuda::ListError::NoDriver { .. }) => "driver_missing",
+            Self::Vendor(exo_backend_cuda::ListError::NoCard { .. }) => "accelerator_not_there",
+            Self::Vendor(_) | Self::Graphics(_) => "driver_broken",
         }
     }
 }
@@ -98,9 +98,9 @@ pub enum OpenError {
     /// Through a graphics interface.
     #[error(transparent)]
     Graphics(#[from] exo_backend_wgpu::OpenError),
-    /// Through its maker's driver.
+    /// Through its vendor's driver.
     #[error(transparent)]
-    Maker(#[from] exo_backend_cuda::OpenError),
+    Vendor(#[from] exo_backend_cuda::OpenError),
 }
 
 /// The accelerators that a backend shows, in its driver's order. `cards` is what the bus shows.
@@ -156,14 +156,14 @@ fn from_adapter(backend: Backend, adapter: Adapter, cards: &[GraphicsCard]) -> A
 /// An accelerator that is open.
 pub(crate) enum OpenAccelerator {
     Graphics(Arc<WgpuDevice>),
-    Maker(Arc<CudaDevice>),
+    Vendor(Arc<CudaDevice>),
 }
 
 impl OpenAccelerator {
     pub(crate) fn device(&self) -> Arc<dyn Device> {
         match self {
             Self::Graphics(device) => device.clone(),
-            Self::Maker(device) => device.clone(),
+            Self::Vendor(device) => device.clone(),
         }
     }
 
@@ -171,7 +171,7 @@ impl OpenAccelerator {
     pub(crate) fn free_bytes(&self) -> Option<u64> {
         match self {
             Self::Graphics(_) => None,
-            Self::Maker(device) => device.card_free_bytes(),
+            Self::Vendor(device) => device.card_free_bytes(),
         }
     }
 }
@@ -210,7 +210,7 @@ impl Accelerator {
             }
             Handle::Card(card) => {
                 let options = CudaOptions { memory_limit_bytes, ..CudaOptions::default() };
-                OpenAccelerator::Maker(CudaDevice::open(card, id, &options)?)
+                OpenAccelerator::Vendor(CudaDevice::open(card, id, &options)?)
             }
         })
     }
