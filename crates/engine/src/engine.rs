@@ -12,7 +12,7 @@ use crate::load::ShardWeights;
 use crate::pages::{PagePool, Refused};
 use crate::plan::HostBatch;
 use crate::prompt::PromptFold;
-use crate::sequence::{Chooser, Sequence, StartConstraint};
+use crate::sequence::{Sequence, StartConstraint, TokenSampler};
 use crate::{EngineOptions, EngineReport, SequenceError};
 
 /// One shard of a model on one device, ready to step.
@@ -98,14 +98,16 @@ impl Engine {
             return Err(SequenceError::CachedQuery { sequence, cached_tokens });
         }
         let start = self.start_constraint.clone();
-        let chooser = self.shard.head.then(|| Chooser::new(spec, start)).transpose();
-        let chooser = chooser.map_err(|reason| SequenceError::Constraint { reason })?;
+        let token_sampler = self.shard.head.then(|| TokenSampler::new(spec, start)).transpose();
+        let token_sampler = token_sampler.map_err(|reason| SequenceError::Constraint { reason })?;
         let pages = self.pages.share(cached, principal).map_err(|(key, refused)| match refused {
             Refused::Unknown => SequenceError::PageUnknown { key },
             Refused::Foreign => SequenceError::PageForeign { key },
         })?;
-        self.sequences
-            .insert(sequence, Sequence { principal, len: cached_tokens as u32, pages, chooser, prompt });
+        self.sequences.insert(
+            sequence,
+            Sequence { principal, len: cached_tokens as u32, pages, token_sampler, prompt },
+        );
         Ok(())
     }
 

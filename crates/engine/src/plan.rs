@@ -112,11 +112,11 @@ impl Engine {
             return Err(StepError::Drafts { sequence, drafts, tokens, sample: part.sample });
         }
         let position = part.sample_position();
-        if let Some(chooser) = &open.chooser
+        if let Some(token_sampler) = &open.token_sampler
             && part.sample
-            && chooser.known() < position as usize
+            && token_sampler.known() < position as usize
         {
-            return Err(StepError::HistoryIncomplete { sequence, known: chooser.known(), position });
+            return Err(StepError::HistoryIncomplete { sequence, known: token_sampler.known(), position });
         }
         let vocab = self.config.vocab;
         if self.shard.embedding
@@ -154,7 +154,10 @@ impl Engine {
                 let end = self.host.positions.len() as u32;
                 let rows =
                     (end - 1 - part.drafts..end).zip(std::iter::repeat(runs.next().unwrap_or_default()));
-                match open.and_then(|s| s.chooser.as_ref()).is_some_and(|chooser| chooser.asks_logits()) {
+                match open
+                    .and_then(|s| s.token_sampler.as_ref())
+                    .is_some_and(|token_sampler| token_sampler.asks_logits())
+                {
                     true => self.host.sample(rows),
                     false => by_best.extend(rows),
                 }

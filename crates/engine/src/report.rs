@@ -96,7 +96,8 @@ impl Engine {
         let mut failed = None;
         let done = self.for_rows(&wanted, tokens, leave, |index, row| {
             let PromptRow { sequence, position } = rows[index].1;
-            let next = sequences.get(&sequence).and_then(|open| open.chooser.as_ref()?.token(position + 1));
+            let next =
+                sequences.get(&sequence).and_then(|open| open.token_sampler.as_ref()?.token(position + 1));
             if let (Row::Logits(logits), Some(next), Some(fold)) = (row, next, folds.get_mut(&sequence)) {
                 match exo_sampler::score(logits, next, fold.top) {
                     Ok(score) => fold.scores.push(score),

@@ -40,13 +40,13 @@ pub(crate) struct Sequence {
     /// Pages in order of position; exactly those that `len` positions need.
     pub pages: Vec<u32>,
     /// Only on the last stage.
-    pub chooser: Option<Chooser>,
+    pub token_sampler: Option<TokenSampler>,
     /// Only on the last stage, where something is asked of the prompt, until it is through.
     pub prompt: Option<PromptFold>,
 }
 
 /// Draws tokens: the sampler with the tokens it has folded over, so that it can be set back.
-pub(crate) struct Chooser {
+pub(crate) struct TokenSampler {
     sampler: Sampler,
     /// For the constraint of the parameters, if they have one.
     start: Option<Arc<StartConstraint>>,
@@ -56,7 +56,7 @@ pub(crate) struct Chooser {
     history: Vec<u32>,
 }
 
-impl Chooser {
+impl TokenSampler {
     /// `Err` says why the constraint that the parameters ask for cannot be held.
     pub fn new(spec: SequenceSpec, start: Option<Arc<StartConstraint>>) -> Result<Self, String> {
         let SequenceSpec { sampling, history, prompt_tokens, .. } = spec;
@@ -114,8 +114,8 @@ fn sampler(
     Ok(Sampler::constrained(sampling.clone(), history, prompt_tokens, constraint))
 }
 
-impl std::fmt::Debug for Chooser {
+impl std::fmt::Debug for TokenSampler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Chooser({} tokens, {:?})", self.history.len(), self.sampler)
+        write!(f, "TokenSampler({} tokens, {:?})", self.history.len(), self.sampler)
     }
 }

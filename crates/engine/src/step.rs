@@ -205,8 +205,8 @@ impl Engine {
         let mut sequences = std::mem::take(&mut self.sequences);
         let finished = self.for_rows(wanted, frame.token_count(), leave, |index, row| {
             let run = &mut runs[run_of_row[index]];
-            match sequences.get_mut(&run.sequence()).and_then(|s| s.chooser.as_mut()) {
-                Some(chooser) => run.see(chooser, row),
+            match sequences.get_mut(&run.sequence()).and_then(|s| s.token_sampler.as_mut()) {
+                Some(token_sampler) => run.see(token_sampler, row),
                 None => true,
             }
         });

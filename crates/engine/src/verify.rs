@@ -7,7 +7,7 @@ use exo_sampler::SampleError;
 use exo_types::{SampledToken, SequenceId, StepSequence};
 
 use crate::StepError;
-use crate::sequence::{Chooser, Row};
+use crate::sequence::{Row, TokenSampler};
 
 /// The tokens one sequence gets from a step.
 pub(crate) struct Run<'a> {
@@ -34,15 +34,15 @@ impl<'a> Run<'a> {
         self.failed.is_none() && confirmed && self.tokens.len() <= drafts.len()
     }
 
-    /// Takes the part's next row, and a token from it if the run goes on. `chooser` takes it in. False if the row must be shown
+    /// Takes the part's next row, and a token from it if the run goes on. `token_sampler` takes it in. False if the row must be shown
     /// again, with its logits.
-    pub fn see(&mut self, chooser: &mut Chooser, row: Row<'_>) -> bool {
+    pub fn see(&mut self, token_sampler: &mut TokenSampler, row: Row<'_>) -> bool {
         if !self.is_open() {
             return true;
         }
-        match chooser.sample(row, self.part.sample_position() + self.tokens.len() as u32) {
+        match token_sampler.sample(row, self.part.sample_position() + self.tokens.len() as u32) {
             Ok(Some(token)) => {
-                chooser.accept(token.token);
+                token_sampler.accept(token.token);
                 self.tokens.push(token);
             }
             Ok(None) => return false,
