@@ -22,14 +22,12 @@ import generate
 import train
 import vocab
 from model import Config, Demo, greedy
+from template import TEMPLATE
 
 HERE = Path(__file__).parent
 FILE = HERE / "exo-demo-Q8_0.gguf"
 HELDOUT = HERE / "heldout.txt"
 EXPECTED = HERE / "expected.json"
-TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
 PROMPTS = [
     "What is 47 + 38?",
     "Put 9, 3, 7 in order.",

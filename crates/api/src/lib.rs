@@ -69,6 +69,6 @@ pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,
     HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,
     JoinRequestView, JoinWindowView, JoinedView, JournalView, KvType, LayersView, LinkView, LoadView,
-    MemberRole, MemberView, ModelView, MovingView, NodeStatus, NodeView, PlaceRequest, RecentRequestView,
-    RequestPhase, RequestView, RoleRequest, SensorsView, StageView, WarningView,
+    MemberRole, MemberView, ModelTools, ModelView, MovingView, NodeStatus, NodeView, PlaceRequest,
+    RecentRequestView, RequestPhase, RequestView, RoleRequest, SensorsView, StageView, WarningView,
 };

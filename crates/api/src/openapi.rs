@@ -70,6 +70,7 @@ use crate::{
     view::InviteView,
     view::JoinRequest,
     view::JoinedView,
+    view::ModelTools,
     view::ModelView,
     view::AddModelRequest,
     telemetry::TelemetryView,

@@ -618,6 +618,9 @@ pub struct ModelView {
     pub nodes: Vec<String>,
     /// Whether it has a chat template.
     pub chat: bool,
+    /// Whether it can be given tools; `null` where the node that answers does not have the whole model.
+    #[serde(default)]
+    pub tools: Option<ModelTools>,
     /// The instances of it there are.
     #[serde(default)]
     pub instances: Vec<String>,
@@ -633,6 +636,19 @@ pub struct ModelView {
     /// The licence that its repository names.
     #[serde(default)]
     pub licence: Option<String>,
+}
+
+/// Whether a model can be given tools: its chat template says so, by the calls that it prints.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ModelTools {
+    /// Whether requests may have tools.
+    pub usable: bool,
+    /// How its calls look: `JSON behind <tool_call>`.
+    #[serde(default)]
+    pub format: Option<String>,
+    /// Why it cannot be given any.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 /// Asks for a model to be placed. What is left out is chosen by the planner.

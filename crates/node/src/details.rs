@@ -3,8 +3,16 @@
 
 use std::collections::BTreeMap;
 
+use exo_api::ModelTools;
 use exo_formats::{Model, ModelKind};
-use exo_types::Shard;
+use exo_tokenizer::calls::CallFormat;
+use exo_tokenizer::{ChatTemplate, end_texts};
+use exo_types::{Shard, printable};
+
+use crate::engine_host::chain;
+
+/// Longest text about a template, which is a stranger's.
+const TEXT_CHARS_MAX: usize = 200;
 
 /// The numbers of one model.
 #[derive(Clone, Debug)]
@@ -20,6 +28,8 @@ pub struct Details {
     pub context_tokens_max: u32,
     /// Whether it brings a chat template.
     pub chat: bool,
+    /// Whether that prints calls of tools.
+    pub tools: ModelTools,
 }
 
 impl Details {
@@ -37,7 +47,24 @@ impl Details {
             layers: model.config.layers,
             context_tokens_max: model.config.context_tokens_max,
             chat: model.chat_template.is_some(),
+            tools: tools(model),
         }
+    }
+}
+
+/// What requests with tools will find, without the vocabulary that they build.
+fn tools(model: &Model) -> ModelTools {
+    let (bos, eos, ends) = end_texts(&model.tokenizer, &model.config.eos);
+    let found = match &model.chat_template {
+        Some(source) => ChatTemplate::new(source, bos.as_deref(), eos.as_deref())
+            .map_err(|e| chain(&e))
+            .and_then(|template| CallFormat::find(&template, &ends)),
+        None => Err("the model has no chat template".to_owned()),
+    };
+    let shown = |text: String| printable(&text, TEXT_CHARS_MAX);
+    match found {
+        Ok(format) => ModelTools { usable: true, format: Some(shown(format.label())), reason: None },
+        Err(reason) => ModelTools { usable: false, format: None, reason: Some(shown(reason)) },
     }
 }
 

@@ -24,6 +24,7 @@ mod bpe;
 mod build;
 pub mod calls;
 mod chat;
+mod ends;
 mod errors;
 mod gguf;
 mod guard;
@@ -38,6 +39,7 @@ mod tokenizer;
 mod words;
 
 pub use chat::ChatError;
+pub use ends::end_texts;
 pub use errors::{DecodeError, EncodeError, TemplateError, TokenizerError};
 pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, RenderOptions};

@@ -21,7 +21,7 @@ const TEXT_BYTES_MAX: usize = 2 << 20;
 const TEXT_BYTES_MAX_LOOKING_BACK: usize = 128 << 10;
 
 /// Control tokens that end an answer, by the names models give them, where the files name only some of them.
-const END_NAMES: [&str; 12] = [
+pub(crate) const END_NAMES: [&str; 12] = [
     "<|eot_id|>",
     "<|eom_id|>",
     "<|end_of_text|>",

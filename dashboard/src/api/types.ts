@@ -1467,6 +1467,16 @@ export type ModelRequestsView = {
   token: HistogramView;
 };
 
+/** Whether a model can be given tools: its chat template says so, by the calls that it prints. */
+export type ModelTools = {
+  /** How its calls look: `JSON behind <tool_call>`. */
+  format?: string | null;
+  /** Why it cannot be given any. */
+  reason?: string | null;
+  /** Whether requests may have tools. */
+  usable: boolean;
+};
+
 /** A model that can be asked for. */
 export type ModelView = {
   /** When its file was last changed on the node that answers, in seconds since 1970; 0 where that is not known. */
@@ -1499,6 +1509,7 @@ export type ModelView = {
   path?: string | null;
   /** Repository, quantisation and commit, if the node that answers fetched it from a hub. */
   source?: string | null;
+  tools?: ModelTools | null;
   /** Stored bytes of all weights. */
   weight_bytes: number;
 };

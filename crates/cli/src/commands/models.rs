@@ -107,13 +107,17 @@ async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
                 types.join(" "),
                 ui::bytes(m.weight_bytes),
                 layers,
+                tools_text(m),
                 m.nodes.join(", "),
                 state,
                 source_text(m),
             ]
         })
         .collect();
-    ui::table(&["model", "architecture", "types", "size", "layers", "on", "instances", "source"], rows);
+    ui::table(
+        &["model", "architecture", "types", "size", "layers", "tools", "on", "instances", "source"],
+        rows,
+    );
     Ok(())
 }
 
@@ -123,6 +127,15 @@ fn source_text(model: &ModelView) -> String {
         (Some(source), Some(licence)) => format!("{source}\nlicence: {licence}"),
         (Some(source), None) => source.clone(),
         _ => "-".to_owned(),
+    }
+}
+
+/// Whether a model can be given tools, how it calls them, or why not.
+fn tools_text(model: &ModelView) -> String {
+    match &model.tools {
+        None => "-".to_owned(),
+        Some(tools) if tools.usable => tools.format.clone().unwrap_or_else(|| "yes".to_owned()),
+        Some(tools) => format!("no: {}", tools.reason.as_deref().unwrap_or("not known why")),
     }
 }
 

@@ -38,6 +38,7 @@ impl NodeFacade {
             path: local.as_ref().map(|r| r.path.display().to_string()),
             nodes: held.node_names,
             chat: true,
+            tools: None,
             instances: held.instances.iter().map(ToString::to_string).collect(),
             added_unix_s: local.as_ref().map_or(0, |r| modified_unix_s(&r.path)),
             parameters: 0,
@@ -57,6 +58,7 @@ impl NodeFacade {
             view.layers = details.layers;
             view.context_tokens_max = details.context_tokens_max;
             view.chat = details.chat;
+            view.tools = Some(details.tools);
             view.dtypes = details.dtypes;
         }
         view

@@ -629,6 +629,7 @@ fn model(name: &str) -> ModelView {
         path: None,
         nodes: vec!["a".into()],
         chat: true,
+        tools: None,
         instances: vec![],
         added_unix_s: 5,
         parameters: 3_000_000,

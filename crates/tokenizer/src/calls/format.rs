@@ -76,6 +76,14 @@ impl CallFormat {
         is_same.then(|| between.to_owned())
     }
 
+    /// The form in a few words, with the sign that calls begin with.
+    pub fn label(&self) -> String {
+        match self.begin.trim() {
+            "" => "a JSON object".to_owned(),
+            sign => format!("JSON behind {sign:.40}"),
+        }
+    }
+
     /// Whether calls have an id of their own in the text.
     pub fn has_ids(&self) -> bool {
         self.head.iter().chain(&self.tail).any(|part| matches!(part, CallPart::Id(_)))
