@@ -110,6 +110,8 @@ pub enum Reasoning {
     Off,
     /// So much, in the API's words: `low`, `medium`, …
     Effort(String),
+    /// What the model does by itself, and no more than so many tokens, at least 1.
+    Budget(u32),
 }
 
 /// What an answer must be. It is kept to token by token, so an answer that is complete is one of these.

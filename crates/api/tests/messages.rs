@@ -97,7 +97,7 @@ fn what_is_not_honoured_is_refused_by_name() {
         json!({"tools": tool, "tool_choice": {"type": "tool", "name": "g"}}),
         json!({"tool_choice": {"type": "any"}}),
         json!({"tools": tool, "tool_choice": "any"}),
-        json!({"tools": tool, "output_config": {"format": {"type": "json_schema", "schema": {}}}}),
+        json!({"thinking": {"type": "enabled", "budget_tokens": 0}}),
         json!({"output_config": {"format": {"type": "text"}}}),
         json!({"output_config": {"effort": "huge"}}),
         json!({"thinking": {"type": "between_tools"}}),
@@ -129,10 +129,10 @@ fn what_is_not_honoured_is_refused_by_name() {
 fn thinking_and_effort_become_what_is_asked_of_the_model() {
     let reasoning = |extra| ask(extra).expect("it passes").reasoning;
     assert_eq!(reasoning(json!({})), Reasoning::Default);
-    assert_eq!(
-        reasoning(json!({"thinking": {"type": "enabled", "budget_tokens": 2048}})),
-        Reasoning::Default
-    );
+    let budget = json!({"type": "enabled", "budget_tokens": 2048});
+    assert_eq!(reasoning(json!({"thinking": budget})), Reasoning::Budget(2048));
+    let both = json!({"thinking": budget, "output_config": {"effort": "low"}});
+    assert_eq!(reasoning(both), Reasoning::Effort("low".to_owned()), "a model without efforts refuses it");
     assert_eq!(
         reasoning(json!({"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}})),
         Reasoning::Off

@@ -87,7 +87,7 @@ fn what_is_not_honoured_is_refused_by_name() {
         json!({"tools": tool, "tool_choice": {"type": "function", "name": "g"}}),
         json!({"tools": tool, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}),
         json!({"tools": tool, "tool_choice": {"type": "mcp"}}),
-        json!({"tools": tool, "text": {"format": {"type": "json_object"}}}),
+        json!({"reasoning": {"max_tokens": 0}}),
         json!({"text": {"format": {"type": "grammar"}}}),
         json!({"text": {"verbosity": "low"}}),
         json!({"reasoning": {"effort": "huge"}}),
@@ -127,6 +127,9 @@ fn what_coding_agents_send_by_default_passes() {
     let request = request.expect("it passes");
     assert_eq!(request.reasoning, Reasoning::Default, "the dialect's usual effort asks for nothing");
     assert!(request.tools.is_some_and(|tools| !tools.is_required && !tools.is_parallel));
+    let budget =
+        ask(json!({"reasoning": {"effort": "medium", "max_tokens": 9}})).expect("it passes").reasoning;
+    assert_eq!(budget, Reasoning::Budget(9));
     let effort = ask(json!({"reasoning": {"effort": "none"}})).expect("it passes").reasoning;
     assert_eq!(effort, Reasoning::Off);
 }

@@ -7,6 +7,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -167,9 +168,153 @@ fn a_tool_that_is_not_strict_is_enforced_as_far_as_it_can_be_and_the_answer_says
     );
 }
 
+/// A model whose template knows of no tools.
+fn add_plain(node: &Node, folder: &Path) {
+    let path = folder.join("plain.gguf");
+    let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";
+    support::with_template(&path, template);
+    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "plain"}));
+    assert_eq!(added.status, 200, "{}", added.body);
+}
+
+#[test]
+fn the_built_in_model_takes_tools_and_models_say_whether_they_do() {
+    let (node, folder) = tools_node();
+    add_plain(&node, folder.path());
+    for seed in 0..3 {
+        let answer = ask(
+            &node,
+            json!({"model": "demo", "tool_choice": "required", "parallel_tool_calls": false, "seed": seed}),
+        );
+        assert_eq!(calls(&answer).len(), 1, "{}", answer.body);
+    }
+    let first = ask(&node, json!({"model": "demo", "tool_choice": "required", "parallel_tool_calls": false}));
+    let message = first.json()["choices"][0]["message"].clone();
+    let result = json!({"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "Sun."});
+    let messages = json!([{"role": "user", "content": "What is the weather in Rome?"}, message, result]);
+    let second =
+        ask(&node, json!({"model": "demo", "messages": messages, "temperature": 0, "max_tokens": 8}));
+    assert_eq!(second.status, 200, "{}", second.body);
+    let models = node.get("/exo/v1/models");
+    let tools = |name: &str| {
+        models.as_array().unwrap().iter().find(|model| model["name"] == name).unwrap()["tools"].clone()
+    };
+    let in_tags = json!({"usable": true, "format": "JSON behind <tool_call>", "reason": null});
+    assert_eq!((tools("demo"), tools("tools")), (in_tags.clone(), in_tags));
+    let plain = json!({"usable": false, "format": null, "reason": "it does not show tools to the model"});
+    assert_eq!(tools("plain"), plain);
+    let shown = stdout(&node.exo(&["models"]));
+    assert!(shown.contains("JSON behind <tool_call>"), "{shown}");
+    assert!(shown.contains("no: it does not show tools to the model"), "{shown}");
+}
+
+#[test]
+fn beside_a_format_an_answer_is_of_it_or_calls() {
+    let (node, _folder) = tools_node();
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "say": {"const": "<tool_call>"}},
+        "required": ["n", "say"], "additionalProperties": false});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    // The model knows no tags: it answers, and what looks like a call in its JSON is none.
+    let answer = ask(&node, json!({"response_format": format, "temperature": 0})).json();
+    let message = &answer["choices"][0]["message"];
+    let value: Value = serde_json::from_str(message["content"].as_str().unwrap()).unwrap();
+    assert!(value["n"].as_u64().is_some_and(|n| n < 10) && value["say"] == "<tool_call>", "{answer}");
+    assert!(message.get("tool_calls").is_none_or(Value::is_null), "{answer}");
+    // A bias in front of everything else makes it begin with the sign of a call.
+    let sign = node.post("/tokenize", &json!({"model": "tools", "content": "<tool_call>"})).json()["tokens"]
+        [0]
+    .clone();
+    let bias = json!({"logit_bias": {sign.to_string(): 100}, "response_format": format, "parallel_tool_calls": false, "temperature": 0});
+    let biased = ask(&node, bias);
+    assert_eq!(calls(&biased).len(), 1, "{}", biased.body);
+    let required =
+        json!({"response_format": format, "tool_choice": "required", "parallel_tool_calls": false});
+    assert_eq!(calls(&ask(&node, required)).len(), 1);
+    let cannot = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"not": {}}}},
+        "tool_choice": "required"});
+    let refused = ask(&node, cannot);
+    assert!(refused.status == 400 && refused.body.contains("#/not"), "{}", refused.body);
+}
+
+#[test]
+fn a_pattern_that_cannot_be_enforced_takes_nothing_else_with_it() {
+    let (node, _folder) = tools_node();
+    let tool = |strict: bool| {
+        json!({"tool_choice": "required", "parallel_tool_calls": false, "tools": [{"type": "function", "function": {
+            "name": "find", "strict": strict, "parameters": {"type": "object", "properties": {
+                "word": {"type": "string", "pattern": "(?=a)\\w+", "maxLength": 5}, "kind": {"enum": ["a", "b"]}},
+            "required": ["word", "kind"], "additionalProperties": false}}}]})
+    };
+    let loose = ask(&node, tool(false));
+    assert_eq!(loose.status, 200, "{}", loose.body);
+    let answer = loose.json();
+    let said = answer["exo"]["unenforced"].as_array().unwrap();
+    assert!(said.len() == 1 && said[0].as_str().unwrap().contains("#/properties/word/pattern"), "{answer}");
+    let call = answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    let arguments: Value = serde_json::from_str(call).unwrap();
+    assert!(arguments["word"].as_str().unwrap().chars().count() <= 5, "{arguments}");
+    assert!(["a", "b"].contains(&arguments["kind"].as_str().unwrap()), "{arguments}");
+    let strict = ask(&node, tool(true));
+    assert_eq!(strict.json()["error"]["param"], "tools[0].function.parameters", "{}", strict.body);
+    assert!(strict.body.contains("#/properties/word/pattern"), "{}", strict.body);
+}
+
+#[test]
+fn a_thought_that_has_spent_its_budget_is_closed_and_the_answer_begins() {
+    let thinks = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n\
+                  <think>\n";
+    let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("thinks.gguf");
+    support::with_template(&path, thinks);
+    assert_eq!(node.post("/exo/v1/models", &json!({"path": path, "name": "thinks"})).status, 200);
+    let question = json!([{"role": "user", "content": "What is 47 + 38?"}]);
+    // What closes a thought takes some tokens, too: at most one for each of its bytes.
+    let closing = "</think>".len() as u64;
+    let count = |tokens: &Value, budget: u64, answer: &Value| {
+        let tokens = tokens.as_u64().unwrap();
+        assert!((budget..=budget + closing).contains(&tokens), "{tokens} for {budget}: {answer}");
+    };
+    for budget in [1, 4] {
+        let body = json!({"model": "thinks", "messages": question, "max_tokens": 60, "temperature": 0, "thinking_budget_tokens": budget});
+        let answer = node.post("/v1/chat/completions", &body).json();
+        let message = &answer["choices"][0]["message"];
+        assert!(!message["reasoning_content"].as_str().unwrap().contains("</think>"), "{answer}");
+        assert!(!message["content"].as_str().unwrap().contains("think>"), "{answer}");
+        count(&answer["usage"]["completion_tokens_details"]["reasoning_tokens"], budget, &answer);
+
+        // A schema begins behind it.
+        let schema = json!({"type": "integer", "minimum": 0, "maximum": 99});
+        let body = json!({"model": "thinks", "messages": question, "max_tokens": 60, "temperature": 0,
+            "thinking": {"type": "enabled", "budget_tokens": budget},
+            "output_config": {"format": {"type": "json_schema", "schema": schema}}});
+        let answer = node.post("/v1/messages", &body).json();
+        assert_eq!(answer["content"][0]["type"], "thinking", "{answer}");
+        assert!(answer["content"][1]["text"].as_str().unwrap().parse::<u8>().is_ok(), "{answer}");
+        count(&answer["usage"]["output_tokens_details"]["thinking_tokens"], budget, &answer);
+
+        let format = json!({"format": {"type": "json_schema", "name": "n", "schema": schema}});
+        let body = json!({"model": "thinks", "input": "What is 47 + 38?", "max_output_tokens": 60, "temperature": 0,
+            "reasoning": {"max_tokens": budget}, "text": format});
+        let answer = node.post("/v1/responses", &body).json();
+        count(&answer["usage"]["output_tokens_details"]["reasoning_tokens"], budget, &answer);
+        let text = answer["output"][1]["content"][0]["text"].as_str().unwrap();
+        assert!(text.parse::<u8>().is_ok(), "{answer}");
+    }
+    let hint = json!({"model": "demo", "messages": question, "max_tokens": 4, "temperature": 0, "thinking_budget_tokens": 1});
+    let answer = node.post("/v1/chat/completions", &hint);
+    assert_eq!(answer.status, 200, "a budget asks nothing of a model that does not think: {}", answer.body);
+    let bad = node.post(
+        "/v1/messages",
+        &json!({"model": "demo", "messages": question, "max_tokens": 4,
+        "thinking": {"type": "enabled", "budget_tokens": 0}}),
+    );
+    assert!(bad.status == 400 && bad.body.contains("thinking.budget_tokens"), "{}", bad.body);
+}
+
 #[test]
 fn tools_that_cannot_be_are_refused_by_name() {
-    let (node, _folder) = tools_node();
+    let (node, folder) = tools_node();
+    add_plain(&node, folder.path());
     let tool = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}});
     let many: Vec<Value> = (0..600).map(|i| tool(&format!("tool_{i}"))).collect();
     for (more, param) in [
@@ -187,15 +332,15 @@ fn tools_that_cannot_be_are_refused_by_name() {
             json!({"tool_choice": {"type": "function", "function": {"name": "no"}}}),
             "tool_choice.function.name",
         ),
-        (json!({"response_format": {"type": "json_object"}}), "response_format"),
+        (json!({"grammar": {"regex": "a+"}}), "grammar"),
         (json!({"ignore_eos": true}), "ignore_eos"),
-        (json!({"model": "demo"}), "tools"),
+        (json!({"model": "plain"}), "tools"),
     ] {
         let answer = ask(&node, more.clone());
         assert_eq!(answer.status, 400, "{more}: {}", answer.body);
         assert_eq!(answer.json()["error"]["param"], param, "{}", answer.body);
     }
-    let none = ask(&node, json!({"model": "demo", "tool_choice": "none", "temperature": 0}));
+    let none = ask(&node, json!({"model": "plain", "tool_choice": "none", "temperature": 0}));
     assert_eq!(none.status, 200, "nothing may be called, nothing is asked of the model: {}", none.body);
 }
 

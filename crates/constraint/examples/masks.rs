@@ -87,6 +87,7 @@ fn layout(i: usize) -> Layout {
         tools: (0..1 + i % 50).map(tool).collect(),
         is_parallel: true,
         is_required: i % 4 == 1,
+        answer: None,
     });
     Layout { thought, body }
 }

@@ -40,3 +40,12 @@ pub struct SchemaError {
     /// What is wrong, and what would be accepted.
     pub reason: String,
 }
+
+impl SchemaError {
+    /// At the end of a path of names.
+    pub(crate) fn at(path: &[String], reason: impl Into<String>) -> Self {
+        let escaped = path.iter().map(|part| part.replace('~', "~0").replace('/', "~1"));
+        let pointer = escaped.fold("#".to_owned(), |at, part| format!("{at}/{part}"));
+        Self { pointer: pointer.chars().take(200).collect(), reason: reason.into() }
+    }
+}

@@ -24,6 +24,8 @@ pub enum Thought {
     Opened {
         /// What closes it.
         close: Vec<Piece>,
+        /// Most tokens of it; then nothing but what closes it may come.
+        tokens_max: Option<u32>,
     },
     /// The model may open one.
     Possible {
@@ -31,6 +33,8 @@ pub enum Thought {
         open: Vec<Piece>,
         /// What closes it.
         close: Vec<Piece>,
+        /// Most tokens between the two; then nothing but what closes it may come.
+        tokens_max: Option<u32>,
     },
 }
 
@@ -46,6 +50,8 @@ pub enum Piece {
 /// The answer itself.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Body {
+    /// Any text.
+    Text,
     /// A value of a schema that was read ([`crate::Schema`]).
     Json(Value),
     /// What matches a regular expression.
@@ -71,6 +77,8 @@ pub struct Calls {
     pub is_parallel: bool,
     /// Whether the answer must be calls: it cannot be text, nor have text in front of them.
     pub is_required: bool,
+    /// What the answer is where nothing is called, as a schema that was read; `None` where that is any text.
+    pub answer: Option<Value>,
 }
 
 /// One tool: its name and whatever else stands before and behind its arguments.
@@ -102,6 +110,10 @@ impl Layout {
         let mut rules = String::new();
         let thought = self.write_thought(&mut rules);
         match &self.body {
+            Body::Text => {
+                let not_thought = self.not_thought();
+                let _ = writeln!(rules, "body: TEXT?\nTEXT: /(.|\\n)+/{not_thought}");
+            }
             Body::Json(schema) => {
                 let _ = writeln!(rules, "body: %json {}", spaced(schema));
             }
@@ -118,17 +130,44 @@ impl Layout {
 
     /// Rules for the thought; what stands in front of the body.
     fn write_thought(&self, rules: &mut String) -> &'static str {
-        let (open, close, thought) = match &self.thought {
+        let (open, close, tokens_max, thought) = match &self.thought {
             Thought::No => return "",
-            Thought::Opened { close } => (None, close, "thought gap "),
-            Thought::Possible { open, close } => (Some(open), close, "(open thought gap)? "),
+            Thought::Opened { close, tokens_max } => (None, close, tokens_max, "thought gap "),
+            Thought::Possible { open, close, tokens_max } => {
+                (Some(open), close, tokens_max, "(open thought gap)? ")
+            }
         };
         if let Some(open) = open {
-            let _ = writeln!(rules, "open: {}", sequence(open));
+            // White space in front of a thought is a part of nothing. A value has none in front of it, which would not have to end.
+            let _ = match (open.split_first(), self.is_free_text()) {
+                (Some((Piece::Text(text), rest)), true) => {
+                    writeln!(rules, "open: OPEN {}\nOPEN: /\\s{{0,4}}{}/", sequence(rest), escaped(text))
+                }
+                (_, true) => writeln!(rules, "open: SPACE? {}\nSPACE: /\\s{{1,4}}/", sequence(open)),
+                (_, false) => writeln!(rules, "open: {}", sequence(open)),
+            };
         }
         let _ = writeln!(rules, "gap: /\\n{{0,2}}/");
-        rules.push_str(&until("thought", close, None));
+        rules.push_str(&thought_rules(close, *tokens_max));
         thought
+    }
+
+    /// Whether the answer may be any text.
+    fn is_free_text(&self) -> bool {
+        match &self.body {
+            Body::Text => true,
+            Body::Calls(calls) => !calls.is_required && calls.answer.is_none(),
+            Body::Json(_) | Body::Regex(_) | Body::Lark(_) => false,
+        }
+    }
+
+    /// What text must not be so that it cannot be taken for a thought.
+    fn not_thought(&self) -> String {
+        let open = match &self.thought {
+            Thought::Possible { open, .. } => first_text(open),
+            _ => None,
+        };
+        open.map(|open| format!(" & ~/\\s*{}(.|\\n)*/", escaped(&open))).unwrap_or_default()
     }
 
     fn write_calls(&self, calls: &Calls, rules: &mut String) {
@@ -151,17 +190,23 @@ impl Layout {
             let _ = writeln!(rules, "body: {} calls", sequence(&calls.begin));
             return;
         }
-        let barred = match &self.thought {
-            Thought::Possible { open, .. } => first_text(open),
-            _ => None,
-        };
-        self.write_text_or_calls(calls, barred.as_deref(), rules);
+        if let Some(schema) = &calls.answer {
+            let begin = match calls.begin.split_first() {
+                Some((Piece::Text(text), rest)) => {
+                    let first = Piece::Text(text.trim_start().to_owned());
+                    sequence(&[&[first], rest].concat())
+                }
+                _ => sequence(&calls.begin),
+            };
+            let _ = writeln!(rules, "body: answer | {begin} calls\nanswer: %json {}", spaced(schema));
+            return;
+        }
+        self.write_text_or_calls(calls, rules);
     }
 
     /// Text in which no call begins, or text up to the beginning of one and then calls.
-    fn write_text_or_calls(&self, calls: &Calls, barred: Option<&str>, rules: &mut String) {
-        let not_thought =
-            barred.map(|open| format!(" & ~/\\s*{}(.|\\n)*/", escaped(open))).unwrap_or_default();
+    fn write_text_or_calls(&self, calls: &Calls, rules: &mut String) {
+        let not_thought = self.not_thought();
         let begin = sequence(&calls.begin);
         match calls.begin.first() {
             Some(Piece::Control(_)) => {
@@ -215,16 +260,33 @@ fn first_text(pieces: &[Piece]) -> Option<String> {
     }
 }
 
-/// A rule of any text up to and with what closes it.
-fn until(name: &str, close: &[Piece], barred: Option<&str>) -> String {
-    let not = barred.map(|b| format!(" & ~/{}(.|\\n)*/", escaped(b))).unwrap_or_default();
-    let upper = name.to_uppercase();
+/// Rules of any text up to and with what closes it. Text that has come to its last token is cut there, whatever it was about to say.
+fn thought_rules(close: &[Piece], tokens_max: Option<u32>) -> String {
+    let behind = sequence(close);
+    if tokens_max == Some(0) {
+        return format!("thought: {behind}\n");
+    }
+    let bound = |attribute: &str| match (tokens_max, attribute) {
+        (Some(n), "") => format!("[max_tokens={n}]"),
+        (Some(n), attribute) => format!("[{attribute}, max_tokens={n}]"),
+        (None, "") => String::new(),
+        (None, attribute) => format!("[{attribute}]"),
+    };
+    let (lazy, cut) = (bound("lazy"), bound(""));
     match close.first() {
         Some(Piece::Text(text)) if !text.trim().is_empty() => {
             let sign = escaped(text.trim());
-            format!("{name}: {name}_lead\n{name}_lead[lazy]: {upper}\n{upper}: /(.|\\n)*{sign}/{not}\n")
+            let lead = format!("thought_lead{lazy}: THOUGHT\nTHOUGHT: /(.|\\n)*{sign}/\n");
+            match tokens_max {
+                None => format!("thought: thought_lead\n{lead}"),
+                // The engine ends the first lexeme of a row that has spent its tokens: it must be the one that may end anywhere.
+                Some(_) => format!(
+                    "thought: thought_cut {behind} | thought_lead\nthought_cut{cut}: CUT\n\
+                     CUT: /(.|\\n)+/ & ~/(.|\\n)*{sign}(.|\\n)*/\n{lead}"
+                ),
+            }
         }
-        _ => format!("{name}: {upper}? {}\n{upper}: /(.|\\n)+/{not}\n", sequence(close)),
+        _ => format!("thought: thought_cut? {behind}\nthought_cut{cut}: THOUGHT\nTHOUGHT: /(.|\\n)+/\n"),
     }
 }
 

@@ -20,6 +20,7 @@ mod errors;
 mod fold;
 mod lark;
 mod layout;
+mod patterns;
 mod schema;
 mod vocabulary;
 

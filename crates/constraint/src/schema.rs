@@ -162,9 +162,7 @@ struct Plain {
 type Path = Vec<String>;
 
 fn error(path: &[String], reason: impl Into<String>) -> SchemaError {
-    let escaped = path.iter().map(|part| part.replace('~', "~0").replace('/', "~1"));
-    let pointer = escaped.fold("#".to_owned(), |at, part| format!("{at}/{part}"));
-    SchemaError { pointer: pointer.chars().take(200).collect(), reason: reason.into() }
+    SchemaError::at(path, reason)
 }
 
 impl Walk<'_> {

@@ -189,6 +189,7 @@ fn tools(begin: Vec<Piece>, is_required: bool, is_parallel: bool) -> Layout {
         tools: vec![tool("add", add), tool("now", json!({"type": "object", "additionalProperties": false}))],
         is_parallel,
         is_required,
+        answer: None,
     }))
 }
 
@@ -259,11 +260,12 @@ fn a_schema_begins_behind_the_thought() {
     let compiler = compiler();
     let text = |t: &str| vec![Piece::Text(t.to_owned())];
     let body = || json_layout(&json!({"type": "boolean"})).body;
-    let opened = Layout { thought: Thought::Opened { close: text("</think>") }, body: body() };
+    let opened =
+        Layout { thought: Thought::Opened { close: text("</think>"), tokens_max: None }, body: body() };
     assert!(takes(&compiler, &opened, "it is [true]\nso</think>\n\ntrue"));
     assert!(!takes(&compiler, &opened, "true"));
     let possible = Layout {
-        thought: Thought::Possible { open: text("<think>"), close: text("</think>") },
+        thought: Thought::Possible { open: text("<think>"), close: text("</think>"), tokens_max: None },
         body: body(),
     };
     for right in ["true", "<think>hm</think>\n\nfalse", "<think></think>false"] {
@@ -294,18 +296,111 @@ fn the_29th_of_february_comes_in_leap_years_alone() {
 }
 
 #[test]
-fn text_beside_tools_opens_no_thought_behind_white_space() {
+fn a_thought_behind_white_space_is_one_beside_text_and_tools() {
     let compiler = compiler();
     let text = |t: &str| vec![Piece::Text(t.to_owned())];
     let Layout { body, .. } = tools(text("<tool_call>\n"), false, false);
-    let layout =
-        Layout { thought: Thought::Possible { open: text("<think>"), close: text("</think>") }, body };
+    let thought = || Thought::Possible { open: text("<think>"), close: text("</think>"), tokens_max: None };
     let call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
-    assert!(takes(&compiler, &layout, &format!("<think>hm</think>\n\n{call}")));
-    assert!(takes(&compiler, &layout, "\n a text"));
-    // The parser would read the call as a part of the thought.
-    assert!(!takes(&compiler, &layout, &format!("\n<think>hm {call}")));
-    assert!(!takes(&compiler, &layout, " <think>hm"));
+    for (layout, answer) in
+        [(Layout { thought: thought(), body }, call), (Layout { thought: thought(), body: Body::Text }, "so")]
+    {
+        for right in [
+            &format!("<think>hm</think>\n\n{answer}"),
+            &format!("\n<think>hm</think>{answer}"),
+            "\n a text",
+            "",
+        ] {
+            assert!(takes(&compiler, &layout, right), "{right}");
+        }
+        // The parser would read all of it as a part of the thought.
+        for wrong in [&format!("\n<think>hm {answer}"), " <think>hm", "        <think>hm</think>so"] {
+            assert!(!takes(&compiler, &layout, wrong), "{wrong}");
+        }
+    }
+}
+
+#[test]
+fn a_thought_that_has_spent_its_tokens_is_closed() {
+    let compiler = compiler();
+    let text = |t: &str| vec![Piece::Text(t.to_owned())];
+    let body = || json_layout(&json!({"type": "boolean"})).body;
+    let opened = |tokens_max| Layout {
+        thought: Thought::Opened { close: text("</think>"), tokens_max: Some(tokens_max) },
+        body: body(),
+    };
+    // A byte is a token here.
+    for right in ["a</think>true", "abcdefghijkl</think>\ntrue", "</think>true"] {
+        assert!(takes(&compiler, &opened(12), right), "{right}");
+    }
+    for wrong in ["abcdefghijklm</think>true", "abcdefghijkl true", "abcdefghijkl", "abcdefghijkltrue"] {
+        assert!(!takes(&compiler, &opened(12), wrong), "{wrong}");
+    }
+    // Inside a character, too.
+    let mut fold = start(&compiler, &opened(12));
+    "abcdefghijké".bytes().take(12).for_each(|byte| fold.accept(byte.into()));
+    assert!(fold.allows(b'<'.into()).unwrap() && !fold.allows(0xa9).unwrap());
+    assert!(takes(&compiler, &opened(0), "</think>true") && !takes(&compiler, &opened(0), "a</think>true"));
+    let possible = Layout {
+        thought: Thought::Possible { open: text("<think>"), close: text("</think>"), tokens_max: Some(12) },
+        body: Body::Text,
+    };
+    for right in ["no thought", "<think>abcdefghijkl</think>so", "<think>a</think>and so on and on and on"] {
+        assert!(takes(&compiler, &possible, right), "{right}");
+    }
+    assert!(!takes(&compiler, &possible, "<think>abcdefghijklm</think>so"));
+
+    for body in [Body::Text, body()] {
+        let is_text = body == Body::Text;
+        let open = vec![Piece::Control(CONTROL)];
+        let thought = Thought::Possible { open, close: text("</think>"), tokens_max: None };
+        let mut fold = start(&compiler, &Layout { thought, body });
+        if is_text {
+            fold.accept(b'\n'.into());
+        }
+        assert!(fold.allows(CONTROL).unwrap());
+        fold.accept(CONTROL);
+        assert!(!fold.allows(CONTROL).unwrap());
+        for byte in "x</think>".bytes() {
+            assert!(!fold.may_end().unwrap());
+            fold.accept(byte.into());
+        }
+        assert!(fold.allows(b't'.into()).unwrap() && fold.may_end().unwrap() == is_text);
+    }
+    let thought = Thought::Opened { close: vec![Piece::Control(CONTROL)], tokens_max: Some(3) };
+    let mut fold = start(&compiler, &Layout { thought, body: Body::Text });
+    for byte in "abc".bytes() {
+        assert!(fold.allows(byte.into()).unwrap() && fold.allows(CONTROL).unwrap());
+        fold.accept(byte.into());
+    }
+    assert!(!fold.allows(b'd'.into()).unwrap() && fold.allows(CONTROL).unwrap());
+    fold.accept(CONTROL);
+    assert!(fold.allows(b'd'.into()).unwrap() && fold.may_end().unwrap());
+}
+
+#[test]
+fn beside_a_schema_an_answer_is_of_it_or_a_call() {
+    let compiler = compiler();
+    for begin in ["<tool_call>\n", "\n<tool_call>\n"] {
+        let Body::Calls(calls) = tools(vec![Piece::Text(begin.to_owned())], false, false).body else {
+            unreachable!("made so")
+        };
+        let answer = Some(Schema::read(&record(), Strictness::Whole).unwrap().value);
+        let layout = layout(Body::Calls(Calls { answer, ..calls }));
+        let add = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+        for right in [add, r#"{"name": "<tool_call>", "ok": true}"#] {
+            assert!(takes(&compiler, &layout, right), "{right}");
+        }
+        for wrong in [
+            "",
+            "Hello",
+            &format!("so {add}"),
+            r#"{"name": "add", "arguments": {"a": 1}}"#,
+            r#"{"name": "x"}"#,
+        ] {
+            assert!(!takes(&compiler, &layout, wrong), "{wrong}");
+        }
+    }
 }
 
 #[test]

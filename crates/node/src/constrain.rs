@@ -2,14 +2,14 @@
 
 use exo_api::{AnswerFormat, GenerateError, GenerateRequest, Reasoning, RequestPart, ToolDefinition, Tools};
 use exo_constraint::{
-    Body, CallShape, Calls, CompileError, Compiler, Fold, Layout, Part, Piece, Schema, Strictness, Thought,
-    check_lark,
+    Body, CallShape, Calls, CompileError, Compiler, Fold, Layout, Part, Piece, Schema, SchemaError,
+    Strictness, Thought, check_lark,
 };
 use exo_sampler::{ConstraintError, TokenConstraint};
 use exo_tokenizer::TextPart;
 use exo_tokenizer::calls::{self, CallFormat, CallPart, ThoughtFormat};
 use exo_types::{Constraint, FailureKind};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::library::OpenModel;
 
@@ -35,6 +35,7 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, Generat
             thought: thought.map(|thought| (thought.open.clone(), thought.close.clone())),
             is_opened: thought.is_some_and(|thought| thought.is_opened),
             calls: None,
+            calls_come_first: false,
         },
         short_ids: false,
         unenforced: Vec::new(),
@@ -49,13 +50,24 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<Plan, Generat
             })?;
             plan.reading.calls = Some(format.clone());
             plan.short_ids = format.has_ids();
-            let body = calls_body(open, format, tools, &mut plan.unenforced)?;
+            let answer = answer_beside_calls(format, tools, &request.format)?;
+            plan.reading.calls_come_first = answer.is_some();
+            let body = calls_body(open, format, tools, answer, &mut plan.unenforced)?;
             (RequestPart::Tools, Some(body))
         }
         None => format_body(&request.format)?,
     };
+    let thought_tokens_max = match request.reasoning {
+        Reasoning::Budget(tokens) if thought.is_some() => Some(tokens),
+        _ => None,
+    };
+    // A thought that has to end needs a grammar, whatever the answer is.
+    let (part, body) = match (body, thought_tokens_max) {
+        (None, Some(_)) => (RequestPart::Thinking, Some(Body::Text)),
+        (body, _) => (part, body),
+    };
     if let Some(body) = body {
-        let thought = thought_layout(open, thought)?;
+        let thought = thought_layout(open, thought, thought_tokens_max)?;
         let compiler = open.compiler().map_err(|reason| invalid(part, cannot(&reason)))?;
         plan.constraint =
             Some(compile(compiler, part, Layout { thought, body }, &request.tools, &mut plan.unenforced)?);
@@ -79,7 +91,7 @@ pub fn thinking_vars(open: &OpenModel, reasoning: &Reasoning) -> Result<Map<Stri
     let Some(thought) = open.thought() else { return Ok(Map::new()) };
     let refused = |part, message: &str| Err(invalid(part, message.to_owned()));
     match reasoning {
-        Reasoning::Default => Ok(Map::new()),
+        Reasoning::Default | Reasoning::Budget(_) => Ok(Map::new()),
         Reasoning::Off if thought.can_be_off => {
             Ok(Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]))
         }
@@ -111,12 +123,39 @@ fn format_body(format: &AnswerFormat) -> Result<(RequestPart, Option<Body>), Gen
     })
 }
 
-fn thought_layout(open: &OpenModel, thought: Option<&ThoughtFormat>) -> Result<Thought, GenerateError> {
+/// The schema of an answer that calls nothing, where a format was asked for beside the tools and calls are not required.
+fn answer_beside_calls(
+    calls: &CallFormat,
+    tools: &Tools,
+    format: &AnswerFormat,
+) -> Result<Option<Value>, GenerateError> {
+    // A schema that cannot be enforced is refused, also where calls are required and nothing will be of it.
+    let schema = match format_body(format)? {
+        (_, None) => return Ok(None),
+        (_, Some(Body::Json(schema))) => schema,
+        (part, Some(_)) => return Err(invalid(part, "only JSON goes together with tools".to_owned())),
+    };
+    if tools.is_required {
+        return Ok(None);
+    }
+    if calls.begin.trim().is_empty() {
+        let message = "this model's calls are JSON objects without a sign in front, which an answer of the format could not be told \
+                       from: send tools or a format, or require a call";
+        return Err(invalid(RequestPart::Format, message.to_owned()));
+    }
+    Ok(Some(schema))
+}
+
+fn thought_layout(
+    open: &OpenModel,
+    thought: Option<&ThoughtFormat>,
+    tokens_max: Option<u32>,
+) -> Result<Thought, GenerateError> {
     let Some(thought) = thought else { return Ok(Thought::No) };
     let close = pieces(open, &thought.close)?;
     Ok(match thought.is_opened {
-        true => Thought::Opened { close },
-        false => Thought::Possible { open: pieces(open, &thought.open)?, close },
+        true => Thought::Opened { close, tokens_max },
+        false => Thought::Possible { open: pieces(open, &thought.open)?, close, tokens_max },
     })
 }
 
@@ -124,6 +163,7 @@ fn calls_body(
     open: &OpenModel,
     format: &CallFormat,
     tools: &Tools,
+    answer: Option<Value>,
     unenforced: &mut Vec<String>,
 ) -> Result<Body, GenerateError> {
     let mut shapes = Vec::new();
@@ -147,6 +187,7 @@ fn calls_body(
         // With nothing between them, a second call cannot be told from what follows the first.
         is_parallel: tools.is_parallel && format.between.as_ref().is_some_and(|between| !between.is_empty()),
         is_required: tools.is_required,
+        answer,
     }))
 }
 
@@ -168,7 +209,8 @@ fn arguments(i: usize, tool: &ToolDefinition, unenforced: &mut Vec<String>) -> R
     Ok(schema)
 }
 
-/// Compiles a layout. Where the engine does not take it for a tool that is not strict, that tool's arguments are any object.
+/// Compiles a layout. Where the engine does not take it for a tool that is not strict, the patterns that it does not take are left
+/// out; where that is not enough, that tool's arguments are any object.
 fn compile(
     compiler: &Compiler,
     part: RequestPart,
@@ -176,28 +218,63 @@ fn compile(
     tools: &Option<Tools>,
     unenforced: &mut Vec<String>,
 ) -> Result<Constraint, GenerateError> {
-    let refused = |part, reason: &str| {
-        invalid(part, format!("it cannot be kept to while the answer is made: {reason}"))
-    };
     let reason = match compiler.constrain(layout.grammar()) {
         Ok(constraint) => return Ok(constraint),
         Err(CompileError::Refused { reason }) => reason,
         Err(error) => return Err(invalid(part, cannot(&error.to_string()))),
     };
-    let (Some(tools), Body::Calls(calls)) = (tools, &mut layout.body) else {
-        return Err(refused(part, &reason));
+    let (tools, calls) = match (tools, &mut layout.body) {
+        (Some(tools), Body::Calls(calls)) => (tools, calls),
+        (_, Body::Json(schema)) => return Err(refused_schema(compiler, part, schema, &reason)),
+        _ => return Err(refused(part, &reason)),
     };
+    if let Some(schema) = &calls.answer
+        && let Err(error) = compiler.constrain(alone(schema))
+    {
+        return Err(refused_schema(compiler, RequestPart::Schema, schema, &error.to_string()));
+    }
     let allowed = tools.definitions.iter().enumerate().filter(|(_, tool)| tools.allowed.contains(&tool.name));
     for ((i, tool), shape) in allowed.zip(&mut calls.tools) {
-        let alone = Layout { thought: Thought::No, body: Body::Json(shape.schema.clone()) };
-        let Err(error) = compiler.constrain(alone.grammar()) else { continue };
+        let Err(error) = compiler.constrain(alone(&shape.schema)) else { continue };
         if tool.is_strict {
-            return Err(refused(RequestPart::ToolSchema(i), &error.to_string()));
+            let part = RequestPart::ToolSchema(i);
+            return Err(refused_schema(compiler, part, &shape.schema, &error.to_string()));
         }
-        unenforced.push(format!("tool `{}` at `#`: any object is taken, for: {error}", tool.name));
-        shape.schema = Schema::object().value;
+        let left_out = drop_patterns(compiler, &mut shape.schema);
+        unenforced.extend(left_out.into_iter().map(|error| format!("tool `{}` {error}", tool.name)));
+        if let Err(error) = compiler.constrain(alone(&shape.schema)) {
+            unenforced.push(format!("tool `{}` at `#`: any object is taken, for: {error}", tool.name));
+            shape.schema = Schema::object().value;
+        }
     }
     compiler.constrain(layout.grammar()).map_err(|error| refused(part, &error.to_string()))
+}
+
+/// The grammar of a value of this schema and nothing else.
+fn alone(schema: &Value) -> String {
+    Layout { thought: Thought::No, body: Body::Json(schema.clone()) }.grammar()
+}
+
+/// Leaves out what the engine does not take as a regular expression.
+fn drop_patterns(compiler: &Compiler, schema: &mut Value) -> Vec<SchemaError> {
+    Schema::drop_patterns(schema, &mut |pattern| {
+        compiler
+            .constrain(alone(&json!({"type": "string", "pattern": pattern})))
+            .map(drop)
+            .map_err(|e| e.to_string())
+    })
+}
+
+fn refused(part: RequestPart, reason: &str) -> GenerateError {
+    invalid(part, format!("it cannot be kept to while the answer is made: {reason}"))
+}
+
+/// The same with the place, where it is a pattern that the engine does not take.
+fn refused_schema(compiler: &Compiler, part: RequestPart, schema: &Value, reason: &str) -> GenerateError {
+    match drop_patterns(compiler, &mut schema.clone()).into_iter().next() {
+        Some(error) => refused(part, &error.to_string()),
+        None => refused(part, reason),
+    }
 }
 
 fn pieces(open: &OpenModel, text: &str) -> Result<Vec<Piece>, GenerateError> {

@@ -133,11 +133,16 @@ fn thought(text: &str) -> AnswerPart {
 
 fn cases() -> Vec<(AnswerFormat, &'static str, Vec<AnswerPart>)> {
     let tags = Some(("<think>".to_owned(), "</think>".to_owned()));
-    let with =
-        |calls: Option<CallFormat>, is_opened| AnswerFormat { thought: tags.clone(), is_opened, calls };
+    let with = |calls: Option<CallFormat>, is_opened| AnswerFormat {
+        thought: tags.clone(),
+        is_opened,
+        calls,
+        calls_come_first: false,
+    };
     let hermes = || with(Some(hermes()), false);
     let llama = || with(CallFormat::find(&template("llama"), &ends()).ok(), false);
     let mistral = || with(CallFormat::find(&template("mistral"), &ends()).ok(), false);
+    let first = || AnswerFormat { calls_come_first: true, ..hermes() };
     let two = [call("a", r#"{"x": "}\"{"}"#), call("b", "{}")].concat();
     vec![
         (hermes(), "Hello <tool> é", vec![said("Hello <tool> é")]),
@@ -157,6 +162,12 @@ fn cases() -> Vec<(AnswerFormat, &'static str, Vec<AnswerPart>)> {
         ),
         (llama(), "{\"name\": \"f\", \"parameters\": {\"k\": 1}}", call("f", "{\"k\": 1}").to_vec()),
         (llama(), "{\"nam\": 3}", vec![said("{\"nam\": 3}")]),
+        (first(), "{\"x\": \"<tool_call>\\n{}\"}", vec![said("{\"x\": \"<tool_call>\\n{}\"}")]),
+        (
+            first(),
+            "<think>hm</think>\n<tool_call>\n{\"name\": \"a\", \"arguments\": {\"k\": 1}}\n</tool_call>",
+            [vec![thought("hm")], call("a", "{\"k\": 1}").to_vec()].concat(),
+        ),
         (
             mistral(),
             "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"k\": 1}, \"id\": \"abcdefghi\"}]",
@@ -175,7 +186,7 @@ fn answers_are_read_into_their_parts() {
 proptest! {
     /// However the text is cut, its parts are the same.
     #[test]
-    fn the_pieces_of_a_text_do_not_matter(sizes in prop::collection::vec(1usize..9, 1..12), case in 0usize..9) {
+    fn the_pieces_of_a_text_do_not_matter(sizes in prop::collection::vec(1usize..9, 1..12), case in 0usize..11) {
         let (format, text, expected) = cases().swap_remove(case);
         prop_assert_eq!(parts(&format, text, &sizes), expected);
     }

@@ -316,6 +316,8 @@ export type ChatRequest = (CommonFields) & ({
   reasoning_effort?: string | null;
   /** What the answer must be: `text`, `json_object`, or `json_schema` with a schema. It is kept to token by token. */
   response_format?: Record<string, unknown> | null;
+  /** Extension: most tokens of the model's thinking. Its thought is closed then, and the answer begins. */
+  thinking_budget_tokens?: number | null;
   /** `none`, `auto`, `required`, a function or a list of allowed ones. Default `auto`. */
   tool_choice?: Record<string, unknown> | null;
   /** Functions that the model may call. */

@@ -80,17 +80,12 @@ impl MessagesRequest {
         let (tools, hosted) = take_tools(&mut fields)?;
         let (mut reasoning, thoughts) = take_thinking(fields.take_value("thinking"))?;
         let (format, effort) = take_output_config(fields.take_value("output_config"))?;
-        // Whoever wants no thoughts wants no effort in them.
-        if let (Some(effort), Reasoning::Default) = (effort, &reasoning) {
+        // Whoever wants no thoughts wants no effort in them. An effort is not dropped for a budget: a model without efforts refuses it.
+        if let (Some(effort), Reasoning::Default | Reasoning::Budget(_)) = (effort, &reasoning) {
             reasoning = Reasoning::Effort(effort);
         }
         table.check(&mut fields, "")?;
         fields.finish()?;
-        if tools.is_some() && format != AnswerFormat::Text {
-            let message = "`output_config.format` together with `tools` is not supported: send one of them, or \
-                           `tool_choice`: {\"type\": \"none\"}";
-            return Err(BadParam::unsupported("output_config.format", message));
-        }
         let (max_tokens, stop, sampling) = (None, Vec::new(), SamplingFields::default());
         let streams = false;
         Ok(Self {
@@ -237,8 +232,9 @@ fn take_thinking(thinking: Option<Value>) -> Result<(Reasoning, Thoughts), BadPa
     let Some(thinking) = thinking else { return Ok((Reasoning::Default, Thoughts::Hidden)) };
     let mut fields = Fields::new(thinking, "thinking")?;
     let kind: String = fields.take_required("type", "a string")?;
+    let budget = token_bound("thinking.budget_tokens", fields.take_value("budget_tokens"))?;
     let reasoning = match kind.as_str() {
-        "enabled" | "adaptive" => Reasoning::Default,
+        "enabled" | "adaptive" => budget.map_or(Reasoning::Default, Reasoning::Budget),
         "disabled" => Reasoning::Off,
         other => {
             let message = format!(

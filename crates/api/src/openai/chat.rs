@@ -54,6 +54,13 @@ pub struct ChatRequest {
     /// How much to think: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_effort: Option<String>,
+    /// Extension: most tokens of the model's thinking. Its thought is closed then, and the answer begins.
+    #[schema(minimum = 1)]
+    pub thinking_budget_tokens: Option<u32>,
+    /// What the fields of thinking come to.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub reasoning: Reasoning,
     /// What `response_format` and `grammar` come to.
     #[serde(skip)]
     #[schema(ignore)]
@@ -83,7 +90,9 @@ impl ChatRequest {
             top_logprobs: fields.take("top_logprobs", "a whole number between 0 and 20")?,
             format: take_format(&mut fields)?,
             callable: take_tools(&mut fields)?,
-            reasoning_effort: fields.take("reasoning_effort", "a string")?,
+            reasoning: take_reasoning(&mut fields)?,
+            reasoning_effort: None,
+            thinking_budget_tokens: None,
             response_format: None,
             grammar: None,
             tools: None,
@@ -101,22 +110,16 @@ impl ChatRequest {
         if self.top_logprobs.is_some_and(|n| n > 0) && self.logprobs != Some(true) {
             return Err(BadParam::invalid("top_logprobs", "`top_logprobs` needs `logprobs`: true"));
         }
-        if self.callable.is_some() && self.format != AnswerFormat::Text {
-            let param = if matches!(self.format, AnswerFormat::Regex(_) | AnswerFormat::Lark(_)) {
-                "grammar"
-            } else {
-                "response_format"
-            };
-            let message = format!(
-                "`{param}` together with `tools` is not supported: send one of them, or `tool_choice`: \"none\""
-            );
-            return Err(BadParam::unsupported(param, message));
+        if self.callable.is_some() && matches!(self.format, AnswerFormat::Regex(_) | AnswerFormat::Lark(_)) {
+            let message = "`grammar` together with `tools` is not supported: send one of them, a `response_format` instead, or \
+                           `tool_choice`: \"none\"";
+            return Err(BadParam::unsupported("grammar", message));
         }
-        if self.common.ignore_eos == Some(true)
-            && (self.format != AnswerFormat::Text || self.callable.is_some())
-        {
-            let message =
-                "`ignore_eos` does not go with a format or tools: an answer that is complete has to end";
+        let is_bound = self.format != AnswerFormat::Text
+            || self.callable.is_some()
+            || matches!(self.reasoning, Reasoning::Budget(_));
+        if self.common.ignore_eos == Some(true) && is_bound {
+            let message = "`ignore_eos` does not go with a format, tools or a budget of thinking: an answer that is complete has to end";
             return Err(BadParam::invalid("ignore_eos", message));
         }
         match (self.max_tokens, self.max_completion_tokens) {
@@ -138,7 +141,7 @@ impl ChatRequest {
             sampling: self.common.sampling.params(context.seed, logprobs, "top_logprobs")?,
             format: self.format,
             tools: self.callable,
-            reasoning: reasoning(self.reasoning_effort)?,
+            reasoning: self.reasoning,
             max_tokens: self.max_completion_tokens.or(self.max_tokens),
             context_tokens_min: None,
             stop: self.common.stops()?,
@@ -169,6 +172,17 @@ pub fn part_name(part: RequestPart) -> String {
         RequestPart::Thinking | RequestPart::Effort => "reasoning_effort".to_owned(),
         RequestPart::Logprobs => "logprobs".to_owned(),
         RequestPart::Pooling | RequestPart::Dimensions => "messages".to_owned(),
+    }
+}
+
+/// What both fields say of the thinking.
+fn take_reasoning(fields: &mut Fields) -> Result<Reasoning, BadParam> {
+    const BUDGET: &str = "thinking_budget_tokens";
+    let asked = reasoning(fields.take("reasoning_effort", "a string")?)?;
+    let budget = token_bound(BUDGET, fields.take_value(BUDGET))?;
+    match (asked, budget) {
+        (Reasoning::Default, Some(tokens)) => Ok(Reasoning::Budget(tokens)),
+        (asked, _) => Ok(asked),
     }
 }
 

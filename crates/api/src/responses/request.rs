@@ -93,11 +93,6 @@ impl ResponsesRequest {
         fields.finish()?;
         let (tools, hosted) = tools_of(&listed, tool_choice.clone(), parallel_tool_calls)?;
         let format = format_of(text.clone())?;
-        if tools.is_some() && format != AnswerFormat::Text {
-            let message = "`text.format` together with `tools` is not supported: send one of them, or `tool_choice`: \
-                           \"none\"";
-            return Err(BadParam::unsupported("text.format", message));
-        }
         Ok(Self {
             model,
             streams,
@@ -396,13 +391,15 @@ fn reasoning_of(reasoning: Value) -> Result<Reasoning, BadParam> {
     const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
     let mut fields = Fields::new(reasoning, "reasoning")?;
     let effort = fields.take_value("effort");
+    let budget = token_bound("reasoning.max_tokens", fields.take_value("max_tokens"))?;
+    let usual = budget.map_or(Reasoning::Default, Reasoning::Budget);
     RESPONSES.check(&mut fields, "reasoning.")?;
     fields.finish()?;
     match effort {
-        None => Ok(Reasoning::Default),
+        None => Ok(usual),
         Some(Value::String(word)) if EFFORTS.contains(&word.as_str()) => Ok(match word.as_str() {
             "none" => Reasoning::Off,
-            "medium" => Reasoning::Default,
+            "medium" => usual,
             _ => Reasoning::Effort(word),
         }),
         Some(other) => {

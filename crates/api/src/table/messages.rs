@@ -108,7 +108,11 @@ const PROMPT_FIELDS: &[Field] = &[
         Honoured,
         "`enabled` and `adaptive`: what the model does by itself; `disabled`: none, or refused where the model always thinks",
     ),
-    field("thinking.budget_tokens", Hint, "a target in this dialect; `max_tokens` bounds thoughts as well"),
+    field(
+        "thinking.budget_tokens",
+        Honoured,
+        "most tokens of a thought, which is closed then; asks nothing of a model that does not reason",
+    ),
     field("thinking.display", Honoured, "`summarized`: the whole thought is shown; `omitted`"),
     field("output_config", Honoured, ""),
     field(

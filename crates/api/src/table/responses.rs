@@ -79,6 +79,11 @@ const RESPONSES_FIELDS: &[Field] = &[
         Honoured,
         "`medium` is what the model does by itself; others where it has them, or where it does not think",
     ),
+    field(
+        "reasoning.max_tokens",
+        Honoured,
+        "extension; most tokens of a thought, which is closed then; asks nothing of a model that does not reason",
+    ),
     field("reasoning.summary", Hint, "the whole thought is in the item's `content`"),
     field("reasoning.generate_summary", Hint, "the same"),
     field(

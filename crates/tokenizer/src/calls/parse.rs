@@ -27,6 +27,8 @@ pub struct AnswerFormat {
     pub is_opened: bool,
     /// How calls look, where there may be any.
     pub calls: Option<CallFormat>,
+    /// Calls stand only where the answer begins: its text is JSON, which may hold their signs.
+    pub calls_come_first: bool,
 }
 
 /// Takes an answer's text piece by piece.
@@ -125,9 +127,9 @@ impl AnswerParser {
         }
         // White space in front of a call or behind a thought says nothing; in front of text it stays.
         let is_behind = self.state == State::Behind;
-        if let Some(sign) = self.whole_answer_sign() {
-            if let Some(start) = shown.strip_prefix(sign.as_str()) {
-                self.held = format!("{sign}{start}");
+        if let Some((sign, is_head)) = self.first_sign() {
+            if let Some(rest) = shown.strip_prefix(sign.as_str()) {
+                self.held = if is_head { shown.to_owned() } else { rest.to_owned() };
                 self.state = State::Head;
                 return true;
             }
@@ -142,11 +144,15 @@ impl AnswerParser {
         true
     }
 
-    /// What a call begins with where it is the whole answer.
-    fn whole_answer_sign(&self) -> Option<String> {
-        let calls = self.format.calls.as_ref().filter(|calls| calls.begin.trim().is_empty())?;
+    /// What a call begins with where nothing but white space is in front of it, and whether that is a part of its head.
+    fn first_sign(&self) -> Option<(String, bool)> {
+        let calls = self.format.calls.as_ref()?;
+        let begin = calls.begin.trim();
+        if !begin.is_empty() {
+            return self.format.calls_come_first.then(|| (begin.to_owned(), false));
+        }
         match calls.head.first()? {
-            CallPart::Text(text) => Some(text.clone()),
+            CallPart::Text(text) => Some((text.clone(), true)),
             _ => None,
         }
     }
@@ -164,8 +170,8 @@ impl AnswerParser {
     }
 
     fn speak(&mut self, parts: &mut Vec<AnswerPart>) -> bool {
-        let begin = self.format.calls.as_ref().map(|calls| calls.begin.as_str()).unwrap_or_default();
-        let sign = begin.trim();
+        let calls = self.format.calls.as_ref().filter(|_| !self.format.calls_come_first);
+        let sign = calls.map(|calls| calls.begin.trim()).unwrap_or_default();
         if sign.is_empty() {
             let text = std::mem::take(&mut self.held);
             if !text.is_empty() {
