@@ -6,8 +6,10 @@ mod support;
 
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use support::{
-    LONG, Node, cluster, known, long_answer, rest_of, resumed_of, send, stream_until, text_of, wait_for,
+    LONG, Node, cluster, known, long_answer, pieces_of, rest_of, resumed_of, send, stream_of, stream_until,
+    text_of, wait_for,
 };
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
@@ -52,6 +54,55 @@ fn lose_a_stage(group: &str, coordinator: bool) {
     placed_again(driver, &victim);
     let (prompt, answer) = &known()[0];
     assert_eq!(&driver.ask("demo", prompt).text(), answer, "it answers again");
+}
+
+/// Forty values, drawn with a seed: several hundred tokens, each of which the grammar must let through.
+fn colours() -> Value {
+    let items =
+        json!({"type": "array", "items": {"enum": ["red", "green", "blue"]}, "minItems": 40, "maxItems": 40});
+    json!({"type": "object", "properties": {"colours": items}, "required": ["colours"], "additionalProperties": false})
+}
+
+#[test]
+fn an_answer_of_a_schema_goes_on_when_the_last_stage_is_killed() {
+    let format = json!({"type": "json_schema", "json_schema": {"name": "colours", "schema": colours()}});
+    lose_the_last_stage_of("shaped", json!({"response_format": format}), "content");
+}
+
+#[test]
+fn a_call_goes_on_when_the_last_stage_is_killed_inside_its_arguments() {
+    let tool =
+        json!({"type": "function", "function": {"name": "paint", "strict": true, "parameters": colours()}});
+    let asked = json!({"tools": [tool], "tool_choice": "required", "parallel_tool_calls": false});
+    lose_the_last_stage_of("called", asked, "tool_calls/0/function/arguments");
+}
+
+/// Kills the last stage in the middle of an answer to a chat request with these fields; what it makes stands at `place` of a message.
+fn lose_the_last_stage_of(group: &str, asked: Value, place: &str) {
+    let mut nodes = cluster(group, &NAMES);
+    let instance = nodes[0].place("demo", 3);
+    let stages = instance["stages"].as_array().unwrap();
+    let of_stage = |index: usize| at(stages[index]["node_name"].as_str().unwrap());
+    let (driver, victim) = (of_stage(0), of_stage(2));
+    let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "Colours?"}], "max_tokens": 400,
+        "temperature": 1.0, "seed": 7});
+    body.as_object_mut().unwrap().extend(asked.as_object().unwrap().clone());
+    let undisturbed = nodes[driver].post("/v1/chat/completions", &body);
+    assert_eq!(undisturbed.status, 200, "{}", undisturbed.body);
+    let expected = undisturbed.json();
+    let expected = expected.pointer(&format!("/choices/0/message/{place}")).unwrap().as_str().unwrap();
+    let value: Value = serde_json::from_str(expected).unwrap();
+    assert_eq!(value["colours"].as_array().map(Vec::len), Some(40), "{expected}");
+
+    let stream = stream_of(&nodes[driver], "/v1/chat/completions", body, 20);
+    nodes[victim].kill();
+    let events = rest_of(stream);
+    assert_eq!(
+        pieces_of(&events, &format!("/choices/0/delta/{place}")),
+        expected,
+        "not a token more, less or other"
+    );
+    assert!(matches!(resumed_of(&events)[..], [after] if after > 0), "{events}");
 }
 
 fn at(name: &str) -> usize {

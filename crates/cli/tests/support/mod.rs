@@ -548,10 +548,14 @@ pub const LONG: u32 = 400;
 
 /// An answer of so many tokens, so many events of it read.
 pub fn stream_until(node: &Node, tokens: u32, events: usize) -> (TcpStream, String) {
-    let mut body = long_request(tokens);
+    stream_of(node, "/v1/completions", long_request(tokens), events)
+}
+
+/// An answer to this request, so many events of it read.
+pub fn stream_of(node: &Node, path: &str, mut body: Value, events: usize) -> (TcpStream, String) {
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true});
-    let mut stream = node.send("POST", "/v1/completions", Some(body.to_string()));
+    let mut stream = node.send("POST", path, Some(body.to_string()));
     let mut text = String::new();
     while text.matches("data:").count() < events {
         let mut bytes = [0; 512];
@@ -573,10 +577,17 @@ pub fn rest_of((mut stream, mut text): (TcpStream, String)) -> String {
 
 /// The text in the events of a stream.
 pub fn text_of(events: &str) -> String {
+    pieces_of(events, "/choices/0/text")
+}
+
+/// The texts at a place of the events of a stream, put together.
+pub fn pieces_of(events: &str, pointer: &str) -> String {
     let data =
         events.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| data.starts_with('{'));
     let chunks = data.map(|data| serde_json::from_str::<Value>(data).unwrap());
-    chunks.map(|chunk| chunk["choices"][0]["text"].as_str().unwrap_or_default().to_owned()).collect()
+    chunks
+        .map(|chunk| chunk.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned())
+        .collect()
 }
 
 /// Where the answer of a stream was interrupted and went on: the number of its tokens each time.
