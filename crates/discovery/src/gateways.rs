@@ -17,6 +17,6 @@ use linux as system;
 use plain as system;
 
 /// Addresses of routers that this machine has a route through. `root` is where `/proc` is on Linux; other systems are not asked.
-pub fn gateways(root: &Path) -> Vec<IpAddr> {
+pub(crate) fn gateways(root: &Path) -> Vec<IpAddr> {
     system::gateways(root)
 }

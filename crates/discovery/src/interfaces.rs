@@ -32,18 +32,23 @@ pub struct InterfaceReach {
 
 /// All addresses of interfaces that are up.
 pub fn local_interfaces() -> io::Result<Vec<Interface>> {
-    let addresses = if_addrs::get_if_addrs()?;
-    Ok(addresses
-        .into_iter()
-        .filter(|address| address.is_oper_up())
-        .map(|address| {
-            let prefix_len = match &address.addr {
-                if_addrs::IfAddr::V4(v4) => v4.prefixlen,
-                if_addrs::IfAddr::V6(v6) => v6.prefixlen,
-            };
-            Interface { ip: address.ip(), name: address.name, prefix_len }
-        })
-        .collect())
+    Ok(addresses_up()?.into_iter().map(Interface::from).collect())
+}
+
+pub(crate) fn addresses_up() -> io::Result<Vec<if_addrs::Interface>> {
+    let mut addresses = if_addrs::get_if_addrs()?;
+    addresses.retain(if_addrs::Interface::is_oper_up);
+    Ok(addresses)
+}
+
+impl From<if_addrs::Interface> for Interface {
+    fn from(address: if_addrs::Interface) -> Self {
+        let prefix_len = match &address.addr {
+            if_addrs::IfAddr::V4(v4) => v4.prefixlen,
+            if_addrs::IfAddr::V6(v6) => v6.prefixlen,
+        };
+        Self { ip: address.ip(), name: address.name, prefix_len }
+    }
 }
 
 /// Whether `ip` is reached without a router from one of `interfaces`.
@@ -56,24 +61,8 @@ pub fn is_on_link(ip: IpAddr, interfaces: &[Interface]) -> bool {
     }
 }
 
-/// Whether `ip` is so near that a node there may be let in, or joined, without a person's word: on this machine, or on a private
-/// network of it. While one of its own IPv4 addresses is routable from anywhere, only this machine is near. A router is not: what
-/// comes from its address may come through it, from anywhere ([`gateways`](crate::gateways)).
-pub fn is_near(ip: IpAddr, interfaces: &[Interface], gateways: &[IpAddr]) -> bool {
-    let ip = ip.to_canonical();
-    if ip.is_loopback() || interfaces.iter().any(|i| i.ip == ip) {
-        return true;
-    }
-    let is_private = match ip {
-        IpAddr::V4(v4) => v4.is_private() || v4.is_link_local(),
-        IpAddr::V6(_) => true, // global addresses are normal at home: that it is on-link decides
-    };
-    let is_router = gateways.contains(&ip);
-    is_private && !is_router && is_on_link(ip, interfaces) && public_address(interfaces).is_none()
-}
-
 /// An IPv4 address of this machine that is routable from anywhere.
-pub fn public_address(interfaces: &[Interface]) -> Option<Ipv4Addr> {
+pub(crate) fn public_address(interfaces: &[Interface]) -> Option<Ipv4Addr> {
     interfaces.iter().find_map(|interface| match interface.ip {
         IpAddr::V4(v4) if is_public(v4) => Some(v4),
         _ => None,
@@ -173,34 +162,6 @@ mod tests {
         assert!(
             !on_link("0.0.0.0") && !on_link("224.0.0.251") && !on_link("255.255.255.255") && !on_link("::")
         );
-    }
-
-    #[test]
-    fn near_is_this_machine_and_its_private_networks_while_no_address_of_it_is_public() {
-        let home = [interface("192.168.1.7/24"), interface("2001:db8::7/64"), interface("100.64.0.9/10")];
-        let routers = ["192.168.1.1", "fe80::1", "192.168.1.7"].map(|ip| ip.parse().unwrap());
-        let near = |ip: &str, at: &[Interface]| is_near(ip.parse().unwrap(), at, &routers);
-        for ip in
-            ["127.0.0.1", "::1", "192.168.1.7", "192.168.1.9", "::ffff:192.168.1.9", "fe80::9", "2001:db8::9"]
-        {
-            assert!(near(ip, &home), "{ip}");
-        }
-        for ip in [
-            "192.168.1.1",
-            "::ffff:192.168.1.1",
-            "fe80::1",
-            "192.168.2.9",
-            "8.8.8.8",
-            "100.64.0.10",
-            "2001:db8:1::9",
-            "0.0.0.0",
-        ] {
-            assert!(!near(ip, &home), "{ip}");
-        }
-        let server = [interface("192.168.1.7/24"), interface("93.184.215.14/24")];
-        assert!(near("127.0.0.1", &server) && near("93.184.215.14", &server), "this machine");
-        assert!(!near("192.168.1.9", &server) && !near("93.184.215.15", &server));
-        assert_eq!(public_address(&server), Some(Ipv4Addr::new(93, 184, 215, 14)));
     }
 
     #[test]

@@ -8,17 +8,17 @@
 //!
 //! Start reading at [`Discovery::start`].
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // allowed in the file that calls Windows
 
 mod announcement;
 mod discovery;
 mod gateways;
 mod interfaces;
+mod marks;
 mod remembered;
+mod surroundings;
 
 pub use announcement::{Found, Source};
 pub use discovery::{Discovery, DiscoveryError, Options, SERVICE_TYPE, UpdateError};
-pub use gateways::gateways;
-pub use interfaces::{
-    Interface, InterfaceReach, is_near, is_on_link, local_interfaces, probe, public_address,
-};
+pub use interfaces::{Interface, InterfaceReach, is_on_link, local_interfaces, probe};
+pub use surroundings::Surroundings;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +15,7 @@ use exo_machine::{Boot, Input, MachineConfig, NodeMachine, Notice};
 use exo_store::Store;
 use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
 use exo_trust::TrustLog;
-use exo_types::{NodeFacts, NodeId};
+use exo_types::{NodeFacts, NodeId, printable};
 use tokio::sync::{broadcast, mpsc};
 
 use crate::compute::Compute;
@@ -32,6 +33,9 @@ use crate::pairing::Invites;
 use crate::run_loop::{Clock, unix_s};
 use crate::window;
 use crate::worker::AskError;
+
+/// Of the names of networks in one line.
+const NETWORKS_CHARS_MAX: usize = 200;
 
 /// What the built-in model is called.
 pub const DEMO_MODEL_FILE: &str = "demo.gguf";
@@ -289,13 +293,23 @@ fn open_store(data: &DataDir) -> Result<(Store, Vec<String>), StartError> {
     Ok((store, warnings.iter().map(ToString::to_string).collect()))
 }
 
-/// Why the join window lets nobody else in, if this machine is reachable from anywhere.
+/// Why the join window lets nobody else in, if this machine is reachable from anywhere or on public networks.
 fn public() -> Option<String> {
-    let address = exo_discovery::public_address(&exo_discovery::local_interfaces().ok()?)?;
-    Some(format!(
-        "other machines do not join on sight: {address} is an address of this one, and reachable from anywhere; \
-         `exo admit` lets in who asks"
-    ))
+    let here = exo_discovery::Surroundings::ask(Path::new("/")).ok()?;
+    if let Some(address) = here.public_address() {
+        return Some(format!(
+            "other machines do not join on sight: {address} is an address of this one, and reachable from anywhere; \
+             `exo admit` lets in who asks"
+        ));
+    }
+    let networks = here.public_networks();
+    (!networks.is_empty()).then(|| {
+        format!(
+            "machines on these networks do not join on sight, as the system does not mark them as private: {}; mark \
+             them so in its settings, or `exo admit` lets in who asks",
+            printable(&networks.join(", "), NETWORKS_CHARS_MAX)
+        )
+    })
 }
 
 async fn bind(config: &NodeConfig, key: &NodeKey, members: &MemberSet) -> Result<Endpoint, StartError> {

@@ -5,12 +5,12 @@
 //! short and their number bounded.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_discovery::{Discovery, Interface, gateways, is_near, local_interfaces};
+use exo_discovery::{Discovery, Surroundings};
 use exo_machine::joining::{Code, JoinAnswer, JoinAsk, Wanted};
 use exo_machine::{ExchangeId, Found, Input, JoinEffect, JoinEvent, SignId};
 use exo_transport::{Endpoint, JoinChannel, NodeKey};
@@ -113,12 +113,12 @@ impl JoinHands {
             }
             JoinEffect::Ask { with, mut addresses, only_near, proof_within, code, ask } => {
                 let (endpoint, inputs) = (self.endpoint.clone(), self.inputs.clone());
-                if only_near {
-                    let (interfaces, gateways) = surroundings();
-                    addresses.retain(|address| is_near(address.ip(), &interfaces, &gateways));
-                }
                 let question = Ask { me: self.key.node_id(), code, ask };
                 tokio::spawn(async move {
+                    if only_near {
+                        let here = surroundings().await;
+                        addresses.retain(|address| here.is_near(address.ip()));
+                    }
                     let answered = ask_at(&endpoint, (with, addresses), proof_within, &question).await;
                     inputs(Input::Joining(answered));
                 });
@@ -166,13 +166,12 @@ pub(crate) fn found(found: exo_discovery::Found) -> Option<Found> {
     })
 }
 
-/// The addresses of this machine now; none if the system does not tell.
-/// This machine's addresses, and those of its routers.
-fn surroundings() -> (Vec<Interface>, Vec<IpAddr>) {
-    let told = local_interfaces();
-    let told =
-        told.inspect_err(|error| tracing::warn!(%error, "the system does not tell this machine's addresses"));
-    (told.unwrap_or_default(), gateways(Path::new("/")))
+/// What is around this machine now; if the system does not tell, nothing is near.
+async fn surroundings() -> Surroundings {
+    let asked = tokio::task::spawn_blocking(|| Surroundings::ask(Path::new("/"))).await;
+    let told = asked.unwrap_or_else(|error| Err(error.into()));
+    told.inspect_err(|error| tracing::warn!(%error, "the system does not tell this machine's addresses"))
+        .unwrap_or_default()
 }
 
 /// One exchange that a stranger opened.
@@ -206,8 +205,7 @@ async fn serve(
         return Err("a question to become a member without words".to_owned());
     }
     let (node, remote) = (channel.peer, channel.remote);
-    let (interfaces, gateways) = surroundings();
-    let is_near = is_near(remote.ip(), &interfaces, &gateways);
+    let is_near = surroundings().await.is_near(remote.ip());
     let asked = JoinEvent::Asked { exchange, node, remote, is_near, has_code, words, ask };
     (host.inputs)(Input::Joining(asked));
     let answer = tokio::time::timeout(EXCHANGE_MAX, answer).await.map_err(|_| "no answer in time")?;
