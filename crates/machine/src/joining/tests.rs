@@ -82,10 +82,14 @@ fn sign(key: &SigningKey, statement: Statement) -> Entry {
 
 impl Node {
     /// Alone in a cluster of its own, with an open window, and leading it.
-    fn fresh((key, me): (SigningKey, NodeId), peers: &[String]) -> Self {
+    fn fresh(key: (SigningKey, NodeId), peers: &[String]) -> Self {
+        Self::fresh_at(key, peers, OPEN_UNIX_S)
+    }
+
+    /// The same, of a node whose clock says `unix_s`.
+    fn fresh_at((key, me): (SigningKey, NodeId), peers: &[String], unix_s: u64) -> Self {
         let config = config(me, peers);
-        let founding =
-            Statement::founding(me, OPEN_UNIX_S, "a cluster".to_owned(), config.name.clone(), [0; 16]);
+        let founding = Statement::founding(me, unix_s, "a cluster".to_owned(), config.name.clone(), [0; 16]);
         let mut node = Self {
             joining: Joining::new(peers),
             trust: TrustLog::new(sign(&key, founding)).unwrap(),
@@ -98,11 +102,11 @@ impl Node {
             is_near: true,
             has_code: false,
             window_ends: Time::from_millis(10 + 1000 * JOIN_WINDOW_S),
-            now: Now { time: Time::from_millis(10), unix_s: OPEN_UNIX_S },
+            now: Now { time: Time::from_millis(10), unix_s },
             linked: BTreeSet::new(),
             out: Vec::new(),
         };
-        node.record(Act::Window { until_unix_s: WINDOW_UNIX_S });
+        node.record(Act::Window { until_unix_s: unix_s + (WINDOW_UNIX_S - OPEN_UNIX_S) });
         node
     }
 
@@ -510,6 +514,28 @@ fn a_closed_node_joins_only_whom_a_person_named() {
     node.probed("host:4000", keys[2].1, true);
     node.wait(SHORT);
     assert_eq!(node.asks(), [keys[2].1], "whatever its key");
+}
+
+#[test]
+fn nodes_whose_clocks_are_a_year_apart_become_one_cluster_and_the_window_is_open_by_one_clock_alone() {
+    const YEAR_S: u64 = 365 * 86_400;
+    let nodes = keys(2).into_iter().zip([YEAR_S, 2 * YEAR_S]);
+    let mut world = World::new(nodes.map(|(key, unix_s)| Node::fresh_at(key, &[], unix_s)));
+    world.run(Duration::from_secs(5));
+    for node in world.nodes.values() {
+        assert_eq!(node.trust.view().members().len(), 2, "seen from {}", node.me());
+    }
+    let is_open = |node: &Node| is_window_open(node.trust.view(), node.now, node.window_ends);
+    assert_eq!(world.nodes.values().filter(|node| is_open(node)).count(), 1);
+    // Who founded it takes the right to let in from the other, whatever the date of that entry.
+    let founder = world.nodes.values().find(|node| is_open(node)).unwrap().me();
+    let other = *world.nodes.keys().find(|node| **node != founder).unwrap();
+    let founder = world.node(founder);
+    founder.record(Act::Remove { node: other, reason: String::new() });
+    let entries: Vec<Entry> = founder.trust.entries().cloned().collect();
+    let other_node = world.node(other);
+    other_node.trust.insert(entries.last().unwrap().clone()).unwrap();
+    assert!(!other_node.trust.view().members().contains_key(&other));
 }
 
 #[test]
