@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use support::{Node, Start, known, stderr, stdout, wait_for};
 
+/// The values of a journal that are not entries, and which of them says how it is written.
+const META: redb::TableDefinition<'_, &str, &[u8]> = redb::TableDefinition::new("meta");
+const KEY_FORMAT: &str = "format";
+
 /// For an election, or to be found again.
 const REJOINS_MAX: Duration = Duration::from_secs(30);
 
@@ -50,4 +54,39 @@ fn a_node_with_a_damaged_journal_starts_and_the_cluster_serves() {
             (reply.status == 200 && &reply.text() == answer).then_some(())
         });
     }
+}
+
+#[test]
+fn a_data_folder_of_an_older_version_is_refused_by_name_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let start =
+        Start { name: "old", group: "old", flags: vec!["--no-discovery".to_owned()], ..Start::default() };
+    let mut node = Node::start_in(folder.path(), start.clone());
+    let id = node.get("/exo/v1/cluster")["cluster"].clone();
+    node.kill();
+    let path = folder.path().join("journal.redb");
+    let journal = redb::Database::open(&path).unwrap();
+    let change = journal.begin_write().unwrap();
+    change.open_table(META).unwrap().insert(KEY_FORMAT, 2_u32.to_le_bytes().as_slice()).unwrap();
+    change.commit().unwrap();
+    drop(journal);
+    let before = std::fs::read(&path).unwrap();
+
+    let data = folder.path().to_str().unwrap();
+    let refused =
+        support::run(&["start", "--data-dir", data, "--api-listen", "127.0.0.1:0", "--no-discovery"]);
+    let error = stderr(&refused);
+    assert!(!refused.status.success(), "{error}");
+    for wanted in
+        [path.to_str().unwrap(), "journal format 2", "another version of exo wrote it", "`exo leave`"]
+    {
+        assert!(error.contains(wanted), "{wanted}: {error}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), before, "not touched");
+
+    // What it says to do.
+    let left = support::run(&["leave", "--yes", "--data-dir", data]);
+    assert!(left.status.success(), "{}", stderr(&left));
+    let node = Node::start_in(folder.path(), start);
+    assert_ne!(node.get("/exo/v1/cluster")["cluster"], id);
 }

@@ -126,6 +126,8 @@ fn a_key_counts_on_loopback_as_well_and_commands_need_neither_key_nor_port() {
 fn a_command_tells_nothing_to_a_stranger_on_the_port_of_a_node_that_crashed() {
     let mut node = Node::alone();
     node.kill();
+    let published = std::fs::read_to_string(node.data_dir.join("api.json")).unwrap();
+    assert!(published.contains(&node.address), "what it left behind still leads there: {published}");
     let stranger = TcpListener::bind(&node.address).unwrap();
     stranger.set_nonblocking(true).unwrap();
     let command = node.exo(&["status"]);
