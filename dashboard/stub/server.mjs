@@ -3,13 +3,14 @@
 
 import { createServer } from "node:http";
 import { readFile } from "node:fs/promises";
-import { extname, join, normalize } from "node:path";
+import { extname, join, normalize, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import * as fixtures from "./fixtures.mjs";
 import * as telemetry from "./telemetry.mjs";
 import { cancel, chat, requests, resume } from "./chat.mjs";
 
-const DIST = fileURLToPath(new URL("../dist", import.meta.url));
+/** What is built: by `npm run build`, or by `cargo xtask web` in the folder that a test names. */
+const DIST = resolve(process.env.EXO_PAGE ?? fileURLToPath(new URL("../dist", import.meta.url)));
 const CSP =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types svelte-trusted-html";
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".json": "application/json", ".woff2": "font/woff2" };

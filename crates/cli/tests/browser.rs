@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -19,14 +20,18 @@ fn dashboard() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dashboard")
 }
 
+/// The page as it is built into the program.
+fn bundle() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/dashboard")
+}
+
 /// What is missing for tests in a browser, if anything is.
 fn missing() -> Option<&'static str> {
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/dashboard/index.html");
     if chromium().is_none() {
         Some("chromium is not installed")
     } else if !dashboard().join("node_modules/playwright-core").exists() {
         Some("playwright-core is not installed: `cargo xtask web` does that")
-    } else if !built.exists() {
+    } else if !bundle().join("index.html").exists() {
         Some("the page is not built: `cargo xtask web` does that")
     } else {
         None
@@ -49,11 +54,29 @@ fn link(node: &Node) -> String {
     link
 }
 
+/// What is looked at on described clusters (`dashboard/e2e/described.mjs`): a test for each row, so that each has time on a slow machine.
+const DESCRIBED: [&[&str]; 6] = [
+    &["enter", "gone", "size", "keyboard"],
+    &["chat", "hostile"],
+    &["axe-light-empty", "axe-light-home"],
+    &["axe-light-lost", "axe-light-hostile"],
+    &["hundred", "axe-light-hundred"],
+    &["axe-dark-home", "axe-small-home"],
+];
+
+/// Runs one row of [`DESCRIBED`], which a test is named after.
+fn described(test: &str, row: usize) {
+    match missing() {
+        Some(why) => skip(test, why),
+        None => scenario("described", DESCRIBED[row]),
+    }
+}
+
 /// Runs a scenario of the page's folder with these arguments. It ends with status 0 if all was as it should be.
 fn scenario(name: &str, args: &[&str]) {
     let mut node = Command::new("node");
     node.arg(format!("e2e/{name}.mjs")).args(args).current_dir(dashboard());
-    node.env("CHROMIUM", chromium().unwrap());
+    node.env("CHROMIUM", chromium().unwrap()).env("EXO_PAGE", bundle());
     let output = finish(&mut node, SCENARIO_MAX);
     assert!(output.status.success(), "{name}\n{}\n{}", stdout(&output), stderr(&output));
 }
@@ -74,4 +97,47 @@ fn a_person_places_a_model_in_the_page_talks_to_it_and_takes_it_away() {
     }
     let node = Node::alone();
     scenario("use", &[&link(&node), "demo"]);
+}
+
+#[test]
+fn a_code_opens_the_page_once_keys_do_all_of_it_and_a_node_that_is_gone_is_said() {
+    described("a_code_opens_the_page_once_keys_do_all_of_it_and_a_node_that_is_gone_is_said", 0);
+}
+
+#[test]
+fn an_answer_is_found_again_after_a_reload_and_one_that_attacks_is_text() {
+    described("an_answer_is_found_again_after_a_reload_and_one_that_attacks_is_text", 1);
+}
+
+#[test]
+fn every_route_of_small_clusters_passes_axe() {
+    described("every_route_of_small_clusters_passes_axe", 2);
+}
+
+#[test]
+fn every_route_of_lost_and_hostile_clusters_passes_axe() {
+    described("every_route_of_lost_and_hostile_clusters_passes_axe", 3);
+}
+
+#[test]
+fn a_hundred_nodes_are_shown_and_pass_axe() {
+    described("a_hundred_nodes_are_shown_and_pass_axe", 4);
+}
+
+#[test]
+fn every_route_passes_axe_in_the_dark_and_on_a_telephone() {
+    described("every_route_passes_axe_in_the_dark_and_on_a_telephone", 5);
+}
+
+#[test]
+fn no_scenario_on_described_clusters_is_left_out() {
+    if let Some(why) = missing() {
+        return skip("no_scenario_on_described_clusters_is_left_out", why);
+    }
+    let mut node = Command::new("node");
+    let listed = finish(node.args(["e2e/described.mjs", "--list"]).current_dir(dashboard()), SCENARIO_MAX);
+    assert!(listed.status.success(), "{}", stderr(&listed));
+    let text = stdout(&listed);
+    let listed: BTreeSet<&str> = text.lines().collect();
+    assert_eq!(listed, DESCRIBED.into_iter().flatten().copied().collect());
 }

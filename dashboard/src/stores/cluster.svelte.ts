@@ -106,7 +106,9 @@ export class ClusterStore {
       this.heard_ms = this.probed;
       if (this.view && this.connection === "gone") this.connection = "live";
     } catch (error) {
-      if (error instanceof ApiError && error.status === 0 && !cut.signal.aborted) this.lose(error.message);
+      // What was heard since is newer than a question without an answer.
+      const isSilent = this.heard < now && !cut.signal.aborted;
+      if (error instanceof ApiError && error.status === 0 && isSilent) this.lose(error.message);
     } finally {
       this.probing = false;
     }
