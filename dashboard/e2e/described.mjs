@@ -193,6 +193,29 @@ const scenarios = {
     await page.waitForSelector("text=llama-3.1-70b-q4");
   },
 
+  async "door: a person shuts the door, opens it and refuses who asks"(browser, complaints) {
+    const page = await open(browser, {}, complaints);
+    await page.goto(login);
+    const calls = async () => (await (await control({})).json()).calls.map(({ method, path, body }) => `${method} ${path} ${JSON.stringify(body)}`);
+    await page.getByRole("timer").getByText("join without a question").waitFor();
+    await page.getByRole("button", { name: "Shut now…" }).click();
+    await page.getByRole("button", { name: "Shut", exact: true }).click();
+    await page.getByRole("timer").getByText("join without a question").waitFor({ state: "detached" });
+    await page.getByRole("button", { name: "Open the door for 10 minutes…" }).click();
+    await page.getByRole("button", { name: "Cancel" }).click();
+    assert.deepEqual(await calls(), ["POST /exo/v1/session {\"code\":\"" + "c".repeat(64) + "\"}", "DELETE /exo/v1/join_window {}"], "who cancels opens nothing");
+    await page.getByRole("button", { name: "Open the door for 10 minutes…" }).click();
+    await page.getByRole("button", { name: "Open", exact: true }).click();
+    await page.getByRole("timer").getByText("join without a question").waitFor();
+    await page.getByRole("button", { name: "Refuse…" }).click();
+    await page.getByRole("button", { name: "Refuse", exact: true }).click();
+    await page.getByText("pixel-8 is refused.").waitFor();
+    await page.getByText("Asks to join").waitFor({ state: "detached" });
+    const [opened, refused] = await calls();
+    assert.equal(opened, 'POST /exo/v1/join_window {"minutes":10}');
+    assert.match(refused, /^DELETE \/exo\/v1\/join_requests\/[0-9a-f]{64} \{\}$/);
+  },
+
   async "size: the first load is small"(browser, complaints) {
     const page = await open(browser, {}, complaints);
     const bodies = new Map();

@@ -49,6 +49,7 @@ function api(state, request, path, body, response) {
   if (path === "/exo/v1/events") return events(state, response);
   if (path === "/exo/v1/cluster") return reply(response, 200, state.view);
   if (path === "/exo/v1/members") return members(state, method, body, response);
+  if (path.startsWith("/exo/v1/join_")) return joining(state, method, path, body, response);
   if (path === "/exo/v1/invites") return reply(response, 200, { code: "418 207 993", uses: 1, expires_at_unix_s: Math.floor(Date.now() / 1000) + 300, node: state.view.self_node, addresses: ["192.0.2.1:52416"] });
   if (path === "/exo/v1/models") return reply(response, 200, fixtures.models());
   if (path === "/exo/v1/plan") return body.context_tokens > 200000 ? reply(response, 409, refusal("no_plan", `${body.model} with 200,001 tokens of context needs 9.1 GiB more than is free; 65,536 would fit`)) : reply(response, 200, fixtures.plan(body));
@@ -118,6 +119,20 @@ function members(state, method, body, response) {
     return reply(response, 200, { node: body.node, name: "pixel-8", role: "worker", is_self: false });
   }
   return reply(response, 200, state.view.nodes.map((n) => ({ node: n.id, name: n.name, role: n.role, is_self: n.is_self, check_words: n.is_self ? null : "copper lake seven fern" })));
+}
+
+function joining(state, method, path, body, response) {
+  const { view } = state;
+  if (path.startsWith("/exo/v1/join_requests/")) {
+    view.join_requests = view.join_requests.filter((r) => r.node !== path.split("/").at(-1));
+    publish(state, [{ kind: "join_requests", join_requests: view.join_requests }]);
+  } else {
+    const until = method === "POST" ? Math.floor(Date.now() / 1000) + 60 * (body.minutes ?? 10) : null;
+    view.join_window = { open: until !== null, open_until_unix_s: until };
+    const { cluster, self_node, epoch, join_window, journal } = view;
+    publish(state, [{ kind: "header", cluster, self_node, epoch, join_window, journal }]);
+  }
+  return reply(response, 204);
 }
 
 function place(state, body, response) {

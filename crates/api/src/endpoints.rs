@@ -432,6 +432,24 @@ pub const ENDPOINTS: &[Endpoint] = &[
         "Lets a node in that asks to join",
     ),
     delete("/exo/v1/members/{node}", "remove_member", "Puts a member out"),
+    delete(
+        "/exo/v1/join_requests/{node}",
+        "refuse",
+        "Refuses a node that asks to join: it is not shown again for an hour",
+    ),
+    post(
+        "/exo/v1/join_window",
+        "open_join_window",
+        Admin,
+        Some("JoinWindowRequest"),
+        Nothing,
+        "Lets nodes nearby that ask this node join without a question, for some minutes",
+    ),
+    delete(
+        "/exo/v1/join_window",
+        "shut_join_window",
+        "Ends that, also where the first ten minutes are not over",
+    ),
     post(
         "/exo/v1/members/{node}/drain",
         "drain",

@@ -76,6 +76,15 @@ pub trait Facade: Send + Sync + 'static {
     /// Lets a node in that asks to join.
     fn admit_member(&self, node: NodeId) -> BoxFuture<'_, Result<MemberView, AdminError>>;
 
+    /// Refuses a node that asks to join; it is not shown again for an hour.
+    fn refuse_node(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Lets nodes nearby that ask this node join without a question, for so many minutes.
+    fn open_join_window(&self, minutes: Option<u32>) -> BoxFuture<'_, Result<(), AdminError>>;
+
+    /// Ends that, also where a new cluster's first minutes are not over.
+    fn shut_join_window(&self) -> BoxFuture<'_, Result<(), AdminError>>;
+
     /// Puts a member out, for good.
     fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>>;
 

@@ -68,7 +68,8 @@ pub use tokens::{Capabilities, ChatPrompt, TokensAnswer, TokensQuestion, TokensR
 pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,
     HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest, InviteView, JoinRequest,
-    JoinRequestView, JoinWindowView, JoinedView, JournalView, KvType, LayersView, LinkView, LoadView,
-    MemberRole, MemberView, ModelTools, ModelView, MovingView, NodeStatus, NodeView, PlaceRequest,
-    RecentRequestView, RequestPhase, RequestView, RoleRequest, SensorsView, StageView, WarningView,
+    JoinRequestView, JoinWindowRequest, JoinWindowView, JoinedView, JournalView, KvType, LayersView,
+    LinkView, LoadView, MemberRole, MemberView, ModelTools, ModelView, MovingView, NodeStatus, NodeView,
+    PlaceRequest, RecentRequestView, RequestPhase, RequestView, RoleRequest, SensorsView, StageView,
+    WarningView,
 };

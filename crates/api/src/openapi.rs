@@ -64,6 +64,7 @@ use crate::{
     session::SessionRequest,
     session::SessionView,
     view::AdmitRequest,
+    view::JoinWindowRequest,
     view::RoleRequest,
     view::DrainRequest,
     view::InviteRequest,

@@ -725,6 +725,15 @@ pub struct AddModelRequest {
     pub name: Option<String>,
 }
 
+/// For how long the door is to be open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JoinWindowRequest {
+    /// 1 to 60; 10 if left out.
+    #[serde(default)]
+    pub minutes: Option<u32>,
+}
+
 /// What a member is to be.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -12,6 +12,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use serde_json::json;
+
 use self::support::{Killed, Node, SOON, Start, exo, finish, skip, stderr, stdout, wait_for};
 
 /// Local addresses of the sockets of one kind that a process has, as the kernel writes them; only those in `state`.
@@ -385,4 +387,41 @@ fn prompts_and_answers_are_on_no_disk_and_in_no_log() {
     let answer: String = said.chars().skip(said.chars().count() / 2).collect();
     assert_eq!(files_with(folder.path(), &[MARK, &answer]), [""; 0].map(std::path::PathBuf::from));
     assert!(!logs.contains(MARK) && !logs.contains(&answer), "{logs}");
+}
+
+#[test]
+fn a_person_shuts_the_door_refuses_who_asks_and_opens_it_for_a_while() {
+    /// A stranger that was refused asks again every 15 s.
+    const ASKED_AGAIN: Duration = Duration::from_secs(60);
+    let first = Node::start(Start { name: "first", group: "by-hand", ..Start::default() });
+    let window = || first.get("/exo/v1/cluster")["join_window"].clone();
+    let requests = || first.get("/exo/v1/cluster")["join_requests"].as_array().unwrap().clone();
+    wait_for("the first minutes", SOON, || (window()["open"] == true).then_some(()));
+    assert_eq!(first.call("DELETE", "/exo/v1/join_window", None).status, 204);
+    wait_for("a shut door", SOON, || (window()["open"] == false).then_some(()));
+
+    let mut refused = Node::start(Start { name: "refused", group: "by-hand", ..Start::default() });
+    let asks = wait_for("who asks", ASKED_AGAIN, || requests().first().cloned());
+    assert_eq!(asks["name"], "refused");
+    let request = format!("/exo/v1/join_requests/{}", asks["node"].as_str().unwrap());
+    assert_eq!(first.call("DELETE", &request, None).status, 204);
+    wait_for("nobody asks", SOON, || requests().is_empty().then_some(()));
+    assert_eq!(first.call("DELETE", &request, None).code(), "not_found");
+    refused.kill();
+
+    let guest = Node::start(Start { name: "guest", group: "by-hand", ..Start::default() });
+    wait_for("who asks", ASKED_AGAIN, || requests().iter().any(|r| r["name"] == "guest").then_some(()));
+    assert_eq!(first.sees(), ["first"], "it waits for a person");
+    assert_eq!(first.post("/exo/v1/join_window", &json!({"minutes": 61})).code(), "invalid_value");
+    assert_eq!(first.post("/exo/v1/join_window", &json!({"minutes": 5})).status, 204);
+    let until = wait_for("an open door", SOON, || window()["open_until_unix_s"].as_u64());
+    wait_for("one cluster", ASKED_AGAIN, || (first.sees().len() == 2).then_some(()));
+    assert!(requests().is_empty());
+
+    // A worker opens nothing.
+    wait_for("the guest's view", SOON, || (guest.sees().len() == 2).then_some(()));
+    assert_eq!(guest.post("/exo/v1/join_window", &json!({})).code(), "conflict");
+    assert_eq!(window()["open_until_unix_s"], until);
+    assert_eq!(first.call("DELETE", "/exo/v1/join_window", None).status, 204);
+    wait_for("a shut door", SOON, || (window()["open"] == false).then_some(()));
 }

@@ -306,11 +306,11 @@ pub enum Answer {
     Coordinator(Option<Box<ControlReply>>),
     /// To `Instances`.
     Instances(Vec<InstanceView>),
-    /// To `Act`: on disk, or why not.
+    /// To `Act` and `Door`: done and on disk, or why not.
     Acted(Result<(), String>),
     /// To `Join`: a member there, or why not.
     Joined(Result<JoinedByCode, String>),
-    /// To `Invite`: the stranger's name.
+    /// To `Invite` and `Refuse`: the stranger's name.
     Invited(Result<String, AdminError>),
     /// To `Models` and `ModelsAfterScan`.
     Models(Vec<ModelHolders>),

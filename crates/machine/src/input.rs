@@ -516,6 +516,16 @@ pub enum Question {
         /// Which.
         node: NodeId,
     },
+    /// Refuse a node that asks to join.
+    Refuse {
+        /// Which.
+        node: NodeId,
+    },
+    /// Open this node's door for so long, or shut it.
+    Door {
+        /// For how long; shut if left out.
+        lasting: Option<Duration>,
+    },
     /// Every model some member has.
     Models,
     /// The same, after another look at this node's disk: a person has changed it.

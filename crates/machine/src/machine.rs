@@ -329,7 +329,7 @@ impl NodeMachine {
             addresses: &addresses,
             data_via: &data_via,
             requests: self.joining.requests(),
-            is_window_open: self.is_window_open(),
+            join_window: self.join_window(),
             states_since: &|id| self.states_since.get(&id).map_or(0, |(_, since)| *since),
             log_holders: self.log_holders(),
             warnings: self.warnings.views(),
@@ -483,6 +483,13 @@ impl NodeMachine {
     /// Whether strangers that are near are let in without a question.
     pub(crate) fn is_window_open(&self) -> bool {
         !self.config.trust_closed && is_window_open(self.trust.view(), self.now, self.window_ends)
+    }
+
+    /// The same for people, with the door that a person has opened at this node.
+    fn join_window(&self) -> exo_api::JoinWindowView {
+        let first = self.trust.view().window_until_unix_s().filter(|_| self.is_window_open());
+        let until = first.max(self.joining.door_open_until_unix_s(self.now));
+        exo_api::JoinWindowView { open: until.is_some(), open_until_unix_s: until }
     }
 
     pub(crate) fn view_changed(&mut self) {

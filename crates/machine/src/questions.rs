@@ -1,16 +1,24 @@
 //! What the API asks, and the answers.
 
+use std::time::Duration;
+
 use exo_api::AdminError;
 use exo_cluster::InstanceView;
 use exo_cluster::wire::{ControlAsk, Drain};
+use exo_trust::Act;
 use exo_types::NodeId;
 
 use crate::coordination::Asker;
+use crate::joining::Joining;
 use crate::trust::ActAsker;
 use crate::{Answer, Limits, ModelHolders, NodeMachine, Question, ReplyId, Resolved};
 
 /// Models that an error names.
 const NAMED_MAX: usize = 20;
+
+fn not_asking(node: NodeId) -> AdminError {
+    AdminError::NotFound { what: "join request", name: node.to_full() }
+}
 
 impl NodeMachine {
     pub(crate) fn question(&mut self, reply: ReplyId, question: Question) {
@@ -31,6 +39,8 @@ impl NodeMachine {
             }
             Question::Instances => Answer::Instances(self.instances.to_vec()),
             Question::Invite { node } => Answer::Invited(self.invite(node)),
+            Question::Refuse { node } => Answer::Invited(self.refuse_stranger(node)),
+            Question::Door { lasting } => return self.door(reply, lasting),
             Question::Models => Answer::Models(self.models_held()),
             Question::ModelsAfterScan => {
                 // The one under way may have looked too early.
@@ -49,12 +59,44 @@ impl NodeMachine {
     }
 
     fn invite(&mut self, node: NodeId) -> Result<String, AdminError> {
-        if !self.is_admin() {
-            let message = "this node is not an admin of its cluster; ask on the founder's".to_owned();
-            return Err(AdminError::Conflict { message });
+        self.check_admin().map_err(|message| AdminError::Conflict { message })?;
+        self.joining.invite(node).ok_or_else(|| not_asking(node))
+    }
+
+    fn refuse_stranger(&mut self, node: NodeId) -> Result<String, AdminError> {
+        self.check_admin().map_err(|message| AdminError::Conflict { message })?;
+        let refused = self.with_joining(|joining, context, out| joining.refuse(context, node, out));
+        refused.ok_or_else(|| not_asking(node))
+    }
+
+    fn check_admin(&self) -> Result<(), String> {
+        if self.is_admin() {
+            return Ok(());
         }
-        let missing = AdminError::NotFound { what: "join request", name: node.to_full() };
-        self.joining.invite(node).ok_or(missing)
+        Err("this node is not an admin of its cluster; ask on the founder's".to_owned())
+    }
+
+    /// Opens this node's door for a while, or shuts every door that the cluster has open.
+    fn door(&mut self, reply: ReplyId, lasting: Option<Duration>) {
+        let allowed = self.check_admin().and_then(|()| match lasting {
+            Some(_) if self.config.trust_closed => {
+                Err("this node runs with `--trust closed`: its door is never open; give out a code with `exo invite`".to_owned())
+            }
+            _ => Ok(()),
+        });
+        match (&allowed, lasting) {
+            (Ok(()), Some(lasting)) => {
+                self.with_joining(|joining, context, out| joining.open_door(context, lasting, out));
+            }
+            (Ok(()), None) => {
+                self.with_joining(Joining::shut_door);
+                if self.is_window_open() {
+                    return self.change_members(ActAsker::Client(reply), Act::Window { until_unix_s: 0 });
+                }
+            }
+            (Err(_), _) => {}
+        }
+        self.reply(reply, Answer::Acted(allowed));
     }
 
     /// Every model some node has, each once, sorted by name.

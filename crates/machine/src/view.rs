@@ -49,7 +49,8 @@ pub(crate) struct ViewInputs<'a> {
     pub(crate) data_via: &'a dyn Fn(NodeId) -> Option<Via>,
     /// Strangers that asked to join.
     pub(crate) requests: &'a BTreeMap<NodeId, Request>,
-    pub(crate) is_window_open: bool,
+    /// Whether strangers nearby join without a question, and until when.
+    pub(crate) join_window: api::JoinWindowView,
     /// Since when an instance is in its state, in seconds since 1970.
     pub(crate) states_since: &'a dyn Fn(exo_types::InstanceId) -> u64,
     /// Members that have this log on their disks.
@@ -60,8 +61,6 @@ pub(crate) struct ViewInputs<'a> {
 /// The view.
 pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
     let ViewInputs { me, trust, head, .. } = inputs;
-    let open = inputs.is_window_open;
-    let until = trust.view().window_until_unix_s().filter(|_| open);
     let mut nodes: Vec<_> = trust.view().members().keys().map(|node| inputs.node_view(*node)).collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name).then(a.id.cmp(&b.id)));
     let epoch = |(epoch, node): (Epoch, NodeId)| api::EpochView {
@@ -75,7 +74,7 @@ pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
         nodes,
         links: inputs.link_views(),
         instances: inputs.instances.iter().map(|instance| inputs.instance_view(instance)).collect(),
-        join_window: api::JoinWindowView { open, open_until_unix_s: until },
+        join_window: inputs.join_window,
         join_requests: inputs.join_request_views(),
         journal: api::JournalView { entries: head.index, head: hex(&head.hash), holders: inputs.log_holders },
         warnings: inputs.warnings.clone(),

@@ -249,6 +249,23 @@ impl Facade for NodeFacade {
         })
     }
 
+    fn refuse_node(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(async move {
+            match self.ask(Question::Refuse { node }, ANSWER_MAX).await {
+                Some(Answer::Invited(refused)) => refused.map(drop),
+                _ => Err(unavailable("the node is shutting down")),
+            }
+        })
+    }
+
+    fn open_join_window(&self, minutes: Option<u32>) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(self.open_door(minutes))
+    }
+
+    fn shut_join_window(&self) -> BoxFuture<'_, Result<(), AdminError>> {
+        Box::pin(self.acted(Question::Door { lasting: None }))
+    }
+
     fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
         let view = self.view.borrow().clone();
         let (me, name) = (view.self_node, node.to_full());

@@ -10,8 +10,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use exo_api::fits::FitsQuery;
 use exo_api::{
-    AddModelRequest, AdminError, AdmitRequest, DrainRequest, InviteRequest, JoinRequest, PlaceRequest,
-    PlanQuery, ReplanRequest, RoleRequest,
+    AddModelRequest, AdminError, AdmitRequest, DrainRequest, InviteRequest, JoinRequest, JoinWindowRequest,
+    PlaceRequest, PlanQuery, ReplanRequest, RoleRequest,
 };
 use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
@@ -148,6 +148,26 @@ pub async fn admit(State(app): State<Arc<App>>, request: Request) -> Answer {
     let (parts, body) = request.into_parts();
     let admit: AdmitRequest = read_typed(&parts.headers, body, &app).await?;
     Ok(json(&app.admin(app.facade.admit_member(parse("node", &admit.node)?)).await?))
+}
+
+/// `DELETE /exo/v1/join_requests/{node}`
+pub async fn refuse(State(app): State<Arc<App>>, Path(node): Path<String>) -> Answer {
+    app.admin(app.facade.refuse_node(parse::<NodeId>("node", &node)?)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `POST /exo/v1/join_window`
+pub async fn open_join_window(State(app): State<Arc<App>>, request: Request) -> Answer {
+    let (parts, body) = request.into_parts();
+    let wanted: JoinWindowRequest = read_typed(&parts.headers, body, &app).await?;
+    app.admin(app.facade.open_join_window(wanted.minutes)).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// `DELETE /exo/v1/join_window`
+pub async fn shut_join_window(State(app): State<Arc<App>>) -> Answer {
+    app.admin(app.facade.shut_join_window()).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// `DELETE /exo/v1/members/{node}`

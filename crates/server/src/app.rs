@@ -168,6 +168,8 @@ fn administration(app: &Arc<App>) -> Router<Arc<App>> {
         .route("/exo/v1/requests/{request}", delete(admin::cancel_request))
         .route("/exo/v1/members", get(admin::members).post(admin::admit))
         .route("/exo/v1/members/{node}", delete(admin::remove_member))
+        .route("/exo/v1/join_requests/{node}", delete(admin::refuse))
+        .route("/exo/v1/join_window", post(admin::open_join_window).delete(admin::shut_join_window))
         .route("/exo/v1/members/{node}/role", post(admin::set_role))
         .route("/exo/v1/members/{node}/drain", post(admin::drain))
         .route("/exo/v1/invites", post(admin::invite))

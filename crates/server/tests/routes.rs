@@ -41,6 +41,7 @@ fn body(request: Option<&str>) -> String {
         Some("JoinRequest") => r#"{"code":"123-456-789"}"#.to_owned(),
         Some("PlanQuery") => r#"{"model":"good","streams":4}"#.to_owned(),
         Some("ReplanRequest") => r#"{"dry_run":true}"#.to_owned(),
+        Some("JoinWindowRequest") => r#"{"minutes":5}"#.to_owned(),
         Some("RoleRequest") => r#"{"role":"admin"}"#.to_owned(),
         Some("DrainRequest") => r#"{"drain":"lasting"}"#.to_owned(),
         Some("SessionRequest") => format!(r#"{{"secret":"{SECRET}"}}"#),
@@ -118,6 +119,9 @@ async fn administration_reaches_the_node() {
     let plan = server.admin("POST /exo/v1/plan", r#"{"model":"good","pins":["a/cpu=3"]}"#).await;
     assert_eq!(plan.json()["gap_percent"], 0.0);
     server.admin("POST /exo/v1/members", &format!(r#"{{"node":"{node}"}}"#)).await;
+    server.admin("POST /exo/v1/join_window", r#"{"minutes":5}"#).await;
+    server.admin("DELETE /exo/v1/join_window", "").await;
+    server.admin(&format!("DELETE /exo/v1/join_requests/{node}"), "").await;
     server.admin(&format!("DELETE /exo/v1/members/{node}"), "").await;
     server.admin("POST /exo/v1/models", r#"{"path":"/m.gguf"}"#).await;
     server.admin("DELETE /exo/v1/models/org/good", "").await;
@@ -133,6 +137,9 @@ async fn administration_reaches_the_node() {
     unload i1a
     plan good ["a/cpu=3"]
     admit aeaqcaib
+    open the window for Some(5)
+    shut the window
+    refuse aeaqcaib
     remove aeaqcaib
     add /m.gguf
     forget org/good

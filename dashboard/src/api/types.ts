@@ -1052,6 +1052,12 @@ export type JoinRequestView = {
   node: string;
 };
 
+/** For how long the door is to be open. */
+export type JoinWindowRequest = {
+  /** 1 to 60; 10 if left out. */
+  minutes?: number | null;
+};
+
 /** Whether strangers may join by themselves. */
 export type JoinWindowView = {
   /** Whether it is open. */

@@ -94,6 +94,18 @@ impl Joining {
         self.requests.admit(node)
     }
 
+    /// A person refuses a stranger that has asked, whose name this returns. It is neither shown nor let in on sight for a while.
+    pub fn refuse(
+        &mut self,
+        ctx: &Context<'_>,
+        node: NodeId,
+        out: &mut Vec<JoiningOutput>,
+    ) -> Option<String> {
+        let name = self.requests.refuse(ctx.now.time, node)?;
+        out.push(JoiningOutput::Stale);
+        Some(name)
+    }
+
     pub(super) fn asked(&mut self, ctx: &Context<'_>, asked: Asked, out: &mut Vec<JoiningOutput>) {
         let decision = self.decide(ctx, &asked);
         tracing::trace!(peer = %asked.node, exchange = asked.exchange.0, ?decision, "asked to let a node in");
@@ -112,6 +124,9 @@ impl Joining {
                 let until = ctx.now.time + ANSWER_MAX;
                 let act = Act::Admit { node, name: name.clone() };
                 let (words, is_answered) = (asked.words, false);
+                if on_sight && self.opened.take_place() {
+                    out.push(JoiningOutput::Stale);
+                }
                 let admission =
                     Admission { exchange, node, name, on_sight, words, listen, until, is_answered };
                 self.admission_last += 1;
@@ -125,7 +140,9 @@ impl Joining {
     pub fn may_record(&self, ctx: &Context<'_>, admission: u64, view: &View) -> Result<(), String> {
         match self.admissions.get(&admission) {
             None => Err("nobody waits for this admission any more".to_owned()),
-            Some(admission) if admission.on_sight && !ctx.is_window_open_by(view) => {
+            Some(admission)
+                if admission.on_sight && !ctx.is_window_open_by(view) && !self.opened.is_open(ctx.now) =>
+            {
                 Err("the join window has shut; ask again".to_owned())
             }
             Some(_) => Ok(()),
@@ -166,7 +183,12 @@ impl Joining {
         }
         let is_admitted = self.requests.get(*node).is_some_and(|request| request.is_admitted);
         let is_invited = is_admitted || asked.has_code;
-        let is_in_window = asked.is_near && ctx.is_window_open();
+        if !is_invited && self.requests.is_refused(ctx.now.time, *node) {
+            return Decision::refuse(
+                "a person there has refused this node; it is not shown there again for an hour, and a code from there lets it in",
+            );
+        }
+        let is_in_window = asked.is_near && (ctx.is_window_open() || self.opened.has_places(ctx.now));
         if !is_invited && !is_in_window {
             return Decision::ShowToPeople;
         }

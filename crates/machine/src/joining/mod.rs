@@ -20,6 +20,7 @@ mod by_code;
 mod catching_up;
 mod dials;
 mod messages;
+mod opened;
 mod requests;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ use asking::{ATTEMPT_SLACK, Attempt, Grant};
 use by_code::ByCode;
 use catching_up::TrustFrom;
 use dials::Dials;
+use opened::Opened;
 pub use requests::Request;
 use requests::Requests;
 
@@ -200,6 +202,8 @@ pub struct Joining {
     grant: Option<Grant>,
     /// Strangers that asked while the window was shut.
     requests: Requests,
+    /// The door that a person has opened at this node.
+    opened: Opened,
     admissions: BTreeMap<u64, Admission>,
     /// Number of the last admission.
     admission_last: u64,
@@ -262,6 +266,7 @@ impl Joining {
             stalled: BTreeMap::new(),
             grant: None,
             requests: Requests::default(),
+            opened: Opened::default(),
             admissions: BTreeMap::new(),
             admission_last: 0,
             by_code: None,
@@ -331,6 +336,26 @@ impl Joining {
     /// Strangers that asked while the window was shut, for people.
     pub fn requests(&self) -> &BTreeMap<NodeId, Request> {
         self.requests.all()
+    }
+
+    /// A person opens the door of this node, which is an admin's, for so long. Nothing on disk remembers it.
+    pub fn open_door(&mut self, ctx: &Context<'_>, lasting: Duration, out: &mut Vec<JoiningOutput>) {
+        self.opened.open(ctx.now, lasting);
+        out.push(JoiningOutput::Stale);
+        self.advance(ctx, out);
+    }
+
+    /// Shuts it.
+    pub fn shut_door(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
+        if self.opened.shut() {
+            out.push(JoiningOutput::Stale);
+        }
+        self.advance(ctx, out);
+    }
+
+    /// Until when a door that a person has opened lets strangers in, in seconds since 1970.
+    pub fn door_open_until_unix_s(&self, now: Now) -> Option<u64> {
+        self.opened.until_unix_s(now)
     }
 
     /// The words that both sides showed when a member was let in, by member.
@@ -403,6 +428,9 @@ impl Joining {
     /// Does what the time or the context allows by now, and says when time will allow more.
     fn advance(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         self.expire_admissions(ctx, out);
+        if self.opened.expire(ctx.now) {
+            out.push(JoiningOutput::Stale);
+        }
         self.sum_up_requests(ctx, out);
         self.expire_grant(ctx, out);
         self.expire_attempt(ctx);
@@ -443,7 +471,8 @@ impl Joining {
             .into_iter()
             .chain(self.catch_up_deadline())
             .chain(self.by_code_deadline())
-            .chain(self.requests.deadline());
+            .chain(self.requests.deadline())
+            .chain(self.opened.deadline());
         admissions.chain(probes).chain(candidates).chain(own).chain(strangers).min().unwrap_or(NEVER)
     }
 

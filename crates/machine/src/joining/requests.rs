@@ -13,6 +13,10 @@ const REQUESTS_MAX: usize = 16;
 const TOLD_MAX: usize = 8;
 /// And how long.
 const TOLD_LASTS: Duration = Duration::from_secs(600);
+/// How long a stranger is not shown that a person has refused.
+const REFUSED_LASTS: Duration = Duration::from_secs(3600);
+/// Refused ones that are remembered: a person refuses each, so there are few.
+const REFUSED_MAX: usize = 64;
 /// Notices in a row.
 const NOTICES: u32 = 4;
 /// After them, one in so much time.
@@ -60,6 +64,8 @@ pub(super) enum Said {
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     all: BTreeMap<NodeId, Request>,
+    /// Whom a person has refused, and when.
+    refused: BTreeMap<NodeId, Time>,
     /// Notices given of the last few, before those that time has given back.
     notices: u32,
     notices_since: Time,
@@ -86,6 +92,23 @@ impl Requests {
         let request = self.all.get_mut(&node)?;
         request.is_admitted = true;
         Some(request.name.clone())
+    }
+
+    /// A person refuses it, whose name this returns.
+    pub(super) fn refuse(&mut self, now: Time, node: NodeId) -> Option<String> {
+        let request = self.all.remove(&node)?;
+        self.refused.retain(|_, at| now.since(*at) < REFUSED_LASTS);
+        if self.refused.len() >= REFUSED_MAX {
+            let oldest = self.refused.iter().min_by_key(|(_, at)| **at).map(|(node, _)| *node);
+            oldest.map(|node| self.refused.remove(&node));
+        }
+        self.refused.insert(node, now);
+        Some(request.name)
+    }
+
+    /// Whether a person has refused it within the hour.
+    pub(super) fn is_refused(&self, now: Time, node: NodeId) -> bool {
+        self.refused.get(&node).is_some_and(|at| now.since(*at) < REFUSED_LASTS)
     }
 
     /// A stranger asks.

@@ -999,6 +999,86 @@ fn a_shut_window_shows_the_stranger_to_people_who_may_invite_it() {
 }
 
 #[test]
+fn a_door_that_a_person_opens_lets_in_who_is_near_until_its_time_is_over() {
+    let keys = keys(3);
+    let (mut node, near, far) = (Node::fresh(keys[0].clone(), &[]), keys[1].1, keys[2].1);
+    node.now.unix_s = SHUT_UNIX_S;
+    node.call(|joining, ctx, out| joining.open_door(ctx, Duration::from_secs(300), out));
+    assert!(node.take().contains(&JoiningOutput::Stale));
+    assert_eq!(node.joining.door_open_until_unix_s(node.now), Some(SHUT_UNIX_S + 300));
+    assert!(!node.call(|_, ctx, _| ctx.is_fresh()), "its own door makes no node leave its cluster");
+
+    node.is_near = false;
+    node.asked(far);
+    assert!(node.answers()[0].contains("its join window is shut"), "only who is near");
+    node.is_near = true;
+    node.asked(near);
+    let admission = node.admission();
+    node.recorded(admission, Ok(()));
+    assert_eq!(node.answers(), ["welcome"]);
+
+    // One that asked before the time was over is not recorded after it.
+    let late = NodeId([9; 32]);
+    node.asked(late);
+    let admission = node.admission();
+    node.now.time = node.now.time + Duration::from_secs(300);
+    let may = node.call(|joining, ctx, _| joining.may_record(ctx, admission, ctx.trust.view()));
+    assert!(may.is_err_and(|reason| reason.contains("has shut")));
+    node.wait(Duration::from_millis(1));
+    assert!(node.take().contains(&JoiningOutput::Stale));
+    assert_eq!(node.joining.door_open_until_unix_s(node.now), None);
+}
+
+#[test]
+fn a_door_that_is_shut_lets_nobody_in_and_one_opening_lets_in_so_many() {
+    let mut node = Node::fresh(keys(1)[0].clone(), &[]);
+    node.now.unix_s = SHUT_UNIX_S;
+    node.call(|joining, ctx, out| joining.open_door(ctx, Duration::from_secs(300), out));
+    let strangers: Vec<NodeId> = (1..=18).map(|n| NodeId([100 + n; 32])).collect();
+    for (at, stranger) in strangers.iter().enumerate() {
+        node.asked(*stranger);
+        let is_let_in = node.take().iter().any(|output| matches!(output, JoiningOutput::Act { .. }));
+        assert_eq!(is_let_in, at < exo_trust::ON_SIGHT_MAX, "{at}");
+    }
+    assert_eq!(node.joining.door_open_until_unix_s(node.now), None, "nobody else is let in");
+    node.call(|joining, ctx, out| joining.open_door(ctx, Duration::from_secs(300), out));
+    node.now.unix_s += 300;
+    assert_eq!(node.joining.door_open_until_unix_s(node.now), None, "a machine that slept has no open door");
+    node.call(|joining, ctx, out| joining.open_door(ctx, Duration::from_secs(300), out));
+    assert!(node.joining.door_open_until_unix_s(node.now).is_some());
+    node.call(Joining::shut_door);
+    node.take();
+    node.asked(strangers[17]);
+    assert!(node.answers()[0].contains("its join window is shut"));
+}
+
+#[test]
+fn whom_a_person_refuses_is_not_shown_for_an_hour_and_comes_in_with_a_code_only() {
+    let keys = keys(2);
+    let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
+    node.now.unix_s = SHUT_UNIX_S;
+    let refuse = |node: &mut Node| node.call(|joining, ctx, out| joining.refuse(ctx, stranger, out));
+    assert_eq!(refuse(&mut node), None, "it has not asked");
+    node.asked(stranger);
+    node.take();
+    assert_eq!(refuse(&mut node), Some("stranger".to_owned()));
+    assert!(node.take().contains(&JoiningOutput::Stale));
+    node.call(|joining, ctx, out| joining.open_door(ctx, Duration::from_secs(300), out));
+    node.take();
+    node.asked(stranger);
+    assert!(node.answers()[0].contains("has refused this node"));
+    assert!(node.joining.requests().is_empty());
+    node.now.time = node.now.time + Duration::from_secs(3600);
+    node.asked(stranger);
+    assert!(node.joining.requests().contains_key(&stranger), "the hour is over");
+    assert!(refuse(&mut node).is_some());
+    node.take();
+    node.has_code = true;
+    node.asked(stranger);
+    node.admission();
+}
+
+#[test]
 fn throw_away_keys_do_not_hide_whom_a_person_invited() {
     let (key, me) = key(1);
     let mut node = Node::fresh((key, me), &[]);

@@ -31,7 +31,7 @@ struct Cluster {
     reports: BTreeMap<NodeId, NodeReport>,
     instances: Vec<InstanceView>,
     requests: BTreeMap<NodeId, Request>,
-    is_window_open: bool,
+    join_window: api::JoinWindowView,
 }
 
 fn cluster() -> Cluster {
@@ -51,7 +51,7 @@ fn cluster() -> Cluster {
         reports,
         instances,
         requests: BTreeMap::new(),
-        is_window_open: true,
+        join_window: api::JoinWindowView { open: true, open_until_unix_s: Some(OPEN_UNTIL_UNIX_S) },
     }
 }
 
@@ -88,7 +88,7 @@ impl Cluster {
             addresses: &|_| vec![listen(2), listen(3)],
             data_via: &|_| Some(Via::Tcp),
             requests: &self.requests,
-            is_window_open: self.is_window_open,
+            join_window: self.join_window,
             states_since: &|_| 7,
             log_holders: 2,
             warnings: Vec::new(),
@@ -284,7 +284,7 @@ fn the_window_and_those_who_ask_are_shown() {
     let mut cluster = cluster();
     let window = cluster.view().join_window;
     assert_eq!(window, api::JoinWindowView { open: true, open_until_unix_s: Some(OPEN_UNTIL_UNIX_S) });
-    cluster.is_window_open = false;
+    cluster.join_window = api::JoinWindowView::default();
     cluster.requests.insert(node(5), Request::new("guest", listen(5)));
     let view = cluster.view();
     assert_eq!(view.join_window, api::JoinWindowView { open: false, open_until_unix_s: None });

@@ -19,17 +19,36 @@ const JOIN_MAX: Duration = Duration::from_secs(45);
 /// How long a token lasts if nobody says, and at most.
 const TOKEN_HOURS: u32 = 24;
 const TOKEN_HOURS_MAX: u32 = 24 * 30;
+/// How long a door is open that a person opens, if nobody says, and at most.
+const DOOR_MINUTES: u32 = 10;
+const DOOR_MINUTES_MAX: u32 = 60;
+/// Why nobody is let in there.
+const NO_PORT: &str = "this node runs for one command and has no port for others; start one with `exo`";
 /// Nodes that a token may let in: a cluster has no more.
 const TOKEN_USES_MAX: u32 = 64;
 
 impl NodeFacade {
     /// Has this node sign a change of the members, if it is an admin.
     pub(super) async fn act(&self, act: Act) -> Result<(), AdminError> {
-        match self.ask(Question::Act(act), ANSWER_MAX).await {
+        self.acted(Question::Act(act)).await
+    }
+
+    /// Asks what [`Answer::Acted`] answers.
+    pub(super) async fn acted(&self, question: Question) -> Result<(), AdminError> {
+        match self.ask(question, ANSWER_MAX).await {
             Some(Answer::Acted(Ok(()))) => Ok(()),
             Some(Answer::Acted(Err(message))) => Err(AdminError::Conflict { message }),
             _ => Err(unavailable("the node is shutting down")),
         }
+    }
+
+    pub(super) async fn open_door(&self, minutes: Option<u32>) -> Result<(), AdminError> {
+        let minutes = minutes.unwrap_or(DOOR_MINUTES);
+        in_range("minutes", minutes, DOOR_MINUTES_MAX, "a join window takes")?;
+        if self.config.is_private {
+            return Err(AdminError::Conflict { message: NO_PORT.to_owned() });
+        }
+        self.acted(Question::Door { lasting: Some(Duration::from_secs(60) * minutes) }).await
     }
 
     pub(super) fn give_code(&self, request: &InviteRequest) -> Result<InviteView, AdminError> {
@@ -42,9 +61,7 @@ impl NodeFacade {
             return Err(AdminError::Conflict { message });
         }
         if self.config.is_private {
-            let message =
-                "this node runs for one command and has no port for others; start one with `exo`".to_owned();
-            return Err(AdminError::Conflict { message });
+            return Err(AdminError::Conflict { message: NO_PORT.to_owned() });
         }
         let failed = |message| AdminError::Conflict { message };
         let (code, lasting, uses) = match request {
@@ -53,8 +70,8 @@ impl NodeFacade {
             }
             InviteRequest { uses, hours } => {
                 let (uses, hours) = (uses.unwrap_or(1), hours.unwrap_or(TOKEN_HOURS));
-                in_range("uses", uses, TOKEN_USES_MAX)?;
-                in_range("hours", hours, TOKEN_HOURS_MAX)?;
+                in_range("uses", uses, TOKEN_USES_MAX, "a token takes")?;
+                in_range("hours", hours, TOKEN_HOURS_MAX, "a token takes")?;
                 let lasting = Duration::from_secs(3600) * hours;
                 (self.invites.give_token(uses, lasting).map_err(failed)?, lasting, uses)
             }
@@ -118,10 +135,10 @@ impl NodeFacade {
     }
 }
 
-fn in_range(param: &str, value: u32, max: u32) -> Result<(), AdminError> {
+fn in_range(param: &str, value: u32, max: u32, what_takes: &str) -> Result<(), AdminError> {
     if (1..=max).contains(&value) {
         return Ok(());
     }
-    let message = format!("{param} is {value}, and a token takes 1 to {max}");
+    let message = format!("{param} is {value}, and {what_takes} 1 to {max}");
     Err(AdminError::Invalid { param: param.to_owned(), message })
 }

@@ -457,6 +457,21 @@ impl Facade for Fake {
         Box::pin(async { Ok(member()) })
     }
 
+    fn refuse_node(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note(format!("refuse {node}"));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn open_join_window(&self, minutes: Option<u32>) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note(format!("open the window for {minutes:?}"));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn shut_join_window(&self) -> BoxFuture<'_, Result<(), AdminError>> {
+        self.note("shut the window".to_owned());
+        Box::pin(async { Ok(()) })
+    }
+
     fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
         self.note(format!("remove {node}"));
         Box::pin(async { Ok(()) })
