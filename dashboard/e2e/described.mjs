@@ -216,6 +216,40 @@ const scenarios = {
     assert.match(refused, /^DELETE \/exo\/v1\/join_requests\/[0-9a-f]{64} \{\}$/);
   },
 
+  async "find: what fits, what the hub has and what is on the disk"(browser, complaints) {
+    const page = await open(browser, {}, complaints);
+    await page.goto(login);
+    await page.waitForSelector("nav");
+    await go(page, "models");
+    await page.getByText("212 GB free").or(page.getByText("197 GiB free")).first().waitFor();
+    await page.getByText("the file is cut off").waitFor();
+    await page.getByRole("button", { name: "Use it in place qwen3:8b" }).click();
+    await page.getByText("qwen3:8b is known now.").waitFor();
+    await page.getByRole("button", { name: "Look", exact: true }).click();
+    await page.getByText("12 GiB more memory on desk").waitFor();
+    await page.getByRole("button", { name: "Fetch Gemma" }).click();
+    await page.locator("dialog").getByText("no use that the policy forbids").waitFor();
+    await page.locator("dialog").getByRole("button", { name: "Fetch" }).click();
+    await page.getByText("hf.co/org/gemma is being fetched.").waitFor();
+    await page.getByLabel("Words; the most downloaded comes first").fill("qwen3");
+    await page.keyboard.press("Enter");
+    await page.getByText("evil/<img src=x").waitFor();
+    await page.getByRole("button", { name: "Does it fit? org/Qwen3-8B-GGUF" }).click();
+    await page.getByText("runs slowly on <b>attic</b>").waitFor();
+    await page.getByRole("button", { name: "Fetch org/Qwen3-8B-GGUF" }).click();
+    await page.getByText("org/Qwen3-8B-GGUF is being fetched.").waitFor();
+    const { calls } = await (await control({})).json();
+    const bodies = calls.map(({ path, body }) => [path, body]);
+    assert.deepEqual(bodies.slice(-5), [
+      ["/exo/v1/models", { path: "/home/x/.ollama/models/blobs/sha256-1" }],
+      ["/exo/v1/pulls", { reference: "hf.co/org/gemma" }],
+      ["/exo/v1/hub/search", { text: "qwen3" }],
+      ["/exo/v1/fits", { reference: "hf.co/org/Qwen3-8B-GGUF" }],
+      ["/exo/v1/pulls", { reference: "hf.co/org/Qwen3-8B-GGUF" }],
+    ]);
+    assert.equal(await page.evaluate(() => globalThis.__pwned), undefined);
+  },
+
   async "size: the first load is small"(browser, complaints) {
     const page = await open(browser, {}, complaints);
     const bodies = new Map();

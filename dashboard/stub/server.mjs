@@ -60,6 +60,9 @@ function api(state, request, path, body, response) {
   const { searchParams } = new URL(request.url, "http://stub");
   if (path === "/exo/v1/telemetry") return reply(response, 200, telemetry.telemetry(state.view));
   if (path === "/exo/v1/logs") return reply(response, 200, telemetry.logs(searchParams, state.view.nodes));
+  if (path === "/exo/v1/fits") return reply(response, 200, telemetry.fits(body));
+  if (path === "/exo/v1/hub/search") return reply(response, 200, telemetry.repos());
+  if (path === "/exo/v1/found") return reply(response, 200, telemetry.found());
   if (path === "/exo/v1/pulls" && method === "GET") return reply(response, 200, telemetry.pulls());
   if (path === "/exo/v1/series") {
     const [kind, subject] = [...searchParams][0];

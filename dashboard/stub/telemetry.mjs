@@ -27,12 +27,33 @@ function pull(id, state, fields) {
 export const recent = () =>
   ["stop", "length", "cancelled", "client_left", "queue_full"].map((end, at) => ({ id: `41aa${at}`.padEnd(32, "0"), model: "qwen3-32b-q4", principal: "u1f0", started_unix_ms: Date.now() - at * 9000, total_ms: 6400 - at * 900, end, prompt_tokens: 41, cached_tokens: 16, tokens: 199, queue_ms: 300 * at, ttft_ms: 420 + 300 * at, tokens_per_s: 31, stages: 3 }));
 
+/** Models and whether they fit: one that does, one that is too large, and a stranger's repository. */
+export function fits(query = {}) {
+  const range = (expected) => ({ low: expected * 0.9, expected, high: expected * 1.1 });
+  const model = (name, title, verdict, summary, best, fields = {}) => ({ name, title, reference: `hf.co/org/${name}`, good_for: "writing, summaries", licence: "Apache-2.0", terms: null, parameters: 8e9, context_tokens_max: 131072, verdict, summary, best, sizes: [{ quantisation: "Q4_K_M", bytes: 5e9, tokens_per_s: best ? 21 : null }], changes: best ? [] : ["12 GiB more memory on desk"], ...fields });
+  const best = { quantisation: "Q4_K_M", download_bytes: 5e9, predicted: { ttft_ms: range(900), tokens_per_s: range(21), hop_ms: range(1), streams: 1, total_tokens_per_s: range(21), fetch_bytes: 0, fetch_ms: 0 }, context_tokens_max: 65536, stages: [] };
+  const catalogue = [model("qwen3-8b", "Qwen 3 8B", "comfortable", "runs well on desk", best), model("llama-3.1-405b", "Llama 3.1 405B", "too_large", "does not fit", null), model("gemma", "Gemma", "comfortable", "runs well", best, { terms: "no use that the policy forbids", licence: "Gemma" })];
+  const asked = query.reference ? [model("asked", query.reference, "slow", "runs slowly on <b>attic</b>", best)] : null;
+  return { context_tokens: 4096, machines: 4, memory_free_bytes: 93e9, models: asked ?? catalogue };
+}
+
+export const repos = () => [
+  { repo: "org/Qwen3-8B-GGUF", downloads: 120400, likes: 311, gated: false, format: "gguf" },
+  { repo: "evil/<img src=x onerror=window.__pwned=1>", downloads: 3, likes: 0, gated: true, format: null },
+];
+
+export const found = () => [
+  { name: "qwen3:8b", program: "ollama", path: "/home/x/.ollama/models/blobs/sha256-1", bytes: 5e9, sha256: null, problem: null },
+  { name: "broken", program: "LM Studio", path: "/home/x/broken.gguf", bytes: 1e9, sha256: null, problem: "the file is cut off" },
+];
+
 /** Memory by what it holds, one driver that tells little, one device that is slowed down. */
 export const telemetry = (view) => ({
   self_node: view.self_node,
   nodes: view.nodes.map((node) => ({
     node: node.id,
     name: node.name,
+    disk_free_bytes: node.name === "attic" ? null : 212e9,
     devices: node.devices.map((device, n) => {
       const used = Math.max(0, device.memory_total_bytes - device.memory_free_bytes);
       const memory = { total_bytes: device.memory_total_bytes, free_bytes: device.memory_free_bytes, weights_bytes: used * 0.7, kv_bytes: used * 0.15, workspace_bytes: used * 0.05, others_bytes: used * 0.1 };

@@ -411,6 +411,40 @@ export const en = {
     start: "Fetch",
   },
 
+  fits: {
+    title: "What fits these machines",
+    why: "Plans well-known models on the cluster as it is: which of them run, how fast they would answer, what would make the others fit.",
+    look: "Look",
+    looking: "Planning…",
+    again: "Look again",
+    about: (machines: string, memory: string, context: string) => `On ${machines} ${machines === "1" ? "machine" : "machines"} with ${memory} free for models, for ${context} tokens of context.`,
+    verdict: "Fits",
+    size: "To fetch",
+    verdicts: { comfortable: "well", slow: "slowly", too_large: "too large", not_supported: "not run by exo" } as Record<string, string>,
+    fetch: "Fetch",
+    terms_title: (model: string) => `Fetch ${model} under its terms?`,
+  },
+
+  hub: {
+    title: "Find on the hub",
+    label: "Words; the most downloaded comes first",
+    search: "Search",
+    asking: "Asking…",
+    none: "The hub knows nothing by these words.",
+    downloads: (count: string) => `${count} downloads last month`,
+    gated: "asks for consent on its page",
+    fits: "Does it fit?",
+  },
+
+  on_disk: {
+    disks: "Disk of each node",
+    free: (size: string) => `${size} free`,
+    title: "Models that other programs have on this node's disk",
+    use: "Use it in place",
+    checking: "Checking…",
+    known: "known already",
+  },
+
   chart: {
     summary: (name: string, now: string, least: string, most: string) => `${name} now ${now}, between ${least} and ${most}`,
   },
